@@ -1,0 +1,183 @@
+//! The only reader of time.
+//!
+//! `Clock::now` samples the clocks once per turn of the loop (and once more per command that asks for it, such as TIME);
+//! the sample, [`Now`], is handed down, so time stands still within a command, a script and an EXEC. Tests move a
+//! [`ManualClock`] instead of sleeping.
+//!
+//! Deadlines of relative TTLs (EX, PX, EXPIRE) count on the boot-time clock, absolute ones (EXAT, PEXPIREAT) on the
+//! wall clock: a step of the wall clock neither frees a lock early nor keeps it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+/// Milliseconds since 1970-01-01 00:00 UTC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct UnixMillis(pub i64);
+
+/// The instant after which a key is gone. 64 bits: the highest tells the clock (1: boot time, 0: wall), the rest are
+/// milliseconds on it. Made only by [`Now`] (and from the bits of another deadline).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deadline(u64);
+
+const BOOT: u64 = 1 << 63;
+
+impl Deadline {
+    /// The bits as they lie in an entry.
+    pub fn to_bits(self) -> u64 {
+        self.0
+    }
+
+    /// The deadline whose bits these are. Any value is a valid deadline.
+    pub fn from_bits(bits: u64) -> Self {
+        Deadline(bits)
+    }
+
+    /// This deadline in milliseconds of the boot-time clock, given how far the wall clock is ahead of it.
+    pub fn boot_ms(self, wall_offset_ms: i64) -> i64 {
+        let ms = (self.0 & !BOOT) as i64;
+        if self.0 & BOOT != 0 { ms } else { ms.saturating_sub(wall_offset_ms) }
+    }
+}
+
+/// One sample of the clocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Now {
+    /// Wall clock, microseconds since 1970.
+    pub wall_us: i64,
+    /// Boot-time clock, microseconds; goes on while the machine sleeps and is never set.
+    pub boot_us: i64,
+}
+
+impl Now {
+    pub fn unix(&self) -> UnixMillis {
+        UnixMillis(self.wall_us.div_euclid(1000))
+    }
+
+    pub fn unix_seconds(&self) -> i64 {
+        self.wall_us.div_euclid(1_000_000)
+    }
+
+    pub fn boot_ms(&self) -> i64 {
+        self.boot_us / 1000
+    }
+
+    /// How far the wall clock is ahead of the boot-time clock, in milliseconds.
+    pub fn wall_offset_ms(&self) -> i64 {
+        self.unix().0 - self.boot_ms()
+    }
+
+    /// The deadline `ms` from now; negative values lie in the past. Saturates.
+    pub fn after(&self, ms: i64) -> Deadline {
+        Deadline(self.boot_ms().saturating_add(ms).max(0) as u64 | BOOT)
+    }
+
+    /// The deadline at a wall-clock time. Times before 1970 count as 1970: long past either way.
+    pub fn at(&self, when: UnixMillis) -> Deadline {
+        Deadline(when.0.max(0) as u64)
+    }
+
+    /// Whether a key with this deadline is gone: strictly later, as in Redis, so that rounding the clock down to
+    /// milliseconds never ends a lock early.
+    pub fn is_past(&self, deadline: Deadline) -> bool {
+        self.boot_ms() > deadline.boot_ms(self.wall_offset_ms())
+    }
+
+    /// Milliseconds left; negative once past.
+    pub fn remaining_ms(&self, deadline: Deadline) -> i64 {
+        deadline.boot_ms(self.wall_offset_ms()).saturating_sub(self.boot_ms())
+    }
+
+    /// The deadline as a wall-clock time, as EXPIRETIME and everything that leaves this process tell it.
+    pub fn unix_of(&self, deadline: Deadline) -> UnixMillis {
+        UnixMillis(deadline.boot_ms(self.wall_offset_ms()).saturating_add(self.wall_offset_ms()))
+    }
+}
+
+/// Where time comes from.
+#[derive(Clone, Debug)]
+pub enum Clock {
+    System,
+    Manual(ManualClock),
+}
+
+/// A clock that stands still until a test moves it. Clones share the hands.
+#[derive(Clone, Debug)]
+pub struct ManualClock {
+    hands: Arc<Hands>,
+}
+
+#[derive(Debug)]
+struct Hands {
+    wall_us: AtomicI64,
+    boot_us: AtomicI64,
+}
+
+impl Clock {
+    pub fn now(&self) -> Now {
+        match self {
+            Clock::System => {
+                let wall = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+                #[cfg(target_os = "linux")]
+                let boot = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+                #[cfg(not(target_os = "linux"))]
+                let boot = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+                Now {
+                    wall_us: wall.tv_sec * 1_000_000 + wall.tv_nsec as i64 / 1000,
+                    boot_us: boot.tv_sec * 1_000_000 + boot.tv_nsec as i64 / 1000,
+                }
+            }
+            Clock::Manual(clock) => Now {
+                wall_us: clock.hands.wall_us.load(Ordering::SeqCst),
+                boot_us: clock.hands.boot_us.load(Ordering::SeqCst),
+            },
+        }
+    }
+}
+
+impl ManualClock {
+    /// Wall clock at `start`, boot-time clock at one hour.
+    pub fn new(start: UnixMillis) -> Self {
+        let hands = Hands { wall_us: AtomicI64::new(start.0 * 1000), boot_us: AtomicI64::new(3_600_000_000) };
+        ManualClock { hands: Arc::new(hands) }
+    }
+
+    /// Time passes.
+    pub fn advance_us(&self, us: i64) {
+        self.hands.wall_us.fetch_add(us, Ordering::SeqCst);
+        self.hands.boot_us.fetch_add(us, Ordering::SeqCst);
+    }
+
+    /// Somebody sets the wall clock.
+    pub fn step_wall_us(&self, us: i64) {
+        self.hands.wall_us.fetch_add(us, Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_of_the_wall_clock_moves_only_absolute_deadlines() {
+        let hands = ManualClock::new(UnixMillis(1_700_000_000_000));
+        let clock = Clock::Manual(hands.clone());
+        let now = clock.now();
+        let relative = now.after(100);
+        let absolute = now.at(UnixMillis(1_700_000_000_100));
+        hands.step_wall_us(50_000);
+        let now = clock.now();
+        assert_eq!(now.remaining_ms(relative), 100);
+        assert_eq!(now.remaining_ms(absolute), 50);
+        hands.advance_us(100_000);
+        assert!(!clock.now().is_past(relative));
+        hands.advance_us(1_000);
+        assert!(clock.now().is_past(relative));
+    }
+
+    #[test]
+    fn the_largest_deadlines_saturate() {
+        let now = Now { wall_us: 1_700_000_000_000_000, boot_us: 5_000_000 };
+        assert!(!now.is_past(now.after(i64::MAX)));
+        assert_eq!(now.unix_of(now.at(UnixMillis(9_223_372_036_854_770_000))).0, 9_223_372_036_854_770_000);
+    }
+}

@@ -1,0 +1,5 @@
+//! Bare data structures. They know nothing of clients, commands or configuration; `unsafe` lives here.
+
+pub mod glob;
+pub mod hash;
+pub mod table;

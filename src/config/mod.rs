@@ -1,0 +1,1 @@
+//! The configuration: one table of parameters, and the file they come from.

@@ -1,0 +1,1 @@
+//! The protocol: bytes to requests, replies to bytes. Knows no server.

@@ -1,0 +1,1 @@
+//! What the values mean: strings and the structures kept inside strings.
