@@ -1,0 +1,598 @@
+//! Replies to bytes: the only emitter of the protocol.
+//!
+//! A command tells a [`ReplyWriter`] what it answers; the writer appends the bytes, in the client's version of the
+//! protocol, to the client's [`OutputBuffer`]; once per turn the buffer writes itself to the socket. Nearly every reply
+//! ends in one growing `tail`; a large value that many clients are sent is pushed as shared [`Bytes`] and never copied.
+//!
+//! Refuses to know: clients, sockets, limits (the caller looks at [`OutputBuffer::len`]). A client must get exactly one
+//! reply for each request; aggregates announce how many elements follow, and the caller keeps that promise.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice, Write};
+
+use bytes::Bytes;
+
+/// Pieces handed to the system in one vectored write. More than Linux' IOV_MAX of 1024 would be refused; few are needed.
+const PIECES_MAX: usize = 64;
+
+/// The client's version of the protocol. HELLO changes it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Protocol {
+    #[default]
+    Resp2,
+    Resp3,
+}
+
+#[derive(Debug)]
+enum Chunk {
+    Owned(Vec<u8>),
+    Shared(Bytes),
+}
+
+impl Chunk {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Chunk::Owned(bytes) => bytes,
+            Chunk::Shared(bytes) => bytes,
+        }
+    }
+}
+
+/// Bytes on their way to one client. Owns no heap when new.
+#[derive(Debug, Default)]
+pub struct OutputBuffer {
+    /// Before `tail`. None is empty.
+    chunks: VecDeque<Chunk>,
+    /// Where replies are appended.
+    tail: Vec<u8>,
+    /// Bytes of the first piece that are already sent. Less than its length unless the buffer is empty.
+    sent: usize,
+    /// Sum of the lengths of `chunks`.
+    chunks_len: usize,
+    /// Chunks that were sent completely since the buffer was new: marks count from the first chunk ever.
+    chunks_sent: usize,
+}
+
+impl OutputBuffer {
+    /// An empty buffer which will use this storage; see [`OutputBuffer::take_storage`].
+    pub fn with_storage(mut storage: Vec<u8>) -> Self {
+        storage.clear();
+        OutputBuffer {
+            tail: storage,
+            ..OutputBuffer::default()
+        }
+    }
+
+    /// Takes the storage out of an empty buffer for reuse, so that idle clients own no heap. Empty if bytes are waiting.
+    pub fn take_storage(&mut self) -> Vec<u8> {
+        if self.is_empty() {
+            std::mem::take(&mut self.tail)
+        } else {
+            Vec::new()
+        }
+    }
+
+    /// Gives an empty buffer without storage of its own this one. Dropped if the buffer has its own.
+    pub fn give_storage(&mut self, mut storage: Vec<u8>) {
+        if self.tail.capacity() == 0 {
+            storage.clear();
+            self.tail = storage;
+        }
+    }
+
+    /// Bytes that wait to be sent.
+    pub fn len(&self) -> usize {
+        self.chunks_len + self.tail.len() - self.sent
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes of heap held, for the limits of clients' memory. Shared bytes count fully.
+    pub fn capacity(&self) -> usize {
+        let chunk = |chunk: &Chunk| match chunk {
+            Chunk::Owned(bytes) => bytes.capacity(),
+            Chunk::Shared(bytes) => bytes.len(),
+        };
+        self.tail.capacity() + self.chunks.iter().map(chunk).sum::<usize>()
+    }
+
+    /// Appends bytes that are encoded already.
+    #[inline]
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.tail.extend_from_slice(bytes);
+    }
+
+    /// Appends bytes without copying them. Worth it from some KiB on: each piece costs the kernel an iovec.
+    pub fn push_shared(&mut self, bytes: Bytes) {
+        if bytes.is_empty() {
+            return;
+        }
+        if !self.tail.is_empty() {
+            let tail = std::mem::take(&mut self.tail);
+            self.push_chunk(Chunk::Owned(tail));
+        }
+        self.push_chunk(Chunk::Shared(bytes));
+    }
+
+    fn push_chunk(&mut self, chunk: Chunk) {
+        self.chunks_len += chunk.bytes().len();
+        self.chunks.push_back(chunk);
+    }
+
+    /// The bytes that wait, in order, in pieces.
+    pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
+        let mut sent = self.sent;
+        self.chunks
+            .iter()
+            .map(Chunk::bytes)
+            .chain([self.tail.as_slice()])
+            .map(move |piece| &piece[std::mem::take(&mut sent)..])
+            .filter(|piece| !piece.is_empty())
+    }
+
+    /// The bytes that wait, copied together. For tests and for replies that are read again (scripts).
+    pub fn to_vec(&self) -> Vec<u8> {
+        self.pieces().collect::<Vec<_>>().concat()
+    }
+
+    /// Writes as much as the socket takes in one call: `write` for a single piece, `writev` otherwise. Returns the bytes
+    /// written, which are gone from the buffer. Errors are the socket's (`WouldBlock`, `Interrupted` ...), the buffer
+    /// then unchanged; a socket that takes nothing is `WriteZero`.
+    pub fn write_to(&mut self, socket: &mut impl Write) -> io::Result<usize> {
+        if self.is_empty() {
+            return Ok(0);
+        }
+        let written = if self.chunks.is_empty() {
+            socket.write(&self.tail[self.sent..])?
+        } else {
+            let mut slices = [IoSlice::new(&[]); PIECES_MAX];
+            let mut count = 0;
+            for (slice, piece) in slices.iter_mut().zip(self.pieces()) {
+                *slice = IoSlice::new(piece);
+                count += 1;
+            }
+            socket.write_vectored(&slices[..count])?
+        };
+        if written == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        self.advance(written);
+        Ok(written)
+    }
+
+    /// Drops the first `count` waiting bytes.
+    fn advance(&mut self, count: usize) {
+        self.sent += count;
+        while let Some(first) = self.chunks.front() {
+            let len = first.bytes().len();
+            if self.sent < len {
+                return;
+            }
+            self.sent -= len;
+            self.chunks_len -= len;
+            self.chunks_sent += 1;
+            self.chunks.pop_front();
+        }
+        if self.sent >= self.tail.len() {
+            self.tail.clear();
+            self.sent = 0;
+        }
+    }
+
+    /// Drops all waiting bytes; keeps the tail's storage.
+    pub fn clear(&mut self) {
+        self.chunks_sent += self.chunks.len();
+        self.chunks.clear();
+        self.chunks_len = 0;
+        self.tail.clear();
+        self.sent = 0;
+    }
+
+    fn mark(&self) -> Mark {
+        Mark {
+            chunk: self.chunks_sent + self.chunks.len(),
+            offset: self.tail.len(),
+        }
+    }
+
+    /// Drops everything behind a mark. Nothing must have been sent since it was made.
+    fn truncate(&mut self, mark: Mark) {
+        let kept = mark.chunk - self.chunks_sent;
+        if kept < self.chunks.len() {
+            let mut dropped = self.chunks.drain(kept..);
+            if let Some(Chunk::Owned(bytes)) = dropped.next() {
+                self.tail = bytes;
+            }
+            drop(dropped);
+            self.chunks_len = self.chunks.iter().map(|chunk| chunk.bytes().len()).sum();
+        }
+        self.tail.truncate(mark.offset);
+    }
+
+    /// The piece a mark lies in: a chunk if bytes were shared since, else the tail.
+    fn marked(&mut self, mark: Mark) -> &mut Vec<u8> {
+        match self.chunks.get_mut(mark.chunk - self.chunks_sent) {
+            Some(Chunk::Owned(bytes)) => bytes,
+            Some(Chunk::Shared(_)) => {
+                unreachable!("a mark is made in the tail, which becomes an owned chunk")
+            }
+            None => &mut self.tail,
+        }
+    }
+}
+
+/// A place in an [`OutputBuffer`], valid until bytes are sent or dropped.
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    /// Counted from the first chunk ever; the tail's number is the next chunk's.
+    chunk: usize,
+    offset: usize,
+}
+
+/// An aggregate whose length comes later. Begun by `defer_array` and its kin, ended by [`ReplyWriter::finish`] or
+/// [`ReplyWriter::rewind`], the last begun first.
+#[derive(Debug)]
+#[must_use = "the reply is not valid before its length is filled in"]
+pub struct Deferred {
+    mark: Mark,
+    marker: u8,
+    /// Wire elements for each element counted: 2 for maps in RESP2.
+    factor: usize,
+}
+
+/// Appends replies to a client's buffer in its version of the protocol.
+#[derive(Debug)]
+pub struct ReplyWriter<'a> {
+    out: &'a mut OutputBuffer,
+    protocol: Protocol,
+}
+
+impl<'a> ReplyWriter<'a> {
+    pub fn new(out: &'a mut OutputBuffer, protocol: Protocol) -> Self {
+        ReplyWriter { out, protocol }
+    }
+
+    pub fn protocol(&self) -> Protocol {
+        self.protocol
+    }
+
+    /// For HELLO, whose own reply is already in the new version.
+    pub fn set_protocol(&mut self, protocol: Protocol) {
+        self.protocol = protocol;
+    }
+
+    pub fn output(&mut self) -> &mut OutputBuffer {
+        self.out
+    }
+
+    fn is_resp3(&self) -> bool {
+        self.protocol == Protocol::Resp3
+    }
+
+    /// Bytes that are encoded already.
+    #[inline]
+    pub fn raw(&mut self, bytes: &[u8]) {
+        self.out.tail.extend_from_slice(bytes);
+    }
+
+    /// `+OK`
+    #[inline]
+    pub fn ok(&mut self) {
+        self.raw(b"+OK\r\n");
+    }
+
+    /// `+PONG`
+    #[inline]
+    pub fn pong(&mut self) {
+        self.raw(b"+PONG\r\n");
+    }
+
+    /// `+QUEUED`
+    #[inline]
+    pub fn queued(&mut self) {
+        self.raw(b"+QUEUED\r\n");
+    }
+
+    /// A status line. Line ends in it become spaces: they would end the reply.
+    pub fn simple(&mut self, text: impl AsRef<[u8]>) {
+        self.line(b'+', text.as_ref());
+    }
+
+    /// An error: its code, a space and what is wrong (`ERR syntax error`). Line ends around it are dropped, those in it
+    /// become spaces.
+    #[cold]
+    pub fn error(&mut self, text: impl AsRef<[u8]>) {
+        let is_line_end = |byte: &u8| matches!(byte, b'\r' | b'\n');
+        let text = text.as_ref();
+        let first = text
+            .iter()
+            .position(|byte| !is_line_end(byte))
+            .unwrap_or(text.len());
+        let end = text
+            .iter()
+            .rposition(|byte| !is_line_end(byte))
+            .map_or(first, |last| last + 1);
+        self.line(b'-', &text[first..end]);
+    }
+
+    fn line(&mut self, marker: u8, text: &[u8]) {
+        let tail = &mut self.out.tail;
+        tail.reserve(text.len() + 3);
+        tail.push(marker);
+        let begin = tail.len();
+        tail.extend_from_slice(text);
+        for byte in &mut tail[begin..] {
+            if matches!(byte, b'\r' | b'\n') {
+                *byte = b' ';
+            }
+        }
+        tail.extend_from_slice(b"\r\n");
+    }
+
+    /// A bulk string.
+    #[inline]
+    pub fn bulk(&mut self, bytes: &[u8]) {
+        let tail = &mut self.out.tail;
+        tail.reserve(bytes.len() + HEADER_LEN_MAX + 2);
+        header(tail, b'$', bytes.len());
+        tail.extend_from_slice(bytes);
+        tail.extend_from_slice(b"\r\n");
+    }
+
+    /// A bulk string whose bytes are not copied.
+    pub fn bulk_shared(&mut self, bytes: Bytes) {
+        header(&mut self.out.tail, b'$', bytes.len());
+        self.out.push_shared(bytes);
+        self.raw(b"\r\n");
+    }
+
+    /// An integer as a bulk string: how strings and hash fields that hold integers answer.
+    #[inline]
+    pub fn bulk_integer(&mut self, value: i64) {
+        self.bulk(itoa::Buffer::new().format(value).as_bytes());
+    }
+
+    /// Anything printable as a bulk string.
+    pub fn bulk_display(&mut self, value: impl std::fmt::Display) {
+        self.bulk(value.to_string().as_bytes());
+    }
+
+    /// No value: `$-1`, in RESP3 `_`.
+    #[inline]
+    pub fn null(&mut self) {
+        self.raw(if self.is_resp3() {
+            b"_\r\n"
+        } else {
+            b"$-1\r\n"
+        });
+    }
+
+    /// No array: `*-1`, in RESP3 `_`.
+    pub fn null_array(&mut self) {
+        self.raw(if self.is_resp3() {
+            b"_\r\n"
+        } else {
+            b"*-1\r\n"
+        });
+    }
+
+    #[inline]
+    pub fn integer(&mut self, value: i64) {
+        if (0..10).contains(&value) {
+            self.raw(&[b':', b'0' + value as u8, b'\r', b'\n']);
+        } else {
+            let tail = &mut self.out.tail;
+            tail.push(b':');
+            tail.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
+            tail.extend_from_slice(b"\r\n");
+        }
+    }
+
+    /// An array; `len` replies follow.
+    #[inline]
+    pub fn array(&mut self, len: usize) {
+        header(&mut self.out.tail, b'*', len);
+    }
+
+    /// A map; `len` keys and values follow in turn. In RESP2 an array of twice the length.
+    #[inline]
+    pub fn map(&mut self, len: usize) {
+        if self.is_resp3() {
+            header(&mut self.out.tail, b'%', len);
+        } else {
+            header(&mut self.out.tail, b'*', 2 * len);
+        }
+    }
+
+    /// A set; `len` replies follow. In RESP2 an array.
+    #[inline]
+    pub fn set(&mut self, len: usize) {
+        let marker = if self.is_resp3() { b'~' } else { b'*' };
+        header(&mut self.out.tail, marker, len);
+    }
+
+    /// A message nobody asked for (pub/sub, invalidation); `len` replies follow. In RESP2 an array.
+    #[inline]
+    pub fn push(&mut self, len: usize) {
+        let marker = if self.is_resp3() { b'>' } else { b'*' };
+        header(&mut self.out.tail, marker, len);
+    }
+
+    /// Attributes of the reply that follows them; `len` keys and values follow in turn. RESP3 only: in RESP2 nothing is
+    /// written, and `false` tells the caller to leave them out.
+    #[must_use = "in RESP2 the attributes must not be written"]
+    pub fn attribute(&mut self, len: usize) -> bool {
+        if self.is_resp3() {
+            header(&mut self.out.tail, b'|', len);
+        }
+        self.is_resp3()
+    }
+
+    /// `#t` or `#f`, in RESP2 the integer 1 or 0.
+    pub fn boolean(&mut self, value: bool) {
+        self.raw(match (self.protocol, value) {
+            (Protocol::Resp2, true) => b":1\r\n",
+            (Protocol::Resp2, false) => b":0\r\n",
+            (Protocol::Resp3, true) => b"#t\r\n",
+            (Protocol::Resp3, false) => b"#f\r\n",
+        });
+    }
+
+    /// An integer of any size as decimal text. In RESP2 a bulk string.
+    pub fn big_number(&mut self, digits: impl AsRef<[u8]>) {
+        if self.is_resp3() {
+            self.line(b'(', digits.as_ref())
+        } else {
+            self.bulk(digits.as_ref())
+        }
+    }
+
+    /// Text for a human and its format (`txt`, `mkd`). In RESP2 a bulk string without the format.
+    pub fn verbatim(&mut self, format: &[u8; 3], text: &[u8]) {
+        if self.is_resp3() {
+            let tail = &mut self.out.tail;
+            header(tail, b'=', text.len() + 4);
+            tail.extend_from_slice(format);
+            tail.push(b':');
+            tail.extend_from_slice(text);
+            tail.extend_from_slice(b"\r\n");
+        } else {
+            self.bulk(text);
+        }
+    }
+
+    /// A number whose decimal text is given (INCRBYFLOAT's arithmetic, GEODIST): in RESP3 a double, in RESP2 a bulk
+    /// string.
+    pub fn double_text(&mut self, text: &[u8]) {
+        if self.is_resp3() {
+            self.line(b',', text)
+        } else {
+            self.bulk(text)
+        }
+    }
+
+    /// Begins an array whose length comes with [`ReplyWriter::finish`].
+    pub fn defer_array(&mut self) -> Deferred {
+        self.defer(b'*', 1)
+    }
+
+    /// Begins a map; its length in pairs comes with [`ReplyWriter::finish`].
+    pub fn defer_map(&mut self) -> Deferred {
+        if self.is_resp3() {
+            self.defer(b'%', 1)
+        } else {
+            self.defer(b'*', 2)
+        }
+    }
+
+    /// Begins a set whose length comes with [`ReplyWriter::finish`].
+    pub fn defer_set(&mut self) -> Deferred {
+        let marker = if self.is_resp3() { b'~' } else { b'*' };
+        self.defer(marker, 1)
+    }
+
+    fn defer(&mut self, marker: u8, factor: usize) -> Deferred {
+        let mark = self.out.mark();
+        // Room for one digit: most lengths that are not known beforehand are small, and need no shifting then.
+        self.raw(&[marker, b'0', b'\r', b'\n']);
+        Deferred {
+            mark,
+            marker,
+            factor,
+        }
+    }
+
+    /// Drops a deferred aggregate and all that was written since: the answer is another one.
+    pub fn rewind(&mut self, deferred: Deferred) {
+        self.out.truncate(deferred.mark);
+    }
+
+    /// Fills in the length of a deferred aggregate. Costs a shift of what was written since if it has two digits or more.
+    pub fn finish(&mut self, deferred: Deferred, len: usize) {
+        let Deferred {
+            mark,
+            marker,
+            factor,
+        } = deferred;
+        let mut line = Vec::new();
+        header(&mut line, marker, len * factor);
+        let added = line.len() - 4;
+        let in_chunk = mark.chunk != self.out.chunks_sent + self.out.chunks.len();
+        self.out
+            .marked(mark)
+            .splice(mark.offset..mark.offset + 4, line);
+        if in_chunk {
+            self.out.chunks_len += added;
+        }
+    }
+}
+
+/// The longest length line: marker, 20 digits, line end.
+const HEADER_LEN_MAX: usize = 23;
+
+/// Appends a length line.
+#[inline]
+fn header(out: &mut Vec<u8>, marker: u8, len: usize) {
+    match len {
+        0..10 => out.extend_from_slice(&[marker, b'0' + len as u8, b'\r', b'\n']),
+        10..100 => {
+            let (tens, units) = ((len / 10) as u8, (len % 10) as u8);
+            out.extend_from_slice(&[marker, b'0' + tens, b'0' + units, b'\r', b'\n']);
+        }
+        _ => {
+            out.push(marker);
+            out.extend_from_slice(itoa::Buffer::new().format(len).as_bytes());
+            out.extend_from_slice(b"\r\n");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn both(write: impl Fn(&mut ReplyWriter)) -> [String; 2] {
+        [Protocol::Resp2, Protocol::Resp3].map(|protocol| {
+            let mut out = OutputBuffer::default();
+            write(&mut ReplyWriter::new(&mut out, protocol));
+            String::from_utf8(out.to_vec()).expect("these replies are text")
+        })
+    }
+
+    #[test]
+    fn a_deferred_length_appears_where_it_was_begun() {
+        for (len, text) in [(0, "0"), (9, "9"), (10, "10"), (12345, "12345")] {
+            let replies = both(|reply| {
+                reply.ok();
+                let outer = reply.defer_array();
+                reply.bulk_shared(Bytes::from_static(b"shared"));
+                let inner = reply.defer_map();
+                reply.integer(1);
+                reply.finish(inner, len);
+                let dropped = reply.defer_set();
+                reply.bulk_shared(Bytes::from_static(b"gone"));
+                reply.ok();
+                reply.rewind(dropped);
+                reply.finish(outer, len);
+            });
+            assert_eq!(
+                replies,
+                [
+                    format!("+OK\r\n*{text}\r\n$6\r\nshared\r\n*{}\r\n:1\r\n", 2 * len),
+                    format!("+OK\r\n*{text}\r\n$6\r\nshared\r\n%{text}\r\n:1\r\n"),
+                ]
+            );
+        }
+    }
+
+    #[test]
+    fn line_ends_never_leave_inside_a_line() {
+        let replies = both(|reply| {
+            reply.error("\r\nERR a\r\nb\n");
+            reply.simple("a\nb\r");
+        });
+        assert_eq!(replies[0], "-ERR a  b\r\n+a b \r\n");
+    }
+}
