@@ -63,7 +63,7 @@ impl Now {
 
     /// How far the wall clock is ahead of the boot-time clock, in milliseconds.
     pub fn wall_offset_ms(&self) -> i64 {
-        self.unix().0 - self.boot_ms()
+        (self.wall_us - self.boot_us).div_euclid(1000)
     }
 
     /// The deadline `ms` from now; negative values lie in the past. Saturates.
@@ -79,17 +79,19 @@ impl Now {
     /// Whether a key with this deadline is gone: strictly later, as in Redis, so that rounding the clock down to
     /// milliseconds never ends a lock early.
     pub fn is_past(&self, deadline: Deadline) -> bool {
-        self.boot_ms() > deadline.boot_ms(self.wall_offset_ms())
+        self.remaining_ms(deadline) < 0
     }
 
     /// Milliseconds left; negative once past.
     pub fn remaining_ms(&self, deadline: Deadline) -> i64 {
-        deadline.boot_ms(self.wall_offset_ms()).saturating_sub(self.boot_ms())
+        let ms = (deadline.0 & !BOOT) as i64;
+        let now = if deadline.0 & BOOT != 0 { self.boot_ms() } else { self.unix().0 };
+        ms.saturating_sub(now)
     }
 
     /// The deadline as a wall-clock time, as EXPIRETIME and everything that leaves this process tell it.
     pub fn unix_of(&self, deadline: Deadline) -> UnixMillis {
-        UnixMillis(deadline.boot_ms(self.wall_offset_ms()).saturating_add(self.wall_offset_ms()))
+        UnixMillis(self.unix().0.saturating_add(self.remaining_ms(deadline)))
     }
 }
 

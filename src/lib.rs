@@ -1,7 +1,32 @@
 //! Latchkey: a Redis-protocol server.
+//!
+//! A request's way through the crate: `server` reads a client's bytes, `resp` finds the request in them, `command` looks it
+//! up and runs it through its one gate, the handler changes values by way of `keyspace`, and what it replies collects in
+//! the client's output until the turn of the loop ends. A row may use its own row and those below it:
+//!
+//! ```text
+//! server                                   owns all state; runs one turn of the loop
+//! net  command  client  state              bytes in and out; one gate; one file per command family
+//! keyspace  pubsub  config  stats          what commands act upon
+//! types                                    what the values mean
+//! collections  resp  clock  error  sys     know nothing of clients, configuration or each other's callers
+//! ```
 
+pub mod client;
 pub mod clock;
 pub mod collections;
+pub mod command;
 pub mod config;
+pub mod error;
+pub mod keyspace;
+pub mod net;
+pub mod pubsub;
 pub mod resp;
+pub mod server;
+pub mod state;
+pub mod stats;
+pub mod sys;
 pub mod types;
+
+#[global_allocator]
+static ALLOCATOR: sys::alloc::Jemalloc = sys::alloc::Jemalloc;

@@ -121,6 +121,13 @@ impl OutputBuffer {
         self.chunks.push_back(chunk);
     }
 
+    /// Appends what waits in another buffer.
+    pub fn append(&mut self, other: &OutputBuffer) {
+        for piece in other.pieces() {
+            self.push(piece);
+        }
+    }
+
     /// The bytes that wait, in order, in pieces.
     pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
         let mut sent = self.sent;

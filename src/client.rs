@@ -1,0 +1,255 @@
+//! The protocol state of each client, and their registry.
+//!
+//! A client is named by a [`ClientId`]: its place in the registry and its number, which is never used again. Who keeps one
+//! across a command looks it up anew. Closing is asked for by a flag and done in one place, at the end of the turn.
+
+use std::collections::HashMap;
+
+use bitflags::bitflags;
+use slab::Slab;
+
+use crate::command::table::Command;
+use crate::net::stream::{Address, Stream};
+use crate::resp::reply::{OutputBuffer, Protocol};
+use crate::resp::request::Parser;
+
+bitflags! {
+    /// What is so about a client. Those in [`ClientFlags::GATE`] make the gate look closer at each command.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct ClientFlags: u32 {
+        /// No further requests; closed when the replies are sent.
+        const CLOSE_AFTER_REPLY = 1 << 0;
+        /// Closed at the end of the turn.
+        const CLOSE_NOW = 1 << 1;
+        /// Its requests wait: the server was told to resume it later.
+        const SUSPENDED = 1 << 2;
+        /// Waits for CLIENT PAUSE to end.
+        const PAUSED = 1 << 3;
+        const AUTHENTICATED = 1 << 4;
+        const MONITOR = 1 << 5;
+        const NO_EVICT = 1 << 6;
+        const NO_TOUCH = 1 << 7;
+        /// CLIENT REPLY OFF.
+        const REPLY_OFF = 1 << 8;
+        /// CLIENT REPLY SKIP: the next command is not answered.
+        const REPLY_SKIP = 1 << 9;
+        /// In the list of those with something to send.
+        const FLUSH_PENDING = 1 << 11;
+        /// Registered for writability after a partial write.
+        const WANTS_WRITE = 1 << 12;
+        /// In the list of those to be read in the next turn.
+        const READ_PENDING = 1 << 13;
+        /// Has subscriptions; in RESP2 only a few commands are allowed then.
+        const SUBSCRIBED = 1 << 14;
+        const UNIX_SOCKET = 1 << 15;
+        /// The other end has sent all it will send.
+        const READ_CLOSED = 1 << 16;
+
+        /// Those that make the gate leave its fast path.
+        const GATE = Self::REPLY_OFF.bits() | Self::REPLY_SKIP.bits()
+            | Self::SUBSCRIBED.bits() | Self::NO_TOUCH.bits();
+    }
+}
+
+/// A client's place in the registry, and its number as `CLIENT ID` gives it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ClientId {
+    pub slot: u32,
+    pub number: u64,
+}
+
+/// What a client has sent and nobody has run.
+#[derive(Default)]
+pub enum Input {
+    /// Nothing: an idle client owns no buffer.
+    #[default]
+    Empty,
+    /// The beginning of a request, or requests that wait while the client is suspended; parsed anew from its start.
+    Waiting(Vec<u8>),
+    /// A large request in the making: read into its own buffer, parsed on from where the parser stopped.
+    Large(Box<LargeInput>),
+}
+
+/// A large request in the making.
+#[derive(Default)]
+pub struct LargeInput {
+    /// From the request's first byte on.
+    pub buffer: Vec<u8>,
+    pub parser: Parser,
+}
+
+impl Input {
+    /// Bytes held.
+    pub fn len(&self) -> usize {
+        match self {
+            Input::Empty => 0,
+            Input::Waiting(bytes) => bytes.len(),
+            Input::Large(large) => large.buffer.len(),
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes of memory held.
+    pub fn capacity(&self) -> usize {
+        match self {
+            Input::Empty => 0,
+            Input::Waiting(bytes) => bytes.capacity(),
+            Input::Large(large) => large.buffer.capacity(),
+        }
+    }
+}
+
+/// What a client has subscribed to; see `pubsub`.
+#[derive(Default)]
+pub struct Subscriptions {
+    pub channels: Vec<Box<[u8]>>,
+    pub patterns: Vec<Box<[u8]>>,
+    pub shard_channels: Vec<Box<[u8]>>,
+}
+
+/// One client.
+pub struct Client {
+    pub id: ClientId,
+    pub flags: ClientFlags,
+    pub db: usize,
+    pub stream: Stream,
+    pub peer: Address,
+    pub local: Address,
+    pub input: Input,
+    /// Replies not yet sent. Taken out while the client's own commands run: what others push meanwhile lands in an empty
+    /// one and is appended afterwards.
+    pub output: OutputBuffer,
+    pub protocol: Protocol,
+    pub name: Box<[u8]>,
+    pub library_name: Box<[u8]>,
+    pub library_version: Box<[u8]>,
+    /// Boot-time clock, microseconds.
+    pub created_us: i64,
+    pub active_us: i64,
+    /// Since when the output is over its soft limit; boot-time clock, microseconds.
+    pub over_soft_limit_since_us: Option<i64>,
+    pub last_command: Option<&'static Command>,
+    pub commands: u64,
+    pub bytes_in: u64,
+    pub bytes_out: u64,
+    pub subscriptions: Option<Box<Subscriptions>>,
+}
+
+impl Client {
+    pub fn is_closing(&self) -> bool {
+        self.flags.intersects(ClientFlags::CLOSE_AFTER_REPLY | ClientFlags::CLOSE_NOW)
+    }
+
+    /// Asks for the connection to be ended at the end of this turn.
+    pub fn close(&mut self) {
+        self.flags |= ClientFlags::CLOSE_NOW;
+    }
+
+    /// Number of subscriptions of all kinds.
+    pub fn subscription_count(&self) -> usize {
+        self.subscriptions.as_ref().map_or(0, |subscriptions| {
+            subscriptions.channels.len()
+                + subscriptions.patterns.len()
+                + subscriptions.shard_channels.len()
+        })
+    }
+}
+
+/// All clients.
+#[derive(Default)]
+pub struct Clients {
+    slab: Slab<Box<Client>>,
+    /// Place of each number, for commands that name a client.
+    by_number: HashMap<u64, u32>,
+    last_number: u64,
+    /// Clients with output that was not there at the beginning of the turn.
+    pub to_flush: Vec<ClientId>,
+    /// Clients to be closed at the end of the turn. A client may stand here more than once.
+    pub to_close: Vec<ClientId>,
+}
+
+impl Clients {
+    /// Takes in a client made by `make` for the id it gets.
+    pub fn insert(&mut self, make: impl FnOnce(ClientId) -> Client) -> ClientId {
+        self.last_number += 1;
+        let entry = self.slab.vacant_entry();
+        let id = ClientId { slot: entry.key() as u32, number: self.last_number };
+        entry.insert(Box::new(make(id)));
+        self.by_number.insert(id.number, id.slot);
+        id
+    }
+
+    /// The client, unless it is gone.
+    #[inline]
+    pub fn get_mut(&mut self, id: ClientId) -> Option<&mut Client> {
+        match self.slab.get_mut(id.slot as usize) {
+            Some(client) if client.id == id => Some(client),
+            _ => None,
+        }
+    }
+
+    pub fn get(&self, id: ClientId) -> Option<&Client> {
+        match self.slab.get(id.slot as usize) {
+            Some(client) if client.id == id => Some(client),
+            _ => None,
+        }
+    }
+
+    /// The client at a place of the registry.
+    #[inline]
+    pub fn at_slot(&mut self, slot: usize) -> Option<&mut Client> {
+        self.slab.get_mut(slot).map(|client| &mut **client)
+    }
+
+    /// The client with this number.
+    pub fn by_number(&self, number: u64) -> Option<&Client> {
+        let slot = *self.by_number.get(&number)?;
+        self.slab.get(slot as usize).map(|client| &**client)
+    }
+
+    /// Removes a client from the registry.
+    pub fn remove(&mut self, id: ClientId) -> Option<Box<Client>> {
+        self.get(id)?;
+        self.by_number.remove(&id.number);
+        Some(self.slab.remove(id.slot as usize))
+    }
+
+    pub fn len(&self) -> usize {
+        self.slab.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.slab.is_empty()
+    }
+
+    /// All clients, in the order of their places.
+    pub fn iter(&self) -> impl Iterator<Item = &Client> {
+        self.slab.iter().map(|(_, client)| &**client)
+    }
+
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Client> {
+        self.slab.iter_mut().map(|(_, client)| &mut **client)
+    }
+
+    /// Asks for a client's connection to be ended at the end of this turn.
+    pub fn close(&mut self, id: ClientId) {
+        if let Some(client) = self.get_mut(id) {
+            client.close();
+            self.to_close.push(id);
+        }
+    }
+
+    /// Says that a client has output to be sent at the end of this turn.
+    #[inline]
+    pub fn flush_later(&mut self, id: ClientId) {
+        if let Some(client) = self.get_mut(id)
+            && !client.flags.contains(ClientFlags::FLUSH_PENDING)
+        {
+            client.flags |= ClientFlags::FLUSH_PENDING;
+            self.to_flush.push(id);
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! A request's arguments, and a cursor to parse options with.
+
+use crate::error::CommandError;
+use crate::resp::number;
+use crate::resp::request::Range;
+
+/// The arguments of one request: ranges into the buffer it was read into. Argument 0 is the command's name.
+#[derive(Clone, Copy)]
+pub struct Args<'a> {
+    buffer: &'a [u8],
+    ranges: &'a [Range],
+}
+
+impl<'a> Args<'a> {
+    pub fn new(buffer: &'a [u8], ranges: &'a [Range]) -> Self {
+        Args { buffer, ranges }
+    }
+
+    /// How many, the name included.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.ranges.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+
+    /// Argument `index`, which the arity has promised.
+    #[inline]
+    pub fn get(&self, index: usize) -> &'a [u8] {
+        let range = self.ranges[index];
+        &self.buffer[range.start as usize..range.start as usize + range.len as usize]
+    }
+
+    /// The arguments from `start` on.
+    pub fn iter_from(&self, start: usize) -> impl ExactSizeIterator<Item = &'a [u8]> + use<'a> {
+        let args = *self;
+        (start.min(args.len())..args.len()).map(move |index| args.get(index))
+    }
+
+    /// Bytes of all arguments.
+    pub fn bytes(&self) -> usize {
+        self.ranges.iter().map(|range| range.len as usize).sum()
+    }
+
+    /// An argument as a signed 64-bit integer, by Redis's strict rules.
+    pub fn integer(&self, index: usize) -> Result<i64, CommandError> {
+        number::parse_i64(self.get(index)).ok_or(CommandError::NotInteger)
+    }
+
+    /// A cursor over the arguments from `start` on.
+    pub fn cursor(&self, start: usize) -> Cursor<'a> {
+        Cursor { args: *self, next: start }
+    }
+}
+
+/// Walks over arguments from left to right. Every method that takes something advances.
+#[derive(Clone, Copy)]
+pub struct Cursor<'a> {
+    args: Args<'a>,
+    next: usize,
+}
+
+impl<'a> Cursor<'a> {
+    pub fn is_at_end(&self) -> bool {
+        self.next >= self.args.len()
+    }
+
+    pub fn remaining(&self) -> usize {
+        self.args.len().saturating_sub(self.next)
+    }
+
+    /// Index of the argument that comes next.
+    pub fn position(&self) -> usize {
+        self.next
+    }
+
+    pub fn peek(&self) -> Option<&'a [u8]> {
+        (!self.is_at_end()).then(|| self.args.get(self.next))
+    }
+
+    /// The next argument, or a syntax error at the end.
+    pub fn take(&mut self) -> Result<&'a [u8], CommandError> {
+        let argument = self.peek().ok_or(CommandError::Syntax)?;
+        self.next += 1;
+        Ok(argument)
+    }
+
+    /// The next argument as an integer; a syntax error at the end.
+    pub fn take_integer(&mut self) -> Result<i64, CommandError> {
+        number::parse_i64(self.take()?).ok_or(CommandError::NotInteger)
+    }
+
+    /// Takes the next argument if it is this word, in any case.
+    pub fn take_word(&mut self, word: &str) -> bool {
+        match self.peek() {
+            Some(argument) if argument.eq_ignore_ascii_case(word.as_bytes()) => {
+                self.next += 1;
+                true
+            }
+            _ => false,
+        }
+    }
+}

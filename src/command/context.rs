@@ -1,0 +1,62 @@
+//! What a handler gets: the keyspace, the server's other state, the request, and where to reply.
+
+use super::args::Args;
+use super::table::Command;
+use crate::client::{Client, ClientId};
+use crate::error::CommandError;
+use crate::keyspace::{Key, Keyspace};
+use crate::resp::reply::ReplyWriter;
+use crate::state::State;
+
+/// What a handler says when it is done. An error is written as the reply by the gate.
+pub type CommandResult = Result<Outcome, CommandError>;
+
+/// What became of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The reply is complete (or there is none by design).
+    Replied,
+    /// The client stops here: this command and all behind it wait until the server resumes the client.
+    Postponed,
+    /// The reply is complete, and the client's further commands wait until the server resumes it.
+    Suspended,
+    /// The connection ends once the reply is sent.
+    Close,
+}
+
+/// One command being run.
+pub struct Context<'a> {
+    /// The keyspace, with the client's database selected.
+    pub db: &'a mut Keyspace,
+    /// Everything else the server owns.
+    pub server: &'a mut State,
+    pub reply: ReplyWriter<'a>,
+    pub args: Args<'a>,
+    pub command: &'static Command,
+    pub client: ClientId,
+    /// The hash of argument `prehashed`, computed while it was prefetched (0: none).
+    pub prehashed: usize,
+    pub hash: u64,
+}
+
+impl<'a> Context<'a> {
+    /// Argument `index` as a key.
+    #[inline]
+    pub fn key(&self, index: usize) -> Key<'a> {
+        let bytes = self.args.get(index);
+        if index == self.prehashed {
+            return Key { bytes, hash: self.hash };
+        }
+        Key { bytes, hash: self.db.hash(bytes) }
+    }
+
+    /// The client that runs this command.
+    pub fn client(&mut self) -> &mut Client {
+        self.server.clients.get_mut(self.client).expect("a client outlives the command it runs")
+    }
+
+    /// The command's name in lower case, as error texts quote it.
+    pub fn name(&self) -> &'static str {
+        &self.command.full_name
+    }
+}

@@ -1,0 +1,284 @@
+//! The one gate: every command runs through [`execute`], whoever asks for it.
+//!
+//! In order: does the command exist, do its arguments fit, may this client run it now, is there memory for it; then the
+//! handler; then what it changed is announced, and its time and outcome are counted.
+
+use super::args::Args;
+use super::context::{Context, Outcome};
+use super::spec::Flags;
+use super::table::Command;
+use super::{client, pubsub, server};
+use crate::client::{Client, ClientFlags, ClientId};
+use crate::error::CommandError;
+use crate::keyspace::Keyspace;
+use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
+use crate::state::State;
+use crate::stats::commands::Histogram;
+
+/// A parsed request, its command looked up, its first key hashed while it was prefetched.
+#[derive(Clone, Copy)]
+pub struct Request<'a> {
+    pub args: Args<'a>,
+    /// None: no such command.
+    pub command: Option<&'static Command>,
+    /// Argument whose hash is `hash`; 0: none.
+    pub prehashed: usize,
+    pub hash: u64,
+}
+
+/// Runs one request for a client and writes its reply to `output`.
+#[inline]
+pub fn execute(
+    db: &mut Keyspace,
+    server: &mut State,
+    id: ClientId,
+    request: &Request<'_>,
+    output: &mut OutputBuffer,
+    protocol: &mut Protocol,
+) -> Outcome {
+    let Some(client) = server.clients.get_mut(id) else { return Outcome::Close };
+    let flags = client.flags;
+    if flags & (ClientFlags::GATE | ClientFlags::AUTHENTICATED) == ClientFlags::AUTHENTICATED
+        && server.monitors.is_empty()
+        && server.pause.is_none()
+    {
+        return run(db, server, id, request, output, protocol);
+    }
+    execute_closely(db, server, id, request, output, protocol)
+}
+
+/// The way of clients and times that need a closer look.
+#[cold]
+fn execute_closely(
+    db: &mut Keyspace,
+    server: &mut State,
+    id: ClientId,
+    request: &Request<'_>,
+    output: &mut OutputBuffer,
+    protocol: &mut Protocol,
+) -> Outcome {
+    let Some(client) = server.clients.get_mut(id) else { return Outcome::Close };
+    let was_off = client.flags.contains(ClientFlags::REPLY_OFF);
+    let skipped = client.flags.contains(ClientFlags::REPLY_SKIP);
+    client.flags.remove(ClientFlags::REPLY_SKIP);
+    db.no_touch = client.flags.contains(ClientFlags::NO_TOUCH)
+        && !request.command.is_some_and(|command| command.spec.name == "TOUCH");
+    let mut unheard = OutputBuffer::default();
+    let outcome = if was_off || skipped {
+        run(db, server, id, request, &mut unheard, protocol)
+    } else {
+        run(db, server, id, request, output, protocol)
+    };
+    // CLIENT REPLY ON is the first command to be answered again.
+    let is_off = |client: &Client| client.flags.contains(ClientFlags::REPLY_OFF);
+    if was_off && !server.clients.get(id).is_some_and(is_off) {
+        output.append(&unheard);
+    }
+    db.no_touch = false;
+    outcome
+}
+
+/// Checks, runs and counts one request.
+fn run(
+    db: &mut Keyspace,
+    server: &mut State,
+    id: ClientId,
+    request: &Request<'_>,
+    output: &mut OutputBuffer,
+    protocol: &mut Protocol,
+) -> Outcome {
+    let command = match resolve(server, request) {
+        Ok(command) => command,
+        Err(error) => return reject(server, None, &error, output, *protocol),
+    };
+    if !command.spec.accepts(request.args.len()) {
+        let error = CommandError::WrongArity(command.full_name.clone());
+        return reject(server, Some(command), &error, output, *protocol);
+    }
+    match may_run(db, server, id, command, request, *protocol) {
+        Ok(true) => {}
+        Ok(false) => return Outcome::Postponed,
+        Err(error) => return reject(server, Some(command), &error, output, *protocol),
+    }
+    let handler = command.spec.handler.expect("a command without subcommands has a handler");
+    let mut context = Context {
+        db,
+        server,
+        reply: ReplyWriter::new(output, *protocol),
+        args: request.args,
+        command,
+        client: id,
+        prehashed: request.prehashed,
+        hash: request.hash,
+    };
+    let result = handler(&mut context);
+    *protocol = context.reply.protocol();
+    let (outcome, failed) = match result {
+        Ok(outcome) => (outcome, false),
+        Err(error) => {
+            write_error(server, &error, output, *protocol);
+            (Outcome::Replied, true)
+        }
+    };
+    if outcome != Outcome::Postponed {
+        account(server, id, command, request, failed);
+    }
+    if !db.events.is_empty() {
+        pubsub::publish_events(db, server);
+    }
+    outcome
+}
+
+/// The command or subcommand a request names.
+#[inline]
+fn resolve(server: &State, request: &Request<'_>) -> Result<&'static Command, CommandError> {
+    let Some(command) = request.command else {
+        return Err(unknown_command(request.args));
+    };
+    if command.subcommands.is_empty() || request.args.len() < 2 {
+        if command.spec.handler.is_none() {
+            return Err(CommandError::WrongArity(command.full_name.clone()));
+        }
+        return Ok(command);
+    }
+    let name = request.args.get(1);
+    server.commands.find_subcommand(command, name).ok_or_else(|| {
+        let shown = &name[..name.len().min(128)];
+        let mut text = b"ERR unknown subcommand '".to_vec();
+        text.extend_from_slice(shown);
+        text.extend_from_slice(format!("'. Try {} HELP.", command.spec.name).as_bytes());
+        CommandError::UnknownSubcommand(text.into())
+    })
+}
+
+/// The error for a name that is no command, with the beginning of its arguments: 128 bytes of each part at most.
+pub fn unknown_command(args: Args<'_>) -> CommandError {
+    let mut shown = Vec::new();
+    for argument in args.iter_from(1) {
+        if shown.len() >= 128 {
+            break;
+        }
+        let room = 128 - shown.len();
+        shown.push(b'\'');
+        shown.extend_from_slice(&argument[..argument.len().min(room)]);
+        shown.extend_from_slice(b"' ");
+    }
+    let name = args.get(0);
+    let mut text = b"ERR unknown command '".to_vec();
+    text.extend_from_slice(&name[..name.len().min(128)]);
+    text.extend_from_slice(b"', with args beginning with: ");
+    text.extend_from_slice(&shown);
+    CommandError::UnknownCommand(text.into())
+}
+
+/// Whether a client may run a command now. False: later.
+#[inline]
+fn may_run(
+    db: &mut Keyspace,
+    server: &mut State,
+    id: ClientId,
+    command: &'static Command,
+    request: &Request<'_>,
+    protocol: Protocol,
+) -> Result<bool, CommandError> {
+    let Some(client) = server.clients.get_mut(id) else { return Ok(true) };
+    if !client.flags.contains(ClientFlags::AUTHENTICATED) && !command.is(Flags::NO_AUTH) {
+        return Err(CommandError::NoAuth);
+    }
+    if client.flags.contains(ClientFlags::SUBSCRIBED) && protocol == Protocol::Resp2 {
+        pubsub::check_subscribed(command)?;
+    }
+    if server.config.maxmemory > 0 {
+        server::make_room(db, server, command)?;
+    }
+    if server.pause.is_some() && client::must_wait(server, command) {
+        return Ok(false);
+    }
+    if !server.monitors.is_empty() {
+        server::feed_monitors(db, server, id, command, request.args);
+    }
+    Ok(true)
+}
+
+/// Answers a request that does not run.
+#[cold]
+fn reject(
+    server: &mut State,
+    command: Option<&'static Command>,
+    error: &CommandError,
+    output: &mut OutputBuffer,
+    protocol: Protocol,
+) -> Outcome {
+    if let Some(command) = command {
+        server.command_stats[command.id as usize].rejected += 1;
+    }
+    write_error(server, error, output, protocol);
+    Outcome::Replied
+}
+
+#[cold]
+fn write_error(
+    server: &mut State,
+    error: &CommandError,
+    output: &mut OutputBuffer,
+    protocol: Protocol,
+) {
+    let text = error.wire();
+    server.count_error(&text);
+    ReplyWriter::new(output, protocol).error(&text);
+}
+
+/// Counts a command that ran: calls, time, histogram; slow log and latency monitor if it took long.
+#[inline]
+fn account(
+    server: &mut State,
+    id: ClientId,
+    command: &'static Command,
+    request: &Request<'_>,
+    failed: bool,
+) {
+    let nanoseconds = server.timing.lap();
+    server.counters.commands += 1;
+    let stats = &mut server.command_stats[command.id as usize];
+    stats.calls += 1;
+    stats.nanoseconds += nanoseconds;
+    stats.failed += failed as u64;
+    if server.config.latency_tracking {
+        stats.histogram.get_or_insert_with(Box::<Histogram>::default).record(nanoseconds);
+    }
+    if server.timing.is_notable(nanoseconds) {
+        note_slow(server, id, command, request, nanoseconds);
+    }
+    if let Some(client) = server.clients.get_mut(id) {
+        client.last_command = Some(command);
+        client.commands += 1;
+    }
+}
+
+#[cold]
+fn note_slow(
+    server: &mut State,
+    id: ClientId,
+    command: &'static Command,
+    request: &Request<'_>,
+    nanoseconds: u64,
+) {
+    let us = nanoseconds / 1000;
+    let threshold_us = server.config.slowlog_log_slower_than;
+    let time = server.clock.now().unix_seconds();
+    if threshold_us >= 0
+        && us >= threshold_us as u64
+        && !command.is(Flags::SKIP_SLOWLOG)
+        && let Some(client) = server.clients.get(id)
+    {
+        let max_len = server.config.slowlog_max_len as usize;
+        let peer = client.peer.to_string();
+        let name = client.name.clone();
+        server.slowlog.push(request.args.iter_from(0), time, us, peer, &name, max_len);
+    }
+    let threshold_ms = server.config.latency_monitor_threshold;
+    if threshold_ms > 0 && us / 1000 >= threshold_ms as u64 {
+        let event = if command.is(Flags::FAST) { "fast-command" } else { "command" };
+        server.latency.add(event, time, us / 1000);
+    }
+}

@@ -1,0 +1,3 @@
+use super::spec::CommandSpec;
+
+pub const COMMANDS: &[CommandSpec] = &[];

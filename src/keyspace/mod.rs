@@ -1,0 +1,399 @@
+//! The keyspace: databases, and the one way to a value.
+//!
+//! Every look-up goes through [`Keyspace`], so lazy expiry, hit and miss counts, access bits, type checks, keyspace events
+//! and the change count cannot be skipped. Handlers hold keys as [`Key`] (bytes and hash); what they borrow from here
+//! ends before the next change. One database is selected at a time: the gate selects the client's before each command.
+//!
+//! What this module refuses to know: clients, replies, the network.
+
+pub mod evict;
+pub mod expire;
+pub mod lazyfree;
+pub mod notify;
+
+use crate::clock::{Deadline, Now};
+use crate::collections::hash::KeyHasher;
+use crate::collections::table::{Entry, NewValue, Owned, Slot, Table, ValueRef};
+use crate::error::CommandError;
+use crate::types::Value;
+use lazyfree::LazyFree;
+use crate::config::KeyspaceEvents;
+use notify::Events;
+
+/// A key's bytes with their hash, computed once per request.
+#[derive(Clone, Copy, Debug)]
+pub struct Key<'a> {
+    pub bytes: &'a [u8],
+    pub hash: u64,
+}
+
+/// What happens to a key's deadline when its value is replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expiry {
+    Clear,
+    Keep,
+    At(Deadline),
+}
+
+/// How access bits are kept: `maxmemory-policy`, `lfu-log-factor`, `lfu-decay-time`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AccessPolicy {
+    pub lfu: bool,
+    pub lfu_log_factor: u32,
+    /// Minutes after which a counter loses one.
+    pub lfu_decay_minutes: u32,
+}
+
+/// Counts since the last `CONFIG RESETSTAT`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct KeyspaceStats {
+    pub hits: u64,
+    pub misses: u64,
+    pub expired: u64,
+    pub evicted: u64,
+}
+
+/// A string at most this long lies inside its entry even after it was edited; a longer one moves out at its first growth, so
+/// that APPEND does not copy it each time.
+const INLINE_EDIT_MAX: usize = 1024;
+
+/// How far two readings of the clocks may differ without the wall clock having moved; also how late a deadline on a slewed
+/// wall clock may be noticed.
+const WALL_JITTER_MS: u64 = 2;
+
+/// All databases of the server.
+pub struct Keyspace {
+    tables: Vec<Table<Value>>,
+    selected: usize,
+    hasher: KeyHasher,
+    now: Now,
+    /// The wall clock's lead that the tables' hints reckon with.
+    wall_offset_ms: i64,
+    pub access: AccessPolicy,
+    /// Reads leave the access bits alone: the client said CLIENT NO-TOUCH.
+    pub no_touch: bool,
+    pub stats: KeyspaceStats,
+    pub events: Events,
+    /// Changes since the start; `rdb_changes_since_last_save`.
+    pub dirty: u64,
+    /// DEBUG SET-ACTIVE-EXPIRE.
+    pub active_expire: bool,
+    pub lazyfree: LazyFree,
+}
+
+impl Keyspace {
+    /// `databases` empty databases.
+    pub fn new(databases: usize, hasher: KeyHasher, now: Now) -> Self {
+        let tables = (0..databases).map(|_| Table::new(hasher, now.wall_offset_ms())).collect();
+        Keyspace {
+            tables,
+            selected: 0,
+            hasher,
+            now,
+            wall_offset_ms: now.wall_offset_ms(),
+            access: AccessPolicy { lfu: false, lfu_log_factor: 10, lfu_decay_minutes: 1 },
+            no_touch: false,
+            stats: KeyspaceStats::default(),
+            events: Events::default(),
+            dirty: 0,
+            active_expire: true,
+            lazyfree: LazyFree::start(),
+        }
+    }
+
+    #[inline]
+    pub fn hash(&self, key: &[u8]) -> u64 {
+        self.hasher.hash(key)
+    }
+
+    /// Bytes and hash of a key that came from elsewhere than the request.
+    pub fn key<'k>(&self, bytes: &'k [u8]) -> Key<'k> {
+        Key { bytes, hash: self.hasher.hash(bytes) }
+    }
+
+    pub fn now(&self) -> Now {
+        self.now
+    }
+
+    /// A new sample of the clocks. A wall clock that moved against the boot-time clock by more than the jitter of reading
+    /// both moves the tables' hints, so that no deadline on it is noticed late.
+    #[inline]
+    pub fn set_now(&mut self, now: Now) {
+        self.now = now;
+        let offset = now.wall_offset_ms();
+        if offset.abs_diff(self.wall_offset_ms) > WALL_JITTER_MS {
+            self.wall_offset_ms = offset;
+            for table in &mut self.tables {
+                table.set_wall_offset(offset);
+            }
+        }
+    }
+
+    pub fn databases(&self) -> usize {
+        self.tables.len()
+    }
+
+    #[inline]
+    pub fn selected(&self) -> usize {
+        self.selected
+    }
+
+    /// Selects a database for what follows. `index` has been checked against [`Self::databases`].
+    #[inline]
+    pub fn select(&mut self, index: usize) {
+        debug_assert!(index < self.tables.len());
+        self.selected = index;
+    }
+
+    /// Runs `f` with another database selected.
+    pub fn in_database<R>(&mut self, index: usize, f: impl FnOnce(&mut Self) -> R) -> R {
+        let before = std::mem::replace(&mut self.selected, index);
+        let result = f(self);
+        self.selected = before;
+        result
+    }
+
+    /// The selected database's table, for walks (SCAN, KEYS, statistics).
+    #[inline]
+    pub fn table(&self) -> &Table<Value> {
+        &self.tables[self.selected]
+    }
+
+    #[inline]
+    fn table_mut(&mut self) -> &mut Table<Value> {
+        &mut self.tables[self.selected]
+    }
+
+    /// The table of any database.
+    pub fn table_of(&self, index: usize) -> &Table<Value> {
+        &self.tables[index]
+    }
+
+    // ---- look-up -------------------------------------------------------------------------------------------------
+
+    /// Finds a key to change it or to look at its frame (TYPE, TTL): an expired one is deleted first; nothing is counted.
+    #[inline]
+    pub fn find(&mut self, key: Key<'_>) -> Option<Slot> {
+        let slot = self.table().find(key.hash, key.bytes)?;
+        if let Some(deadline) = self.table().entry(slot).deadline()
+            && self.now.is_past(deadline)
+        {
+            self.remove_expired(slot);
+            return None;
+        }
+        Some(slot)
+    }
+
+    /// Finds a key to change its value: marks the access.
+    #[inline]
+    pub fn find_for_write(&mut self, key: Key<'_>) -> Option<Slot> {
+        let slot = self.find(key)?;
+        self.mark_access(slot);
+        Some(slot)
+    }
+
+    /// Finds a key to read its value: counts the hit or miss and marks the access.
+    #[inline]
+    pub fn find_for_read(&mut self, key: Key<'_>) -> Option<Slot> {
+        match self.find(key) {
+            Some(slot) => {
+                self.stats.hits += 1;
+                self.mark_access(slot);
+                Some(slot)
+            }
+            None => {
+                self.stats.misses += 1;
+                self.notify(KeyspaceEvents::KEY_MISS, "keymiss", key.bytes);
+                None
+            }
+        }
+    }
+
+    #[inline]
+    pub fn entry(&self, slot: Slot) -> Entry<'_, Value> {
+        self.table().entry(slot)
+    }
+
+    /// The bytes of the string at `slot`, or WRONGTYPE.
+    #[inline]
+    pub fn string_at(&self, slot: Slot) -> Result<&[u8], CommandError> {
+        match self.table().entry(slot).value() {
+            ValueRef::Bytes { bytes, .. } => Ok(bytes),
+            ValueRef::Object(Value::String(bytes)) => Ok(bytes),
+        }
+    }
+
+    /// The string a key holds, read; None if there is no such key.
+    #[inline]
+    pub fn string(&mut self, key: Key<'_>) -> Result<Option<&[u8]>, CommandError> {
+        match self.find_for_read(key) {
+            Some(slot) => self.string_at(slot).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// The slot of a string to be changed; None if there is no such key; WRONGTYPE if it holds something else.
+    pub fn string_slot(&mut self, key: Key<'_>) -> Result<Option<Slot>, CommandError> {
+        match self.find_for_write(key) {
+            Some(slot) => self.string_at(slot).map(|_| Some(slot)),
+            None => Ok(None),
+        }
+    }
+
+    // ---- strings -------------------------------------------------------------------------------------------------
+
+    /// Sets a key to a string, whatever it held. Announces nothing: the handler says what changed.
+    #[inline]
+    pub fn set_string(&mut self, key: Key<'_>, bytes: &[u8], expiry: Expiry) {
+        let found = self.find(key);
+        self.set_string_at(found, key, bytes, expiry);
+    }
+
+    /// The same for a key just looked up: `found` is its slot, None if it is absent.
+    #[inline]
+    pub fn set_string_at(
+        &mut self,
+        found: Option<Slot>,
+        key: Key<'_>,
+        bytes: &[u8],
+        expiry: Expiry,
+    ) {
+        let value = NewValue::Bytes { bytes, mark: false };
+        match found {
+            Some(slot) => {
+                let deadline = match expiry {
+                    Expiry::Clear => None,
+                    Expiry::Keep => self.table().entry(slot).deadline(),
+                    Expiry::At(deadline) => Some(deadline),
+                };
+                if let Some(object) = self.table_mut().replace(slot, value, deadline) {
+                    self.lazyfree.discard_value(object);
+                }
+                self.mark_access(slot);
+            }
+            None => {
+                let deadline = match expiry {
+                    Expiry::Clear | Expiry::Keep => None,
+                    Expiry::At(deadline) => Some(deadline),
+                };
+                let access = self.fresh_access();
+                self.table_mut().insert(key.hash, key.bytes, value, deadline, access);
+                self.notify(KeyspaceEvents::NEW, "new", key.bytes);
+            }
+        }
+    }
+
+    /// The bytes of the string at `slot`, to be edited in place; their number stays. The value counts as edited ("raw").
+    pub fn string_mut(&mut self, slot: Slot) -> &mut [u8] {
+        let length = match self.string_at(slot) {
+            Ok(bytes) => bytes.len(),
+            Err(_) => 0,
+        };
+        self.resize_string(slot, length)
+    }
+
+    /// Sets the length of the string at `slot`, filling with zeros, and returns its bytes. The value counts as edited: its
+    /// encoding is `raw` from now on.
+    pub fn resize_string(&mut self, slot: Slot, length: usize) -> &mut [u8] {
+        let is_inline = matches!(self.entry(slot).value(), ValueRef::Bytes { .. });
+        if is_inline && length <= INLINE_EDIT_MAX {
+            return self.table_mut().resize_bytes(slot, length, true);
+        }
+        if is_inline {
+            let entry = self.entry(slot);
+            let deadline = entry.deadline();
+            let mut bytes = Vec::with_capacity(length);
+            if let ValueRef::Bytes { bytes: old, .. } = entry.value() {
+                bytes.extend_from_slice(old);
+            }
+            let value = NewValue::Object(Box::new(Value::String(bytes)));
+            self.table_mut().replace(slot, value, deadline);
+        }
+        match self.table_mut().object_mut(slot) {
+            Some(Value::String(bytes)) => {
+                bytes.resize(length, 0);
+                bytes
+            }
+            None => &mut [],
+        }
+    }
+
+    // ---- keys ----------------------------------------------------------------------------------------------------
+
+    /// Deletes a key. False if there was none. `how` names the event (`del`).
+    pub fn delete(&mut self, key: Key<'_>, how: &'static str) -> bool {
+        let Some(slot) = self.find(key) else { return false };
+        let owned = self.table_mut().remove(slot);
+        self.lazyfree.discard(owned);
+        self.changed(KeyspaceEvents::GENERIC, how, key.bytes);
+        true
+    }
+
+    /// Takes a key's entry out of the selected database, for RENAME, MOVE and COPY. Announces nothing.
+    pub fn take(&mut self, slot: Slot) -> Owned<Value> {
+        self.table_mut().remove(slot)
+    }
+
+    /// Puts a value under a key that is absent. Announces `new`.
+    pub fn put(&mut self, key: Key<'_>, value: NewValue<'_, Value>, deadline: Option<Deadline>) {
+        let access = self.fresh_access();
+        self.table_mut().insert(key.hash, key.bytes, value, deadline, access);
+        self.notify(KeyspaceEvents::NEW, "new", key.bytes);
+    }
+
+    /// Sets or clears the deadline of the key at `slot`.
+    pub fn set_deadline(&mut self, slot: Slot, deadline: Option<Deadline>) {
+        self.table_mut().set_deadline(slot, deadline);
+    }
+
+    /// Sets the access bits of the key at `slot` (OBJECT FREQ's and IDLETIME's source).
+    pub fn set_access(&mut self, slot: Slot, access: u32) {
+        self.table_mut().set_access(slot, access);
+    }
+
+    /// A random key of the selected database, each as likely as the other; expired ones are not returned.
+    pub fn random_key(&mut self) -> Option<Vec<u8>> {
+        loop {
+            let slot = self.table().random()?;
+            let entry = self.table().entry(slot);
+            match entry.deadline() {
+                Some(deadline) if self.now.is_past(deadline) => self.remove_expired(slot),
+                _ => return Some(entry.key().to_vec()),
+            }
+        }
+    }
+
+    /// Empties a database; returns how many keys it had. Freed in the background unless `sync`.
+    pub fn clear(&mut self, index: usize, sync: bool) -> usize {
+        let keys = self.tables[index].len();
+        let old = self.tables[index].take();
+        if sync {
+            drop(old);
+        } else {
+            self.lazyfree.discard_all(old, keys);
+        }
+        keys
+    }
+
+    /// Exchanges two databases.
+    pub fn swap(&mut self, a: usize, b: usize) {
+        self.tables.swap(a, b);
+    }
+
+    // ---- what changed --------------------------------------------------------------------------------------------
+
+    /// Says that a command changed a key: counts the change and announces the event.
+    #[inline]
+    pub fn changed(&mut self, class: KeyspaceEvents, event: &'static str, key: &[u8]) {
+        self.dirty += 1;
+        self.notify(class, event, key);
+    }
+
+    /// Announces an event in the selected database, if `notify-keyspace-events` asks for its class.
+    #[inline]
+    pub fn notify(&mut self, class: KeyspaceEvents, event: &'static str, key: &[u8]) {
+        if self.events.wants(class) {
+            self.events.push(event, self.selected, key);
+        }
+    }
+}

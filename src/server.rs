@@ -1,0 +1,739 @@
+//! The server: owns all state and runs one turn of the loop, in the order written in [`Server::turn`].
+//!
+//! A request's way: every ready client is read once; what it sent is parsed into a batch without copying (ranges into the
+//! arena it was read into); the keys of the whole batch are prefetched; then the batch runs, each client's requests in
+//! their order, through the one gate; replies collect in the clients' outputs and leave in one write each at the end of
+//! the turn. An idle client owns no buffers.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use mio::{Events, Poll, Token, Waker};
+
+use crate::client::{Client, ClientFlags, ClientId, Input, LargeInput};
+use crate::command::args::Args;
+use crate::collections::table::Table;
+use crate::command::context::Outcome;
+use crate::command::execute::{Request, execute};
+use crate::command::{check_output_limit, describe_client, forget_client, publish_events};
+use crate::command::spec::{Begin, Find};
+use crate::command::table::Command;
+use crate::keyspace::Keyspace;
+use crate::net::listener::Listener;
+use crate::resp::reply::ReplyWriter;
+use crate::resp::request::{Limits, Parsed, Parser, ProtocolError, Range, encode};
+use crate::state::{State, Task};
+use crate::sys::log::Level;
+
+pub mod accept;
+pub mod cron;
+pub mod start;
+
+/// Where requests are read to. Emptied with every batch.
+const ARENA_BYTES: usize = 256 * 1024;
+/// Read from one client in one turn; also its share of the turn: who sends more goes on in the next one.
+const READ_BYTES: usize = 64 * 1024;
+/// A request whose beginning is at least this long, or which waits for so much, gets a buffer of its own.
+const LARGE_BYTES: usize = 16 * 1024;
+/// Requests are run in batches of about so many: enough to hide the latency of memory, few enough to stay in the cache.
+const BATCH_REQUESTS: usize = 64;
+/// Buckets of due keys looked at in one turn: well under 2 ms of work.
+const EXPIRE_BUCKETS: usize = 2_000;
+/// Empty output buffers kept for the next turn, and the largest worth keeping.
+const SPARE_BUFFERS: usize = 64;
+const SPARE_BYTES_MAX: usize = 64 * 1024;
+
+/// The waker's token; listeners count down from the one below.
+const WAKER: Token = Token(usize::MAX - 1);
+const FIRST_LISTENER: usize = usize::MAX - 2;
+const LISTENERS_MAX: usize = 64;
+
+/// One request of a batch.
+struct Queued {
+    command: Option<&'static Command>,
+    /// Its arguments among the batch's ranges.
+    args: std::ops::Range<u32>,
+    /// Hash of argument `prehashed`; 0: none.
+    prehashed: u8,
+    hash: u64,
+}
+
+/// The requests one client has sent, within a batch.
+struct Run {
+    client: ClientId,
+    requests: std::ops::Range<u32>,
+    /// What to answer behind them: the client broke the protocol.
+    error: Option<ProtocolError>,
+}
+
+/// Parsed requests that have not run.
+#[derive(Default)]
+struct Batch {
+    runs: Vec<Run>,
+    requests: Vec<Queued>,
+    ranges: Vec<Range>,
+}
+
+impl Batch {
+    fn clear(&mut self) {
+        self.runs.clear();
+        self.requests.clear();
+        self.ranges.clear();
+    }
+}
+
+/// The server.
+pub struct Server {
+    keyspace: Keyspace,
+    state: State,
+    poll: Poll,
+    waker: Arc<Waker>,
+    listeners: Vec<Listener>,
+    /// Listeners where connections still wait after a full share was taken.
+    accept_again: Vec<usize>,
+    arena: Box<[u8]>,
+    arena_used: usize,
+    batch: Batch,
+    /// Clients to be read in the next turn without waiting: the last read filled its buffer.
+    read_again: Vec<ClientId>,
+    /// Clients that go on with requests they have sent before.
+    resumed: Vec<ClientId>,
+    spare_buffers: Vec<Vec<u8>>,
+    expire_again: bool,
+    /// Boot-time clock, microseconds.
+    next_cron_us: i64,
+    next_sample_us: i64,
+    /// Number of the signal that asked the server to stop, 0: none. Set by signal handlers and by [`Handle`].
+    stop: Arc<AtomicUsize>,
+    stopping: bool,
+}
+
+/// A way to a server that runs in another thread.
+#[derive(Clone)]
+pub struct Handle {
+    waker: Arc<Waker>,
+    stop: Arc<AtomicUsize>,
+}
+
+impl Handle {
+    /// Has the loop take a turn, after a test moved the clock.
+    pub fn wake(&self) -> io::Result<()> {
+        self.waker.wake()
+    }
+
+    /// Stops the server as SIGTERM does.
+    pub fn stop(&self) -> io::Result<()> {
+        self.stop.store(15, Ordering::SeqCst);
+        self.waker.wake()
+    }
+}
+
+impl Server {
+    pub fn handle(&self) -> Handle {
+        Handle { waker: self.waker.clone(), stop: self.stop.clone() }
+    }
+
+    /// Runs until SHUTDOWN or a signal.
+    pub fn run(&mut self) -> io::Result<()> {
+        let mut events = Events::with_capacity(1024);
+        while !self.stopping {
+            self.turn(&mut events)?;
+        }
+        self.finish();
+        Ok(())
+    }
+
+    /// One turn of the loop.
+    fn turn(&mut self, events: &mut Events) -> io::Result<()> {
+        match self.poll.poll(events, self.timeout()) {
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
+            _ => {}
+        }
+        self.sample_clock();
+        self.state.timing.start();
+        for event in events.iter() {
+            match event.token() {
+                WAKER => {}
+                Token(token) if token > FIRST_LISTENER - LISTENERS_MAX => {
+                    self.accept(FIRST_LISTENER - token);
+                }
+                Token(slot) => self.client_is_ready(slot, event),
+            }
+        }
+        for listener in std::mem::take(&mut self.accept_again) {
+            self.accept(listener);
+        }
+        for id in std::mem::take(&mut self.read_again) {
+            self.read(id);
+        }
+        for id in std::mem::take(&mut self.resumed) {
+            self.resume(id);
+        }
+        self.run_batch();
+        self.do_tasks();
+        self.expire();
+        self.flush();
+        self.close_clients();
+        self.cron_if_due();
+        Ok(())
+    }
+
+    /// How long to wait for events: until a key may be due, a client's time is up, or the periodic work.
+    fn timeout(&self) -> Option<Duration> {
+        let now_us = self.state.now.boot_us;
+        let more = !self.read_again.is_empty() || !self.resumed.is_empty();
+        if self.expire_again || more || !self.accept_again.is_empty() {
+            return Some(Duration::ZERO);
+        }
+        let mut wait_us = (self.next_cron_us - now_us).max(0);
+        if let Some(ms) = self.keyspace.next_due_in_ms() {
+            // The turn has taken a while since its sample of the clock; the next sample is compared, not this one.
+            wait_us = wait_us.min(ms.saturating_mul(1000));
+        }
+        if let Some(pause) = self.state.pause {
+            wait_us = wait_us.min((pause.until_us - now_us).max(0));
+        }
+        Some(Duration::from_micros(wait_us as u64))
+    }
+
+    fn sample_clock(&mut self) {
+        let now = self.state.clock.now();
+        self.state.now = now;
+        self.keyspace.set_now(now);
+    }
+
+    fn client_is_ready(&mut self, slot: usize, event: &mio::event::Event) {
+        let Some(client) = self.state.clients.at_slot(slot) else { return };
+        let id = client.id;
+        if event.is_read_closed() || event.is_error() {
+            client.flags |= ClientFlags::READ_CLOSED;
+        }
+        if event.is_writable() && client.flags.contains(ClientFlags::WANTS_WRITE) {
+            self.state.clients.flush_later(id);
+        }
+        if event.is_readable() || event.is_read_closed() || event.is_error() {
+            self.read(id);
+        }
+    }
+
+    // ---- bytes in ------------------------------------------------------------------------------------------------
+
+    /// Reads a client once and parses what came.
+    fn read(&mut self, id: ClientId) {
+        if ARENA_BYTES - self.arena_used < READ_BYTES + LARGE_BYTES
+            || self.batch.requests.len() >= BATCH_REQUESTS
+        {
+            self.run_batch();
+        }
+        let Some(client) = self.state.clients.get_mut(id) else { return };
+        client.flags.remove(ClientFlags::READ_PENDING);
+        if client.is_closing() {
+            return;
+        }
+        if client.flags.intersects(ClientFlags::SUSPENDED | ClientFlags::PAUSED) {
+            return self.read_for_later(id);
+        }
+        let waiting = match &mut client.input {
+            Input::Empty => 0,
+            Input::Waiting(bytes) => {
+                let space = &mut self.arena[self.arena_used..];
+                space[..bytes.len()].copy_from_slice(bytes);
+                bytes.len()
+            }
+            Input::Large(_) => return self.read_large(id),
+        };
+        let start = self.arena_used;
+        let space = &mut self.arena[start + waiting..];
+        let room = space.len().min(READ_BYTES);
+        let read = io::Read::read(&mut client.stream, &mut space[..room]);
+        let Some(count) = self.count_read(id, read, room) else { return };
+        if let Some(client) = self.state.clients.get_mut(id) {
+            client.input = Input::Empty;
+        }
+        self.arena_used = start + waiting + count;
+        self.parse_arena(id, start);
+    }
+
+    /// Reads for a client whose requests wait: the bytes are kept.
+    fn read_for_later(&mut self, id: ClientId) {
+        let Some(client) = self.state.clients.get_mut(id) else { return };
+        let mut bytes = match std::mem::take(&mut client.input) {
+            Input::Empty => Vec::new(),
+            Input::Waiting(bytes) => bytes,
+            Input::Large(large) => large.buffer,
+        };
+        let read = client.stream.read_into(&mut bytes, READ_BYTES);
+        client.input = Input::Waiting(bytes);
+        if self.count_read(id, read, READ_BYTES).is_some() {
+            self.check_query_limit(id);
+        }
+    }
+
+    /// Reads more of a large request into its own buffer.
+    fn read_large(&mut self, id: ClientId) {
+        // What others sent before comes first.
+        self.run_batch();
+        let Some(client) = self.state.clients.get_mut(id) else { return };
+        let Input::Large(large) = &mut client.input else { return };
+        // Room for what is announced, but never more than is there already: an announcement costs nothing.
+        let wanted = large.parser.bytes_wanted().max(READ_BYTES);
+        let room = wanted.min(large.buffer.len().max(READ_BYTES));
+        let read = client.stream.read_into(&mut large.buffer, room);
+        if self.count_read(id, read, room).is_none() {
+            return;
+        }
+        if !self.check_query_limit(id) {
+            return;
+        }
+        let Some(client) = self.state.clients.get_mut(id) else { return };
+        if let Input::Large(large) = std::mem::take(&mut client.input) {
+            self.run_own(id, *large);
+        }
+    }
+
+    /// Books a read; None if there is nothing to parse. A client whose other end is gone is closed.
+    fn count_read(&mut self, id: ClientId, read: io::Result<usize>, room: usize) -> Option<usize> {
+        let client = self.state.clients.get_mut(id)?;
+        self.state.counters.reads += 1;
+        match read {
+            Ok(0) => {
+                self.state.clients.close(id);
+                None
+            }
+            Ok(count) => {
+                client.bytes_in += count as u64;
+                client.active_us = self.state.now.boot_us;
+                self.state.counters.bytes_in += count as u64;
+                // Edge-triggered: a short read has drained the socket, unless its end is still to be seen.
+                let more = count == room || client.flags.contains(ClientFlags::READ_CLOSED);
+                if more && !client.flags.contains(ClientFlags::READ_PENDING) {
+                    client.flags |= ClientFlags::READ_PENDING;
+                    self.read_again.push(id);
+                }
+                Some(count)
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {
+                self.read_again.push(id);
+                None
+            }
+            Err(error) => {
+                self.state.log(Level::Verbose, format_args!("Reading from client: {error}"));
+                self.state.clients.close(id);
+                None
+            }
+        }
+    }
+
+    /// Closes a client that has sent more than it may without completing a request. True if it may go on.
+    fn check_query_limit(&mut self, id: ClientId) -> bool {
+        let limit = self.state.config.client_query_buffer_limit;
+        let Some(client) = self.state.clients.get_mut(id) else { return false };
+        let authenticated = client.flags.contains(ClientFlags::AUTHENTICATED);
+        let limit = if authenticated { limit } else { limit.min(1 << 20) };
+        // Offsets have 32 bits.
+        if client.input.len() as u64 <= limit.min(u32::MAX as u64) {
+            return true;
+        }
+        self.state.counters.query_buffer_limit_disconnections += 1;
+        let line = describe_client(&self.state, id);
+        self.state.log(
+            Level::Warning,
+            format_args!("Closing client that reached max query buffer length: {line}"),
+        );
+        self.state.clients.close(id);
+        false
+    }
+
+    fn limits(&self, client: &Client) -> Limits {
+        Limits {
+            bulk_len_max: self.state.config.proto_max_bulk_len,
+            authenticated: client.flags.contains(ClientFlags::AUTHENTICATED),
+            ..Limits::default()
+        }
+    }
+
+    /// Parses what a client has in the arena from `start` on; what is no whole request goes back to the client.
+    fn parse_arena(&mut self, id: ClientId, start: usize) {
+        let end = self.arena_used;
+        let Some(client) = self.state.clients.get(id) else { return };
+        if !client.flags.contains(ClientFlags::AUTHENTICATED) {
+            // Each request may be the one that authenticates and so changes the limits of the next.
+            let buffer = self.arena[start..end].to_vec();
+            return self.run_own(id, LargeInput { buffer, ..LargeInput::default() });
+        }
+        let limits = self.limits(client);
+        let mut parser = Parser::default();
+        let mut at = start;
+        let bytes = &mut self.arena[..end];
+        self.batch.parse(&self.state, id, bytes, &mut at, &mut parser, &limits, usize::MAX);
+        let tail = &self.arena[at..end];
+        if tail.is_empty() {
+            return;
+        }
+        let is_large = tail.len() + parser.bytes_wanted() >= LARGE_BYTES;
+        let Some(client) = self.state.clients.get_mut(id) else { return };
+        client.input = if is_large {
+            Input::Large(Box::new(LargeInput { buffer: tail.to_vec(), parser }))
+        } else {
+            Input::Waiting(tail.to_vec())
+        };
+    }
+
+    /// Parses and runs what is complete in a client's own buffer; the rest goes back to the client.
+    fn run_own(&mut self, id: ClientId, mut input: LargeInput) {
+        self.run_batch();
+        let mut at = 0;
+        loop {
+            let Some(client) = self.state.clients.get(id) else { return };
+            if client.is_closing() {
+                return;
+            }
+            if client.flags.intersects(ClientFlags::SUSPENDED | ClientFlags::PAUSED) {
+                break;
+            }
+            let limits = self.limits(client);
+            let most = if limits.authenticated { BATCH_REQUESTS } else { 1 };
+            let LargeInput { buffer, parser } = &mut input;
+            self.batch.parse(&self.state, id, buffer, &mut at, parser, &limits, most);
+            if self.batch.runs.is_empty() {
+                break;
+            }
+            self.run_requests(&input.buffer);
+        }
+        let Some(client) = self.state.clients.get_mut(id) else { return };
+        input.buffer.drain(..at);
+        match &mut client.input {
+            // Suspended in the middle: the requests that were parsed but did not run come first.
+            Input::Waiting(bytes) => bytes.extend_from_slice(&input.buffer),
+            _ if input.buffer.is_empty() => client.input = Input::Empty,
+            _ if input.buffer.len() + input.parser.bytes_wanted() < LARGE_BYTES => {
+                client.input = Input::Waiting(input.buffer);
+            }
+            _ => client.input = Input::Large(Box::new(input)),
+        }
+    }
+
+    /// Takes up the requests a client sent while it was suspended.
+    fn resume(&mut self, id: ClientId) {
+        let Some(client) = self.state.clients.get_mut(id) else { return };
+        client.flags.remove(ClientFlags::SUSPENDED | ClientFlags::PAUSED);
+        match std::mem::take(&mut client.input) {
+            Input::Empty => {}
+            Input::Waiting(buffer) => {
+                self.run_own(id, LargeInput { buffer, ..LargeInput::default() });
+            }
+            Input::Large(large) => self.run_own(id, *large),
+        }
+    }
+
+    // ---- running -------------------------------------------------------------------------------------------------
+
+    /// Runs what is parsed from the arena, and empties it.
+    fn run_batch(&mut self) {
+        if !self.batch.runs.is_empty() {
+            let arena = std::mem::take(&mut self.arena);
+            self.run_requests(&arena);
+            self.arena = arena;
+        }
+        self.arena_used = 0;
+    }
+
+    /// Runs the batch, whose ranges lie in `buffer`.
+    fn run_requests(&mut self, buffer: &[u8]) {
+        let mut batch = std::mem::take(&mut self.batch);
+        self.prefetch(&mut batch, buffer);
+        let Batch { runs, requests, ranges } = &mut batch;
+        for run in runs {
+            let requests = &requests[run.requests.start as usize..run.requests.end as usize];
+            self.run_client(run, requests, ranges, buffer);
+        }
+        batch.clear();
+        self.batch = batch;
+    }
+
+    /// Hashes the first key of each request, and brings the memory it will need into the cache, stage by stage, so that
+    /// the latencies of a whole batch overlap.
+    fn prefetch(&mut self, batch: &mut Batch, buffer: &[u8]) {
+        if batch.requests.len() < 2 {
+            return;
+        }
+        for request in &mut batch.requests {
+            let Some(command) = request.command else { continue };
+            let Some(keys) = command.spec.keys.first() else { continue };
+            let (Begin::Index(first), Find::Range { .. }) = (keys.begin, keys.find) else {
+                continue;
+            };
+            let index = request.args.start as usize + first as usize;
+            if index < request.args.end as usize {
+                request.hash = self.keyspace.hash(batch.ranges[index].of(buffer));
+                request.prehashed = first as u8;
+            }
+        }
+        for run in &batch.runs {
+            let Some(client) = self.state.clients.get(run.client) else { continue };
+            let table = self.keyspace.table_of(client.db);
+            let requests = &batch.requests[run.requests.start as usize..run.requests.end as usize];
+            for stage in [
+                Table::prefetch_directory,
+                Table::prefetch_segment,
+                Table::prefetch_bucket,
+                Table::prefetch_entry,
+            ] {
+                for request in requests.iter().filter(|request| request.prehashed != 0) {
+                    stage(table, request.hash);
+                }
+            }
+        }
+    }
+
+    /// Runs the requests of one client in their order.
+    fn run_client(
+        &mut self,
+        run: &mut Run,
+        requests: &[Queued],
+        ranges: &[Range],
+        buffer: &[u8],
+    ) {
+        let id = run.client;
+        let Some(client) = self.state.clients.get_mut(id) else { return };
+        if client.is_closing() {
+            return;
+        }
+        // Suspended by what another client did since this was parsed: all of it waits.
+        let mut next = 0;
+        let mut runs = !client.flags.intersects(ClientFlags::SUSPENDED | ClientFlags::PAUSED);
+        let mut output = std::mem::take(&mut client.output);
+        if output.capacity() == 0
+            && let Some(storage) = self.spare_buffers.pop()
+        {
+            output.give_storage(storage);
+        }
+        let mut protocol = client.protocol;
+        self.keyspace.select(client.db);
+        while runs && next < requests.len() {
+            let request = &requests[next];
+            let args = &ranges[request.args.start as usize..request.args.end as usize];
+            let request = Request {
+                args: Args::new(buffer, args),
+                command: request.command,
+                prehashed: request.prehashed as usize,
+                hash: request.hash,
+            };
+            let outcome = execute(
+                &mut self.keyspace,
+                &mut self.state,
+                id,
+                &request,
+                &mut output,
+                &mut protocol,
+            );
+            match outcome {
+                Outcome::Replied => next += 1,
+                Outcome::Postponed => runs = false,
+                Outcome::Suspended => {
+                    next += 1;
+                    runs = false;
+                }
+                Outcome::Close => {
+                    self.close_after_reply(id);
+                    next = requests.len();
+                }
+            }
+        }
+        let Some(client) = self.state.clients.get_mut(id) else { return };
+        if next < requests.len() && !client.is_closing() {
+            // What was parsed but did not run is kept in its wire form, before what was read behind it.
+            let mut kept = Vec::new();
+            for request in &requests[next..] {
+                let args = &ranges[request.args.start as usize..request.args.end as usize];
+                encode(Args::new(buffer, args).iter_from(0), &mut kept);
+            }
+            match std::mem::take(&mut client.input) {
+                Input::Empty => {}
+                Input::Waiting(bytes) => kept.extend_from_slice(&bytes),
+                Input::Large(large) => kept.extend_from_slice(&large.buffer),
+            }
+            client.input = Input::Waiting(kept);
+        } else if let Some(error) = run.error.take() {
+            let text = error.text();
+            ReplyWriter::new(&mut output, protocol).error(&text);
+            self.state.count_error(&text);
+            let line = describe_client(&self.state, id);
+            self.state.log(
+                Level::Verbose,
+                format_args!(
+                    "Protocol error ({}) from client: {line}",
+                    String::from_utf8_lossy(&text)
+                ),
+            );
+            self.close_after_reply(id);
+        }
+        let Some(client) = self.state.clients.get_mut(id) else { return };
+        client.protocol = protocol;
+        // What others pushed meanwhile goes behind the replies.
+        let pushed = std::mem::replace(&mut client.output, output);
+        client.output.append(&pushed);
+        if !client.output.is_empty() {
+            self.state.clients.flush_later(id);
+            check_output_limit(&mut self.state, id);
+        } else {
+            self.keep_spare(id);
+        }
+    }
+
+    fn close_after_reply(&mut self, id: ClientId) {
+        if let Some(client) = self.state.clients.get_mut(id) {
+            client.flags |= ClientFlags::CLOSE_AFTER_REPLY;
+            self.state.clients.flush_later(id);
+        }
+    }
+
+    // ---- end of the turn -----------------------------------------------------------------------------------------
+
+    /// Does what commands left to the loop.
+    fn do_tasks(&mut self) {
+        if self.state.pause.is_some_and(|pause| pause.until_us <= self.state.now.boot_us) {
+            self.state.pause = None;
+            self.state.tasks.push(Task::Unpause);
+        }
+        for task in std::mem::take(&mut self.state.tasks) {
+            match task {
+                Task::Listen => self.listen_again(),
+                Task::Resume(id) => self.resumed.push(id),
+                Task::Unpause => {
+                    let paused = |client: &&Client| client.flags.contains(ClientFlags::PAUSED);
+                    let ids = self.state.clients.iter().filter(paused).map(|client| client.id);
+                    self.resumed.extend(ids);
+                }
+            }
+        }
+        if let Some(shutdown) = self.state.shutdown.take() {
+            self.shut_down(shutdown);
+        }
+    }
+
+    /// Deletes the keys that are due, in a bounded slice.
+    fn expire(&mut self) {
+        self.expire_again = self.keyspace.expire_due(EXPIRE_BUCKETS);
+        if !self.keyspace.events.is_empty() {
+            publish_events(&mut self.keyspace, &mut self.state);
+        }
+    }
+
+    /// Sends what has collected, one write per client.
+    fn flush(&mut self) {
+        for id in std::mem::take(&mut self.state.clients.to_flush) {
+            let Some(client) = self.state.clients.get_mut(id) else { continue };
+            client.flags.remove(ClientFlags::FLUSH_PENDING);
+            if client.flags.contains(ClientFlags::CLOSE_NOW) {
+                continue;
+            }
+            let result = match client.output.is_empty() {
+                true => Ok(0),
+                false => client.output.write_to(&mut client.stream),
+            };
+            self.state.counters.writes += 1;
+            match result {
+                Ok(sent) => {
+                    client.bytes_out += sent as u64;
+                    self.state.counters.bytes_out += sent as u64;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => {
+                    self.state.log(Level::Verbose, format_args!("Error writing to client: {error}"));
+                    self.state.clients.close(id);
+                    continue;
+                }
+            }
+            self.after_write(id);
+        }
+    }
+
+    /// All sent: the buffer is kept for others, or the client closed if that was all. Else: waits until it is writable.
+    fn after_write(&mut self, id: ClientId) {
+        let Some(client) = self.state.clients.get_mut(id) else { return };
+        let done = client.output.is_empty();
+        let waits = client.flags.contains(ClientFlags::WANTS_WRITE);
+        if done && client.flags.contains(ClientFlags::CLOSE_AFTER_REPLY) {
+            return self.state.clients.close(id);
+        }
+        if done == waits {
+            client.flags.toggle(ClientFlags::WANTS_WRITE);
+            let token = Token(id.slot as usize);
+            let registry = self.poll.registry();
+            if client.stream.reregister(registry, token, !done).is_err() {
+                return self.state.clients.close(id);
+            }
+        }
+        if done {
+            client.over_soft_limit_since_us = None;
+            self.keep_spare(id);
+        }
+    }
+
+    /// Takes an idle client's empty buffer for others.
+    fn keep_spare(&mut self, id: ClientId) {
+        let Some(client) = self.state.clients.get_mut(id) else { return };
+        let storage = client.output.take_storage();
+        if self.spare_buffers.len() < SPARE_BUFFERS
+            && (1..=SPARE_BYTES_MAX).contains(&storage.capacity())
+        {
+            self.spare_buffers.push(storage);
+        }
+    }
+
+    /// Ends the connections that are to be ended: the only place where clients go.
+    fn close_clients(&mut self) {
+        for id in std::mem::take(&mut self.state.clients.to_close) {
+            forget_client(&mut self.state, id);
+            if let Some(mut client) = self.state.clients.remove(id) {
+                // A socket the system has dropped already needs no deregistration.
+                let _ = client.stream.deregister(self.poll.registry());
+            }
+        }
+    }
+}
+
+impl Batch {
+    /// Parses up to `most` requests of a client from `bytes` at `*at`, and advances `*at` past them. After broken protocol
+    /// all of the bytes count as parsed.
+    #[allow(clippy::too_many_arguments)] // parts of the server that are borrowed apart
+    fn parse(
+        &mut self,
+        state: &State,
+        client: ClientId,
+        bytes: &mut [u8],
+        at: &mut usize,
+        parser: &mut Parser,
+        limits: &Limits,
+        most: usize,
+    ) {
+        let first = self.requests.len();
+        let mut error = None;
+        while self.requests.len() - first < most {
+            let args = self.ranges.len();
+            match parser.next(bytes, at, &mut self.ranges, limits) {
+                Ok(Parsed::Incomplete) => break,
+                Ok(Parsed::Empty) => {}
+                Ok(Parsed::Request) => self.requests.push(Queued {
+                    command: state.find_command(self.ranges[args].of(bytes)),
+                    args: args as u32..self.ranges.len() as u32,
+                    prehashed: 0,
+                    hash: 0,
+                }),
+                Err(broken) => {
+                    error = Some(broken);
+                    *at = bytes.len();
+                    break;
+                }
+            }
+        }
+        let requests = first as u32..self.requests.len() as u32;
+        if !requests.is_empty() || error.is_some() {
+            self.runs.push(Run { client, requests, error });
+        }
+    }
+}

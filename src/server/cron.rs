@@ -1,0 +1,50 @@
+//! Periodic work, `hz` times a second: rates, idle clients, soft limits, signals.
+
+use super::Server;
+use crate::client::{ClientFlags, ClientId};
+use crate::command::check_output_limit;
+use crate::sys::alloc;
+
+impl Server {
+    /// Does the periodic work when its time has come.
+    pub(super) fn cron_if_due(&mut self) {
+        self.take_signal();
+        let now_us = self.state.now.boot_us;
+        if now_us < self.next_cron_us {
+            return;
+        }
+        let hz = self.state.config.hz.clamp(1, 500) as i64;
+        self.next_cron_us = now_us + 1_000_000 / hz;
+        let state = &mut self.state;
+        state.peak_memory = state.peak_memory.max(alloc::allocated());
+        if now_us >= self.next_sample_us {
+            self.next_sample_us = now_us + 100_000;
+            state.commands_rate.sample(state.counters.commands, now_us);
+            state.input_rate.sample(state.counters.bytes_in, now_us);
+            state.output_rate.sample(state.counters.bytes_out, now_us);
+        }
+        self.close_idle_clients();
+    }
+
+    /// Closes clients that were silent longer than `timeout`, and those over their soft output limit for too long.
+    fn close_idle_clients(&mut self) {
+        let now_us = self.state.now.boot_us;
+        let timeout_us = self.state.config.timeout as i64 * 1_000_000;
+        let waiting = ClientFlags::SUBSCRIBED | ClientFlags::SUSPENDED | ClientFlags::MONITOR;
+        let mut idle: Vec<ClientId> = Vec::new();
+        let mut full: Vec<ClientId> = Vec::new();
+        for client in self.state.clients.iter() {
+            if timeout_us > 0
+                && now_us - client.active_us > timeout_us
+                && !client.flags.intersects(waiting)
+            {
+                idle.push(client.id);
+            }
+            if client.over_soft_limit_since_us.is_some() {
+                full.push(client.id);
+            }
+        }
+        idle.into_iter().for_each(|id| self.state.clients.close(id));
+        full.into_iter().for_each(|id| check_output_limit(&mut self.state, id));
+    }
+}

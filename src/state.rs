@@ -1,0 +1,170 @@
+//! What the server owns besides the keyspace, as commands see it: clients, configuration, statistics, subscriptions.
+//!
+//! Each part keeps its own invariants; this struct only holds them side by side, so that a handler can borrow one while it
+//! writes to another. Nothing here does I/O: what only the loop can do is left as a [`Task`] for it.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+
+use crate::client::{ClientId, Clients};
+use crate::clock::{Clock, Now};
+use crate::command::table::{Command, CommandTable};
+use crate::config::Config;
+use crate::pubsub::PubSub;
+use crate::stats::commands::CommandStats;
+use crate::stats::latency::LatencyMonitor;
+use crate::stats::slowlog::Slowlog;
+use crate::stats::{Counters, Rate};
+use crate::sys::log::{Level, Logger};
+
+/// A script can make up error prefixes; the table does not grow with them beyond this.
+const ERROR_PREFIXES_MAX: usize = 128;
+
+/// Something a command wants done that only the loop can do, at the end of the turn.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Task {
+    /// `bind`, `port` or `unixsocket` changed.
+    Listen,
+    /// These clients go on with the requests they have sent.
+    Resume(ClientId),
+    /// CLIENT UNPAUSE, or the pause changed.
+    Unpause,
+}
+
+/// CLIENT PAUSE: whose requests wait, and until when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pause {
+    /// Boot-time clock, microseconds.
+    pub until_us: i64,
+    /// Only commands that may write wait.
+    pub writes_only: bool,
+}
+
+/// SHUTDOWN was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shutdown {
+    pub save: Option<bool>,
+    pub now: bool,
+    pub force: bool,
+}
+
+/// What is fixed from the start on.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// 40 hexadecimal digits, new at each start.
+    pub run_id: String,
+    pub started_us: i64,
+    pub started_unix: i64,
+    pub executable: String,
+    /// TCP port in use.
+    pub port: u16,
+}
+
+/// Everything commands act upon besides the keyspace.
+pub struct State {
+    pub clients: Clients,
+    pub config: Config,
+    pub commands: &'static CommandTable,
+    /// `rename-command`: lower-case new names; None forbids the name.
+    pub renamed: HashMap<Box<[u8]>, Option<&'static Command>>,
+    pub pubsub: PubSub,
+    pub clock: Clock,
+    /// The turn's sample of the clocks.
+    pub now: Now,
+    pub identity: Identity,
+    pub logger: Logger,
+    pub counters: Counters,
+    /// By command number.
+    pub command_stats: Vec<CommandStats>,
+    /// By the error's first word.
+    pub error_stats: HashMap<Box<str>, u64>,
+    pub slowlog: Slowlog,
+    pub latency: LatencyMonitor,
+    pub commands_rate: Rate,
+    pub input_rate: Rate,
+    pub output_rate: Rate,
+    pub peak_memory: usize,
+    /// Addresses listened on.
+    pub listening: Vec<SocketAddr>,
+    pub monitors: Vec<ClientId>,
+    pub pause: Option<Pause>,
+    pub shutdown: Option<Shutdown>,
+    /// For the loop, at the end of the turn.
+    pub tasks: Vec<Task>,
+    pub timing: Timing,
+}
+
+/// The processor's time stamp counter and the thresholds in its ticks: each command costs one reading.
+pub struct Timing {
+    clock: quanta::Clock,
+    /// Reading at the end of the last command.
+    last: u64,
+    /// A command that took as many ticks is looked at more closely: slow log or latency monitor. u64::MAX: neither is on.
+    notable_ns: u64,
+}
+
+impl Timing {
+    pub fn new(clock: quanta::Clock) -> Self {
+        Timing { clock, last: 0, notable_ns: u64::MAX }
+    }
+
+    /// The next command begins now.
+    #[inline]
+    pub fn start(&mut self) {
+        self.last = self.clock.raw();
+    }
+
+    /// Nanoseconds since the start or the last lap.
+    #[inline]
+    pub fn lap(&mut self) -> u64 {
+        let before = std::mem::replace(&mut self.last, self.clock.raw());
+        self.clock.delta_as_nanos(before, self.last)
+    }
+
+    /// Whether a duration is worth a closer look.
+    #[inline]
+    pub fn is_notable(&self, nanoseconds: u64) -> bool {
+        nanoseconds >= self.notable_ns
+    }
+
+    /// Thresholds: of the slow log in microseconds (negative: off), of the latency monitor in milliseconds (0: off).
+    pub fn set_thresholds(&mut self, slowlog_us: i64, latency_ms: i64) {
+        let slow = u64::try_from(slowlog_us).map_or(u64::MAX, |us| us.saturating_mul(1000));
+        let latency = match u64::try_from(latency_ms) {
+            Ok(0) | Err(_) => u64::MAX,
+            Ok(ms) => ms.saturating_mul(1_000_000),
+        };
+        self.notable_ns = slow.min(latency);
+    }
+}
+
+impl State {
+    /// Writes a line to the log.
+    pub fn log(&self, level: Level, message: std::fmt::Arguments<'_>) {
+        self.logger.write(self.now, level, message);
+    }
+
+    /// Counts an error reply by its first word.
+    pub fn count_error(&mut self, text: &[u8]) {
+        self.counters.error_replies += 1;
+        let word = text.split(|&byte| byte == b' ').next().unwrap_or_default();
+        let word = String::from_utf8_lossy(word);
+        if let Some(count) = self.error_stats.get_mut(&*word) {
+            *count += 1;
+        } else if self.error_stats.len() < ERROR_PREFIXES_MAX {
+            self.error_stats.insert(word.into(), 1);
+        }
+    }
+
+    /// The command of a name as this server knows it, after `rename-command`.
+    #[inline]
+    pub fn find_command(&self, name: &[u8]) -> Option<&'static Command> {
+        if self.renamed.is_empty() {
+            return self.commands.find(name);
+        }
+        match self.renamed.get(name.to_ascii_lowercase().as_slice()) {
+            Some(command) => *command,
+            None => self.commands.find(name),
+        }
+    }
+}

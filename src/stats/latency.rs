@@ -1,0 +1,46 @@
+//! The latency monitor: events that took at least `latency-monitor-threshold` milliseconds.
+
+use std::collections::{BTreeMap, VecDeque};
+
+/// Samples kept of each event.
+const SAMPLES_MAX: usize = 160;
+
+/// The samples of one event, oldest first, and the worst ever.
+#[derive(Debug, Default)]
+pub struct LatencySeries {
+    /// Unix time in seconds, and milliseconds taken.
+    pub samples: VecDeque<(i64, u64)>,
+    pub max_ms: u64,
+}
+
+/// All series by their event's name.
+#[derive(Debug, Default)]
+pub struct LatencyMonitor {
+    pub series: BTreeMap<&'static str, LatencySeries>,
+}
+
+impl LatencyMonitor {
+    /// Adds a sample. Several within one second count as one, the worst.
+    pub fn add(&mut self, event: &'static str, time: i64, ms: u64) {
+        let series = self.series.entry(event).or_default();
+        series.max_ms = series.max_ms.max(ms);
+        if let Some(last) = series.samples.back_mut()
+            && last.0 == time
+        {
+            last.1 = last.1.max(ms);
+            return;
+        }
+        if series.samples.len() == SAMPLES_MAX {
+            series.samples.pop_front();
+        }
+        series.samples.push_back((time, ms));
+    }
+
+    /// Forgets one event; false if there was none.
+    pub fn reset(&mut self, event: &[u8]) -> bool {
+        let Some(name) = self.series.keys().copied().find(|name| name.as_bytes() == event) else {
+            return false;
+        };
+        self.series.remove(name).is_some()
+    }
+}

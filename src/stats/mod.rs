@@ -1,0 +1,52 @@
+//! Counters and logs of what the server did: per command, slow requests, latency events.
+
+pub mod commands;
+pub mod latency;
+pub mod slowlog;
+
+/// Counts since the start or the last `CONFIG RESETSTAT`.
+#[derive(Debug, Default)]
+pub struct Counters {
+    pub connections: u64,
+    pub rejected_connections: u64,
+    pub commands: u64,
+    pub bytes_in: u64,
+    pub bytes_out: u64,
+    pub error_replies: u64,
+    pub evicted_clients: u64,
+    pub query_buffer_limit_disconnections: u64,
+    pub output_buffer_limit_disconnections: u64,
+    pub reads: u64,
+    pub writes: u64,
+    pub pubsub_messages: u64,
+    pub expired_slices_exhausted: u64,
+    pub acl_denied_auth: u64,
+}
+
+/// A rate, from samples taken every 100 ms, over the last 16 of them: `instantaneous_*`.
+#[derive(Debug, Default)]
+pub struct Rate {
+    samples: [u64; 16],
+    next: usize,
+    last_count: u64,
+    last_us: i64,
+}
+
+impl Rate {
+    /// Takes a sample: the count reached, and the time in microseconds.
+    pub fn sample(&mut self, count: u64, now_us: i64) {
+        let elapsed = now_us - self.last_us;
+        if self.last_us != 0 && elapsed > 0 {
+            let made = count.saturating_sub(self.last_count);
+            self.samples[self.next] = made.saturating_mul(1_000_000) / elapsed as u64;
+            self.next = (self.next + 1) % self.samples.len();
+        }
+        self.last_count = count;
+        self.last_us = now_us;
+    }
+
+    /// The mean of the samples, per second.
+    pub fn per_second(&self) -> u64 {
+        self.samples.iter().sum::<u64>() / self.samples.len() as u64
+    }
+}

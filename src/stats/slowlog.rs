@@ -1,0 +1,77 @@
+//! The slow log: requests that took longer than `slowlog-log-slower-than`.
+
+use std::collections::VecDeque;
+
+/// A long argument is cut to this many bytes, and a long request to this many arguments.
+const ARGUMENT_BYTES_MAX: usize = 128;
+const ARGUMENTS_MAX: usize = 32;
+
+/// One slow request.
+#[derive(Debug)]
+pub struct SlowEntry {
+    pub id: u64,
+    /// Unix time, seconds.
+    pub time: i64,
+    pub duration_us: u64,
+    pub args: Vec<Box<[u8]>>,
+    pub peer: String,
+    pub client_name: Box<[u8]>,
+}
+
+/// The latest slow requests, newest first.
+#[derive(Debug, Default)]
+pub struct Slowlog {
+    entries: VecDeque<SlowEntry>,
+    next_id: u64,
+}
+
+impl Slowlog {
+    /// Adds a request, cut to a bearable size, and forgets the oldest beyond `max_len`.
+    pub fn push<'a>(
+        &mut self,
+        args: impl ExactSizeIterator<Item = &'a [u8]>,
+        time: i64,
+        duration_us: u64,
+        peer: String,
+        client_name: &[u8],
+        max_len: usize,
+    ) {
+        let count = args.len();
+        let kept = if count > ARGUMENTS_MAX { ARGUMENTS_MAX - 1 } else { count };
+        let mut cut: Vec<Box<[u8]>> = args.take(kept).map(cut_argument).collect();
+        if kept < count {
+            cut.push(format!("... ({} more arguments)", count - kept).into_bytes().into());
+        }
+        let id = self.next_id;
+        self.next_id += 1;
+        let client_name = client_name.into();
+        self.entries.push_front(SlowEntry { id, time, duration_us, args: cut, peer, client_name });
+        self.entries.truncate(max_len);
+    }
+
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &SlowEntry> {
+        self.entries.iter()
+    }
+
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    pub fn clear(&mut self) {
+        self.entries.clear();
+    }
+}
+
+fn cut_argument(argument: &[u8]) -> Box<[u8]> {
+    if argument.len() <= ARGUMENT_BYTES_MAX {
+        return argument.into();
+    }
+    let more = argument.len() - ARGUMENT_BYTES_MAX;
+    let mut cut = argument[..ARGUMENT_BYTES_MAX].to_vec();
+    cut.extend_from_slice(format!("... ({more} more bytes)").as_bytes());
+    cut.into()
+}

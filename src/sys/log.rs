@@ -1,0 +1,90 @@
+//! The server's log, in Redis's line format: `pid:role day month year time.ms level message`.
+#![allow(unsafe_code)] // localtime_r: the log tells local time.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::PathBuf;
+
+use crate::clock::Now;
+
+/// How much a line matters. `loglevel` names the least that is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    Debug,
+    Verbose,
+    Notice,
+    Warning,
+}
+
+/// Where lines go.
+#[derive(Debug)]
+pub struct Logger {
+    pub level: Level,
+    /// None: standard output.
+    file: Option<PathBuf>,
+    pid: u32,
+}
+
+const MONTHS: [&str; 12] =
+    ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+
+impl Logger {
+    /// Writes to `file`, opened anew for each line so that it can be rotated; an empty name is standard output.
+    pub fn new(level: Level, file: &[u8]) -> Self {
+        use std::os::unix::ffi::OsStrExt;
+        let file = (!file.is_empty()).then(|| std::ffi::OsStr::from_bytes(file).into());
+        Logger { level, file, pid: std::process::id() }
+    }
+
+    /// Writes nothing.
+    pub fn silent() -> Self {
+        Logger { level: Level::Warning, file: Some("/dev/null".into()), pid: 0 }
+    }
+
+    /// The process forked: lines carry the new id.
+    pub fn pid_changed(&mut self) {
+        self.pid = std::process::id();
+    }
+
+    /// Writes a line if its level is wanted. Trouble with the file is ignored: there is nowhere to tell.
+    pub fn write(&self, now: Now, level: Level, message: std::fmt::Arguments<'_>) {
+        if level < self.level {
+            return;
+        }
+        let mark = match level {
+            Level::Debug => '.',
+            Level::Verbose => '-',
+            Level::Notice => '*',
+            Level::Warning => '#',
+        };
+        let time = local_time(now);
+        let line = format!("{}:M {time} {mark} {message}\n", self.pid);
+        let _ = match &self.file {
+            None => std::io::stdout().write_all(line.as_bytes()),
+            Some(path) => OpenOptions::new()
+                .append(true)
+                .create(true)
+                .open(path)
+                .and_then(|mut file| file.write_all(line.as_bytes())),
+        };
+    }
+}
+
+/// `21 Nov 2026 03:54:00.123`, in the machine's time zone.
+fn local_time(now: Now) -> String {
+    let seconds: libc::time_t = now.unix_seconds();
+    // SAFETY: all-zero bytes are a valid `tm`.
+    let mut parts: libc::tm = unsafe { std::mem::zeroed() };
+    // SAFETY: both pointers are to live locals.
+    unsafe { libc::localtime_r(&seconds, &mut parts) };
+    format!(
+        "{:02} {} {} {:02}:{:02}:{:02}.{:03}",
+        parts.tm_mday,
+        MONTHS[parts.tm_mon.rem_euclid(12) as usize],
+        parts.tm_year + 1900,
+        parts.tm_hour,
+        parts.tm_min,
+        parts.tm_sec,
+        now.unix().0.rem_euclid(1000),
+    )
+}

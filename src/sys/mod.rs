@@ -1,0 +1,4 @@
+//! The operating system: allocator, process, log. `unsafe` that it takes lives here.
+
+pub mod alloc;
+pub mod log;
