@@ -1,1 +1,218 @@
 //! The configuration: one table of parameters, and the file they come from.
+//!
+//! `params.rs` declares every parameter once; `value.rs` has their types, `kind.rs` reads and writes them. A start goes
+//! command line (`command_line.rs`) -> text of the file and the options (`file.rs`) -> [`Config`]. CONFIG GET and SET
+//! are [`Config::get`] and [`Config::set`], CONFIG REWRITE is `rewrite.rs`. Texts of errors are those of Redis 7.0.15.
+//!
+//! This module knows no server and no clients: a change is returned as a value ([`ChangeSet`]), and the server acts.
+
+mod command_line;
+mod file;
+mod kind;
+mod params;
+mod rewrite;
+mod value;
+
+pub use command_line::{Settings, Startup, USAGE};
+pub use file::{ConfigError, Directive, Line, parse_line};
+pub use kind::Reason;
+pub use params::{Action, Config, PARAMS, Param, Traits};
+pub use rewrite::RewriteError;
+pub use value::*;
+
+use crate::collections::glob;
+use kind::Origin;
+
+/// Who asks for a change, and when.
+#[derive(Clone, Copy, Debug)]
+pub struct SetBy {
+    /// The client is on a Unix socket or a loopback address.
+    pub local_client: bool,
+    /// Data is being loaded.
+    pub loading: bool,
+}
+
+/// What CONFIG SET changed: new values are in the [`Config`], the old ones here.
+#[derive(Debug)]
+#[must_use = "the server carries the actions out, or rolls back"]
+pub struct ChangeSet {
+    /// What the server must do now, each once, with the parameter that asks for it, in the order of the command.
+    pub actions: Vec<(Action, &'static str)>,
+    previous: Box<Config>,
+}
+
+impl ChangeSet {
+    /// The configuration before the change.
+    pub fn previous(&self) -> &Config {
+        &self.previous
+    }
+}
+
+/// Why CONFIG SET changed nothing. Displays as the reply, without the leading `-`.
+#[derive(Debug, PartialEq)]
+pub enum SetError {
+    /// No parameter has this name.
+    Unknown { name: Vec<u8> },
+    /// Data is being loaded.
+    Loading,
+    /// A parameter refuses its value.
+    Refused { name: Vec<u8>, reason: Reason },
+    /// The server could not act on the new value.
+    Failed { name: &'static str, reason: String },
+}
+
+impl SetError {
+    /// The error line to reply, without the leading `-` and the line end. May hold any byte that the client sent in
+    /// place of a name.
+    pub fn reply(&self) -> Vec<u8> {
+        let about = |name: &[u8], reason: String| {
+            [
+                b"ERR CONFIG SET failed (possibly related to argument '",
+                name,
+                b"') - ",
+                reason.as_bytes(),
+            ]
+            .concat()
+        };
+        match self {
+            SetError::Unknown { name } => [
+                b"ERR Unknown option or number of arguments for CONFIG SET - '",
+                &name[..],
+                b"'",
+            ]
+            .concat(),
+            SetError::Loading => b"LOADING Redis is loading the dataset in memory".to_vec(),
+            SetError::Refused { name, reason } => about(name, reason.to_string()),
+            SetError::Failed { name, reason } => about(name.as_bytes(), reason.clone()),
+        }
+    }
+}
+
+impl std::fmt::Display for SetError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&String::from_utf8_lossy(&self.reply()))
+    }
+}
+
+impl std::error::Error for SetError {}
+
+impl Config {
+    /// CONFIG GET: names and values of the parameters that the patterns match, each name once.
+    ///
+    /// A pattern without `*`, `?` and `[` is a name and comes back as it was written; aliases are names of their own.
+    /// Hidden parameters are found by their exact name only. (Redis replies in the order of a randomly seeded hash
+    /// table; this is in the order of the patterns, then of the table.)
+    pub fn get(&self, patterns: &[&[u8]]) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let mut found: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
+        let mut add = |name: &[u8], param: &Param| {
+            if !found
+                .iter()
+                .any(|(known, _)| known.eq_ignore_ascii_case(name))
+            {
+                found.push((name.to_vec(), param.slot.get(self)));
+            }
+        };
+        for pattern in patterns {
+            if !pattern
+                .iter()
+                .any(|byte| matches!(byte, b'*' | b'?' | b'['))
+            {
+                if let Some(param) = Param::find(pattern) {
+                    add(pattern, param);
+                }
+                continue;
+            }
+            for param in PARAMS.iter().filter(|param| !param.traits.hidden) {
+                for name in param
+                    .names()
+                    .filter(|name| glob::matches(pattern, name.as_bytes(), true))
+                {
+                    add(name.as_bytes(), param);
+                }
+            }
+        }
+        found
+    }
+
+    /// CONFIG SET: all of the pairs of name and value, or nothing.
+    ///
+    /// On success the new values are in place, and the server carries out [`ChangeSet::actions`]. If one of them fails,
+    /// [`Config::rollback`] brings the old values back and gives the error to reply; actions carried out before it
+    /// have to be carried out again.
+    pub fn set(&mut self, pairs: &[(&[u8], &[u8])], by: SetBy) -> Result<ChangeSet, SetError> {
+        let mut params = Vec::new();
+        for (name, value) in pairs {
+            let (param, canonical) = lookup(name).ok_or_else(|| SetError::Unknown {
+                name: name.to_vec(),
+            })?;
+            let refused = |reason| SetError::Refused {
+                name: name.to_vec(),
+                reason,
+            };
+            if param.traits.immutable {
+                return Err(refused(Reason::Immutable));
+            }
+            if param.traits.protected && !self.enable_protected_configs.allows(by.local_client) {
+                return Err(refused(Reason::Protected));
+            }
+            if param.traits.deny_loading && by.loading {
+                return Err(SetError::Loading);
+            }
+            // By name: the same parameter under its alias is no duplicate, and the last one wins.
+            if params.iter().any(|(_, known, _)| *known == canonical) {
+                return Err(refused(Reason::Duplicate));
+            }
+            params.push((param, canonical, *value));
+        }
+        let mut next = self.clone();
+        let mut actions: Vec<(Action, &'static str)> = Vec::new();
+        for (param, name, value) in params {
+            let args: Vec<&[u8]> = match value {
+                b"" if param.slot.is_multi() => Vec::new(),
+                value if param.slot.is_multi() => value.split(|byte| *byte == b' ').collect(),
+                value => vec![value],
+            };
+            let changed = param.slot.update(&mut next, &args, Origin::Set);
+            let changed = changed.map_err(|reason| SetError::Refused {
+                name: name.into(),
+                reason,
+            })?;
+            if let Some(action) = param.traits.action
+                && (changed || param.traits.volatile)
+                && !actions.iter().any(|(known, _)| *known == action)
+            {
+                actions.push((action, name));
+            }
+        }
+        let previous = Box::new(std::mem::replace(self, next));
+        Ok(ChangeSet { actions, previous })
+    }
+
+    /// Takes a change back, because an action of it failed. `name` is the parameter that stands beside the action.
+    pub fn rollback(
+        &mut self,
+        changes: ChangeSet,
+        name: &'static str,
+        reason: impl Into<String>,
+    ) -> SetError {
+        *self = *changes.previous;
+        SetError::Failed {
+            name,
+            reason: reason.into(),
+        }
+    }
+}
+
+/// Whether the value of this parameter must be hidden from logs, SLOWLOG and MONITOR.
+pub fn is_sensitive(name: &[u8]) -> bool {
+    Param::find(name).is_some_and(|param| param.traits.sensitive)
+}
+
+/// A parameter and the spelling of the name or alias by which it was found.
+fn lookup(name: &[u8]) -> Option<(&'static Param, &'static str)> {
+    let param = Param::find(name)?;
+    let known = param
+        .names()
+        .find(|known| name.eq_ignore_ascii_case(known.as_bytes()))?;
+    Some((param, known))
+}

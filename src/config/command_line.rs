@@ -1,0 +1,154 @@
+//! The command line: `[file] [-] [--directive value ...]`, with the corners of redis-server 7.0.15.
+//!
+//! Options are written as lines behind the file's text and loaded with it, so they follow the same rules, count on in
+//! its line numbers and win over it.
+
+use std::ffi::{OsStr, OsString};
+use std::io::Read;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use super::file::{ConfigError, Directive, Loader, quoted, read_all, read_files, split_args};
+use super::params::Config;
+
+/// What the command line asks for.
+#[derive(Debug)]
+pub enum Startup {
+    /// Serve clients.
+    Serve(Box<Settings>),
+    /// `-v`, `--version`: print the version and exit with 0.
+    Version,
+    /// `-h`, `--help`: print [`USAGE`] and exit with 1, as Redis does.
+    Help,
+}
+
+/// What a server starts from.
+#[derive(Debug)]
+pub struct Settings {
+    pub config: Config,
+    /// `user` lines: name and ACL rules, in order. [`Directive::error`] reports a bad one.
+    pub users: Vec<Directive>,
+    /// `rename-command` lines: the command's name and its new one, empty to remove it.
+    pub renamed_commands: Vec<Directive>,
+}
+
+/// The text of `--help`.
+pub const USAGE: &str = "\
+Usage: latchkey [/path/to/redis.conf] [options] [-]
+       latchkey -            reads the configuration from standard input
+       latchkey -v | --version
+       latchkey -h | --help
+
+Examples:
+       latchkey                                the defaults
+       latchkey /etc/redis/6379.conf           a file
+       latchkey --port 7777                    a directive of the file as an option
+       latchkey /etc/redis.conf --maxmemory 1gb --save \"\"
+       echo 'maxmemory 128mb' | latchkey -
+";
+
+impl Config {
+    /// Reads the command line (without the program's name), the file it names, and standard input if it says `-`.
+    ///
+    /// Errors: the first bad line or the file that cannot be read; [`ConfigError::message`] is what to print.
+    pub fn load(args: &[OsString]) -> Result<Startup, ConfigError> {
+        load(args, &mut std::io::stdin())
+    }
+
+    /// A configuration from text alone, with the defaults for the rest. No file is read or written: `include` is an
+    /// error, `user` and `rename-command` lines are only parsed.
+    pub fn from_text(text: &[u8]) -> Result<Config, ConfigError> {
+        let mut loader = Loader::new(false);
+        loader.load_text(text, 0)?;
+        Ok(loader.config)
+    }
+}
+
+fn load(args: &[OsString], stdin: &mut dyn Read) -> Result<Startup, ConfigError> {
+    let args: Vec<&[u8]> = args.iter().map(|arg| arg.as_bytes()).collect();
+    let mut loader = Loader::new(true);
+    if let Some(first) = args.first() {
+        match *first {
+            b"-v" | b"--version" => return Ok(Startup::Version),
+            b"-h" | b"--help" => return Ok(Startup::Help),
+            _ => {}
+        }
+        let mut text = Vec::new();
+        let mut options = &args[..];
+        if !first.starts_with(b"-") {
+            let path = absolute(&loader.config.dir, first);
+            text = read_files(path.as_os_str().as_bytes(), &loader.config.dir)?;
+            loader.config.config_file = Some(path);
+            options = &args[1..];
+        }
+        let (from_stdin, lines) = option_lines(options, options.len() == args.len());
+        if from_stdin {
+            let path = PathBuf::from("-");
+            read_all(stdin, &mut text).map_err(|error| ConfigError::File { path, error })?;
+        }
+        text.push(b'\n');
+        text.extend_from_slice(&lines);
+        loader.load_text(&text, 0)?;
+    }
+    let Loader {
+        config,
+        users,
+        renamed_commands,
+        ..
+    } = loader;
+    Ok(Startup::Serve(Box::new(Settings {
+        config,
+        users,
+        renamed_commands,
+    })))
+}
+
+/// The options as lines, and whether standard input is to be read: on `-` as the first or last argument.
+fn option_lines(options: &[&[u8]], first_is_option: bool) -> (bool, Vec<u8>) {
+    let mut from_stdin = false;
+    let mut lines = Vec::new();
+    // A directive takes at least one argument, whatever it looks like: in `--requirepass --x`, `--x` is the password.
+    let mut has_value = true;
+    for (index, option) in options.iter().enumerate() {
+        let last = index + 1 == options.len();
+        if *option == b"-" && ((first_is_option && index == 0) || last) {
+            from_stdin = true;
+            continue;
+        }
+        let Some(directive) = option.strip_prefix(b"--").filter(|_| has_value) else {
+            lines.extend(quoted(option));
+            lines.push(b' ');
+            has_value = true;
+            continue;
+        };
+        if !lines.is_empty() {
+            lines.push(b'\n');
+        }
+        lines.extend_from_slice(directive);
+        lines.push(b' ');
+        // `--port 6380` may be one argument.
+        has_value = split_args(option).is_none_or(|words| words.len() != 1);
+        let next_is_option = options
+            .get(index + 1)
+            .is_some_and(|next| next.starts_with(b"--"));
+        if !has_value && option.eq_ignore_ascii_case(b"--save") && (last || next_is_option) {
+            // Programs that build the command line from a list of save points leave nothing when it is empty.
+            lines.extend(b"\"\"");
+            has_value = true;
+        } else if !has_value && option.eq_ignore_ascii_case(b"--sentinel") && next_is_option {
+            has_value = true;
+        }
+    }
+    (from_stdin, lines)
+}
+
+/// The path from the root, without `../` at its beginning.
+fn absolute(dir: &Path, path: &[u8]) -> PathBuf {
+    let mut dir = dir;
+    let mut path = path;
+    while let Some(rest) = path.strip_prefix(b"../") {
+        dir = dir.parent().unwrap_or(dir);
+        path = rest;
+    }
+    dir.join(OsString::from_vec(path.to_vec()).as_os_str() as &OsStr)
+}

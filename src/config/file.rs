@@ -1,0 +1,459 @@
+//! The text of configuration: lines, quoting, and the loader that turns text into a [`Config`].
+//!
+//! Bytes of a file come in, line by line they become arguments, and each directive changes the `Config` or is kept for
+//! the server (`user`, `rename-command`). `include` reads further files, the pattern expanded, each text with line
+//! numbers of its own, as in Redis. What is refused comes back as a [`ConfigError`] that displays as Redis' message.
+//! Nothing is printed here.
+
+use std::io::{self, Read};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use super::kind::{Origin, Reason, system_text};
+use super::params::{Config, Param};
+use crate::collections::glob;
+
+/// Bytes of configuration read at most from one source: far above any use, far below harm.
+const TEXT_BYTES_MAX: u64 = 64 << 20;
+const INCLUDE_DEPTH_MAX: u32 = 16;
+/// Texts read at most: a file that includes itself twice would double them at each level.
+const INCLUDES_MAX: u32 = 4096;
+
+/// Directives of older versions that are accepted, with one argument, and forgotten.
+const FORGOTTEN: [&[u8]; 3] = [
+    b"list-max-ziplist-entries",
+    b"list-max-ziplist-value",
+    b"lua-replicate-commands",
+];
+
+/// Splits a line of the file into its arguments. `None` for a blank line or a comment.
+///
+/// Arguments are separated by blanks. Within double quotes, `\n \r \t \b \a` and `\xHH` stand for bytes and a backslash
+/// before anything else for that; within single quotes only `\'` does. A closing quote ends the argument and must be
+/// followed by a blank. A NUL byte ends the line.
+pub fn parse_line(line: &[u8]) -> Result<Option<Vec<Vec<u8>>>, Reason> {
+    let line = trim(line);
+    if matches!(line.first(), None | Some(b'#')) {
+        return Ok(None);
+    }
+    split_args(line).map(Some).ok_or(Reason::UnbalancedQuotes)
+}
+
+/// The arguments of a text, `None` where quotes are unbalanced.
+pub(super) fn split_args(text: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let mut rest = text.split(|byte| *byte == 0).next().unwrap_or_default();
+    let mut args = Vec::new();
+    loop {
+        while let [first, tail @ ..] = rest
+            && is_space(*first)
+        {
+            rest = tail;
+        }
+        if rest.is_empty() {
+            return Some(args);
+        }
+        let mut arg = Vec::new();
+        rest = take_arg(rest, &mut arg)?;
+        args.push(arg);
+    }
+}
+
+/// Reads one argument and returns what follows it. A quote may open in the middle of an argument.
+fn take_arg<'a>(mut rest: &'a [u8], arg: &mut Vec<u8>) -> Option<&'a [u8]> {
+    while let [byte, tail @ ..] = rest {
+        rest = tail;
+        match byte {
+            b' ' | b'\n' | b'\r' | b'\t' => return Some(rest),
+            b'"' => return take_double_quoted(rest, arg),
+            b'\'' => return take_single_quoted(rest, arg),
+            _ => arg.push(*byte),
+        }
+    }
+    Some(rest)
+}
+
+fn take_double_quoted<'a>(mut rest: &'a [u8], arg: &mut Vec<u8>) -> Option<&'a [u8]> {
+    loop {
+        rest = match rest {
+            [b'\\', b'x', high, low, tail @ ..]
+                if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() =>
+            {
+                arg.push(hex_digit(*high) << 4 | hex_digit(*low));
+                tail
+            }
+            [b'\\', escaped, tail @ ..] => {
+                arg.push(match escaped {
+                    b'n' => b'\n',
+                    b'r' => b'\r',
+                    b't' => b'\t',
+                    b'b' => 0x08,
+                    b'a' => 0x07,
+                    other => *other,
+                });
+                tail
+            }
+            [b'"', tail @ ..] => return ends_argument(tail),
+            [byte, tail @ ..] => {
+                arg.push(*byte);
+                tail
+            }
+            [] => return None,
+        }
+    }
+}
+
+fn take_single_quoted<'a>(mut rest: &'a [u8], arg: &mut Vec<u8>) -> Option<&'a [u8]> {
+    loop {
+        rest = match rest {
+            [b'\\', b'\'', tail @ ..] => {
+                arg.push(b'\'');
+                tail
+            }
+            [b'\'', tail @ ..] => return ends_argument(tail),
+            [byte, tail @ ..] => {
+                arg.push(*byte);
+                tail
+            }
+            [] => return None,
+        }
+    }
+}
+
+/// Behind a closing quote stands a blank or nothing.
+fn ends_argument(rest: &[u8]) -> Option<&[u8]> {
+    match rest.first() {
+        Some(byte) if !is_space(*byte) => None,
+        _ => Some(rest),
+    }
+}
+
+fn hex_digit(digit: u8) -> u8 {
+    match digit {
+        b'0'..=b'9' => digit - b'0',
+        _ => (digit | 0x20) - b'a' + 10,
+    }
+}
+
+/// The blanks of C's `isspace`.
+fn is_space(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t'..=b'\r')
+}
+
+/// The line without the blanks around it.
+pub(super) fn trim(line: &[u8]) -> &[u8] {
+    let blank = |byte: &u8| matches!(byte, b' ' | b'\t' | b'\r' | b'\n');
+    let start = line
+        .iter()
+        .position(|byte| !blank(byte))
+        .unwrap_or(line.len());
+    let end = line
+        .iter()
+        .rposition(|byte| !blank(byte))
+        .map_or(start, |last| last + 1);
+    &line[start..end]
+}
+
+/// The text in double quotes, such that [`parse_line`] gives it back.
+pub(super) fn quoted(text: &[u8]) -> Vec<u8> {
+    let mut quoted = vec![b'"'];
+    for byte in text {
+        match byte {
+            b'\\' | b'"' => quoted.extend([b'\\', *byte]),
+            b'\n' => quoted.extend(b"\\n"),
+            b'\r' => quoted.extend(b"\\r"),
+            b'\t' => quoted.extend(b"\\t"),
+            0x07 => quoted.extend(b"\\a"),
+            0x08 => quoted.extend(b"\\b"),
+            b' '..=b'~' => quoted.push(*byte),
+            _ => quoted.extend(format!("\\x{byte:02x}").into_bytes()),
+        }
+    }
+    quoted.push(b'"');
+    quoted
+}
+
+/// A line of the file, for messages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// Counted from 1. Options of the command line count on from the end of the file.
+    pub number: usize,
+    /// Without the blanks around it.
+    pub text: Vec<u8>,
+}
+
+/// A directive that only the server can carry out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Directive {
+    /// What follows the directive's name.
+    pub args: Vec<Vec<u8>>,
+    /// Where it stood.
+    pub line: Line,
+}
+
+impl Directive {
+    /// The error that stops the start because of this directive.
+    pub fn error(&self, reason: impl Into<String>) -> ConfigError {
+        ConfigError::Line {
+            line: self.line.clone(),
+            reason: Reason::Other(reason.into()),
+        }
+    }
+}
+
+/// Why the server cannot start. Displays as what goes to standard error; the process then exits with 1.
+#[derive(Debug)]
+pub enum ConfigError {
+    /// A line of the file or an option of the command line.
+    Line { line: Line, reason: Reason },
+    /// The configuration as a whole.
+    Whole(Reason),
+    /// A file that cannot be read.
+    File { path: PathBuf, error: io::Error },
+}
+
+impl ConfigError {
+    /// The message as bytes: the line as it stood in the file.
+    pub fn message(&self) -> Vec<u8> {
+        let heading = concat!(
+            "\n*** FATAL CONFIG FILE ERROR (Latchkey ",
+            env!("CARGO_PKG_VERSION"),
+            ") ***\n"
+        );
+        match self {
+            ConfigError::Line { line, reason } => {
+                let place = format!(
+                    "{heading}Reading the configuration file, at line {}\n>>> '",
+                    line.number
+                );
+                [
+                    place.as_bytes(),
+                    &line.text,
+                    format!("'\n{reason}\n").as_bytes(),
+                ]
+                .concat()
+            }
+            ConfigError::Whole(reason) => format!("{heading}{reason}\n").into_bytes(),
+            ConfigError::File { path, error } => {
+                let text = format!("': {}\n", system_text(error));
+                [
+                    b"Fatal error, can't open config file '",
+                    path.as_os_str().as_bytes(),
+                    text.as_bytes(),
+                ]
+                .concat()
+            }
+        }
+    }
+}
+
+impl std::fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&String::from_utf8_lossy(&self.message()))
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+/// A configuration in the making.
+#[derive(Debug, Default)]
+pub(super) struct Loader {
+    pub config: Config,
+    pub users: Vec<Directive>,
+    pub renamed_commands: Vec<Directive>,
+    /// Whether other files may be read.
+    files: bool,
+    /// Whether a `save` line has replaced the default.
+    save_seen: bool,
+    includes: u32,
+}
+
+impl Loader {
+    /// A loader that starts from the defaults, and reads files if told so.
+    pub fn new(files: bool) -> Self {
+        Loader {
+            files,
+            ..Loader::default()
+        }
+    }
+
+    /// Carries out each line of the text.
+    pub fn load_text(&mut self, text: &[u8], depth: u32) -> Result<(), ConfigError> {
+        for (index, line) in text.split(|byte| *byte == b'\n').enumerate() {
+            let line = trim(line);
+            let place = || Line {
+                number: index + 1,
+                text: line.to_vec(),
+            };
+            let at_line = |reason| ConfigError::Line {
+                line: place(),
+                reason,
+            };
+            let Some(mut args) = parse_line(line).map_err(at_line)? else {
+                continue;
+            };
+            if args.is_empty() {
+                continue;
+            }
+            let directive = args.remove(0).to_ascii_lowercase();
+            if directive == b"include" && args.len() == 1 {
+                self.include(&args[0], depth).map_err(|error| match error {
+                    ConfigError::Whole(reason) => at_line(reason),
+                    other => other,
+                })?;
+                continue;
+            }
+            match (directive.as_slice(), args.len()) {
+                (b"user", 1..) => self.users.push(Directive {
+                    args,
+                    line: place(),
+                }),
+                (b"rename-command", 2) => self.renamed_commands.push(Directive {
+                    args,
+                    line: place(),
+                }),
+                _ => self.set(&directive, &args).map_err(at_line)?,
+            }
+        }
+        self.check().map_err(ConfigError::Whole)
+    }
+
+    /// Sets a parameter.
+    fn set(&mut self, directive: &[u8], args: &[Vec<u8>]) -> Result<(), Reason> {
+        let Some(param) = Param::find(directive) else {
+            return match (directive, args.len()) {
+                (_, 1) if FORGOTTEN.contains(&directive) => Ok(()),
+                (b"loadmodule", 1..) => Err(Reason::NoModules),
+                (b"sentinel", 0) => Err(Reason::NoSentinel),
+                (b"sentinel", _) => Err(Reason::SentinelDirective),
+                (_, 0) if directive.contains(&b'.') => Err(Reason::ModuleConfigWithoutValue),
+                (_, _) if directive.contains(&b'.') => Err(Reason::NoModules),
+                _ => Err(Reason::BadDirective),
+            };
+        };
+        let split;
+        let args = match args {
+            // One argument may hold all, as a command line with quotes leaves it: `--save "900 1"`.
+            [all] if param.slot.is_multi() && !all.is_empty() => {
+                split = split_args(all).unwrap_or_default();
+                &split
+            }
+            _ if !param.slot.is_multi() && args.len() != 1 => {
+                return Err(Reason::WrongNumberOfArguments);
+            }
+            _ => args,
+        };
+        if param.name == "save" && !self.save_seen {
+            self.save_seen = true;
+            self.config.save.clear();
+        }
+        let args: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
+        param.slot.update(&mut self.config, &args, Origin::File)?;
+        Ok(())
+    }
+
+    /// What holds of the configuration at the end of each text.
+    fn check(&self) -> Result<(), Reason> {
+        if self.files && !self.config.logfile.is_empty() {
+            // Once in the background, a log that cannot be opened could not be reported.
+            let path = self.config.dir.join(path_of(&self.config.logfile));
+            let opened = std::fs::OpenOptions::new()
+                .append(true)
+                .create(true)
+                .open(path);
+            opened.map_err(|error| Reason::LogFile(system_text(&error)))?;
+        }
+        if self.config.cluster_enabled && self.config.replicaof.is_some() {
+            return Err(Reason::ReplicaOfInCluster);
+        }
+        Ok(())
+    }
+
+    /// Loads the files that the pattern names.
+    fn include(&mut self, pattern: &[u8], depth: u32) -> Result<(), ConfigError> {
+        if !self.files {
+            return Err(ConfigError::Whole(Reason::IncludeForbidden));
+        }
+        self.includes += 1;
+        if depth == INCLUDE_DEPTH_MAX || self.includes > INCLUDES_MAX {
+            return Err(ConfigError::Whole(Reason::IncludeDepth));
+        }
+        let text = read_files(pattern, &self.config.dir)?;
+        self.load_text(&text, depth + 1)
+    }
+}
+
+fn path_of(bytes: &[u8]) -> &Path {
+    Path::new(std::ffi::OsStr::from_bytes(bytes))
+}
+
+/// The text of a file; with `*`, `?` or `[` in its name, of all files that match, one behind the other, and none if
+/// none does. Relative names count from `dir`.
+pub(super) fn read_files(name: &[u8], dir: &Path) -> Result<Vec<u8>, ConfigError> {
+    let mut text = Vec::new();
+    let paths = if is_pattern(name) {
+        expand(name, dir)
+    } else {
+        vec![dir.join(path_of(name))]
+    };
+    for path in paths {
+        let read = std::fs::File::open(&path).and_then(|file| read_all(file, &mut text));
+        // The name as it was written, which is what its author looks for.
+        let shown = if is_pattern(name) {
+            path
+        } else {
+            path_of(name).to_owned()
+        };
+        read.map_err(|error| ConfigError::File { path: shown, error })?;
+    }
+    Ok(text)
+}
+
+/// Appends all there is to read.
+pub(super) fn read_all(source: impl Read, text: &mut Vec<u8>) -> io::Result<()> {
+    let read = source.take(TEXT_BYTES_MAX + 1).read_to_end(text)?;
+    if read as u64 > TEXT_BYTES_MAX {
+        return Err(io::Error::from(io::ErrorKind::FileTooLarge));
+    }
+    Ok(())
+}
+
+fn is_pattern(name: &[u8]) -> bool {
+    name.iter().any(|byte| matches!(byte, b'*' | b'?' | b'['))
+}
+
+/// The files that match a pattern, component by component, in order of their names. As in a shell, a component that
+/// does not begin with a dot matches no name that does.
+fn expand(pattern: &[u8], dir: &Path) -> Vec<PathBuf> {
+    let root = if pattern.starts_with(b"/") {
+        Path::new("/")
+    } else {
+        dir
+    };
+    let mut paths = vec![root.to_owned()];
+    for component in pattern
+        .split(|byte| *byte == b'/')
+        .filter(|component| !component.is_empty())
+    {
+        let mut next = Vec::new();
+        for path in &paths {
+            if !is_pattern(component) {
+                next.push(path.join(path_of(component)));
+                continue;
+            }
+            let Ok(entries) = std::fs::read_dir(path) else {
+                continue;
+            };
+            let names = entries.filter_map(|entry| Some(entry.ok()?.file_name().into_vec()));
+            let visible = |name: &Vec<u8>| component[0] == b'.' || name.first() != Some(&b'.');
+            let matching = names
+                .filter(visible)
+                .filter(|name| glob::matches(component, name, false));
+            let mut found: Vec<_> = matching.collect();
+            found.sort();
+            next.extend(found.iter().map(|name| path.join(path_of(name))));
+        }
+        paths = next;
+    }
+    paths.retain(|path| path.exists());
+    paths
+}

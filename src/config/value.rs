@@ -1,0 +1,284 @@
+//! The types of configuration values that are more than a number, a flag or a text.
+//!
+//! Each is what the server works with; how it is written in the file and in CONFIG SET is `kind.rs`'s subject.
+
+use bitflags::bitflags;
+
+/// A closed set of words, each standing for a value.
+pub trait Choice: Copy + PartialEq + 'static {
+    /// The words in the order in which errors list them. A value with several words is written with the first.
+    const WORDS: &'static [(&'static str, Self)];
+
+    /// The word of this value.
+    fn word(self) -> &'static str {
+        Self::WORDS
+            .iter()
+            .find(|(_, value)| *value == self)
+            .map_or("unknown", |(word, _)| word)
+    }
+}
+
+/// Which keys go when memory is full. Source: `maxmemory-policy`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MaxmemoryPolicy {
+    VolatileLru,
+    VolatileLfu,
+    VolatileRandom,
+    VolatileTtl,
+    AllkeysLru,
+    AllkeysLfu,
+    AllkeysRandom,
+    NoEviction,
+}
+
+impl MaxmemoryPolicy {
+    /// Whether the entries count accesses (LFU) rather than remember the time of the last one (LRU).
+    pub fn is_lfu(self) -> bool {
+        matches!(
+            self,
+            MaxmemoryPolicy::VolatileLfu | MaxmemoryPolicy::AllkeysLfu
+        )
+    }
+
+    /// Whether only keys with a deadline may go.
+    pub fn is_volatile(self) -> bool {
+        use MaxmemoryPolicy::*;
+        matches!(
+            self,
+            VolatileLru | VolatileLfu | VolatileRandom | VolatileTtl
+        )
+    }
+}
+
+impl Choice for MaxmemoryPolicy {
+    const WORDS: &'static [(&'static str, Self)] = &[
+        ("volatile-lru", MaxmemoryPolicy::VolatileLru),
+        ("volatile-lfu", MaxmemoryPolicy::VolatileLfu),
+        ("volatile-random", MaxmemoryPolicy::VolatileRandom),
+        ("volatile-ttl", MaxmemoryPolicy::VolatileTtl),
+        ("allkeys-lru", MaxmemoryPolicy::AllkeysLru),
+        ("allkeys-lfu", MaxmemoryPolicy::AllkeysLfu),
+        ("allkeys-random", MaxmemoryPolicy::AllkeysRandom),
+        ("noeviction", MaxmemoryPolicy::NoEviction),
+    ];
+}
+
+/// The least important messages that are logged. Source: `loglevel`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LogLevel {
+    Debug,
+    Verbose,
+    Notice,
+    Warning,
+}
+
+impl Choice for LogLevel {
+    const WORDS: &'static [(&'static str, Self)] = &[
+        ("debug", LogLevel::Debug),
+        ("verbose", LogLevel::Verbose),
+        ("notice", LogLevel::Notice),
+        ("warning", LogLevel::Warning),
+    ];
+}
+
+/// When the append-only file is forced to disk. Source: `appendfsync`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AppendFsync {
+    EverySecond,
+    Always,
+    No,
+}
+
+impl Choice for AppendFsync {
+    const WORDS: &'static [(&'static str, Self)] = &[
+        ("everysec", AppendFsync::EverySecond),
+        ("always", AppendFsync::Always),
+        ("no", AppendFsync::No),
+    ];
+}
+
+/// Who may do something dangerous. Sources: `enable-debug-command`, `enable-module-command`, `enable-protected-configs`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Permission {
+    Nobody,
+    Everybody,
+    /// Clients on a Unix socket or a loopback address.
+    Local,
+}
+
+impl Permission {
+    /// Whether a client may, given whether it is a local one.
+    pub fn allows(self, local_client: bool) -> bool {
+        match self {
+            Permission::Nobody => false,
+            Permission::Everybody => true,
+            Permission::Local => local_client,
+        }
+    }
+}
+
+impl Choice for Permission {
+    const WORDS: &'static [(&'static str, Self)] = &[
+        ("no", Permission::Nobody),
+        ("yes", Permission::Everybody),
+        ("local", Permission::Local),
+    ];
+}
+
+/// Whether payloads of RESTORE are checked in depth. Source: `sanitize-dump-payload`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SanitizeDumpPayload {
+    No,
+    Yes,
+    /// From clients, not from a primary or a file.
+    Clients,
+}
+
+impl Choice for SanitizeDumpPayload {
+    const WORDS: &'static [(&'static str, Self)] = &[
+        ("no", SanitizeDumpPayload::No),
+        ("yes", SanitizeDumpPayload::Yes),
+        ("clients", SanitizeDumpPayload::Clients),
+    ];
+}
+
+/// Which channels a new user may use. Source: `acl-pubsub-default`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AclPubsubDefault {
+    AllChannels,
+    ResetChannels,
+}
+
+impl Choice for AclPubsubDefault {
+    const WORDS: &'static [(&'static str, Self)] = &[
+        ("allchannels", AclPubsubDefault::AllChannels),
+        ("resetchannels", AclPubsubDefault::ResetChannels),
+    ];
+}
+
+/// The meaning of `oom-score-adj-values`. Source: `oom-score-adj`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OomScoreAdj {
+    No,
+    /// Added to the score found at start.
+    Relative,
+    Absolute,
+}
+
+impl Choice for OomScoreAdj {
+    const WORDS: &'static [(&'static str, Self)] = &[
+        ("no", OomScoreAdj::No),
+        ("yes", OomScoreAdj::Relative),
+        ("relative", OomScoreAdj::Relative),
+        ("absolute", OomScoreAdj::Absolute),
+    ];
+}
+
+/// Whether a replica loads a snapshot straight from the socket. Source: `repl-diskless-load`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DisklessLoad {
+    Disabled,
+    OnEmptyDb,
+    SwapDb,
+}
+
+impl Choice for DisklessLoad {
+    const WORDS: &'static [(&'static str, Self)] = &[
+        ("disabled", DisklessLoad::Disabled),
+        ("on-empty-db", DisklessLoad::OnEmptyDb),
+        ("swapdb", DisklessLoad::SwapDb),
+    ];
+}
+
+bitflags! {
+    /// Which keyspace events are published, and to which channels. Source: `notify-keyspace-events`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct KeyspaceEvents: u32 {
+        /// `K`: publish to `__keyspace@<db>__:<key>`.
+        const KEYSPACE = 1;
+        /// `E`: publish to `__keyevent@<db>__:<event>`.
+        const KEYEVENT = 1 << 1;
+        /// `g`: commands of no type, such as DEL, EXPIRE, RENAME.
+        const GENERIC = 1 << 2;
+        /// `$`: strings.
+        const STRING = 1 << 3;
+        /// `l`: lists.
+        const LIST = 1 << 4;
+        /// `s`: sets.
+        const SET = 1 << 5;
+        /// `h`: hashes.
+        const HASH = 1 << 6;
+        /// `z`: sorted sets.
+        const ZSET = 1 << 7;
+        /// `x`: keys that expired.
+        const EXPIRED = 1 << 8;
+        /// `e`: keys that were evicted.
+        const EVICTED = 1 << 9;
+        /// `t`: streams.
+        const STREAM = 1 << 10;
+        /// `m`: look-ups of keys that do not exist. Not part of `A`.
+        const KEY_MISS = 1 << 11;
+        /// `d`: module types.
+        const MODULE = 1 << 12;
+        /// `n`: keys that came to be. Not part of `A`.
+        const NEW = 1 << 13;
+        /// `A`: `g$lshzxetd`.
+        const ALL = Self::GENERIC.bits() | Self::STRING.bits() | Self::LIST.bits() | Self::SET.bits()
+            | Self::HASH.bits() | Self::ZSET.bits() | Self::EXPIRED.bits() | Self::EVICTED.bits()
+            | Self::STREAM.bits() | Self::MODULE.bits();
+    }
+
+    /// What a shutdown on a signal does. Sources: `shutdown-on-sigint`, `shutdown-on-sigterm`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct ShutdownOptions: u8 {
+        /// Save even without save points.
+        const SAVE = 1;
+        /// Do not save.
+        const NOSAVE = 2;
+        /// Do not wait for replicas.
+        const NOW = 4;
+        /// Go even if saving fails.
+        const FORCE = 8;
+    }
+}
+
+/// Save after so many seconds if so many changes were made. Source: `save`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SavePoint {
+    pub seconds: u64,
+    pub changes: u64,
+}
+
+/// How much unread reply one client may have. Source: `client-output-buffer-limit`. Zero is no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OutputBufferLimit {
+    /// Bytes at which the client is closed at once.
+    pub hard_bytes: u64,
+    /// Bytes at which the client is closed once `soft_seconds` have passed above them.
+    pub soft_bytes: u64,
+    pub soft_seconds: u64,
+}
+
+/// The classes of clients that have their own [`OutputBufferLimit`]: the index into `Config::client_output_buffer_limit`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClientClass {
+    Normal = 0,
+    Replica = 1,
+    Pubsub = 2,
+}
+
+/// A limit of memory, in bytes or as a part of another one. Source: `maxmemory-clients`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryLimit {
+    /// Zero is no limit.
+    Bytes(u64),
+    /// 1 to 100, of `maxmemory`.
+    Percent(u8),
+}
+
+/// The address of the server that this one replicates. Source: `replicaof`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PrimaryAddress {
+    pub host: Vec<u8>,
+    pub port: u16,
+}
