@@ -1,15 +1,46 @@
+//! The `latchkey` program: arguments and configuration file to a running server.
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::process::ExitCode;
+
 use latchkey::clock::Clock;
-use latchkey::config::Config;
+use latchkey::config::{Config, Settings, Startup, USAGE};
 use latchkey::server::Server;
 use latchkey::sys::log::{Level, Logger};
 
-fn main() {
-    let port = std::env::args().nth(2).and_then(|p| p.parse().ok()).unwrap_or(6379);
-    let config = Config {
-        bind: vec!["127.0.0.1".into()], port, unixsocket: vec![], unixsocketperm: 0, tcp_backlog: 511, maxclients: 10000, requirepass: vec![],
-        databases: 16, pidfile: vec![], hz: 10, timeout: 0, tcp_keepalive: 300, protected_mode: true, maxmemory: 0, proto_max_bulk_len: 512<<20,
-        client_query_buffer_limit: 1<<30, slowlog_log_slower_than: 10000, slowlog_max_len: 128, latency_monitor_threshold: 0, latency_tracking: true,
+fn main() -> ExitCode {
+    let args: Vec<OsString> = std::env::args_os().skip(1).collect();
+    match Config::load(&args) {
+        Ok(Startup::Serve(settings)) => serve(*settings),
+        Ok(Startup::Version) => {
+            println!("Latchkey server v={} bits={}", env!("CARGO_PKG_VERSION"), usize::BITS);
+            ExitCode::SUCCESS
+        }
+        Ok(Startup::Help) => {
+            eprint!("{USAGE}");
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            // Nobody to tell if standard error is closed.
+            let _ = std::io::stderr().write_all(&error.message());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve(settings: Settings) -> ExitCode {
+    let logger = Logger::new(Level::Notice, &settings.config.logfile);
+    let mut server = match Server::start(settings.config, Clock::System, logger) {
+        Ok(server) => server,
+        Err(error) => {
+            eprintln!("{error}");
+            return ExitCode::FAILURE;
+        }
     };
-    let mut server = Server::start(config, Clock::System, Logger::new(Level::Notice, b"")).unwrap();
-    server.run().unwrap();
+    if let Err(error) = server.catch_signals().and_then(|()| server.run()) {
+        eprintln!("{error}");
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
 }

@@ -108,6 +108,8 @@ pub struct Server {
     /// Number of the signal that asked the server to stop, 0: none. Set by signal handlers and by [`Handle`].
     stop: Arc<AtomicUsize>,
     stopping: bool,
+    /// Turns taken, for who waits until one has passed.
+    turns: Arc<AtomicUsize>,
 }
 
 /// A way to a server that runs in another thread.
@@ -115,9 +117,15 @@ pub struct Server {
 pub struct Handle {
     waker: Arc<Waker>,
     stop: Arc<AtomicUsize>,
+    turns: Arc<AtomicUsize>,
 }
 
 impl Handle {
+    /// Turns of the loop that have ended.
+    pub fn turns(&self) -> usize {
+        self.turns.load(Ordering::SeqCst)
+    }
+
     /// Has the loop take a turn, after a test moved the clock.
     pub fn wake(&self) -> io::Result<()> {
         self.waker.wake()
@@ -132,7 +140,8 @@ impl Handle {
 
 impl Server {
     pub fn handle(&self) -> Handle {
-        Handle { waker: self.waker.clone(), stop: self.stop.clone() }
+        let Server { waker, stop, turns, .. } = self;
+        Handle { waker: waker.clone(), stop: stop.clone(), turns: turns.clone() }
     }
 
     /// Runs until SHUTDOWN or a signal.
@@ -177,6 +186,7 @@ impl Server {
         self.flush();
         self.close_clients();
         self.cron_if_due();
+        self.turns.fetch_add(1, Ordering::Release);
         Ok(())
     }
 

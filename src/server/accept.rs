@@ -1,6 +1,7 @@
 //! Taking in new clients.
 
 use std::io::{self, Write};
+use std::net::SocketAddr;
 
 use mio::Token;
 
@@ -102,11 +103,11 @@ impl Server {
         let mut listeners = Vec::new();
         if config.port != 0 {
             for entry in &config.bind {
-                let (entry, optional) = match entry.strip_prefix('-') {
-                    Some(rest) => (rest, true),
-                    None => (entry.as_str(), false),
+                let (entry, optional) = match entry.strip_prefix(b"-") {
+                    Some(rest) => (String::from_utf8_lossy(rest), true),
+                    None => (String::from_utf8_lossy(entry), false),
                 };
-                let listener = resolve(entry, config.port as u16)
+                let listener = resolve(&entry, config.port as u16)
                     .and_then(|address| Listener::tcp(address, config.tcp_backlog as i32));
                 match listener {
                     Ok(listener) => listeners.push(listener),
@@ -137,6 +138,17 @@ impl Server {
         self.use_listeners(listeners).map_err(|error| error.to_string())
     }
 
+    /// Listens on one address besides; port 0 lets the system choose. Returns the address in use.
+    pub fn listen_on(&mut self, address: SocketAddr) -> io::Result<SocketAddr> {
+        let mut listener = Listener::tcp(address, self.state.config.tcp_backlog as i32)?;
+        listener.register(self.poll.registry(), Token(FIRST_LISTENER - self.listeners.len()))?;
+        let address = listener.local_address().unwrap_or(address);
+        self.listeners.push(listener);
+        self.state.listening.push(address);
+        self.state.identity.port = address.port();
+        Ok(address)
+    }
+
     fn use_listeners(&mut self, mut listeners: Vec<Listener>) -> io::Result<()> {
         for mut old in std::mem::take(&mut self.listeners) {
             old.deregister(self.poll.registry())?;
@@ -151,7 +163,6 @@ impl Server {
         self.listeners = listeners;
         Ok(())
     }
-
 }
 
 /// Whether an address is not one of this machine's, or of a family it does not have: what `-` in `bind` forgives.

@@ -88,6 +88,7 @@ impl Server {
             next_sample_us: 0,
             stop: Arc::new(AtomicUsize::new(0)),
             stopping: false,
+            turns: Arc::new(AtomicUsize::new(0)),
         };
         apply_config(&mut server.keyspace, &mut server.state);
         server.listen()?;

@@ -1,0 +1,345 @@
+//! A server in this process with a clock that stands still, and clients that see what redis-cli shows.
+#![allow(dead_code)] // every test program uses its own part of this
+
+use std::collections::HashMap;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use latchkey::clock::{Clock, ManualClock, UnixMillis};
+use latchkey::config::Config;
+use latchkey::server::{Handle, Server};
+use latchkey::sys::log::Logger;
+
+/// The wall clock of a new session: 2023-11-14 22:13:20 UTC.
+pub const START: UnixMillis = UnixMillis(1_700_000_000_000);
+/// How long a reply may take before the test fails: a limit against hanging, not a measure of speed.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// One reply, as it came.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Reply {
+    Simple(Vec<u8>),
+    Error(Vec<u8>),
+    Integer(i64),
+    Bulk(Vec<u8>),
+    Verbatim(Vec<u8>),
+    Null,
+    Double(String),
+    Boolean(bool),
+    BigNumber(String),
+    Array(Vec<Reply>),
+    Set(Vec<Reply>),
+    Map(Vec<(Reply, Reply)>),
+    Push(Vec<Reply>),
+    Attribute(Vec<(Reply, Reply)>),
+}
+
+/// A server in a thread, stopped when this is dropped.
+pub struct TestServer {
+    pub address: SocketAddr,
+    pub clock: ManualClock,
+    handle: Handle,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl TestServer {
+    /// Starts a server on a free port of 127.0.0.1; `lines` are further lines of its configuration.
+    pub fn start(lines: &[String]) -> Self {
+        let mut text = String::from("bind 127.0.0.1\nport 0\nenable-debug-command yes\n");
+        for line in lines {
+            text.push_str(line);
+            text.push('\n');
+        }
+        let config = Config::from_text(text.as_bytes()).expect("the test's configuration is good");
+        let clock = ManualClock::new(START);
+        let address: SocketAddr = "127.0.0.1:0".parse().expect("an address");
+        let mut server = Server::start(config, Clock::Manual(clock.clone()), Logger::silent())
+            .expect("the server starts");
+        let address = server.listen_on(address).expect("a free port");
+        let handle = server.handle();
+        let thread = std::thread::spawn(move || server.run().expect("the loop ends in order"));
+        TestServer { address, clock, handle, thread: Some(thread) }
+    }
+
+    pub fn connect(&self) -> Client {
+        Client::connect(self.address)
+    }
+
+    /// Moves both clocks and lets the server look at them: when this returns, a turn has passed.
+    pub fn advance(&self, us: i64) {
+        self.clock.advance_us(us);
+        self.settle();
+    }
+
+    /// Sets the wall clock alone.
+    pub fn step_wall(&self, us: i64) {
+        self.clock.step_wall_us(us);
+        self.settle();
+    }
+
+    /// Waits for two turns: what was due at the beginning of the first is done and sent.
+    pub fn settle(&self) {
+        let before = self.handle.turns();
+        while self.handle.turns() < before + 2 {
+            self.handle.wake().expect("the loop can be woken");
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl Drop for TestServer {
+    fn drop(&mut self) {
+        // A server that has ended already needs no stop.
+        let _ = self.handle.stop();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+            && !std::thread::panicking()
+        {
+            panic!("the server panicked");
+        }
+    }
+}
+
+/// A client that speaks the protocol by hand.
+pub struct Client {
+    stream: TcpStream,
+    buffer: Vec<u8>,
+    /// Pushes that came before a reply.
+    pub pushes: Vec<Reply>,
+}
+
+impl Client {
+    pub fn connect(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).expect("the server takes connections");
+        stream.set_nodelay(true).expect("an option of TCP");
+        stream.set_read_timeout(Some(PATIENCE)).expect("an option of sockets");
+        Client { stream, buffer: Vec::new(), pushes: Vec::new() }
+    }
+
+    /// Sends raw bytes.
+    pub fn send_raw(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).expect("the server reads");
+    }
+
+    /// Sends a request without waiting.
+    pub fn send<A: AsRef<[u8]>>(&mut self, args: &[A]) {
+        let mut request = format!("*{}\r\n", args.len()).into_bytes();
+        for arg in args {
+            let arg = arg.as_ref();
+            request.extend_from_slice(format!("${}\r\n", arg.len()).as_bytes());
+            request.extend_from_slice(arg);
+            request.extend_from_slice(b"\r\n");
+        }
+        self.send_raw(&request);
+    }
+
+    /// Sends a request and waits for its reply.
+    pub fn call<A: AsRef<[u8]>>(&mut self, args: &[A]) -> Reply {
+        self.send(args);
+        self.reply().expect("the server answers")
+    }
+
+    /// The next reply; pushes before it are kept aside. None: the connection has ended.
+    pub fn reply(&mut self) -> Option<Reply> {
+        loop {
+            match self.next_message()? {
+                push @ Reply::Push(_) => self.pushes.push(push),
+                Reply::Attribute(_) => {}
+                reply => return Some(reply),
+            }
+        }
+    }
+
+    /// The next message of any kind. None: the connection has ended.
+    pub fn next_message(&mut self) -> Option<Reply> {
+        loop {
+            let mut at = 0;
+            if let Some(reply) = decode(&self.buffer, &mut at) {
+                self.buffer.drain(..at);
+                return Some(reply);
+            }
+            let mut bytes = [0; 64 * 1024];
+            match self.stream.read(&mut bytes) {
+                Ok(0) => return None,
+                Ok(count) => self.buffer.extend_from_slice(&bytes[..count]),
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => return None,
+                Err(error) => panic!("no reply came: {error}"),
+            }
+        }
+    }
+
+    /// A message that is there already or arrives within a moment; None if nothing does.
+    pub fn try_message(&mut self) -> Option<Reply> {
+        let mut at = 0;
+        if let Some(reply) = decode(&self.buffer, &mut at) {
+            self.buffer.drain(..at);
+            return Some(reply);
+        }
+        self.stream.set_nonblocking(true).expect("an option of sockets");
+        let mut bytes = [0; 64 * 1024];
+        let read = self.stream.read(&mut bytes);
+        self.stream.set_nonblocking(false).expect("an option of sockets");
+        match read {
+            Ok(count) if count > 0 => {
+                self.buffer.extend_from_slice(&bytes[..count]);
+                self.try_message()
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Decodes one reply; None if it is not complete.
+pub fn decode(bytes: &[u8], at: &mut usize) -> Option<Reply> {
+    let rest = &bytes[*at..];
+    let end = rest.windows(2).position(|pair| pair == b"\r\n")?;
+    let kind = rest[0];
+    let line = &rest[1..end];
+    *at += end + 2;
+    let text = || String::from_utf8_lossy(line).into_owned();
+    let number = || text().parse::<i64>().expect("a length");
+    let several = |count: i64, at: &mut usize| {
+        (0..count).map(|_| decode(bytes, at)).collect::<Option<Vec<_>>>()
+    };
+    let pairs = |flat: Vec<Reply>| {
+        let mut flat = flat.into_iter();
+        let mut pairs = Vec::new();
+        while let (Some(key), Some(value)) = (flat.next(), flat.next()) {
+            pairs.push((key, value));
+        }
+        pairs
+    };
+    Some(match kind {
+        b'+' => Reply::Simple(line.to_vec()),
+        b'-' => Reply::Error(line.to_vec()),
+        b':' => Reply::Integer(number()),
+        b'_' => Reply::Null,
+        b',' => Reply::Double(text()),
+        b'#' => Reply::Boolean(line == b"t"),
+        b'(' => Reply::BigNumber(text()),
+        b'$' | b'=' | b'*' if number() < 0 => Reply::Null,
+        b'$' | b'=' => {
+            let length = number() as usize;
+            let value = bytes.get(*at..*at + length)?.to_vec();
+            bytes.get(*at + length + 1)?;
+            *at += length + 2;
+            if kind == b'=' { Reply::Verbatim(value[4..].to_vec()) } else { Reply::Bulk(value) }
+        }
+        b'*' => Reply::Array(several(number(), at)?),
+        b'~' => Reply::Set(several(number(), at)?),
+        b'>' => Reply::Push(several(number(), at)?),
+        b'%' => Reply::Map(pairs(several(number() * 2, at)?)),
+        b'|' => Reply::Attribute(pairs(several(number() * 2, at)?)),
+        other => panic!("not a reply: {:?}", other as char),
+    })
+}
+
+/// A byte string as redis-cli quotes it.
+pub fn quote(bytes: &[u8]) -> String {
+    let mut shown = String::from("\"");
+    for &byte in bytes {
+        match byte {
+            b'\\' => shown.push_str("\\\\"),
+            b'"' => shown.push_str("\\\""),
+            b'\n' => shown.push_str("\\n"),
+            b'\r' => shown.push_str("\\r"),
+            b'\t' => shown.push_str("\\t"),
+            0x07 => shown.push_str("\\a"),
+            0x08 => shown.push_str("\\b"),
+            b' '..=b'~' => shown.push(byte as char),
+            _ => shown.push_str(&format!("\\x{byte:02x}")),
+        }
+    }
+    shown.push('"');
+    shown
+}
+
+impl Reply {
+    /// The reply as redis-cli shows it on a terminal, without a line end at its end.
+    pub fn show(&self) -> String {
+        let mut shown = String::new();
+        self.show_into(&mut shown, "");
+        shown.truncate(shown.trim_end_matches('\n').len());
+        shown
+    }
+
+    fn show_into(&self, out: &mut String, prefix: &str) {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let line = match self {
+            Reply::Simple(bytes) | Reply::Verbatim(bytes) => text(bytes),
+            Reply::Error(bytes) => format!("(error) {}", text(bytes)),
+            Reply::Integer(value) => format!("(integer) {value}"),
+            Reply::Bulk(bytes) => quote(bytes),
+            Reply::Null => "(nil)".into(),
+            Reply::Double(value) => format!("(double) {value}"),
+            Reply::Boolean(value) => format!("({value})"),
+            Reply::BigNumber(value) => value.clone(),
+            Reply::Array(items) => return show_items(out, prefix, items, ')', "(empty array)"),
+            Reply::Push(items) => return show_items(out, prefix, items, ')', "(empty push)"),
+            Reply::Set(items) => return show_items(out, prefix, items, '~', "(empty set)"),
+            Reply::Map(pairs) | Reply::Attribute(pairs) => {
+                if pairs.is_empty() {
+                    out.push_str("(empty hash)\n");
+                }
+                let width = pairs.len().to_string().len();
+                let inner = format!("{prefix}{}", " ".repeat(width + 2));
+                for (index, (key, value)) in pairs.iter().enumerate() {
+                    let lead = if index == 0 { "" } else { prefix };
+                    out.push_str(&format!("{lead}{:>width$}# ", index + 1));
+                    key.show_into(out, &inner);
+                    out.truncate(out.trim_end_matches('\n').len());
+                    out.push_str(" => ");
+                    value.show_into(out, &inner);
+                }
+                return;
+            }
+        };
+        out.push_str(&line);
+        out.push('\n');
+    }
+}
+
+fn show_items(out: &mut String, prefix: &str, items: &[Reply], mark: char, empty: &str) {
+    if items.is_empty() {
+        out.push_str(empty);
+        out.push('\n');
+    }
+    let width = items.len().to_string().len();
+    let inner = format!("{prefix}{}", " ".repeat(width + 2));
+    for (index, item) in items.iter().enumerate() {
+        let lead = if index == 0 { "" } else { prefix };
+        out.push_str(&format!("{lead}{:>width$}{mark} ", index + 1));
+        item.show_into(out, &inner);
+    }
+}
+
+/// Splits a line into arguments as redis-cli does. Panics on unbalanced quotes: the test is wrong.
+pub fn split_args(line: &str) -> Vec<Vec<u8>> {
+    latchkey::config::parse_line(line.as_bytes()).expect("balanced quotes").expect("not a comment")
+}
+
+/// Named clients of one server.
+pub struct Session {
+    pub server: TestServer,
+    clients: HashMap<String, Client>,
+}
+
+impl Session {
+    pub fn start(lines: &[String]) -> Self {
+        Session { server: TestServer::start(lines), clients: HashMap::new() }
+    }
+
+    /// The client of this name, connected when first named.
+    pub fn client(&mut self, name: &str) -> &mut Client {
+        let address = self.server.address;
+        self.clients.entry(name.to_owned()).or_insert_with(|| Client::connect(address))
+    }
+
+    /// Ends a client's connection.
+    pub fn close(&mut self, name: &str) {
+        self.clients.remove(name);
+        self.server.settle();
+    }
+}

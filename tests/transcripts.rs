@@ -1,0 +1,205 @@
+//! Runs the transcripts in `tests/transcripts`, which read like redis-cli sessions.
+//!
+//! Each scenario (from a line `# sentence` to the next) gets a server of its own with a clock that stands still, and clients
+//! that connect when they are first named.
+//!
+//! ```text
+//! # INCR refuses a value that is not an integer
+//! a> SET n ten
+//! OK
+//! a> INCR n
+//! (error) ERR value is not an integer or out of range
+//! ```
+//!
+//! A reply is written as redis-cli shows it on a terminal. `(any)` stands for any reply, `(no reply)` for none; a line that
+//! ends in `...` matches any rest of that line. Directives:
+//!
+//! ```text
+//! a<                   what the server sent to client a besides: the lines below show it
+//! @advance 10ms        time passes (us, ms, s)
+//! @step 5s             somebody sets the wall clock
+//! @resp3 a             client a says HELLO 3 (@resp2: HELLO 2)
+//! @config name value   a line of the server's configuration, before any client
+//! @send a GET k        client a sends a request without waiting; its reply is shown by `a<`
+//! @raw a "PING\r\n"    client a sends these bytes; what comes is shown by `a<`
+//! @close a             client a goes
+//! @closed a            the server has ended client a's connection
+//! ```
+
+mod support;
+
+use std::path::{Path, PathBuf};
+
+use support::{Session, split_args};
+
+fn transcripts() -> Vec<PathBuf> {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/transcripts");
+    let mut files: Vec<PathBuf> = std::fs::read_dir(folder)
+        .expect("the folder of transcripts is there")
+        .map(|entry| entry.expect("a folder's entry can be read").path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "txt"))
+        .collect();
+    files.sort();
+    files
+}
+
+/// One step of a scenario: a line that does something, and the lines of the reply it shows.
+struct Step<'a> {
+    number: usize,
+    action: &'a str,
+    expected: Vec<&'a str>,
+}
+
+struct Scenario<'a> {
+    sentence: &'a str,
+    steps: Vec<Step<'a>>,
+}
+
+fn scenarios(text: &str) -> Vec<Scenario<'_>> {
+    let mut found: Vec<Scenario<'_>> = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        if let Some(sentence) = line.strip_prefix("# ") {
+            found.push(Scenario { sentence, steps: Vec::new() });
+            continue;
+        }
+        if line.trim().is_empty() {
+            continue;
+        }
+        let scenario = found.last_mut().expect("a transcript begins with a `# sentence`");
+        if line.starts_with('@') || prompt(line).is_some() {
+            scenario.steps.push(Step { number: index + 1, action: line, expected: Vec::new() });
+        } else {
+            let step = scenario.steps.last_mut().expect("a reply stands behind a request");
+            step.expected.push(line);
+        }
+    }
+    found
+}
+
+/// `a> request` or `a<`: the client's name, the mark, the rest.
+fn prompt(line: &str) -> Option<(&str, char, &str)> {
+    let end = line.find(['>', '<'])?;
+    let (name, rest) = line.split_at(end);
+    let is_name = (1..=8).contains(&name.len()) && name.chars().all(|c| c.is_ascii_alphanumeric());
+    let mark = rest.chars().next()?;
+    let rest = &rest[1..];
+    (is_name && (rest.is_empty() || rest.starts_with(' '))).then(|| (name, mark, rest.trim_start()))
+}
+
+/// Whether the shown lines are the expected ones.
+fn matches(expected: &[&str], shown: &str) -> bool {
+    if expected == ["(any)"] {
+        return true;
+    }
+    let shown: Vec<&str> = shown.split('\n').collect();
+    shown.len() == expected.len()
+        && shown.iter().zip(expected).all(|(shown, expected)| {
+            match expected.strip_suffix("...") {
+                Some(beginning) => shown.starts_with(beginning),
+                None => shown.trim_end() == expected.trim_end(),
+            }
+        })
+}
+
+fn microseconds(text: &str) -> i64 {
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '-').unwrap_or(text.len());
+    let number: i64 = text[..digits].parse().expect("a number");
+    match &text[digits..] {
+        "us" => number,
+        "ms" => number * 1000,
+        "s" => number * 1_000_000,
+        unit => panic!("not a unit of time: {unit}"),
+    }
+}
+
+/// Runs one step; what it shows, if it shows anything.
+fn run_step(session: &mut Session, step: &Step<'_>) -> Option<String> {
+    if let Some((name, mark, rest)) = prompt(step.action) {
+        let client = session.client(name);
+        if mark == '>' {
+            client.send(&split_args(rest));
+        }
+        if step.expected == ["(no reply)"] {
+            session.server.settle();
+            let message = session.client(name).try_message();
+            return Some(message.map_or("(no reply)".into(), |message| message.show()));
+        }
+        let message = match mark {
+            '>' => client.reply(),
+            _ if client.pushes.is_empty() => client.next_message(),
+            _ => Some(client.pushes.remove(0)),
+        };
+        return Some(message.map_or("(closed)".into(), |message| message.show()));
+    }
+    let (directive, rest) = step.action.split_once(' ').unwrap_or((step.action, ""));
+    match directive {
+        "@advance" => session.server.advance(microseconds(rest)),
+        "@step" => session.server.step_wall(microseconds(rest)),
+        "@resp2" => drop(session.client(rest).call(&["HELLO", "2"])),
+        "@resp3" => drop(session.client(rest).call(&["HELLO", "3"])),
+        "@close" => session.close(rest),
+        "@closed" => {
+            let message = session.client(rest).next_message();
+            assert_eq!(message, None, "client {rest} is still connected");
+        }
+        "@send" => {
+            let (name, request) = rest.split_once(' ').expect("a client and a request");
+            session.client(name).send(&split_args(request));
+            session.server.settle();
+        }
+        "@raw" => {
+            let (name, bytes) = rest.split_once(' ').expect("a client and bytes");
+            session.client(name).send_raw(&split_args(bytes).concat());
+            session.server.settle();
+        }
+        _ => panic!("not a directive: {directive}"),
+    }
+    None
+}
+
+fn run_scenario(file: &Path, scenario: &Scenario<'_>) -> Result<(), String> {
+    let is_config = |step: &&Step<'_>| step.action.starts_with("@config ");
+    let lines: Vec<String> =
+        scenario.steps.iter().filter(is_config).map(|step| step.action[8..].into()).collect();
+    let mut session = Session::start(&lines);
+    for step in scenario.steps.iter().filter(|step| !is_config(step)) {
+        let Some(shown) = run_step(&mut session, step) else { continue };
+        if !matches(&step.expected, &shown) {
+            let name = file.file_name().unwrap_or_default().to_string_lossy();
+            return Err(format!(
+                "{name}:{}: # {}\n{}\n--- expected\n{}\n--- got\n{shown}\n",
+                step.number,
+                scenario.sentence,
+                step.action,
+                step.expected.join("\n"),
+            ));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn the_server_answers_as_the_transcripts_show() {
+    let only = std::env::var("TRANSCRIPT").unwrap_or_default();
+    let mut failures = Vec::new();
+    let mut count = 0;
+    for file in transcripts() {
+        if !file.to_string_lossy().contains(&only) {
+            continue;
+        }
+        let text = std::fs::read_to_string(&file).expect("a transcript can be read");
+        for scenario in scenarios(&text) {
+            count += 1;
+            if let Err(failure) = run_scenario(&file, &scenario) {
+                failures.push(failure);
+            }
+        }
+    }
+    assert!(count > 0, "there are transcripts");
+    assert!(
+        failures.is_empty(),
+        "{} of {count} scenarios failed:\n\n{}",
+        failures.len(),
+        failures.join("\n")
+    );
+}
