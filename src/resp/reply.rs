@@ -12,6 +12,8 @@ use std::io::{self, IoSlice, Write};
 
 use bytes::Bytes;
 
+use super::number;
+
 /// Pieces handed to the system in one vectored write. More than Linux' IOV_MAX of 1024 would be refused; few are needed.
 const PIECES_MAX: usize = 64;
 
@@ -461,6 +463,11 @@ impl<'a> ReplyWriter<'a> {
         } else {
             self.bulk(text);
         }
+    }
+
+    /// A double with up to 17 significant digits, as Redis 7.0 answers. In RESP2 a bulk string.
+    pub fn double(&mut self, value: f64) {
+        self.double_text(&number::format_double_17g(value));
     }
 
     /// A number whose decimal text is given (INCRBYFLOAT's arithmetic, GEODIST): in RESP3 a double, in RESP2 a bulk

@@ -17,7 +17,7 @@
 
 use memchr::memchr2;
 
-use super::number::{is_space, parse_i64};
+use super::number::{hex_value, is_space, parse_i64};
 
 /// The longest length line (`*...` and `$...`) that is waited for, in bytes.
 const LENGTH_LINE_MAX: usize = 64 * 1024;
@@ -485,13 +485,6 @@ fn split_line(line: &mut [u8], base: usize, args: &mut Vec<Range>) -> Result<(),
             start: (base + start) as u32,
             len: (end - start) as u32,
         });
-    }
-}
-
-fn hex_value(digit: u8) -> u8 {
-    match digit {
-        b'0'..=b'9' => digit - b'0',
-        _ => (digit | 0x20) - b'a' + 10,
     }
 }
 
