@@ -17,6 +17,9 @@ use super::number;
 /// Pieces handed to the system in one vectored write. More than Linux' IOV_MAX of 1024 would be refused; few are needed.
 const PIECES_MAX: usize = 64;
 
+/// Bytes already sent that make it worth moving the rest to the tail's front.
+const COMPACT_MIN: usize = 16 * 1024;
+
 /// The client's version of the protocol. HELLO changes it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
@@ -67,11 +70,11 @@ impl OutputBuffer {
 
     /// Takes the storage out of an empty buffer for reuse, so that idle clients own no heap. Empty if bytes are waiting.
     pub fn take_storage(&mut self) -> Vec<u8> {
-        if self.is_empty() {
-            std::mem::take(&mut self.tail)
-        } else {
-            Vec::new()
+        if !self.is_empty() {
+            return Vec::new();
         }
+        self.chunks = VecDeque::new();
+        std::mem::take(&mut self.tail)
     }
 
     /// Gives an empty buffer without storage of its own this one. Dropped if the buffer has its own.
@@ -180,6 +183,10 @@ impl OutputBuffer {
         if self.sent >= self.tail.len() {
             self.tail.clear();
             self.sent = 0;
+        } else if self.sent >= COMPACT_MIN && self.sent >= self.tail.len() / 2 {
+            // A client that never catches up would otherwise keep all it was ever sent.
+            self.tail.drain(..self.sent);
+            self.sent = 0;
         }
     }
 
@@ -239,7 +246,6 @@ struct Mark {
 #[must_use = "the reply is not valid before its length is filled in"]
 pub struct Deferred {
     mark: Mark,
-    marker: u8,
     /// Wire elements for each element counted: 2 for maps in RESP2.
     factor: usize,
 }
@@ -504,11 +510,7 @@ impl<'a> ReplyWriter<'a> {
         let mark = self.out.mark();
         // Room for one digit: most lengths that are not known beforehand are small, and need no shifting then.
         self.raw(&[marker, b'0', b'\r', b'\n']);
-        Deferred {
-            mark,
-            marker,
-            factor,
-        }
+        Deferred { mark, factor }
     }
 
     /// Drops a deferred aggregate and all that was written since: the answer is another one.
@@ -518,20 +520,20 @@ impl<'a> ReplyWriter<'a> {
 
     /// Fills in the length of a deferred aggregate. Costs a shift of what was written since if it has two digits or more.
     pub fn finish(&mut self, deferred: Deferred, len: usize) {
-        let Deferred {
-            mark,
-            marker,
-            factor,
-        } = deferred;
-        let mut line = Vec::new();
-        header(&mut line, marker, len * factor);
-        let added = line.len() - 4;
-        let in_chunk = mark.chunk != self.out.chunks_sent + self.out.chunks.len();
+        let Deferred { mark, factor } = deferred;
+        let mut buffer = itoa::Buffer::new();
+        let digits = buffer.format(len * factor).as_bytes();
+        let in_tail = mark.chunk == self.out.chunks_sent + self.out.chunks.len();
+        let place = mark.offset + 1;
+        if let [digit] = digits {
+            self.out.marked(mark)[place] = *digit;
+            return;
+        }
         self.out
             .marked(mark)
-            .splice(mark.offset..mark.offset + 4, line);
-        if in_chunk {
-            self.out.chunks_len += added;
+            .splice(place..place + 1, digits.iter().copied());
+        if !in_tail {
+            self.out.chunks_len += digits.len() - 1;
         }
     }
 }
@@ -751,6 +753,22 @@ mod tests {
             Err(io::ErrorKind::WriteZero)
         );
         assert_eq!(out.len(), 3);
+    }
+
+    #[test]
+    fn a_client_that_never_catches_up_keeps_only_what_waits() {
+        let mut out = OutputBuffer::default();
+        let mut socket = Trickle {
+            taken: Vec::new(),
+            at_once: 1000,
+        };
+        out.push(&[b'x'; 5000]);
+        for _ in 0..1000 {
+            out.push(&[b'x'; 1000]);
+            out.write_to(&mut socket).expect("it takes some");
+        }
+        assert_eq!((out.len(), socket.taken.len()), (5000, 1_000_000));
+        assert!(out.capacity() < 100_000);
     }
 
     #[test]
