@@ -8,9 +8,11 @@
 //! Specification: <https://redis.io/docs/latest/develop/reference/protocol-spec/>; where it is silent, what Redis 7.0.15
 //! does.
 
+pub mod float80;
 pub mod number;
 pub mod reply;
 pub mod request;
 
+pub use float80::Float80;
 pub use reply::{OutputBuffer, Protocol, ReplyWriter};
 pub use request::{Limits, Parsed, Parser, ProtocolError, Range};

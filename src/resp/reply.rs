@@ -12,8 +12,13 @@ use std::io::{self, IoSlice, Write};
 
 use bytes::Bytes;
 
+use super::number;
+
 /// Pieces handed to the system in one vectored write. More than Linux' IOV_MAX of 1024 would be refused; few are needed.
 const PIECES_MAX: usize = 64;
+
+/// Bytes already sent that make it worth moving the rest to the tail's front.
+const COMPACT_MIN: usize = 16 * 1024;
 
 /// The client's version of the protocol. HELLO changes it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,11 +70,11 @@ impl OutputBuffer {
 
     /// Takes the storage out of an empty buffer for reuse, so that idle clients own no heap. Empty if bytes are waiting.
     pub fn take_storage(&mut self) -> Vec<u8> {
-        if self.is_empty() {
-            std::mem::take(&mut self.tail)
-        } else {
-            Vec::new()
+        if !self.is_empty() {
+            return Vec::new();
         }
+        self.chunks = VecDeque::new();
+        std::mem::take(&mut self.tail)
     }
 
     /// Gives an empty buffer without storage of its own this one. Dropped if the buffer has its own.
@@ -185,6 +190,10 @@ impl OutputBuffer {
         if self.sent >= self.tail.len() {
             self.tail.clear();
             self.sent = 0;
+        } else if self.sent >= COMPACT_MIN && self.sent >= self.tail.len() / 2 {
+            // A client that never catches up would otherwise keep all it was ever sent.
+            self.tail.drain(..self.sent);
+            self.sent = 0;
         }
     }
 
@@ -244,7 +253,6 @@ struct Mark {
 #[must_use = "the reply is not valid before its length is filled in"]
 pub struct Deferred {
     mark: Mark,
-    marker: u8,
     /// Wire elements for each element counted: 2 for maps in RESP2.
     factor: usize,
 }
@@ -470,6 +478,11 @@ impl<'a> ReplyWriter<'a> {
         }
     }
 
+    /// A double with up to 17 significant digits, as Redis 7.0 answers. In RESP2 a bulk string.
+    pub fn double(&mut self, value: f64) {
+        self.double_text(&number::format_double_17g(value));
+    }
+
     /// A number whose decimal text is given (INCRBYFLOAT's arithmetic, GEODIST): in RESP3 a double, in RESP2 a bulk
     /// string.
     pub fn double_text(&mut self, text: &[u8]) {
@@ -504,11 +517,7 @@ impl<'a> ReplyWriter<'a> {
         let mark = self.out.mark();
         // Room for one digit: most lengths that are not known beforehand are small, and need no shifting then.
         self.raw(&[marker, b'0', b'\r', b'\n']);
-        Deferred {
-            mark,
-            marker,
-            factor,
-        }
+        Deferred { mark, factor }
     }
 
     /// Drops a deferred aggregate and all that was written since: the answer is another one.
@@ -518,20 +527,20 @@ impl<'a> ReplyWriter<'a> {
 
     /// Fills in the length of a deferred aggregate. Costs a shift of what was written since if it has two digits or more.
     pub fn finish(&mut self, deferred: Deferred, len: usize) {
-        let Deferred {
-            mark,
-            marker,
-            factor,
-        } = deferred;
-        let mut line = Vec::new();
-        header(&mut line, marker, len * factor);
-        let added = line.len() - 4;
-        let in_chunk = mark.chunk != self.out.chunks_sent + self.out.chunks.len();
+        let Deferred { mark, factor } = deferred;
+        let mut buffer = itoa::Buffer::new();
+        let digits = buffer.format(len * factor).as_bytes();
+        let in_tail = mark.chunk == self.out.chunks_sent + self.out.chunks.len();
+        let place = mark.offset + 1;
+        if let [digit] = digits {
+            self.out.marked(mark)[place] = *digit;
+            return;
+        }
         self.out
             .marked(mark)
-            .splice(mark.offset..mark.offset + 4, line);
-        if in_chunk {
-            self.out.chunks_len += added;
+            .splice(place..place + 1, digits.iter().copied());
+        if !in_tail {
+            self.out.chunks_len += digits.len() - 1;
         }
     }
 }
@@ -559,6 +568,7 @@ fn header(out: &mut Vec<u8>, marker: u8, len: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn both(write: impl Fn(&mut ReplyWriter)) -> [String; 2] {
         [Protocol::Resp2, Protocol::Resp3].map(|protocol| {
@@ -592,6 +602,196 @@ mod tests {
                 ]
             );
         }
+    }
+
+    #[test]
+    fn each_version_of_the_protocol_has_its_own_forms() {
+        let long = "x".repeat(12);
+        let [resp2, resp3] = both(|reply| {
+            reply.ok();
+            reply.simple("a");
+            reply.error("ERR no");
+            reply.bulk(b"a\r\nb");
+            reply.bulk(long.as_bytes());
+            reply.bulk_integer(-5);
+            reply.bulk_display(7);
+            reply.null();
+            reply.null_array();
+            reply.integer(7);
+            reply.integer(-1);
+            reply.integer(i64::MIN);
+            reply.array(10);
+            reply.map(2);
+            reply.set(100);
+            reply.push(3);
+            reply.boolean(true);
+            reply.boolean(false);
+            reply.double(0.1);
+            reply.double(f64::NEG_INFINITY);
+            reply.double_text(b"1.5");
+            reply.big_number("123");
+            reply.verbatim(b"txt", b"ab");
+            if reply.attribute(1) {
+                reply.simple("k");
+                reply.simple("v");
+            }
+            reply.raw(b":0\r\n");
+        });
+        let same = format!(
+            "+OK\r\n+a\r\n-ERR no\r\n$4\r\na\r\nb\r\n$12\r\n{long}\r\n$2\r\n-5\r\n$1\r\n7\r\n"
+        );
+        let integers = ":7\r\n:-1\r\n:-9223372036854775808\r\n*10\r\n";
+        assert_eq!(
+            resp2,
+            format!(
+                "{same}$-1\r\n*-1\r\n{integers}*4\r\n*100\r\n*3\r\n:1\r\n:0\r\n$19\r\n0.10000000000000001\r\n\
+                 $4\r\n-inf\r\n$3\r\n1.5\r\n$3\r\n123\r\n$2\r\nab\r\n:0\r\n"
+            )
+        );
+        assert_eq!(
+            resp3,
+            format!(
+                "{same}_\r\n_\r\n{integers}%2\r\n~100\r\n>3\r\n#t\r\n#f\r\n,0.10000000000000001\r\n\
+                 ,-inf\r\n,1.5\r\n(123\r\n=6\r\ntxt:ab\r\n|1\r\n+k\r\n+v\r\n:0\r\n"
+            )
+        );
+    }
+
+    /// A socket that takes a few bytes at a time.
+    struct Trickle {
+        taken: Vec<u8>,
+        at_once: usize,
+    }
+
+    impl Write for Trickle {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.write_vectored(&[IoSlice::new(bytes)])
+        }
+
+        fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+            let before = self.taken.len();
+            for piece in pieces {
+                let room = self.at_once - (self.taken.len() - before);
+                self.taken
+                    .extend_from_slice(&piece[..piece.len().min(room)]);
+            }
+            Ok(self.taken.len() - before)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Push(Vec<u8>),
+        Share(Vec<u8>),
+        Deferred { shared_inside: bool, len: usize },
+        Write(usize),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            3 => prop::collection::vec(any::<u8>(), 0..20).prop_map(Step::Push),
+            1 => prop::collection::vec(any::<u8>(), 0..20).prop_map(Step::Share),
+            1 => (any::<bool>(), 0..200usize).prop_map(|(shared_inside, len)| Step::Deferred { shared_inside, len }),
+            2 => (1..50usize).prop_map(Step::Write),
+        ]
+    }
+
+    proptest! {
+        /// Against one growing vector.
+        #[test]
+        fn bytes_leave_once_and_in_order(steps in prop::collection::vec(step(), 0..120)) {
+            let mut out = OutputBuffer::default();
+            let mut socket = Trickle { taken: Vec::new(), at_once: 0 };
+            let mut model = Vec::new();
+            for step in steps {
+                match step {
+                    Step::Push(bytes) => {
+                        out.push(&bytes);
+                        model.extend(bytes);
+                    }
+                    Step::Share(bytes) => {
+                        out.push_shared(Bytes::from(bytes.clone()));
+                        model.extend(bytes);
+                    }
+                    Step::Deferred { shared_inside, len } => {
+                        let mut reply = ReplyWriter::new(&mut out, Protocol::Resp2);
+                        let deferred = reply.defer_array();
+                        if shared_inside {
+                            reply.bulk_shared(Bytes::from_static(b"abc"));
+                        }
+                        reply.finish(deferred, len);
+                        model.extend(format!("*{len}\r\n").bytes());
+                        model.extend(if shared_inside { b"$3\r\nabc\r\n".as_slice() } else { b"" });
+                    }
+                    Step::Write(at_once) => {
+                        socket.at_once = at_once;
+                        let before = socket.taken.len();
+                        let written = out.write_to(&mut socket).expect("it takes at least one byte");
+                        prop_assert_eq!(written, socket.taken.len() - before);
+                    }
+                }
+                prop_assert_eq!(&[socket.taken.clone(), out.to_vec()].concat(), &model);
+                prop_assert_eq!(out.len(), model.len() - socket.taken.len());
+            }
+            socket.at_once = usize::MAX;
+            while !out.is_empty() {
+                out.write_to(&mut socket).expect("it takes everything");
+            }
+            prop_assert_eq!(socket.taken, model);
+            prop_assert_eq!(out.chunks.len(), 0);
+        }
+    }
+
+    #[test]
+    fn a_socket_that_takes_nothing_is_an_error() {
+        let mut out = OutputBuffer::default();
+        let mut socket = Trickle {
+            taken: Vec::new(),
+            at_once: 0,
+        };
+        assert_eq!(out.write_to(&mut socket).ok(), Some(0));
+        out.push(b"abc");
+        assert_eq!(
+            out.write_to(&mut socket).map_err(|error| error.kind()),
+            Err(io::ErrorKind::WriteZero)
+        );
+        assert_eq!(out.len(), 3);
+    }
+
+    #[test]
+    fn a_client_that_never_catches_up_keeps_only_what_waits() {
+        let mut out = OutputBuffer::default();
+        let mut socket = Trickle {
+            taken: Vec::new(),
+            at_once: 1000,
+        };
+        out.push(&[b'x'; 5000]);
+        for _ in 0..1000 {
+            out.push(&[b'x'; 1000]);
+            out.write_to(&mut socket).expect("it takes some");
+        }
+        assert_eq!((out.len(), socket.taken.len()), (5000, 1_000_000));
+        assert!(out.capacity() < 100_000);
+    }
+
+    #[test]
+    fn an_idle_buffer_owns_no_heap() {
+        let mut out = OutputBuffer::with_storage(Vec::with_capacity(1000));
+        out.push(b"abc");
+        assert_eq!(out.take_storage().capacity(), 0);
+        let mut socket = Trickle {
+            taken: Vec::new(),
+            at_once: 10,
+        };
+        out.write_to(&mut socket).expect("it takes them");
+        let storage = out.take_storage();
+        assert!(storage.capacity() >= 1000 && storage.is_empty() && out.capacity() == 0);
+        out.give_storage(storage);
+        assert!(out.capacity() >= 1000);
     }
 
     #[test]

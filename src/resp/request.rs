@@ -17,7 +17,7 @@
 
 use memchr::memchr2;
 
-use super::number::{is_space, parse_i64};
+use super::number::{hex_value, is_space, parse_i64};
 
 /// The longest length line (`*...` and `$...`) that is waited for, in bytes.
 const LENGTH_LINE_MAX: usize = 64 * 1024;
@@ -488,13 +488,6 @@ fn split_line(line: &mut [u8], base: usize, args: &mut Vec<Range>) -> Result<(),
     }
 }
 
-fn hex_value(digit: u8) -> u8 {
-    match digit {
-        b'0'..=b'9' => digit - b'0',
-        _ => (digit | 0x20) - b'a' + 10,
-    }
-}
-
 /// Appends a request with these arguments, as a client would send it: for the AOF, replicas and requests that are
 /// kept for later.
 pub fn encode<'a, Args>(args: Args, out: &mut Vec<u8>)
@@ -622,6 +615,227 @@ mod tests {
             (parsed, parser.bytes_wanted()),
             (Ok(Parsed::Incomplete), 999)
         );
+    }
+
+    /// Sends `bytes` and expects `requests` requests, then an error or none: what Redis 7.0.15 answered on a socket.
+    fn check_error(bytes: &[u8], limits: &Limits, requests: usize, error: Option<&str>) {
+        let (found, got) = parse(bytes, limits);
+        let got = got.map(|error| String::from_utf8_lossy(&error.text()).into_owned());
+        let error = error.map(|text| format!("ERR Protocol error: {text}"));
+        let shown = &bytes[..bytes.len().min(80)];
+        assert_eq!(
+            (found.len(), got),
+            (requests, error),
+            "{}",
+            shown.escape_ascii()
+        );
+    }
+
+    #[test]
+    fn broken_requests_are_refused_with_the_words_of_redis() {
+        let count = Some("invalid multibulk length");
+        let bulk = Some("invalid bulk length");
+        let quotes = Some("unbalanced quotes in request");
+        let line = |begin: &[u8], fill: u8, len: usize| [begin, &vec![fill; len]].concat();
+        let table: &[(&[u8], usize, Option<&str>)] = &[
+            (b"*-5\r\n", 0, None),
+            (b"*-5\r\nPING\r\n", 1, None),
+            (b"*+3\r\n", 0, count),
+            (b"*03\r\n", 0, count),
+            (b"*00\r\n", 0, count),
+            (b"* 3\r\n", 0, count),
+            (b"*3 \r\n", 0, count),
+            (b"*\r\n", 0, count),
+            (b"*a\r\n", 0, count),
+            (b"*2147483647\r\n", 0, None),
+            (b"*2147483648\r\n", 0, count),
+            (b"*9223372036854775808\r\n", 0, count),
+            (b"*1\n$4\nPING\n", 0, None),
+            (b"*1\n$4\r\nPING\r\n", 0, count),
+            (b"*1\rX$4\rXPINGXX*1\r\n$4\r\nPING\r\n", 2, None),
+            (b"*1\r\n$-1\r\n", 0, bulk),
+            (b"*1\r\n$ 3\r\n", 0, bulk),
+            (b"*1\r\n$\r\n", 0, bulk),
+            (b"*1\r\n$04\r\nPING\r\n", 0, bulk),
+            (b"*1\r\n$+4\r\nPING\r\n", 0, bulk),
+            (b"*1\r\n$4\nPING\r\n", 0, bulk),
+            (b"*1\r\n$536870912\r\n", 0, None),
+            (b"*1\r\n$536870913\r\n", 0, bulk),
+            (b"*1\r\nx4\r\nPING\r\n", 0, Some("expected '$', got 'x'")),
+            (b"*1\r\n\xff\r\n", 0, Some("expected '$', got '\u{fffd}'")),
+            (b"*1\r\nPING\n", 0, None),
+            (b"*1\x00\r\n$4\r\nPING\r\n", 0, None),
+            (b"*1\r\n$4\x00\r\nPING\r\n", 0, None),
+            (b"PING\x00\r\n", 0, None),
+            (b"PING\n\nPING\r\n", 2, None),
+            (b"\r\n  \r\n\t\n", 0, None),
+            (b"ECHO \"a\"b\r\n", 0, quotes),
+            (b"ECHO a\"b\"c\r\n", 0, quotes),
+            (b"ECHO \"a\r\n", 0, quotes),
+            (b"ECHO 'a\r\n", 0, quotes),
+            (b"ECHO 'a'b\r\n", 0, quotes),
+            (b"ECHO \"a\\\r\n", 0, quotes),
+            (b"PING\r\nECHO '\r\n", 1, quotes),
+            (&line(b"*", b'1', 65_535), 0, None),
+            (
+                &line(b"*", b'1', 65_536),
+                0,
+                Some("too big mbulk count string"),
+            ),
+            (&line(b"*1\r\n$", b'1', 65_535), 0, None),
+            (
+                &line(b"*1\r\n$", b'1', 65_536),
+                0,
+                Some("too big bulk count string"),
+            ),
+            (
+                &line(b"*1\r\nx", b'1', 65_536),
+                0,
+                Some("too big bulk count string"),
+            ),
+            (&line(b"", b'x', 65_536), 0, None),
+            (&line(b"", b'x', 65_537), 0, Some("too big inline request")),
+            (
+                &[line(b"", b'x', 65_536).as_slice(), b"\n"].concat(),
+                1,
+                None,
+            ),
+        ];
+        for (bytes, requests, error) in table {
+            check_error(bytes, &Limits::default(), *requests, *error);
+        }
+        // The client sees a line end as a space, which is the reply's doing.
+        check_error(
+            b"*1\r\n\r\n",
+            &Limits::default(),
+            0,
+            Some("expected '$', got '\r'"),
+        );
+        check_error(
+            b"*1\r\n\n\r\n",
+            &Limits::default(),
+            0,
+            Some("expected '$', got '\n'"),
+        );
+    }
+
+    #[test]
+    fn before_authentication_requests_must_be_small() {
+        let limits = Limits {
+            authenticated: false,
+            ..Limits::default()
+        };
+        let (count, bulk) = (
+            Some("unauthenticated multibulk length"),
+            Some("unauthenticated bulk length"),
+        );
+        for (bytes, requests, error) in [
+            (b"*10\r\n".as_slice(), 0, None),
+            (b"*11\r\n", 0, count),
+            (b"*99\r\n$4", 0, count),
+            (b"*100\r\n", 0, count),
+            (b"*2147483648\r\n", 0, Some("invalid multibulk length")),
+            (b"*1\r\n$16384\r\n", 0, None),
+            (b"*1\r\n$16385\r\n", 0, bulk),
+            (b"PING a b c d e f g h i j k l\r\n", 1, None),
+        ] {
+            check_error(bytes, &limits, requests, error);
+        }
+    }
+
+    #[test]
+    fn limits_smaller_than_a_short_length_hold_as_well() {
+        let limits = Limits {
+            bulk_len_max: 5,
+            multibulk_max: 2,
+            ..Limits::default()
+        };
+        check_error(b"*2\r\n$5\r\nabcde\r\n$5\r\nabcde\r\n", &limits, 1, None);
+        check_error(
+            b"*3\r\n$5\r\nabcde\r\n",
+            &limits,
+            0,
+            Some("invalid multibulk length"),
+        );
+        check_error(
+            b"*2\r\n$6\r\nabcdef\r\n$1\r\na",
+            &limits,
+            0,
+            Some("invalid bulk length"),
+        );
+    }
+
+    #[test]
+    fn quotes_and_escapes_are_decoded_as_redis_does() {
+        for (line, echoed) in [
+            (
+                r#"ECHO "a\x41\n\t\b\a\r\q\"""#,
+                b"aA\n\t\x08\x07\rq\"".as_slice(),
+            ),
+            (r#"ECHO 'a\x41\'b"'"#, b"a\\x41'b\""),
+            (r#"ECHO a"b c""#, b"ab c"),
+            (r#"ECHO "a\x4""#, b"ax4"),
+            (r#"ECHO "\xFf\x0a""#, b"\xff\n"),
+            ("ECHO \"\"", b""),
+            ("ECHO a\x0bb", b"a\x0bb"),
+            ("\x0bECHO\ta\x0c", b"a\x0c"),
+            ("ECHO \"a\"\x0b", b"a"),
+            ("ECHO \\n", b"\\n"),
+        ] {
+            let request = vec![b"ECHO".to_vec(), echoed.to_vec()];
+            for line_end in ["\n", "\r\n"] {
+                let bytes = format!("{line}{line_end}");
+                assert_eq!(
+                    parse(bytes.as_bytes(), &Limits::default()),
+                    (vec![request.clone()], None),
+                    "{line}"
+                );
+            }
+        }
+        check(b"PING \r x\n", &[&["PING", "x"]], None);
+    }
+
+    #[test]
+    fn a_request_of_many_arguments_goes_on_where_it_stopped() {
+        let request = vec![b"argument".to_vec(); 1000];
+        let mut bytes = Vec::new();
+        encode(request.iter().map(Vec::as_slice), &mut bytes);
+        let mut parser = Parser::default();
+        let mut args = Vec::new();
+        let half = bytes.len() / 2;
+        let parsed = parser.next(&mut bytes[..half], &mut 0, &mut args, &Limits::default());
+        assert_eq!(
+            (parsed, parser.is_resuming()),
+            (Ok(Parsed::Incomplete), true)
+        );
+        // What was seen is not looked at again, and the bytes may move.
+        let mut moved = [
+            b"..".as_slice(),
+            &vec![b'!'; half - 100],
+            &bytes[half - 100..],
+        ]
+        .concat();
+        let mut pos = 2;
+        let parsed = parser.next(&mut moved, &mut pos, &mut args, &Limits::default());
+        assert_eq!(
+            (parsed, pos, args.len()),
+            (Ok(Parsed::Request), moved.len(), 1000)
+        );
+        assert_eq!(args[999].of(&moved), b"argument");
+        assert!(!parser.is_resuming());
+    }
+
+    #[test]
+    fn a_declared_length_reserves_nothing() {
+        let mut parser = Parser::default();
+        let mut args = Vec::new();
+        let mut buf = b"*2147483647\r\n$3\r\nSET\r\n$536870912\r\n".to_vec();
+        let parsed = parser.next(&mut buf, &mut 0, &mut args, &Limits::default());
+        assert_eq!(
+            (parsed, parser.bytes_wanted()),
+            (Ok(Parsed::Incomplete), 536_870_914)
+        );
+        assert!(args.capacity() < 100 && parser.found.capacity() == 0);
     }
 
     fn request() -> impl Strategy<Value = Vec<u8>> {
