@@ -80,7 +80,7 @@ pub const MEMORY_CASES: &[(&str, Template)] = &[
 /// Encodes `count` requests after `template`, over keys 0 to `key_count` - 1. With [`Keys::Once`], `count` is cut to the
 /// number of keys.
 pub fn encode(
-    template: Template,
+    template: &[&str],
     keys: Keys,
     key_count: u32,
     count: u64,

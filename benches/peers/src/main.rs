@@ -10,7 +10,11 @@ mod cases;
 mod chart;
 mod client;
 mod clock;
+mod expiry;
+mod growth;
+mod idle;
 mod load;
+mod memory;
 mod operations;
 mod options;
 mod report;
@@ -56,8 +60,14 @@ fn run(arguments: &[String]) -> Result<()> {
     } else {
         eprintln!("bench-peers: one core only, which server and generator share");
     }
-    let measurements: [(What, fn(&Options) -> Result<()>); 1] =
-        [(What::Operations, operations::measure)];
+    type Measurement = (What, fn(&Options) -> Result<()>);
+    let measurements: [Measurement; 5] = [
+        (What::Operations, operations::measure),
+        (What::Memory, memory::measure),
+        (What::Growth, growth::measure),
+        (What::Expiry, expiry::measure),
+        (What::Idle, idle::measure),
+    ];
     for (what, measure) in measurements {
         if options.what == what || options.what == What::All {
             measure(&options)?;

@@ -3,7 +3,6 @@
 //! carries the facts of the machine it was measured on.
 
 use crate::options::Options;
-use crate::server::Server;
 use crate::{Result, clock, sys};
 use std::fmt::Write as _;
 use std::fs;
@@ -211,14 +210,6 @@ pub fn facts(options: &Options, versions: &[(String, String)]) -> String {
             &options.given
         },
     )
-}
-
-/// Names and versions of running servers, for [`facts`].
-pub fn versions(servers: &[Server]) -> Vec<(String, String)> {
-    servers
-        .iter()
-        .map(|server| (server.name.clone(), server.version.clone()))
-        .collect()
 }
 
 /// A figure with as many decimals as a reader of about three digits wants.

@@ -9,10 +9,13 @@ use std::fs;
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::sync::OnceLock;
 
-/// How many cores this machine offers us.
+/// How many cores this process was offered when it first asked. What the standard library answers sinks to 1 once a
+/// thread is pinned, and the servers then inherited the generator's core.
 pub fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, |cores| cores.get())
+    static CORES: OnceLock<usize> = OnceLock::new();
+    *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, |cores| cores.get()))
 }
 
 /// Keeps the calling thread on one core.
