@@ -1,0 +1,295 @@
+//! The load generator: many connections on one thread, each with one batch of requests under way at any time.
+//!
+//! Requests are encoded beforehand ([`Requests`]) and sent from where they lie; replies are counted, not kept. A
+//! connection that has all replies of its batch takes the next batch of the list, so all connections stay busy until
+//! the list is used up, and each request is sent exactly once.
+
+use crate::resp::{ReplyCounter, encode_request};
+use crate::{Result, clock};
+use hdrhistogram::Histogram;
+use mio::net::TcpStream;
+use mio::{Events, Interest, Poll, Token};
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+/// A random number generator (SplitMix64): the same numbers in every run, at 1 ns each.
+pub struct Random(pub u64);
+
+impl Random {
+    /// A number below `bound`, which is not 0. The bias is below bound / 2^64.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^= mixed >> 31;
+        ((u128::from(mixed) * u128::from(bound)) >> 64) as u64
+    }
+}
+
+/// The numbers from 0 to `count` - 1 in random order.
+pub fn shuffled(count: u32, random: &mut Random) -> Vec<u32> {
+    let mut numbers: Vec<u32> = (0..count).collect();
+    for at in (1..numbers.len()).rev() {
+        numbers.swap(at, random.below(at as u64 + 1) as usize);
+    }
+    numbers
+}
+
+/// Key number `number`: always 16 bytes.
+pub fn key(number: u32) -> String {
+    format!("key:{number:012}")
+}
+
+/// A list of encoded requests, cut into batches.
+pub struct Requests {
+    bytes: Vec<u8>,
+    /// Where each batch ends in `bytes`, and how many requests it has.
+    batches: Vec<(usize, u64)>,
+    count: u64,
+}
+
+impl Requests {
+    /// Encodes `count` requests, `pipeline` to a batch. `encode` appends the next one.
+    pub fn build(count: u64, pipeline: u64, mut encode: impl FnMut(&mut Vec<u8>)) -> Requests {
+        let mut requests = Requests {
+            bytes: Vec::new(),
+            batches: Vec::new(),
+            count,
+        };
+        let mut left = count;
+        while left > 0 {
+            let batch = left.min(pipeline);
+            for _ in 0..batch {
+                encode(&mut requests.bytes);
+            }
+            requests.batches.push((requests.bytes.len(), batch));
+            left -= batch;
+        }
+        requests
+    }
+
+    /// How many requests there are.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// All requests as they go to the server.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Bytes and number of requests of batch `at`.
+    fn batch(&self, at: usize) -> Option<(Range<usize>, u64)> {
+        let &(end, count) = self.batches.get(at)?;
+        let start = if at == 0 { 0 } else { self.batches[at - 1].0 };
+        Some((start..end, count))
+    }
+}
+
+/// What a run of the generator saw.
+pub struct Outcome {
+    pub elapsed: Duration,
+    /// From a batch's sending to its last reply, ns.
+    pub latency_ns: Histogram<u64>,
+    /// Error replies, and the first one's text.
+    pub errors: u64,
+    pub first_error: Option<String>,
+}
+
+/// The connections to one server.
+pub struct Load {
+    poll: Poll,
+    connections: Vec<Connection>,
+    /// Whether the loop polls without sleeping. See [`Load::connect`].
+    spin: bool,
+}
+
+struct Connection {
+    stream: TcpStream,
+    /// What is left to send of the batch under way.
+    unsent: Range<usize>,
+    counter: ReplyCounter,
+    batch_started: Instant,
+}
+
+/// More than any batch's replies, so that one read drains a socket.
+const READ_BYTES: usize = 256 * 1024;
+/// A server that says nothing for so long has hung.
+const SILENCE_MAX: Duration = Duration::from_secs(60);
+/// What histograms hold; longer latencies count as this.
+pub const LATENCY_NS_MAX: u64 = 100_000_000_000;
+
+impl Load {
+    /// Opens `count` connections and has each answer a PING.
+    ///
+    /// With `spin` the loop never sleeps: the server then pays for no wake-up of another core, which it would not for
+    /// clients on another machine either.
+    pub fn connect(address: SocketAddr, count: usize, spin: bool) -> Result<Load> {
+        let poll = Poll::new()?;
+        let mut connections = Vec::with_capacity(count);
+        for at in 0..count {
+            let stream = std::net::TcpStream::connect(address)?;
+            stream.set_nodelay(true)?;
+            stream.set_nonblocking(true)?;
+            let mut stream = TcpStream::from_std(stream);
+            let interest = Interest::READABLE | Interest::WRITABLE;
+            poll.registry().register(&mut stream, Token(at), interest)?;
+            connections.push(Connection {
+                stream,
+                unsent: 0..0,
+                counter: ReplyCounter::default(),
+                batch_started: clock::now(),
+            });
+        }
+        let mut load = Load {
+            poll,
+            connections,
+            spin,
+        };
+        let pings = Requests::build(count as u64, 1, |out| encode_request(out, &[b"PING"]));
+        load.run(&pings)?;
+        Ok(load)
+    }
+
+    /// Sends all `requests` and waits for all replies.
+    ///
+    /// # Errors
+    /// A connection failed, or the server was silent for a minute.
+    pub fn run(&mut self, requests: &Requests) -> Result<Outcome> {
+        let mut latency_ns = Histogram::<u64>::new_with_max(LATENCY_NS_MAX, 3)?;
+        let mut events = Events::with_capacity(1024);
+        let mut buffer = vec![0; READ_BYTES];
+        let mut next_batch = 0;
+        let mut busy = 0;
+        let start = clock::now();
+        for connection in &mut self.connections {
+            if connection.begin(requests, next_batch, start)? {
+                next_batch += 1;
+                busy += 1;
+            }
+        }
+        let timeout = if self.spin {
+            Duration::ZERO
+        } else {
+            SILENCE_MAX
+        };
+        let mut last_event = start;
+        while busy > 0 {
+            match self.poll.poll(&mut events, Some(timeout)) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                other => other?,
+            }
+            if events.is_empty() {
+                if clock::now() - last_event >= SILENCE_MAX {
+                    return Err("the server has been silent for a minute".into());
+                }
+                continue;
+            }
+            for event in &events {
+                let connection = &mut self.connections[event.token().0];
+                if !connection.unsent.is_empty() {
+                    connection.flush(requests)?;
+                }
+                if !event.is_readable() || !connection.receive(&mut buffer)? {
+                    continue;
+                }
+                let now = clock::now();
+                last_event = now;
+                latency_ns.saturating_record((now - connection.batch_started).as_nanos() as u64);
+                if connection.begin(requests, next_batch, now)? {
+                    next_batch += 1;
+                } else {
+                    busy -= 1;
+                }
+            }
+        }
+        let elapsed = clock::now() - start;
+        let (mut errors, mut first_error) = (0, None);
+        for connection in &mut self.connections {
+            errors += std::mem::take(&mut connection.counter.errors);
+            first_error = first_error.or(connection.counter.first_error.take());
+        }
+        Ok(Outcome {
+            elapsed,
+            latency_ns,
+            errors,
+            first_error,
+        })
+    }
+}
+
+impl Connection {
+    /// Starts to send batch `at`; false if there is none.
+    fn begin(&mut self, requests: &Requests, at: usize, now: Instant) -> Result<bool> {
+        let Some((range, count)) = requests.batch(at) else {
+            return Ok(false);
+        };
+        self.counter.expect(count);
+        self.unsent = range;
+        self.batch_started = now;
+        self.flush(requests)?;
+        Ok(true)
+    }
+
+    fn flush(&mut self, requests: &Requests) -> Result<()> {
+        while !self.unsent.is_empty() {
+            match self.stream.write(&requests.bytes()[self.unsent.clone()]) {
+                Ok(bytes) => self.unsent.start += bytes,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads what there is; true when that completed the batch under way.
+    fn receive(&mut self, buffer: &mut [u8]) -> Result<bool> {
+        let was_done = self.counter.is_done();
+        loop {
+            match self.stream.read(buffer) {
+                Ok(0) => return Err(io::Error::from(ErrorKind::UnexpectedEof).into()),
+                Ok(bytes) => {
+                    self.counter.feed(&buffer[..bytes])?;
+                    // A short read has drained the socket; the next bytes raise a new event.
+                    if bytes < buffer.len() {
+                        break;
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(!was_done && self.counter.is_done())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_hold_all_requests_in_order_and_the_last_one_the_rest() {
+        let mut number = 0;
+        let requests = Requests::build(10, 4, |out| {
+            out.push(number);
+            number += 1;
+        });
+        let batches: Vec<_> = (0..4).map(|at| requests.batch(at)).collect();
+        assert_eq!(
+            batches,
+            [Some((0..4, 4)), Some((4..8, 4)), Some((8..10, 2)), None]
+        );
+        assert_eq!(requests.bytes(), (0..10).collect::<Vec<u8>>());
+    }
+
+    #[test]
+    fn a_shuffle_keeps_each_number_once() {
+        let mut numbers = shuffled(1000, &mut Random(1));
+        assert_ne!(numbers, (0..1000).collect::<Vec<_>>());
+        numbers.sort_unstable();
+        assert_eq!(numbers, (0..1000).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,77 @@
+//! Measures Latchkey beside other servers of the Redis protocol, on one machine and within one run.
+//!
+//! Arguments ([`options`]) -> servers started, each alone on a core ([`server`]) -> requests encoded beforehand from the
+//! table of [`cases`] -> sent by a load generator on another core ([`load`]) -> the kernel's accounts of the server read
+//! before and after ([`sys`]) -> tables and a chart ([`report`], [`chart`]).
+//!
+//! One measurement a file: [`operations`], [`memory`], [`growth`], [`expiry`], [`idle`]. Linux only.
+
+mod cases;
+mod chart;
+mod client;
+mod clock;
+mod expiry;
+mod growth;
+mod idle;
+mod load;
+mod memory;
+mod operations;
+mod options;
+mod report;
+mod resp;
+mod server;
+mod sys;
+
+use options::{Options, USAGE, What};
+use std::error::Error;
+use std::process::ExitCode;
+
+/// Any failure ends the program with its message; nobody tells them apart.
+pub type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments
+        .iter()
+        .any(|argument| argument == "--help" || argument == "-h")
+    {
+        print!("{USAGE}");
+        return ExitCode::SUCCESS;
+    }
+    match run(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("bench-peers: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &[String]) -> Result<()> {
+    let peers = std::env::var("PEERS").ok();
+    let path = std::env::var("PATH").unwrap_or_default();
+    let options = Options::parse(arguments, peers.as_deref(), &path)?;
+    if options.servers.is_empty() {
+        println!("bench-peers: skipped, there is no server to measure (see --help)");
+        return Ok(());
+    }
+    if sys::cores() > server::GENERATOR_CORE {
+        sys::pin_to_core(server::GENERATOR_CORE)?;
+    } else {
+        eprintln!("bench-peers: one core only, which server and generator share");
+    }
+    type Measurement = (What, fn(&Options) -> Result<()>);
+    let measurements: [Measurement; 5] = [
+        (What::Operations, operations::measure),
+        (What::Memory, memory::measure),
+        (What::Growth, growth::measure),
+        (What::Expiry, expiry::measure),
+        (What::Idle, idle::measure),
+    ];
+    for (what, measure) in measurements {
+        if options.what == what || options.what == What::All {
+            measure(&options)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,60 @@
+//! Bytes per key: a fresh server for each shape of data, filled over one connection so that buffers of clients stay out
+//! of the account; resident memory before and after, once it stands still.
+
+use crate::Result;
+use crate::cases::{self, Keys, MEMORY_CASES};
+use crate::load::Load;
+use crate::options::Options;
+use crate::report::{self, Section, Table, maybe};
+use crate::server::Server;
+
+pub fn measure(options: &Options) -> Result<()> {
+    let names: Vec<&str> = options
+        .servers
+        .iter()
+        .map(|server| server.name.as_str())
+        .collect();
+    let mut heading = vec!["keys of 16 bytes"];
+    heading.extend(&names);
+    let mut table = Table::new(&heading);
+    let mut notes = Vec::new();
+    let mut versions = Vec::new();
+    for (case, (name, template)) in MEMORY_CASES.iter().enumerate() {
+        if !options.wants(name) {
+            continue;
+        }
+        let count = u64::from(options.keys);
+        let fill = cases::encode(template, Keys::Once, options.keys, count, 64);
+        let mut cells = vec![(*name).to_owned()];
+        versions.clear();
+        for spec in &options.servers {
+            let server = Server::start(spec, &[])?;
+            let mut load = Load::connect(server.address, 1, options.spin)?;
+            let before = server.settled_rss_bytes()?;
+            let outcome = load.run(&fill)?;
+            let after = server.settled_rss_bytes()?;
+            let per_key = (after as f64 - before as f64) / count as f64;
+            cells.push(maybe(outcome.first_error.is_none().then_some(per_key)));
+            if let Some(error) = outcome.first_error {
+                notes.push(format!("{}, {}: {error}", spec.name, MEMORY_CASES[case].0));
+            }
+            versions.push((server.name.clone(), server.version.clone()));
+        }
+        eprintln!("{}", cells.join("  "));
+        table.row(cells);
+    }
+    let section = Section {
+        title: "Bytes per key",
+        method: format!(
+            "Growth of resident memory divided by the number of keys ({}), with a fresh server for each line.",
+            options.keys
+        ),
+        tables: vec![(String::new(), table)],
+        notes,
+    };
+    section.print();
+    match &options.out {
+        Some(directory) => section.write(directory, &report::facts(options, &versions)),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,132 @@
+//! What the kernel is asked for: cores, limits, children that die with us, and its own accounts of a process under
+//! `/proc`. Linux only.
+#![allow(unsafe_code)] // `pre_exec` is unsafe by signature; it is the one place that acts between fork and exec.
+
+use crate::Result;
+use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
+use rustix::thread::{CpuSet, sched_setaffinity};
+use std::fs;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// How many cores this process was offered when it first asked. What the standard library answers sinks to 1 once a
+/// thread is pinned, and the servers then inherited the generator's core.
+pub fn cores() -> usize {
+    static CORES: OnceLock<usize> = OnceLock::new();
+    *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, |cores| cores.get()))
+}
+
+/// Keeps the calling thread on one core.
+pub fn pin_to_core(core: usize) -> io::Result<()> {
+    let mut set = CpuSet::new();
+    set.set(core);
+    Ok(sched_setaffinity(None, &set)?)
+}
+
+/// Has the child run on `core` only and be killed when this process ends in whatever way.
+pub fn tie_child(command: &mut Command, core: Option<usize>) {
+    let in_child = move || {
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+        core.map_or(Ok(()), pin_to_core)
+    };
+    // SAFETY: the closure runs in the child between fork and exec, where only async-signal-safe calls are allowed. It
+    // makes two raw system calls on values it owns; it neither allocates nor takes a lock.
+    unsafe { command.pre_exec(in_child) };
+}
+
+/// Raises the limit of open files to `wanted` or as near as we may come; returns the limit then in force.
+pub fn raise_open_files(wanted: u64) -> u64 {
+    let limit = getrlimit(Resource::Nofile);
+    let maximum = limit.maximum.unwrap_or(u64::MAX);
+    if limit.current.unwrap_or(u64::MAX) >= wanted {
+        return wanted;
+    }
+    // The hard limit can be raised by root only; else the soft limit goes up to the hard one.
+    for (current, maximum) in [
+        (wanted, wanted.max(maximum)),
+        (wanted.min(maximum), maximum),
+    ] {
+        let raised = Rlimit {
+            current: Some(current),
+            maximum: Some(maximum),
+        };
+        if setrlimit(Resource::Nofile, raised).is_ok() {
+            return current;
+        }
+    }
+    limit.current.unwrap_or(u64::MAX)
+}
+
+/// CPU accounts of all threads of a process since it began.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CpuTime {
+    /// Time on a core, ns, as the scheduler counts it. Source: `/proc/PID/task/*/schedstat`.
+    pub run_ns: u64,
+    /// Time ready but waiting for a core, ns: how much others disturbed. Source: the same.
+    pub wait_ns: u64,
+    /// Time in user mode, ticks of 10 ms. Source: `/proc/PID/stat`.
+    pub user_ticks: u64,
+    /// Time in the kernel, ticks of 10 ms. Source: `/proc/PID/stat`.
+    pub system_ticks: u64,
+}
+
+impl CpuTime {
+    /// Reads the accounts of process `pid`.
+    ///
+    /// # Errors
+    /// The process is gone, or the kernel keeps no such accounts.
+    pub fn of(pid: u32) -> Result<CpuTime> {
+        let mut sum = CpuTime::default();
+        for task in fs::read_dir(format!("/proc/{pid}/task"))? {
+            // A thread may end between the listing and this.
+            let Ok(text) = fs::read_to_string(task?.path().join("schedstat")) else {
+                continue;
+            };
+            let mut fields = text
+                .split_whitespace()
+                .map(|field| field.parse().unwrap_or(0));
+            sum.run_ns += fields.next().unwrap_or(0);
+            sum.wait_ns += fields.next().unwrap_or(0);
+        }
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+        // The second field is the program's name in parentheses and may hold spaces.
+        let after_name = stat.rsplit_once(')').ok_or("no name in /proc/PID/stat")?.1;
+        let mut times = after_name
+            .split_whitespace()
+            .skip(11)
+            .map(|field| field.parse());
+        sum.user_ticks = times.next().ok_or("no user time")??;
+        sum.system_ticks = times.next().ok_or("no system time")??;
+        Ok(sum)
+    }
+
+    /// What was added since `earlier`.
+    pub fn since(&self, earlier: &CpuTime) -> CpuTime {
+        CpuTime {
+            run_ns: self.run_ns.saturating_sub(earlier.run_ns),
+            wait_ns: self.wait_ns.saturating_sub(earlier.wait_ns),
+            user_ticks: self.user_ticks.saturating_sub(earlier.user_ticks),
+            system_ticks: self.system_ticks.saturating_sub(earlier.system_ticks),
+        }
+    }
+
+    /// The share of user mode, 0 to 1; `None` below 10 ticks, where it would be a guess.
+    pub fn user_share(&self) -> Option<f64> {
+        let all = self.user_ticks + self.system_ticks;
+        (all >= 10).then(|| self.user_ticks as f64 / all as f64)
+    }
+}
+
+/// Resident memory of a process in bytes. Source: `/proc/PID/smaps_rollup`, which counts pages; the cheaper `statm` lags
+/// behind by the kernel's per-core counters.
+pub fn rss_bytes(pid: u32) -> Result<u64> {
+    let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
+    let line = rollup
+        .lines()
+        .find_map(|line| line.strip_prefix("Rss:"))
+        .ok_or("no Rss line")?;
+    let kilobytes: u64 = line.trim().trim_end_matches("kB").trim().parse()?;
+    Ok(kilobytes * 1024)
+}
