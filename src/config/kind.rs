@@ -140,6 +140,15 @@ pub(super) trait Kind<T: Clone + PartialEq> {
 
     /// What may stand there, for the example file.
     fn describe(&self) -> String;
+
+    /// The default as lines of the example file.
+    fn example(&self, name: &str, default: &T) -> Vec<Vec<u8>> {
+        let lines = self.lines(name, default, default);
+        if lines.is_empty() {
+            return vec![line(name, b"\"\"", false).text];
+        }
+        lines.into_iter().map(|line| line.text).collect()
+    }
 }
 
 fn line(name: &str, value: &[u8], force: bool) -> RewriteLine {
@@ -923,6 +932,10 @@ impl Kind<Vec<Vec<u8>>> for Addresses {
     fn describe(&self) -> String {
         "up to 16 addresses; * is all IPv4, ::* all IPv6, a leading - forgives an address that does not exist".into()
     }
+
+    fn example(&self, name: &str, default: &Vec<Vec<u8>>) -> Vec<Vec<u8>> {
+        vec![line(name, &self.format(default), false).text]
+    }
 }
 
 /// Host and port of the primary, or `no one`.
@@ -972,6 +985,10 @@ impl Kind<Option<PrimaryAddress>> for Primary {
 
     fn describe(&self) -> String {
         "host and port, or no one".into()
+    }
+
+    fn example(&self, name: &str, _: &Option<PrimaryAddress>) -> Vec<Vec<u8>> {
+        vec![line(name, b"no one", false).text]
     }
 }
 
@@ -1058,6 +1075,10 @@ impl Kind<PathBuf> for Directory {
 
     fn describe(&self) -> String {
         "directory".into()
+    }
+
+    fn example(&self, name: &str, _: &PathBuf) -> Vec<Vec<u8>> {
+        vec![line(name, b".", false).text]
     }
 }
 
