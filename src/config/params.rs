@@ -720,7 +720,7 @@ section "Replication" {
     "min-replicas-max-lag" | "min-slaves-max-lag" => min_replicas_max_lag: u32 = 10, int(0, INT_MAX),
         MODIFIABLE.stored().then(Action::GoodReplicas);
     /// Bytes of writes kept for replicas that come back.
-    "repl-backlog-size" => repl_backlog_size: u64 = 1 << 20, memory(1, LONG_MAX),
+    "repl-backlog-size" => repl_backlog_size: u64 = 1 << 20, memory(1, LONG_MAX).raised_to(16 << 10),
         MODIFIABLE.stored().then(Action::ReplicationBacklog);
     /// Seconds without any replica after which the backlog is freed. 0 is never.
     "repl-backlog-ttl" => repl_backlog_ttl: i64 = 3600, int(0, LONG_MAX), MODIFIABLE.stored();
