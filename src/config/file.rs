@@ -389,6 +389,10 @@ fn path_of(bytes: &[u8]) -> &Path {
 /// The text of a file; with `*`, `?` or `[` in its name, of all files that match, one behind the other, and none if
 /// none does. Relative names count from `dir`.
 pub(super) fn read_files(name: &[u8], dir: &Path) -> Result<Vec<u8>, ConfigError> {
+    if name.is_empty() {
+        let error = io::Error::from_raw_os_error(libc::ENOENT);
+        return Err(ConfigError::File { path: PathBuf::new(), error });
+    }
     let mut text = Vec::new();
     let paths = if is_pattern(name) {
         expand(name, dir)

@@ -140,6 +140,15 @@ pub(super) trait Kind<T: Clone + PartialEq> {
 
     /// What may stand there, for the example file.
     fn describe(&self) -> String;
+
+    /// The default as lines of the example file.
+    fn example(&self, name: &str, default: &T) -> Vec<Vec<u8>> {
+        let lines = self.lines(name, default, default);
+        if lines.is_empty() {
+            return vec![line(name, b"\"\"", false).text];
+        }
+        lines.into_iter().map(|line| line.text).collect()
+    }
 }
 
 fn line(name: &str, value: &[u8], force: bool) -> RewriteLine {
@@ -266,21 +275,29 @@ impl Kind<u32> for Clamped {
     }
 }
 
-/// Bytes within bounds, with a unit: 1k is 1000, 1kb 1024, and so for m and g; b and nothing are bytes.
+/// Bytes within bounds, with a unit: 1k is 1000, 1kb 1024, and so for m and g; b and nothing are
+/// bytes.
 pub(super) struct Memory {
     range: Int,
+    /// Less than this is accepted and raised to it.
+    floor: u64,
 }
 
 pub(super) const fn memory(min: i128, max: i128) -> Memory {
-    Memory {
-        range: int(min, max),
+    Memory { range: int(min, max), floor: 0 }
+}
+
+impl Memory {
+    pub(super) const fn raised_to(self, floor: u64) -> Self {
+        Memory { floor, ..self }
     }
 }
 
 impl<T: Copy + PartialEq + ToString + TryFrom<i128> + TryInto<u64>> Kind<T> for Memory {
     fn parse(&self, args: &[&[u8]], _: &T, _: Origin) -> Result<T, Reason> {
         let bytes = parse_memory(only(args)?).ok_or(Reason::NotMemory)?;
-        self.range.check(i128::from(bytes))
+        self.range.check::<T>(i128::from(bytes))?;
+        self.range.check(i128::from(bytes.max(self.floor)))
     }
 
     fn format(&self, value: &T) -> Vec<u8> {
@@ -293,13 +310,10 @@ impl<T: Copy + PartialEq + ToString + TryFrom<i128> + TryInto<u64>> Kind<T> for 
     }
 
     fn describe(&self) -> String {
-        if self.range.min > 0 {
-            format!(
-                "memory (units b k kb m mb g gb), at least {}",
-                self.range.min
-            )
-        } else {
-            "memory (units b k kb m mb g gb)".into()
+        match (self.range.min, self.floor) {
+            (_, 1..) => format!("memory (units b k kb m mb g gb), raised to {}", self.floor),
+            (1.., _) => format!("memory (units b k kb m mb g gb), at least {}", self.range.min),
+            _ => "memory (units b k kb m mb g gb)".into(),
         }
     }
 }
@@ -311,17 +325,9 @@ impl Kind<MemoryLimit> for MemoryOrPercent {
     fn parse(&self, args: &[&[u8]], _: &MemoryLimit, _: Origin) -> Result<MemoryLimit, Reason> {
         let arg = only(args)?;
         if let Some(bytes) = parse_memory(arg) {
-            // Redis takes values from 2^63 on for negative ones, and those for percentages. That is left out.
-            let max = i64::MAX as u64;
-            let range = Reason::OutOfRange {
-                min: -100,
-                max: i128::from(max),
-            };
-            return if bytes <= max {
-                Ok(MemoryLimit::Bytes(bytes))
-            } else {
-                Err(range)
-            };
+            // Redis keeps percentages as negative numbers and takes these for some.
+            let fits = i64::try_from(bytes).is_ok();
+            return if fits { Ok(MemoryLimit::Bytes(bytes)) } else { Err(Reason::PercentTooHigh) };
         }
         let number = arg
             .strip_suffix(b"%")
@@ -923,6 +929,10 @@ impl Kind<Vec<Vec<u8>>> for Addresses {
     fn describe(&self) -> String {
         "up to 16 addresses; * is all IPv4, ::* all IPv6, a leading - forgives an address that does not exist".into()
     }
+
+    fn example(&self, name: &str, default: &Vec<Vec<u8>>) -> Vec<Vec<u8>> {
+        vec![line(name, &self.format(default), false).text]
+    }
 }
 
 /// Host and port of the primary, or `no one`.
@@ -972,6 +982,10 @@ impl Kind<Option<PrimaryAddress>> for Primary {
 
     fn describe(&self) -> String {
         "host and port, or no one".into()
+    }
+
+    fn example(&self, name: &str, _: &Option<PrimaryAddress>) -> Vec<Vec<u8>> {
+        vec![line(name, b"no one", false).text]
     }
 }
 
@@ -1058,6 +1072,10 @@ impl Kind<PathBuf> for Directory {
 
     fn describe(&self) -> String {
         "directory".into()
+    }
+
+    fn example(&self, name: &str, _: &PathBuf) -> Vec<Vec<u8>> {
+        vec![line(name, b".", false).text]
     }
 }
 

@@ -2,11 +2,13 @@
 //!
 //! `params.rs` declares every parameter once; `value.rs` has their types, `kind.rs` reads and writes them. A start goes
 //! command line (`command_line.rs`) -> text of the file and the options (`file.rs`) -> [`Config`]. CONFIG GET and SET
-//! are [`Config::get`] and [`Config::set`], CONFIG REWRITE is `rewrite.rs`. Texts of errors are those of Redis 7.0.15.
+//! are [`Config::get`] and [`Config::set`], CONFIG REWRITE is `rewrite.rs`;
+//! `example.rs` writes the documented sample file. Texts of errors are those of Redis 7.0.15.
 //!
 //! This module knows no server and no clients: a change is returned as a value ([`ChangeSet`]), and the server acts.
 
 mod command_line;
+mod example;
 mod file;
 mod kind;
 mod params;
@@ -14,6 +16,7 @@ mod rewrite;
 mod value;
 
 pub use command_line::{Settings, Startup, USAGE};
+pub use example::example_file;
 pub use file::{ConfigError, Directive, Line, parse_line};
 pub use kind::Reason;
 pub use params::{Action, Config, PARAMS, Param, Traits};

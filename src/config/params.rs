@@ -184,8 +184,8 @@ pub(super) trait Slot {
     fn get(&self, config: &Config) -> Vec<u8>;
     /// The value as CONFIG REWRITE writes it.
     fn lines(&self, name: &str, config: &Config) -> Vec<RewriteLine>;
-    /// The default as CONFIG REWRITE would write it.
-    fn default_lines(&self, name: &str) -> Vec<RewriteLine>;
+    /// The default as lines of the example file.
+    fn example(&self, name: &str) -> Vec<Vec<u8>>;
     /// What may stand there.
     fn describe(&self) -> String;
 }
@@ -217,13 +217,23 @@ impl<T: Clone + PartialEq, K: Kind<T>> Slot for Field<T, K> {
         self.kind.lines(name, (self.get)(config), &(self.default)())
     }
 
-    fn default_lines(&self, name: &str) -> Vec<RewriteLine> {
-        let default = (self.default)();
-        self.kind.lines(name, &default, &default)
+    fn example(&self, name: &str) -> Vec<Vec<u8>> {
+        self.kind.example(name, &(self.default)())
     }
 
     fn describe(&self) -> String {
         self.kind.describe()
+    }
+}
+
+/// As CONFIG GET tells it, without secrets: a log is no place for them.
+impl std::fmt::Debug for Config {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut map = f.debug_map();
+        for param in PARAMS.iter().filter(|param| !param.traits.sensitive) {
+            map.entry(&param.name, &String::from_utf8_lossy(&param.slot.get(self)));
+        }
+        map.entry(&"config_file", &self.config_file).finish()
     }
 }
 
@@ -248,7 +258,7 @@ macro_rules! params {
         ///
         /// Fields may be read anywhere and written by the server (REPLICAOF writes `replicaof`); clients change them
         /// through [`Config::set`], which checks bounds.
-        #[derive(Clone, Debug, PartialEq)]
+        #[derive(Clone, PartialEq)]
         pub struct Config {
             $($(
                 $(#[doc = $doc])+
@@ -710,7 +720,7 @@ section "Replication" {
     "min-replicas-max-lag" | "min-slaves-max-lag" => min_replicas_max_lag: u32 = 10, int(0, INT_MAX),
         MODIFIABLE.stored().then(Action::GoodReplicas);
     /// Bytes of writes kept for replicas that come back.
-    "repl-backlog-size" => repl_backlog_size: u64 = 1 << 20, memory(1, LONG_MAX),
+    "repl-backlog-size" => repl_backlog_size: u64 = 1 << 20, memory(1, LONG_MAX).raised_to(16 << 10),
         MODIFIABLE.stored().then(Action::ReplicationBacklog);
     /// Seconds without any replica after which the backlog is freed. 0 is never.
     "repl-backlog-ttl" => repl_backlog_ttl: i64 = 3600, int(0, LONG_MAX), MODIFIABLE.stored();
