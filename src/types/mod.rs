@@ -1,1 +1,3 @@
 //! What the values mean: strings and the structures kept inside strings.
+
+pub mod hyperloglog;
