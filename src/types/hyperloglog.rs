@@ -735,3 +735,296 @@ fn tau(mut x: f64) -> f64 {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn add_numbered(hll: &mut Vec<u8>, numbers: std::ops::Range<usize>, sparse_max_bytes: usize) {
+        for number in numbers {
+            add(
+                hll,
+                format!("element:{number}").as_bytes(),
+                sparse_max_bytes,
+            )
+            .expect("valid");
+        }
+    }
+
+    /// PFCOUNT of one key, header included.
+    fn count_and_cache(hll: &mut [u8]) -> Result<u64, Corrupt> {
+        if let Some(cardinality) = cached_count(hll) {
+            return Ok(cardinality);
+        }
+        let cardinality = count(hll)?;
+        set_cached_count(hll, cardinality);
+        Ok(cardinality)
+    }
+
+    fn unpacked(hll: &[u8]) -> Result<Registers, Corrupt> {
+        let mut registers = [0; REGISTERS];
+        merge(&mut registers, hll).map(|()| registers)
+    }
+
+    fn fnv_1a(bytes: &[u8]) -> u64 {
+        bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+            (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
+        })
+    }
+
+    /// From Redis 7.0.15: hll-sparse-max-bytes, number of elements, then of GET before the PFCOUNT the length and FNV-1a,
+    /// and PFCOUNT. PFCOUNT was asked at each line, so older cardinalities remain in the header below the invalid bit.
+    const FACTS: [(usize, usize, usize, u64, u64); 23] = [
+        (0, 1, 12304, 0x0a72_9531_e698_93ca, 1),
+        (0, 3, 12304, 0x6c41_5032_5726_dc37, 3),
+        (40, 1, 21, 0x5db2_e01c_3370_7b73, 1),
+        (40, 3, 27, 0x18f3_ec62_21e8_6519, 3),
+        (40, 20, 12304, 0xffcd_c793_a130_1bed, 20),
+        (40, 150, 12304, 0xffa1_5399_1498_e6fd, 150),
+        (40, 1000, 12304, 0xccc7_450e_6173_b7d3, 997),
+        (300, 1, 21, 0x5db2_e01c_3370_7b73, 1),
+        (300, 3, 27, 0x18f3_ec62_21e8_6519, 3),
+        (300, 20, 76, 0x26bb_c8e6_e078_82e4, 20),
+        (300, 150, 12304, 0xffa1_5399_1498_e6fd, 150),
+        (3000, 1, 21, 0x5db2_e01c_3370_7b73, 1),
+        (3000, 3, 27, 0x18f3_ec62_21e8_6519, 3),
+        (3000, 20, 76, 0x26bb_c8e6_e078_82e4, 20),
+        (3000, 150, 395, 0x6d6d_0023_ede2_df25, 150),
+        (3000, 1000, 1897, 0x50d5_bc49_4e8c_91a7, 997),
+        (3000, 4000, 12304, 0xdf96_f6f1_dcc1_7206, 4002),
+        (3000, 20000, 12304, 0x1590_92fb_e01a_2dd8, 19986),
+        (16000, 20, 76, 0x26bb_c8e6_e078_82e4, 20),
+        (16000, 150, 395, 0x6d6d_0023_ede2_df25, 150),
+        (16000, 1000, 1897, 0x50d5_bc49_4e8c_91a7, 997),
+        (16000, 4000, 6125, 0x34d9_55ec_b20c_1b0a, 4002),
+        (16000, 20000, 13093, 0xfa80_648d_8a9a_246d, 19986),
+    ];
+
+    #[test]
+    fn stored_bytes_and_counts_are_those_of_a_peer() {
+        let mut hll = Vec::new();
+        let mut before = (usize::MAX, 0);
+        for (sparse_max_bytes, elements, len, hash, cardinality) in FACTS {
+            if before.0 != sparse_max_bytes {
+                (hll, before) = (new_sparse(), (sparse_max_bytes, 0));
+                // The peer was asked at these numbers too.
+                for asked in [1, 3].into_iter().filter(|asked| *asked < elements) {
+                    add_numbered(&mut hll, before.1..asked, sparse_max_bytes);
+                    count_and_cache(&mut hll).expect("valid");
+                    before.1 = asked;
+                }
+            }
+            add_numbered(&mut hll, before.1..elements, sparse_max_bytes);
+            before.1 = elements;
+            assert_eq!(
+                (hll.len(), fnv_1a(&hll)),
+                (len, hash),
+                "{sparse_max_bytes} {elements}"
+            );
+            assert_eq!(count_and_cache(&mut hll), Ok(cardinality));
+            assert_eq!(count_and_cache(&mut hll), Ok(cardinality));
+        }
+    }
+
+    #[test]
+    fn merging_gives_the_bytes_of_a_peer() {
+        let filled = |numbers| {
+            let mut hll = new_sparse();
+            add_numbered(&mut hll, numbers, 3000);
+            hll
+        };
+        let (a, b, d) = (filled(0..400), filled(300..700), filled(5000..12000));
+        let union = |sources: &[&[u8]]| {
+            let mut registers = [0; REGISTERS];
+            sources
+                .iter()
+                .for_each(|hll| merge(&mut registers, hll).expect("valid"));
+            registers
+        };
+        assert_eq!(count_registers(&union(&[&a, &b])), 703);
+        assert_eq!(count_registers(&union(&[&a, &b, &d])), 7739);
+
+        for destination in [&new_sparse(), &a] {
+            let mut merged = destination.clone();
+            raise_all(&mut merged, &union(&[destination, &a, &b]), 3000).expect("valid");
+            assert_eq!(
+                (merged.len(), fnv_1a(&merged)),
+                (1401, 0x1ee1_e7db_4c44_da07)
+            );
+        }
+        let mut merged = b.clone();
+        assert_eq!(make_dense(&mut merged), Ok(true));
+        raise_all(&mut merged, &union(&[&b, &d]), 3000).expect("valid");
+        assert_eq!(
+            (merged.len(), fnv_1a(&merged)),
+            (12304, 0x439c_b819_ee81_9612)
+        );
+        assert_eq!(count(&merged), Ok(7436));
+
+        let mut empty = new_sparse();
+        assert_eq!(cached_count(&empty), Some(0));
+        raise_all(&mut empty, &union(&[]), 3000).expect("valid");
+        assert_eq!((empty.len(), fnv_1a(&empty)), (18, 0x524b_c36d_036c_0579));
+    }
+
+    #[test]
+    fn decoding_shows_the_opcodes() {
+        let mut hll = new_sparse();
+        add_numbered(&mut hll, 0..6, 3000);
+        let expected =
+            "Z:1167 v:1,1 Z:1340 v:2,1 Z:1673 v:5,1 Z:1282 v:1,1 Z:2856 v:1,1 Z:7470 v:2,1 Z:590";
+        assert_eq!(decode(&hll).as_deref(), Some(expected));
+        assert_eq!(make_dense(&mut hll), Ok(true));
+        assert_eq!(make_dense(&mut hll), Ok(false));
+        assert_eq!(decode(&hll), None);
+    }
+
+    #[test]
+    fn registers_that_no_elements_make_count_as_an_invalid_integer() {
+        let mut hll = new_sparse();
+        make_dense(&mut hll).expect("valid");
+        hll[HEADER_LEN..].fill(0xff);
+        assert_eq!(count(&hll), Ok(1 << 63));
+    }
+
+    #[test]
+    fn what_is_no_hyperloglog_is_told_from_what_is_corrupt() {
+        let valid = new_sparse();
+        assert!(is_hll(&valid));
+        assert!(!is_hll(&valid[..15]));
+        assert!(!is_hll(b"HYLx\x01___________"));
+        assert!(!is_hll(b"HYLL\x02___________"));
+        assert!(!is_hll(b"HYLL\x00___________"));
+        for opcodes in [
+            &b""[..],
+            b"\x7f",
+            b"\x7f\xfe",
+            b"\x7f\xff\x00",
+            b"\x7f\xff\x80",
+        ] {
+            let mut hll = [&valid[..HEADER_LEN], opcodes].concat();
+            assert!(is_hll(&hll));
+            assert_eq!(count(&hll), Err(Corrupt));
+            assert_eq!(unpacked(&hll), Err(Corrupt));
+            assert_eq!(make_dense(&mut hll), Err(Corrupt));
+        }
+    }
+
+    #[test]
+    fn the_self_test_passes() {
+        assert_eq!(self_test(1, 10_000, 3000), Ok(()));
+    }
+
+    /// Opcodes likely to be of interest: short runs, few values, XZERO at any distance.
+    fn opcodes() -> impl Strategy<Value = Vec<u8>> {
+        let opcode = prop_oneof![
+            4 => (0u8..64).prop_map(|byte| vec![byte]),
+            8 => (0x80u8..0x90).prop_map(|byte| vec![byte]),
+            1 => (0x40u8..0x48, any::<u8>()).prop_map(|(high, low)| vec![high, low]),
+            1 => any::<u8>().prop_map(|byte| vec![byte]),
+        ];
+        prop::collection::vec(opcode, 0..600).prop_map(|opcodes| opcodes.concat())
+    }
+
+    /// A sparse value which begins with these opcodes, as far as they fit, and is then filled with zeros to be valid.
+    fn completed(opcodes: &[u8]) -> Vec<u8> {
+        let mut hll = [&new_sparse()[..HEADER_LEN], opcodes].concat();
+        let (mut at, mut left) = (HEADER_LEN, REGISTERS);
+        while let Some(opcode) = Opcode::read(&hll, at).filter(|it| it.run <= left) {
+            at += opcode.width;
+            left -= opcode.run;
+        }
+        hll.truncate(at);
+        hll.extend_from_slice(Sequence::default().zeros(left).as_bytes());
+        hll
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(200))]
+
+        #[test]
+        fn sparse_and_dense_hold_the_same_registers(
+            numbers in prop::collection::vec(any::<u32>(), 0..800),
+            sparse_max_bytes in prop::sample::select(vec![0, 40, 400, 3000]),
+        ) {
+            let mut hll = new_sparse();
+            let mut model = [0; REGISTERS];
+            for number in numbers {
+                let element = number.to_le_bytes();
+                let (index, value) = register_of(&element);
+                let rises = value > model[index];
+                model[index] = value.max(model[index]);
+                prop_assert_eq!(add(&mut hll, &element, sparse_max_bytes), Ok(rises));
+                prop_assert!(encoding(&hll) == Some(Encoding::Dense) || hll.len() <= sparse_max_bytes.max(18));
+            }
+            prop_assert_eq!(unpacked(&hll), Ok(model));
+            prop_assert_eq!(count(&hll), Ok(count_registers(&model)));
+            make_dense(&mut hll).expect("valid");
+            prop_assert_eq!(unpacked(&hll), Ok(model));
+            prop_assert_eq!(count(&hll), Ok(count_registers(&model)));
+        }
+
+        #[test]
+        fn raising_all_registers_is_raising_one_after_the_other(
+            opcodes in opcodes(),
+            other in opcodes(),
+            sparse_max_bytes in prop::sample::select(vec![300, 1000, 3000]),
+        ) {
+            let mut hll = completed(&opcodes);
+            let mut registers = unpacked(&hll).expect("valid");
+            merge(&mut registers, &completed(&other)).expect("valid");
+            let mut expected = hll.clone();
+            for (index, &value) in registers.iter().enumerate() {
+                if encoding(&expected) == Some(Encoding::Dense) {
+                    dense_raise(&mut expected, index, value);
+                } else if value > 0 {
+                    let mut start = Boundary::START;
+                    sparse_raise(&mut expected, index, value, sparse_max_bytes, &mut start).expect("valid");
+                }
+            }
+            invalidate_cached_count(&mut expected);
+            raise_all(&mut hll, &registers, sparse_max_bytes).expect("valid");
+            prop_assert_eq!(decode(&hll), decode(&expected));
+            prop_assert!(hll == expected);
+            prop_assert_eq!(unpacked(&hll), Ok(registers));
+        }
+
+        #[test]
+        fn no_bytes_behind_a_valid_header_do_harm(
+            opcodes in opcodes(),
+            elements in prop::collection::vec(any::<u32>(), 0..20),
+            sparse_max_bytes in prop::sample::select(vec![0, 300, 3000]),
+        ) {
+            let mut hll = [&new_sparse()[..HEADER_LEN], &opcodes].concat();
+            let is_valid = unpacked(&hll).is_ok();
+            prop_assert_eq!(count(&hll).is_ok(), is_valid);
+            prop_assert_eq!(make_dense(&mut hll.clone()).is_ok(), is_valid);
+            decode(&hll);
+            raise_all(&mut hll.clone(), &[3; REGISTERS], sparse_max_bytes).ok();
+            for element in elements {
+                let before = hll.clone();
+                let added = add(&mut hll, &element.to_le_bytes(), sparse_max_bytes);
+                prop_assert!(added == Ok(true) || hll == before);
+                prop_assert_eq!(unpacked(&hll).is_ok(), is_valid);
+            }
+        }
+
+        #[test]
+        fn eight_opcodes_are_measured_like_one_by_one(opcodes: [u8; 8]) {
+            let one_by_one: Option<usize> = opcodes
+                .iter()
+                .map(|byte| Opcode::read(&[*byte], 0).map(|opcode| opcode.run))
+                .sum();
+            prop_assert_eq!(run_of_eight(opcodes), one_by_one);
+        }
+
+        #[test]
+        fn packing_and_unpacking_are_inverse(group: [u8; 6], index in 0..8usize) {
+            let registers = unpack_eight(group);
+            prop_assert_eq!(pack_eight(registers), group);
+            let hll = [&[0; HEADER_LEN][..], &group].concat();
+            prop_assert_eq!(dense_get(&hll, index), registers[index]);
+        }
+    }
+}
