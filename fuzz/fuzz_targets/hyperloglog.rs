@@ -19,7 +19,12 @@ fuzz_target!(|input: (&[u8], Vec<&[u8]>, u16, bool)| {
     assert_eq!(hll::count(&value).is_ok(), is_valid);
     hll::cached_count(&value);
     hll::decode(&value);
-    hll::raise_all(&mut value.clone(), &[7; hll::REGISTERS], sparse_max_bytes.into()).ok();
+    hll::raise_all(
+        &mut value.clone(),
+        &[7; hll::REGISTERS],
+        sparse_max_bytes.into(),
+    )
+    .ok();
     for element in elements {
         hll::add(&mut value, element, sparse_max_bytes.into()).ok();
         assert_eq!(registers_of(&value).is_ok(), is_valid);

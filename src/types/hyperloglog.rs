@@ -633,7 +633,7 @@ fn run_of_eight(opcodes: [u8; 8]) -> Option<usize> {
         return None;
     }
     // The run is in the low six bits of ZERO, the low two of VAL.
-    let runs = bytes & (0x3f * ONES ^ 0x3c * values);
+    let runs = bytes & ((0x3f * ONES) ^ (0x3c * values));
     let pairs = (runs & 0x00ff_00ff_00ff_00ff) + (runs >> 8 & 0x00ff_00ff_00ff_00ff);
     Some((pairs.wrapping_mul(0x0001_0001_0001_0001) >> 48) as usize + 8)
 }
@@ -690,8 +690,8 @@ impl Histogram {
             z = (z + of(value)) * 0.5;
         }
         z += m * sigma(of(0) / m);
-        // 1 / (2 ln 2), to the digits that Redis has.
-        let estimate = (0.721_347_520_444_481_703_680 * m * m / z).round();
+        // The factor is 1 / (2 ln 2).
+        let estimate = (0.721_347_520_444_481_7 * m * m / z).round();
         // Registers that no elements make (SET wrote them) may ask for more than an i64 holds; the conversion on x86-64
         // then yields its one invalid value.
         if estimate < i64::MAX as f64 {
