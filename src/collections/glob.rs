@@ -128,6 +128,192 @@ mod tests {
         }
     }
 
+    /// What KEYS of Redis 7.0.15 said: pattern | texts that match | texts that do not.
+    const FACTS: &str = r"
+?-[* | --* a-* | baA \aa
+-*a[-a[a | -aa -zza[ | [Ab a\aza
+] | ] | \ ^
+*z | Ab-z *Az | bAz* *b]
+[^ | A ] |
+[[?-\ | A [ | * z
+a?a] | aAa] aaa] | ^Azb -aa\
+[\]z | z ] | [ \
+^? | ^b ^A | -^ A^
+a[b | ab | \* z-
+*- | Aa- -A\*- | A]AA\ A\*b
+[z*z-]\] | ^ b | A -
+[b^ | b ^ | ] a
+z\?\[\zb |  | b^*a- b^-Aa
+azzza? |  | bAzaz ^bAA
+a[^aa-] | a\ ab | -* [b
+*[[[ | \zza[ ^A[ | \b^aA A]bz
+^?\] | ^b] ^z] | AAA \ba
+z]?[\[-\ | z]b\ | ^\b\ zAab
+a[^aaa] | aA ab | -b \b
+b[\??\ | b\ | az -\
+[*?\ | \ * | [ z
+[az[[-] | [ z | ^ A
+a[*z**a] | aa az | z* ]a
+\^[^-b | ^* ^z | a\ A]
+?[[??[?[ | -[ b[ | z- *]
+\]a^[bz | ]a^z ]a^b | b\Ab b^b]
+*]]ab^[ |  | zbzaa aa]]
+?[z^^a | ]z *z | \A \]
+b | b | z \
+[[b[??z^^ | ^ [ | A \
+][[[b | ]b ][ | A- a^
+]\[z | ][z | *^b za-
+[bza[ | a z | * -
+[?^ | ^ | b a
+a\b | ab | *b [b
+][bb | ]b | z^ ]z
+\ | \ | z a
+z[?a\a[^ | za z^ | ^* \z
+[a | a | * -
+[?[-b[[ | \ a | - z
+][^? | ]^ ]b | [] zA
+a^[-\b | a^b | bA- A]b
+?^[b | b^b \^b | ^aa ]b-
+[b-] | ^ a | \ -
+? | \ b |
+[?^] | ^ | a ]
+[a]\b | ab | -b \A
+^[]*a*[^ |  | b*Ab^ ]]aA
+-[[a-][ | -a -[ | ab a\
+^] | ^] | [z [a
+*[?az-] | abazb ^-zA] | z]A ]b*
+\][z\* | ]* ]z | A\ ^*
+^[^a][[ | ^A[ | a\^ b-A
+**[b*[a] | Aa]^a -z-ab | aAb-^ Az^
+a][\^??\z | a]^ a]z | bAb aaa
+- | - | ^ *
+aa | aa | -^ ^]
+-z?[^] | -zAb -za- | -bA\ ^ba\
+[ba**?ba[ | a [ | A ^
+*[[z\?\az | ]-Az z\^]a | a]aab \z]
+*? | bz-za -b]aa |
+a[a* | aa a* | -] A[
+[z[ | z [ | - *
+a[\[] | a[ | z\ A-
+*bb[[ | b-bb[ | Aab-A -bazz
+[ |  | aAAz ^AA
+*]^[b[\]? | b-]^b ]]^] | -az\a aaba
+[-az[[] | - z | ^ A
+za[bz][\^ | zaz^ | az^b az]z
+z]^ | z]^ | AA\ aaA
+a[^ | a] az | z^ Ab
+[?a^zz^? | a ^ | \ A
+*[aaz\za | b]]Az z]-za | A-* a]\
+[z | z | A b
+z*\b[-^z | zbz zzAbz | \AaA AA^^z
+^-[\]^^z- | ^-] ^-- | aa[ Aaa
+[^\zb]?] | -b] -a] | aAA -aa
+\\][\\]] |  | a\a^ \Aaaa
+z] | z] | zb ]\
+\-?[z\??a | -az -Aa | b]\ \-*
+[**\] | * ] | \ z
+][*][aba | ]*b | -]z a\]
+-z][aa[] | -z]a | z]zA b^*z
+az[\*b^aa | az^ azb | ]^\ ]^]
+[^z | - ] | z
+z?\* | za* zb* | az^ \a]
+[][[]bb |  | Abb b\bb
+*[b]aa- | baa- Abaa- | ]bzA aa*^
+a[* | a* | aA Az
+\\* | \aba] \zAzb | Ab]b^ a*z
+[za]* | z^^* zAba | ]* -bb
+-^[[z[a |  | Abba ^z]
+a-][?? |  | ]aaza ]]z-
+?[a\zb | *b *z | zA a-
+-\ | -\ | Az z]
+][-z | ]- ]z | \z bb
+?[aa^[^b[ | zb \^ | z- b]
+]a[b[ | ]ab | ^Az ^]A
+[]zb\a |  | ^b]b aaaA^
+][[^-a | ]^ ][ | *[ b^
+]* | ]ab*^ ]a]bA | ba\ aaAbb
+a*- | aA^a- aA]- | b^]] Aa\a
+]][zz | ]]z | **A -b^
+][ab[\[* | ][ ]a | A\ \*
+[^?a | ^ [ | a
+[ba^ | b a | ] *
+a?[[- | ab- aa[ | -zb ^\]
+--a*[^?a |  | AAaA -\-a
+[a[z\[ | z [ | \ *
+";
+
+    #[test]
+    fn agrees_with_what_a_peer_answered() {
+        let mut asked = 0;
+        for line in FACTS.lines().filter(|line| !line.is_empty()) {
+            let mut columns = line.split('|').map(str::trim);
+            let pattern = columns.next().expect("a pattern");
+            for (texts, expected) in columns.zip([true, false]) {
+                for text in texts.split_whitespace() {
+                    let found = matches(pattern.as_bytes(), text.as_bytes(), false);
+                    assert_eq!(found, expected, "{pattern} on {text}");
+                    asked += 1;
+                }
+            }
+        }
+        assert!(asked > 300);
+    }
+
+    #[test]
+    fn ranges_hold_signed_bytes() {
+        let held = |class: &[u8]| -> Vec<u8> {
+            (0..=255)
+                .filter(|byte| matches(class, &[*byte], false))
+                .collect()
+        };
+        assert_eq!(held(b"[\x80-a]").len(), 226);
+        assert_eq!(held(b"[\x7f-\x80]").len(), 256);
+        assert_eq!(
+            held(b"[a-\xff]"),
+            [(0..=b'a').collect(), vec![0xff]].concat()
+        );
+    }
+
+    #[test]
+    fn ignoring_case_folds_the_bounds_of_a_range_but_no_escaped_byte_of_a_class() {
+        // As FUNCTION LIST LIBRARYNAME of Redis 7.0.15 answers.
+        let names = ["aZ_b", "Ab0", "zzYY", "Q_9a", "mNoP"];
+        for (pattern, expected) in [
+            (r"AZ_B", "aZ_b"),
+            (r"[a-z]z_b", "aZ_b"),
+            (r"[A-Z]Z_B", "aZ_b"),
+            (r"[Z-a]b0", ""),
+            (r"[\a]b0", ""),
+            (r"[\A]b0", "Ab0"),
+            (r"[^\a]b0", "Ab0"),
+            (r"q_9[Y-b]", ""),
+            (r"[^z]*", "aZ_b Ab0 Q_9a mNoP"),
+            (r"z*[y]", "zzYY"),
+            (r"M[N]O?", "mNoP"),
+            (r"[a-]", ""),
+            (r"\ab0", "Ab0"),
+        ] {
+            let found: Vec<_> = names
+                .into_iter()
+                .filter(|name| matches(pattern.as_bytes(), name.as_bytes(), true))
+                .collect();
+            assert_eq!(found.join(" "), expected, "{pattern}");
+        }
+    }
+
+    #[test]
+    fn more_than_a_thousand_stars_match_nothing() {
+        let text = b"a".repeat(1100);
+        assert!(matches(&b"*a".repeat(1000), &text, false));
+        assert!(!matches(&b"*a".repeat(1001), &text, false));
+        assert!(matches(&b"a*".repeat(1001), &text, false));
+        assert!(!matches(
+            &[b"*a".repeat(1001), b"**".to_vec()].concat(),
+            &text,
+            false
+        ));
+    }
+
     #[test]
     fn the_empty_text_is_matched_by_the_empty_pattern_alone() {
         assert!(matches(b"", b"", false));

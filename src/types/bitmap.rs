@@ -1,0 +1,482 @@
+//! Strings as arrays of bits: what SETBIT, BITCOUNT, BITPOS, BITOP and BITFIELD compute.
+//!
+//! Bytes come in, numbers or bytes go out; growing the string, limits on its length and the words of errors are the caller's
+//! matter. Bit 0 is the most significant bit of the first byte; behind the end of the string all bits are 0. An integer field
+//! of BITFIELD is big-endian in that order, at any bit offset.
+//!
+//! The loops over long strings go by words or by plain byte pairs that the compiler turns into vectors: no `unsafe`.
+
+use std::ops::Range;
+
+/// What the numbers of a range count: BYTE (the default) or BIT.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    Byte,
+    Bit,
+}
+
+/// Number of bytes a string must have so that `bits` bits from `offset` on lie within it; `None` if no string can.
+pub fn bytes_needed(offset: u64, bits: u32) -> Option<usize> {
+    offset
+        .checked_add(u64::from(bits))
+        .and_then(|end| usize::try_from(end.div_ceil(8)).ok())
+}
+
+/// The bit at an offset.
+pub fn get_bit(bytes: &[u8], offset: u64) -> bool {
+    let byte = usize::try_from(offset / 8)
+        .ok()
+        .and_then(|at| bytes.get(at));
+    byte.is_some_and(|byte| byte & bit_mask(offset) != 0)
+}
+
+/// Sets the bit at an offset; returns what it was.
+///
+/// # Panics
+/// If the offset lies behind the end; see [`bytes_needed`].
+pub fn set_bit(bytes: &mut [u8], offset: u64, bit: bool) -> bool {
+    let byte = &mut bytes[(offset / 8) as usize];
+    let mask = bit_mask(offset);
+    let before = *byte & mask != 0;
+    *byte = if bit { *byte | mask } else { *byte & !mask };
+    before
+}
+
+/// Number of bits set.
+pub fn count(bytes: &[u8]) -> u64 {
+    let (blocks, rest) = bytes.as_chunks::<{ 16 * LANES * 8 }>();
+    let mut total = 0;
+    let mut sums = [Row::default(); 4];
+    for block in blocks {
+        total += 16 * sum_of(&sixteens(block, &mut sums));
+    }
+    for (power, sum) in sums.iter().enumerate() {
+        total += sum_of(sum) << power;
+    }
+    let (words, rest) = rest.as_chunks();
+    total += words
+        .iter()
+        .map(|word| u64::from(u64::from_ne_bytes(*word).count_ones()))
+        .sum::<u64>();
+    total
+        + rest
+            .iter()
+            .map(|byte| u64::from(byte.count_ones()))
+            .sum::<u64>()
+}
+
+/// Number of bits set among those of a range; what lies behind the end is 0.
+pub fn count_range(bytes: &[u8], bits: Range<u64>) -> u64 {
+    let Some(Pieces { first, whole, last }) = Pieces::of(bytes, bits) else {
+        return 0;
+    };
+    let edges = first.byte.count_ones() + last.byte.count_ones();
+    u64::from(edges) + count(whole)
+}
+
+/// BITCOUNT with a range: both ends included, negative ones counted from the end of the string.
+pub fn count_between(bytes: &[u8], start: i64, end: i64, unit: Unit) -> u64 {
+    // Before they are clamped: -1 -2 is empty even where both lie before the string. BITPOS has no such rule.
+    if start < 0 && end < 0 && start > end {
+        return 0;
+    }
+    count_range(bytes, bit_range(bytes.len(), start, end, unit))
+}
+
+/// Offset of the first bit in the range that is `bit`; `None` if there is none before the end of string or range.
+pub fn position(bytes: &[u8], bit: bool, bits: Range<u64>) -> Option<u64> {
+    let offset = bits.start;
+    let Pieces { first, whole, last } = Pieces::of(bytes, bits)?;
+    let in_edge = |edge: Edge| {
+        let wanted = if bit {
+            edge.byte
+        } else {
+            !edge.byte & edge.mask
+        };
+        (wanted != 0).then(|| u64::from(wanted.leading_zeros()))
+    };
+    let first_byte = offset / 8 * 8;
+    if let Some(found) = in_edge(first) {
+        return Some(first_byte + found);
+    }
+    let whole_from = first_byte + if first.mask == 0 { 0 } else { 8 };
+    if let Some(found) = position_in_bytes(whole, bit) {
+        return Some(whole_from + found);
+    }
+    in_edge(last).map(|found| whole_from + 8 * whole.len() as u64 + found)
+}
+
+/// BITPOS: as [`position`], with both ends of the range included and negative ones counted from the end of the string. Without
+/// an end, a search for 0 goes on behind the string (unless the range is empty) and finds it there.
+pub fn position_between(
+    bytes: &[u8],
+    bit: bool,
+    start: i64,
+    end: Option<i64>,
+    unit: Unit,
+) -> Option<u64> {
+    let range = bit_range(bytes.len(), start, end.unwrap_or(-1), unit);
+    let behind = (!bit && end.is_none() && !range.is_empty()).then_some(range.end);
+    position(bytes, bit, range).or(behind)
+}
+
+/// The operations of BITOP. X is the first source, Y are the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BitOperation {
+    And,
+    Or,
+    Xor,
+    /// Of X alone.
+    Not,
+    /// X and none of Y.
+    Diff,
+    /// Any of Y and not X.
+    Diff1,
+    /// X and any of Y.
+    AndOr,
+    /// In exactly one of all sources.
+    One,
+}
+
+/// Combines strings bit by bit. The result is as long as the longest; shorter ones are continued with 0. No sources: nothing.
+pub fn bitop(operation: BitOperation, sources: &[&[u8]]) -> Vec<u8> {
+    let mut result = vec![0; sources.iter().map(|source| source.len()).max().unwrap_or(0)];
+    let Some((x, others)) = sources.split_first() else {
+        return result;
+    };
+    // By blocks that stay in the first-level cache while one source after the other is combined into them.
+    const BLOCK: usize = 4096;
+    for (index, block) in result.chunks_mut(BLOCK).enumerate() {
+        let len = block.len();
+        let piece = |source: &[u8]| {
+            let from = (index * BLOCK).min(source.len());
+            from..(from + len).min(source.len())
+        };
+        let x = &x[piece(x)];
+        let others = others.iter().map(|source| &source[piece(source)]);
+        match operation {
+            BitOperation::And => {
+                block[..x.len()].copy_from_slice(x);
+                others.for_each(|y| {
+                    combine(block, y, |a, b| a & b);
+                    block[y.len()..].fill(0);
+                });
+            }
+            BitOperation::Or => {
+                block[..x.len()].copy_from_slice(x);
+                others.for_each(|y| combine(block, y, |a, b| a | b));
+            }
+            BitOperation::Xor => {
+                block[..x.len()].copy_from_slice(x);
+                others.for_each(|y| combine(block, y, |a, b| a ^ b));
+            }
+            BitOperation::Not => {
+                block.fill(0xff);
+                combine(block, x, |a, b| a & !b);
+            }
+            BitOperation::Diff | BitOperation::Diff1 | BitOperation::AndOr => {
+                others.for_each(|y| combine(block, y, |a, b| a | b));
+                match operation {
+                    BitOperation::Diff => combine(block, x, |any, x| x & !any),
+                    BitOperation::Diff1 => combine(block, x, |any, x| any & !x),
+                    _ => combine(block, x, |any, x| any & x),
+                }
+                if operation != BitOperation::Diff1 {
+                    block[x.len()..].fill(0);
+                }
+            }
+            BitOperation::One => {
+                let mut repeated = [0; BLOCK];
+                block[..x.len()].copy_from_slice(x);
+                others.for_each(|y| {
+                    for ((any, repeated), y) in block.iter_mut().zip(&mut repeated).zip(y) {
+                        *repeated |= *any & y;
+                        *any |= y;
+                    }
+                });
+                combine(block, &repeated[..len], |any, repeated| any & !repeated);
+            }
+        }
+    }
+    result
+}
+
+/// The type of an integer field: `u1` ..= `u63`, `i1` ..= `i64`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FieldType {
+    signed: bool,
+    /// 1 ..= 64, unsigned 1 ..= 63.
+    bits: u32,
+}
+
+/// What BITFIELD does with a value that its field cannot hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Overflow {
+    /// Keep the low bits.
+    #[default]
+    Wrap,
+    /// Keep the bound that was passed.
+    Saturate,
+    /// Do nothing and answer nil.
+    Fail,
+}
+
+impl FieldType {
+    /// A type of so many bits; `None` where there is none: 0, u64, i65.
+    pub fn new(signed: bool, bits: u32) -> Option<Self> {
+        (1..=if signed { 64 } else { 63 })
+            .contains(&bits)
+            .then_some(FieldType { signed, bits })
+    }
+
+    /// The type as written in a command: `i16`, `u8`. Small letters, no sign, no leading zero; a NUL ends the number.
+    pub fn parse(text: &[u8]) -> Option<Self> {
+        let (sign, digits) = text.split_first()?;
+        let signed = match sign {
+            b'i' => true,
+            b'u' => false,
+            _ => return None,
+        };
+        let bits = match digits {
+            [a @ b'1'..=b'9'] | [a @ b'1'..=b'9', 0, ..] => u32::from(a - b'0'),
+            [a @ b'1'..=b'9', b @ b'0'..=b'9'] | [a @ b'1'..=b'9', b @ b'0'..=b'9', 0, ..] => {
+                u32::from(a - b'0') * 10 + u32::from(b - b'0')
+            }
+            _ => return None,
+        };
+        FieldType::new(signed, bits)
+    }
+
+    /// Width of the field, which `#n` offsets are multiples of. Unit: bits.
+    pub fn bits(self) -> u32 {
+        self.bits
+    }
+
+    /// The field at a bit offset; what lies behind the end of the string is 0.
+    pub fn get(self, bytes: &[u8], offset: u64) -> i64 {
+        let window = usize::try_from(offset / 8)
+            .ok()
+            .and_then(|at| bytes.get(at..))
+            .unwrap_or(&[]);
+        let mut sixteen = [0; 16];
+        let len = window.len().min(9);
+        sixteen[..len].copy_from_slice(&window[..len]);
+        let left_aligned = u128::from_be_bytes(sixteen) << (offset % 8);
+        if self.signed {
+            (left_aligned as i128 >> (128 - self.bits)) as i64
+        } else {
+            (left_aligned >> (128 - self.bits)) as i64
+        }
+    }
+
+    /// Writes the low bits of a value to the field at a bit offset.
+    ///
+    /// # Panics
+    /// If the field reaches behind the end; see [`bytes_needed`].
+    pub fn set(self, bytes: &mut [u8], offset: u64, value: i64) {
+        let shift = (offset % 8) as u32;
+        let len = (shift + self.bits).div_ceil(8) as usize;
+        let window = &mut bytes[(offset / 8) as usize..][..len];
+        let mut sixteen = [0; 16];
+        sixteen[..len].copy_from_slice(window);
+        let right = 128 - shift - self.bits;
+        let mask = (u128::MAX >> (128 - self.bits)) << right;
+        let old = u128::from_be_bytes(sixteen);
+        let new = (old & !mask) | ((value as u128) << right & mask);
+        window.copy_from_slice(&new.to_be_bytes()[..len]);
+    }
+
+    /// The value that INCRBY stores: `value`, as read from the field, plus `increment`; `None` if that overflows and
+    /// fails.
+    pub fn add(self, value: i64, increment: i64, overflow: Overflow) -> Option<i64> {
+        let (min, max) = self.bounds();
+        let sum = i128::from(value) + i128::from(increment);
+        self.settle(sum as i64, sum > max.into(), sum < min.into(), overflow)
+    }
+
+    /// The value that SET stores, `None` if the field cannot hold it and that fails.
+    pub fn fit(self, value: i64, overflow: Overflow) -> Option<i64> {
+        let (min, max) = self.bounds();
+        // As in Redis, a negative value is too large for an unsigned field; and for a signed field too if it is so small
+        // that max - value overflows: SET i8 0 -9223372036854775808 saturates to 127.
+        let too_large = value > max
+            || !self.signed && value < 0
+            || self.bits < 64 && max.checked_sub(value).is_none();
+        self.settle(value, too_large, value < min, overflow)
+    }
+
+    /// Lowest and highest value.
+    fn bounds(self) -> (i64, i64) {
+        if self.signed {
+            let max = i64::MAX >> (64 - self.bits);
+            (-max - 1, max)
+        } else {
+            (0, i64::MAX >> (63 - self.bits))
+        }
+    }
+
+    fn settle(
+        self,
+        value: i64,
+        too_large: bool,
+        too_small: bool,
+        overflow: Overflow,
+    ) -> Option<i64> {
+        if !too_large && !too_small {
+            return Some(value);
+        }
+        let (min, max) = self.bounds();
+        match overflow {
+            Overflow::Wrap => {
+                let unused = 64 - self.bits;
+                Some(if self.signed {
+                    value << unused >> unused
+                } else {
+                    ((value as u64) << unused >> unused) as i64
+                })
+            }
+            Overflow::Saturate => Some(if too_large { max } else { min }),
+            Overflow::Fail => None,
+        }
+    }
+}
+
+fn bit_mask(offset: u64) -> u8 {
+    0x80 >> (offset % 8)
+}
+
+/// Bits of a range as commands give it, clamped to the string. Empty if nothing is left.
+fn bit_range(len: usize, start: i64, end: i64, unit: Unit) -> Range<u64> {
+    let bits_each = if unit == Unit::Byte { 8 } else { 1 };
+    let len = (len as u64 * 8 / bits_each) as i64;
+    let from_end = |index: i64| {
+        if index < 0 {
+            index.saturating_add(len).max(0)
+        } else {
+            index
+        }
+    };
+    let (start, end) = (from_end(start), from_end(end).min(len - 1));
+    if start > end {
+        return 0..0;
+    }
+    start as u64 * bits_each..(end as u64 + 1) * bits_each
+}
+
+/// A byte at the edge of a range, reduced to its bits within the range.
+#[derive(Clone, Copy, Default)]
+struct Edge {
+    byte: u8,
+    mask: u8,
+}
+
+/// A range of bits: what it has of a first byte, whole bytes, what it has of a last byte. The edges may be empty.
+struct Pieces<'a> {
+    first: Edge,
+    whole: &'a [u8],
+    last: Edge,
+}
+
+impl<'a> Pieces<'a> {
+    /// `None` if the range, as far as the string reaches, is empty.
+    fn of(bytes: &'a [u8], bits: Range<u64>) -> Option<Self> {
+        let end = bits.end.min(bytes.len() as u64 * 8);
+        if bits.start >= end {
+            return None;
+        }
+        let from_first = 0xff_u8 >> (bits.start % 8);
+        let until_last = !(0xff_u16 >> (end % 8)) as u8;
+        let (mut from, until) = ((bits.start / 8) as usize, (end / 8) as usize);
+        let edge = |at: usize, mask: u8| Edge {
+            byte: bytes[at] & mask,
+            mask,
+        };
+        if from == until {
+            let first = edge(from, from_first & until_last);
+            return Some(Pieces {
+                first,
+                whole: &[],
+                last: Edge::default(),
+            });
+        }
+        let mut first = Edge::default();
+        if from_first != 0xff {
+            first = edge(from, from_first);
+            from += 1;
+        }
+        let last = if until_last == 0 {
+            Edge::default()
+        } else {
+            edge(until, until_last)
+        };
+        Some(Pieces {
+            first,
+            whole: &bytes[from..until],
+            last,
+        })
+    }
+}
+
+/// Offset of the first bit that is `bit` in whole bytes.
+fn position_in_bytes(bytes: &[u8], bit: bool) -> Option<u64> {
+    let skipped = if bit { 0 } else { 0xff };
+    let blocks = bytes.as_chunks::<64>().0;
+    let block = blocks
+        .iter()
+        .position(|block| *block != [skipped; 64])
+        .unwrap_or(blocks.len());
+    let at = block * 64;
+    let at = at + bytes[at..].iter().position(|byte| *byte != skipped)?;
+    Some(at as u64 * 8 + u64::from((bytes[at] ^ skipped).leading_zeros()))
+}
+
+fn combine(block: &mut [u8], source: &[u8], operation: impl Fn(u8, u8) -> u8) {
+    for (byte, other) in block.iter_mut().zip(source) {
+        *byte = operation(*byte, *other);
+    }
+}
+
+/// Words handled side by side: two vectors of the x86-64 baseline.
+const LANES: usize = 4;
+type Row = [u64; LANES];
+
+/// Adds sixteen rows bit by bit to the sums (of ones, twos, fours, eights); returns the carry, which counts sixteen.
+///
+/// Counting the bits of a word takes a dozen operations without a POPCNT instruction, which the x86-64 baseline lacks; a
+/// carry-save adder takes five and leaves one word of sixteen to count.
+#[inline]
+fn sixteens(block: &[u8; 16 * LANES * 8], sums: &mut [Row; 4]) -> Row {
+    let rows = block.as_chunks::<{ LANES * 8 }>().0;
+    let row = |index: usize| -> Row {
+        let words = rows[index].as_chunks::<8>().0;
+        std::array::from_fn(|lane| u64::from_ne_bytes(words[lane]))
+    };
+    let [ones, twos, fours, eights] = sums;
+    let mut carry_eights = [Row::default(); 2];
+    for half in 0..2 {
+        let mut carry_fours = [Row::default(); 2];
+        for quarter in 0..2 {
+            let at = half * 8 + quarter * 4;
+            let a = add_rows(ones, row(at), row(at + 1));
+            let b = add_rows(ones, row(at + 2), row(at + 3));
+            carry_fours[quarter] = add_rows(twos, a, b);
+        }
+        carry_eights[half] = add_rows(fours, carry_fours[0], carry_fours[1]);
+    }
+    add_rows(eights, carry_eights[0], carry_eights[1])
+}
+
+/// Adds two rows bit by bit to a sum; returns the carries.
+#[inline]
+fn add_rows(sum: &mut Row, a: Row, b: Row) -> Row {
+    std::array::from_fn(|lane| {
+        let half = a[lane] ^ b[lane];
+        let carry = (a[lane] & b[lane]) | (half & sum[lane]);
+        sum[lane] ^= half;
+        carry
+    })
+}
+
+fn sum_of(row: &Row) -> u64 {
+    row.iter().map(|word| u64::from(word.count_ones())).sum()
+}
