@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use crate::client::ClientId;
+use crate::ids::ClientId;
 
 /// All subscriptions, by channel and by pattern.
 #[derive(Default)]
