@@ -288,10 +288,11 @@ impl Keyspace {
     #[inline]
     pub fn overwrite_string(&mut self, found: Option<Slot>, key: Key<'_>, text: &[u8]) {
         if let Some(slot) = found
-            && let ValueRef::Bytes { bytes, .. } = self.entry(slot).value()
+            && let ValueRef::Bytes { bytes, mark: false } = self.entry(slot).value()
             && bytes.len() == text.len()
+            && let Some(bytes) = self.table_mut().bytes_mut(slot)
         {
-            self.table_mut().resize_bytes(slot, text.len(), false).copy_from_slice(text);
+            bytes.copy_from_slice(text);
             return;
         }
         self.set_string_at(found, key, text, Expiry::Keep);
@@ -398,7 +399,7 @@ impl Keyspace {
     /// Empties a database; returns how many keys it had. Freed in the background unless `sync`.
     pub fn clear(&mut self, index: usize, sync: bool) -> usize {
         let keys = self.tables[index].len();
-        let old = self.tables[index].take();
+        let old = self.tables[index].clear();
         if sync {
             drop(old);
         } else {
