@@ -267,3 +267,104 @@ impl<'a> SetOptions<'a> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::args::Args;
+    use super::*;
+    use crate::resp::request::Range;
+    use proptest::prelude::*;
+    use proptest::sample::select;
+
+    fn with_arguments<R>(arguments: &[&str], f: impl FnOnce(Cursor<'_>) -> R) -> R {
+        let buffer = arguments.concat();
+        let mut start = 0;
+        let ranges: Vec<Range> = arguments
+            .iter()
+            .map(|argument| {
+                let len = argument.len() as u32;
+                start += len;
+                Range {
+                    start: start - len,
+                    len,
+                }
+            })
+            .collect();
+        f(Args::new(buffer.as_bytes(), &ranges).cursor(0))
+    }
+
+    /// A word of SET with its operand.
+    fn option() -> impl Strategy<Value = Vec<&'static str>> {
+        select(vec![
+            vec!["nx"],
+            vec!["XX"],
+            vec!["Get"],
+            vec!["KEEPTTL"],
+            vec!["ex", "10"],
+            vec!["PX", "get"],
+            vec!["EXAT", "12"],
+            vec!["pxat", "13"],
+            vec!["ifeq", "nx"],
+            vec!["IFNE", "ifne"],
+        ])
+    }
+
+    /// How many different ones of these words are among the options, and how often any of them stands there.
+    fn count(options: &[Vec<&'static str>], words: &[&str]) -> (usize, usize) {
+        let is_there = |word: &&&str| {
+            options
+                .iter()
+                .any(|option| option[0].eq_ignore_ascii_case(word))
+        };
+        let is_one = |option: &&Vec<&str>| {
+            words
+                .iter()
+                .any(|word| option[0].eq_ignore_ascii_case(word))
+        };
+        (
+            words.iter().filter(is_there).count(),
+            options.iter().filter(is_one).count(),
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn options_come_in_any_order_and_exclude_others_of_their_kind(
+            options in proptest::collection::vec(option(), 0..5),
+        ) {
+            let conditions = count(&options, &["NX", "XX", "IFEQ", "IFNE"]);
+            let comparisons = count(&options, &["IFEQ", "IFNE"]);
+            let lifetimes = count(&options, &["EX", "PX", "EXAT", "PXAT", "KEEPTTL"]);
+            let good = conditions.0 <= 1 && comparisons.1 <= 1 && lifetimes.0 <= 1;
+            let parsed = with_arguments(&options.concat(), |cursor| SetOptions::parse(cursor).is_ok());
+            prop_assert_eq!(parsed, good);
+            let reversed: Vec<_> = options.iter().rev().cloned().collect();
+            let parsed = with_arguments(&reversed.concat(), |cursor| SetOptions::parse(cursor).is_ok());
+            prop_assert_eq!(parsed, good);
+        }
+
+        #[test]
+        fn a_time_is_refused_unless_its_milliseconds_fit(time in any::<i64>(), near in -2i64..2) {
+            let now = Now { wall_us: 1_700_000_000_000_000, boot_us: 5_000_000 };
+            let limit_ms = i64::MAX - now.unix().0;
+            let max = i64::MAX;
+            for time in [time, near, limit_ms + near, limit_ms / 1000 + near, max / 1000 + near, max] {
+                let text = time.to_string();
+                let exact = i128::from(time);
+                let far = i128::from(max);
+                for (unit, ms) in [
+                    (Unit::Seconds, exact * 1000 + i128::from(now.unix().0)),
+                    (Unit::Milliseconds, exact + i128::from(now.unix().0)),
+                    (Unit::UnixSeconds, exact * 1000),
+                    (Unit::UnixMilliseconds, exact),
+                ] {
+                    let deadline = unit.deadline(text.as_bytes(), &now, "set");
+                    prop_assert_eq!(deadline.is_ok(), time > 0 && ms <= far, "{:?} {}", unit, time);
+                    if let Ok(Expiry::At(deadline)) = deadline {
+                        prop_assert_eq!(i128::from(now.unix_of(deadline).0), ms);
+                    }
+                }
+            }
+        }
+    }
+}
