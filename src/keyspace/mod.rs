@@ -366,7 +366,7 @@ impl Keyspace {
     /// Empties a database; returns how many keys it had. Freed in the background unless `sync`.
     pub fn clear(&mut self, index: usize, sync: bool) -> usize {
         let keys = self.tables[index].len();
-        let old = self.tables[index].take();
+        let old = self.tables[index].clear();
         if sync {
             drop(old);
         } else {
