@@ -58,7 +58,7 @@ impl Config {
     }
 
     /// A configuration from text alone, with the defaults for the rest. No file is read or written:
-    /// `include` is an error, `user` and `rename-command` lines are only parsed.
+    /// `include` is an error, `user` and `rename-command` lines are only parsed. `dir` must exist.
     pub fn from_text(text: &[u8]) -> Result<Config, ConfigError> {
         let mut loader = Loader::new(false);
         loader.load_text(text, 0)?;

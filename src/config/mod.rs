@@ -111,30 +111,13 @@ impl Config {
     /// table.)
     pub fn get(&self, patterns: &[&[u8]]) -> Vec<(Vec<u8>, Vec<u8>)> {
         let mut found: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
-        let mut add = |name: &[u8], param: &Param| {
-            if !found
-                .iter()
-                .any(|(known, _)| known.eq_ignore_ascii_case(name))
-            {
-                found.push((name.to_vec(), param.slot.get(self)));
-            }
-        };
         for pattern in patterns {
-            if !pattern
-                .iter()
-                .any(|byte| matches!(byte, b'*' | b'?' | b'['))
-            {
-                if let Some(param) = Param::find(pattern) {
-                    add(pattern, param);
-                }
-                continue;
-            }
-            for param in PARAMS.iter().filter(|param| !param.traits.hidden) {
-                for name in param
-                    .names()
-                    .filter(|name| glob::matches(pattern, name.as_bytes(), true))
-                {
-                    add(name.as_bytes(), param);
+            // One pattern gives a name once, so only those of earlier patterns can repeat.
+            let earlier = found.len();
+            for (name, param) in names_matching(pattern) {
+                let mut known = found[..earlier].iter().map(|(known, _)| known);
+                if !known.any(|known| known.eq_ignore_ascii_case(name)) {
+                    found.push((name.to_vec(), param.slot.get(self)));
                 }
             }
         }
@@ -214,6 +197,25 @@ impl Config {
 /// Whether the value of this parameter must be hidden from logs, SLOWLOG and MONITOR.
 pub fn is_sensitive(name: &[u8]) -> bool {
     Param::find(name).is_some_and(|param| param.traits.sensitive)
+}
+
+/// The names that a pattern of CONFIG GET gives: those of the table, or the pattern itself where it is
+/// a name.
+fn names_matching<'a>(pattern: &'a [u8]) -> Vec<(&'a [u8], &'static Param)> {
+    if !pattern
+        .iter()
+        .any(|byte| matches!(byte, b'*' | b'?' | b'['))
+    {
+        return Param::find(pattern)
+            .map(|param| (pattern, param))
+            .into_iter()
+            .collect();
+    }
+    let visible = PARAMS.iter().filter(|param| !param.traits.hidden);
+    let names = visible.flat_map(|param| param.names().map(move |name| (name.as_bytes(), param)));
+    names
+        .filter(|(name, _)| glob::matches(pattern, name, true))
+        .collect()
 }
 
 /// A parameter and the spelling of the name or alias by which it was found.

@@ -368,7 +368,7 @@ section "TLS" {
         MODIFIABLE.stored();
     /// Field of a client's certificate that names its user. Known from Valkey 9.
     "tls-auth-clients-user" => tls_auth_clients_user: &'static str = "off",
-        Word(&["off", "CN", "URI"]),
+        Word(&["CN", "URI", "off"]),
         MODIFIABLE.stored();
     /// Uses TLS towards the primary.
     "tls-replication" => tls_replication: bool = false, YesNo,
@@ -417,7 +417,7 @@ section "General" {
     "logfile" => logfile: Vec<u8> = Vec::new(), TEXT, IMMUTABLE;
     /// Shape of log lines. Known from Valkey 9.
     "log-format" => log_format: &'static str = "legacy",
-        Word(&["legacy", "logfmt"]),
+        Word(&["legacy", "logfmt", "json"]),
         MODIFIABLE.stored();
     /// Shape of times in log lines. Known from Valkey 9.
     "log-timestamp-format" => log_timestamp_format: &'static str = "legacy",
