@@ -201,7 +201,7 @@ pub fn is_sensitive(name: &[u8]) -> bool {
 
 /// The names that a pattern of CONFIG GET gives: those of the table, or the pattern itself where it is
 /// a name.
-fn names_matching<'a>(pattern: &'a [u8]) -> Vec<(&'a [u8], &'static Param)> {
+fn names_matching(pattern: &[u8]) -> Vec<(&[u8], &'static Param)> {
     if !pattern
         .iter()
         .any(|byte| matches!(byte, b'*' | b'?' | b'['))
