@@ -564,9 +564,20 @@ fn sparse_raise(
     if grown > 0 && hll.len() + grown > sparse_max_bytes {
         return raise_as_dense(hll, index, value);
     }
-    hll.splice(at..at + opcode.width, sequence.as_bytes().iter().copied());
+    replace(hll, at, opcode.width, sequence.as_bytes());
     join_equal_runs(hll, previous_at.unwrap_or(HEADER_LEN));
     Ok(Raised::Sparse)
+}
+
+/// Replaces `old_len` bytes at a place. `Vec::splice` does it too, byte by byte.
+fn replace(bytes: &mut Vec<u8>, at: usize, old_len: usize, new: &[u8]) {
+    let (len, tail) = (bytes.len(), at + old_len);
+    if new.len() > old_len {
+        bytes.resize(len + new.len() - old_len, 0);
+    }
+    bytes.copy_within(tail..len, at + new.len());
+    bytes[at..at + new.len()].copy_from_slice(new);
+    bytes.truncate(len - old_len + new.len());
 }
 
 fn raise_as_dense(hll: &mut Vec<u8>, index: usize, value: u8) -> Result<Raised, Corrupt> {
