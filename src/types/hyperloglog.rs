@@ -35,6 +35,8 @@ const INDEX_BITS: u32 = 14;
 /// Bits of the hash that are searched for a run of zeros.
 const RUN_BITS: u32 = u64::BITS - INDEX_BITS;
 const HEADER_LEN: usize = 16;
+/// Registers merged at a time.
+const BLOCK: usize = 128;
 const DENSE_LEN: usize = HEADER_LEN + REGISTERS * 6 / 8;
 const MAGIC: &[u8] = b"HYLL";
 const ENCODING_AT: usize = 4;
@@ -161,9 +163,16 @@ pub fn count_registers(registers: &Registers) -> u64 {
 pub fn merge(registers: &mut Registers, hll: &[u8]) -> Result<(), Corrupt> {
     match encoding(hll).ok_or(Corrupt)? {
         Encoding::Dense => {
-            for (eight, group) in registers.as_chunks_mut::<8>().0.iter_mut().zip(packed(hll)) {
-                let other = unpack_eight(*group);
-                *eight = std::array::from_fn(|lane| eight[lane].max(other[lane]));
+            let blocks = registers.as_chunks_mut::<BLOCK>().0;
+            for (block, groups) in blocks.iter_mut().zip(packed(hll).chunks(BLOCK / 8)) {
+                // First unpacked, then compared: the second loop becomes vectors.
+                let mut others = [0; BLOCK];
+                for (other, group) in others.as_chunks_mut().0.iter_mut().zip(groups) {
+                    *other = unpack_eight(*group);
+                }
+                for (register, other) in block.iter_mut().zip(others) {
+                    *register = other.max(*register);
+                }
             }
         }
         Encoding::Sparse => {
@@ -205,9 +214,10 @@ pub fn raise_all(
         }
     }
     if is_dense {
-        for (eight, group) in registers.as_chunks::<8>().0.iter().zip(packed_mut(hll)) {
-            let own = unpack_eight(*group);
-            *group = pack_eight(std::array::from_fn(|lane| own[lane].max(eight[lane])));
+        let mut raised = *registers;
+        merge(&mut raised, hll)?;
+        for (group, eight) in packed_mut(hll).iter_mut().zip(raised.as_chunks().0) {
+            *group = pack_eight(*eight);
         }
     }
     invalidate_cached_count(hll);
