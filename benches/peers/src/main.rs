@@ -60,6 +60,9 @@ fn run(arguments: &[String]) -> Result<()> {
     } else {
         eprintln!("bench-peers: one core only, which server and generator share");
     }
+    if options.priority {
+        sys::raise_priority().map_err(|error| format!("--priority: {error}"))?;
+    }
     type Measurement = (What, fn(&Options) -> Result<()>);
     let measurements: [Measurement; 5] = [
         (What::Operations, operations::measure),
