@@ -139,11 +139,7 @@ impl Load {
                 batch_started: clock::now(),
             });
         }
-        let mut load = Load {
-            poll,
-            connections,
-            spin,
-        };
+        let mut load = Load { poll, connections };
         let pings = Requests::build(count as u64, 1, |out| encode_request(out, &[b"PING"]));
         load.run(&pings)?;
         Ok(load)
