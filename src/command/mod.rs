@@ -18,6 +18,7 @@ mod introspection;
 mod key;
 mod latency;
 mod memory;
+mod object;
 mod pubsub;
 mod scan;
 mod server;

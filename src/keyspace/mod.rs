@@ -10,6 +10,7 @@ pub mod evict;
 pub mod expire;
 pub mod lazyfree;
 pub mod notify;
+pub mod transfer;
 
 use crate::clock::{Deadline, Now};
 use crate::collections::hash::KeyHasher;
@@ -207,6 +208,19 @@ impl Keyspace {
                 None
             }
         }
+    }
+
+    /// Finds a key to look at its frame (EXISTS, TYPE, TTL): counts the hit or miss, but the access leaves no mark.
+    #[inline]
+    pub fn find_untouched(&mut self, key: Key<'_>) -> Option<Slot> {
+        let found = self.find(key);
+        if found.is_some() {
+            self.stats.hits += 1;
+        } else {
+            self.stats.misses += 1;
+            self.notify(KeyspaceEvents::KEY_MISS, "keymiss", key.bytes);
+        }
+        found
     }
 
     #[inline]
