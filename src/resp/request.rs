@@ -305,7 +305,7 @@ impl Cursor {
         while self.remaining > 0 {
             let (len, line_len) = match short_length(buf, self.at, b'$') {
                 Some(short) => short,
-                None => match bulk_length(buf.get(self.at..).unwrap_or_default(), limits)? {
+                None => match bulk_length(buf.get(self.at..).unwrap_or_default())? {
                     Some(long) => long,
                     None => return Ok(Some(1)),
                 },
@@ -435,7 +435,7 @@ fn check_bulk_length(len: u64, limits: &Limits) -> Result<(), ProtocolError> {
 }
 
 /// The length of an argument and its line's bytes; `None` if incomplete.
-fn bulk_length(bytes: &[u8], limits: &Limits) -> Result<Option<(usize, usize)>, ProtocolError> {
+fn bulk_length(bytes: &[u8]) -> Result<Option<(usize, usize)>, ProtocolError> {
     let line = length_line(bytes).map_err(|()| ProtocolError::TooBigBulkCount)?;
     let Some((text, line_len)) = line else {
         return Ok(None);
