@@ -34,6 +34,7 @@ static FAMILIES: &[&[CommandSpec]] = &[
     super::scan::COMMANDS,
     super::connection::COMMANDS,
     super::client::COMMANDS,
+    super::monitor::COMMANDS,
     super::pubsub::COMMANDS,
     super::config::COMMANDS,
     super::info::COMMANDS,
