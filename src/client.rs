@@ -9,6 +9,7 @@ use bitflags::bitflags;
 use slab::Slab;
 
 use crate::command::table::Command;
+pub use crate::ids::ClientId;
 use crate::net::stream::{Address, Stream};
 use crate::pubsub::Subscriptions;
 use crate::resp::reply::{OutputBuffer, Protocol};
@@ -52,13 +53,6 @@ bitflags! {
         const GATE = Self::REPLY_OFF.bits() | Self::REPLY_SKIP_NEXT.bits()
             | Self::SUBSCRIBED.bits() | Self::NO_TOUCH.bits();
     }
-}
-
-/// A client's place in the registry, and its number as `CLIENT ID` gives it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct ClientId {
-    pub slot: u32,
-    pub number: u64,
 }
 
 /// What a client has sent and nobody has run.

@@ -9,7 +9,7 @@
 //! net  command  client  state              bytes in and out; one gate; one file per command family
 //! keyspace  pubsub  config  stats          what commands act upon
 //! types                                    what the values mean
-//! collections  resp  clock  error  sys     know nothing of clients, configuration or each other's callers
+//! collections  resp  clock  error  ids  sys   know nothing of clients, configuration or each other's callers
 //! ```
 
 pub mod client;
@@ -18,6 +18,7 @@ pub mod collections;
 pub mod command;
 pub mod config;
 pub mod error;
+pub mod ids;
 pub mod keyspace;
 pub mod net;
 pub mod pubsub;

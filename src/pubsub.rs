@@ -4,13 +4,13 @@
 //! [`Subscriptions`], so that its end finds them all. Both are only changed together, by [`PubSub::subscribe`] and its
 //! kin; a name nobody listens to is not kept. Names are stored once and shared by both sides.
 //!
-//! Encoding and sending messages is `command/pubsub.rs`; this module refuses to know what a listener is.
+//! Encoding and sending messages is `command/pubsub.rs`; this module refuses to know what else a client is.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::hash::Hash;
 use std::sync::Arc;
 
 use crate::collections::glob;
+use crate::ids::ClientId;
 
 /// What a subscription is to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,28 +68,18 @@ impl Subscriptions {
     }
 }
 
-/// All subscriptions by name. `L` names a listener.
-#[derive(Debug)]
-pub struct PubSub<L> {
-    channels: HashMap<Name, Listeners<L>>,
+/// All subscriptions by name.
+#[derive(Debug, Default)]
+pub struct PubSub {
+    channels: HashMap<Name, Listeners>,
     /// Ordered, so that who matches by several patterns gets the messages in the same order each time.
-    patterns: BTreeMap<Name, Listeners<L>>,
-    shard_channels: HashMap<Name, Listeners<L>>,
+    patterns: BTreeMap<Name, Listeners>,
+    shard_channels: HashMap<Name, Listeners>,
 }
 
-impl<L> Default for PubSub<L> {
-    fn default() -> Self {
-        PubSub {
-            channels: HashMap::new(),
-            patterns: BTreeMap::new(),
-            shard_channels: HashMap::new(),
-        }
-    }
-}
-
-impl<L: Copy + Eq + Hash> PubSub<L> {
+impl PubSub {
     /// Adds a subscription. False: it was there before. Expected O(1), for a pattern O(log patterns).
-    pub fn subscribe(&mut self, kind: Kind, own: &mut Subscriptions, who: L, name: &[u8]) -> bool {
+    pub fn subscribe(&mut self, kind: Kind, own: &mut Subscriptions, who: ClientId, name: &[u8]) -> bool {
         if own.of(kind).contains(name) {
             return false;
         }
@@ -114,7 +104,7 @@ impl<L: Copy + Eq + Hash> PubSub<L> {
         &mut self,
         kind: Kind,
         own: &mut Subscriptions,
-        who: L,
+        who: ClientId,
         name: &[u8],
     ) -> bool {
         if !own.of_mut(kind).remove(name) {
@@ -133,7 +123,7 @@ impl<L: Copy + Eq + Hash> PubSub<L> {
     }
 
     /// Ends all subscriptions of a listener.
-    pub fn forget(&mut self, own: &mut Subscriptions, who: L) {
+    pub fn forget(&mut self, own: &mut Subscriptions, who: ClientId) {
         for kind in [Kind::Channel, Kind::Pattern, Kind::Shard] {
             for name in own.of(kind).iter().cloned().collect::<Vec<_>>() {
                 self.unsubscribe(kind, own, who, &name);
@@ -142,7 +132,7 @@ impl<L: Copy + Eq + Hash> PubSub<L> {
     }
 
     /// Who listens to a channel or shard channel.
-    pub fn listeners(&self, kind: Kind, name: &[u8]) -> &[L] {
+    pub fn listeners(&self, kind: Kind, name: &[u8]) -> &[ClientId] {
         let found = match kind {
             Kind::Channel => self.channels.get(name),
             Kind::Pattern => self.patterns.get(name),
@@ -155,7 +145,7 @@ impl<L: Copy + Eq + Hash> PubSub<L> {
     pub fn matching<'a>(
         &'a self,
         channel: &'a [u8],
-    ) -> impl Iterator<Item = (&'a [u8], &'a [L])> + 'a {
+    ) -> impl Iterator<Item = (&'a [u8], &'a [ClientId])> + 'a {
         self.patterns
             .iter()
             .filter(|(pattern, _)| glob::matches(pattern, channel, false))
@@ -186,7 +176,7 @@ impl<L: Copy + Eq + Hash> PubSub<L> {
     }
 }
 
-fn leave<L: Copy + Eq + Hash>(names: &mut HashMap<Name, Listeners<L>>, name: &[u8], who: L) {
+fn leave(names: &mut HashMap<Name, Listeners>, name: &[u8], who: ClientId) {
     if names.get_mut(name).is_some_and(|listeners| listeners.remove(who)) {
         names.remove(name);
     }
@@ -196,22 +186,16 @@ fn leave<L: Copy + Eq + Hash>(names: &mut HashMap<Name, Listeners<L>>, name: &[u
 const SEARCHED_MAX: usize = 16;
 
 /// The listeners of one name, without order: a removal moves the last one into the gap.
-#[derive(Debug)]
-struct Listeners<L> {
-    list: Vec<L>,
+#[derive(Debug, Default)]
+struct Listeners {
+    list: Vec<ClientId>,
     /// Places in `list`, all of them, once there are more than [`SEARCHED_MAX`].
-    places: Option<HashMap<L, usize>>,
+    places: Option<HashMap<ClientId, usize>>,
 }
 
-impl<L> Default for Listeners<L> {
-    fn default() -> Self {
-        Listeners { list: Vec::new(), places: None }
-    }
-}
-
-impl<L: Copy + Eq + Hash> Listeners<L> {
+impl Listeners {
     /// Adds one who is not there.
-    fn add(&mut self, who: L) {
+    fn add(&mut self, who: ClientId) {
         self.list.push(who);
         match &mut self.places {
             Some(places) => drop(places.insert(who, self.list.len() - 1)),
@@ -224,7 +208,7 @@ impl<L: Copy + Eq + Hash> Listeners<L> {
     }
 
     /// Removes one. True: that was the last.
-    fn remove(&mut self, who: L) -> bool {
+    fn remove(&mut self, who: ClientId) -> bool {
         let place = match &mut self.places {
             Some(places) => places.remove(&who),
             None => self.list.iter().position(|&other| other == who),
@@ -247,6 +231,10 @@ mod tests {
 
     const KINDS: [Kind; 3] = [Kind::Channel, Kind::Pattern, Kind::Shard];
 
+    fn id(number: u8) -> ClientId {
+        ClientId { slot: 0, number: number.into() }
+    }
+
     #[derive(Clone, Debug)]
     enum Step {
         Subscribe(usize, u8, u8),
@@ -266,23 +254,23 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
         fn both_sides_agree_with_a_set_of_triples(steps in prop::collection::vec(step(), 0..400)) {
-            let mut pubsub = PubSub::<u8>::default();
+            let mut pubsub = PubSub::default();
             let mut owners: Vec<Subscriptions> = (0..40).map(|_| Subscriptions::default()).collect();
             let mut model: BTreeSet<(usize, u8, u8)> = BTreeSet::new();
             for step in steps {
                 match step {
                     Step::Subscribe(kind, who, name) => {
                         let own = &mut owners[who as usize];
-                        let new = pubsub.subscribe(KINDS[kind], own, who, &[name]);
+                        let new = pubsub.subscribe(KINDS[kind], own, id(who), &[name]);
                         prop_assert_eq!(new, model.insert((kind, who, name)));
                     }
                     Step::Unsubscribe(kind, who, name) => {
                         let own = &mut owners[who as usize];
-                        let was = pubsub.unsubscribe(KINDS[kind], own, who, &[name]);
+                        let was = pubsub.unsubscribe(KINDS[kind], own, id(who), &[name]);
                         prop_assert_eq!(was, model.remove(&(kind, who, name)));
                     }
                     Step::Forget(who) => {
-                        pubsub.forget(&mut owners[who as usize], who);
+                        pubsub.forget(&mut owners[who as usize], id(who));
                         prop_assert!(owners[who as usize].is_empty());
                         model.retain(|&(_, other, _)| other != who);
                     }
@@ -295,9 +283,9 @@ mod tests {
                 prop_assert_eq!(pubsub.names(kind).map(|name| name[0]).collect::<BTreeSet<_>>(), names);
                 for name in 0..3 {
                     let mut listeners = pubsub.listeners(kind, &[name]).to_vec();
-                    listeners.sort_unstable();
-                    let expected: Vec<u8> =
-                        (0..40).filter(|&who| model.contains(&(index, who, name))).collect();
+                    listeners.sort_unstable_by_key(|who| who.number);
+                    let is_there = |&who: &u8| model.contains(&(index, who, name));
+                    let expected: Vec<_> = (0..40).filter(is_there).map(id).collect();
                     prop_assert_eq!(listeners, expected);
                 }
             }
@@ -306,10 +294,10 @@ mod tests {
 
     #[test]
     fn a_channel_is_matched_by_every_pattern_that_fits_in_their_order() {
-        let mut pubsub = PubSub::<u8>::default();
+        let mut pubsub = PubSub::default();
         let mut own = Subscriptions::default();
         for pattern in [&b"n*"[..], b"*", b"news.?", b"x"] {
-            pubsub.subscribe(Kind::Pattern, &mut own, 1, pattern);
+            pubsub.subscribe(Kind::Pattern, &mut own, id(1), pattern);
         }
         let found: Vec<_> = pubsub.matching(b"news.1").map(|(pattern, _)| pattern).collect();
         assert_eq!(found, [&b"*"[..], b"n*", b"news.?"]);

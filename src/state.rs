@@ -67,7 +67,7 @@ pub struct State {
     pub commands: &'static CommandTable,
     /// `rename-command`: lower-case new names; None forbids the name.
     pub renamed: HashMap<Box<[u8]>, Option<&'static Command>>,
-    pub pubsub: PubSub<ClientId>,
+    pub pubsub: PubSub,
     pub clock: Clock,
     /// The turn's sample of the clocks.
     pub now: Now,

@@ -223,7 +223,7 @@ fn unsubscribe(ctx: &mut Context<'_>, kind: Kind) -> CommandResult {
 /// Runs a change of subscriptions. Its confirmations are pushes: CLIENT REPLY OFF and SKIP do not silence them.
 fn confirm(
     ctx: &mut Context<'_>,
-    change: impl FnOnce(&mut PubSub<ClientId>, &mut Client, &mut ReplyWriter<'_>),
+    change: impl FnOnce(&mut PubSub, &mut Client, &mut ReplyWriter<'_>),
 ) -> CommandResult {
     let State { pubsub, clients, .. } = &mut *ctx.server;
     let client = clients.get_mut(ctx.client).expect("a client outlives the command it runs");

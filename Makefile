@@ -1,0 +1,51 @@
+# Every target is described by `make help`. CARGO_TARGET_DIR and PEERS are honoured.
+
+CARGO ?= cargo
+PREFIX ?= /usr/local
+# A first peer is found in PATH, or named: PEERS="redis-server=/path/redis-server valkey-server=/path/valkey-server".
+PEERS ?=
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+
+.DEFAULT_GOAL := build
+.PHONY: build help run check test bench bench-peers peer fuzz miri doc install
+
+build: ## build the server, optimised
+	$(CARGO) build --release
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+run: ## build and start the server; ARGS="--port 7777" adds to its command line
+	$(CARGO) run --release -- $(ARGS)
+
+check: ## formatting, lints of all targets, and the architecture's rules
+	$(CARGO) fmt --check
+	$(CARGO) clippy --all-targets -- -D warnings
+	$(CARGO) test --quiet --test tidy
+
+test: ## all tests that need nothing but the toolchain
+	$(CARGO) test
+
+bench: ## criterion benches of the parts
+	$(CARGO) bench
+
+bench-peers: build ## CPU per operation, latency and memory beside Redis and Valkey; writes docs/benchmarks.md
+	$(CARGO) build --release --manifest-path benches/peers/Cargo.toml --target-dir $(TARGET)/peers
+	PEERS="$(PEERS)" $(TARGET)/peers/release/bench-peers --latchkey $(TARGET)/release/latchkey --out docs $(ARGS)
+
+peer: build ## the same transcripts and clients against the real peers and this server
+	tests/peer/run
+
+fuzz: ## each fuzz target for a minute (needs cargo-fuzz and a nightly toolchain)
+	cd fuzz && for target in $$(cargo +nightly fuzz list); do \
+	  cargo +nightly fuzz run $$target -- -max_total_time=60 || exit 1; done
+
+miri: ## the structures that hold unsafe code, under Miri (needs a nightly toolchain with miri)
+	$(CARGO) +nightly miri test --lib collections::
+
+doc: ## the crate's documentation
+	$(CARGO) doc --no-deps --document-private-items
+
+install: build ## install latchkey to PREFIX/bin; REDIS_SERVER=yes links it as redis-server too
+	install -Dm755 $(TARGET)/release/latchkey $(DESTDIR)$(PREFIX)/bin/latchkey
+	if [ "$(REDIS_SERVER)" = yes ]; then ln -sf latchkey $(DESTDIR)$(PREFIX)/bin/redis-server; fi

@@ -1,0 +1,206 @@
+//! A bucket: eight slots in one cache line; a block: sixteen buckets in one kilobyte.
+//!
+//! ```text
+//!   | tag u16 x 8 | address bits 32-47, u16 x 8 | address bits 0-31, u32 x 8 |      64 bytes
+//! ```
+//!
+//! Tag 0 is an empty slot. Addresses of entries are divisible by 8: the lowest bit says that the entry has a deadline, so
+//! that keys without one are told apart without touching them.
+
+use super::entry::RawEntry;
+
+/// Slots of a bucket.
+pub(super) const SLOTS: usize = 8;
+/// Buckets of a block.
+pub(super) const BLOCK_BUCKETS: usize = 16;
+
+const VOLATILE: u64 = 1;
+
+/// An entry's address and whether it has a deadline, as it travels between slots.
+#[derive(Clone, Copy)]
+pub(super) struct Link(u64);
+
+impl Link {
+    #[inline]
+    pub(super) fn new(entry: RawEntry, volatile: bool) -> Link {
+        let address = entry.to_address();
+        assert!(
+            address >> 48 == 0 && address & 7 == 0,
+            "the allocator gave an address beyond 48 bits"
+        );
+        Link(address | if volatile { VOLATILE } else { 0 })
+    }
+
+    #[inline]
+    pub(super) fn is_volatile(self) -> bool {
+        self.0 & VOLATILE != 0
+    }
+
+    /// The entry. Whether it is still alive is the owner's knowledge: a link in an occupied slot is.
+    #[inline]
+    pub(super) fn entry(self) -> RawEntry {
+        // SAFETY: a link is made only from an entry; those who read or free it vouch for its being alive.
+        unsafe { RawEntry::from_address(self.0 & !7) }
+    }
+
+    #[inline]
+    pub(super) fn prefetch(self) {
+        prefetch((self.0 & !7) as usize);
+    }
+}
+
+#[repr(C, align(64))]
+pub(super) struct Bucket {
+    tags: [u16; SLOTS],
+    high: [u16; SLOTS],
+    low: [u32; SLOTS],
+}
+
+#[repr(C, align(64))]
+pub(super) struct Block(pub(super) [Bucket; BLOCK_BUCKETS]);
+
+impl Block {
+    pub(super) const EMPTY: Block = Block(
+        [const {
+            Bucket {
+                tags: [0; SLOTS],
+                high: [0; SLOTS],
+                low: [0; SLOTS],
+            }
+        }; BLOCK_BUCKETS],
+    );
+}
+
+impl Bucket {
+    /// The slots with this tag as bits of a number.
+    #[inline]
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn matches(&self, tag: u16) -> u32 {
+        use std::arch::x86_64::{
+            __m128i, _mm_cmpeq_epi16, _mm_loadu_si128, _mm_movemask_epi8, _mm_packs_epi16,
+            _mm_set1_epi16, _mm_setzero_si128,
+        };
+        // SAFETY: SSE2 is part of every x86-64; the load reads the sixteen bytes of the tags.
+        unsafe {
+            let tags = _mm_loadu_si128(self.tags.as_ptr().cast::<__m128i>());
+            let equal = _mm_cmpeq_epi16(tags, _mm_set1_epi16(tag as i16));
+            _mm_movemask_epi8(_mm_packs_epi16(equal, _mm_setzero_si128())) as u32
+        }
+    }
+
+    /// The slots with this tag as bits of a number.
+    #[inline]
+    #[cfg(not(target_arch = "x86_64"))]
+    pub(super) fn matches(&self, tag: u16) -> u32 {
+        self.matches_portable(tag)
+    }
+
+    #[inline]
+    #[cfg(any(test, not(target_arch = "x86_64")))]
+    fn matches_portable(&self, tag: u16) -> u32 {
+        self.tags
+            .iter()
+            .rev()
+            .fold(0, |bits, &other| bits << 1 | u32::from(other == tag))
+    }
+
+    #[inline]
+    pub(super) fn empty_slots(&self) -> u32 {
+        self.matches(0)
+    }
+
+    #[inline]
+    pub(super) fn occupied(&self) -> Bits {
+        Bits(!self.matches(0) & 0xff)
+    }
+
+    #[inline]
+    pub(super) fn is_full(&self) -> bool {
+        self.matches(0) == 0
+    }
+
+    #[inline]
+    pub(super) fn tag(&self, slot: usize) -> u16 {
+        self.tags[slot]
+    }
+
+    #[inline]
+    pub(super) fn link(&self, slot: usize) -> Link {
+        Link(u64::from(self.high[slot]) << 32 | u64::from(self.low[slot]))
+    }
+
+    #[inline]
+    pub(super) fn set(&mut self, slot: usize, tag: u16, link: Link) {
+        self.tags[slot] = tag;
+        self.set_link(slot, link);
+    }
+
+    #[inline]
+    pub(super) fn set_link(&mut self, slot: usize, link: Link) {
+        self.high[slot] = (link.0 >> 32) as u16;
+        self.low[slot] = link.0 as u32;
+    }
+
+    #[inline]
+    pub(super) fn clear_slot(&mut self, slot: usize) {
+        self.tags[slot] = 0;
+    }
+
+    #[inline]
+    pub(super) fn clear(&mut self) {
+        self.tags = [0; SLOTS];
+    }
+}
+
+/// The positions of the ones in a number, lowest first.
+#[derive(Clone, Copy)]
+pub(super) struct Bits(pub(super) u32);
+
+impl Iterator for Bits {
+    type Item = usize;
+
+    #[inline]
+    fn next(&mut self) -> Option<usize> {
+        if self.0 == 0 {
+            return None;
+        }
+        let bit = self.0.trailing_zeros() as usize;
+        self.0 &= self.0 - 1;
+        Some(bit)
+    }
+}
+
+/// Asks the processor to fetch the cache line of an address. Any address will do: a wrong one is ignored.
+#[inline]
+pub(super) fn prefetch(address: usize) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: a prefetch neither reads nor faults as far as the program can tell.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(std::ptr::without_provenance(address));
+    }
+    #[cfg(all(target_arch = "aarch64", not(miri)))]
+    // SAFETY: as above.
+    unsafe {
+        std::arch::asm!("prfm pldl1keep, [{}]", in(reg) address, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(not(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri))))]
+    let _ = address;
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn the_vector_comparison_agrees_with_the_portable_one(tags in any::<[u16; SLOTS]>(), small in any::<[u8; SLOTS]>(), tag in 0u16..4) {
+            let mut bucket = Bucket { tags, high: [0; SLOTS], low: [0; SLOTS] };
+            prop_assert_eq!(bucket.matches(tags[3]), bucket.matches_portable(tags[3]));
+            bucket.tags = small.map(|tag| u16::from(tag % 4));
+            prop_assert_eq!(bucket.matches(tag), bucket.matches_portable(tag));
+        }
+    }
+}

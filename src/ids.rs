@@ -1,0 +1,8 @@
+//! Names of things that outlive a borrow.
+
+/// A client's place in the registry, and its number as `CLIENT ID` gives it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ClientId {
+    pub slot: u32,
+    pub number: u64,
+}
