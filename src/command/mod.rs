@@ -24,6 +24,9 @@ mod pubsub;
 mod scan;
 mod server;
 mod string;
+mod string_edit;
+mod string_lcs;
+mod string_options;
 
 pub use client::{check_output_limit, describe_client, forget_client};
 pub use config::apply_config;

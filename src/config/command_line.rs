@@ -1,7 +1,7 @@
 //! The command line: `[file] [-] [--directive value ...]`, with the corners of redis-server 7.0.15.
 //!
-//! Options are written as lines behind the file's text and loaded with it, so they follow the same rules, count on in
-//! its line numbers and win over it.
+//! Options are written as lines behind the file's text and loaded with it, so they follow the same
+//! rules, count on in its line numbers and win over it.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
@@ -48,15 +48,17 @@ Examples:
 ";
 
 impl Config {
-    /// Reads the command line (without the program's name), the file it names, and standard input if it says `-`.
+    /// Reads the command line (without the program's name), the file it names, and standard input
+    /// if it says `-`.
     ///
-    /// Errors: the first bad line or the file that cannot be read; [`ConfigError::message`] is what to print.
+    /// Errors: the first bad line or the file that cannot be read; [`ConfigError::message`] is what
+    /// to print.
     pub fn load(args: &[OsString]) -> Result<Startup, ConfigError> {
         load(args, &mut std::io::stdin())
     }
 
-    /// A configuration from text alone, with the defaults for the rest. No file is read or written: `include` is an
-    /// error, `user` and `rename-command` lines are only parsed.
+    /// A configuration from text alone, with the defaults for the rest. No file is read or written:
+    /// `include` is an error, `user` and `rename-command` lines are only parsed. `dir` must exist.
     pub fn from_text(text: &[u8]) -> Result<Config, ConfigError> {
         let mut loader = Loader::new(false);
         loader.load_text(text, 0)?;
@@ -103,11 +105,13 @@ fn load(args: &[OsString], stdin: &mut dyn Read) -> Result<Startup, ConfigError>
     })))
 }
 
-/// The options as lines, and whether standard input is to be read: on `-` as the first or last argument.
+/// The options as lines, and whether standard input is to be read: on `-` as the first or last
+/// argument.
 fn option_lines(options: &[&[u8]], first_is_option: bool) -> (bool, Vec<u8>) {
     let mut from_stdin = false;
     let mut lines = Vec::new();
-    // A directive takes at least one argument, whatever it looks like: in `--requirepass --x`, `--x` is the password.
+    // A directive takes at least one argument, whatever it looks like: in `--requirepass --x`,
+    // `--x` is the password.
     let mut has_value = true;
     for (index, option) in options.iter().enumerate() {
         let last = index + 1 == options.len();
@@ -132,7 +136,8 @@ fn option_lines(options: &[&[u8]], first_is_option: bool) -> (bool, Vec<u8>) {
             .get(index + 1)
             .is_some_and(|next| next.starts_with(b"--"));
         if !has_value && option.eq_ignore_ascii_case(b"--save") && (last || next_is_option) {
-            // Programs that build the command line from a list of save points leave nothing when it is empty.
+            // Programs that build the command line from a list of save points leave nothing when it
+            // is empty.
             lines.extend(b"\"\"");
             has_value = true;
         } else if !has_value && option.eq_ignore_ascii_case(b"--sentinel") && next_is_option {
@@ -151,4 +156,113 @@ fn absolute(dir: &Path, path: &[u8]) -> PathBuf {
         path = rest;
     }
     dir.join(OsString::from_vec(path.to_vec()).as_os_str() as &OsStr)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::parse_line;
+
+    /// What Redis 7.0.15 made of options; the file's head tells how to read it.
+    const RECORDED: &str = include_str!("../../tests/data/config-command-line-7.0.15.tsv");
+
+    fn run(args: &[&[u8]], mut stdin: &[u8]) -> Result<Settings, ConfigError> {
+        let args: Vec<OsString> = args
+            .iter()
+            .map(|arg| OsString::from_vec(arg.to_vec()))
+            .collect();
+        match load(&args, &mut stdin)? {
+            Startup::Serve(settings) => Ok(*settings),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn options_behind_a_file_are_read_as_redis_reads_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("redis.conf");
+        std::fs::write(&file, "port 0\nunixsocket /tmp/unused.sock\ntimeout 9\n").unwrap();
+        let mut rows = 0;
+        for row in RECORDED.lines().filter(|line| line.starts_with("FILE")) {
+            let row: Vec<&str> = row.split('\t').collect();
+            let mut args = parse_line(row[0].as_bytes()).unwrap().unwrap();
+            args[0] = file.as_os_str().as_bytes().to_vec();
+            let args: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
+            match (run(&args, b""), row[1]) {
+                (Ok(settings), "ok") => {
+                    for change in row[2].split("; ") {
+                        let (name, value) = change.split_once('=').unwrap();
+                        let ours = settings.config.get(&[name.as_bytes()]).remove(0).1;
+                        assert_eq!(ours, value.as_bytes(), "{}", row[0]);
+                    }
+                }
+                (Err(ConfigError::Line { line, reason }), "error") => {
+                    assert_eq!(
+                        (line.number.to_string(), reason.to_string()),
+                        (row[2].into(), row[3].into())
+                    );
+                }
+                (result, wanted) => panic!("{}: {wanted}, but {result:?}", row[0]),
+            }
+            rows += 1;
+        }
+        assert!(rows > 30);
+    }
+
+    #[test]
+    fn the_file_the_standard_input_and_the_options_win_in_this_order() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("redis.conf");
+        std::fs::write(&file, "timeout 1\nhz 11\nmaxclients 21\n").unwrap();
+        let path = file.as_os_str().as_bytes();
+        let config = run(&[path, b"--timeout", b"3", b"-"], b"timeout 2\nhz 12\n")
+            .unwrap()
+            .config;
+        assert_eq!((config.timeout, config.hz, config.maxclients), (3, 12, 21));
+        assert_eq!(config.config_file, Some(file));
+    }
+
+    #[test]
+    fn without_a_file_lines_are_counted_from_the_second() {
+        let error = run(&[b"--port", b"x"], b"").unwrap_err().to_string();
+        assert!(error.contains(
+            "at line 2\n>>> 'port \"x\"'\nargument couldn't be parsed into an integer\n"
+        ));
+        assert!(
+            run(&[b"-"], b"port 7")
+                .unwrap()
+                .config
+                .config_file
+                .is_none()
+        );
+    }
+
+    #[test]
+    fn a_value_may_look_like_an_option_or_hold_any_byte() {
+        for password in [&b"--x"[..], b"a b", b"a\nb\xff\"", b"'"] {
+            assert_eq!(
+                run(&[b"--requirepass", password], b"")
+                    .unwrap()
+                    .config
+                    .requirepass,
+                password
+            );
+        }
+    }
+
+    #[test]
+    fn version_and_help_are_asked_for_by_the_first_argument_only() {
+        let first = |arg: &str| load(&[arg.into(), "--port".into()], &mut &b""[..]);
+        assert!(matches!(first("-v"), Ok(Startup::Version)));
+        assert!(matches!(first("--help"), Ok(Startup::Help)));
+        assert!(run(&[b"--port", b"7", b"-v"], b"").is_err());
+    }
+
+    #[test]
+    fn a_path_loses_the_parents_at_its_beginning() {
+        let dir = Path::new("/a/b");
+        assert_eq!(absolute(dir, b"../x.conf"), Path::new("/a/x.conf"));
+        assert_eq!(absolute(dir, b"../../../x"), Path::new("/x"));
+        assert_eq!(absolute(dir, b"/x/../y"), Path::new("/x/../y"));
+    }
 }

@@ -1,4 +1,5 @@
-//! The sample file, `redis.conf.example`: every parameter with its documentation and default, from the table.
+//! The sample file, `redis.conf.example`: every parameter with its documentation and default, from
+//! the table.
 
 use super::params::{PARAMS, Param};
 
@@ -9,12 +10,13 @@ const HEADER: &str = "\
 #
 #   name value ...          one directive a line, names in any case of letters
 #   # text                  a comment, on a line of its own
-#   name \"a b\\n\\xff\"        double quotes hold blanks and escapes: \\n \\r \\t \\a \\b \\xHH, \\ before others
+#   name \"a b\\n\\xff\"        double quotes hold blanks and \\n \\r \\t \\a \\b \\xHH; \\ before others
 #   name 'a b'              single quotes hold blanks; \\' is a quote
 #
 # Memory is in bytes, or with a unit in any case of letters:
 #
-#   1k is 1000, 1kb is 1024, 1m is 1000000, 1mb is 1048576, 1g is 1000000000, 1gb is 1073741824 bytes
+#   1k is 1000 bytes, 1m is 1000000 bytes, 1g is 1000000000 bytes
+#   1kb is 1024 bytes, 1mb is 1048576 bytes, 1gb is 1073741824 bytes
 #
 # Four directives are no parameters:
 #
@@ -23,7 +25,9 @@ const HEADER: &str = "\
 #   rename-command A B      gives command A the name B; \"\" removes it
 #   loadmodule FILE         is refused: there are no modules
 #
-# The same directives are options of the command line, and win over the file: --maxmemory 1gb --save \"\"
+# The same directives are options of the command line, and win over the file:
+#
+#   latchkey redis.conf --maxmemory 1gb --save \"\"
 ";
 
 /// The text of the sample file. Uncommenting all its directives changes nothing.
@@ -54,8 +58,14 @@ fn entry(param: &Param) -> Vec<u8> {
     let traits = param.traits;
     for (holds, sentence) in [
         (traits.immutable, "# Fixed while the server runs.\n"),
-        (traits.protected, "# CONFIG SET needs enable-protected-configs.\n"),
-        (traits.stored, "# Accepted and kept, without effect so far.\n"),
+        (
+            traits.protected,
+            "# CONFIG SET needs enable-protected-configs.\n",
+        ),
+        (
+            traits.stored,
+            "# Accepted and kept, without effect so far.\n",
+        ),
     ] {
         if holds {
             text.extend_from_slice(sentence.as_bytes());

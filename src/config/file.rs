@@ -1,9 +1,9 @@
 //! The text of configuration: lines, quoting, and the loader that turns text into a [`Config`].
 //!
-//! Bytes of a file come in, line by line they become arguments, and each directive changes the `Config` or is kept for
-//! the server (`user`, `rename-command`). `include` reads further files, the pattern expanded, each text with line
-//! numbers of its own, as in Redis. What is refused comes back as a [`ConfigError`] that displays as Redis' message.
-//! Nothing is printed here.
+//! Bytes of a file come in, line by line they become arguments, and each directive changes the
+//! `Config` or is kept for the server (`user`, `rename-command`). `include` reads further files,
+//! the pattern expanded, each text with line numbers of its own, as in Redis. What is refused comes
+//! back as a [`ConfigError`] that displays as Redis' message. Nothing is printed here.
 
 use std::io::{self, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -28,9 +28,9 @@ const FORGOTTEN: [&[u8]; 3] = [
 
 /// Splits a line of the file into its arguments. `None` for a blank line or a comment.
 ///
-/// Arguments are separated by blanks. Within double quotes, `\n \r \t \b \a` and `\xHH` stand for bytes and a backslash
-/// before anything else for that; within single quotes only `\'` does. A closing quote ends the argument and must be
-/// followed by a blank. A NUL byte ends the line.
+/// Arguments are separated by blanks. Within double quotes, `\n \r \t \b \a` and `\xHH` stand for
+/// bytes and a backslash before anything else for that; within single quotes only `\'` does. A
+/// closing quote ends the argument and must be followed by a blank. A NUL byte ends the line.
 pub fn parse_line(line: &[u8]) -> Result<Option<Vec<Vec<u8>>>, Reason> {
     let line = trim(line);
     if matches!(line.first(), None | Some(b'#')) {
@@ -200,7 +200,8 @@ impl Directive {
     }
 }
 
-/// Why the server cannot start. Displays as what goes to standard error; the process then exits with 1.
+/// Why the server cannot start. Displays as what goes to standard error; the process then exits
+/// with 1.
 #[derive(Debug)]
 pub enum ConfigError {
     /// A line of the file or an option of the command line.
@@ -386,12 +387,15 @@ fn path_of(bytes: &[u8]) -> &Path {
     Path::new(std::ffi::OsStr::from_bytes(bytes))
 }
 
-/// The text of a file; with `*`, `?` or `[` in its name, of all files that match, one behind the other, and none if
-/// none does. Relative names count from `dir`.
+/// The text of a file; with `*`, `?` or `[` in its name, of all files that match, one behind the
+/// other, and none if none does. Relative names count from `dir`.
 pub(super) fn read_files(name: &[u8], dir: &Path) -> Result<Vec<u8>, ConfigError> {
     if name.is_empty() {
-        let error = io::Error::from_raw_os_error(libc::ENOENT);
-        return Err(ConfigError::File { path: PathBuf::new(), error });
+        let error = io::Error::from(rustix::io::Errno::NOENT);
+        return Err(ConfigError::File {
+            path: PathBuf::new(),
+            error,
+        });
     }
     let mut text = Vec::new();
     let paths = if is_pattern(name) {
@@ -425,8 +429,8 @@ fn is_pattern(name: &[u8]) -> bool {
     name.iter().any(|byte| matches!(byte, b'*' | b'?' | b'['))
 }
 
-/// The files that match a pattern, component by component, in order of their names. As in a shell, a component that
-/// does not begin with a dot matches no name that does.
+/// The files that match a pattern, component by component, in order of their names. As in a shell,
+/// a component that does not begin with a dot matches no name that does.
 fn expand(pattern: &[u8], dir: &Path) -> Vec<PathBuf> {
     let root = if pattern.starts_with(b"/") {
         Path::new("/")
@@ -460,4 +464,187 @@ fn expand(pattern: &[u8], dir: &Path) -> Vec<PathBuf> {
     }
     paths.retain(|path| path.exists());
     paths
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn words(line: &[u8]) -> Option<Vec<String>> {
+        let args = parse_line(line).ok()??;
+        Some(
+            args.iter()
+                .map(|arg| arg.escape_ascii().to_string())
+                .collect(),
+        )
+    }
+
+    #[test]
+    fn quotes_hold_blanks_and_escapes() {
+        assert_eq!(
+            words(br#"a "b c" 'd e' "\x41\n\"\q" 'it\'s \n'"#)
+                .unwrap()
+                .len(),
+            5
+        );
+        assert_eq!(
+            words(br#" x "\x41\xff\n\r\t\a\b\q\"" "#).unwrap(),
+            ["x", r#"A\xff\n\r\t\x07\x08q\""#]
+        );
+        assert_eq!(words(br"x 'it\'s \n'").unwrap(), ["x", r"it\'s \\n"]);
+        assert_eq!(words(br#"x """#).unwrap(), ["x", ""]);
+        assert_eq!(words(br#"pre"fix""#).unwrap(), ["prefix"]);
+        assert_eq!(words(b"a\0b c").unwrap(), ["a"]);
+    }
+
+    #[test]
+    fn quotes_that_do_not_close_or_end_within_a_word_are_refused() {
+        for line in [
+            &br#"x "a"#[..],
+            b"x 'a",
+            br#"x "a"b"#,
+            b"x 'a'b",
+            br#"x "a\""#,
+        ] {
+            assert_eq!(
+                parse_line(line),
+                Err(Reason::UnbalancedQuotes),
+                "{}",
+                line.escape_ascii()
+            );
+        }
+    }
+
+    #[test]
+    fn blank_lines_and_comments_hold_nothing() {
+        for line in [&b""[..], b"  \t\r\n", b"# a \"b", b"  #"] {
+            assert_eq!(parse_line(line), Ok(None));
+        }
+    }
+
+    #[test]
+    fn an_include_reads_what_matches_in_order_of_names() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
+        std::fs::create_dir(dir.path().join("conf.d")).unwrap();
+        write("conf.d/b.conf", "timeout 2\n");
+        write("conf.d/a.conf", "timeout 1\nhz 20\n");
+        write("conf.d/.hidden.conf", "timeout 3\n");
+        write(
+            "main.conf",
+            "include conf.d/*.conf\ninclude nothing/*.conf\nmaxclients 7",
+        );
+        let mut loader = Loader::new(true);
+        loader.config.dir = dir.path().to_owned();
+        let text = read_files(b"main.conf", dir.path()).unwrap();
+        loader.load_text(&text, 0).unwrap();
+        assert_eq!(
+            (
+                loader.config.timeout,
+                loader.config.hz,
+                loader.config.maxclients
+            ),
+            (2, 20, 7)
+        );
+    }
+
+    #[test]
+    fn an_include_without_a_pattern_must_exist() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut loader = Loader::new(true);
+        loader.config.dir = dir.path().to_owned();
+        let error = loader.load_text(b"include nosuch.conf", 0).unwrap_err();
+        let text = "Fatal error, can't open config file 'nosuch.conf': No such file or directory\n";
+        assert_eq!(error.message(), text.as_bytes());
+    }
+
+    #[test]
+    fn a_file_that_includes_itself_is_refused_at_the_line_that_does() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("a"), "hz 10\ninclude a\ninclude a\n").unwrap();
+        let mut loader = Loader::new(true);
+        loader.config.dir = dir.path().to_owned();
+        let error = loader.load_text(b"include a", 0).unwrap_err();
+        assert!(matches!(
+            error,
+            ConfigError::Line {
+                line: Line { number: 2, .. },
+                reason: Reason::IncludeDepth
+            }
+        ));
+    }
+
+    #[test]
+    fn relative_names_count_from_dir_as_it_is_at_that_line() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("sub")).unwrap();
+        std::fs::write(dir.path().join("sub/x.conf"), "timeout 4").unwrap();
+        let mut loader = Loader::new(true);
+        loader.config.dir = dir.path().to_owned();
+        loader.load_text(b"dir sub\ninclude x.conf", 0).unwrap();
+        assert_eq!(loader.config.timeout, 4);
+        assert!(loader.config.dir.is_absolute() && loader.config.dir.ends_with("sub"));
+    }
+
+    #[test]
+    fn users_and_renamed_commands_are_kept_with_their_lines() {
+        let mut loader = Loader::new(false);
+        loader
+            .load_text(b"\nuser bob on >x\nrename-command CONFIG \"\"\n", 0)
+            .unwrap();
+        assert_eq!(loader.users[0].args, [&b"bob"[..], b"on", b">x"]);
+        assert_eq!(loader.renamed_commands[0].args, [&b"CONFIG"[..], b""]);
+        let message = loader.renamed_commands[0]
+            .error("No such command in rename-command")
+            .to_string();
+        let end =
+            "at line 3\n>>> 'rename-command CONFIG \"\"'\nNo such command in rename-command\n";
+        assert!(
+            message.starts_with("\n*** FATAL CONFIG FILE ERROR (") && message.ends_with(end),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn modules_and_sentinel_are_refused_in_plain_words() {
+        for (line, reason) in [
+            (&b"loadmodule /x.so"[..], Reason::NoModules),
+            (b"search.timeout 5", Reason::NoModules),
+            (b"sentinel", Reason::NoSentinel),
+            (b"include other.conf", Reason::IncludeForbidden),
+        ] {
+            let error = Config::from_text(line).unwrap_err();
+            assert!(matches!(error, ConfigError::Line { reason: found, .. } if found == reason));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn quoting_is_undone_by_parsing(
+            args in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..20), 1..5),
+        ) {
+            let mut line = b"x".to_vec();
+            for arg in &args {
+                line.push(b' ');
+                line.extend(quoted(arg));
+            }
+            prop_assert_eq!(parse_line(&line).unwrap().unwrap()[1..].to_vec(), args);
+        }
+
+        #[test]
+        fn any_bytes_are_parsed_or_refused(text in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = parse_line(&text);
+            let _ = Config::from_text(&text);
+        }
+
+        #[test]
+        fn any_values_are_taken_or_refused(
+            index in 0..super::super::PARAMS.len(),
+            values in prop::collection::vec("[-+0-9a-zA-Z%*. \"'\\\\x]{0,24}", 0..5),
+        ) {
+            let name = super::super::PARAMS[index].name;
+            let _ = Config::from_text(format!("{name} {}", values.join(" ")).as_bytes());
+        }
+    }
 }

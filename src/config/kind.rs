@@ -1,9 +1,10 @@
 //! How each kind of value is read and written.
 //!
-//! Arguments (bytes of the file, the command line or CONFIG SET) come in, a typed value goes out, or a [`Reason`] why
-//! not; and back: the text that CONFIG GET replies, the lines that CONFIG REWRITE writes, a sentence for the example
-//! file. A kind knows neither names nor other values. The wording of errors and the odd corners (an empty memory value
-//! is 0, `save` appends in a file) are those of Redis 7.0.15.
+//! Arguments (bytes of the file, the command line or CONFIG SET) come in, a typed value goes out,
+//! or a [`Reason`] why not; and back: the text that CONFIG GET replies, the lines that CONFIG
+//! REWRITE writes, a sentence for the example file. A kind knows neither names nor other values.
+//! The wording of errors and the odd corners (an empty memory value is 0, `save` appends in a file)
+//! are those of Redis 7.0.15.
 
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
@@ -72,8 +73,8 @@ pub enum Reason {
     #[error("a version consists of letters, digits, dots, hyphens and plus signs")]
     Version,
     #[error(
-        "Active defragmentation cannot be enabled: it requires a Redis server compiled with a modified Jemalloc like \
-         the one shipped by default with the Redis source distribution"
+        "Active defragmentation cannot be enabled: it requires a Redis server compiled with a \
+         modified Jemalloc like the one shipped by default with the Redis source distribution"
     )]
     NoActiveDefrag,
     #[error("duplicate parameter")]
@@ -102,7 +103,8 @@ pub enum Reason {
     IncludeForbidden,
     #[error("Can't open the log file: {0}")]
     LogFile(String),
-    /// The outside world refused (a directory that cannot be entered), or the server found the fault.
+    /// The outside world refused (a directory that cannot be entered), or the server found the
+    /// fault.
     #[error("{0}")]
     Other(String),
 }
@@ -284,7 +286,10 @@ pub(super) struct Memory {
 }
 
 pub(super) const fn memory(min: i128, max: i128) -> Memory {
-    Memory { range: int(min, max), floor: 0 }
+    Memory {
+        range: int(min, max),
+        floor: 0,
+    }
 }
 
 impl Memory {
@@ -312,7 +317,10 @@ impl<T: Copy + PartialEq + ToString + TryFrom<i128> + TryInto<u64>> Kind<T> for 
     fn describe(&self) -> String {
         match (self.range.min, self.floor) {
             (_, 1..) => format!("memory (units b k kb m mb g gb), raised to {}", self.floor),
-            (1.., _) => format!("memory (units b k kb m mb g gb), at least {}", self.range.min),
+            (1.., _) => format!(
+                "memory (units b k kb m mb g gb), at least {}",
+                self.range.min
+            ),
             _ => "memory (units b k kb m mb g gb)".into(),
         }
     }
@@ -327,7 +335,11 @@ impl Kind<MemoryLimit> for MemoryOrPercent {
         if let Some(bytes) = parse_memory(arg) {
             // Redis keeps percentages as negative numbers and takes these for some.
             let fits = i64::try_from(bytes).is_ok();
-            return if fits { Ok(MemoryLimit::Bytes(bytes)) } else { Err(Reason::PercentTooHigh) };
+            return if fits {
+                Ok(MemoryLimit::Bytes(bytes))
+            } else {
+                Err(Reason::PercentTooHigh)
+            };
         }
         let number = arg
             .strip_suffix(b"%")
@@ -392,7 +404,8 @@ impl Kind<u32> for Octal {
 pub(super) struct Text {
     /// An empty value means unset: its line leaves the file.
     unset_if_empty: bool,
-    /// May hold NUL bytes. Other texts become names for the operating system and end at the first one.
+    /// May hold NUL bytes. Other texts become names for the operating system and end at the first
+    /// one.
     binary: bool,
     check: fn(&[u8]) -> Result<(), Reason>,
 }
@@ -472,7 +485,8 @@ impl Kind<Vec<u8>> for Text {
     }
 }
 
-/// The `title`, `server-mode` and `unixsocket` variables may stand for nothing; what is left must not be blank.
+/// The `title`, `server-mode` and `unixsocket` variables may stand for nothing; what is left must
+/// not be blank.
 fn check_title_template(template: &[u8]) -> Result<(), Reason> {
     let mut rest = template;
     let mut blank = true;
@@ -670,7 +684,8 @@ impl Kind<Vec<SavePoint>> for Save {
         if !rest.is_empty() {
             return Err(Reason::SavePoints);
         }
-        // The loader empties the default before the first line of the file, so several lines add up to the value.
+        // The loader empties the default before the first line of the file, so several lines add up
+        // to the value.
         let mut points = if origin == Origin::File {
             old.clone()
         } else {
@@ -927,7 +942,7 @@ impl Kind<Vec<Vec<u8>>> for Addresses {
     }
 
     fn describe(&self) -> String {
-        "up to 16 addresses; * is all IPv4, ::* all IPv6, a leading - forgives an address that does not exist".into()
+        "up to 16 addresses; * is all IPv4, ::* all IPv6, - before one forgives its absence".into()
     }
 
     fn example(&self, name: &str, default: &Vec<Vec<u8>>) -> Vec<Vec<u8>> {
@@ -1101,8 +1116,8 @@ fn parse_integer(text: &[u8]) -> Option<i64> {
     str::from_utf8(text).ok()?.parse().ok()
 }
 
-/// An integer as C's `strtoll` reads one that fills its text: leading blanks, a sign, no digit at all (0); beyond 64
-/// bits the nearest bound.
+/// An integer as C's `strtoll` reads one that fills its text: leading blanks, a sign, no digit at
+/// all (0); beyond 64 bits the nearest bound.
 fn leading_integer(text: &[u8], radix: u32) -> Option<i64> {
     if text.is_empty() {
         return Some(0);
@@ -1128,7 +1143,8 @@ fn leading_integer(text: &[u8], radix: u32) -> Option<i64> {
     Some(number)
 }
 
-/// Bytes with a unit. No digits at all are 0, as in Redis. Where Redis wraps around 2^64, this refuses.
+/// Bytes with a unit. No digits at all are 0, as in Redis. Where Redis wraps around 2^64, this
+/// refuses.
 fn parse_memory(text: &[u8]) -> Option<u64> {
     let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let (digits, unit) = text.split_at(digits);

@@ -1,11 +1,13 @@
 //! The configuration: one table of parameters, and the file they come from.
 //!
-//! `params.rs` declares every parameter once; `value.rs` has their types, `kind.rs` reads and writes them. A start goes
-//! command line (`command_line.rs`) -> text of the file and the options (`file.rs`) -> [`Config`]. CONFIG GET and SET
-//! are [`Config::get`] and [`Config::set`], CONFIG REWRITE is `rewrite.rs`;
-//! `example.rs` writes the documented sample file. Texts of errors are those of Redis 7.0.15.
+//! `params.rs` declares every parameter once; `value.rs` has their types, `kind.rs` reads and
+//! writes them. A start goes command line (`command_line.rs`) -> text of the file and the options
+//! (`file.rs`) -> [`Config`]. CONFIG GET and SET are [`Config::get`] and [`Config::set`], CONFIG
+//! REWRITE is `rewrite.rs`; `example.rs` writes the documented sample file. Texts of errors are
+//! those of Redis 7.0.15.
 //!
-//! This module knows no server and no clients: a change is returned as a value ([`ChangeSet`]), and the server acts.
+//! This module knows no server and no clients: a change is returned as a value ([`ChangeSet`]), and
+//! the server acts.
 
 mod command_line;
 mod example;
@@ -39,7 +41,8 @@ pub struct SetBy {
 #[derive(Debug)]
 #[must_use = "the server carries the actions out, or rolls back"]
 pub struct ChangeSet {
-    /// What the server must do now, each once, with the parameter that asks for it, in the order of the command.
+    /// What the server must do now, each once, with the parameter that asks for it, in the order of
+    /// the command.
     pub actions: Vec<(Action, &'static str)>,
     previous: Box<Config>,
 }
@@ -65,8 +68,8 @@ pub enum SetError {
 }
 
 impl SetError {
-    /// The error line to reply, without the leading `-` and the line end. May hold any byte that the client sent in
-    /// place of a name.
+    /// The error line to reply, without the leading `-` and the line end. May hold any byte that
+    /// the client sent in place of a name.
     pub fn reply(&self) -> Vec<u8> {
         let about = |name: &[u8], reason: String| {
             [
@@ -102,35 +105,19 @@ impl std::error::Error for SetError {}
 impl Config {
     /// CONFIG GET: names and values of the parameters that the patterns match, each name once.
     ///
-    /// A pattern without `*`, `?` and `[` is a name and comes back as it was written; aliases are names of their own.
-    /// Hidden parameters are found by their exact name only. (Redis replies in the order of a randomly seeded hash
-    /// table; this is in the order of the patterns, then of the table.)
+    /// A pattern without `*`, `?` and `[` is a name and comes back as it was written; aliases are
+    /// names of their own. Hidden parameters are found by their exact name only. (Redis replies in
+    /// the order of a randomly seeded hash table; this is in the order of the patterns, then of the
+    /// table.)
     pub fn get(&self, patterns: &[&[u8]]) -> Vec<(Vec<u8>, Vec<u8>)> {
         let mut found: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
-        let mut add = |name: &[u8], param: &Param| {
-            if !found
-                .iter()
-                .any(|(known, _)| known.eq_ignore_ascii_case(name))
-            {
-                found.push((name.to_vec(), param.slot.get(self)));
-            }
-        };
         for pattern in patterns {
-            if !pattern
-                .iter()
-                .any(|byte| matches!(byte, b'*' | b'?' | b'['))
-            {
-                if let Some(param) = Param::find(pattern) {
-                    add(pattern, param);
-                }
-                continue;
-            }
-            for param in PARAMS.iter().filter(|param| !param.traits.hidden) {
-                for name in param
-                    .names()
-                    .filter(|name| glob::matches(pattern, name.as_bytes(), true))
-                {
-                    add(name.as_bytes(), param);
+            // One pattern gives a name once, so only those of earlier patterns can repeat.
+            let earlier = found.len();
+            for (name, param) in names_matching(pattern) {
+                let mut known = found[..earlier].iter().map(|(known, _)| known);
+                if !known.any(|known| known.eq_ignore_ascii_case(name)) {
+                    found.push((name.to_vec(), param.slot.get(self)));
                 }
             }
         }
@@ -139,9 +126,9 @@ impl Config {
 
     /// CONFIG SET: all of the pairs of name and value, or nothing.
     ///
-    /// On success the new values are in place, and the server carries out [`ChangeSet::actions`]. If one of them fails,
-    /// [`Config::rollback`] brings the old values back and gives the error to reply; actions carried out before it
-    /// have to be carried out again.
+    /// On success the new values are in place, and the server carries out [`ChangeSet::actions`].
+    /// If one of them fails, [`Config::rollback`] brings the old values back and gives the error to
+    /// reply; actions carried out before it have to be carried out again.
     pub fn set(&mut self, pairs: &[(&[u8], &[u8])], by: SetBy) -> Result<ChangeSet, SetError> {
         let mut params = Vec::new();
         for (name, value) in pairs {
@@ -191,7 +178,8 @@ impl Config {
         Ok(ChangeSet { actions, previous })
     }
 
-    /// Takes a change back, because an action of it failed. `name` is the parameter that stands beside the action.
+    /// Takes a change back, because an action of it failed. `name` is the parameter that stands
+    /// beside the action.
     pub fn rollback(
         &mut self,
         changes: ChangeSet,
@@ -211,6 +199,25 @@ pub fn is_sensitive(name: &[u8]) -> bool {
     Param::find(name).is_some_and(|param| param.traits.sensitive)
 }
 
+/// The names that a pattern of CONFIG GET gives: those of the table, or the pattern itself where it is
+/// a name.
+fn names_matching(pattern: &[u8]) -> Vec<(&[u8], &'static Param)> {
+    if !pattern
+        .iter()
+        .any(|byte| matches!(byte, b'*' | b'?' | b'['))
+    {
+        return Param::find(pattern)
+            .map(|param| (pattern, param))
+            .into_iter()
+            .collect();
+    }
+    let visible = PARAMS.iter().filter(|param| !param.traits.hidden);
+    let names = visible.flat_map(|param| param.names().map(move |name| (name.as_bytes(), param)));
+    names
+        .filter(|(name, _)| glob::matches(pattern, name, true))
+        .collect()
+}
+
 /// A parameter and the spelling of the name or alias by which it was found.
 fn lookup(name: &[u8]) -> Option<(&'static Param, &'static str)> {
     let param = Param::find(name)?;
@@ -218,4 +225,154 @@ fn lookup(name: &[u8]) -> Option<(&'static Param, &'static str)> {
         .names()
         .find(|known| name.eq_ignore_ascii_case(known.as_bytes()))?;
     Some((param, known))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BY: SetBy = SetBy {
+        local_client: false,
+        loading: false,
+    };
+
+    fn names(config: &Config, patterns: &[&str]) -> Vec<String> {
+        let patterns: Vec<&[u8]> = patterns.iter().map(|pattern| pattern.as_bytes()).collect();
+        config
+            .get(&patterns)
+            .into_iter()
+            .map(|(name, _)| String::from_utf8(name).unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn get_gives_each_name_once_and_a_plain_name_as_it_was_written() {
+        let config = Config::default();
+        assert_eq!(names(&config, &["HZ", "hz", "h?"]), ["HZ"]);
+        assert_eq!(
+            names(&config, &["nosuch", "maxmemory", "MAXMEMORY*"]).len(),
+            5
+        );
+        assert_eq!(
+            names(&config, &["*-priority"]),
+            ["replica-priority", "slave-priority"]
+        );
+        assert_eq!(names(&config, &["tim\\eout"]), [""; 0]);
+        assert_eq!(
+            names(&config, &["watchdog-p*", "watchdog-period"]),
+            ["watchdog-period"]
+        );
+    }
+
+    #[test]
+    fn set_changes_all_or_nothing_and_tells_what_to_do() {
+        let mut config = Config::default();
+        let error = config
+            .set(&[(b"timeout", b"5"), (b"hz", b"x")], BY)
+            .unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "ERR CONFIG SET failed (possibly related to argument 'hz') - \
+             argument couldn't be parsed into an integer"
+        );
+        assert!(config == Config::default());
+        let pairs: [(&[u8], &[u8]); 4] = [
+            (b"PORT", b"7"),
+            (b"timeout", b"5"),
+            (b"min-slaves-to-write", b"1"),
+            (b"min-replicas-max-lag", b"2"),
+        ];
+        let changes = config.set(&pairs, BY).unwrap();
+        assert_eq!(
+            changes.actions,
+            [
+                (Action::Port, "port"),
+                (Action::GoodReplicas, "min-slaves-to-write")
+            ]
+        );
+        assert_eq!((config.port, changes.previous().port), (7, 6379));
+    }
+
+    #[test]
+    fn nothing_is_to_be_done_for_a_value_that_stays_unless_a_file_stands_behind_it() {
+        let mut config = Config::default();
+        assert_eq!(config.set(&[(b"port", b"6379")], BY).unwrap().actions, []);
+        assert_eq!(
+            config.set(&[(b"tls-cert-file", b"")], BY).unwrap().actions,
+            [(Action::Tls, "tls-cert-file")]
+        );
+    }
+
+    #[test]
+    fn rollback_brings_the_old_values_back() {
+        let mut config = Config::default();
+        let changes = config.set(&[(b"port", b"7"), (b"save", b"")], BY).unwrap();
+        let error = config.rollback(
+            changes,
+            "port",
+            "Unable to listen on this port. Check server logs.",
+        );
+        assert_eq!(
+            error.to_string(),
+            "ERR CONFIG SET failed (possibly related to argument 'port') - \
+             Unable to listen on this port. Check server logs."
+        );
+        assert!(config == Config::default());
+    }
+
+    #[test]
+    fn protected_parameters_need_the_permission() {
+        let mut config = Config::default();
+        let local = SetBy {
+            local_client: true,
+            ..BY
+        };
+        assert!(config.set(&[(b"dbfilename", b"x")], local).is_err());
+        config.enable_protected_configs = Permission::Local;
+        assert!(config.set(&[(b"dbfilename", b"x")], BY).is_err());
+        assert!(config.set(&[(b"dbfilename", b"x")], local).is_ok());
+    }
+
+    #[test]
+    fn some_parameters_wait_until_data_is_loaded() {
+        let loading = SetBy {
+            loading: true,
+            ..BY
+        };
+        let set = |pairs: &[(&[u8], &[u8])]| Config::default().set(pairs, loading).unwrap_err();
+        assert_eq!(
+            set(&[(b"appendonly", b"yes"), (b"nosuch", b"")]),
+            SetError::Loading
+        );
+        let unknown = SetError::Unknown {
+            name: b"nosuch".to_vec(),
+        };
+        assert_eq!(set(&[(b"nosuch", b""), (b"appendonly", b"yes")]), unknown);
+    }
+
+    #[test]
+    fn secrets_are_known_by_every_name_and_left_out_of_debug_output() {
+        assert!(
+            is_sensitive(b"RequirePass") && is_sensitive(b"primaryauth") && !is_sensitive(b"port")
+        );
+        let config = Config {
+            requirepass: b"hunter2".to_vec(),
+            ..Config::default()
+        };
+        assert!(!format!("{config:?}").contains("hunter2"));
+    }
+
+    #[test]
+    fn names_and_aliases_are_unique_and_in_small_letters() {
+        let mut names: Vec<_> = PARAMS.iter().flat_map(Param::names).collect();
+        assert!(
+            names
+                .iter()
+                .all(|name| !name.bytes().any(|byte| byte.is_ascii_uppercase()))
+        );
+        let count = names.len();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
 }

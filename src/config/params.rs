@@ -1,10 +1,11 @@
 //! The table of configuration parameters: the only place where one is declared.
 //!
-//! An entry gives, in this order: what it does and in which unit (the doc comment), the name and its aliases, the
-//! field of [`Config`] with its type and default, how values are read and written (`kind.rs`), and its [`Traits`].
-//! From an entry come the field, the default, CONFIG GET, SET and REWRITE, the file's directive and its part of
-//! `redis.conf.example`. Names, bounds and defaults are those of Redis 7.0.15; what Redis 7.2 to 8 and Valkey 9 add is
-//! here where their users' files commonly carry it.
+//! An entry gives, in this order: what it does and in which unit (the doc comment), the name and
+//! its aliases, the field of [`Config`] with its type and default, how values are read and written
+//! (`kind.rs`), and its [`Traits`]. From an entry come the field, the default, CONFIG GET, SET and
+//! REWRITE, the file's directive and its part of `redis.conf.example`. Names, bounds and defaults
+//! are those of Redis 7.0.15; what Redis 7.2 to 8 and Valkey 9 add is here where their users' files
+//! commonly carry it.
 //!
 //! To make a stored parameter work: use its field, and take `.stored()` away.
 
@@ -13,7 +14,8 @@ use std::path::{Path, PathBuf};
 use super::kind::*;
 use super::value::*;
 
-/// What the server must do when a parameter changed. Parameters without one are read where they matter.
+/// What the server must do when a parameter changed. Parameters without one are read where they
+/// matter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Listen on another TCP port.
@@ -252,12 +254,13 @@ const MIB: i128 = 1 << 20;
 macro_rules! params {
     ($( section $section:literal { $(
         $(#[doc = $doc:literal])+
-        $name:literal $(| $alias:literal)* => $field:ident: $type:ty = $default:expr, $kind:expr, $traits:expr;
+        $name:literal $(| $alias:literal)* =>
+            $field:ident: $type:ty = $default:expr, $kind:expr, $traits:expr;
     )+ } )+) => {
         /// The configuration: one field for each parameter.
         ///
-        /// Fields may be read anywhere and written by the server (REPLICAOF writes `replicaof`); clients change them
-        /// through [`Config::set`], which checks bounds.
+        /// Fields may be read anywhere and written by the server (REPLICAOF writes `replicaof`);
+        /// clients change them through [`Config::set`], which checks bounds.
         #[derive(Clone, PartialEq)]
         pub struct Config {
             $($(
@@ -266,7 +269,8 @@ macro_rules! params {
                 #[doc = concat!("Source: `", $name, "`.")]
                 pub $field: $type,
             )+)+
-            /// The file given on the command line, absolute: CONFIG REWRITE writes it. `None` without one.
+            /// The file given on the command line, absolute: CONFIG REWRITE writes it. `None`
+            /// without one.
             pub config_file: Option<PathBuf>,
         }
 
@@ -298,7 +302,8 @@ macro_rules! params {
 params! {
 section "Network" {
     /// Addresses on which TCP clients are accepted.
-    "bind" => bind: Vec<Vec<u8>> = vec![b"*".to_vec(), b"-::*".to_vec()], Addresses, MODIFIABLE.then(Action::Bind);
+    "bind" => bind: Vec<Vec<u8>> = vec![b"*".to_vec(), b"-::*".to_vec()], Addresses,
+        MODIFIABLE.then(Action::Bind);
     /// Port for TCP clients. 0 accepts none.
     "port" => port: u16 = 6379, int(0, 65535), MODIFIABLE.then(Action::Port);
     /// Path of a Unix socket on which clients are accepted.
@@ -307,18 +312,21 @@ section "Network" {
     "unixsocketperm" => unixsocketperm: u32 = 0, Octal { max: 0o777 }, IMMUTABLE;
     /// Refuses clients from other hosts while no password is set for the default user.
     "protected-mode" => protected_mode: bool = true, YesNo, MODIFIABLE;
-    /// Length of the queue of connections that are not accepted yet. The kernel may cap it (net.core.somaxconn).
+    /// Length of the queue of connections that are not accepted yet. The kernel may cap it
+    /// (net.core.somaxconn).
     "tcp-backlog" => tcp_backlog: u32 = 511, int(0, INT_MAX), IMMUTABLE;
     /// Seconds after which an idle client is closed. 0 is never.
     "timeout" => timeout: u32 = 0, int(0, INT_MAX), MODIFIABLE;
     /// Seconds between TCP keepalive probes. 0 sends none.
     "tcp-keepalive" => tcp_keepalive: u32 = 300, int(0, INT_MAX), MODIFIABLE;
     /// Address from which connections to other servers are made.
-    "bind-source-addr" => bind_source_addr: Vec<u8> = Vec::new(), OPTIONAL_TEXT, MODIFIABLE.stored();
+    "bind-source-addr" => bind_source_addr: Vec<u8> = Vec::new(), OPTIONAL_TEXT,
+        MODIFIABLE.stored();
     /// Mark (SO_MARK) of every socket, for packet filters. 0 is none.
     "socket-mark-id" => socket_mark_id: u32 = 0, int(0, UINT_MAX), IMMUTABLE.stored();
     /// New connections accepted in one turn of the loop. Known from Redis 7.4.
-    "max-new-connections-per-cycle" => max_new_connections_per_cycle: u32 = 10, int(1, 1000), MODIFIABLE.stored();
+    "max-new-connections-per-cycle" => max_new_connections_per_cycle: u32 = 10, int(1, 1000),
+        MODIFIABLE.stored();
     /// New TLS connections accepted in one turn of the loop. Known from Redis 7.4.
     "max-new-tls-connections-per-cycle" => max_new_tls_connections_per_cycle: u32 = 1, int(1, 1000),
         MODIFIABLE.stored();
@@ -355,19 +363,24 @@ section "TLS" {
     "tls-ca-cert-dir" => tls_ca_cert_dir: Vec<u8> = Vec::new(), OPTIONAL_TEXT,
         MODIFIABLE.volatile().stored().then(Action::Tls);
     /// Whether clients must show a certificate.
-    "tls-auth-clients" => tls_auth_clients: &'static str = "yes", Word(&["no", "yes", "optional"]),
+    "tls-auth-clients" => tls_auth_clients: &'static str = "yes",
+        Word(&["no", "yes", "optional"]),
         MODIFIABLE.stored();
     /// Field of a client's certificate that names its user. Known from Valkey 9.
-    "tls-auth-clients-user" => tls_auth_clients_user: &'static str = "off", Word(&["off", "CN", "URI"]),
+    "tls-auth-clients-user" => tls_auth_clients_user: &'static str = "off",
+        Word(&["CN", "URI", "off"]),
         MODIFIABLE.stored();
     /// Uses TLS towards the primary.
-    "tls-replication" => tls_replication: bool = false, YesNo, MODIFIABLE.stored().then(Action::Tls);
+    "tls-replication" => tls_replication: bool = false, YesNo,
+        MODIFIABLE.stored().then(Action::Tls);
     /// Uses TLS on the cluster bus.
     "tls-cluster" => tls_cluster: bool = false, YesNo, MODIFIABLE.stored().then(Action::Tls);
     /// Versions of TLS that are accepted, separated by spaces, such as "TLSv1.2 TLSv1.3".
-    "tls-protocols" => tls_protocols: Vec<u8> = Vec::new(), OPTIONAL_TEXT, MODIFIABLE.stored().then(Action::Tls);
+    "tls-protocols" => tls_protocols: Vec<u8> = Vec::new(), OPTIONAL_TEXT,
+        MODIFIABLE.stored().then(Action::Tls);
     /// Ciphers up to TLS 1.2.
-    "tls-ciphers" => tls_ciphers: Vec<u8> = Vec::new(), OPTIONAL_TEXT, MODIFIABLE.stored().then(Action::Tls);
+    "tls-ciphers" => tls_ciphers: Vec<u8> = Vec::new(), OPTIONAL_TEXT,
+        MODIFIABLE.stored().then(Action::Tls);
     /// Cipher suites of TLS 1.3.
     "tls-ciphersuites" => tls_ciphersuites: Vec<u8> = Vec::new(), OPTIONAL_TEXT,
         MODIFIABLE.stored().then(Action::Tls);
@@ -375,7 +388,8 @@ section "TLS" {
     "tls-prefer-server-ciphers" => tls_prefer_server_ciphers: bool = false, YesNo,
         MODIFIABLE.stored().then(Action::Tls);
     /// Lets clients resume a session.
-    "tls-session-caching" => tls_session_caching: bool = true, YesNo, MODIFIABLE.stored().then(Action::Tls);
+    "tls-session-caching" => tls_session_caching: bool = true, YesNo,
+        MODIFIABLE.stored().then(Action::Tls);
     /// Sessions kept. 0 is no limit.
     "tls-session-cache-size" => tls_session_cache_size: u32 = 20480, int(0, INT_MAX),
         MODIFIABLE.stored().then(Action::Tls);
@@ -385,24 +399,30 @@ section "TLS" {
 }
 
 section "General" {
-    /// Version that INFO, HELLO and LOLWUT report, for clients that ask before they use a feature. This server only.
+    /// Version that INFO, HELLO and LOLWUT report, for clients that ask before they use a feature.
+    /// This server only.
     "redis-version" => redis_version: Vec<u8> = b"7.2.4".to_vec(), VERSION, IMMUTABLE;
     /// Runs in the background.
     "daemonize" => daemonize: bool = false, YesNo, IMMUTABLE;
     /// Tells a supervisor when the server is ready.
-    "supervised" => supervised: &'static str = "no", Word(&["upstart", "systemd", "auto", "no"]),
+    "supervised" => supervised: &'static str = "no",
+        Word(&["upstart", "systemd", "auto", "no"]),
         IMMUTABLE.stored();
-    /// File that holds the process id while the server runs. In the background, unset means /var/run/redis.pid.
+    /// File that holds the process id while the server runs. In the background, unset means
+    /// /var/run/redis.pid.
     "pidfile" => pidfile: Vec<u8> = Vec::new(), OPTIONAL_TEXT, IMMUTABLE;
     /// The least important messages that are logged.
     "loglevel" => loglevel: LogLevel = LogLevel::Notice, OneOf, MODIFIABLE;
     /// File for the log. Empty is standard output.
     "logfile" => logfile: Vec<u8> = Vec::new(), TEXT, IMMUTABLE;
     /// Shape of log lines. Known from Valkey 9.
-    "log-format" => log_format: &'static str = "legacy", Word(&["legacy", "logfmt"]), MODIFIABLE.stored();
+    "log-format" => log_format: &'static str = "legacy",
+        Word(&["legacy", "logfmt", "json"]),
+        MODIFIABLE.stored();
     /// Shape of times in log lines. Known from Valkey 9.
     "log-timestamp-format" => log_timestamp_format: &'static str = "legacy",
-        Word(&["legacy", "iso8601", "milliseconds"]), MODIFIABLE.stored();
+        Word(&["legacy", "iso8601", "milliseconds"]),
+        MODIFIABLE.stored();
     /// Keeps keys and values out of the log. Known from Redis 8 and Valkey 8.
     "hide-user-data-from-log" => hide_user_data_from_log: bool = true, YesNo, MODIFIABLE.stored();
     /// Logs to syslog too.
@@ -414,7 +434,8 @@ section "General" {
         Word(&["user", "local0", "local1", "local2", "local3", "local4", "local5", "local6", "local7"]),
         IMMUTABLE.stored();
     /// Writes a report to the log on a crash.
-    "crash-log-enabled" => crash_log_enabled: bool = true, YesNo, MODIFIABLE.stored().then(Action::CrashLog);
+    "crash-log-enabled" => crash_log_enabled: bool = true, YesNo,
+        MODIFIABLE.stored().then(Action::CrashLog);
     /// Tests memory on a crash.
     "crash-memcheck-enabled" => crash_memcheck_enabled: bool = true, YesNo, MODIFIABLE.stored();
     /// Exits instead of aborting on a bug of the server.
@@ -425,21 +446,26 @@ section "General" {
     "always-show-logo" => always_show_logo: bool = false, YesNo, IMMUTABLE.stored();
     /// Shows addresses and mode in the process' title.
     "set-proc-title" => set_proc_title: bool = true, YesNo, IMMUTABLE.stored();
-    /// The process' title. Variables: {title} {listen-addr} {server-mode} {port} {tls-port} {unixsocket}
-    /// {config-file}.
-    "proc-title-template" => proc_title_template: Vec<u8> = b"{title} {listen-addr} {server-mode}".to_vec(),
-        TITLE_TEMPLATE, MODIFIABLE.stored().then(Action::ProcessTitle);
+    /// The process' title. Variables: {title} {listen-addr} {server-mode} {port} {tls-port}
+    /// {unixsocket} {config-file}.
+    "proc-title-template" => proc_title_template: Vec<u8> =
+        b"{title} {listen-addr} {server-mode}".to_vec(), TITLE_TEMPLATE,
+        MODIFIABLE.stored().then(Action::ProcessTitle);
     /// Locale by which SORT ... ALPHA orders. Empty takes the environment's. Known from Redis 7.2.
     "locale-collate" => locale_collate: Vec<u8> = Vec::new(), TEXT, MODIFIABLE.stored();
     /// Warnings of the kernel's state that do not stop the start.
     "ignore-warnings" => ignore_warnings: Vec<u8> = Vec::new(), TEXT, MODIFIABLE.stored();
     /// Who may use DEBUG.
-    "enable-debug-command" => enable_debug_command: Permission = Permission::Nobody, OneOf, IMMUTABLE;
+    "enable-debug-command" => enable_debug_command: Permission = Permission::Nobody, OneOf,
+        IMMUTABLE;
     /// Who may use MODULE.
-    "enable-module-command" => enable_module_command: Permission = Permission::Nobody, OneOf, IMMUTABLE.stored();
+    "enable-module-command" => enable_module_command: Permission = Permission::Nobody, OneOf,
+        IMMUTABLE.stored();
     /// Who may change protected parameters by CONFIG SET: dir, dbfilename.
-    "enable-protected-configs" => enable_protected_configs: Permission = Permission::Nobody, OneOf, IMMUTABLE;
-    /// How often background work runs, times a second. Here a hint: keys expire in time whatever it says.
+    "enable-protected-configs" => enable_protected_configs: Permission = Permission::Nobody, OneOf,
+        IMMUTABLE;
+    /// How often background work runs, times a second. Here a hint: keys expire in time whatever it
+    /// says.
     "hz" => hz: u32 = 10, Clamped { min: 1, max: 500 }, MODIFIABLE.then(Action::Hz);
     /// Raises hz with the number of clients.
     "dynamic-hz" => dynamic_hz: bool = true, YesNo, MODIFIABLE.stored();
@@ -452,9 +478,11 @@ section "Shutdown" {
     /// Seconds for which a shutdown waits for replicas that lag.
     "shutdown-timeout" => shutdown_timeout: u32 = 10, int(0, INT_MAX), MODIFIABLE.stored();
     /// What a shutdown on SIGINT does.
-    "shutdown-on-sigint" => shutdown_on_sigint: ShutdownOptions = ShutdownOptions::empty(), Shutdown, MODIFIABLE;
+    "shutdown-on-sigint" => shutdown_on_sigint: ShutdownOptions = ShutdownOptions::empty(),
+        Shutdown, MODIFIABLE;
     /// What a shutdown on SIGTERM does.
-    "shutdown-on-sigterm" => shutdown_on_sigterm: ShutdownOptions = ShutdownOptions::empty(), Shutdown, MODIFIABLE;
+    "shutdown-on-sigterm" => shutdown_on_sigterm: ShutdownOptions = ShutdownOptions::empty(),
+        Shutdown, MODIFIABLE;
 }
 
 section "Clients and security" {
@@ -466,26 +494,31 @@ section "Clients and security" {
     /// Entries that ACL LOG keeps.
     "acllog-max-len" => acllog_max_len: usize = 128, int(0, LONG_MAX), MODIFIABLE.stored();
     /// Channels that a new ACL user may use.
-    "acl-pubsub-default" => acl_pubsub_default: AclPubsubDefault = AclPubsubDefault::ResetChannels, OneOf,
-        MODIFIABLE.stored();
+    "acl-pubsub-default" => acl_pubsub_default: AclPubsubDefault = AclPubsubDefault::ResetChannels,
+        OneOf, MODIFIABLE.stored();
     /// Clients at the same time. Those beyond are told so and closed.
     "maxclients" => maxclients: u32 = 10000, int(1, UINT_MAX), MODIFIABLE.then(Action::MaxClients);
-    /// Unread replies at which a client is closed: at once at the hard limit, after some seconds above the soft one.
-    /// 0 is no limit. Each line sets one or several classes; the others keep theirs.
+    /// Unread replies at which a client is closed: at once at the hard limit, after some seconds
+    /// above the soft one. 0 is no limit. Each line sets one or several classes; the others keep
+    /// theirs.
     "client-output-buffer-limit" => client_output_buffer_limit: [OutputBufferLimit; 3] = [
         OutputBufferLimit { hard_bytes: 0, soft_bytes: 0, soft_seconds: 0 },
         OutputBufferLimit { hard_bytes: 256 << 20, soft_bytes: 64 << 20, soft_seconds: 60 },
         OutputBufferLimit { hard_bytes: 32 << 20, soft_bytes: 8 << 20, soft_seconds: 60 },
     ], OutputBufferLimits, MODIFIABLE;
     /// Bytes of requests that one client may have pending.
-    "client-query-buffer-limit" => client_query_buffer_limit: u64 = 1 << 30, memory(MIB, LONG_MAX), MODIFIABLE;
+    "client-query-buffer-limit" => client_query_buffer_limit: u64 = 1 << 30, memory(MIB, LONG_MAX),
+        MODIFIABLE;
     /// Bytes of the longest string in a request.
     "proto-max-bulk-len" => proto_max_bulk_len: u64 = 512 << 20, memory(MIB, LONG_MAX), MODIFIABLE;
     /// Keys remembered for client side caching. 0 is no limit.
-    "tracking-table-max-keys" => tracking_table_max_keys: usize = 1_000_000, int(0, LONG_MAX), MODIFIABLE.stored();
+    "tracking-table-max-keys" => tracking_table_max_keys: usize = 1_000_000, int(0, LONG_MAX),
+        MODIFIABLE.stored();
     /// Lets functions that Redis calls deprecated stay visible to scripts.
-    "lua-enable-deprecated-api" => lua_enable_deprecated_api: bool = false, YesNo, IMMUTABLE.hidden().stored();
-    /// Milliseconds after which a script or another long command lets others know that the server is busy.
+    "lua-enable-deprecated-api" => lua_enable_deprecated_api: bool = false, YesNo,
+        IMMUTABLE.hidden().stored();
+    /// Milliseconds after which a script or another long command lets others know that the server
+    /// is busy.
     "busy-reply-threshold" | "lua-time-limit" => busy_reply_threshold: i64 = 5000, int(0, LONG_MAX),
         MODIFIABLE.stored();
 }
@@ -493,16 +526,18 @@ section "Clients and security" {
 section "Memory" {
     /// Bytes that data may take; beyond, maxmemory-policy decides. 0 is no limit.
     "maxmemory" => maxmemory: u64 = 0, memory(0, ULONG_MAX), MODIFIABLE.then(Action::MaxMemory);
-    /// Which keys go when maxmemory is reached: of all (allkeys-) or of those with a time to live (volatile-), the
-    /// least recently used (lru), least frequently used (lfu), any (random), the next to expire (ttl); or none
-    /// (noeviction): writes are refused.
-    "maxmemory-policy" => maxmemory_policy: MaxmemoryPolicy = MaxmemoryPolicy::NoEviction, OneOf, MODIFIABLE;
+    /// Which keys go when maxmemory is reached: of all (allkeys-) or of those with a time to live
+    /// (volatile-), the least recently used (lru), least frequently used (lfu), any (random), the
+    /// next to expire (ttl); or none (noeviction): writes are refused.
+    "maxmemory-policy" => maxmemory_policy: MaxmemoryPolicy = MaxmemoryPolicy::NoEviction, OneOf,
+        MODIFIABLE;
     /// Keys looked at to find one to evict. More is closer to true LRU and slower.
     "maxmemory-samples" => maxmemory_samples: u32 = 5, int(1, INT_MAX), MODIFIABLE;
-    /// How long eviction may take before clients are served again: 0 least, 100 as long as it takes.
+    /// How long eviction may take before clients are served again: 0 least, 100 as long as it
+    /// takes.
     "maxmemory-eviction-tenacity" => maxmemory_eviction_tenacity: u32 = 10, int(0, 100), MODIFIABLE;
-    /// Memory that the buffers of all clients may take; beyond, the largest clients are closed. 0 is no limit; a
-    /// percentage is of maxmemory.
+    /// Memory that the buffers of all clients may take; beyond, the largest clients are closed. 0
+    /// is no limit; a percentage is of maxmemory.
     "maxmemory-clients" => maxmemory_clients: MemoryLimit = MemoryLimit::Bytes(0), MemoryOrPercent,
         MODIFIABLE.stored().then(Action::MaxMemoryClients);
     /// How slowly an access counter saturates under LFU: at 10, about a million accesses.
@@ -516,35 +551,41 @@ section "Memory" {
     /// Frees expired values in the background.
     "lazyfree-lazy-expire" => lazyfree_lazy_expire: bool = false, YesNo, MODIFIABLE.stored();
     /// Frees values that commands replace in the background.
-    "lazyfree-lazy-server-del" => lazyfree_lazy_server_del: bool = false, YesNo, MODIFIABLE.stored();
+    "lazyfree-lazy-server-del" => lazyfree_lazy_server_del: bool = false, YesNo,
+        MODIFIABLE.stored();
     /// Makes DEL work like UNLINK.
     "lazyfree-lazy-user-del" => lazyfree_lazy_user_del: bool = false, YesNo, MODIFIABLE.stored();
     /// Makes FLUSHALL, FLUSHDB, SCRIPT FLUSH and FUNCTION FLUSH asynchronous unless SYNC is given.
-    "lazyfree-lazy-user-flush" => lazyfree_lazy_user_flush: bool = false, YesNo, MODIFIABLE.stored();
-    /// Moves a hash table to its new size in spare time. Here without need: tables grow in small steps.
+    "lazyfree-lazy-user-flush" => lazyfree_lazy_user_flush: bool = false, YesNo,
+        MODIFIABLE.stored();
+    /// Moves a hash table to its new size in spare time. Here without need: tables grow in small
+    /// steps.
     "activerehashing" => activerehashing: bool = true, YesNo, MODIFIABLE.stored();
     /// Moves values in memory to give pages back. Not available.
     "activedefrag" => activedefrag: bool = false, DefragOff, MODIFIABLE;
     /// Wasted bytes below which defragmentation rests.
-    "active-defrag-ignore-bytes" => active_defrag_ignore_bytes: u64 = 100 << 20, memory(1, LONG_MAX),
-        MODIFIABLE.stored();
+    "active-defrag-ignore-bytes" => active_defrag_ignore_bytes: u64 = 100 << 20, memory(1,
+        LONG_MAX), MODIFIABLE.stored();
     /// Percentage of waste at which defragmentation starts.
-    "active-defrag-threshold-lower" => active_defrag_threshold_lower: u32 = 10, int(0, 1000), MODIFIABLE.stored();
+    "active-defrag-threshold-lower" => active_defrag_threshold_lower: u32 = 10, int(0, 1000),
+        MODIFIABLE.stored();
     /// Percentage of waste at which defragmentation works hardest.
-    "active-defrag-threshold-upper" => active_defrag_threshold_upper: u32 = 100, int(0, 1000), MODIFIABLE.stored();
+    "active-defrag-threshold-upper" => active_defrag_threshold_upper: u32 = 100, int(0, 1000),
+        MODIFIABLE.stored();
     /// Least percentage of CPU time for defragmentation.
     "active-defrag-cycle-min" => active_defrag_cycle_min: u32 = 1, int(1, 99), MODIFIABLE.stored();
     /// Most percentage of CPU time for defragmentation.
     "active-defrag-cycle-max" => active_defrag_cycle_max: u32 = 25, int(1, 99), MODIFIABLE.stored();
     /// Elements from which on a collection is moved in several steps.
-    "active-defrag-max-scan-fields" => active_defrag_max_scan_fields: usize = 1000, int(1, LONG_MAX),
-        MODIFIABLE.stored();
+    "active-defrag-max-scan-fields" => active_defrag_max_scan_fields: usize = 1000, int(1,
+        LONG_MAX), MODIFIABLE.stored();
     /// Lets the allocator give pages back from a thread of its own.
     "jemalloc-bg-thread" => jemalloc_bg_thread: bool = true, YesNo,
         MODIFIABLE.stored().then(Action::AllocatorThread);
     /// Switches transparent huge pages off for the process: they cost memory while a child saves.
     "disable-thp" => disable_thp: bool = true, YesNo, IMMUTABLE.stored();
-    /// Whether oom-score-adj-values is used: added to the score at start (relative, yes) or as it is (absolute).
+    /// Whether oom-score-adj-values is used: added to the score at start (relative, yes) or as it
+    /// is (absolute).
     "oom-score-adj" => oom_score_adj: OomScoreAdj = OomScoreAdj::No, OneOf,
         MODIFIABLE.stored().then(Action::OomScore);
     /// The kernel's scores by which it chooses what to kill when memory runs out.
@@ -554,25 +595,26 @@ section "Memory" {
 
 section "Encodings" {
     /// Fields up to which a hash is a listpack.
-    "hash-max-listpack-entries" | "hash-max-ziplist-entries" => hash_max_listpack_entries: usize = 512,
-        int(0, LONG_MAX), MODIFIABLE;
+    "hash-max-listpack-entries" | "hash-max-ziplist-entries" => hash_max_listpack_entries: usize =
+        512, int(0, LONG_MAX), MODIFIABLE;
     /// Bytes of the longest field or value in a hash that is a listpack.
     "hash-max-listpack-value" | "hash-max-ziplist-value" => hash_max_listpack_value: usize = 64,
         memory(0, LONG_MAX), MODIFIABLE;
     /// Size of one node of a list: elements if positive; -1 to -5 are 4, 8, 16, 32 and 64 KB.
-    "list-max-listpack-size" | "list-max-ziplist-size" => list_max_listpack_size: i32 = -2, int(INT_MIN, INT_MAX),
-        MODIFIABLE;
+    "list-max-listpack-size" | "list-max-ziplist-size" => list_max_listpack_size: i32 = -2,
+        int(INT_MIN, INT_MAX), MODIFIABLE;
     /// Nodes at each end of a list that stay uncompressed. 0 compresses none.
     "list-compress-depth" => list_compress_depth: u32 = 0, int(0, INT_MAX), MODIFIABLE.stored();
     /// Elements up to which a set of integers is an intset.
     "set-max-intset-entries" => set_max_intset_entries: usize = 512, int(0, LONG_MAX), MODIFIABLE;
     /// Elements up to which another set is a listpack. Known from Redis 7.2.
-    "set-max-listpack-entries" => set_max_listpack_entries: usize = 128, int(0, LONG_MAX), MODIFIABLE;
+    "set-max-listpack-entries" => set_max_listpack_entries: usize = 128, int(0, LONG_MAX),
+        MODIFIABLE;
     /// Bytes of the longest element in a set that is a listpack. Known from Redis 7.2.
     "set-max-listpack-value" => set_max_listpack_value: usize = 64, int(0, LONG_MAX), MODIFIABLE;
     /// Elements up to which a sorted set is a listpack.
-    "zset-max-listpack-entries" | "zset-max-ziplist-entries" => zset_max_listpack_entries: usize = 128,
-        int(0, LONG_MAX), MODIFIABLE;
+    "zset-max-listpack-entries" | "zset-max-ziplist-entries" => zset_max_listpack_entries: usize =
+        128, int(0, LONG_MAX), MODIFIABLE;
     /// Bytes of the longest element in a sorted set that is a listpack.
     "zset-max-listpack-value" | "zset-max-ziplist-value" => zset_max_listpack_value: usize = 64,
         memory(0, LONG_MAX), MODIFIABLE;
@@ -585,41 +627,43 @@ section "Encodings" {
 }
 
 section "Events, slow log and latency" {
-    /// Which keyspace events are published: to keyspace channels (K), to keyevent channels (E); of generic commands
-    /// (g), strings ($), lists (l), sets (s), hashes (h), sorted sets (z), streams (t), modules (d), of expired keys
-    /// (x), evicted keys (e), missed keys (m), new keys (n). A is g$lshztdxe.
-    "notify-keyspace-events" => notify_keyspace_events: KeyspaceEvents = KeyspaceEvents::empty(), EventClasses,
-        MODIFIABLE;
+    /// Which keyspace events are published: to keyspace channels (K), to keyevent channels (E); of
+    /// generic commands (g), strings ($), lists (l), sets (s), hashes (h), sorted sets (z), streams
+    /// (t), modules (d), of expired keys (x), evicted keys (e), missed keys (m), new keys (n). A is
+    /// g$lshztdxe.
+    "notify-keyspace-events" => notify_keyspace_events: KeyspaceEvents = KeyspaceEvents::empty(),
+        EventClasses, MODIFIABLE;
     /// Microseconds from which on a command goes to the slow log. 0 logs all, -1 none.
-    "slowlog-log-slower-than" | "commandlog-execution-slower-than" => slowlog_log_slower_than: i64 = 10000,
-        int(-1, LONG_MAX), MODIFIABLE;
+    "slowlog-log-slower-than" | "commandlog-execution-slower-than" => slowlog_log_slower_than: i64 =
+        10000, int(-1, LONG_MAX), MODIFIABLE;
     /// Entries that the slow log keeps.
-    "slowlog-max-len" | "commandlog-slow-execution-max-len" => slowlog_max_len: usize = 128, int(0, LONG_MAX),
-        MODIFIABLE;
+    "slowlog-max-len" | "commandlog-slow-execution-max-len" => slowlog_max_len: usize = 128, int(0,
+        LONG_MAX), MODIFIABLE;
     /// Bytes from which on a request goes to the command log. -1 logs none. Known from Valkey 8.1.
-    "commandlog-request-larger-than" => commandlog_request_larger_than: i64 = 1 << 20, int(-1, LONG_MAX),
-        MODIFIABLE.stored();
+    "commandlog-request-larger-than" => commandlog_request_larger_than: i64 = 1 << 20, int(-1,
+        LONG_MAX), MODIFIABLE.stored();
     /// Large requests that the command log keeps. Known from Valkey 8.1.
-    "commandlog-large-request-max-len" => commandlog_large_request_max_len: usize = 128, int(0, LONG_MAX),
-        MODIFIABLE.stored();
+    "commandlog-large-request-max-len" => commandlog_large_request_max_len: usize = 128, int(0,
+        LONG_MAX), MODIFIABLE.stored();
     /// Bytes from which on a reply goes to the command log. -1 logs none. Known from Valkey 8.1.
-    "commandlog-reply-larger-than" => commandlog_reply_larger_than: i64 = 1 << 20, int(-1, LONG_MAX),
-        MODIFIABLE.stored();
+    "commandlog-reply-larger-than" => commandlog_reply_larger_than: i64 = 1 << 20, int(-1,
+        LONG_MAX), MODIFIABLE.stored();
     /// Large replies that the command log keeps. Known from Valkey 8.1.
-    "commandlog-large-reply-max-len" => commandlog_large_reply_max_len: usize = 128, int(0, LONG_MAX),
-        MODIFIABLE.stored();
+    "commandlog-large-reply-max-len" => commandlog_large_reply_max_len: usize = 128, int(0,
+        LONG_MAX), MODIFIABLE.stored();
     /// Milliseconds from which on an event goes to the latency monitor. 0 switches it off.
     "latency-monitor-threshold" => latency_monitor_threshold: i64 = 0, int(0, LONG_MAX), MODIFIABLE;
     /// Keeps a histogram of times for each command.
     "latency-tracking" => latency_tracking: bool = true, YesNo, MODIFIABLE;
     /// Percentiles of those times that INFO latencystats shows.
-    "latency-tracking-info-percentiles" => latency_tracking_info_percentiles: Vec<f64> = vec![50.0, 99.0, 99.9],
-        Percentiles, MODIFIABLE;
+    "latency-tracking-info-percentiles" => latency_tracking_info_percentiles: Vec<f64> = vec![50.0,
+        99.0, 99.9], Percentiles, MODIFIABLE;
 }
 
 section "Snapshots" {
     /// Directory of all files: snapshots, append-only files, relative paths elsewhere.
-    "dir" => dir: PathBuf = current_dir(), Directory, MODIFIABLE.protected().deny_loading().then(Action::Dir);
+    "dir" => dir: PathBuf = current_dir(), Directory,
+        MODIFIABLE.protected().deny_loading().then(Action::Dir);
     /// Name of the snapshot's file.
     "dbfilename" => dbfilename: Vec<u8> = b"dump.rdb".to_vec(), DB_FILENAME, MODIFIABLE.protected();
     /// Saves a snapshot after so many seconds if so many changes were made.
@@ -629,25 +673,32 @@ section "Snapshots" {
         SavePoint { seconds: 60, changes: 10000 },
     ], Save, MODIFIABLE.stored();
     /// Refuses writes after a snapshot failed.
-    "stop-writes-on-bgsave-error" => stop_writes_on_bgsave_error: bool = true, YesNo, MODIFIABLE.stored();
+    "stop-writes-on-bgsave-error" => stop_writes_on_bgsave_error: bool = true, YesNo,
+        MODIFIABLE.stored();
     /// Compresses strings in snapshots.
     "rdbcompression" => rdbcompression: bool = true, YesNo, MODIFIABLE.stored();
     /// Writes and checks a checksum at the end of snapshots.
     "rdbchecksum" => rdbchecksum: bool = true, YesNo, IMMUTABLE.stored();
     /// Checks payloads of RESTORE and of snapshots in depth.
-    "sanitize-dump-payload" => sanitize_dump_payload: SanitizeDumpPayload = SanitizeDumpPayload::No, OneOf,
-        MODIFIABLE.stored();
+    "sanitize-dump-payload" => sanitize_dump_payload: SanitizeDumpPayload = SanitizeDumpPayload::No,
+        OneOf, MODIFIABLE.stored();
     /// Deletes snapshots made for replication where no other persistence is on.
     "rdb-del-sync-files" => rdb_del_sync_files: bool = false, YesNo, MODIFIABLE.stored();
     /// Forces snapshots to disk bit by bit while they are written.
-    "rdb-save-incremental-fsync" => rdb_save_incremental_fsync: bool = true, YesNo, MODIFIABLE.stored();
-    /// Whether snapshots of versions that are not known are refused. Known from Valkey 9.
-    "rdb-version-check" => rdb_version_check: &'static str = "strict", Word(&["strict", "relaxed"]),
+    "rdb-save-incremental-fsync" => rdb_save_incremental_fsync: bool = true, YesNo,
         MODIFIABLE.stored();
-    /// Microseconds to wait after each key that is saved, for tests; negative: keys for each microsecond.
-    "rdb-key-save-delay" => rdb_key_save_delay: i32 = 0, int(INT_MIN, INT_MAX), MODIFIABLE.hidden().stored();
-    /// Microseconds to wait after each key that is loaded, for tests; negative: keys for each microsecond.
-    "key-load-delay" => key_load_delay: i32 = 0, int(INT_MIN, INT_MAX), MODIFIABLE.hidden().stored();
+    /// Whether snapshots of versions that are not known are refused. Known from Valkey 9.
+    "rdb-version-check" => rdb_version_check: &'static str = "strict",
+        Word(&["strict", "relaxed"]),
+        MODIFIABLE.stored();
+    /// Microseconds to wait after each key that is saved, for tests; negative: keys for each
+    /// microsecond.
+    "rdb-key-save-delay" => rdb_key_save_delay: i32 = 0, int(INT_MIN, INT_MAX),
+        MODIFIABLE.hidden().stored();
+    /// Microseconds to wait after each key that is loaded, for tests; negative: keys for each
+    /// microsecond.
+    "key-load-delay" => key_load_delay: i32 = 0, int(INT_MIN, INT_MAX),
+        MODIFIABLE.hidden().stored();
     /// Bytes loaded between two looks at clients.
     "loading-process-events-interval-bytes" => loading_process_events_interval_bytes: u64 = 2 << 20,
         int(1024, INT_MAX), MODIFIABLE.hidden().stored();
@@ -658,15 +709,20 @@ section "Append-only file" {
     "appendonly" => appendonly: bool = false, YesNo,
         MODIFIABLE.deny_loading().stored().then(Action::AppendOnly);
     /// Beginning of the names of the append-only files.
-    "appendfilename" => appendfilename: Vec<u8> = b"appendonly.aof".to_vec(), APPEND_FILENAME, IMMUTABLE.stored();
+    "appendfilename" => appendfilename: Vec<u8> = b"appendonly.aof".to_vec(), APPEND_FILENAME,
+        IMMUTABLE.stored();
     /// Directory of the append-only files, within dir.
-    "appenddirname" => appenddirname: Vec<u8> = b"appendonlydir".to_vec(), APPEND_DIRNAME, IMMUTABLE.stored();
+    "appenddirname" => appenddirname: Vec<u8> = b"appendonlydir".to_vec(), APPEND_DIRNAME,
+        IMMUTABLE.stored();
     /// When the log is forced to disk.
-    "appendfsync" => appendfsync: AppendFsync = AppendFsync::EverySecond, OneOf, MODIFIABLE.stored();
+    "appendfsync" => appendfsync: AppendFsync = AppendFsync::EverySecond, OneOf,
+        MODIFIABLE.stored();
     /// Does not force the log to disk while a child saves or rewrites.
-    "no-appendfsync-on-rewrite" => no_appendfsync_on_rewrite: bool = false, YesNo, MODIFIABLE.stored();
+    "no-appendfsync-on-rewrite" => no_appendfsync_on_rewrite: bool = false, YesNo,
+        MODIFIABLE.stored();
     /// Percentage by which the log must have grown before it is rewritten. 0 is never.
-    "auto-aof-rewrite-percentage" => auto_aof_rewrite_percentage: u32 = 100, int(0, INT_MAX), MODIFIABLE.stored();
+    "auto-aof-rewrite-percentage" => auto_aof_rewrite_percentage: u32 = 100, int(0, INT_MAX),
+        MODIFIABLE.stored();
     /// Bytes below which the log is not rewritten.
     "auto-aof-rewrite-min-size" => auto_aof_rewrite_min_size: u64 = 64 << 20, memory(0, LONG_MAX),
         MODIFIABLE.stored();
@@ -677,7 +733,8 @@ section "Append-only file" {
     /// Writes times into the log, so that it can be cut at one.
     "aof-timestamp-enabled" => aof_timestamp_enabled: bool = false, YesNo, MODIFIABLE.stored();
     /// Forces a rewritten log to disk bit by bit.
-    "aof-rewrite-incremental-fsync" => aof_rewrite_incremental_fsync: bool = true, YesNo, MODIFIABLE.stored();
+    "aof-rewrite-incremental-fsync" => aof_rewrite_incremental_fsync: bool = true, YesNo,
+        MODIFIABLE.stored();
     /// Keeps the files that a rewrite replaced.
     "aof-disable-auto-gc" => aof_disable_auto_gc: bool = false, YesNo,
         MODIFIABLE.stored().then(Action::AofHistory);
@@ -685,56 +742,64 @@ section "Append-only file" {
 
 section "Replication" {
     /// The server of which this one is a replica.
-    "replicaof" | "slaveof" => replicaof: Option<PrimaryAddress> = None, Primary, IMMUTABLE.stored();
+    "replicaof" | "slaveof" => replicaof: Option<PrimaryAddress> = None, Primary,
+        IMMUTABLE.stored();
     /// Password shown to the primary.
-    "masterauth" | "primaryauth" => masterauth: Vec<u8> = Vec::new(), SECRET, MODIFIABLE.sensitive().stored();
+    "masterauth" | "primaryauth" => masterauth: Vec<u8> = Vec::new(), SECRET,
+        MODIFIABLE.sensitive().stored();
     /// User shown to the primary.
-    "masteruser" | "primaryuser" => masteruser: Vec<u8> = Vec::new(), OPTIONAL_TEXT, MODIFIABLE.sensitive().stored();
+    "masteruser" | "primaryuser" => masteruser: Vec<u8> = Vec::new(), OPTIONAL_TEXT,
+        MODIFIABLE.sensitive().stored();
     /// Serves reads while the link to the primary is down.
-    "replica-serve-stale-data" | "slave-serve-stale-data" => replica_serve_stale_data: bool = true, YesNo,
-        MODIFIABLE.stored();
+    "replica-serve-stale-data" | "slave-serve-stale-data" => replica_serve_stale_data: bool = true,
+        YesNo, MODIFIABLE.stored();
     /// Refuses writes of clients on a replica.
-    "replica-read-only" | "slave-read-only" => replica_read_only: bool = true, YesNo, MODIFIABLE.stored();
-    /// Lets a replica leave eviction to its primary.
-    "replica-ignore-maxmemory" | "slave-ignore-maxmemory" => replica_ignore_maxmemory: bool = true, YesNo,
+    "replica-read-only" | "slave-read-only" => replica_read_only: bool = true, YesNo,
         MODIFIABLE.stored();
+    /// Lets a replica leave eviction to its primary.
+    "replica-ignore-maxmemory" | "slave-ignore-maxmemory" => replica_ignore_maxmemory: bool = true,
+        YesNo, MODIFIABLE.stored();
     /// Frees the old data in the background before a full synchronisation.
-    "replica-lazy-flush" | "slave-lazy-flush" => replica_lazy_flush: bool = false, YesNo, MODIFIABLE.stored();
+    "replica-lazy-flush" | "slave-lazy-flush" => replica_lazy_flush: bool = false, YesNo,
+        MODIFIABLE.stored();
     /// Goes on as a replica though writing to its own disk failed.
     "replica-ignore-disk-write-errors" => replica_ignore_disk_write_errors: bool = false, YesNo,
         MODIFIABLE.stored();
     /// The lower, the sooner Sentinel promotes this replica. 0 is never.
-    "replica-priority" | "slave-priority" => replica_priority: u32 = 100, int(0, INT_MAX), MODIFIABLE.stored();
+    "replica-priority" | "slave-priority" => replica_priority: u32 = 100, int(0, INT_MAX),
+        MODIFIABLE.stored();
     /// Whether Sentinel tells clients of this replica.
     "replica-announced" => replica_announced: bool = true, YesNo, MODIFIABLE.stored();
     /// Address that a replica tells its primary.
-    "replica-announce-ip" | "slave-announce-ip" => replica_announce_ip: Vec<u8> = Vec::new(), OPTIONAL_TEXT,
-        MODIFIABLE.stored();
+    "replica-announce-ip" | "slave-announce-ip" => replica_announce_ip: Vec<u8> = Vec::new(),
+        OPTIONAL_TEXT, MODIFIABLE.stored();
     /// Port that a replica tells its primary. 0 is the port it listens on.
-    "replica-announce-port" | "slave-announce-port" => replica_announce_port: u16 = 0, int(0, 65535),
-        MODIFIABLE.stored();
+    "replica-announce-port" | "slave-announce-port" => replica_announce_port: u16 = 0, int(0,
+        65535), MODIFIABLE.stored();
     /// Replicas without which writes are refused. 0 needs none.
-    "min-replicas-to-write" | "min-slaves-to-write" => min_replicas_to_write: u32 = 0, int(0, INT_MAX),
-        MODIFIABLE.stored().then(Action::GoodReplicas);
+    "min-replicas-to-write" | "min-slaves-to-write" => min_replicas_to_write: u32 = 0, int(0,
+        INT_MAX), MODIFIABLE.stored().then(Action::GoodReplicas);
     /// Seconds of lag up to which a replica counts for min-replicas-to-write.
-    "min-replicas-max-lag" | "min-slaves-max-lag" => min_replicas_max_lag: u32 = 10, int(0, INT_MAX),
-        MODIFIABLE.stored().then(Action::GoodReplicas);
+    "min-replicas-max-lag" | "min-slaves-max-lag" => min_replicas_max_lag: u32 = 10, int(0,
+        INT_MAX), MODIFIABLE.stored().then(Action::GoodReplicas);
     /// Bytes of writes kept for replicas that come back.
-    "repl-backlog-size" => repl_backlog_size: u64 = 1 << 20, memory(1, LONG_MAX).raised_to(16 << 10),
-        MODIFIABLE.stored().then(Action::ReplicationBacklog);
+    "repl-backlog-size" => repl_backlog_size: u64 = 1 << 20, memory(1, LONG_MAX).raised_to(16 <<
+        10), MODIFIABLE.stored().then(Action::ReplicationBacklog);
     /// Seconds without any replica after which the backlog is freed. 0 is never.
     "repl-backlog-ttl" => repl_backlog_ttl: i64 = 3600, int(0, LONG_MAX), MODIFIABLE.stored();
     /// Seconds between two pings to replicas.
-    "repl-ping-replica-period" | "repl-ping-slave-period" => repl_ping_replica_period: u32 = 10, int(1, INT_MAX),
-        MODIFIABLE.stored();
+    "repl-ping-replica-period" | "repl-ping-slave-period" => repl_ping_replica_period: u32 = 10,
+        int(1, INT_MAX), MODIFIABLE.stored();
     /// Seconds of silence after which a replication link is closed.
     "repl-timeout" => repl_timeout: u32 = 60, int(1, INT_MAX), MODIFIABLE.stored();
     /// Gathers small writes to replicas in fewer packets, at the price of up to 40 ms of lag.
-    "repl-disable-tcp-nodelay" => repl_disable_tcp_nodelay: bool = false, YesNo, MODIFIABLE.stored();
+    "repl-disable-tcp-nodelay" => repl_disable_tcp_nodelay: bool = false, YesNo,
+        MODIFIABLE.stored();
     /// Sends snapshots to replicas without a file.
     "repl-diskless-sync" => repl_diskless_sync: bool = true, YesNo, MODIFIABLE.stored();
     /// Seconds to wait for further replicas before such a snapshot starts.
-    "repl-diskless-sync-delay" => repl_diskless_sync_delay: u32 = 5, int(0, INT_MAX), MODIFIABLE.stored();
+    "repl-diskless-sync-delay" => repl_diskless_sync_delay: u32 = 5, int(0, INT_MAX),
+        MODIFIABLE.stored();
     /// Replicas at which such a snapshot starts without waiting. 0 always waits.
     "repl-diskless-sync-max-replicas" => repl_diskless_sync_max_replicas: u32 = 0, int(0, INT_MAX),
         MODIFIABLE.stored();
@@ -746,16 +811,19 @@ section "Replication" {
         MODIFIABLE.stored();
     /// What follows an error in a command from the primary or the append-only file.
     "propagation-error-behavior" => propagation_error_behavior: &'static str = "ignore",
-        Word(&["ignore", "panic", "panic-on-replicas"]), MODIFIABLE.stored();
+        Word(&["ignore", "panic", "panic-on-replicas"]),
+        MODIFIABLE.stored();
 }
 
 section "Cluster" {
     /// Runs as a node of a cluster.
     "cluster-enabled" => cluster_enabled: bool = false, YesNo, IMMUTABLE.stored();
     /// File in which the node keeps the state of the cluster.
-    "cluster-config-file" => cluster_config_file: Vec<u8> = b"nodes.conf".to_vec(), TEXT, IMMUTABLE.stored();
+    "cluster-config-file" => cluster_config_file: Vec<u8> = b"nodes.conf".to_vec(), TEXT,
+        IMMUTABLE.stored();
     /// Milliseconds of silence after which a node counts as failing.
-    "cluster-node-timeout" => cluster_node_timeout: i64 = 15000, int(0, LONG_MAX), MODIFIABLE.stored();
+    "cluster-node-timeout" => cluster_node_timeout: i64 = 15000, int(0, LONG_MAX),
+        MODIFIABLE.stored();
     /// Port of the cluster bus. 0 is the client port and 10000.
     "cluster-port" => cluster_port: u16 = 0, int(0, 65535), IMMUTABLE.stored();
     /// Databases in cluster mode. Known from Valkey 9.
@@ -767,8 +835,8 @@ section "Cluster" {
     "cluster-announce-hostname" => cluster_announce_hostname: Vec<u8> = Vec::new(), HOSTNAME,
         MODIFIABLE.stored().then(Action::ClusterAnnounce);
     /// Name of the node in logs. Known from Redis 7.2.
-    "cluster-announce-human-nodename" => cluster_announce_human_nodename: Vec<u8> = Vec::new(), HOSTNAME,
-        MODIFIABLE.stored().then(Action::ClusterAnnounce);
+    "cluster-announce-human-nodename" => cluster_announce_human_nodename: Vec<u8> = Vec::new(),
+        HOSTNAME, MODIFIABLE.stored().then(Action::ClusterAnnounce);
     /// Client port that others are told. 0 is port.
     "cluster-announce-port" => cluster_announce_port: u16 = 0, int(0, 65535),
         MODIFIABLE.stored().then(Action::ClusterAnnounce);
@@ -780,28 +848,36 @@ section "Cluster" {
         MODIFIABLE.stored().then(Action::ClusterAnnounce);
     /// Whether clients are sent to an address, a host name or the one they used.
     "cluster-preferred-endpoint-type" => cluster_preferred_endpoint_type: &'static str = "ip",
-        Word(&["ip", "hostname", "unknown-endpoint"]), MODIFIABLE.stored();
-    /// Refuses commands while any slot has no node.
-    "cluster-require-full-coverage" => cluster_require_full_coverage: bool = true, YesNo, MODIFIABLE.stored();
-    /// Serves reads while the cluster is down.
-    "cluster-allow-reads-when-down" => cluster_allow_reads_when_down: bool = false, YesNo, MODIFIABLE.stored();
-    /// Serves shard channels while the cluster is down.
-    "cluster-allow-pubsubshard-when-down" => cluster_allow_pubsubshard_when_down: bool = true, YesNo,
+        Word(&["ip", "hostname", "unknown-endpoint"]),
         MODIFIABLE.stored();
+    /// Refuses commands while any slot has no node.
+    "cluster-require-full-coverage" => cluster_require_full_coverage: bool = true, YesNo,
+        MODIFIABLE.stored();
+    /// Serves reads while the cluster is down.
+    "cluster-allow-reads-when-down" => cluster_allow_reads_when_down: bool = false, YesNo,
+        MODIFIABLE.stored();
+    /// Serves shard channels while the cluster is down.
+    "cluster-allow-pubsubshard-when-down" => cluster_allow_pubsubshard_when_down: bool = true,
+        YesNo, MODIFIABLE.stored();
     /// Lets replicas move to a primary that has none.
-    "cluster-allow-replica-migration" => cluster_allow_replica_migration: bool = true, YesNo, MODIFIABLE.stored();
+    "cluster-allow-replica-migration" => cluster_allow_replica_migration: bool = true, YesNo,
+        MODIFIABLE.stored();
     /// Replicas that a primary keeps when one of them moves.
-    "cluster-migration-barrier" => cluster_migration_barrier: u32 = 1, int(0, INT_MAX), MODIFIABLE.stored();
+    "cluster-migration-barrier" => cluster_migration_barrier: u32 = 1, int(0, INT_MAX),
+        MODIFIABLE.stored();
     /// Never promotes this replica by itself.
-    "cluster-replica-no-failover" | "cluster-slave-no-failover" => cluster_replica_no_failover: bool = false, YesNo,
-        MODIFIABLE.stored().then(Action::ClusterAnnounce);
-    /// Times the node timeout for which a replica without a link may still be promoted. 0 is always.
-    "cluster-replica-validity-factor" | "cluster-slave-validity-factor" => cluster_replica_validity_factor: u32 = 10,
-        int(0, INT_MAX), MODIFIABLE.stored();
+    "cluster-replica-no-failover" | "cluster-slave-no-failover" => cluster_replica_no_failover: bool
+        = false, YesNo, MODIFIABLE.stored().then(Action::ClusterAnnounce);
+    /// Times the node timeout for which a replica without a link may still be promoted. 0 is
+    /// always.
+    "cluster-replica-validity-factor" | "cluster-slave-validity-factor"
+        => cluster_replica_validity_factor: u32 = 10, int(0, INT_MAX), MODIFIABLE.stored();
     /// Bytes waiting on a link of the bus at which it is closed. 0 is no limit.
-    "cluster-link-sendbuf-limit" => cluster_link_sendbuf_limit: u64 = 0, memory(0, ULONG_MAX), MODIFIABLE.stored();
+    "cluster-link-sendbuf-limit" => cluster_link_sendbuf_limit: u64 = 0, memory(0, ULONG_MAX),
+        MODIFIABLE.stored();
     /// Counts the use of each slot. Known from Redis 8 and Valkey 8.
-    "cluster-slot-stats-enabled" => cluster_slot_stats_enabled: bool = false, YesNo, MODIFIABLE.stored();
+    "cluster-slot-stats-enabled" => cluster_slot_stats_enabled: bool = false, YesNo,
+        MODIFIABLE.stored();
     /// Zone in which the node runs, told to clients. Known from Valkey 8.
     "availability-zone" => availability_zone: Vec<u8> = Vec::new(), TEXT, MODIFIABLE.stored();
 }
@@ -812,21 +888,26 @@ section "Threads and processors" {
     /// Lets those threads read and parse too.
     "io-threads-do-reads" => io_threads_do_reads: bool = false, YesNo, IMMUTABLE.stored();
     /// Keys prefetched together. Known from Valkey 8.
-    "prefetch-batch-max-size" => prefetch_batch_max_size: u32 = 16, int(0, 128), MODIFIABLE.stored();
+    "prefetch-batch-max-size" => prefetch_batch_max_size: u32 = 16, int(0, 128),
+        MODIFIABLE.stored();
     /// Processors for the server's thread, such as 0-7:2.
-    "server_cpulist" | "server-cpulist" => server_cpulist: Vec<u8> = Vec::new(), OPTIONAL_TEXT, IMMUTABLE.stored();
-    /// Processors for background threads.
-    "bio_cpulist" | "bio-cpulist" => bio_cpulist: Vec<u8> = Vec::new(), OPTIONAL_TEXT, IMMUTABLE.stored();
-    /// Processors for the child that rewrites the append-only file.
-    "aof_rewrite_cpulist" | "aof-rewrite-cpulist" => aof_rewrite_cpulist: Vec<u8> = Vec::new(), OPTIONAL_TEXT,
+    "server_cpulist" | "server-cpulist" => server_cpulist: Vec<u8> = Vec::new(), OPTIONAL_TEXT,
         IMMUTABLE.stored();
+    /// Processors for background threads.
+    "bio_cpulist" | "bio-cpulist" => bio_cpulist: Vec<u8> = Vec::new(), OPTIONAL_TEXT,
+        IMMUTABLE.stored();
+    /// Processors for the child that rewrites the append-only file.
+    "aof_rewrite_cpulist" | "aof-rewrite-cpulist" => aof_rewrite_cpulist: Vec<u8> = Vec::new(),
+        OPTIONAL_TEXT, IMMUTABLE.stored();
     /// Processors for the child that saves a snapshot.
-    "bgsave_cpulist" | "bgsave-cpulist" => bgsave_cpulist: Vec<u8> = Vec::new(), OPTIONAL_TEXT, IMMUTABLE.stored();
+    "bgsave_cpulist" | "bgsave-cpulist" => bgsave_cpulist: Vec<u8> = Vec::new(), OPTIONAL_TEXT,
+        IMMUTABLE.stored();
 }
 
 section "Compatibility" {
     /// Makes a server of another name introduce itself as Redis. Known from Valkey 8.
-    "extended-redis-compatibility" => extended_redis_compatibility: bool = false, YesNo, MODIFIABLE.stored();
+    "extended-redis-compatibility" => extended_redis_compatibility: bool = false, YesNo,
+        MODIFIABLE.stored();
     /// Holds expiry and eviction back while data is imported. Known from Valkey 8.1.
     "import-mode" => import_mode: bool = false, YesNo, MODIFIABLE.stored();
 }

@@ -1,12 +1,14 @@
 //! The types of configuration values that are more than a number, a flag or a text.
 //!
-//! Each is what the server works with; how it is written in the file and in CONFIG SET is `kind.rs`'s subject.
+//! Each is what the server works with; how it is written in the file and in CONFIG SET is
+//! `kind.rs`'s subject.
 
 use bitflags::bitflags;
 
 /// A closed set of words, each standing for a value.
 pub trait Choice: Copy + PartialEq + 'static {
-    /// The words in the order in which errors list them. A value with several words is written with the first.
+    /// The words in the order in which errors list them. A value with several words is written with
+    /// the first.
     const WORDS: &'static [(&'static str, Self)];
 
     /// The word of this value.
@@ -32,7 +34,8 @@ pub enum MaxmemoryPolicy {
 }
 
 impl MaxmemoryPolicy {
-    /// Whether the entries count accesses (LFU) rather than remember the time of the last one (LRU).
+    /// Whether the entries count accesses (LFU) rather than remember the time of the last one
+    /// (LRU).
     pub fn is_lfu(self) -> bool {
         matches!(
             self,
@@ -97,7 +100,8 @@ impl Choice for AppendFsync {
     ];
 }
 
-/// Who may do something dangerous. Sources: `enable-debug-command`, `enable-module-command`, `enable-protected-configs`.
+/// Who may do something dangerous. Sources: `enable-debug-command`, `enable-module-command`,
+/// `enable-protected-configs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Permission {
     Nobody,
@@ -191,7 +195,8 @@ impl Choice for DisklessLoad {
 }
 
 bitflags! {
-    /// Which keyspace events are published, and to which channels. Source: `notify-keyspace-events`.
+    /// Which keyspace events are published, and to which channels. Source:
+    /// `notify-keyspace-events`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct KeyspaceEvents: u32 {
         /// `K`: publish to `__keyspace@<db>__:<key>`.
@@ -223,9 +228,9 @@ bitflags! {
         /// `n`: keys that came to be. Not part of `A`.
         const NEW = 1 << 13;
         /// `A`: `g$lshzxetd`.
-        const ALL = Self::GENERIC.bits() | Self::STRING.bits() | Self::LIST.bits() | Self::SET.bits()
-            | Self::HASH.bits() | Self::ZSET.bits() | Self::EXPIRED.bits() | Self::EVICTED.bits()
-            | Self::STREAM.bits() | Self::MODULE.bits();
+        const ALL = Self::GENERIC.bits() | Self::STRING.bits() | Self::LIST.bits()
+            | Self::SET.bits() | Self::HASH.bits() | Self::ZSET.bits() | Self::EXPIRED.bits()
+            | Self::EVICTED.bits() | Self::STREAM.bits() | Self::MODULE.bits();
     }
 
     /// What a shutdown on a signal does. Sources: `shutdown-on-sigint`, `shutdown-on-sigterm`.
@@ -249,7 +254,8 @@ pub struct SavePoint {
     pub changes: u64,
 }
 
-/// How much unread reply one client may have. Source: `client-output-buffer-limit`. Zero is no limit.
+/// How much unread reply one client may have. Source: `client-output-buffer-limit`. Zero is no
+/// limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OutputBufferLimit {
     /// Bytes at which the client is closed at once.
@@ -259,7 +265,8 @@ pub struct OutputBufferLimit {
     pub soft_seconds: u64,
 }
 
-/// The classes of clients that have their own [`OutputBufferLimit`]: the index into `Config::client_output_buffer_limit`.
+/// The classes of clients that have their own [`OutputBufferLimit`]: the index into
+/// `Config::client_output_buffer_limit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientClass {
     Normal = 0,

@@ -306,6 +306,34 @@ impl Keyspace {
         }
     }
 
+    /// Sets the string of a key just looked up to another text, as INCR does; the deadline stays, and the value counts as
+    /// newly set. Text of the same length is copied over the old one.
+    #[inline]
+    pub fn overwrite_string(&mut self, found: Option<Slot>, key: Key<'_>, text: &[u8]) {
+        if let Some(slot) = found
+            && let ValueRef::Bytes { bytes, mark: false } = self.entry(slot).value()
+            && bytes.len() == text.len()
+            && let Some(bytes) = self.table_mut().bytes_mut(slot)
+        {
+            bytes.copy_from_slice(text);
+            return;
+        }
+        self.set_string_at(found, key, text, Expiry::Keep);
+    }
+
+    /// Makes a string of `length` zero bytes under a key that is absent, to be edited: its encoding is `raw`.
+    pub fn create_string(&mut self, key: Key<'_>, length: usize) -> &mut [u8] {
+        let value = if length <= INLINE_EDIT_MAX {
+            NewValue::Bytes { bytes: b"", mark: true }
+        } else {
+            NewValue::Object(Box::new(Value::String(vec![0; length])))
+        };
+        let access = self.fresh_access();
+        let slot = self.table_mut().insert(key.hash, key.bytes, value, None, access);
+        self.notify(KeyspaceEvents::NEW, "new", key.bytes);
+        self.resize_string(slot, length)
+    }
+
     /// The bytes of the string at `slot`, to be edited in place; their number stays. The value counts as edited ("raw").
     pub fn string_mut(&mut self, slot: Slot) -> &mut [u8] {
         let length = match self.string_at(slot) {
@@ -346,10 +374,15 @@ impl Keyspace {
     /// Deletes a key. False if there was none. `how` names the event (`del`).
     pub fn delete(&mut self, key: Key<'_>, how: &'static str) -> bool {
         let Some(slot) = self.find(key) else { return false };
+        self.delete_at(slot, key, how);
+        true
+    }
+
+    /// The same for a key just looked up.
+    pub fn delete_at(&mut self, slot: Slot, key: Key<'_>, how: &'static str) {
         let owned = self.table_mut().remove(slot);
         self.lazyfree.discard(owned);
         self.changed(KeyspaceEvents::GENERIC, how, key.bytes);
-        true
     }
 
     /// Takes a key's entry out of the selected database, for RENAME, MOVE and COPY. Announces nothing.

@@ -152,22 +152,15 @@ impl Parser {
         }
         let start = *pos;
         let before = args.len();
-        let first = buf.get(start).copied();
-        if first != Some(b'*') {
-            return match first {
-                None => self.wait_for(1),
-                Some(_) => self.inline(buf, pos, args, limits),
-            };
-        }
         let (count, line_len) = match short_length(buf, start, b'*') {
             Some(short) => short,
-            None => match multibulk_count(&buf[start..], limits)? {
-                Some((count, line_len)) if count > 0 => (count as usize, line_len),
-                Some((_, line_len)) => {
-                    *pos = start + line_len;
-                    return Ok(Parsed::Empty);
-                }
+            None => match buf.get(start) {
                 None => return self.wait_for(1),
+                Some(b'*') => match multibulk_count(&buf[start..], limits)? {
+                    Some((count, line_len)) => (count.max(0) as usize, line_len),
+                    None => return self.wait_for(1),
+                },
+                Some(_) => return self.inline(buf, pos, args, limits),
             },
         };
         if count == 0 {
@@ -312,14 +305,16 @@ impl Cursor {
         while self.remaining > 0 {
             let (len, line_len) = match short_length(buf, self.at, b'$') {
                 Some(short) => short,
-                None => match bulk_length(&buf[self.at..], limits)? {
+                None => match bulk_length(buf.get(self.at..).unwrap_or_default())? {
                     Some(long) => long,
                     None => return Ok(Some(1)),
                 },
             };
             let data = self.at + line_len;
             let end = data + len + 2;
-            if len as u64 > limits.bulk_len_max || end - self.start > u32::MAX as usize {
+            // Here, for whichever way the length was read: the limits must not depend on it.
+            check_bulk_length(len as u64, limits)?;
+            if end - self.start > u32::MAX as usize {
                 return Err(ProtocolError::InvalidBulkLength);
             }
             if end > buf.len() {
@@ -336,25 +331,58 @@ impl Cursor {
     }
 }
 
-/// A length of one or two digits after `marker` at `at`, and the bytes of its line. `None` says nothing: longer, not
-/// complete, wrong, or too near the buffer's end. One load of 8 bytes and no loop: 6 ns for a whole GET where a search
-/// for `\r` took 19 (`benches/resp.rs`).
+/// A length of up to five digits after `marker` at `at`, and the bytes of its line. `None` says nothing: longer, not
+/// complete, wrong, or too near the buffer's end. One load of 8 bytes and no loop.
 #[inline(always)]
 fn short_length(buf: &[u8], at: usize, marker: u8) -> Option<(usize, usize)> {
     let word = u64::from_le_bytes(*buf.get(at..)?.first_chunk::<8>()?);
-    // Against the line of a zero, a digit's byte is its value and every other byte that is as it should be is 0.
-    let one = word as u32 ^ u32::from_le_bytes([marker, b'0', b'\r', b'\n']);
-    let digit = one.rotate_right(8);
-    if digit < 10 {
-        return Some((digit as usize, 4));
+    // The names of the commonest commands. As a constant the length is predicted, and the next line need not wait for it:
+    // 8.5-9.0 ns a GET instead of 9.5-9.8, the least of many short runs, four times in turn on a busy machine.
+    if marker == b'$' && word as u32 == u32::from_le_bytes(*b"$3\r\n") {
+        return Some((3, 4));
     }
-    let two = word ^ u64::from_le_bytes([marker, b'0', b'0', b'\r', b'\n', 0, 0, 0]);
-    let (tens, units) = ((two >> 8) as u8, (two >> 16) as u8);
-    let others = two & 0xff_ff00_00ff;
-    if others == 0 && (1..10).contains(&tens) && units < 10 {
-        return Some((tens as usize * 10 + units as usize, 5));
+    // The line's length is a constant in each branch, so that the next load need not wait for this one.
+    if let Some(length) = length_of_digits::<1>(word, marker) {
+        return Some((length, 4));
     }
-    None
+    if let Some(length) = length_of_digits::<2>(word, marker) {
+        return Some((length, 5));
+    }
+    three_to_five_digits(word, marker)
+}
+
+#[inline(never)]
+fn three_to_five_digits(word: u64, marker: u8) -> Option<(usize, usize)> {
+    if let Some(length) = length_of_digits::<3>(word, marker) {
+        return Some((length, 6));
+    }
+    if let Some(length) = length_of_digits::<4>(word, marker) {
+        return Some((length, 7));
+    }
+    Some((length_of_digits::<5>(word, marker)?, 8))
+}
+
+/// The length if `word` begins with `marker`, exactly `DIGITS` digits without leading zeros, and `\r\n`.
+#[inline(always)]
+fn length_of_digits<const DIGITS: usize>(word: u64, marker: u8) -> Option<usize> {
+    // Byte by byte: the line of a zero; a mask of what must be 0 after adding 0x76, which carries a digit of ten or more
+    // into its highest bit.
+    let (mut zero, mut must_be_0, mut carry) = ([0; 8], [0; 8], [0; 8]);
+    (zero[0], must_be_0[0]) = (marker, 0xff);
+    for place in 1..=DIGITS {
+        (zero[place], must_be_0[place], carry[place]) = (b'0', 0x80, 0x76);
+    }
+    (zero[DIGITS + 1], must_be_0[DIGITS + 1]) = (b'\r', 0xff);
+    (zero[DIGITS + 2], must_be_0[DIGITS + 2]) = (b'\n', 0xff);
+    let digits = word ^ u64::from_le_bytes(zero);
+    let carried = digits.wrapping_add(u64::from_le_bytes(carry)) | digits;
+    let leading_zero = DIGITS > 1 && digits & 0xff00 == 0;
+    if carried & u64::from_le_bytes(must_be_0) != 0 || leading_zero {
+        return None;
+    }
+    Some((1..=DIGITS).fold(0, |length, place| {
+        length * 10 + (digits >> (8 * place) & 0xff) as usize
+    }))
 }
 
 /// The length line `bytes` begins with: the text between its first byte and `\r`, and the line's bytes. `None` if it is
@@ -395,8 +423,19 @@ fn check_count(count: i64, limits: &Limits) -> Result<(), ProtocolError> {
     Ok(())
 }
 
+#[inline]
+fn check_bulk_length(len: u64, limits: &Limits) -> Result<(), ProtocolError> {
+    if len > limits.bulk_len_max {
+        return Err(ProtocolError::InvalidBulkLength);
+    }
+    if len > UNAUTHENTICATED_BULK_MAX && !limits.authenticated {
+        return Err(ProtocolError::UnauthenticatedBulkLength);
+    }
+    Ok(())
+}
+
 /// The length of an argument and its line's bytes; `None` if incomplete.
-fn bulk_length(bytes: &[u8], limits: &Limits) -> Result<Option<(usize, usize)>, ProtocolError> {
+fn bulk_length(bytes: &[u8]) -> Result<Option<(usize, usize)>, ProtocolError> {
     let line = length_line(bytes).map_err(|()| ProtocolError::TooBigBulkCount)?;
     let Some((text, line_len)) = line else {
         return Ok(None);
@@ -407,11 +446,9 @@ fn bulk_length(bytes: &[u8], limits: &Limits) -> Result<Option<(usize, usize)>, 
     let len = parse_i64(text)
         .and_then(|len| u64::try_from(len).ok())
         .ok_or(ProtocolError::InvalidBulkLength)?;
-    if len > limits.bulk_len_max.min(u64::from(u32::MAX)) {
+    // Places are 32 bits, whatever the limit.
+    if len > u64::from(u32::MAX) {
         return Err(ProtocolError::InvalidBulkLength);
-    }
-    if len > UNAUTHENTICATED_BULK_MAX && !limits.authenticated {
-        return Err(ProtocolError::UnauthenticatedBulkLength);
     }
     Ok(Some((len as usize, line_len)))
 }
@@ -737,6 +774,9 @@ mod tests {
             (b"*2147483648\r\n", 0, Some("invalid multibulk length")),
             (b"*1\r\n$16384\r\n", 0, None),
             (b"*1\r\n$16385\r\n", 0, bulk),
+            (b"*1\r\n$99999\r\nabc", 0, bulk),
+            (b"*1\r\n$100000\r\n", 0, bulk),
+            (b"*1\r\n$536870913\r\n", 0, Some("invalid bulk length")),
             (b"PING a b c d e f g h i j k l\r\n", 1, None),
         ] {
             check_error(bytes, &limits, requests, error);

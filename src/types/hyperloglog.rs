@@ -35,6 +35,8 @@ const INDEX_BITS: u32 = 14;
 /// Bits of the hash that are searched for a run of zeros.
 const RUN_BITS: u32 = u64::BITS - INDEX_BITS;
 const HEADER_LEN: usize = 16;
+/// Registers merged at a time.
+const BLOCK: usize = 128;
 const DENSE_LEN: usize = HEADER_LEN + REGISTERS * 6 / 8;
 const MAGIC: &[u8] = b"HYLL";
 const ENCODING_AT: usize = 4;
@@ -161,9 +163,16 @@ pub fn count_registers(registers: &Registers) -> u64 {
 pub fn merge(registers: &mut Registers, hll: &[u8]) -> Result<(), Corrupt> {
     match encoding(hll).ok_or(Corrupt)? {
         Encoding::Dense => {
-            for (eight, group) in registers.as_chunks_mut::<8>().0.iter_mut().zip(packed(hll)) {
-                let other = unpack_eight(*group);
-                *eight = std::array::from_fn(|lane| eight[lane].max(other[lane]));
+            let blocks = registers.as_chunks_mut::<BLOCK>().0;
+            for (block, groups) in blocks.iter_mut().zip(packed(hll).chunks(BLOCK / 8)) {
+                // First unpacked, then compared: the second loop becomes vectors.
+                let mut others = [0; BLOCK];
+                for (other, group) in others.as_chunks_mut().0.iter_mut().zip(groups) {
+                    *other = unpack_eight(*group);
+                }
+                for (register, other) in block.iter_mut().zip(others) {
+                    *register = other.max(*register);
+                }
             }
         }
         Encoding::Sparse => {
@@ -205,9 +214,10 @@ pub fn raise_all(
         }
     }
     if is_dense {
-        for (eight, group) in registers.as_chunks::<8>().0.iter().zip(packed_mut(hll)) {
-            let own = unpack_eight(*group);
-            *group = pack_eight(std::array::from_fn(|lane| own[lane].max(eight[lane])));
+        let mut raised = *registers;
+        merge(&mut raised, hll)?;
+        for (group, eight) in packed_mut(hll).iter_mut().zip(raised.as_chunks().0) {
+            *group = pack_eight(*eight);
         }
     }
     invalidate_cached_count(hll);
@@ -564,9 +574,20 @@ fn sparse_raise(
     if grown > 0 && hll.len() + grown > sparse_max_bytes {
         return raise_as_dense(hll, index, value);
     }
-    hll.splice(at..at + opcode.width, sequence.as_bytes().iter().copied());
+    replace(hll, at, opcode.width, sequence.as_bytes());
     join_equal_runs(hll, previous_at.unwrap_or(HEADER_LEN));
     Ok(Raised::Sparse)
+}
+
+/// Replaces `old_len` bytes at a place. `Vec::splice` does it too, byte by byte.
+fn replace(bytes: &mut Vec<u8>, at: usize, old_len: usize, new: &[u8]) {
+    let (len, tail) = (bytes.len(), at + old_len);
+    if new.len() > old_len {
+        bytes.resize(len + new.len() - old_len, 0);
+    }
+    bytes.copy_within(tail..len, at + new.len());
+    bytes[at..at + new.len()].copy_from_slice(new);
+    bytes.truncate(len - old_len + new.len());
 }
 
 fn raise_as_dense(hll: &mut Vec<u8>, index: usize, value: u8) -> Result<Raised, Corrupt> {

@@ -11,10 +11,17 @@
 //! bytes differ, dropping the last of `a` is strictly better than dropping the last of `b` exactly if L rises at (i, j),
 //! because L(i, j) is the larger of the two.
 
-/// The strings are so long that the table would exceed the caller's limit.
+/// Why there is no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("transient memory for LCS exceeds the limit")]
-pub struct TooLarge;
+pub enum LcsError {
+    #[error("a string is longer than 4 GiB")]
+    StringTooLong,
+    /// The table would exceed the caller's limit.
+    #[error("transient memory for LCS exceeds the limit")]
+    TableTooLarge,
+    #[error("failed allocating transient memory for LCS")]
+    OutOfMemory,
+}
 
 /// A maximal run of bytes that follow each other in both strings: `a[a_start..][..len]` and `b[b_start..][..len]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,9 +43,9 @@ pub struct Subsequence {
 /// `table_bytes_max`, as in [`subsequence`].
 ///
 /// Time: product of the lengths, 64 cells a step. Memory: a bit for each byte of `b` and each different byte.
-pub fn length(a: &[u8], b: &[u8], table_bytes_max: u64) -> Result<usize, TooLarge> {
+pub fn length(a: &[u8], b: &[u8], table_bytes_max: u64) -> Result<usize, LcsError> {
     check_size(a, b, table_bytes_max)?;
-    let masks = Masks::new(a, b);
+    let masks = Masks::new(a, b)?;
     let mut row = vec![u64::MAX; masks.words];
     for byte in a {
         advance(&mut row, masks.of(*byte));
@@ -53,11 +60,11 @@ pub fn length(a: &[u8], b: &[u8], table_bytes_max: u64) -> Result<usize, TooLarg
 /// the same answer from any server of the protocol, and it bounds the time on the one thread.
 ///
 /// Time and memory: product of the lengths, 64 cells a step and a word.
-pub fn subsequence(a: &[u8], b: &[u8], table_bytes_max: u64) -> Result<Subsequence, TooLarge> {
+pub fn subsequence(a: &[u8], b: &[u8], table_bytes_max: u64) -> Result<Subsequence, LcsError> {
     check_size(a, b, table_bytes_max)?;
-    let masks = Masks::new(a, b);
+    let masks = Masks::new(a, b)?;
     let words = masks.words;
-    let mut rows = Vec::with_capacity(words * a.len());
+    let mut rows = with_room(words * a.len())?;
     let mut row = vec![u64::MAX; words];
     for byte in a {
         advance(&mut row, masks.of(*byte));
@@ -94,13 +101,24 @@ pub fn subsequence(a: &[u8], b: &[u8], table_bytes_max: u64) -> Result<Subsequen
     Ok(Subsequence { bytes, matches })
 }
 
-fn check_size(a: &[u8], b: &[u8], table_bytes_max: u64) -> Result<(), TooLarge> {
-    let cells = (a.len() as u128 + 1) * (b.len() as u128 + 1);
-    if cells * 4 > u128::from(table_bytes_max) {
-        Err(TooLarge)
-    } else {
-        Ok(())
+fn check_size(a: &[u8], b: &[u8], table_bytes_max: u64) -> Result<(), LcsError> {
+    if a.len().max(b.len()) as u64 >= u64::from(u32::MAX) - 1 {
+        return Err(LcsError::StringTooLong);
     }
+    let cells = (a.len() as u64 + 1) * (b.len() as u64 + 1);
+    match cells.checked_mul(4) {
+        None => Err(LcsError::OutOfMemory),
+        Some(bytes) if bytes > table_bytes_max => Err(LcsError::TableTooLarge),
+        Some(_) => Ok(()),
+    }
+}
+
+/// An empty vector with room for so many words. The limit on them is configuration: it may be beyond what there is.
+fn with_room(words: usize) -> Result<Vec<u64>, LcsError> {
+    let mut vec = Vec::new();
+    vec.try_reserve_exact(words)
+        .map_err(|_| LcsError::OutOfMemory)?;
+    Ok(vec)
 }
 
 /// For each byte that occurs in `a`, the places where it occurs in `b`, a bit each.
@@ -113,7 +131,7 @@ struct Masks {
 }
 
 impl Masks {
-    fn new(a: &[u8], b: &[u8]) -> Self {
+    fn new(a: &[u8], b: &[u8]) -> Result<Self, LcsError> {
         let words = b.len().div_ceil(64);
         let mut index = [0; 256];
         let mut different = 0;
@@ -124,17 +142,19 @@ impl Masks {
                 *index = different;
             }
         }
-        let mut masks = vec![0; words * (usize::from(different) + 1)];
+        let masks_words = words * (usize::from(different) + 1);
+        let mut masks = with_room(masks_words)?;
+        masks.resize(masks_words, 0);
         for (place, byte) in b.iter().enumerate() {
             masks[usize::from(index[usize::from(*byte)]) * words + place / 64] |= 1 << (place % 64);
         }
         // Bytes of `b` alone were collected under 0.
         masks[..words].fill(0);
-        Masks {
+        Ok(Masks {
             words,
             index,
             masks,
-        }
+        })
     }
 
     fn of(&self, byte: u8) -> &[u64] {
@@ -160,4 +180,91 @@ fn rises(row: &[u64], columns: usize) -> usize {
     // Bits behind the columns have no mask and so stay 1.
     debug_assert!(row.len() == columns.div_ceil(64));
     row.iter().map(|word| word.count_zeros() as usize).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const LIMIT: u64 = 512 << 20;
+
+    /// The textbook table and the same walk.
+    fn naive(a: &[u8], b: &[u8]) -> Subsequence {
+        let mut table = vec![vec![0; b.len() + 1]; a.len() + 1];
+        for i in 1..=a.len() {
+            for j in 1..=b.len() {
+                table[i][j] = if a[i - 1] == b[j - 1] {
+                    table[i - 1][j - 1] + 1
+                } else {
+                    table[i - 1][j].max(table[i][j - 1])
+                };
+            }
+        }
+        let (mut i, mut j) = (a.len(), b.len());
+        let mut pairs = Vec::new();
+        while i > 0 && j > 0 {
+            if a[i - 1] == b[j - 1] {
+                (i, j) = (i - 1, j - 1);
+                pairs.push((i, j));
+            } else if table[i - 1][j] > table[i][j - 1] {
+                i -= 1;
+            } else {
+                j -= 1;
+            }
+        }
+        let runs = pairs.chunk_by(|later, earlier| *later == (earlier.0 + 1, earlier.1 + 1));
+        let matches = runs
+            .map(|run| {
+                let (a_start, b_start) = run[run.len() - 1];
+                Match {
+                    a_start,
+                    b_start,
+                    len: run.len(),
+                }
+            })
+            .collect();
+        Subsequence {
+            bytes: pairs.iter().rev().map(|(i, _)| a[*i]).collect(),
+            matches,
+        }
+    }
+
+    fn found(a: &str, b: &str) -> (String, Vec<(usize, usize, usize)>) {
+        let found = subsequence(a.as_bytes(), b.as_bytes(), LIMIT).unwrap();
+        let matches = found
+            .matches
+            .iter()
+            .map(|it| (it.a_start, it.b_start, it.len))
+            .collect();
+        (String::from_utf8(found.bytes).unwrap(), matches)
+    }
+
+    #[test]
+    fn subsequences_are_those_of_a_peer() {
+        let expected = ("mytext".into(), vec![(4, 5, 4), (2, 0, 2)]);
+        assert_eq!(found("ohmytext", "mynewtext"), expected);
+        let expected = ("acgtacgtbb".into(), vec![(11, 11, 1), (6, 5, 5), (2, 0, 4)]);
+        assert_eq!(found("rnacgtacgtbb", "acgtzacgtbrb"), expected);
+        assert_eq!(found("", "x"), (String::new(), vec![]));
+    }
+
+    #[test]
+    fn the_limit_is_on_a_table_of_four_bytes_a_cell() {
+        let (a, b) = ([b'a'; 511], [b'a'; 512]);
+        assert_eq!(length(&a, &a, 1 << 20), Ok(511));
+        assert_eq!(length(&a, &b, 1 << 20), Err(LcsError::TableTooLarge));
+        assert_eq!(subsequence(&b, &a, 1 << 20), Err(LcsError::TableTooLarge));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(400))]
+        #[test]
+        fn agrees_with_the_textbook_table(a in "[abcd]{0,200}|[ab]{0,20}", b in "[abce]{0,200}|[ab]{0,20}") {
+            let (a, b) = (a.as_bytes(), b.as_bytes());
+            let expected = naive(a, b);
+            prop_assert_eq!(length(a, b, LIMIT), Ok(expected.bytes.len()));
+            prop_assert_eq!(subsequence(a, b, LIMIT), Ok(expected));
+        }
+    }
 }

@@ -135,7 +135,7 @@ fn fill(load: &mut Load, requests: &Requests) -> Result<()> {
 }
 
 fn few_due(options: &Options, server: &Server) -> Result<Lateness> {
-    let mut load = Load::connect(server.address, 4, options.spin)?;
+    let mut load = Load::connect(server.address, 4)?;
     let count = u64::from(options.keys);
     let far = ["SET", KEY, V3, "EX", FAR];
     fill(
@@ -158,7 +158,7 @@ fn few_due(options: &Options, server: &Server) -> Result<Lateness> {
         number += 1;
     });
     // One connection, so that each key is set before its time is.
-    fill(&mut Load::connect(server.address, 1, options.spin)?, &due)?;
+    fill(&mut Load::connect(server.address, 1)?, &due)?;
     if clock::wall_us() / 1000 >= deadline_ms {
         return Err("setting the keys took longer than their time".into());
     }
@@ -196,7 +196,7 @@ fn few_due(options: &Options, server: &Server) -> Result<Lateness> {
 }
 
 fn all_due(options: &Options, server: &Server) -> Result<Mass> {
-    let mut load = Load::connect(server.address, 4, options.spin)?;
+    let mut load = Load::connect(server.address, 4)?;
     // The slowest peer sets a million in two seconds on a free core; the deadline is far enough for a quarter of that.
     let allowed_ms = 3000 + i64::from(options.keys) / 150;
     let mut number = 0;

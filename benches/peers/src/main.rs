@@ -60,6 +60,10 @@ fn run(arguments: &[String]) -> Result<()> {
     } else {
         eprintln!("bench-peers: one core only, which server and generator share");
     }
+    let _priority = match options.priority {
+        true => Some(sys::Priority::raise().map_err(|error| format!("--priority: {error}"))?),
+        false => None,
+    };
     type Measurement = (What, fn(&Options) -> Result<()>);
     let measurements: [Measurement; 5] = [
         (What::Operations, operations::measure),

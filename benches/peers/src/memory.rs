@@ -29,7 +29,7 @@ pub fn measure(options: &Options) -> Result<()> {
         versions.clear();
         for spec in &options.servers {
             let server = Server::start(spec, &[])?;
-            let mut load = Load::connect(server.address, 1, options.spin)?;
+            let mut load = Load::connect(server.address, 1)?;
             let before = server.settled_rss_bytes()?;
             let outcome = load.run(&fill)?;
             let after = server.settled_rss_bytes()?;

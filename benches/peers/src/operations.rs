@@ -64,7 +64,7 @@ pub fn measure(options: &Options) -> Result<()> {
     let mut lanes = Vec::new();
     for spec in &options.servers {
         let server = Server::start(spec, &[])?;
-        let load = Load::connect(server.address, options.connections, options.spin)?;
+        let load = Load::connect(server.address, options.connections)?;
         let control = Client::connect(server.address)?;
         lanes.push(Lane {
             server,
@@ -319,16 +319,9 @@ fn publish(
         method: format!(
             "The server's time on its core per operation, as the scheduler counts it, in ns: median of {} rounds in which \
              the servers took turns (and the least of them). {} connections, each with one batch of P requests under way; \
-             {} keys of 16 bytes; the server on one core, the load generator on another, {}. MSET of ten keys is one \
+             {} keys of 16 bytes; the server on one core, the load generator on another. MSET of ten keys is one \
              operation. Ratios below 1 mean less CPU. Latency is that of a whole batch.",
-            options.rounds,
-            options.connections,
-            options.keys,
-            if options.spin {
-                "spinning"
-            } else {
-                "sleeping between events"
-            },
+            options.rounds, options.connections, options.keys,
         ),
         tables: vec![
             ("CPU, ns per operation".into(), cpu),

@@ -23,7 +23,7 @@ WHAT: ops (default)  CPU, throughput and latency of operations
 --growth-keys N      keys in growth (10000000)
 --connections N      connections in ops (50)
 --idle N             connections in idle (10000)
---blocking           the generator sleeps between events instead of spinning
+--priority           generator and servers get priority over whatever else runs (needs root)
 --out DIRECTORY      where benchmarks.md and benchmarks.svg go (docs)
 
 Environment: PEERS=\"name=/path/of/server ...\"; without it redis-server and valkey-server from PATH, as far as found.
@@ -56,7 +56,7 @@ pub struct Options {
     pub growth_keys: u32,
     pub connections: usize,
     pub idle: usize,
-    pub spin: bool,
+    pub priority: bool,
     /// Where results are written, if anywhere.
     pub out: Option<PathBuf>,
     /// The arguments as given, for the record.
@@ -82,7 +82,7 @@ impl Options {
             growth_keys: if quick { 500_000 } else { 10_000_000 },
             connections: 50,
             idle: if quick { 1000 } else { 10_000 },
-            spin: true,
+            priority: false,
             out: (!quick).then(|| PathBuf::from("docs")),
             given: arguments.join(" "),
         };
@@ -114,7 +114,7 @@ impl Options {
                 "--growth-keys" => options.growth_keys = positive(argument, value()?)? as u32,
                 "--connections" => options.connections = positive(argument, value()?)? as usize,
                 "--idle" => options.idle = positive(argument, value()?)? as usize,
-                "--blocking" => options.spin = false,
+                "--priority" => options.priority = true,
                 "--out" => options.out = Some(PathBuf::from(value()?)),
                 _ => return Err(format!("unknown argument {argument}; see --help").into()),
             }
