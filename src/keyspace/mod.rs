@@ -12,6 +12,9 @@ pub mod lazyfree;
 pub mod notify;
 pub mod transfer;
 
+#[cfg(test)]
+mod tests;
+
 use crate::clock::{Deadline, Now};
 use crate::collections::hash::KeyHasher;
 use crate::collections::table::{Entry, NewValue, Owned, Slot, Table, ValueRef};
