@@ -32,6 +32,7 @@ static FAMILIES: &[&[CommandSpec]] = &[
     super::key::COMMANDS,
     super::expire::COMMANDS,
     super::scan::COMMANDS,
+    super::object::COMMANDS,
     super::connection::COMMANDS,
     super::client::COMMANDS,
     super::pubsub::COMMANDS,
