@@ -84,6 +84,10 @@ pub struct State {
     pub input_rate: Rate,
     pub output_rate: Rate,
     pub peak_memory: usize,
+    /// Bytes in use when the server had started, before it had any data.
+    pub startup_memory: usize,
+    /// 40 hexadecimal digits that name this history of changes; DEBUG CHANGE-REPL-ID makes up others.
+    pub replication_id: String,
     /// Addresses listened on.
     pub listening: Vec<SocketAddr>,
     pub monitors: Vec<ClientId>,
@@ -92,6 +96,8 @@ pub struct State {
     /// For the loop, at the end of the turn.
     pub tasks: Vec<Task>,
     pub timing: Timing,
+    /// DEBUG PAUSE-CRON: the periodic work waits.
+    pub cron_paused: bool,
 }
 
 /// The processor's time stamp counter and the thresholds in its ticks: each command costs one reading.
@@ -136,6 +142,11 @@ impl Timing {
         };
         self.notable_ns = slow.min(latency);
     }
+}
+
+/// 40 random hexadecimal digits, as run and replication ids are made of.
+pub fn random_hex() -> String {
+    (0..5).map(|_| format!("{:08x}", fastrand::u32(..))).collect()
 }
 
 impl State {

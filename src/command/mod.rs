@@ -3,6 +3,7 @@
 pub mod args;
 pub mod context;
 pub mod execute;
+pub mod keys;
 pub mod spec;
 pub mod table;
 
@@ -11,7 +12,9 @@ mod client;
 mod config;
 mod connection;
 mod debug;
+mod docs;
 mod expire;
+mod help;
 mod hyperloglog;
 mod info;
 mod introspection;
@@ -25,4 +28,5 @@ mod string;
 
 pub use client::{check_output_limit, describe_client, forget_client};
 pub use config::apply_config;
+pub use info::reset_stats;
 pub use pubsub::publish_events;

@@ -17,11 +17,12 @@ use crate::command::table::TABLE;
 use crate::config::Config;
 use crate::keyspace::Keyspace;
 use crate::pubsub::PubSub;
-use crate::state::{Identity, Shutdown, State, Timing};
+use crate::state::{Identity, Shutdown, State, Timing, random_hex};
 use crate::stats::commands::CommandStats;
 use crate::stats::latency::LatencyMonitor;
 use crate::stats::slowlog::Slowlog;
 use crate::stats::{Counters, Rate};
+use crate::sys::alloc;
 use crate::sys::log::{Level, Logger};
 
 impl Server {
@@ -35,7 +36,7 @@ impl Server {
         let hasher = KeyHasher::new([fastrand::u64(..), fastrand::u64(..)]);
         let keyspace = Keyspace::new(config.databases as usize, hasher, now);
         let identity = Identity {
-            run_id: (0..5).map(|_| format!("{:08x}", fastrand::u32(..))).collect(),
+            run_id: random_hex(),
             started_us: now.boot_us,
             started_unix: now.unix_seconds(),
             executable: std::env::current_exe()
@@ -63,12 +64,15 @@ impl Server {
             input_rate: Rate::default(),
             output_rate: Rate::default(),
             peak_memory: 0,
+            startup_memory: 0,
+            replication_id: random_hex(),
             listening: Vec::new(),
             monitors: Vec::new(),
             pause: None,
             shutdown: None,
             tasks: Vec::new(),
             timing: Timing::new(quanta::Clock::new()),
+            cron_paused: false,
         };
         let mut server = Server {
             keyspace,
@@ -92,6 +96,7 @@ impl Server {
         };
         apply_config(&mut server.keyspace, &mut server.state);
         server.listen()?;
+        server.state.startup_memory = alloc::allocated();
         Ok(server)
     }
 
