@@ -6,6 +6,7 @@ use sha1::{Digest, Sha1};
 
 use super::context::{CommandResult, Context, Outcome};
 use super::help::reply_help;
+use super::object::encoding_name;
 use super::spec::{CommandSpec, Flags, Group, spec};
 use crate::collections::glob;
 use crate::collections::table::{Entry, Slot, ValueRef};
@@ -127,19 +128,6 @@ fn sleep(ctx: &mut Context<'_>) -> CommandResult {
     ok(ctx)
 }
 
-/// Strings of at most so many bytes are called `embstr`.
-const EMBSTR_BYTES_MAX: usize = 44;
-
-fn encoding(value: ValueRef<'_, Value>) -> &'static str {
-    match value {
-        ValueRef::Object(object) => object.encoding(),
-        ValueRef::Bytes { mark: true, .. } => "raw",
-        ValueRef::Bytes { bytes, .. } if number::parse_i64(bytes).is_some() => "int",
-        ValueRef::Bytes { bytes, .. } if bytes.len() <= EMBSTR_BYTES_MAX => "embstr",
-        ValueRef::Bytes { .. } => "raw",
-    }
-}
-
 /// Bytes of a string in an RDB file, without compression.
 fn serialized_len(bytes: &[u8]) -> usize {
     match number::parse_i64(bytes) {
@@ -168,7 +156,7 @@ fn object(ctx: &mut Context<'_>) -> CommandResult {
         "Value at:{:p} refcount:1 encoding:{} serializedlength:{serialized} lru:{} \
          lru_seconds_idle:{idle}",
         entry.key(),
-        encoding(entry.value()),
+        encoding_name(entry.value()),
         entry.access(),
     );
     ctx.reply.simple(text);

@@ -5,12 +5,14 @@
 
 use std::fmt::Write;
 
+use super::client;
 use super::context::{CommandResult, Context, Outcome};
 use super::spec::{Categories, CommandSpec, Flags, Group, spec};
 use super::table::Command;
-use crate::client::{Client, ClientFlags};
+use crate::client::ClientFlags;
 use crate::config::{Choice, MaxmemoryPolicy};
 use crate::keyspace::{Keyspace, KeyspaceStats};
+use crate::pubsub::Kind;
 use crate::state::State;
 use crate::stats::commands::CommandStats;
 use crate::stats::{Counters, Rate};
@@ -182,15 +184,12 @@ pub(super) struct MemoryUse {
 impl MemoryUse {
     pub fn measure(db: &Keyspace, server: &State) -> Self {
         let used = alloc::allocated();
-        let client = |client: &Client| {
-            size_of::<Client>() + client.input.capacity() + client.output.capacity()
-        };
         let databases = (0..db.databases()).filter(|&index| !db.table_of(index).is_empty());
         MemoryUse {
             used,
             peak: server.peak_memory.max(used),
             startup: server.startup_memory,
-            clients: server.clients.iter().map(client).sum(),
+            clients: server.clients.iter().map(client::memory).sum(),
             tables: databases.map(|index| (index, db.table_of(index).memory())).collect(),
             keys: (0..db.databases()).map(|index| db.table_of(index).len()).sum(),
             allocator: jemalloc::stats(),
@@ -354,9 +353,9 @@ fn stats(out: &mut String, db: &mut Keyspace, server: &State) {
     line(out, "current_eviction_exceeded_time", 0);
     line(out, "keyspace_hits", db.stats.hits);
     line(out, "keyspace_misses", db.stats.misses);
-    line(out, "pubsub_channels", server.pubsub.channels.len());
-    line(out, "pubsub_patterns", server.pubsub.patterns.len());
-    line(out, "pubsubshard_channels", server.pubsub.shard_channels.len());
+    line(out, "pubsub_channels", server.pubsub.count(Kind::Channel));
+    line(out, "pubsub_patterns", server.pubsub.count(Kind::Pattern));
+    line(out, "pubsubshard_channels", server.pubsub.count(Kind::Shard));
     for name in [
         "latest_fork_usec",
         "total_forks",

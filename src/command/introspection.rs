@@ -587,3 +587,60 @@ fn help(ctx: &mut Context<'_>) -> CommandResult {
         ],
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::table::TABLE;
+    use super::*;
+
+    /// What Redis 7.0.15 tells of its commands: name, arity, flags and ACL classes in the order of letters, keys.
+    const REDIS: &str = include_str!("../../tests/data/commands-7.0.tsv");
+
+    /// The same line for one of ours.
+    fn facts(command: &Command) -> String {
+        let spec = command.spec;
+        let (range, movable) = legacy_range(spec.keys);
+        let flags = if movable { spec.flags | Flags::MOVABLEKEYS } else { spec.flags };
+        let names = |names: Vec<&str>| {
+            let mut names = names;
+            names.sort_unstable();
+            names.join(",")
+        };
+        let flags = FLAG_NAMES.iter().filter(|(flag, _)| flags.contains(*flag));
+        let classes = categories_of(spec);
+        let classes = CATEGORY_NAMES.iter().filter(|(class, _)| classes.contains(*class));
+        let [first, last, step] = range;
+        format!(
+            "{}\t{}\t{}\t{}\t{first}:{last}:{step}",
+            command.full_name,
+            arity(spec),
+            names(flags.map(|(_, name)| *name).collect()),
+            names(classes.map(|(_, name)| *name).collect()),
+        )
+    }
+
+    #[test]
+    fn commands_that_redis_7_has_are_described_as_there() {
+        let mut faults = Vec::new();
+        for line in REDIS.lines().skip(1) {
+            let name = line.split('\t').next().unwrap_or_default();
+            let Some(command) = TABLE.find_full(name.as_bytes()) else { continue };
+            let ours = facts(command);
+            if ours != line {
+                faults.push(format!("theirs {line}\nours   {ours}\n"));
+            }
+        }
+        assert!(faults.is_empty(), "{} commands differ:\n{}", faults.len(), faults.join("\n"));
+    }
+
+    #[test]
+    fn every_command_is_documented() {
+        for command in &TABLE.commands {
+            let name = &command.full_name;
+            let spec = command.spec;
+            assert!(!spec.summary.is_empty(), "{name} has no summary");
+            assert!(!spec.complexity.is_empty(), "{name} does not tell its cost");
+            assert!(spec.since.split('.').count() == 3, "{name} does not tell since when");
+        }
+    }
+}

@@ -1,13 +1,10 @@
 //! The server as a whole: its clock, its role, its end.
 
-use super::args::Args;
 use super::context::{CommandResult, Context, Outcome};
 use super::spec::{Categories, CommandSpec, Flags, Group, spec};
-use super::table::Command;
-use crate::client::{ClientFlags, ClientId};
+use crate::client::ClientFlags;
 use crate::error::CommandError;
-use crate::keyspace::Keyspace;
-use crate::state::{Shutdown, State};
+use crate::state::Shutdown;
 
 const ALWAYS: Flags = Flags::LOADING.union(Flags::STALE);
 const ADMIN: Categories = Categories::ADMIN.union(Categories::DANGEROUS);
@@ -158,11 +155,3 @@ fn shutdown(ctx: &mut Context<'_>) -> CommandResult {
         },
     }
 }
-
-/// Evicts keys until the memory in use is below `maxmemory`, or refuses a command that may need more.
-pub fn make_room(_: &mut Keyspace, _: &mut State, _: &Command) -> Result<(), CommandError> {
-    Ok(())
-}
-
-/// Shows a command that is about to run to those who monitor.
-pub fn feed_monitors(_: &mut Keyspace, _: &mut State, _: ClientId, _: &Command, _: Args<'_>) {}

@@ -10,12 +10,17 @@ pub mod evict;
 pub mod expire;
 pub mod lazyfree;
 pub mod notify;
+pub mod transfer;
+
+#[cfg(test)]
+mod tests;
 
 use crate::clock::{Deadline, Now};
 use crate::collections::hash::KeyHasher;
 use crate::collections::table::{Entry, NewValue, Owned, Slot, Table, ValueRef};
 use crate::error::CommandError;
 use crate::types::Value;
+use evict::Eviction;
 use lazyfree::LazyFree;
 use crate::config::KeyspaceEvents;
 use notify::Events;
@@ -61,6 +66,9 @@ const INLINE_EDIT_MAX: usize = 1024;
 /// wall clock may be noticed.
 const WALL_JITTER_MS: u64 = 2;
 
+/// Keys looked at to estimate how many bytes a database takes.
+const BYTES_SAMPLES: usize = 64;
+
 /// All databases of the server.
 pub struct Keyspace {
     tables: Vec<Table<Value>>,
@@ -79,6 +87,7 @@ pub struct Keyspace {
     /// DEBUG SET-ACTIVE-EXPIRE.
     pub active_expire: bool,
     pub lazyfree: LazyFree,
+    pub eviction: Eviction,
 }
 
 impl Keyspace {
@@ -98,6 +107,7 @@ impl Keyspace {
             dirty: 0,
             active_expire: true,
             lazyfree: LazyFree::start(),
+            eviction: Eviction::default(),
         }
     }
 
@@ -184,6 +194,16 @@ impl Keyspace {
         Some(slot)
     }
 
+    /// Brings what look-ups of these keys will touch into the cache, stage by stage, so that their latencies overlap.
+    #[inline]
+    pub fn prefetch<'k>(&self, keys: impl Iterator<Item = Key<'k>> + Clone) {
+        let table = self.table();
+        keys.clone().for_each(|key| table.prefetch_directory(key.hash));
+        keys.clone().for_each(|key| table.prefetch_segment(key.hash));
+        keys.clone().for_each(|key| table.prefetch_bucket(key.hash));
+        keys.for_each(|key| table.prefetch_entry(key.hash));
+    }
+
     /// Finds a key to change its value: marks the access.
     #[inline]
     pub fn find_for_write(&mut self, key: Key<'_>) -> Option<Slot> {
@@ -207,6 +227,19 @@ impl Keyspace {
                 None
             }
         }
+    }
+
+    /// Finds a key to look at its frame (EXISTS, TYPE, TTL): counts the hit or miss, but the access leaves no mark.
+    #[inline]
+    pub fn find_untouched(&mut self, key: Key<'_>) -> Option<Slot> {
+        let found = self.find(key);
+        if found.is_some() {
+            self.stats.hits += 1;
+        } else {
+            self.stats.misses += 1;
+            self.notify(KeyspaceEvents::KEY_MISS, "keymiss", key.bytes);
+        }
+        found
     }
 
     #[inline]
@@ -258,7 +291,33 @@ impl Keyspace {
         bytes: &[u8],
         expiry: Expiry,
     ) {
-        let value = NewValue::Bytes { bytes, mark: false };
+        self.set_value_at(found, key, NewValue::Bytes { bytes, mark: false }, expiry);
+    }
+
+    /// Sets a key just looked up to a string that was computed: its encoding is `raw`, as if it had been edited.
+    pub fn set_computed_string_at(
+        &mut self,
+        found: Option<Slot>,
+        key: Key<'_>,
+        bytes: Vec<u8>,
+        expiry: Expiry,
+    ) {
+        if bytes.len() <= INLINE_EDIT_MAX {
+            self.set_value_at(found, key, NewValue::Bytes { bytes: &bytes, mark: true }, expiry);
+        } else {
+            let value = NewValue::Object(Box::new(Value::String(bytes)));
+            self.set_value_at(found, key, value, expiry);
+        }
+    }
+
+    #[inline]
+    fn set_value_at(
+        &mut self,
+        found: Option<Slot>,
+        key: Key<'_>,
+        value: NewValue<'_, Value>,
+        expiry: Expiry,
+    ) {
         match found {
             Some(slot) => {
                 let deadline = match expiry {
@@ -281,6 +340,34 @@ impl Keyspace {
                 self.notify(KeyspaceEvents::NEW, "new", key.bytes);
             }
         }
+    }
+
+    /// Sets the string of a key just looked up to another text, as INCR does; the deadline stays, and the value counts as
+    /// newly set. Text of the same length is copied over the old one.
+    #[inline]
+    pub fn overwrite_string(&mut self, found: Option<Slot>, key: Key<'_>, text: &[u8]) {
+        if let Some(slot) = found
+            && let ValueRef::Bytes { bytes, mark: false } = self.entry(slot).value()
+            && bytes.len() == text.len()
+            && let Some(bytes) = self.table_mut().bytes_mut(slot)
+        {
+            bytes.copy_from_slice(text);
+            return;
+        }
+        self.set_string_at(found, key, text, Expiry::Keep);
+    }
+
+    /// Makes a string of `length` zero bytes under a key that is absent, to be edited: its encoding is `raw`.
+    pub fn create_string(&mut self, key: Key<'_>, length: usize) -> &mut [u8] {
+        let value = if length <= INLINE_EDIT_MAX {
+            NewValue::Bytes { bytes: b"", mark: true }
+        } else {
+            NewValue::Object(Box::new(Value::String(vec![0; length])))
+        };
+        let access = self.fresh_access();
+        let slot = self.table_mut().insert(key.hash, key.bytes, value, None, access);
+        self.notify(KeyspaceEvents::NEW, "new", key.bytes);
+        self.resize_string(slot, length)
     }
 
     /// The bytes of the string at `slot`, to be edited in place; their number stays. The value counts as edited ("raw").
@@ -318,15 +405,42 @@ impl Keyspace {
         }
     }
 
+    /// Lets `edit` change the string at `slot`, its length included; the value counts as edited ("raw"). One that lies inside
+    /// its entry is copied out and back: where the length stays, [`Self::string_mut`] is cheaper.
+    pub fn edit_string<R>(&mut self, slot: Slot, edit: impl FnOnce(&mut Vec<u8>) -> R) -> R {
+        if let Some(Value::String(bytes)) = self.table_mut().object_mut(slot) {
+            return edit(bytes);
+        }
+        let entry = self.entry(slot);
+        let deadline = entry.deadline();
+        let mut bytes = match entry.value() {
+            ValueRef::Bytes { bytes, .. } => bytes.to_vec(),
+            ValueRef::Object(_) => Vec::new(),
+        };
+        let result = edit(&mut bytes);
+        if bytes.len() <= INLINE_EDIT_MAX {
+            self.resize_string(slot, bytes.len()).copy_from_slice(&bytes);
+        } else {
+            let value = NewValue::Object(Box::new(Value::String(bytes)));
+            self.table_mut().replace(slot, value, deadline);
+        }
+        result
+    }
+
     // ---- keys ----------------------------------------------------------------------------------------------------
 
     /// Deletes a key. False if there was none. `how` names the event (`del`).
     pub fn delete(&mut self, key: Key<'_>, how: &'static str) -> bool {
         let Some(slot) = self.find(key) else { return false };
+        self.delete_at(slot, key, how);
+        true
+    }
+
+    /// The same for a key just looked up.
+    pub fn delete_at(&mut self, slot: Slot, key: Key<'_>, how: &'static str) {
         let owned = self.table_mut().remove(slot);
         self.lazyfree.discard(owned);
         self.changed(KeyspaceEvents::GENERIC, how, key.bytes);
-        true
     }
 
     /// Takes a key's entry out of the selected database, for RENAME, MOVE and COPY. Announces nothing.
@@ -366,13 +480,31 @@ impl Keyspace {
     /// Empties a database; returns how many keys it had. Freed in the background unless `sync`.
     pub fn clear(&mut self, index: usize, sync: bool) -> usize {
         let keys = self.tables[index].len();
+        if keys == 0 {
+            return 0;
+        }
+        let bytes = self.estimate_bytes(index);
         let old = self.tables[index].clear();
         if sync {
             drop(old);
         } else {
-            self.lazyfree.discard_all(old, keys);
+            self.lazyfree.discard_all(old, keys, bytes);
         }
         keys
+    }
+
+    /// About how many bytes a database takes, judging from a few of its keys.
+    fn estimate_bytes(&self, index: usize) -> usize {
+        let table = &self.tables[index];
+        let (mut seen, mut bytes) = (0, 0);
+        table.sample(BYTES_SAMPLES, false, |_, entry| {
+            seen += 1;
+            bytes += entry.allocated();
+            if let ValueRef::Object(object) = entry.value() {
+                bytes += object.heap_bytes();
+            }
+        });
+        table.memory() + (bytes / seen.max(1)).saturating_mul(table.len())
     }
 
     /// Exchanges two databases.

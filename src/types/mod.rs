@@ -5,7 +5,7 @@ pub mod hyperloglog;
 pub mod lcs;
 
 /// A value too large or too structured to lie inside its entry.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Value {
     /// A string that grew in place: kept apart from its key, with room to grow further.
     String(Vec<u8>),

@@ -1,0 +1,351 @@
+//! The keyspace's hash table with a million keys of 16 bytes: nanoseconds of each operation, and bytes a key.
+//!
+//! `prefetched` is how the server works: batches of 64 hashes go through the prefetching stages first. Without it, what is
+//! measured are cache misses.
+
+#![allow(unsafe_code)] // the allocator, as in the server
+#![allow(clippy::disallowed_methods)] // criterion's `iter_custom` wants the elapsed time
+
+use std::alloc::{GlobalAlloc, Layout};
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use criterion::{Criterion, criterion_group};
+use latchkey::clock::{Deadline, Now};
+use latchkey::collections::hash::KeyHasher;
+use latchkey::collections::table::{NewValue, Table};
+use tikv_jemalloc_sys::{MALLOCX_ALIGN, mallocx, rallocx, sdallocx};
+
+struct Jemalloc;
+
+fn flags(layout: Layout) -> i32 {
+    if layout.align() > 8 {
+        MALLOCX_ALIGN(layout.align())
+    } else {
+        0
+    }
+}
+
+// SAFETY: jemalloc's functions with the sizes and alignments of the layouts.
+unsafe impl GlobalAlloc for Jemalloc {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: as the caller promises.
+        unsafe { mallocx(layout.size(), flags(layout)).cast() }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: as the caller promises.
+        unsafe { sdallocx(pointer.cast(), layout.size(), flags(layout)) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: as the caller promises.
+        unsafe { rallocx(pointer.cast(), size, flags(layout)).cast() }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Jemalloc = Jemalloc;
+
+const KEYS: usize = 1_000_000;
+const BATCH: usize = 64;
+const NOW: Now = Now {
+    wall_us: 1_700_000_000_000_000,
+    boot_us: 3_600_000_000,
+};
+
+type Keyspace = Table<Vec<u8>>;
+
+fn hasher() -> KeyHasher {
+    KeyHasher::new([1, 2])
+}
+
+fn key(number: usize) -> [u8; 16] {
+    let mut key = *b"key:000000000000";
+    let mut rest = number;
+    for digit in key[4..].iter_mut().rev() {
+        *digit += (rest % 10) as u8;
+        rest /= 10;
+    }
+    key
+}
+
+/// The numbers below a million in an order without pattern.
+fn shuffled(turn: usize) -> usize {
+    (turn % KEYS) * 618_033 % KEYS
+}
+
+fn bytes(value: &[u8]) -> NewValue<'_, Vec<u8>> {
+    NewValue::Bytes {
+        bytes: value,
+        mark: false,
+    }
+}
+
+fn put(table: &mut Keyspace, number: usize, value: &[u8], deadline: Option<Deadline>) {
+    let key = key(number);
+    table.insert(hasher().hash(&key), &key, bytes(value), deadline, 0);
+}
+
+fn filled(keys: usize, value: &[u8], deadline: impl Fn(usize) -> Option<Deadline>) -> Keyspace {
+    let mut table = Keyspace::new(hasher(), NOW.wall_offset_ms());
+    (0..keys).for_each(|number| put(&mut table, number, value, deadline(number)));
+    table
+}
+
+/// Runs `work` on batches of prepared keys and measures it, prefetching included, hashing not.
+fn batches(
+    turns: u64,
+    table: &mut Keyspace,
+    prefetch: bool,
+    mut work: impl FnMut(&mut Keyspace, u64, &[u8]),
+) -> Duration {
+    let mut elapsed = Duration::ZERO;
+    let mut turn = fastrand::usize(0..KEYS);
+    let mut left = turns;
+    while left > 0 {
+        let keys: Vec<[u8; 16]> = (turn..turn + BATCH)
+            .map(|turn| key(shuffled(turn)))
+            .collect();
+        let batch: Vec<(u64, [u8; 16])> =
+            keys.iter().map(|key| (hasher().hash(key), *key)).collect();
+        let batch = &batch[..left.min(BATCH as u64) as usize];
+        let start = Instant::now();
+        if prefetch {
+            batch
+                .iter()
+                .for_each(|(hash, _)| table.prefetch_directory(*hash));
+            batch
+                .iter()
+                .for_each(|(hash, _)| table.prefetch_segment(*hash));
+            batch
+                .iter()
+                .for_each(|(hash, _)| table.prefetch_bucket(*hash));
+            batch
+                .iter()
+                .for_each(|(hash, _)| table.prefetch_entry(*hash));
+        }
+        batch.iter().for_each(|(hash, key)| work(table, *hash, key));
+        elapsed += start.elapsed();
+        turn += BATCH;
+        left -= batch.len() as u64;
+    }
+    elapsed
+}
+
+fn operations(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("keyspace");
+    group
+        .sample_size(20)
+        .measurement_time(Duration::from_secs(3));
+    let mut table = filled(KEYS, b"abc", |_| None);
+
+    for (name, prefetch) in [("find", false), ("find, prefetched", true)] {
+        group.bench_function(name, |bencher| {
+            bencher.iter_custom(|turns| {
+                batches(turns, &mut table, prefetch, |table, hash, key| {
+                    black_box(
+                        table
+                            .find(hash, key)
+                            .map(|slot| table.entry(slot).allocated()),
+                    );
+                })
+            })
+        });
+    }
+    group.bench_function("find what is absent, prefetched", |bencher| {
+        bencher.iter_custom(|turns| {
+            batches(turns, &mut table, true, |table, hash, key| {
+                black_box(table.find(hash ^ 0xffff_0000, key));
+            })
+        })
+    });
+    group.bench_function("replace with the same size, prefetched", |bencher| {
+        bencher.iter_custom(|turns| {
+            batches(turns, &mut table, true, |table, hash, key| {
+                let slot = table.find(hash, key).expect("the key was inserted");
+                table.replace(slot, bytes(b"xyz"), None);
+            })
+        })
+    });
+    group.bench_function("remove and insert, prefetched", |bencher| {
+        bencher.iter_custom(|turns| {
+            batches(turns, &mut table, true, |table, hash, key| {
+                let slot = table.find(hash, key).expect("the key was inserted");
+                drop(table.remove(slot));
+                table.insert(hash, key, bytes(b"abc"), None, 0);
+            })
+        })
+    });
+    group.bench_function("remove and insert with deadline, prefetched", |bencher| {
+        bencher.iter_custom(|turns| {
+            batches(turns, &mut table, true, |table, hash, key| {
+                let slot = table.find(hash, key).expect("the key was inserted");
+                drop(table.remove(slot));
+                let deadline = Some(NOW.after(hash as i64 & 0xffff_ffff));
+                table.insert(hash, key, bytes(b"abc"), deadline, 0);
+            })
+        })
+    });
+    group.bench_function("scan, a key", |bencher| {
+        bencher.iter_custom(|turns| {
+            let (mut cursor, mut seen) = (0, 0);
+            let start = Instant::now();
+            while seen < turns {
+                cursor = table.scan(cursor, |entry| {
+                    black_box(entry.key());
+                    seen += 1;
+                });
+            }
+            start.elapsed()
+        })
+    });
+    group.bench_function("random", |bencher| {
+        bencher.iter(|| black_box(table.random()))
+    });
+    drop(table);
+
+    group.sample_size(10);
+    group.bench_function("insert while growing, a key", |bencher| {
+        bencher.iter_custom(|turns| {
+            let mut elapsed = Duration::ZERO;
+            let mut done = 0;
+            while done < turns {
+                let mut table = Keyspace::new(hasher(), 0);
+                let count = (turns - done).min(KEYS as u64);
+                elapsed += batches(count, &mut table, true, |table, hash, key| {
+                    table.insert(hash, key, bytes(b"abc"), None, 0);
+                });
+                done += count;
+            }
+            elapsed
+        })
+    });
+    group.bench_function("pop_due when a million are due, a key", |bencher| {
+        bencher.iter_custom(|turns| {
+            let mut elapsed = Duration::ZERO;
+            let mut done = 0;
+            while done < turns {
+                let count = (turns - done).min(KEYS as u64);
+                let mut table = filled(count as usize, b"abc", |number| {
+                    Some(NOW.after(number as i64 % 1000))
+                });
+                let now = Now {
+                    wall_us: NOW.wall_us + 2_000_000,
+                    boot_us: NOW.boot_us + 2_000_000,
+                };
+                let start = Instant::now();
+                let mut budget = usize::MAX;
+                while let Some(owned) = table.pop_due(&now, &mut budget) {
+                    drop(owned);
+                }
+                elapsed += start.elapsed();
+                assert!(table.is_empty());
+                done += count;
+            }
+            elapsed
+        })
+    });
+    group.bench_function("pop_due among a million others, a key", |bencher| {
+        let mut table = filled(KEYS, b"abc", |_| Some(NOW.after(1 << 40)));
+        bencher.iter_custom(|turns| {
+            let mut elapsed = Duration::ZERO;
+            for turn in 0..turns {
+                put(
+                    &mut table,
+                    KEYS + shuffled(turn as usize),
+                    b"abc",
+                    Some(NOW.after(5)),
+                );
+                let now = Now {
+                    wall_us: NOW.wall_us + 6_000,
+                    boot_us: NOW.boot_us + 6_000,
+                };
+                let start = Instant::now();
+                let mut budget = usize::MAX;
+                while let Some(owned) = table.pop_due(&now, &mut budget) {
+                    drop(owned);
+                }
+                elapsed += start.elapsed();
+            }
+            elapsed
+        });
+    });
+    group.finish();
+}
+
+fn allocated() -> usize {
+    tikv_jemalloc_ctl::epoch::advance().expect("jemalloc has statistics");
+    tikv_jemalloc_ctl::stats::allocated::read().expect("jemalloc has statistics")
+}
+
+fn resident() -> usize {
+    tikv_jemalloc_ctl::epoch::advance().expect("jemalloc has statistics");
+    tikv_jemalloc_ctl::stats::resident::read().expect("jemalloc has statistics")
+}
+
+/// Bytes a key at several numbers of keys, since the load of the segments swings with it.
+fn bytes_a_key() {
+    println!("\nbytes a key, 16-byte keys (allocated / resident)");
+    for (name, len, deadline) in [
+        ("3", 3, None),
+        ("32", 32, None),
+        ("32 and deadline", 32, Some(NOW.after(99_999))),
+        ("200", 200, None),
+    ] {
+        print!("value {name:>15}:");
+        for keys in [400_000, 600_000, 800_000, 1_000_000, 1_400_000] {
+            let before = (allocated(), resident());
+            let table = filled(keys, &vec![b'v'; len], |_| deadline);
+            let bytes = (allocated() - before.0) as f64 / keys as f64;
+            print!(
+                "  {keys} {bytes:.1} / {:.1}",
+                (resident().saturating_sub(before.1)) as f64 / keys as f64
+            );
+            black_box(&table);
+        }
+        println!();
+    }
+}
+
+/// The longest single inserts while growing to ten million keys: splits and the directory's doubling.
+fn stalls() {
+    let mut table = Keyspace::new(hasher(), 0);
+    let mut times: Vec<(Duration, usize)> = Vec::new();
+    for number in 0..10_000_000 {
+        let key = key(number);
+        let hash = hasher().hash(&key);
+        let start = Instant::now();
+        table.insert(hash, &key, bytes(b"abc"), None, 0);
+        let elapsed = start.elapsed();
+        if elapsed > Duration::from_micros(10) {
+            times.push((elapsed, number));
+        }
+    }
+    times.sort();
+    println!(
+        "\ngrowing to {} keys: {} inserts over 10 us, median of them {:?}, longest {:?}",
+        table.len(),
+        times.len(),
+        times[times.len() / 2].0,
+        &times[times.len() - 8..]
+    );
+    let start = Instant::now();
+    table.set_wall_offset(5);
+    println!(
+        "set_wall_offset without deadlines: {:?}, table {} bytes a key",
+        start.elapsed(),
+        table.memory() / table.len()
+    );
+}
+
+criterion_group!(benches, operations);
+
+fn main() {
+    if std::env::args().any(|argument| argument == "--bench") {
+        bytes_a_key();
+        stalls();
+    }
+    benches();
+    Criterion::default().configure_from_args().final_summary();
+}

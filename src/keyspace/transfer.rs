@@ -1,0 +1,86 @@
+//! Moving and copying whole entries: under another key, into another database, or both.
+//!
+//! A moved entry keeps its deadline, its access bits and its `raw` mark; a copied one is new and only keeps the first and
+//! the last. Both overwrite what the target key held, without a word about it: the handler says what changed.
+
+use crate::collections::table::{NewValue, Slot, ValueRef};
+use crate::config::KeyspaceEvents;
+
+use super::{Key, Keyspace};
+
+impl Keyspace {
+    /// Moves the key `from` of the selected database to `to` in `database`. False if there is no such key. Announces `new`.
+    pub fn transfer(&mut self, from: Key<'_>, database: usize, to: Key<'_>) -> bool {
+        let Some(slot) = self.make_way(from, database, to) else {
+            return false;
+        };
+        let access = self.entry(slot).access();
+        let owned = self.table_mut().remove(slot);
+        let deadline = owned.deadline();
+        let table = &mut self.tables[database];
+        match owned.value() {
+            ValueRef::Bytes { bytes, mark } => {
+                let value = NewValue::Bytes { bytes, mark };
+                table.insert(to.hash, to.bytes, value, deadline, access);
+            }
+            ValueRef::Object(_) => {
+                let object = owned.into_object().expect("the entry's value is an object");
+                table.insert(
+                    to.hash,
+                    to.bytes,
+                    NewValue::Object(object),
+                    deadline,
+                    access,
+                );
+            }
+        }
+        self.in_database(database, |db| {
+            db.notify(KeyspaceEvents::NEW, "new", to.bytes)
+        });
+        true
+    }
+
+    /// Copies the key `from` of the selected database to `to` in `database`. False if there is no such key. Announces
+    /// `new`. Costs as much as the value is large.
+    pub fn duplicate(&mut self, from: Key<'_>, database: usize, to: Key<'_>) -> bool {
+        let Some(slot) = self.make_way(from, database, to) else {
+            return false;
+        };
+        let access = self.fresh_access();
+        let entry = self.entry(slot);
+        let deadline = entry.deadline();
+        match entry.value() {
+            ValueRef::Bytes { bytes, mark } => {
+                // The table may move its entries while it makes room for the copy.
+                let bytes = bytes.to_vec();
+                let value = NewValue::Bytes {
+                    bytes: &bytes,
+                    mark,
+                };
+                self.tables[database].insert(to.hash, to.bytes, value, deadline, access);
+            }
+            ValueRef::Object(object) => {
+                let value = NewValue::Object(Box::new(object.clone()));
+                self.tables[database].insert(to.hash, to.bytes, value, deadline, access);
+            }
+        }
+        self.in_database(database, |db| {
+            db.notify(KeyspaceEvents::NEW, "new", to.bytes)
+        });
+        true
+    }
+
+    /// Drops what `to` holds in `database`, unless `from` is absent. The slot of `from`, which must be another key.
+    fn make_way(&mut self, from: Key<'_>, database: usize, to: Key<'_>) -> Option<Slot> {
+        debug_assert!(database != self.selected || from.bytes != to.bytes);
+        self.find(from)?;
+        self.in_database(database, |db| {
+            if let Some(slot) = db.find(to) {
+                let owned = db.table_mut().remove(slot);
+                db.lazyfree.discard(owned);
+            }
+        });
+        // Looked up again: the removal may have moved it.
+        self.find(from)
+    }
+}
