@@ -61,8 +61,6 @@ pub const COMMANDS: &[CommandSpec] = &[container(
 
 /// A key's share of the table: 8 bytes of a bucket, which are four fifths full.
 const TABLE_SHARE: usize = 10;
-/// Elements of a collection that are measured unless told.
-const SAMPLES_DEFAULT: i64 = 5;
 
 /// Bytes a key takes with its value and its share of the table.
 fn bytes_of(entry: Entry<'_, Value>) -> usize {
@@ -76,21 +74,18 @@ fn bytes_of(entry: Entry<'_, Value>) -> usize {
     alloc::size_class(entry.allocated()) + object + TABLE_SHARE
 }
 
-/// `MEMORY USAGE key [SAMPLES count]`: bytes, or nil without such a key. 0 samples: all.
+/// `MEMORY USAGE key [SAMPLES count]`: bytes, or nil without such a key. The count is checked only: a string is known as a
+/// whole without sampling elements.
 fn usage(ctx: &mut Context<'_>) -> CommandResult {
-    let mut samples = SAMPLES_DEFAULT;
     let mut cursor = ctx.args.cursor(3);
     while !cursor.is_at_end() {
         if !cursor.take_word("SAMPLES") {
             return Err(CommandError::Syntax);
         }
-        samples = cursor.take_integer()?;
-        if samples < 0 {
+        if cursor.take_integer()? < 0 {
             return Err(CommandError::Syntax);
         }
     }
-    // Every value's size is known without a sample of its elements.
-    let _ = samples;
     match ctx.db.find(ctx.key(2)) {
         Some(slot) => ctx.reply.integer(bytes_of(ctx.db.entry(slot)) as i64),
         None => ctx.reply.null(),
