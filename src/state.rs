@@ -84,6 +84,10 @@ pub struct State {
     pub input_rate: Rate,
     pub output_rate: Rate,
     pub peak_memory: usize,
+    /// Bytes in use when the server had started, before it had any data.
+    pub startup_memory: usize,
+    /// 40 hexadecimal digits that name this history of changes; DEBUG CHANGE-REPL-ID makes up others.
+    pub replication_id: String,
     /// Addresses listened on.
     pub listening: Vec<SocketAddr>,
     pub monitors: Vec<ClientId>,
@@ -92,6 +96,8 @@ pub struct State {
     /// For the loop, at the end of the turn.
     pub tasks: Vec<Task>,
     pub timing: Timing,
+    /// DEBUG PAUSE-CRON: the periodic work waits.
+    pub cron_paused: bool,
 }
 
 /// The processor's time stamp counter and the thresholds in its ticks: each command costs one reading.
@@ -138,12 +144,17 @@ impl Timing {
     }
 }
 
+/// 40 random hexadecimal digits, as run and replication ids are made of.
+pub fn random_hex() -> String {
+    (0..5).map(|_| format!("{:08x}", fastrand::u32(..))).collect()
+}
+
 impl State {
     /// The state of a server that starts now, without clients.
     pub fn new(config: Config, clock: Clock, logger: Logger) -> Self {
         let now = clock.now();
         let identity = Identity {
-            run_id: (0..5).map(|_| format!("{:08x}", fastrand::u32(..))).collect(),
+            run_id: random_hex(),
             started_us: now.boot_us,
             started_unix: now.unix_seconds(),
             executable: std::env::current_exe()
@@ -171,12 +182,15 @@ impl State {
             input_rate: Rate::default(),
             output_rate: Rate::default(),
             peak_memory: 0,
+            startup_memory: 0,
+            replication_id: random_hex(),
             listening: Vec::new(),
             monitors: Vec::new(),
             pause: None,
             shutdown: None,
             tasks: Vec::new(),
             timing: Timing::new(quanta::Clock::new()),
+            cron_paused: false,
         }
     }
 

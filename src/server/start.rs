@@ -14,6 +14,7 @@ use crate::command::apply_config;
 use crate::config::Config;
 use crate::keyspace::Keyspace;
 use crate::state::{Shutdown, State};
+use crate::sys::alloc;
 use crate::sys::log::{Level, Logger};
 
 impl Server {
@@ -49,6 +50,7 @@ impl Server {
         };
         apply_config(&mut server.keyspace, &mut server.state);
         server.listen()?;
+        server.state.startup_memory = alloc::allocated();
         Ok(server)
     }
 
