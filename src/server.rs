@@ -21,7 +21,6 @@ use crate::command::{check_output_limit, describe_client, forget_client, publish
 use crate::command::spec::{Begin, Find};
 use crate::command::table::Command;
 use crate::keyspace::Keyspace;
-use crate::net::listener::Listener;
 use crate::resp::reply::ReplyWriter;
 use crate::resp::request::{Limits, Parsed, Parser, ProtocolError, Range, encode};
 use crate::state::{State, Task};
@@ -90,7 +89,6 @@ pub struct Server {
     state: State,
     poll: Poll,
     waker: Arc<Waker>,
-    listeners: Vec<Listener>,
     /// Listeners where connections still wait after a full share was taken.
     accept_again: Vec<usize>,
     arena: Box<[u8]>,

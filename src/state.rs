@@ -10,12 +10,14 @@ use crate::client::{ClientId, Clients};
 use crate::clock::{Clock, Now};
 use crate::command::table::{Command, CommandTable};
 use crate::config::Config;
+use crate::net::listener::Listener;
 use crate::pubsub::PubSub;
 use crate::stats::commands::CommandStats;
 use crate::stats::latency::LatencyMonitor;
 use crate::stats::slowlog::Slowlog;
 use crate::stats::{Counters, Rate};
 use crate::sys::log::{Level, Logger};
+use crate::sys::process::OomScore;
 
 /// A script can make up error prefixes; the table does not grow with them beyond this.
 const ERROR_PREFIXES_MAX: usize = 128;
@@ -23,7 +25,7 @@ const ERROR_PREFIXES_MAX: usize = 128;
 /// Something a command wants done that only the loop can do, at the end of the turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Task {
-    /// `bind`, `port` or `unixsocket` changed.
+    /// `State::listeners` changed: wait for connections at the new ones.
     Listen,
     /// These clients go on with the requests they have sent.
     Resume(ClientId),
@@ -84,7 +86,9 @@ pub struct State {
     pub input_rate: Rate,
     pub output_rate: Rate,
     pub peak_memory: usize,
-    /// Addresses listened on.
+    /// Sockets that take connections: the Unix socket first, which stays, then TCP. Their tokens follow from their places.
+    pub listeners: Vec<Listener>,
+    /// TCP addresses listened on.
     pub listening: Vec<SocketAddr>,
     pub monitors: Vec<ClientId>,
     pub pause: Option<Pause>,
@@ -92,6 +96,7 @@ pub struct State {
     /// For the loop, at the end of the turn.
     pub tasks: Vec<Task>,
     pub timing: Timing,
+    pub oom_score: OomScore,
 }
 
 /// The processor's time stamp counter and the thresholds in its ticks: each command costs one reading.

@@ -28,5 +28,5 @@ mod string_lcs;
 mod string_options;
 
 pub use client::{check_output_limit, describe_client, forget_client};
-pub use config::apply_config;
+pub use config::{apply_config, listen, log_level};
 pub use pubsub::publish_events;

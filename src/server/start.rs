@@ -12,7 +12,7 @@ use super::{ARENA_BYTES, Batch, Server, WAKER};
 use crate::client::Clients;
 use crate::clock::Clock;
 use crate::collections::hash::KeyHasher;
-use crate::command::apply_config;
+use crate::command::{apply_config, listen};
 use crate::command::table::TABLE;
 use crate::config::Config;
 use crate::keyspace::Keyspace;
@@ -23,6 +23,7 @@ use crate::stats::latency::LatencyMonitor;
 use crate::stats::slowlog::Slowlog;
 use crate::stats::{Counters, Rate};
 use crate::sys::log::{Level, Logger};
+use crate::sys::process::OomScore;
 
 impl Server {
     /// A server with this configuration and clock, listening. Errors: an address that cannot be listened on, in words.
@@ -63,19 +64,20 @@ impl Server {
             input_rate: Rate::default(),
             output_rate: Rate::default(),
             peak_memory: 0,
+            listeners: Vec::new(),
             listening: Vec::new(),
             monitors: Vec::new(),
             pause: None,
             shutdown: None,
             tasks: Vec::new(),
             timing: Timing::new(quanta::Clock::new()),
+            oom_score: OomScore::default(),
         };
         let mut server = Server {
             keyspace,
             state,
             poll,
             waker: Arc::new(waker),
-            listeners: Vec::new(),
             accept_again: Vec::new(),
             arena: vec![0; ARENA_BYTES].into_boxed_slice(),
             arena_used: 0,
@@ -91,7 +93,9 @@ impl Server {
             turns: Arc::new(AtomicUsize::new(0)),
         };
         apply_config(&mut server.keyspace, &mut server.state);
-        server.listen()?;
+        listen(&mut server.state)?;
+        server.listen_on_unix_socket()?;
+        server.register_listeners().map_err(|error| told("Failed waiting for connections", error))?;
         Ok(server)
     }
 
@@ -121,10 +125,10 @@ impl Server {
         self.shut_down(Shutdown { save: None, now: false, force: false });
     }
 
-    /// Listens anew after CONFIG SET bind, port or unixsocket; the old addresses stay if that fails.
+    /// Waits for connections where CONFIG SET has listened.
     pub(super) fn listen_again(&mut self) {
-        if let Err(text) = self.listen() {
-            self.state.log(Level::Warning, format_args!("{text}"));
+        if let Err(error) = self.register_listeners() {
+            self.state.log(Level::Warning, format_args!("Waiting for connections: {error}"));
         }
     }
 
@@ -143,7 +147,7 @@ impl Server {
             // Not ours to complain about: it may never have been written.
             let _ = std::fs::remove_file(std::ffi::OsStr::from_bytes(pidfile));
         }
-        self.listeners.clear();
+        self.state.listeners.clear();
         self.state.log(Level::Warning, format_args!("Latchkey is now ready to exit, bye bye..."));
     }
 }

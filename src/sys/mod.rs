@@ -2,3 +2,4 @@
 
 pub mod alloc;
 pub mod log;
+pub mod process;
