@@ -17,7 +17,7 @@ use crate::command::args::Args;
 use crate::collections::table::Table;
 use crate::command::context::Outcome;
 use crate::command::execute::{Request, execute};
-use crate::command::{check_output_limit, describe_client, forget_client, publish_events};
+use crate::command::{check_output_limit, describe_client, evict, forget_client, publish_events};
 use crate::command::spec::{Begin, Find};
 use crate::command::table::Command;
 use crate::keyspace::Keyspace;
@@ -181,6 +181,7 @@ impl Server {
         self.run_batch();
         self.do_tasks();
         self.expire();
+        self.evict();
         self.flush();
         self.close_clients();
         self.cron_if_due();
@@ -192,7 +193,8 @@ impl Server {
     fn timeout(&self) -> Option<Duration> {
         let now_us = self.state.now.boot_us;
         let more = !self.read_again.is_empty() || !self.resumed.is_empty();
-        if self.expire_again || more || !self.accept_again.is_empty() {
+        let work = self.expire_again || self.keyspace.eviction.unfinished;
+        if work || more || !self.accept_again.is_empty() {
             return Some(Duration::ZERO);
         }
         let mut wait_us = (self.next_cron_us - now_us).max(0);
@@ -628,6 +630,16 @@ impl Server {
         self.expire_again = self.keyspace.expire_due(EXPIRE_BUCKETS);
         if !self.keyspace.events.is_empty() {
             publish_events(&mut self.keyspace, &mut self.state);
+        }
+    }
+
+    /// Goes on evicting where the time of the last command that met memory's limit was too short.
+    fn evict(&mut self) {
+        if self.keyspace.eviction.unfinished {
+            evict(&mut self.keyspace, &mut self.state);
+            if !self.keyspace.events.is_empty() {
+                publish_events(&mut self.keyspace, &mut self.state);
+            }
         }
     }
 

@@ -7,7 +7,7 @@ use super::args::Args;
 use super::context::{Context, Outcome};
 use super::spec::Flags;
 use super::table::Command;
-use super::{client, pubsub, server};
+use super::{client, evict, pubsub, server};
 use crate::client::{Client, ClientFlags, ClientId};
 use crate::error::CommandError;
 use crate::keyspace::Keyspace;
@@ -189,7 +189,7 @@ fn may_run(
         pubsub::check_subscribed(command)?;
     }
     if server.config.maxmemory > 0 {
-        server::make_room(db, server, command)?;
+        evict::make_room(db, server, command)?;
     }
     if server.pause.is_some() && client::must_wait(server, command) {
         return Ok(false);

@@ -11,6 +11,7 @@ mod client;
 mod config;
 mod connection;
 mod debug;
+mod evict;
 mod expire;
 mod hyperloglog;
 mod info;
@@ -29,4 +30,5 @@ mod string_options;
 
 pub use client::{check_output_limit, describe_client, forget_client};
 pub use config::{apply_config, listen, log_level};
+pub use evict::{Room, evict};
 pub use pubsub::publish_events;

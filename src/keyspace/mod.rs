@@ -17,6 +17,7 @@ use crate::collections::hash::KeyHasher;
 use crate::collections::table::{Entry, NewValue, Owned, Slot, Table, ValueRef};
 use crate::error::CommandError;
 use crate::types::Value;
+use evict::Eviction;
 use lazyfree::LazyFree;
 use crate::config::KeyspaceEvents;
 use notify::Events;
@@ -62,6 +63,9 @@ const INLINE_EDIT_MAX: usize = 1024;
 /// wall clock may be noticed.
 const WALL_JITTER_MS: u64 = 2;
 
+/// Keys looked at to estimate how many bytes a database takes.
+const BYTES_SAMPLES: usize = 64;
+
 /// All databases of the server.
 pub struct Keyspace {
     tables: Vec<Table<Value>>,
@@ -80,6 +84,7 @@ pub struct Keyspace {
     /// DEBUG SET-ACTIVE-EXPIRE.
     pub active_expire: bool,
     pub lazyfree: LazyFree,
+    pub eviction: Eviction,
 }
 
 impl Keyspace {
@@ -99,6 +104,7 @@ impl Keyspace {
             dirty: 0,
             active_expire: true,
             lazyfree: LazyFree::start(),
+            eviction: Eviction::default(),
         }
     }
 
@@ -413,13 +419,31 @@ impl Keyspace {
     /// Empties a database; returns how many keys it had. Freed in the background unless `sync`.
     pub fn clear(&mut self, index: usize, sync: bool) -> usize {
         let keys = self.tables[index].len();
+        if keys == 0 {
+            return 0;
+        }
+        let bytes = self.estimate_bytes(index);
         let old = self.tables[index].clear();
         if sync {
             drop(old);
         } else {
-            self.lazyfree.discard_all(old, keys);
+            self.lazyfree.discard_all(old, keys, bytes);
         }
         keys
+    }
+
+    /// About how many bytes a database takes, judging from a few of its keys.
+    fn estimate_bytes(&self, index: usize) -> usize {
+        let table = &self.tables[index];
+        let (mut seen, mut bytes) = (0, 0);
+        table.sample(BYTES_SAMPLES, false, |_, entry| {
+            seen += 1;
+            bytes += entry.allocated();
+            if let ValueRef::Object(object) = entry.value() {
+                bytes += object.heap_bytes();
+            }
+        });
+        table.memory() + (bytes / seen.max(1)).saturating_mul(table.len())
     }
 
     /// Exchanges two databases.
