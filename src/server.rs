@@ -25,10 +25,13 @@ use crate::resp::reply::ReplyWriter;
 use crate::resp::request::{Limits, Parsed, Parser, ProtocolError, Range, encode};
 use crate::state::{State, Task};
 use crate::sys::log::Level;
+use crate::sys::process::Supervisor;
 
 pub mod accept;
 pub mod cron;
 pub mod start;
+
+pub use start::{RenamedCommands, check_users, renamed_commands};
 
 /// Where requests are read to. Emptied with every batch.
 const ARENA_BYTES: usize = 256 * 1024;
@@ -106,6 +109,9 @@ pub struct Server {
     /// Number of the signal that asked the server to stop, 0: none. Set by signal handlers and by [`Handle`].
     stop: Arc<AtomicUsize>,
     stopping: bool,
+    supervisor: Supervisor,
+    /// `pidfile` was written and is to be removed at the end.
+    owns_pidfile: bool,
     /// Turns taken, for who waits until one has passed.
     turns: Arc<AtomicUsize>,
 }

@@ -4,7 +4,7 @@
 //! taken back if one of them fails, so CONFIG SET does all or nothing.
 
 use super::context::{CommandResult, Context, Outcome};
-use super::server::make_room;
+use super::evict::evict;
 use super::spec::{CommandSpec, Flags, Group, container, spec};
 use crate::client::ClientFlags;
 use crate::config::{Action, Config, LogLevel, OomScoreAdj, RewriteError, SetBy, SetError};
@@ -199,6 +199,7 @@ pub fn log_level(config: &Config) -> Level {
 /// Sets what INFO counts to zero: CONFIG RESETSTAT.
 pub fn reset_stats(db: &mut Keyspace, server: &mut State) {
     db.stats = KeyspaceStats::default();
+    (db.eviction.over_us, db.eviction.over_since_us) = (0, None);
     db.lazyfree.reset_freed();
     server.counters = Counters::default();
     server.command_stats.fill_with(CommandStats::default);
@@ -300,13 +301,14 @@ fn shrink(ctx: &mut Context<'_>) {
         ),
     );
     // What cannot be evicted is no error of this command: writes will be refused.
-    let _ = make_room(ctx.db, ctx.server, ctx.command);
+    evict(ctx.db, ctx.server);
 }
 
+/// Has the system allow as many open files as `maxclients` needs.
 fn raise_open_files(server: &mut State) -> Result<(), String> {
     let wanted = server.config.maxclients;
-    let granted = process::raise_open_files(wanted as u64 + process::RESERVED_FILES);
-    match granted.limit.saturating_sub(process::RESERVED_FILES) {
+    let files = process::raise_open_files(wanted as u64 + process::RESERVED_FILES);
+    match files.limit.saturating_sub(process::RESERVED_FILES) {
         clients if clients >= wanted as u64 => Ok(()),
         clients => Err(format!(
             "The operating system is not able to handle the specified number of clients, try with {clients}"
@@ -314,7 +316,8 @@ fn raise_open_files(server: &mut State) -> Result<(), String> {
     }
 }
 
-fn set_oom_score(server: &mut State) -> Result<(), String> {
+/// Sets the process' score for the kernel's choice when memory runs out, as the configuration says.
+pub fn set_oom_score(server: &mut State) -> Result<(), String> {
     let config = &server.config;
     let value = config.oom_score_adj_values[0];
     let score = match config.oom_score_adj {
