@@ -168,6 +168,7 @@ impl Server {
 
     /// Tells the log and the supervisor that clients are served, and takes what is left to be done for the process.
     pub fn announce(&mut self, supervisor: Supervisor) {
+        self.sample_clock();
         if !self.state.listening.is_empty() {
             self.state.log(Level::Notice, format_args!("Ready to accept connections"));
         }
