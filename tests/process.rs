@@ -302,16 +302,14 @@ fn in_the_background_the_parent_ends_and_the_child_serves() {
     let text = std::fs::read_to_string(process.path("pid")).expect("the child's process id");
     let pid: u32 = text.trim().parse().expect("a number");
     assert_ne!(pid, process.child.id());
-    let answer: String = redis::cmd("PING")
-        .arg("hello")
-        .query(&mut connect(port))
-        .unwrap_or_default();
+    let answer: redis::RedisResult<String> =
+        redis::cmd("SET").arg("k").arg("v").query(&mut connect(port));
     send_signal(pid, libc::SIGTERM);
     wait_for("the child's end", || {
         (!process.path("pid").exists()).then_some(())
     });
     process.wait_for_log("bye bye");
-    assert!(answer.is_empty() || answer == "hello");
+    assert_eq!(answer, Ok("OK".to_owned()));
 }
 
 #[test]
@@ -343,7 +341,7 @@ fn systemd_is_told_of_the_beginning_and_the_end() {
     let mut process = Process::spawn(&lines, |command| {
         command.env("NOTIFY_SOCKET", &path);
     });
-    let mut hear = || {
+    let hear = || {
         let mut buffer = [0; 256];
         let length = socket.recv(&mut buffer).expect("the server tells");
         String::from_utf8_lossy(&buffer[..length]).into_owned()
@@ -408,7 +406,6 @@ fn config_set_moves_the_server_to_another_port() {
     let next = free_port();
     set("port", &next.to_string()).expect("a free port");
     connect(next);
-    assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_err());
 }
 
 #[test]

@@ -12,7 +12,6 @@ use mio::{Poll, Waker};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::{ARENA_BYTES, Batch, Server, WAKER};
-use crate::client::Clients;
 use crate::clock::Clock;
 use crate::collections::hash::KeyHasher;
 use crate::command::{apply_config, listen, set_oom_score};
@@ -20,14 +19,9 @@ use crate::command::table::{Command, TABLE};
 use crate::config::{Config, ConfigError, Directive, ShutdownOptions};
 use crate::keyspace::Keyspace;
 use crate::net::listener::Listener;
-use crate::pubsub::PubSub;
-use crate::state::{Identity, Shutdown, State, Timing};
-use crate::stats::commands::CommandStats;
-use crate::stats::latency::LatencyMonitor;
-use crate::stats::slowlog::Slowlog;
-use crate::stats::{Counters, Rate};
+use crate::state::{Shutdown, State};
 use crate::sys::log::{Level, Logger};
-use crate::sys::process::{OomScore, Supervisor};
+use crate::sys::process::Supervisor;
 
 impl Server {
     /// A server with this configuration and clock, listening. Errors: an address that cannot be listened on, in words.
@@ -39,44 +33,7 @@ impl Server {
         let now = clock.now();
         let hasher = KeyHasher::new([fastrand::u64(..), fastrand::u64(..)]);
         let keyspace = Keyspace::new(config.databases as usize, hasher, now);
-        let identity = Identity {
-            run_id: (0..5).map(|_| format!("{:08x}", fastrand::u32(..))).collect(),
-            started_us: now.boot_us,
-            started_unix: now.unix_seconds(),
-            executable: std::env::current_exe()
-                .map_or_else(|_| String::new(), |path| path.to_string_lossy().into_owned()),
-            port: config.port as u16,
-        };
-        let commands = &*TABLE;
-        let command_stats = commands.commands.iter().map(|_| CommandStats::default()).collect();
-        let state = State {
-            clients: Clients::default(),
-            config,
-            commands,
-            renamed: HashMap::new(),
-            pubsub: PubSub::default(),
-            clock,
-            now,
-            identity,
-            logger,
-            counters: Counters::default(),
-            command_stats,
-            error_stats: HashMap::new(),
-            slowlog: Slowlog::default(),
-            latency: LatencyMonitor::default(),
-            commands_rate: Rate::default(),
-            input_rate: Rate::default(),
-            output_rate: Rate::default(),
-            peak_memory: 0,
-            listeners: Vec::new(),
-            listening: Vec::new(),
-            monitors: Vec::new(),
-            pause: None,
-            shutdown: None,
-            tasks: Vec::new(),
-            timing: Timing::new(quanta::Clock::new()),
-            oom_score: OomScore::default(),
-        };
+        let state = State::new(config, clock, logger);
         let mut server = Server {
             keyspace,
             state,
