@@ -17,7 +17,7 @@ mod tests;
 
 use crate::clock::{Deadline, Now};
 use crate::collections::hash::KeyHasher;
-use crate::collections::table::{Entry, NewValue, Owned, Slot, Table, ValueRef};
+use crate::collections::table::{Entry, NewValue, Slot, Table, ValueRef};
 use crate::error::CommandError;
 use crate::types::Value;
 use evict::Eviction;
@@ -263,6 +263,19 @@ impl Keyspace {
         }
     }
 
+    /// Starts loading what looking these keys up will touch, stage by stage, so that they wait for memory together.
+    pub fn prefetch(&self, keys: &[Key<'_>]) {
+        let table = self.table();
+        for stage in [
+            Table::prefetch_directory,
+            Table::prefetch_segment,
+            Table::prefetch_bucket,
+            Table::prefetch_entry,
+        ] {
+            keys.iter().for_each(|key| stage(table, key.hash));
+        }
+    }
+
     // ---- strings -------------------------------------------------------------------------------------------------
 
     /// Sets a key to a string, whatever it held. Announces nothing: the handler says what changed.
@@ -383,18 +396,6 @@ impl Keyspace {
         let owned = self.table_mut().remove(slot);
         self.lazyfree.discard(owned);
         self.changed(KeyspaceEvents::GENERIC, how, key.bytes);
-    }
-
-    /// Takes a key's entry out of the selected database, for RENAME, MOVE and COPY. Announces nothing.
-    pub fn take(&mut self, slot: Slot) -> Owned<Value> {
-        self.table_mut().remove(slot)
-    }
-
-    /// Puts a value under a key that is absent. Announces `new`.
-    pub fn put(&mut self, key: Key<'_>, value: NewValue<'_, Value>, deadline: Option<Deadline>) {
-        let access = self.fresh_access();
-        self.table_mut().insert(key.hash, key.bytes, value, deadline, access);
-        self.notify(KeyspaceEvents::NEW, "new", key.bytes);
     }
 
     /// Sets or clears the deadline of the key at `slot`.
