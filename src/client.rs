@@ -11,6 +11,7 @@ use slab::Slab;
 use crate::command::table::Command;
 pub use crate::ids::ClientId;
 use crate::net::stream::{Address, Stream};
+use crate::pubsub::Subscriptions;
 use crate::resp::reply::{OutputBuffer, Protocol};
 use crate::resp::request::Parser;
 
@@ -32,8 +33,10 @@ bitflags! {
         const NO_TOUCH = 1 << 7;
         /// CLIENT REPLY OFF.
         const REPLY_OFF = 1 << 8;
-        /// CLIENT REPLY SKIP: the next command is not answered.
+        /// The command that runs now is not answered.
         const REPLY_SKIP = 1 << 9;
+        /// CLIENT REPLY SKIP: the next command is not answered.
+        const REPLY_SKIP_NEXT = 1 << 10;
         /// In the list of those with something to send.
         const FLUSH_PENDING = 1 << 11;
         /// Registered for writability after a partial write.
@@ -47,7 +50,7 @@ bitflags! {
         const READ_CLOSED = 1 << 16;
 
         /// Those that make the gate leave its fast path.
-        const GATE = Self::REPLY_OFF.bits() | Self::REPLY_SKIP.bits()
+        const GATE = Self::REPLY_OFF.bits() | Self::REPLY_SKIP_NEXT.bits()
             | Self::SUBSCRIBED.bits() | Self::NO_TOUCH.bits();
     }
 }
@@ -96,14 +99,6 @@ impl Input {
     }
 }
 
-/// What a client has subscribed to; see `pubsub`.
-#[derive(Default)]
-pub struct Subscriptions {
-    pub channels: Vec<Box<[u8]>>,
-    pub patterns: Vec<Box<[u8]>>,
-    pub shard_channels: Vec<Box<[u8]>>,
-}
-
 /// One client.
 pub struct Client {
     pub id: ClientId,
@@ -129,10 +124,37 @@ pub struct Client {
     pub commands: u64,
     pub bytes_in: u64,
     pub bytes_out: u64,
+    /// None: never subscribed to anything, or to nothing any more.
     pub subscriptions: Option<Box<Subscriptions>>,
 }
 
 impl Client {
+    /// A client that has said nothing yet, on database 0 and in RESP2. `now_us`: boot-time clock.
+    pub fn new(id: ClientId, stream: Stream, peer: Address, local: Address, now_us: i64) -> Self {
+        Client {
+            id,
+            flags: ClientFlags::empty(),
+            db: 0,
+            stream,
+            peer,
+            local,
+            input: Input::Empty,
+            output: OutputBuffer::default(),
+            protocol: Protocol::Resp2,
+            name: Box::default(),
+            library_name: Box::default(),
+            library_version: Box::default(),
+            created_us: now_us,
+            active_us: now_us,
+            over_soft_limit_since_us: None,
+            last_command: None,
+            commands: 0,
+            bytes_in: 0,
+            bytes_out: 0,
+            subscriptions: None,
+        }
+    }
+
     pub fn is_closing(&self) -> bool {
         self.flags.intersects(ClientFlags::CLOSE_AFTER_REPLY | ClientFlags::CLOSE_NOW)
     }
@@ -140,15 +162,6 @@ impl Client {
     /// Asks for the connection to be ended at the end of this turn.
     pub fn close(&mut self) {
         self.flags |= ClientFlags::CLOSE_NOW;
-    }
-
-    /// Number of subscriptions of all kinds.
-    pub fn subscription_count(&self) -> usize {
-        self.subscriptions.as_ref().map_or(0, |subscriptions| {
-            subscriptions.channels.len()
-                + subscriptions.patterns.len()
-                + subscriptions.shard_channels.len()
-        })
     }
 }
 

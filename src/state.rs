@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 
 use crate::client::{ClientId, Clients};
 use crate::clock::{Clock, Now};
-use crate::command::table::{Command, CommandTable};
+use crate::command::table::{Command, CommandTable, TABLE};
 use crate::config::Config;
 use crate::pubsub::PubSub;
 use crate::stats::commands::CommandStats;
@@ -139,6 +139,47 @@ impl Timing {
 }
 
 impl State {
+    /// The state of a server that starts now, without clients.
+    pub fn new(config: Config, clock: Clock, logger: Logger) -> Self {
+        let now = clock.now();
+        let identity = Identity {
+            run_id: (0..5).map(|_| format!("{:08x}", fastrand::u32(..))).collect(),
+            started_us: now.boot_us,
+            started_unix: now.unix_seconds(),
+            executable: std::env::current_exe()
+                .map_or_else(|_| String::new(), |path| path.to_string_lossy().into_owned()),
+            port: config.port as u16,
+        };
+        let commands = &*TABLE;
+        let command_stats = commands.commands.iter().map(|_| CommandStats::default()).collect();
+        State {
+            clients: Clients::default(),
+            config,
+            commands,
+            renamed: HashMap::new(),
+            pubsub: PubSub::default(),
+            clock,
+            now,
+            identity,
+            logger,
+            counters: Counters::default(),
+            command_stats,
+            error_stats: HashMap::new(),
+            slowlog: Slowlog::default(),
+            latency: LatencyMonitor::default(),
+            commands_rate: Rate::default(),
+            input_rate: Rate::default(),
+            output_rate: Rate::default(),
+            peak_memory: 0,
+            listening: Vec::new(),
+            monitors: Vec::new(),
+            pause: None,
+            shutdown: None,
+            tasks: Vec::new(),
+            timing: Timing::new(quanta::Clock::new()),
+        }
+    }
+
     /// Writes a line to the log.
     pub fn log(&self, level: Level, message: std::fmt::Arguments<'_>) {
         self.logger.write(self.now, level, message);

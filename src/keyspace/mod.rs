@@ -194,6 +194,16 @@ impl Keyspace {
         Some(slot)
     }
 
+    /// Brings what look-ups of these keys will touch into the cache, stage by stage, so that their latencies overlap.
+    #[inline]
+    pub fn prefetch<'k>(&self, keys: impl Iterator<Item = Key<'k>> + Clone) {
+        let table = self.table();
+        keys.clone().for_each(|key| table.prefetch_directory(key.hash));
+        keys.clone().for_each(|key| table.prefetch_segment(key.hash));
+        keys.clone().for_each(|key| table.prefetch_bucket(key.hash));
+        keys.for_each(|key| table.prefetch_entry(key.hash));
+    }
+
     /// Finds a key to change its value: marks the access.
     #[inline]
     pub fn find_for_write(&mut self, key: Key<'_>) -> Option<Slot> {
@@ -294,7 +304,33 @@ impl Keyspace {
         bytes: &[u8],
         expiry: Expiry,
     ) {
-        let value = NewValue::Bytes { bytes, mark: false };
+        self.set_value_at(found, key, NewValue::Bytes { bytes, mark: false }, expiry);
+    }
+
+    /// Sets a key just looked up to a string that was computed: its encoding is `raw`, as if it had been edited.
+    pub fn set_computed_string_at(
+        &mut self,
+        found: Option<Slot>,
+        key: Key<'_>,
+        bytes: Vec<u8>,
+        expiry: Expiry,
+    ) {
+        if bytes.len() <= INLINE_EDIT_MAX {
+            self.set_value_at(found, key, NewValue::Bytes { bytes: &bytes, mark: true }, expiry);
+        } else {
+            let value = NewValue::Object(Box::new(Value::String(bytes)));
+            self.set_value_at(found, key, value, expiry);
+        }
+    }
+
+    #[inline]
+    fn set_value_at(
+        &mut self,
+        found: Option<Slot>,
+        key: Key<'_>,
+        value: NewValue<'_, Value>,
+        expiry: Expiry,
+    ) {
         match found {
             Some(slot) => {
                 let deadline = match expiry {
@@ -380,6 +416,28 @@ impl Keyspace {
             }
             None => &mut [],
         }
+    }
+
+    /// Lets `edit` change the string at `slot`, its length included; the value counts as edited ("raw"). One that lies inside
+    /// its entry is copied out and back: where the length stays, [`Self::string_mut`] is cheaper.
+    pub fn edit_string<R>(&mut self, slot: Slot, edit: impl FnOnce(&mut Vec<u8>) -> R) -> R {
+        if let Some(Value::String(bytes)) = self.table_mut().object_mut(slot) {
+            return edit(bytes);
+        }
+        let entry = self.entry(slot);
+        let deadline = entry.deadline();
+        let mut bytes = match entry.value() {
+            ValueRef::Bytes { bytes, .. } => bytes.to_vec(),
+            ValueRef::Object(_) => Vec::new(),
+        };
+        let result = edit(&mut bytes);
+        if bytes.len() <= INLINE_EDIT_MAX {
+            self.resize_string(slot, bytes.len()).copy_from_slice(&bytes);
+        } else {
+            let value = NewValue::Object(Box::new(Value::String(bytes)));
+            self.table_mut().replace(slot, value, deadline);
+        }
+        result
     }
 
     // ---- keys ----------------------------------------------------------------------------------------------------

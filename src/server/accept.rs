@@ -6,10 +6,9 @@ use std::net::SocketAddr;
 use mio::Token;
 
 use super::{FIRST_LISTENER, LISTENERS_MAX, Server};
-use crate::client::{Client, ClientFlags, ClientId, Input};
+use crate::client::{Client, ClientFlags, ClientId};
 use crate::net::listener::{Listener, resolve, set_keepalive};
 use crate::net::stream::{Address, Stream};
-use crate::resp::reply::{OutputBuffer, Protocol};
 use crate::sys::log::Level;
 
 /// Connections taken in one turn, so that a flood of them does not starve the clients that are there.
@@ -66,28 +65,7 @@ impl Server {
         flags.set(ClientFlags::AUTHENTICATED, config.requirepass.is_empty());
         flags.set(ClientFlags::UNIX_SOCKET, stream.is_unix());
         let now_us = self.state.now.boot_us;
-        let make = |id| Client {
-            id,
-            flags,
-            db: 0,
-            stream,
-            peer,
-            local,
-            input: Input::Empty,
-            output: OutputBuffer::default(),
-            protocol: Protocol::Resp2,
-            name: Box::default(),
-            library_name: Box::default(),
-            library_version: Box::default(),
-            created_us: now_us,
-            active_us: now_us,
-            over_soft_limit_since_us: None,
-            last_command: None,
-            commands: 0,
-            bytes_in: 0,
-            bytes_out: 0,
-            subscriptions: None,
-        };
+        let make = |id| Client { flags, ..Client::new(id, stream, peer, local, now_us) };
         let id: ClientId = self.state.clients.insert(make);
         self.state.counters.connections += 1;
         let Some(client) = self.state.clients.get_mut(id) else { return };
