@@ -226,7 +226,7 @@ fn count_keys(
         let keys: SmallVec<[Key<'_>; PREFETCHED_KEYS]> =
             (next..end).map(|index| ctx.key(index)).collect();
         if keys.len() > 1 {
-            ctx.db.prefetch(&keys);
+            ctx.db.prefetch(keys.iter().copied());
         }
         for key in keys {
             count += counts(ctx.db, key) as i64;

@@ -273,19 +273,6 @@ impl Keyspace {
         }
     }
 
-    /// Starts loading what looking these keys up will touch, stage by stage, so that they wait for memory together.
-    pub fn prefetch(&self, keys: &[Key<'_>]) {
-        let table = self.table();
-        for stage in [
-            Table::prefetch_directory,
-            Table::prefetch_segment,
-            Table::prefetch_bucket,
-            Table::prefetch_entry,
-        ] {
-            keys.iter().for_each(|key| stage(table, key.hash));
-        }
-    }
-
     // ---- strings -------------------------------------------------------------------------------------------------
 
     /// Sets a key to a string, whatever it held. Announces nothing: the handler says what changed.
