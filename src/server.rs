@@ -613,11 +613,7 @@ impl Server {
             match task {
                 Task::Listen => self.listen_again(),
                 Task::Resume(id) => self.resumed.push(id),
-                Task::Unpause => {
-                    let paused = |client: &&Client| client.flags.contains(ClientFlags::PAUSED);
-                    let ids = self.state.clients.iter().filter(paused).map(|client| client.id);
-                    self.resumed.extend(ids);
-                }
+                Task::Unpause => self.resumed.append(&mut self.state.paused),
             }
         }
         if let Some(shutdown) = self.state.shutdown.take() {

@@ -66,6 +66,7 @@ impl Server {
             listening: Vec::new(),
             monitors: Vec::new(),
             pause: None,
+            paused: Vec::new(),
             shutdown: None,
             tasks: Vec::new(),
             timing: Timing::new(quanta::Clock::new()),
