@@ -11,6 +11,7 @@ use slab::Slab;
 use crate::command::table::Command;
 pub use crate::ids::ClientId;
 use crate::net::stream::{Address, Stream};
+use crate::pubsub::Subscriptions;
 use crate::resp::reply::{OutputBuffer, Protocol};
 use crate::resp::request::Parser;
 
@@ -32,8 +33,10 @@ bitflags! {
         const NO_TOUCH = 1 << 7;
         /// CLIENT REPLY OFF.
         const REPLY_OFF = 1 << 8;
-        /// CLIENT REPLY SKIP: the next command is not answered.
+        /// The command that runs now is not answered.
         const REPLY_SKIP = 1 << 9;
+        /// CLIENT REPLY SKIP: the next command is not answered.
+        const REPLY_SKIP_NEXT = 1 << 10;
         /// In the list of those with something to send.
         const FLUSH_PENDING = 1 << 11;
         /// Registered for writability after a partial write.
@@ -47,7 +50,7 @@ bitflags! {
         const READ_CLOSED = 1 << 16;
 
         /// Those that make the gate leave its fast path.
-        const GATE = Self::REPLY_OFF.bits() | Self::REPLY_SKIP.bits()
+        const GATE = Self::REPLY_OFF.bits() | Self::REPLY_SKIP_NEXT.bits()
             | Self::SUBSCRIBED.bits() | Self::NO_TOUCH.bits();
     }
 }
@@ -96,14 +99,6 @@ impl Input {
     }
 }
 
-/// What a client has subscribed to; see `pubsub`.
-#[derive(Default)]
-pub struct Subscriptions {
-    pub channels: Vec<Box<[u8]>>,
-    pub patterns: Vec<Box<[u8]>>,
-    pub shard_channels: Vec<Box<[u8]>>,
-}
-
 /// One client.
 pub struct Client {
     pub id: ClientId,
@@ -129,6 +124,7 @@ pub struct Client {
     pub commands: u64,
     pub bytes_in: u64,
     pub bytes_out: u64,
+    /// None: never subscribed to anything, or to nothing any more.
     pub subscriptions: Option<Box<Subscriptions>>,
 }
 
@@ -166,15 +162,6 @@ impl Client {
     /// Asks for the connection to be ended at the end of this turn.
     pub fn close(&mut self) {
         self.flags |= ClientFlags::CLOSE_NOW;
-    }
-
-    /// Number of subscriptions of all kinds.
-    pub fn subscription_count(&self) -> usize {
-        self.subscriptions.as_ref().map_or(0, |subscriptions| {
-            subscriptions.channels.len()
-                + subscriptions.patterns.len()
-                + subscriptions.shard_channels.len()
-        })
     }
 }
 

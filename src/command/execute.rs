@@ -4,26 +4,24 @@
 //! handler; then what it changed is announced, and its time and outcome are counted.
 
 use super::args::Args;
-use super::context::{Context, Outcome};
+use super::context::{Context, Outcome, Prehashed};
 use super::spec::Flags;
 use super::table::Command;
-use super::{client, evict, pubsub, server};
-use crate::client::{Client, ClientFlags, ClientId};
+use super::{client, connection, evict, monitor, pubsub};
+use crate::client::{ClientFlags, ClientId};
 use crate::error::CommandError;
 use crate::keyspace::Keyspace;
 use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
 use crate::state::State;
 use crate::stats::commands::Histogram;
 
-/// A parsed request, its command looked up, its first key hashed while it was prefetched.
+/// A parsed request, its command looked up, its keys hashed while they were prefetched.
 #[derive(Clone, Copy)]
 pub struct Request<'a> {
     pub args: Args<'a>,
     /// None: no such command.
     pub command: Option<&'static Command>,
-    /// Argument whose hash is `hash`; 0: none.
-    pub prehashed: usize,
-    pub hash: u64,
+    pub prehashed: Prehashed<'a>,
 }
 
 /// Runs one request for a client and writes its reply to `output`.
@@ -58,21 +56,26 @@ fn execute_closely(
     protocol: &mut Protocol,
 ) -> Outcome {
     let Some(client) = server.clients.get_mut(id) else { return Outcome::Close };
-    let was_off = client.flags.contains(ClientFlags::REPLY_OFF);
-    let skipped = client.flags.contains(ClientFlags::REPLY_SKIP);
-    client.flags.remove(ClientFlags::REPLY_SKIP);
+    if client.flags.contains(ClientFlags::REPLY_SKIP_NEXT) {
+        client.flags.remove(ClientFlags::REPLY_SKIP_NEXT);
+        client.flags |= ClientFlags::REPLY_SKIP;
+    }
+    let muted = ClientFlags::REPLY_OFF | ClientFlags::REPLY_SKIP;
+    let is_muted = client.flags.intersects(muted);
     db.no_touch = client.flags.contains(ClientFlags::NO_TOUCH)
         && !request.command.is_some_and(|command| command.spec.name == "TOUCH");
     let mut unheard = OutputBuffer::default();
-    let outcome = if was_off || skipped {
-        run(db, server, id, request, &mut unheard, protocol)
-    } else {
-        run(db, server, id, request, output, protocol)
-    };
-    // CLIENT REPLY ON is the first command to be answered again.
-    let is_off = |client: &Client| client.flags.contains(ClientFlags::REPLY_OFF);
-    if was_off && !server.clients.get(id).is_some_and(is_off) {
-        output.append(&unheard);
+    let heard = if is_muted { &mut unheard } else { &mut *output };
+    let outcome = run(db, server, id, request, heard, protocol);
+    if is_muted && let Some(client) = server.clients.get_mut(id) {
+        let skipped = client.flags.contains(ClientFlags::REPLY_SKIP);
+        if !client.flags.intersects(muted) {
+            // CLIENT REPLY ON and RESET are the first to be answered again.
+            output.append(&unheard);
+        } else if skipped && outcome == Outcome::Postponed {
+            client.flags |= ClientFlags::REPLY_SKIP_NEXT;
+        }
+        client.flags.remove(ClientFlags::REPLY_SKIP);
     }
     db.no_touch = false;
     outcome
@@ -89,13 +92,18 @@ fn run(
 ) -> Outcome {
     let command = match resolve(server, request) {
         Ok(command) => command,
+        Err(_) if speaks_http(request) => {
+            connection::log_other_protocol(server, id);
+            server.clients.close(id);
+            return Outcome::Close;
+        }
         Err(error) => return reject(server, None, &error, output, *protocol),
     };
     if !command.spec.accepts(request.args.len()) {
         let error = CommandError::WrongArity(command.full_name.clone());
         return reject(server, Some(command), &error, output, *protocol);
     }
-    match may_run(db, server, id, command, request, *protocol) {
+    match may_run(db, server, id, command, *protocol) {
         Ok(true) => {}
         Ok(false) => return Outcome::Postponed,
         Err(error) => return reject(server, Some(command), &error, output, *protocol),
@@ -109,7 +117,6 @@ fn run(
         command,
         client: id,
         prehashed: request.prehashed,
-        hash: request.hash,
     };
     let result = handler(&mut context);
     *protocol = context.reply.protocol();
@@ -125,6 +132,10 @@ fn run(
     }
     if !db.events.is_empty() {
         pubsub::publish_events(db, server);
+        pubsub::take_pushed(server, id, output);
+    }
+    if !server.monitors.is_empty() && outcome != Outcome::Postponed {
+        monitor::feed_monitors(server, id, command, request.args, output);
     }
     outcome
 }
@@ -149,6 +160,12 @@ fn resolve(server: &State, request: &Request<'_>) -> Result<&'static Command, Co
         text.extend_from_slice(format!("'. Try {} HELP.", command.spec.name).as_bytes());
         CommandError::UnknownSubcommand(text.into())
     })
+}
+
+/// Whether this is the beginning of an HTTP request: a browser was talked into sending it here.
+fn speaks_http(request: &Request<'_>) -> bool {
+    let name = request.args.get(0);
+    name.eq_ignore_ascii_case(b"post") || name.eq_ignore_ascii_case(b"host:")
 }
 
 /// The error for a name that is no command, with the beginning of its arguments: 128 bytes of each part at most.
@@ -178,26 +195,23 @@ fn may_run(
     server: &mut State,
     id: ClientId,
     command: &'static Command,
-    request: &Request<'_>,
     protocol: Protocol,
 ) -> Result<bool, CommandError> {
     let Some(client) = server.clients.get_mut(id) else { return Ok(true) };
-    if !client.flags.contains(ClientFlags::AUTHENTICATED) && !command.is(Flags::NO_AUTH) {
+    let flags = client.flags;
+    if !command.is(Flags::NO_AUTH) && connection::needs_password(server, flags) {
         return Err(CommandError::NoAuth);
     }
-    if client.flags.contains(ClientFlags::SUBSCRIBED) && protocol == Protocol::Resp2 {
+    if flags.contains(ClientFlags::SUBSCRIBED) && protocol == Protocol::Resp2 {
         pubsub::check_subscribed(command)?;
+    }
+    if flags.contains(ClientFlags::MONITOR) {
+        monitor::check_monitoring(command)?;
     }
     if server.config.maxmemory > 0 {
         evict::make_room(db, server, command)?;
     }
-    if server.pause.is_some() && client::must_wait(server, command) {
-        return Ok(false);
-    }
-    if !server.monitors.is_empty() {
-        server::feed_monitors(db, server, id, command, request.args);
-    }
-    Ok(true)
+    Ok(server.pause.is_none() || !client::must_wait(server, id, command))
 }
 
 /// Answers a request that does not run.
@@ -274,7 +288,8 @@ fn note_slow(
         let max_len = server.config.slowlog_max_len as usize;
         let peer = client.peer.to_string();
         let name = client.name.clone();
-        server.slowlog.push(request.args.iter_from(0), time, us, peer, &name, max_len);
+        let args = monitor::shown_args(command, request.args);
+        server.slowlog.push(args.into_iter(), time, us, peer, &name, max_len);
     }
     let threshold_ms = server.config.latency_monitor_threshold;
     if threshold_ms > 0 && us / 1000 >= threshold_ms as u64 {

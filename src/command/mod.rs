@@ -8,6 +8,7 @@ pub mod table;
 
 mod bitmap;
 mod client;
+mod client_filter;
 mod config;
 mod connection;
 mod debug;
@@ -19,6 +20,7 @@ mod introspection;
 mod key;
 mod latency;
 mod memory;
+mod monitor;
 mod object;
 mod pubsub;
 mod scan;

@@ -35,6 +35,7 @@ static FAMILIES: &[&[CommandSpec]] = &[
     super::object::COMMANDS,
     super::connection::COMMANDS,
     super::client::COMMANDS,
+    super::monitor::COMMANDS,
     super::pubsub::COMMANDS,
     super::config::COMMANDS,
     super::info::COMMANDS,

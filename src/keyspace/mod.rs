@@ -12,6 +12,9 @@ pub mod lazyfree;
 pub mod notify;
 pub mod transfer;
 
+#[cfg(test)]
+mod tests;
+
 use crate::clock::{Deadline, Now};
 use crate::collections::hash::KeyHasher;
 use crate::collections::table::{Entry, NewValue, Owned, Slot, Table, ValueRef};
@@ -288,7 +291,33 @@ impl Keyspace {
         bytes: &[u8],
         expiry: Expiry,
     ) {
-        let value = NewValue::Bytes { bytes, mark: false };
+        self.set_value_at(found, key, NewValue::Bytes { bytes, mark: false }, expiry);
+    }
+
+    /// Sets a key just looked up to a string that was computed: its encoding is `raw`, as if it had been edited.
+    pub fn set_computed_string_at(
+        &mut self,
+        found: Option<Slot>,
+        key: Key<'_>,
+        bytes: Vec<u8>,
+        expiry: Expiry,
+    ) {
+        if bytes.len() <= INLINE_EDIT_MAX {
+            self.set_value_at(found, key, NewValue::Bytes { bytes: &bytes, mark: true }, expiry);
+        } else {
+            let value = NewValue::Object(Box::new(Value::String(bytes)));
+            self.set_value_at(found, key, value, expiry);
+        }
+    }
+
+    #[inline]
+    fn set_value_at(
+        &mut self,
+        found: Option<Slot>,
+        key: Key<'_>,
+        value: NewValue<'_, Value>,
+        expiry: Expiry,
+    ) {
         match found {
             Some(slot) => {
                 let deadline = match expiry {
@@ -374,6 +403,28 @@ impl Keyspace {
             }
             None => &mut [],
         }
+    }
+
+    /// Lets `edit` change the string at `slot`, its length included; the value counts as edited ("raw"). One that lies inside
+    /// its entry is copied out and back: where the length stays, [`Self::string_mut`] is cheaper.
+    pub fn edit_string<R>(&mut self, slot: Slot, edit: impl FnOnce(&mut Vec<u8>) -> R) -> R {
+        if let Some(Value::String(bytes)) = self.table_mut().object_mut(slot) {
+            return edit(bytes);
+        }
+        let entry = self.entry(slot);
+        let deadline = entry.deadline();
+        let mut bytes = match entry.value() {
+            ValueRef::Bytes { bytes, .. } => bytes.to_vec(),
+            ValueRef::Object(_) => Vec::new(),
+        };
+        let result = edit(&mut bytes);
+        if bytes.len() <= INLINE_EDIT_MAX {
+            self.resize_string(slot, bytes.len()).copy_from_slice(&bytes);
+        } else {
+            let value = NewValue::Object(Box::new(Value::String(bytes)));
+            self.table_mut().replace(slot, value, deadline);
+        }
+        result
     }
 
     // ---- keys ----------------------------------------------------------------------------------------------------

@@ -30,7 +30,10 @@ impl Server {
     fn close_idle_clients(&mut self) {
         let now_us = self.state.now.boot_us;
         let timeout_us = self.state.config.timeout as i64 * 1_000_000;
-        let waiting = ClientFlags::SUBSCRIBED | ClientFlags::SUSPENDED | ClientFlags::MONITOR;
+        let waiting = ClientFlags::SUBSCRIBED
+            | ClientFlags::SUSPENDED
+            | ClientFlags::PAUSED
+            | ClientFlags::MONITOR;
         let mut idle: Vec<ClientId> = Vec::new();
         let mut full: Vec<ClientId> = Vec::new();
         for client in self.state.clients.iter() {

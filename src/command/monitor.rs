@@ -1,0 +1,135 @@
+//! MONITOR: every command that ran, shown to who asked for it.
+
+use std::fmt::Write;
+
+use super::args::Args;
+use super::context::{CommandResult, Context, Outcome};
+use super::spec::{CommandSpec, Flags, Group, spec};
+use super::table::Command;
+use super::{client, pubsub};
+use crate::client::{ClientFlags, ClientId};
+use crate::error::CommandError;
+use crate::resp::reply::OutputBuffer;
+use crate::state::State;
+
+pub const COMMANDS: &[CommandSpec] = &[spec("MONITOR", monitor)
+    .exactly(1)
+    .flags(Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::LOADING).union(Flags::STALE))
+    .group(Group::Server)
+    .since("1.0.0")
+    .docs("", "Shows every command the server runs from now on.", "O(1)")];
+
+const NO_KEYSPACE: CommandError =
+    CommandError::Text("ERR Replica can't interact with the keyspace");
+
+/// What stands in place of a secret.
+const REDACTED: &[u8] = b"(redacted)";
+
+/// `MONITOR`: `OK`, then a line for each command; nothing if the client monitors already.
+fn monitor(ctx: &mut Context<'_>) -> CommandResult {
+    let client = ctx.client();
+    if !client.flags.contains(ClientFlags::MONITOR) {
+        client.flags |= ClientFlags::MONITOR;
+        ctx.server.monitors.push(ctx.client);
+        ctx.reply.ok();
+    }
+    Ok(Outcome::Replied)
+}
+
+/// Shows a command that ran to those who monitor. `output` is the executing client's, who may be one of them.
+#[cold]
+pub fn feed_monitors(
+    server: &mut State,
+    id: ClientId,
+    command: &Command,
+    args: Args<'_>,
+    output: &mut OutputBuffer,
+) {
+    if command.spec.flags.intersects(Flags::SKIP_MONITOR | Flags::ADMIN) {
+        return;
+    }
+    let Some(client) = server.clients.get(id) else { return };
+    let now = server.clock.now();
+    let (seconds, us) = (now.unix_seconds(), now.wall_us.rem_euclid(1_000_000));
+    let from = match client.flags.contains(ClientFlags::UNIX_SOCKET) {
+        true => format!("unix:{}", String::from_utf8_lossy(&server.config.unixsocket)),
+        false => client.peer.to_string(),
+    };
+    let mut line = format!("+{seconds}.{us:06} [{} {from}]", client.db);
+    for argument in shown_args(command, args) {
+        line.push(' ');
+        quote(argument, &mut line);
+    }
+    line.push_str("\r\n");
+    let monitors = std::mem::take(&mut server.monitors);
+    for &monitor in &monitors {
+        let Some(client) = server.clients.get_mut(monitor) else { continue };
+        if client.flags.intersects(ClientFlags::REPLY_OFF | ClientFlags::REPLY_SKIP)
+            || client.is_closing()
+        {
+            continue;
+        }
+        client.output.push(line.as_bytes());
+        if monitor != id {
+            server.clients.flush_later(monitor);
+            client::check_output_limit(server, monitor);
+        }
+    }
+    server.monitors = monitors;
+    pubsub::take_pushed(server, id, output);
+}
+
+/// Whether a client that monitors may run a command: none that has to do with keys.
+pub fn check_monitoring(command: &Command) -> Result<(), CommandError> {
+    let keyspace = Flags::READONLY | Flags::WRITE | Flags::MAY_REPLICATE;
+    if command.spec.flags.intersects(keyspace) { Err(NO_KEYSPACE) } else { Ok(()) }
+}
+
+/// A request's arguments as others may see them: passwords are hidden.
+pub fn shown_args<'a>(command: &Command, args: Args<'a>) -> Vec<&'a [u8]> {
+    let mut shown: Vec<&[u8]> = args.iter_from(0).collect();
+    match &*command.full_name {
+        // With more arguments it is refused before the password is known for one.
+        "auth" if shown.len() <= 3 => shown[1..].fill(REDACTED),
+        "hello" => {
+            let mut at = 2;
+            while at + 2 < shown.len() && shown[at].eq_ignore_ascii_case(b"AUTH")
+                || at + 1 < shown.len() && shown[at].eq_ignore_ascii_case(b"SETNAME")
+            {
+                if shown[at].eq_ignore_ascii_case(b"AUTH") {
+                    shown[at + 1..at + 3].fill(REDACTED);
+                    at += 3;
+                } else {
+                    at += 2;
+                }
+            }
+        }
+        "config|set" => {
+            for at in (2..shown.len().saturating_sub(1)).step_by(2) {
+                if crate::config::is_sensitive(shown[at]) {
+                    shown[at + 1] = REDACTED;
+                }
+            }
+        }
+        _ => {}
+    }
+    shown
+}
+
+/// Appends an argument in quotes, with escapes for what is not printable ASCII.
+fn quote(argument: &[u8], line: &mut String) {
+    line.push('"');
+    for &byte in argument {
+        match byte {
+            b'\\' | b'"' => line.extend(['\\', byte as char]),
+            b'\n' => line.push_str("\\n"),
+            b'\r' => line.push_str("\\r"),
+            b'\t' => line.push_str("\\t"),
+            0x07 => line.push_str("\\a"),
+            0x08 => line.push_str("\\b"),
+            b' '..=b'~' => line.push(byte as char),
+            _ => write!(line, "\\x{byte:02x}").expect("a String takes what is written to it"),
+        }
+    }
+    line.push('"');
+}
