@@ -21,15 +21,17 @@ use crate::command::{check_output_limit, describe_client, evict, forget_client, 
 use crate::command::spec::{Begin, Find};
 use crate::command::table::Command;
 use crate::keyspace::Keyspace;
-use crate::net::listener::Listener;
 use crate::resp::reply::ReplyWriter;
 use crate::resp::request::{Limits, Parsed, Parser, ProtocolError, Range, encode};
 use crate::state::{State, Task};
 use crate::sys::log::Level;
+use crate::sys::process::Supervisor;
 
 pub mod accept;
 pub mod cron;
 pub mod start;
+
+pub use start::{RenamedCommands, check_users, renamed_commands};
 
 /// Where requests are read to. Emptied with every batch.
 const ARENA_BYTES: usize = 256 * 1024;
@@ -115,7 +117,6 @@ pub struct Server {
     state: State,
     poll: Poll,
     waker: Arc<Waker>,
-    listeners: Vec<Listener>,
     /// Listeners where connections still wait after a full share was taken.
     accept_again: Vec<usize>,
     arena: Box<[u8]>,
@@ -133,6 +134,9 @@ pub struct Server {
     /// Number of the signal that asked the server to stop, 0: none. Set by signal handlers and by [`Handle`].
     stop: Arc<AtomicUsize>,
     stopping: bool,
+    supervisor: Supervisor,
+    /// `pidfile` was written and is to be removed at the end.
+    owns_pidfile: bool,
     /// Turns taken, for who waits until one has passed.
     turns: Arc<AtomicUsize>,
 }
