@@ -21,15 +21,17 @@ use crate::command::{check_output_limit, describe_client, evict, forget_client, 
 use crate::command::spec::{Begin, Find};
 use crate::command::table::Command;
 use crate::keyspace::Keyspace;
-use crate::net::listener::Listener;
 use crate::resp::reply::ReplyWriter;
 use crate::resp::request::{Limits, Parsed, Parser, ProtocolError, Range, encode};
 use crate::state::{State, Task};
 use crate::sys::log::Level;
+use crate::sys::process::Supervisor;
 
 pub mod accept;
 pub mod cron;
 pub mod start;
+
+pub use start::{RenamedCommands, check_users, renamed_commands};
 
 /// Where requests are read to. Emptied with every batch.
 const ARENA_BYTES: usize = 256 * 1024;
@@ -115,7 +117,6 @@ pub struct Server {
     state: State,
     poll: Poll,
     waker: Arc<Waker>,
-    listeners: Vec<Listener>,
     /// Listeners where connections still wait after a full share was taken.
     accept_again: Vec<usize>,
     arena: Box<[u8]>,
@@ -133,6 +134,9 @@ pub struct Server {
     /// Number of the signal that asked the server to stop, 0: none. Set by signal handlers and by [`Handle`].
     stop: Arc<AtomicUsize>,
     stopping: bool,
+    supervisor: Supervisor,
+    /// `pidfile` was written and is to be removed at the end.
+    owns_pidfile: bool,
     /// Turns taken, for who waits until one has passed.
     turns: Arc<AtomicUsize>,
 }
@@ -248,6 +252,7 @@ impl Server {
             client.flags |= ClientFlags::READ_CLOSED;
         }
         if event.is_writable() && client.flags.contains(ClientFlags::WANTS_WRITE) {
+            client.flags |= ClientFlags::CAN_WRITE;
             self.state.clients.flush_later(id);
         }
         if event.is_readable() || event.is_read_closed() || event.is_error() {
@@ -652,11 +657,7 @@ impl Server {
             match task {
                 Task::Listen => self.listen_again(),
                 Task::Resume(id) => self.resumed.push(id),
-                Task::Unpause => {
-                    let paused = |client: &&Client| client.flags.contains(ClientFlags::PAUSED);
-                    let ids = self.state.clients.iter().filter(paused).map(|client| client.id);
-                    self.resumed.extend(ids);
-                }
+                Task::Unpause => self.resumed.append(&mut self.state.paused),
             }
         }
         if let Some(shutdown) = self.state.shutdown.take() {
@@ -687,9 +688,13 @@ impl Server {
         for id in std::mem::take(&mut self.state.clients.to_flush) {
             let Some(client) = self.state.clients.get_mut(id) else { continue };
             client.flags.remove(ClientFlags::FLUSH_PENDING);
-            if client.flags.contains(ClientFlags::CLOSE_NOW) {
+            let full = ClientFlags::WANTS_WRITE;
+            if client.flags.contains(ClientFlags::CLOSE_NOW)
+                || client.flags & (full | ClientFlags::CAN_WRITE) == full
+            {
                 continue;
             }
+            client.flags.remove(ClientFlags::CAN_WRITE);
             let result = match client.output.is_empty() {
                 true => Ok(0),
                 false => client.output.write_to(&mut client.stream),
@@ -715,12 +720,14 @@ impl Server {
     fn after_write(&mut self, id: ClientId) {
         let Some(client) = self.state.clients.get_mut(id) else { return };
         let done = client.output.is_empty();
-        let waits = client.flags.contains(ClientFlags::WANTS_WRITE);
+        let waited = client.flags.contains(ClientFlags::WANTS_WRITE);
         if done && client.flags.contains(ClientFlags::CLOSE_AFTER_REPLY) {
             return self.state.clients.close(id);
         }
-        if done == waits {
-            client.flags.toggle(ClientFlags::WANTS_WRITE);
+        if waited || !done {
+            // Registered anew also when it was before: with more pieces than one write takes the socket may still have
+            // room, and would never become writable again.
+            client.flags.set(ClientFlags::WANTS_WRITE, !done);
             let token = Token(id.slot as usize);
             let registry = self.poll.registry();
             if client.stream.reregister(registry, token, !done).is_err() {

@@ -10,12 +10,14 @@ use crate::client::{ClientId, Clients};
 use crate::clock::{Clock, Now};
 use crate::command::table::{Command, CommandTable, TABLE};
 use crate::config::Config;
+use crate::net::listener::Listener;
 use crate::pubsub::PubSub;
 use crate::stats::commands::CommandStats;
 use crate::stats::latency::LatencyMonitor;
 use crate::stats::slowlog::Slowlog;
 use crate::stats::{Counters, Rate};
 use crate::sys::log::{Level, Logger};
+use crate::sys::process::OomScore;
 
 /// A script can make up error prefixes; the table does not grow with them beyond this.
 const ERROR_PREFIXES_MAX: usize = 128;
@@ -23,7 +25,7 @@ const ERROR_PREFIXES_MAX: usize = 128;
 /// Something a command wants done that only the loop can do, at the end of the turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Task {
-    /// `bind`, `port` or `unixsocket` changed.
+    /// `State::listeners` changed: wait for connections at the new ones.
     Listen,
     /// These clients go on with the requests they have sent.
     Resume(ClientId),
@@ -88,16 +90,21 @@ pub struct State {
     pub startup_memory: usize,
     /// 40 hexadecimal digits that name this history of changes; DEBUG CHANGE-REPL-ID makes up others.
     pub replication_id: String,
-    /// Addresses listened on.
+    /// Sockets that take connections: the Unix socket first, which stays, then TCP. Their tokens follow from their places.
+    pub listeners: Vec<Listener>,
+    /// TCP addresses listened on.
     pub listening: Vec<SocketAddr>,
     pub monitors: Vec<ClientId>,
     pub pause: Option<Pause>,
+    /// Who waits for the pause to end, in the order they came.
+    pub paused: Vec<ClientId>,
     pub shutdown: Option<Shutdown>,
     /// For the loop, at the end of the turn.
     pub tasks: Vec<Task>,
     pub timing: Timing,
     /// DEBUG PAUSE-CRON: the periodic work waits.
     pub cron_paused: bool,
+    pub oom_score: OomScore,
 }
 
 /// The processor's time stamp counter and the thresholds in its ticks: each command costs one reading.
@@ -184,13 +191,16 @@ impl State {
             peak_memory: 0,
             startup_memory: 0,
             replication_id: random_hex(),
+            listeners: Vec::new(),
             listening: Vec::new(),
             monitors: Vec::new(),
             pause: None,
+            paused: Vec::new(),
             shutdown: None,
             tasks: Vec::new(),
             timing: Timing::new(quanta::Clock::new()),
             cron_paused: false,
+            oom_score: OomScore::default(),
         }
     }
 

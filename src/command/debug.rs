@@ -16,7 +16,7 @@ use crate::resp::number;
 use crate::resp::reply::Protocol;
 use crate::state::random_hex;
 use crate::sys::log::Level;
-use crate::sys::{alloc, jemalloc, process};
+use crate::sys::{alloc, jemalloc, machine};
 use crate::types::Value;
 
 pub const COMMANDS: &[CommandSpec] = &[spec("DEBUG", debug)
@@ -89,7 +89,7 @@ fn debug(ctx: &mut Context<'_>) -> CommandResult {
             ctx.reply.integer(found as i64);
             Ok(Outcome::Replied)
         }
-        (b"segfault", 2) => crash(ctx, "crashed by signal: 11", process::crash_by_segfault),
+        (b"segfault", 2) => crash(ctx, "crashed by signal: 11", machine::crash_by_segfault),
         (b"panic", 2) => crash(ctx, "Guru Meditation: Panic on request", || {
             std::process::abort()
         }),

@@ -16,7 +16,7 @@ use crate::pubsub::Kind;
 use crate::state::State;
 use crate::stats::commands::CommandStats;
 use crate::stats::{Counters, Rate};
-use crate::sys::{alloc, jemalloc, process};
+use crate::sys::{alloc, jemalloc, machine};
 
 pub const COMMANDS: &[CommandSpec] = &[spec("INFO", info)
     .at_least(1)
@@ -149,7 +149,7 @@ fn server(out: &mut String, db: &mut Keyspace, server: &State) {
     line(out, "redis_git_dirty", 0);
     line(out, "redis_build_id", 0);
     line(out, "redis_mode", "standalone");
-    line(out, "os", process::system_name());
+    line(out, "os", machine::system_name());
     line(out, "arch_bits", usize::BITS);
     line(out, "monotonic_clock", "POSIX clock_gettime");
     line(
@@ -236,7 +236,7 @@ impl MemoryUse {
                 .map(|index| db.table_of(index).len())
                 .sum(),
             allocator: jemalloc::stats(),
-            resident: process::resident_bytes(),
+            resident: machine::resident_bytes(),
         }
     }
 
@@ -316,7 +316,7 @@ fn memory(out: &mut String, db: &mut Keyspace, server: &State) {
     line(out, "allocator_allocated", allocated);
     line(out, "allocator_active", active);
     line(out, "allocator_resident", resident);
-    bytes_line(out, "total_system_memory", process::total_memory());
+    bytes_line(out, "total_system_memory", machine::total_memory());
     line(out, "used_memory_lua", 0);
     line(out, "used_memory_vm_eval", 0);
     line(out, "used_memory_lua_human", human_bytes(0));
@@ -493,7 +493,7 @@ fn replication(out: &mut String, _: &mut Keyspace, server: &State) {
 }
 
 fn cpu(out: &mut String, _: &mut Keyspace, _: &State) {
-    let times = process::cpu_times();
+    let times = machine::cpu_times();
     for (name, seconds) in [
         ("used_cpu_sys", times.system),
         ("used_cpu_user", times.user),

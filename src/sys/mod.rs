@@ -3,4 +3,5 @@
 pub mod alloc;
 pub mod jemalloc;
 pub mod log;
+pub mod machine;
 pub mod process;
