@@ -328,7 +328,7 @@ fn populate(ctx: &mut Context<'_>) -> CommandResult {
     } else {
         0
     };
-    if size > ctx.server.config.proto_max_bulk_len as u64 {
+    if size > ctx.server.config.proto_max_bulk_len {
         return Err(CommandError::StringTooLong);
     }
     for number in 0..count {
