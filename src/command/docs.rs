@@ -60,13 +60,24 @@ pub fn arguments_of(spec: &CommandSpec) -> Vec<Argument> {
     let mut arguments = choice(&alternatives);
     let mut next = 0;
     number_keys(&mut arguments, spec.keys.len(), &mut next);
+    // The same word stands for an integer elsewhere.
+    if spec.name.ends_with("FLOAT")
+        && let Some(increment) = arguments
+            .iter_mut()
+            .find(|argument| argument.name == "increment")
+    {
+        increment.kind = Kind::Double;
+    }
     arguments
 }
 
 /// A piece of the notation.
 enum Node {
     Word(String),
-    Group { optional: bool, alternatives: Vec<Vec<Node>> },
+    Group {
+        optional: bool,
+        alternatives: Vec<Vec<Node>>,
+    },
     /// `...`
     Repeat,
 }
@@ -106,12 +117,18 @@ fn parse_alternatives(tokens: &mut Tokens) -> Vec<Vec<Node>> {
             "[" | "<" => {
                 let inner = parse_alternatives(tokens);
                 tokens.next();
-                Node::Group { optional: token == "[", alternatives: inner }
+                Node::Group {
+                    optional: token == "[",
+                    alternatives: inner,
+                }
             }
             "..." => Node::Repeat,
             _ => Node::Word(token),
         };
-        alternatives.last_mut().expect("it begins with one").push(node);
+        alternatives
+            .last_mut()
+            .expect("it begins with one")
+            .push(node);
     }
     alternatives
 }
@@ -125,9 +142,14 @@ fn choice(alternatives: &[Vec<Node>]) -> Vec<Argument> {
     if let [sequence] = alternatives {
         return arguments(sequence);
     }
-    let arguments: Vec<Argument> =
-        alternatives.iter().filter_map(|sequence| one(arguments(sequence))).collect();
-    vec![Argument { name: choice_name(&arguments), ..group(Kind::OneOf, arguments) }]
+    let arguments: Vec<Argument> = alternatives
+        .iter()
+        .filter_map(|sequence| one(arguments(sequence)))
+        .collect();
+    vec![Argument {
+        name: choice_name(&arguments),
+        ..group(Kind::OneOf, arguments)
+    }]
 }
 
 /// Several arguments as one block.
@@ -139,7 +161,10 @@ fn one(mut arguments: Vec<Argument>) -> Option<Argument> {
 }
 
 fn group(kind: Kind, arguments: Vec<Argument>) -> Argument {
-    let names: Vec<&str> = arguments.iter().map(|argument| argument.name.as_str()).collect();
+    let names: Vec<&str> = arguments
+        .iter()
+        .map(|argument| argument.name.as_str())
+        .collect();
     Argument {
         name: names.join("_"),
         kind,
@@ -154,7 +179,9 @@ fn group(kind: Kind, arguments: Vec<Argument>) -> Argument {
 
 fn choice_name(arguments: &[Argument]) -> String {
     let has = |token: &str| {
-        arguments.iter().any(|argument| argument.token.as_deref() == Some(token))
+        arguments
+            .iter()
+            .any(|argument| argument.token.as_deref() == Some(token))
     };
     let name = match () {
         () if has("EX") || has("PX") => "expiration",
@@ -171,18 +198,26 @@ fn choice_name(arguments: &[Argument]) -> String {
 
 fn value(name: &str, token: Option<&str>) -> Argument {
     let kind = match name {
-        "key" | "newkey" | "key1" | "key2" | "destkey" | "destination" | "source" => Kind::Key,
+        "sourcekey" | "srckey" | "key" | "newkey" | "key1" | "key2" | "destkey" | "destination"
+        | "source" => Kind::Key,
         "pattern" => Kind::Pattern,
         "unix-time-seconds" | "unix-time-milliseconds" => Kind::UnixTime,
         "seconds" | "milliseconds" | "count" | "offset" | "start" | "end" | "stop" | "index"
-        | "cursor" | "numkeys" | "increment" | "decrement" | "db" | "index1" | "index2"
-        | "len" | "bit" | "min-match-len" | "samples" | "client-id" | "version" | "protover"
-        | "timeout" | "numreplicas" | "port" | "rank" | "num-matches" => Kind::Integer,
+        | "cursor" | "numkeys" | "increment" | "decrement" | "db" | "index1" | "index2" | "len"
+        | "bit" | "min-match-len" | "samples" | "client-id" | "version" | "protover"
+        | "timeout" | "numreplicas" | "port" | "rank" | "destination-db" | "num-matches" => {
+            Kind::Integer
+        }
         "score" | "longitude" | "latitude" | "radius" | "weight" => Kind::Double,
         _ => Kind::String,
     };
     let name = name.trim_matches('"').into();
-    Argument { name, kind, token: token.map(str::to_owned), ..group(kind, Vec::new()) }
+    Argument {
+        name,
+        kind,
+        token: token.map(str::to_owned),
+        ..group(kind, Vec::new())
+    }
 }
 
 fn pure_token(token: &str) -> Argument {
@@ -195,7 +230,11 @@ fn pure_token(token: &str) -> Argument {
         "" => "empty_string".into(),
         _ => token.to_ascii_lowercase(),
     };
-    Argument { name, token: Some(token.into()), ..group(Kind::PureToken, Vec::new()) }
+    Argument {
+        name,
+        token: Some(token.into()),
+        ..group(Kind::PureToken, Vec::new())
+    }
 }
 
 fn arguments(sequence: &[Node]) -> Vec<Argument> {
@@ -210,14 +249,23 @@ fn arguments(sequence: &[Node]) -> Vec<Argument> {
                 found.push(argument);
                 rest = &behind[taken..];
             }
-            Node::Group { optional: true, alternatives } if repeats(alternatives) => {
+            Node::Group {
+                optional: true,
+                alternatives,
+            } if repeats(alternatives) => {
                 let body = arguments(&alternatives[0][..alternatives[0].len() - 1]);
                 repeat(&mut found, body);
             }
-            Node::Group { optional, alternatives } => {
+            Node::Group {
+                optional,
+                alternatives,
+            } => {
                 let inner = choice(alternatives);
                 if *optional {
-                    found.extend(one(inner).map(|inner| Argument { optional: true, ..inner }));
+                    found.extend(one(inner).map(|inner| Argument {
+                        optional: true,
+                        ..inner
+                    }));
                 } else {
                     found.extend(inner);
                 }
@@ -237,20 +285,54 @@ fn repeats(alternatives: &[Vec<Node>]) -> bool {
     matches!(alternatives, [sequence] if matches!(sequence.last(), Some(Node::Repeat)))
 }
 
+/// Whether nothing follows but `[TOKEN ... ...]` with the same token.
+fn is_end_or_repeat(token: &str, behind: &[Node]) -> bool {
+    match behind {
+        [] => true,
+        [
+            Node::Group {
+                optional: true,
+                alternatives,
+            },
+        ] if repeats(alternatives) => {
+            matches!(alternatives[0].first(), Some(Node::Word(word)) if word == token)
+        }
+        _ => false,
+    }
+}
+
 /// A token with the value, values or choice that follow it; and how many nodes those were.
 fn token_argument(token: &str, behind: &[Node], is_first: bool) -> (Argument, usize) {
     let is_value = |node: &&Node| matches!(node, Node::Word(word) if !is_token(word));
     let values = behind.iter().take_while(is_value).count();
     match behind {
-        // `LIMIT offset count` alone in its group.
-        [..] if is_first && values > 1 && values == behind.len() => {
-            let block = group(Kind::Block, arguments(behind));
-            (Argument { token: Some(token.into()), ..block }, values)
+        // `LIMIT offset count` alone in its group, or only repeated behind it.
+        [..] if is_first && values > 1 && is_end_or_repeat(token, &behind[values..]) => {
+            let block = group(Kind::Block, arguments(&behind[..values]));
+            (
+                Argument {
+                    token: Some(token.into()),
+                    ..block
+                },
+                values,
+            )
         }
         [Node::Word(word), ..] if values > 0 => (value(word, Some(token)), 1),
-        [Node::Group { optional: false, alternatives }, ..] => {
+        [
+            Node::Group {
+                optional: false,
+                alternatives,
+            },
+            ..,
+        ] => {
             let argument = one(choice(alternatives)).unwrap_or_else(|| pure_token(token));
-            (Argument { token: Some(token.into()), ..argument }, 1)
+            (
+                Argument {
+                    token: Some(token.into()),
+                    ..argument
+                },
+                1,
+            )
         }
         _ => (pure_token(token), 0),
     }
@@ -258,27 +340,48 @@ fn token_argument(token: &str, behind: &[Node], is_first: bool) -> (Argument, us
 
 /// `[body ...]`: what stands before it, if it is the same, may be repeated; else the body may come any number of times.
 fn repeat(found: &mut Vec<Argument>, body: Vec<Argument>) {
-    let Some(start) = found.len().checked_sub(body.len()).filter(|_| !body.is_empty()) else {
+    let Some(start) = found
+        .len()
+        .checked_sub(body.len())
+        .filter(|_| !body.is_empty())
+    else {
         if let Some(last) = found.last_mut().filter(|_| body.is_empty()) {
             last.multiple = true;
         } else if let Some(argument) = one(body) {
-            found.push(Argument { optional: true, multiple: true, ..argument });
+            found.push(Argument {
+                optional: true,
+                multiple: true,
+                ..argument
+            });
         }
         return;
+    };
+    // `ID client-id [client-id ...]` repeats without the token.
+    let is_again = |before: &Argument, again: &Argument| {
+        before.name == again.name && (again.token.is_none() || before.token == again.token)
     };
     let same = found[start..]
         .iter()
         .zip(&body)
-        .all(|(before, again)| before.name == again.name && before.token == again.token);
+        .all(|(before, again)| is_again(before, again));
+    let repeats_token = matches!(&body[..], [again] if again.token.is_some());
     if same {
         let repeated = one(found.split_off(start));
         found.extend(repeated.map(|argument| {
-            let multiple_token = argument.token.is_some() && argument.kind != Kind::PureToken;
-            Argument { multiple: true, multiple_token, ..argument }
+            let multiple_token = repeats_token && argument.kind != Kind::PureToken;
+            Argument {
+                multiple: true,
+                multiple_token,
+                ..argument
+            }
         }));
     } else {
         let repeated = one(body);
-        found.extend(repeated.map(|argument| Argument { optional: true, multiple: true, ..argument }));
+        found.extend(repeated.map(|argument| Argument {
+            optional: true,
+            multiple: true,
+            ..argument
+        }));
     }
 }
 
@@ -329,7 +432,9 @@ mod tests {
 
     fn check(syntax: &'static str, expected: &str) {
         const KEYS: &[super::super::spec::KeySpec] = &[key(1, KeyFlags::RO), key(2, KeyFlags::OW)];
-        let spec = spec("X", |_| unreachable!("only described")).keys(KEYS).docs(syntax, "", "");
+        let spec = spec("X", |_| unreachable!("only described"))
+            .keys(KEYS)
+            .docs(syntax, "", "");
         assert_eq!(show(&arguments_of(&spec)), expected, "{syntax}");
     }
 
@@ -338,7 +443,10 @@ mod tests {
         check("", "");
         check("key", "key:key#0");
         check("key [key ...]", "key:key#0+");
-        check("key value [key value ...]", "key_value:block+(key:key#0 value:string)");
+        check(
+            "key value [key value ...]",
+            "key_value:block+(key:key#0 value:string)",
+        );
         check(
             "key value [NX | XX] [GET] [EX seconds | KEEPTTL]",
             "key:key#0 value:string condition:oneof?(nx:pure-token=NX xx:pure-token=XX) \
@@ -359,7 +467,15 @@ mod tests {
              auto_id_id:oneof(auto_id:pure-token=* id:string) \
              field_value:block+(field:string value:string)",
         );
-        check("ON | OFF", "on_off:oneof(on:pure-token=ON off:pure-token=OFF)");
+        check(
+            "[GET encoding offset [GET encoding offset ...]]",
+            "encoding_offset:block=GET?++(encoding:string offset:integer)",
+        );
+        check("[ID client-id [client-id ...]]", "client-id:integer=ID?+");
+        check(
+            "ON | OFF",
+            "on_off:oneof(on:pure-token=ON off:pure-token=OFF)",
+        );
         check("[section [section ...]]", "section:string?+");
     }
 
@@ -371,7 +487,12 @@ mod tests {
             let closed = syntax.matches([']', '>']).count();
             assert_eq!(opened, closed, "{}: {syntax}", command.full_name);
             let arguments = arguments_of(command.spec);
-            assert_eq!(arguments.is_empty(), syntax.is_empty(), "{}: {syntax}", command.full_name);
+            assert_eq!(
+                arguments.is_empty(),
+                syntax.is_empty(),
+                "{}: {syntax}",
+                command.full_name
+            );
         }
     }
 }
