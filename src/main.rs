@@ -107,7 +107,6 @@ fn serve(settings: Settings, is_bare: bool) -> Result<ExitCode, ConfigError> {
         return Ok(ExitCode::FAILURE);
     }
     let (port, backlog) = (config.port, config.tcp_backlog);
-    let reports_crashes = config.crash_log_enabled;
     let show_logo = config.always_show_logo
         || (config.logfile.is_empty() && !config.syslog_enabled && std::io::stdout().is_terminal());
     let mut server = match Server::start(config, Clock::System, log.0.clone()) {
@@ -123,9 +122,7 @@ fn serve(settings: Settings, is_bare: bool) -> Result<ExitCode, ConfigError> {
         return Ok(ExitCode::FAILURE);
     }
     server.write_pidfile();
-    if reports_crashes {
-        report_panics(&log);
-    }
+    report_panics(&log);
     if show_logo {
         log.0.write_raw(&logo(port));
     } else {
@@ -257,6 +254,9 @@ fn report_panics(log: &Log) {
     let log = Log(log.0.clone());
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
+        if !process::reports_crashes() {
+            return print(panic);
+        }
         let trace = std::backtrace::Backtrace::force_capture();
         log.warn(format_args!("=== LATCHKEY BUG REPORT: {panic}\n{trace}"));
         print(panic);

@@ -184,6 +184,7 @@ pub fn apply_config(db: &mut Keyspace, server: &mut State) {
         config.latency_monitor_threshold,
     );
     server.logger.level = log_level(config);
+    process::report_crashes(config.crash_log_enabled);
 }
 
 /// The least important messages to log.
@@ -265,8 +266,8 @@ fn carry_out(
             }
             // Evicts behind all of them, when the change stands.
             Action::MaxMemory => Ok(()),
-            // Read where it matters.
-            Action::Hz => Ok(()),
+            // Read where it matters, or by `apply_config`.
+            Action::Hz | Action::CrashLog => Ok(()),
             // Of parameters that are stored only.
             Action::TlsPort
             | Action::Tls
@@ -275,7 +276,6 @@ fn carry_out(
             | Action::AofHistory
             | Action::ReplicationBacklog
             | Action::GoodReplicas
-            | Action::CrashLog
             | Action::ProcessTitle
             | Action::AllocatorThread
             | Action::ClusterAnnounce
