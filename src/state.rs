@@ -86,6 +86,10 @@ pub struct State {
     pub input_rate: Rate,
     pub output_rate: Rate,
     pub peak_memory: usize,
+    /// Bytes in use when the server had started, before it had any data.
+    pub startup_memory: usize,
+    /// 40 hexadecimal digits that name this history of changes; DEBUG CHANGE-REPL-ID makes up others.
+    pub replication_id: String,
     /// Sockets that take connections: the Unix socket first, which stays, then TCP. Their tokens follow from their places.
     pub listeners: Vec<Listener>,
     /// TCP addresses listened on.
@@ -96,6 +100,8 @@ pub struct State {
     /// For the loop, at the end of the turn.
     pub tasks: Vec<Task>,
     pub timing: Timing,
+    /// DEBUG PAUSE-CRON: the periodic work waits.
+    pub cron_paused: bool,
     pub oom_score: OomScore,
 }
 
@@ -143,12 +149,17 @@ impl Timing {
     }
 }
 
+/// 40 random hexadecimal digits, as run and replication ids are made of.
+pub fn random_hex() -> String {
+    (0..5).map(|_| format!("{:08x}", fastrand::u32(..))).collect()
+}
+
 impl State {
     /// The state of a server that starts now, without clients.
     pub fn new(config: Config, clock: Clock, logger: Logger) -> Self {
         let now = clock.now();
         let identity = Identity {
-            run_id: (0..5).map(|_| format!("{:08x}", fastrand::u32(..))).collect(),
+            run_id: random_hex(),
             started_us: now.boot_us,
             started_unix: now.unix_seconds(),
             executable: std::env::current_exe()
@@ -176,6 +187,8 @@ impl State {
             input_rate: Rate::default(),
             output_rate: Rate::default(),
             peak_memory: 0,
+            startup_memory: 0,
+            replication_id: random_hex(),
             listeners: Vec::new(),
             listening: Vec::new(),
             monitors: Vec::new(),
@@ -183,6 +196,7 @@ impl State {
             shutdown: None,
             tasks: Vec::new(),
             timing: Timing::new(quanta::Clock::new()),
+            cron_paused: false,
             oom_score: OomScore::default(),
         }
     }

@@ -80,7 +80,7 @@ fn evict_for_a_while(db: &mut Keyspace, server: &mut State) -> Room {
             break (room, elapsed_us);
         }
     };
-    let threshold_ms = server.config.latency_monitor_threshold as i64;
+    let threshold_ms = server.config.latency_monitor_threshold;
     if threshold_ms > 0 && elapsed_us / 1000 >= threshold_ms {
         let time = server.now.unix_seconds();
         server

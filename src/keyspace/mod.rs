@@ -17,7 +17,7 @@ mod tests;
 
 use crate::clock::{Deadline, Now};
 use crate::collections::hash::KeyHasher;
-use crate::collections::table::{Entry, NewValue, Owned, Slot, Table, ValueRef};
+use crate::collections::table::{Entry, NewValue, Slot, Table, ValueRef};
 use crate::error::CommandError;
 use crate::types::Value;
 use evict::Eviction;
@@ -441,18 +441,6 @@ impl Keyspace {
         let owned = self.table_mut().remove(slot);
         self.lazyfree.discard(owned);
         self.changed(KeyspaceEvents::GENERIC, how, key.bytes);
-    }
-
-    /// Takes a key's entry out of the selected database, for RENAME, MOVE and COPY. Announces nothing.
-    pub fn take(&mut self, slot: Slot) -> Owned<Value> {
-        self.table_mut().remove(slot)
-    }
-
-    /// Puts a value under a key that is absent. Announces `new`.
-    pub fn put(&mut self, key: Key<'_>, value: NewValue<'_, Value>, deadline: Option<Deadline>) {
-        let access = self.fresh_access();
-        self.table_mut().insert(key.hash, key.bytes, value, deadline, access);
-        self.notify(KeyspaceEvents::NEW, "new", key.bytes);
     }
 
     /// Sets or clears the deadline of the key at `slot`.

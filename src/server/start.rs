@@ -20,6 +20,7 @@ use crate::config::{Config, ConfigError, Directive, ShutdownOptions};
 use crate::keyspace::Keyspace;
 use crate::net::listener::Listener;
 use crate::state::{Shutdown, State};
+use crate::sys::alloc;
 use crate::sys::log::{Level, Logger};
 use crate::sys::process::Supervisor;
 
@@ -63,6 +64,7 @@ impl Server {
         }
         server.listen_on_unix_socket()?;
         server.register_listeners().map_err(|error| told("Failed waiting for connections", error))?;
+        server.state.startup_memory = alloc::allocated();
         Ok(server)
     }
 
