@@ -5,15 +5,14 @@
 
 use super::context::{CommandResult, Context, Outcome};
 use super::evict::evict;
+use super::info::reset_stats;
 use super::spec::{CommandSpec, Flags, Group, container, spec};
 use crate::client::ClientFlags;
 use crate::config::{Action, Config, LogLevel, OomScoreAdj, RewriteError, SetBy, SetError};
 use crate::error::CommandError;
-use crate::keyspace::{AccessPolicy, Keyspace, KeyspaceStats};
+use crate::keyspace::{AccessPolicy, Keyspace};
 use crate::net::listener::{Listener, tcp_listeners};
 use crate::state::{State, Task};
-use crate::stats::commands::CommandStats;
-use crate::stats::{Counters, Rate};
 use crate::sys::alloc;
 use crate::sys::log::Level;
 use crate::sys::process::{self, Score};
@@ -195,19 +194,6 @@ pub fn log_level(config: &Config) -> Level {
         LogLevel::Notice => Level::Notice,
         LogLevel::Warning => Level::Warning,
     }
-}
-
-/// Sets what INFO counts to zero: CONFIG RESETSTAT.
-pub fn reset_stats(db: &mut Keyspace, server: &mut State) {
-    db.stats = KeyspaceStats::default();
-    (db.eviction.over_us, db.eviction.over_since_us) = (0, None);
-    db.lazyfree.reset_freed();
-    server.counters = Counters::default();
-    server.command_stats.fill_with(CommandStats::default);
-    server.error_stats.clear();
-    server.commands_rate = Rate::default();
-    server.input_rate = Rate::default();
-    server.output_rate = Rate::default();
 }
 
 /// Listens on the TCP addresses that `bind` and `port` say, in place of those before, which are closed first: `*` and an
