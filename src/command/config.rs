@@ -5,6 +5,7 @@
 
 use super::context::{CommandResult, Context, Outcome};
 use super::evict::evict;
+use super::help::reply_help;
 use super::info::reset_stats;
 use super::spec::{CommandSpec, Flags, Group, container, spec};
 use crate::client::ClientFlags;
@@ -76,7 +77,6 @@ const SUBCOMMANDS: &[CommandSpec] = &[
 ];
 
 const HELP: &[&str] = &[
-    "CONFIG <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
     "GET <pattern>",
     "    Return parameters matching the glob-like <pattern> and their values.",
     "SET <directive> <value>",
@@ -85,8 +85,6 @@ const HELP: &[&str] = &[
     "    Reset statistics reported by the INFO command.",
     "REWRITE",
     "    Rewrite the configuration file.",
-    "HELP",
-    "    Prints this help.",
 ];
 
 /// `CONFIG GET parameter [parameter ...]`: a map of names to values, each a bulk string.
@@ -164,9 +162,7 @@ fn rewrite(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `CONFIG HELP`: an array of simple strings.
 fn help(ctx: &mut Context<'_>) -> CommandResult {
-    ctx.reply.array(HELP.len());
-    HELP.iter().for_each(|line| ctx.reply.simple(line));
-    Ok(Outcome::Replied)
+    reply_help(ctx, HELP)
 }
 
 /// Tells all parts what the configuration says: at the start and after CONFIG SET.
