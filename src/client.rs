@@ -41,6 +41,8 @@ bitflags! {
         const FLUSH_PENDING = 1 << 11;
         /// Registered for writability after a partial write.
         const WANTS_WRITE = 1 << 12;
+        /// The socket has become writable since.
+        const CAN_WRITE = 1 << 17;
         /// In the list of those to be read in the next turn.
         const READ_PENDING = 1 << 13;
         /// Has subscriptions; in RESP2 only a few commands are allowed then.

@@ -252,6 +252,7 @@ impl Server {
             client.flags |= ClientFlags::READ_CLOSED;
         }
         if event.is_writable() && client.flags.contains(ClientFlags::WANTS_WRITE) {
+            client.flags |= ClientFlags::CAN_WRITE;
             self.state.clients.flush_later(id);
         }
         if event.is_readable() || event.is_read_closed() || event.is_error() {
@@ -656,11 +657,7 @@ impl Server {
             match task {
                 Task::Listen => self.listen_again(),
                 Task::Resume(id) => self.resumed.push(id),
-                Task::Unpause => {
-                    let paused = |client: &&Client| client.flags.contains(ClientFlags::PAUSED);
-                    let ids = self.state.clients.iter().filter(paused).map(|client| client.id);
-                    self.resumed.extend(ids);
-                }
+                Task::Unpause => self.resumed.append(&mut self.state.paused),
             }
         }
         if let Some(shutdown) = self.state.shutdown.take() {
@@ -691,9 +688,13 @@ impl Server {
         for id in std::mem::take(&mut self.state.clients.to_flush) {
             let Some(client) = self.state.clients.get_mut(id) else { continue };
             client.flags.remove(ClientFlags::FLUSH_PENDING);
-            if client.flags.contains(ClientFlags::CLOSE_NOW) {
+            let full = ClientFlags::WANTS_WRITE;
+            if client.flags.contains(ClientFlags::CLOSE_NOW)
+                || client.flags & (full | ClientFlags::CAN_WRITE) == full
+            {
                 continue;
             }
+            client.flags.remove(ClientFlags::CAN_WRITE);
             let result = match client.output.is_empty() {
                 true => Ok(0),
                 false => client.output.write_to(&mut client.stream),
@@ -719,12 +720,14 @@ impl Server {
     fn after_write(&mut self, id: ClientId) {
         let Some(client) = self.state.clients.get_mut(id) else { return };
         let done = client.output.is_empty();
-        let waits = client.flags.contains(ClientFlags::WANTS_WRITE);
+        let waited = client.flags.contains(ClientFlags::WANTS_WRITE);
         if done && client.flags.contains(ClientFlags::CLOSE_AFTER_REPLY) {
             return self.state.clients.close(id);
         }
-        if done == waits {
-            client.flags.toggle(ClientFlags::WANTS_WRITE);
+        if waited || !done {
+            // Registered anew also when it was before: with more pieces than one write takes the socket may still have
+            // room, and would never become writable again.
+            client.flags.set(ClientFlags::WANTS_WRITE, !done);
             let token = Token(id.slot as usize);
             let registry = self.poll.registry();
             if client.stream.reregister(registry, token, !done).is_err() {

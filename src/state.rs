@@ -96,6 +96,8 @@ pub struct State {
     pub listening: Vec<SocketAddr>,
     pub monitors: Vec<ClientId>,
     pub pause: Option<Pause>,
+    /// Who waits for the pause to end, in the order they came.
+    pub paused: Vec<ClientId>,
     pub shutdown: Option<Shutdown>,
     /// For the loop, at the end of the turn.
     pub tasks: Vec<Task>,
@@ -193,6 +195,7 @@ impl State {
             listening: Vec::new(),
             monitors: Vec::new(),
             pause: None,
+            paused: Vec::new(),
             shutdown: None,
             tasks: Vec::new(),
             timing: Timing::new(quanta::Clock::new()),

@@ -464,6 +464,7 @@ pub fn must_wait(server: &mut State, id: ClientId, command: &Command) -> bool {
         && !client.flags.contains(ClientFlags::MONITOR);
     if waits {
         client.flags |= ClientFlags::PAUSED;
+        server.paused.push(id);
     }
     waits
 }

@@ -89,18 +89,13 @@ pub fn check_monitoring(command: &Command) -> Result<(), CommandError> {
 pub fn shown_args<'a>(command: &Command, args: Args<'a>) -> Vec<&'a [u8]> {
     let mut shown: Vec<&[u8]> = args.iter_from(0).collect();
     match &*command.full_name {
-        // With more arguments it is refused before the password is known for one.
-        "auth" if shown.len() <= 3 => shown[1..].fill(REDACTED),
+        "auth" => shown[1..].fill(REDACTED),
         "hello" => {
-            let mut at = 2;
-            while at + 2 < shown.len() && shown[at].eq_ignore_ascii_case(b"AUTH")
-                || at + 1 < shown.len() && shown[at].eq_ignore_ascii_case(b"SETNAME")
-            {
+            // Also where the request is refused before it gets there: a slip of the hand is no reason to tell.
+            for at in 2..shown.len() {
                 if shown[at].eq_ignore_ascii_case(b"AUTH") {
-                    shown[at + 1..at + 3].fill(REDACTED);
-                    at += 3;
-                } else {
-                    at += 2;
+                    let end = shown.len().min(at + 3);
+                    shown[at + 1..end].fill(REDACTED);
                 }
             }
         }
@@ -132,4 +127,49 @@ fn quote(argument: &[u8], line: &mut String) {
         }
     }
     line.push('"');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::table::TABLE;
+    use crate::resp::request::Range;
+
+    /// The request as monitors see it, its arguments divided by spaces.
+    fn shown(request: &str) -> String {
+        let mut ranges = Vec::new();
+        let mut start = 0;
+        for argument in request.split(' ') {
+            ranges.push(Range { start, len: argument.len() as u32 });
+            start += argument.len() as u32 + 1;
+        }
+        let args = Args::new(request.as_bytes(), &ranges);
+        let command = TABLE.find(args.get(0)).expect("a command");
+        let command = TABLE.find_subcommand(command, args.get(args.len().min(2) - 1)).unwrap_or(command);
+        let shown = shown_args(command, args).join(&b' ');
+        String::from_utf8(shown).expect("text")
+    }
+
+    #[test]
+    fn passwords_are_hidden_and_nothing_else() {
+        for (request, expected) in [
+            ("AUTH pw", "AUTH (redacted)"),
+            ("auth me pw", "auth (redacted) (redacted)"),
+            ("AUTH me pw x", "AUTH (redacted) (redacted) (redacted)"),
+            ("HELLO", "HELLO"),
+            ("HELLO 3 AUTH me pw SETNAME x", "HELLO 3 AUTH (redacted) (redacted) SETNAME x"),
+            ("HELLO 3 SETNAME x AUTH me pw", "HELLO 3 SETNAME x AUTH (redacted) (redacted)"),
+            ("HELLO 3 auth me", "HELLO 3 auth (redacted)"),
+            ("ECHO AUTH", "ECHO AUTH"),
+        ] {
+            assert_eq!(shown(request), expected);
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_not_printable_are_escaped() {
+        let mut line = String::new();
+        quote(b"a \"\\\n\r\t\x07\x08\0\xff", &mut line);
+        assert_eq!(line, r#""a \"\\\n\r\t\a\b\x00\xff""#);
+    }
 }
