@@ -106,7 +106,7 @@ fn serve(settings: Settings, is_bare: bool) -> Result<ExitCode, ConfigError> {
     if !allow_files(&mut config, &log) {
         return Ok(ExitCode::FAILURE);
     }
-    let port = config.port;
+    let (port, backlog) = (config.port, config.tcp_backlog);
     let show_logo = config.always_show_logo
         || (config.logfile.is_empty() && !config.syslog_enabled && std::io::stdout().is_terminal());
     let mut server = match Server::start(config, Clock::System, log.0.clone()) {
@@ -122,11 +122,13 @@ fn serve(settings: Settings, is_bare: bool) -> Result<ExitCode, ConfigError> {
         return Ok(ExitCode::FAILURE);
     }
     server.write_pidfile();
+    report_panics(&log);
     if show_logo {
         log.0.write_raw(&logo(port));
     } else {
         log.notice(format_args!("Running mode=standalone, port={port}."));
     }
+    warn_of_backlog(backlog, &log);
     log.warn(format_args!("Server initialized"));
     if let Err(error) = server.catch_signals() {
         log.warn(format_args!("Can't catch signals: {error}"));
@@ -228,6 +230,37 @@ fn allow_files(config: &mut Config, log: &Log) -> bool {
         log.warn(format_args!("{text}"));
     }
     true
+}
+
+/// Warns of a queue of connections that the kernel keeps shorter than `tcp-backlog` says.
+fn warn_of_backlog(backlog: u32, log: &Log) {
+    let path = "/proc/sys/net/core/somaxconn";
+    let Ok(text) = std::fs::read_to_string(path) else {
+        return;
+    };
+    if let Ok(limit) = text.trim().parse::<u32>()
+        && limit > 0
+        && limit < backlog
+    {
+        log.warn(format_args!(
+            "WARNING: The TCP backlog setting of {backlog} cannot be enforced because {path} is set to the lower \
+             value of {limit}."
+        ));
+    }
+}
+
+/// Has a panic, which is a bug of ours, go to the log too: in the background standard error leads nowhere.
+fn report_panics(log: &Log) {
+    let log = Log(log.0.clone());
+    let print = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if !process::reports_crashes() {
+            return print(panic);
+        }
+        let trace = std::backtrace::Backtrace::force_capture();
+        log.warn(format_args!("=== LATCHKEY BUG REPORT: {panic}\n{trace}"));
+        print(panic);
+    }));
 }
 
 /// What a terminal shows at the start.

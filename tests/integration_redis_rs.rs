@@ -92,6 +92,24 @@ fn a_large_value_comes_back_whole() {
 }
 
 #[test]
+fn messages_and_keyspace_events_reach_who_has_subscribed() {
+    let server = TestServer::start(&["notify-keyspace-events Ex".to_owned()]);
+    let (mut one, mut two) = (connect(&server), connect(&server));
+    let mut pubsub = one.as_pubsub();
+    pubsub.subscribe("news").expect("subscribed");
+    pubsub.psubscribe("__keyevent@*__:*").expect("subscribed");
+    let heard: i64 = two.publish("news", "hello").expect("a number");
+    assert_eq!(heard, 1);
+    let message = pubsub.get_message().expect("a message");
+    assert_eq!(message.get_payload(), Ok("hello".to_owned()));
+    let () = two.pset_ex("k", "v", 100).expect("OK");
+    server.advance(101_000);
+    let message = pubsub.get_message().expect("a message");
+    assert_eq!(message.get_channel_name(), "__keyevent@0__:expired");
+    assert_eq!(message.get_payload(), Ok("k".to_owned()));
+}
+
+#[test]
 fn scan_walks_over_all_keys() {
     let server = TestServer::start(&[]);
     let mut connection = connect(&server);

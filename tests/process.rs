@@ -302,8 +302,10 @@ fn in_the_background_the_parent_ends_and_the_child_serves() {
     let text = std::fs::read_to_string(process.path("pid")).expect("the child's process id");
     let pid: u32 = text.trim().parse().expect("a number");
     assert_ne!(pid, process.child.id());
-    let answer: redis::RedisResult<String> =
-        redis::cmd("SET").arg("k").arg("v").query(&mut connect(port));
+    let answer: redis::RedisResult<String> = redis::cmd("SET")
+        .arg("k")
+        .arg("v")
+        .query(&mut connect(port));
     send_signal(pid, libc::SIGTERM);
     wait_for("the child's end", || {
         (!process.path("pid").exists()).then_some(())

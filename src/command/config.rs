@@ -5,15 +5,15 @@
 
 use super::context::{CommandResult, Context, Outcome};
 use super::evict::evict;
+use super::help::reply_help;
+use super::info::reset_stats;
 use super::spec::{CommandSpec, Flags, Group, container, spec};
 use crate::client::ClientFlags;
 use crate::config::{Action, Config, LogLevel, OomScoreAdj, RewriteError, SetBy, SetError};
 use crate::error::CommandError;
-use crate::keyspace::{AccessPolicy, Keyspace, KeyspaceStats};
+use crate::keyspace::{AccessPolicy, Keyspace};
 use crate::net::listener::{Listener, tcp_listeners};
 use crate::state::{State, Task};
-use crate::stats::commands::CommandStats;
-use crate::stats::{Counters, Rate};
 use crate::sys::alloc;
 use crate::sys::log::Level;
 use crate::sys::process::{self, Score};
@@ -77,7 +77,6 @@ const SUBCOMMANDS: &[CommandSpec] = &[
 ];
 
 const HELP: &[&str] = &[
-    "CONFIG <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
     "GET <pattern>",
     "    Return parameters matching the glob-like <pattern> and their values.",
     "SET <directive> <value>",
@@ -86,8 +85,6 @@ const HELP: &[&str] = &[
     "    Reset statistics reported by the INFO command.",
     "REWRITE",
     "    Rewrite the configuration file.",
-    "HELP",
-    "    Prints this help.",
 ];
 
 /// `CONFIG GET parameter [parameter ...]`: a map of names to values, each a bulk string.
@@ -165,9 +162,7 @@ fn rewrite(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `CONFIG HELP`: an array of simple strings.
 fn help(ctx: &mut Context<'_>) -> CommandResult {
-    ctx.reply.array(HELP.len());
-    HELP.iter().for_each(|line| ctx.reply.simple(line));
-    Ok(Outcome::Replied)
+    reply_help(ctx, HELP)
 }
 
 /// Tells all parts what the configuration says: at the start and after CONFIG SET.
@@ -184,6 +179,7 @@ pub fn apply_config(db: &mut Keyspace, server: &mut State) {
         config.latency_monitor_threshold,
     );
     server.logger.level = log_level(config);
+    process::report_crashes(config.crash_log_enabled);
 }
 
 /// The least important messages to log.
@@ -194,19 +190,6 @@ pub fn log_level(config: &Config) -> Level {
         LogLevel::Notice => Level::Notice,
         LogLevel::Warning => Level::Warning,
     }
-}
-
-/// Sets what INFO counts to zero: CONFIG RESETSTAT.
-pub fn reset_stats(db: &mut Keyspace, server: &mut State) {
-    db.stats = KeyspaceStats::default();
-    (db.eviction.over_us, db.eviction.over_since_us) = (0, None);
-    db.lazyfree.reset_freed();
-    server.counters = Counters::default();
-    server.command_stats.fill_with(CommandStats::default);
-    server.error_stats.clear();
-    server.commands_rate = Rate::default();
-    server.input_rate = Rate::default();
-    server.output_rate = Rate::default();
 }
 
 /// Listens on the TCP addresses that `bind` and `port` say, in place of those before, which are closed first: `*` and an
@@ -265,8 +248,8 @@ fn carry_out(
             }
             // Evicts behind all of them, when the change stands.
             Action::MaxMemory => Ok(()),
-            // Read where it matters.
-            Action::Hz => Ok(()),
+            // Read where it matters, or by `apply_config`.
+            Action::Hz | Action::CrashLog => Ok(()),
             // Of parameters that are stored only.
             Action::TlsPort
             | Action::Tls
@@ -275,7 +258,6 @@ fn carry_out(
             | Action::AofHistory
             | Action::ReplicationBacklog
             | Action::GoodReplicas
-            | Action::CrashLog
             | Action::ProcessTitle
             | Action::AllocatorThread
             | Action::ClusterAnnounce

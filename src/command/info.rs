@@ -116,6 +116,7 @@ pub fn reset_stats(db: &mut Keyspace, server: &mut State) {
     server.input_rate = Rate::default();
     server.output_rate = Rate::default();
     db.stats = KeyspaceStats::default();
+    (db.eviction.over_us, db.eviction.over_since_us) = (0, None);
     db.lazyfree.reset_freed();
 }
 

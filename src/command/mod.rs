@@ -36,5 +36,4 @@ mod string_options;
 pub use client::{check_output_limit, describe_client, forget_client};
 pub use config::{apply_config, listen, log_level, set_oom_score};
 pub use evict::{Room, evict};
-pub use info::reset_stats;
 pub use pubsub::publish_events;

@@ -435,7 +435,7 @@ section "General" {
         IMMUTABLE;
     /// Writes a report to the log on a crash.
     "crash-log-enabled" => crash_log_enabled: bool = true, YesNo,
-        MODIFIABLE.stored().then(Action::CrashLog);
+        MODIFIABLE.then(Action::CrashLog);
     /// Tests memory on a crash.
     "crash-memcheck-enabled" => crash_memcheck_enabled: bool = true, YesNo, MODIFIABLE.stored();
     /// Exits instead of aborting on a bug of the server.
