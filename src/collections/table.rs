@@ -41,8 +41,11 @@ mod entry;
 mod tests;
 
 use std::array;
+use std::iter;
 use std::marker::PhantomData;
 use std::mem;
+
+use smallvec::SmallVec;
 
 use crate::clock::{Deadline, Now};
 use crate::collections::hash::KeyHasher;
@@ -549,11 +552,13 @@ impl<O> Table<O> {
     }
 
     fn relink(&mut self, slot: Slot, old: Link, entry: RawEntry, deadline: Option<Deadline>) {
-        let (chunk, index) = self.chunk_mut(slot.segment);
         let link = Link::new(entry, deadline.is_some());
-        chunk
-            .bucket_mut(index, slot.bucket())
-            .set_link(slot.slot(), link);
+        if link != old {
+            let (chunk, index) = self.chunk_mut(slot.segment);
+            chunk
+                .bucket_mut(index, slot.bucket())
+                .set_link(slot.slot(), link);
+        }
         match (old.is_volatile(), deadline) {
             (false, Some(_)) => self.count_volatile(slot.segment, 1),
             (true, None) => self.count_volatile(slot.segment, -1),
@@ -668,18 +673,21 @@ impl<O> Table<O> {
     /// released.
     fn gather(&mut self, id: u32, convert: impl Fn(u16) -> u16) {
         let (chunk, index) = (&self.chunks[id as usize / CHUNK], id as usize % CHUNK);
+        let (segment, annex) = (&chunk.segments[index], &chunk.annexes[index]);
         let moving = &mut self.moving[0];
-        for at in 0..chunk.segments[index].buckets() {
-            let bucket = chunk.bucket(index, at);
-            let hint = chunk.hint(index, at);
+        moving.reserve_exact(segment.len as usize);
+        let blocks = segment.blocks.iter().flatten().map(|block| &**block);
+        let buckets = blocks.chain(&annex.extra).flat_map(|block| &block.0);
+        let hints = annex.hints.iter().copied().chain(iter::repeat(NEVER));
+        for (bucket, bucket_hint) in buckets.zip(hints) {
             for slot in bucket.occupied() {
-                let link = bucket.link(slot);
-                let hint = if link.is_volatile() { hint } else { NEVER };
-                moving.push(Moving {
-                    link,
-                    tag: convert(bucket.tag(slot)),
-                    hint,
-                });
+                let (tag, link) = (convert(bucket.tag(slot)), bucket.link(slot));
+                let hint = if link.is_volatile() {
+                    bucket_hint
+                } else {
+                    NEVER
+                };
+                moving.push(Moving { link, tag, hint });
             }
         }
     }
@@ -737,23 +745,34 @@ impl<O> Table<O> {
         }
 
         // Counters beside the buckets: to look for an empty slot in tags written just before costs a third more.
+        let buckets = segment.buckets();
         fill.clear();
-        fill.resize(segment.buckets(), 0);
+        fill.resize(buckets, 0);
+        let fill_of = &mut fill[..buckets];
+        let hints_of = &mut annex.hints[..hints];
+        let mut blocks_of: SmallVec<[&mut Block; BLOCKS_MAX]> = SmallVec::new();
+        blocks_of.extend(
+            segment
+                .blocks
+                .iter_mut()
+                .flatten()
+                .map(|block| &mut **block),
+        );
+        blocks_of.extend(&mut annex.extra);
         for moving in moving {
-            let segment = &chunk.segments[index];
-            let mut at = segment.home(moving.tag);
-            while usize::from(fill[at]) == SLOTS {
-                at = segment.after(at);
+            let mut at = (usize::from(moving.tag) * buckets) >> 16;
+            while usize::from(fill_of[at]) == SLOTS {
+                at = if at + 1 == buckets { 0 } else { at + 1 };
             }
-            chunk
-                .bucket_mut(index, at)
-                .set(usize::from(fill[at]), moving.tag, moving.link);
-            fill[at] += 1;
+            let slot = usize::from(fill_of[at]) % SLOTS;
+            fill_of[at] += 1;
+            let bucket = &mut blocks_of[at / BLOCK_BUCKETS].0[at % BLOCK_BUCKETS];
+            bucket.set(slot, moving.tag, moving.link);
             if moving.hint != NEVER {
-                let hint = &mut chunk.annexes[index].hints[at];
-                *hint = moving.hint.min(*hint);
+                hints_of[at] = moving.hint.min(hints_of[at]);
             }
         }
+        drop(blocks_of);
         self.fill = fill;
         self.segment_bytes += blocks * size_of::<Block>() + hints * size_of::<u32>();
         self.segment_bytes -= old_blocks * size_of::<Block>() + old_hints * size_of::<u32>();

@@ -17,7 +17,7 @@ pub(super) const BLOCK_BUCKETS: usize = 16;
 const VOLATILE: u64 = 1;
 
 /// An entry's address and whether it has a deadline, as it travels between slots.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Link(u64);
 
 impl Link {

@@ -513,6 +513,9 @@ fn every_form_keeps_its_content_at_its_length_limits() {
     let deadlines = [None, Some(START.after(5)), Some(START.at(UnixMillis(77)))];
     for key_len in key_lens {
         for value_len in value_lens {
+            if cfg!(miri) && key_len.max(value_len) > 1000 && key_len.min(value_len) != 3 {
+                continue;
+            }
             for mark in [false, true] {
                 let key: Vec<u8> = (0..key_len).map(|n| n as u8).collect();
                 let bytes: Vec<u8> = (0..value_len).map(|n| !(n as u8)).collect();
@@ -670,7 +673,7 @@ fn hints_left_by_deleted_and_prolonged_keys_are_corrected_when_their_time_comes(
     assert_eq!(table.next_due_boot_ms(), Some(START.boot_ms() + 5000));
     assert!(table.pop_due(&later(5000), &mut 10_000).is_none());
     assert_eq!(
-        std::iter::from_fn(|| table.pop_due(&later(5001), &mut 10_000)).count(),
+        iter::from_fn(|| table.pop_due(&later(5001), &mut 10_000)).count(),
         333
     );
     assert_eq!(table.next_due_boot_ms(), None);
