@@ -43,8 +43,8 @@ const LARGE_BYTES: usize = 16 * 1024;
 const BATCH_REQUESTS: usize = 64;
 /// Keys of one request that are prefetched.
 const PREFETCH_KEYS: usize = 64;
-/// Buckets of due keys looked at in one turn: well under 2 ms of work.
-const EXPIRE_BUCKETS: usize = 2_000;
+/// Buckets of due keys looked at in one turn: under a millisecond of work.
+const EXPIRE_BUCKETS: usize = 400;
 /// Empty output buffers kept for the next turn, and the largest worth keeping.
 const SPARE_BUFFERS: usize = 64;
 const SPARE_BYTES_MAX: usize = 64 * 1024;
