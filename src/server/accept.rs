@@ -87,6 +87,7 @@ impl Server {
             bytes_in: 0,
             bytes_out: 0,
             subscriptions: None,
+            counted_memory: 0,
         };
         let id: ClientId = self.state.clients.insert(make);
         self.state.counters.connections += 1;
