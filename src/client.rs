@@ -133,6 +133,33 @@ pub struct Client {
 }
 
 impl Client {
+    /// A client that has said nothing yet, on database 0 and in RESP2. `now_us`: boot-time clock.
+    pub fn new(id: ClientId, stream: Stream, peer: Address, local: Address, now_us: i64) -> Self {
+        Client {
+            id,
+            flags: ClientFlags::empty(),
+            db: 0,
+            stream,
+            peer,
+            local,
+            input: Input::Empty,
+            output: OutputBuffer::default(),
+            protocol: Protocol::Resp2,
+            name: Box::default(),
+            library_name: Box::default(),
+            library_version: Box::default(),
+            created_us: now_us,
+            active_us: now_us,
+            over_soft_limit_since_us: None,
+            last_command: None,
+            commands: 0,
+            bytes_in: 0,
+            bytes_out: 0,
+            subscriptions: None,
+            counted_memory: 0,
+        }
+    }
+
     pub fn is_closing(&self) -> bool {
         self.flags.intersects(ClientFlags::CLOSE_AFTER_REPLY | ClientFlags::CLOSE_NOW)
     }

@@ -1,26 +1,38 @@
 //! The `latchkey` program: arguments and configuration file to a running server.
+//!
+//! What can stop a start comes first and is told on standard error or in the log, with exit code 1: the configuration, then
+//! the process' surroundings, then the sockets. Going to the background comes before the first thread.
 
 use std::ffi::OsString;
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 use latchkey::clock::Clock;
-use latchkey::config::{Config, Settings, Startup, USAGE};
-use latchkey::server::Server;
+use latchkey::command::log_level;
+use latchkey::config::{Config, ConfigError, Settings, Startup, USAGE, system_text};
+use latchkey::server::{Server, check_users, renamed_commands};
 use latchkey::sys::log::{Level, Logger};
+use latchkey::sys::process::{self, RESERVED_FILES, Supervisor};
+
+/// Where the process id goes when the server runs in the background and `pidfile` is not set.
+const DEFAULT_PIDFILE: &[u8] = b"/var/run/redis.pid";
 
 fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().skip(1).collect();
-    match Config::load(&args) {
-        Ok(Startup::Serve(settings)) => serve(*settings),
+    let served = match Config::load(&args) {
+        Ok(Startup::Serve(settings)) => serve(*settings, args.is_empty()),
         Ok(Startup::Version) => {
-            println!("Latchkey server v={} bits={}", env!("CARGO_PKG_VERSION"), usize::BITS);
-            ExitCode::SUCCESS
+            println!("{}", version());
+            return ExitCode::SUCCESS;
         }
         Ok(Startup::Help) => {
             eprint!("{USAGE}");
-            ExitCode::FAILURE
+            return ExitCode::FAILURE;
         }
+        Err(error) => Err(error),
+    };
+    match served {
+        Ok(code) => code,
         Err(error) => {
             // Nobody to tell if standard error is closed.
             let _ = std::io::stderr().write_all(&error.message());
@@ -29,18 +41,210 @@ fn main() -> ExitCode {
     }
 }
 
-fn serve(settings: Settings) -> ExitCode {
-    let logger = Logger::new(Level::Notice, &settings.config.logfile);
-    let mut server = match Server::start(settings.config, Clock::System, logger) {
+/// The line of `--version`, in the shape of redis-server's, which scripts take apart.
+fn version() -> String {
+    let jemalloc = tikv_jemalloc_ctl::version::read().unwrap_or_default();
+    format!(
+        "Latchkey server v={} sha=00000000:0 malloc=jemalloc-{} bits={} build={:016x}",
+        env!("CARGO_PKG_VERSION"),
+        jemalloc.split('-').next().unwrap_or_default(),
+        usize::BITS,
+        xxhash_rust::xxh3::xxh3_64(env!("CARGO_PKG_VERSION").as_bytes()),
+    )
+}
+
+/// Runs a server until its end. The error is of the configuration; other failures are in the log.
+fn serve(settings: Settings, is_bare: bool) -> Result<ExitCode, ConfigError> {
+    let Settings {
+        mut config,
+        users,
+        renamed_commands: renames,
+    } = settings;
+    let renamed = renamed_commands(&renames)?;
+    check_users(&users, &mut config)?;
+    if let Err(error) = std::env::set_current_dir(&config.dir) {
+        eprintln!("Can't chdir to '{}': {error}", config.dir.display());
+        return Ok(ExitCode::FAILURE);
+    }
+    let mut log = Log(Logger::new(log_level(&config), &config.logfile));
+    if config.syslog_enabled {
+        log.0
+            .also_to_syslog(&config.syslog_ident, config.syslog_facility);
+    }
+    process::ignore_signals();
+    let supervisor = find_supervisor(config.supervised, &log);
+    let in_background = config.daemonize && matches!(supervisor, Supervisor::Nobody);
+    if in_background {
+        if let Err(error) = process::daemonize() {
+            log.warn(format_args!("Can't go to the background: {error}"));
+            return Ok(ExitCode::FAILURE);
+        }
+        log.0.pid_changed();
+        if config.pidfile.is_empty() {
+            config.pidfile = DEFAULT_PIDFILE.to_vec();
+        }
+    }
+    log.warn(format_args!(
+        "oO0OoO0OoO0Oo Latchkey is starting oO0OoO0OoO0Oo"
+    ));
+    log.warn(format_args!(
+        "Latchkey version={}, bits={}, commit=00000000, modified=0, pid={}, just started",
+        env!("CARGO_PKG_VERSION"),
+        usize::BITS,
+        std::process::id()
+    ));
+    if is_bare {
+        let name = std::env::args().next().unwrap_or_default();
+        log.warn(format_args!(
+                "Warning: no config file specified, using the default config. In order to specify a config file use \
+                 {name} /path/to/redis.conf"
+            ),
+        );
+    } else {
+        log.warn(format_args!("Configuration loaded"));
+    }
+    if !allow_files(&mut config, &log) {
+        return Ok(ExitCode::FAILURE);
+    }
+    let port = config.port;
+    let show_logo = config.always_show_logo
+        || (config.logfile.is_empty() && !config.syslog_enabled && std::io::stdout().is_terminal());
+    let mut server = match Server::start(config, Clock::System, log.0.clone()) {
         Ok(server) => server,
-        Err(error) => {
-            eprintln!("{error}");
-            return ExitCode::FAILURE;
+        Err(text) => {
+            log.warn(format_args!("{text}"));
+            return Ok(ExitCode::FAILURE);
         }
     };
-    if let Err(error) = server.catch_signals().and_then(|()| server.run()) {
-        eprintln!("{error}");
-        return ExitCode::FAILURE;
+    server.rename_commands(renamed);
+    if !server.is_listening() {
+        log.warn(format_args!("Configured to not listen anywhere, exiting."));
+        return Ok(ExitCode::FAILURE);
     }
-    ExitCode::SUCCESS
+    server.write_pidfile();
+    if show_logo {
+        log.0.write_raw(&logo(port));
+    } else {
+        log.notice(format_args!("Running mode=standalone, port={port}."));
+    }
+    log.warn(format_args!("Server initialized"));
+    if let Err(error) = server.catch_signals() {
+        log.warn(format_args!("Can't catch signals: {error}"));
+        return Ok(ExitCode::FAILURE);
+    }
+    server.announce(supervisor);
+    if let Err(error) = server.run() {
+        log.warn(format_args!("Waiting for events failed: {error}"));
+        return Ok(ExitCode::FAILURE);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The log of the start.
+struct Log(Logger);
+
+impl Log {
+    fn notice(&self, message: std::fmt::Arguments<'_>) {
+        self.0.write(Clock::System.now(), Level::Notice, message);
+    }
+
+    fn warn(&self, message: std::fmt::Arguments<'_>) {
+        self.0.write(Clock::System.now(), Level::Warning, message);
+    }
+}
+
+/// Who supervises the process, of those that `supervised` allows.
+fn find_supervisor(supervised: &str, log: &Log) -> Supervisor {
+    let found = match supervised {
+        "upstart" => Supervisor::upstart(),
+        "systemd" => Supervisor::systemd(),
+        "auto" => Supervisor::upstart().or_else(Supervisor::systemd),
+        _ => return Supervisor::Nobody,
+    };
+    match (&found, supervised) {
+        (Some(Supervisor::Upstart), _) => {
+            log.notice(format_args!(
+                "supervised by upstart, will stop to signal readiness"
+            ));
+        }
+        (Some(Supervisor::Systemd(_)), _) => {
+            log.notice(format_args!("supervised by systemd. Please make sure you set appropriate values for TimeoutStartSec and TimeoutStopSec in your service unit."));
+        }
+        (_, "upstart") => {
+            log.warn(format_args!(
+                "upstart supervision requested, but UPSTART_JOB not found!"
+            ));
+        }
+        (_, "systemd") => {
+            log.warn(format_args!("systemd supervision requested or auto-detected, but Latchkey can't reach the socket that NOTIFY_SOCKET names"));
+        }
+        _ => {}
+    }
+    let found = found.unwrap_or(Supervisor::Nobody);
+    if let Err(error) = found.stop_for_upstart() {
+        log.warn(format_args!("Stopping for upstart: {error}"));
+    }
+    found
+}
+
+/// Has the system allow the files that `maxclients` needs; lowers `maxclients` to what it allows. False if that is nothing.
+fn allow_files(config: &mut Config, log: &Log) -> bool {
+    let asked = config.maxclients;
+    let wanted = asked as u64 + RESERVED_FILES;
+    let files = process::raise_open_files(wanted);
+    if files.limit >= wanted {
+        if files.before < wanted {
+            log.notice(format_args!(
+                "Increased maximum number of open files to {wanted} (it was originally set to {}).",
+                files.before
+            ));
+        }
+        return true;
+    }
+    if files.limit <= RESERVED_FILES {
+        log.warn(format_args!(
+                "Your current 'ulimit -n' of {} is not enough for the server to start. Please increase your open file \
+                 limit to at least {wanted}. Exiting.",
+                files.before
+            ),
+        );
+        return false;
+    }
+    config.maxclients = (files.limit - RESERVED_FILES) as u32;
+    let reason = files
+        .error
+        .map_or_else(String::new, |error| system_text(&error));
+    for text in [
+        format!(
+            "You requested maxclients of {asked} requiring at least {wanted} max file descriptors."
+        ),
+        format!("Server can't set maximum open files to {wanted} because of OS error: {reason}."),
+        format!(
+            "Current maximum open files is {}. maxclients has been reduced to {} to compensate for low ulimit. If you \
+             need higher maxclients increase 'ulimit -n'.",
+            files.limit, config.maxclients
+        ),
+    ] {
+        log.warn(format_args!("{text}"));
+    }
+    true
+}
+
+/// What a terminal shows at the start.
+fn logo(port: u16) -> String {
+    format!(
+        "
+     .-------.
+     |  .-.  |      Latchkey {} {} bit
+     |  '-'  |
+     |   |   |      Running in standalone mode
+     |   |-' |      Port: {port}
+     |   |-' |      PID: {}
+     '-------'
+
+",
+        env!("CARGO_PKG_VERSION"),
+        usize::BITS,
+        std::process::id(),
+    )
 }

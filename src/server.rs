@@ -15,24 +15,26 @@ use mio::{Events, Poll, Token, Waker};
 use crate::client::{Client, ClientFlags, ClientId, Input, LargeInput};
 use crate::command::args::Args;
 use crate::collections::table::Table;
-use crate::command::context::Outcome;
+use crate::command::context::{Outcome, Prehashed};
 use crate::command::execute::{Request, execute};
 use crate::command::{
-    check_output_limit, clients_memory_max, describe_client, evict_clients, forget_client,
+    check_output_limit, clients_memory_max, describe_client, evict, evict_clients, forget_client,
     publish_events,
 };
 use crate::command::spec::{Begin, Find};
 use crate::command::table::Command;
 use crate::keyspace::Keyspace;
-use crate::net::listener::Listener;
 use crate::resp::reply::ReplyWriter;
 use crate::resp::request::{Limits, Parsed, Parser, ProtocolError, Range, encode};
 use crate::state::{State, Task};
 use crate::sys::log::Level;
+use crate::sys::process::Supervisor;
 
 pub mod accept;
 pub mod cron;
 pub mod start;
+
+pub use start::{RenamedCommands, check_users, renamed_commands};
 
 /// Where requests are read to. Emptied with every batch.
 const ARENA_BYTES: usize = 256 * 1024;
@@ -42,6 +44,8 @@ const READ_BYTES: usize = 64 * 1024;
 const LARGE_BYTES: usize = 16 * 1024;
 /// Requests are run in batches of about so many: enough to hide the latency of memory, few enough to stay in the cache.
 const BATCH_REQUESTS: usize = 64;
+/// Keys of one request that are prefetched.
+const PREFETCH_KEYS: usize = 64;
 /// Buckets of due keys looked at in one turn: well under 2 ms of work.
 const EXPIRE_BUCKETS: usize = 2_000;
 /// Empty output buffers kept for the next turn, and the largest worth keeping.
@@ -58,9 +62,8 @@ struct Queued {
     command: Option<&'static Command>,
     /// Its arguments among the batch's ranges.
     args: std::ops::Range<u32>,
-    /// Hash of argument `prehashed`; 0: none.
-    prehashed: u8,
-    hash: u64,
+    /// Its keys' hashes among the batch's.
+    hashes: std::ops::Range<u32>,
 }
 
 /// The requests one client has sent, within a batch.
@@ -71,12 +74,35 @@ struct Run {
     error: Option<ProtocolError>,
 }
 
+/// Which of a command's arguments are keys to be prefetched.
+#[derive(Clone, Copy, Default)]
+struct Keys {
+    first: usize,
+    /// To the end of the request, not only the first one.
+    last: bool,
+    step: usize,
+}
+
+/// The keys of a command whose places are fixed. Steps other than 1 and 2 do not occur.
+#[inline]
+fn keys_to_prefetch(command: &Command) -> Option<Keys> {
+    let spec = command.spec.keys.first()?;
+    match (spec.begin, spec.find) {
+        (Begin::Index(first), Find::Range { last, step, .. }) => {
+            Some(Keys { first: first as usize, last: last < 0, step: step as usize })
+        }
+        _ => None,
+    }
+}
+
 /// Parsed requests that have not run.
 #[derive(Default)]
 struct Batch {
     runs: Vec<Run>,
     requests: Vec<Queued>,
     ranges: Vec<Range>,
+    /// Hashes of keys, as far as they were prefetched.
+    hashes: Vec<u64>,
 }
 
 impl Batch {
@@ -84,6 +110,7 @@ impl Batch {
         self.runs.clear();
         self.requests.clear();
         self.ranges.clear();
+        self.hashes.clear();
     }
 }
 
@@ -93,7 +120,6 @@ pub struct Server {
     state: State,
     poll: Poll,
     waker: Arc<Waker>,
-    listeners: Vec<Listener>,
     /// Listeners where connections still wait after a full share was taken.
     accept_again: Vec<usize>,
     arena: Box<[u8]>,
@@ -111,6 +137,9 @@ pub struct Server {
     /// Number of the signal that asked the server to stop, 0: none. Set by signal handlers and by [`Handle`].
     stop: Arc<AtomicUsize>,
     stopping: bool,
+    supervisor: Supervisor,
+    /// `pidfile` was written and is to be removed at the end.
+    owns_pidfile: bool,
     /// Turns taken, for who waits until one has passed.
     turns: Arc<AtomicUsize>,
 }
@@ -186,6 +215,7 @@ impl Server {
         self.run_batch();
         self.do_tasks();
         self.expire();
+        self.evict();
         self.flush();
         evict_clients(&mut self.state);
         self.close_clients();
@@ -198,7 +228,8 @@ impl Server {
     fn timeout(&self) -> Option<Duration> {
         let now_us = self.state.now.boot_us;
         let more = !self.read_again.is_empty() || !self.resumed.is_empty();
-        if self.expire_again || more || !self.accept_again.is_empty() {
+        let work = self.expire_again || self.keyspace.eviction.unfinished;
+        if work || more || !self.accept_again.is_empty() {
             return Some(Duration::ZERO);
         }
         let mut wait_us = (self.next_cron_us - now_us).max(0);
@@ -461,46 +492,52 @@ impl Server {
     fn run_requests(&mut self, buffer: &[u8]) {
         let mut batch = std::mem::take(&mut self.batch);
         self.prefetch(&mut batch, buffer);
-        let Batch { runs, requests, ranges } = &mut batch;
+        let Batch { runs, requests, ranges, hashes } = &mut batch;
         for run in runs {
             let requests = &requests[run.requests.start as usize..run.requests.end as usize];
-            self.run_client(run, requests, ranges, buffer);
+            self.run_client(run, requests, ranges, hashes, buffer);
         }
         batch.clear();
         self.batch = batch;
     }
 
-    /// Hashes the first key of each request, and brings the memory it will need into the cache, stage by stage, so that
-    /// the latencies of a whole batch overlap.
+    /// Hashes the keys of the batch, and brings the memory they will need into the cache, stage by stage, so that the
+    /// latencies of a whole batch overlap. A single request with a single key would wait all the same.
     fn prefetch(&mut self, batch: &mut Batch, buffer: &[u8]) {
-        if batch.requests.len() < 2 {
-            return;
-        }
-        for request in &mut batch.requests {
-            let Some(command) = request.command else { continue };
-            let Some(keys) = command.spec.keys.first() else { continue };
-            let (Begin::Index(first), Find::Range { .. }) = (keys.begin, keys.find) else {
+        let Batch { runs, requests, ranges, hashes } = batch;
+        for request in requests.iter_mut() {
+            let Some(Keys { first, last, step }) = request.command.and_then(keys_to_prefetch) else {
                 continue;
             };
-            let index = request.args.start as usize + first as usize;
-            if index < request.args.end as usize {
-                request.hash = self.keyspace.hash(batch.ranges[index].of(buffer));
-                request.prehashed = first as u8;
+            let args = &ranges[request.args.start as usize..request.args.end as usize];
+            let end = if last { args.len() } else { args.len().min(first + 1) };
+            let start = hashes.len() as u32;
+            for index in (first..end).step_by(step).take(PREFETCH_KEYS) {
+                hashes.push(self.keyspace.hash(args[index].of(buffer)));
             }
+            request.hashes = start..hashes.len() as u32;
         }
-        for run in &batch.runs {
+        if hashes.len() < 2 {
+            return;
+        }
+        for run in runs {
             let Some(client) = self.state.clients.get(run.client) else { continue };
             let table = self.keyspace.table_of(client.db);
-            let requests = &batch.requests[run.requests.start as usize..run.requests.end as usize];
+            let requests = &requests[run.requests.start as usize..run.requests.end as usize];
+            let (Some(first), Some(last)) = (
+                requests.iter().find(|request| !request.hashes.is_empty()),
+                requests.iter().rev().find(|request| !request.hashes.is_empty()),
+            ) else {
+                continue;
+            };
+            let hashes = &hashes[first.hashes.start as usize..last.hashes.end as usize];
             for stage in [
                 Table::prefetch_directory,
                 Table::prefetch_segment,
                 Table::prefetch_bucket,
                 Table::prefetch_entry,
             ] {
-                for request in requests.iter().filter(|request| request.prehashed != 0) {
-                    stage(table, request.hash);
-                }
+                hashes.iter().for_each(|hash| stage(table, *hash));
             }
         }
     }
@@ -511,6 +548,7 @@ impl Server {
         run: &mut Run,
         requests: &[Queued],
         ranges: &[Range],
+        hashes: &[u64],
         buffer: &[u8],
     ) {
         let id = run.client;
@@ -532,11 +570,16 @@ impl Server {
         while runs && next < requests.len() {
             let request = &requests[next];
             let args = &ranges[request.args.start as usize..request.args.end as usize];
+            let keys = request.command.and_then(keys_to_prefetch).unwrap_or_default();
+            let prehashed = Prehashed {
+                first: keys.first,
+                step: keys.step,
+                hashes: &hashes[request.hashes.start as usize..request.hashes.end as usize],
+            };
             let request = Request {
                 args: Args::new(buffer, args),
                 command: request.command,
-                prehashed: request.prehashed as usize,
-                hash: request.hash,
+                prehashed,
             };
             let outcome = execute(
                 &mut self.keyspace,
@@ -632,6 +675,16 @@ impl Server {
         self.expire_again = self.keyspace.expire_due(EXPIRE_BUCKETS);
         if !self.keyspace.events.is_empty() {
             publish_events(&mut self.keyspace, &mut self.state);
+        }
+    }
+
+    /// Goes on evicting where the time of the last command that met memory's limit was too short.
+    fn evict(&mut self) {
+        if self.keyspace.eviction.unfinished {
+            evict(&mut self.keyspace, &mut self.state);
+            if !self.keyspace.events.is_empty() {
+                publish_events(&mut self.keyspace, &mut self.state);
+            }
         }
     }
 
@@ -748,8 +801,7 @@ impl Batch {
                 Ok(Parsed::Request) => self.requests.push(Queued {
                     command: state.find_command(self.ranges[args].of(bytes)),
                     args: args as u32..self.ranges.len() as u32,
-                    prehashed: 0,
-                    hash: 0,
+                    hashes: 0..0,
                 }),
                 Err(broken) => {
                     error = Some(broken);

@@ -8,14 +8,16 @@ use std::net::SocketAddr;
 
 use crate::client::{ClientId, Clients};
 use crate::clock::{Clock, Now};
-use crate::command::table::{Command, CommandTable};
+use crate::command::table::{Command, CommandTable, TABLE};
 use crate::config::Config;
+use crate::net::listener::Listener;
 use crate::pubsub::PubSub;
 use crate::stats::commands::CommandStats;
 use crate::stats::latency::LatencyMonitor;
 use crate::stats::slowlog::Slowlog;
 use crate::stats::{Counters, Rate};
 use crate::sys::log::{Level, Logger};
+use crate::sys::process::OomScore;
 
 /// A script can make up error prefixes; the table does not grow with them beyond this.
 const ERROR_PREFIXES_MAX: usize = 128;
@@ -23,7 +25,7 @@ const ERROR_PREFIXES_MAX: usize = 128;
 /// Something a command wants done that only the loop can do, at the end of the turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Task {
-    /// `bind`, `port` or `unixsocket` changed.
+    /// `State::listeners` changed: wait for connections at the new ones.
     Listen,
     /// These clients go on with the requests they have sent.
     Resume(ClientId),
@@ -84,7 +86,13 @@ pub struct State {
     pub input_rate: Rate,
     pub output_rate: Rate,
     pub peak_memory: usize,
-    /// Addresses listened on.
+    /// Bytes in use when the server had started, before it had any data.
+    pub startup_memory: usize,
+    /// 40 hexadecimal digits that name this history of changes; DEBUG CHANGE-REPL-ID makes up others.
+    pub replication_id: String,
+    /// Sockets that take connections: the Unix socket first, which stays, then TCP. Their tokens follow from their places.
+    pub listeners: Vec<Listener>,
+    /// TCP addresses listened on.
     pub listening: Vec<SocketAddr>,
     pub monitors: Vec<ClientId>,
     pub pause: Option<Pause>,
@@ -94,6 +102,9 @@ pub struct State {
     /// For the loop, at the end of the turn.
     pub tasks: Vec<Task>,
     pub timing: Timing,
+    /// DEBUG PAUSE-CRON: the periodic work waits.
+    pub cron_paused: bool,
+    pub oom_score: OomScore,
 }
 
 /// The processor's time stamp counter and the thresholds in its ticks: each command costs one reading.
@@ -140,7 +151,59 @@ impl Timing {
     }
 }
 
+/// 40 random hexadecimal digits, as run and replication ids are made of.
+pub fn random_hex() -> String {
+    (0..5).map(|_| format!("{:08x}", fastrand::u32(..))).collect()
+}
+
 impl State {
+    /// The state of a server that starts now, without clients.
+    pub fn new(config: Config, clock: Clock, logger: Logger) -> Self {
+        let now = clock.now();
+        let identity = Identity {
+            run_id: random_hex(),
+            started_us: now.boot_us,
+            started_unix: now.unix_seconds(),
+            executable: std::env::current_exe()
+                .map_or_else(|_| String::new(), |path| path.to_string_lossy().into_owned()),
+            port: config.port as u16,
+        };
+        let commands = &*TABLE;
+        let command_stats = commands.commands.iter().map(|_| CommandStats::default()).collect();
+        State {
+            clients: Clients::default(),
+            config,
+            commands,
+            renamed: HashMap::new(),
+            pubsub: PubSub::default(),
+            clock,
+            now,
+            identity,
+            logger,
+            counters: Counters::default(),
+            command_stats,
+            error_stats: HashMap::new(),
+            slowlog: Slowlog::default(),
+            latency: LatencyMonitor::default(),
+            commands_rate: Rate::default(),
+            input_rate: Rate::default(),
+            output_rate: Rate::default(),
+            peak_memory: 0,
+            startup_memory: 0,
+            replication_id: random_hex(),
+            listeners: Vec::new(),
+            listening: Vec::new(),
+            monitors: Vec::new(),
+            pause: None,
+            paused: Vec::new(),
+            shutdown: None,
+            tasks: Vec::new(),
+            timing: Timing::new(quanta::Clock::new()),
+            cron_paused: false,
+            oom_score: OomScore::default(),
+        }
+    }
+
     /// Writes a line to the log.
     pub fn log(&self, level: Level, message: std::fmt::Arguments<'_>) {
         self.logger.write(self.now, level, message);

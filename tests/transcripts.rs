@@ -24,10 +24,16 @@
 //! @raw a "PING\r\n"    client a sends these bytes; what comes is shown by `a<`
 //! @close a             client a goes
 //! @closed a            the server has ended client a's connection
+//! @ours                the scenario shows what Redis 7.0.15 does not have, or does otherwise (docs/differences.md); as
+//!                      the first line of a file: all of its scenarios do
 //! ```
+//!
+//! `TRANSCRIPTS_PEER=127.0.0.1:PORT` runs the same files against a server that is there already, Redis 7.0.15 for example;
+//! scenarios with `@ours`, `@config`, `@advance` or `@step` are left out then. `TRANSCRIPT=name` runs only matching files.
 
 mod support;
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use support::{Session, split_args};
@@ -101,6 +107,11 @@ fn matches(expected: &[&str], shown: &str) -> bool {
         })
 }
 
+/// Whether a step cannot be taken with a peer.
+fn is_only_ours(action: &str) -> bool {
+    ["@ours", "@config", "@advance", "@step"].iter().any(|mark| action.starts_with(mark))
+}
+
 fn microseconds(text: &str) -> i64 {
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '-').unwrap_or(text.len());
     let number: i64 = text[..digits].parse().expect("a number");
@@ -120,7 +131,7 @@ fn run_step(session: &mut Session, step: &Step<'_>) -> Option<String> {
             client.send(&split_args(rest));
         }
         if step.expected == ["(no reply)"] {
-            session.server.settle();
+            session.settle();
             let message = session.client(name).try_message();
             return Some(message.map_or("(no reply)".into(), |message| message.show()));
         }
@@ -133,8 +144,9 @@ fn run_step(session: &mut Session, step: &Step<'_>) -> Option<String> {
     }
     let (directive, rest) = step.action.split_once(' ').unwrap_or((step.action, ""));
     match directive {
-        "@advance" => session.server.advance(microseconds(rest)),
-        "@step" => session.server.step_wall(microseconds(rest)),
+        "@ours" => {}
+        "@advance" => session.server().advance(microseconds(rest)),
+        "@step" => session.server().step_wall(microseconds(rest)),
         "@resp2" => drop(session.client(rest).call(&["HELLO", "2"])),
         "@resp3" => drop(session.client(rest).call(&["HELLO", "3"])),
         "@close" => session.close(rest),
@@ -145,23 +157,30 @@ fn run_step(session: &mut Session, step: &Step<'_>) -> Option<String> {
         "@send" => {
             let (name, request) = rest.split_once(' ').expect("a client and a request");
             session.client(name).send(&split_args(request));
-            session.server.settle();
+            session.settle();
         }
         "@raw" => {
             let (name, bytes) = rest.split_once(' ').expect("a client and bytes");
             session.client(name).send_raw(&split_args(bytes).concat());
-            session.server.settle();
+            session.settle();
         }
         _ => panic!("not a directive: {directive}"),
     }
     None
 }
 
-fn run_scenario(file: &Path, scenario: &Scenario<'_>) -> Result<(), String> {
+fn run_scenario(
+    file: &Path,
+    scenario: &Scenario<'_>,
+    peer: Option<SocketAddr>,
+) -> Result<(), String> {
     let is_config = |step: &&Step<'_>| step.action.starts_with("@config ");
     let lines: Vec<String> =
         scenario.steps.iter().filter(is_config).map(|step| step.action[8..].into()).collect();
-    let mut session = Session::start(&lines);
+    let mut session = match peer {
+        Some(address) => Session::with_peer(address),
+        None => Session::start(&lines),
+    };
     for step in scenario.steps.iter().filter(|step| !is_config(step)) {
         let Some(shown) = run_step(&mut session, step) else { continue };
         if !matches(&step.expected, &shown) {
@@ -181,6 +200,8 @@ fn run_scenario(file: &Path, scenario: &Scenario<'_>) -> Result<(), String> {
 #[test]
 fn the_server_answers_as_the_transcripts_show() {
     let only = std::env::var("TRANSCRIPT").unwrap_or_default();
+    let peer = std::env::var("TRANSCRIPTS_PEER").ok();
+    let peer: Option<SocketAddr> = peer.map(|peer| peer.parse().expect("an address and a port"));
     let mut failures = Vec::new();
     let mut count = 0;
     for file in transcripts() {
@@ -188,9 +209,19 @@ fn the_server_answers_as_the_transcripts_show() {
             continue;
         }
         let text = std::fs::read_to_string(&file).expect("a transcript can be read");
-        for scenario in scenarios(&text) {
+        let (text, all_ours) = match text.strip_prefix("@ours\n") {
+            Some(rest) => (rest, true),
+            None => (text.as_str(), false),
+        };
+        if all_ours && peer.is_some() {
+            continue;
+        }
+        for scenario in scenarios(text) {
+            if peer.is_some() && scenario.steps.iter().any(|step| is_only_ours(step.action)) {
+                continue;
+            }
             count += 1;
-            if let Err(failure) = run_scenario(&file, &scenario) {
+            if let Err(failure) = run_scenario(&file, &scenario, peer) {
                 failures.push(failure);
             }
         }

@@ -39,6 +39,11 @@ impl<'a> Args<'a> {
         (start.min(args.len())..args.len()).map(move |index| args.get(index))
     }
 
+    /// The request that begins at argument `start` of this one.
+    pub fn from(&self, start: usize) -> Args<'a> {
+        Args { buffer: self.buffer, ranges: &self.ranges[start.min(self.ranges.len())..] }
+    }
+
     /// Bytes of all arguments.
     pub fn bytes(&self) -> usize {
         self.ranges.iter().map(|range| range.len as usize).sum()

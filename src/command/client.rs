@@ -6,6 +6,7 @@ use std::os::fd::AsRawFd;
 
 use super::client_filter::{ANY_ID, Filter};
 use super::context::{CommandResult, Context, Outcome};
+use super::help::help_from_specs;
 use super::spec::{CommandSpec, Flags, Group, container, spec};
 use super::table::Command;
 use super::{connection, pubsub};
@@ -44,7 +45,7 @@ const SUBCOMMANDS: &[CommandSpec] = &[
         .group(Group::Connection)
         .since("6.0.0")
         .docs("", "Answers the client that invalidations are redirected to.", "O(1)"),
-    spec("HELP", help)
+    spec("HELP", help_from_specs)
         .exactly(2)
         .flags(Flags::LOADING.union(Flags::STALE))
         .group(Group::Connection)
@@ -451,12 +452,6 @@ fn set_flag(ctx: &mut Context<'_>, flag: ClientFlags) -> CommandResult {
     }
     ctx.client().flags.set(flag, on);
     ctx.reply.ok();
-    Ok(Outcome::Replied)
-}
-
-/// `CLIENT HELP`.
-fn help(ctx: &mut Context<'_>) -> CommandResult {
-    ctx.reply_help();
     Ok(Outcome::Replied)
 }
 

@@ -34,9 +34,29 @@ pub struct Context<'a> {
     pub args: Args<'a>,
     pub command: &'static Command,
     pub client: ClientId,
-    /// The hash of argument `prehashed`, computed while it was prefetched (0: none).
-    pub prehashed: usize,
-    pub hash: u64,
+    pub prehashed: Prehashed<'a>,
+}
+
+/// The hashes of a request's keys, computed while they were prefetched.
+#[derive(Clone, Copy, Default)]
+pub struct Prehashed<'a> {
+    /// Argument of the first hash; the next ones follow every `step` arguments.
+    pub first: usize,
+    pub step: usize,
+    pub hashes: &'a [u64],
+}
+
+impl Prehashed<'_> {
+    /// The hash of argument `index`, if it is known.
+    #[inline]
+    fn get(&self, index: usize) -> Option<u64> {
+        let distance = index.wrapping_sub(self.first);
+        match self.step {
+            1 => self.hashes.get(distance).copied(),
+            2 if distance % 2 == 0 => self.hashes.get(distance / 2).copied(),
+            _ => None,
+        }
+    }
 }
 
 impl<'a> Context<'a> {
@@ -44,31 +64,13 @@ impl<'a> Context<'a> {
     #[inline]
     pub fn key(&self, index: usize) -> Key<'a> {
         let bytes = self.args.get(index);
-        if index == self.prehashed {
-            return Key { bytes, hash: self.hash };
-        }
-        Key { bytes, hash: self.db.hash(bytes) }
+        let hash = self.prehashed.get(index).unwrap_or_else(|| self.db.hash(bytes));
+        Key { bytes, hash }
     }
 
     /// The client that runs this command.
     pub fn client(&mut self) -> &mut Client {
         self.server.clients.get_mut(self.client).expect("a client outlives the command it runs")
-    }
-
-    /// The reply of `<container> HELP`: each subcommand's syntax and summary, from their specs.
-    pub fn reply_help(&mut self) {
-        let table = self.server.commands;
-        let Some(parent) = self.command.parent else { return self.reply.array(0) };
-        let parent = &table.commands[parent as usize];
-        let subcommands = table.subcommands(parent);
-        self.reply.array(1 + 2 * subcommands.len());
-        let name = parent.spec.name;
-        self.reply.simple(format!("{name} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"));
-        for command in subcommands {
-            let spec = command.spec;
-            self.reply.simple(format!("{} {}", spec.name, spec.syntax).trim_end());
-            self.reply.simple(format!("    {}", spec.summary));
-        }
     }
 
     /// The error for a subcommand that takes fewer arguments than its arity lets through.

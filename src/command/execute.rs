@@ -4,10 +4,10 @@
 //! handler; then what it changed is announced, and its time and outcome are counted.
 
 use super::args::Args;
-use super::context::{Context, Outcome};
+use super::context::{Context, Outcome, Prehashed};
 use super::spec::Flags;
 use super::table::Command;
-use super::{client, connection, monitor, pubsub, server};
+use super::{client, connection, evict, monitor, pubsub};
 use crate::client::{ClientFlags, ClientId};
 use crate::error::CommandError;
 use crate::keyspace::Keyspace;
@@ -15,15 +15,13 @@ use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
 use crate::state::State;
 use crate::stats::commands::Histogram;
 
-/// A parsed request, its command looked up, its first key hashed while it was prefetched.
+/// A parsed request, its command looked up, its keys hashed while they were prefetched.
 #[derive(Clone, Copy)]
 pub struct Request<'a> {
     pub args: Args<'a>,
     /// None: no such command.
     pub command: Option<&'static Command>,
-    /// Argument whose hash is `hash`; 0: none.
-    pub prehashed: usize,
-    pub hash: u64,
+    pub prehashed: Prehashed<'a>,
 }
 
 /// Runs one request for a client and writes its reply to `output`.
@@ -119,7 +117,6 @@ fn run(
         command,
         client: id,
         prehashed: request.prehashed,
-        hash: request.hash,
     };
     let result = handler(&mut context);
     *protocol = context.reply.protocol();
@@ -212,7 +209,7 @@ fn may_run(
         monitor::check_monitoring(command)?;
     }
     if server.config.maxmemory > 0 {
-        server::make_room(db, server, command)?;
+        evict::make_room(db, server, command)?;
     }
     Ok(server.pause.is_none() || !client::must_wait(server, id, command))
 }

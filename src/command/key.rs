@@ -5,6 +5,8 @@ use super::object::type_name;
 use super::spec::{Categories, CommandSpec, Flags, Group, KeyFlags, key, keys, spec};
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
+use crate::keyspace::{Key, Keyspace};
+use smallvec::SmallVec;
 
 const DELETED: KeyFlags = KeyFlags::RM.union(KeyFlags::DELETE);
 const RENAMED: KeyFlags = KeyFlags::RW.union(KeyFlags::ACCESS).union(KeyFlags::DELETE);
@@ -189,6 +191,9 @@ pub const COMMANDS: &[CommandSpec] = &[
         .tips(LEAST_OF_SHARDS),
 ];
 
+/// Keys of one command that are prefetched together: enough to hide the latency of memory, few enough to stay in the cache.
+const PREFETCHED_KEYS: usize = 16;
+
 const SAME_OBJECT: CommandError =
     CommandError::Text("ERR source and destination objects are the same");
 const NOT_AN_INT: CommandError =
@@ -196,31 +201,39 @@ const NOT_AN_INT: CommandError =
 
 /// `DEL key [key ...]` and `UNLINK`: how many were deleted. What is large is freed in the background by both.
 fn delete(ctx: &mut Context<'_>) -> CommandResult {
-    let mut deleted = 0;
-    for index in 1..ctx.args.len() {
-        deleted += ctx.db.delete(ctx.key(index), "del") as i64;
-    }
-    ctx.reply.integer(deleted);
-    Ok(Outcome::Replied)
+    count_keys(ctx, |db, key| db.delete(key, "del"))
 }
 
 /// `EXISTS key [key ...]`: how many exist; one named twice counts twice.
 fn exists(ctx: &mut Context<'_>) -> CommandResult {
-    let mut found = 0;
-    for index in 1..ctx.args.len() {
-        found += ctx.db.find_untouched(ctx.key(index)).is_some() as i64;
-    }
-    ctx.reply.integer(found);
-    Ok(Outcome::Replied)
+    count_keys(ctx, |db, key| db.find_untouched(key).is_some())
 }
 
 /// `TOUCH key [key ...]`: as EXISTS, but it counts as an access.
 fn touch(ctx: &mut Context<'_>) -> CommandResult {
-    let mut found = 0;
-    for index in 1..ctx.args.len() {
-        found += ctx.db.find_for_read(ctx.key(index)).is_some() as i64;
+    count_keys(ctx, |db, key| db.find_for_read(key).is_some())
+}
+
+/// Answers how many of the arguments, all keys, do what `counts` looks for. Each handful is prefetched together.
+fn count_keys(
+    ctx: &mut Context<'_>,
+    mut counts: impl FnMut(&mut Keyspace, Key<'_>) -> bool,
+) -> CommandResult {
+    let mut count = 0;
+    let mut next = 1;
+    while next < ctx.args.len() {
+        let end = ctx.args.len().min(next + PREFETCHED_KEYS);
+        let keys: SmallVec<[Key<'_>; PREFETCHED_KEYS]> =
+            (next..end).map(|index| ctx.key(index)).collect();
+        if keys.len() > 1 {
+            ctx.db.prefetch(keys.iter().copied());
+        }
+        for key in keys {
+            count += counts(ctx.db, key) as i64;
+        }
+        next = end;
     }
-    ctx.reply.integer(found);
+    ctx.reply.integer(count);
     Ok(Outcome::Replied)
 }
 

@@ -3,6 +3,7 @@
 pub mod args;
 pub mod context;
 pub mod execute;
+pub mod keys;
 pub mod spec;
 pub mod table;
 
@@ -12,7 +13,10 @@ mod client_filter;
 mod config;
 mod connection;
 mod debug;
+mod docs;
+mod evict;
 mod expire;
+mod help;
 mod hyperloglog;
 mod info;
 mod introspection;
@@ -32,5 +36,7 @@ mod string_options;
 pub use client::{
     check_output_limit, clients_memory_max, describe_client, evict_clients, forget_client,
 };
-pub use config::apply_config;
+pub use config::{apply_config, listen, log_level, set_oom_score};
+pub use evict::{Room, evict};
+pub use info::reset_stats;
 pub use pubsub::publish_events;

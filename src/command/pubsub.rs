@@ -9,6 +9,7 @@ use bytes::Bytes;
 
 use super::client::{self, OUTPUT_UNCOUNTED_MAX};
 use super::context::{CommandResult, Context, Outcome};
+use super::help::help_from_specs;
 use super::spec::{CommandSpec, Flags, Group, KeyFlags, KeySpec, container, key, keys, spec};
 use super::table::Command;
 use crate::client::{Client, ClientFlags, ClientId, Clients};
@@ -139,7 +140,7 @@ const SUBCOMMANDS: &[CommandSpec] = &[
             "Lists the channels somebody listens to.",
             "O(N), N channels",
         ),
-    spec("HELP", help)
+    spec("HELP", help_from_specs)
         .exactly(2)
         .flags(Flags::LOADING.union(Flags::STALE))
         .group(Group::PubSub)
@@ -474,11 +475,5 @@ fn listener_counts(ctx: &mut Context<'_>, kind: Kind) -> CommandResult {
 fn pattern_count(ctx: &mut Context<'_>) -> CommandResult {
     ctx.reply
         .integer(ctx.server.pubsub.count(Kind::Pattern) as i64);
-    Ok(Outcome::Replied)
-}
-
-/// `PUBSUB HELP`.
-fn help(ctx: &mut Context<'_>) -> CommandResult {
-    ctx.reply_help();
     Ok(Outcome::Replied)
 }

@@ -1,5 +1,9 @@
 //! Strings: setting, reading and deleting them. What changes a part of one is in `string_edit`, LCS in `string_lcs`.
 
+use std::ops::Range;
+
+use smallvec::SmallVec;
+
 use super::context::{CommandResult, Context, Outcome};
 use super::spec::{Begin, CommandSpec, Find, Flags, Group, KeyFlags, KeySpec, key, keys, spec};
 use super::string_edit::{
@@ -209,6 +213,9 @@ const fn string_spec(
         .flags(flags)
         .group(Group::String)
 }
+
+/// Keys of one command that are prefetched together: enough to hide the latency of memory.
+const PREFETCH_KEYS: usize = 16;
 
 const NOT_A_STRING: CommandError =
     CommandError::Text("ERR Key should be of string type if conditions are specified");
@@ -423,13 +430,36 @@ fn digest(ctx: &mut Context<'_>) -> CommandResult {
 /// `MGET key [key ...]`: an array of strings, nil for a key that is not there or holds something else.
 fn mget(ctx: &mut Context<'_>) -> CommandResult {
     ctx.reply.array(ctx.args.len() - 1);
-    for index in 1..ctx.args.len() {
-        match ctx.db.string(ctx.key(index)) {
+    for_keys(ctx, 1..ctx.args.len(), 1, |ctx, _, key| {
+        match ctx.db.string(key) {
             Ok(Some(value)) => ctx.reply.bulk(value),
             Ok(None) | Err(_) => ctx.reply.null(),
         }
-    }
+    });
     Ok(Outcome::Replied)
+}
+
+/// Calls `f` with each argument's index and key, every `step`-th of `arguments`. Some keys at a time are brought into the
+/// cache beforehand, so that the latencies of their look-ups overlap.
+fn for_keys<'a>(
+    ctx: &mut Context<'a>,
+    arguments: Range<usize>,
+    step: usize,
+    mut f: impl FnMut(&mut Context<'a>, usize, Key<'a>),
+) {
+    let mut indices = arguments.step_by(step);
+    loop {
+        let group = indices.by_ref().take(PREFETCH_KEYS);
+        let group: SmallVec<[_; PREFETCH_KEYS]> =
+            group.map(|index| (index, ctx.key(index))).collect();
+        if group.is_empty() {
+            return;
+        }
+        ctx.db.prefetch(group.iter().map(|(_, key)| *key));
+        for (index, key) in group {
+            f(ctx, index, key);
+        }
+    }
 }
 
 /// `MSET key value [key value ...]`: OK.
@@ -490,9 +520,8 @@ fn check_pairs(ctx: &Context<'_>) -> Result<(), CommandError> {
 
 /// Sets the keys and values from argument `start` up to argument `end`.
 fn set_pairs(ctx: &mut Context<'_>, start: usize, end: usize, expiry: Expiry) {
-    for index in (start..end).step_by(2) {
-        let key = ctx.key(index);
+    for_keys(ctx, start..end, 2, |ctx, index, key| {
         ctx.db.set_string(key, ctx.args.get(index + 1), expiry);
         announce_set(ctx, key, expiry);
-    }
+    });
 }

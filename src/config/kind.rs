@@ -1095,7 +1095,7 @@ impl Kind<PathBuf> for Directory {
 }
 
 /// The operating system's text of an error, without the number that `Display` adds.
-pub(super) fn system_text(error: &std::io::Error) -> String {
+pub fn system_text(error: &std::io::Error) -> String {
     let text = error.to_string();
     match error.raw_os_error() {
         Some(number) => text

@@ -407,7 +407,7 @@ section "General" {
     /// Tells a supervisor when the server is ready.
     "supervised" => supervised: &'static str = "no",
         Word(&["upstart", "systemd", "auto", "no"]),
-        IMMUTABLE.stored();
+        IMMUTABLE;
     /// File that holds the process id while the server runs. In the background, unset means
     /// /var/run/redis.pid.
     "pidfile" => pidfile: Vec<u8> = Vec::new(), OPTIONAL_TEXT, IMMUTABLE;
@@ -426,13 +426,13 @@ section "General" {
     /// Keeps keys and values out of the log. Known from Redis 8 and Valkey 8.
     "hide-user-data-from-log" => hide_user_data_from_log: bool = true, YesNo, MODIFIABLE.stored();
     /// Logs to syslog too.
-    "syslog-enabled" => syslog_enabled: bool = false, YesNo, IMMUTABLE.stored();
+    "syslog-enabled" => syslog_enabled: bool = false, YesNo, IMMUTABLE;
     /// Name under which syslog knows the server.
-    "syslog-ident" => syslog_ident: Vec<u8> = b"redis".to_vec(), TEXT, IMMUTABLE.stored();
+    "syslog-ident" => syslog_ident: Vec<u8> = b"redis".to_vec(), TEXT, IMMUTABLE;
     /// Facility of messages to syslog.
     "syslog-facility" => syslog_facility: &'static str = "local0",
         Word(&["user", "local0", "local1", "local2", "local3", "local4", "local5", "local6", "local7"]),
-        IMMUTABLE.stored();
+        IMMUTABLE;
     /// Writes a report to the log on a crash.
     "crash-log-enabled" => crash_log_enabled: bool = true, YesNo,
         MODIFIABLE.stored().then(Action::CrashLog);
@@ -443,7 +443,7 @@ section "General" {
     /// Number of databases. SELECT takes 0 to one less.
     "databases" => databases: u32 = 16, int(1, INT_MAX), IMMUTABLE;
     /// Shows the logo at start even without a terminal.
-    "always-show-logo" => always_show_logo: bool = false, YesNo, IMMUTABLE.stored();
+    "always-show-logo" => always_show_logo: bool = false, YesNo, IMMUTABLE;
     /// Shows addresses and mode in the process' title.
     "set-proc-title" => set_proc_title: bool = true, YesNo, IMMUTABLE.stored();
     /// The process' title. Variables: {title} {listen-addr} {server-mode} {port} {tls-port}
@@ -587,10 +587,10 @@ section "Memory" {
     /// Whether oom-score-adj-values is used: added to the score at start (relative, yes) or as it
     /// is (absolute).
     "oom-score-adj" => oom_score_adj: OomScoreAdj = OomScoreAdj::No, OneOf,
-        MODIFIABLE.stored().then(Action::OomScore);
+        MODIFIABLE.then(Action::OomScore);
     /// The kernel's scores by which it chooses what to kill when memory runs out.
     "oom-score-adj-values" => oom_score_adj_values: [i32; 3] = [0, 200, 800], OomScores,
-        MODIFIABLE.stored().then(Action::OomScore);
+        MODIFIABLE.then(Action::OomScore);
 }
 
 section "Encodings" {

@@ -1,13 +1,76 @@
 //! Access bits (LRU clock or LFU counter) and the choice of keys to evict.
+//!
+//! A victim is the best of a pool of candidates that survives from one eviction to the next: each eviction samples some
+//! keys of every database, and the pool keeps the best seen so far, so that a few samples come close to the true order.
+//! How much must go and for how long the loop may be kept is the caller's business (`command/evict.rs`).
 
-use crate::collections::table::Slot;
+use crate::collections::table::{Entry, Slot};
+use crate::config::{KeyspaceEvents, MaxmemoryPolicy};
+use crate::types::Value;
 
-use super::Keyspace;
+use super::{Key, Keyspace};
 
 /// The access bits hold 24 bits.
 const LRU_MASK: u32 = (1 << 24) - 1;
 /// A new key's LFU counter, so that it is not the first to go.
 pub const LFU_INITIAL: u32 = 5;
+/// Candidates in the pool.
+const POOL_SIZE: usize = 16;
+/// Keys sampled of each database for one eviction, whatever `maxmemory-samples` says: a microsecond for about 20.
+const SAMPLES_MAX: usize = 1024;
+
+/// What evictions remember.
+#[derive(Debug, Default)]
+pub struct Eviction {
+    pool: Pool,
+    /// More must go than there was time for: the loop goes on next turn.
+    pub unfinished: bool,
+    /// Since when memory is over its limit; boot-time clock, microseconds.
+    pub over_since_us: Option<i64>,
+    /// Time over the limit before that, in microseconds.
+    pub over_us: u64,
+}
+
+/// The best candidates seen so far.
+#[derive(Debug, Default)]
+struct Pool {
+    /// The policy their scores are of.
+    policy: Option<MaxmemoryPolicy>,
+    /// The best one last.
+    candidates: Vec<Candidate>,
+}
+
+/// A key that may go. The higher the score the rather.
+#[derive(Debug)]
+struct Candidate {
+    score: i64,
+    database: usize,
+    key: Box<[u8]>,
+}
+
+impl Pool {
+    /// Takes a key in, unless the pool is full of better ones.
+    fn offer(&mut self, score: i64, database: usize, key: &[u8]) {
+        let mut place = self
+            .candidates
+            .partition_point(|candidate| candidate.score < score);
+        if self.candidates.len() == POOL_SIZE {
+            if place == 0 {
+                return;
+            }
+            self.candidates.remove(0);
+            place -= 1;
+        }
+        self.candidates.insert(
+            place,
+            Candidate {
+                score,
+                database,
+                key: key.into(),
+            },
+        );
+    }
+}
 
 impl Keyspace {
     /// The LRU clock: seconds, 24 bits.
@@ -23,7 +86,11 @@ impl Keyspace {
     /// Access bits of a key made now.
     #[inline]
     pub(super) fn fresh_access(&self) -> u32 {
-        if self.access.lfu { self.lfu_minutes() << 8 | LFU_INITIAL } else { self.lru_clock() }
+        if self.access.lfu {
+            self.lfu_minutes() << 8 | LFU_INITIAL
+        } else {
+            self.lru_clock()
+        }
     }
 
     /// Marks that the key at `slot` was used now.
@@ -32,7 +99,11 @@ impl Keyspace {
         if self.no_touch {
             return;
         }
-        let access = if self.access.lfu { self.lfu_after_access(slot) } else { self.lru_clock() };
+        let access = if self.access.lfu {
+            self.lfu_after_access(slot)
+        } else {
+            self.lru_clock()
+        };
         self.table_mut().set_access(slot, access);
     }
 
@@ -57,6 +128,118 @@ impl Keyspace {
     pub fn idle_seconds(&self, access: u32) -> u32 {
         self.lru_clock().wrapping_sub(access) & LRU_MASK
     }
+
+    /// Deletes the key that the policy would rather do without, judging from `samples` keys of each database. False if
+    /// there is none that may go. Announces `evicted`; a key past its deadline goes as `expired`.
+    pub fn evict_one(&mut self, policy: MaxmemoryPolicy, samples: usize) -> bool {
+        let samples = samples.clamp(1, SAMPLES_MAX);
+        let victim = match policy {
+            MaxmemoryPolicy::NoEviction => None,
+            MaxmemoryPolicy::AllkeysRandom | MaxmemoryPolicy::VolatileRandom => {
+                self.random_victim(policy.is_volatile(), samples)
+            }
+            _ => self.best_victim(policy, samples),
+        };
+        let Some((database, slot)) = victim else {
+            return false;
+        };
+        self.in_database(database, |db| db.remove_evicted(slot));
+        true
+    }
+
+    fn remove_evicted(&mut self, slot: Slot) {
+        let deadline = self.entry(slot).deadline();
+        if deadline.is_some_and(|deadline| self.now.is_past(deadline)) {
+            return self.remove_expired(slot);
+        }
+        let owned = self.table_mut().remove(slot);
+        self.stats.evicted += 1;
+        self.notify(KeyspaceEvents::EVICTED, "evicted", owned.key());
+        self.lazyfree.discard(owned);
+    }
+
+    /// Any key, or any with a deadline; larger databases more often.
+    fn random_victim(&self, volatile_only: bool, samples: usize) -> Option<(usize, Slot)> {
+        let eligible = |index: usize| match volatile_only {
+            true => self.tables[index].volatile_len(),
+            false => self.tables[index].len(),
+        };
+        let total: usize = (0..self.tables.len()).map(eligible).sum();
+        if total == 0 {
+            return None;
+        }
+        let mut rank = fastrand::usize(..total);
+        let mut database = 0;
+        while rank >= eligible(database) {
+            rank -= eligible(database);
+            database += 1;
+        }
+        let table = &self.tables[database];
+        if !volatile_only {
+            return table.random().map(|slot| (database, slot));
+        }
+        // One of some neighbours: the first behind a long stretch without deadlines would be chosen too often.
+        let (mut chosen, mut seen) = (None, 0);
+        table.sample(samples, true, |slot, _| {
+            seen += 1;
+            if fastrand::usize(..seen) == 0 {
+                chosen = Some((database, slot));
+            }
+        });
+        chosen
+    }
+
+    /// The best candidate of the pool, after it has seen samples of each database.
+    fn best_victim(&mut self, policy: MaxmemoryPolicy, samples: usize) -> Option<(usize, Slot)> {
+        let mut pool = std::mem::take(&mut self.eviction.pool);
+        if pool.policy != Some(policy) {
+            pool = Pool {
+                policy: Some(policy),
+                candidates: Vec::with_capacity(POOL_SIZE),
+            };
+        }
+        let victim = loop {
+            let mut found_any = false;
+            for (database, table) in self.tables.iter().enumerate() {
+                table.sample(samples, policy.is_volatile(), |_, entry| {
+                    if let Some(score) = self.score(policy, &entry) {
+                        found_any = true;
+                        pool.offer(score, database, entry.key());
+                    }
+                });
+            }
+            let valid = std::iter::from_fn(|| pool.candidates.pop())
+                .find_map(|candidate| self.still_valid(policy, &candidate));
+            // Where there are keys, the second round finds one: the pool is empty then, and the samples are fresh.
+            if valid.is_some() || !found_any {
+                break valid;
+            }
+        };
+        self.eviction.pool = pool;
+        victim
+    }
+
+    /// Where a candidate is, unless it is gone or has been used or prolonged since it came into the pool.
+    fn still_valid(&self, policy: MaxmemoryPolicy, candidate: &Candidate) -> Option<(usize, Slot)> {
+        let Key { bytes, hash } = self.key(&candidate.key);
+        let table = &self.tables[candidate.database];
+        let slot = table.find(hash, bytes)?;
+        let score = self.score(policy, &table.entry(slot))?;
+        (score >= candidate.score).then_some((candidate.database, slot))
+    }
+
+    /// How readily a policy gives a key up; None: it may not go.
+    fn score(&self, policy: MaxmemoryPolicy, entry: &Entry<'_, Value>) -> Option<i64> {
+        let deadline = entry.deadline();
+        if policy.is_volatile() && deadline.is_none() {
+            return None;
+        }
+        match policy {
+            MaxmemoryPolicy::VolatileTtl => deadline.map(|at| -self.now.remaining_ms(at)),
+            _ if policy.is_lfu() => Some(255 - i64::from(self.lfu_counter(entry.access()))),
+            _ => Some(self.idle_seconds(entry.access()).into()),
+        }
+    }
 }
 
 /// Adds one to a logarithmic counter, by chance: the larger it is the less likely.
@@ -66,5 +249,191 @@ fn lfu_increment(counter: u32, log_factor: u32) -> u32 {
     }
     let base = counter.saturating_sub(LFU_INITIAL) as f64;
     let chance = 1.0 / (base * log_factor as f64 + 1.0);
-    if fastrand::f64() < chance { counter + 1 } else { counter }
+    if fastrand::f64() < chance {
+        counter + 1
+    } else {
+        counter
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::{Clock, ManualClock, UnixMillis};
+    use crate::collections::hash::KeyHasher;
+    use crate::keyspace::Expiry;
+    use proptest::prelude::*;
+
+    const DAY_MS: i64 = 86_400_000;
+
+    struct World {
+        hands: ManualClock,
+        db: Keyspace,
+    }
+
+    impl World {
+        fn new(policy: MaxmemoryPolicy) -> Self {
+            let hands = ManualClock::new(UnixMillis(1_700_000_000_000));
+            let now = Clock::Manual(hands.clone()).now();
+            let mut db = Keyspace::new(3, KeyHasher::new([1, 2]), now);
+            db.access.lfu = policy.is_lfu();
+            World { hands, db }
+        }
+
+        fn pass_seconds(&mut self, seconds: i64) {
+            self.hands.advance_us(seconds * 1_000_000);
+            self.db.set_now(Clock::Manual(self.hands.clone()).now());
+        }
+
+        fn set(&mut self, key: &str, ttl_ms: Option<i64>) {
+            let expiry = ttl_ms.map_or(Expiry::Clear, |ms| Expiry::At(self.db.now().after(ms)));
+            let key = self.db.key(key.as_bytes());
+            self.db.set_string(key, b"value", expiry);
+        }
+
+        fn read(&mut self, key: &str) -> bool {
+            let key = self.db.key(key.as_bytes());
+            self.db.find_for_read(key).is_some()
+        }
+
+        fn keys(&self) -> Vec<String> {
+            let mut keys: Vec<String> = (0..self.db.databases())
+                .flat_map(|index| self.db.table_of(index).iter())
+                .map(|entry| String::from_utf8_lossy(entry.key()).into_owned())
+                .collect();
+            keys.sort();
+            keys
+        }
+    }
+
+    #[test]
+    fn the_key_used_longest_ago_goes_first() {
+        let mut world = World::new(MaxmemoryPolicy::AllkeysLru);
+        for key in ["a", "b", "c", "d"] {
+            world.set(key, None);
+            world.pass_seconds(10);
+        }
+        assert!(world.read("a"));
+        for left in [vec!["a", "c", "d"], vec!["a", "d"], vec!["a"], vec![]] {
+            assert!(world.db.evict_one(MaxmemoryPolicy::AllkeysLru, 100));
+            assert_eq!(world.keys(), left);
+        }
+        assert!(!world.db.evict_one(MaxmemoryPolicy::AllkeysLru, 100));
+        assert_eq!(world.db.stats.evicted, 4);
+    }
+
+    #[test]
+    fn a_candidate_that_was_used_meanwhile_is_spared() {
+        let mut world = World::new(MaxmemoryPolicy::AllkeysLru);
+        for key in ["a", "b", "c"] {
+            world.set(key, None);
+            world.pass_seconds(10);
+        }
+        assert!(world.db.evict_one(MaxmemoryPolicy::AllkeysLru, 100));
+        assert!(world.read("b"));
+        assert!(world.db.evict_one(MaxmemoryPolicy::AllkeysLru, 100));
+        assert_eq!(world.keys(), ["b"]);
+    }
+
+    #[test]
+    fn the_key_used_least_often_goes_first() {
+        let mut world = World::new(MaxmemoryPolicy::AllkeysLfu);
+        for key in ["often", "once", "sometimes"] {
+            world.set(key, None);
+        }
+        (0..1000).for_each(|_| assert!(world.read("often")));
+        (0..30).for_each(|_| assert!(world.read("sometimes")));
+        assert!(world.db.evict_one(MaxmemoryPolicy::AllkeysLfu, 100));
+        assert!(world.db.evict_one(MaxmemoryPolicy::AllkeysLfu, 100));
+        assert_eq!(world.keys(), ["often"]);
+    }
+
+    #[test]
+    fn the_nearest_deadline_goes_first_and_others_stay() {
+        let mut world = World::new(MaxmemoryPolicy::VolatileTtl);
+        world.set("forever", None);
+        world.set("day", Some(DAY_MS));
+        world.set("minute", Some(60_000));
+        world.set("hour", Some(3_600_000));
+        for left in [
+            vec!["day", "forever", "hour"],
+            vec!["day", "forever"],
+            vec!["forever"],
+        ] {
+            assert!(world.db.evict_one(MaxmemoryPolicy::VolatileTtl, 100));
+            assert_eq!(world.keys(), left);
+        }
+        assert!(!world.db.evict_one(MaxmemoryPolicy::VolatileTtl, 100));
+    }
+
+    #[test]
+    fn a_key_past_its_deadline_goes_as_expired() {
+        let mut world = World::new(MaxmemoryPolicy::AllkeysRandom);
+        world.set("due", Some(1000));
+        world.pass_seconds(2);
+        assert!(world.db.evict_one(MaxmemoryPolicy::AllkeysRandom, 5));
+        assert_eq!((world.db.stats.evicted, world.db.stats.expired), (0, 1));
+    }
+
+    #[test]
+    fn few_samples_come_close_to_the_true_order() {
+        let mut world = World::new(MaxmemoryPolicy::AllkeysLru);
+        for index in 0..1000 {
+            world.set(&format!("{index:04}"), None);
+            world.pass_seconds(1);
+        }
+        for _ in 0..500 {
+            assert!(world.db.evict_one(MaxmemoryPolicy::AllkeysLru, 5));
+        }
+        let younger = world
+            .keys()
+            .iter()
+            .filter(|key| key.as_str() >= "0500")
+            .count();
+        assert!(
+            younger > 400,
+            "of the younger half only {younger} of 500 are left"
+        );
+    }
+
+    fn policy() -> impl Strategy<Value = MaxmemoryPolicy> {
+        use MaxmemoryPolicy::*;
+        prop::sample::select(vec![
+            VolatileLru,
+            VolatileLfu,
+            VolatileRandom,
+            VolatileTtl,
+            AllkeysLru,
+            AllkeysLfu,
+            AllkeysRandom,
+            NoEviction,
+        ])
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(100))]
+
+        #[test]
+        fn all_that_may_go_goes_and_nothing_else(
+            policy in policy(),
+            keys in prop::collection::vec((0..3usize, any::<bool>()), 0..200),
+            samples in 1..8usize,
+        ) {
+            let mut world = World::new(policy);
+            for (index, &(database, volatile)) in keys.iter().enumerate() {
+                world.db.select(database);
+                world.set(&index.to_string(), volatile.then_some(DAY_MS));
+            }
+            world.db.select(1);
+            let may_go = keys.iter().filter(|(_, volatile)| match policy {
+                MaxmemoryPolicy::NoEviction => false,
+                _ => *volatile || !policy.is_volatile(),
+            });
+            for _ in 0..may_go.count() {
+                prop_assert!(world.db.evict_one(policy, samples));
+            }
+            prop_assert!(!world.db.evict_one(policy, samples));
+            prop_assert_eq!(world.db.selected(), 1);
+        }
+    }
 }

@@ -10,9 +10,10 @@ use crate::types::Value;
 /// A value that takes more allocations than this is freed in the background.
 const EFFORT_MAX: usize = 64;
 
-/// What the thread gets: something to drop, and how many keys it counts for.
+/// What the thread gets: something to drop, and how many keys and bytes it counts for.
 struct Garbage {
     keys: usize,
+    bytes: usize,
     dropped: Box<dyn Send>,
 }
 
@@ -20,6 +21,7 @@ struct Garbage {
 pub struct LazyFree {
     sender: Sender<Garbage>,
     pending: Arc<AtomicUsize>,
+    pending_bytes: Arc<AtomicUsize>,
     freed: Arc<AtomicUsize>,
 }
 
@@ -28,51 +30,62 @@ impl LazyFree {
     pub fn start() -> Self {
         let (sender, receiver) = channel::<Garbage>();
         let pending = Arc::new(AtomicUsize::new(0));
+        let pending_bytes = Arc::new(AtomicUsize::new(0));
         let freed = Arc::new(AtomicUsize::new(0));
         let (pending_there, freed_there) = (pending.clone(), freed.clone());
+        let bytes_there = pending_bytes.clone();
         std::thread::Builder::new()
             .name("lazyfree".into())
             .spawn(move || {
                 for garbage in receiver {
                     drop(garbage.dropped);
+                    bytes_there.fetch_sub(garbage.bytes, Ordering::Relaxed);
                     pending_there.fetch_sub(garbage.keys, Ordering::Relaxed);
                     freed_there.fetch_add(garbage.keys, Ordering::Relaxed);
                 }
             })
             .expect("a thread can be started when the server starts");
-        LazyFree { sender, pending, freed }
+        LazyFree { sender, pending, pending_bytes, freed }
     }
 
     /// Frees an entry, here if it is small.
     #[inline]
     pub fn discard(&self, entry: Owned<Value>) {
-        let large = |value: ValueRef<'_, Value>| matches!(value, ValueRef::Object(value) if value.free_effort() > EFFORT_MAX);
-        if large(entry.value()) {
-            self.send(1, Box::new(entry));
+        if let ValueRef::Object(value) = entry.value()
+            && value.free_effort() > EFFORT_MAX
+        {
+            let bytes = value.heap_bytes();
+            self.send(1, bytes, Box::new(entry));
         }
     }
 
     /// Frees a value, here if it is small.
     pub fn discard_value(&self, value: Box<Value>) {
         if value.free_effort() > EFFORT_MAX {
-            self.send(1, value);
+            self.send(1, value.heap_bytes(), value);
         }
     }
 
-    /// Frees a whole database of `keys` keys.
-    pub fn discard_all(&self, table: Drained<Value>, keys: usize) {
-        self.send(keys, Box::new(table));
+    /// Frees a whole database of `keys` keys and about `bytes` bytes.
+    pub fn discard_all(&self, table: Drained<Value>, keys: usize, bytes: usize) {
+        self.send(keys, bytes, Box::new(table));
     }
 
-    fn send(&self, keys: usize, dropped: Box<dyn Send>) {
+    fn send(&self, keys: usize, bytes: usize, dropped: Box<dyn Send>) {
         self.pending.fetch_add(keys, Ordering::Relaxed);
+        self.pending_bytes.fetch_add(bytes, Ordering::Relaxed);
         // If the thread is gone the message comes back and is dropped here.
-        let _ = self.sender.send(Garbage { keys, dropped });
+        let _ = self.sender.send(Garbage { keys, bytes, dropped });
     }
 
     /// Keys that wait to be freed.
     pub fn pending(&self) -> usize {
         self.pending.load(Ordering::Relaxed)
+    }
+
+    /// About how many bytes wait to be freed.
+    pub fn pending_bytes(&self) -> usize {
+        self.pending_bytes.load(Ordering::Relaxed)
     }
 
     /// Keys freed since the start or the last reset.

@@ -12,11 +12,15 @@ pub mod lazyfree;
 pub mod notify;
 pub mod transfer;
 
+#[cfg(test)]
+mod tests;
+
 use crate::clock::{Deadline, Now};
 use crate::collections::hash::KeyHasher;
-use crate::collections::table::{Entry, NewValue, Owned, Slot, Table, ValueRef};
+use crate::collections::table::{Entry, NewValue, Slot, Table, ValueRef};
 use crate::error::CommandError;
 use crate::types::Value;
+use evict::Eviction;
 use lazyfree::LazyFree;
 use crate::config::KeyspaceEvents;
 use notify::Events;
@@ -62,6 +66,9 @@ const INLINE_EDIT_MAX: usize = 1024;
 /// wall clock may be noticed.
 const WALL_JITTER_MS: u64 = 2;
 
+/// Keys looked at to estimate how many bytes a database takes.
+const BYTES_SAMPLES: usize = 64;
+
 /// All databases of the server.
 pub struct Keyspace {
     tables: Vec<Table<Value>>,
@@ -80,6 +87,7 @@ pub struct Keyspace {
     /// DEBUG SET-ACTIVE-EXPIRE.
     pub active_expire: bool,
     pub lazyfree: LazyFree,
+    pub eviction: Eviction,
 }
 
 impl Keyspace {
@@ -99,6 +107,7 @@ impl Keyspace {
             dirty: 0,
             active_expire: true,
             lazyfree: LazyFree::start(),
+            eviction: Eviction::default(),
         }
     }
 
@@ -183,6 +192,16 @@ impl Keyspace {
             return None;
         }
         Some(slot)
+    }
+
+    /// Brings what look-ups of these keys will touch into the cache, stage by stage, so that their latencies overlap.
+    #[inline]
+    pub fn prefetch<'k>(&self, keys: impl Iterator<Item = Key<'k>> + Clone) {
+        let table = self.table();
+        keys.clone().for_each(|key| table.prefetch_directory(key.hash));
+        keys.clone().for_each(|key| table.prefetch_segment(key.hash));
+        keys.clone().for_each(|key| table.prefetch_bucket(key.hash));
+        keys.for_each(|key| table.prefetch_entry(key.hash));
     }
 
     /// Finds a key to change its value: marks the access.
@@ -272,7 +291,33 @@ impl Keyspace {
         bytes: &[u8],
         expiry: Expiry,
     ) {
-        let value = NewValue::Bytes { bytes, mark: false };
+        self.set_value_at(found, key, NewValue::Bytes { bytes, mark: false }, expiry);
+    }
+
+    /// Sets a key just looked up to a string that was computed: its encoding is `raw`, as if it had been edited.
+    pub fn set_computed_string_at(
+        &mut self,
+        found: Option<Slot>,
+        key: Key<'_>,
+        bytes: Vec<u8>,
+        expiry: Expiry,
+    ) {
+        if bytes.len() <= INLINE_EDIT_MAX {
+            self.set_value_at(found, key, NewValue::Bytes { bytes: &bytes, mark: true }, expiry);
+        } else {
+            let value = NewValue::Object(Box::new(Value::String(bytes)));
+            self.set_value_at(found, key, value, expiry);
+        }
+    }
+
+    #[inline]
+    fn set_value_at(
+        &mut self,
+        found: Option<Slot>,
+        key: Key<'_>,
+        value: NewValue<'_, Value>,
+        expiry: Expiry,
+    ) {
         match found {
             Some(slot) => {
                 let deadline = match expiry {
@@ -360,6 +405,28 @@ impl Keyspace {
         }
     }
 
+    /// Lets `edit` change the string at `slot`, its length included; the value counts as edited ("raw"). One that lies inside
+    /// its entry is copied out and back: where the length stays, [`Self::string_mut`] is cheaper.
+    pub fn edit_string<R>(&mut self, slot: Slot, edit: impl FnOnce(&mut Vec<u8>) -> R) -> R {
+        if let Some(Value::String(bytes)) = self.table_mut().object_mut(slot) {
+            return edit(bytes);
+        }
+        let entry = self.entry(slot);
+        let deadline = entry.deadline();
+        let mut bytes = match entry.value() {
+            ValueRef::Bytes { bytes, .. } => bytes.to_vec(),
+            ValueRef::Object(_) => Vec::new(),
+        };
+        let result = edit(&mut bytes);
+        if bytes.len() <= INLINE_EDIT_MAX {
+            self.resize_string(slot, bytes.len()).copy_from_slice(&bytes);
+        } else {
+            let value = NewValue::Object(Box::new(Value::String(bytes)));
+            self.table_mut().replace(slot, value, deadline);
+        }
+        result
+    }
+
     // ---- keys ----------------------------------------------------------------------------------------------------
 
     /// Deletes a key. False if there was none. `how` names the event (`del`).
@@ -374,18 +441,6 @@ impl Keyspace {
         let owned = self.table_mut().remove(slot);
         self.lazyfree.discard(owned);
         self.changed(KeyspaceEvents::GENERIC, how, key.bytes);
-    }
-
-    /// Takes a key's entry out of the selected database, for RENAME, MOVE and COPY. Announces nothing.
-    pub fn take(&mut self, slot: Slot) -> Owned<Value> {
-        self.table_mut().remove(slot)
-    }
-
-    /// Puts a value under a key that is absent. Announces `new`.
-    pub fn put(&mut self, key: Key<'_>, value: NewValue<'_, Value>, deadline: Option<Deadline>) {
-        let access = self.fresh_access();
-        self.table_mut().insert(key.hash, key.bytes, value, deadline, access);
-        self.notify(KeyspaceEvents::NEW, "new", key.bytes);
     }
 
     /// Sets or clears the deadline of the key at `slot`.
@@ -413,13 +468,31 @@ impl Keyspace {
     /// Empties a database; returns how many keys it had. Freed in the background unless `sync`.
     pub fn clear(&mut self, index: usize, sync: bool) -> usize {
         let keys = self.tables[index].len();
+        if keys == 0 {
+            return 0;
+        }
+        let bytes = self.estimate_bytes(index);
         let old = self.tables[index].clear();
         if sync {
             drop(old);
         } else {
-            self.lazyfree.discard_all(old, keys);
+            self.lazyfree.discard_all(old, keys, bytes);
         }
         keys
+    }
+
+    /// About how many bytes a database takes, judging from a few of its keys.
+    fn estimate_bytes(&self, index: usize) -> usize {
+        let table = &self.tables[index];
+        let (mut seen, mut bytes) = (0, 0);
+        table.sample(BYTES_SAMPLES, false, |_, entry| {
+            seen += 1;
+            bytes += entry.allocated();
+            if let ValueRef::Object(object) = entry.value() {
+                bytes += object.heap_bytes();
+            }
+        });
+        table.memory() + (bytes / seen.max(1)).saturating_mul(table.len())
     }
 
     /// Exchanges two databases.

@@ -11,6 +11,7 @@ use mio::{Interest, Registry, Token};
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
 use super::stream::{Address, Stream};
+use crate::config::system_text;
 
 /// A socket that takes connections.
 #[derive(Debug)]
@@ -109,6 +110,51 @@ pub fn set_keepalive(stream: &Stream, seconds: u64) -> io::Result<()> {
         .with_interval(interval)
         .with_retries(3);
     SockRef::from(stream).set_tcp_keepalive(&keepalive)
+}
+
+/// Listens at every address of `bind`; port 0 listens nowhere. What cannot be listened on goes to `warnings`, in words.
+///
+/// A family of addresses that this machine does not have is passed over, and so is an address that it does not have where
+/// the entry begins with `-`. Any other failure ends it all: the error is its text.
+pub fn tcp_listeners(
+    bind: &[Vec<u8>],
+    port: u16,
+    backlog: u32,
+    warnings: &mut Vec<String>,
+) -> Result<Vec<Listener>, String> {
+    let mut listeners = Vec::new();
+    let bind = if port == 0 { &[] } else { bind };
+    for entry in bind {
+        let address = entry.strip_prefix(b"-").unwrap_or(entry);
+        let address = String::from_utf8_lossy(address);
+        let listener = resolve(&address, port)
+            .and_then(|address| Listener::tcp(address, backlog.min(i32::MAX as u32) as i32));
+        match listener {
+            Ok(listener) => listeners.push(listener),
+            Err(error) => {
+                let text = format!(
+                    "Could not create server TCP listening socket {address}:{port}: bind: {}",
+                    system_text(&error)
+                );
+                warnings.push(text.clone());
+                let passed_over = match error.raw_os_error() {
+                    Some(libc::EADDRNOTAVAIL) => entry.starts_with(b"-"),
+                    Some(
+                        libc::EAFNOSUPPORT
+                        | libc::EPFNOSUPPORT
+                        | libc::EPROTONOSUPPORT
+                        | libc::ESOCKTNOSUPPORT
+                        | libc::ENOPROTOOPT,
+                    ) => true,
+                    _ => false,
+                };
+                if !passed_over {
+                    return Err(text);
+                }
+            }
+        }
+    }
+    Ok(listeners)
 }
 
 /// The addresses one entry of `bind` stands for: `*` all of IPv4, `::*` all of IPv6, else an address or a host's name.

@@ -1,15 +1,18 @@
 //! Taking in new clients.
 
+use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::net::SocketAddr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use mio::Token;
 
-use super::{FIRST_LISTENER, LISTENERS_MAX, Server};
-use crate::client::{Client, ClientFlags, ClientId, Input};
-use crate::net::listener::{Listener, resolve, set_keepalive};
+use super::{FIRST_LISTENER, Server};
+use crate::client::{Client, ClientFlags, ClientId};
+use crate::config::system_text;
+use crate::net::listener::{Listener, set_keepalive};
 use crate::net::stream::{Address, Stream};
-use crate::resp::reply::{OutputBuffer, Protocol};
 use crate::sys::log::Level;
 
 /// Connections taken in one turn, so that a flood of them does not starve the clients that are there.
@@ -24,7 +27,7 @@ impl Server {
     /// Takes in what waits at a listener.
     pub(super) fn accept(&mut self, index: usize) {
         for _ in 0..ACCEPTS_MAX {
-            let Some(listener) = self.listeners.get(index) else { return };
+            let Some(listener) = self.state.listeners.get(index) else { return };
             match listener.accept() {
                 Ok((stream, peer, local)) => self.welcome(stream, peer, local),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
@@ -66,29 +69,7 @@ impl Server {
         flags.set(ClientFlags::AUTHENTICATED, config.requirepass.is_empty());
         flags.set(ClientFlags::UNIX_SOCKET, stream.is_unix());
         let now_us = self.state.now.boot_us;
-        let make = |id| Client {
-            id,
-            flags,
-            db: 0,
-            stream,
-            peer,
-            local,
-            input: Input::Empty,
-            output: OutputBuffer::default(),
-            protocol: Protocol::Resp2,
-            name: Box::default(),
-            library_name: Box::default(),
-            library_version: Box::default(),
-            created_us: now_us,
-            active_us: now_us,
-            over_soft_limit_since_us: None,
-            last_command: None,
-            commands: 0,
-            bytes_in: 0,
-            bytes_out: 0,
-            subscriptions: None,
-            counted_memory: 0,
-        };
+        let make = |id| Client { flags, ..Client::new(id, stream, peer, local, now_us) };
         let id: ClientId = self.state.clients.insert(make);
         self.state.counters.connections += 1;
         let Some(client) = self.state.clients.get_mut(id) else { return };
@@ -98,78 +79,42 @@ impl Server {
         }
     }
 
-    /// Listens where `bind`, `port` and `unixsocket` say, in place of where it did. Nothing changes on an error.
-    pub(super) fn listen(&mut self) -> Result<(), String> {
+    /// Listens on the Unix socket that `unixsocket` names. Errors: why that cannot be, in words.
+    pub(super) fn listen_on_unix_socket(&mut self) -> Result<(), String> {
         let config = &self.state.config;
-        let mut listeners = Vec::new();
-        if config.port != 0 {
-            for entry in &config.bind {
-                let (entry, optional) = match entry.strip_prefix(b"-") {
-                    Some(rest) => (String::from_utf8_lossy(rest), true),
-                    None => (String::from_utf8_lossy(entry), false),
-                };
-                let listener = resolve(&entry, config.port as u16)
-                    .and_then(|address| Listener::tcp(address, config.tcp_backlog as i32));
-                match listener {
-                    Ok(listener) => listeners.push(listener),
-                    Err(error) => {
-                        let text = format!(
-                            "Could not create server TCP listening socket {entry}:{}: {error}",
-                            config.port
-                        );
-                        self.state.log(Level::Warning, format_args!("Warning: {text}"));
-                        if !optional || !is_absent(&error) {
-                            return Err(text);
-                        }
-                    }
-                }
-            }
+        if config.unixsocket.is_empty() {
+            return Ok(());
         }
-        if !config.unixsocket.is_empty() {
-            use std::os::unix::ffi::OsStrExt;
-            let path = std::ffi::OsStr::from_bytes(&config.unixsocket).as_ref();
-            let mode = (config.unixsocketperm != 0).then_some(config.unixsocketperm as u32);
-            let listener = Listener::unix(path, mode, config.tcp_backlog as i32)
-                .map_err(|error| format!("Failed opening Unix socket: bind: {error}"))?;
-            listeners.push(listener);
-        }
-        if listeners.len() > LISTENERS_MAX {
-            return Err("too many addresses to listen on".into());
-        }
-        self.use_listeners(listeners).map_err(|error| error.to_string())
+        let path: &Path = OsStr::from_bytes(&config.unixsocket).as_ref();
+        let mode = (config.unixsocketperm != 0).then_some(config.unixsocketperm);
+        let listener = Listener::unix(path, mode, config.tcp_backlog as i32)
+            .map_err(|error| format!("Failed opening Unix socket: bind: {}", system_text(&error)))?;
+        // In front of those that CONFIG SET replaces.
+        self.state.listeners.insert(0, listener);
+        Ok(())
     }
 
     /// Listens on one address besides; port 0 lets the system choose. Returns the address in use.
     pub fn listen_on(&mut self, address: SocketAddr) -> io::Result<SocketAddr> {
-        let mut listener = Listener::tcp(address, self.state.config.tcp_backlog as i32)?;
-        listener.register(self.poll.registry(), Token(FIRST_LISTENER - self.listeners.len()))?;
+        let listener = Listener::tcp(address, self.state.config.tcp_backlog as i32)?;
         let address = listener.local_address().unwrap_or(address);
-        self.listeners.push(listener);
+        self.state.listeners.push(listener);
         self.state.listening.push(address);
         self.state.identity.port = address.port();
+        self.register_listeners()?;
         Ok(address)
     }
 
-    fn use_listeners(&mut self, mut listeners: Vec<Listener>) -> io::Result<()> {
-        for mut old in std::mem::take(&mut self.listeners) {
-            old.deregister(self.poll.registry())?;
+    /// Waits for connections at all listeners.
+    pub(super) fn register_listeners(&mut self) -> io::Result<()> {
+        let registry = self.poll.registry();
+        for (index, listener) in self.state.listeners.iter_mut().enumerate() {
+            // A new one is not registered yet; an old one may have come to another place.
+            let _ = listener.deregister(registry);
+            listener.register(registry, Token(FIRST_LISTENER - index))?;
+            // Edge-triggered: what came before is announced, or not; a look costs nothing.
+            self.accept_again.push(index);
         }
-        for (index, listener) in listeners.iter_mut().enumerate() {
-            listener.register(self.poll.registry(), Token(FIRST_LISTENER - index))?;
-        }
-        self.state.listening = listeners.iter().filter_map(Listener::local_address).collect();
-        if let Some(address) = self.state.listening.first() {
-            self.state.identity.port = address.port();
-        }
-        self.listeners = listeners;
         Ok(())
     }
-}
-
-/// Whether an address is not one of this machine's, or of a family it does not have: what `-` in `bind` forgives.
-fn is_absent(error: &io::Error) -> bool {
-    matches!(
-        error.raw_os_error(),
-        Some(libc::EADDRNOTAVAIL | libc::EAFNOSUPPORT | libc::EPROTONOSUPPORT | libc::ENOPROTOOPT)
-    )
 }

@@ -15,6 +15,9 @@ impl Server {
         }
         let hz = self.state.config.hz.clamp(1, 500) as i64;
         self.next_cron_us = now_us + 1_000_000 / hz;
+        if self.state.cron_paused {
+            return;
+        }
         let state = &mut self.state;
         state.peak_memory = state.peak_memory.max(alloc::allocated());
         if now_us >= self.next_sample_us {

@@ -1,28 +1,28 @@
 //! The server's beginning and end.
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::io;
 use std::net::SocketAddr;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use mio::{Poll, Waker};
+use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::{ARENA_BYTES, Batch, Server, WAKER};
-use crate::client::Clients;
 use crate::clock::Clock;
 use crate::collections::hash::KeyHasher;
-use crate::command::apply_config;
-use crate::command::table::TABLE;
-use crate::config::Config;
+use crate::command::{apply_config, listen, set_oom_score};
+use crate::command::table::{Command, TABLE};
+use crate::config::{Config, ConfigError, Directive, ShutdownOptions};
 use crate::keyspace::Keyspace;
-use crate::pubsub::PubSub;
-use crate::state::{Identity, Shutdown, State, Timing};
-use crate::stats::commands::CommandStats;
-use crate::stats::latency::LatencyMonitor;
-use crate::stats::slowlog::Slowlog;
-use crate::stats::{Counters, Rate};
+use crate::net::listener::Listener;
+use crate::state::{Shutdown, State};
+use crate::sys::alloc;
 use crate::sys::log::{Level, Logger};
+use crate::sys::process::Supervisor;
 
 impl Server {
     /// A server with this configuration and clock, listening. Errors: an address that cannot be listened on, in words.
@@ -34,49 +34,12 @@ impl Server {
         let now = clock.now();
         let hasher = KeyHasher::new([fastrand::u64(..), fastrand::u64(..)]);
         let keyspace = Keyspace::new(config.databases as usize, hasher, now);
-        let identity = Identity {
-            run_id: (0..5).map(|_| format!("{:08x}", fastrand::u32(..))).collect(),
-            started_us: now.boot_us,
-            started_unix: now.unix_seconds(),
-            executable: std::env::current_exe()
-                .map_or_else(|_| String::new(), |path| path.to_string_lossy().into_owned()),
-            port: config.port as u16,
-        };
-        let commands = &*TABLE;
-        let command_stats = commands.commands.iter().map(|_| CommandStats::default()).collect();
-        let state = State {
-            clients: Clients::default(),
-            config,
-            commands,
-            renamed: HashMap::new(),
-            pubsub: PubSub::default(),
-            clock,
-            now,
-            identity,
-            logger,
-            counters: Counters::default(),
-            command_stats,
-            error_stats: HashMap::new(),
-            slowlog: Slowlog::default(),
-            latency: LatencyMonitor::default(),
-            commands_rate: Rate::default(),
-            input_rate: Rate::default(),
-            output_rate: Rate::default(),
-            peak_memory: 0,
-            listening: Vec::new(),
-            monitors: Vec::new(),
-            pause: None,
-            paused: Vec::new(),
-            shutdown: None,
-            tasks: Vec::new(),
-            timing: Timing::new(quanta::Clock::new()),
-        };
+        let state = State::new(config, clock, logger);
         let mut server = Server {
             keyspace,
             state,
             poll,
             waker: Arc::new(waker),
-            listeners: Vec::new(),
             accept_again: Vec::new(),
             arena: vec![0; ARENA_BYTES].into_boxed_slice(),
             arena_used: 0,
@@ -89,10 +52,19 @@ impl Server {
             next_sample_us: 0,
             stop: Arc::new(AtomicUsize::new(0)),
             stopping: false,
+            supervisor: Supervisor::Nobody,
+            owns_pidfile: false,
             turns: Arc::new(AtomicUsize::new(0)),
         };
         apply_config(&mut server.keyspace, &mut server.state);
-        server.listen()?;
+        if listen(&mut server.state).is_err() {
+            // The log has the address and why.
+            let port = server.state.config.port;
+            return Err(format!("Failed listening on port {port} (TCP), aborting."));
+        }
+        server.listen_on_unix_socket()?;
+        server.register_listeners().map_err(|error| told("Failed waiting for connections", error))?;
+        server.state.startup_memory = alloc::allocated();
         Ok(server)
     }
 
@@ -101,50 +73,170 @@ impl Server {
         &self.state.listening
     }
 
-    /// Has SIGTERM and SIGINT end the server in good order.
+    /// Has SIGTERM and SIGINT end the server in good order; a SIGINT behind them ends the process at once, with code 1.
     pub fn catch_signals(&self) -> io::Result<()> {
-        for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
+        let insisted = Arc::new(AtomicBool::new(false));
+        // Handlers of one signal run in the order they were registered in: the first look finds what an earlier signal set.
+        signal_hook::flag::register_conditional_shutdown(SIGINT, 1, Arc::clone(&insisted))?;
+        for signal in [SIGTERM, SIGINT] {
             let stop = Arc::clone(&self.stop);
             signal_hook::flag::register_usize(signal, stop, signal as usize)?;
+            signal_hook::flag::register(signal, Arc::clone(&insisted))?;
         }
         Ok(())
     }
 
     /// Looks whether a signal has come; it has ended the wait for events.
     pub(super) fn take_signal(&mut self) {
-        let name = match self.stop.swap(0, Ordering::SeqCst) {
+        let config = &self.state.config;
+        let (name, options) = match self.stop.swap(0, Ordering::SeqCst) {
             0 => return,
-            2 => "SIGINT",
-            _ => "SIGTERM",
+            2 => ("SIGINT", config.shutdown_on_sigint),
+            _ => ("SIGTERM", config.shutdown_on_sigterm),
         };
         let message = format_args!("Received {name} scheduling shutdown...");
         self.state.log(Level::Warning, message);
-        self.shut_down(Shutdown { save: None, now: false, force: false });
+        let save = match options {
+            options if options.contains(ShutdownOptions::SAVE) => Some(true),
+            options if options.contains(ShutdownOptions::NOSAVE) => Some(false),
+            _ => None,
+        };
+        let now = options.contains(ShutdownOptions::NOW);
+        let force = options.contains(ShutdownOptions::FORCE);
+        self.shut_down(Shutdown { save, now, force });
     }
 
-    /// Listens anew after CONFIG SET bind, port or unixsocket; the old addresses stay if that fails.
+    /// Knows commands by other names from now on; see [`renamed_commands`].
+    pub fn rename_commands(&mut self, renamed: RenamedCommands) {
+        self.state.renamed = renamed;
+    }
+
+    /// Whether clients can come from anywhere.
+    pub fn is_listening(&self) -> bool {
+        !self.state.listeners.is_empty()
+    }
+
+    /// Writes the process id to `pidfile`, if that is set. One that cannot be written is left out, as in Redis.
+    pub fn write_pidfile(&mut self) {
+        let pidfile = &self.state.config.pidfile;
+        if !pidfile.is_empty() {
+            let line = format!("{}\n", std::process::id());
+            self.owns_pidfile = std::fs::write(OsStr::from_bytes(pidfile), line).is_ok();
+        }
+    }
+
+    /// Tells the log and the supervisor that clients are served, and takes what is left to be done for the process.
+    pub fn announce(&mut self, supervisor: Supervisor) {
+        self.sample_clock();
+        if !self.state.listening.is_empty() {
+            self.state.log(Level::Notice, format_args!("Ready to accept connections"));
+        }
+        let config = &self.state.config;
+        if !config.unixsocket.is_empty() {
+            let path = String::from_utf8_lossy(&config.unixsocket);
+            self.state.log(
+                Level::Notice,
+                format_args!("The server is now ready to accept connections at {path}"),
+            );
+        }
+        supervisor.ready();
+        self.supervisor = supervisor;
+        if (1..1 << 20).contains(&config.maxmemory) {
+            self.state.log(
+                Level::Warning,
+                format_args!(
+                    "WARNING: You specified a maxmemory value that is less than 1MB (current value is {} bytes). Are \
+                     you sure this is what you really want?",
+                    config.maxmemory
+                ),
+            );
+        }
+        // The log has what went wrong.
+        let _ = set_oom_score(&mut self.state);
+    }
+
+    /// Waits for connections where CONFIG SET has listened.
     pub(super) fn listen_again(&mut self) {
-        if let Err(text) = self.listen() {
-            self.state.log(Level::Warning, format_args!("{text}"));
+        if let Err(error) = self.register_listeners() {
+            self.state.log(Level::Warning, format_args!("Waiting for connections: {error}"));
         }
     }
 
     /// Ends the loop.
     pub(super) fn shut_down(&mut self, _: Shutdown) {
         self.state.log(Level::Warning, format_args!("User requested shutdown..."));
+        self.supervisor.stopping();
         self.stopping = true;
     }
 
     /// The last things before the process ends.
     pub(super) fn finish(&mut self) {
         self.flush();
-        let pidfile = &self.state.config.pidfile;
-        if !pidfile.is_empty() {
-            use std::os::unix::ffi::OsStrExt;
-            // Not ours to complain about: it may never have been written.
-            let _ = std::fs::remove_file(std::ffi::OsStr::from_bytes(pidfile));
+        if self.owns_pidfile {
+            self.state.log(Level::Notice, format_args!("Removing the pid file."));
+            // Somebody else may have removed it.
+            let _ = std::fs::remove_file(OsStr::from_bytes(&self.state.config.pidfile));
         }
-        self.listeners.clear();
+        if self.state.listeners.iter().any(|listener| matches!(listener, Listener::Unix(..))) {
+            self.state.log(Level::Notice, format_args!("Removing the unix socket file."));
+        }
+        self.state.listeners.clear();
         self.state.log(Level::Warning, format_args!("Latchkey is now ready to exit, bye bye..."));
     }
+}
+
+/// Commands by other names: lower-case names, None for one that is gone.
+pub type RenamedCommands = HashMap<Box<[u8]>, Option<&'static Command>>;
+
+/// What `rename-command` lines make of the command table. They take effect one behind the other, so that two commands can
+/// change names by way of a third one.
+pub fn renamed_commands(directives: &[Directive]) -> Result<RenamedCommands, ConfigError> {
+    let mut renamed = RenamedCommands::new();
+    for directive in directives {
+        let [old, new] = &directive.args[..] else {
+            return Err(directive.error("wrong number of arguments"));
+        };
+        let (old, new) = (old.to_ascii_lowercase(), new.to_ascii_lowercase());
+        let find = |renamed: &RenamedCommands, name: &[u8]| match renamed.get(name) {
+            Some(command) => *command,
+            None => TABLE.find(name),
+        };
+        let Some(command) = find(&renamed, &old) else {
+            return Err(directive.error("No such command in rename-command"));
+        };
+        renamed.insert(old.into(), None);
+        if new.is_empty() {
+            continue;
+        }
+        if find(&renamed, &new).is_some() {
+            return Err(directive.error("Target command name already exists"));
+        }
+        renamed.insert(new.into(), Some(command));
+    }
+    Ok(renamed)
+}
+
+/// Takes what `user` lines say of the default user. There are no other users here: a line that names one, or that takes
+/// rights away, stops the start rather than letting somebody do more than it says.
+pub fn check_users(directives: &[Directive], config: &mut Config) -> Result<(), ConfigError> {
+    for directive in directives {
+        let [name, rules @ ..] = &directive.args[..] else {
+            return Err(directive.error("wrong number of arguments"));
+        };
+        if name != b"default" {
+            return Err(directive.error("ACL users other than default are not supported"));
+        }
+        for rule in rules {
+            match &rule[..] {
+                b"on" | b"sanitize-payload" | b"skip-sanitize-payload" | b"~*" | b"allkeys" | b"&*"
+                | b"allchannels" | b"+@all" | b"allcommands" => {}
+                b"nopass" => config.requirepass.clear(),
+                [b'>', password @ ..] => config.requirepass = password.to_vec(),
+                // CONFIG REWRITE of Redis writes it beside requirepass.
+                [b'#', ..] if !config.requirepass.is_empty() => {}
+                _ => return Err(directive.error("ACL rules other than a password are not supported")),
+            }
+        }
+    }
+    Ok(())
 }

@@ -31,13 +31,17 @@ pub fn allocated() -> usize {
     (ALLOCATED.load(Ordering::Relaxed) + here).max(0) as usize
 }
 
-/// The size class a request of `size` bytes falls into: every 8 bytes up to 64, then four to each power of two.
+/// The size class a request of `size` bytes falls into: every 8 bytes up to 64, then four to each power of two, from
+/// 32 KiB on whole pages.
 #[inline]
 pub fn size_class(size: usize) -> usize {
     if size <= 64 {
         return size.next_multiple_of(QUANTUM);
     }
-    let spacing = 1 << (usize::BITS - (size - 1).leading_zeros() - 3);
+    let spacing = match size {
+        ..=32_768 => 1 << (usize::BITS - (size - 1).leading_zeros() - 3),
+        _ => 4096,
+    };
     size.next_multiple_of(spacing)
 }
 
@@ -109,7 +113,7 @@ mod tests {
 
     #[test]
     fn size_classes_are_jemallocs() {
-        for size in (1..5000).chain([65_536, 65_537, 1 << 20, (1 << 20) + 1]) {
+        for size in (1..5000).chain([20_481, 32_768, 32_769, 65_537, 1 << 20, (1 << 20) + 1]) {
             // SAFETY: `nallocx` only computes.
             let real = unsafe { jemalloc::nallocx(size, 0) };
             assert_eq!(size_class(size), real, "{size} bytes");

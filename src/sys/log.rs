@@ -1,6 +1,7 @@
 //! The server's log, in Redis's line format: `pid:role day month year time.ms level message`.
-#![allow(unsafe_code)] // localtime_r: the log tells local time.
+#![allow(unsafe_code)] // localtime_r, as the log tells local time, and syslog.
 
+use std::ffi::CString;
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::PathBuf;
@@ -17,12 +18,13 @@ pub enum Level {
 }
 
 /// Where lines go.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Logger {
     pub level: Level,
     /// None: standard output.
     file: Option<PathBuf>,
     pid: u32,
+    syslog: bool,
 }
 
 const MONTHS: [&str; 12] =
@@ -33,12 +35,30 @@ impl Logger {
     pub fn new(level: Level, file: &[u8]) -> Self {
         use std::os::unix::ffi::OsStrExt;
         let file = (!file.is_empty()).then(|| std::ffi::OsStr::from_bytes(file).into());
-        Logger { level, file, pid: std::process::id() }
+        Logger { level, file, pid: std::process::id(), syslog: false }
+    }
+
+    /// Hands lines to syslog too, under a name and a facility: `user` or `local0` to `local7`.
+    pub fn also_to_syslog(&mut self, ident: &[u8], facility: &str) {
+        let facility = match facility.strip_prefix("local").and_then(|number| number.parse().ok()) {
+            Some(number @ 0..=7) => libc::LOG_LOCAL0 + (number << 3),
+            _ => libc::LOG_USER,
+        };
+        // syslog keeps the pointer, and loggers live as long as the process: the name is never freed.
+        let ident = CString::new(ident).unwrap_or_default().into_raw();
+        // SAFETY: `ident` ends with a NUL and lives as long as the process.
+        unsafe { libc::openlog(ident, libc::LOG_PID | libc::LOG_NDELAY | libc::LOG_NOWAIT, facility) };
+        self.syslog = true;
+    }
+
+    /// Writes text without a line's heading: the logo.
+    pub fn write_raw(&self, text: &str) {
+        self.append(text.as_bytes());
     }
 
     /// Writes nothing.
     pub fn silent() -> Self {
-        Logger { level: Level::Warning, file: Some("/dev/null".into()), pid: 0 }
+        Logger { level: Level::Warning, file: Some("/dev/null".into()), pid: 0, syslog: false }
     }
 
     /// The process forked: lines carry the new id.
@@ -59,13 +79,30 @@ impl Logger {
         };
         let time = local_time(now);
         let line = format!("{}:M {time} {mark} {message}\n", self.pid);
+        self.append(line.as_bytes());
+        if self.syslog {
+            let priority = match level {
+                Level::Debug => libc::LOG_DEBUG,
+                Level::Verbose => libc::LOG_INFO,
+                Level::Notice => libc::LOG_NOTICE,
+                Level::Warning => libc::LOG_WARNING,
+            };
+            let text = message.to_string().replace('\0', "");
+            let text = CString::new(text).unwrap_or_default();
+            // SAFETY: the format takes one string, and both end with a NUL.
+            unsafe { libc::syslog(priority, c"%s".as_ptr(), text.as_ptr()) };
+        }
+    }
+
+    /// Trouble with the file is ignored: there is nowhere to tell.
+    fn append(&self, bytes: &[u8]) {
         let _ = match &self.file {
-            None => std::io::stdout().write_all(line.as_bytes()),
+            None => std::io::stdout().write_all(bytes),
             Some(path) => OpenOptions::new()
                 .append(true)
                 .create(true)
                 .open(path)
-                .and_then(|mut file| file.write_all(line.as_bytes())),
+                .and_then(|mut file| file.write_all(bytes)),
         };
     }
 }

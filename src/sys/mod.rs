@@ -1,4 +1,7 @@
 //! The operating system: allocator, process, log. `unsafe` that it takes lives here.
 
 pub mod alloc;
+pub mod jemalloc;
 pub mod log;
+pub mod machine;
+pub mod process;

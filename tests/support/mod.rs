@@ -320,26 +320,53 @@ pub fn split_args(line: &str) -> Vec<Vec<u8>> {
     latchkey::config::parse_line(line.as_bytes()).expect("balanced quotes").expect("not a comment")
 }
 
-/// Named clients of one server.
+/// Named clients of one server: one in this process, or a peer that runs already.
 pub struct Session {
-    pub server: TestServer,
+    server: Option<TestServer>,
+    address: SocketAddr,
     clients: HashMap<String, Client>,
 }
 
 impl Session {
+    /// A session with a server of its own.
     pub fn start(lines: &[String]) -> Self {
-        Session { server: TestServer::start(lines), clients: HashMap::new() }
+        let server = TestServer::start(lines);
+        Session { address: server.address, server: Some(server), clients: HashMap::new() }
+    }
+
+    /// A session with a peer, emptied.
+    pub fn with_peer(address: SocketAddr) -> Self {
+        let mut session = Session { address, server: None, clients: HashMap::new() };
+        let mut client = Client::connect(address);
+        for request in [&["FLUSHALL"][..], &["CONFIG", "RESETSTAT"], &["SLOWLOG", "RESET"]] {
+            client.call(request);
+        }
+        session.clients.clear();
+        session
+    }
+
+    /// The server in this process. Panics if the session is with a peer.
+    pub fn server(&self) -> &TestServer {
+        self.server.as_ref().expect("a step that only a server with a movable clock can take")
     }
 
     /// The client of this name, connected when first named.
     pub fn client(&mut self, name: &str) -> &mut Client {
-        let address = self.server.address;
+        let address = self.address;
         self.clients.entry(name.to_owned()).or_insert_with(|| Client::connect(address))
     }
 
     /// Ends a client's connection.
     pub fn close(&mut self, name: &str) {
         self.clients.remove(name);
-        self.server.settle();
+        self.settle();
+    }
+
+    /// Waits until what was sent has had its effect: two turns here, a round trip of a new client at a peer.
+    pub fn settle(&self) {
+        match &self.server {
+            Some(server) => server.settle(),
+            None => drop(Client::connect(self.address).call(&["PING"])),
+        }
     }
 }

@@ -74,14 +74,17 @@ pub fn measure(options: &Options) -> Result<()> {
             spec.name,
             result.lag_ns.len()
         );
-        let lag = |quantile| duration(result.lag_ns.value_at_quantile(quantile));
+        let lag = |quantile| match result.lag_ns.is_empty() {
+            true => "-".into(),
+            false => duration(result.lag_ns.value_at_quantile(quantile)),
+        };
         few.row(vec![
             spec.name.clone(),
             result.lag_ns.len().to_string(),
             DUE.to_string(),
             lag(0.5),
             lag(0.99),
-            duration(result.lag_ns.max()),
+            lag(1.0),
             figure(result.cpu_ms),
         ]);
 

@@ -59,7 +59,7 @@ pub struct Options {
     pub priority: bool,
     /// Where results are written, if anywhere.
     pub out: Option<PathBuf>,
-    /// The arguments as given, for the record.
+    /// The arguments as given, for the record, without those that name places of one machine.
     pub given: String,
 }
 
@@ -84,7 +84,7 @@ impl Options {
             idle: if quick { 1000 } else { 10_000 },
             priority: false,
             out: (!quick).then(|| PathBuf::from("docs")),
-            given: arguments.join(" "),
+            given: without_paths(arguments),
         };
         let mut latchkey = None;
         let mut rest = arguments.iter();
@@ -170,6 +170,18 @@ impl Options {
     }
 }
 
+fn without_paths(arguments: &[String]) -> String {
+    let mut kept: Vec<&str> = Vec::new();
+    let mut rest = arguments.iter();
+    while let Some(argument) = rest.next() {
+        match argument.as_str() {
+            "--latchkey" | "--out" => drop(rest.next()),
+            argument => kept.push(argument),
+        }
+    }
+    kept.join(" ")
+}
+
 fn positive(argument: &str, value: &str) -> Result<u64> {
     // Numbers of keys are 32 bits wide and no other option comes near.
     match value.parse::<u32>() {
@@ -196,6 +208,8 @@ mod tests {
             (vec![1, 8], 3, 7)
         );
         assert_eq!(options.out, None);
+        let given = parse("idle --out /x --idle 3", "").unwrap().given;
+        assert_eq!(given, "idle --idle 3");
     }
 
     #[test]

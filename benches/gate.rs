@@ -1,0 +1,190 @@
+//! What a command costs from the gate to its reply: nanoseconds, in this process, over a million keys with 16-byte names
+//! and 32-byte values. Requests are parsed beforehand; sockets have no part in it. As in the server, a batch of 64 is
+//! prefetched, then run.
+
+use std::hint::black_box;
+
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use latchkey::client::{Client, ClientFlags, ClientId};
+use latchkey::clock::Clock;
+use latchkey::collections::hash::KeyHasher;
+use latchkey::command::args::Args;
+use latchkey::command::execute::{Request, execute};
+use latchkey::config::Config;
+use latchkey::keyspace::{Expiry, Keyspace};
+use latchkey::net::stream::{Address, Stream};
+use latchkey::resp::request::Range;
+use latchkey::resp::{OutputBuffer, Protocol};
+use latchkey::state::State;
+use latchkey::sys::log::Logger;
+
+const KEYS: usize = 1_000_000;
+const BATCH: usize = 64;
+const VALUE: [u8; 32] = [b'v'; 32];
+
+/// A keyspace, the rest of the server, one client.
+struct Gate {
+    db: Keyspace,
+    state: State,
+    client: ClientId,
+    output: OutputBuffer,
+}
+
+/// Requests in one buffer, as they lie in the server's when they are run.
+struct Batch {
+    buffer: Vec<u8>,
+    ranges: Vec<Range>,
+    /// Arguments of each request.
+    width: usize,
+}
+
+fn key(number: usize) -> String {
+    format!("key:{number:012}")
+}
+
+impl Gate {
+    fn new() -> Self {
+        let clock = Clock::System;
+        let hasher = KeyHasher::new([1, 2]);
+        let mut db = Keyspace::new(16, hasher, clock.now());
+        for number in 0..KEYS {
+            let name = key(number);
+            let key = db.key(name.as_bytes());
+            db.set_string(key, &VALUE, Expiry::Clear);
+        }
+        let config = Config::from_text(b"").expect("an empty configuration is good");
+        let mut state = State::new(config, clock, Logger::silent());
+        let (stream, _) = mio::net::UnixStream::pair().expect("a pair of sockets");
+        let client = state.clients.insert(|id| Client {
+            flags: ClientFlags::AUTHENTICATED,
+            ..Client::new(
+                id,
+                Stream::Unix(stream),
+                Address::Unknown,
+                Address::Unknown,
+                0,
+            )
+        });
+        state.timing.start();
+        Gate {
+            db,
+            state,
+            client,
+            output: OutputBuffer::default(),
+        }
+    }
+
+    /// Runs a batch as the server does; returns the bytes of the replies.
+    fn run(&mut self, batch: &Batch) -> usize {
+        let mut hashes = [0; BATCH];
+        let requests = || batch.ranges.chunks_exact(batch.width);
+        for (hash, ranges) in hashes.iter_mut().zip(requests()) {
+            *hash = self.db.hash(ranges[1].of(&batch.buffer));
+            self.db.table().prefetch_directory(*hash);
+        }
+        hashes
+            .iter()
+            .for_each(|hash| self.db.table().prefetch_segment(*hash));
+        hashes
+            .iter()
+            .for_each(|hash| self.db.table().prefetch_bucket(*hash));
+        hashes
+            .iter()
+            .for_each(|hash| self.db.table().prefetch_entry(*hash));
+        let mut protocol = Protocol::Resp2;
+        for (hash, ranges) in hashes.iter().zip(requests()) {
+            let args = Args::new(&batch.buffer, ranges);
+            let command = self.state.find_command(args.get(0));
+            let request = Request {
+                args,
+                command,
+                prehashed: 1,
+                hash: *hash,
+            };
+            execute(
+                &mut self.db,
+                &mut self.state,
+                self.client,
+                &request,
+                &mut self.output,
+                &mut protocol,
+            );
+        }
+        let replied = self.output.len();
+        self.output.clear();
+        replied
+    }
+}
+
+impl Batch {
+    /// Batches of a command over random keys; `%` in an argument stands for the key's name.
+    fn many(request: &[&str], keys: usize) -> Vec<Batch> {
+        let mut random = fastrand::Rng::with_seed(7);
+        let mut make = || {
+            let mut batch = Batch {
+                buffer: Vec::new(),
+                ranges: Vec::new(),
+                width: request.len(),
+            };
+            for _ in 0..BATCH {
+                let name = key(random.usize(..keys));
+                for argument in request {
+                    let argument = argument.replace('%', &name);
+                    let start = batch.buffer.len() as u32;
+                    batch.ranges.push(Range {
+                        start,
+                        len: argument.len() as u32,
+                    });
+                    batch.buffer.extend_from_slice(argument.as_bytes());
+                }
+            }
+            batch
+        };
+        (0..2048).map(|_| make()).collect()
+    }
+}
+
+fn gate(c: &mut Criterion) {
+    let mut gate = Gate::new();
+    let mut group = c.benchmark_group("gate");
+    group.throughput(Throughput::Elements(BATCH as u64));
+    let value = str::from_utf8(&VALUE).expect("text");
+    let requests: &[(&str, &[&str])] = &[
+        ("get", &["GET", "%"]),
+        ("get_absent", &["GET", "no%"]),
+        ("set", &["SET", "%", value]),
+        ("set_nx_ex_refused", &["SET", "%", value, "NX", "EX", "30"]),
+        ("set_ex", &["SET", "ex:%", value, "EX", "3000"]),
+        ("incr", &["INCR", "n:%"]),
+        ("strlen", &["STRLEN", "%"]),
+        ("mget_4", &["MGET", "%", "%", "%", "%"]),
+    ];
+    for (name, request) in requests {
+        let batches = Batch::many(request, KEYS);
+        let mut next = batches.iter().cycle();
+        group.bench_function(*name, |bencher| {
+            bencher.iter(|| {
+                let batch = next.next().expect("a cycle has no end");
+                black_box(gate.run(batch))
+            });
+        });
+    }
+    // A lock taken and released: each pair of batches leaves the keyspace as it was.
+    let acquire = Batch::many(
+        &["SET", "lock:%", "token-of-16bytes", "NX", "EX", "30"],
+        KEYS,
+    );
+    let release = Batch::many(&["DELIFEQ", "lock:%", "token-of-16bytes"], KEYS);
+    let mut pairs = acquire.iter().zip(&release).cycle();
+    group.throughput(Throughput::Elements(2 * BATCH as u64));
+    group.bench_function("set_nx_ex_then_delifeq", |bencher| {
+        bencher.iter(|| {
+            let (acquire, release) = pairs.next().expect("a cycle has no end");
+            black_box(gate.run(acquire) + gate.run(release))
+        });
+    });
+    group.finish();
+}
+
+criterion_group!(benches, gate);
+criterion_main!(benches);

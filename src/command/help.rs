@@ -1,0 +1,42 @@
+//! `HELP` of commands with subcommands.
+
+use super::context::{CommandResult, Context, Outcome};
+
+/// Replies the lines of a command's help, framed as redis-cli's users know them. `lines` alternate between a subcommand with
+/// its arguments and its explanation, indented by four spaces.
+pub(super) fn reply_help(ctx: &mut Context<'_>, lines: &[&str]) -> CommandResult {
+    let name = ctx.command.parent.map_or(ctx.command.spec.name, |parent| {
+        ctx.server.commands.commands[parent as usize].spec.name
+    });
+    ctx.reply.array(lines.len() + 3);
+    let title = "<subcommand> [<arg> [value] [opt] ...]. Subcommands are:";
+    ctx.reply.simple(format!("{name} {title}"));
+    for line in lines {
+        ctx.reply.simple(line);
+    }
+    ctx.reply.simple("HELP");
+    ctx.reply.simple("    Prints this help.");
+    Ok(Outcome::Replied)
+}
+
+/// `<container> HELP`: the lines are the subcommands' syntax and summary, from their specs.
+pub(super) fn help_from_specs(ctx: &mut Context<'_>) -> CommandResult {
+    let table = ctx.server.commands;
+    let Some(parent) = ctx.command.parent else {
+        return reply_help(ctx, &[]);
+    };
+    let mut lines = Vec::new();
+    for command in table.subcommands(&table.commands[parent as usize]) {
+        let spec = command.spec;
+        if spec.name != "HELP" {
+            lines.push(
+                format!("{} {}", spec.name, spec.syntax)
+                    .trim_end()
+                    .to_owned(),
+            );
+            lines.push(format!("    {}", spec.summary));
+        }
+    }
+    let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+    reply_help(ctx, &lines)
+}

@@ -1,0 +1,203 @@
+//! The process and its surroundings: background, limits, supervisors, signals that are ignored.
+//!
+//! Nothing here knows the server; failures come back as values, and the caller writes the log.
+#![allow(unsafe_code)] // fork, dup2 and signal have no safe form.
+
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixDatagram;
+
+use rustix::process::{Resource, Rlimit, Signal};
+
+/// Files the server opens besides its clients' connections.
+pub const RESERVED_FILES: u64 = 32;
+
+// ---- background --------------------------------------------------------------------------------------------------
+
+/// Goes on in the background: in a child process with a session of its own, and standard streams that lead nowhere. The
+/// parent exits with 0. To be called before any thread starts: a fork takes only the thread that calls it.
+pub fn daemonize() -> io::Result<()> {
+    // SAFETY: the caller has started no threads, so the child's memory holds no lock of a thread that is gone.
+    match unsafe { libc::fork() } {
+        -1 => return Err(io::Error::last_os_error()),
+        0 => {}
+        _ => std::process::exit(0),
+    }
+    rustix::process::setsid()?;
+    let null = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/null")?;
+    for stream in 0..=2 {
+        // SAFETY: dup2 takes any numbers; 0 to 2 belong to the process as a whole, not to an owner in Rust.
+        if unsafe { libc::dup2(null.as_raw_fd(), stream) } == -1 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    if null.as_raw_fd() <= 2 {
+        // One of the standard streams was closed, and this has become one: it stays open.
+        std::mem::forget(null);
+    }
+    Ok(())
+}
+
+/// Ignores SIGHUP, which a closed terminal sends, and SIGPIPE, which a closed connection would.
+pub fn ignore_signals() {
+    for signal in [libc::SIGHUP, libc::SIGPIPE] {
+        // SAFETY: SIG_IGN runs no code of ours.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
+    }
+}
+
+// ---- limits ------------------------------------------------------------------------------------------------------
+
+/// What became of a wish for open files.
+#[derive(Debug)]
+pub struct OpenFiles {
+    /// Files that may be open now.
+    pub limit: u64,
+    /// Files that might be open before.
+    pub before: u64,
+    /// Why the limit is lower than wanted, if the system said so.
+    pub error: Option<io::Error>,
+}
+
+/// Raises the limit of open files (RLIMIT_NOFILE) to `wanted`, or as far as the system lets it. Never lowers it.
+pub fn raise_open_files(wanted: u64) -> OpenFiles {
+    let now = rustix::process::getrlimit(Resource::Nofile);
+    // None is no limit.
+    let before = now.current.unwrap_or(u64::MAX);
+    let mut files = OpenFiles {
+        limit: before,
+        before,
+        error: None,
+    };
+    let maximum = now.maximum.unwrap_or(u64::MAX);
+    // Beyond the hard limit only root may go; up to it everybody.
+    for (current, maximum) in [
+        (wanted, wanted.max(maximum)),
+        (wanted.min(maximum), maximum),
+    ] {
+        if current <= files.limit {
+            break;
+        }
+        // A maximum of u64::MAX is no limit.
+        let limit = Rlimit {
+            current: Some(current),
+            maximum: Some(maximum).filter(|maximum| *maximum != u64::MAX),
+        };
+        match rustix::process::setrlimit(Resource::Nofile, limit) {
+            Ok(()) => files.limit = current,
+            Err(error) => files.error = Some(error.into()),
+        }
+    }
+    files
+}
+
+// ---- the kernel's choice when memory runs out ----------------------------------------------------------------------
+
+const OOM_SCORE_FILE: &str = "/proc/self/oom_score_adj";
+
+/// What the process' score shall be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Score {
+    /// As it was at the start.
+    Untouched,
+    /// So much more than that.
+    Added(i32),
+    Absolute(i32),
+}
+
+/// The process' score by which the kernel chooses what to kill (`oom_score_adj`).
+#[derive(Debug, Default)]
+pub struct OomScore {
+    /// The score before it was changed; None while it is not.
+    before: Option<i32>,
+}
+
+impl OomScore {
+    /// Sets the score, within -1000 to 1000. Errors: lowering it needs rights; only Linux has it.
+    pub fn set(&mut self, score: Score) -> io::Result<()> {
+        let before = match (self.before, score) {
+            (None, Score::Untouched) => return Ok(()),
+            (Some(before), _) => before,
+            (None, _) => {
+                let text = std::fs::read_to_string(OOM_SCORE_FILE)?;
+                text.trim()
+                    .parse()
+                    .map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?
+            }
+        };
+        let wanted = match score {
+            Score::Untouched => before,
+            Score::Added(more) => before.saturating_add(more),
+            Score::Absolute(score) => score,
+        };
+        self.before = (score != Score::Untouched).then_some(before);
+        std::fs::write(OOM_SCORE_FILE, format!("{}\n", wanted.clamp(-1000, 1000)))
+    }
+}
+
+// ---- supervisors -------------------------------------------------------------------------------------------------
+
+/// Who started the process and wants to know how it is.
+#[derive(Debug)]
+pub enum Supervisor {
+    Nobody,
+    /// Waits until the process stops itself.
+    Upstart,
+    /// Listens at the socket that NOTIFY_SOCKET names.
+    Systemd(UnixDatagram),
+}
+
+impl Supervisor {
+    /// Upstart, if it has started the process.
+    pub fn upstart() -> Option<Self> {
+        std::env::var_os("UPSTART_JOB").map(|_| Supervisor::Upstart)
+    }
+
+    /// systemd, if it has told its socket. A socket that cannot be reached counts as none.
+    pub fn systemd() -> Option<Self> {
+        let path = std::env::var_os("NOTIFY_SOCKET")?;
+        let socket = UnixDatagram::unbound().ok()?;
+        match path.as_bytes() {
+            #[cfg(target_os = "linux")]
+            [b'@', name @ ..] => {
+                use std::os::linux::net::SocketAddrExt;
+                use std::os::unix::net::SocketAddr;
+                socket
+                    .connect_addr(&SocketAddr::from_abstract_name(name).ok()?)
+                    .ok()?;
+            }
+            [b'/', ..] => socket.connect(&path).ok()?,
+            _ => return None,
+        }
+        Some(Supervisor::Systemd(socket))
+    }
+
+    /// Tells that clients are served from now on.
+    pub fn ready(&self) {
+        self.tell("STATUS=Ready to accept connections\nREADY=1\n");
+    }
+
+    /// Tells that the process is about to end.
+    pub fn stopping(&self) {
+        self.tell("STOPPING=1\n");
+    }
+
+    /// Stops the process, which tells Upstart that it is up; Upstart has it go on.
+    pub fn stop_for_upstart(&self) -> io::Result<()> {
+        if let Supervisor::Upstart = self {
+            rustix::process::kill_process(rustix::process::getpid(), Signal::STOP)?;
+        }
+        Ok(())
+    }
+
+    fn tell(&self, state: &str) {
+        if let Supervisor::Systemd(socket) = self {
+            // A supervisor that is gone wants no answer.
+            let _ = socket.send(state.as_bytes());
+        }
+    }
+}

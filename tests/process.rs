@@ -1,0 +1,441 @@
+//! The program as a process: command line, log, exit codes, files it leaves and takes away.
+//!
+//! Every server here has a directory of its own and a port the system has just given away. Waiting is for something the
+//! server says (a line of its log, a file, its end), never for time to pass.
+#![allow(clippy::disallowed_methods)] // the limit of patience is measured in real time
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+/// How long anything may take before the test fails: a limit against hanging, not a measure of speed.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What became of a program that ended.
+struct Ended {
+    status: ExitStatus,
+    stdout: String,
+    stderr: String,
+}
+
+/// A server with a directory of its own; killed when this is dropped.
+struct Process {
+    child: Child,
+    dir: TempDir,
+}
+
+fn program() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_latchkey"));
+    command
+        .env_remove("NOTIFY_SOCKET")
+        .env_remove("UPSTART_JOB");
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+/// Gives the program its configuration on standard input.
+fn feed(child: &mut Child, text: &str) {
+    let mut stdin = child.stdin.take().expect("standard input is a pipe");
+    stdin
+        .write_all(text.as_bytes())
+        .expect("the program reads its configuration");
+}
+
+/// Runs the program with a configuration that makes it end at once.
+fn run(args: &[&str], text: &str) -> Ended {
+    let mut child = program().args(args).spawn().expect("the program starts");
+    feed(&mut child, text);
+    let output = child.wait_with_output().expect("the program ends");
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
+    Ended {
+        status: output.status,
+        stdout: text(output.stdout),
+        stderr: text(output.stderr),
+    }
+}
+
+/// A port nobody listens on at the moment.
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener
+        .local_addr()
+        .expect("a bound socket has an address")
+        .port()
+}
+
+/// Looks again and again, until there is something to see.
+fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(start.elapsed() < PATIENCE, "waited too long for {what}");
+        std::thread::yield_now();
+    }
+}
+
+impl Process {
+    /// Starts a server with further lines of configuration; its log is `log` in its directory.
+    fn start(lines: &str) -> Self {
+        let process = Process::spawn(lines, |_| {});
+        process.wait_for_log("eady to accept connections");
+        process
+    }
+
+    fn spawn(lines: &str, prepare: impl FnOnce(&mut Command)) -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let text = format!(
+            "dir {}\nlogfile log\nbind 127.0.0.1\n{lines}\n",
+            dir.path().display()
+        );
+        let mut command = program();
+        prepare(&mut command);
+        let mut child = command.arg("-").spawn().expect("the program starts");
+        feed(&mut child, &text);
+        Process { child, dir }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.path("log")).unwrap_or_default()
+    }
+
+    fn wait_for_log(&self, text: &str) {
+        wait_for(text, || self.log().contains(text).then_some(()));
+    }
+
+    fn signal(&self, signal: libc::c_int) {
+        send_signal(self.child.id(), signal);
+    }
+
+    /// Waits for the end.
+    fn exit_code(&mut self) -> Option<i32> {
+        wait_for("the end of the program", || {
+            self.child.try_wait().expect("a child")
+        })
+        .code()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn send_signal(pid: u32, signal: libc::c_int) {
+    let pid = rustix::process::Pid::from_raw(pid as i32).expect("a process id");
+    let signal = rustix::process::Signal::from_named_raw(signal).expect("a signal");
+    rustix::process::kill_process(pid, signal).expect("the process is there");
+}
+
+fn connect(port: u16) -> redis::Connection {
+    let client = redis::Client::open(format!("redis://127.0.0.1:{port}/")).expect("an address");
+    client
+        .get_connection()
+        .expect("the server takes connections")
+}
+
+#[test]
+fn the_version_has_the_fields_that_scripts_look_for() {
+    let ended = run(&["--version"], "");
+    assert_eq!(ended.status.code(), Some(0));
+    let start = format!(
+        "Latchkey server v={} sha=00000000:0 malloc=jemalloc-5.",
+        env!("CARGO_PKG_VERSION")
+    );
+    assert!(ended.stdout.starts_with(&start), "{}", ended.stdout);
+    assert!(ended.stdout.contains(" bits=64 build="), "{}", ended.stdout);
+    assert_eq!(run(&["-h"], "").status.code(), Some(1));
+}
+
+#[test]
+fn a_bad_line_of_the_configuration_stops_the_start_and_is_shown() {
+    for (line, reason) in [
+        ("port eighty", "argument couldn't be parsed into an integer"),
+        ("nosuch 1", "Bad directive or wrong number of arguments"),
+        (
+            "rename-command NOSUCH X",
+            "No such command in rename-command",
+        ),
+        (
+            "rename-command GET SET",
+            "Target command name already exists",
+        ),
+        (
+            "user bob on nopass ~* +@all",
+            "ACL users other than default are not supported",
+        ),
+        ("dir /nosuch/place", "No such file or directory"),
+    ] {
+        let ended = run(&["-"], &format!("timeout 5\n{line}\n"));
+        assert_eq!(ended.status.code(), Some(1), "{line}");
+        let shown = format!(
+            "\n*** FATAL CONFIG FILE ERROR (Latchkey {}) ***\nReading the configuration file, at line 2\n>>> '{line}'\n{reason}\n",
+            env!("CARGO_PKG_VERSION")
+        );
+        assert_eq!(ended.stderr, shown);
+    }
+}
+
+#[test]
+fn a_server_with_nowhere_to_listen_does_not_start() {
+    let ended = run(&["-"], "port 0");
+    assert_eq!(ended.status.code(), Some(1));
+    assert!(
+        ended
+            .stdout
+            .ends_with("# Configured to not listen anywhere, exiting.\n"),
+        "{}",
+        ended.stdout
+    );
+}
+
+#[test]
+fn a_port_in_use_stops_the_start() {
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = taken
+        .local_addr()
+        .expect("a bound socket has an address")
+        .port();
+    let ended = run(&["-", "--bind", "127.0.0.1"], &format!("port {port}"));
+    assert_eq!(ended.status.code(), Some(1));
+    let warning = format!(
+        "# Warning: Could not create server TCP listening socket 127.0.0.1:{port}: bind: Address already in use\n"
+    );
+    assert!(ended.stdout.contains(&warning), "{}", ended.stdout);
+    let end = format!("# Failed listening on port {port} (TCP), aborting.\n");
+    assert!(ended.stdout.ends_with(&end), "{}", ended.stdout);
+}
+
+#[test]
+fn the_log_of_a_whole_life_is_that_of_redis() {
+    let port = free_port();
+    let mut process = Process::start(&format!("port {port}\npidfile pid"));
+    let pid = process.child.id();
+    assert_eq!(
+        std::fs::read_to_string(process.path("pid")).expect("a file"),
+        format!("{pid}\n")
+    );
+    process.signal(libc::SIGTERM);
+    assert_eq!(process.exit_code(), Some(0));
+    assert!(!process.path("pid").exists());
+    let log = process.log();
+    let messages: Vec<&str> = log
+        .lines()
+        .map(|line| line.splitn(6, ' ').last().expect("a message"))
+        .filter(|line| !line.contains("open files"))
+        .collect();
+    let version = env!("CARGO_PKG_VERSION");
+    assert_eq!(
+        messages,
+        [
+            "# oO0OoO0OoO0Oo Latchkey is starting oO0OoO0OoO0Oo",
+            &format!(
+                "# Latchkey version={version}, bits=64, commit=00000000, modified=0, pid={pid}, just started"
+            ),
+            "# Configuration loaded",
+            &format!("* Running mode=standalone, port={port}."),
+            "# Server initialized",
+            "* Ready to accept connections",
+            "# Received SIGTERM scheduling shutdown...",
+            "# User requested shutdown...",
+            "* Removing the pid file.",
+            "# Latchkey is now ready to exit, bye bye...",
+        ],
+        "{log}"
+    );
+}
+
+#[test]
+fn an_interrupt_and_a_hangup_are_told_apart() {
+    let mut process = Process::start(&format!("port {}", free_port()));
+    process.signal(libc::SIGHUP);
+    process.signal(libc::SIGINT);
+    assert_eq!(process.exit_code(), Some(0));
+    process.wait_for_log("Received SIGINT scheduling shutdown...");
+}
+
+#[test]
+fn a_unix_socket_has_its_permissions_and_is_removed_at_the_end() {
+    let mut process = Process::start("port 0\nunixsocket server.sock\nunixsocketperm 700");
+    let path = process.path("server.sock");
+    let mode = std::fs::metadata(&path)
+        .expect("a socket")
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o777, 0o700);
+    let client = redis::Client::open(format!("unix://{}", path.display())).expect("an address");
+    let mut connection = client.get_connection().expect("a connection");
+    let set: String = redis::cmd("SET")
+        .arg("k")
+        .arg("v")
+        .query(&mut connection)
+        .expect("OK");
+    assert_eq!(set, "OK");
+    process.signal(libc::SIGTERM);
+    assert_eq!(process.exit_code(), Some(0));
+    assert!(!path.exists());
+    process.wait_for_log("The server is now ready to accept connections at server.sock");
+}
+
+#[test]
+fn in_the_background_the_parent_ends_and_the_child_serves() {
+    let port = free_port();
+    let mut process = Process::spawn(&format!("port {port}\ndaemonize yes\npidfile pid"), |_| {});
+    assert_eq!(process.exit_code(), Some(0));
+    process.wait_for_log("Ready to accept connections");
+    let text = std::fs::read_to_string(process.path("pid")).expect("the child's process id");
+    let pid: u32 = text.trim().parse().expect("a number");
+    assert_ne!(pid, process.child.id());
+    let answer: redis::RedisResult<String> =
+        redis::cmd("SET").arg("k").arg("v").query(&mut connect(port));
+    send_signal(pid, libc::SIGTERM);
+    wait_for("the child's end", || {
+        (!process.path("pid").exists()).then_some(())
+    });
+    process.wait_for_log("bye bye");
+    assert_eq!(answer, Ok("OK".to_owned()));
+}
+
+#[test]
+fn renamed_commands_answer_to_their_new_names_only() {
+    let port = free_port();
+    let lines = "rename-command SET \"\"\nrename-command GET FETCH\nrename-command DEL GET";
+    let _process = Process::start(&format!("port {port}\n{lines}"));
+    let mut connection = connect(port);
+    let mut error = |name: &str| {
+        let result: redis::RedisResult<redis::Value> =
+            redis::cmd(name).arg("k").query(&mut connection);
+        result.err().map(|error| error.to_string())
+    };
+    assert!(error("SET").is_some_and(|text| text.contains("unknown command 'SET'")));
+    assert!(error("DEL").is_some_and(|text| text.contains("unknown command 'DEL'")));
+    assert_eq!(error("FETCH"), None);
+    assert_eq!(error("GET"), None);
+}
+
+#[test]
+fn systemd_is_told_of_the_beginning_and_the_end() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("notify");
+    let socket = std::os::unix::net::UnixDatagram::bind(&path).expect("a socket");
+    socket
+        .set_read_timeout(Some(PATIENCE))
+        .expect("a timeout that is not zero");
+    let lines = format!("port {}\nsupervised auto\ndaemonize yes", free_port());
+    let mut process = Process::spawn(&lines, |command| {
+        command.env("NOTIFY_SOCKET", &path);
+    });
+    let hear = || {
+        let mut buffer = [0; 256];
+        let length = socket.recv(&mut buffer).expect("the server tells");
+        String::from_utf8_lossy(&buffer[..length]).into_owned()
+    };
+    assert_eq!(hear(), "STATUS=Ready to accept connections\nREADY=1\n");
+    process.signal(libc::SIGTERM);
+    assert_eq!(hear(), "STOPPING=1\n");
+    // Supervised, it stays in the foreground.
+    assert_eq!(process.exit_code(), Some(0));
+}
+
+#[test]
+fn a_real_client_sets_gets_and_pipelines() {
+    let port = free_port();
+    let _process = Process::start(&format!("port {port}"));
+    let mut connection = connect(port);
+    let set: String = redis::cmd("SET")
+        .arg("k")
+        .arg("v")
+        .query(&mut connection)
+        .expect("OK");
+    let got: String = redis::cmd("GET")
+        .arg("k")
+        .query(&mut connection)
+        .expect("v");
+    assert_eq!((&*set, &*got), ("OK", "v"));
+    let mut pipe = redis::pipe();
+    for number in 0..1000 {
+        pipe.cmd("INCRBY").arg("n").arg(number);
+    }
+    let sums: Vec<i64> = pipe.query(&mut connection).expect("sums");
+    assert_eq!(sums.last(), Some(&(999 * 1000 / 2)));
+}
+
+#[test]
+fn config_set_moves_the_server_to_another_port() {
+    let port = free_port();
+    let process = Process::start(&format!("port {port}"));
+    let mut connection = connect(port);
+    let mut set = |name: &str, value: &str| -> redis::RedisResult<String> {
+        redis::cmd("CONFIG")
+            .arg("SET")
+            .arg(name)
+            .arg(value)
+            .query(&mut connection)
+    };
+    let other = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let taken = other
+        .local_addr()
+        .expect("a bound socket has an address")
+        .port();
+    let error = set("port", &taken.to_string())
+        .expect_err("the port is taken")
+        .to_string();
+    assert!(
+        error.contains("Unable to listen on this port. Check server logs."),
+        "{error}"
+    );
+    process.wait_for_log("bind: Address already in use");
+    // Back where it was.
+    connect(port);
+    let next = free_port();
+    set("port", &next.to_string()).expect("a free port");
+    connect(next);
+}
+
+#[test]
+fn config_rewrite_writes_the_file_of_the_command_line() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("latchkey.conf");
+    let port = free_port();
+    let text = format!(
+        "# mine\nport {port}\nbind 127.0.0.1\ndir {}\nlogfile log\n",
+        dir.path().display()
+    );
+    std::fs::write(&file, text).expect("a file");
+    let child = program().arg(&file).spawn().expect("the program starts");
+    let process = Process { child, dir };
+    process.wait_for_log("Ready to accept connections");
+    let mut connection = connect(port);
+    let mut config = |args: &[&str]| -> String {
+        redis::cmd("CONFIG")
+            .arg(args)
+            .query(&mut connection)
+            .expect("OK")
+    };
+    assert_eq!(config(&["SET", "maxmemory", "100mb"]), "OK");
+    assert_eq!(config(&["REWRITE"]), "OK");
+    let mut text = String::new();
+    std::fs::File::open(&file)
+        .and_then(|mut file| file.read_to_string(&mut text))
+        .expect("a file");
+    assert!(
+        text.starts_with("# mine\n") && text.contains("\nmaxmemory 100mb\n"),
+        "{text}"
+    );
+}
