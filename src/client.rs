@@ -128,6 +128,8 @@ pub struct Client {
     pub bytes_out: u64,
     /// None: never subscribed to anything, or to nothing any more.
     pub subscriptions: Option<Box<Subscriptions>>,
+    /// Its part of [`Clients::memory`].
+    pub counted_memory: usize,
 }
 
 impl Client {
@@ -154,11 +156,20 @@ impl Client {
             bytes_in: 0,
             bytes_out: 0,
             subscriptions: None,
+            counted_memory: 0,
         }
     }
 
     pub fn is_closing(&self) -> bool {
         self.flags.intersects(ClientFlags::CLOSE_AFTER_REPLY | ClientFlags::CLOSE_NOW)
+    }
+
+    /// Bytes of memory the client holds.
+    pub fn memory(&self) -> usize {
+        let subscriptions = self.subscriptions.as_deref().map_or(0, Subscriptions::memory);
+        let names = self.name.len() + self.library_name.len() + self.library_version.len();
+        let buffers = self.input.capacity() + self.output.capacity();
+        size_of::<Client>() + buffers + subscriptions + names
     }
 
     /// Asks for the connection to be ended at the end of this turn.
@@ -174,6 +185,8 @@ pub struct Clients {
     /// Place of each number, for commands that name a client.
     by_number: HashMap<u64, u32>,
     last_number: u64,
+    /// Sum of the clients' memory, as far as it is counted: see `maxmemory-clients`.
+    memory: usize,
     /// Clients with output that was not there at the beginning of the turn.
     pub to_flush: Vec<ClientId>,
     /// Clients to be closed at the end of the turn. A client may stand here more than once.
@@ -223,7 +236,9 @@ impl Clients {
     pub fn remove(&mut self, id: ClientId) -> Option<Box<Client>> {
         self.get(id)?;
         self.by_number.remove(&id.number);
-        Some(self.slab.remove(id.slot as usize))
+        let client = self.slab.remove(id.slot as usize);
+        self.memory -= client.counted_memory;
+        Some(client)
     }
 
     pub fn len(&self) -> usize {
@@ -232,6 +247,20 @@ impl Clients {
 
     pub fn is_empty(&self) -> bool {
         self.slab.is_empty()
+    }
+
+    /// Bytes of memory that clients hold, those that were counted.
+    pub fn memory(&self) -> usize {
+        self.memory
+    }
+
+    /// Counts the memory a client holds now.
+    pub fn count_memory(&mut self, id: ClientId) {
+        let memory = self.get(id).map_or(0, Client::memory);
+        if let Some(client) = self.get_mut(id) {
+            let before = std::mem::replace(&mut client.counted_memory, memory);
+            self.memory = self.memory - before + memory;
+        }
     }
 
     /// All clients, in the order of their places.

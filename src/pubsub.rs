@@ -79,7 +79,13 @@ pub struct PubSub {
 
 impl PubSub {
     /// Adds a subscription. False: it was there before. Expected O(1), for a pattern O(log patterns).
-    pub fn subscribe(&mut self, kind: Kind, own: &mut Subscriptions, who: ClientId, name: &[u8]) -> bool {
+    pub fn subscribe(
+        &mut self,
+        kind: Kind,
+        own: &mut Subscriptions,
+        who: ClientId,
+        name: &[u8],
+    ) -> bool {
         if own.of(kind).contains(name) {
             return false;
         }
@@ -114,7 +120,11 @@ impl PubSub {
             Kind::Channel => leave(&mut self.channels, name, who),
             Kind::Shard => leave(&mut self.shard_channels, name, who),
             Kind::Pattern => {
-                if self.patterns.get_mut(name).is_some_and(|listeners| listeners.remove(who)) {
+                if self
+                    .patterns
+                    .get_mut(name)
+                    .is_some_and(|listeners| listeners.remove(who))
+                {
                     self.patterns.remove(name);
                 }
             }
@@ -177,7 +187,10 @@ impl PubSub {
 }
 
 fn leave(names: &mut HashMap<Name, Listeners>, name: &[u8], who: ClientId) {
-    if names.get_mut(name).is_some_and(|listeners| listeners.remove(who)) {
+    if names
+        .get_mut(name)
+        .is_some_and(|listeners| listeners.remove(who))
+    {
         names.remove(name);
     }
 }
@@ -200,7 +213,11 @@ impl Listeners {
         match &mut self.places {
             Some(places) => drop(places.insert(who, self.list.len() - 1)),
             None if self.list.len() > SEARCHED_MAX => {
-                let places = self.list.iter().enumerate().map(|(place, &who)| (who, place));
+                let places = self
+                    .list
+                    .iter()
+                    .enumerate()
+                    .map(|(place, &who)| (who, place));
                 self.places = Some(places.collect());
             }
             None => {}
@@ -232,7 +249,10 @@ mod tests {
     const KINDS: [Kind; 3] = [Kind::Channel, Kind::Pattern, Kind::Shard];
 
     fn id(number: u8) -> ClientId {
-        ClientId { slot: 0, number: number.into() }
+        ClientId {
+            slot: 0,
+            number: number.into(),
+        }
     }
 
     #[derive(Clone, Debug)]
@@ -299,7 +319,10 @@ mod tests {
         for pattern in [&b"n*"[..], b"*", b"news.?", b"x"] {
             pubsub.subscribe(Kind::Pattern, &mut own, id(1), pattern);
         }
-        let found: Vec<_> = pubsub.matching(b"news.1").map(|(pattern, _)| pattern).collect();
+        let found: Vec<_> = pubsub
+            .matching(b"news.1")
+            .map(|(pattern, _)| pattern)
+            .collect();
         assert_eq!(found, [&b"*"[..], b"n*", b"news.?"]);
     }
 }

@@ -17,7 +17,10 @@ use crate::command::args::Args;
 use crate::collections::table::Table;
 use crate::command::context::{Outcome, Prehashed};
 use crate::command::execute::{Request, execute};
-use crate::command::{check_output_limit, describe_client, evict, forget_client, publish_events};
+use crate::command::{
+    check_output_limit, clients_memory_max, describe_client, evict, evict_clients, forget_client,
+    publish_events,
+};
 use crate::command::spec::{Begin, Find};
 use crate::command::table::Command;
 use crate::keyspace::Keyspace;
@@ -214,6 +217,7 @@ impl Server {
         self.expire();
         self.evict();
         self.flush();
+        evict_clients(&mut self.state);
         self.close_clients();
         self.cron_if_due();
         self.turns.fetch_add(1, Ordering::Release);
@@ -372,6 +376,7 @@ impl Server {
     /// Closes a client that has sent more than it may without completing a request. True if it may go on.
     fn check_query_limit(&mut self, id: ClientId) -> bool {
         let limit = self.state.config.client_query_buffer_limit;
+        self.count_memory(id);
         let Some(client) = self.state.clients.get_mut(id) else { return false };
         let authenticated = client.flags.contains(ClientFlags::AUTHENTICATED);
         let limit = if authenticated { limit } else { limit.min(1 << 20) };
@@ -692,6 +697,7 @@ impl Server {
             if client.flags.contains(ClientFlags::CLOSE_NOW)
                 || client.flags & (full | ClientFlags::CAN_WRITE) == full
             {
+                self.count_memory(id);
                 continue;
             }
             client.flags.remove(ClientFlags::CAN_WRITE);
@@ -713,6 +719,14 @@ impl Server {
                 }
             }
             self.after_write(id);
+            self.count_memory(id);
+        }
+    }
+
+    /// Counts what a client holds towards `maxmemory-clients`, if there is such a limit.
+    fn count_memory(&mut self, id: ClientId) {
+        if clients_memory_max(&self.state) > 0 {
+            self.state.clients.count_memory(id);
         }
     }
 

@@ -2,6 +2,9 @@
 
 mod support;
 
+use std::io::Write;
+use std::net::TcpStream;
+
 use support::{Reply, TestServer};
 
 /// More than the system's socket buffers and any limit here take.
@@ -24,7 +27,10 @@ fn a_large_message_reaches_listeners_of_both_protocols_whole() {
     new.next_message().expect("a confirmation");
     let mut publisher = server.connect();
     for _ in 0..3 {
-        assert_eq!(publisher.call(&["PUBLISH", "c", &payload]), Reply::Integer(2));
+        assert_eq!(
+            publisher.call(&["PUBLISH", "c", &payload]),
+            Reply::Integer(2)
+        );
     }
     let bulk = |text: &str| Reply::Bulk(text.into());
     for _ in 0..3 {
@@ -43,9 +49,8 @@ fn a_subscriber_that_does_not_read_is_cut_off_at_the_hard_limit() {
     for payload in ["x".repeat(10_000), "x".repeat(100_000)] {
         let mut deaf = server.connect();
         deaf.call(&["SUBSCRIBE", "c"]);
-        let cut = (0..PLENTY * 10).any(|_| {
-            publisher.call(&["PUBLISH", "c", &payload]) == Reply::Integer(0)
-        });
+        let cut = (0..PLENTY * 10)
+            .any(|_| publisher.call(&["PUBLISH", "c", &payload]) == Reply::Integer(0));
         assert!(cut, "still connected");
     }
 }
@@ -58,7 +63,10 @@ fn a_subscriber_that_stays_over_the_soft_limit_is_cut_off_when_its_time_is_up() 
     let mut publisher = server.connect();
     let payload = "x".repeat(100_000);
     for _ in 0..PLENTY {
-        assert_eq!(publisher.call(&["PUBLISH", "c", &payload]), Reply::Integer(1));
+        assert_eq!(
+            publisher.call(&["PUBLISH", "c", &payload]),
+            Reply::Integer(1)
+        );
     }
     server.advance(9_000_000);
     assert_eq!(publisher.call(&["PUBLISH", "c", "x"]), Reply::Integer(1));
@@ -84,4 +92,35 @@ fn a_subscriber_that_catches_up_in_time_stays() {
     server.advance(20_000_000);
     server.settle();
     assert_eq!(publisher.call(&["PUBLISH", "c", "x"]), Reply::Integer(1));
+}
+
+/// The beginning of a SET whose value never ends, so that the server keeps what comes of it.
+const ENDLESS: &[u8] = b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$200000000\r\n";
+
+#[test]
+fn the_largest_client_goes_when_all_together_hold_too_much() {
+    let server = config(&["maxmemory-clients 32mb"]);
+    let mut spared = server.connect();
+    spared.call(&["CLIENT", "NO-EVICT", "on"]);
+    let mut small = server.connect();
+    for (client, bytes) in [(&mut spared, 2_000_000), (&mut small, 100_000)] {
+        client.send_raw(ENDLESS);
+        client.send_raw("x".repeat(bytes).as_bytes());
+    }
+    let mut large = TcpStream::connect(server.address).expect("the server takes connections");
+    large.write_all(ENDLESS).expect("the server reads");
+    let piece = [b'x'; 100_000];
+    let cut = (0..1000).any(|_| large.write_all(&piece).is_err());
+    assert!(cut, "still connected");
+    let mut other = server.connect();
+    assert_eq!(other.call(&["PING"]), Reply::Simple(b"PONG".into()));
+    let Reply::Bulk(lines) = other.call(&["CLIENT", "LIST"]) else {
+        panic!("not a list")
+    };
+    let lines = String::from_utf8(lines).expect("text");
+    let ids: Vec<&str> = lines
+        .lines()
+        .filter_map(|line| line.split(' ').next())
+        .collect();
+    assert_eq!(ids, ["id=1", "id=2", "id=4"]);
 }

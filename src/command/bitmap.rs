@@ -42,7 +42,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .group(Group::Bitmap)
         .since("2.6.0")
         .docs(
-            "key [start [end [BYTE | BIT]]]",
+            "key [start end [BYTE | BIT]]",
             "Counts the bits that are set in a string or in a part of it.",
             "O(N) with N the bytes of the part",
         ),
@@ -141,9 +141,9 @@ fn getbit(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `BITCOUNT key [start [end [BYTE | BIT]]]`.
+/// `BITCOUNT key [start end [BYTE | BIT]]`.
 ///
-/// As in Redis 7.0, the range is not looked at if there is no key. A start without an end is Valkey's.
+/// As in Redis 7.0, the range is not looked at if there is no key.
 fn bitcount(ctx: &mut Context<'_>) -> CommandResult {
     let args = ctx.args;
     let count = match ctx.db.string(ctx.key(1))? {
@@ -156,11 +156,10 @@ fn bitcount(ctx: &mut Context<'_>) -> CommandResult {
 }
 
 fn count_in_range(bytes: &[u8], args: Args<'_>) -> Result<u64, CommandError> {
-    if args.len() > 5 {
+    if !(4..=5).contains(&args.len()) {
         return Err(CommandError::Syntax);
     }
-    let start = args.integer(2)?;
-    let end = if args.len() > 3 { args.integer(3)? } else { -1 };
+    let (start, end) = (args.integer(2)?, args.integer(3)?);
     // Answered before the unit is looked at, as in Redis 7.0.
     if start < 0 && end < 0 && start > end {
         return Ok(0);

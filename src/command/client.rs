@@ -1,16 +1,18 @@
 //! CLIENT: who is connected, what each may hold, and who has to wait or to go.
 
+use std::cmp::Reverse;
 use std::fmt::Write;
 use std::os::fd::AsRawFd;
 
 use super::client_filter::{ANY_ID, Filter};
 use super::context::{CommandResult, Context, Outcome};
+use super::help::help_from_specs;
 use super::spec::{CommandSpec, Flags, Group, container, spec};
 use super::table::Command;
 use super::{connection, pubsub};
 use crate::client::{Client, ClientFlags, ClientId};
 use crate::clock::Now;
-use crate::config::ClientClass;
+use crate::config::{ClientClass, MemoryLimit};
 use crate::error::CommandError;
 use crate::pubsub::{Kind, Subscriptions};
 use crate::resp::number;
@@ -21,8 +23,10 @@ use crate::sys::log::Level;
 const OWN: Flags = Flags::NOSCRIPT.union(Flags::LOADING).union(Flags::STALE);
 const OTHERS: Flags = OWN.union(Flags::ADMIN);
 
-pub const COMMANDS: &[CommandSpec] =
-    &[container("CLIENT", SUBCOMMANDS).group(Group::Connection).since("2.4.0").docs(
+pub const COMMANDS: &[CommandSpec] = &[container("CLIENT", SUBCOMMANDS)
+    .group(Group::Connection)
+    .since("2.4.0")
+    .docs(
         "",
         "Tells about connections and manages them.",
         "Depends on the subcommand",
@@ -41,7 +45,7 @@ const SUBCOMMANDS: &[CommandSpec] = &[
         .group(Group::Connection)
         .since("6.0.0")
         .docs("", "Answers the client that invalidations are redirected to.", "O(1)"),
-    spec("HELP", help)
+    spec("HELP", help_from_specs)
         .exactly(2)
         .flags(Flags::LOADING.union(Flags::STALE))
         .group(Group::Connection)
@@ -133,11 +137,9 @@ const SUBCOMMANDS: &[CommandSpec] = &[
         .docs("", "Ends CLIENT PAUSE.", "O(N), N waiting clients"),
 ];
 
-const NAME_NOT_PLAIN: CommandError = CommandError::Text(
-    "ERR Client names cannot contain spaces, newlines or special characters.",
-);
-const PAUSE_MODE: CommandError =
-    CommandError::Text("ERR CLIENT PAUSE mode must be WRITE or ALL");
+const NAME_NOT_PLAIN: CommandError =
+    CommandError::Text("ERR Client names cannot contain spaces, newlines or special characters.");
+const PAUSE_MODE: CommandError = CommandError::Text("ERR CLIENT PAUSE mode must be WRITE or ALL");
 const TIMEOUT_NOT_INTEGER: CommandError =
     CommandError::Text("ERR timeout is not an integer or out of range");
 const TIMEOUT_NEGATIVE: CommandError = CommandError::Text("ERR timeout is negative");
@@ -157,7 +159,11 @@ fn get_id(ctx: &mut Context<'_>) -> CommandResult {
 /// `CLIENT INFO`: the connection's line of CLIENT LIST.
 fn info(ctx: &mut Context<'_>) -> CommandResult {
     let mut lines = String::new();
-    let running = Running { id: ctx.client, command: ctx.command, argument_bytes: ctx.args.bytes() };
+    let running = Running {
+        id: ctx.client,
+        command: ctx.command,
+        argument_bytes: ctx.args.bytes(),
+    };
     if let Some(client) = ctx.server.clients.get(ctx.client) {
         describe(client, ctx.server.now, Some(&running), &mut lines);
         lines.push('\n');
@@ -183,16 +189,23 @@ fn list(ctx: &mut Context<'_>) -> CommandResult {
             .collect(),
         None => {
             let skipped = filter.skip_me.unwrap_or(false).then_some(ctx.client);
-            let chosen = |client: &&Client| {
-                Some(client.id) != skipped && filter.matches(client, server.now)
-            };
-            let mut clients: Vec<&Client> =
-                server.clients.iter().filter(is_there).filter(chosen).collect();
+            let chosen =
+                |client: &&Client| Some(client.id) != skipped && filter.matches(client, server.now);
+            let mut clients: Vec<&Client> = server
+                .clients
+                .iter()
+                .filter(is_there)
+                .filter(chosen)
+                .collect();
             clients.sort_unstable_by_key(|client| client.id.number);
             clients
         }
     };
-    let running = Running { id: ctx.client, command: ctx.command, argument_bytes: ctx.args.bytes() };
+    let running = Running {
+        id: ctx.client,
+        command: ctx.command,
+        argument_bytes: ctx.args.bytes(),
+    };
     let mut lines = String::new();
     for client in clients {
         describe(client, server.now, Some(&running), &mut lines);
@@ -216,8 +229,12 @@ fn kill(ctx: &mut Context<'_>) -> CommandResult {
             && Some(client.id) != skipped
             && filter.matches(client, server.now)
     };
-    let killed: Vec<ClientId> =
-        server.clients.iter().filter(chosen).map(|client| client.id).collect();
+    let killed: Vec<ClientId> = server
+        .clients
+        .iter()
+        .filter(chosen)
+        .map(|client| client.id)
+        .collect();
     for &id in killed.iter().filter(|&&id| id != ctx.client) {
         // Nothing of it is to be seen any more, though its socket is closed at the end of the turn.
         forget_client(server, id);
@@ -228,7 +245,11 @@ fn kill(ctx: &mut Context<'_>) -> CommandResult {
         (true, _) => ctx.reply.ok(),
         (false, count) => ctx.reply.integer(count as i64),
     }
-    Ok(if killed.contains(&ctx.client) { Outcome::Close } else { Outcome::Replied })
+    Ok(if killed.contains(&ctx.client) {
+        Outcome::Close
+    } else {
+        Outcome::Replied
+    })
 }
 
 /// The client that runs a command now, which it has not yet to its name.
@@ -254,18 +275,27 @@ pub fn describe_client(server: &State, id: ClientId) -> String {
 /// together `omem`, as where a static buffer of that size comes before a list.
 fn describe(client: &Client, now: Now, running: Option<&Running>, line: &mut String) {
     let running = running.filter(|running| running.id == client.id);
-    let command = running.map(|running| running.command).or(client.last_command);
+    let command = running
+        .map(|running| running.command)
+        .or(client.last_command);
     let argument_bytes = running.map_or(0, |running| running.argument_bytes);
     let seconds_since = |us: i64| (now.boot_us - us).max(0) / 1_000_000;
     let count = |kind: Kind| {
-        client.subscriptions.as_deref().map_or(0, |own: &Subscriptions| own.of(kind).len())
+        client
+            .subscriptions
+            .as_deref()
+            .map_or(0, |own: &Subscriptions| own.of(kind).len())
     };
     let output_memory = output_memory(client);
     let (in_buffer, pieces) = match output_memory {
         0 => (client.output.len(), 0),
         _ => (0, client.output.pieces().count()),
     };
-    let events = if client.flags.contains(ClientFlags::WANTS_WRITE) { "rw" } else { "r" };
+    let events = if client.flags.contains(ClientFlags::WANTS_WRITE) {
+        "rw"
+    } else {
+        "r"
+    };
     let input = &client.input;
     let output_size = client.output.capacity();
     let result = write!(
@@ -287,9 +317,13 @@ fn describe(client: &Client, now: Now, running: Option<&Running>, line: &mut Str
         count(Kind::Shard),
         input.len(),
         input.capacity() - input.len(),
-        memory(client) + argument_bytes,
+        client.memory() + argument_bytes,
         command.map_or("NULL", |command| &command.full_name),
-        if client.protocol == Protocol::Resp3 { 3 } else { 2 },
+        if client.protocol == Protocol::Resp3 {
+            3
+        } else {
+            2
+        },
         String::from_utf8_lossy(&client.library_name),
         String::from_utf8_lossy(&client.library_version),
     );
@@ -309,7 +343,11 @@ pub fn flag_letters(client: &Client) -> String {
         (ClientFlags::NO_TOUCH, 'T'),
     ];
     let is_set = |(flags, _): &&(ClientFlags, char)| client.flags.intersects(*flags);
-    let set: String = letters.iter().filter(is_set).map(|(_, letter)| letter).collect();
+    let set: String = letters
+        .iter()
+        .filter(is_set)
+        .map(|(_, letter)| letter)
+        .collect();
     if set.is_empty() { "N".into() } else { set }
 }
 
@@ -322,7 +360,11 @@ fn is_plain(text: &[u8]) -> bool {
 
 /// A name as SETNAME and HELLO take it.
 pub fn check_name(name: &[u8]) -> Result<&[u8], CommandError> {
-    if is_plain(name) { Ok(name) } else { Err(NAME_NOT_PLAIN) }
+    if is_plain(name) {
+        Ok(name)
+    } else {
+        Err(NAME_NOT_PLAIN)
+    }
 }
 
 /// `CLIENT SETNAME connection-name`: `OK`.
@@ -375,7 +417,9 @@ fn get_redirection(ctx: &mut Context<'_>) -> CommandResult {
 fn reply(ctx: &mut Context<'_>) -> CommandResult {
     let mut args = ctx.args.cursor(2);
     if args.take_word("ON") {
-        ctx.client().flags.remove(ClientFlags::REPLY_OFF | ClientFlags::REPLY_SKIP);
+        ctx.client()
+            .flags
+            .remove(ClientFlags::REPLY_OFF | ClientFlags::REPLY_SKIP);
         ctx.reply.ok();
     } else if args.take_word("OFF") {
         ctx.client().flags |= ClientFlags::REPLY_OFF;
@@ -411,12 +455,6 @@ fn set_flag(ctx: &mut Context<'_>, flag: ClientFlags) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `CLIENT HELP`.
-fn help(ctx: &mut Context<'_>) -> CommandResult {
-    ctx.reply_help();
-    Ok(Outcome::Replied)
-}
-
 // ---- who has to wait -------------------------------------------------------------------------------------------------
 
 /// `CLIENT PAUSE timeout [WRITE | ALL]`: `OK`. A pause that goes on is prolonged or widened, never shortened.
@@ -434,8 +472,13 @@ fn pause(ctx: &mut Context<'_>) -> CommandResult {
         return Err(TIMEOUT_NEGATIVE);
     }
     let now_us = ctx.server.now.boot_us;
-    let until_us = timeout_ms.checked_mul(1000).and_then(|us| us.checked_add(now_us));
-    let mut pause = Pause { until_us: until_us.ok_or(TIMEOUT_TOO_LONG)?, writes_only };
+    let until_us = timeout_ms
+        .checked_mul(1000)
+        .and_then(|us| us.checked_add(now_us));
+    let mut pause = Pause {
+        until_us: until_us.ok_or(TIMEOUT_TOO_LONG)?,
+        writes_only,
+    };
     if let Some(old) = ctx.server.pause {
         pause.until_us = pause.until_us.max(old.until_us);
         pause.writes_only &= old.writes_only;
@@ -455,9 +498,13 @@ fn unpause(ctx: &mut Context<'_>) -> CommandResult {
 
 /// Whether CLIENT PAUSE holds a client's command back. The client is then marked as waiting.
 pub fn must_wait(server: &mut State, id: ClientId, command: &Command) -> bool {
-    let Some(pause) = server.pause else { return false };
+    let Some(pause) = server.pause else {
+        return false;
+    };
     let may_write = Flags::WRITE.union(Flags::MAY_REPLICATE);
-    let Some(client) = server.clients.get_mut(id) else { return false };
+    let Some(client) = server.clients.get_mut(id) else {
+        return false;
+    };
     let waits = pause.until_us > server.now.boot_us
         && (!pause.writes_only || command.spec.flags.intersects(may_write))
         // It cannot touch the keyspace.
@@ -500,14 +547,6 @@ fn output_memory(client: &Client) -> usize {
     }
 }
 
-/// Bytes of memory a client holds.
-pub fn memory(client: &Client) -> usize {
-    let subscriptions = client.subscriptions.as_deref().map_or(0, Subscriptions::memory);
-    let names = client.name.len() + client.library_name.len() + client.library_version.len();
-    let buffers = client.input.capacity() + client.output.capacity();
-    size_of::<Client>() + buffers + subscriptions + names
-}
-
 /// The class whose output limits a client has.
 pub fn class_of(client: &Client) -> ClientClass {
     match client.flags.contains(ClientFlags::SUBSCRIBED) {
@@ -518,7 +557,9 @@ pub fn class_of(client: &Client) -> ClientClass {
 
 /// Closes a client whose unsent output is over the limit of its class.
 pub fn check_output_limit(server: &mut State, id: ClientId) {
-    let Some(client) = server.clients.get_mut(id) else { return };
+    let Some(client) = server.clients.get_mut(id) else {
+        return;
+    };
     let used = output_memory(client) as u64;
     if client.flags.contains(ClientFlags::CLOSE_NOW) {
         return;
@@ -529,7 +570,9 @@ pub fn check_output_limit(server: &mut State, id: ClientId) {
     if limit.soft_bytes > 0 && used >= limit.soft_bytes {
         let now_us = server.now.boot_us;
         let since_us = *client.over_soft_limit_since_us.get_or_insert(now_us);
-        let allowed_us = i64::try_from(limit.soft_seconds).unwrap_or(i64::MAX).saturating_mul(1_000_000);
+        let allowed_us = i64::try_from(limit.soft_seconds)
+            .unwrap_or(i64::MAX)
+            .saturating_mul(1_000_000);
         over_soft = now_us - since_us > allowed_us;
     } else {
         client.over_soft_limit_since_us = None;
@@ -545,6 +588,55 @@ pub fn check_output_limit(server: &mut State, id: ClientId) {
     let why = "scheduled to be closed ASAP for overcoming of output buffer limits.";
     server.log(Level::Warning, format_args!("Client {line} {why}"));
     server.clients.close(id);
+}
+
+/// What all clients together may hold, `maxmemory-clients`. Zero: no limit.
+pub fn clients_memory_max(server: &State) -> usize {
+    match server.config.maxmemory_clients {
+        MemoryLimit::Bytes(bytes) => bytes as usize,
+        MemoryLimit::Percent(percent) => {
+            (server.config.maxmemory as u128 * u128::from(percent) / 100) as usize
+        }
+    }
+}
+
+/// Closes the clients that hold the most until all together hold less than `maxmemory-clients`.
+pub fn evict_clients(server: &mut State) {
+    let limit = clients_memory_max(server);
+    if limit == 0 || server.clients.memory() < limit {
+        return;
+    }
+    let spared = ClientFlags::NO_EVICT | ClientFlags::CLOSE_NOW;
+    let mut largest: Vec<(usize, ClientId)> = server
+        .clients
+        .iter()
+        .filter(|client| !client.flags.intersects(spared))
+        .map(|client| (client.counted_memory, client.id))
+        .collect();
+    largest.sort_unstable_by_key(|&(memory, id)| (Reverse(memory), id.number));
+    // Who is to be closed holds its memory until the end of the turn.
+    let closing = |client: &&Client| client.flags.contains(ClientFlags::CLOSE_NOW);
+    let mut left = server.clients.memory();
+    left -= server
+        .clients
+        .iter()
+        .filter(closing)
+        .map(|client| client.counted_memory)
+        .sum::<usize>();
+    for (memory, id) in largest {
+        if left < limit {
+            return;
+        }
+        left -= memory;
+        let line = describe_client(server, id);
+        server.log(Level::Notice, format_args!("Evicting client: {line}"));
+        server.counters.evicted_clients += 1;
+        server.clients.close(id);
+    }
+    if left >= limit {
+        let why = "Over client maxmemory after evicting all evictable clients";
+        server.log(Level::Warning, format_args!("{why}"));
+    }
 }
 
 /// Takes a client that is about to be closed out of all that knows it.

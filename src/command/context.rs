@@ -73,22 +73,6 @@ impl<'a> Context<'a> {
         self.server.clients.get_mut(self.client).expect("a client outlives the command it runs")
     }
 
-    /// The reply of `<container> HELP`: each subcommand's syntax and summary, from their specs.
-    pub fn reply_help(&mut self) {
-        let table = self.server.commands;
-        let Some(parent) = self.command.parent else { return self.reply.array(0) };
-        let parent = &table.commands[parent as usize];
-        let subcommands = table.subcommands(parent);
-        self.reply.array(1 + 2 * subcommands.len());
-        let name = parent.spec.name;
-        self.reply.simple(format!("{name} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"));
-        for command in subcommands {
-            let spec = command.spec;
-            self.reply.simple(format!("{} {}", spec.name, spec.syntax).trim_end());
-            self.reply.simple(format!("    {}", spec.summary));
-        }
-    }
-
     /// The error for a subcommand that takes fewer arguments than its arity lets through.
     pub fn wrong_subcommand(&self) -> CommandError {
         let container = self.command.parent.map(|id| &self.server.commands.commands[id as usize]);

@@ -63,7 +63,7 @@ fn execute_closely(
     let muted = ClientFlags::REPLY_OFF | ClientFlags::REPLY_SKIP;
     let is_muted = client.flags.intersects(muted);
     db.no_touch = client.flags.contains(ClientFlags::NO_TOUCH)
-        && !request.command.is_some_and(|command| command.spec.name == "TOUCH");
+        && request.command.is_none_or(|command| command.spec.name != "TOUCH");
     let mut unheard = OutputBuffer::default();
     let heard = if is_muted { &mut unheard } else { &mut *output };
     let outcome = run(db, server, id, request, heard, protocol);
@@ -285,7 +285,7 @@ fn note_slow(
         && !command.is(Flags::SKIP_SLOWLOG)
         && let Some(client) = server.clients.get(id)
     {
-        let max_len = server.config.slowlog_max_len as usize;
+        let max_len = server.config.slowlog_max_len;
         let peer = client.peer.to_string();
         let name = client.name.clone();
         let args = monitor::shown_args(command, request.args);

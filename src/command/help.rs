@@ -18,3 +18,25 @@ pub(super) fn reply_help(ctx: &mut Context<'_>, lines: &[&str]) -> CommandResult
     ctx.reply.simple("    Prints this help.");
     Ok(Outcome::Replied)
 }
+
+/// `<container> HELP`: the lines are the subcommands' syntax and summary, from their specs.
+pub(super) fn help_from_specs(ctx: &mut Context<'_>) -> CommandResult {
+    let table = ctx.server.commands;
+    let Some(parent) = ctx.command.parent else {
+        return reply_help(ctx, &[]);
+    };
+    let mut lines = Vec::new();
+    for command in table.subcommands(&table.commands[parent as usize]) {
+        let spec = command.spec;
+        if spec.name != "HELP" {
+            lines.push(
+                format!("{} {}", spec.name, spec.syntax)
+                    .trim_end()
+                    .to_owned(),
+            );
+            lines.push(format!("    {}", spec.summary));
+        }
+    }
+    let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+    reply_help(ctx, &lines)
+}

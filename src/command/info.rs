@@ -5,11 +5,10 @@
 
 use std::fmt::Write;
 
-use super::client;
 use super::context::{CommandResult, Context, Outcome};
 use super::spec::{Categories, CommandSpec, Flags, Group, spec};
 use super::table::Command;
-use crate::client::ClientFlags;
+use crate::client::{Client, ClientFlags};
 use crate::config::{Choice, MaxmemoryPolicy};
 use crate::keyspace::{Keyspace, KeyspaceStats};
 use crate::pubsub::Kind;
@@ -229,13 +228,9 @@ impl MemoryUse {
             used,
             peak: server.peak_memory.max(used),
             startup: server.startup_memory,
-            clients: server.clients.iter().map(client::memory).sum(),
-            tables: databases
-                .map(|index| (index, db.table_of(index).memory()))
-                .collect(),
-            keys: (0..db.databases())
-                .map(|index| db.table_of(index).len())
-                .sum(),
+            clients: server.clients.iter().map(Client::memory).sum(),
+            tables: databases.map(|index| (index, db.table_of(index).memory())).collect(),
+            keys: (0..db.databases()).map(|index| db.table_of(index).len()).sum(),
             allocator: jemalloc::stats(),
             resident: machine::resident_bytes(),
         }

@@ -33,7 +33,9 @@ mod string_edit;
 mod string_lcs;
 mod string_options;
 
-pub use client::{check_output_limit, describe_client, forget_client};
+pub use client::{
+    check_output_limit, clients_memory_max, describe_client, evict_clients, forget_client,
+};
 pub use config::{apply_config, listen, log_level, set_oom_score};
 pub use evict::{Room, evict};
 pub use pubsub::publish_events;

@@ -14,10 +14,19 @@ use crate::state::State;
 
 pub const COMMANDS: &[CommandSpec] = &[spec("MONITOR", monitor)
     .exactly(1)
-    .flags(Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::LOADING).union(Flags::STALE))
+    .flags(
+        Flags::ADMIN
+            .union(Flags::NOSCRIPT)
+            .union(Flags::LOADING)
+            .union(Flags::STALE),
+    )
     .group(Group::Server)
     .since("1.0.0")
-    .docs("", "Shows every command the server runs from now on.", "O(1)")];
+    .docs(
+        "",
+        "Shows every command the server runs from now on.",
+        "O(1)",
+    )];
 
 const NO_KEYSPACE: CommandError =
     CommandError::Text("ERR Replica can't interact with the keyspace");
@@ -45,14 +54,23 @@ pub fn feed_monitors(
     args: Args<'_>,
     output: &mut OutputBuffer,
 ) {
-    if command.spec.flags.intersects(Flags::SKIP_MONITOR | Flags::ADMIN) {
+    if command
+        .spec
+        .flags
+        .intersects(Flags::SKIP_MONITOR | Flags::ADMIN)
+    {
         return;
     }
-    let Some(client) = server.clients.get(id) else { return };
+    let Some(client) = server.clients.get(id) else {
+        return;
+    };
     let now = server.clock.now();
     let (seconds, us) = (now.unix_seconds(), now.wall_us.rem_euclid(1_000_000));
     let from = match client.flags.contains(ClientFlags::UNIX_SOCKET) {
-        true => format!("unix:{}", String::from_utf8_lossy(&server.config.unixsocket)),
+        true => format!(
+            "unix:{}",
+            String::from_utf8_lossy(&server.config.unixsocket)
+        ),
         false => client.peer.to_string(),
     };
     let mut line = format!("+{seconds}.{us:06} [{} {from}]", client.db);
@@ -63,8 +81,12 @@ pub fn feed_monitors(
     line.push_str("\r\n");
     let monitors = std::mem::take(&mut server.monitors);
     for &monitor in &monitors {
-        let Some(client) = server.clients.get_mut(monitor) else { continue };
-        if client.flags.intersects(ClientFlags::REPLY_OFF | ClientFlags::REPLY_SKIP)
+        let Some(client) = server.clients.get_mut(monitor) else {
+            continue;
+        };
+        if client
+            .flags
+            .intersects(ClientFlags::REPLY_OFF | ClientFlags::REPLY_SKIP)
             || client.is_closing()
         {
             continue;
@@ -82,7 +104,11 @@ pub fn feed_monitors(
 /// Whether a client that monitors may run a command: none that has to do with keys.
 pub fn check_monitoring(command: &Command) -> Result<(), CommandError> {
     let keyspace = Flags::READONLY | Flags::WRITE | Flags::MAY_REPLICATE;
-    if command.spec.flags.intersects(keyspace) { Err(NO_KEYSPACE) } else { Ok(()) }
+    if command.spec.flags.intersects(keyspace) {
+        Err(NO_KEYSPACE)
+    } else {
+        Ok(())
+    }
 }
 
 /// A request's arguments as others may see them: passwords are hidden.
@@ -140,12 +166,17 @@ mod tests {
         let mut ranges = Vec::new();
         let mut start = 0;
         for argument in request.split(' ') {
-            ranges.push(Range { start, len: argument.len() as u32 });
+            ranges.push(Range {
+                start,
+                len: argument.len() as u32,
+            });
             start += argument.len() as u32 + 1;
         }
         let args = Args::new(request.as_bytes(), &ranges);
         let command = TABLE.find(args.get(0)).expect("a command");
-        let command = TABLE.find_subcommand(command, args.get(args.len().min(2) - 1)).unwrap_or(command);
+        let command = TABLE
+            .find_subcommand(command, args.get(args.len().min(2) - 1))
+            .unwrap_or(command);
         let shown = shown_args(command, args).join(&b' ');
         String::from_utf8(shown).expect("text")
     }
@@ -157,8 +188,14 @@ mod tests {
             ("auth me pw", "auth (redacted) (redacted)"),
             ("AUTH me pw x", "AUTH (redacted) (redacted) (redacted)"),
             ("HELLO", "HELLO"),
-            ("HELLO 3 AUTH me pw SETNAME x", "HELLO 3 AUTH (redacted) (redacted) SETNAME x"),
-            ("HELLO 3 SETNAME x AUTH me pw", "HELLO 3 SETNAME x AUTH (redacted) (redacted)"),
+            (
+                "HELLO 3 AUTH me pw SETNAME x",
+                "HELLO 3 AUTH (redacted) (redacted) SETNAME x",
+            ),
+            (
+                "HELLO 3 SETNAME x AUTH me pw",
+                "HELLO 3 SETNAME x AUTH (redacted) (redacted)",
+            ),
             ("HELLO 3 auth me", "HELLO 3 auth (redacted)"),
             ("ECHO AUTH", "ECHO AUTH"),
         ] {
