@@ -63,22 +63,10 @@ impl Gate {
         let (stream, _) = mio::net::UnixStream::pair().expect("a pair of sockets");
         let client = state.clients.insert(|id| Client {
             flags: ClientFlags::AUTHENTICATED,
-            ..Client::new(
-                id,
-                Stream::Unix(stream),
-                Address::Unknown,
-                Address::Unknown,
-                0,
-            )
+            ..Client::new(id, Stream::Unix(stream), Address::Unknown, Address::Unknown, 0)
         });
         state.timing.start();
-        Gate {
-            db,
-            state,
-            client,
-            output: OutputBuffer::default(),
-            hashes: Vec::new(),
-        }
+        Gate { db, state, client, output: OutputBuffer::default(), hashes: Vec::new() }
     }
 
     /// Runs a batch as the server does; returns the bytes of the replies.
@@ -103,16 +91,8 @@ impl Gate {
         for (ranges, hashes) in requests.zip(self.hashes.chunks_exact(batch.keys)) {
             let args = Args::new(&batch.buffer, ranges);
             let command = self.state.find_command(args.get(0));
-            let prehashed = Prehashed {
-                first: 1,
-                step: 1,
-                hashes,
-            };
-            let request = Request {
-                args,
-                command,
-                prehashed,
-            };
+            let prehashed = Prehashed { first: 1, step: 1, hashes };
+            let request = Request { args, command, prehashed };
             execute(
                 &mut self.db,
                 &mut self.state,
@@ -137,10 +117,7 @@ impl Batch {
                 buffer: Vec::new(),
                 ranges: Vec::new(),
                 width: request.len(),
-                keys: request
-                    .iter()
-                    .filter(|argument| argument.contains('%'))
-                    .count(),
+                keys: request.iter().filter(|argument| argument.contains('%')).count(),
             };
             for _ in 0..BATCH {
                 for argument in request {
@@ -149,10 +126,7 @@ impl Batch {
                         false => (*argument).to_owned(),
                     };
                     let start = batch.buffer.len() as u32;
-                    batch.ranges.push(Range {
-                        start,
-                        len: argument.len() as u32,
-                    });
+                    batch.ranges.push(Range { start, len: argument.len() as u32 });
                     batch.buffer.extend_from_slice(argument.as_bytes());
                 }
             }
@@ -221,10 +195,7 @@ fn gate(c: &mut Criterion<CpuTime>) {
         });
     }
     // A lock taken and released: each pair of batches leaves the keyspace as it was.
-    let acquire = Batch::many(
-        &["SET", "lock:%", "token-of-16bytes", "NX", "EX", "30"],
-        KEYS,
-    );
+    let acquire = Batch::many(&["SET", "lock:%", "token-of-16bytes", "NX", "EX", "30"], KEYS);
     let release = Batch::many(&["DELIFEQ", "lock:%", "token-of-16bytes"], KEYS);
     let mut pairs = acquire.iter().zip(&release).cycle();
     group.throughput(Throughput::Elements(2 * BATCH as u64));

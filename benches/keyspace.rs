@@ -18,11 +18,7 @@ use tikv_jemalloc_sys::{MALLOCX_ALIGN, mallocx, rallocx, sdallocx};
 struct Jemalloc;
 
 fn flags(layout: Layout) -> i32 {
-    if layout.align() > 8 {
-        MALLOCX_ALIGN(layout.align())
-    } else {
-        0
-    }
+    if layout.align() > 8 { MALLOCX_ALIGN(layout.align()) } else { 0 }
 }
 
 // SAFETY: jemalloc's functions with the sizes and alignments of the layouts.
@@ -50,10 +46,7 @@ const KEYS: usize = 1_000_000;
 const BATCH: usize = 64;
 /// Keys between two looks at the clock, a system call.
 const ROUND: usize = 64 * BATCH;
-const NOW: Now = Now {
-    wall_us: 1_700_000_000_000_000,
-    boot_us: 3_600_000_000,
-};
+const NOW: Now = Now { wall_us: 1_700_000_000_000_000, boot_us: 3_600_000_000 };
 
 fn cpu_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
@@ -82,10 +75,7 @@ fn shuffled(turn: usize, keys: usize) -> usize {
 }
 
 fn bytes(value: &[u8]) -> NewValue<'_, Vec<u8>> {
-    NewValue::Bytes {
-        bytes: value,
-        mark: false,
-    }
+    NewValue::Bytes { bytes: value, mark: false }
 }
 
 fn put(table: &mut Keyspace, number: usize, value: &[u8], deadline: Option<Deadline>) {
@@ -119,18 +109,10 @@ fn batches(
         let start = cpu_time();
         for batch in round.chunks(BATCH) {
             if prefetch {
-                batch
-                    .iter()
-                    .for_each(|(hash, _)| table.prefetch_directory(*hash));
-                batch
-                    .iter()
-                    .for_each(|(hash, _)| table.prefetch_segment(*hash));
-                batch
-                    .iter()
-                    .for_each(|(hash, _)| table.prefetch_bucket(*hash));
-                batch
-                    .iter()
-                    .for_each(|(hash, _)| table.prefetch_entry(*hash));
+                batch.iter().for_each(|(hash, _)| table.prefetch_directory(*hash));
+                batch.iter().for_each(|(hash, _)| table.prefetch_segment(*hash));
+                batch.iter().for_each(|(hash, _)| table.prefetch_bucket(*hash));
+                batch.iter().for_each(|(hash, _)| table.prefetch_entry(*hash));
             }
             batch.iter().for_each(|(hash, key)| work(table, *hash, key));
         }
@@ -150,20 +132,14 @@ fn operations(criterion: &mut Criterion) {
 
 fn operations_on(criterion: &mut Criterion, keys: usize) {
     let mut group = criterion.benchmark_group(format!("{keys} keys"));
-    group
-        .sample_size(20)
-        .measurement_time(Duration::from_secs(3));
+    group.sample_size(20).measurement_time(Duration::from_secs(3));
     let mut table = filled(keys, b"abc", |_| None);
 
     for (name, prefetch) in [("find", false), ("find, prefetched", true)] {
         group.bench_function(name, |bencher| {
             bencher.iter_custom(|turns| {
                 batches(turns, keys, &mut table, prefetch, |table, hash, key| {
-                    black_box(
-                        table
-                            .find(hash, key)
-                            .map(|slot| table.entry(slot).allocated()),
-                    );
+                    black_box(table.find(hash, key).map(|slot| table.entry(slot).allocated()));
                 })
             })
         });
@@ -215,17 +191,13 @@ fn operations_on(criterion: &mut Criterion, keys: usize) {
             cpu_time() - start
         })
     });
-    group.bench_function("random", |bencher| {
-        bencher.iter(|| black_box(table.random()))
-    });
+    group.bench_function("random", |bencher| bencher.iter(|| black_box(table.random())));
     group.finish();
 }
 
 fn growth_and_expiry(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("a million keys");
-    group
-        .sample_size(10)
-        .measurement_time(Duration::from_secs(3));
+    group.sample_size(10).measurement_time(Duration::from_secs(3));
     group.bench_function("insert while growing, a key", |bencher| {
         bencher.iter_custom(|turns| {
             let mut elapsed = Duration::ZERO;
@@ -247,13 +219,10 @@ fn growth_and_expiry(criterion: &mut Criterion) {
             let mut done = 0;
             while done < turns {
                 let count = (turns - done).min(KEYS as u64);
-                let mut table = filled(count as usize, b"abc", |number| {
-                    Some(NOW.after(number as i64 % 1000))
-                });
-                let now = Now {
-                    wall_us: NOW.wall_us + 2_000_000,
-                    boot_us: NOW.boot_us + 2_000_000,
-                };
+                let mut table =
+                    filled(count as usize, b"abc", |number| Some(NOW.after(number as i64 % 1000)));
+                let now =
+                    Now { wall_us: NOW.wall_us + 2_000_000, boot_us: NOW.boot_us + 2_000_000 };
                 let start = cpu_time();
                 let mut budget = usize::MAX;
                 while let Some(owned) = table.pop_due(&now, &mut budget) {
@@ -267,27 +236,21 @@ fn growth_and_expiry(criterion: &mut Criterion) {
         })
     });
     let mut table = filled(KEYS, b"abc", |_| Some(NOW.after(1 << 40)));
-    group.bench_function(
-        "insert one that is due, pop_due it, among a million others",
-        |bencher| {
-            bencher.iter_custom(|turns| {
-                let start = cpu_time();
-                for turn in 0..turns {
-                    let number = KEYS + shuffled(turn as usize, KEYS);
-                    put(&mut table, number, b"abc", Some(NOW.after(5)));
-                    let now = Now {
-                        wall_us: NOW.wall_us + 6_000,
-                        boot_us: NOW.boot_us + 6_000,
-                    };
-                    let mut budget = usize::MAX;
-                    while let Some(owned) = table.pop_due(&now, &mut budget) {
-                        drop(owned);
-                    }
+    group.bench_function("insert one that is due, pop_due it, among a million others", |bencher| {
+        bencher.iter_custom(|turns| {
+            let start = cpu_time();
+            for turn in 0..turns {
+                let number = KEYS + shuffled(turn as usize, KEYS);
+                put(&mut table, number, b"abc", Some(NOW.after(5)));
+                let now = Now { wall_us: NOW.wall_us + 6_000, boot_us: NOW.boot_us + 6_000 };
+                let mut budget = usize::MAX;
+                while let Some(owned) = table.pop_due(&now, &mut budget) {
+                    drop(owned);
                 }
-                cpu_time() - start
-            });
-        },
-    );
+            }
+            cpu_time() - start
+        });
+    });
     group.finish();
 }
 

@@ -55,11 +55,7 @@ fn version() -> String {
 
 /// Runs a server until its end. The error is of the configuration; other failures are in the log.
 fn serve(settings: Settings, is_bare: bool) -> Result<ExitCode, ConfigError> {
-    let Settings {
-        mut config,
-        users,
-        renamed_commands: renames,
-    } = settings;
+    let Settings { mut config, users, renamed_commands: renames } = settings;
     let renamed = renamed_commands(&renames)?;
     check_users(&users, &mut config)?;
     if let Err(error) = std::env::set_current_dir(&config.dir) {
@@ -68,8 +64,7 @@ fn serve(settings: Settings, is_bare: bool) -> Result<ExitCode, ConfigError> {
     }
     let mut log = Log(Logger::new(log_level(&config), &config.logfile));
     if config.syslog_enabled {
-        log.0
-            .also_to_syslog(&config.syslog_ident, config.syslog_facility);
+        log.0.also_to_syslog(&config.syslog_ident, config.syslog_facility);
     }
     process::ignore_signals();
     let supervisor = find_supervisor(config.supervised, &log);
@@ -84,9 +79,7 @@ fn serve(settings: Settings, is_bare: bool) -> Result<ExitCode, ConfigError> {
             config.pidfile = DEFAULT_PIDFILE.to_vec();
         }
     }
-    log.warn(format_args!(
-        "oO0OoO0OoO0Oo Latchkey is starting oO0OoO0OoO0Oo"
-    ));
+    log.warn(format_args!("oO0OoO0OoO0Oo Latchkey is starting oO0OoO0OoO0Oo"));
     log.warn(format_args!(
         "Latchkey version={}, bits={}, commit=00000000, modified=0, pid={}, just started",
         env!("CARGO_PKG_VERSION"),
@@ -165,17 +158,13 @@ fn find_supervisor(supervised: &str, log: &Log) -> Supervisor {
     };
     match (&found, supervised) {
         (Some(Supervisor::Upstart), _) => {
-            log.notice(format_args!(
-                "supervised by upstart, will stop to signal readiness"
-            ));
+            log.notice(format_args!("supervised by upstart, will stop to signal readiness"));
         }
         (Some(Supervisor::Systemd(_)), _) => {
             log.notice(format_args!("supervised by systemd. Please make sure you set appropriate values for TimeoutStartSec and TimeoutStopSec in your service unit."));
         }
         (_, "upstart") => {
-            log.warn(format_args!(
-                "upstart supervision requested, but UPSTART_JOB not found!"
-            ));
+            log.warn(format_args!("upstart supervision requested, but UPSTART_JOB not found!"));
         }
         (_, "systemd") => {
             log.warn(format_args!("systemd supervision requested or auto-detected, but Latchkey can't reach the socket that NOTIFY_SOCKET names"));
@@ -213,9 +202,7 @@ fn allow_files(config: &mut Config, log: &Log) -> bool {
         return false;
     }
     config.maxclients = (files.limit - RESERVED_FILES) as u32;
-    let reason = files
-        .error
-        .map_or_else(String::new, |error| system_text(&error));
+    let reason = files.error.map_or_else(String::new, |error| system_text(&error));
     for text in [
         format!(
             "You requested maxclients of {asked} requiring at least {wanted} max file descriptors."

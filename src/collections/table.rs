@@ -92,10 +92,7 @@ pub struct Slot {
 
 impl Slot {
     fn new(segment: u32, bucket: usize, slot: usize) -> Slot {
-        Slot {
-            segment,
-            position: (bucket * SLOTS + slot) as u32,
-        }
+        Slot { segment, position: (bucket * SLOTS + slot) as u32 }
     }
 
     fn bucket(self) -> usize {
@@ -118,11 +115,7 @@ struct Segment {
 
 impl Segment {
     fn new() -> Segment {
-        Segment {
-            blocks: [const { None }; BLOCKS_MAX],
-            shape: 0,
-            len: 0,
-        }
+        Segment { blocks: [const { None }; BLOCKS_MAX], shape: 0, len: 0 }
     }
 
     #[inline]
@@ -151,11 +144,7 @@ impl Segment {
 
     #[inline]
     fn after(&self, bucket: usize) -> usize {
-        if bucket + 1 == self.buckets() {
-            0
-        } else {
-            bucket + 1
-        }
+        if bucket + 1 == self.buckets() { 0 } else { bucket + 1 }
     }
 
     /// Steps from a tag's home to this bucket.
@@ -166,11 +155,7 @@ impl Segment {
 
     #[inline]
     fn distance(&self, from: usize, to: usize) -> usize {
-        if to >= from {
-            to - from
-        } else {
-            to + self.buckets() - from
-        }
+        if to >= from { to - from } else { to + self.buckets() - from }
     }
 }
 
@@ -211,9 +196,7 @@ impl Chunk {
     fn bucket(&self, segment: usize, bucket: usize) -> &Bucket {
         let block = bucket / BLOCK_BUCKETS;
         let block = match self.segments[segment].blocks.get(block) {
-            Some(block) => block
-                .as_ref()
-                .expect("a segment has all blocks that it counts"),
+            Some(block) => block.as_ref().expect("a segment has all blocks that it counts"),
             None => &self.annexes[segment].extra[block - BLOCKS_MAX],
         };
         &block.0[bucket % BLOCK_BUCKETS]
@@ -223,20 +206,14 @@ impl Chunk {
     fn bucket_mut(&mut self, segment: usize, bucket: usize) -> &mut Bucket {
         let block = bucket / BLOCK_BUCKETS;
         let block = match self.segments[segment].blocks.get_mut(block) {
-            Some(block) => block
-                .as_mut()
-                .expect("a segment has all blocks that it counts"),
+            Some(block) => block.as_mut().expect("a segment has all blocks that it counts"),
             None => &mut self.annexes[segment].extra[block - BLOCKS_MAX],
         };
         &mut block.0[bucket % BLOCK_BUCKETS]
     }
 
     fn hint(&self, segment: usize, bucket: usize) -> u32 {
-        self.annexes[segment]
-            .hints
-            .get(bucket)
-            .copied()
-            .unwrap_or(NEVER)
+        self.annexes[segment].hints.get(bucket).copied().unwrap_or(NEVER)
     }
 }
 
@@ -398,10 +375,7 @@ impl<O> Table<O> {
     fn link(&self, slot: Slot) -> Link {
         let (chunk, index) = self.chunk(slot.segment);
         let bucket = chunk.bucket(index, slot.bucket());
-        assert!(
-            bucket.tag(slot.slot()) != 0,
-            "a slot is used while it is valid"
-        );
+        assert!(bucket.tag(slot.slot()) != 0, "a slot is used while it is valid");
         bucket.link(slot.slot())
     }
 
@@ -486,10 +460,7 @@ impl<O> Table<O> {
     ) -> Slot {
         debug_assert!(self.find(hash, key).is_none(), "the key is absent");
         debug_assert_eq!(hash, self.hash(key), "the hash is this table's");
-        let link = Link::new(
-            RawEntry::new(key, value, deadline, access),
-            deadline.is_some(),
-        );
+        let link = Link::new(RawEntry::new(key, value, deadline, access), deadline.is_some());
         let id = self.make_room(hash);
         let (chunk, index) = self.chunk_mut(id);
         let segment = &mut chunk.segments[index];
@@ -557,9 +528,7 @@ impl<O> Table<O> {
         let link = Link::new(entry, deadline.is_some());
         if link != old {
             let (chunk, index) = self.chunk_mut(slot.segment);
-            chunk
-                .bucket_mut(index, slot.bucket())
-                .set_link(slot.slot(), link);
+            chunk.bucket_mut(index, slot.bucket()).set_link(slot.slot(), link);
         }
         match (old.is_volatile(), deadline) {
             (false, Some(_)) => self.count_volatile(slot.segment, 1),
@@ -605,15 +574,12 @@ impl<O> Table<O> {
             let other = chunk.bucket(index, at);
             was_full = other.is_full();
             let gap = segment.distance(hole_bucket, at);
-            let found = other
-                .occupied()
-                .find(|&slot| segment.displacement(other.tag(slot), at) >= gap);
+            let found =
+                other.occupied().find(|&slot| segment.displacement(other.tag(slot), at) >= gap);
             if let Some(slot) = found {
                 let (tag, link) = (other.tag(slot), other.link(slot));
                 let hint = chunk.hint(index, at);
-                chunk
-                    .bucket_mut(index, hole_bucket)
-                    .set(hole_slot, tag, link);
+                chunk.bucket_mut(index, hole_bucket).set(hole_slot, tag, link);
                 chunk.bucket_mut(index, at).clear_slot(slot);
                 if link.is_volatile() {
                     let to = &mut chunk.annexes[index].hints[hole_bucket];
@@ -628,9 +594,7 @@ impl<O> Table<O> {
     pub fn clear(&mut self) -> Drained<O> {
         let mut empty = Table::with_hashing(self.hashing, self.wall_offset_ms);
         empty.base_ms = self.base_ms;
-        Drained {
-            _table: mem::replace(self, empty),
-        }
+        Drained { _table: mem::replace(self, empty) }
     }
 
     // Visits
@@ -665,9 +629,7 @@ impl<O> Table<O> {
         for _ in 0..segment.buckets() {
             let bucket = chunk.bucket(index, at);
             let wanted = || {
-                bucket
-                    .occupied()
-                    .filter(|&slot| (first_tag..=last_tag).contains(&bucket.tag(slot)))
+                bucket.occupied().filter(|&slot| (first_tag..=last_tag).contains(&bucket.tag(slot)))
             };
             wanted().for_each(|slot| bucket.link(slot).prefetch());
             for slot in wanted() {
@@ -714,11 +676,8 @@ impl<O> Table<O> {
             return None;
         }
         // Reject what does not exist, so that all slots of all segments are equally likely.
-        let buckets = if self.segments == 1 {
-            self.segment(0).buckets()
-        } else {
-            BLOCKS_MAX * BLOCK_BUCKETS
-        };
+        let buckets =
+            if self.segments == 1 { self.segment(0).buckets() } else { BLOCKS_MAX * BLOCK_BUCKETS };
         for _ in 0..128 {
             let id = fastrand::u32(0..self.segments);
             let (at, slot) = (fastrand::usize(0..buckets), fastrand::usize(0..SLOTS));
@@ -759,11 +718,7 @@ impl<O> Table<O> {
         volatile_only: bool,
         mut visit: impl FnMut(Slot, Entry<'_, O>),
     ) {
-        let mut left = count.min(if volatile_only {
-            self.volatile
-        } else {
-            self.len
-        });
+        let mut left = count.min(if volatile_only { self.volatile } else { self.len });
         if left == 0 {
             return;
         }
@@ -796,11 +751,7 @@ impl<O> Table<O> {
                 }
             }
             id = if id + 1 == self.segments { 0 } else { id + 1 };
-            range = 0..if id == start {
-                start_at
-            } else {
-                self.segment(id).buckets()
-            };
+            range = 0..if id == start { start_at } else { self.segment(id).buckets() };
         }
     }
 }
@@ -808,8 +759,7 @@ impl<O> Table<O> {
 impl<O> Drop for Table<O> {
     fn drop(&mut self) {
         // SAFETY: the table owned the entries, and nobody looks at its slots again.
-        self.links()
-            .for_each(|link| unsafe { link.entry().free::<O>() });
+        self.links().for_each(|link| unsafe { link.entry().free::<O>() });
     }
 }
 
@@ -842,12 +792,6 @@ fn earliest(hints: &[u32]) -> u32 {
 fn first_below(hints: &[u32], limit: u32) -> Option<usize> {
     // By sixteens, which the compiler compares as vectors; a search that may end anywhere it does not.
     const LANES: usize = 16;
-    let group = hints
-        .chunks(LANES)
-        .position(|hints| earliest(hints) < limit)?
-        * LANES;
-    hints[group..]
-        .iter()
-        .position(|&hint| hint < limit)
-        .map(|index| group + index)
+    let group = hints.chunks(LANES).position(|hints| earliest(hints) < limit)? * LANES;
+    hints[group..].iter().position(|&hint| hint < limit).map(|index| group + index)
 }

@@ -21,48 +21,32 @@ use crate::sys::process::{self, Score};
 pub const COMMANDS: &[CommandSpec] = &[container("CONFIG", SUBCOMMANDS)
     .group(Group::Server)
     .since("2.0.0")
-    .docs(
-        "",
-        "Commands that read and change the configuration.",
-        "Depends on the subcommand.",
-    )];
+    .docs("", "Commands that read and change the configuration.", "Depends on the subcommand.")];
 
 const ADMIN: Flags = Flags::ADMIN.union(Flags::NOSCRIPT).union(HARMLESS);
 const HARMLESS: Flags = Flags::LOADING.union(Flags::STALE);
 
 const SUBCOMMANDS: &[CommandSpec] = &[
-    spec("GET", get)
-        .at_least(3)
-        .flags(ADMIN)
-        .group(Group::Server)
-        .since("2.0.0")
-        .docs(
-            "parameter [parameter ...]",
-            "Tells the values of the parameters that match.",
-            "O(N), N: parameters given",
-        ),
-    spec("HELP", help)
-        .exactly(2)
-        .flags(HARMLESS)
-        .group(Group::Server)
-        .since("5.0.0")
-        .docs("", "Lists the subcommands.", "O(1)"),
-    spec("RESETSTAT", reset_stat)
-        .exactly(2)
-        .flags(ADMIN)
-        .group(Group::Server)
-        .since("2.0.0")
-        .docs("", "Sets the statistics that INFO reports to zero.", "O(1)"),
-    spec("REWRITE", rewrite)
-        .exactly(2)
-        .flags(ADMIN)
-        .group(Group::Server)
-        .since("2.8.0")
-        .docs(
-            "",
-            "Writes the present configuration to the file the server started from.",
-            "O(1)",
-        ),
+    spec("GET", get).at_least(3).flags(ADMIN).group(Group::Server).since("2.0.0").docs(
+        "parameter [parameter ...]",
+        "Tells the values of the parameters that match.",
+        "O(N), N: parameters given",
+    ),
+    spec("HELP", help).exactly(2).flags(HARMLESS).group(Group::Server).since("5.0.0").docs(
+        "",
+        "Lists the subcommands.",
+        "O(1)",
+    ),
+    spec("RESETSTAT", reset_stat).exactly(2).flags(ADMIN).group(Group::Server).since("2.0.0").docs(
+        "",
+        "Sets the statistics that INFO reports to zero.",
+        "O(1)",
+    ),
+    spec("REWRITE", rewrite).exactly(2).flags(ADMIN).group(Group::Server).since("2.8.0").docs(
+        "",
+        "Writes the present configuration to the file the server started from.",
+        "O(1)",
+    ),
     spec("SET", set)
         .at_least(4)
         .flags(ADMIN)
@@ -106,10 +90,7 @@ fn set(ctx: &mut Context<'_>) -> CommandResult {
         return Err(CommandError::Syntax);
     };
     let pairs: Vec<(&[u8], &[u8])> = pairs.iter().map(|&[name, value]| (name, value)).collect();
-    let by = SetBy {
-        local_client: ctx.client().peer.is_local(),
-        loading: false,
-    };
+    let by = SetBy { local_client: ctx.client().peer.is_local(), loading: false };
     let refused = |error: SetError| CommandError::formatted(error.reply());
     let changes = ctx.server.config.set(&pairs, by).map_err(refused)?;
     let actions = changes.actions.clone();
@@ -122,10 +103,7 @@ fn set(ctx: &mut Context<'_>) -> CommandResult {
         return Err(refused(error));
     }
     apply_config(ctx.db, ctx.server);
-    if actions
-        .iter()
-        .any(|(action, _)| *action == Action::MaxMemory)
-    {
+    if actions.iter().any(|(action, _)| *action == Action::MaxMemory) {
         shrink(ctx);
     }
     ctx.reply.ok();
@@ -150,10 +128,7 @@ fn rewrite(ctx: &mut Context<'_>) -> CommandResult {
         }
         Err(error) => {
             if let RewriteError::Io(error) = &error {
-                ctx.server.log(
-                    Level::Warning,
-                    format_args!("CONFIG REWRITE failed: {error}"),
-                );
+                ctx.server.log(Level::Warning, format_args!("CONFIG REWRITE failed: {error}"));
             }
             Err(CommandError::formatted(error.reply()))
         }
@@ -174,10 +149,7 @@ pub fn apply_config(db: &mut Keyspace, server: &mut State) {
         lfu_decay_minutes: config.lfu_decay_time,
     };
     db.events.set_classes(config.notify_keyspace_events);
-    server.timing.set_thresholds(
-        config.slowlog_log_slower_than,
-        config.latency_monitor_threshold,
-    );
+    server.timing.set_thresholds(config.slowlog_log_slower_than, config.latency_monitor_threshold);
     server.logger.level = log_level(config);
     process::report_crashes(config.crash_log_enabled);
 }
@@ -195,9 +167,7 @@ pub fn log_level(config: &Config) -> Level {
 /// Listens on the TCP addresses that `bind` and `port` say, in place of those before, which are closed first: `*` and an
 /// address of its own cannot both be listened on. The Unix socket stays. On an error nothing is listened on but that.
 pub fn listen(server: &mut State) -> Result<(), String> {
-    server
-        .listeners
-        .retain(|listener| matches!(listener, Listener::Unix(..)));
+    server.listeners.retain(|listener| matches!(listener, Listener::Unix(..)));
     server.listening.clear();
     server.identity.port = server.config.port;
     let mut warnings = Vec::new();
@@ -207,11 +177,7 @@ pub fn listen(server: &mut State) -> Result<(), String> {
         server.log(Level::Warning, format_args!("Warning: {warning}"));
     }
     server.listeners.extend(bound?);
-    server.listening = server
-        .listeners
-        .iter()
-        .filter_map(Listener::local_address)
-        .collect();
+    server.listening = server.listeners.iter().filter_map(Listener::local_address).collect();
     server.tasks.push(Task::Listen);
     Ok(())
 }
@@ -308,10 +274,7 @@ pub fn set_oom_score(server: &mut State) -> Result<(), String> {
         OomScoreAdj::Absolute => Score::Absolute(value),
     };
     server.oom_score.set(score).map_err(|error| {
-        server.log(
-            Level::Warning,
-            format_args!("Unable to write oom_score_adj: {error}"),
-        );
+        server.log(Level::Warning, format_args!("Unable to write oom_score_adj: {error}"));
         "Failed to set current oom_score_adj. Check server logs.".to_owned()
     })
 }

@@ -71,8 +71,7 @@ fn debug(ctx: &mut Context<'_>) -> CommandResult {
         (b"replybuffer", 4) => reply_buffer(ctx),
         (b"log", 3) => {
             let message = String::from_utf8_lossy(ctx.args.get(2));
-            ctx.server
-                .log(Level::Warning, format_args!("DEBUG LOG: {message}"));
+            ctx.server.log(Level::Warning, format_args!("DEBUG LOG: {message}"));
             ok(ctx)
         }
         (b"error", 3) => error(ctx),
@@ -90,12 +89,10 @@ fn debug(ctx: &mut Context<'_>) -> CommandResult {
             Ok(Outcome::Replied)
         }
         (b"segfault", 2) => crash(ctx, "crashed by signal: 11", machine::crash_by_segfault),
-        (b"panic", 2) => crash(ctx, "Guru Meditation: Panic on request", || {
-            std::process::abort()
-        }),
-        (b"assert", 2) => crash(ctx, "=== ASSERTION FAILED === on request", || {
-            std::process::abort()
-        }),
+        (b"panic", 2) => crash(ctx, "Guru Meditation: Panic on request", || std::process::abort()),
+        (b"assert", 2) => {
+            crash(ctx, "=== ASSERTION FAILED === on request", || std::process::abort())
+        }
         (b"oom", 2) => crash(ctx, "Out Of Memory on request", || std::process::abort()),
         _ => Err(unknown(ctx)),
     }
@@ -156,11 +153,7 @@ fn object(ctx: &mut Context<'_>) -> CommandResult {
     let db = &*ctx.db;
     let entry = db.entry(slot);
     let serialized = db.string_at(slot).map_or(0, serialized_len);
-    let idle = if db.access.lfu {
-        0
-    } else {
-        db.idle_seconds(entry.access())
-    };
+    let idle = if db.access.lfu { 0 } else { db.idle_seconds(entry.access()) };
     let text = format!(
         "Value at:{:p} refcount:1 encoding:{} serializedlength:{serialized} lru:{} \
          lru_seconds_idle:{idle}",
@@ -197,9 +190,7 @@ fn sdslen(ctx: &mut Context<'_>) -> CommandResult {
 /// `DEBUG HTSTATS db`: text about a database's table.
 fn htstats(ctx: &mut Context<'_>) -> CommandResult {
     let index = ctx.args.integer(2)?;
-    let index = usize::try_from(index)
-        .ok()
-        .filter(|index| *index < ctx.db.databases());
+    let index = usize::try_from(index).ok().filter(|index| *index < ctx.db.databases());
     let Some(index) = index else {
         return Err(CommandError::Text("ERR Out of range database"));
     };
@@ -232,10 +223,7 @@ impl DataDigest {
     /// Adds a part whose place does not matter.
     fn add(&mut self, bytes: &[u8]) {
         let hash = Sha1::digest(bytes);
-        self.0
-            .iter_mut()
-            .zip(hash.iter())
-            .for_each(|(byte, hash)| *byte ^= hash);
+        self.0.iter_mut().zip(hash.iter()).for_each(|(byte, hash)| *byte ^= hash);
     }
 
     /// Adds a part whose place matters.
@@ -318,25 +306,14 @@ fn positive(ctx: &Context<'_>, index: usize) -> Result<u64, CommandError> {
 /// `size` bytes. Keys that exist stay.
 fn populate(ctx: &mut Context<'_>) -> CommandResult {
     let count = positive(ctx, 2)?;
-    let prefix: &[u8] = if ctx.args.len() > 3 {
-        ctx.args.get(3)
-    } else {
-        b"key"
-    };
-    let size = if ctx.args.len() > 4 {
-        positive(ctx, 4)?
-    } else {
-        0
-    };
+    let prefix: &[u8] = if ctx.args.len() > 3 { ctx.args.get(3) } else { b"key" };
+    let size = if ctx.args.len() > 4 { positive(ctx, 4)? } else { 0 };
     if size > ctx.server.config.proto_max_bulk_len {
         return Err(CommandError::StringTooLong);
     }
     for number in 0..count {
         let name = [prefix, b":", number.to_string().as_bytes()].concat();
-        let key = Key {
-            bytes: &name,
-            hash: ctx.db.hash(&name),
-        };
+        let key = Key { bytes: &name, hash: ctx.db.hash(&name) };
         let found = ctx.db.find(key);
         if found.is_some() {
             continue;
@@ -383,9 +360,7 @@ fn protocol(ctx: &mut Context<'_>) -> CommandResult {
             reply.bulk(b"Some real reply following the attribute");
         }
         b"push" if reply.protocol() == Protocol::Resp2 => {
-            return Err(CommandError::Text(
-                "ERR RESP2 is not supported by this command",
-            ));
+            return Err(CommandError::Text("ERR RESP2 is not supported by this command"));
         }
         b"push" => {
             reply.push(2);
@@ -425,11 +400,7 @@ fn reply_buffer(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `DEBUG ERROR string`: an error with this text, code included. It is the client's, not ours: no statistics count it.
 fn error(ctx: &mut Context<'_>) -> CommandResult {
-    let text = ctx
-        .args
-        .get(2)
-        .iter()
-        .map(|byte| if b"\r\n".contains(byte) { b' ' } else { *byte });
+    let text = ctx.args.get(2).iter().map(|byte| if b"\r\n".contains(byte) { b' ' } else { *byte });
     let text: Vec<u8> = text.collect();
     ctx.reply.raw(&[b"-", text.as_slice(), b"\r\n"].concat());
     Ok(Outcome::Replied)
@@ -447,11 +418,7 @@ fn system_error(number: i32) -> CommandError {
 /// `DEBUG MALLCTL name [value]`: a number of jemalloc's, before it was set.
 fn mallctl(ctx: &mut Context<'_>) -> CommandResult {
     let name = String::from_utf8_lossy(ctx.args.get(2)).into_owned();
-    let value = if ctx.args.len() > 3 {
-        Some(ctx.args.integer(3)? as u64)
-    } else {
-        None
-    };
+    let value = if ctx.args.len() > 3 { Some(ctx.args.integer(3)? as u64) } else { None };
     let number = jemalloc::number(&name, value).map_err(system_error)?;
     ctx.reply.integer(number as i64);
     Ok(Outcome::Replied)
@@ -475,8 +442,7 @@ fn mallctl_text(ctx: &mut Context<'_>) -> CommandResult {
 /// Logs why, and ends the process at once.
 fn crash(ctx: &mut Context<'_>, why: &str, end: fn() -> !) -> CommandResult {
     let version = env!("CARGO_PKG_VERSION");
-    ctx.server
-        .log(Level::Warning, format_args!("Latchkey {version} {why}"));
+    ctx.server.log(Level::Warning, format_args!("Latchkey {version} {why}"));
     end()
 }
 

@@ -62,9 +62,7 @@ pub fn arguments_of(spec: &CommandSpec) -> Vec<Argument> {
     number_keys(&mut arguments, spec.keys.len(), &mut next);
     // The same word stands for an integer elsewhere.
     if spec.name.ends_with("FLOAT")
-        && let Some(increment) = arguments
-            .iter_mut()
-            .find(|argument| argument.name == "increment")
+        && let Some(increment) = arguments.iter_mut().find(|argument| argument.name == "increment")
     {
         increment.kind = Kind::Double;
     }
@@ -117,18 +115,12 @@ fn parse_alternatives(tokens: &mut Tokens) -> Vec<Vec<Node>> {
             "[" | "<" => {
                 let inner = parse_alternatives(tokens);
                 tokens.next();
-                Node::Group {
-                    optional: token == "[",
-                    alternatives: inner,
-                }
+                Node::Group { optional: token == "[", alternatives: inner }
             }
             "..." => Node::Repeat,
             _ => Node::Word(token),
         };
-        alternatives
-            .last_mut()
-            .expect("it begins with one")
-            .push(node);
+        alternatives.last_mut().expect("it begins with one").push(node);
     }
     alternatives
 }
@@ -142,14 +134,9 @@ fn choice(alternatives: &[Vec<Node>]) -> Vec<Argument> {
     if let [sequence] = alternatives {
         return arguments(sequence);
     }
-    let arguments: Vec<Argument> = alternatives
-        .iter()
-        .filter_map(|sequence| one(arguments(sequence)))
-        .collect();
-    vec![Argument {
-        name: choice_name(&arguments),
-        ..group(Kind::OneOf, arguments)
-    }]
+    let arguments: Vec<Argument> =
+        alternatives.iter().filter_map(|sequence| one(arguments(sequence))).collect();
+    vec![Argument { name: choice_name(&arguments), ..group(Kind::OneOf, arguments) }]
 }
 
 /// Several arguments as one block.
@@ -161,10 +148,7 @@ fn one(mut arguments: Vec<Argument>) -> Option<Argument> {
 }
 
 fn group(kind: Kind, arguments: Vec<Argument>) -> Argument {
-    let names: Vec<&str> = arguments
-        .iter()
-        .map(|argument| argument.name.as_str())
-        .collect();
+    let names: Vec<&str> = arguments.iter().map(|argument| argument.name.as_str()).collect();
     Argument {
         name: names.join("_"),
         kind,
@@ -178,11 +162,8 @@ fn group(kind: Kind, arguments: Vec<Argument>) -> Argument {
 }
 
 fn choice_name(arguments: &[Argument]) -> String {
-    let has = |token: &str| {
-        arguments
-            .iter()
-            .any(|argument| argument.token.as_deref() == Some(token))
-    };
+    let has =
+        |token: &str| arguments.iter().any(|argument| argument.token.as_deref() == Some(token));
     let name = match () {
         () if has("EX") || has("PX") => "expiration",
         () if has("ASC") => "order",
@@ -212,12 +193,7 @@ fn value(name: &str, token: Option<&str>) -> Argument {
         _ => Kind::String,
     };
     let name = name.trim_matches('"').into();
-    Argument {
-        name,
-        kind,
-        token: token.map(str::to_owned),
-        ..group(kind, Vec::new())
-    }
+    Argument { name, kind, token: token.map(str::to_owned), ..group(kind, Vec::new()) }
 }
 
 fn pure_token(token: &str) -> Argument {
@@ -230,11 +206,7 @@ fn pure_token(token: &str) -> Argument {
         "" => "empty_string".into(),
         _ => token.to_ascii_lowercase(),
     };
-    Argument {
-        name,
-        token: Some(token.into()),
-        ..group(Kind::PureToken, Vec::new())
-    }
+    Argument { name, token: Some(token.into()), ..group(Kind::PureToken, Vec::new()) }
 }
 
 fn arguments(sequence: &[Node]) -> Vec<Argument> {
@@ -249,23 +221,14 @@ fn arguments(sequence: &[Node]) -> Vec<Argument> {
                 found.push(argument);
                 rest = &behind[taken..];
             }
-            Node::Group {
-                optional: true,
-                alternatives,
-            } if repeats(alternatives) => {
+            Node::Group { optional: true, alternatives } if repeats(alternatives) => {
                 let body = arguments(&alternatives[0][..alternatives[0].len() - 1]);
                 repeat(&mut found, body);
             }
-            Node::Group {
-                optional,
-                alternatives,
-            } => {
+            Node::Group { optional, alternatives } => {
                 let inner = choice(alternatives);
                 if *optional {
-                    found.extend(one(inner).map(|inner| Argument {
-                        optional: true,
-                        ..inner
-                    }));
+                    found.extend(one(inner).map(|inner| Argument { optional: true, ..inner }));
                 } else {
                     found.extend(inner);
                 }
@@ -289,12 +252,7 @@ fn repeats(alternatives: &[Vec<Node>]) -> bool {
 fn is_end_or_repeat(token: &str, behind: &[Node]) -> bool {
     match behind {
         [] => true,
-        [
-            Node::Group {
-                optional: true,
-                alternatives,
-            },
-        ] if repeats(alternatives) => {
+        [Node::Group { optional: true, alternatives }] if repeats(alternatives) => {
             matches!(alternatives[0].first(), Some(Node::Word(word)) if word == token)
         }
         _ => false,
@@ -309,30 +267,12 @@ fn token_argument(token: &str, behind: &[Node], is_first: bool) -> (Argument, us
         // `LIMIT offset count` alone in its group, or only repeated behind it.
         [..] if is_first && values > 1 && is_end_or_repeat(token, &behind[values..]) => {
             let block = group(Kind::Block, arguments(&behind[..values]));
-            (
-                Argument {
-                    token: Some(token.into()),
-                    ..block
-                },
-                values,
-            )
+            (Argument { token: Some(token.into()), ..block }, values)
         }
         [Node::Word(word), ..] if values > 0 => (value(word, Some(token)), 1),
-        [
-            Node::Group {
-                optional: false,
-                alternatives,
-            },
-            ..,
-        ] => {
+        [Node::Group { optional: false, alternatives }, ..] => {
             let argument = one(choice(alternatives)).unwrap_or_else(|| pure_token(token));
-            (
-                Argument {
-                    token: Some(token.into()),
-                    ..argument
-                },
-                1,
-            )
+            (Argument { token: Some(token.into()), ..argument }, 1)
         }
         _ => (pure_token(token), 0),
     }
@@ -340,19 +280,11 @@ fn token_argument(token: &str, behind: &[Node], is_first: bool) -> (Argument, us
 
 /// `[body ...]`: what stands before it, if it is the same, may be repeated; else the body may come any number of times.
 fn repeat(found: &mut Vec<Argument>, body: Vec<Argument>) {
-    let Some(start) = found
-        .len()
-        .checked_sub(body.len())
-        .filter(|_| !body.is_empty())
-    else {
+    let Some(start) = found.len().checked_sub(body.len()).filter(|_| !body.is_empty()) else {
         if let Some(last) = found.last_mut().filter(|_| body.is_empty()) {
             last.multiple = true;
         } else if let Some(argument) = one(body) {
-            found.push(Argument {
-                optional: true,
-                multiple: true,
-                ..argument
-            });
+            found.push(Argument { optional: true, multiple: true, ..argument });
         }
         return;
     };
@@ -360,20 +292,13 @@ fn repeat(found: &mut Vec<Argument>, body: Vec<Argument>) {
     let is_again = |before: &Argument, again: &Argument| {
         before.name == again.name && (again.token.is_none() || before.token == again.token)
     };
-    let same = found[start..]
-        .iter()
-        .zip(&body)
-        .all(|(before, again)| is_again(before, again));
+    let same = found[start..].iter().zip(&body).all(|(before, again)| is_again(before, again));
     let repeats_token = matches!(&body[..], [again] if again.token.is_some());
     if same {
         let repeated = one(found.split_off(start));
         found.extend(repeated.map(|argument| {
             let multiple_token = repeats_token && argument.kind != Kind::PureToken;
-            Argument {
-                multiple: true,
-                multiple_token,
-                ..argument
-            }
+            Argument { multiple: true, multiple_token, ..argument }
         }));
     } else {
         let repeated = one(body);
@@ -415,11 +340,9 @@ mod tests {
             if let Some(index) = argument.key_spec_index {
                 text.push_str(&format!("#{index}"));
             }
-            for (is, mark) in [
-                (argument.optional, "?"),
-                (argument.multiple, "+"),
-                (argument.multiple_token, "+"),
-            ] {
+            for (is, mark) in
+                [(argument.optional, "?"), (argument.multiple, "+"), (argument.multiple_token, "+")]
+            {
                 text.push_str(if is { mark } else { "" });
             }
             if !argument.arguments.is_empty() {
@@ -432,9 +355,7 @@ mod tests {
 
     fn check(syntax: &'static str, expected: &str) {
         const KEYS: &[super::super::spec::KeySpec] = &[key(1, KeyFlags::RO), key(2, KeyFlags::OW)];
-        let spec = spec("X", |_| unreachable!("only described"))
-            .keys(KEYS)
-            .docs(syntax, "", "");
+        let spec = spec("X", |_| unreachable!("only described")).keys(KEYS).docs(syntax, "", "");
         assert_eq!(show(&arguments_of(&spec)), expected, "{syntax}");
     }
 
@@ -443,10 +364,7 @@ mod tests {
         check("", "");
         check("key", "key:key#0");
         check("key [key ...]", "key:key#0+");
-        check(
-            "key value [key value ...]",
-            "key_value:block+(key:key#0 value:string)",
-        );
+        check("key value [key value ...]", "key_value:block+(key:key#0 value:string)");
         check(
             "key value [NX | XX] [GET] [EX seconds | KEEPTTL]",
             "key:key#0 value:string condition:oneof?(nx:pure-token=NX xx:pure-token=XX) \
@@ -472,10 +390,7 @@ mod tests {
             "encoding_offset:block=GET?++(encoding:string offset:integer)",
         );
         check("[ID client-id [client-id ...]]", "client-id:integer=ID?+");
-        check(
-            "ON | OFF",
-            "on_off:oneof(on:pure-token=ON off:pure-token=OFF)",
-        );
+        check("ON | OFF", "on_off:oneof(on:pure-token=ON off:pure-token=OFF)");
         check("[section [section ...]]", "section:string?+");
     }
 
@@ -487,12 +402,7 @@ mod tests {
             let closed = syntax.matches([']', '>']).count();
             assert_eq!(opened, closed, "{}: {syntax}", command.full_name);
             let arguments = arguments_of(command.spec);
-            assert_eq!(
-                arguments.is_empty(),
-                syntax.is_empty(),
-                "{}: {syntax}",
-                command.full_name
-            );
+            assert_eq!(arguments.is_empty(), syntax.is_empty(), "{}: {syntax}", command.full_name);
         }
     }
 }

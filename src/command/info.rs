@@ -23,16 +23,8 @@ pub const COMMANDS: &[CommandSpec] = &[spec("INFO", info)
     .categories(Categories::DANGEROUS)
     .group(Group::Server)
     .since("1.0.0")
-    .tips(&[
-        "nondeterministic_output",
-        "request_policy:all_shards",
-        "response_policy:special",
-    ])
-    .docs(
-        "[section [section ...]]",
-        "Returns facts and statistics about the server.",
-        "O(1)",
-    )];
+    .tips(&["nondeterministic_output", "request_policy:all_shards", "response_policy:special"])
+    .docs("[section [section ...]]", "Returns facts and statistics about the server.", "O(1)")];
 
 /// Keys looked at for a database's average TTL.
 const TTL_SAMPLES: usize = 32;
@@ -51,12 +43,7 @@ struct Section {
 }
 
 const fn section(name: &'static str, heading: &'static str, write: WriteSection) -> Section {
-    Section {
-        name,
-        heading,
-        by_default: true,
-        write,
-    }
+    Section { name, heading, by_default: true, write }
 }
 
 const SECTIONS: &[Section] = &[
@@ -68,27 +55,17 @@ const SECTIONS: &[Section] = &[
     section("replication", "Replication", replication),
     section("cpu", "CPU", cpu),
     section("modules", "Modules", |_, _, _| {}),
-    Section {
-        by_default: false,
-        ..section("commandstats", "Commandstats", command_stats)
-    },
+    Section { by_default: false, ..section("commandstats", "Commandstats", command_stats) },
     section("errorstats", "Errorstats", error_stats),
-    Section {
-        by_default: false,
-        ..section("latencystats", "Latencystats", latency_stats)
-    },
-    section("cluster", "Cluster", |out, _, _| {
-        line(out, "cluster_enabled", 0)
-    }),
+    Section { by_default: false, ..section("latencystats", "Latencystats", latency_stats) },
+    section("cluster", "Cluster", |out, _, _| line(out, "cluster_enabled", 0)),
     section("keyspace", "Keyspace", keyspace),
 ];
 
 /// `INFO [section ...]`: text as a bulk string (RESP3: verbatim).
 fn info(ctx: &mut Context<'_>) -> CommandResult {
     let asked = |word: &str| {
-        ctx.args
-            .iter_from(1)
-            .any(|argument| argument.eq_ignore_ascii_case(word.as_bytes()))
+        ctx.args.iter_from(1).any(|argument| argument.eq_ignore_ascii_case(word.as_bytes()))
     };
     let all = asked("all") || asked("everything");
     let default = ctx.args.len() == 1 || asked("default");
@@ -152,15 +129,7 @@ fn server(out: &mut String, db: &mut Keyspace, server: &State) {
     line(out, "os", machine::system_name());
     line(out, "arch_bits", usize::BITS);
     line(out, "monotonic_clock", "POSIX clock_gettime");
-    line(
-        out,
-        "multiplexing_api",
-        if cfg!(target_os = "linux") {
-            "epoll"
-        } else {
-            "kqueue"
-        },
-    );
+    line(out, "multiplexing_api", if cfg!(target_os = "linux") { "epoll" } else { "kqueue" });
     line(out, "atomicvar_api", "c11-builtin");
     line(out, "gcc_version", "0.0.0");
     line(out, "process_id", std::process::id());
@@ -174,11 +143,7 @@ fn server(out: &mut String, db: &mut Keyspace, server: &State) {
     line(out, "configured_hz", server.config.hz);
     line(out, "lru_clock", db.lru_clock());
     line(out, "executable", &identity.executable);
-    let file = server
-        .config
-        .config_file
-        .as_deref()
-        .unwrap_or(std::path::Path::new(""));
+    let file = server.config.config_file.as_deref().unwrap_or(std::path::Path::new(""));
     line(out, "config_file", file.display());
     line(out, "io_threads_active", 0);
     line(out, "latchkey_version", env!("CARGO_PKG_VERSION"));
@@ -186,20 +151,12 @@ fn server(out: &mut String, db: &mut Keyspace, server: &State) {
 
 fn clients(out: &mut String, _: &mut Keyspace, server: &State) {
     let all = || server.clients.iter();
-    let blocked = all()
-        .filter(|client| client.flags.contains(ClientFlags::SUSPENDED))
-        .count();
+    let blocked = all().filter(|client| client.flags.contains(ClientFlags::SUSPENDED)).count();
     line(out, "connected_clients", server.clients.len());
     line(out, "cluster_connections", 0);
     line(out, "maxclients", server.config.maxclients);
-    let input = all()
-        .map(|client| client.input.capacity())
-        .max()
-        .unwrap_or(0);
-    let output = all()
-        .map(|client| client.output.capacity())
-        .max()
-        .unwrap_or(0);
+    let input = all().map(|client| client.input.capacity()).max().unwrap_or(0);
+    let output = all().map(|client| client.output.capacity()).max().unwrap_or(0);
     line(out, "client_recent_max_input_buffer", input);
     line(out, "client_recent_max_output_buffer", output);
     line(out, "blocked_clients", blocked);
@@ -257,20 +214,12 @@ impl MemoryUse {
 }
 
 fn percent(part: usize, whole: usize) -> f64 {
-    if whole == 0 {
-        0.0
-    } else {
-        part as f64 * 100.0 / whole as f64
-    }
+    if whole == 0 { 0.0 } else { part as f64 * 100.0 / whole as f64 }
 }
 
 /// How many times the second fits into the first; 0 if there is nothing.
 pub(super) fn ratio(large: usize, small: usize) -> f64 {
-    if small == 0 {
-        0.0
-    } else {
-        large as f64 / small as f64
-    }
+    if small == 0 { 0.0 } else { large as f64 / small as f64 }
 }
 
 /// How much the first exceeds the second.
@@ -279,36 +228,21 @@ pub(super) fn excess(large: usize, small: usize) -> i64 {
 }
 
 fn policy_name(policy: MaxmemoryPolicy) -> &'static str {
-    MaxmemoryPolicy::WORDS
-        .iter()
-        .find(|(_, word)| *word == policy)
-        .map_or("", |(name, _)| name)
+    MaxmemoryPolicy::WORDS.iter().find(|(_, word)| *word == policy).map_or("", |(name, _)| name)
 }
 
 fn memory(out: &mut String, db: &mut Keyspace, server: &State) {
     let memory = MemoryUse::measure(db, server);
-    let jemalloc::AllocatorStats {
-        allocated,
-        active,
-        resident,
-    } = memory.allocator;
+    let jemalloc::AllocatorStats { allocated, active, resident } = memory.allocator;
     let rss = memory.resident;
     bytes_line(out, "used_memory", memory.used);
     bytes_line(out, "used_memory_rss", rss);
     bytes_line(out, "used_memory_peak", memory.peak);
-    line(
-        out,
-        "used_memory_peak_perc",
-        format_args!("{:.2}%", memory.peak_percent()),
-    );
+    line(out, "used_memory_peak_perc", format_args!("{:.2}%", memory.peak_percent()));
     line(out, "used_memory_overhead", memory.overhead());
     line(out, "used_memory_startup", memory.startup);
     line(out, "used_memory_dataset", memory.dataset());
-    line(
-        out,
-        "used_memory_dataset_perc",
-        format_args!("{:.2}%", memory.dataset_percent()),
-    );
+    line(out, "used_memory_dataset_perc", format_args!("{:.2}%", memory.dataset_percent()));
     line(out, "allocator_allocated", allocated);
     line(out, "allocator_active", active);
     line(out, "allocator_resident", resident);
@@ -325,22 +259,14 @@ fn memory(out: &mut String, db: &mut Keyspace, server: &State) {
     line(out, "used_memory_functions", 0);
     bytes_line(out, "used_memory_scripts", 0);
     bytes_line(out, "maxmemory", server.config.maxmemory as usize);
-    line(
-        out,
-        "maxmemory_policy",
-        policy_name(server.config.maxmemory_policy),
-    );
+    line(out, "maxmemory_policy", policy_name(server.config.maxmemory_policy));
     for (name, large, small) in [
         ("allocator_frag", active, allocated),
         ("allocator_rss", resident, active),
         ("rss_overhead", rss, resident),
         ("mem_fragmentation", rss, memory.used),
     ] {
-        line(
-            out,
-            &format!("{name}_ratio"),
-            format_args!("{:.2}", ratio(large, small)),
-        );
+        line(out, &format!("{name}_ratio"), format_args!("{:.2}", ratio(large, small)));
         line(out, &format!("{name}_bytes"), excess(large, small));
     }
     line(out, "mem_not_counted_for_evict", 0);
@@ -359,13 +285,9 @@ fn memory(out: &mut String, db: &mut Keyspace, server: &State) {
 }
 
 fn persistence(out: &mut String, db: &mut Keyspace, server: &State) {
-    for name in [
-        "loading",
-        "async_loading",
-        "current_cow_peak",
-        "current_cow_size",
-        "current_cow_size_age",
-    ] {
+    for name in
+        ["loading", "async_loading", "current_cow_peak", "current_cow_size", "current_cow_size_age"]
+    {
         line(out, name, 0);
     }
     line(out, "current_fork_perc", "0.00");
@@ -400,25 +322,13 @@ fn stats(out: &mut String, db: &mut Keyspace, server: &State) {
     let kilobytes = |rate: &Rate| format!("{:.2}", rate.per_second() as f64 / 1024.0);
     line(out, "total_connections_received", counters.connections);
     line(out, "total_commands_processed", counters.commands);
-    line(
-        out,
-        "instantaneous_ops_per_sec",
-        server.commands_rate.per_second(),
-    );
+    line(out, "instantaneous_ops_per_sec", server.commands_rate.per_second());
     line(out, "total_net_input_bytes", counters.bytes_in);
     line(out, "total_net_output_bytes", counters.bytes_out);
     line(out, "total_net_repl_input_bytes", 0);
     line(out, "total_net_repl_output_bytes", 0);
-    line(
-        out,
-        "instantaneous_input_kbps",
-        kilobytes(&server.input_rate),
-    );
-    line(
-        out,
-        "instantaneous_output_kbps",
-        kilobytes(&server.output_rate),
-    );
+    line(out, "instantaneous_input_kbps", kilobytes(&server.input_rate));
+    line(out, "instantaneous_output_kbps", kilobytes(&server.output_rate));
     line(out, "instantaneous_input_repl_kbps", "0.00");
     line(out, "instantaneous_output_repl_kbps", "0.00");
     line(out, "rejected_connections", counters.rejected_connections);
@@ -427,11 +337,7 @@ fn stats(out: &mut String, db: &mut Keyspace, server: &State) {
     line(out, "sync_partial_err", 0);
     line(out, "expired_keys", db.stats.expired);
     line(out, "expired_stale_perc", "0.00");
-    line(
-        out,
-        "expired_time_cap_reached_count",
-        counters.expired_slices_exhausted,
-    );
+    line(out, "expired_time_cap_reached_count", counters.expired_slices_exhausted);
     line(out, "expire_cycle_cpu_milliseconds", 0);
     line(out, "evicted_keys", db.stats.evicted);
     line(out, "evicted_clients", counters.evicted_clients);
@@ -441,11 +347,7 @@ fn stats(out: &mut String, db: &mut Keyspace, server: &State) {
     line(out, "keyspace_misses", db.stats.misses);
     line(out, "pubsub_channels", server.pubsub.count(Kind::Channel));
     line(out, "pubsub_patterns", server.pubsub.count(Kind::Pattern));
-    line(
-        out,
-        "pubsubshard_channels",
-        server.pubsub.count(Kind::Shard),
-    );
+    line(out, "pubsubshard_channels", server.pubsub.count(Kind::Shard));
     for name in [
         "latest_fork_usec",
         "total_forks",
@@ -513,11 +415,7 @@ fn command_stats(out: &mut String, _: &mut Keyspace, server: &State) {
             continue;
         }
         let us = stats.nanoseconds / 1000;
-        let per_call = if stats.calls == 0 {
-            0.0
-        } else {
-            us as f64 / stats.calls as f64
-        };
+        let per_call = if stats.calls == 0 { 0.0 } else { us as f64 / stats.calls as f64 };
         line(
             out,
             &format!("cmdstat_{}", command.full_name),
@@ -530,18 +428,11 @@ fn command_stats(out: &mut String, _: &mut Keyspace, server: &State) {
 }
 
 fn error_stats(out: &mut String, _: &mut Keyspace, server: &State) {
-    let mut errors: Vec<(&str, u64)> = server
-        .error_stats
-        .iter()
-        .map(|(word, count)| (&**word, *count))
-        .collect();
+    let mut errors: Vec<(&str, u64)> =
+        server.error_stats.iter().map(|(word, count)| (&**word, *count)).collect();
     errors.sort_unstable();
     for (word, count) in errors {
-        line(
-            out,
-            &format!("errorstat_{word}"),
-            format_args!("count={count}"),
-        );
+        line(out, &format!("errorstat_{word}"), format_args!("count={count}"));
     }
 }
 
@@ -550,20 +441,12 @@ fn latency_stats(out: &mut String, _: &mut Keyspace, server: &State) {
         let Some(histogram) = &stats.histogram else {
             continue;
         };
-        let percentiles = server
-            .config
-            .latency_tracking_info_percentiles
-            .iter()
-            .map(|percent| {
-                let us = histogram.percentile(*percent) as f64 / 1000.0;
-                format!("p{percent}={us:.3}")
-            });
+        let percentiles = server.config.latency_tracking_info_percentiles.iter().map(|percent| {
+            let us = histogram.percentile(*percent) as f64 / 1000.0;
+            format!("p{percent}={us:.3}")
+        });
         let percentiles = percentiles.collect::<Vec<_>>().join(",");
-        line(
-            out,
-            &format!("latency_percentiles_usec_{}", command.full_name),
-            percentiles,
-        );
+        line(out, &format!("latency_percentiles_usec_{}", command.full_name), percentiles);
     }
 }
 
@@ -585,11 +468,7 @@ fn keyspace(out: &mut String, db: &mut Keyspace, _: &State) {
         line(
             out,
             &format!("db{index}"),
-            format_args!(
-                "keys={},expires={},avg_ttl={average}",
-                table.len(),
-                table.volatile_len()
-            ),
+            format_args!("keys={},expires={},avg_ttl={average}", table.len(), table.volatile_len()),
         );
     }
 }

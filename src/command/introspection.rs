@@ -31,55 +31,35 @@ pub const COMMANDS: &[CommandSpec] = &[spec("COMMAND", command)
     .group(Group::Server)
     .since("2.8.13")
     .tips(ORDER)
-    .docs(
-        "",
-        "Describes all commands.",
-        "O(N), N being the number of commands",
-    )
+    .docs("", "Describes all commands.", "O(N), N being the number of commands")
     .subcommands(&[
-        subcommand("COUNT", count)
-            .exactly(2)
-            .docs("", "Counts the commands.", "O(1)"),
-        subcommand("DOCS", docs)
-            .at_least(2)
-            .since("7.0.0")
-            .tips(ORDER)
-            .docs(
-                "[command-name [command-name ...]]",
-                "Returns the documentation of some or all commands.",
-                "O(N), N being the number of commands",
-            ),
+        subcommand("COUNT", count).exactly(2).docs("", "Counts the commands.", "O(1)"),
+        subcommand("DOCS", docs).at_least(2).since("7.0.0").tips(ORDER).docs(
+            "[command-name [command-name ...]]",
+            "Returns the documentation of some or all commands.",
+            "O(N), N being the number of commands",
+        ),
         subcommand("GETKEYS", get_keys).at_least(4).docs(
             "command [arg [arg ...]]",
             "Returns the keys of a request.",
             "O(N), N being the number of arguments",
         ),
-        subcommand("GETKEYSANDFLAGS", get_keys_and_flags)
-            .at_least(4)
-            .since("7.0.0")
-            .docs(
-                "command [arg [arg ...]]",
-                "Returns the keys of a request, and what is done with them.",
-                "O(N), N being the number of arguments",
-            ),
-        subcommand("HELP", help)
-            .exactly(2)
-            .since("5.0.0")
-            .docs("", "Explains COMMAND.", "O(1)"),
+        subcommand("GETKEYSANDFLAGS", get_keys_and_flags).at_least(4).since("7.0.0").docs(
+            "command [arg [arg ...]]",
+            "Returns the keys of a request, and what is done with them.",
+            "O(N), N being the number of arguments",
+        ),
+        subcommand("HELP", help).exactly(2).since("5.0.0").docs("", "Explains COMMAND.", "O(1)"),
         subcommand("INFO", info).at_least(2).tips(ORDER).docs(
             "[command-name [command-name ...]]",
             "Describes some or all commands.",
             "O(N), N being the number of commands",
         ),
-        subcommand("LIST", list)
-            .at_least(2)
-            .since("7.0.0")
-            .tips(ORDER)
-            .docs(
-                "[FILTERBY <MODULE module-name | ACLCAT category | PATTERN pattern>]",
-                "Lists the names of commands.",
-                "O(N), N being the number of commands",
-            ),
+        subcommand("LIST", list).at_least(2).since("7.0.0").tips(ORDER).docs(
+            "[FILTERBY <MODULE module-name | ACLCAT category | PATTERN pattern>]",
+            "Lists the names of commands.",
+            "O(N), N being the number of commands",
+        ),
     ])];
 
 /// Names of `COMMAND INFO`, in its order. The other flags are no client's business.
@@ -218,21 +198,10 @@ fn group_name(group: Group) -> &'static str {
 /// The old way to say where keys are: first, last (negative: from the end), step; zeros if there are none. True: it does not
 /// say everything, and clients must ask with GETKEYS.
 fn legacy_range(keys: &[KeySpec]) -> ([i64; 3], bool) {
-    let mut movable = keys
-        .iter()
-        .any(|keys| keys.flags.contains(KeyFlags::INCOMPLETE));
-    if let [
-        KeySpec {
-            begin: Begin::Index(first),
-            find: Find::Range { last, step, .. },
-            ..
-        },
-    ] = keys
+    let mut movable = keys.iter().any(|keys| keys.flags.contains(KeyFlags::INCOMPLETE));
+    if let [KeySpec { begin: Begin::Index(first), find: Find::Range { last, step, .. }, .. }] = keys
     {
-        return (
-            [*first as i64, absolute(*first, *last), *step as i64],
-            movable,
-        );
+        return ([*first as i64, absolute(*first, *last), *step as i64], movable);
     }
     let mut range: Option<(i64, i64)> = None;
     let mut previous = 0;
@@ -249,26 +218,15 @@ fn legacy_range(keys: &[KeySpec]) -> ([i64; 3], bool) {
         // A last key counted from the end lies behind every other.
         let last = absolute(first, last);
         let (start, end) = range.unwrap_or((first as i64, last));
-        let end = if end < 0 || last < 0 {
-            end.min(last)
-        } else {
-            end.max(last)
-        };
+        let end = if end < 0 || last < 0 { end.min(last) } else { end.max(last) };
         range = Some((start.min(first as i64), end));
         previous = end;
     }
-    (
-        range.map_or([0, 0, 0], |(first, last)| [first, last, 1]),
-        movable,
-    )
+    (range.map_or([0, 0, 0], |(first, last)| [first, last, 1]), movable)
 }
 
 fn absolute(first: u16, last: i16) -> i64 {
-    if last >= 0 {
-        first as i64 + last as i64
-    } else {
-        last as i64
-    }
+    if last >= 0 { first as i64 + last as i64 } else { last as i64 }
 }
 
 fn arity(spec: &CommandSpec) -> i64 {
@@ -290,8 +248,7 @@ fn command(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `COMMAND COUNT`: an integer.
 fn count(ctx: &mut Context<'_>) -> CommandResult {
-    ctx.reply
-        .integer(ctx.server.commands.top_level().count() as i64);
+    ctx.reply.integer(ctx.server.commands.top_level().count() as i64);
     Ok(Outcome::Replied)
 }
 
@@ -312,11 +269,8 @@ fn info(ctx: &mut Context<'_>) -> CommandResult {
 }
 
 fn status_set<F: Copy>(reply: &mut ReplyWriter<'_>, names: &[(F, &str)], has: impl Fn(F) -> bool) {
-    let found: Vec<&str> = names
-        .iter()
-        .filter(|(flag, _)| has(*flag))
-        .map(|(_, name)| *name)
-        .collect();
+    let found: Vec<&str> =
+        names.iter().filter(|(flag, _)| has(*flag)).map(|(_, name)| *name).collect();
     reply.set(found.len());
     found.into_iter().for_each(|name| reply.simple(name));
 }
@@ -324,11 +278,7 @@ fn status_set<F: Copy>(reply: &mut ReplyWriter<'_>, names: &[(F, &str)], has: im
 fn describe(ctx: &mut Context<'_>, command: &Command) {
     let spec = command.spec;
     let (range, movable) = legacy_range(spec.keys);
-    let flags = if movable {
-        spec.flags | Flags::MOVABLEKEYS
-    } else {
-        spec.flags
-    };
+    let flags = if movable { spec.flags | Flags::MOVABLEKEYS } else { spec.flags };
     let reply = &mut ctx.reply;
     reply.array(10);
     reply.bulk(command.full_name.as_bytes());
@@ -342,9 +292,7 @@ fn describe(ctx: &mut Context<'_>, command: &Command) {
         .map(|(_, name)| *name)
         .collect();
     reply.set(classes.len());
-    classes
-        .into_iter()
-        .for_each(|name| reply.simple(format!("@{name}")));
+    classes.into_iter().for_each(|name| reply.simple(format!("@{name}")));
     reply.set(spec.tips.len());
     spec.tips.iter().for_each(|tip| reply.bulk(tip.as_bytes()));
     reply.set(spec.keys.len());
@@ -418,10 +366,7 @@ fn docs(ctx: &mut Context<'_>) -> CommandResult {
     let commands: Vec<&Command> = if ctx.args.len() == 2 {
         table.top_level().collect()
     } else {
-        ctx.args
-            .iter_from(2)
-            .filter_map(|name| table.find_full(name))
-            .collect()
+        ctx.args.iter_from(2).filter_map(|name| table.find_full(name)).collect()
     };
     ctx.reply.map(commands.len());
     for command in commands {
@@ -440,14 +385,7 @@ fn document(ctx: &mut Context<'_>, command: &Command) {
         ("since", spec.since),
         ("group", group_name(spec.group)),
         ("complexity", spec.complexity),
-        (
-            "doc_flags",
-            if spec.deprecated.is_some() {
-                "deprecated"
-            } else {
-                ""
-            },
-        ),
+        ("doc_flags", if spec.deprecated.is_some() { "deprecated" } else { "" }),
         ("deprecated_since", deprecated_since),
         ("replaced_by", replaced_by),
     ];
@@ -488,12 +426,8 @@ fn reply_arguments(reply: &mut ReplyWriter<'_>, arguments: &[Argument]) {
         ];
         let has_flags = flags.iter().any(|(is, _)| *is);
         let is_group = matches!(argument.kind, Kind::OneOf | Kind::Block);
-        let optional_facts = [
-            argument.key_spec_index.is_some(),
-            argument.token.is_some(),
-            has_flags,
-            is_group,
-        ];
+        let optional_facts =
+            [argument.key_spec_index.is_some(), argument.token.is_some(), has_flags, is_group];
         reply.map(2 + optional_facts.into_iter().filter(|is| *is).count());
         reply.bulk(b"name");
         reply.bulk(argument.name.as_bytes());
@@ -563,9 +497,8 @@ fn list_filter<'a>(ctx: &Context<'a>) -> Result<Filter<'a>, CommandError> {
     }
     if cursor.take_word("ACLCAT") {
         let name = cursor.take()?;
-        let class = CATEGORY_NAMES
-            .iter()
-            .find(|(_, known)| name.eq_ignore_ascii_case(known.as_bytes()));
+        let class =
+            CATEGORY_NAMES.iter().find(|(_, known)| name.eq_ignore_ascii_case(known.as_bytes()));
         return Ok(Filter::Category(class.map(|(class, _)| *class)));
     }
     if cursor.take_word("PATTERN") {
@@ -590,11 +523,7 @@ fn reply_keys(ctx: &mut Context<'_>, with_flags: bool) -> CommandResult {
     let found = table.find(request.get(0)).and_then(|command| {
         // A container's name alone is followed by its subcommand's.
         let is_container = !command.subcommands.is_empty() && request.len() > 1;
-        if is_container {
-            table.find_subcommand(command, request.get(1))
-        } else {
-            Some(command)
-        }
+        if is_container { table.find_subcommand(command, request.get(1)) } else { Some(command) }
     });
     let Some(command) = found else {
         return Err(CommandError::Text("ERR Invalid command specified"));
@@ -609,9 +538,7 @@ fn reply_keys(ctx: &mut Context<'_>, with_flags: bool) -> CommandResult {
     }
     let keys = keys_of(command.spec, request);
     if keys.is_empty() && !command.is(Flags::NO_MANDATORY_KEYS) {
-        return Err(CommandError::Text(
-            "ERR Invalid arguments specified for command",
-        ));
+        return Err(CommandError::Text("ERR Invalid arguments specified for command"));
     }
     ctx.reply.array(keys.len());
     for key in keys {
@@ -620,9 +547,7 @@ fn reply_keys(ctx: &mut Context<'_>, with_flags: bool) -> CommandResult {
         }
         ctx.reply.bulk(request.get(key.index));
         if with_flags {
-            status_set(&mut ctx.reply, KEY_FLAG_NAMES, |flag| {
-                key.flags.contains(flag)
-            });
+            status_set(&mut ctx.reply, KEY_FLAG_NAMES, |flag| key.flags.contains(flag));
         }
     }
     Ok(Outcome::Replied)
@@ -663,11 +588,7 @@ mod tests {
     fn facts(command: &Command) -> String {
         let spec = command.spec;
         let (range, movable) = legacy_range(spec.keys);
-        let flags = if movable {
-            spec.flags | Flags::MOVABLEKEYS
-        } else {
-            spec.flags
-        };
+        let flags = if movable { spec.flags | Flags::MOVABLEKEYS } else { spec.flags };
         let names = |names: Vec<&str>| {
             let mut names = names;
             names.sort_unstable();
@@ -675,9 +596,7 @@ mod tests {
         };
         let flags = FLAG_NAMES.iter().filter(|(flag, _)| flags.contains(*flag));
         let classes = categories_of(spec);
-        let classes = CATEGORY_NAMES
-            .iter()
-            .filter(|(class, _)| classes.contains(*class));
+        let classes = CATEGORY_NAMES.iter().filter(|(class, _)| classes.contains(*class));
         let [first, last, step] = range;
         format!(
             "{}\t{}\t{}\t{}\t{first}:{last}:{step}",
@@ -701,12 +620,7 @@ mod tests {
                 faults.push(format!("theirs {line}\nours   {ours}\n"));
             }
         }
-        assert!(
-            faults.is_empty(),
-            "{} commands differ:\n{}",
-            faults.len(),
-            faults.join("\n")
-        );
+        assert!(faults.is_empty(), "{} commands differ:\n{}", faults.len(), faults.join("\n"));
     }
 
     #[test]
@@ -716,10 +630,7 @@ mod tests {
             let spec = command.spec;
             assert!(!spec.summary.is_empty(), "{name} has no summary");
             assert!(!spec.complexity.is_empty(), "{name} does not tell its cost");
-            assert!(
-                spec.since.split('.').count() == 3,
-                "{name} does not tell since when"
-            );
+            assert!(spec.since.split('.').count() == 3, "{name} does not tell since when");
         }
     }
 }

@@ -20,11 +20,7 @@ pub struct KeyPosition {
 /// included.
 pub fn keys_of(spec: &CommandSpec, args: Args<'_>) -> Vec<KeyPosition> {
     let mut found = Vec::new();
-    for keys in spec
-        .keys
-        .iter()
-        .filter(|keys| !keys.flags.contains(KeyFlags::NOT_KEY))
-    {
+    for keys in spec.keys.iter().filter(|keys| !keys.flags.contains(KeyFlags::NOT_KEY)) {
         if keys.begin == Begin::Unknown || keys.find == Find::Unknown {
             continue;
         }
@@ -35,9 +31,7 @@ pub fn keys_of(spec: &CommandSpec, args: Args<'_>) -> Vec<KeyPosition> {
             return Vec::new();
         };
         let flags = actual_flags(spec, keys, args);
-        let places = (first..=last)
-            .step_by(step)
-            .map(|index| KeyPosition { index, flags });
+        let places = (first..=last).step_by(step).map(|index| KeyPosition { index, flags });
         found.extend(places);
     }
     match spec.name {
@@ -57,16 +51,12 @@ fn begin(keys: &KeySpec, args: Args<'_>) -> Option<usize> {
         Begin::Keyword { word, from } if from > 0 => {
             // The last argument can be no keyword: nothing follows it.
             let end = args.len().saturating_sub(1);
-            (from as usize..end)
-                .find(|&index| is_word(index, word))
-                .map(|index| index + 1)
+            (from as usize..end).find(|&index| is_word(index, word)).map(|index| index + 1)
         }
         Begin::Keyword { word, from } => {
             let start = args.len().checked_sub(from.unsigned_abs() as usize)?;
             let mut places = (2..=start.min(args.len() - 1)).rev();
-            places
-                .find(|&index| is_word(index, word))
-                .map(|index| index + 1)
+            places.find(|&index| is_word(index, word)).map(|index| index + 1)
         }
         Begin::Unknown => None,
     }
@@ -85,11 +75,7 @@ fn range(keys: &KeySpec, first: usize, args: Args<'_>) -> Option<(usize, usize, 
             };
             (first, last, step)
         }
-        Find::Count {
-            count,
-            first: offset,
-            step,
-        } => {
+        Find::Count { count, first: offset, step } => {
             let place = first + count as usize;
             let text = (place < args.len()).then(|| args.get(place))?;
             let count = number::parse_i64(text).filter(|count| (0..=len).contains(count))?;
@@ -108,8 +94,7 @@ fn actual_flags(spec: &CommandSpec, keys: &KeySpec, args: Args<'_>) -> KeyFlags 
         return keys.flags;
     }
     let has = |word: &str, from: usize| {
-        args.iter_from(from)
-            .any(|argument| argument.eq_ignore_ascii_case(word.as_bytes()))
+        args.iter_from(from).any(|argument| argument.eq_ignore_ascii_case(word.as_bytes()))
     };
     match spec.name {
         "SET" if !has("GET", 3) => KeyFlags::OW | KeyFlags::UPDATE,
@@ -148,16 +133,11 @@ mod tests {
 
     /// Places of the keys in a request written with spaces.
     fn places(specs: &'static [KeySpec], request: &str) -> Vec<usize> {
-        let spec = spec("X", |_| unreachable!("only described"))
-            .keys(specs)
-            .flags(Flags::READONLY);
+        let spec = spec("X", |_| unreachable!("only described")).keys(specs).flags(Flags::READONLY);
         let mut ranges = Vec::new();
         let mut start = 0;
         for word in request.split(' ') {
-            ranges.push(Range {
-                start,
-                len: word.len() as u32,
-            });
+            ranges.push(Range { start, len: word.len() as u32 });
             start += word.len() as u32 + 1;
         }
         let args = Args::new(request.as_bytes(), &ranges);
@@ -167,10 +147,7 @@ mod tests {
     #[test]
     fn ranges_count_from_the_first_key_or_from_the_end() {
         assert_eq!(places(&[const { key(1, ANY) }], "x a b"), [1]);
-        assert_eq!(
-            places(&[const { keys(1, -1, 2, ANY) }], "x a 1 b 2"),
-            [1, 3]
-        );
+        assert_eq!(places(&[const { keys(1, -1, 2, ANY) }], "x a 1 b 2"), [1, 3]);
         assert_eq!(places(&[const { keys(1, -2, 1, ANY) }], "x a b 0"), [1, 2]);
         assert_eq!(places(&[const { keys(1, -2, 1, ANY) }], "x a"), [0; 0]);
         assert_eq!(places(&[const { key(3, ANY) }], "x a"), [0; 0]);
@@ -181,32 +158,17 @@ mod tests {
         const KEYS: &[KeySpec] = &[counted_keys(2, ANY)];
         assert_eq!(places(KEYS, "x script 2 a b c"), [3, 4]);
         for bad in ["3", "0", "-1", "x", "9223372036854775807"] {
-            assert_eq!(
-                places(KEYS, &format!("x script {bad} a b")),
-                [0; 0],
-                "{bad}"
-            );
+            assert_eq!(places(KEYS, &format!("x script {bad} a b")), [0; 0], "{bad}");
         }
         assert_eq!(places(KEYS, "x script"), [0; 0]);
     }
 
     #[test]
     fn keywords_are_found_from_either_end() {
-        const HALF: Find = Find::Range {
-            last: -1,
-            step: 1,
-            limit: 2,
-        };
-        const ONE: Find = Find::Range {
-            last: 0,
-            step: 1,
-            limit: 0,
-        };
+        const HALF: Find = Find::Range { last: -1, step: 1, limit: 2 };
+        const ONE: Find = Find::Range { last: 0, step: 1, limit: 0 };
         const FORWARD: &[KeySpec] = &[KeySpec {
-            begin: Begin::Keyword {
-                word: "STREAMS",
-                from: 1,
-            },
+            begin: Begin::Keyword { word: "STREAMS", from: 1 },
             find: HALF,
             flags: ANY,
             notes: None,
@@ -215,10 +177,7 @@ mod tests {
         assert_eq!(places(FORWARD, "x COUNT 1"), [0; 0]);
         assert_eq!(places(FORWARD, "x STREAMS"), [0; 0]);
         const BACKWARD: &[KeySpec] = &[KeySpec {
-            begin: Begin::Keyword {
-                word: "STORE",
-                from: -2,
-            },
+            begin: Begin::Keyword { word: "STORE", from: -2 },
             find: ONE,
             flags: ANY,
             notes: None,

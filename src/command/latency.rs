@@ -14,18 +14,11 @@ use crate::stats::latency::LatencySeries;
 const HELP_FLAGS: Flags = Flags::LOADING.union(Flags::STALE);
 const SLOWLOG_FLAGS: Flags = HELP_FLAGS.union(Flags::ADMIN);
 const LATENCY_FLAGS: Flags = SLOWLOG_FLAGS.union(Flags::NOSCRIPT);
-const NONDETERMINISTIC: &[&str] = &[
-    "nondeterministic_output",
-    "request_policy:all_nodes",
-    "response_policy:special",
-];
+const NONDETERMINISTIC: &[&str] =
+    &["nondeterministic_output", "request_policy:all_nodes", "response_policy:special"];
 
 const fn slowlog(name: &'static str, handler: Handler) -> CommandSpec {
-    spec(name, handler)
-        .exactly(2)
-        .flags(SLOWLOG_FLAGS)
-        .group(Group::Server)
-        .since("2.2.12")
+    spec(name, handler).exactly(2).flags(SLOWLOG_FLAGS).group(Group::Server).since("2.2.12")
 }
 
 const fn latency(name: &'static str, handler: Handler) -> CommandSpec {
@@ -58,24 +51,17 @@ pub const COMMANDS: &[CommandSpec] = &[
                 .docs("", "Counts the entries of the slow log.", "O(1)"),
             slowlog("RESET", slowlog_reset)
                 .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])
-                .docs(
-                    "",
-                    "Empties the slow log.",
-                    "O(N), N being the number of entries",
-                ),
-            slowlog("HELP", slowlog_help)
-                .flags(HELP_FLAGS)
-                .since("6.2.0")
-                .docs("", "Explains SLOWLOG.", "O(1)"),
+                .docs("", "Empties the slow log.", "O(N), N being the number of entries"),
+            slowlog("HELP", slowlog_help).flags(HELP_FLAGS).since("6.2.0").docs(
+                "",
+                "Explains SLOWLOG.",
+                "O(1)",
+            ),
         ],
     )
     .group(Group::Server)
     .since("2.2.12")
-    .docs(
-        "",
-        "Commands about slow requests.",
-        "Depends on the subcommand",
-    ),
+    .docs("", "Commands about slow requests.", "Depends on the subcommand"),
     container(
         "LATENCY",
         &[
@@ -85,14 +71,11 @@ pub const COMMANDS: &[CommandSpec] = &[
                 "Draws the latest spikes of an event.",
                 "O(1)",
             ),
-            latency("HISTOGRAM", latency_histogram)
-                .at_least(2)
-                .since("7.0.0")
-                .docs(
-                    "[command [command ...]]",
-                    "Returns how often commands took how long.",
-                    "O(N), N being the number of commands",
-                ),
+            latency("HISTOGRAM", latency_histogram).at_least(2).since("7.0.0").docs(
+                "[command [command ...]]",
+                "Returns how often commands took how long.",
+                "O(N), N being the number of commands",
+            ),
             latency("HISTORY", latency_history).exactly(3).docs(
                 "event",
                 "Returns the latest spikes of an event.",
@@ -106,15 +89,12 @@ pub const COMMANDS: &[CommandSpec] = &[
             latency("RESET", latency_reset)
                 .at_least(2)
                 .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])
-                .docs(
-                    "[event [event ...]]",
-                    "Forgets the spikes of some or all events.",
-                    "O(1)",
-                ),
-            latency("HELP", latency_help)
-                .flags(HELP_FLAGS)
-                .tips(&[])
-                .docs("", "Explains LATENCY.", "O(1)"),
+                .docs("[event [event ...]]", "Forgets the spikes of some or all events.", "O(1)"),
+            latency("HELP", latency_help).flags(HELP_FLAGS).tips(&[]).docs(
+                "",
+                "Explains LATENCY.",
+                "O(1)",
+            ),
         ],
     )
     .group(Group::Server)
@@ -138,9 +118,7 @@ fn slowlog_get(ctx: &mut Context<'_>) -> CommandResult {
         2 => SLOWLOG_DEFAULT,
         _ => number::parse_i64(ctx.args.get(2))
             .filter(|count| *count >= -1)
-            .ok_or(CommandError::Text(
-                "ERR count should be greater than or equal to -1",
-            ))?,
+            .ok_or(CommandError::Text("ERR count should be greater than or equal to -1"))?,
     };
     let slowlog = &ctx.server.slowlog;
     let count = usize::try_from(count).map_or(slowlog.len(), |count| count.min(slowlog.len()));
@@ -206,8 +184,7 @@ fn latency_latest(ctx: &mut Context<'_>) -> CommandResult {
 /// The series of the event that argument 2 names.
 fn series_of<'s>(server: &'s State, event: &[u8]) -> Option<&'s LatencySeries> {
     let mut all = server.latency.series.iter();
-    all.find(|(name, _)| name.as_bytes() == event)
-        .map(|(_, series)| series)
+    all.find(|(name, _)| name.as_bytes() == event).map(|(_, series)| series)
 }
 
 /// `LATENCY HISTORY event`: an array of pairs of Unix time and milliseconds, oldest first.
@@ -231,10 +208,7 @@ fn latency_reset(ctx: &mut Context<'_>) -> CommandResult {
     let forgotten = if ctx.args.len() == 2 {
         std::mem::take(&mut latency.series).len()
     } else {
-        ctx.args
-            .iter_from(2)
-            .filter(|event| latency.reset(event))
-            .count()
+        ctx.args.iter_from(2).filter(|event| latency.reset(event)).count()
     };
     ctx.reply.integer(forgotten as i64);
     Ok(Outcome::Replied)
@@ -247,13 +221,8 @@ fn latency_histogram(ctx: &mut Context<'_>) -> CommandResult {
     let commands: Vec<&Command> = if ctx.args.len() == 2 {
         table.commands.iter().collect()
     } else {
-        let named = ctx
-            .args
-            .iter_from(2)
-            .filter_map(|name| table.find_full(name));
-        named
-            .flat_map(|command| [command].into_iter().chain(table.subcommands(command)))
-            .collect()
+        let named = ctx.args.iter_from(2).filter_map(|name| table.find_full(name));
+        named.flat_map(|command| [command].into_iter().chain(table.subcommands(command))).collect()
     };
     let stats = &ctx.server.command_stats;
     let known: Vec<(&Command, &Histogram)> = commands
@@ -307,11 +276,7 @@ fn latency_graph(ctx: &mut Context<'_>) -> CommandResult {
         text.push(b'\'');
         return Err(CommandError::formatted(text));
     };
-    let graph = draw(
-        &String::from_utf8_lossy(event),
-        series,
-        ctx.server.now.unix_seconds(),
-    );
+    let graph = draw(&String::from_utf8_lossy(event), series, ctx.server.now.unix_seconds());
     ctx.reply.verbatim(b"txt", graph.as_bytes());
     Ok(Outcome::Replied)
 }
@@ -323,11 +288,8 @@ const GRAPH_LEVELS: [char; 3] = ['_', 'o', '#'];
 
 /// A heading, a rule, and columns whose height tells a spike's length and whose label, written downwards, its age.
 fn draw(event: &str, series: &LatencySeries, now: i64) -> String {
-    let spikes: Vec<(u64, String)> = series
-        .samples
-        .iter()
-        .map(|(time, ms)| (*ms, age(now - time)))
-        .collect();
+    let spikes: Vec<(u64, String)> =
+        series.samples.iter().map(|(time, ms)| (*ms, age(now - time))).collect();
     let high = spikes.iter().map(|(ms, _)| *ms).max().unwrap_or(0);
     let low = spikes.iter().map(|(ms, _)| *ms).min().unwrap_or(0);
     let mut graph = format!(
@@ -399,11 +361,7 @@ fn diagnose(server: &State) -> String {
     }
     let mut report = String::from("Latency spikes were seen:\n\n");
     for (number, (event, series)) in events.iter().enumerate() {
-        let Statistics {
-            average,
-            deviation,
-            period,
-        } = statistics(series);
+        let Statistics { average, deviation, period } = statistics(series);
         report.push_str(&format!(
             "{}. {event}: {} latency spikes (average {average}ms, mean deviation {deviation}ms, \
              period {period:.2} sec). Worst all time event {}ms.\n",
@@ -505,9 +463,6 @@ mod tests {
         for ns in [500, 3_000, 3_500, 5_000, u64::MAX] {
             histogram.record(ns);
         }
-        assert_eq!(
-            cumulative(&histogram),
-            [(1, 1), (4, 3), (8, 4), (1_082_130, 5)]
-        );
+        assert_eq!(cumulative(&histogram), [(1, 1), (4, 3), (8, 4), (1_082_130, 5)]);
     }
 }

@@ -10,17 +10,11 @@ use crate::sys::{alloc, jemalloc};
 use crate::types::Value;
 
 const fn memory(name: &'static str, handler: Handler) -> CommandSpec {
-    spec(name, handler)
-        .exactly(2)
-        .group(Group::Server)
-        .since("4.0.0")
+    spec(name, handler).exactly(2).group(Group::Server).since("4.0.0")
 }
 
-const NONDETERMINISTIC: &[&str] = &[
-    "nondeterministic_output",
-    "request_policy:all_shards",
-    "response_policy:special",
-];
+const NONDETERMINISTIC: &[&str] =
+    &["nondeterministic_output", "request_policy:all_shards", "response_policy:special"];
 
 pub const COMMANDS: &[CommandSpec] = &[container(
     "MEMORY",
@@ -30,16 +24,16 @@ pub const COMMANDS: &[CommandSpec] = &[container(
             "Explains trouble with memory in words.",
             "O(1)",
         ),
-        memory("HELP", help)
-            .flags(Flags::LOADING.union(Flags::STALE))
-            .docs("", "Explains MEMORY.", "O(1)"),
-        memory("MALLOC-STATS", malloc_stats)
-            .tips(NONDETERMINISTIC)
-            .docs(
-                "",
-                "Returns the allocator's report.",
-                "Depends on how much is allocated",
-            ),
+        memory("HELP", help).flags(Flags::LOADING.union(Flags::STALE)).docs(
+            "",
+            "Explains MEMORY.",
+            "O(1)",
+        ),
+        memory("MALLOC-STATS", malloc_stats).tips(NONDETERMINISTIC).docs(
+            "",
+            "Returns the allocator's report.",
+            "Depends on how much is allocated",
+        ),
         memory("PURGE", purge)
             .tips(&["request_policy:all_shards", "response_policy:all_succeeded"])
             .docs(
@@ -76,12 +70,7 @@ fn bytes_of(entry: Entry<'_, Value>) -> usize {
         ValueRef::Bytes { .. } => 0,
         ValueRef::Object(value) => {
             let heap = value.heap_bytes();
-            size_of::<Value>()
-                + if heap == 0 {
-                    0
-                } else {
-                    alloc::size_class(heap)
-                }
+            size_of::<Value>() + if heap == 0 { 0 } else { alloc::size_class(heap) }
         }
     };
     alloc::size_class(entry.allocated()) + object + TABLE_SHARE
@@ -109,11 +98,7 @@ fn usage(ctx: &mut Context<'_>) -> CommandResult {
 /// `MEMORY STATS`: a map of numbers.
 fn stats(ctx: &mut Context<'_>) -> CommandResult {
     let memory = MemoryUse::measure(ctx.db, ctx.server);
-    let jemalloc::AllocatorStats {
-        allocated,
-        active,
-        resident,
-    } = memory.allocator;
+    let jemalloc::AllocatorStats { allocated, active, resident } = memory.allocator;
     let reply = &mut ctx.reply;
     let per_key = match memory.keys {
         0 => 0,
@@ -147,30 +132,10 @@ fn stats(ctx: &mut Context<'_>) -> CommandResult {
         ("allocator.resident", resident),
     ];
     let ratios = [
-        (
-            "allocator-fragmentation.ratio",
-            "allocator-fragmentation.bytes",
-            active,
-            allocated,
-        ),
-        (
-            "allocator-rss.ratio",
-            "allocator-rss.bytes",
-            resident,
-            active,
-        ),
-        (
-            "rss-overhead.ratio",
-            "rss-overhead.bytes",
-            memory.resident,
-            resident,
-        ),
-        (
-            "fragmentation",
-            "fragmentation.bytes",
-            memory.resident,
-            memory.used,
-        ),
+        ("allocator-fragmentation.ratio", "allocator-fragmentation.bytes", active, allocated),
+        ("allocator-rss.ratio", "allocator-rss.bytes", resident, active),
+        ("rss-overhead.ratio", "rss-overhead.bytes", memory.resident, resident),
+        ("fragmentation", "fragmentation.bytes", memory.resident, memory.used),
     ];
     let numbers = before.len() + totals.len() + shares.len() + allocator.len();
     reply.map(numbers + 2 * ratios.len() + memory.tables.len());
@@ -229,11 +194,7 @@ fn diagnose(memory: &MemoryUse, clients: usize) -> String {
     if memory.used < DOCTOR_BYTES_MIN {
         return "This server holds next to nothing: there is too little to judge by.\n".into();
     }
-    let jemalloc::AllocatorStats {
-        allocated,
-        active,
-        resident,
-    } = memory.allocator;
+    let jemalloc::AllocatorStats { allocated, active, resident } = memory.allocator;
     let wastes =
         |large, small, limit| ratio(large, small) > limit && excess(large, small) > SURPLUS_MIN;
     let findings = [
@@ -335,25 +296,13 @@ mod tests {
 
     #[test]
     fn the_doctor_names_what_is_wrong_and_nothing_else() {
-        assert_eq!(
-            diagnose(&healthy(), 1),
-            "No trouble with memory was found.\n"
-        );
-        let peak = MemoryUse {
-            peak: 200 << 20,
-            ..healthy()
-        };
+        assert_eq!(diagnose(&healthy(), 1), "No trouble with memory was found.\n");
+        let peak = MemoryUse { peak: 200 << 20, ..healthy() };
         assert!(diagnose(&peak, 1).contains("* Peak"));
-        let clients = MemoryUse {
-            clients: 50 << 20,
-            ..healthy()
-        };
+        let clients = MemoryUse { clients: 50 << 20, ..healthy() };
         assert!(diagnose(&clients, 1).contains("* Client buffers"));
         assert!(!diagnose(&clients, 1000).contains("* Client buffers"));
-        let empty = MemoryUse {
-            used: 1000,
-            ..healthy()
-        };
+        let empty = MemoryUse { used: 1000, ..healthy() };
         assert!(diagnose(&empty, 0).contains("next to nothing"));
     }
 }

@@ -38,11 +38,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .flags(Flags::READONLY.union(Flags::FAST))
         .group(Group::Server)
         .since("5.0.0")
-        .docs(
-            "[VERSION version]",
-            "Draws a picture and names the version.",
-            "O(1)",
-        ),
+        .docs("[VERSION version]", "Draws a picture and names the version.", "O(1)"),
     spec("SHUTDOWN", shutdown)
         .at_least(1)
         .flags(
@@ -116,11 +112,7 @@ enum ShutdownOrder {
 
 impl ShutdownOrder {
     fn parse(ctx: &Context<'_>) -> Result<Self, CommandError> {
-        let mut order = Shutdown {
-            save: None,
-            now: false,
-            force: false,
-        };
+        let mut order = Shutdown { save: None, now: false, force: false };
         let (mut abort, mut save, mut nosave) = (false, false, false);
         let mut cursor = ctx.args.cursor(1);
         while !cursor.is_at_end() {

@@ -204,10 +204,7 @@ const fn string_spec(
     since: &'static str,
     flags: Flags,
 ) -> CommandSpec {
-    spec(name, handler)
-        .since(since)
-        .flags(flags)
-        .group(Group::String)
+    spec(name, handler).since(since).flags(flags).group(Group::String)
 }
 
 const NOT_A_STRING: CommandError =
@@ -237,11 +234,7 @@ fn set(ctx: &mut Context<'_>) -> CommandResult {
     }
     let options = SetOptions::parse(ctx.args.cursor(3))?;
     let expiry = options.lifetime.expiry(&ctx.db.now(), ctx.name())?;
-    let found = if options.get {
-        ctx.db.find_for_read(key)
-    } else {
-        ctx.db.find_for_write(key)
-    };
+    let found = if options.get { ctx.db.find_for_read(key) } else { ctx.db.find_for_write(key) };
     if options.get {
         match found {
             Some(slot) => ctx.reply.bulk(ctx.db.string_at(slot)?),
@@ -280,8 +273,7 @@ fn setnx(ctx: &mut Context<'_>) -> CommandResult {
     let key = ctx.key(1);
     let found = ctx.db.find_for_write(key);
     if found.is_none() {
-        ctx.db
-            .set_string_at(None, key, ctx.args.get(2), Expiry::Clear);
+        ctx.db.set_string_at(None, key, ctx.args.get(2), Expiry::Clear);
         announce_set(ctx, key, Expiry::Clear);
     }
     ctx.reply.integer(found.is_none() as i64);
@@ -315,8 +307,7 @@ fn getset(ctx: &mut Context<'_>) -> CommandResult {
         Some(slot) => ctx.reply.bulk(ctx.db.string_at(slot)?),
         None => ctx.reply.null(),
     }
-    ctx.db
-        .set_string_at(found, key, ctx.args.get(2), Expiry::Clear);
+    ctx.db.set_string_at(found, key, ctx.args.get(2), Expiry::Clear);
     announce_set(ctx, key, Expiry::Clear);
     Ok(Outcome::Replied)
 }
@@ -359,8 +350,7 @@ fn getex(ctx: &mut Context<'_>) -> CommandResult {
         }
         (Lifetime::Persist, _) if ctx.db.entry(slot).deadline().is_some() => {
             ctx.db.set_deadline(slot, None);
-            ctx.db
-                .changed(KeyspaceEvents::GENERIC, "persist", key.bytes);
+            ctx.db.changed(KeyspaceEvents::GENERIC, "persist", key.bytes);
         }
         _ => {}
     }
@@ -444,9 +434,8 @@ fn mset(ctx: &mut Context<'_>) -> CommandResult {
 fn msetnx(ctx: &mut Context<'_>) -> CommandResult {
     check_pairs(ctx)?;
     let end = ctx.args.len();
-    let none_there = (1..end)
-        .step_by(2)
-        .all(|index| ctx.db.find_for_write(ctx.key(index)).is_none());
+    let none_there =
+        (1..end).step_by(2).all(|index| ctx.db.find_for_write(ctx.key(index)).is_none());
     if none_there {
         set_pairs(ctx, 1, end, Expiry::Clear);
     }

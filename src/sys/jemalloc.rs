@@ -95,11 +95,7 @@ pub fn number(name: &str, value: Option<u64>) -> Result<u64, i32> {
 /// Does what a mallctl name without a value stands for, such as `thread.tcache.flush`. Errors: the system's error number.
 pub fn run(name: &str) -> Result<(), i32> {
     let name = CString::new(name).map_err(|_| libc::ENOENT)?;
-    let (old, old_len, new) = (
-        std::ptr::null_mut(),
-        std::ptr::null_mut(),
-        std::ptr::null_mut(),
-    );
+    let (old, old_len, new) = (std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut());
     // SAFETY: nothing is read or set. jemalloc refuses null pointers where a value is needed.
     match unsafe { mallctl(name.as_ptr(), old, old_len, new, 0) } {
         0 => Ok(()),
@@ -110,21 +106,10 @@ pub fn run(name: &str) -> Result<(), i32> {
 /// Reads a text by its mallctl name. Errors: the system's error number; EINVAL for names that are not known to be texts,
 /// since jemalloc would hand out anything of a pointer's width as if it were one.
 pub fn text(name: &str) -> Result<String, i32> {
-    let is_text = [
-        "version",
-        "config.malloc_conf",
-        "opt.dss",
-        "opt.metadata_thp",
-        "opt.junk",
-    ]
-    .into_iter()
-    .chain([
-        "opt.percpu_arena",
-        "opt.thp",
-        "opt.zero_realloc",
-        "opt.stats_print_opts",
-    ])
-    .any(|known| name == known);
+    let is_text = ["version", "config.malloc_conf", "opt.dss", "opt.metadata_thp", "opt.junk"]
+        .into_iter()
+        .chain(["opt.percpu_arena", "opt.thp", "opt.zero_realloc", "opt.stats_print_opts"])
+        .any(|known| name == known);
     if !is_text {
         return Err(libc::EINVAL);
     }
@@ -133,13 +118,7 @@ pub fn text(name: &str) -> Result<String, i32> {
     let mut len = size_of::<*const c_char>();
     // SAFETY: the name's value is a `const char *`, which fits.
     let error = unsafe {
-        mallctl(
-            name.as_ptr(),
-            (&raw mut text).cast(),
-            &mut len,
-            std::ptr::null_mut(),
-            0,
-        )
+        mallctl(name.as_ptr(), (&raw mut text).cast(), &mut len, std::ptr::null_mut(), 0)
     };
     if error != 0 {
         return Err(error);
@@ -148,9 +127,7 @@ pub fn text(name: &str) -> Result<String, i32> {
         return Ok(String::new());
     }
     // SAFETY: jemalloc's texts live as long as the process and end with a zero.
-    Ok(unsafe { CStr::from_ptr(text) }
-        .to_string_lossy()
-        .into_owned())
+    Ok(unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
 }
 
 #[cfg(test)]

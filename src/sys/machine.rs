@@ -22,14 +22,7 @@ pub fn cpu_times() -> CpuTimes {
     let (system_thread, user_thread) = usage(libc::RUSAGE_THREAD);
     #[cfg(not(target_os = "linux"))]
     let (system_thread, user_thread) = (system, user);
-    CpuTimes {
-        system,
-        user,
-        system_children,
-        user_children,
-        system_thread,
-        user_thread,
-    }
+    CpuTimes { system, user, system_children, user_children, system_thread, user_thread }
 }
 
 /// System and user time. Unit: seconds.
@@ -47,10 +40,7 @@ pub fn resident_bytes() -> usize {
     let Ok(text) = std::fs::read_to_string("/proc/self/statm") else {
         return 0;
     };
-    let pages = text
-        .split(' ')
-        .nth(1)
-        .and_then(|pages| pages.parse::<usize>().ok());
+    let pages = text.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok());
     pages.unwrap_or(0) * system_number(libc::_SC_PAGESIZE)
 }
 

@@ -7,18 +7,13 @@ impl<O> Table<O> {
     /// difference wavers by one.
     pub(super) fn hint_of(&self, deadline: Deadline) -> u32 {
         let boot_ms = deadline.boot_ms(self.wall_offset_ms);
-        let early = if boot_ms == deadline.boot_ms(self.wall_offset_ms.saturating_add(1)) {
-            0
-        } else {
-            1
-        };
+        let early =
+            if boot_ms == deadline.boot_ms(self.wall_offset_ms.saturating_add(1)) { 0 } else { 1 };
         self.relative(boot_ms.saturating_sub(early))
     }
 
     pub(super) fn relative(&self, boot_ms: i64) -> u32 {
-        boot_ms
-            .saturating_sub(self.base_ms)
-            .clamp(0, i64::from(FAR)) as u32
+        boot_ms.saturating_sub(self.base_ms).clamp(0, i64::from(FAR)) as u32
     }
 
     /// Lowers the hints of a bucket and all above it.
@@ -76,9 +71,8 @@ impl<O> Table<O> {
             if self.minimum >= now_hint {
                 return None;
             }
-            let (before, from) = self
-                .chunk_minima
-                .split_at(self.due_chunk.min(self.chunk_minima.len()));
+            let (before, from) =
+                self.chunk_minima.split_at(self.due_chunk.min(self.chunk_minima.len()));
             let number = first_below(from, now_hint).map(|number| before.len() + number);
             let Some(number) = number.or_else(|| first_below(before, now_hint)) else {
                 self.minimum = earliest(&self.chunk_minima);
@@ -121,10 +115,7 @@ impl<O> Table<O> {
         volatile().for_each(|(_, link)| link.prefetch());
         let mut hint = NEVER;
         for (slot, link) in volatile() {
-            let deadline = link
-                .entry()
-                .deadline()
-                .expect("a volatile entry has a deadline");
+            let deadline = link.entry().deadline().expect("a volatile entry has a deadline");
             if now.is_past(deadline) {
                 return Ok(Slot::new(id, at, slot));
             }
@@ -155,19 +146,12 @@ impl<O> Table<O> {
         let ms = u32::try_from(ms).unwrap_or(u32::MAX);
         let lower = |hints: &mut [u32]| {
             for hint in hints {
-                *hint = if *hint == NEVER {
-                    NEVER
-                } else {
-                    hint.saturating_sub(ms)
-                };
+                *hint = if *hint == NEVER { NEVER } else { hint.saturating_sub(ms) };
             }
         };
         for chunk in &mut self.chunks {
             lower(&mut chunk.minima);
-            chunk
-                .annexes
-                .iter_mut()
-                .for_each(|annex| lower(&mut annex.hints));
+            chunk.annexes.iter_mut().for_each(|annex| lower(&mut annex.hints));
         }
         lower(&mut self.chunk_minima);
         lower(std::slice::from_mut(&mut self.minimum));

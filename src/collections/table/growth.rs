@@ -52,11 +52,7 @@ impl<O> Table<O> {
         for (bucket, bucket_hint) in buckets.zip(hints) {
             for slot in bucket.occupied() {
                 let (tag, link) = (convert(bucket.tag(slot)), bucket.link(slot));
-                let hint = if link.is_volatile() {
-                    bucket_hint
-                } else {
-                    NEVER
-                };
+                let hint = if link.is_volatile() { bucket_hint } else { NEVER };
                 moving.push(Moving { link, tag, hint });
             }
         }
@@ -89,25 +85,13 @@ impl<O> Table<O> {
             }
         }
         let annex = &mut chunk.annexes[index];
-        annex
-            .extra
-            .iter_mut()
-            .for_each(|block| block.0.iter_mut().for_each(Bucket::clear));
-        annex
-            .extra
-            .resize_with(blocks.saturating_sub(BLOCKS_MAX), || Block::EMPTY);
+        annex.extra.iter_mut().for_each(|block| block.0.iter_mut().for_each(Bucket::clear));
+        annex.extra.resize_with(blocks.saturating_sub(BLOCKS_MAX), || Block::EMPTY);
         annex.extra.shrink_to(2 * annex.extra.len());
         segment.set_shape(segment.depth(), blocks);
         segment.len = moving.len() as u32;
-        annex.volatile = moving
-            .iter()
-            .map(|moving| u32::from(moving.link.is_volatile()))
-            .sum();
-        let hints = if annex.volatile > 0 {
-            segment.buckets()
-        } else {
-            0
-        };
+        annex.volatile = moving.iter().map(|moving| u32::from(moving.link.is_volatile())).sum();
+        let hints = if annex.volatile > 0 { segment.buckets() } else { 0 };
         if hints == old_hints {
             annex.hints.fill(NEVER);
         } else {
@@ -121,13 +105,7 @@ impl<O> Table<O> {
         let fill_of = &mut fill[..buckets];
         let hints_of = &mut annex.hints[..hints];
         let mut blocks_of: SmallVec<[&mut Block; BLOCKS_MAX]> = SmallVec::new();
-        blocks_of.extend(
-            segment
-                .blocks
-                .iter_mut()
-                .flatten()
-                .map(|block| &mut **block),
-        );
+        blocks_of.extend(segment.blocks.iter_mut().flatten().map(|block| &mut **block));
         blocks_of.extend(&mut annex.extra);
         for moving in moving {
             let mut at = (usize::from(moving.tag) * buckets) >> 16;
@@ -167,10 +145,7 @@ impl<O> Table<O> {
         let depth = self.segment(id).depth() + 1;
         // The keys lie all over the memory: fetch some ahead.
         const AHEAD: usize = 16;
-        gathered
-            .iter()
-            .take(AHEAD)
-            .for_each(|moving| moving.link.prefetch());
+        gathered.iter().take(AHEAD).for_each(|moving| moving.link.prefetch());
         for (number, &Moving { link, hint, .. }) in gathered.iter().enumerate() {
             if let Some(later) = gathered.get(number + AHEAD) {
                 later.link.prefetch();
@@ -178,20 +153,9 @@ impl<O> Table<O> {
             // SAFETY: the entry is alive; the borrow ends here.
             let hash = self.hash(unsafe { link.entry().key() });
             // The entry is at hand, so the exact deadline replaces the bucket's.
-            let hint = link
-                .entry()
-                .deadline()
-                .map_or(hint, |deadline| self.hint_of(deadline));
-            let half = if prefix_of(hash, depth) & 1 == 0 {
-                &mut lower
-            } else {
-                &mut upper
-            };
-            half.push(Moving {
-                link,
-                tag: tag_of(hash, depth),
-                hint,
-            });
+            let hint = link.entry().deadline().map_or(hint, |deadline| self.hint_of(deadline));
+            let half = if prefix_of(hash, depth) & 1 == 0 { &mut lower } else { &mut upper };
+            half.push(Moving { link, tag: tag_of(hash, depth), hint });
         }
         self.recycle(0, gathered);
 
