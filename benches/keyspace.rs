@@ -3,9 +3,6 @@
 //! `prefetched` is how the server works: batches of 64 hashes go through the prefetching stages first. Without it, what is
 //! measured are cache misses. Time is the thread's own, so that other programs on the machine disturb less.
 
-#![allow(unsafe_code)] // the allocator, as in the server
-
-use std::alloc::{GlobalAlloc, Layout};
 use std::hint::black_box;
 use std::time::Duration;
 
@@ -13,34 +10,6 @@ use criterion::{Criterion, criterion_group};
 use latchkey::clock::{Deadline, Now};
 use latchkey::collections::hash::KeyHasher;
 use latchkey::collections::table::{NewValue, Table};
-use tikv_jemalloc_sys::{MALLOCX_ALIGN, mallocx, rallocx, sdallocx};
-
-struct Jemalloc;
-
-fn flags(layout: Layout) -> i32 {
-    if layout.align() > 8 { MALLOCX_ALIGN(layout.align()) } else { 0 }
-}
-
-// SAFETY: jemalloc's functions with the sizes and alignments of the layouts.
-unsafe impl GlobalAlloc for Jemalloc {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: as the caller promises.
-        unsafe { mallocx(layout.size(), flags(layout)).cast() }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as the caller promises.
-        unsafe { sdallocx(pointer.cast(), layout.size(), flags(layout)) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: as the caller promises.
-        unsafe { rallocx(pointer.cast(), size, flags(layout)).cast() }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Jemalloc = Jemalloc;
 
 const KEYS: usize = 1_000_000;
 const BATCH: usize = 64;
