@@ -244,7 +244,9 @@ pub fn check_users(directives: &[Directive], config: &mut Config) -> Result<(), 
                 // CONFIG REWRITE of Redis writes it beside requirepass.
                 [b'#', ..] if !config.requirepass.is_empty() => {}
                 _ => {
-                    return Err(directive.error("ACL rules other than a password are not supported"));
+                    return Err(
+                        directive.error("ACL rules other than a password are not supported")
+                    );
                 }
             }
         }
