@@ -33,7 +33,7 @@ bench-peers: build ## CPU per operation, latency and memory beside Redis and Val
 	$(CARGO) build --release --manifest-path benches/peers/Cargo.toml --target-dir $(TARGET)/peers
 	PEERS="$(PEERS)" $(TARGET)/peers/release/bench-peers --latchkey $(TARGET)/release/latchkey --out docs $(ARGS)
 
-peer: build ## the same transcripts and clients against the real peers and this server
+peer: ## the same transcripts and clients against the real peers and this server
 	tests/peer/run
 
 fuzz: ## each fuzz target for a minute (needs cargo-fuzz and a nightly toolchain)

@@ -16,10 +16,7 @@ fn parse_pipeline(c: &mut Criterion) {
         ("get", vec![b"GET", key]),
         ("set_32", vec![b"SET", key, &[b'v'; 32]]),
         ("set_200", vec![b"SET", key, &[b'v'; 200]]),
-        (
-            "set_nx_ex",
-            vec![b"SET", key, b"token-of-16bytes", b"NX", b"EX", b"30"],
-        ),
+        ("set_nx_ex", vec![b"SET", key, b"token-of-16bytes", b"NX", b"EX", b"30"]),
         ("ping", vec![b"PING"]),
     ];
     let mut group = c.benchmark_group("parse");
@@ -85,12 +82,8 @@ fn write_replies(c: &mut Criterion) {
     run("bulk_200", &|reply, _| reply.bulk(&long));
     run("null", &|reply, _| reply.null());
     run("integer_small", &|reply, _| reply.integer(black_box(1)));
-    run("integer_large", &|reply, index| {
-        reply.integer(black_box(123_456_789 + index as i64))
-    });
-    run("double", &|reply, index| {
-        reply.double(black_box(0.1 + index as f64))
-    });
+    run("integer_large", &|reply, index| reply.integer(black_box(123_456_789 + index as i64)));
+    run("double", &|reply, index| reply.double(black_box(0.1 + index as f64)));
     run("deferred_3", &|reply, _| {
         let deferred = reply.defer_array();
         reply.integer(1);

@@ -139,7 +139,10 @@ impl Clock {
 impl ManualClock {
     /// Wall clock at `start`, boot-time clock at one hour.
     pub fn new(start: UnixMillis) -> Self {
-        let hands = Hands { wall_us: AtomicI64::new(start.0 * 1000), boot_us: AtomicI64::new(3_600_000_000) };
+        let hands = Hands {
+            wall_us: AtomicI64::new(start.0 * 1000),
+            boot_us: AtomicI64::new(3_600_000_000),
+        };
         ManualClock { hands: Arc::new(hands) }
     }
 
@@ -180,6 +183,9 @@ mod tests {
     fn the_largest_deadlines_saturate() {
         let now = Now { wall_us: 1_700_000_000_000_000, boot_us: 5_000_000 };
         assert!(!now.is_past(now.after(i64::MAX)));
-        assert_eq!(now.unix_of(now.at(UnixMillis(9_223_372_036_854_770_000))).0, 9_223_372_036_854_770_000);
+        assert_eq!(
+            now.unix_of(now.at(UnixMillis(9_223_372_036_854_770_000))).0,
+            9_223_372_036_854_770_000
+        );
     }
 }

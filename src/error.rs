@@ -66,9 +66,7 @@ impl CommandError {
             CommandError::StringTooLong => {
                 "ERR string exceeds maximum allowed size (proto-max-bulk-len)"
             }
-            CommandError::OutOfMemory => {
-                "OOM command not allowed when used memory > 'maxmemory'."
-            }
+            CommandError::OutOfMemory => "OOM command not allowed when used memory > 'maxmemory'.",
             CommandError::NoAuth => "NOAUTH Authentication required.",
             CommandError::WrongPassword => {
                 "WRONGPASS invalid username-password pair or user is disabled."

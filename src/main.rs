@@ -55,11 +55,7 @@ fn version() -> String {
 
 /// Runs a server until its end. The error is of the configuration; other failures are in the log.
 fn serve(settings: Settings, is_bare: bool) -> Result<ExitCode, ConfigError> {
-    let Settings {
-        mut config,
-        users,
-        renamed_commands: renames,
-    } = settings;
+    let Settings { mut config, users, renamed_commands: renames } = settings;
     let renamed = renamed_commands(&renames)?;
     check_users(&users, &mut config)?;
     if let Err(error) = std::env::set_current_dir(&config.dir) {
@@ -68,8 +64,7 @@ fn serve(settings: Settings, is_bare: bool) -> Result<ExitCode, ConfigError> {
     }
     let mut log = Log(Logger::new(log_level(&config), &config.logfile));
     if config.syslog_enabled {
-        log.0
-            .also_to_syslog(&config.syslog_ident, config.syslog_facility);
+        log.0.also_to_syslog(&config.syslog_ident, config.syslog_facility);
     }
     process::ignore_signals();
     let supervisor = find_supervisor(config.supervised, &log);
@@ -84,9 +79,7 @@ fn serve(settings: Settings, is_bare: bool) -> Result<ExitCode, ConfigError> {
             config.pidfile = DEFAULT_PIDFILE.to_vec();
         }
     }
-    log.warn(format_args!(
-        "oO0OoO0OoO0Oo Latchkey is starting oO0OoO0OoO0Oo"
-    ));
+    log.warn(format_args!("oO0OoO0OoO0Oo Latchkey is starting oO0OoO0OoO0Oo"));
     log.warn(format_args!(
         "Latchkey version={}, bits={}, commit=00000000, modified=0, pid={}, just started",
         env!("CARGO_PKG_VERSION"),
@@ -106,7 +99,7 @@ fn serve(settings: Settings, is_bare: bool) -> Result<ExitCode, ConfigError> {
     if !allow_files(&mut config, &log) {
         return Ok(ExitCode::FAILURE);
     }
-    let port = config.port;
+    let (port, backlog) = (config.port, config.tcp_backlog);
     let show_logo = config.always_show_logo
         || (config.logfile.is_empty() && !config.syslog_enabled && std::io::stdout().is_terminal());
     let mut server = match Server::start(config, Clock::System, log.0.clone()) {
@@ -122,11 +115,13 @@ fn serve(settings: Settings, is_bare: bool) -> Result<ExitCode, ConfigError> {
         return Ok(ExitCode::FAILURE);
     }
     server.write_pidfile();
+    report_panics(&log);
     if show_logo {
         log.0.write_raw(&logo(port));
     } else {
         log.notice(format_args!("Running mode=standalone, port={port}."));
     }
+    warn_of_backlog(backlog, &log);
     log.warn(format_args!("Server initialized"));
     if let Err(error) = server.catch_signals() {
         log.warn(format_args!("Can't catch signals: {error}"));
@@ -163,17 +158,13 @@ fn find_supervisor(supervised: &str, log: &Log) -> Supervisor {
     };
     match (&found, supervised) {
         (Some(Supervisor::Upstart), _) => {
-            log.notice(format_args!(
-                "supervised by upstart, will stop to signal readiness"
-            ));
+            log.notice(format_args!("supervised by upstart, will stop to signal readiness"));
         }
         (Some(Supervisor::Systemd(_)), _) => {
             log.notice(format_args!("supervised by systemd. Please make sure you set appropriate values for TimeoutStartSec and TimeoutStopSec in your service unit."));
         }
         (_, "upstart") => {
-            log.warn(format_args!(
-                "upstart supervision requested, but UPSTART_JOB not found!"
-            ));
+            log.warn(format_args!("upstart supervision requested, but UPSTART_JOB not found!"));
         }
         (_, "systemd") => {
             log.warn(format_args!("systemd supervision requested or auto-detected, but Latchkey can't reach the socket that NOTIFY_SOCKET names"));
@@ -211,9 +202,7 @@ fn allow_files(config: &mut Config, log: &Log) -> bool {
         return false;
     }
     config.maxclients = (files.limit - RESERVED_FILES) as u32;
-    let reason = files
-        .error
-        .map_or_else(String::new, |error| system_text(&error));
+    let reason = files.error.map_or_else(String::new, |error| system_text(&error));
     for text in [
         format!(
             "You requested maxclients of {asked} requiring at least {wanted} max file descriptors."
@@ -228,6 +217,37 @@ fn allow_files(config: &mut Config, log: &Log) -> bool {
         log.warn(format_args!("{text}"));
     }
     true
+}
+
+/// Warns of a queue of connections that the kernel keeps shorter than `tcp-backlog` says.
+fn warn_of_backlog(backlog: u32, log: &Log) {
+    let path = "/proc/sys/net/core/somaxconn";
+    let Ok(text) = std::fs::read_to_string(path) else {
+        return;
+    };
+    if let Ok(limit) = text.trim().parse::<u32>()
+        && limit > 0
+        && limit < backlog
+    {
+        log.warn(format_args!(
+            "WARNING: The TCP backlog setting of {backlog} cannot be enforced because {path} is set to the lower \
+             value of {limit}."
+        ));
+    }
+}
+
+/// Has a panic, which is a bug of ours, go to the log too: in the background standard error leads nowhere.
+fn report_panics(log: &Log) {
+    let log = Log(log.0.clone());
+    let print = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if !process::reports_crashes() {
+            return print(panic);
+        }
+        let trace = std::backtrace::Backtrace::force_capture();
+        log.warn(format_args!("=== LATCHKEY BUG REPORT: {panic}\n{trace}"));
+        print(panic);
+    }));
 }
 
 /// What a terminal shows at the start.

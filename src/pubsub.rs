@@ -120,11 +120,7 @@ impl PubSub {
             Kind::Channel => leave(&mut self.channels, name, who),
             Kind::Shard => leave(&mut self.shard_channels, name, who),
             Kind::Pattern => {
-                if self
-                    .patterns
-                    .get_mut(name)
-                    .is_some_and(|listeners| listeners.remove(who))
-                {
+                if self.patterns.get_mut(name).is_some_and(|listeners| listeners.remove(who)) {
                     self.patterns.remove(name);
                 }
             }
@@ -187,10 +183,7 @@ impl PubSub {
 }
 
 fn leave(names: &mut HashMap<Name, Listeners>, name: &[u8], who: ClientId) {
-    if names
-        .get_mut(name)
-        .is_some_and(|listeners| listeners.remove(who))
-    {
+    if names.get_mut(name).is_some_and(|listeners| listeners.remove(who)) {
         names.remove(name);
     }
 }
@@ -213,11 +206,7 @@ impl Listeners {
         match &mut self.places {
             Some(places) => drop(places.insert(who, self.list.len() - 1)),
             None if self.list.len() > SEARCHED_MAX => {
-                let places = self
-                    .list
-                    .iter()
-                    .enumerate()
-                    .map(|(place, &who)| (who, place));
+                let places = self.list.iter().enumerate().map(|(place, &who)| (who, place));
                 self.places = Some(places.collect());
             }
             None => {}
@@ -249,10 +238,7 @@ mod tests {
     const KINDS: [Kind; 3] = [Kind::Channel, Kind::Pattern, Kind::Shard];
 
     fn id(number: u8) -> ClientId {
-        ClientId {
-            slot: 0,
-            number: number.into(),
-        }
+        ClientId { slot: 0, number: number.into() }
     }
 
     #[derive(Clone, Debug)]
@@ -319,10 +305,7 @@ mod tests {
         for pattern in [&b"n*"[..], b"*", b"news.?", b"x"] {
             pubsub.subscribe(Kind::Pattern, &mut own, id(1), pattern);
         }
-        let found: Vec<_> = pubsub
-            .matching(b"news.1")
-            .map(|(pattern, _)| pattern)
-            .collect();
+        let found: Vec<_> = pubsub.matching(b"news.1").map(|(pattern, _)| pattern).collect();
         assert_eq!(found, [&b"*"[..], b"n*", b"news.?"]);
     }
 }

@@ -13,16 +13,16 @@ use std::time::Duration;
 use mio::{Events, Poll, Token, Waker};
 
 use crate::client::{Client, ClientFlags, ClientId, Input, LargeInput};
-use crate::command::args::Args;
 use crate::collections::table::Table;
+use crate::command::args::Args;
 use crate::command::context::{Outcome, Prehashed};
 use crate::command::execute::{Request, execute};
+use crate::command::spec::{Begin, Find};
+use crate::command::table::Command;
 use crate::command::{
     check_output_limit, clients_memory_max, describe_client, evict, evict_clients, forget_client,
     publish_events,
 };
-use crate::command::spec::{Begin, Find};
-use crate::command::table::Command;
 use crate::keyspace::Keyspace;
 use crate::resp::reply::ReplyWriter;
 use crate::resp::request::{Limits, Parsed, Parser, ProtocolError, Range, encode};
@@ -46,8 +46,8 @@ const LARGE_BYTES: usize = 16 * 1024;
 const BATCH_REQUESTS: usize = 64;
 /// Keys of one request that are prefetched.
 const PREFETCH_KEYS: usize = 64;
-/// Buckets of due keys looked at in one turn: well under 2 ms of work.
-const EXPIRE_BUCKETS: usize = 2_000;
+/// Buckets of due keys looked at in one turn: under a millisecond of work.
+const EXPIRE_BUCKETS: usize = 400;
 /// Empty output buffers kept for the next turn, and the largest worth keeping.
 const SPARE_BUFFERS: usize = 64;
 const SPARE_BYTES_MAX: usize = 64 * 1024;
@@ -505,7 +505,8 @@ impl Server {
     fn prefetch(&mut self, batch: &mut Batch, buffer: &[u8]) {
         let Batch { runs, requests, ranges, hashes } = batch;
         for request in requests.iter_mut() {
-            let Some(Keys { first, last, step }) = request.command.and_then(keys_to_prefetch) else {
+            let Some(Keys { first, last, step }) = request.command.and_then(keys_to_prefetch)
+            else {
                 continue;
             };
             let args = &ranges[request.args.start as usize..request.args.end as usize];
@@ -570,11 +571,8 @@ impl Server {
                 step: keys.step,
                 hashes: &hashes[request.hashes.start as usize..request.hashes.end as usize],
             };
-            let request = Request {
-                args: Args::new(buffer, args),
-                command: request.command,
-                prehashed,
-            };
+            let request =
+                Request { args: Args::new(buffer, args), command: request.command, prehashed };
             let outcome = execute(
                 &mut self.keyspace,
                 &mut self.state,
@@ -707,7 +705,8 @@ impl Server {
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => {
-                    self.state.log(Level::Verbose, format_args!("Error writing to client: {error}"));
+                    self.state
+                        .log(Level::Verbose, format_args!("Error writing to client: {error}"));
                     self.state.clients.close(id);
                     continue;
                 }

@@ -166,7 +166,7 @@ impl State {
             started_unix: now.unix_seconds(),
             executable: std::env::current_exe()
                 .map_or_else(|_| String::new(), |path| path.to_string_lossy().into_owned()),
-            port: config.port as u16,
+            port: config.port,
         };
         let commands = &*TABLE;
         let command_stats = commands.commands.iter().map(|_| CommandStats::default()).collect();

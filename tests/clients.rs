@@ -27,10 +27,7 @@ fn a_large_message_reaches_listeners_of_both_protocols_whole() {
     new.next_message().expect("a confirmation");
     let mut publisher = server.connect();
     for _ in 0..3 {
-        assert_eq!(
-            publisher.call(&["PUBLISH", "c", &payload]),
-            Reply::Integer(2)
-        );
+        assert_eq!(publisher.call(&["PUBLISH", "c", &payload]), Reply::Integer(2));
     }
     let bulk = |text: &str| Reply::Bulk(text.into());
     for _ in 0..3 {
@@ -63,10 +60,7 @@ fn a_subscriber_that_stays_over_the_soft_limit_is_cut_off_when_its_time_is_up() 
     let mut publisher = server.connect();
     let payload = "x".repeat(100_000);
     for _ in 0..PLENTY {
-        assert_eq!(
-            publisher.call(&["PUBLISH", "c", &payload]),
-            Reply::Integer(1)
-        );
+        assert_eq!(publisher.call(&["PUBLISH", "c", &payload]), Reply::Integer(1));
     }
     server.advance(9_000_000);
     assert_eq!(publisher.call(&["PUBLISH", "c", "x"]), Reply::Integer(1));
@@ -114,13 +108,8 @@ fn the_largest_client_goes_when_all_together_hold_too_much() {
     assert!(cut, "still connected");
     let mut other = server.connect();
     assert_eq!(other.call(&["PING"]), Reply::Simple(b"PONG".into()));
-    let Reply::Bulk(lines) = other.call(&["CLIENT", "LIST"]) else {
-        panic!("not a list")
-    };
+    let Reply::Bulk(lines) = other.call(&["CLIENT", "LIST"]) else { panic!("not a list") };
     let lines = String::from_utf8(lines).expect("text");
-    let ids: Vec<&str> = lines
-        .lines()
-        .filter_map(|line| line.split(' ').next())
-        .collect();
+    let ids: Vec<&str> = lines.lines().filter_map(|line| line.split(' ').next()).collect();
     assert_eq!(ids, ["id=1", "id=2", "id=4"]);
 }

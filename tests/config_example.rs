@@ -20,10 +20,7 @@ fn the_example_file_follows_the_table() {
 
 #[test]
 fn the_example_file_is_a_configuration_that_changes_nothing() {
-    assert_eq!(
-        Config::from_text(&example_file()).expect("comments only"),
-        Config::default()
-    );
+    assert_eq!(Config::from_text(&example_file()).expect("comments only"), Config::default());
 }
 
 #[test]
@@ -32,11 +29,7 @@ fn uncommenting_every_directive_of_the_example_changes_nothing() {
     let is_directive = |line: &&str| {
         line.starts_with('#') && line[1..].starts_with(|c: char| c.is_ascii_lowercase())
     };
-    let directives: Vec<&str> = text
-        .lines()
-        .filter(is_directive)
-        .map(|line| &line[1..])
-        .collect();
+    let directives: Vec<&str> = text.lines().filter(is_directive).map(|line| &line[1..]).collect();
     assert!(directives.len() > 190);
     assert_eq!(
         Config::from_text(directives.join("\n").as_bytes()).expect("directives"),

@@ -7,9 +7,7 @@ use support::TestServer;
 
 fn connect(server: &TestServer) -> Connection {
     let client = redis::Client::open(format!("redis://{}/", server.address)).expect("an address");
-    client
-        .get_connection()
-        .expect("the server takes connections")
+    client.get_connection().expect("the server takes connections")
 }
 
 #[test]
@@ -45,13 +43,7 @@ fn a_lock_is_taken_once_and_free_when_its_time_is_up() {
     let server = TestServer::start(&[]);
     let (mut one, mut two) = (connect(&server), connect(&server));
     let take = |connection: &mut Connection, who: &str| -> RedisResult<Option<String>> {
-        redis::cmd("SET")
-            .arg("lock")
-            .arg(who)
-            .arg("NX")
-            .arg("PX")
-            .arg(500)
-            .query(connection)
+        redis::cmd("SET").arg("lock").arg(who).arg("NX").arg("PX").arg(500).query(connection)
     };
     assert_eq!(take(&mut one, "one"), Ok(Some("OK".into())));
     assert_eq!(take(&mut two, "two"), Ok(None));
@@ -71,10 +63,8 @@ fn a_pipeline_is_answered_in_order_with_its_errors_in_place() {
     let values: Vec<i64> = pipe.query(&mut connection).expect("numbers");
     assert_eq!(values, (0..5000).collect::<Vec<i64>>());
     let () = connection.set("text", "ten").expect("OK");
-    let error = redis::pipe()
-        .incr("text", 1)
-        .query::<Value>(&mut connection)
-        .expect_err("no number");
+    let error =
+        redis::pipe().incr("text", 1).query::<Value>(&mut connection).expect_err("no number");
     assert!(error.to_string().contains("not an integer"), "{error}");
     // The connection is good after that.
     let text: String = connection.get("text").expect("ten");
@@ -92,6 +82,24 @@ fn a_large_value_comes_back_whole() {
 }
 
 #[test]
+fn messages_and_keyspace_events_reach_who_has_subscribed() {
+    let server = TestServer::start(&["notify-keyspace-events Ex".to_owned()]);
+    let (mut one, mut two) = (connect(&server), connect(&server));
+    let mut pubsub = one.as_pubsub();
+    pubsub.subscribe("news").expect("subscribed");
+    pubsub.psubscribe("__keyevent@*__:*").expect("subscribed");
+    let heard: i64 = two.publish("news", "hello").expect("a number");
+    assert_eq!(heard, 1);
+    let message = pubsub.get_message().expect("a message");
+    assert_eq!(message.get_payload(), Ok("hello".to_owned()));
+    let () = two.pset_ex("k", "v", 100).expect("OK");
+    server.advance(101_000);
+    let message = pubsub.get_message().expect("a message");
+    assert_eq!(message.get_channel_name(), "__keyevent@0__:expired");
+    assert_eq!(message.get_payload(), Ok("k".to_owned()));
+}
+
+#[test]
 fn scan_walks_over_all_keys() {
     let server = TestServer::start(&[]);
     let mut connection = connect(&server);
@@ -100,9 +108,7 @@ fn scan_walks_over_all_keys() {
         pipe.set(format!("key:{number}"), number).ignore();
     }
     let () = pipe.query(&mut connection).expect("OK");
-    let keys = connection
-        .scan_match::<_, String>("key:*")
-        .expect("a cursor");
+    let keys = connection.scan_match::<_, String>("key:*").expect("a cursor");
     let mut keys: Vec<String> = keys.map(|key| key.expect("a key")).collect();
     keys.sort();
     keys.dedup();

@@ -31,22 +31,15 @@ struct Process {
 
 fn program() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_latchkey"));
-    command
-        .env_remove("NOTIFY_SOCKET")
-        .env_remove("UPSTART_JOB");
-    command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
+    command.env_remove("NOTIFY_SOCKET").env_remove("UPSTART_JOB");
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
 /// Gives the program its configuration on standard input.
 fn feed(child: &mut Child, text: &str) {
     let mut stdin = child.stdin.take().expect("standard input is a pipe");
-    stdin
-        .write_all(text.as_bytes())
-        .expect("the program reads its configuration");
+    stdin.write_all(text.as_bytes()).expect("the program reads its configuration");
 }
 
 /// Runs the program with a configuration that makes it end at once.
@@ -55,20 +48,13 @@ fn run(args: &[&str], text: &str) -> Ended {
     feed(&mut child, text);
     let output = child.wait_with_output().expect("the program ends");
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
-    Ended {
-        status: output.status,
-        stdout: text(output.stdout),
-        stderr: text(output.stderr),
-    }
+    Ended { status: output.status, stdout: text(output.stdout), stderr: text(output.stderr) }
 }
 
 /// A port nobody listens on at the moment.
 fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener
-        .local_addr()
-        .expect("a bound socket has an address")
-        .port()
+    listener.local_addr().expect("a bound socket has an address").port()
 }
 
 /// Looks again and again, until there is something to see.
@@ -93,10 +79,7 @@ impl Process {
 
     fn spawn(lines: &str, prepare: impl FnOnce(&mut Command)) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
-        let text = format!(
-            "dir {}\nlogfile log\nbind 127.0.0.1\n{lines}\n",
-            dir.path().display()
-        );
+        let text = format!("dir {}\nlogfile log\nbind 127.0.0.1\n{lines}\n", dir.path().display());
         let mut command = program();
         prepare(&mut command);
         let mut child = command.arg("-").spawn().expect("the program starts");
@@ -122,10 +105,7 @@ impl Process {
 
     /// Waits for the end.
     fn exit_code(&mut self) -> Option<i32> {
-        wait_for("the end of the program", || {
-            self.child.try_wait().expect("a child")
-        })
-        .code()
+        wait_for("the end of the program", || self.child.try_wait().expect("a child")).code()
     }
 }
 
@@ -145,9 +125,7 @@ fn send_signal(pid: u32, signal: libc::c_int) {
 
 fn connect(port: u16) -> redis::Connection {
     let client = redis::Client::open(format!("redis://127.0.0.1:{port}/")).expect("an address");
-    client
-        .get_connection()
-        .expect("the server takes connections")
+    client.get_connection().expect("the server takes connections")
 }
 
 #[test]
@@ -168,18 +146,9 @@ fn a_bad_line_of_the_configuration_stops_the_start_and_is_shown() {
     for (line, reason) in [
         ("port eighty", "argument couldn't be parsed into an integer"),
         ("nosuch 1", "Bad directive or wrong number of arguments"),
-        (
-            "rename-command NOSUCH X",
-            "No such command in rename-command",
-        ),
-        (
-            "rename-command GET SET",
-            "Target command name already exists",
-        ),
-        (
-            "user bob on nopass ~* +@all",
-            "ACL users other than default are not supported",
-        ),
+        ("rename-command NOSUCH X", "No such command in rename-command"),
+        ("rename-command GET SET", "Target command name already exists"),
+        ("user bob on nopass ~* +@all", "ACL users other than default are not supported"),
         ("dir /nosuch/place", "No such file or directory"),
     ] {
         let ended = run(&["-"], &format!("timeout 5\n{line}\n"));
@@ -197,9 +166,7 @@ fn a_server_with_nowhere_to_listen_does_not_start() {
     let ended = run(&["-"], "port 0");
     assert_eq!(ended.status.code(), Some(1));
     assert!(
-        ended
-            .stdout
-            .ends_with("# Configured to not listen anywhere, exiting.\n"),
+        ended.stdout.ends_with("# Configured to not listen anywhere, exiting.\n"),
         "{}",
         ended.stdout
     );
@@ -208,10 +175,7 @@ fn a_server_with_nowhere_to_listen_does_not_start() {
 #[test]
 fn a_port_in_use_stops_the_start() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let port = taken
-        .local_addr()
-        .expect("a bound socket has an address")
-        .port();
+    let port = taken.local_addr().expect("a bound socket has an address").port();
     let ended = run(&["-", "--bind", "127.0.0.1"], &format!("port {port}"));
     assert_eq!(ended.status.code(), Some(1));
     let warning = format!(
@@ -227,10 +191,7 @@ fn the_log_of_a_whole_life_is_that_of_redis() {
     let port = free_port();
     let mut process = Process::start(&format!("port {port}\npidfile pid"));
     let pid = process.child.id();
-    assert_eq!(
-        std::fs::read_to_string(process.path("pid")).expect("a file"),
-        format!("{pid}\n")
-    );
+    assert_eq!(std::fs::read_to_string(process.path("pid")).expect("a file"), format!("{pid}\n"));
     process.signal(libc::SIGTERM);
     assert_eq!(process.exit_code(), Some(0));
     assert!(!process.path("pid").exists());
@@ -274,18 +235,11 @@ fn an_interrupt_and_a_hangup_are_told_apart() {
 fn a_unix_socket_has_its_permissions_and_is_removed_at_the_end() {
     let mut process = Process::start("port 0\nunixsocket server.sock\nunixsocketperm 700");
     let path = process.path("server.sock");
-    let mode = std::fs::metadata(&path)
-        .expect("a socket")
-        .permissions()
-        .mode();
+    let mode = std::fs::metadata(&path).expect("a socket").permissions().mode();
     assert_eq!(mode & 0o777, 0o700);
     let client = redis::Client::open(format!("unix://{}", path.display())).expect("an address");
     let mut connection = client.get_connection().expect("a connection");
-    let set: String = redis::cmd("SET")
-        .arg("k")
-        .arg("v")
-        .query(&mut connection)
-        .expect("OK");
+    let set: String = redis::cmd("SET").arg("k").arg("v").query(&mut connection).expect("OK");
     assert_eq!(set, "OK");
     process.signal(libc::SIGTERM);
     assert_eq!(process.exit_code(), Some(0));
@@ -305,9 +259,7 @@ fn in_the_background_the_parent_ends_and_the_child_serves() {
     let answer: redis::RedisResult<String> =
         redis::cmd("SET").arg("k").arg("v").query(&mut connect(port));
     send_signal(pid, libc::SIGTERM);
-    wait_for("the child's end", || {
-        (!process.path("pid").exists()).then_some(())
-    });
+    wait_for("the child's end", || (!process.path("pid").exists()).then_some(()));
     process.wait_for_log("bye bye");
     assert_eq!(answer, Ok("OK".to_owned()));
 }
@@ -334,9 +286,7 @@ fn systemd_is_told_of_the_beginning_and_the_end() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("notify");
     let socket = std::os::unix::net::UnixDatagram::bind(&path).expect("a socket");
-    socket
-        .set_read_timeout(Some(PATIENCE))
-        .expect("a timeout that is not zero");
+    socket.set_read_timeout(Some(PATIENCE)).expect("a timeout that is not zero");
     let lines = format!("port {}\nsupervised auto\ndaemonize yes", free_port());
     let mut process = Process::spawn(&lines, |command| {
         command.env("NOTIFY_SOCKET", &path);
@@ -358,15 +308,8 @@ fn a_real_client_sets_gets_and_pipelines() {
     let port = free_port();
     let _process = Process::start(&format!("port {port}"));
     let mut connection = connect(port);
-    let set: String = redis::cmd("SET")
-        .arg("k")
-        .arg("v")
-        .query(&mut connection)
-        .expect("OK");
-    let got: String = redis::cmd("GET")
-        .arg("k")
-        .query(&mut connection)
-        .expect("v");
+    let set: String = redis::cmd("SET").arg("k").arg("v").query(&mut connection).expect("OK");
+    let got: String = redis::cmd("GET").arg("k").query(&mut connection).expect("v");
     assert_eq!((&*set, &*got), ("OK", "v"));
     let mut pipe = redis::pipe();
     for number in 0..1000 {
@@ -382,24 +325,12 @@ fn config_set_moves_the_server_to_another_port() {
     let process = Process::start(&format!("port {port}"));
     let mut connection = connect(port);
     let mut set = |name: &str, value: &str| -> redis::RedisResult<String> {
-        redis::cmd("CONFIG")
-            .arg("SET")
-            .arg(name)
-            .arg(value)
-            .query(&mut connection)
+        redis::cmd("CONFIG").arg("SET").arg(name).arg(value).query(&mut connection)
     };
     let other = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let taken = other
-        .local_addr()
-        .expect("a bound socket has an address")
-        .port();
-    let error = set("port", &taken.to_string())
-        .expect_err("the port is taken")
-        .to_string();
-    assert!(
-        error.contains("Unable to listen on this port. Check server logs."),
-        "{error}"
-    );
+    let taken = other.local_addr().expect("a bound socket has an address").port();
+    let error = set("port", &taken.to_string()).expect_err("the port is taken").to_string();
+    assert!(error.contains("Unable to listen on this port. Check server logs."), "{error}");
     process.wait_for_log("bind: Address already in use");
     // Back where it was.
     connect(port);
@@ -413,29 +344,19 @@ fn config_rewrite_writes_the_file_of_the_command_line() {
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("latchkey.conf");
     let port = free_port();
-    let text = format!(
-        "# mine\nport {port}\nbind 127.0.0.1\ndir {}\nlogfile log\n",
-        dir.path().display()
-    );
+    let text =
+        format!("# mine\nport {port}\nbind 127.0.0.1\ndir {}\nlogfile log\n", dir.path().display());
     std::fs::write(&file, text).expect("a file");
     let child = program().arg(&file).spawn().expect("the program starts");
     let process = Process { child, dir };
     process.wait_for_log("Ready to accept connections");
     let mut connection = connect(port);
     let mut config = |args: &[&str]| -> String {
-        redis::cmd("CONFIG")
-            .arg(args)
-            .query(&mut connection)
-            .expect("OK")
+        redis::cmd("CONFIG").arg(args).query(&mut connection).expect("OK")
     };
     assert_eq!(config(&["SET", "maxmemory", "100mb"]), "OK");
     assert_eq!(config(&["REWRITE"]), "OK");
     let mut text = String::new();
-    std::fs::File::open(&file)
-        .and_then(|mut file| file.read_to_string(&mut text))
-        .expect("a file");
-    assert!(
-        text.starts_with("# mine\n") && text.contains("\nmaxmemory 100mb\n"),
-        "{text}"
-    );
+    std::fs::File::open(&file).and_then(|mut file| file.read_to_string(&mut text)).expect("a file");
+    assert!(text.starts_with("# mine\n") && text.contains("\nmaxmemory 100mb\n"), "{text}");
 }

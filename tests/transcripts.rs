@@ -99,11 +99,9 @@ fn matches(expected: &[&str], shown: &str) -> bool {
     }
     let shown: Vec<&str> = shown.split('\n').collect();
     shown.len() == expected.len()
-        && shown.iter().zip(expected).all(|(shown, expected)| {
-            match expected.strip_suffix("...") {
-                Some(beginning) => shown.starts_with(beginning),
-                None => shown.trim_end() == expected.trim_end(),
-            }
+        && shown.iter().zip(expected).all(|(shown, expected)| match expected.strip_suffix("...") {
+            Some(beginning) => shown.starts_with(beginning),
+            None => shown.trim_end() == expected.trim_end(),
         })
 }
 

@@ -75,11 +75,7 @@ fn match_element(pattern: &[u8], byte: u8, ignore_case: bool) -> Option<&[u8]> {
 /// The pattern behind the class whose inside `pattern` begins with, if the class holds `byte`.
 fn match_class(pattern: &[u8], byte: u8, ignore_case: bool) -> Option<&[u8]> {
     let fold = |byte: u8| {
-        if ignore_case {
-            byte.to_ascii_lowercase()
-        } else {
-            byte
-        }
+        if ignore_case { byte.to_ascii_lowercase() } else { byte }
     };
     let (negated, mut pattern) = match pattern {
         [b'^', rest @ ..] => (true, rest),
@@ -262,16 +258,11 @@ a?[[- | ab- aa[ | -zb ^\]
     #[test]
     fn ranges_hold_signed_bytes() {
         let held = |class: &[u8]| -> Vec<u8> {
-            (0..=255)
-                .filter(|byte| matches(class, &[*byte], false))
-                .collect()
+            (0..=255).filter(|byte| matches(class, &[*byte], false)).collect()
         };
         assert_eq!(held(b"[\x80-a]").len(), 226);
         assert_eq!(held(b"[\x7f-\x80]").len(), 256);
-        assert_eq!(
-            held(b"[a-\xff]"),
-            [(0..=b'a').collect(), vec![0xff]].concat()
-        );
+        assert_eq!(held(b"[a-\xff]"), [(0..=b'a').collect(), vec![0xff]].concat());
     }
 
     #[test]
@@ -307,11 +298,7 @@ a?[[- | ab- aa[ | -zb ^\]
         assert!(matches(&b"*a".repeat(1000), &text, false));
         assert!(!matches(&b"*a".repeat(1001), &text, false));
         assert!(matches(&b"a*".repeat(1001), &text, false));
-        assert!(!matches(
-            &[b"*a".repeat(1001), b"**".to_vec()].concat(),
-            &text,
-            false
-        ));
+        assert!(!matches(&[b"*a".repeat(1001), b"**".to_vec()].concat(), &text, false));
     }
 
     #[test]

@@ -33,16 +33,21 @@
 //! The cursor is a boundary in the order of hashes, which no growth, split, shrinking or merge alters. So a key that is
 //! present from the first call to the last is visited exactly once.
 
-#![allow(unsafe_code)] // entries are allocations of exact size behind packed pointers: 20 bytes a key less than boxes
+#![allow(unsafe_code)] // entries are allocations of exactly their size behind 48-bit addresses: no safe type is
 
 mod bucket;
+mod deadlines;
 mod entry;
+mod growth;
 #[cfg(test)]
 mod tests;
 
 use std::array;
+use std::iter;
 use std::marker::PhantomData;
 use std::mem;
+
+use smallvec::SmallVec;
 
 use crate::clock::{Deadline, Now};
 use crate::collections::hash::KeyHasher;
@@ -87,10 +92,7 @@ pub struct Slot {
 
 impl Slot {
     fn new(segment: u32, bucket: usize, slot: usize) -> Slot {
-        Slot {
-            segment,
-            position: (bucket * SLOTS + slot) as u32,
-        }
+        Slot { segment, position: (bucket * SLOTS + slot) as u32 }
     }
 
     fn bucket(self) -> usize {
@@ -113,11 +115,7 @@ struct Segment {
 
 impl Segment {
     fn new() -> Segment {
-        Segment {
-            blocks: [const { None }; BLOCKS_MAX],
-            shape: 0,
-            len: 0,
-        }
+        Segment { blocks: [const { None }; BLOCKS_MAX], shape: 0, len: 0 }
     }
 
     #[inline]
@@ -146,11 +144,7 @@ impl Segment {
 
     #[inline]
     fn after(&self, bucket: usize) -> usize {
-        if bucket + 1 == self.buckets() {
-            0
-        } else {
-            bucket + 1
-        }
+        if bucket + 1 == self.buckets() { 0 } else { bucket + 1 }
     }
 
     /// Steps from a tag's home to this bucket.
@@ -161,11 +155,7 @@ impl Segment {
 
     #[inline]
     fn distance(&self, from: usize, to: usize) -> usize {
-        if to >= from {
-            to - from
-        } else {
-            to + self.buckets() - from
-        }
+        if to >= from { to - from } else { to + self.buckets() - from }
     }
 }
 
@@ -206,9 +196,7 @@ impl Chunk {
     fn bucket(&self, segment: usize, bucket: usize) -> &Bucket {
         let block = bucket / BLOCK_BUCKETS;
         let block = match self.segments[segment].blocks.get(block) {
-            Some(block) => block
-                .as_ref()
-                .expect("a segment has all blocks that it counts"),
+            Some(block) => block.as_ref().expect("a segment has all blocks that it counts"),
             None => &self.annexes[segment].extra[block - BLOCKS_MAX],
         };
         &block.0[bucket % BLOCK_BUCKETS]
@@ -218,20 +206,14 @@ impl Chunk {
     fn bucket_mut(&mut self, segment: usize, bucket: usize) -> &mut Bucket {
         let block = bucket / BLOCK_BUCKETS;
         let block = match self.segments[segment].blocks.get_mut(block) {
-            Some(block) => block
-                .as_mut()
-                .expect("a segment has all blocks that it counts"),
+            Some(block) => block.as_mut().expect("a segment has all blocks that it counts"),
             None => &mut self.annexes[segment].extra[block - BLOCKS_MAX],
         };
         &mut block.0[bucket % BLOCK_BUCKETS]
     }
 
     fn hint(&self, segment: usize, bucket: usize) -> u32 {
-        self.annexes[segment]
-            .hints
-            .get(bucket)
-            .copied()
-            .unwrap_or(NEVER)
+        self.annexes[segment].hints.get(bucket).copied().unwrap_or(NEVER)
     }
 }
 
@@ -393,10 +375,7 @@ impl<O> Table<O> {
     fn link(&self, slot: Slot) -> Link {
         let (chunk, index) = self.chunk(slot.segment);
         let bucket = chunk.bucket(index, slot.bucket());
-        assert!(
-            bucket.tag(slot.slot()) != 0,
-            "a slot is used while it is valid"
-        );
+        assert!(bucket.tag(slot.slot()) != 0, "a slot is used while it is valid");
         bucket.link(slot.slot())
     }
 
@@ -481,10 +460,7 @@ impl<O> Table<O> {
     ) -> Slot {
         debug_assert!(self.find(hash, key).is_none(), "the key is absent");
         debug_assert_eq!(hash, self.hash(key), "the hash is this table's");
-        let link = Link::new(
-            RawEntry::new(key, value, deadline, access),
-            deadline.is_some(),
-        );
+        let link = Link::new(RawEntry::new(key, value, deadline, access), deadline.is_some());
         let id = self.make_room(hash);
         let (chunk, index) = self.chunk_mut(id);
         let segment = &mut chunk.segments[index];
@@ -549,11 +525,11 @@ impl<O> Table<O> {
     }
 
     fn relink(&mut self, slot: Slot, old: Link, entry: RawEntry, deadline: Option<Deadline>) {
-        let (chunk, index) = self.chunk_mut(slot.segment);
         let link = Link::new(entry, deadline.is_some());
-        chunk
-            .bucket_mut(index, slot.bucket())
-            .set_link(slot.slot(), link);
+        if link != old {
+            let (chunk, index) = self.chunk_mut(slot.segment);
+            chunk.bucket_mut(index, slot.bucket()).set_link(slot.slot(), link);
+        }
         match (old.is_volatile(), deadline) {
             (false, Some(_)) => self.count_volatile(slot.segment, 1),
             (true, None) => self.count_volatile(slot.segment, -1),
@@ -598,15 +574,12 @@ impl<O> Table<O> {
             let other = chunk.bucket(index, at);
             was_full = other.is_full();
             let gap = segment.distance(hole_bucket, at);
-            let found = other
-                .occupied()
-                .find(|&slot| segment.displacement(other.tag(slot), at) >= gap);
+            let found =
+                other.occupied().find(|&slot| segment.displacement(other.tag(slot), at) >= gap);
             if let Some(slot) = found {
                 let (tag, link) = (other.tag(slot), other.link(slot));
                 let hint = chunk.hint(index, at);
-                chunk
-                    .bucket_mut(index, hole_bucket)
-                    .set(hole_slot, tag, link);
+                chunk.bucket_mut(index, hole_bucket).set(hole_slot, tag, link);
                 chunk.bucket_mut(index, at).clear_slot(slot);
                 if link.is_volatile() {
                     let to = &mut chunk.annexes[index].hints[hole_bucket];
@@ -621,495 +594,7 @@ impl<O> Table<O> {
     pub fn clear(&mut self) -> Drained<O> {
         let mut empty = Table::with_hashing(self.hashing, self.wall_offset_ms);
         empty.base_ms = self.base_ms;
-        Drained {
-            _table: mem::replace(self, empty),
-        }
-    }
-
-    // Growth and shrinking
-
-    /// The segment of a hash, with room for one more.
-    fn make_room(&mut self, hash: u64) -> u32 {
-        loop {
-            let Some(id) = self.segment_of(hash) else {
-                let id = self.add_segment(0, 0);
-                self.directory.push(id);
-                self.rebuild(id, 1);
-                return id;
-            };
-            let segment = self.segment(id);
-            let (blocks, depth) = (segment.block_count(), segment.depth());
-            if (segment.len as usize) < blocks * BLOCK_FULL {
-                return id;
-            }
-            if blocks < BLOCKS_MAX {
-                self.resize(id, blocks + 1);
-            } else if self.may_split(depth) {
-                self.split(id);
-            } else {
-                // In steps of a fourth, for the sum of all rebuilding to stay proportional to the number of keys.
-                self.resize(id, blocks + blocks / 4);
-            }
-        }
-    }
-
-    fn may_split(&self, depth: u32) -> bool {
-        let slots = self.directory.len();
-        depth < self.depth || depth < DEPTH_MAX && slots <= DIRECTORY_SLACK * self.segments as usize
-    }
-
-    /// Moves the entries of a segment to another number of blocks.
-    fn resize(&mut self, id: u32, blocks: usize) {
-        self.gather(id, |tag| tag);
-        self.rebuild(id, blocks);
-    }
-
-    /// Appends a segment's entries to the scratch space, with hints and converted tags. The segment is to be rebuilt or
-    /// released.
-    fn gather(&mut self, id: u32, convert: impl Fn(u16) -> u16) {
-        let (chunk, index) = (&self.chunks[id as usize / CHUNK], id as usize % CHUNK);
-        let moving = &mut self.moving[0];
-        for at in 0..chunk.segments[index].buckets() {
-            let bucket = chunk.bucket(index, at);
-            let hint = chunk.hint(index, at);
-            for slot in bucket.occupied() {
-                let link = bucket.link(slot);
-                let hint = if link.is_volatile() { hint } else { NEVER };
-                moving.push(Moving {
-                    link,
-                    tag: convert(bucket.tag(slot)),
-                    hint,
-                });
-            }
-        }
-    }
-
-    /// Makes the gathered entries the whole content of a segment.
-    fn rebuild(&mut self, id: u32, blocks: usize) {
-        let moving = mem::take(&mut self.moving[0]);
-        self.fill_segment(id, blocks, &moving);
-        self.recycle(0, moving);
-    }
-
-    fn recycle(&mut self, index: usize, mut moving: Vec<Moving>) {
-        moving.clear();
-        moving.shrink_to(2 * BLOCKS_MAX * BLOCK_FULL);
-        self.moving[index] = moving;
-    }
-
-    fn fill_segment(&mut self, id: u32, blocks: usize, moving: &[Moving]) {
-        let mut fill = mem::take(&mut self.fill);
-        let (chunk, index) = self.chunk_mut(id);
-        let segment = &mut chunk.segments[index];
-        let (old_blocks, old_hints) = (segment.block_count(), chunk.annexes[index].hints.len());
-        for (number, block) in segment.blocks.iter_mut().enumerate() {
-            match block {
-                Some(_) if number >= blocks => *block = None,
-                Some(block) => block.0.iter_mut().for_each(Bucket::clear),
-                None if number < blocks => *block = Some(Box::new(Block::EMPTY)),
-                None => {}
-            }
-        }
-        let annex = &mut chunk.annexes[index];
-        annex
-            .extra
-            .iter_mut()
-            .for_each(|block| block.0.iter_mut().for_each(Bucket::clear));
-        annex
-            .extra
-            .resize_with(blocks.saturating_sub(BLOCKS_MAX), || Block::EMPTY);
-        annex.extra.shrink_to(2 * annex.extra.len());
-        segment.set_shape(segment.depth(), blocks);
-        segment.len = moving.len() as u32;
-        annex.volatile = moving
-            .iter()
-            .map(|moving| u32::from(moving.link.is_volatile()))
-            .sum();
-        let hints = if annex.volatile > 0 {
-            segment.buckets()
-        } else {
-            0
-        };
-        if hints == old_hints {
-            annex.hints.fill(NEVER);
-        } else {
-            annex.hints = vec![NEVER; hints].into_boxed_slice();
-        }
-
-        // Counters beside the buckets: to look for an empty slot in tags written just before costs a third more.
-        fill.clear();
-        fill.resize(segment.buckets(), 0);
-        for moving in moving {
-            let segment = &chunk.segments[index];
-            let mut at = segment.home(moving.tag);
-            while usize::from(fill[at]) == SLOTS {
-                at = segment.after(at);
-            }
-            chunk
-                .bucket_mut(index, at)
-                .set(usize::from(fill[at]), moving.tag, moving.link);
-            fill[at] += 1;
-            if moving.hint != NEVER {
-                let hint = &mut chunk.annexes[index].hints[at];
-                *hint = moving.hint.min(*hint);
-            }
-        }
-        self.fill = fill;
-        self.segment_bytes += blocks * size_of::<Block>() + hints * size_of::<u32>();
-        self.segment_bytes -= old_blocks * size_of::<Block>() + old_hints * size_of::<u32>();
-        let (chunk, index) = self.chunk_mut(id);
-        chunk.minima[index] = NEVER;
-        self.carry_up(id);
-    }
-
-    /// Brings the lowest hint of a segment's buckets to the levels above.
-    fn carry_up(&mut self, id: u32) {
-        let (chunk, index) = self.chunk_mut(id);
-        let hint = earliest(&chunk.annexes[index].hints);
-        self.lower(id, hint);
-    }
-
-    /// Splits a segment by the next bit of the hashes, which must be computed anew: a tag has no bit to spare.
-    fn split(&mut self, id: u32) {
-        self.gather(id, |tag| tag);
-        let gathered = mem::take(&mut self.moving[0]);
-        let mut upper = mem::take(&mut self.moving[1]);
-        let mut lower = Vec::with_capacity(gathered.len());
-        let depth = self.segment(id).depth() + 1;
-        // The keys lie all over the memory: fetch some ahead.
-        const AHEAD: usize = 16;
-        gathered
-            .iter()
-            .take(AHEAD)
-            .for_each(|moving| moving.link.prefetch());
-        for (number, &Moving { link, hint, .. }) in gathered.iter().enumerate() {
-            if let Some(later) = gathered.get(number + AHEAD) {
-                later.link.prefetch();
-            }
-            // SAFETY: the entry is alive; the borrow ends here.
-            let hash = self.hash(unsafe { link.entry().key() });
-            // The entry is at hand, so the exact deadline replaces the bucket's.
-            let hint = link
-                .entry()
-                .deadline()
-                .map_or(hint, |deadline| self.hint_of(deadline));
-            let half = if prefix_of(hash, depth) & 1 == 0 {
-                &mut lower
-            } else {
-                &mut upper
-            };
-            half.push(Moving {
-                link,
-                tag: tag_of(hash, depth),
-                hint,
-            });
-        }
-        self.recycle(0, gathered);
-
-        let (chunk, index) = self.chunk_mut(id);
-        let prefix = chunk.annexes[index].prefix << 1;
-        chunk.annexes[index].prefix = prefix;
-        let blocks = chunk.segments[index].block_count();
-        chunk.segments[index].set_shape(depth, blocks);
-        self.depth_counts[depth as usize - 1] -= 1;
-        self.depth_counts[depth as usize] += 1;
-        if depth > self.depth {
-            self.double_directory();
-        }
-        let new = self.add_segment(prefix | 1, depth);
-        self.fill_segment(id, blocks_for(lower.len(), BLOCK_FULL), &lower);
-        self.fill_segment(new, blocks_for(upper.len(), BLOCK_FULL), &upper);
-        self.recycle(1, upper);
-        self.direct(new);
-    }
-
-    /// Gives a segment with few entries less memory.
-    fn shrink(&mut self, id: u32) {
-        let (chunk, index) = self.chunk(id);
-        let segment = &chunk.segments[index];
-        let (len, blocks, depth) = (segment.len as usize, segment.block_count(), segment.depth());
-        // A segment of one block asks only at every 16th removal, because the sibling is a cache miss.
-        if len > blocks * BLOCK_SPARSE || blocks == 1 && !len.is_multiple_of(16) {
-            return;
-        }
-        if depth > 0 {
-            let prefix = chunk.annexes[index].prefix;
-            let sibling = self.directory[((prefix ^ 1) as usize) << (self.depth - depth)];
-            let other = self.segment(sibling);
-            if other.depth() == depth && len + other.len as usize <= MERGE_MAX {
-                if prefix & 1 == 0 {
-                    self.merge(id, sibling)
-                } else {
-                    self.merge(sibling, id)
-                }
-                return;
-            }
-        }
-        let wanted = blocks_for(len, BLOCK_EASY);
-        if wanted < blocks {
-            self.resize(id, wanted);
-        }
-    }
-
-    /// Makes one segment of two siblings, by tags alone.
-    fn merge(&mut self, lower: u32, upper: u32) {
-        self.gather(lower, |tag| (tag >> 1).max(1));
-        self.gather(upper, |tag| tag >> 1 | 1 << 15);
-        let depth = self.segment(lower).depth() - 1;
-        let (chunk, index) = self.chunk_mut(lower);
-        chunk.annexes[index].prefix >>= 1;
-        let blocks = chunk.segments[index].block_count();
-        chunk.segments[index].set_shape(depth, blocks);
-        self.depth_counts[depth as usize + 1] -= 1;
-        self.depth_counts[depth as usize] += 1;
-        self.direct(lower);
-        self.rebuild(lower, blocks_for(self.moving[0].len(), BLOCK_EASY));
-        self.release_segment(upper);
-        // With a level of distance, so that one segment's splitting and merging does not drive the directory.
-        let deepest = self.depth as usize;
-        if deepest >= 2 && self.depth_counts[deepest] == 0 && self.depth_counts[deepest - 1] == 0 {
-            self.directory = self.directory.iter().step_by(2).copied().collect();
-            self.depth -= 1;
-        }
-    }
-
-    fn double_directory(&mut self) {
-        let mut directory = Vec::with_capacity(self.directory.len() * 2);
-        directory.extend(self.directory.iter().flat_map(|&id| [id, id]));
-        self.directory = directory;
-        self.depth += 1;
-    }
-
-    /// Writes a segment's number to the directory's slots of its prefix.
-    fn direct(&mut self, id: u32) {
-        let (chunk, index) = self.chunk(id);
-        let shift = self.depth - chunk.segments[index].depth();
-        let first = (chunk.annexes[index].prefix as usize) << shift;
-        self.directory[first..first + (1 << shift)].fill(id);
-    }
-
-    /// Numbers a new segment, which the directory does not name yet and which has no blocks.
-    fn add_segment(&mut self, prefix: u32, depth: u32) -> u32 {
-        let id = self.segments;
-        if id as usize / CHUNK == self.chunks.len() {
-            self.chunks.push(Chunk::new());
-            self.chunk_minima.push(NEVER);
-        }
-        self.segments += 1;
-        self.depth_counts[depth as usize] += 1;
-        let (chunk, index) = self.chunk_mut(id);
-        chunk.segments[index].set_shape(depth, 0);
-        chunk.annexes[index].prefix = prefix;
-        id
-    }
-
-    /// Frees a segment whose entries have moved. The last one takes its number, so that numbers have no gaps.
-    fn release_segment(&mut self, id: u32) {
-        let (chunk, index) = self.chunk_mut(id);
-        let segment = mem::replace(&mut chunk.segments[index], Segment::new());
-        let annex = &mut chunk.annexes[index];
-        let hints = mem::take(&mut annex.hints);
-        annex.extra = Vec::new();
-        annex.volatile = 0;
-        chunk.minima[index] = NEVER;
-        self.depth_counts[segment.depth() as usize] -= 1;
-        self.segment_bytes -= segment.block_count() * size_of::<Block>() + size_of_val(&*hints);
-
-        self.segments -= 1;
-        let last = self.segments;
-        if last != id {
-            let (chunk, index) = self.chunk_mut(last);
-            let segment = mem::replace(&mut chunk.segments[index], Segment::new());
-            let annex = Annex {
-                prefix: chunk.annexes[index].prefix,
-                volatile: mem::take(&mut chunk.annexes[index].volatile),
-                hints: mem::take(&mut chunk.annexes[index].hints),
-                extra: mem::take(&mut chunk.annexes[index].extra),
-            };
-            let minimum = mem::replace(&mut chunk.minima[index], NEVER);
-            let (chunk, index) = self.chunk_mut(id);
-            chunk.segments[index] = segment;
-            chunk.annexes[index] = annex;
-            self.lower(id, minimum);
-            self.direct(id);
-        }
-        // One chunk is kept for the next split.
-        if self.chunks.len() > self.segments.div_ceil(CHUNK as u32) as usize + 1 {
-            self.chunks.pop();
-            self.chunk_minima.pop();
-        }
-    }
-
-    // Deadlines
-
-    /// A deadline as a hint. One on the wall clock is taken a millisecond early: rounded to milliseconds, the clocks'
-    /// difference wavers by one.
-    fn hint_of(&self, deadline: Deadline) -> u32 {
-        let boot_ms = deadline.boot_ms(self.wall_offset_ms);
-        let early = if boot_ms == deadline.boot_ms(self.wall_offset_ms.saturating_add(1)) {
-            0
-        } else {
-            1
-        };
-        self.relative(boot_ms.saturating_sub(early))
-    }
-
-    fn relative(&self, boot_ms: i64) -> u32 {
-        boot_ms
-            .saturating_sub(self.base_ms)
-            .clamp(0, i64::from(FAR)) as u32
-    }
-
-    /// Lowers the hints of a bucket and all above it.
-    fn note(&mut self, id: u32, bucket: usize, hint: u32) {
-        let (chunk, index) = self.chunk_mut(id);
-        let buckets = chunk.segments[index].buckets();
-        let hints = &mut chunk.annexes[index].hints;
-        let fresh = hints.is_empty();
-        if fresh {
-            *hints = vec![NEVER; buckets].into_boxed_slice();
-        }
-        let lowered = hint < hints[bucket];
-        if lowered {
-            hints[bucket] = hint;
-        }
-        if fresh {
-            self.segment_bytes += buckets * size_of::<u32>();
-        }
-        if lowered {
-            self.lower(id, hint);
-        }
-    }
-
-    /// Lowers the hints of a segment and all above it.
-    fn lower(&mut self, id: u32, hint: u32) {
-        let (chunk, index) = self.chunk_mut(id);
-        if hint < chunk.minima[index] {
-            chunk.minima[index] = hint;
-            let chunk_minimum = &mut self.chunk_minima[id as usize / CHUNK];
-            *chunk_minimum = hint.min(*chunk_minimum);
-            self.minimum = hint.min(self.minimum);
-        }
-    }
-
-    /// The boot-time millisecond that must pass before any key is due: perhaps too early (then `pop_due` corrects it),
-    /// never too late. `None`: no key has a deadline.
-    pub fn next_due_boot_ms(&self) -> Option<i64> {
-        (self.volatile > 0 && self.minimum != NEVER).then(|| self.base_ms + i64::from(self.minimum))
-    }
-
-    /// Takes out one key whose deadline is past. `budget` is how many buckets may be looked at, and is lowered by each.
-    /// `None` with budget left: no key is due at `now`; with none left: there may be more.
-    pub fn pop_due(&mut self, now: &Now, budget: &mut usize) -> Option<Owned<O>> {
-        self.set_wall_offset(now.wall_offset_ms());
-        if now.boot_ms().saturating_sub(self.base_ms) > BASE_AGE_MAX_MS {
-            let moved = now.boot_ms() - self.base_ms;
-            self.base_ms = now.boot_ms();
-            self.lower_all(moved);
-        }
-        if self.volatile == 0 {
-            return None;
-        }
-        let now_hint = self.relative(now.boot_ms());
-        loop {
-            if self.minimum >= now_hint {
-                return None;
-            }
-            let (before, from) = self
-                .chunk_minima
-                .split_at(self.due_chunk.min(self.chunk_minima.len()));
-            let number = first_below(from, now_hint).map(|number| before.len() + number);
-            let Some(number) = number.or_else(|| first_below(before, now_hint)) else {
-                self.minimum = earliest(&self.chunk_minima);
-                continue;
-            };
-            self.due_chunk = number;
-            let chunk = &mut self.chunks[number];
-            let Some(index) = first_below(&chunk.minima, now_hint) else {
-                self.chunk_minima[number] = earliest(&chunk.minima);
-                continue;
-            };
-            let Some(at) = first_below(&chunk.annexes[index].hints, now_hint) else {
-                chunk.minima[index] = earliest(&chunk.annexes[index].hints);
-                continue;
-            };
-            if *budget == 0 {
-                return None;
-            }
-            *budget -= 1;
-            let id = (number * CHUNK + index) as u32;
-            match self.check_bucket(id, at, now) {
-                Ok(slot) => return Some(self.remove(slot)),
-                // A deadline that is not past yet cannot be before now, whatever the rounding of the clocks said.
-                Err(NEVER) => self.set_hint(id, at, NEVER),
-                Err(hint) => self.set_hint(id, at, hint.max(now_hint)),
-            }
-        }
-    }
-
-    /// A due key of a bucket, or else the bucket's exact hint.
-    fn check_bucket(&self, id: u32, at: usize, now: &Now) -> Result<Slot, u32> {
-        let (chunk, index) = self.chunk(id);
-        let bucket = chunk.bucket(index, at);
-        let volatile = || {
-            bucket
-                .occupied()
-                .map(|slot| (slot, bucket.link(slot)))
-                .filter(|(_, link)| link.is_volatile())
-        };
-        volatile().for_each(|(_, link)| link.prefetch());
-        let mut hint = NEVER;
-        for (slot, link) in volatile() {
-            let deadline = link
-                .entry()
-                .deadline()
-                .expect("a volatile entry has a deadline");
-            if now.is_past(deadline) {
-                return Ok(Slot::new(id, at, slot));
-            }
-            hint = hint.min(self.hint_of(deadline));
-        }
-        Err(hint)
-    }
-
-    fn set_hint(&mut self, id: u32, at: usize, hint: u32) {
-        let (chunk, index) = self.chunk_mut(id);
-        chunk.annexes[index].hints[at] = hint;
-    }
-
-    /// Tells how far the wall clock now is ahead of the boot-time clock. If it was set forward, all hints are lowered in
-    /// one pass, about half a byte for each key with a deadline.
-    pub fn set_wall_offset(&mut self, wall_offset_ms: i64) {
-        let ahead = wall_offset_ms.saturating_sub(self.wall_offset_ms);
-        // One millisecond of rounding is allowed for in `hint_of`.
-        if ahead > 1 {
-            self.lower_all(ahead);
-        }
-        if ahead != 1 {
-            self.wall_offset_ms = wall_offset_ms;
-        }
-    }
-
-    fn lower_all(&mut self, ms: i64) {
-        let ms = u32::try_from(ms).unwrap_or(u32::MAX);
-        let lower = |hints: &mut [u32]| {
-            for hint in hints {
-                *hint = if *hint == NEVER {
-                    NEVER
-                } else {
-                    hint.saturating_sub(ms)
-                };
-            }
-        };
-        for chunk in &mut self.chunks {
-            lower(&mut chunk.minima);
-            chunk
-                .annexes
-                .iter_mut()
-                .for_each(|annex| lower(&mut annex.hints));
-        }
-        lower(&mut self.chunk_minima);
-        lower(std::slice::from_mut(&mut self.minimum));
+        Drained { _table: mem::replace(self, empty) }
     }
 
     // Visits
@@ -1144,9 +629,7 @@ impl<O> Table<O> {
         for _ in 0..segment.buckets() {
             let bucket = chunk.bucket(index, at);
             let wanted = || {
-                bucket
-                    .occupied()
-                    .filter(|&slot| (first_tag..=last_tag).contains(&bucket.tag(slot)))
+                bucket.occupied().filter(|&slot| (first_tag..=last_tag).contains(&bucket.tag(slot)))
             };
             wanted().for_each(|slot| bucket.link(slot).prefetch());
             for slot in wanted() {
@@ -1193,11 +676,8 @@ impl<O> Table<O> {
             return None;
         }
         // Reject what does not exist, so that all slots of all segments are equally likely.
-        let buckets = if self.segments == 1 {
-            self.segment(0).buckets()
-        } else {
-            BLOCKS_MAX * BLOCK_BUCKETS
-        };
+        let buckets =
+            if self.segments == 1 { self.segment(0).buckets() } else { BLOCKS_MAX * BLOCK_BUCKETS };
         for _ in 0..128 {
             let id = fastrand::u32(0..self.segments);
             let (at, slot) = (fastrand::usize(0..buckets), fastrand::usize(0..SLOTS));
@@ -1238,11 +718,7 @@ impl<O> Table<O> {
         volatile_only: bool,
         mut visit: impl FnMut(Slot, Entry<'_, O>),
     ) {
-        let mut left = count.min(if volatile_only {
-            self.volatile
-        } else {
-            self.len
-        });
+        let mut left = count.min(if volatile_only { self.volatile } else { self.len });
         if left == 0 {
             return;
         }
@@ -1275,11 +751,7 @@ impl<O> Table<O> {
                 }
             }
             id = if id + 1 == self.segments { 0 } else { id + 1 };
-            range = 0..if id == start {
-                start_at
-            } else {
-                self.segment(id).buckets()
-            };
+            range = 0..if id == start { start_at } else { self.segment(id).buckets() };
         }
     }
 }
@@ -1287,12 +759,11 @@ impl<O> Table<O> {
 impl<O> Drop for Table<O> {
     fn drop(&mut self) {
         // SAFETY: the table owned the entries, and nobody looks at its slots again.
-        self.links()
-            .for_each(|link| unsafe { link.entry().free::<O>() });
+        self.links().for_each(|link| unsafe { link.entry().free::<O>() });
     }
 }
 
-/// What a table held. Dropping it frees all, in whatever thread: about 50 ns a key.
+/// What a table held. Dropping it frees all, in whatever thread.
 pub struct Drained<O> {
     _table: Table<O>,
 }
@@ -1321,12 +792,6 @@ fn earliest(hints: &[u32]) -> u32 {
 fn first_below(hints: &[u32], limit: u32) -> Option<usize> {
     // By sixteens, which the compiler compares as vectors; a search that may end anywhere it does not.
     const LANES: usize = 16;
-    let group = hints
-        .chunks(LANES)
-        .position(|hints| earliest(hints) < limit)?
-        * LANES;
-    hints[group..]
-        .iter()
-        .position(|&hint| hint < limit)
-        .map(|index| group + index)
+    let group = hints.chunks(LANES).position(|hints| earliest(hints) < limit)? * LANES;
+    hints[group..].iter().position(|&hint| hint < limit).map(|index| group + index)
 }

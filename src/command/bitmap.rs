@@ -42,7 +42,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .group(Group::Bitmap)
         .since("2.6.0")
         .docs(
-            "key [start [end [BYTE | BIT]]]",
+            "key [start end [BYTE | BIT]]",
             "Counts the bits that are set in a string or in a part of it.",
             "O(N) with N the bytes of the part",
         ),
@@ -59,10 +59,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         ),
     spec("BITOP", bitop)
         .at_least(4)
-        .keys(&[
-            key(2, KeyFlags::OW.union(KeyFlags::UPDATE)),
-            keys(3, -1, 1, READ),
-        ])
+        .keys(&[key(2, KeyFlags::OW.union(KeyFlags::UPDATE)), keys(3, -1, 1, READ)])
         .flags(Flags::WRITE.union(Flags::DENYOOM))
         .group(Group::Bitmap)
         .since("2.6.0")
@@ -123,9 +120,8 @@ fn setbit(ctx: &mut Context<'_>) -> CommandResult {
     };
     let needed = bitmap::bytes_needed(offset, 1).ok_or(OFFSET_OUT_OF_RANGE)?;
     let key = ctx.key(1);
-    let (before, has_grown) = edit_bits(ctx, key, needed, |bytes, _| {
-        bitmap::set_bit(bytes, offset, bit)
-    })?;
+    let (before, has_grown) =
+        edit_bits(ctx, key, needed, |bytes, _| bitmap::set_bit(bytes, offset, bit))?;
     if has_grown || before != bit {
         ctx.db.changed(KeyspaceEvents::STRING, "setbit", key.bytes);
     }
@@ -141,9 +137,9 @@ fn getbit(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `BITCOUNT key [start [end [BYTE | BIT]]]`.
+/// `BITCOUNT key [start end [BYTE | BIT]]`.
 ///
-/// As in Redis 7.0, the range is not looked at if there is no key. A start without an end is Valkey's.
+/// As in Redis 7.0, the range is not looked at if there is no key.
 fn bitcount(ctx: &mut Context<'_>) -> CommandResult {
     let args = ctx.args;
     let count = match ctx.db.string(ctx.key(1))? {
@@ -156,20 +152,15 @@ fn bitcount(ctx: &mut Context<'_>) -> CommandResult {
 }
 
 fn count_in_range(bytes: &[u8], args: Args<'_>) -> Result<u64, CommandError> {
-    if args.len() > 5 {
+    if !(4..=5).contains(&args.len()) {
         return Err(CommandError::Syntax);
     }
-    let start = args.integer(2)?;
-    let end = if args.len() > 3 { args.integer(3)? } else { -1 };
+    let (start, end) = (args.integer(2)?, args.integer(3)?);
     // Answered before the unit is looked at, as in Redis 7.0.
     if start < 0 && end < 0 && start > end {
         return Ok(0);
     }
-    let unit = if args.len() > 4 {
-        parse_unit(args.get(4))?
-    } else {
-        Unit::Byte
-    };
+    let unit = if args.len() > 4 { parse_unit(args.get(4))? } else { Unit::Byte };
     Ok(bitmap::count_between(bytes, start, end, unit))
 }
 
@@ -188,8 +179,7 @@ fn bitpos(ctx: &mut Context<'_>) -> CommandResult {
         None => (!bit).then_some(0),
         Some(bytes) => position_in_range(bytes, bit, args)?,
     };
-    ctx.reply
-        .integer(position.map_or(-1, |position| position as i64));
+    ctx.reply.integer(position.map_or(-1, |position| position as i64));
     Ok(Outcome::Replied)
 }
 
@@ -199,16 +189,8 @@ fn position_in_range(bytes: &[u8], bit: bool, args: Args<'_>) -> Result<Option<u
     }
     let start = if args.len() > 3 { args.integer(3)? } else { 0 };
     // The unit is found wrong before the end is, unlike in BITCOUNT.
-    let unit = if args.len() > 5 {
-        parse_unit(args.get(5))?
-    } else {
-        Unit::Byte
-    };
-    let end = if args.len() > 4 {
-        Some(args.integer(4)?)
-    } else {
-        None
-    };
+    let unit = if args.len() > 5 { parse_unit(args.get(5))? } else { Unit::Byte };
+    let end = if args.len() > 4 { Some(args.integer(4)?) } else { None };
     Ok(bitmap::position_between(bytes, bit, start, end, unit))
 }
 
@@ -235,10 +217,8 @@ fn bitop(ctx: &mut Context<'_>) -> CommandResult {
         ctx.db.delete(destination, "del");
     } else {
         let found = ctx.db.find(destination);
-        ctx.db
-            .set_computed_string_at(found, destination, result, Expiry::Clear);
-        ctx.db
-            .changed(KeyspaceEvents::STRING, "set", destination.bytes);
+        ctx.db.set_computed_string_at(found, destination, result, Expiry::Clear);
+        ctx.db.changed(KeyspaceEvents::STRING, "set", destination.bytes);
     }
     ctx.reply.integer(length as i64);
     Ok(Outcome::Replied)
@@ -280,10 +260,7 @@ fn bitfield(ctx: &mut Context<'_>) -> CommandResult {
 /// `BITFIELD_RO key [GET encoding offset ...]`. All operations are parsed before one is refused.
 fn bitfield_ro(ctx: &mut Context<'_>) -> CommandResult {
     let operations = parse_fields(ctx.args.cursor(2), ctx.server.config.proto_max_bulk_len)?;
-    if operations
-        .iter()
-        .any(|operation| operation.action != FieldAction::Get)
-    {
+    if operations.iter().any(|operation| operation.action != FieldAction::Get) {
         return Err(ONLY_GET);
     }
     run_fields(ctx, &operations)
@@ -340,27 +317,18 @@ fn parse_fields(
         } else {
             FieldAction::IncrementBy(cursor.take_integer()?)
         };
-        operations.push(FieldOperation {
-            action,
-            field,
-            offset,
-            needed,
-            overflow,
-        });
+        operations.push(FieldOperation { action, field, offset, needed, overflow });
     }
     Ok(operations)
 }
 
 fn run_fields(ctx: &mut Context<'_>, operations: &[FieldOperation]) -> CommandResult {
-    let writes = operations
-        .iter()
-        .filter(|operation| operation.action != FieldAction::Get);
+    let writes = operations.iter().filter(|operation| operation.action != FieldAction::Get);
     let Some(needed) = writes.map(|operation| operation.needed).max() else {
         let bytes = ctx.db.string(ctx.key(1))?.unwrap_or_default();
         ctx.reply.array(operations.len());
         for operation in operations {
-            ctx.reply
-                .integer(operation.field.get(bytes, operation.offset));
+            ctx.reply.integer(operation.field.get(bytes, operation.offset));
         }
         return Ok(Outcome::Replied);
     };
@@ -374,11 +342,7 @@ fn run_fields(ctx: &mut Context<'_>, operations: &[FieldOperation]) -> CommandRe
         changes
     })?;
     // Where the string grew, writing what was there already is a change too.
-    let changes = if has_grown {
-        changes.written
-    } else {
-        changes.different
-    };
+    let changes = if has_grown { changes.written } else { changes.different };
     if changes > 0 {
         ctx.db.changed(KeyspaceEvents::STRING, "setbit", key.bytes);
         ctx.db.dirty += changes - 1;
@@ -423,8 +387,7 @@ fn edit_bits<R>(
     let Some(slot) = ctx.db.string_slot(key)? else {
         let mut bytes = vec![0; needed];
         let result = edit(&mut bytes, &mut ctx.reply);
-        ctx.db
-            .set_computed_string_at(None, key, bytes, Expiry::Clear);
+        ctx.db.set_computed_string_at(None, key, bytes, Expiry::Clear);
         return Ok((result, true));
     };
     let length = ctx.db.string_at(slot)?.len();
@@ -443,10 +406,7 @@ fn parse_field_offset(text: &[u8], field: FieldType, bytes_max: u64) -> Result<u
         Some(index) => {
             let index = number::parse_i64(index);
             // Redis lets the product wrap, and may take the place for a valid one.
-            check_offset(
-                index.and_then(|it| it.checked_mul(field.bits().into())),
-                bytes_max,
-            )
+            check_offset(index.and_then(|it| it.checked_mul(field.bits().into())), bytes_max)
         }
         None => parse_offset(text, bytes_max),
     }

@@ -26,11 +26,7 @@ const OTHERS: Flags = OWN.union(Flags::ADMIN);
 pub const COMMANDS: &[CommandSpec] = &[container("CLIENT", SUBCOMMANDS)
     .group(Group::Connection)
     .since("2.4.0")
-    .docs(
-        "",
-        "Tells about connections and manages them.",
-        "Depends on the subcommand",
-    )];
+    .docs("", "Tells about connections and manages them.", "Depends on the subcommand")];
 
 const SUBCOMMANDS: &[CommandSpec] = &[
     spec("GETNAME", get_name)
@@ -159,11 +155,8 @@ fn get_id(ctx: &mut Context<'_>) -> CommandResult {
 /// `CLIENT INFO`: the connection's line of CLIENT LIST.
 fn info(ctx: &mut Context<'_>) -> CommandResult {
     let mut lines = String::new();
-    let running = Running {
-        id: ctx.client,
-        command: ctx.command,
-        argument_bytes: ctx.args.bytes(),
-    };
+    let running =
+        Running { id: ctx.client, command: ctx.command, argument_bytes: ctx.args.bytes() };
     if let Some(client) = ctx.server.clients.get(ctx.client) {
         describe(client, ctx.server.now, Some(&running), &mut lines);
         lines.push('\n');
@@ -191,21 +184,14 @@ fn list(ctx: &mut Context<'_>) -> CommandResult {
             let skipped = filter.skip_me.unwrap_or(false).then_some(ctx.client);
             let chosen =
                 |client: &&Client| Some(client.id) != skipped && filter.matches(client, server.now);
-            let mut clients: Vec<&Client> = server
-                .clients
-                .iter()
-                .filter(is_there)
-                .filter(chosen)
-                .collect();
+            let mut clients: Vec<&Client> =
+                server.clients.iter().filter(is_there).filter(chosen).collect();
             clients.sort_unstable_by_key(|client| client.id.number);
             clients
         }
     };
-    let running = Running {
-        id: ctx.client,
-        command: ctx.command,
-        argument_bytes: ctx.args.bytes(),
-    };
+    let running =
+        Running { id: ctx.client, command: ctx.command, argument_bytes: ctx.args.bytes() };
     let mut lines = String::new();
     for client in clients {
         describe(client, server.now, Some(&running), &mut lines);
@@ -229,12 +215,8 @@ fn kill(ctx: &mut Context<'_>) -> CommandResult {
             && Some(client.id) != skipped
             && filter.matches(client, server.now)
     };
-    let killed: Vec<ClientId> = server
-        .clients
-        .iter()
-        .filter(chosen)
-        .map(|client| client.id)
-        .collect();
+    let killed: Vec<ClientId> =
+        server.clients.iter().filter(chosen).map(|client| client.id).collect();
     for &id in killed.iter().filter(|&&id| id != ctx.client) {
         // Nothing of it is to be seen any more, though its socket is closed at the end of the turn.
         forget_client(server, id);
@@ -245,11 +227,7 @@ fn kill(ctx: &mut Context<'_>) -> CommandResult {
         (true, _) => ctx.reply.ok(),
         (false, count) => ctx.reply.integer(count as i64),
     }
-    Ok(if killed.contains(&ctx.client) {
-        Outcome::Close
-    } else {
-        Outcome::Replied
-    })
+    Ok(if killed.contains(&ctx.client) { Outcome::Close } else { Outcome::Replied })
 }
 
 /// The client that runs a command now, which it has not yet to its name.
@@ -275,27 +253,18 @@ pub fn describe_client(server: &State, id: ClientId) -> String {
 /// together `omem`, as where a static buffer of that size comes before a list.
 fn describe(client: &Client, now: Now, running: Option<&Running>, line: &mut String) {
     let running = running.filter(|running| running.id == client.id);
-    let command = running
-        .map(|running| running.command)
-        .or(client.last_command);
+    let command = running.map(|running| running.command).or(client.last_command);
     let argument_bytes = running.map_or(0, |running| running.argument_bytes);
     let seconds_since = |us: i64| (now.boot_us - us).max(0) / 1_000_000;
     let count = |kind: Kind| {
-        client
-            .subscriptions
-            .as_deref()
-            .map_or(0, |own: &Subscriptions| own.of(kind).len())
+        client.subscriptions.as_deref().map_or(0, |own: &Subscriptions| own.of(kind).len())
     };
     let output_memory = output_memory(client);
     let (in_buffer, pieces) = match output_memory {
         0 => (client.output.len(), 0),
         _ => (0, client.output.pieces().count()),
     };
-    let events = if client.flags.contains(ClientFlags::WANTS_WRITE) {
-        "rw"
-    } else {
-        "r"
-    };
+    let events = if client.flags.contains(ClientFlags::WANTS_WRITE) { "rw" } else { "r" };
     let input = &client.input;
     let output_size = client.output.capacity();
     let result = write!(
@@ -319,11 +288,7 @@ fn describe(client: &Client, now: Now, running: Option<&Running>, line: &mut Str
         input.capacity() - input.len(),
         client.memory() + argument_bytes,
         command.map_or("NULL", |command| &command.full_name),
-        if client.protocol == Protocol::Resp3 {
-            3
-        } else {
-            2
-        },
+        if client.protocol == Protocol::Resp3 { 3 } else { 2 },
         String::from_utf8_lossy(&client.library_name),
         String::from_utf8_lossy(&client.library_version),
     );
@@ -343,11 +308,7 @@ pub fn flag_letters(client: &Client) -> String {
         (ClientFlags::NO_TOUCH, 'T'),
     ];
     let is_set = |(flags, _): &&(ClientFlags, char)| client.flags.intersects(*flags);
-    let set: String = letters
-        .iter()
-        .filter(is_set)
-        .map(|(_, letter)| letter)
-        .collect();
+    let set: String = letters.iter().filter(is_set).map(|(_, letter)| letter).collect();
     if set.is_empty() { "N".into() } else { set }
 }
 
@@ -360,11 +321,7 @@ fn is_plain(text: &[u8]) -> bool {
 
 /// A name as SETNAME and HELLO take it.
 pub fn check_name(name: &[u8]) -> Result<&[u8], CommandError> {
-    if is_plain(name) {
-        Ok(name)
-    } else {
-        Err(NAME_NOT_PLAIN)
-    }
+    if is_plain(name) { Ok(name) } else { Err(NAME_NOT_PLAIN) }
 }
 
 /// `CLIENT SETNAME connection-name`: `OK`.
@@ -417,9 +374,7 @@ fn get_redirection(ctx: &mut Context<'_>) -> CommandResult {
 fn reply(ctx: &mut Context<'_>) -> CommandResult {
     let mut args = ctx.args.cursor(2);
     if args.take_word("ON") {
-        ctx.client()
-            .flags
-            .remove(ClientFlags::REPLY_OFF | ClientFlags::REPLY_SKIP);
+        ctx.client().flags.remove(ClientFlags::REPLY_OFF | ClientFlags::REPLY_SKIP);
         ctx.reply.ok();
     } else if args.take_word("OFF") {
         ctx.client().flags |= ClientFlags::REPLY_OFF;
@@ -472,13 +427,8 @@ fn pause(ctx: &mut Context<'_>) -> CommandResult {
         return Err(TIMEOUT_NEGATIVE);
     }
     let now_us = ctx.server.now.boot_us;
-    let until_us = timeout_ms
-        .checked_mul(1000)
-        .and_then(|us| us.checked_add(now_us));
-    let mut pause = Pause {
-        until_us: until_us.ok_or(TIMEOUT_TOO_LONG)?,
-        writes_only,
-    };
+    let until_us = timeout_ms.checked_mul(1000).and_then(|us| us.checked_add(now_us));
+    let mut pause = Pause { until_us: until_us.ok_or(TIMEOUT_TOO_LONG)?, writes_only };
     if let Some(old) = ctx.server.pause {
         pause.until_us = pause.until_us.max(old.until_us);
         pause.writes_only &= old.writes_only;
@@ -570,9 +520,8 @@ pub fn check_output_limit(server: &mut State, id: ClientId) {
     if limit.soft_bytes > 0 && used >= limit.soft_bytes {
         let now_us = server.now.boot_us;
         let since_us = *client.over_soft_limit_since_us.get_or_insert(now_us);
-        let allowed_us = i64::try_from(limit.soft_seconds)
-            .unwrap_or(i64::MAX)
-            .saturating_mul(1_000_000);
+        let allowed_us =
+            i64::try_from(limit.soft_seconds).unwrap_or(i64::MAX).saturating_mul(1_000_000);
         over_soft = now_us - since_us > allowed_us;
     } else {
         client.over_soft_limit_since_us = None;
@@ -617,12 +566,8 @@ pub fn evict_clients(server: &mut State) {
     // Who is to be closed holds its memory until the end of the turn.
     let closing = |client: &&Client| client.flags.contains(ClientFlags::CLOSE_NOW);
     let mut left = server.clients.memory();
-    left -= server
-        .clients
-        .iter()
-        .filter(closing)
-        .map(|client| client.counted_memory)
-        .sum::<usize>();
+    left -=
+        server.clients.iter().filter(closing).map(|client| client.counted_memory).sum::<usize>();
     for (memory, id) in largest {
         if left < limit {
             return;

@@ -83,10 +83,7 @@ pub struct Filter<'a> {
 impl<'a> Filter<'a> {
     /// `CLIENT KILL ip:port`.
     pub fn by_address(address: &'a [u8]) -> Self {
-        Filter {
-            tests: vec![(true, Test::Address(address))],
-            skip_me: Some(false),
-        }
+        Filter { tests: vec![(true, Test::Address(address))], skip_me: Some(false) }
     }
 
     /// `[NOT-]ID client-id [client-id ...]`, `[NOT-]TYPE type`, `[NOT-]ADDR ip:port`, `[NOT-]LADDR ip:port`,
@@ -169,19 +166,13 @@ impl<'a> Filter<'a> {
     }
 
     pub fn matches(&self, client: &Client, now: Now) -> bool {
-        self.tests
-            .iter()
-            .all(|(holds, test)| test.holds(client, now) == *holds)
+        self.tests.iter().all(|(holds, test)| test.holds(client, now) == *holds)
     }
 }
 
 /// One ID or more, up to what is no number.
 fn parse_ids(args: &mut Cursor<'_>, any: bool) -> Result<Vec<i64>, CommandError> {
-    let error = if any {
-        INVALID_CLIENT_ID
-    } else {
-        CLIENT_ID_TOO_SMALL
-    };
+    let error = if any { INVALID_CLIENT_ID } else { CLIENT_ID_TOO_SMALL };
     let mut ids = Vec::new();
     while let Some(id) = args.peek().and_then(number::parse_i64) {
         if id < 1 && !any {
@@ -204,11 +195,7 @@ fn parse_class(name: &[u8]) -> Result<Option<ClientClass>, CommandError> {
 }
 
 fn parse_user<'a>(name: &[u8]) -> Result<Test<'a>, CommandError> {
-    if name == b"default" {
-        Ok(Test::User)
-    } else {
-        Err(quoting("ERR No such user '", name, "'"))
-    }
+    if name == b"default" { Ok(Test::User) } else { Err(quoting("ERR No such user '", name, "'")) }
 }
 
 fn parse_flags(letters: &[u8], holds: bool) -> Result<&[u8], CommandError> {
@@ -216,11 +203,7 @@ fn parse_flags(letters: &[u8], holds: bool) -> Result<&[u8], CommandError> {
         return Ok(letters);
     }
     let filter = if holds { "provided" } else { "NOT-FLAGS" };
-    Err(quoting(
-        &format!("ERR Unknown flags found in the {filter} filter: "),
-        letters,
-        "",
-    ))
+    Err(quoting(&format!("ERR Unknown flags found in the {filter} filter: "), letters, ""))
 }
 
 fn parse_database(index: &[u8], databases: usize, holds: bool) -> Result<usize, CommandError> {
@@ -231,26 +214,19 @@ fn parse_database(index: &[u8], databases: usize, holds: bool) -> Result<usize, 
             "ERR {option} is not an integer or out of range"
         )));
     };
-    usize::try_from(index)
-        .ok()
-        .filter(|&index| index < databases)
-        .ok_or_else(|| {
-            let last = databases.saturating_sub(1);
-            CommandError::formatted(format!(
-                "ERR {option} number should be between 0 and {last}"
-            ))
-        })
+    usize::try_from(index).ok().filter(|&index| index < databases).ok_or_else(|| {
+        let last = databases.saturating_sub(1);
+        CommandError::formatted(format!("ERR {option} number should be between 0 and {last}"))
+    })
 }
 
 fn parse_seconds(seconds: &[u8], option: &str) -> Result<i64, CommandError> {
     match number::parse_i64(seconds) {
         Some(seconds @ 1..) => Ok(seconds),
-        Some(_) => Err(CommandError::formatted(format!(
-            "ERR {option} should be greater than 0"
-        ))),
-        None => Err(CommandError::formatted(format!(
-            "ERR {option} is not an integer or out of range"
-        ))),
+        Some(_) => Err(CommandError::formatted(format!("ERR {option} should be greater than 0"))),
+        None => {
+            Err(CommandError::formatted(format!("ERR {option} is not an integer or out of range")))
+        }
     }
 }
 

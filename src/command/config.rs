@@ -5,15 +5,15 @@
 
 use super::context::{CommandResult, Context, Outcome};
 use super::evict::evict;
+use super::help::reply_help;
+use super::info::reset_stats;
 use super::spec::{CommandSpec, Flags, Group, container, spec};
 use crate::client::ClientFlags;
 use crate::config::{Action, Config, LogLevel, OomScoreAdj, RewriteError, SetBy, SetError};
 use crate::error::CommandError;
-use crate::keyspace::{AccessPolicy, Keyspace, KeyspaceStats};
+use crate::keyspace::{AccessPolicy, Keyspace};
 use crate::net::listener::{Listener, tcp_listeners};
 use crate::state::{State, Task};
-use crate::stats::commands::CommandStats;
-use crate::stats::{Counters, Rate};
 use crate::sys::alloc;
 use crate::sys::log::Level;
 use crate::sys::process::{self, Score};
@@ -21,48 +21,32 @@ use crate::sys::process::{self, Score};
 pub const COMMANDS: &[CommandSpec] = &[container("CONFIG", SUBCOMMANDS)
     .group(Group::Server)
     .since("2.0.0")
-    .docs(
-        "",
-        "Commands that read and change the configuration.",
-        "Depends on the subcommand.",
-    )];
+    .docs("", "Commands that read and change the configuration.", "Depends on the subcommand.")];
 
 const ADMIN: Flags = Flags::ADMIN.union(Flags::NOSCRIPT).union(HARMLESS);
 const HARMLESS: Flags = Flags::LOADING.union(Flags::STALE);
 
 const SUBCOMMANDS: &[CommandSpec] = &[
-    spec("GET", get)
-        .at_least(3)
-        .flags(ADMIN)
-        .group(Group::Server)
-        .since("2.0.0")
-        .docs(
-            "parameter [parameter ...]",
-            "Tells the values of the parameters that match.",
-            "O(N), N: parameters given",
-        ),
-    spec("HELP", help)
-        .exactly(2)
-        .flags(HARMLESS)
-        .group(Group::Server)
-        .since("5.0.0")
-        .docs("", "Lists the subcommands.", "O(1)"),
-    spec("RESETSTAT", reset_stat)
-        .exactly(2)
-        .flags(ADMIN)
-        .group(Group::Server)
-        .since("2.0.0")
-        .docs("", "Sets the statistics that INFO reports to zero.", "O(1)"),
-    spec("REWRITE", rewrite)
-        .exactly(2)
-        .flags(ADMIN)
-        .group(Group::Server)
-        .since("2.8.0")
-        .docs(
-            "",
-            "Writes the present configuration to the file the server started from.",
-            "O(1)",
-        ),
+    spec("GET", get).at_least(3).flags(ADMIN).group(Group::Server).since("2.0.0").docs(
+        "parameter [parameter ...]",
+        "Tells the values of the parameters that match.",
+        "O(N), N: parameters given",
+    ),
+    spec("HELP", help).exactly(2).flags(HARMLESS).group(Group::Server).since("5.0.0").docs(
+        "",
+        "Lists the subcommands.",
+        "O(1)",
+    ),
+    spec("RESETSTAT", reset_stat).exactly(2).flags(ADMIN).group(Group::Server).since("2.0.0").docs(
+        "",
+        "Sets the statistics that INFO reports to zero.",
+        "O(1)",
+    ),
+    spec("REWRITE", rewrite).exactly(2).flags(ADMIN).group(Group::Server).since("2.8.0").docs(
+        "",
+        "Writes the present configuration to the file the server started from.",
+        "O(1)",
+    ),
     spec("SET", set)
         .at_least(4)
         .flags(ADMIN)
@@ -77,7 +61,6 @@ const SUBCOMMANDS: &[CommandSpec] = &[
 ];
 
 const HELP: &[&str] = &[
-    "CONFIG <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
     "GET <pattern>",
     "    Return parameters matching the glob-like <pattern> and their values.",
     "SET <directive> <value>",
@@ -86,8 +69,6 @@ const HELP: &[&str] = &[
     "    Reset statistics reported by the INFO command.",
     "REWRITE",
     "    Rewrite the configuration file.",
-    "HELP",
-    "    Prints this help.",
 ];
 
 /// `CONFIG GET parameter [parameter ...]`: a map of names to values, each a bulk string.
@@ -109,10 +90,7 @@ fn set(ctx: &mut Context<'_>) -> CommandResult {
         return Err(CommandError::Syntax);
     };
     let pairs: Vec<(&[u8], &[u8])> = pairs.iter().map(|&[name, value]| (name, value)).collect();
-    let by = SetBy {
-        local_client: ctx.client().peer.is_local(),
-        loading: false,
-    };
+    let by = SetBy { local_client: ctx.client().peer.is_local(), loading: false };
     let refused = |error: SetError| CommandError::formatted(error.reply());
     let changes = ctx.server.config.set(&pairs, by).map_err(refused)?;
     let actions = changes.actions.clone();
@@ -125,10 +103,7 @@ fn set(ctx: &mut Context<'_>) -> CommandResult {
         return Err(refused(error));
     }
     apply_config(ctx.db, ctx.server);
-    if actions
-        .iter()
-        .any(|(action, _)| *action == Action::MaxMemory)
-    {
+    if actions.iter().any(|(action, _)| *action == Action::MaxMemory) {
         shrink(ctx);
     }
     ctx.reply.ok();
@@ -153,10 +128,7 @@ fn rewrite(ctx: &mut Context<'_>) -> CommandResult {
         }
         Err(error) => {
             if let RewriteError::Io(error) = &error {
-                ctx.server.log(
-                    Level::Warning,
-                    format_args!("CONFIG REWRITE failed: {error}"),
-                );
+                ctx.server.log(Level::Warning, format_args!("CONFIG REWRITE failed: {error}"));
             }
             Err(CommandError::formatted(error.reply()))
         }
@@ -165,9 +137,7 @@ fn rewrite(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `CONFIG HELP`: an array of simple strings.
 fn help(ctx: &mut Context<'_>) -> CommandResult {
-    ctx.reply.array(HELP.len());
-    HELP.iter().for_each(|line| ctx.reply.simple(line));
-    Ok(Outcome::Replied)
+    reply_help(ctx, HELP)
 }
 
 /// Tells all parts what the configuration says: at the start and after CONFIG SET.
@@ -179,11 +149,9 @@ pub fn apply_config(db: &mut Keyspace, server: &mut State) {
         lfu_decay_minutes: config.lfu_decay_time,
     };
     db.events.set_classes(config.notify_keyspace_events);
-    server.timing.set_thresholds(
-        config.slowlog_log_slower_than,
-        config.latency_monitor_threshold,
-    );
+    server.timing.set_thresholds(config.slowlog_log_slower_than, config.latency_monitor_threshold);
     server.logger.level = log_level(config);
+    process::report_crashes(config.crash_log_enabled);
 }
 
 /// The least important messages to log.
@@ -196,25 +164,10 @@ pub fn log_level(config: &Config) -> Level {
     }
 }
 
-/// Sets what INFO counts to zero: CONFIG RESETSTAT.
-pub fn reset_stats(db: &mut Keyspace, server: &mut State) {
-    db.stats = KeyspaceStats::default();
-    (db.eviction.over_us, db.eviction.over_since_us) = (0, None);
-    db.lazyfree.reset_freed();
-    server.counters = Counters::default();
-    server.command_stats.fill_with(CommandStats::default);
-    server.error_stats.clear();
-    server.commands_rate = Rate::default();
-    server.input_rate = Rate::default();
-    server.output_rate = Rate::default();
-}
-
 /// Listens on the TCP addresses that `bind` and `port` say, in place of those before, which are closed first: `*` and an
 /// address of its own cannot both be listened on. The Unix socket stays. On an error nothing is listened on but that.
 pub fn listen(server: &mut State) -> Result<(), String> {
-    server
-        .listeners
-        .retain(|listener| matches!(listener, Listener::Unix(..)));
+    server.listeners.retain(|listener| matches!(listener, Listener::Unix(..)));
     server.listening.clear();
     server.identity.port = server.config.port;
     let mut warnings = Vec::new();
@@ -224,11 +177,7 @@ pub fn listen(server: &mut State) -> Result<(), String> {
         server.log(Level::Warning, format_args!("Warning: {warning}"));
     }
     server.listeners.extend(bound?);
-    server.listening = server
-        .listeners
-        .iter()
-        .filter_map(Listener::local_address)
-        .collect();
+    server.listening = server.listeners.iter().filter_map(Listener::local_address).collect();
     server.tasks.push(Task::Listen);
     Ok(())
 }
@@ -265,8 +214,8 @@ fn carry_out(
             }
             // Evicts behind all of them, when the change stands.
             Action::MaxMemory => Ok(()),
-            // Read where it matters.
-            Action::Hz => Ok(()),
+            // Read where it matters, or by `apply_config`.
+            Action::Hz | Action::CrashLog => Ok(()),
             // Of parameters that are stored only.
             Action::TlsPort
             | Action::Tls
@@ -275,7 +224,6 @@ fn carry_out(
             | Action::AofHistory
             | Action::ReplicationBacklog
             | Action::GoodReplicas
-            | Action::CrashLog
             | Action::ProcessTitle
             | Action::AllocatorThread
             | Action::ClusterAnnounce
@@ -326,10 +274,7 @@ pub fn set_oom_score(server: &mut State) -> Result<(), String> {
         OomScoreAdj::Absolute => Score::Absolute(value),
     };
     server.oom_score.set(score).map_err(|error| {
-        server.log(
-            Level::Warning,
-            format_args!("Unable to write oom_score_adj: {error}"),
-        );
+        server.log(Level::Warning, format_args!("Unable to write oom_score_adj: {error}"));
         "Failed to set current oom_score_adj. Check server logs.".to_owned()
     })
 }

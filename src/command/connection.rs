@@ -20,32 +20,21 @@ const ALWAYS: Flags = Flags::NOSCRIPT
 const QUICK: Flags = Flags::LOADING.union(Flags::STALE).union(Flags::FAST);
 
 pub const COMMANDS: &[CommandSpec] = &[
-    spec("AUTH", auth)
-        .at_least(2)
-        .flags(ALWAYS)
-        .group(Group::Connection)
-        .since("1.0.0")
-        .docs(
-            "[username] password",
-            "Authenticates the connection.",
-            "O(N), N passwords of the user",
-        ),
-    spec("ECHO", echo)
-        .exactly(2)
-        .flags(QUICK)
-        .group(Group::Connection)
-        .since("1.0.0")
-        .docs("message", "Answers the message.", "O(1)"),
-    spec("HELLO", hello)
-        .at_least(1)
-        .flags(ALWAYS)
-        .group(Group::Connection)
-        .since("6.0.0")
-        .docs(
-            "[protover [AUTH username password] [SETNAME clientname]]",
-            "Tells about the server, and chooses the protocol's version.",
-            "O(1)",
-        ),
+    spec("AUTH", auth).at_least(2).flags(ALWAYS).group(Group::Connection).since("1.0.0").docs(
+        "[username] password",
+        "Authenticates the connection.",
+        "O(N), N passwords of the user",
+    ),
+    spec("ECHO", echo).exactly(2).flags(QUICK).group(Group::Connection).since("1.0.0").docs(
+        "message",
+        "Answers the message.",
+        "O(1)",
+    ),
+    spec("HELLO", hello).at_least(1).flags(ALWAYS).group(Group::Connection).since("6.0.0").docs(
+        "[protover [AUTH username password] [SETNAME clientname]]",
+        "Tells about the server, and chooses the protocol's version.",
+        "O(1)",
+    ),
     spec("PING", ping)
         .at_least(1)
         .flags(Flags::FAST)
@@ -60,40 +49,30 @@ pub const COMMANDS: &[CommandSpec] = &[
         .since("1.0.0")
         .docs("", "Ends the connection.", "O(1)")
         .deprecated("7.2.0", "just closing the connection"),
-    spec("RESET", reset)
-        .exactly(1)
-        .flags(ALWAYS)
-        .group(Group::Connection)
-        .since("6.2.0")
-        .docs("", "Puts the connection back to how it began.", "O(1)"),
-    spec("SELECT", select)
-        .exactly(2)
-        .flags(QUICK)
-        .group(Group::Connection)
-        .since("1.0.0")
-        .docs("index", "Chooses the database of this connection.", "O(1)"),
+    spec("RESET", reset).exactly(1).flags(ALWAYS).group(Group::Connection).since("6.2.0").docs(
+        "",
+        "Puts the connection back to how it began.",
+        "O(1)",
+    ),
+    spec("SELECT", select).exactly(2).flags(QUICK).group(Group::Connection).since("1.0.0").docs(
+        "index",
+        "Chooses the database of this connection.",
+        "O(1)",
+    ),
     spec("ASKING", no_cluster)
         .exactly(1)
         .flags(Flags::FAST)
         .categories(Categories::CONNECTION)
         .group(Group::Cluster)
         .since("3.0.0")
-        .docs(
-            "",
-            "Announces that the next command was redirected by -ASK.",
-            "O(1)",
-        ),
+        .docs("", "Announces that the next command was redirected by -ASK.", "O(1)"),
     spec("READONLY", no_cluster)
         .exactly(1)
         .flags(QUICK)
         .categories(Categories::CONNECTION)
         .group(Group::Cluster)
         .since("3.0.0")
-        .docs(
-            "",
-            "Allows this connection to read from a cluster's replica.",
-            "O(1)",
-        ),
+        .docs("", "Allows this connection to read from a cluster's replica.", "O(1)"),
     spec("READWRITE", no_cluster)
         .exactly(1)
         .flags(QUICK)
@@ -153,9 +132,7 @@ fn quit(ctx: &mut Context<'_>) -> CommandResult {
 fn select(ctx: &mut Context<'_>) -> CommandResult {
     let index = ctx.args.integer(1)?;
     let index = i32::try_from(index).map_err(|_| OUTSIDE_INT)?;
-    let index = usize::try_from(index)
-        .ok()
-        .filter(|&index| index < ctx.db.databases());
+    let index = usize::try_from(index).ok().filter(|&index| index < ctx.db.databases());
     let index = index.ok_or(CommandError::DbIndexOutOfRange)?;
     ctx.client().db = index;
     ctx.db.select(index);
@@ -175,11 +152,7 @@ pub fn needs_password(server: &State, flags: ClientFlags) -> bool {
 
 /// Says in the log that somebody spoke HTTP to this server.
 pub fn log_other_protocol(server: &State, id: ClientId) {
-    let peer = server
-        .clients
-        .get(id)
-        .map(|client| client.peer.to_string())
-        .unwrap_or_default();
+    let peer = server.clients.get(id).map(|client| client.peer.to_string()).unwrap_or_default();
     server.log(
         Level::Warning,
         format_args!(
@@ -203,10 +176,7 @@ fn check_password(server: &mut State, user: &[u8], password: &[u8]) -> Result<()
 fn equal_in_constant_time(expected: &[u8], guess: &[u8]) -> bool {
     let mut difference = expected.len() ^ guess.len();
     for (index, &byte) in guess.iter().enumerate() {
-        let other = expected
-            .get(index % expected.len().max(1))
-            .copied()
-            .unwrap_or_default();
+        let other = expected.get(index % expected.len().max(1)).copied().unwrap_or_default();
         difference |= usize::from(byte ^ other);
     }
     std::hint::black_box(difference) == 0
@@ -236,11 +206,7 @@ struct Hello<'a> {
 impl<'a> Hello<'a> {
     /// Errors come in the order of the arguments, a wrong password included; nothing has changed when one does.
     fn parse(ctx: &mut Context<'a>) -> Result<Self, CommandError> {
-        let mut hello = Hello {
-            protocol: None,
-            authenticated: false,
-            name: None,
-        };
+        let mut hello = Hello { protocol: None, authenticated: false, name: None };
         let mut args = ctx.args.cursor(1);
         if let Some(version) = args.peek() {
             hello.protocol = Some(match number::parse_i64(version) {
@@ -285,11 +251,7 @@ fn hello(ctx: &mut Context<'_>) -> CommandResult {
         client.protocol = protocol;
         ctx.reply.set_protocol(protocol);
     }
-    let version = if ctx.reply.protocol() == Protocol::Resp3 {
-        3
-    } else {
-        2
-    };
+    let version = if ctx.reply.protocol() == Protocol::Resp3 { 3 } else { 2 };
     let reply = &mut ctx.reply;
     reply.map(7);
     reply.bulk(b"server");

@@ -53,7 +53,7 @@ impl Prehashed<'_> {
         let distance = index.wrapping_sub(self.first);
         match self.step {
             1 => self.hashes.get(distance).copied(),
-            2 if distance % 2 == 0 => self.hashes.get(distance / 2).copied(),
+            2 if distance.is_multiple_of(2) => self.hashes.get(distance / 2).copied(),
             _ => None,
         }
     }

@@ -90,7 +90,9 @@ fn debug(ctx: &mut Context<'_>) -> CommandResult {
         }
         (b"segfault", 2) => crash(ctx, "crashed by signal: 11", machine::crash_by_segfault),
         (b"panic", 2) => crash(ctx, "Guru Meditation: Panic on request", || std::process::abort()),
-        (b"assert", 2) => crash(ctx, "=== ASSERTION FAILED === on request", || std::process::abort()),
+        (b"assert", 2) => {
+            crash(ctx, "=== ASSERTION FAILED === on request", || std::process::abort())
+        }
         (b"oom", 2) => crash(ctx, "Out Of Memory on request", || std::process::abort()),
         _ => Err(unknown(ctx)),
     }
@@ -155,7 +157,7 @@ fn object(ctx: &mut Context<'_>) -> CommandResult {
     let text = format!(
         "Value at:{:p} refcount:1 encoding:{} serializedlength:{serialized} lru:{} \
          lru_seconds_idle:{idle}",
-        entry.key(),
+        entry.key().as_ptr(),
         encoding_name(entry.value()),
         entry.access(),
     );
@@ -295,7 +297,8 @@ fn digest_value(ctx: &mut Context<'_>) -> CommandResult {
 
 /// A count that must not be negative.
 fn positive(ctx: &Context<'_>, index: usize) -> Result<u64, CommandError> {
-    let number = number::parse_i64(ctx.args.get(index)).and_then(|number| u64::try_from(number).ok());
+    let number =
+        number::parse_i64(ctx.args.get(index)).and_then(|number| u64::try_from(number).ok());
     number.ok_or(CommandError::ValueOutOfRange("must be positive"))
 }
 
@@ -305,7 +308,7 @@ fn populate(ctx: &mut Context<'_>) -> CommandResult {
     let count = positive(ctx, 2)?;
     let prefix: &[u8] = if ctx.args.len() > 3 { ctx.args.get(3) } else { b"key" };
     let size = if ctx.args.len() > 4 { positive(ctx, 4)? } else { 0 };
-    if size > ctx.server.config.proto_max_bulk_len as u64 {
+    if size > ctx.server.config.proto_max_bulk_len {
         return Err(CommandError::StringTooLong);
     }
     for number in 0..count {

@@ -60,13 +60,22 @@ pub fn arguments_of(spec: &CommandSpec) -> Vec<Argument> {
     let mut arguments = choice(&alternatives);
     let mut next = 0;
     number_keys(&mut arguments, spec.keys.len(), &mut next);
+    // The same word stands for an integer elsewhere.
+    if spec.name.ends_with("FLOAT")
+        && let Some(increment) = arguments.iter_mut().find(|argument| argument.name == "increment")
+    {
+        increment.kind = Kind::Double;
+    }
     arguments
 }
 
 /// A piece of the notation.
 enum Node {
     Word(String),
-    Group { optional: bool, alternatives: Vec<Vec<Node>> },
+    Group {
+        optional: bool,
+        alternatives: Vec<Vec<Node>>,
+    },
     /// `...`
     Repeat,
 }
@@ -153,9 +162,8 @@ fn group(kind: Kind, arguments: Vec<Argument>) -> Argument {
 }
 
 fn choice_name(arguments: &[Argument]) -> String {
-    let has = |token: &str| {
-        arguments.iter().any(|argument| argument.token.as_deref() == Some(token))
-    };
+    let has =
+        |token: &str| arguments.iter().any(|argument| argument.token.as_deref() == Some(token));
     let name = match () {
         () if has("EX") || has("PX") => "expiration",
         () if has("ASC") => "order",
@@ -171,13 +179,16 @@ fn choice_name(arguments: &[Argument]) -> String {
 
 fn value(name: &str, token: Option<&str>) -> Argument {
     let kind = match name {
-        "key" | "newkey" | "key1" | "key2" | "destkey" | "destination" | "source" => Kind::Key,
+        "sourcekey" | "srckey" | "key" | "newkey" | "key1" | "key2" | "destkey" | "destination"
+        | "source" => Kind::Key,
         "pattern" => Kind::Pattern,
         "unix-time-seconds" | "unix-time-milliseconds" => Kind::UnixTime,
         "seconds" | "milliseconds" | "count" | "offset" | "start" | "end" | "stop" | "index"
-        | "cursor" | "numkeys" | "increment" | "decrement" | "db" | "index1" | "index2"
-        | "len" | "bit" | "min-match-len" | "samples" | "client-id" | "version" | "protover"
-        | "timeout" | "numreplicas" | "port" | "rank" | "num-matches" => Kind::Integer,
+        | "cursor" | "numkeys" | "increment" | "decrement" | "db" | "index1" | "index2" | "len"
+        | "bit" | "min-match-len" | "samples" | "client-id" | "version" | "protover"
+        | "timeout" | "numreplicas" | "port" | "rank" | "destination-db" | "num-matches" => {
+            Kind::Integer
+        }
         "score" | "longitude" | "latitude" | "radius" | "weight" => Kind::Double,
         _ => Kind::String,
     };
@@ -237,14 +248,25 @@ fn repeats(alternatives: &[Vec<Node>]) -> bool {
     matches!(alternatives, [sequence] if matches!(sequence.last(), Some(Node::Repeat)))
 }
 
+/// Whether nothing follows but `[TOKEN ... ...]` with the same token.
+fn is_end_or_repeat(token: &str, behind: &[Node]) -> bool {
+    match behind {
+        [] => true,
+        [Node::Group { optional: true, alternatives }] if repeats(alternatives) => {
+            matches!(alternatives[0].first(), Some(Node::Word(word)) if word == token)
+        }
+        _ => false,
+    }
+}
+
 /// A token with the value, values or choice that follow it; and how many nodes those were.
 fn token_argument(token: &str, behind: &[Node], is_first: bool) -> (Argument, usize) {
     let is_value = |node: &&Node| matches!(node, Node::Word(word) if !is_token(word));
     let values = behind.iter().take_while(is_value).count();
     match behind {
-        // `LIMIT offset count` alone in its group.
-        [..] if is_first && values > 1 && values == behind.len() => {
-            let block = group(Kind::Block, arguments(behind));
+        // `LIMIT offset count` alone in its group, or only repeated behind it.
+        [..] if is_first && values > 1 && is_end_or_repeat(token, &behind[values..]) => {
+            let block = group(Kind::Block, arguments(&behind[..values]));
             (Argument { token: Some(token.into()), ..block }, values)
         }
         [Node::Word(word), ..] if values > 0 => (value(word, Some(token)), 1),
@@ -266,19 +288,25 @@ fn repeat(found: &mut Vec<Argument>, body: Vec<Argument>) {
         }
         return;
     };
-    let same = found[start..]
-        .iter()
-        .zip(&body)
-        .all(|(before, again)| before.name == again.name && before.token == again.token);
+    // `ID client-id [client-id ...]` repeats without the token.
+    let is_again = |before: &Argument, again: &Argument| {
+        before.name == again.name && (again.token.is_none() || before.token == again.token)
+    };
+    let same = found[start..].iter().zip(&body).all(|(before, again)| is_again(before, again));
+    let repeats_token = matches!(&body[..], [again] if again.token.is_some());
     if same {
         let repeated = one(found.split_off(start));
         found.extend(repeated.map(|argument| {
-            let multiple_token = argument.token.is_some() && argument.kind != Kind::PureToken;
+            let multiple_token = repeats_token && argument.kind != Kind::PureToken;
             Argument { multiple: true, multiple_token, ..argument }
         }));
     } else {
         let repeated = one(body);
-        found.extend(repeated.map(|argument| Argument { optional: true, multiple: true, ..argument }));
+        found.extend(repeated.map(|argument| Argument {
+            optional: true,
+            multiple: true,
+            ..argument
+        }));
     }
 }
 
@@ -312,11 +340,9 @@ mod tests {
             if let Some(index) = argument.key_spec_index {
                 text.push_str(&format!("#{index}"));
             }
-            for (is, mark) in [
-                (argument.optional, "?"),
-                (argument.multiple, "+"),
-                (argument.multiple_token, "+"),
-            ] {
+            for (is, mark) in
+                [(argument.optional, "?"), (argument.multiple, "+"), (argument.multiple_token, "+")]
+            {
                 text.push_str(if is { mark } else { "" });
             }
             if !argument.arguments.is_empty() {
@@ -359,6 +385,11 @@ mod tests {
              auto_id_id:oneof(auto_id:pure-token=* id:string) \
              field_value:block+(field:string value:string)",
         );
+        check(
+            "[GET encoding offset [GET encoding offset ...]]",
+            "encoding_offset:block=GET?++(encoding:string offset:integer)",
+        );
+        check("[ID client-id [client-id ...]]", "client-id:integer=ID?+");
         check("ON | OFF", "on_off:oneof(on:pure-token=ON off:pure-token=OFF)");
         check("[section [section ...]]", "section:string?+");
     }

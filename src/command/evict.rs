@@ -83,9 +83,7 @@ fn evict_for_a_while(db: &mut Keyspace, server: &mut State) -> Room {
     let threshold_ms = server.config.latency_monitor_threshold;
     if threshold_ms > 0 && elapsed_us / 1000 >= threshold_ms {
         let time = server.now.unix_seconds();
-        server
-            .latency
-            .add("eviction-cycle", time, (elapsed_us / 1000) as u64);
+        server.latency.add("eviction-cycle", time, (elapsed_us / 1000) as u64);
     }
     room
 }

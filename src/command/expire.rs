@@ -113,9 +113,9 @@ impl Condition {
             ));
         }
         match (nx, xx, gt, lt) {
-            (_, _, true, true) => Err(CommandError::Text(
-                "ERR GT and LT options at the same time are not compatible",
-            )),
+            (_, _, true, true) => {
+                Err(CommandError::Text("ERR GT and LT options at the same time are not compatible"))
+            }
             (true, ..) => Ok(Condition::Persistent),
             (_, _, true, _) => Ok(Condition::Earlier),
             (_, true, _, true) => Ok(Condition::Later),
@@ -153,9 +153,7 @@ impl When {
     }
 
     fn at(value: i64, unit_ms: i64) -> Option<Self> {
-        value
-            .checked_mul(unit_ms)
-            .map(|ms| When::At(UnixMillis(ms)))
+        value.checked_mul(unit_ms).map(|ms| When::At(UnixMillis(ms)))
     }
 
     /// Milliseconds left; the key goes at once if there are none.
@@ -208,11 +206,7 @@ fn set_deadline(
         ctx.reply.integer(0);
         return Ok(Outcome::Replied);
     };
-    let current = ctx
-        .db
-        .entry(slot)
-        .deadline()
-        .map(|deadline| now.remaining_ms(deadline));
+    let current = ctx.db.entry(slot).deadline().map(|deadline| now.remaining_ms(deadline));
     if !condition.allows(current, remaining_ms) {
         ctx.reply.integer(0);
         return Ok(Outcome::Replied);
@@ -270,8 +264,7 @@ fn persist(ctx: &mut Context<'_>) -> CommandResult {
     let cleared = match ctx.db.find_for_write(key) {
         Some(slot) if ctx.db.entry(slot).deadline().is_some() => {
             ctx.db.set_deadline(slot, None);
-            ctx.db
-                .changed(KeyspaceEvents::GENERIC, "persist", key.bytes);
+            ctx.db.changed(KeyspaceEvents::GENERIC, "persist", key.bytes);
             true
         }
         _ => false,

@@ -29,11 +29,7 @@ pub(super) fn help_from_specs(ctx: &mut Context<'_>) -> CommandResult {
     for command in table.subcommands(&table.commands[parent as usize]) {
         let spec = command.spec;
         if spec.name != "HELP" {
-            lines.push(
-                format!("{} {}", spec.name, spec.syntax)
-                    .trim_end()
-                    .to_owned(),
-            );
+            lines.push(format!("{} {}", spec.name, spec.syntax).trim_end().to_owned());
             lines.push(format!("    {}", spec.summary));
         }
     }

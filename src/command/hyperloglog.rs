@@ -56,11 +56,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .flags(Flags::WRITE.union(Flags::DENYOOM).union(Flags::ADMIN))
         .group(Group::HyperLogLog)
         .since("2.8.9")
-        .docs(
-            "subcommand key",
-            "Shows or changes how a HyperLogLog is stored.",
-            "N/A",
-        ),
+        .docs("subcommand key", "Shows or changes how a HyperLogLog is stored.", "N/A"),
     spec("PFSELFTEST", pfselftest)
         .exactly(1)
         .flags(Flags::ADMIN)
@@ -166,13 +162,11 @@ fn pfmerge(ctx: &mut Context<'_>) -> CommandResult {
         None => {
             let mut hll = hyperloglog::new_sparse();
             raise(&mut hll)?;
-            ctx.db
-                .set_computed_string_at(None, destination, hll, Expiry::Clear);
+            ctx.db.set_computed_string_at(None, destination, hll, Expiry::Clear);
         }
     }
     // The peers announce it by the name of PFADD.
-    ctx.db
-        .changed(KeyspaceEvents::STRING, "pfadd", destination.bytes);
+    ctx.db.changed(KeyspaceEvents::STRING, "pfadd", destination.bytes);
     ctx.reply.ok();
     Ok(Outcome::Replied)
 }
@@ -213,11 +207,7 @@ fn pfdebug(ctx: &mut Context<'_>) -> CommandResult {
         let decoded = hyperloglog::decode(hll).ok_or(NOT_SPARSE)?;
         ctx.reply.bulk(decoded.as_bytes());
     } else if is("ENCODING") {
-        ctx.reply.simple(if encoding == Encoding::Dense {
-            "dense"
-        } else {
-            "sparse"
-        });
+        ctx.reply.simple(if encoding == Encoding::Dense { "dense" } else { "sparse" });
     } else if is("TODENSE") {
         let was_sparse = ctx.db.edit_string(slot, hyperloglog::make_dense)?;
         if was_sparse {
@@ -226,10 +216,7 @@ fn pfdebug(ctx: &mut Context<'_>) -> CommandResult {
         ctx.reply.integer(was_sparse.into());
     } else {
         // The peers' text ends with the first NUL.
-        let shown = subcommand
-            .split(|&byte| byte == 0)
-            .next()
-            .unwrap_or_default();
+        let shown = subcommand.split(|&byte| byte == 0).next().unwrap_or_default();
         let text = [b"ERR Unknown PFDEBUG subcommand '", shown, b"'"].concat();
         return Err(CommandError::formatted(text));
     }

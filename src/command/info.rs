@@ -24,11 +24,7 @@ pub const COMMANDS: &[CommandSpec] = &[spec("INFO", info)
     .group(Group::Server)
     .since("1.0.0")
     .tips(&["nondeterministic_output", "request_policy:all_shards", "response_policy:special"])
-    .docs(
-        "[section [section ...]]",
-        "Returns facts and statistics about the server.",
-        "O(1)",
-    )];
+    .docs("[section [section ...]]", "Returns facts and statistics about the server.", "O(1)")];
 
 /// Keys looked at for a database's average TTL.
 const TTL_SAMPLES: usize = 32;
@@ -96,6 +92,7 @@ pub fn reset_stats(db: &mut Keyspace, server: &mut State) {
     server.input_rate = Rate::default();
     server.output_rate = Rate::default();
     db.stats = KeyspaceStats::default();
+    (db.eviction.over_us, db.eviction.over_since_us) = (0, None);
     db.lazyfree.reset_freed();
 }
 
@@ -288,13 +285,9 @@ fn memory(out: &mut String, db: &mut Keyspace, server: &State) {
 }
 
 fn persistence(out: &mut String, db: &mut Keyspace, server: &State) {
-    for name in [
-        "loading",
-        "async_loading",
-        "current_cow_peak",
-        "current_cow_size",
-        "current_cow_size_age",
-    ] {
+    for name in
+        ["loading", "async_loading", "current_cow_peak", "current_cow_size", "current_cow_size_age"]
+    {
         line(out, name, 0);
     }
     line(out, "current_fork_perc", "0.00");
@@ -445,7 +438,9 @@ fn error_stats(out: &mut String, _: &mut Keyspace, server: &State) {
 
 fn latency_stats(out: &mut String, _: &mut Keyspace, server: &State) {
     for (command, stats) in with_stats(server) {
-        let Some(histogram) = &stats.histogram else { continue };
+        let Some(histogram) = &stats.histogram else {
+            continue;
+        };
         let percentiles = server.config.latency_tracking_info_percentiles.iter().map(|percent| {
             let us = histogram.percentile(*percent) as f64 / 1000.0;
             format!("p{percent}={us:.3}")
@@ -473,11 +468,7 @@ fn keyspace(out: &mut String, db: &mut Keyspace, _: &State) {
         line(
             out,
             &format!("db{index}"),
-            format_args!(
-                "keys={},expires={},avg_ttl={average}",
-                table.len(),
-                table.volatile_len()
-            ),
+            format_args!("keys={},expires={},avg_ttl={average}", table.len(), table.volatile_len()),
         );
     }
 }

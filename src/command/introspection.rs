@@ -34,15 +34,11 @@ pub const COMMANDS: &[CommandSpec] = &[spec("COMMAND", command)
     .docs("", "Describes all commands.", "O(N), N being the number of commands")
     .subcommands(&[
         subcommand("COUNT", count).exactly(2).docs("", "Counts the commands.", "O(1)"),
-        subcommand("DOCS", docs)
-            .at_least(2)
-            .since("7.0.0")
-            .tips(ORDER)
-            .docs(
-                "[command-name [command-name ...]]",
-                "Returns the documentation of some or all commands.",
-                "O(N), N being the number of commands",
-            ),
+        subcommand("DOCS", docs).at_least(2).since("7.0.0").tips(ORDER).docs(
+            "[command-name [command-name ...]]",
+            "Returns the documentation of some or all commands.",
+            "O(N), N being the number of commands",
+        ),
         subcommand("GETKEYS", get_keys).at_least(4).docs(
             "command [arg [arg ...]]",
             "Returns the keys of a request.",
@@ -54,23 +50,16 @@ pub const COMMANDS: &[CommandSpec] = &[spec("COMMAND", command)
             "O(N), N being the number of arguments",
         ),
         subcommand("HELP", help).exactly(2).since("5.0.0").docs("", "Explains COMMAND.", "O(1)"),
-        subcommand("INFO", info)
-            .at_least(2)
-            .tips(ORDER)
-            .docs(
-                "[command-name [command-name ...]]",
-                "Describes some or all commands.",
-                "O(N), N being the number of commands",
-            ),
-        subcommand("LIST", list)
-            .at_least(2)
-            .since("7.0.0")
-            .tips(ORDER)
-            .docs(
-                "[FILTERBY <MODULE module-name | ACLCAT category | PATTERN pattern>]",
-                "Lists the names of commands.",
-                "O(N), N being the number of commands",
-            ),
+        subcommand("INFO", info).at_least(2).tips(ORDER).docs(
+            "[command-name [command-name ...]]",
+            "Describes some or all commands.",
+            "O(N), N being the number of commands",
+        ),
+        subcommand("LIST", list).at_least(2).since("7.0.0").tips(ORDER).docs(
+            "[FILTERBY <MODULE module-name | ACLCAT category | PATTERN pattern>]",
+            "Lists the names of commands.",
+            "O(N), N being the number of commands",
+        ),
     ])];
 
 /// Names of `COMMAND INFO`, in its order. The other flags are no client's business.
@@ -210,7 +199,8 @@ fn group_name(group: Group) -> &'static str {
 /// say everything, and clients must ask with GETKEYS.
 fn legacy_range(keys: &[KeySpec]) -> ([i64; 3], bool) {
     let mut movable = keys.iter().any(|keys| keys.flags.contains(KeyFlags::INCOMPLETE));
-    if let [KeySpec { begin: Begin::Index(first), find: Find::Range { last, step, .. }, .. }] = keys {
+    if let [KeySpec { begin: Begin::Index(first), find: Find::Range { last, step, .. }, .. }] = keys
+    {
         return ([*first as i64, absolute(*first, *last), *step as i64], movable);
     }
     let mut range: Option<(i64, i64)> = None;
@@ -485,9 +475,7 @@ fn list(ctx: &mut Context<'_>) -> CommandResult {
             Filter::Category(class) => {
                 class.is_some_and(|class| categories_of(command.spec).contains(class))
             }
-            Filter::Pattern(pattern) => {
-                glob::matches(pattern, command.full_name.as_bytes(), true)
-            }
+            Filter::Pattern(pattern) => glob::matches(pattern, command.full_name.as_bytes(), true),
         })
         .map(|command| command.full_name.as_bytes())
         .collect();
@@ -624,7 +612,9 @@ mod tests {
         let mut faults = Vec::new();
         for line in REDIS.lines().skip(1) {
             let name = line.split('\t').next().unwrap_or_default();
-            let Some(command) = TABLE.find_full(name.as_bytes()) else { continue };
+            let Some(command) = TABLE.find_full(name.as_bytes()) else {
+                continue;
+            };
             let ours = facts(command);
             if ours != line {
                 faults.push(format!("theirs {line}\nours   {ours}\n"));

@@ -28,11 +28,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .flags(Flags::WRITE)
         .categories(Categories::KEYSPACE)
         .since("1.0.0")
-        .docs(
-            "key [key ...]",
-            "Removes keys with all they hold.",
-            "O(1) for each key.",
-        )
+        .docs("key [key ...]", "Removes keys with all they hold.", "O(1) for each key.")
         .tips(SUM_OF_SHARDS),
     spec("UNLINK", delete)
         .at_least(2)
@@ -52,11 +48,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .flags(FAST_READ)
         .categories(Categories::KEYSPACE)
         .since("1.0.0")
-        .docs(
-            "key [key ...]",
-            "Counts those of the given keys that exist.",
-            "O(1) for each key.",
-        )
+        .docs("key [key ...]", "Counts those of the given keys that exist.", "O(1) for each key.")
         .tips(SUM_OF_SHARDS),
     spec("TOUCH", touch)
         .at_least(2)
@@ -83,22 +75,14 @@ pub const COMMANDS: &[CommandSpec] = &[
         .flags(Flags::WRITE)
         .categories(Categories::KEYSPACE)
         .since("1.0.0")
-        .docs(
-            "key newkey",
-            "Gives a key another name, whatever that one held.",
-            "O(1)",
-        ),
+        .docs("key newkey", "Gives a key another name, whatever that one held.", "O(1)"),
     spec("RENAMENX", rename_if_absent)
         .exactly(3)
         .keys(&[key(1, RENAMED), key(2, INSERTED)])
         .flags(FAST_WRITE)
         .categories(Categories::KEYSPACE)
         .since("1.0.0")
-        .docs(
-            "key newkey",
-            "Gives a key another name unless that one exists.",
-            "O(1)",
-        ),
+        .docs("key newkey", "Gives a key another name unless that one exists.", "O(1)"),
     spec("COPY", copy)
         .at_least(3)
         .keys(&[key(1, COPIED), key(2, OVERWRITTEN)])
@@ -138,22 +122,14 @@ pub const COMMANDS: &[CommandSpec] = &[
         .categories(DANGEROUS)
         .group(Group::Server)
         .since("4.0.0")
-        .docs(
-            "index1 index2",
-            "Exchanges two databases for all clients.",
-            "O(1)",
-        ),
+        .docs("index1 index2", "Exchanges two databases for all clients.", "O(1)"),
     spec("FLUSHDB", flush_database)
         .at_least(1)
         .flags(Flags::WRITE)
         .categories(DANGEROUS)
         .group(Group::Server)
         .since("1.0.0")
-        .docs(
-            "[ASYNC | SYNC]",
-            "Empties the database.",
-            "O(1); O(N) for N keys with SYNC.",
-        )
+        .docs("[ASYNC | SYNC]", "Empties the database.", "O(1); O(N) for N keys with SYNC.")
         .tips(ALL_SHARDS_SUCCEED),
     spec("FLUSHALL", flush_all)
         .at_least(1)
@@ -161,11 +137,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .categories(DANGEROUS)
         .group(Group::Server)
         .since("1.0.0")
-        .docs(
-            "[ASYNC | SYNC]",
-            "Empties all databases.",
-            "O(1); O(N) for N keys with SYNC.",
-        )
+        .docs("[ASYNC | SYNC]", "Empties all databases.", "O(1); O(N) for N keys with SYNC.")
         .tips(ALL_SHARDS_SUCCEED),
     spec("WAIT", wait)
         .exactly(3)
@@ -274,10 +246,8 @@ fn rename_key(ctx: &mut Context<'_>, overwrite: bool) -> Result<bool, CommandErr
         return Ok(false);
     }
     ctx.db.transfer(from, ctx.db.selected(), to);
-    ctx.db
-        .notify(KeyspaceEvents::GENERIC, "rename_from", from.bytes);
-    ctx.db
-        .changed(KeyspaceEvents::GENERIC, "rename_to", to.bytes);
+    ctx.db.notify(KeyspaceEvents::GENERIC, "rename_from", from.bytes);
+    ctx.db.changed(KeyspaceEvents::GENERIC, "rename_to", to.bytes);
     Ok(true)
 }
 
@@ -289,10 +259,7 @@ struct CopyOptions {
 
 impl CopyOptions {
     fn parse(ctx: &Context<'_>) -> Result<Self, CommandError> {
-        let mut options = CopyOptions {
-            database: ctx.db.selected(),
-            replace: false,
-        };
+        let mut options = CopyOptions { database: ctx.db.selected(), replace: false };
         let mut cursor = ctx.args.cursor(3);
         while !cursor.is_at_end() {
             if cursor.take_word("REPLACE") {
@@ -316,11 +283,7 @@ fn copy(ctx: &mut Context<'_>) -> CommandResult {
         return Err(SAME_OBJECT);
     }
     let is_copied = ctx.db.find_for_read(from).is_some()
-        && (ctx
-            .db
-            .in_database(database, |db| db.find_for_write(to))
-            .is_none()
-            || replace);
+        && (ctx.db.in_database(database, |db| db.find_for_write(to)).is_none() || replace);
     if is_copied {
         ctx.db.duplicate(from, database, to);
         ctx.db.in_database(database, |db| {
@@ -339,14 +302,10 @@ fn move_key(ctx: &mut Context<'_>) -> CommandResult {
     }
     let key = ctx.key(1);
     let is_moved = ctx.db.find_for_write(key).is_some()
-        && ctx
-            .db
-            .in_database(database, |db| db.find_for_write(key))
-            .is_none();
+        && ctx.db.in_database(database, |db| db.find_for_write(key)).is_none();
     if is_moved {
         ctx.db.transfer(key, database, key);
-        ctx.db
-            .notify(KeyspaceEvents::GENERIC, "move_from", key.bytes);
+        ctx.db.notify(KeyspaceEvents::GENERIC, "move_from", key.bytes);
         ctx.db.in_database(database, |db| {
             db.changed(KeyspaceEvents::GENERIC, "move_to", key.bytes);
         });
@@ -358,9 +317,7 @@ fn move_key(ctx: &mut Context<'_>) -> CommandResult {
 /// A database's number as COPY and MOVE take it.
 fn database(index: i64, databases: usize) -> Result<usize, CommandError> {
     let index = i32::try_from(index).map_err(|_| NOT_AN_INT)?;
-    let index = usize::try_from(index)
-        .ok()
-        .filter(|&index| index < databases);
+    let index = usize::try_from(index).ok().filter(|&index| index < databases);
     index.ok_or(CommandError::DbIndexOutOfRange)
 }
 
@@ -382,20 +339,13 @@ fn database_size(ctx: &mut Context<'_>) -> CommandResult {
 /// `SWAPDB index1 index2`: OK.
 fn swap_databases(ctx: &mut Context<'_>) -> CommandResult {
     let number = |index: usize, error: &'static str| {
-        let number = ctx
-            .args
-            .integer(index)
-            .ok()
-            .and_then(|number| i32::try_from(number).ok());
+        let number = ctx.args.integer(index).ok().and_then(|number| i32::try_from(number).ok());
         number.ok_or(CommandError::Text(error))
     };
     let first = number(1, "ERR invalid first DB index")?;
     let second = number(2, "ERR invalid second DB index")?;
     let databases = ctx.db.databases();
-    ctx.db.swap(
-        database(first.into(), databases)?,
-        database(second.into(), databases)?,
-    );
+    ctx.db.swap(database(first.into(), databases)?, database(second.into(), databases)?);
     ctx.db.dirty += 1;
     ctx.reply.ok();
     Ok(Outcome::Replied)
@@ -427,11 +377,7 @@ fn flushes_synchronously(ctx: &Context<'_>) -> Result<bool, CommandError> {
     if !sync {
         cursor.take_word("ASYNC");
     }
-    if cursor.is_at_end() {
-        Ok(sync)
-    } else {
-        Err(CommandError::Syntax)
-    }
+    if cursor.is_at_end() { Ok(sync) } else { Err(CommandError::Syntax) }
 }
 
 /// `WAIT numreplicas timeout`: how many replicas have the client's writes. There are none, and none can come.
@@ -469,8 +415,6 @@ fn check_timeout(ctx: &Context<'_>, index: usize) -> Result<(), CommandError> {
     match ctx.args.integer(index) {
         Ok(0..) => Ok(()),
         Ok(_) => Err(CommandError::Text("ERR timeout is negative")),
-        Err(_) => Err(CommandError::Text(
-            "ERR timeout is not an integer or out of range",
-        )),
+        Err(_) => Err(CommandError::Text("ERR timeout is not an integer or out of range")),
     }
 }

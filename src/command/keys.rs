@@ -24,8 +24,12 @@ pub fn keys_of(spec: &CommandSpec, args: Args<'_>) -> Vec<KeyPosition> {
         if keys.begin == Begin::Unknown || keys.find == Find::Unknown {
             continue;
         }
-        let Some(first) = begin(keys, args) else { continue };
-        let Some((first, last, step)) = range(keys, first, args) else { return Vec::new() };
+        let Some(first) = begin(keys, args) else {
+            continue;
+        };
+        let Some((first, last, step)) = range(keys, first, args) else {
+            return Vec::new();
+        };
         let flags = actual_flags(spec, keys, args);
         let places = (first..=last).step_by(step).map(|index| KeyPosition { index, flags });
         found.extend(places);

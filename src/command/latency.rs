@@ -52,10 +52,11 @@ pub const COMMANDS: &[CommandSpec] = &[
             slowlog("RESET", slowlog_reset)
                 .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])
                 .docs("", "Empties the slow log.", "O(N), N being the number of entries"),
-            slowlog("HELP", slowlog_help)
-                .flags(HELP_FLAGS)
-                .since("6.2.0")
-                .docs("", "Explains SLOWLOG.", "O(1)"),
+            slowlog("HELP", slowlog_help).flags(HELP_FLAGS).since("6.2.0").docs(
+                "",
+                "Explains SLOWLOG.",
+                "O(1)",
+            ),
         ],
     )
     .group(Group::Server)
@@ -89,10 +90,11 @@ pub const COMMANDS: &[CommandSpec] = &[
                 .at_least(2)
                 .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])
                 .docs("[event [event ...]]", "Forgets the spikes of some or all events.", "O(1)"),
-            latency("HELP", latency_help)
-                .flags(HELP_FLAGS)
-                .tips(&[])
-                .docs("", "Explains LATENCY.", "O(1)"),
+            latency("HELP", latency_help).flags(HELP_FLAGS).tips(&[]).docs(
+                "",
+                "Explains LATENCY.",
+                "O(1)",
+            ),
         ],
     )
     .group(Group::Server)
@@ -114,9 +116,9 @@ fn slowlog_get(ctx: &mut Context<'_>) -> CommandResult {
     }
     let count = match ctx.args.len() {
         2 => SLOWLOG_DEFAULT,
-        _ => number::parse_i64(ctx.args.get(2)).filter(|count| *count >= -1).ok_or(
-            CommandError::Text("ERR count should be greater than or equal to -1"),
-        )?,
+        _ => number::parse_i64(ctx.args.get(2))
+            .filter(|count| *count >= -1)
+            .ok_or(CommandError::Text("ERR count should be greater than or equal to -1"))?,
     };
     let slowlog = &ctx.server.slowlog;
     let count = usize::try_from(count).map_or(slowlog.len(), |count| count.min(slowlog.len()));
@@ -245,13 +247,14 @@ fn latency_histogram(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// Limits in microseconds, each twice the one before, and how many values lie below: only where the count grows.
+/// Limits in microseconds, each twice the one before, and how many values lie below: only where the count grows. The limits
+/// are those Redis shows: the powers of two in nanoseconds and one step of its histogram, 1/128, on top.
 fn cumulative(histogram: &Histogram) -> Vec<(u64, u64)> {
     let total = histogram.total();
     let mut steps = Vec::new();
     let mut seen = 0;
-    // The last bucket, which has no upper end, counts as 2^30 ns.
-    for limit in (10..=30).map(|bits| (1u64 << bits) - 1) {
+    // The last bucket, which has no upper end, ends at 2^30 ns.
+    for limit in (10..=30).map(|bits| (1u64 << bits) + (1 << (bits - 7)) - 1) {
         let count = histogram.at_most(limit);
         if count > seen {
             steps.push((limit / 1000, count));
@@ -460,6 +463,6 @@ mod tests {
         for ns in [500, 3_000, 3_500, 5_000, u64::MAX] {
             histogram.record(ns);
         }
-        assert_eq!(cumulative(&histogram), [(1, 1), (4, 3), (8, 4), (1_073_741, 5)]);
+        assert_eq!(cumulative(&histogram), [(1, 1), (4, 3), (8, 4), (1_082_130, 5)]);
     }
 }

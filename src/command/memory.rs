@@ -24,9 +24,11 @@ pub const COMMANDS: &[CommandSpec] = &[container(
             "Explains trouble with memory in words.",
             "O(1)",
         ),
-        memory("HELP", help)
-            .flags(Flags::LOADING.union(Flags::STALE))
-            .docs("", "Explains MEMORY.", "O(1)"),
+        memory("HELP", help).flags(Flags::LOADING.union(Flags::STALE)).docs(
+            "",
+            "Explains MEMORY.",
+            "O(1)",
+        ),
         memory("MALLOC-STATS", malloc_stats).tips(NONDETERMINISTIC).docs(
             "",
             "Returns the allocator's report.",
@@ -193,9 +195,8 @@ fn diagnose(memory: &MemoryUse, clients: usize) -> String {
         return "This server holds next to nothing: there is too little to judge by.\n".into();
     }
     let jemalloc::AllocatorStats { allocated, active, resident } = memory.allocator;
-    let wastes = |large, small, limit| {
-        ratio(large, small) > limit && excess(large, small) > SURPLUS_MIN
-    };
+    let wastes =
+        |large, small, limit| ratio(large, small) > limit && excess(large, small) > SURPLUS_MIN;
     let findings = [
         (
             ratio(memory.peak, memory.used) > 1.5,

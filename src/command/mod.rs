@@ -38,5 +38,4 @@ pub use client::{
 };
 pub use config::{apply_config, listen, log_level, set_oom_score};
 pub use evict::{Room, evict};
-pub use info::reset_stats;
 pub use pubsub::publish_events;

@@ -14,19 +14,10 @@ use crate::state::State;
 
 pub const COMMANDS: &[CommandSpec] = &[spec("MONITOR", monitor)
     .exactly(1)
-    .flags(
-        Flags::ADMIN
-            .union(Flags::NOSCRIPT)
-            .union(Flags::LOADING)
-            .union(Flags::STALE),
-    )
+    .flags(Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::LOADING).union(Flags::STALE))
     .group(Group::Server)
     .since("1.0.0")
-    .docs(
-        "",
-        "Shows every command the server runs from now on.",
-        "O(1)",
-    )];
+    .docs("", "Shows every command the server runs from now on.", "O(1)")];
 
 const NO_KEYSPACE: CommandError =
     CommandError::Text("ERR Replica can't interact with the keyspace");
@@ -54,11 +45,7 @@ pub fn feed_monitors(
     args: Args<'_>,
     output: &mut OutputBuffer,
 ) {
-    if command
-        .spec
-        .flags
-        .intersects(Flags::SKIP_MONITOR | Flags::ADMIN)
-    {
+    if command.spec.flags.intersects(Flags::SKIP_MONITOR | Flags::ADMIN) {
         return;
     }
     let Some(client) = server.clients.get(id) else {
@@ -67,10 +54,7 @@ pub fn feed_monitors(
     let now = server.clock.now();
     let (seconds, us) = (now.unix_seconds(), now.wall_us.rem_euclid(1_000_000));
     let from = match client.flags.contains(ClientFlags::UNIX_SOCKET) {
-        true => format!(
-            "unix:{}",
-            String::from_utf8_lossy(&server.config.unixsocket)
-        ),
+        true => format!("unix:{}", String::from_utf8_lossy(&server.config.unixsocket)),
         false => client.peer.to_string(),
     };
     let mut line = format!("+{seconds}.{us:06} [{} {from}]", client.db);
@@ -84,9 +68,7 @@ pub fn feed_monitors(
         let Some(client) = server.clients.get_mut(monitor) else {
             continue;
         };
-        if client
-            .flags
-            .intersects(ClientFlags::REPLY_OFF | ClientFlags::REPLY_SKIP)
+        if client.flags.intersects(ClientFlags::REPLY_OFF | ClientFlags::REPLY_SKIP)
             || client.is_closing()
         {
             continue;
@@ -104,11 +86,7 @@ pub fn feed_monitors(
 /// Whether a client that monitors may run a command: none that has to do with keys.
 pub fn check_monitoring(command: &Command) -> Result<(), CommandError> {
     let keyspace = Flags::READONLY | Flags::WRITE | Flags::MAY_REPLICATE;
-    if command.spec.flags.intersects(keyspace) {
-        Err(NO_KEYSPACE)
-    } else {
-        Ok(())
-    }
+    if command.spec.flags.intersects(keyspace) { Err(NO_KEYSPACE) } else { Ok(()) }
 }
 
 /// A request's arguments as others may see them: passwords are hidden.
@@ -166,17 +144,13 @@ mod tests {
         let mut ranges = Vec::new();
         let mut start = 0;
         for argument in request.split(' ') {
-            ranges.push(Range {
-                start,
-                len: argument.len() as u32,
-            });
+            ranges.push(Range { start, len: argument.len() as u32 });
             start += argument.len() as u32 + 1;
         }
         let args = Args::new(request.as_bytes(), &ranges);
         let command = TABLE.find(args.get(0)).expect("a command");
-        let command = TABLE
-            .find_subcommand(command, args.get(args.len().min(2) - 1))
-            .unwrap_or(command);
+        let command =
+            TABLE.find_subcommand(command, args.get(args.len().min(2) - 1)).unwrap_or(command);
         let shown = shown_args(command, args).join(&b' ');
         String::from_utf8(shown).expect("text")
     }
@@ -188,14 +162,8 @@ mod tests {
             ("auth me pw", "auth (redacted) (redacted)"),
             ("AUTH me pw x", "AUTH (redacted) (redacted) (redacted)"),
             ("HELLO", "HELLO"),
-            (
-                "HELLO 3 AUTH me pw SETNAME x",
-                "HELLO 3 AUTH (redacted) (redacted) SETNAME x",
-            ),
-            (
-                "HELLO 3 SETNAME x AUTH me pw",
-                "HELLO 3 SETNAME x AUTH (redacted) (redacted)",
-            ),
+            ("HELLO 3 AUTH me pw SETNAME x", "HELLO 3 AUTH (redacted) (redacted) SETNAME x"),
+            ("HELLO 3 SETNAME x AUTH me pw", "HELLO 3 SETNAME x AUTH (redacted) (redacted)"),
             ("HELLO 3 auth me", "HELLO 3 auth (redacted)"),
             ("ECHO AUTH", "ECHO AUTH"),
         ] {

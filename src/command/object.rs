@@ -167,11 +167,7 @@ fn reference_count(ctx: &mut Context<'_>) -> CommandResult {
             }
             _ => false,
         };
-        ctx.reply.integer(if shares && is_shared {
-            SHARED_REFERENCES
-        } else {
-            1
-        });
+        ctx.reply.integer(if shares && is_shared { SHARED_REFERENCES } else { 1 });
     }
     Ok(Outcome::Replied)
 }

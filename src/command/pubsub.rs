@@ -21,10 +21,8 @@ use crate::pubsub::{Kind, Name, PubSub};
 use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
 use crate::state::State;
 
-const SUBSCRIBING: Flags = Flags::PUBSUB
-    .union(Flags::NOSCRIPT)
-    .union(Flags::LOADING)
-    .union(Flags::STALE);
+const SUBSCRIBING: Flags =
+    Flags::PUBSUB.union(Flags::NOSCRIPT).union(Flags::LOADING).union(Flags::STALE);
 const PUBLISHING: Flags = Flags::PUBSUB
     .union(Flags::LOADING)
     .union(Flags::STALE)
@@ -56,14 +54,11 @@ pub const COMMANDS: &[CommandSpec] = &[
             "Sends a message to who listens to a channel.",
             "O(N+M), N listeners of the channel, M patterns",
         ),
-    container("PUBSUB", SUBCOMMANDS)
-        .group(Group::PubSub)
-        .since("2.8.0")
-        .docs(
-            "",
-            "Tells about channels and their listeners.",
-            "Depends on the subcommand",
-        ),
+    container("PUBSUB", SUBCOMMANDS).group(Group::PubSub).since("2.8.0").docs(
+        "",
+        "Tells about channels and their listeners.",
+        "Depends on the subcommand",
+    ),
     spec("PUNSUBSCRIBE", |ctx| unsubscribe(ctx, Kind::Pattern))
         .at_least(1)
         .flags(SUBSCRIBING)
@@ -101,11 +96,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .flags(SUBSCRIBING)
         .group(Group::PubSub)
         .since("2.0.0")
-        .docs(
-            "channel [channel ...]",
-            "Listens to channels.",
-            "O(N), N channels given",
-        ),
+        .docs("channel [channel ...]", "Listens to channels.", "O(N), N channels given"),
     spec("SUNSUBSCRIBE", |ctx| unsubscribe(ctx, Kind::Shard))
         .at_least(1)
         .flags(SUBSCRIBING)
@@ -135,11 +126,7 @@ const SUBCOMMANDS: &[CommandSpec] = &[
         .flags(ASKING)
         .group(Group::PubSub)
         .since("2.8.0")
-        .docs(
-            "[pattern]",
-            "Lists the channels somebody listens to.",
-            "O(N), N channels",
-        ),
+        .docs("[pattern]", "Lists the channels somebody listens to.", "O(N), N channels"),
     spec("HELP", help_from_specs)
         .exactly(2)
         .flags(Flags::LOADING.union(Flags::STALE))
@@ -151,11 +138,7 @@ const SUBCOMMANDS: &[CommandSpec] = &[
         .flags(ASKING)
         .group(Group::PubSub)
         .since("2.8.0")
-        .docs(
-            "",
-            "Counts the different patterns somebody listens by.",
-            "O(1)",
-        ),
+        .docs("", "Counts the different patterns somebody listens by.", "O(1)"),
     spec("NUMSUB", |ctx| listener_counts(ctx, Kind::Channel))
         .at_least(2)
         .flags(ASKING)
@@ -248,22 +231,11 @@ fn confirm(
     ctx: &mut Context<'_>,
     change: impl FnOnce(&mut PubSub, &mut Client, &mut ReplyWriter<'_>),
 ) -> CommandResult {
-    let State {
-        pubsub, clients, ..
-    } = &mut *ctx.server;
-    let client = clients
-        .get_mut(ctx.client)
-        .expect("a client outlives the command it runs");
-    if client
-        .flags
-        .intersects(ClientFlags::REPLY_OFF | ClientFlags::REPLY_SKIP)
-    {
+    let State { pubsub, clients, .. } = &mut *ctx.server;
+    let client = clients.get_mut(ctx.client).expect("a client outlives the command it runs");
+    if client.flags.intersects(ClientFlags::REPLY_OFF | ClientFlags::REPLY_SKIP) {
         let mut output = std::mem::take(&mut client.output);
-        change(
-            pubsub,
-            client,
-            &mut ReplyWriter::new(&mut output, ctx.reply.protocol()),
-        );
+        change(pubsub, client, &mut ReplyWriter::new(&mut output, ctx.reply.protocol()));
         client.output = output;
         clients.flush_later(ctx.client);
     } else {
@@ -284,9 +256,7 @@ fn confirmation(reply: &mut ReplyWriter<'_>, word: &str, name: Option<&[u8]>, co
 
 /// Ends all subscriptions of a client, without a word to it.
 pub fn unsubscribe_all(server: &mut State, id: ClientId) {
-    let State {
-        pubsub, clients, ..
-    } = server;
+    let State { pubsub, clients, .. } = server;
     let Some(client) = clients.get_mut(id) else {
         return;
     };
@@ -322,9 +292,7 @@ fn publish(ctx: &mut Context<'_>, kind: Kind) -> CommandResult {
 pub fn take_pushed(server: &mut State, id: ClientId, output: &mut OutputBuffer) {
     if let Some(client) = server.clients.get_mut(id)
         && !client.output.is_empty()
-        && !client
-            .flags
-            .intersects(ClientFlags::REPLY_OFF | ClientFlags::REPLY_SKIP)
+        && !client.flags.intersects(ClientFlags::REPLY_OFF | ClientFlags::REPLY_SKIP)
     {
         output.append(&client.output);
         client.output.clear();
@@ -347,19 +315,11 @@ impl Message {
         words.iter().for_each(|word| writer.bulk(word));
         if payload.len() < SHARED_MIN {
             writer.bulk(payload);
-            return Message {
-                head: head.to_vec(),
-                shared: None,
-            };
+            return Message { head: head.to_vec(), shared: None };
         }
         writer.raw(format!("${}\r\n", payload.len()).as_bytes());
-        let payload = shared
-            .get_or_insert_with(|| Bytes::copy_from_slice(payload))
-            .clone();
-        Message {
-            head: head.to_vec(),
-            shared: Some(payload),
-        }
+        let payload = shared.get_or_insert_with(|| Bytes::copy_from_slice(payload)).clone();
+        Message { head: head.to_vec(), shared: Some(payload) }
     }
 
     /// Appends the message to the listeners' outputs. Who has much output waiting is noted in `full`.
@@ -372,11 +332,7 @@ impl Message {
                 continue;
             }
             // The two versions differ in the first byte alone.
-            self.head[0] = if client.protocol == Protocol::Resp3 {
-                b'>'
-            } else {
-                b'*'
-            };
+            self.head[0] = if client.protocol == Protocol::Resp3 { b'>' } else { b'*' };
             client.output.push(&self.head);
             if let Some(payload) = &self.shared {
                 client.output.push_shared(payload.clone());
@@ -391,19 +347,13 @@ impl Message {
 
 /// Sends a message to all who listen. Returns how many times: once for each channel and each pattern.
 fn deliver(server: &mut State, kind: Kind, channel: &[u8], payload: &[u8]) -> usize {
-    let State {
-        pubsub, clients, ..
-    } = &mut *server;
+    let State { pubsub, clients, .. } = &mut *server;
     let mut shared = None;
     let mut full = Vec::new();
     let listeners = pubsub.listeners(kind, channel);
     let mut receivers = listeners.len();
     if !listeners.is_empty() {
-        let word: &[u8] = if kind == Kind::Shard {
-            b"smessage"
-        } else {
-            b"message"
-        };
+        let word: &[u8] = if kind == Kind::Shard { b"smessage" } else { b"message" };
         Message::new(&[word, channel], payload, &mut shared).send(clients, listeners, &mut full);
     }
     if kind == Kind::Channel {
@@ -465,15 +415,13 @@ fn listener_counts(ctx: &mut Context<'_>, kind: Kind) -> CommandResult {
     ctx.reply.array(2 * names.len());
     for name in names {
         ctx.reply.bulk(name);
-        ctx.reply
-            .integer(ctx.server.pubsub.listeners(kind, name).len() as i64);
+        ctx.reply.integer(ctx.server.pubsub.listeners(kind, name).len() as i64);
     }
     Ok(Outcome::Replied)
 }
 
 /// `PUBSUB NUMPAT`: a number.
 fn pattern_count(ctx: &mut Context<'_>) -> CommandResult {
-    ctx.reply
-        .integer(ctx.server.pubsub.count(Kind::Pattern) as i64);
+    ctx.reply.integer(ctx.server.pubsub.count(Kind::Pattern) as i64);
     Ok(Outcome::Replied)
 }

@@ -54,12 +54,7 @@ struct ScanOptions<'a> {
 impl<'a> ScanOptions<'a> {
     fn parse(ctx: &Context<'a>) -> Result<Self, CommandError> {
         let cursor = parse_cursor(ctx.args.get(1)).ok_or(CommandError::NegativeOrInvalidCursor)?;
-        let mut options = ScanOptions {
-            cursor,
-            pattern: None,
-            count: 10,
-            type_name: None,
-        };
+        let mut options = ScanOptions { cursor, pattern: None, count: 10, type_name: None };
         let mut arguments = ctx.args.cursor(2);
         while !arguments.is_at_end() {
             if arguments.remaining() < 2 {
@@ -67,10 +62,8 @@ impl<'a> ScanOptions<'a> {
             }
             if arguments.take_word("COUNT") {
                 let count = u64::try_from(arguments.take_integer()?);
-                options.count = count
-                    .ok()
-                    .filter(|&count| count > 0)
-                    .ok_or(CommandError::Syntax)?;
+                options.count =
+                    count.ok().filter(|&count| count > 0).ok_or(CommandError::Syntax)?;
             } else if arguments.take_word("MATCH") {
                 options.pattern = Some(arguments.take()?);
             } else if arguments.take_word("TYPE") {
@@ -113,17 +106,11 @@ fn parse_cursor(text: &[u8]) -> Option<u64> {
         }
         cursor = cursor.checked_mul(10)?.checked_add(digit.into())?;
     }
-    Some(if negative {
-        cursor.wrapping_neg()
-    } else {
-        cursor
-    })
+    Some(if negative { cursor.wrapping_neg() } else { cursor })
 }
 
 fn is_alive(now: &Now, entry: &Entry<'_, Value>) -> bool {
-    entry
-        .deadline()
-        .is_none_or(|deadline| !now.is_past(deadline))
+    entry.deadline().is_none_or(|deadline| !now.is_past(deadline))
 }
 
 /// `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]`: the next cursor (0 at the end) as a bulk string, and an array of
@@ -193,16 +180,9 @@ mod tests {
         ] {
             assert_eq!(parse_cursor(text.as_bytes()), Some(cursor), "{text}");
         }
-        for text in [
-            "x",
-            " 1",
-            "1 ",
-            "-",
-            "+",
-            "1x",
-            "18446744073709551616",
-            "99999999999999999999",
-        ] {
+        for text in
+            ["x", " 1", "1 ", "-", "+", "1x", "18446744073709551616", "99999999999999999999"]
+        {
             assert_eq!(parse_cursor(text.as_bytes()), None, "{text}");
         }
     }

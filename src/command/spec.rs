@@ -115,7 +115,10 @@ pub enum Begin {
     /// At this argument.
     Index(u16),
     /// Behind this word, looked for from argument `from` (negative: from the end, backwards).
-    Keyword { word: &'static str, from: i16 },
+    Keyword {
+        word: &'static str,
+        from: i16,
+    },
     Unknown,
 }
 
@@ -123,9 +126,17 @@ pub enum Begin {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Find {
     /// `last` relative to the first key (-1: to the end, -2: all but the last), `step`, and `limit` (2: half of the rest).
-    Range { last: i16, step: u16, limit: u16 },
+    Range {
+        last: i16,
+        step: u16,
+        limit: u16,
+    },
     /// The argument at `count` (relative) holds the number of keys, which start at `first` (relative).
-    Count { count: u16, first: u16, step: u16 },
+    Count {
+        count: u16,
+        first: u16,
+        step: u16,
+    },
     Unknown,
 }
 
@@ -145,7 +156,12 @@ pub const fn key(index: u16, flags: KeyFlags) -> KeySpec {
 
 /// Keys from argument `first`, the last one `last` further on (-1: up to the end), every `step`-th.
 pub const fn keys(first: u16, last: i16, step: u16, flags: KeyFlags) -> KeySpec {
-    KeySpec { begin: Begin::Index(first), find: Find::Range { last, step, limit: 0 }, flags, notes: None }
+    KeySpec {
+        begin: Begin::Index(first),
+        find: Find::Range { last, step, limit: 0 },
+        flags,
+        notes: None,
+    }
 }
 
 /// Keys behind their number, which is argument `count`.

@@ -1,9 +1,5 @@
 //! Strings: setting, reading and deleting them. What changes a part of one is in `string_edit`, LCS in `string_lcs`.
 
-use std::ops::Range;
-
-use smallvec::SmallVec;
-
 use super::context::{CommandResult, Context, Outcome};
 use super::spec::{Begin, CommandSpec, Find, Flags, Group, KeyFlags, KeySpec, key, keys, spec};
 use super::string_edit::{
@@ -208,14 +204,8 @@ const fn string_spec(
     since: &'static str,
     flags: Flags,
 ) -> CommandSpec {
-    spec(name, handler)
-        .since(since)
-        .flags(flags)
-        .group(Group::String)
+    spec(name, handler).since(since).flags(flags).group(Group::String)
 }
-
-/// Keys of one command that are prefetched together: enough to hide the latency of memory.
-const PREFETCH_KEYS: usize = 16;
 
 const NOT_A_STRING: CommandError =
     CommandError::Text("ERR Key should be of string type if conditions are specified");
@@ -244,11 +234,7 @@ fn set(ctx: &mut Context<'_>) -> CommandResult {
     }
     let options = SetOptions::parse(ctx.args.cursor(3))?;
     let expiry = options.lifetime.expiry(&ctx.db.now(), ctx.name())?;
-    let found = if options.get {
-        ctx.db.find_for_read(key)
-    } else {
-        ctx.db.find_for_write(key)
-    };
+    let found = if options.get { ctx.db.find_for_read(key) } else { ctx.db.find_for_write(key) };
     if options.get {
         match found {
             Some(slot) => ctx.reply.bulk(ctx.db.string_at(slot)?),
@@ -287,8 +273,7 @@ fn setnx(ctx: &mut Context<'_>) -> CommandResult {
     let key = ctx.key(1);
     let found = ctx.db.find_for_write(key);
     if found.is_none() {
-        ctx.db
-            .set_string_at(None, key, ctx.args.get(2), Expiry::Clear);
+        ctx.db.set_string_at(None, key, ctx.args.get(2), Expiry::Clear);
         announce_set(ctx, key, Expiry::Clear);
     }
     ctx.reply.integer(found.is_none() as i64);
@@ -322,8 +307,7 @@ fn getset(ctx: &mut Context<'_>) -> CommandResult {
         Some(slot) => ctx.reply.bulk(ctx.db.string_at(slot)?),
         None => ctx.reply.null(),
     }
-    ctx.db
-        .set_string_at(found, key, ctx.args.get(2), Expiry::Clear);
+    ctx.db.set_string_at(found, key, ctx.args.get(2), Expiry::Clear);
     announce_set(ctx, key, Expiry::Clear);
     Ok(Outcome::Replied)
 }
@@ -366,8 +350,7 @@ fn getex(ctx: &mut Context<'_>) -> CommandResult {
         }
         (Lifetime::Persist, _) if ctx.db.entry(slot).deadline().is_some() => {
             ctx.db.set_deadline(slot, None);
-            ctx.db
-                .changed(KeyspaceEvents::GENERIC, "persist", key.bytes);
+            ctx.db.changed(KeyspaceEvents::GENERIC, "persist", key.bytes);
         }
         _ => {}
     }
@@ -430,36 +413,13 @@ fn digest(ctx: &mut Context<'_>) -> CommandResult {
 /// `MGET key [key ...]`: an array of strings, nil for a key that is not there or holds something else.
 fn mget(ctx: &mut Context<'_>) -> CommandResult {
     ctx.reply.array(ctx.args.len() - 1);
-    for_keys(ctx, 1..ctx.args.len(), 1, |ctx, _, key| {
-        match ctx.db.string(key) {
+    for index in 1..ctx.args.len() {
+        match ctx.db.string(ctx.key(index)) {
             Ok(Some(value)) => ctx.reply.bulk(value),
             Ok(None) | Err(_) => ctx.reply.null(),
         }
-    });
-    Ok(Outcome::Replied)
-}
-
-/// Calls `f` with each argument's index and key, every `step`-th of `arguments`. Some keys at a time are brought into the
-/// cache beforehand, so that the latencies of their look-ups overlap.
-fn for_keys<'a>(
-    ctx: &mut Context<'a>,
-    arguments: Range<usize>,
-    step: usize,
-    mut f: impl FnMut(&mut Context<'a>, usize, Key<'a>),
-) {
-    let mut indices = arguments.step_by(step);
-    loop {
-        let group = indices.by_ref().take(PREFETCH_KEYS);
-        let group: SmallVec<[_; PREFETCH_KEYS]> =
-            group.map(|index| (index, ctx.key(index))).collect();
-        if group.is_empty() {
-            return;
-        }
-        ctx.db.prefetch(group.iter().map(|(_, key)| *key));
-        for (index, key) in group {
-            f(ctx, index, key);
-        }
     }
+    Ok(Outcome::Replied)
 }
 
 /// `MSET key value [key value ...]`: OK.
@@ -474,9 +434,8 @@ fn mset(ctx: &mut Context<'_>) -> CommandResult {
 fn msetnx(ctx: &mut Context<'_>) -> CommandResult {
     check_pairs(ctx)?;
     let end = ctx.args.len();
-    let none_there = (1..end)
-        .step_by(2)
-        .all(|index| ctx.db.find_for_write(ctx.key(index)).is_none());
+    let none_there =
+        (1..end).step_by(2).all(|index| ctx.db.find_for_write(ctx.key(index)).is_none());
     if none_there {
         set_pairs(ctx, 1, end, Expiry::Clear);
     }
@@ -520,8 +479,9 @@ fn check_pairs(ctx: &Context<'_>) -> Result<(), CommandError> {
 
 /// Sets the keys and values from argument `start` up to argument `end`.
 fn set_pairs(ctx: &mut Context<'_>, start: usize, end: usize, expiry: Expiry) {
-    for_keys(ctx, start..end, 2, |ctx, index, key| {
+    for index in (start..end).step_by(2) {
+        let key = ctx.key(index);
         ctx.db.set_string(key, ctx.args.get(index + 1), expiry);
         announce_set(ctx, key, expiry);
-    });
+    }
 }

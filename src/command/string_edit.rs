@@ -63,8 +63,7 @@ pub(super) fn incrbyfloat(ctx: &mut Context<'_>) -> CommandResult {
     }
     let text = new.to_text();
     ctx.db.overwrite_string(found, key, &text);
-    ctx.db
-        .changed(KeyspaceEvents::STRING, "incrbyfloat", key.bytes);
+    ctx.db.changed(KeyspaceEvents::STRING, "incrbyfloat", key.bytes);
     ctx.reply.bulk(&text);
     Ok(Outcome::Replied)
 }
@@ -109,8 +108,7 @@ pub(super) fn setrange(ctx: &mut Context<'_>) -> CommandResult {
     };
     let length = bytes.len();
     bytes[end - value.len()..end].copy_from_slice(value);
-    ctx.db
-        .changed(KeyspaceEvents::STRING, "setrange", key.bytes);
+    ctx.db.changed(KeyspaceEvents::STRING, "setrange", key.bytes);
     ctx.reply.integer(length as i64);
     Ok(Outcome::Replied)
 }
@@ -147,18 +145,10 @@ fn part(value: &[u8], start: i64, end: i64) -> &[u8] {
     }
     let length = value.len() as i64;
     let from_front = |index: i64| {
-        if index < 0 {
-            (length + index).max(0)
-        } else {
-            index
-        }
+        if index < 0 { (length + index).max(0) } else { index }
     };
     let (start, end) = (from_front(start), from_front(end).min(length - 1));
-    if start > end {
-        &[]
-    } else {
-        &value[start as usize..=end as usize]
-    }
+    if start > end { &[] } else { &value[start as usize..=end as usize] }
 }
 
 #[cfg(test)]

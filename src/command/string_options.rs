@@ -182,10 +182,7 @@ impl<'a> Comparison<'a> {
 
     /// Whether it holds where there is no string: what is not there differs from everything.
     pub fn holds_for_absent(&self) -> bool {
-        matches!(
-            self,
-            Comparison::Different(_) | Comparison::DigestDifferent(_)
-        )
+        matches!(self, Comparison::Different(_) | Comparison::DigestDifferent(_))
     }
 }
 
@@ -284,10 +281,7 @@ mod tests {
             .map(|argument| {
                 let len = argument.len() as u32;
                 start += len;
-                Range {
-                    start: start - len,
-                    len,
-                }
+                Range { start: start - len, len }
             })
             .collect();
         f(Args::new(buffer.as_bytes(), &ranges).cursor(0))
@@ -311,20 +305,11 @@ mod tests {
 
     /// How many different ones of these words are among the options, and how often any of them stands there.
     fn count(options: &[Vec<&'static str>], words: &[&str]) -> (usize, usize) {
-        let is_there = |word: &&&str| {
-            options
-                .iter()
-                .any(|option| option[0].eq_ignore_ascii_case(word))
-        };
-        let is_one = |option: &&Vec<&str>| {
-            words
-                .iter()
-                .any(|word| option[0].eq_ignore_ascii_case(word))
-        };
-        (
-            words.iter().filter(is_there).count(),
-            options.iter().filter(is_one).count(),
-        )
+        let is_there =
+            |word: &&&str| options.iter().any(|option| option[0].eq_ignore_ascii_case(word));
+        let is_one =
+            |option: &&Vec<&str>| words.iter().any(|word| option[0].eq_ignore_ascii_case(word));
+        (words.iter().filter(is_there).count(), options.iter().filter(is_one).count())
     }
 
     proptest! {

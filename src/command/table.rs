@@ -151,6 +151,7 @@ fn mix(name: &[u8]) -> usize {
     // Bit 5 tells the case of a letter; set everywhere, it tells nothing.
     let folded = u64::from_le_bytes(word) | 0x2020_2020_2020_2020;
     let last = name.last().map_or(0, |byte| (byte | 0x20) as u64);
-    let mixed = (folded ^ (last << 56) ^ ((name.len() as u64) << 48)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mixed =
+        (folded ^ (last << 56) ^ ((name.len() as u64) << 48)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed >> 40) as usize
 }

@@ -92,17 +92,8 @@ fn load(args: &[OsString], stdin: &mut dyn Read) -> Result<Startup, ConfigError>
         text.extend_from_slice(&lines);
         loader.load_text(&text, 0)?;
     }
-    let Loader {
-        config,
-        users,
-        renamed_commands,
-        ..
-    } = loader;
-    Ok(Startup::Serve(Box::new(Settings {
-        config,
-        users,
-        renamed_commands,
-    })))
+    let Loader { config, users, renamed_commands, .. } = loader;
+    Ok(Startup::Serve(Box::new(Settings { config, users, renamed_commands })))
 }
 
 /// The options as lines, and whether standard input is to be read: on `-` as the first or last
@@ -132,9 +123,7 @@ fn option_lines(options: &[&[u8]], first_is_option: bool) -> (bool, Vec<u8>) {
         lines.push(b' ');
         // `--port 6380` may be one argument.
         has_value = split_args(option).is_none_or(|words| words.len() != 1);
-        let next_is_option = options
-            .get(index + 1)
-            .is_some_and(|next| next.starts_with(b"--"));
+        let next_is_option = options.get(index + 1).is_some_and(|next| next.starts_with(b"--"));
         if !has_value && option.eq_ignore_ascii_case(b"--save") && (last || next_is_option) {
             // Programs that build the command line from a list of save points leave nothing when it
             // is empty.
@@ -167,10 +156,7 @@ mod tests {
     const RECORDED: &str = include_str!("../../tests/data/config-command-line-7.0.15.tsv");
 
     fn run(args: &[&[u8]], mut stdin: &[u8]) -> Result<Settings, ConfigError> {
-        let args: Vec<OsString> = args
-            .iter()
-            .map(|arg| OsString::from_vec(arg.to_vec()))
-            .collect();
+        let args: Vec<OsString> = args.iter().map(|arg| OsString::from_vec(arg.to_vec())).collect();
         match load(&args, &mut stdin)? {
             Startup::Serve(settings) => Ok(*settings),
             other => panic!("{other:?}"),
@@ -215,9 +201,7 @@ mod tests {
         let file = dir.path().join("redis.conf");
         std::fs::write(&file, "timeout 1\nhz 11\nmaxclients 21\n").unwrap();
         let path = file.as_os_str().as_bytes();
-        let config = run(&[path, b"--timeout", b"3", b"-"], b"timeout 2\nhz 12\n")
-            .unwrap()
-            .config;
+        let config = run(&[path, b"--timeout", b"3", b"-"], b"timeout 2\nhz 12\n").unwrap().config;
         assert_eq!((config.timeout, config.hz, config.maxclients), (3, 12, 21));
         assert_eq!(config.config_file, Some(file));
     }
@@ -228,23 +212,14 @@ mod tests {
         assert!(error.contains(
             "at line 2\n>>> 'port \"x\"'\nargument couldn't be parsed into an integer\n"
         ));
-        assert!(
-            run(&[b"-"], b"port 7")
-                .unwrap()
-                .config
-                .config_file
-                .is_none()
-        );
+        assert!(run(&[b"-"], b"port 7").unwrap().config.config_file.is_none());
     }
 
     #[test]
     fn a_value_may_look_like_an_option_or_hold_any_byte() {
         for password in [&b"--x"[..], b"a b", b"a\nb\xff\"", b"'"] {
             assert_eq!(
-                run(&[b"--requirepass", password], b"")
-                    .unwrap()
-                    .config
-                    .requirepass,
+                run(&[b"--requirepass", password], b"").unwrap().config.requirepass,
                 password
             );
         }

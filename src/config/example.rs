@@ -58,14 +58,8 @@ fn entry(param: &Param) -> Vec<u8> {
     let traits = param.traits;
     for (holds, sentence) in [
         (traits.immutable, "# Fixed while the server runs.\n"),
-        (
-            traits.protected,
-            "# CONFIG SET needs enable-protected-configs.\n",
-        ),
-        (
-            traits.stored,
-            "# Accepted and kept, without effect so far.\n",
-        ),
+        (traits.protected, "# CONFIG SET needs enable-protected-configs.\n"),
+        (traits.stored, "# Accepted and kept, without effect so far.\n"),
     ] {
         if holds {
             text.extend_from_slice(sentence.as_bytes());

@@ -20,11 +20,8 @@ const INCLUDE_DEPTH_MAX: u32 = 16;
 const INCLUDES_MAX: u32 = 4096;
 
 /// Directives of older versions that are accepted, with one argument, and forgotten.
-const FORGOTTEN: [&[u8]; 3] = [
-    b"list-max-ziplist-entries",
-    b"list-max-ziplist-value",
-    b"lua-replicate-commands",
-];
+const FORGOTTEN: [&[u8]; 3] =
+    [b"list-max-ziplist-entries", b"list-max-ziplist-value", b"lua-replicate-commands"];
 
 /// Splits a line of the file into its arguments. `None` for a blank line or a comment.
 ///
@@ -142,14 +139,8 @@ fn is_space(byte: u8) -> bool {
 /// The line without the blanks around it.
 pub(super) fn trim(line: &[u8]) -> &[u8] {
     let blank = |byte: &u8| matches!(byte, b' ' | b'\t' | b'\r' | b'\n');
-    let start = line
-        .iter()
-        .position(|byte| !blank(byte))
-        .unwrap_or(line.len());
-    let end = line
-        .iter()
-        .rposition(|byte| !blank(byte))
-        .map_or(start, |last| last + 1);
+    let start = line.iter().position(|byte| !blank(byte)).unwrap_or(line.len());
+    let end = line.iter().rposition(|byte| !blank(byte)).map_or(start, |last| last + 1);
     &line[start..end]
 }
 
@@ -193,10 +184,7 @@ pub struct Directive {
 impl Directive {
     /// The error that stops the start because of this directive.
     pub fn error(&self, reason: impl Into<String>) -> ConfigError {
-        ConfigError::Line {
-            line: self.line.clone(),
-            reason: Reason::Other(reason.into()),
-        }
+        ConfigError::Line { line: self.line.clone(), reason: Reason::Other(reason.into()) }
     }
 }
 
@@ -226,12 +214,7 @@ impl ConfigError {
                     "{heading}Reading the configuration file, at line {}\n>>> '",
                     line.number
                 );
-                [
-                    place.as_bytes(),
-                    &line.text,
-                    format!("'\n{reason}\n").as_bytes(),
-                ]
-                .concat()
+                [place.as_bytes(), &line.text, format!("'\n{reason}\n").as_bytes()].concat()
             }
             ConfigError::Whole(reason) => format!("{heading}{reason}\n").into_bytes(),
             ConfigError::File { path, error } => {
@@ -271,24 +254,15 @@ pub(super) struct Loader {
 impl Loader {
     /// A loader that starts from the defaults, and reads files if told so.
     pub fn new(files: bool) -> Self {
-        Loader {
-            files,
-            ..Loader::default()
-        }
+        Loader { files, ..Loader::default() }
     }
 
     /// Carries out each line of the text.
     pub fn load_text(&mut self, text: &[u8], depth: u32) -> Result<(), ConfigError> {
         for (index, line) in text.split(|byte| *byte == b'\n').enumerate() {
             let line = trim(line);
-            let place = || Line {
-                number: index + 1,
-                text: line.to_vec(),
-            };
-            let at_line = |reason| ConfigError::Line {
-                line: place(),
-                reason,
-            };
+            let place = || Line { number: index + 1, text: line.to_vec() };
+            let at_line = |reason| ConfigError::Line { line: place(), reason };
             let Some(mut args) = parse_line(line).map_err(at_line)? else {
                 continue;
             };
@@ -304,14 +278,10 @@ impl Loader {
                 continue;
             }
             match (directive.as_slice(), args.len()) {
-                (b"user", 1..) => self.users.push(Directive {
-                    args,
-                    line: place(),
-                }),
-                (b"rename-command", 2) => self.renamed_commands.push(Directive {
-                    args,
-                    line: place(),
-                }),
+                (b"user", 1..) => self.users.push(Directive { args, line: place() }),
+                (b"rename-command", 2) => {
+                    self.renamed_commands.push(Directive { args, line: place() })
+                }
                 _ => self.set(&directive, &args).map_err(at_line)?,
             }
         }
@@ -357,10 +327,7 @@ impl Loader {
         if self.files && !self.config.logfile.is_empty() {
             // Once in the background, a log that cannot be opened could not be reported.
             let path = self.config.dir.join(path_of(&self.config.logfile));
-            let opened = std::fs::OpenOptions::new()
-                .append(true)
-                .create(true)
-                .open(path);
+            let opened = std::fs::OpenOptions::new().append(true).create(true).open(path);
             opened.map_err(|error| Reason::LogFile(system_text(&error)))?;
         }
         if self.config.cluster_enabled && self.config.replicaof.is_some() {
@@ -392,25 +359,14 @@ fn path_of(bytes: &[u8]) -> &Path {
 pub(super) fn read_files(name: &[u8], dir: &Path) -> Result<Vec<u8>, ConfigError> {
     if name.is_empty() {
         let error = io::Error::from(rustix::io::Errno::NOENT);
-        return Err(ConfigError::File {
-            path: PathBuf::new(),
-            error,
-        });
+        return Err(ConfigError::File { path: PathBuf::new(), error });
     }
     let mut text = Vec::new();
-    let paths = if is_pattern(name) {
-        expand(name, dir)
-    } else {
-        vec![dir.join(path_of(name))]
-    };
+    let paths = if is_pattern(name) { expand(name, dir) } else { vec![dir.join(path_of(name))] };
     for path in paths {
         let read = std::fs::File::open(&path).and_then(|file| read_all(file, &mut text));
         // The name as it was written, which is what its author looks for.
-        let shown = if is_pattern(name) {
-            path
-        } else {
-            path_of(name).to_owned()
-        };
+        let shown = if is_pattern(name) { path } else { path_of(name).to_owned() };
         read.map_err(|error| ConfigError::File { path: shown, error })?;
     }
     Ok(text)
@@ -432,16 +388,9 @@ fn is_pattern(name: &[u8]) -> bool {
 /// The files that match a pattern, component by component, in order of their names. As in a shell,
 /// a component that does not begin with a dot matches no name that does.
 fn expand(pattern: &[u8], dir: &Path) -> Vec<PathBuf> {
-    let root = if pattern.starts_with(b"/") {
-        Path::new("/")
-    } else {
-        dir
-    };
+    let root = if pattern.starts_with(b"/") { Path::new("/") } else { dir };
     let mut paths = vec![root.to_owned()];
-    for component in pattern
-        .split(|byte| *byte == b'/')
-        .filter(|component| !component.is_empty())
-    {
+    for component in pattern.split(|byte| *byte == b'/').filter(|component| !component.is_empty()) {
         let mut next = Vec::new();
         for path in &paths {
             if !is_pattern(component) {
@@ -453,9 +402,8 @@ fn expand(pattern: &[u8], dir: &Path) -> Vec<PathBuf> {
             };
             let names = entries.filter_map(|entry| Some(entry.ok()?.file_name().into_vec()));
             let visible = |name: &Vec<u8>| component[0] == b'.' || name.first() != Some(&b'.');
-            let matching = names
-                .filter(visible)
-                .filter(|name| glob::matches(component, name, false));
+            let matching =
+                names.filter(visible).filter(|name| glob::matches(component, name, false));
             let mut found: Vec<_> = matching.collect();
             found.sort();
             next.extend(found.iter().map(|name| path.join(path_of(name))));
@@ -473,21 +421,12 @@ mod tests {
 
     fn words(line: &[u8]) -> Option<Vec<String>> {
         let args = parse_line(line).ok()??;
-        Some(
-            args.iter()
-                .map(|arg| arg.escape_ascii().to_string())
-                .collect(),
-        )
+        Some(args.iter().map(|arg| arg.escape_ascii().to_string()).collect())
     }
 
     #[test]
     fn quotes_hold_blanks_and_escapes() {
-        assert_eq!(
-            words(br#"a "b c" 'd e' "\x41\n\"\q" 'it\'s \n'"#)
-                .unwrap()
-                .len(),
-            5
-        );
+        assert_eq!(words(br#"a "b c" 'd e' "\x41\n\"\q" 'it\'s \n'"#).unwrap().len(), 5);
         assert_eq!(
             words(br#" x "\x41\xff\n\r\t\a\b\q\"" "#).unwrap(),
             ["x", r#"A\xff\n\r\t\x07\x08q\""#]
@@ -500,19 +439,8 @@ mod tests {
 
     #[test]
     fn quotes_that_do_not_close_or_end_within_a_word_are_refused() {
-        for line in [
-            &br#"x "a"#[..],
-            b"x 'a",
-            br#"x "a"b"#,
-            b"x 'a'b",
-            br#"x "a\""#,
-        ] {
-            assert_eq!(
-                parse_line(line),
-                Err(Reason::UnbalancedQuotes),
-                "{}",
-                line.escape_ascii()
-            );
+        for line in [&br#"x "a"#[..], b"x 'a", br#"x "a"b"#, b"x 'a'b", br#"x "a\""#] {
+            assert_eq!(parse_line(line), Err(Reason::UnbalancedQuotes), "{}", line.escape_ascii());
         }
     }
 
@@ -531,22 +459,12 @@ mod tests {
         write("conf.d/b.conf", "timeout 2\n");
         write("conf.d/a.conf", "timeout 1\nhz 20\n");
         write("conf.d/.hidden.conf", "timeout 3\n");
-        write(
-            "main.conf",
-            "include conf.d/*.conf\ninclude nothing/*.conf\nmaxclients 7",
-        );
+        write("main.conf", "include conf.d/*.conf\ninclude nothing/*.conf\nmaxclients 7");
         let mut loader = Loader::new(true);
         loader.config.dir = dir.path().to_owned();
         let text = read_files(b"main.conf", dir.path()).unwrap();
         loader.load_text(&text, 0).unwrap();
-        assert_eq!(
-            (
-                loader.config.timeout,
-                loader.config.hz,
-                loader.config.maxclients
-            ),
-            (2, 20, 7)
-        );
+        assert_eq!((loader.config.timeout, loader.config.hz, loader.config.maxclients), (2, 20, 7));
     }
 
     #[test]
@@ -568,10 +486,7 @@ mod tests {
         let error = loader.load_text(b"include a", 0).unwrap_err();
         assert!(matches!(
             error,
-            ConfigError::Line {
-                line: Line { number: 2, .. },
-                reason: Reason::IncludeDepth
-            }
+            ConfigError::Line { line: Line { number: 2, .. }, reason: Reason::IncludeDepth }
         ));
     }
 
@@ -590,14 +505,11 @@ mod tests {
     #[test]
     fn users_and_renamed_commands_are_kept_with_their_lines() {
         let mut loader = Loader::new(false);
-        loader
-            .load_text(b"\nuser bob on >x\nrename-command CONFIG \"\"\n", 0)
-            .unwrap();
+        loader.load_text(b"\nuser bob on >x\nrename-command CONFIG \"\"\n", 0).unwrap();
         assert_eq!(loader.users[0].args, [&b"bob"[..], b"on", b">x"]);
         assert_eq!(loader.renamed_commands[0].args, [&b"CONFIG"[..], b""]);
-        let message = loader.renamed_commands[0]
-            .error("No such command in rename-command")
-            .to_string();
+        let message =
+            loader.renamed_commands[0].error("No such command in rename-command").to_string();
         let end =
             "at line 3\n>>> 'rename-command CONFIG \"\"'\nNo such command in rename-command\n";
         assert!(

@@ -60,10 +60,7 @@ pub enum Reason {
     #[error("{directive} can't be empty")]
     EmptyName { directive: &'static str },
     #[error("{directive} can't be a path, just a {what}")]
-    NotBaseName {
-        directive: &'static str,
-        what: &'static str,
-    },
+    NotBaseName { directive: &'static str, what: &'static str },
     #[error("Hostnames must be less than 256 characters")]
     HostnameLength,
     #[error("Hostnames may only contain alphanumeric characters, hyphens or dots")]
@@ -181,11 +178,7 @@ impl Kind<bool> for YesNo {
     }
 
     fn format(&self, value: &bool) -> Vec<u8> {
-        if *value {
-            b"yes".to_vec()
-        } else {
-            b"no".to_vec()
-        }
+        if *value { b"yes".to_vec() } else { b"no".to_vec() }
     }
 
     fn describe(&self) -> String {
@@ -198,11 +191,7 @@ pub(super) struct DefragOff;
 
 impl Kind<bool> for DefragOff {
     fn parse(&self, args: &[&[u8]], old: &bool, origin: Origin) -> Result<bool, Reason> {
-        if YesNo.parse(args, old, origin)? {
-            Err(Reason::NoActiveDefrag)
-        } else {
-            Ok(false)
-        }
+        if YesNo.parse(args, old, origin)? { Err(Reason::NoActiveDefrag) } else { Ok(false) }
     }
 
     fn format(&self, value: &bool) -> Vec<u8> {
@@ -226,10 +215,7 @@ pub(super) const fn int(min: i128, max: i128) -> Int {
 
 impl Int {
     fn check<T: TryFrom<i128>>(&self, number: i128) -> Result<T, Reason> {
-        let out_of_range = Reason::OutOfRange {
-            min: self.min,
-            max: self.max,
-        };
+        let out_of_range = Reason::OutOfRange { min: self.min, max: self.max };
         if !(self.min..=self.max).contains(&number) {
             return Err(out_of_range);
         }
@@ -286,10 +272,7 @@ pub(super) struct Memory {
 }
 
 pub(super) const fn memory(min: i128, max: i128) -> Memory {
-    Memory {
-        range: int(min, max),
-        floor: 0,
-    }
+    Memory { range: int(min, max), floor: 0 }
 }
 
 impl Memory {
@@ -317,10 +300,7 @@ impl<T: Copy + PartialEq + ToString + TryFrom<i128> + TryInto<u64>> Kind<T> for 
     fn describe(&self) -> String {
         match (self.range.min, self.floor) {
             (_, 1..) => format!("memory (units b k kb m mb g gb), raised to {}", self.floor),
-            (1.., _) => format!(
-                "memory (units b k kb m mb g gb), at least {}",
-                self.range.min
-            ),
+            (1.., _) => format!("memory (units b k kb m mb g gb), at least {}", self.range.min),
             _ => "memory (units b k kb m mb g gb)".into(),
         }
     }
@@ -335,16 +315,9 @@ impl Kind<MemoryLimit> for MemoryOrPercent {
         if let Some(bytes) = parse_memory(arg) {
             // Redis keeps percentages as negative numbers and takes these for some.
             let fits = i64::try_from(bytes).is_ok();
-            return if fits {
-                Ok(MemoryLimit::Bytes(bytes))
-            } else {
-                Err(Reason::PercentTooHigh)
-            };
+            return if fits { Ok(MemoryLimit::Bytes(bytes)) } else { Err(Reason::PercentTooHigh) };
         }
-        let number = arg
-            .strip_suffix(b"%")
-            .and_then(parse_integer)
-            .filter(|number| *number >= 0);
+        let number = arg.strip_suffix(b"%").and_then(parse_integer).filter(|number| *number >= 0);
         match number {
             None => Err(Reason::NotMemoryOrPercent),
             Some(0) => Ok(MemoryLimit::Bytes(0)),
@@ -381,14 +354,8 @@ pub(super) struct Octal {
 impl Kind<u32> for Octal {
     fn parse(&self, args: &[&[u8]], _: &u32, _: Origin) -> Result<u32, Reason> {
         let number = leading_integer(only(args)?, 8).ok_or(Reason::NotOctal)?;
-        let out_of_range = Reason::OutOfOctalRange {
-            min: 0,
-            max: self.max,
-        };
-        u32::try_from(number)
-            .ok()
-            .filter(|number| *number <= self.max)
-            .ok_or(out_of_range)
+        let out_of_range = Reason::OutOfOctalRange { min: 0, max: self.max };
+        u32::try_from(number).ok().filter(|number| *number <= self.max).ok_or(out_of_range)
     }
 
     fn format(&self, value: &u32) -> Vec<u8> {
@@ -411,49 +378,23 @@ pub(super) struct Text {
 }
 
 /// A text for which empty is a value like others.
-pub(super) const TEXT: Text = Text {
-    unset_if_empty: false,
-    binary: false,
-    check: |_| Ok(()),
-};
+pub(super) const TEXT: Text = Text { unset_if_empty: false, binary: false, check: |_| Ok(()) };
 /// A text that is unset when empty.
-pub(super) const OPTIONAL_TEXT: Text = Text {
-    unset_if_empty: true,
-    ..TEXT
-};
+pub(super) const OPTIONAL_TEXT: Text = Text { unset_if_empty: true, ..TEXT };
 /// Bytes that are unset when empty.
-pub(super) const SECRET: Text = Text {
-    unset_if_empty: true,
-    binary: true,
-    ..TEXT
-};
+pub(super) const SECRET: Text = Text { unset_if_empty: true, binary: true, ..TEXT };
 /// A program's title in which variables are replaced.
-pub(super) const TITLE_TEMPLATE: Text = Text {
-    check: check_title_template,
-    ..TEXT
-};
+pub(super) const TITLE_TEMPLATE: Text = Text { check: check_title_template, ..TEXT };
 /// A host name, unset when empty.
-pub(super) const HOSTNAME: Text = Text {
-    check: check_hostname,
-    ..OPTIONAL_TEXT
-};
+pub(super) const HOSTNAME: Text = Text { check: check_hostname, ..OPTIONAL_TEXT };
 /// A version that clients are told.
-pub(super) const VERSION: Text = Text {
-    check: check_version,
-    ..TEXT
-};
-pub(super) const DB_FILENAME: Text = Text {
-    check: |name| check_base_name(name, "dbfilename", "filename"),
-    ..TEXT
-};
-pub(super) const APPEND_FILENAME: Text = Text {
-    check: |name| check_filled_base_name(name, "appendfilename", "filename"),
-    ..TEXT
-};
-pub(super) const APPEND_DIRNAME: Text = Text {
-    check: |name| check_filled_base_name(name, "appenddirname", "dirname"),
-    ..TEXT
-};
+pub(super) const VERSION: Text = Text { check: check_version, ..TEXT };
+pub(super) const DB_FILENAME: Text =
+    Text { check: |name| check_base_name(name, "dbfilename", "filename"), ..TEXT };
+pub(super) const APPEND_FILENAME: Text =
+    Text { check: |name| check_filled_base_name(name, "appendfilename", "filename"), ..TEXT };
+pub(super) const APPEND_DIRNAME: Text =
+    Text { check: |name| check_filled_base_name(name, "appenddirname", "dirname"), ..TEXT };
 
 impl Kind<Vec<u8>> for Text {
     fn parse(&self, args: &[&[u8]], _: &Vec<u8>, _: Origin) -> Result<Vec<u8>, Reason> {
@@ -477,11 +418,7 @@ impl Kind<Vec<u8>> for Text {
     }
 
     fn describe(&self) -> String {
-        if self.unset_if_empty {
-            "text; \"\" unsets it".into()
-        } else {
-            "text".into()
-        }
+        if self.unset_if_empty { "text; \"\" unsets it".into() } else { "text".into() }
     }
 }
 
@@ -498,10 +435,7 @@ fn check_title_template(template: &[u8]) -> Result<(), Reason> {
             rest = after;
             continue;
         }
-        let close = rest
-            .iter()
-            .position(|byte| *byte == b'}')
-            .ok_or(Reason::TitleTemplate)?;
+        let close = rest.iter().position(|byte| *byte == b'}').ok_or(Reason::TitleTemplate)?;
         match &rest[..close] {
             b"title" | b"server-mode" | b"unixsocket" => {}
             b"listen-addr" | b"port" | b"tls-port" | b"config-file" => blank = false,
@@ -510,11 +444,7 @@ fn check_title_template(template: &[u8]) -> Result<(), Reason> {
         rest = &rest[close + 1..];
     }
     blank &= rest.iter().all(|byte| *byte == b' ');
-    if blank {
-        Err(Reason::TitleTemplate)
-    } else {
-        Ok(())
-    }
+    if blank { Err(Reason::TitleTemplate) } else { Ok(()) }
 }
 
 fn check_hostname(name: &[u8]) -> Result<(), Reason> {
@@ -522,29 +452,17 @@ fn check_hostname(name: &[u8]) -> Result<(), Reason> {
         return Err(Reason::HostnameLength);
     }
     let fits = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.');
-    if name.iter().all(fits) {
-        Ok(())
-    } else {
-        Err(Reason::HostnameCharacter)
-    }
+    if name.iter().all(fits) { Ok(()) } else { Err(Reason::HostnameCharacter) }
 }
 
 fn check_version(version: &[u8]) -> Result<(), Reason> {
     let fits = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'+');
-    if !version.is_empty() && version.iter().all(fits) {
-        Ok(())
-    } else {
-        Err(Reason::Version)
-    }
+    if !version.is_empty() && version.iter().all(fits) { Ok(()) } else { Err(Reason::Version) }
 }
 
 fn check_base_name(name: &[u8], directive: &'static str, what: &'static str) -> Result<(), Reason> {
     let path = name.iter().any(|byte| matches!(byte, b'/' | b'\\'));
-    if path {
-        Err(Reason::NotBaseName { directive, what })
-    } else {
-        Ok(())
-    }
+    if path { Err(Reason::NotBaseName { directive, what }) } else { Ok(()) }
 }
 
 fn check_filled_base_name(
@@ -565,9 +483,7 @@ impl<T: Choice> Kind<T> for OneOf {
     fn parse(&self, args: &[&[u8]], _: &T, _: Origin) -> Result<T, Reason> {
         let words = || T::WORDS.iter().map(|(word, _)| *word).collect::<Vec<_>>();
         match args {
-            [arg] => T::WORDS
-                .iter()
-                .find(|(word, _)| arg.eq_ignore_ascii_case(word.as_bytes())),
+            [arg] => T::WORDS.iter().find(|(word, _)| arg.eq_ignore_ascii_case(word.as_bytes())),
             _ => None,
         }
         .map(|(_, value)| *value)
@@ -590,11 +506,7 @@ pub(super) struct Word(pub &'static [&'static str]);
 impl Kind<&'static str> for Word {
     fn parse(&self, args: &[&[u8]], _: &&'static str, _: Origin) -> Result<&'static str, Reason> {
         match args {
-            [arg] => self
-                .0
-                .iter()
-                .find(|word| arg.eq_ignore_ascii_case(word.as_bytes()))
-                .copied(),
+            [arg] => self.0.iter().find(|word| arg.eq_ignore_ascii_case(word.as_bytes())).copied(),
             _ => None,
         }
         .ok_or_else(|| Reason::NotOneOf(self.0.join(", ")))
@@ -636,9 +548,8 @@ impl Kind<ShutdownOptions> for Shutdown {
         }
         let mut options = ShutdownOptions::empty();
         for arg in args {
-            let known = SHUTDOWN_WORDS
-                .iter()
-                .find(|(word, _)| arg.eq_ignore_ascii_case(word.as_bytes()));
+            let known =
+                SHUTDOWN_WORDS.iter().find(|(word, _)| arg.eq_ignore_ascii_case(word.as_bytes()));
             options |= known.ok_or_else(refused)?.1;
         }
         if options.contains(ShutdownOptions::SAVE | ShutdownOptions::NOSAVE) {
@@ -654,10 +565,7 @@ impl Kind<ShutdownOptions> for Shutdown {
         let set = SHUTDOWN_WORDS
             .iter()
             .filter(|(_, option)| !option.is_empty() && value.contains(*option));
-        set.map(|(word, _)| *word)
-            .collect::<Vec<_>>()
-            .join(" ")
-            .into_bytes()
+        set.map(|(word, _)| *word).collect::<Vec<_>>().join(" ").into_bytes()
     }
 
     fn describe(&self) -> String {
@@ -686,11 +594,7 @@ impl Kind<Vec<SavePoint>> for Save {
         }
         // The loader empties the default before the first line of the file, so several lines add up
         // to the value.
-        let mut points = if origin == Origin::File {
-            old.clone()
-        } else {
-            Vec::new()
-        };
+        let mut points = if origin == Origin::File { old.clone() } else { Vec::new() };
         for [seconds, changes] in pairs {
             let number =
                 |arg| leading_integer(arg, 10).and_then(|number| u64::try_from(number).ok());
@@ -703,10 +607,8 @@ impl Kind<Vec<SavePoint>> for Save {
     }
 
     fn format(&self, value: &Vec<SavePoint>) -> Vec<u8> {
-        let points: Vec<_> = value
-            .iter()
-            .map(|point| format!("{} {}", point.seconds, point.changes))
-            .collect();
+        let points: Vec<_> =
+            value.iter().map(|point| format!("{} {}", point.seconds, point.changes)).collect();
         points.join(" ").into_bytes()
     }
 
@@ -716,10 +618,7 @@ impl Kind<Vec<SavePoint>> for Save {
             return vec![line(name, b"\"\"", true)];
         }
         let text = |point: &SavePoint| format!("{} {}", point.seconds, point.changes).into_bytes();
-        value
-            .iter()
-            .map(|point| line(name, &text(point), true))
-            .collect()
+        value.iter().map(|point| line(name, &text(point), true)).collect()
     }
 
     fn describe(&self) -> String {
@@ -731,11 +630,8 @@ impl Kind<Vec<SavePoint>> for Save {
 pub(super) struct OutputBufferLimits;
 
 /// Indexed by [`ClientClass`]: the class as CONFIG GET tells it, and as CONFIG REWRITE writes it.
-const CLIENT_CLASSES: [(&str, &str); 3] = [
-    ("normal", "normal"),
-    ("slave", "replica"),
-    ("pubsub", "pubsub"),
-];
+const CLIENT_CLASSES: [(&str, &str); 3] =
+    [("normal", "normal"), ("slave", "replica"), ("pubsub", "pubsub")];
 
 impl Kind<[OutputBufferLimit; 3]> for OutputBufferLimits {
     const MULTI: bool = true;
@@ -756,19 +652,12 @@ impl Kind<[OutputBufferLimit; 3]> for OutputBufferLimits {
                 class.eq_ignore_ascii_case(get.as_bytes())
                     || class.eq_ignore_ascii_case(rewrite.as_bytes())
             };
-            let class = CLIENT_CLASSES
-                .iter()
-                .position(is_class)
-                .ok_or(Reason::BufferLimitClass)?;
+            let class = CLIENT_CLASSES.iter().position(is_class).ok_or(Reason::BufferLimitClass)?;
             let seconds =
                 leading_integer(seconds, 10).and_then(|seconds| u64::try_from(seconds).ok());
             match (parse_memory(hard), parse_memory(soft), seconds) {
                 (Some(hard_bytes), Some(soft_bytes), Some(soft_seconds)) => {
-                    limits[class] = OutputBufferLimit {
-                        hard_bytes,
-                        soft_bytes,
-                        soft_seconds,
-                    };
+                    limits[class] = OutputBufferLimit { hard_bytes, soft_bytes, soft_seconds };
                 }
                 _ => return Err(Reason::BufferLimitValue),
             }
@@ -778,18 +667,9 @@ impl Kind<[OutputBufferLimit; 3]> for OutputBufferLimits {
 
     fn format(&self, value: &[OutputBufferLimit; 3]) -> Vec<u8> {
         let text = |((class, _), limit): (&(&str, &str), &OutputBufferLimit)| {
-            format!(
-                "{class} {} {} {}",
-                limit.hard_bytes, limit.soft_bytes, limit.soft_seconds
-            )
+            format!("{class} {} {} {}", limit.hard_bytes, limit.soft_bytes, limit.soft_seconds)
         };
-        CLIENT_CLASSES
-            .iter()
-            .zip(value)
-            .map(text)
-            .collect::<Vec<_>>()
-            .join(" ")
-            .into_bytes()
+        CLIENT_CLASSES.iter().zip(value).map(text).collect::<Vec<_>>().join(" ").into_bytes()
     }
 
     fn lines(
@@ -820,9 +700,7 @@ impl Kind<[i32; 3]> for OomScores {
     const MULTI: bool = true;
 
     fn parse(&self, args: &[&[u8]], _: &[i32; 3], _: Origin) -> Result<[i32; 3], Reason> {
-        let args: &[&[u8]; 3] = args
-            .try_into()
-            .map_err(|_| Reason::WrongNumberOfArguments)?;
+        let args: &[&[u8]; 3] = args.try_into().map_err(|_| Reason::WrongNumberOfArguments)?;
         let mut scores = [0; 3];
         for (score, arg) in scores.iter_mut().zip(args) {
             let number = leading_integer(arg, 10).filter(|number| (-2000..=2000).contains(number));
@@ -933,11 +811,7 @@ impl Kind<Vec<Vec<u8>>> for Addresses {
         if value == default {
             return Vec::new();
         }
-        let text = if value.is_empty() {
-            b"\"\"".to_vec()
-        } else {
-            self.format(value)
-        };
+        let text = if value.is_empty() { b"\"\"".to_vec() } else { self.format(value) };
         vec![line(name, &text, true)]
     }
 
@@ -969,10 +843,7 @@ impl Kind<Option<PrimaryAddress>> for Primary {
             return Ok(None);
         }
         let port = leading_integer(port, 10).and_then(|port| u16::try_from(port).ok());
-        Ok(Some(PrimaryAddress {
-            host: host.to_vec(),
-            port: port.ok_or(Reason::PrimaryPort)?,
-        }))
+        Ok(Some(PrimaryAddress { host: host.to_vec(), port: port.ok_or(Reason::PrimaryPort)? }))
     }
 
     fn format(&self, value: &Option<PrimaryAddress>) -> Vec<u8> {
@@ -988,11 +859,7 @@ impl Kind<Option<PrimaryAddress>> for Primary {
         value: &Option<PrimaryAddress>,
         _: &Option<PrimaryAddress>,
     ) -> Vec<RewriteLine> {
-        if value.is_some() {
-            vec![line(name, &self.format(value), true)]
-        } else {
-            Vec::new()
-        }
+        if value.is_some() { vec![line(name, &self.format(value), true)] } else { Vec::new() }
     }
 
     fn describe(&self) -> String {
@@ -1016,12 +883,8 @@ impl Kind<Vec<f64>> for Percentiles {
         }
         let mut percentiles = Vec::new();
         for arg in args {
-            let number = str::from_utf8(arg)
-                .ok()
-                .and_then(|arg| arg.parse::<f64>().ok());
-            let number = number
-                .filter(|number| !number.is_nan())
-                .ok_or(Reason::Percentile)?;
+            let number = str::from_utf8(arg).ok().and_then(|arg| arg.parse::<f64>().ok());
+            let number = number.filter(|number| !number.is_nan()).ok_or(Reason::Percentile)?;
             if !(0.0..=100.0).contains(&number) {
                 return Err(Reason::PercentileRange);
             }
@@ -1032,25 +895,13 @@ impl Kind<Vec<f64>> for Percentiles {
 
     fn format(&self, value: &Vec<f64>) -> Vec<u8> {
         let text = |number: &f64| {
-            format!("{number:.6}")
-                .trim_end_matches('0')
-                .trim_end_matches('.')
-                .to_owned()
+            format!("{number:.6}").trim_end_matches('0').trim_end_matches('.').to_owned()
         };
-        value
-            .iter()
-            .map(text)
-            .collect::<Vec<_>>()
-            .join(" ")
-            .into_bytes()
+        value.iter().map(text).collect::<Vec<_>>().join(" ").into_bytes()
     }
 
     fn lines(&self, name: &str, value: &Vec<f64>, _: &Vec<f64>) -> Vec<RewriteLine> {
-        let text = if value.is_empty() {
-            b"\"\"".to_vec()
-        } else {
-            self.format(value)
-        };
+        let text = if value.is_empty() { b"\"\"".to_vec() } else { self.format(value) };
         vec![line(name, &text, true)]
     }
 
@@ -1098,10 +949,9 @@ impl Kind<PathBuf> for Directory {
 pub fn system_text(error: &std::io::Error) -> String {
     let text = error.to_string();
     match error.raw_os_error() {
-        Some(number) => text
-            .strip_suffix(&format!(" (os error {number})"))
-            .unwrap_or(&text)
-            .to_owned(),
+        Some(number) => {
+            text.strip_suffix(&format!(" (os error {number})")).unwrap_or(&text).to_owned()
+        }
         None => text,
     }
 }
@@ -1136,9 +986,7 @@ fn leading_integer(text: &[u8], radix: u32) -> Option<i64> {
     for digit in digits.chars() {
         let digit = i64::from(digit.to_digit(radix)?);
         let signed = if negative { -digit } else { digit };
-        number = number
-            .saturating_mul(i64::from(radix))
-            .saturating_add(signed);
+        number = number.saturating_mul(i64::from(radix)).saturating_add(signed);
     }
     Some(number)
 }
@@ -1160,9 +1008,7 @@ fn parse_memory(text: &[u8]) -> Option<u64> {
     };
     let mut number: u64 = 0;
     for digit in digits {
-        number = number
-            .checked_mul(10)?
-            .checked_add(u64::from(digit - b'0'))?;
+        number = number.checked_mul(10)?.checked_add(u64::from(digit - b'0'))?;
     }
     number.checked_mul(factor)
 }

@@ -81,12 +81,10 @@ impl SetError {
             .concat()
         };
         match self {
-            SetError::Unknown { name } => [
-                b"ERR Unknown option or number of arguments for CONFIG SET - '",
-                &name[..],
-                b"'",
-            ]
-            .concat(),
+            SetError::Unknown { name } => {
+                [b"ERR Unknown option or number of arguments for CONFIG SET - '", &name[..], b"'"]
+                    .concat()
+            }
             SetError::Loading => b"LOADING Redis is loading the dataset in memory".to_vec(),
             SetError::Refused { name, reason } => about(name, reason.to_string()),
             SetError::Failed { name, reason } => about(name.as_bytes(), reason.clone()),
@@ -132,13 +130,9 @@ impl Config {
     pub fn set(&mut self, pairs: &[(&[u8], &[u8])], by: SetBy) -> Result<ChangeSet, SetError> {
         let mut params = Vec::new();
         for (name, value) in pairs {
-            let (param, canonical) = lookup(name).ok_or_else(|| SetError::Unknown {
-                name: name.to_vec(),
-            })?;
-            let refused = |reason| SetError::Refused {
-                name: name.to_vec(),
-                reason,
-            };
+            let (param, canonical) =
+                lookup(name).ok_or_else(|| SetError::Unknown { name: name.to_vec() })?;
+            let refused = |reason| SetError::Refused { name: name.to_vec(), reason };
             if param.traits.immutable {
                 return Err(refused(Reason::Immutable));
             }
@@ -163,10 +157,8 @@ impl Config {
                 value => vec![value],
             };
             let changed = param.slot.update(&mut next, &args, Origin::Set);
-            let changed = changed.map_err(|reason| SetError::Refused {
-                name: name.into(),
-                reason,
-            })?;
+            let changed =
+                changed.map_err(|reason| SetError::Refused { name: name.into(), reason })?;
             if let Some(action) = param.traits.action
                 && (changed || param.traits.volatile)
                 && !actions.iter().any(|(known, _)| *known == action)
@@ -187,10 +179,7 @@ impl Config {
         reason: impl Into<String>,
     ) -> SetError {
         *self = *changes.previous;
-        SetError::Failed {
-            name,
-            reason: reason.into(),
-        }
+        SetError::Failed { name, reason: reason.into() }
     }
 }
 
@@ -202,28 +191,18 @@ pub fn is_sensitive(name: &[u8]) -> bool {
 /// The names that a pattern of CONFIG GET gives: those of the table, or the pattern itself where it is
 /// a name.
 fn names_matching(pattern: &[u8]) -> Vec<(&[u8], &'static Param)> {
-    if !pattern
-        .iter()
-        .any(|byte| matches!(byte, b'*' | b'?' | b'['))
-    {
-        return Param::find(pattern)
-            .map(|param| (pattern, param))
-            .into_iter()
-            .collect();
+    if !pattern.iter().any(|byte| matches!(byte, b'*' | b'?' | b'[')) {
+        return Param::find(pattern).map(|param| (pattern, param)).into_iter().collect();
     }
     let visible = PARAMS.iter().filter(|param| !param.traits.hidden);
     let names = visible.flat_map(|param| param.names().map(move |name| (name.as_bytes(), param)));
-    names
-        .filter(|(name, _)| glob::matches(pattern, name, true))
-        .collect()
+    names.filter(|(name, _)| glob::matches(pattern, name, true)).collect()
 }
 
 /// A parameter and the spelling of the name or alias by which it was found.
 fn lookup(name: &[u8]) -> Option<(&'static Param, &'static str)> {
     let param = Param::find(name)?;
-    let known = param
-        .names()
-        .find(|known| name.eq_ignore_ascii_case(known.as_bytes()))?;
+    let known = param.names().find(|known| name.eq_ignore_ascii_case(known.as_bytes()))?;
     Some((param, known))
 }
 
@@ -231,10 +210,7 @@ fn lookup(name: &[u8]) -> Option<(&'static Param, &'static str)> {
 mod tests {
     use super::*;
 
-    const BY: SetBy = SetBy {
-        local_client: false,
-        loading: false,
-    };
+    const BY: SetBy = SetBy { local_client: false, loading: false };
 
     fn names(config: &Config, patterns: &[&str]) -> Vec<String> {
         let patterns: Vec<&[u8]> = patterns.iter().map(|pattern| pattern.as_bytes()).collect();
@@ -249,27 +225,16 @@ mod tests {
     fn get_gives_each_name_once_and_a_plain_name_as_it_was_written() {
         let config = Config::default();
         assert_eq!(names(&config, &["HZ", "hz", "h?"]), ["HZ"]);
-        assert_eq!(
-            names(&config, &["nosuch", "maxmemory", "MAXMEMORY*"]).len(),
-            5
-        );
-        assert_eq!(
-            names(&config, &["*-priority"]),
-            ["replica-priority", "slave-priority"]
-        );
+        assert_eq!(names(&config, &["nosuch", "maxmemory", "MAXMEMORY*"]).len(), 5);
+        assert_eq!(names(&config, &["*-priority"]), ["replica-priority", "slave-priority"]);
         assert_eq!(names(&config, &["tim\\eout"]), [""; 0]);
-        assert_eq!(
-            names(&config, &["watchdog-p*", "watchdog-period"]),
-            ["watchdog-period"]
-        );
+        assert_eq!(names(&config, &["watchdog-p*", "watchdog-period"]), ["watchdog-period"]);
     }
 
     #[test]
     fn set_changes_all_or_nothing_and_tells_what_to_do() {
         let mut config = Config::default();
-        let error = config
-            .set(&[(b"timeout", b"5"), (b"hz", b"x")], BY)
-            .unwrap_err();
+        let error = config.set(&[(b"timeout", b"5"), (b"hz", b"x")], BY).unwrap_err();
         assert_eq!(
             error.to_string(),
             "ERR CONFIG SET failed (possibly related to argument 'hz') - \
@@ -285,10 +250,7 @@ mod tests {
         let changes = config.set(&pairs, BY).unwrap();
         assert_eq!(
             changes.actions,
-            [
-                (Action::Port, "port"),
-                (Action::GoodReplicas, "min-slaves-to-write")
-            ]
+            [(Action::Port, "port"), (Action::GoodReplicas, "min-slaves-to-write")]
         );
         assert_eq!((config.port, changes.previous().port), (7, 6379));
     }
@@ -307,11 +269,8 @@ mod tests {
     fn rollback_brings_the_old_values_back() {
         let mut config = Config::default();
         let changes = config.set(&[(b"port", b"7"), (b"save", b"")], BY).unwrap();
-        let error = config.rollback(
-            changes,
-            "port",
-            "Unable to listen on this port. Check server logs.",
-        );
+        let error =
+            config.rollback(changes, "port", "Unable to listen on this port. Check server logs.");
         assert_eq!(
             error.to_string(),
             "ERR CONFIG SET failed (possibly related to argument 'port') - \
@@ -323,10 +282,7 @@ mod tests {
     #[test]
     fn protected_parameters_need_the_permission() {
         let mut config = Config::default();
-        let local = SetBy {
-            local_client: true,
-            ..BY
-        };
+        let local = SetBy { local_client: true, ..BY };
         assert!(config.set(&[(b"dbfilename", b"x")], local).is_err());
         config.enable_protected_configs = Permission::Local;
         assert!(config.set(&[(b"dbfilename", b"x")], BY).is_err());
@@ -335,18 +291,10 @@ mod tests {
 
     #[test]
     fn some_parameters_wait_until_data_is_loaded() {
-        let loading = SetBy {
-            loading: true,
-            ..BY
-        };
+        let loading = SetBy { loading: true, ..BY };
         let set = |pairs: &[(&[u8], &[u8])]| Config::default().set(pairs, loading).unwrap_err();
-        assert_eq!(
-            set(&[(b"appendonly", b"yes"), (b"nosuch", b"")]),
-            SetError::Loading
-        );
-        let unknown = SetError::Unknown {
-            name: b"nosuch".to_vec(),
-        };
+        assert_eq!(set(&[(b"appendonly", b"yes"), (b"nosuch", b"")]), SetError::Loading);
+        let unknown = SetError::Unknown { name: b"nosuch".to_vec() };
         assert_eq!(set(&[(b"nosuch", b""), (b"appendonly", b"yes")]), unknown);
     }
 
@@ -355,21 +303,14 @@ mod tests {
         assert!(
             is_sensitive(b"RequirePass") && is_sensitive(b"primaryauth") && !is_sensitive(b"port")
         );
-        let config = Config {
-            requirepass: b"hunter2".to_vec(),
-            ..Config::default()
-        };
+        let config = Config { requirepass: b"hunter2".to_vec(), ..Config::default() };
         assert!(!format!("{config:?}").contains("hunter2"));
     }
 
     #[test]
     fn names_and_aliases_are_unique_and_in_small_letters() {
         let mut names: Vec<_> = PARAMS.iter().flat_map(Param::names).collect();
-        assert!(
-            names
-                .iter()
-                .all(|name| !name.bytes().any(|byte| byte.is_ascii_uppercase()))
-        );
+        assert!(names.iter().all(|name| !name.bytes().any(|byte| byte.is_ascii_uppercase())));
         let count = names.len();
         names.sort();
         names.dedup();

@@ -91,59 +91,35 @@ const MODIFIABLE: Traits = Traits {
     stored: false,
     action: None,
 };
-const IMMUTABLE: Traits = Traits {
-    immutable: true,
-    ..MODIFIABLE
-};
+const IMMUTABLE: Traits = Traits { immutable: true, ..MODIFIABLE };
 
 impl Traits {
     const fn hidden(self) -> Self {
-        Traits {
-            hidden: true,
-            ..self
-        }
+        Traits { hidden: true, ..self }
     }
 
     const fn protected(self) -> Self {
-        Traits {
-            protected: true,
-            ..self
-        }
+        Traits { protected: true, ..self }
     }
 
     const fn sensitive(self) -> Self {
-        Traits {
-            sensitive: true,
-            ..self
-        }
+        Traits { sensitive: true, ..self }
     }
 
     const fn deny_loading(self) -> Self {
-        Traits {
-            deny_loading: true,
-            ..self
-        }
+        Traits { deny_loading: true, ..self }
     }
 
     const fn volatile(self) -> Self {
-        Traits {
-            volatile: true,
-            ..self
-        }
+        Traits { volatile: true, ..self }
     }
 
     const fn stored(self) -> Self {
-        Traits {
-            stored: true,
-            ..self
-        }
+        Traits { stored: true, ..self }
     }
 
     const fn then(self, action: Action) -> Self {
-        Traits {
-            action: Some(action),
-            ..self
-        }
+        Traits { action: Some(action), ..self }
     }
 }
 
@@ -163,11 +139,9 @@ pub struct Param {
 impl Param {
     /// The parameter of this name or alias, in any case of letters.
     pub fn find(name: &[u8]) -> Option<&'static Param> {
-        PARAMS.iter().find(|param| {
-            param
-                .names()
-                .any(|known| name.eq_ignore_ascii_case(known.as_bytes()))
-        })
+        PARAMS
+            .iter()
+            .find(|param| param.names().any(|known| name.eq_ignore_ascii_case(known.as_bytes())))
     }
 
     /// The name, then the aliases.
@@ -435,7 +409,7 @@ section "General" {
         IMMUTABLE;
     /// Writes a report to the log on a crash.
     "crash-log-enabled" => crash_log_enabled: bool = true, YesNo,
-        MODIFIABLE.stored().then(Action::CrashLog);
+        MODIFIABLE.then(Action::CrashLog);
     /// Tests memory on a crash.
     "crash-memcheck-enabled" => crash_memcheck_enabled: bool = true, YesNo, MODIFIABLE.stored();
     /// Exits instead of aborting on a bug of the server.

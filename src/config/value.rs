@@ -13,10 +13,7 @@ pub trait Choice: Copy + PartialEq + 'static {
 
     /// The word of this value.
     fn word(self) -> &'static str {
-        Self::WORDS
-            .iter()
-            .find(|(_, value)| *value == self)
-            .map_or("unknown", |(word, _)| word)
+        Self::WORDS.iter().find(|(_, value)| *value == self).map_or("unknown", |(word, _)| word)
     }
 }
 
@@ -37,19 +34,13 @@ impl MaxmemoryPolicy {
     /// Whether the entries count accesses (LFU) rather than remember the time of the last one
     /// (LRU).
     pub fn is_lfu(self) -> bool {
-        matches!(
-            self,
-            MaxmemoryPolicy::VolatileLfu | MaxmemoryPolicy::AllkeysLfu
-        )
+        matches!(self, MaxmemoryPolicy::VolatileLfu | MaxmemoryPolicy::AllkeysLfu)
     }
 
     /// Whether only keys with a deadline may go.
     pub fn is_volatile(self) -> bool {
         use MaxmemoryPolicy::*;
-        matches!(
-            self,
-            VolatileLru | VolatileLfu | VolatileRandom | VolatileTtl
-        )
+        matches!(self, VolatileLru | VolatileLfu | VolatileRandom | VolatileTtl)
     }
 }
 
@@ -122,11 +113,8 @@ impl Permission {
 }
 
 impl Choice for Permission {
-    const WORDS: &'static [(&'static str, Self)] = &[
-        ("no", Permission::Nobody),
-        ("yes", Permission::Everybody),
-        ("local", Permission::Local),
-    ];
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("no", Permission::Nobody), ("yes", Permission::Everybody), ("local", Permission::Local)];
 }
 
 /// Whether payloads of RESTORE are checked in depth. Source: `sanitize-dump-payload`.

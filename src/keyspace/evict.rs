@@ -51,9 +51,7 @@ struct Candidate {
 impl Pool {
     /// Takes a key in, unless the pool is full of better ones.
     fn offer(&mut self, score: i64, database: usize, key: &[u8]) {
-        let mut place = self
-            .candidates
-            .partition_point(|candidate| candidate.score < score);
+        let mut place = self.candidates.partition_point(|candidate| candidate.score < score);
         if self.candidates.len() == POOL_SIZE {
             if place == 0 {
                 return;
@@ -61,14 +59,7 @@ impl Pool {
             self.candidates.remove(0);
             place -= 1;
         }
-        self.candidates.insert(
-            place,
-            Candidate {
-                score,
-                database,
-                key: key.into(),
-            },
-        );
+        self.candidates.insert(place, Candidate { score, database, key: key.into() });
     }
 }
 
@@ -86,11 +77,7 @@ impl Keyspace {
     /// Access bits of a key made now.
     #[inline]
     pub(super) fn fresh_access(&self) -> u32 {
-        if self.access.lfu {
-            self.lfu_minutes() << 8 | LFU_INITIAL
-        } else {
-            self.lru_clock()
-        }
+        if self.access.lfu { self.lfu_minutes() << 8 | LFU_INITIAL } else { self.lru_clock() }
     }
 
     /// Marks that the key at `slot` was used now.
@@ -99,11 +86,7 @@ impl Keyspace {
         if self.no_touch {
             return;
         }
-        let access = if self.access.lfu {
-            self.lfu_after_access(slot)
-        } else {
-            self.lru_clock()
-        };
+        let access = if self.access.lfu { self.lfu_after_access(slot) } else { self.lru_clock() };
         self.table_mut().set_access(slot, access);
     }
 
@@ -193,10 +176,7 @@ impl Keyspace {
     fn best_victim(&mut self, policy: MaxmemoryPolicy, samples: usize) -> Option<(usize, Slot)> {
         let mut pool = std::mem::take(&mut self.eviction.pool);
         if pool.policy != Some(policy) {
-            pool = Pool {
-                policy: Some(policy),
-                candidates: Vec::with_capacity(POOL_SIZE),
-            };
+            pool = Pool { policy: Some(policy), candidates: Vec::with_capacity(POOL_SIZE) };
         }
         let victim = loop {
             let mut found_any = false;
@@ -249,11 +229,7 @@ fn lfu_increment(counter: u32, log_factor: u32) -> u32 {
     }
     let base = counter.saturating_sub(LFU_INITIAL) as f64;
     let chance = 1.0 / (base * log_factor as f64 + 1.0);
-    if fastrand::f64() < chance {
-        counter + 1
-    } else {
-        counter
-    }
+    if fastrand::f64() < chance { counter + 1 } else { counter }
 }
 
 #[cfg(test)]
@@ -355,11 +331,7 @@ mod tests {
         world.set("day", Some(DAY_MS));
         world.set("minute", Some(60_000));
         world.set("hour", Some(3_600_000));
-        for left in [
-            vec!["day", "forever", "hour"],
-            vec!["day", "forever"],
-            vec!["forever"],
-        ] {
+        for left in [vec!["day", "forever", "hour"], vec!["day", "forever"], vec!["forever"]] {
             assert!(world.db.evict_one(MaxmemoryPolicy::VolatileTtl, 100));
             assert_eq!(world.keys(), left);
         }
@@ -385,15 +357,8 @@ mod tests {
         for _ in 0..500 {
             assert!(world.db.evict_one(MaxmemoryPolicy::AllkeysLru, 5));
         }
-        let younger = world
-            .keys()
-            .iter()
-            .filter(|key| key.as_str() >= "0500")
-            .count();
-        assert!(
-            younger > 400,
-            "of the younger half only {younger} of 500 are left"
-        );
+        let younger = world.keys().iter().filter(|key| key.as_str() >= "0500").count();
+        assert!(younger > 400, "of the younger half only {younger} of 500 are left");
     }
 
     fn policy() -> impl Strategy<Value = MaxmemoryPolicy> {

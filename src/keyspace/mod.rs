@@ -18,11 +18,11 @@ mod tests;
 use crate::clock::{Deadline, Now};
 use crate::collections::hash::KeyHasher;
 use crate::collections::table::{Entry, NewValue, Slot, Table, ValueRef};
+use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
 use crate::types::Value;
 use evict::Eviction;
 use lazyfree::LazyFree;
-use crate::config::KeyspaceEvents;
 use notify::Events;
 
 /// A key's bytes with their hash, computed once per request.

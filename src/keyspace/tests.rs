@@ -28,57 +28,19 @@ struct Held {
 
 #[derive(Clone, Debug)]
 enum Operation {
-    Set {
-        key: u8,
-        value: Vec<u8>,
-        ttl_ms: Option<i64>,
-        keep: bool,
-    },
-    Delete {
-        key: u8,
-    },
-    ExpireAfter {
-        key: u8,
-        ms: i64,
-    },
-    ExpireAt {
-        key: u8,
-        ms: i64,
-    },
-    Persist {
-        key: u8,
-    },
-    Transfer {
-        from: u8,
-        database: usize,
-        to: u8,
-    },
-    Duplicate {
-        from: u8,
-        database: usize,
-        to: u8,
-    },
-    Append {
-        key: u8,
-        bytes: usize,
-    },
-    Select {
-        database: usize,
-    },
-    Clear {
-        database: usize,
-        sync: bool,
-    },
-    Swap {
-        a: usize,
-        b: usize,
-    },
-    Pass {
-        ms: i64,
-    },
-    StepWall {
-        ms: i64,
-    },
+    Set { key: u8, value: Vec<u8>, ttl_ms: Option<i64>, keep: bool },
+    Delete { key: u8 },
+    ExpireAfter { key: u8, ms: i64 },
+    ExpireAt { key: u8, ms: i64 },
+    Persist { key: u8 },
+    Transfer { from: u8, database: usize, to: u8 },
+    Duplicate { from: u8, database: usize, to: u8 },
+    Append { key: u8, bytes: usize },
+    Select { database: usize },
+    Clear { database: usize, sync: bool },
+    Swap { a: usize, b: usize },
+    Pass { ms: i64 },
+    StepWall { ms: i64 },
     ExpireDue,
     Random,
     Scan,
@@ -172,12 +134,7 @@ impl Pair {
 
     fn run(&mut self, operation: &Operation) {
         match *operation {
-            Operation::Set {
-                key,
-                ref value,
-                ttl_ms,
-                keep,
-            } => self.set(key, value, ttl_ms, keep),
+            Operation::Set { key, ref value, ttl_ms, keep } => self.set(key, value, ttl_ms, keep),
             Operation::Delete { key } => {
                 let bytes = name(key);
                 let deleted = self.db.delete(self.db.key(&bytes), "del");
@@ -242,25 +199,15 @@ impl Pair {
     fn set(&mut self, key: u8, value: &[u8], ttl_ms: Option<i64>, keep: bool) {
         let bytes = name(key);
         let (expiry, goes) = match (ttl_ms, keep) {
-            (_, true) => (
-                Expiry::Keep,
-                self.held(key).map_or(Goes::Never, |held| held.goes),
-            ),
+            (_, true) => (Expiry::Keep, self.held(key).map_or(Goes::Never, |held| held.goes)),
             (None, _) => (Expiry::Clear, Goes::Never),
-            (Some(ms), _) => (
-                Expiry::At(self.db.now().after(ms)),
-                Goes::Passed(self.passed_ms + ms),
-            ),
+            (Some(ms), _) => {
+                (Expiry::At(self.db.now().after(ms)), Goes::Passed(self.passed_ms + ms))
+            }
         };
         let key = self.db.key(&bytes);
         self.db.set_string(key, value, expiry);
-        self.model_mut().insert(
-            bytes,
-            Held {
-                value: value.to_vec(),
-                goes,
-            },
-        );
+        self.model_mut().insert(bytes, Held { value: value.to_vec(), goes });
     }
 
     fn set_deadline(&mut self, key: u8, deadline: Option<Deadline>, goes: Goes) {
@@ -280,9 +227,7 @@ impl Pair {
         }
         let held = self.held(from);
         let (from, to) = (name(from), name(to));
-        let moved = self
-            .db
-            .transfer(self.db.key(&from), database, self.db.key(&to));
+        let moved = self.db.transfer(self.db.key(&from), database, self.db.key(&to));
         assert_eq!(moved, held.is_some());
         if let Some(held) = held {
             self.model_mut().remove(&from);
@@ -296,9 +241,7 @@ impl Pair {
         }
         let held = self.held(from);
         let (from, to) = (name(from), name(to));
-        let copied = self
-            .db
-            .duplicate(self.db.key(&from), database, self.db.key(&to));
+        let copied = self.db.duplicate(self.db.key(&from), database, self.db.key(&to));
         assert_eq!(copied, held.is_some());
         if let Some(held) = held {
             self.model[database].insert(to, held);
@@ -323,33 +266,22 @@ impl Pair {
         let mut seen = Vec::new();
         let mut cursor = 0;
         loop {
-            cursor = self
-                .db
-                .table()
-                .scan(cursor, |entry| seen.push(entry.key().to_vec()));
+            cursor = self.db.table().scan(cursor, |entry| seen.push(entry.key().to_vec()));
             if cursor == 0 {
                 break;
             }
         }
         seen.sort();
         let listed: Vec<Vec<u8>> = {
-            let mut keys: Vec<_> = self
-                .db
-                .table()
-                .iter()
-                .map(|entry| entry.key().to_vec())
-                .collect();
+            let mut keys: Vec<_> =
+                self.db.table().iter().map(|entry| entry.key().to_vec()).collect();
             keys.sort();
             keys
         };
         assert_eq!(seen, listed);
         let model = &self.model[self.db.selected()];
         let alive = model.iter().filter(|(_, held)| self.is_alive(held));
-        assert!(
-            alive
-                .map(|(key, _)| key)
-                .all(|key| seen.binary_search(key).is_ok())
-        );
+        assert!(alive.map(|(key, _)| key).all(|key| seen.binary_search(key).is_ok()));
     }
 
     /// What is left in milliseconds, as TTL tells it.
@@ -371,10 +303,7 @@ impl Pair {
                 let found = self.db.find_untouched(self.db.key(&bytes)).map(|slot| {
                     let deadline = self.db.entry(slot).deadline();
                     let value = self.db.string_at(slot).expect("it is a string").to_vec();
-                    (
-                        value,
-                        deadline.map(|deadline| self.db.now().remaining_ms(deadline)),
-                    )
+                    (value, deadline.map(|deadline| self.db.now().remaining_ms(deadline)))
                 });
                 let expected = expected.map(|held| (held.value, self.remaining_ms(held.goes)));
                 assert_eq!(found, expected);
@@ -401,12 +330,7 @@ proptest! {
 #[test]
 fn a_renamed_key_keeps_its_access_bits_and_stays_raw() {
     let mut pair = Pair::new();
-    pair.run(&Operation::Set {
-        key: 1,
-        value: b"1".to_vec(),
-        ttl_ms: None,
-        keep: false,
-    });
+    pair.run(&Operation::Set { key: 1, value: b"1".to_vec(), ttl_ms: None, keep: false });
     pair.run(&Operation::Append { key: 1, bytes: 0 });
     pair.run(&Operation::Pass { ms: 10_000 });
     let (from, to) = (name(1), name(2));

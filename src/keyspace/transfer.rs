@@ -25,18 +25,10 @@ impl Keyspace {
             }
             ValueRef::Object(_) => {
                 let object = owned.into_object().expect("the entry's value is an object");
-                table.insert(
-                    to.hash,
-                    to.bytes,
-                    NewValue::Object(object),
-                    deadline,
-                    access,
-                );
+                table.insert(to.hash, to.bytes, NewValue::Object(object), deadline, access);
             }
         }
-        self.in_database(database, |db| {
-            db.notify(KeyspaceEvents::NEW, "new", to.bytes)
-        });
+        self.in_database(database, |db| db.notify(KeyspaceEvents::NEW, "new", to.bytes));
         true
     }
 
@@ -53,10 +45,7 @@ impl Keyspace {
             ValueRef::Bytes { bytes, mark } => {
                 // The table may move its entries while it makes room for the copy.
                 let bytes = bytes.to_vec();
-                let value = NewValue::Bytes {
-                    bytes: &bytes,
-                    mark,
-                };
+                let value = NewValue::Bytes { bytes: &bytes, mark };
                 self.tables[database].insert(to.hash, to.bytes, value, deadline, access);
             }
             ValueRef::Object(object) => {
@@ -64,9 +53,7 @@ impl Keyspace {
                 self.tables[database].insert(to.hash, to.bytes, value, deadline, access);
             }
         }
-        self.in_database(database, |db| {
-            db.notify(KeyspaceEvents::NEW, "new", to.bytes)
-        });
+        self.in_database(database, |db| db.notify(KeyspaceEvents::NEW, "new", to.bytes));
         true
     }
 

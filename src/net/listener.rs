@@ -23,8 +23,7 @@ pub enum Listener {
 impl Listener {
     /// Listens on a TCP address. An IPv6 address takes no IPv4 connections.
     pub fn tcp(address: SocketAddr, backlog: i32) -> io::Result<Self> {
-        let socket =
-            Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
         if address.is_ipv6() {
             socket.set_only_v6(true)?;
         }

@@ -50,12 +50,7 @@ impl Float80 {
         if text.len() > TEXT_LEN_MAX {
             return None;
         }
-        if let Some(Hexadecimal {
-            negative,
-            mantissa,
-            inexact,
-            exponent,
-        }) = parse_hexadecimal(text)
+        if let Some(Hexadecimal { negative, mantissa, inexact, exponent }) = parse_hexadecimal(text)
         {
             let zero = mantissa == 0;
             return Float80::round(negative, mantissa, inexact, exponent).in_range(zero);
@@ -82,15 +77,10 @@ impl Float80 {
         if value.is_infinite() {
             return Float80(Class::Infinite { negative });
         }
-        let (fraction, biased) = (
-            value.to_bits() & ((1 << 52) - 1),
-            (value.to_bits() >> 52) as i32 & 0x7ff,
-        );
-        let (mantissa, exponent) = if biased == 0 {
-            (fraction, -1074)
-        } else {
-            (fraction | 1 << 52, biased - 1075)
-        };
+        let (fraction, biased) =
+            (value.to_bits() & ((1 << 52) - 1), (value.to_bits() >> 52) as i32 & 0x7ff);
+        let (mantissa, exponent) =
+            if biased == 0 { (fraction, -1074) } else { (fraction | 1 << 52, biased - 1075) };
         Float80::round(negative, u128::from(mantissa), false, exponent)
     }
 
@@ -124,11 +114,7 @@ impl Float80 {
         if exponent > EXPONENT_MAX {
             return Float80(Class::Infinite { negative });
         }
-        Float80(Class::Finite(Finite {
-            negative,
-            mantissa,
-            exponent,
-        }))
+        Float80(Class::Finite(Finite { negative, mantissa, exponent }))
     }
 
     /// Rounds a big mantissa; see [`Float80::round`].
@@ -136,10 +122,8 @@ impl Float80 {
         let shift = mantissa.bits().saturating_sub(128);
         let inexact = inexact || mantissa.trailing_zeros().is_some_and(|zeros| zeros < shift);
         let top = mantissa >> shift;
-        let top = top
-            .iter_u64_digits()
-            .rev()
-            .fold(0, |number, digit| number << 64 | u128::from(digit));
+        let top =
+            top.iter_u64_digits().rev().fold(0, |number, digit| number << 64 | u128::from(digit));
         Float80::round(negative, top, inexact, exponent + shift as i32)
     }
 
@@ -172,18 +156,12 @@ impl Add for Float80 {
 impl Finite {
     fn add(self, other: Finite) -> Float80 {
         // Normal numbers of a larger exponent are larger; zeros and subnormals all have the least.
-        let (high, low) = if self.exponent >= other.exponent {
-            (self, other)
-        } else {
-            (other, self)
-        };
+        let (high, low) =
+            if self.exponent >= other.exponent { (self, other) } else { (other, self) };
         // 63 more bits leave room for the carry and keep all of `low` that can show in 64 bits: if some of it is shifted
         // out, the difference has at least 125 bits.
         const EXTRA: u32 = 63;
-        let (a, b) = (
-            u128::from(high.mantissa) << EXTRA,
-            u128::from(low.mantissa) << EXTRA,
-        );
+        let (a, b) = (u128::from(high.mantissa) << EXTRA, u128::from(low.mantissa) << EXTRA);
         let shift = (high.exponent - low.exponent) as u32;
         let aligned = b.checked_shr(shift).unwrap_or(0);
         let inexact = aligned.checked_shl(shift).unwrap_or(0) != b;
@@ -234,10 +212,7 @@ impl Finite {
                 *digit = b'0' + (fraction % 10) as u8;
                 fraction /= 10;
             }
-            let end = digits
-                .iter()
-                .rposition(|digit| *digit != b'0')
-                .map_or(0, |last| last + 1);
+            let end = digits.iter().rposition(|digit| *digit != b'0').map_or(0, |last| last + 1);
             text.push(b'.');
             text.extend_from_slice(&digits[..end]);
         }
@@ -255,15 +230,9 @@ struct Decimal {
 impl Decimal {
     /// Parses digits with an optional point and an optional exponent.
     fn parse(text: &[u8]) -> Option<Decimal> {
-        let end = text
-            .iter()
-            .position(|byte| byte.eq_ignore_ascii_case(&b'e'))
-            .unwrap_or(text.len());
-        let exponent = if end < text.len() {
-            parse_exponent(&text[end + 1..])?
-        } else {
-            0
-        };
+        let end =
+            text.iter().position(|byte| byte.eq_ignore_ascii_case(&b'e')).unwrap_or(text.len());
+        let exponent = if end < text.len() { parse_exponent(&text[end + 1..])? } else { 0 };
         let point = text[..end].iter().position(|byte| *byte == b'.');
         let (whole, fraction) = match point {
             Some(at) => (&text[..at], &text[at + 1..end]),
@@ -277,10 +246,7 @@ impl Decimal {
         let last = digits.iter().rposition(|digit| *digit != b'0');
         digits.truncate(last.map_or(0, |last| last + 1));
         digits.drain(..leading.min(digits.len()));
-        Some(Decimal {
-            digits,
-            magnitude: whole.len() as i64 - leading as i64 + exponent,
-        })
+        Some(Decimal { digits, magnitude: whole.len() as i64 - leading as i64 + exponent })
     }
 
     /// The nearest float. `None` far out of range, where the powers of ten would only grow.
@@ -296,29 +262,17 @@ impl Decimal {
         let scale = self.magnitude - self.digits.len() as i64;
         let power = scale.unsigned_abs() as u32;
         if self.digits.len() <= 19 && power <= 18 {
-            let digits = self
-                .digits
-                .iter()
-                .fold(0, |number, digit| number * 10 + u64::from(digit - b'0'));
+            let digits =
+                self.digits.iter().fold(0, |number, digit| number * 10 + u64::from(digit - b'0'));
             let power = 10u128.pow(power);
             if scale >= 0 {
-                return Some(Float80::round(
-                    negative,
-                    u128::from(digits) * power,
-                    false,
-                    0,
-                ));
+                return Some(Float80::round(negative, u128::from(digits) * power, false, 0));
             }
             // 128 bits divided by less than 60 leave 68 at least.
             let shift = 64 + digits.leading_zeros();
             let numerator = u128::from(digits) << shift;
             let inexact = numerator % power != 0;
-            return Some(Float80::round(
-                negative,
-                numerator / power,
-                inexact,
-                -(shift as i32),
-            ));
+            return Some(Float80::round(negative, numerator / power, inexact, -(shift as i32)));
         }
         let digits = BigUint::parse_bytes(&self.digits, 10)?;
         let power = BigUint::from(10u32).pow(power);
@@ -329,12 +283,7 @@ impl Decimal {
         let numerator = digits << shift;
         let quotient = &numerator / &power;
         let inexact = &quotient * &power != numerator;
-        Some(Float80::round_big(
-            negative,
-            &quotient,
-            inexact,
-            -(shift as i32),
-        ))
+        Some(Float80::round_big(negative, &quotient, inexact, -(shift as i32)))
     }
 }
 
@@ -389,10 +338,7 @@ mod tests {
             (5e-324, "0"),
             (f64::NEG_INFINITY, "-inf"),
         ] {
-            assert_eq!(
-                String::from_utf8(Float80::from_f64(value).to_text()),
-                Ok(text.to_owned())
-            );
+            assert_eq!(String::from_utf8(Float80::from_f64(value).to_text()), Ok(text.to_owned()));
         }
     }
 
@@ -419,22 +365,14 @@ mod tests {
         if twice > unit || twice == unit && kept.bit(0) {
             kept += 1;
         }
-        let kept = if sum.sign() == num_bigint::Sign::Minus {
-            -kept
-        } else {
-            kept
-        };
+        let kept = if sum.sign() == num_bigint::Sign::Minus { -kept } else { kept };
         (kept, shift as i32)
     }
 
     fn finite() -> impl Strategy<Value = Finite> {
         (any::<bool>(), any::<u64>(), 0..200i32, 0..64u32).prop_map(
             |(negative, bits, above, zeros)| {
-                let mantissa = if above == 0 {
-                    bits >> 1
-                } else {
-                    bits | 1 << 63
-                };
+                let mantissa = if above == 0 { bits >> 1 } else { bits | 1 << 63 };
                 Finite {
                     negative,
                     mantissa: mantissa >> zeros << zeros | mantissa & 1 << 63,

@@ -34,11 +34,7 @@ pub fn parse_i64(text: &[u8]) -> Option<i64> {
         }
         value = value.checked_mul(10)?.checked_add(u64::from(digit))?;
     }
-    if negative {
-        0i64.checked_sub_unsigned(value)
-    } else {
-        i64::try_from(value).ok()
-    }
+    if negative { 0i64.checked_sub_unsigned(value) } else { i64::try_from(value).ok() }
 }
 
 /// Parses an unsigned 64-bit integer as stream IDs and the like accept it: decimal digits, leading zeros allowed, after
@@ -73,12 +69,7 @@ pub(crate) fn is_space(byte: u8) -> bool {
 /// for anything around it, for NaN, and if a finite number overflows or a nonzero one becomes zero.
 pub fn parse_f64(text: &[u8]) -> Option<f64> {
     if let Some(hexadecimal) = parse_hexadecimal(text) {
-        let Hexadecimal {
-            negative,
-            mantissa,
-            inexact,
-            exponent,
-        } = hexadecimal;
+        let Hexadecimal { negative, mantissa, inexact, exponent } = hexadecimal;
         let magnitude = f64_from_parts(mantissa, inexact, exponent)?;
         return Some(if negative { -magnitude } else { magnitude });
     }
@@ -88,9 +79,7 @@ pub fn parse_f64(text: &[u8]) -> Option<f64> {
     }
     let (_, unsigned) = split_sign(text);
     let overflows = value.is_infinite() && !unsigned[0].eq_ignore_ascii_case(&b'i');
-    let mut mantissa = unsigned
-        .iter()
-        .take_while(|byte| !byte.eq_ignore_ascii_case(&b'e'));
+    let mut mantissa = unsigned.iter().take_while(|byte| !byte.eq_ignore_ascii_case(&b'e'));
     let underflows = value == 0.0 && mantissa.any(|byte| matches!(byte, b'1'..=b'9'));
     (!overflows && !underflows).then_some(value)
 }
@@ -114,10 +103,7 @@ impl NumberText {
     const CAPACITY: usize = 32;
 
     fn new() -> Self {
-        NumberText {
-            bytes: [0; NumberText::CAPACITY],
-            len: 0,
-        }
+        NumberText { bytes: [0; NumberText::CAPACITY], len: 0 }
     }
 
     fn push(&mut self, text: &[u8]) {
@@ -269,10 +255,7 @@ fn push_special(text: &mut NumberText, value: f64) -> bool {
 }
 
 fn without_trailing_zeros(digits: &[u8]) -> &[u8] {
-    let end = digits
-        .iter()
-        .rposition(|digit| *digit != b'0')
-        .map_or(1, |last| last + 1);
+    let end = digits.iter().rposition(|digit| *digit != b'0').map_or(1, |last| last + 1);
     &digits[..end]
 }
 
@@ -312,12 +295,7 @@ fn round_to_17_digits(value: f64) -> (u64, i32) {
     let mut text = NumberText::new();
     write!(text, "{value:.16e}").expect("writing to a NumberText cannot fail");
     let Decimal { digits, exponent } = Decimal::of(&text);
-    (
-        digits
-            .iter()
-            .fold(0, |number, digit| number * 10 + u64::from(digit - b'0')),
-        exponent,
-    )
+    (digits.iter().fold(0, |number, digit| number * 10 + u64::from(digit - b'0')), exponent)
 }
 
 /// The digits of a printed positive number.
@@ -332,10 +310,7 @@ impl Decimal {
     /// Takes apart digits with an optional point and an optional exponent behind `e`, as formatters of doubles write
     /// them: with no more than 17 digits that count.
     fn of(text: &[u8]) -> Decimal {
-        let mut decimal = Decimal {
-            digits: [b'0'; 17],
-            exponent: -1,
-        };
+        let mut decimal = Decimal { digits: [b'0'; 17], exponent: -1 };
         let (mut len, mut in_fraction) = (0, false);
         for (at, &byte) in text.iter().enumerate() {
             match byte {
@@ -377,12 +352,7 @@ pub(super) fn parse_hexadecimal(text: &[u8]) -> Option<Hexadecimal> {
         return None;
     };
     let mut rest = digits;
-    let mut number = Hexadecimal {
-        negative,
-        mantissa: 0,
-        inexact: false,
-        exponent: 0,
-    };
+    let mut number = Hexadecimal { negative, mantissa: 0, inexact: false, exponent: 0 };
     let (mut exponent, mut seen, mut in_fraction) = (0i64, false, false);
     while let [byte, tail @ ..] = rest {
         match byte {
@@ -485,17 +455,11 @@ fn f64_from_parts(mantissa: u128, inexact: bool, exponent: i32) -> Option<f64> {
     }
     let (mantissa, exponent) = round_mantissa(mantissa, inexact, exponent, 53, EXPONENT_MIN);
     let subnormal = mantissa >> 52 == 0;
-    let biased = if subnormal {
-        0
-    } else {
-        exponent - EXPONENT_MIN + 1
-    };
+    let biased = if subnormal { 0 } else { exponent - EXPONENT_MIN + 1 };
     if mantissa == 0 || biased >= 0x7ff {
         return None;
     }
-    Some(f64::from_bits(
-        (biased as u64) << 52 | mantissa & ((1 << 52) - 1),
-    ))
+    Some(f64::from_bits((biased as u64) << 52 | mantissa & ((1 << 52) - 1)))
 }
 
 #[cfg(test)]
@@ -549,17 +513,7 @@ mod tests {
         ] {
             assert_eq!(parse_u64(text.as_bytes()), Some(value), "{text}");
         }
-        for text in [
-            "",
-            "-",
-            "+",
-            " ",
-            "-5",
-            "5 ",
-            "18446744073709551616",
-            "1e3",
-            "0x10",
-        ] {
+        for text in ["", "-", "+", " ", "-5", "5 ", "18446744073709551616", "1e3", "0x10"] {
             assert_eq!(parse_u64(text.as_bytes()), None, "{text}");
         }
     }
@@ -602,10 +556,7 @@ mod tests {
             ("0x1.8p-1074", 1e-323),
             ("0x1.fffffffffffff8p1022", 2f64.powi(1023)),
             ("0x1.00000000000008p0", 1.0),
-            (
-                "0x1.000000000000080000000000000000000000000001p0",
-                1.0 + f64::EPSILON,
-            ),
+            ("0x1.000000000000080000000000000000000000000001p0", 1.0 + f64::EPSILON),
             ("0x0p99999999999999999999", 0.0),
         ] {
             assert_eq!(parse_f64(text.as_bytes()), Some(value), "{text}");
@@ -666,16 +617,8 @@ mod tests {
             (1.5e-7, "1.4999999999999999e-07", "1.5e-7"),
             (1e-320, "9.9998886718268301e-321", "1e-320"),
             (5e-324, "4.9406564584124654e-324", "5e-324"),
-            (
-                1.0 + 1.0 / 131072.0,
-                "1.0000076293945312",
-                "1.0000076293945312",
-            ),
-            (
-                1.0 + 3.0 / 131072.0,
-                "1.0000228881835938",
-                "1.0000228881835938",
-            ),
+            (1.0 + 1.0 / 131072.0, "1.0000076293945312", "1.0000076293945312"),
+            (1.0 + 3.0 / 131072.0, "1.0000228881835938", "1.0000228881835938"),
             (f64::INFINITY, "inf", "inf"),
             (f64::NEG_INFINITY, "-inf", "-inf"),
             (-0.0, "-0", "-0"),
@@ -706,9 +649,7 @@ mod tests {
 
     fn double() -> impl Strategy<Value = f64> {
         prop_oneof![
-            any::<u64>()
-                .prop_map(f64::from_bits)
-                .prop_filter("finite", |value| value.is_finite()),
+            any::<u64>().prop_map(f64::from_bits).prop_filter("finite", |value| value.is_finite()),
             -1e6..1e6f64,
             (-1e9..1e9f64).prop_map(|value| value / 65536.0),
             (any::<i32>(), 0..25i32)

@@ -62,10 +62,7 @@ impl OutputBuffer {
     /// An empty buffer which will use this storage; see [`OutputBuffer::take_storage`].
     pub fn with_storage(mut storage: Vec<u8>) -> Self {
         storage.clear();
-        OutputBuffer {
-            tail: storage,
-            ..OutputBuffer::default()
-        }
+        OutputBuffer { tail: storage, ..OutputBuffer::default() }
     }
 
     /// Takes the storage out of an empty buffer for reuse, so that idle clients own no heap. Empty if bytes are waiting.
@@ -207,10 +204,7 @@ impl OutputBuffer {
     }
 
     fn mark(&self) -> Mark {
-        Mark {
-            chunk: self.chunks_sent + self.chunks.len(),
-            offset: self.tail.len(),
-        }
+        Mark { chunk: self.chunks_sent + self.chunks.len(), offset: self.tail.len() }
     }
 
     /// Drops everything behind a mark. Nothing must have been sent since it was made.
@@ -321,14 +315,8 @@ impl<'a> ReplyWriter<'a> {
     pub fn error(&mut self, text: impl AsRef<[u8]>) {
         let is_line_end = |byte: &u8| matches!(byte, b'\r' | b'\n');
         let text = text.as_ref();
-        let first = text
-            .iter()
-            .position(|byte| !is_line_end(byte))
-            .unwrap_or(text.len());
-        let end = text
-            .iter()
-            .rposition(|byte| !is_line_end(byte))
-            .map_or(first, |last| last + 1);
+        let first = text.iter().position(|byte| !is_line_end(byte)).unwrap_or(text.len());
+        let end = text.iter().rposition(|byte| !is_line_end(byte)).map_or(first, |last| last + 1);
         self.line(b'-', &text[first..end]);
     }
 
@@ -377,20 +365,12 @@ impl<'a> ReplyWriter<'a> {
     /// No value: `$-1`, in RESP3 `_`.
     #[inline]
     pub fn null(&mut self) {
-        self.raw(if self.is_resp3() {
-            b"_\r\n"
-        } else {
-            b"$-1\r\n"
-        });
+        self.raw(if self.is_resp3() { b"_\r\n" } else { b"$-1\r\n" });
     }
 
     /// No array: `*-1`, in RESP3 `_`.
     pub fn null_array(&mut self) {
-        self.raw(if self.is_resp3() {
-            b"_\r\n"
-        } else {
-            b"*-1\r\n"
-        });
+        self.raw(if self.is_resp3() { b"_\r\n" } else { b"*-1\r\n" });
     }
 
     #[inline]
@@ -457,11 +437,7 @@ impl<'a> ReplyWriter<'a> {
 
     /// An integer of any size as decimal text. In RESP2 a bulk string.
     pub fn big_number(&mut self, digits: impl AsRef<[u8]>) {
-        if self.is_resp3() {
-            self.line(b'(', digits.as_ref())
-        } else {
-            self.bulk(digits.as_ref())
-        }
+        if self.is_resp3() { self.line(b'(', digits.as_ref()) } else { self.bulk(digits.as_ref()) }
     }
 
     /// Text for a human and its format (`txt`, `mkd`). In RESP2 a bulk string without the format.
@@ -486,11 +462,7 @@ impl<'a> ReplyWriter<'a> {
     /// A number whose decimal text is given (INCRBYFLOAT's arithmetic, GEODIST): in RESP3 a double, in RESP2 a bulk
     /// string.
     pub fn double_text(&mut self, text: &[u8]) {
-        if self.is_resp3() {
-            self.line(b',', text)
-        } else {
-            self.bulk(text)
-        }
+        if self.is_resp3() { self.line(b',', text) } else { self.bulk(text) }
     }
 
     /// Begins an array whose length comes with [`ReplyWriter::finish`].
@@ -500,11 +472,7 @@ impl<'a> ReplyWriter<'a> {
 
     /// Begins a map; its length in pairs comes with [`ReplyWriter::finish`].
     pub fn defer_map(&mut self) -> Deferred {
-        if self.is_resp3() {
-            self.defer(b'%', 1)
-        } else {
-            self.defer(b'*', 2)
-        }
+        if self.is_resp3() { self.defer(b'%', 1) } else { self.defer(b'*', 2) }
     }
 
     /// Begins a set whose length comes with [`ReplyWriter::finish`].
@@ -536,9 +504,7 @@ impl<'a> ReplyWriter<'a> {
             self.out.marked(mark)[place] = *digit;
             return;
         }
-        self.out
-            .marked(mark)
-            .splice(place..place + 1, digits.iter().copied());
+        self.out.marked(mark).splice(place..place + 1, digits.iter().copied());
         if !in_tail {
             self.out.chunks_len += digits.len() - 1;
         }
@@ -672,8 +638,7 @@ mod tests {
             let before = self.taken.len();
             for piece in pieces {
                 let room = self.at_once - (self.taken.len() - before);
-                self.taken
-                    .extend_from_slice(&piece[..piece.len().min(room)]);
+                self.taken.extend_from_slice(&piece[..piece.len().min(room)]);
             }
             Ok(self.taken.len() - before)
         }
@@ -749,10 +714,7 @@ mod tests {
     #[test]
     fn a_socket_that_takes_nothing_is_an_error() {
         let mut out = OutputBuffer::default();
-        let mut socket = Trickle {
-            taken: Vec::new(),
-            at_once: 0,
-        };
+        let mut socket = Trickle { taken: Vec::new(), at_once: 0 };
         assert_eq!(out.write_to(&mut socket).ok(), Some(0));
         out.push(b"abc");
         assert_eq!(
@@ -765,10 +727,7 @@ mod tests {
     #[test]
     fn a_client_that_never_catches_up_keeps_only_what_waits() {
         let mut out = OutputBuffer::default();
-        let mut socket = Trickle {
-            taken: Vec::new(),
-            at_once: 1000,
-        };
+        let mut socket = Trickle { taken: Vec::new(), at_once: 1000 };
         out.push(&[b'x'; 5000]);
         for _ in 0..1000 {
             out.push(&[b'x'; 1000]);
@@ -783,10 +742,7 @@ mod tests {
         let mut out = OutputBuffer::with_storage(Vec::with_capacity(1000));
         out.push(b"abc");
         assert_eq!(out.take_storage().capacity(), 0);
-        let mut socket = Trickle {
-            taken: Vec::new(),
-            at_once: 10,
-        };
+        let mut socket = Trickle { taken: Vec::new(), at_once: 10 };
         out.write_to(&mut socket).expect("it takes them");
         let storage = out.take_storage();
         assert!(storage.capacity() >= 1000 && storage.is_empty() && out.capacity() == 0);

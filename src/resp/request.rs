@@ -143,10 +143,7 @@ impl Parser {
         args: &mut Vec<Range>,
         limits: &Limits,
     ) -> Result<Parsed, ProtocolError> {
-        debug_assert!(
-            u32::try_from(buf.len()).is_ok(),
-            "argument places are 32 bits"
-        );
+        debug_assert!(u32::try_from(buf.len()).is_ok(), "argument places are 32 bits");
         if self.resume_at != 0 {
             return self.resume(buf, pos, args, limits);
         }
@@ -168,11 +165,7 @@ impl Parser {
             return Ok(Parsed::Empty);
         }
         check_count(count as i64, limits)?;
-        let mut cursor = Cursor {
-            start,
-            at: start + line_len,
-            remaining: count as u32,
-        };
+        let mut cursor = Cursor { start, at: start + line_len, remaining: count as u32 };
         match cursor.bulks(buf, 0, args, limits) {
             Ok(None) => {
                 *pos = cursor.at;
@@ -180,10 +173,8 @@ impl Parser {
             }
             Ok(Some(wanted)) => {
                 if args.len() - before >= REMEMBERED_ARGUMENTS_MIN {
-                    let place = |arg: &Range| Range {
-                        start: arg.start - start as u32,
-                        len: arg.len,
-                    };
+                    let place =
+                        |arg: &Range| Range { start: arg.start - start as u32, len: arg.len };
                     self.found.extend(args[before..].iter().map(place));
                     self.resume_at = cursor.at - start;
                     self.remaining = cursor.remaining;
@@ -207,20 +198,15 @@ impl Parser {
         limits: &Limits,
     ) -> Result<Parsed, ProtocolError> {
         let start = *pos;
-        let mut cursor = Cursor {
-            start,
-            at: start + self.resume_at,
-            remaining: self.remaining,
-        };
+        let mut cursor = Cursor { start, at: start + self.resume_at, remaining: self.remaining };
         if let Some(wanted) = cursor.bulks(buf, start as u32, &mut self.found, limits)? {
             self.resume_at = cursor.at - start;
             self.remaining = cursor.remaining;
             return self.wait_for(wanted);
         }
-        args.extend(self.found.iter().map(|arg| Range {
-            start: arg.start + start as u32,
-            len: arg.len,
-        }));
+        args.extend(
+            self.found.iter().map(|arg| Range { start: arg.start + start as u32, len: arg.len }),
+        );
         *pos = cursor.at;
         self.reset();
         Ok(Parsed::Request)
@@ -274,11 +260,7 @@ impl Parser {
             return Err(unbalanced);
         }
         *pos = start + newline + 1;
-        Ok(if args.len() > before {
-            Parsed::Request
-        } else {
-            Parsed::Empty
-        })
+        Ok(if args.len() > before { Parsed::Request } else { Parsed::Empty })
     }
 }
 
@@ -320,10 +302,7 @@ impl Cursor {
             if end > buf.len() {
                 return Ok(Some(end - buf.len()));
             }
-            found.push(Range {
-                start: data as u32 - base,
-                len: len as u32,
-            });
+            found.push(Range { start: data as u32 - base, len: len as u32 });
             self.at = end;
             self.remaining -= 1;
         }
@@ -380,9 +359,9 @@ fn length_of_digits<const DIGITS: usize>(word: u64, marker: u8) -> Option<usize>
     if carried & u64::from_le_bytes(must_be_0) != 0 || leading_zero {
         return None;
     }
-    Some((1..=DIGITS).fold(0, |length, place| {
-        length * 10 + (digits >> (8 * place) & 0xff) as usize
-    }))
+    Some(
+        (1..=DIGITS).fold(0, |length, place| length * 10 + (digits >> (8 * place) & 0xff) as usize),
+    )
 }
 
 /// The length line `bytes` begins with: the text between its first byte and `\r`, and the line's bytes. `None` if it is
@@ -518,10 +497,7 @@ fn split_line(line: &mut [u8], base: usize, args: &mut Vec<Range>) -> Result<(),
             line[end] = decoded;
             end += 1;
         }
-        args.push(Range {
-            start: (base + start) as u32,
-            len: (end - start) as u32,
-        });
+        args.push(Range { start: (base + start) as u32, len: (end - start) as u32 });
     }
 }
 
@@ -602,10 +578,7 @@ mod tests {
     }
 
     fn words(request: &[&str]) -> Request {
-        request
-            .iter()
-            .map(|word| word.as_bytes().to_vec())
-            .collect()
+        request.iter().map(|word| word.as_bytes().to_vec()).collect()
     }
 
     fn check(bytes: &[u8], requests: &[&[&str]], error: Option<ProtocolError>) {
@@ -648,10 +621,7 @@ mod tests {
         let mut buf = b"*2\r\n$3\r\nSET\r\n$1000\r\nabc".to_vec();
         let mut args = Vec::new();
         let parsed = parser.next(&mut buf, &mut 0, &mut args, &Limits::default());
-        assert_eq!(
-            (parsed, parser.bytes_wanted()),
-            (Ok(Parsed::Incomplete), 999)
-        );
+        assert_eq!((parsed, parser.bytes_wanted()), (Ok(Parsed::Incomplete), 999));
     }
 
     /// Sends `bytes` and expects `requests` requests, then an error or none: what Redis 7.0.15 answered on a socket.
@@ -660,12 +630,7 @@ mod tests {
         let got = got.map(|error| String::from_utf8_lossy(&error.text()).into_owned());
         let error = error.map(|text| format!("ERR Protocol error: {text}"));
         let shown = &bytes[..bytes.len().min(80)];
-        assert_eq!(
-            (found.len(), got),
-            (requests, error),
-            "{}",
-            shown.escape_ascii()
-        );
+        assert_eq!((found.len(), got), (requests, error), "{}", shown.escape_ascii());
     }
 
     #[test]
@@ -714,58 +679,27 @@ mod tests {
             (b"ECHO \"a\\\r\n", 0, quotes),
             (b"PING\r\nECHO '\r\n", 1, quotes),
             (&line(b"*", b'1', 65_535), 0, None),
-            (
-                &line(b"*", b'1', 65_536),
-                0,
-                Some("too big mbulk count string"),
-            ),
+            (&line(b"*", b'1', 65_536), 0, Some("too big mbulk count string")),
             (&line(b"*1\r\n$", b'1', 65_535), 0, None),
-            (
-                &line(b"*1\r\n$", b'1', 65_536),
-                0,
-                Some("too big bulk count string"),
-            ),
-            (
-                &line(b"*1\r\nx", b'1', 65_536),
-                0,
-                Some("too big bulk count string"),
-            ),
+            (&line(b"*1\r\n$", b'1', 65_536), 0, Some("too big bulk count string")),
+            (&line(b"*1\r\nx", b'1', 65_536), 0, Some("too big bulk count string")),
             (&line(b"", b'x', 65_536), 0, None),
             (&line(b"", b'x', 65_537), 0, Some("too big inline request")),
-            (
-                &[line(b"", b'x', 65_536).as_slice(), b"\n"].concat(),
-                1,
-                None,
-            ),
+            (&[line(b"", b'x', 65_536).as_slice(), b"\n"].concat(), 1, None),
         ];
         for (bytes, requests, error) in table {
             check_error(bytes, &Limits::default(), *requests, *error);
         }
         // The client sees a line end as a space, which is the reply's doing.
-        check_error(
-            b"*1\r\n\r\n",
-            &Limits::default(),
-            0,
-            Some("expected '$', got '\r'"),
-        );
-        check_error(
-            b"*1\r\n\n\r\n",
-            &Limits::default(),
-            0,
-            Some("expected '$', got '\n'"),
-        );
+        check_error(b"*1\r\n\r\n", &Limits::default(), 0, Some("expected '$', got '\r'"));
+        check_error(b"*1\r\n\n\r\n", &Limits::default(), 0, Some("expected '$', got '\n'"));
     }
 
     #[test]
     fn before_authentication_requests_must_be_small() {
-        let limits = Limits {
-            authenticated: false,
-            ..Limits::default()
-        };
-        let (count, bulk) = (
-            Some("unauthenticated multibulk length"),
-            Some("unauthenticated bulk length"),
-        );
+        let limits = Limits { authenticated: false, ..Limits::default() };
+        let (count, bulk) =
+            (Some("unauthenticated multibulk length"), Some("unauthenticated bulk length"));
         for (bytes, requests, error) in [
             (b"*10\r\n".as_slice(), 0, None),
             (b"*11\r\n", 0, count),
@@ -785,33 +719,16 @@ mod tests {
 
     #[test]
     fn limits_smaller_than_a_short_length_hold_as_well() {
-        let limits = Limits {
-            bulk_len_max: 5,
-            multibulk_max: 2,
-            ..Limits::default()
-        };
+        let limits = Limits { bulk_len_max: 5, multibulk_max: 2, ..Limits::default() };
         check_error(b"*2\r\n$5\r\nabcde\r\n$5\r\nabcde\r\n", &limits, 1, None);
-        check_error(
-            b"*3\r\n$5\r\nabcde\r\n",
-            &limits,
-            0,
-            Some("invalid multibulk length"),
-        );
-        check_error(
-            b"*2\r\n$6\r\nabcdef\r\n$1\r\na",
-            &limits,
-            0,
-            Some("invalid bulk length"),
-        );
+        check_error(b"*3\r\n$5\r\nabcde\r\n", &limits, 0, Some("invalid multibulk length"));
+        check_error(b"*2\r\n$6\r\nabcdef\r\n$1\r\na", &limits, 0, Some("invalid bulk length"));
     }
 
     #[test]
     fn quotes_and_escapes_are_decoded_as_redis_does() {
         for (line, echoed) in [
-            (
-                r#"ECHO "a\x41\n\t\b\a\r\q\"""#,
-                b"aA\n\t\x08\x07\rq\"".as_slice(),
-            ),
+            (r#"ECHO "a\x41\n\t\b\a\r\q\"""#, b"aA\n\t\x08\x07\rq\"".as_slice()),
             (r#"ECHO 'a\x41\'b"'"#, b"a\\x41'b\""),
             (r#"ECHO a"b c""#, b"ab c"),
             (r#"ECHO "a\x4""#, b"ax4"),
@@ -844,23 +761,12 @@ mod tests {
         let mut args = Vec::new();
         let half = bytes.len() / 2;
         let parsed = parser.next(&mut bytes[..half], &mut 0, &mut args, &Limits::default());
-        assert_eq!(
-            (parsed, parser.is_resuming()),
-            (Ok(Parsed::Incomplete), true)
-        );
+        assert_eq!((parsed, parser.is_resuming()), (Ok(Parsed::Incomplete), true));
         // What was seen is not looked at again, and the bytes may move.
-        let mut moved = [
-            b"..".as_slice(),
-            &vec![b'!'; half - 100],
-            &bytes[half - 100..],
-        ]
-        .concat();
+        let mut moved = [b"..".as_slice(), &vec![b'!'; half - 100], &bytes[half - 100..]].concat();
         let mut pos = 2;
         let parsed = parser.next(&mut moved, &mut pos, &mut args, &Limits::default());
-        assert_eq!(
-            (parsed, pos, args.len()),
-            (Ok(Parsed::Request), moved.len(), 1000)
-        );
+        assert_eq!((parsed, pos, args.len()), (Ok(Parsed::Request), moved.len(), 1000));
         assert_eq!(args[999].of(&moved), b"argument");
         assert!(!parser.is_resuming());
     }
@@ -871,10 +777,7 @@ mod tests {
         let mut args = Vec::new();
         let mut buf = b"*2147483647\r\n$3\r\nSET\r\n$536870912\r\n".to_vec();
         let parsed = parser.next(&mut buf, &mut 0, &mut args, &Limits::default());
-        assert_eq!(
-            (parsed, parser.bytes_wanted()),
-            (Ok(Parsed::Incomplete), 536_870_914)
-        );
+        assert_eq!((parsed, parser.bytes_wanted()), (Ok(Parsed::Incomplete), 536_870_914));
         assert!(args.capacity() < 100 && parser.found.capacity() == 0);
     }
 

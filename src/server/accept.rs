@@ -87,8 +87,9 @@ impl Server {
         }
         let path: &Path = OsStr::from_bytes(&config.unixsocket).as_ref();
         let mode = (config.unixsocketperm != 0).then_some(config.unixsocketperm);
-        let listener = Listener::unix(path, mode, config.tcp_backlog as i32)
-            .map_err(|error| format!("Failed opening Unix socket: bind: {}", system_text(&error)))?;
+        let listener = Listener::unix(path, mode, config.tcp_backlog as i32).map_err(|error| {
+            format!("Failed opening Unix socket: bind: {}", system_text(&error))
+        })?;
         // In front of those that CONFIG SET replaces.
         self.state.listeners.insert(0, listener);
         Ok(())

@@ -14,8 +14,8 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use super::{ARENA_BYTES, Batch, Server, WAKER};
 use crate::clock::Clock;
 use crate::collections::hash::KeyHasher;
-use crate::command::{apply_config, listen, set_oom_score};
 use crate::command::table::{Command, TABLE};
+use crate::command::{apply_config, listen, set_oom_score};
 use crate::config::{Config, ConfigError, Directive, ShutdownOptions};
 use crate::keyspace::Keyspace;
 use crate::net::listener::Listener;
@@ -62,7 +62,9 @@ impl Server {
             return Err(format!("Failed listening on port {port} (TCP), aborting."));
         }
         server.listen_on_unix_socket()?;
-        server.register_listeners().map_err(|error| told("Failed waiting for connections", error))?;
+        server
+            .register_listeners()
+            .map_err(|error| told("Failed waiting for connections", error))?;
         server.state.startup_memory = alloc::allocated();
         Ok(server)
     }
@@ -227,13 +229,22 @@ pub fn check_users(directives: &[Directive], config: &mut Config) -> Result<(), 
         }
         for rule in rules {
             match &rule[..] {
-                b"on" | b"sanitize-payload" | b"skip-sanitize-payload" | b"~*" | b"allkeys" | b"&*"
-                | b"allchannels" | b"+@all" | b"allcommands" => {}
+                b"on"
+                | b"sanitize-payload"
+                | b"skip-sanitize-payload"
+                | b"~*"
+                | b"allkeys"
+                | b"&*"
+                | b"allchannels"
+                | b"+@all"
+                | b"allcommands" => {}
                 b"nopass" => config.requirepass.clear(),
                 [b'>', password @ ..] => config.requirepass = password.to_vec(),
                 // CONFIG REWRITE of Redis writes it beside requirepass.
                 [b'#', ..] if !config.requirepass.is_empty() => {}
-                _ => return Err(directive.error("ACL rules other than a password are not supported")),
+                _ => {
+                    return Err(directive.error("ACL rules other than a password are not supported"));
+                }
             }
         }
     }

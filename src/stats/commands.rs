@@ -84,7 +84,12 @@ impl Histogram {
 
     /// How many values are at most `limit` nanoseconds, to the precision of a bucket.
     pub fn at_most(&self, limit: u64) -> u64 {
-        self.counts.iter().enumerate().filter(|(b, _)| Self::upper(*b) <= limit).map(|(_, c)| c).sum()
+        self.counts
+            .iter()
+            .enumerate()
+            .filter(|(b, _)| Self::upper(*b) <= limit)
+            .map(|(_, c)| c)
+            .sum()
     }
 }
 

@@ -80,9 +80,8 @@ unsafe impl GlobalAlloc for Jemalloc {
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         // SAFETY: as in `alloc`.
-        let block = unsafe {
-            jemalloc::mallocx(layout.size(), flags(layout) | jemalloc::MALLOCX_ZERO)
-        };
+        let block =
+            unsafe { jemalloc::mallocx(layout.size(), flags(layout) | jemalloc::MALLOCX_ZERO) };
         if !block.is_null() {
             count(size_class(layout.size()) as isize);
         }

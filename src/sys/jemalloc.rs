@@ -95,8 +95,7 @@ pub fn number(name: &str, value: Option<u64>) -> Result<u64, i32> {
 /// Does what a mallctl name without a value stands for, such as `thread.tcache.flush`. Errors: the system's error number.
 pub fn run(name: &str) -> Result<(), i32> {
     let name = CString::new(name).map_err(|_| libc::ENOENT)?;
-    let (old, old_len, new) =
-        (std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut());
+    let (old, old_len, new) = (std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut());
     // SAFETY: nothing is read or set. jemalloc refuses null pointers where a value is needed.
     match unsafe { mallctl(name.as_ptr(), old, old_len, new, 0) } {
         0 => Ok(()),

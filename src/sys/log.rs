@@ -47,7 +47,9 @@ impl Logger {
         // syslog keeps the pointer, and loggers live as long as the process: the name is never freed.
         let ident = CString::new(ident).unwrap_or_default().into_raw();
         // SAFETY: `ident` ends with a NUL and lives as long as the process.
-        unsafe { libc::openlog(ident, libc::LOG_PID | libc::LOG_NDELAY | libc::LOG_NOWAIT, facility) };
+        unsafe {
+            libc::openlog(ident, libc::LOG_PID | libc::LOG_NDELAY | libc::LOG_NOWAIT, facility)
+        };
         self.syslog = true;
     }
 

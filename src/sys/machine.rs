@@ -37,7 +37,9 @@ fn usage(whose: libc::c_int) -> (f64, f64) {
 
 /// Resident memory. Unit: bytes; 0 where the system has no /proc.
 pub fn resident_bytes() -> usize {
-    let Ok(text) = std::fs::read_to_string("/proc/self/statm") else { return 0 };
+    let Ok(text) = std::fs::read_to_string("/proc/self/statm") else {
+        return 0;
+    };
     let pages = text.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok());
     pages.unwrap_or(0) * system_number(libc::_SC_PAGESIZE)
 }

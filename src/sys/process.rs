@@ -7,6 +7,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixDatagram;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::process::{Resource, Rlimit, Signal};
 
@@ -25,10 +26,7 @@ pub fn daemonize() -> io::Result<()> {
         _ => std::process::exit(0),
     }
     rustix::process::setsid()?;
-    let null = std::fs::OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open("/dev/null")?;
+    let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
     for stream in 0..=2 {
         // SAFETY: dup2 takes any numbers; 0 to 2 belong to the process as a whole, not to an owner in Rust.
         if unsafe { libc::dup2(null.as_raw_fd(), stream) } == -1 {
@@ -50,6 +48,19 @@ pub fn ignore_signals() {
     }
 }
 
+/// Whether crashes are reported; see [`report_crashes`]. A panic can come from anywhere, so this is one for the process.
+static CRASH_REPORTS: AtomicBool = AtomicBool::new(true);
+
+/// Has crashes reported to the log from now on, or not: `crash-log-enabled`.
+pub fn report_crashes(enabled: bool) {
+    CRASH_REPORTS.store(enabled, Ordering::Relaxed);
+}
+
+/// Whether a crash is to be reported.
+pub fn reports_crashes() -> bool {
+    CRASH_REPORTS.load(Ordering::Relaxed)
+}
+
 // ---- limits ------------------------------------------------------------------------------------------------------
 
 /// What became of a wish for open files.
@@ -68,17 +79,10 @@ pub fn raise_open_files(wanted: u64) -> OpenFiles {
     let now = rustix::process::getrlimit(Resource::Nofile);
     // None is no limit.
     let before = now.current.unwrap_or(u64::MAX);
-    let mut files = OpenFiles {
-        limit: before,
-        before,
-        error: None,
-    };
+    let mut files = OpenFiles { limit: before, before, error: None };
     let maximum = now.maximum.unwrap_or(u64::MAX);
     // Beyond the hard limit only root may go; up to it everybody.
-    for (current, maximum) in [
-        (wanted, wanted.max(maximum)),
-        (wanted.min(maximum), maximum),
-    ] {
+    for (current, maximum) in [(wanted, wanted.max(maximum)), (wanted.min(maximum), maximum)] {
         if current <= files.limit {
             break;
         }
@@ -124,9 +128,7 @@ impl OomScore {
             (Some(before), _) => before,
             (None, _) => {
                 let text = std::fs::read_to_string(OOM_SCORE_FILE)?;
-                text.trim()
-                    .parse()
-                    .map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?
+                text.trim().parse().map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?
             }
         };
         let wanted = match score {
@@ -166,9 +168,7 @@ impl Supervisor {
             [b'@', name @ ..] => {
                 use std::os::linux::net::SocketAddrExt;
                 use std::os::unix::net::SocketAddr;
-                socket
-                    .connect_addr(&SocketAddr::from_abstract_name(name).ok()?)
-                    .ok()?;
+                socket.connect_addr(&SocketAddr::from_abstract_name(name).ok()?).ok()?;
             }
             [b'/', ..] => socket.connect(&path).ok()?,
             _ => return None,

@@ -17,16 +17,12 @@ pub enum Unit {
 
 /// Number of bytes a string must have so that `bits` bits from `offset` on lie within it; `None` if no string can.
 pub fn bytes_needed(offset: u64, bits: u32) -> Option<usize> {
-    offset
-        .checked_add(u64::from(bits))
-        .and_then(|end| usize::try_from(end.div_ceil(8)).ok())
+    offset.checked_add(u64::from(bits)).and_then(|end| usize::try_from(end.div_ceil(8)).ok())
 }
 
 /// The bit at an offset.
 pub fn get_bit(bytes: &[u8], offset: u64) -> bool {
-    let byte = usize::try_from(offset / 8)
-        .ok()
-        .and_then(|at| bytes.get(at));
+    let byte = usize::try_from(offset / 8).ok().and_then(|at| bytes.get(at));
     byte.is_some_and(|byte| byte & bit_mask(offset) != 0)
 }
 
@@ -56,15 +52,9 @@ pub fn count(bytes: &[u8]) -> u64 {
         }
     }
     let (words, rest) = rest.as_chunks();
-    total += words
-        .iter()
-        .map(|word| u64::from(u64::from_ne_bytes(*word).count_ones()))
-        .sum::<u64>();
-    total
-        + rest
-            .iter()
-            .map(|byte| u64::from(byte.count_ones()))
-            .sum::<u64>()
+    total +=
+        words.iter().map(|word| u64::from(u64::from_ne_bytes(*word).count_ones())).sum::<u64>();
+    total + rest.iter().map(|byte| u64::from(byte.count_ones())).sum::<u64>()
 }
 
 /// Number of bits set among those of a range; what lies behind the end is 0.
@@ -90,11 +80,7 @@ pub fn position(bytes: &[u8], bit: bool, bits: Range<u64>) -> Option<u64> {
     let offset = bits.start;
     let Pieces { first, whole, last } = Pieces::of(bytes, bits)?;
     let in_edge = |edge: Edge| {
-        let wanted = if bit {
-            edge.byte
-        } else {
-            !edge.byte & edge.mask
-        };
+        let wanted = if bit { edge.byte } else { !edge.byte & edge.mask };
         (wanted != 0).then(|| u64::from(wanted.leading_zeros()))
     };
     let first_byte = offset / 8 * 8;
@@ -227,9 +213,7 @@ pub enum Overflow {
 impl FieldType {
     /// A type of so many bits; `None` where there is none: 0, u64, i65.
     pub fn new(signed: bool, bits: u32) -> Option<Self> {
-        (1..=if signed { 64 } else { 63 })
-            .contains(&bits)
-            .then_some(FieldType { signed, bits })
+        (1..=if signed { 64 } else { 63 }).contains(&bits).then_some(FieldType { signed, bits })
     }
 
     /// The type as written in a command: `i16`, `u8`. Small letters, no sign, no leading zero; a NUL ends the number.
@@ -257,10 +241,7 @@ impl FieldType {
 
     /// The field at a bit offset; what lies behind the end of the string is 0.
     pub fn get(self, bytes: &[u8], offset: u64) -> i64 {
-        let window = usize::try_from(offset / 8)
-            .ok()
-            .and_then(|at| bytes.get(at..))
-            .unwrap_or(&[]);
+        let window = usize::try_from(offset / 8).ok().and_then(|at| bytes.get(at..)).unwrap_or(&[]);
         let mut sixteen = [0; 16];
         let len = window.len().min(9);
         sixteen[..len].copy_from_slice(&window[..len]);
@@ -353,11 +334,7 @@ fn bit_range(len: usize, start: i64, end: i64, unit: Unit) -> Range<u64> {
     let bits_each = if unit == Unit::Byte { 8 } else { 1 };
     let len = (len as u64 * 8 / bits_each) as i64;
     let from_end = |index: i64| {
-        if index < 0 {
-            index.saturating_add(len).max(0)
-        } else {
-            index
-        }
+        if index < 0 { index.saturating_add(len).max(0) } else { index }
     };
     let (start, end) = (from_end(start), from_end(end).min(len - 1));
     if start > end {
@@ -390,33 +367,18 @@ impl<'a> Pieces<'a> {
         let from_first = 0xff_u8 >> (bits.start % 8);
         let until_last = !(0xff_u16 >> (end % 8)) as u8;
         let (mut from, until) = ((bits.start / 8) as usize, (end / 8) as usize);
-        let edge = |at: usize, mask: u8| Edge {
-            byte: bytes[at] & mask,
-            mask,
-        };
+        let edge = |at: usize, mask: u8| Edge { byte: bytes[at] & mask, mask };
         if from == until {
             let first = edge(from, from_first & until_last);
-            return Some(Pieces {
-                first,
-                whole: &[],
-                last: Edge::default(),
-            });
+            return Some(Pieces { first, whole: &[], last: Edge::default() });
         }
         let mut first = Edge::default();
         if from_first != 0xff {
             first = edge(from, from_first);
             from += 1;
         }
-        let last = if until_last == 0 {
-            Edge::default()
-        } else {
-            edge(until, until_last)
-        };
-        Some(Pieces {
-            first,
-            whole: &bytes[from..until],
-            last,
-        })
+        let last = if until_last == 0 { Edge::default() } else { edge(until, until_last) };
+        Some(Pieces { first, whole: &bytes[from..until], last })
     }
 }
 
@@ -518,17 +480,10 @@ mod tests {
             (4, 2, Unit::Byte, 0),
             (i64::MIN, i64::MAX, Unit::Bit, 26),
         ] {
-            assert_eq!(
-                count_between(bytes, start, end, unit),
-                counted,
-                "{start} {end} {unit:?}"
-            );
+            assert_eq!(count_between(bytes, start, end, unit), counted, "{start} {end} {unit:?}");
         }
         // Where both ends lie before the string, in the wrong order: BITPOS looks at the first byte nevertheless.
-        assert_eq!(
-            position_between(bytes, true, -10, Some(-20), Unit::Byte),
-            Some(1)
-        );
+        assert_eq!(position_between(bytes, true, -10, Some(-20), Unit::Byte), Some(1));
         assert_eq!(count_between(b"", 0, -1, Unit::Byte), 0);
         assert_eq!(position_between(b"", false, 0, None, Unit::Byte), None);
     }
@@ -536,23 +491,11 @@ mod tests {
     #[test]
     fn a_clear_bit_is_found_behind_the_string_only_if_no_end_is_given() {
         let ones = [0xff; 3];
-        assert_eq!(
-            position_between(&ones, false, 0, None, Unit::Byte),
-            Some(24)
-        );
-        assert_eq!(
-            position_between(&ones, false, 2, None, Unit::Byte),
-            Some(24)
-        );
+        assert_eq!(position_between(&ones, false, 0, None, Unit::Byte), Some(24));
+        assert_eq!(position_between(&ones, false, 2, None, Unit::Byte), Some(24));
         assert_eq!(position_between(&ones, false, 3, None, Unit::Byte), None);
-        assert_eq!(
-            position_between(&ones, false, 0, Some(-1), Unit::Byte),
-            None
-        );
-        assert_eq!(
-            position_between(&ones, true, 7, Some(15), Unit::Bit),
-            Some(7)
-        );
+        assert_eq!(position_between(&ones, false, 0, Some(-1), Unit::Byte), None);
+        assert_eq!(position_between(&ones, true, 7, Some(15), Unit::Bit), Some(7));
         assert_eq!(position_between(&[0; 3], true, 0, None, Unit::Byte), None);
     }
 
@@ -562,9 +505,7 @@ mod tests {
         assert_eq!(accepted(b"i64"), Some((true, 64)));
         assert_eq!(accepted(b"u63"), Some((false, 63)));
         assert_eq!(accepted(b"u8\0x"), Some((false, 8)));
-        for text in [
-            "", "i", "8", "u0", "u64", "i65", "i08", "I8", "+8", "i+8", "i8 ", "i100",
-        ] {
+        for text in ["", "i", "8", "u0", "u64", "i65", "i08", "I8", "+8", "i+8", "i8 ", "i100"] {
             assert_eq!(accepted(text.as_bytes()), None, "{text}");
         }
     }
@@ -572,10 +513,7 @@ mod tests {
     #[test]
     fn overflow_is_settled_as_by_a_peer() {
         use Overflow::{Fail, Saturate, Wrap};
-        let (i8, u8) = (
-            FieldType::new(true, 8).unwrap(),
-            FieldType::new(false, 8).unwrap(),
-        );
+        let (i8, u8) = (FieldType::new(true, 8).unwrap(), FieldType::new(false, 8).unwrap());
         assert_eq!(i8.fit(200, Wrap), Some(-56));
         assert_eq!(i8.fit(200, Saturate), Some(127));
         assert_eq!(i8.fit(-200, Saturate), Some(-128));
@@ -595,9 +533,7 @@ mod tests {
     }
 
     fn bits_of(bytes: &[u8]) -> Vec<bool> {
-        (0..bytes.len() as u64 * 8)
-            .map(|offset| get_bit(bytes, offset))
-            .collect()
+        (0..bytes.len() as u64 * 8).map(|offset| get_bit(bytes, offset)).collect()
     }
 
     /// Strings of mostly equal bytes, some longer than any block.
@@ -607,10 +543,7 @@ mod tests {
         (len, any::<bool>()).prop_flat_map(move |(len, inverted)| {
             let bytes = prop::collection::vec(byte.clone(), len);
             bytes.prop_map(move |bytes| {
-                bytes
-                    .into_iter()
-                    .map(|byte| if inverted { !byte } else { byte })
-                    .collect()
+                bytes.into_iter().map(|byte| if inverted { !byte } else { byte }).collect()
             })
         })
     }

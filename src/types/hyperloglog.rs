@@ -202,11 +202,7 @@ pub fn raise_all(
     if !is_dense {
         // Register after register, each continuing where the last one was found: one pass over the opcodes.
         let mut near = Boundary::START;
-        for (index, &value) in registers
-            .iter()
-            .enumerate()
-            .filter(|(_, value)| **value > 0)
-        {
+        for (index, &value) in registers.iter().enumerate().filter(|(_, value)| **value > 0) {
             if sparse_raise(hll, index, value, sparse_max_bytes, &mut near)? == Raised::MadeDense {
                 is_dense = true;
                 break;
@@ -236,13 +232,7 @@ pub fn make_dense(hll: &mut Vec<u8>) -> Result<bool, Corrupt> {
     hll.truncate(HEADER_LEN);
     hll[ENCODING_AT] = 0;
     hll.reserve_exact(DENSE_LEN - HEADER_LEN);
-    hll.extend(
-        registers
-            .as_chunks::<8>()
-            .0
-            .iter()
-            .flat_map(|eight| pack_eight(*eight)),
-    );
+    hll.extend(registers.as_chunks::<8>().0.iter().flat_map(|eight| pack_eight(*eight)));
     Ok(true)
 }
 
@@ -274,11 +264,7 @@ pub fn decode(hll: &[u8]) -> Option<String> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SelfTestFailure {
     #[error("TESTFAILED Register {index} should be {expected} but is {found}")]
-    Register {
-        index: usize,
-        expected: u8,
-        found: u8,
-    },
+    Register { index: usize, expected: u8, found: u8 },
     #[error("TESTFAILED sparse encoding not used")]
     NotSparse,
     #[error("TESTFAILED dense/sparse disagree")]
@@ -302,11 +288,7 @@ pub fn self_test(seed: u64, elements: u64, sparse_max_bytes: usize) -> Result<()
         for (index, &expected) in written.iter().enumerate() {
             let found = dense_get(&dense, index);
             if found != expected {
-                return Err(SelfTestFailure::Register {
-                    index,
-                    expected,
-                    found,
-                });
+                return Err(SelfTestFailure::Register { index, expected, found });
             }
         }
     }
@@ -332,10 +314,7 @@ pub fn self_test(seed: u64, elements: u64, sparse_max_bytes: usize) -> Result<()
         let error = counted.unwrap_or(0).abs_diff(checkpoint);
         let standard_error = 1.04 / (REGISTERS as f64).sqrt();
         if error > (standard_error * 6.0 * checkpoint as f64).ceil() as u64 {
-            return Err(SelfTestFailure::Error {
-                cardinality: checkpoint,
-                error,
-            });
+            return Err(SelfTestFailure::Error { cardinality: checkpoint, error });
         }
         checkpoint *= 10;
     }
@@ -441,21 +420,11 @@ impl Opcode {
         let byte = *hll.get(at)?;
         let low = usize::from(byte & 0x3f);
         Some(match byte >> 6 {
-            0 => Opcode {
-                value: 0,
-                run: low + 1,
-                width: 1,
-            },
-            1 => Opcode {
-                value: 0,
-                run: (low << 8 | usize::from(*hll.get(at + 1)?)) + 1,
-                width: 2,
-            },
-            _ => Opcode {
-                value: (byte >> 2 & 0x1f) + 1,
-                run: usize::from(byte & 3) + 1,
-                width: 1,
-            },
+            0 => Opcode { value: 0, run: low + 1, width: 1 },
+            1 => {
+                Opcode { value: 0, run: (low << 8 | usize::from(*hll.get(at + 1)?)) + 1, width: 2 }
+            }
+            _ => Opcode { value: (byte >> 2 & 0x1f) + 1, run: usize::from(byte & 3) + 1, width: 1 },
         })
     }
 }
@@ -526,10 +495,7 @@ struct Boundary {
 }
 
 impl Boundary {
-    const START: Boundary = Boundary {
-        at: HEADER_LEN,
-        first: 0,
-    };
+    const START: Boundary = Boundary { at: HEADER_LEN, first: 0 };
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -551,12 +517,8 @@ fn sparse_raise(
     if value > SPARSE_VALUE_MAX {
         return raise_as_dense(hll, index, value);
     }
-    let Found {
-        boundary: Boundary { at, first },
-        opcode,
-        previous_at,
-        search_next,
-    } = find_opcode(hll, index, *near).ok_or(Corrupt)?;
+    let Found { boundary: Boundary { at, first }, opcode, previous_at, search_next } =
+        find_opcode(hll, index, *near).ok_or(Corrupt)?;
     *near = search_next;
     if opcode.value >= value {
         return Ok(Raised::No);
@@ -565,10 +527,7 @@ fn sparse_raise(
     let sequence = Sequence::default();
     let sequence = match opcode.value {
         0 => sequence.zeros(before).values(value, 1).zeros(after),
-        old => sequence
-            .values(old, before)
-            .values(value, 1)
-            .values(old, after),
+        old => sequence.values(old, before).values(value, 1).values(old, after),
     };
     let grown = sequence.len.saturating_sub(opcode.width);
     if grown > 0 && hll.len() + grown > sparse_max_bytes {
@@ -619,28 +578,17 @@ fn find_opcode(hll: &[u8], index: usize, from: Boundary) -> Option<Found> {
             && here.first + run <= index
         {
             (search_next, last_step) = (here, here);
-            here = Boundary {
-                at: here.at + 8,
-                first: here.first + run,
-            };
+            here = Boundary { at: here.at + 8, first: here.first + run };
             previous_at = Some(here.at - 1);
             continue;
         }
         let opcode = Opcode::read(hll, here.at)?;
         if index < here.first + opcode.run {
-            return Some(Found {
-                boundary: here,
-                opcode,
-                previous_at,
-                search_next,
-            });
+            return Some(Found { boundary: here, opcode, previous_at, search_next });
         }
         (search_next, last_step) = (last_step, here);
         previous_at = Some(here.at);
-        here = Boundary {
-            at: here.at + opcode.width,
-            first: here.first + opcode.run,
-        };
+        here = Boundary { at: here.at + opcode.width, first: here.first + opcode.run };
     }
 }
 
@@ -685,9 +633,7 @@ struct Histogram {
 
 impl Histogram {
     fn new() -> Self {
-        Histogram {
-            lanes: [[0; 64]; 4],
-        }
+        Histogram { lanes: [[0; 64]; 4] }
     }
 
     /// Counts eight registers; the two bits above six are ignored.
@@ -715,11 +661,7 @@ impl Histogram {
         let estimate = (0.721_347_520_444_481_7 * m * m / z).round();
         // Registers that no elements make (SET wrote them) may ask for more than an i64 holds; the conversion on x86-64
         // then yields its one invalid value.
-        if estimate < i64::MAX as f64 {
-            estimate as u64
-        } else {
-            1 << 63
-        }
+        if estimate < i64::MAX as f64 { estimate as u64 } else { 1 << 63 }
     }
 }
 
@@ -764,12 +706,7 @@ mod tests {
 
     fn add_numbered(hll: &mut Vec<u8>, numbers: std::ops::Range<usize>, sparse_max_bytes: usize) {
         for number in numbers {
-            add(
-                hll,
-                format!("element:{number}").as_bytes(),
-                sparse_max_bytes,
-            )
-            .expect("valid");
+            add(hll, format!("element:{number}").as_bytes(), sparse_max_bytes).expect("valid");
         }
     }
 
@@ -838,11 +775,7 @@ mod tests {
             }
             add_numbered(&mut hll, before.1..elements, sparse_max_bytes);
             before.1 = elements;
-            assert_eq!(
-                (hll.len(), fnv_1a(&hll)),
-                (len, hash),
-                "{sparse_max_bytes} {elements}"
-            );
+            assert_eq!((hll.len(), fnv_1a(&hll)), (len, hash), "{sparse_max_bytes} {elements}");
             assert_eq!(count_and_cache(&mut hll), Ok(cardinality));
             assert_eq!(count_and_cache(&mut hll), Ok(cardinality));
         }
@@ -858,9 +791,7 @@ mod tests {
         let (a, b, d) = (filled(0..400), filled(300..700), filled(5000..12000));
         let union = |sources: &[&[u8]]| {
             let mut registers = [0; REGISTERS];
-            sources
-                .iter()
-                .for_each(|hll| merge(&mut registers, hll).expect("valid"));
+            sources.iter().for_each(|hll| merge(&mut registers, hll).expect("valid"));
             registers
         };
         assert_eq!(count_registers(&union(&[&a, &b])), 703);
@@ -869,18 +800,12 @@ mod tests {
         for destination in [&new_sparse(), &a] {
             let mut merged = destination.clone();
             raise_all(&mut merged, &union(&[destination, &a, &b]), 3000).expect("valid");
-            assert_eq!(
-                (merged.len(), fnv_1a(&merged)),
-                (1401, 0x1ee1_e7db_4c44_da07)
-            );
+            assert_eq!((merged.len(), fnv_1a(&merged)), (1401, 0x1ee1_e7db_4c44_da07));
         }
         let mut merged = b.clone();
         assert_eq!(make_dense(&mut merged), Ok(true));
         raise_all(&mut merged, &union(&[&b, &d]), 3000).expect("valid");
-        assert_eq!(
-            (merged.len(), fnv_1a(&merged)),
-            (12304, 0x439c_b819_ee81_9612)
-        );
+        assert_eq!((merged.len(), fnv_1a(&merged)), (12304, 0x439c_b819_ee81_9612));
         assert_eq!(count(&merged), Ok(7436));
 
         let mut empty = new_sparse();
@@ -917,13 +842,7 @@ mod tests {
         assert!(!is_hll(b"HYLx\x01___________"));
         assert!(!is_hll(b"HYLL\x02___________"));
         assert!(!is_hll(b"HYLL\x00___________"));
-        for opcodes in [
-            &b""[..],
-            b"\x7f",
-            b"\x7f\xfe",
-            b"\x7f\xff\x00",
-            b"\x7f\xff\x80",
-        ] {
+        for opcodes in [&b""[..], b"\x7f", b"\x7f\xfe", b"\x7f\xff\x00", b"\x7f\xff\x80"] {
             let mut hll = [&valid[..HEADER_LEN], opcodes].concat();
             assert!(is_hll(&hll));
             assert_eq!(count(&hll), Err(Corrupt));

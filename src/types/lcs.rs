@@ -79,17 +79,9 @@ pub fn subsequence(a: &[u8], b: &[u8], table_bytes_max: u64) -> Result<Subsequen
             bytes.push(a[i]);
             match matches.last_mut() {
                 Some(run) if (run.a_start, run.b_start) == (i + 1, j + 1) => {
-                    *run = Match {
-                        a_start: i,
-                        b_start: j,
-                        len: run.len + 1,
-                    };
+                    *run = Match { a_start: i, b_start: j, len: run.len + 1 };
                 }
-                _ => matches.push(Match {
-                    a_start: i,
-                    b_start: j,
-                    len: 1,
-                }),
+                _ => matches.push(Match { a_start: i, b_start: j, len: 1 }),
             }
         } else if rows[(i - 1) * words + (j - 1) / 64] >> ((j - 1) % 64) & 1 == 0 {
             i -= 1;
@@ -116,8 +108,7 @@ fn check_size(a: &[u8], b: &[u8], table_bytes_max: u64) -> Result<(), LcsError> 
 /// An empty vector with room for so many words. The limit on them is configuration: it may be beyond what there is.
 fn with_room(words: usize) -> Result<Vec<u64>, LcsError> {
     let mut vec = Vec::new();
-    vec.try_reserve_exact(words)
-        .map_err(|_| LcsError::OutOfMemory)?;
+    vec.try_reserve_exact(words).map_err(|_| LcsError::OutOfMemory)?;
     Ok(vec)
 }
 
@@ -150,11 +141,7 @@ impl Masks {
         }
         // Bytes of `b` alone were collected under 0.
         masks[..words].fill(0);
-        Ok(Masks {
-            words,
-            index,
-            masks,
-        })
+        Ok(Masks { words, index, masks })
     }
 
     fn of(&self, byte: u8) -> &[u64] {
@@ -217,26 +204,15 @@ mod tests {
         let matches = runs
             .map(|run| {
                 let (a_start, b_start) = run[run.len() - 1];
-                Match {
-                    a_start,
-                    b_start,
-                    len: run.len(),
-                }
+                Match { a_start, b_start, len: run.len() }
             })
             .collect();
-        Subsequence {
-            bytes: pairs.iter().rev().map(|(i, _)| a[*i]).collect(),
-            matches,
-        }
+        Subsequence { bytes: pairs.iter().rev().map(|(i, _)| a[*i]).collect(), matches }
     }
 
     fn found(a: &str, b: &str) -> (String, Vec<(usize, usize, usize)>) {
         let found = subsequence(a.as_bytes(), b.as_bytes(), LIMIT).unwrap();
-        let matches = found
-            .matches
-            .iter()
-            .map(|it| (it.a_start, it.b_start, it.len))
-            .collect();
+        let matches = found.matches.iter().map(|it| (it.a_start, it.b_start, it.len)).collect();
         (String::from_utf8(found.bytes).unwrap(), matches)
     }
 

@@ -17,7 +17,7 @@ pub(super) const BLOCK_BUCKETS: usize = 16;
 const VOLATILE: u64 = 1;
 
 /// An entry's address and whether it has a deadline, as it travels between slots.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Link(u64);
 
 impl Link {
@@ -61,13 +61,7 @@ pub(super) struct Block(pub(super) [Bucket; BLOCK_BUCKETS]);
 
 impl Block {
     pub(super) const EMPTY: Block = Block(
-        [const {
-            Bucket {
-                tags: [0; SLOTS],
-                high: [0; SLOTS],
-                low: [0; SLOTS],
-            }
-        }; BLOCK_BUCKETS],
+        [const { Bucket { tags: [0; SLOTS], high: [0; SLOTS], low: [0; SLOTS] } }; BLOCK_BUCKETS],
     );
 }
 
@@ -98,10 +92,7 @@ impl Bucket {
     #[inline]
     #[cfg(any(test, not(target_arch = "x86_64")))]
     fn matches_portable(&self, tag: u16) -> u32 {
-        self.tags
-            .iter()
-            .rev()
-            .fold(0, |bits, &other| bits << 1 | u32::from(other == tag))
+        self.tags.iter().rev().fold(0, |bits, &other| bits << 1 | u32::from(other == tag))
     }
 
     #[inline]

@@ -72,14 +72,7 @@ impl Shape {
         } else {
             LONG
         };
-        Shape {
-            form,
-            deadline,
-            mark,
-            object,
-            key_len,
-            value_len,
-        }
+        Shape { form, deadline, mark, object, key_len, value_len }
     }
 
     #[inline]
@@ -218,14 +211,7 @@ impl RawEntry {
                         self.at(16).cast::<u64>().read() as usize,
                     )
                 };
-                Shape {
-                    form,
-                    deadline,
-                    mark,
-                    object,
-                    key_len,
-                    value_len,
-                }
+                Shape { form, deadline, mark, object, key_len, value_len }
             }
         }
     }
@@ -250,9 +236,7 @@ impl RawEntry {
         if let Some(deadline) = deadline {
             // SAFETY: as the caller promises.
             unsafe {
-                self.at(shape.deadline_offset())
-                    .cast::<u64>()
-                    .write_unaligned(deadline.to_bits())
+                self.at(shape.deadline_offset()).cast::<u64>().write_unaligned(deadline.to_bits())
             }
         }
     }
@@ -279,9 +263,17 @@ impl RawEntry {
     /// The entry is not freed or changed while `'t` lasts.
     #[inline]
     pub(super) unsafe fn key<'t>(self) -> &'t [u8] {
-        let shape = self.shape();
-        // SAFETY: the shape is that of the allocation; the key's bytes are initialised.
-        unsafe { slice::from_raw_parts(self.at(shape.key_offset()), shape.key_len) }
+        let header = self.header();
+        // Nearly all keys are in the tiny form, and every look-up comes through here.
+        let (offset, len) = if header & 3 <= TINY_OBJECT {
+            let deadline_bytes = (header & DEADLINE) * 8 / DEADLINE;
+            (5 + deadline_bytes as usize, (header >> 3 & 0x3f) as usize)
+        } else {
+            let shape = self.shape();
+            (shape.key_offset(), shape.key_len)
+        };
+        // SAFETY: this is the key's place in the allocation; its bytes are initialised.
+        unsafe { slice::from_raw_parts(self.at(offset), len) }
     }
 
     pub(super) fn deadline(self) -> Option<Deadline> {
@@ -290,11 +282,7 @@ impl RawEntry {
             return None;
         }
         // SAFETY: the shape says that a deadline was written.
-        let bits = unsafe {
-            self.at(shape.deadline_offset())
-                .cast::<u64>()
-                .read_unaligned()
-        };
+        let bits = unsafe { self.at(shape.deadline_offset()).cast::<u64>().read_unaligned() };
         Some(Deadline::from_bits(bits))
     }
 
@@ -319,11 +307,7 @@ impl RawEntry {
     /// The shape is the entry's and says that there is an object.
     unsafe fn object_pointer<O>(self, shape: Shape) -> *mut O {
         // SAFETY: as the caller promises; `write_value` wrote it.
-        let address = unsafe {
-            self.at(shape.value_offset())
-                .cast::<usize>()
-                .read_unaligned()
-        };
+        let address = unsafe { self.at(shape.value_offset()).cast::<usize>().read_unaligned() };
         ptr::with_exposed_provenance_mut(address)
     }
 
@@ -337,10 +321,7 @@ impl RawEntry {
                 return ValueRef::Object(&*self.object_pointer(shape));
             }
             let at = self.at(shape.value_offset());
-            ValueRef::Bytes {
-                bytes: slice::from_raw_parts(at, shape.value_len),
-                mark: shape.mark,
-            }
+            ValueRef::Bytes { bytes: slice::from_raw_parts(at, shape.value_len), mark: shape.mark }
         }
     }
 
@@ -349,9 +330,7 @@ impl RawEntry {
     pub(super) unsafe fn object_mut<'t, O>(self) -> Option<&'t mut O> {
         let shape = self.shape();
         // SAFETY: as in `value`.
-        shape
-            .object
-            .then(|| unsafe { &mut *self.object_pointer(shape) })
+        shape.object.then(|| unsafe { &mut *self.object_pointer(shape) })
     }
 
     /// # Safety
@@ -372,9 +351,7 @@ impl RawEntry {
     unsafe fn take_object<O>(self) -> Option<Box<O>> {
         let shape = self.shape();
         // SAFETY: the pointer came from `Box::into_raw`, and the caller does not take it twice.
-        shape
-            .object
-            .then(|| unsafe { Box::from_raw(self.object_pointer(shape)) })
+        shape.object.then(|| unsafe { Box::from_raw(self.object_pointer(shape)) })
     }
 
     /// # Safety
@@ -412,17 +389,12 @@ impl RawEntry {
         // overwrite its first bytes in the tiny form (which it never does: the header is merged with what is there).
         unsafe {
             let object = self.take_object::<O>();
-            let to = if new.layout() == old.layout() {
-                self
-            } else {
-                RawEntry::allocate(new.layout())
-            };
+            let to =
+                if new.layout() == old.layout() { self } else { RawEntry::allocate(new.layout()) };
             if to == self && new.form <= TINY_OBJECT && new.key_offset() == old.key_offset() {
                 // The commonest case: only the lengths in the header change, the key stays where it is.
                 let rest = self.header() & !((1 << 40) - 1);
-                self.0
-                    .cast::<u64>()
-                    .write((new.header(access) | rest).to_le());
+                self.0.cast::<u64>().write((new.header(access) | rest).to_le());
             } else if to == self {
                 let key = self.at(old.key_offset());
                 ptr::copy(key, self.at(new.key_offset()), old.key_len);
@@ -448,9 +420,7 @@ impl RawEntry {
         unsafe {
             if shape.form <= TINY_OBJECT {
                 let rest = self.header() & !((1 << 40) - 1);
-                self.0
-                    .cast::<u64>()
-                    .write((shape.header(access) | rest).to_le());
+                self.0.cast::<u64>().write((shape.header(access) | rest).to_le());
             } else {
                 self.write_header(shape, access);
             }
@@ -463,10 +433,7 @@ impl RawEntry {
     /// Only the returned place is used afterwards.
     pub(super) unsafe fn set_deadline(self, deadline: Option<Deadline>) -> RawEntry {
         let old = self.shape();
-        let new = Shape {
-            deadline: deadline.is_some(),
-            ..old
-        };
+        let new = Shape { deadline: deadline.is_some(), ..old };
         let access = self.access();
         // SAFETY: key and value are moved as one run of bytes between the places that the two shapes give them. The
         // lengths and the form are the same.
@@ -558,10 +525,7 @@ impl<'t, O> Entry<'t, O> {
     /// # Safety
     /// The entry was made with the same `O` and is neither freed nor changed while `'t` lasts.
     pub(super) unsafe fn new(raw: RawEntry) -> Self {
-        Entry {
-            raw,
-            table: PhantomData,
-        }
+        Entry { raw, table: PhantomData }
     }
 
     /// The key's bytes.
@@ -605,10 +569,7 @@ impl<O> Owned<O> {
     /// # Safety
     /// The entry was made with the same `O`, and nobody else uses it from now on.
     pub(super) unsafe fn new(raw: RawEntry) -> Self {
-        Owned {
-            raw,
-            object: PhantomData,
-        }
+        Owned { raw, object: PhantomData }
     }
 
     /// All that can be read of the entry.

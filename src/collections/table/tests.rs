@@ -9,16 +9,10 @@ use crate::clock::UnixMillis;
 
 type Object = Vec<u32>;
 
-const START: Now = Now {
-    wall_us: 1_700_000_000_000_000,
-    boot_us: 3_600_000_000,
-};
+const START: Now = Now { wall_us: 1_700_000_000_000_000, boot_us: 3_600_000_000 };
 
 fn later(ms: i64) -> Now {
-    Now {
-        wall_us: START.wall_us + ms * 1000,
-        boot_us: START.boot_us + ms * 1000,
-    }
+    Now { wall_us: START.wall_us + ms * 1000, boot_us: START.boot_us + ms * 1000 }
 }
 
 fn keyed() -> Table<Object> {
@@ -45,10 +39,7 @@ impl<O> Table<O> {
     }
 
     fn put(&mut self, key: &[u8], value: &[u8], deadline: Option<Deadline>) -> Slot {
-        let value = NewValue::Bytes {
-            bytes: value,
-            mark: false,
-        };
+        let value = NewValue::Bytes { bytes: value, mark: false };
         match self.at(key) {
             Some(slot) => {
                 self.replace(slot, value, deadline);
@@ -112,18 +103,12 @@ impl<O> Table<O> {
                     here += 1;
                 }
             }
-            assert_eq!(
-                (here, volatile_here),
-                (segment.len as usize, annex.volatile as usize)
-            );
+            assert_eq!((here, volatile_here), (segment.len as usize, annex.volatile as usize));
             assert!(self.chunk_minima[id as usize / CHUNK] <= chunk.minima[index]);
             (len, volatile) = (len + here, volatile + volatile_here);
         }
         assert!(self.chunk_minima.iter().all(|&hint| self.minimum <= hint));
-        assert_eq!(
-            (len, volatile, bytes),
-            (self.len, self.volatile, self.segment_bytes)
-        );
+        assert_eq!((len, volatile, bytes), (self.len, self.volatile, self.segment_bytes));
         assert_eq!(depth_counts, self.depth_counts);
     }
 }
@@ -212,23 +197,14 @@ struct Machine {
 impl Machine {
     fn new(table: Table<Object>) -> Machine {
         let (model, now) = (HashMap::new(), START);
-        Machine {
-            table,
-            model,
-            now,
-            cursor: 0,
-            steady: BTreeSet::new(),
-            visited: BTreeMap::new(),
-        }
+        Machine { table, model, now, cursor: 0, steady: BTreeSet::new(), visited: BTreeMap::new() }
     }
 
     /// Odd keys get absolute deadlines, even ones relative.
     fn deadline(&self, number: usize, ms: Option<i64>) -> Option<Deadline> {
         ms.map(|ms| match number % 2 {
             0 => self.now.after(ms),
-            _ => self
-                .now
-                .at(UnixMillis(self.now.unix().0.saturating_add(ms))),
+            _ => self.now.at(UnixMillis(self.now.unix().0.saturating_add(ms))),
         })
     }
 
@@ -255,8 +231,7 @@ impl Machine {
                     access,
                 );
                 assert_eq!(self.table.entry(slot).key(), key);
-                self.model
-                    .insert(key, (value, deadline, access & 0xff_ffff));
+                self.model.insert(key, (value, deadline, access & 0xff_ffff));
             }
         }
     }
@@ -270,16 +245,11 @@ impl Machine {
             expected.as_ref().map(|(value, ..)| value.clone())
         );
         if let Some(owned) = owned {
-            assert_eq!(
-                (owned.key(), owned.deadline()),
-                (&*key, expected.as_ref().unwrap().1)
-            );
+            assert_eq!((owned.key(), owned.deadline()), (&*key, expected.as_ref().unwrap().1));
             let object = owned.into_object().map(|object| Value::Object(*object));
             assert_eq!(
                 object,
-                expected
-                    .map(|(value, ..)| value)
-                    .filter(|value| matches!(value, Value::Object(_)))
+                expected.map(|(value, ..)| value).filter(|value| matches!(value, Value::Object(_)))
             );
         }
         self.steady.remove(&key);
@@ -292,9 +262,9 @@ impl Machine {
                 self.visited.clear();
             }
             let visited = &mut self.visited;
-            self.cursor = self.table.scan(self.cursor, |entry| {
-                *visited.entry(entry.key().to_vec()).or_default() += 1
-            });
+            self.cursor = self
+                .table
+                .scan(self.cursor, |entry| *visited.entry(entry.key().to_vec()).or_default() += 1);
             assert!(self.cursor < 1 << 53);
             if self.cursor == 0 {
                 for key in &self.steady {
@@ -332,11 +302,7 @@ impl Machine {
             self.steady.remove(owned.key());
         }
         assert!(due.is_empty());
-        assert!(
-            self.table
-                .next_due_boot_ms()
-                .is_none_or(|ms| ms >= self.now.boot_ms())
-        );
+        assert!(self.table.next_due_boot_ms().is_none_or(|ms| ms >= self.now.boot_ms()));
     }
 
     fn apply(&mut self, operation: Operation) {
@@ -344,9 +310,8 @@ impl Machine {
             Operation::Put(number, value, ms, access) => self.put(number, value, ms, access),
             Operation::PutMany(first, count, ms) => {
                 for number in first..first + count {
-                    let ms = ms
-                        .filter(|_| number % 3 != 0)
-                        .map(|ms| ms.saturating_add(number as i64));
+                    let ms =
+                        ms.filter(|_| number % 3 != 0).map(|ms| ms.saturating_add(number as i64));
                     self.put(number, Value::Bytes(key(number), false), ms, 0);
                 }
             }
@@ -428,16 +393,11 @@ impl Machine {
                 (value, *deadline, *access)
             );
         }
-        let volatile = self
-            .model
-            .values()
-            .filter(|(_, deadline, _)| deadline.is_some())
-            .count();
+        let volatile = self.model.values().filter(|(_, deadline, _)| deadline.is_some()).count();
         assert_eq!(self.table.volatile_len(), volatile);
         let mut sampled = BTreeSet::new();
-        self.table.sample(usize::MAX, true, |_, entry| {
-            assert!(sampled.insert(entry.key().to_vec()))
-        });
+        self.table
+            .sample(usize::MAX, true, |_, entry| assert!(sampled.insert(entry.key().to_vec())));
         assert_eq!(sampled.len(), volatile);
         self.table.sample(usize::MAX, false, |slot, entry| {
             assert_eq!(self.table.entry(slot).key(), entry.key());
@@ -445,10 +405,7 @@ impl Machine {
         });
         assert_eq!(sampled.len(), self.model.len());
         assert_eq!(
-            self.table
-                .iter()
-                .map(|entry| entry.key().to_vec())
-                .collect::<BTreeSet<_>>(),
+            self.table.iter().map(|entry| entry.key().to_vec()).collect::<BTreeSet<_>>(),
             sampled
         );
         for number in 0..10_000 {
@@ -513,6 +470,9 @@ fn every_form_keeps_its_content_at_its_length_limits() {
     let deadlines = [None, Some(START.after(5)), Some(START.at(UnixMillis(77)))];
     for key_len in key_lens {
         for value_len in value_lens {
+            if cfg!(miri) && key_len.max(value_len) > 1000 && key_len.min(value_len) != 3 {
+                continue;
+            }
             for mark in [false, true] {
                 let key: Vec<u8> = (0..key_len).map(|n| n as u8).collect();
                 let bytes: Vec<u8> = (0..value_len).map(|n| !(n as u8)).collect();
@@ -520,10 +480,7 @@ fn every_form_keeps_its_content_at_its_length_limits() {
                 let slot = table.insert(
                     table.hash(&key),
                     &key,
-                    NewValue::Bytes {
-                        bytes: &bytes,
-                        mark,
-                    },
+                    NewValue::Bytes { bytes: &bytes, mark },
                     None,
                     0xab_cdef,
                 );
@@ -551,10 +508,7 @@ fn every_form_keeps_its_content_at_its_length_limits() {
                         table.set_deadline(slot, deadline);
                         let old = table.replace(
                             slot,
-                            NewValue::Bytes {
-                                bytes: &bytes,
-                                mark: !mark,
-                            },
+                            NewValue::Bytes { bytes: &bytes, mark: !mark },
                             next,
                         );
                         assert_eq!(old.as_deref(), Some(&vec![1, 2]));
@@ -580,22 +534,10 @@ fn entries_are_as_small_as_designed() {
     };
     let deadline = Some(START.after(1000));
     assert_eq!(
-        (
-            size(3, None),
-            size(32, None),
-            size(32, deadline),
-            size(200, None)
-        ),
+        (size(3, None), size(32, None), size(32, deadline), size(200, None)),
         (24, 56, 64, 224)
     );
-    assert_eq!(
-        (
-            size_of::<Bucket>(),
-            size_of::<Block>(),
-            size_of::<Segment>()
-        ),
-        (64, 1024, 64)
-    );
+    assert_eq!((size_of::<Bucket>(), size_of::<Block>(), size_of::<Segment>()), (64, 1024, 64));
 }
 
 #[test]
@@ -644,11 +586,7 @@ fn memory_goes_back_after_mass_deletion() {
         .filter(|number| number % 50 == 0)
         .for_each(|number| assert!(table.delete(&key(number))));
     table.check();
-    assert!(
-        table.is_empty() && table.memory() < 100_000,
-        "{}",
-        table.memory()
-    );
+    assert!(table.is_empty() && table.memory() < 100_000, "{}", table.memory());
 }
 
 #[test]
@@ -669,10 +607,7 @@ fn hints_left_by_deleted_and_prolonged_keys_are_corrected_when_their_time_comes(
     assert!(table.pop_due(&later(101), &mut 10_000).is_none());
     assert_eq!(table.next_due_boot_ms(), Some(START.boot_ms() + 5000));
     assert!(table.pop_due(&later(5000), &mut 10_000).is_none());
-    assert_eq!(
-        std::iter::from_fn(|| table.pop_due(&later(5001), &mut 10_000)).count(),
-        333
-    );
+    assert_eq!(iter::from_fn(|| table.pop_due(&later(5001), &mut 10_000)).count(), 333);
     assert_eq!(table.next_due_boot_ms(), None);
     table.check();
 }
@@ -699,11 +634,7 @@ fn hints_outlive_decades() {
     const YEAR_MS: i64 = 365 * 86_400_000;
     let mut table = keyed();
     for number in 0..100 {
-        table.put(
-            &key(number),
-            b"",
-            Some(START.after(number as i64 * YEAR_MS)),
-        );
+        table.put(&key(number), b"", Some(START.after(number as i64 * YEAR_MS)));
     }
     let mut gone = 0;
     let mut ms = 0;
@@ -715,11 +646,7 @@ fn hints_outlive_decades() {
             gone += 1;
         }
         assert_eq!(gone, (ms - 1) / YEAR_MS + 1);
-        assert!(
-            table
-                .next_due_boot_ms()
-                .is_none_or(|due| due >= now.boot_ms())
-        );
+        assert!(table.next_due_boot_ms().is_none_or(|due| due >= now.boot_ms()));
         table.check();
     }
 }
@@ -731,10 +658,7 @@ fn a_clock_read_between_two_milliseconds_neither_loops_nor_delays() {
     // The wall clock ticks a little before the boot-time clock or after it.
     for us in (0..12_000).step_by(100) {
         for wall_us in [0, 300, 999] {
-            let now = Now {
-                wall_us: START.wall_us + us + wall_us,
-                boot_us: START.boot_us + us,
-            };
+            let now = Now { wall_us: START.wall_us + us + wall_us, boot_us: START.boot_us + us };
             let mut budget = 50;
             if let Some(owned) = table.pop_due(&now, &mut budget) {
                 assert!(now.is_past(owned.deadline().unwrap()));
@@ -755,9 +679,7 @@ fn random_keys_are_uniform() {
         let mut hits: HashMap<&[u8], usize> = HashMap::new();
         let draws = if cfg!(miri) { 3 } else { 60 } * count;
         for _ in 0..draws {
-            *hits
-                .entry(table.entry(table.random().unwrap()).key())
-                .or_default() += 1;
+            *hits.entry(table.entry(table.random().unwrap()).key()).or_default() += 1;
         }
         if !cfg!(miri) {
             // 60 expected each, standard deviation 7.7: beyond 8 deviations is no accident.
@@ -779,12 +701,7 @@ fn a_cleared_table_starts_afresh_and_its_content_is_freed_elsewhere() {
     let drained = table.clear();
     std::thread::spawn(move || drop(drained)).join().unwrap();
     assert_eq!(
-        (
-            table.len(),
-            table.volatile_len(),
-            table.next_due_boot_ms(),
-            table.memory()
-        ),
+        (table.len(), table.volatile_len(), table.next_due_boot_ms(), table.memory()),
         (0, 0, None, 0)
     );
     table.put(b"a", b"b", None);

@@ -1,0 +1,295 @@
+//! Growing, splitting, shrinking and merging segments; the directory.
+
+use super::*;
+
+impl<O> Table<O> {
+    /// The segment of a hash, with room for one more.
+    pub(super) fn make_room(&mut self, hash: u64) -> u32 {
+        loop {
+            let Some(id) = self.segment_of(hash) else {
+                let id = self.add_segment(0, 0);
+                self.directory.push(id);
+                self.rebuild(id, 1);
+                return id;
+            };
+            let segment = self.segment(id);
+            let (blocks, depth) = (segment.block_count(), segment.depth());
+            if (segment.len as usize) < blocks * BLOCK_FULL {
+                return id;
+            }
+            if blocks < BLOCKS_MAX {
+                self.resize(id, blocks + 1);
+            } else if self.may_split(depth) {
+                self.split(id);
+            } else {
+                // In steps of a fourth, for the sum of all rebuilding to stay proportional to the number of keys.
+                self.resize(id, blocks + blocks / 4);
+            }
+        }
+    }
+
+    pub(super) fn may_split(&self, depth: u32) -> bool {
+        let slots = self.directory.len();
+        depth < self.depth || depth < DEPTH_MAX && slots <= DIRECTORY_SLACK * self.segments as usize
+    }
+
+    /// Moves the entries of a segment to another number of blocks.
+    pub(super) fn resize(&mut self, id: u32, blocks: usize) {
+        self.gather(id, |tag| tag);
+        self.rebuild(id, blocks);
+    }
+
+    /// Appends a segment's entries to the scratch space, with hints and converted tags. The segment is to be rebuilt or
+    /// released.
+    pub(super) fn gather(&mut self, id: u32, convert: impl Fn(u16) -> u16) {
+        let (chunk, index) = (&self.chunks[id as usize / CHUNK], id as usize % CHUNK);
+        let (segment, annex) = (&chunk.segments[index], &chunk.annexes[index]);
+        let moving = &mut self.moving[0];
+        moving.reserve_exact(segment.len as usize);
+        let blocks = segment.blocks.iter().flatten().map(|block| &**block);
+        let buckets = blocks.chain(&annex.extra).flat_map(|block| &block.0);
+        let hints = annex.hints.iter().copied().chain(iter::repeat(NEVER));
+        for (bucket, bucket_hint) in buckets.zip(hints) {
+            for slot in bucket.occupied() {
+                let (tag, link) = (convert(bucket.tag(slot)), bucket.link(slot));
+                let hint = if link.is_volatile() { bucket_hint } else { NEVER };
+                moving.push(Moving { link, tag, hint });
+            }
+        }
+    }
+
+    /// Makes the gathered entries the whole content of a segment.
+    pub(super) fn rebuild(&mut self, id: u32, blocks: usize) {
+        let moving = mem::take(&mut self.moving[0]);
+        self.fill_segment(id, blocks, &moving);
+        self.recycle(0, moving);
+    }
+
+    pub(super) fn recycle(&mut self, index: usize, mut moving: Vec<Moving>) {
+        moving.clear();
+        moving.shrink_to(2 * BLOCKS_MAX * BLOCK_FULL);
+        self.moving[index] = moving;
+    }
+
+    pub(super) fn fill_segment(&mut self, id: u32, blocks: usize, moving: &[Moving]) {
+        let mut fill = mem::take(&mut self.fill);
+        let (chunk, index) = self.chunk_mut(id);
+        let segment = &mut chunk.segments[index];
+        let (old_blocks, old_hints) = (segment.block_count(), chunk.annexes[index].hints.len());
+        for (number, block) in segment.blocks.iter_mut().enumerate() {
+            match block {
+                Some(_) if number >= blocks => *block = None,
+                Some(block) => block.0.iter_mut().for_each(Bucket::clear),
+                None if number < blocks => *block = Some(Box::new(Block::EMPTY)),
+                None => {}
+            }
+        }
+        let annex = &mut chunk.annexes[index];
+        annex.extra.iter_mut().for_each(|block| block.0.iter_mut().for_each(Bucket::clear));
+        annex.extra.resize_with(blocks.saturating_sub(BLOCKS_MAX), || Block::EMPTY);
+        annex.extra.shrink_to(2 * annex.extra.len());
+        segment.set_shape(segment.depth(), blocks);
+        segment.len = moving.len() as u32;
+        annex.volatile = moving.iter().map(|moving| u32::from(moving.link.is_volatile())).sum();
+        let hints = if annex.volatile > 0 { segment.buckets() } else { 0 };
+        if hints == old_hints {
+            annex.hints.fill(NEVER);
+        } else {
+            annex.hints = vec![NEVER; hints].into_boxed_slice();
+        }
+
+        // Counters beside the buckets: to look for an empty slot in tags written just before costs a third more.
+        let buckets = segment.buckets();
+        fill.clear();
+        fill.resize(buckets, 0);
+        let fill_of = &mut fill[..buckets];
+        let hints_of = &mut annex.hints[..hints];
+        let mut blocks_of: SmallVec<[&mut Block; BLOCKS_MAX]> = SmallVec::new();
+        blocks_of.extend(segment.blocks.iter_mut().flatten().map(|block| &mut **block));
+        blocks_of.extend(&mut annex.extra);
+        for moving in moving {
+            let mut at = (usize::from(moving.tag) * buckets) >> 16;
+            while usize::from(fill_of[at]) == SLOTS {
+                at = if at + 1 == buckets { 0 } else { at + 1 };
+            }
+            let slot = usize::from(fill_of[at]) % SLOTS;
+            fill_of[at] += 1;
+            let bucket = &mut blocks_of[at / BLOCK_BUCKETS].0[at % BLOCK_BUCKETS];
+            bucket.set(slot, moving.tag, moving.link);
+            if moving.hint != NEVER {
+                hints_of[at] = moving.hint.min(hints_of[at]);
+            }
+        }
+        drop(blocks_of);
+        self.fill = fill;
+        self.segment_bytes += blocks * size_of::<Block>() + hints * size_of::<u32>();
+        self.segment_bytes -= old_blocks * size_of::<Block>() + old_hints * size_of::<u32>();
+        let (chunk, index) = self.chunk_mut(id);
+        chunk.minima[index] = NEVER;
+        self.carry_up(id);
+    }
+
+    /// Brings the lowest hint of a segment's buckets to the levels above.
+    pub(super) fn carry_up(&mut self, id: u32) {
+        let (chunk, index) = self.chunk_mut(id);
+        let hint = earliest(&chunk.annexes[index].hints);
+        self.lower(id, hint);
+    }
+
+    /// Splits a segment by the next bit of the hashes, which must be computed anew: a tag has no bit to spare.
+    pub(super) fn split(&mut self, id: u32) {
+        self.gather(id, |tag| tag);
+        let gathered = mem::take(&mut self.moving[0]);
+        let mut upper = mem::take(&mut self.moving[1]);
+        let mut lower = Vec::with_capacity(gathered.len());
+        let depth = self.segment(id).depth() + 1;
+        // The keys lie all over the memory: fetch some ahead.
+        const AHEAD: usize = 16;
+        gathered.iter().take(AHEAD).for_each(|moving| moving.link.prefetch());
+        for (number, &Moving { link, hint, .. }) in gathered.iter().enumerate() {
+            if let Some(later) = gathered.get(number + AHEAD) {
+                later.link.prefetch();
+            }
+            // SAFETY: the entry is alive; the borrow ends here.
+            let hash = self.hash(unsafe { link.entry().key() });
+            // The entry is at hand, so the exact deadline replaces the bucket's.
+            let hint = link.entry().deadline().map_or(hint, |deadline| self.hint_of(deadline));
+            let half = if prefix_of(hash, depth) & 1 == 0 { &mut lower } else { &mut upper };
+            half.push(Moving { link, tag: tag_of(hash, depth), hint });
+        }
+        self.recycle(0, gathered);
+
+        let (chunk, index) = self.chunk_mut(id);
+        let prefix = chunk.annexes[index].prefix << 1;
+        chunk.annexes[index].prefix = prefix;
+        let blocks = chunk.segments[index].block_count();
+        chunk.segments[index].set_shape(depth, blocks);
+        self.depth_counts[depth as usize - 1] -= 1;
+        self.depth_counts[depth as usize] += 1;
+        if depth > self.depth {
+            self.double_directory();
+        }
+        let new = self.add_segment(prefix | 1, depth);
+        self.fill_segment(id, blocks_for(lower.len(), BLOCK_FULL), &lower);
+        self.fill_segment(new, blocks_for(upper.len(), BLOCK_FULL), &upper);
+        self.recycle(1, upper);
+        self.direct(new);
+    }
+
+    /// Gives a segment with few entries less memory.
+    pub(super) fn shrink(&mut self, id: u32) {
+        let (chunk, index) = self.chunk(id);
+        let segment = &chunk.segments[index];
+        let (len, blocks, depth) = (segment.len as usize, segment.block_count(), segment.depth());
+        // A segment of one block asks only at every 16th removal, because the sibling is a cache miss.
+        if len > blocks * BLOCK_SPARSE || blocks == 1 && !len.is_multiple_of(16) {
+            return;
+        }
+        if depth > 0 {
+            let prefix = chunk.annexes[index].prefix;
+            let sibling = self.directory[((prefix ^ 1) as usize) << (self.depth - depth)];
+            let other = self.segment(sibling);
+            if other.depth() == depth && len + other.len as usize <= MERGE_MAX {
+                if prefix & 1 == 0 {
+                    self.merge(id, sibling)
+                } else {
+                    self.merge(sibling, id)
+                }
+                return;
+            }
+        }
+        let wanted = blocks_for(len, BLOCK_EASY);
+        if wanted < blocks {
+            self.resize(id, wanted);
+        }
+    }
+
+    /// Makes one segment of two siblings, by tags alone.
+    pub(super) fn merge(&mut self, lower: u32, upper: u32) {
+        self.gather(lower, |tag| (tag >> 1).max(1));
+        self.gather(upper, |tag| tag >> 1 | 1 << 15);
+        let depth = self.segment(lower).depth() - 1;
+        let (chunk, index) = self.chunk_mut(lower);
+        chunk.annexes[index].prefix >>= 1;
+        let blocks = chunk.segments[index].block_count();
+        chunk.segments[index].set_shape(depth, blocks);
+        self.depth_counts[depth as usize + 1] -= 1;
+        self.depth_counts[depth as usize] += 1;
+        self.direct(lower);
+        self.rebuild(lower, blocks_for(self.moving[0].len(), BLOCK_EASY));
+        self.release_segment(upper);
+        // With a level of distance, so that one segment's splitting and merging does not drive the directory.
+        let deepest = self.depth as usize;
+        if deepest >= 2 && self.depth_counts[deepest] == 0 && self.depth_counts[deepest - 1] == 0 {
+            self.directory = self.directory.iter().step_by(2).copied().collect();
+            self.depth -= 1;
+        }
+    }
+
+    pub(super) fn double_directory(&mut self) {
+        let mut directory = Vec::with_capacity(self.directory.len() * 2);
+        directory.extend(self.directory.iter().flat_map(|&id| [id, id]));
+        self.directory = directory;
+        self.depth += 1;
+    }
+
+    /// Writes a segment's number to the directory's slots of its prefix.
+    pub(super) fn direct(&mut self, id: u32) {
+        let (chunk, index) = self.chunk(id);
+        let shift = self.depth - chunk.segments[index].depth();
+        let first = (chunk.annexes[index].prefix as usize) << shift;
+        self.directory[first..first + (1 << shift)].fill(id);
+    }
+
+    /// Numbers a new segment, which the directory does not name yet and which has no blocks.
+    pub(super) fn add_segment(&mut self, prefix: u32, depth: u32) -> u32 {
+        let id = self.segments;
+        if id as usize / CHUNK == self.chunks.len() {
+            self.chunks.push(Chunk::new());
+            self.chunk_minima.push(NEVER);
+        }
+        self.segments += 1;
+        self.depth_counts[depth as usize] += 1;
+        let (chunk, index) = self.chunk_mut(id);
+        chunk.segments[index].set_shape(depth, 0);
+        chunk.annexes[index].prefix = prefix;
+        id
+    }
+
+    /// Frees a segment whose entries have moved. The last one takes its number, so that numbers have no gaps.
+    pub(super) fn release_segment(&mut self, id: u32) {
+        let (chunk, index) = self.chunk_mut(id);
+        let segment = mem::replace(&mut chunk.segments[index], Segment::new());
+        let annex = &mut chunk.annexes[index];
+        let hints = mem::take(&mut annex.hints);
+        annex.extra = Vec::new();
+        annex.volatile = 0;
+        chunk.minima[index] = NEVER;
+        self.depth_counts[segment.depth() as usize] -= 1;
+        self.segment_bytes -= segment.block_count() * size_of::<Block>() + size_of_val(&*hints);
+
+        self.segments -= 1;
+        let last = self.segments;
+        if last != id {
+            let (chunk, index) = self.chunk_mut(last);
+            let segment = mem::replace(&mut chunk.segments[index], Segment::new());
+            let annex = Annex {
+                prefix: chunk.annexes[index].prefix,
+                volatile: mem::take(&mut chunk.annexes[index].volatile),
+                hints: mem::take(&mut chunk.annexes[index].hints),
+                extra: mem::take(&mut chunk.annexes[index].extra),
+            };
+            let minimum = mem::replace(&mut chunk.minima[index], NEVER);
+            let (chunk, index) = self.chunk_mut(id);
+            chunk.segments[index] = segment;
+            chunk.annexes[index] = annex;
+            self.lower(id, minimum);
+            self.direct(id);
+        }
+        // One chunk is kept for the next split.
+        if self.chunks.len() > self.segments.div_ceil(CHUNK as u32) as usize + 1 {
+            self.chunks.pop();
+            self.chunk_minima.pop();
+        }
+    }
+}
