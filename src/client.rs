@@ -189,6 +189,8 @@ pub struct Clients {
     memory: usize,
     /// Clients with output that was not there at the beginning of the turn.
     pub to_flush: Vec<ClientId>,
+    /// Empty output buffers, for clients that get output.
+    pub spare_buffers: Vec<Vec<u8>>,
     /// Clients to be closed at the end of the turn. A client may stand here more than once.
     pub to_close: Vec<ClientId>,
 }
@@ -211,6 +213,25 @@ impl Clients {
             Some(client) if client.id == id => Some(client),
             _ => None,
         }
+    }
+
+    /// The same, with a spare buffer for its output if it has none.
+    #[inline]
+    pub fn get_with_buffer(&mut self, id: ClientId) -> Option<&mut Client> {
+        let client = self.slab.get_mut(id.slot as usize).filter(|client| client.id == id)?;
+        if client.output.capacity() == 0
+            && let Some(storage) = self.spare_buffers.pop()
+        {
+            client.output.give_storage(storage);
+        }
+        Some(client)
+    }
+
+    /// The same for a client that is sent something at the end of this turn.
+    #[inline]
+    pub fn get_to_push(&mut self, id: ClientId) -> Option<&mut Client> {
+        self.flush_later(id);
+        self.get_with_buffer(id)
     }
 
     pub fn get(&self, id: ClientId) -> Option<&Client> {

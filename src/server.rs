@@ -129,7 +129,6 @@ pub struct Server {
     read_again: Vec<ClientId>,
     /// Clients that go on with requests they have sent before.
     resumed: Vec<ClientId>,
-    spare_buffers: Vec<Vec<u8>>,
     expire_again: bool,
     /// Boot-time clock, microseconds.
     next_cron_us: i64,
@@ -553,7 +552,7 @@ impl Server {
         buffer: &[u8],
     ) {
         let id = run.client;
-        let Some(client) = self.state.clients.get_mut(id) else { return };
+        let Some(client) = self.state.clients.get_with_buffer(id) else { return };
         if client.is_closing() {
             return;
         }
@@ -561,11 +560,6 @@ impl Server {
         let mut next = 0;
         let mut runs = !client.flags.intersects(ClientFlags::SUSPENDED | ClientFlags::PAUSED);
         let mut output = std::mem::take(&mut client.output);
-        if output.capacity() == 0
-            && let Some(storage) = self.spare_buffers.pop()
-        {
-            output.give_storage(storage);
-        }
         let mut protocol = client.protocol;
         self.keyspace.select(client.db);
         while runs && next < requests.len() {
@@ -757,10 +751,10 @@ impl Server {
     fn keep_spare(&mut self, id: ClientId) {
         let Some(client) = self.state.clients.get_mut(id) else { return };
         let storage = client.output.take_storage();
-        if self.spare_buffers.len() < SPARE_BUFFERS
+        if self.state.clients.spare_buffers.len() < SPARE_BUFFERS
             && (1..=SPARE_BYTES_MAX).contains(&storage.capacity())
         {
-            self.spare_buffers.push(storage);
+            self.state.clients.spare_buffers.push(storage);
         }
     }
 

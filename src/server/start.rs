@@ -46,7 +46,6 @@ impl Server {
             batch: Batch::default(),
             read_again: Vec::new(),
             resumed: Vec::new(),
-            spare_buffers: Vec::new(),
             expire_again: false,
             next_cron_us: 0,
             next_sample_us: 0,
