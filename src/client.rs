@@ -189,6 +189,8 @@ pub struct Clients {
     memory: usize,
     /// Clients with output that was not there at the beginning of the turn.
     pub to_flush: Vec<ClientId>,
+    /// Clients that were found over their soft output limit. A client may stand here more than once.
+    pub over_soft_limit: Vec<ClientId>,
     /// Empty output buffers, for clients that get output.
     pub spare_buffers: Vec<Vec<u8>>,
     /// Clients to be closed at the end of the turn. A client may stand here more than once.

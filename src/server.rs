@@ -21,7 +21,7 @@ use crate::command::spec::{Begin, Find};
 use crate::command::table::Command;
 use crate::command::{
     check_output_limit, clients_memory_max, describe_client, evict, evict_clients, forget_client,
-    publish_events,
+    needs_password, output_bytes_max, publish_events,
 };
 use crate::keyspace::Keyspace;
 use crate::resp::reply::ReplyWriter;
@@ -44,6 +44,8 @@ const READ_BYTES: usize = 64 * 1024;
 const LARGE_BYTES: usize = 16 * 1024;
 /// Requests are run in batches of about so many: enough to hide the latency of memory, few enough to stay in the cache.
 const BATCH_REQUESTS: usize = 64;
+/// Arguments' places for which memory is kept: more than the arena has room for come from one large request.
+const RANGES_KEPT_MAX: usize = 64 * 1024;
 /// Keys of one request that are prefetched.
 const PREFETCH_KEYS: usize = 64;
 /// Buckets of due keys looked at in one turn: under a millisecond of work.
@@ -110,6 +112,7 @@ impl Batch {
         self.runs.clear();
         self.requests.clear();
         self.ranges.clear();
+        self.ranges.shrink_to(RANGES_KEPT_MAX);
         self.hashes.clear();
     }
 }
@@ -122,6 +125,8 @@ pub struct Server {
     waker: Arc<Waker>,
     /// Listeners where connections still wait after a full share was taken.
     accept_again: Vec<usize>,
+    /// Listeners the system gave no connection, although some may wait: for the next periodic work.
+    accept_later: Vec<usize>,
     arena: Box<[u8]>,
     arena_used: usize,
     batch: Batch,
@@ -133,6 +138,7 @@ pub struct Server {
     /// Boot-time clock, microseconds.
     next_cron_us: i64,
     next_sample_us: i64,
+    next_idle_us: i64,
     /// Number of the signal that asked the server to stop, 0: none. Set by signal handlers and by [`Handle`].
     stop: Arc<AtomicUsize>,
     stopping: bool,
@@ -193,6 +199,8 @@ impl Server {
         }
         self.sample_clock();
         self.state.timing.start();
+        // Those whom the last turn left: who is put on the list now has been read in this one.
+        let read_again = std::mem::take(&mut self.read_again);
         for event in events.iter() {
             match event.token() {
                 WAKER => {}
@@ -205,7 +213,7 @@ impl Server {
         for listener in std::mem::take(&mut self.accept_again) {
             self.accept(listener);
         }
-        for id in std::mem::take(&mut self.read_again) {
+        for id in read_again {
             self.read(id);
         }
         for id in std::mem::take(&mut self.resumed) {
@@ -217,8 +225,8 @@ impl Server {
         self.evict();
         self.flush();
         evict_clients(&mut self.state);
-        self.close_clients();
         self.cron_if_due();
+        self.close_clients();
         self.turns.fetch_add(1, Ordering::Release);
         Ok(())
     }
@@ -258,9 +266,16 @@ impl Server {
             client.flags |= ClientFlags::CAN_WRITE;
             self.state.clients.flush_later(id);
         }
-        if event.is_readable() || event.is_read_closed() || event.is_error() {
+        let readable = event.is_readable() || event.is_read_closed() || event.is_error();
+        // Once in a turn: a client has one run in a batch, so that what waits of it keeps its order.
+        if readable && !self.is_to_be_read(id) {
             self.read(id);
         }
+    }
+
+    fn is_to_be_read(&self, id: ClientId) -> bool {
+        let client = self.state.clients.get(id);
+        client.is_some_and(|client| client.flags.contains(ClientFlags::READ_PENDING))
     }
 
     // ---- bytes in ------------------------------------------------------------------------------------------------
@@ -304,16 +319,18 @@ impl Server {
     /// Reads for a client whose requests wait: the bytes are kept.
     fn read_for_later(&mut self, id: ClientId) {
         let Some(client) = self.state.clients.get_mut(id) else { return };
+        let space = &mut self.arena[self.arena_used..][..READ_BYTES];
+        let read = io::Read::read(&mut client.stream, space);
+        let Some(count) = self.count_read(id, read, READ_BYTES) else { return };
+        let Some(client) = self.state.clients.get_mut(id) else { return };
         let mut bytes = match std::mem::take(&mut client.input) {
             Input::Empty => Vec::new(),
             Input::Waiting(bytes) => bytes,
             Input::Large(large) => large.buffer,
         };
-        let read = client.stream.read_into(&mut bytes, READ_BYTES);
+        bytes.extend_from_slice(&self.arena[self.arena_used..][..count]);
         client.input = Input::Waiting(bytes);
-        if self.count_read(id, read, READ_BYTES).is_some() {
-            self.check_query_limit(id);
-        }
+        self.check_query_limit(id);
     }
 
     /// Reads more of a large request into its own buffer.
@@ -321,14 +338,14 @@ impl Server {
         // What others sent before comes first.
         self.run_batch();
         let Some(client) = self.state.clients.get_mut(id) else { return };
+        // By way of the arena, which is empty now: what is announced costs nothing before it comes, and room in the
+        // request's own buffer would have to be cleared for each read, however little that brings.
+        let room = self.arena.len();
+        let read = io::Read::read(&mut client.stream, &mut self.arena);
+        let Some(count) = self.count_read(id, read, room) else { return };
+        let Some(client) = self.state.clients.get_mut(id) else { return };
         let Input::Large(large) = &mut client.input else { return };
-        // Room for what is announced, but never more than is there already: an announcement costs nothing.
-        let wanted = large.parser.bytes_wanted().max(READ_BYTES);
-        let room = wanted.min(large.buffer.len().max(READ_BYTES));
-        let read = client.stream.read_into(&mut large.buffer, room);
-        if self.count_read(id, read, room).is_none() {
-            return;
-        }
+        large.buffer.extend_from_slice(&self.arena[..count]);
         if !self.check_query_limit(id) {
             return;
         }
@@ -344,7 +361,7 @@ impl Server {
         self.state.counters.reads += 1;
         match read {
             Ok(0) => {
-                self.state.clients.close(id);
+                self.end_of_input(id);
                 None
             }
             Ok(count) => {
@@ -359,8 +376,13 @@ impl Server {
                 }
                 Some(count)
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                // Not closed at all: the event was meant for who had this place before.
+                client.flags.remove(ClientFlags::READ_CLOSED);
+                None
+            }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {
+                client.flags |= ClientFlags::READ_PENDING;
                 self.read_again.push(id);
                 None
             }
@@ -372,12 +394,29 @@ impl Server {
         }
     }
 
+    /// The other end sends no more. Whether it still reads is not known: it gets the replies that wait, or the system says
+    /// that it is gone. Who only waits for messages or for CLIENT PAUSE is done.
+    fn end_of_input(&mut self, id: ClientId) {
+        let Some(client) = self.state.clients.get_mut(id) else { return };
+        let waiting = ClientFlags::SUBSCRIBED
+            | ClientFlags::MONITOR
+            | ClientFlags::SUSPENDED
+            | ClientFlags::PAUSED;
+        if client.output.is_empty() || client.flags.intersects(waiting) {
+            self.state.clients.close(id);
+        } else {
+            self.close_after_reply(id);
+        }
+    }
+
     /// Closes a client that has sent more than it may without completing a request. True if it may go on.
     fn check_query_limit(&mut self, id: ClientId) -> bool {
         let limit = self.state.config.client_query_buffer_limit;
         self.count_memory(id);
         let Some(client) = self.state.clients.get_mut(id) else { return false };
-        let authenticated = client.flags.contains(ClientFlags::AUTHENTICATED);
+        let flags = client.flags;
+        let authenticated = !needs_password(&self.state, flags);
+        let Some(client) = self.state.clients.get_mut(id) else { return false };
         let limit = if authenticated { limit } else { limit.min(1 << 20) };
         // Offsets have 32 bits.
         if client.input.len() as u64 <= limit.min(u32::MAX as u64) {
@@ -396,7 +435,7 @@ impl Server {
     fn limits(&self, client: &Client) -> Limits {
         Limits {
             bulk_len_max: self.state.config.proto_max_bulk_len,
-            authenticated: client.flags.contains(ClientFlags::AUTHENTICATED),
+            authenticated: !needs_password(&self.state, client.flags),
             ..Limits::default()
         }
     }
@@ -451,6 +490,10 @@ impl Server {
         }
         let Some(client) = self.state.clients.get_mut(id) else { return };
         input.buffer.drain(..at);
+        if at > LARGE_BYTES {
+            // What follows a large request is no reason to keep its memory.
+            input.buffer.shrink_to(2 * input.buffer.len());
+        }
         match &mut client.input {
             // Suspended in the middle: the requests that were parsed but did not run come first.
             Input::Waiting(bytes) => bytes.extend_from_slice(&input.buffer),
@@ -561,7 +604,9 @@ impl Server {
         let mut runs = !client.flags.intersects(ClientFlags::SUSPENDED | ClientFlags::PAUSED);
         let mut output = std::mem::take(&mut client.output);
         let mut protocol = client.protocol;
+        let flags = client.flags;
         self.keyspace.select(client.db);
+        let output_max = output_bytes_max(&self.state, flags);
         while runs && next < requests.len() {
             let request = &requests[next];
             let args = &ranges[request.args.start as usize..request.args.end as usize];
@@ -593,6 +638,13 @@ impl Server {
                     next = requests.len();
                 }
             }
+            // A short pipeline may ask for any amount of memory. Looked up anew, as the command may have changed it.
+            if output.len() as u64 >= output_max
+                && let Some(client) = self.state.clients.get(id)
+                && output.len() as u64 >= output_bytes_max(&self.state, client.flags)
+            {
+                break;
+            }
         }
         let Some(client) = self.state.clients.get_mut(id) else { return };
         if next < requests.len() && !client.is_closing() {
@@ -608,7 +660,7 @@ impl Server {
                 Input::Large(large) => kept.extend_from_slice(&large.buffer),
             }
             client.input = Input::Waiting(kept);
-        } else if let Some(error) = run.error.take() {
+        } else if let Some(error) = run.error.take().filter(|_| runs && !client.is_closing()) {
             let text = error.text();
             ReplyWriter::new(&mut output, protocol).error(&text);
             self.state.count_error(&text);
@@ -701,9 +753,16 @@ impl Server {
             match result {
                 Ok(sent) => {
                     client.bytes_out += sent as u64;
+                    if sent > 0 {
+                        client.active_us = self.state.now.boot_us;
+                    }
                     self.state.counters.bytes_out += sent as u64;
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+                    ) => {}
                 Err(error) => {
                     self.state
                         .log(Level::Verbose, format_args!("Error writing to client: {error}"));
@@ -759,7 +818,7 @@ impl Server {
     }
 
     /// Ends the connections that are to be ended: the only place where clients go.
-    fn close_clients(&mut self) {
+    pub(super) fn close_clients(&mut self) {
         for id in std::mem::take(&mut self.state.clients.to_close) {
             forget_client(&mut self.state, id);
             if let Some(mut client) = self.state.clients.remove(id) {
@@ -771,8 +830,8 @@ impl Server {
 }
 
 impl Batch {
-    /// Parses up to `most` requests of a client from `bytes` at `*at`, and advances `*at` past them. After broken protocol
-    /// all of the bytes count as parsed.
+    /// Parses up to `most` requests of a client from `bytes` at `*at`, and advances `*at` past them. Bytes that broke the
+    /// protocol are left: if the requests before them have to wait, they will break it again.
     #[allow(clippy::too_many_arguments)] // parts of the server that are borrowed apart
     fn parse(
         &mut self,
@@ -798,7 +857,6 @@ impl Batch {
                 }),
                 Err(broken) => {
                     error = Some(broken);
-                    *at = bytes.len();
                     break;
                 }
             }

@@ -497,11 +497,19 @@ fn output_memory(client: &Client) -> usize {
     }
 }
 
-/// The class whose output limits a client has.
-pub fn class_of(client: &Client) -> ClientClass {
-    match client.flags.contains(ClientFlags::SUBSCRIBED) {
+/// The class whose output limits a client with these flags has.
+pub fn class_of(flags: ClientFlags) -> ClientClass {
+    match flags.contains(ClientFlags::SUBSCRIBED) {
         true => ClientClass::Pubsub,
         false => ClientClass::Normal,
+    }
+}
+
+/// Bytes of unsent output that end a client with these flags at once; all there are if nothing does.
+pub fn output_bytes_max(server: &State, flags: ClientFlags) -> u64 {
+    match server.config.client_output_buffer_limit[class_of(flags) as usize].hard_bytes {
+        0 => u64::MAX,
+        hard_bytes => hard_bytes.max(OUTPUT_UNCOUNTED_MAX as u64 + 1),
     }
 }
 
@@ -514,19 +522,23 @@ pub fn check_output_limit(server: &mut State, id: ClientId) {
     if client.flags.contains(ClientFlags::CLOSE_NOW) {
         return;
     }
-    let limit = server.config.client_output_buffer_limit[class_of(client) as usize];
+    let flags = client.flags;
+    let limit = server.config.client_output_buffer_limit[class_of(flags) as usize];
     let over_hard = limit.hard_bytes > 0 && used >= limit.hard_bytes;
     let mut over_soft = false;
     if limit.soft_bytes > 0 && used >= limit.soft_bytes {
         let now_us = server.now.boot_us;
-        let since_us = *client.over_soft_limit_since_us.get_or_insert(now_us);
+        let since_us = client.over_soft_limit_since_us;
+        client.over_soft_limit_since_us = since_us.or(Some(now_us));
+        if since_us.is_none() {
+            server.clients.over_soft_limit.push(id);
+        }
         let allowed_us =
             i64::try_from(limit.soft_seconds).unwrap_or(i64::MAX).saturating_mul(1_000_000);
-        over_soft = now_us - since_us > allowed_us;
+        over_soft = since_us.is_some_and(|since_us| now_us - since_us > allowed_us);
     } else {
         client.over_soft_limit_since_us = None;
     }
-    let flags = client.flags;
     let over_unauthenticated =
         used > OUTPUT_UNAUTHENTICATED_MAX as u64 && connection::needs_password(server, flags);
     if !over_hard && !over_soft && !over_unauthenticated {

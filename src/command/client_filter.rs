@@ -48,7 +48,7 @@ impl Test<'_> {
         let seconds_since = |us: i64| (now.boot_us - us) / 1_000_000;
         match *self {
             Test::Ids(ref ids) => ids.contains(&(client.id.number as i64)),
-            Test::Class(class) => class == Some(class_of(client)),
+            Test::Class(class) => class == Some(class_of(client.flags)),
             Test::Address(address) => client.peer.to_string().as_bytes() == address,
             Test::LocalAddress(address) => client.local.to_string().as_bytes() == address,
             Test::Ip(ip) => match &client.peer {

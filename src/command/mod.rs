@@ -35,7 +35,9 @@ mod string_options;
 
 pub use client::{
     check_output_limit, clients_memory_max, describe_client, evict_clients, forget_client,
+    output_bytes_max,
 };
 pub use config::{apply_config, listen, log_level, set_oom_score};
+pub use connection::needs_password;
 pub use evict::{Room, evict};
 pub use pubsub::publish_events;

@@ -71,15 +71,6 @@ impl Stream {
     pub fn is_unix(&self) -> bool {
         matches!(self, Stream::Unix(_))
     }
-
-    /// Appends up to `max` bytes to `buffer`.
-    pub fn read_into(&mut self, buffer: &mut Vec<u8>, max: usize) -> io::Result<usize> {
-        let old = buffer.len();
-        buffer.resize(old + max, 0);
-        let result = self.read(&mut buffer[old..]);
-        buffer.truncate(old + *result.as_ref().unwrap_or(&0));
-        result
-    }
 }
 
 impl Read for Stream {

@@ -131,7 +131,8 @@ impl Parser {
     /// Parses one request from `buf` at `*pos`, appends its arguments to `args` and advances `*pos` past it.
     ///
     /// `Incomplete` leaves `*pos` and `args` alone: call again with the same bytes, and more behind them, from the
-    /// request's first byte. They may have moved. After an error the connection is lost; `args` is left as it was.
+    /// request's first byte. They may have moved. After an error the connection is lost; `*pos` and `args` are left as
+    /// they were, and the same bytes are refused again.
     ///
     /// Escapes in inline requests are decoded in place: bytes that were consumed must not be parsed a second time.
     /// Whoever keeps requests for later keeps their arguments ([`encode`] makes requests of them again).
@@ -257,6 +258,9 @@ impl Parser {
         let before = args.len();
         if let Err(unbalanced) = split_line(line, start, args) {
             args.truncate(before);
+            // Partly decoded, the line might pass when it is parsed a second time.
+            line.fill(b' ');
+            line[0] = b'"';
             return Err(unbalanced);
         }
         *pos = start + newline + 1;

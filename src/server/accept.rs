@@ -36,6 +36,8 @@ impl Server {
                 Err(error) => {
                     self.state
                         .log(Level::Warning, format_args!("Accepting client connection: {error}"));
+                    // Out of descriptors, most likely. Edge-triggered: those who wait are not announced again.
+                    self.accept_later.push(index);
                     return;
                 }
             }
@@ -45,6 +47,10 @@ impl Server {
     }
 
     fn welcome(&mut self, mut stream: Stream, peer: Address, local: Address) {
+        if self.state.clients.len() as u64 >= self.state.config.maxclients as u64 {
+            // Who has left in this turn takes nobody's place.
+            self.close_clients();
+        }
         let config = &self.state.config;
         let refusal: &[u8] = if self.state.clients.len() as u64 >= config.maxclients as u64 {
             b"-ERR max number of clients reached\r\n"

@@ -1,7 +1,7 @@
 //! Periodic work, `hz` times a second: rates, idle clients, soft limits, signals.
 
 use super::Server;
-use crate::client::{ClientFlags, ClientId};
+use crate::client::{Client, ClientFlags, ClientId};
 use crate::command::{check_output_limit, clients_memory_max};
 use crate::sys::alloc;
 
@@ -26,7 +26,9 @@ impl Server {
             state.input_rate.sample(state.counters.bytes_in, now_us);
             state.output_rate.sample(state.counters.bytes_out, now_us);
         }
+        self.accept_again.append(&mut self.accept_later);
         self.close_idle_clients();
+        self.check_soft_limits();
         self.count_clients_memory();
     }
 
@@ -38,28 +40,36 @@ impl Server {
         }
     }
 
-    /// Closes clients that were silent longer than `timeout`, and those over their soft output limit for too long.
+    /// Closes clients that were silent longer than `timeout`. Once a second: with many clients a look at each takes a while.
     fn close_idle_clients(&mut self) {
         let now_us = self.state.now.boot_us;
         let timeout_us = self.state.config.timeout as i64 * 1_000_000;
+        if timeout_us == 0 || now_us < self.next_idle_us {
+            return;
+        }
+        self.next_idle_us = now_us + 1_000_000;
         let waiting = ClientFlags::SUBSCRIBED
             | ClientFlags::SUSPENDED
             | ClientFlags::PAUSED
             | ClientFlags::MONITOR;
-        let mut idle: Vec<ClientId> = Vec::new();
-        let mut full: Vec<ClientId> = Vec::new();
-        for client in self.state.clients.iter() {
-            if timeout_us > 0
-                && now_us - client.active_us > timeout_us
-                && !client.flags.intersects(waiting)
-            {
-                idle.push(client.id);
-            }
-            if client.over_soft_limit_since_us.is_some() {
-                full.push(client.id);
-            }
-        }
+        let is_idle = |client: &&Client| {
+            now_us - client.active_us > timeout_us && !client.flags.intersects(waiting)
+        };
+        let idle: Vec<ClientId> =
+            self.state.clients.iter().filter(is_idle).map(|client| client.id).collect();
         idle.into_iter().for_each(|id| self.state.clients.close(id));
-        full.into_iter().for_each(|id| check_output_limit(&mut self.state, id));
+    }
+
+    /// Closes clients that are over their soft output limit for too long.
+    fn check_soft_limits(&mut self) {
+        let mut over = std::mem::take(&mut self.state.clients.over_soft_limit);
+        over.sort_unstable_by_key(|id| id.number);
+        over.dedup();
+        over.retain(|&id| {
+            check_output_limit(&mut self.state, id);
+            let client = self.state.clients.get(id);
+            client.is_some_and(|client| client.over_soft_limit_since_us.is_some())
+        });
+        self.state.clients.over_soft_limit.append(&mut over);
     }
 }
