@@ -17,6 +17,7 @@ use crate::error::CommandError;
 use crate::pubsub::{Kind, Subscriptions};
 use crate::resp::number;
 use crate::resp::reply::Protocol;
+use crate::resp::request::encoded_len;
 use crate::state::{Pause, State, Task};
 use crate::sys::log::Level;
 
@@ -155,8 +156,7 @@ fn get_id(ctx: &mut Context<'_>) -> CommandResult {
 /// `CLIENT INFO`: the connection's line of CLIENT LIST.
 fn info(ctx: &mut Context<'_>) -> CommandResult {
     let mut lines = String::new();
-    let running =
-        Running { id: ctx.client, command: ctx.command, argument_bytes: ctx.args.bytes() };
+    let running = Running::of(ctx);
     if let Some(client) = ctx.server.clients.get(ctx.client) {
         describe(client, ctx.server.now, Some(&running), &mut lines);
         lines.push('\n');
@@ -190,8 +190,7 @@ fn list(ctx: &mut Context<'_>) -> CommandResult {
             clients
         }
     };
-    let running =
-        Running { id: ctx.client, command: ctx.command, argument_bytes: ctx.args.bytes() };
+    let running = Running::of(ctx);
     let mut lines = String::new();
     for client in clients {
         describe(client, server.now, Some(&running), &mut lines);
@@ -235,6 +234,19 @@ struct Running {
     id: ClientId,
     command: &'static Command,
     argument_bytes: usize,
+    /// Of the request as it was sent.
+    request_bytes: usize,
+}
+
+impl Running {
+    fn of(ctx: &Context<'_>) -> Self {
+        Running {
+            id: ctx.client,
+            command: ctx.command,
+            argument_bytes: ctx.args.bytes(),
+            request_bytes: encoded_len(ctx.args.iter_from(0)),
+        }
+    }
 }
 
 /// A client as a line of CLIENT LIST.
@@ -249,12 +261,13 @@ pub fn describe_client(server: &State, id: ClientId) -> String {
 /// Appends a client's line of CLIENT LIST, without a line end.
 ///
 /// Where the field's names speak of buffers this server has not: `qbuf` is what was read and did not run, kept for the
-/// client alone; `rbs` and `rbp` are the output buffer's size; up to 16 KiB of output are `obl`, more is `oll` pieces of
+/// client alone, and the request that runs; `rbs` and `rbp` are the output buffer's size; up to 16 KiB of output are `obl`, more is `oll` pieces of
 /// together `omem`, as where a static buffer of that size comes before a list.
 fn describe(client: &Client, now: Now, running: Option<&Running>, line: &mut String) {
     let running = running.filter(|running| running.id == client.id);
     let command = running.map(|running| running.command).or(client.last_command);
     let argument_bytes = running.map_or(0, |running| running.argument_bytes);
+    let request_bytes = running.map_or(0, |running| running.request_bytes);
     let seconds_since = |us: i64| (now.boot_us - us).max(0) / 1_000_000;
     let count = |kind: Kind| {
         client.subscriptions.as_deref().map_or(0, |own: &Subscriptions| own.of(kind).len())
@@ -284,7 +297,7 @@ fn describe(client: &Client, now: Now, running: Option<&Running>, line: &mut Str
         count(Kind::Channel),
         count(Kind::Pattern),
         count(Kind::Shard),
-        input.len(),
+        input.len() + request_bytes,
         input.capacity() - input.len(),
         client.memory() + argument_bytes,
         command.map_or("NULL", |command| &command.full_name),

@@ -74,6 +74,10 @@ fn debug(ctx: &mut Context<'_>) -> CommandResult {
             ctx.server.log(Level::Warning, format_args!("DEBUG LOG: {message}"));
             ok(ctx)
         }
+        (b"config-rewrite-force-all", 2) => match ctx.server.config.rewrite_all() {
+            Ok(()) => ok(ctx),
+            Err(error) => Err(CommandError::formatted(error.reply())),
+        },
         (b"error", 3) => error(ctx),
         (b"change-repl-id", 2) => {
             ctx.server.replication_id = random_hex();

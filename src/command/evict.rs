@@ -4,6 +4,7 @@
 //! `maxmemory-eviction-tenacity` grants, the rest waits for the next command or turn of the loop. What the background thread
 //! is about to free counts as free, so that a FLUSHALL or a large value on its way out does not cost other keys.
 
+use super::pubsub::publish_events;
 use super::spec::Flags;
 use super::table::Command;
 use crate::config::MaxmemoryPolicy;
@@ -89,10 +90,21 @@ fn evict_for_a_while(db: &mut Keyspace, server: &mut State) -> Room {
 }
 
 /// Evicts as many keys as it needs, but only a few.
-fn evict_some(db: &mut Keyspace, server: &State, policy: MaxmemoryPolicy, samples: usize) -> Room {
+///
+/// Each key's event is published at once: kept for later, the events of a small store would soon hold more memory than
+/// its keys had, and the eviction would never end.
+fn evict_some(
+    db: &mut Keyspace,
+    server: &mut State,
+    policy: MaxmemoryPolicy,
+    samples: usize,
+) -> Room {
     for _ in 0..KEYS_PER_LOOK {
         if !db.evict_one(policy, samples) {
             return Room::NoMore;
+        }
+        if !db.events.is_empty() {
+            publish_events(db, server);
         }
         if !is_over(db, server) {
             return Room::Enough;

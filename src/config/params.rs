@@ -375,7 +375,7 @@ section "TLS" {
 section "General" {
     /// Version that INFO, HELLO and LOLWUT report, for clients that ask before they use a feature.
     /// This server only.
-    "redis-version" => redis_version: Vec<u8> = b"7.2.4".to_vec(), VERSION, IMMUTABLE;
+    "redis-version" => redis_version: Vec<u8> = b"7.2.4".to_vec(), VERSION, MODIFIABLE;
     /// Runs in the background.
     "daemonize" => daemonize: bool = false, YesNo, IMMUTABLE;
     /// Tells a supervisor when the server is ready.

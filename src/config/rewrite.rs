@@ -64,6 +64,18 @@ impl Config {
         replace_file(path, &self.rewritten(&old, users)).map_err(RewriteError::Io)
     }
 
+    /// DEBUG CONFIG-REWRITE-FORCE-ALL: the same, with a line also for what has none and is the default.
+    pub fn rewrite_all(&self) -> Result<(), RewriteError> {
+        let path = self.config_file.as_deref().ok_or(RewriteError::NoFile)?;
+        let mut text = Rewrite::read(&fs::read(path).map_err(RewriteError::Io)?);
+        for param in PARAMS.iter().filter(|param| !param.traits.hidden) {
+            let mut lines = param.slot.lines(param.name, self);
+            lines.iter_mut().for_each(|line| line.force = true);
+            text.write(param.name, lines);
+        }
+        replace_file(path, &text.finish()).map_err(RewriteError::Io)
+    }
+
     /// The new text of a file with the old text.
     pub fn rewritten(&self, old: &[u8], users: &[Vec<u8>]) -> Vec<u8> {
         let mut text = Rewrite::read(old);

@@ -526,6 +526,17 @@ where
     }
 }
 
+/// How many bytes [`encode`] appends for these arguments.
+pub fn encoded_len<'a, Args>(args: Args) -> usize
+where
+    Args: IntoIterator<Item = &'a [u8], IntoIter: ExactSizeIterator>,
+{
+    // Marker, number and line end.
+    let line = |number: usize| 4 + number.checked_ilog10().unwrap_or(0) as usize;
+    let args = args.into_iter();
+    line(args.len()) + args.map(|arg| line(arg.len()) + arg.len() + 2).sum::<usize>()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
