@@ -113,3 +113,16 @@ fn the_largest_client_goes_when_all_together_hold_too_much() {
     let ids: Vec<&str> = lines.lines().filter_map(|line| line.split(' ').next()).collect();
     assert_eq!(ids, ["id=1", "id=2", "id=4"]);
 }
+
+#[test]
+fn info_tells_how_long_memory_has_been_over_its_limit() {
+    let server = TestServer::start(&["maxmemory 1".into()]);
+    let mut client = server.connect();
+    let refused = client.call(&["SET", "k", "v"]);
+    assert!(matches!(refused, Reply::Error(text) if text.starts_with(b"OOM")));
+    server.advance(1_500_000);
+    let Reply::Bulk(info) = client.call(&["INFO", "stats"]) else { panic!("INFO is a bulk") };
+    let info = String::from_utf8_lossy(&info);
+    assert!(info.contains("\r\ncurrent_eviction_exceeded_time:1500\r\n"), "{info}");
+    assert!(info.contains("\r\ntotal_eviction_exceeded_time:1500\r\n"), "{info}");
+}

@@ -343,8 +343,10 @@ fn stats(out: &mut String, db: &mut Keyspace, server: &State) {
     line(out, "expire_cycle_cpu_milliseconds", 0);
     line(out, "evicted_keys", db.stats.evicted);
     line(out, "evicted_clients", counters.evicted_clients);
-    line(out, "total_eviction_exceeded_time", 0);
-    line(out, "current_eviction_exceeded_time", 0);
+    let since_us = db.eviction.over_since_us;
+    let over_us = since_us.map_or(0, |since_us| (server.now.boot_us - since_us).max(0) as u64);
+    line(out, "total_eviction_exceeded_time", (db.eviction.over_us + over_us) / 1000);
+    line(out, "current_eviction_exceeded_time", over_us / 1000);
     line(out, "keyspace_hits", db.stats.hits);
     line(out, "keyspace_misses", db.stats.misses);
     line(out, "pubsub_channels", server.pubsub.count(Kind::Channel));
