@@ -662,7 +662,10 @@ impl Server {
             client.input = Input::Waiting(kept);
         } else if let Some(error) = run.error.take().filter(|_| runs && !client.is_closing()) {
             let text = error.text();
-            ReplyWriter::new(&mut output, protocol).error(&text);
+            let muted = ClientFlags::REPLY_OFF | ClientFlags::REPLY_SKIP_NEXT;
+            if !client.flags.intersects(muted) {
+                ReplyWriter::new(&mut output, protocol).error(&text);
+            }
             self.state.count_error(&text);
             let line = describe_client(&self.state, id);
             self.state.log(

@@ -385,6 +385,22 @@ fn pipelines_that_a_pause_cuts_go_on_in_their_order() {
 }
 
 #[test]
+fn broken_protocol_behind_requests_that_wait_is_told_when_they_have_run() {
+    let server = config(&[]);
+    let mut other = server.connect();
+    for broken in ["\"\\x22 \\x22", "*1\r\n!", "*x", "*2\r\n$1\r\na\r\n$x"] {
+        let expected = shown(&last_words(&server, format!("{broken}\r\n").as_bytes()));
+        assert!(expected.starts_with("-ERR Protocol error: "), "{expected:?}");
+        other.call(&["CLIENT", "PAUSE", "10000", "WRITE"]);
+        let mut stream = connect(&server);
+        stream.write_all(format!("PING\r\nDEL k\r\n{broken}\r\n").as_bytes()).expect("it reads");
+        server.settle();
+        other.call(&["CLIENT", "UNPAUSE"]);
+        assert_eq!(shown(&rest(&mut stream)), format!("+PONG\r\n:0\r\n{expected}"), "{broken:?}");
+    }
+}
+
+#[test]
 fn a_paused_client_that_goes_takes_its_requests_along() {
     let server = config(&[]);
     let mut other = server.connect();
@@ -433,6 +449,11 @@ fn errors_are_as_silent_as_replies_when_replies_are_off() {
     let text = b"CLIENT REPLY SKIP\r\nNOSUCH\r\nPING 1\r\nCLIENT REPLY OFF\r\nNOSUCH\r\nGET\r\nSET a 1 x\r\nCLIENT REPLY \
                  ON\r\nPING 2\r\n";
     assert_eq!(shown(&last_words(&server, text)), "$1\r\n1\r\n+OK\r\n$1\r\n2\r\n");
+    for how in ["OFF", "SKIP"] {
+        let mut stream = connect(&server);
+        stream.write_all(format!("CLIENT REPLY {how}\r\n*x\r\n").as_bytes()).expect("it reads");
+        assert_eq!(shown(&rest(&mut stream)), "");
+    }
 }
 
 #[test]
