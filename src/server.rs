@@ -232,12 +232,11 @@ impl Server {
             return Some(Duration::ZERO);
         }
         let mut wait_us = (self.next_cron_us - now_us).max(0);
-        if let Some(ms) = self.keyspace.next_due_in_ms() {
-            // The turn has taken a while since its sample of the clock; the next sample is compared, not this one.
-            wait_us = wait_us.min(ms.saturating_mul(1000));
-        }
         if let Some(pause) = self.state.pause {
             wait_us = wait_us.min((pause.until_us - now_us).max(0));
+        } else if let Some(ms) = self.keyspace.next_due_in_ms() {
+            // The turn has taken a while since its sample of the clock; the next sample is compared, not this one.
+            wait_us = wait_us.min(ms.saturating_mul(1000));
         }
         Some(Duration::from_micros(wait_us as u64))
     }
@@ -325,6 +324,8 @@ impl Server {
         // Room for what is announced, but never more than is there already: an announcement costs nothing.
         let wanted = large.parser.bytes_wanted().max(READ_BYTES);
         let room = wanted.min(large.buffer.len().max(READ_BYTES));
+        // The step doubles by itself; growing by the usual factor on top would hold memory that nothing was sent for.
+        large.buffer.reserve_exact(room);
         let read = client.stream.read_into(&mut large.buffer, room);
         if self.count_read(id, read, room).is_none() {
             return;
@@ -552,6 +553,8 @@ impl Server {
         buffer: &[u8],
     ) {
         let id = run.client;
+        // Before each client, so that replies to the others of this turn do not push keys out, nor its own be seen.
+        evict_clients(&mut self.state);
         let Some(client) = self.state.clients.get_with_buffer(id) else { return };
         if client.is_closing() {
             return;
@@ -630,6 +633,7 @@ impl Server {
         if !client.output.is_empty() {
             self.state.clients.flush_later(id);
             check_output_limit(&mut self.state, id);
+            self.count_memory(id);
         } else {
             self.keep_spare(id);
         }
@@ -664,6 +668,11 @@ impl Server {
 
     /// Deletes the keys that are due, in a bounded slice.
     fn expire(&mut self) {
+        // While clients are paused the data stands still; the end of the pause begins a turn.
+        if self.state.pause.is_some() {
+            self.expire_again = false;
+            return;
+        }
         self.expire_again = self.keyspace.expire_due(EXPIRE_BUCKETS);
         if !self.keyspace.events.is_empty() {
             publish_events(&mut self.keyspace, &mut self.state);

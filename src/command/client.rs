@@ -562,6 +562,14 @@ pub fn clients_memory_max(server: &State) -> usize {
     }
 }
 
+/// Counts all clients' memory towards `maxmemory-clients`, that of idle ones too, if there is such a limit.
+pub fn count_clients_memory(server: &mut State) {
+    if clients_memory_max(server) > 0 {
+        let ids: Vec<ClientId> = server.clients.iter().map(|client| client.id).collect();
+        ids.into_iter().for_each(|id| server.clients.count_memory(id));
+    }
+}
+
 /// Closes the clients that hold the most until all together hold less than `maxmemory-clients`.
 pub fn evict_clients(server: &mut State) {
     let limit = clients_memory_max(server);

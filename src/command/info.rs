@@ -151,7 +151,9 @@ fn server(out: &mut String, db: &mut Keyspace, server: &State) {
 
 fn clients(out: &mut String, _: &mut Keyspace, server: &State) {
     let all = || server.clients.iter();
-    let blocked = all().filter(|client| client.flags.intersects(ClientFlags::SUSPENDED | ClientFlags::PAUSED)).count();
+    let blocked = all()
+        .filter(|client| client.flags.intersects(ClientFlags::SUSPENDED | ClientFlags::PAUSED))
+        .count();
     line(out, "connected_clients", server.clients.len());
     line(out, "cluster_connections", 0);
     line(out, "maxclients", server.config.maxclients);

@@ -2,7 +2,7 @@
 
 use super::Server;
 use crate::client::{ClientFlags, ClientId};
-use crate::command::{check_output_limit, clients_memory_max};
+use crate::command::{check_output_limit, count_clients_memory};
 use crate::sys::alloc;
 
 impl Server {
@@ -27,15 +27,7 @@ impl Server {
             state.output_rate.sample(state.counters.bytes_out, now_us);
         }
         self.close_idle_clients();
-        self.count_clients_memory();
-    }
-
-    /// Counts all clients' memory towards `maxmemory-clients`: those that were idle when the limit was set, too.
-    fn count_clients_memory(&mut self) {
-        if clients_memory_max(&self.state) > 0 {
-            let ids: Vec<ClientId> = self.state.clients.iter().map(|client| client.id).collect();
-            ids.into_iter().for_each(|id| self.state.clients.count_memory(id));
-        }
+        count_clients_memory(&mut self.state);
     }
 
     /// Closes clients that were silent longer than `timeout`, and those over their soft output limit for too long.
