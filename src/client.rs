@@ -75,6 +75,9 @@ pub struct LargeInput {
     /// From the request's first byte on.
     pub buffer: Vec<u8>,
     pub parser: Parser,
+    /// Where in the buffer a long argument will end that is being read: nothing is read beyond, so that the buffer has
+    /// the argument's size.
+    pub argument_end: usize,
 }
 
 impl Input {

@@ -24,7 +24,7 @@ use crate::command::{
     publish_events,
 };
 use crate::keyspace::Keyspace;
-use crate::resp::reply::ReplyWriter;
+use crate::resp::reply::{OutputBuffer, ReplyWriter};
 use crate::resp::request::{Limits, Parsed, Parser, ProtocolError, Range, encode};
 use crate::state::{State, Task};
 use crate::sys::log::Level;
@@ -48,6 +48,9 @@ const BATCH_REQUESTS: usize = 64;
 const PREFETCH_KEYS: usize = 64;
 /// Buckets of due keys looked at in one turn: under a millisecond of work.
 const EXPIRE_BUCKETS: usize = 400;
+/// A client's limits are checked between its requests whenever so much more output has collected: a short pipeline can
+/// ask for gigabytes.
+const OUTPUT_CHECK_BYTES: usize = 64 * 1024;
 /// Empty output buffers kept for the next turn, and the largest worth keeping.
 const SPARE_BUFFERS: usize = 64;
 const SPARE_BYTES_MAX: usize = 64 * 1024;
@@ -322,7 +325,15 @@ impl Server {
         let Some(client) = self.state.clients.get_mut(id) else { return };
         let Input::Large(large) = &mut client.input else { return };
         // Room for what is announced, but never more than is there already: an announcement costs nothing.
-        let wanted = large.parser.bytes_wanted().max(READ_BYTES);
+        let mut wanted = large.parser.bytes_wanted();
+        let argument_end = large.buffer.len() + wanted;
+        if wanted >= LARGE_BYTES {
+            large.argument_end = argument_end;
+        }
+        if large.argument_end != argument_end {
+            // Arguments are short: more than one at a time.
+            wanted = wanted.max(READ_BYTES);
+        }
         let room = wanted.min(large.buffer.len().max(READ_BYTES));
         // The step doubles by itself; growing by the usual factor on top would hold memory that nothing was sent for.
         large.buffer.reserve_exact(room);
@@ -423,7 +434,8 @@ impl Server {
         let is_large = tail.len() + parser.bytes_wanted() >= LARGE_BYTES;
         let Some(client) = self.state.clients.get_mut(id) else { return };
         client.input = if is_large {
-            Input::Large(Box::new(LargeInput { buffer: tail.to_vec(), parser }))
+            let buffer = tail.to_vec();
+            Input::Large(Box::new(LargeInput { buffer, parser, argument_end: 0 }))
         } else {
             Input::Waiting(tail.to_vec())
         };
@@ -443,7 +455,7 @@ impl Server {
             }
             let limits = self.limits(client);
             let most = if limits.authenticated { BATCH_REQUESTS } else { 1 };
-            let LargeInput { buffer, parser } = &mut input;
+            let LargeInput { buffer, parser, .. } = &mut input;
             self.batch.parse(&self.state, id, buffer, &mut at, parser, &limits, most);
             if self.batch.runs.is_empty() {
                 break;
@@ -564,6 +576,7 @@ impl Server {
         let mut runs = !client.flags.intersects(ClientFlags::SUSPENDED | ClientFlags::PAUSED);
         let mut output = std::mem::take(&mut client.output);
         let mut protocol = client.protocol;
+        let mut checked = 0;
         self.keyspace.select(client.db);
         while runs && next < requests.len() {
             let request = &requests[next];
@@ -595,6 +608,10 @@ impl Server {
                     self.close_after_reply(id);
                     next = requests.len();
                 }
+            }
+            if output.len() > checked + OUTPUT_CHECK_BYTES {
+                runs &= self.may_go_on(id, &mut output);
+                checked = output.len();
             }
         }
         let Some(client) = self.state.clients.get_mut(id) else { return };
@@ -637,6 +654,18 @@ impl Server {
         } else {
             self.keep_spare(id);
         }
+    }
+
+    /// Measures a client by its replies so far, which are still apart from it. False: it is to be closed.
+    fn may_go_on(&mut self, id: ClientId, output: &mut OutputBuffer) -> bool {
+        let Some(client) = self.state.clients.get_mut(id) else { return false };
+        let pushed = std::mem::replace(&mut client.output, std::mem::take(output));
+        check_output_limit(&mut self.state, id);
+        self.count_memory(id);
+        evict_clients(&mut self.state);
+        let Some(client) = self.state.clients.get_mut(id) else { return false };
+        *output = std::mem::replace(&mut client.output, pushed);
+        !client.flags.contains(ClientFlags::CLOSE_NOW)
     }
 
     fn close_after_reply(&mut self, id: ClientId) {
