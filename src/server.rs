@@ -21,10 +21,10 @@ use crate::command::spec::{Begin, Find};
 use crate::command::table::Command;
 use crate::command::{
     check_output_limit, clients_memory_max, describe_client, evict, evict_clients, forget_client,
-    needs_password, output_bytes_max, publish_events,
+    needs_password, publish_events,
 };
 use crate::keyspace::Keyspace;
-use crate::resp::reply::ReplyWriter;
+use crate::resp::reply::{OutputBuffer, ReplyWriter};
 use crate::resp::request::{Limits, Parsed, Parser, ProtocolError, Range, encode};
 use crate::state::{State, Task};
 use crate::sys::log::Level;
@@ -50,6 +50,9 @@ const RANGES_KEPT_MAX: usize = 64 * 1024;
 const PREFETCH_KEYS: usize = 64;
 /// Buckets of due keys looked at in one turn: under a millisecond of work.
 const EXPIRE_BUCKETS: usize = 400;
+/// A client's limits are checked between its requests whenever so much more output has collected: a short pipeline can
+/// ask for gigabytes.
+const OUTPUT_CHECK_BYTES: usize = 64 * 1024;
 /// Empty output buffers kept for the next turn, and the largest worth keeping.
 const SPARE_BUFFERS: usize = 64;
 const SPARE_BYTES_MAX: usize = 64 * 1024;
@@ -240,12 +243,11 @@ impl Server {
             return Some(Duration::ZERO);
         }
         let mut wait_us = (self.next_cron_us - now_us).max(0);
-        if let Some(ms) = self.keyspace.next_due_in_ms() {
-            // The turn has taken a while since its sample of the clock; the next sample is compared, not this one.
-            wait_us = wait_us.min(ms.saturating_mul(1000));
-        }
         if let Some(pause) = self.state.pause {
             wait_us = wait_us.min((pause.until_us - now_us).max(0));
+        } else if let Some(ms) = self.keyspace.next_due_in_ms() {
+            // The turn has taken a while since its sample of the clock; the next sample is compared, not this one.
+            wait_us = wait_us.min(ms.saturating_mul(1000));
         }
         Some(Duration::from_micros(wait_us as u64))
     }
@@ -345,6 +347,11 @@ impl Server {
         let Some(count) = self.count_read(id, read, room) else { return };
         let Some(client) = self.state.clients.get_mut(id) else { return };
         let Input::Large(large) = &mut client.input else { return };
+        // The announced end is not passed by doubling: maxmemory-clients counts what is held.
+        let wanted = large.parser.bytes_wanted();
+        if wanted >= LARGE_BYTES && large.buffer.capacity() - large.buffer.len() < count {
+            large.buffer.reserve_exact(wanted.min(large.buffer.len()).max(count));
+        }
         large.buffer.extend_from_slice(&self.arena[..count]);
         if !self.check_query_limit(id) {
             return;
@@ -461,7 +468,8 @@ impl Server {
         let is_large = tail.len() + parser.bytes_wanted() >= LARGE_BYTES;
         let Some(client) = self.state.clients.get_mut(id) else { return };
         client.input = if is_large {
-            Input::Large(Box::new(LargeInput { buffer: tail.to_vec(), parser }))
+            let buffer = tail.to_vec();
+            Input::Large(Box::new(LargeInput { buffer, parser }))
         } else {
             Input::Waiting(tail.to_vec())
         };
@@ -481,7 +489,7 @@ impl Server {
             }
             let limits = self.limits(client);
             let most = if limits.authenticated { BATCH_REQUESTS } else { 1 };
-            let LargeInput { buffer, parser } = &mut input;
+            let LargeInput { buffer, parser, .. } = &mut input;
             self.batch.parse(&self.state, id, buffer, &mut at, parser, &limits, most);
             if self.batch.runs.is_empty() {
                 break;
@@ -595,6 +603,8 @@ impl Server {
         buffer: &[u8],
     ) {
         let id = run.client;
+        // Before each client, so that replies to the others of this turn do not push keys out, nor its own be seen.
+        evict_clients(&mut self.state);
         let Some(client) = self.state.clients.get_with_buffer(id) else { return };
         if client.is_closing() {
             return;
@@ -604,9 +614,8 @@ impl Server {
         let mut runs = !client.flags.intersects(ClientFlags::SUSPENDED | ClientFlags::PAUSED);
         let mut output = std::mem::take(&mut client.output);
         let mut protocol = client.protocol;
-        let flags = client.flags;
+        let mut checked = 0;
         self.keyspace.select(client.db);
-        let output_max = output_bytes_max(&self.state, flags);
         while runs && next < requests.len() {
             let request = &requests[next];
             let args = &ranges[request.args.start as usize..request.args.end as usize];
@@ -638,12 +647,9 @@ impl Server {
                     next = requests.len();
                 }
             }
-            // A short pipeline may ask for any amount of memory. Looked up anew, as the command may have changed it.
-            if output.len() as u64 >= output_max
-                && let Some(client) = self.state.clients.get(id)
-                && output.len() as u64 >= output_bytes_max(&self.state, client.flags)
-            {
-                break;
+            if output.len() > checked + OUTPUT_CHECK_BYTES {
+                runs &= self.may_go_on(id, &mut output);
+                checked = output.len();
             }
         }
         let Some(client) = self.state.clients.get_mut(id) else { return };
@@ -685,9 +691,22 @@ impl Server {
         if !client.output.is_empty() {
             self.state.clients.flush_later(id);
             check_output_limit(&mut self.state, id);
+            self.count_memory(id);
         } else {
             self.keep_spare(id);
         }
+    }
+
+    /// Measures a client by its replies so far, which are still apart from it. False: it is to be closed.
+    fn may_go_on(&mut self, id: ClientId, output: &mut OutputBuffer) -> bool {
+        let Some(client) = self.state.clients.get_mut(id) else { return false };
+        let pushed = std::mem::replace(&mut client.output, std::mem::take(output));
+        check_output_limit(&mut self.state, id);
+        self.count_memory(id);
+        evict_clients(&mut self.state);
+        let Some(client) = self.state.clients.get_mut(id) else { return false };
+        *output = std::mem::replace(&mut client.output, pushed);
+        !client.flags.contains(ClientFlags::CLOSE_NOW)
     }
 
     fn close_after_reply(&mut self, id: ClientId) {
@@ -719,6 +738,11 @@ impl Server {
 
     /// Deletes the keys that are due, in a bounded slice.
     fn expire(&mut self) {
+        // While clients are paused the data stands still; the end of the pause begins a turn.
+        if self.state.pause.is_some() {
+            self.expire_again = false;
+            return;
+        }
         self.expire_again = self.keyspace.expire_due(EXPIRE_BUCKETS);
         if !self.keyspace.events.is_empty() {
             publish_events(&mut self.keyspace, &mut self.state);

@@ -518,14 +518,6 @@ pub fn class_of(flags: ClientFlags) -> ClientClass {
     }
 }
 
-/// Bytes of unsent output that end a client with these flags at once; all there are if nothing does.
-pub fn output_bytes_max(server: &State, flags: ClientFlags) -> u64 {
-    match server.config.client_output_buffer_limit[class_of(flags) as usize].hard_bytes {
-        0 => u64::MAX,
-        hard_bytes => hard_bytes.max(OUTPUT_UNCOUNTED_MAX as u64 + 1),
-    }
-}
-
 /// Closes a client whose unsent output is over the limit of its class.
 pub fn check_output_limit(server: &mut State, id: ClientId) {
     let Some(client) = server.clients.get_mut(id) else {
@@ -571,6 +563,14 @@ pub fn clients_memory_max(server: &State) -> usize {
         MemoryLimit::Percent(percent) => {
             (server.config.maxmemory as u128 * u128::from(percent) / 100) as usize
         }
+    }
+}
+
+/// Counts all clients' memory towards `maxmemory-clients`, that of idle ones too, if there is such a limit.
+pub fn count_clients_memory(server: &mut State) {
+    if clients_memory_max(server) > 0 {
+        let ids: Vec<ClientId> = server.clients.iter().map(|client| client.id).collect();
+        ids.into_iter().for_each(|id| server.clients.count_memory(id));
     }
 }
 

@@ -3,6 +3,7 @@
 //! `config` reads values and checks them; here its [`Action`]s are carried out. A change is in place before they run, and is
 //! taken back if one of them fails, so CONFIG SET does all or nothing.
 
+use super::client::count_clients_memory;
 use super::context::{CommandResult, Context, Outcome};
 use super::evict::evict;
 use super::help::reply_help;
@@ -212,6 +213,11 @@ fn carry_out(
                 }
                 Ok(())
             }
+            // Who is idle has not been counted without a limit.
+            Action::MaxMemoryClients => {
+                count_clients_memory(server);
+                Ok(())
+            }
             // Evicts behind all of them, when the change stands.
             Action::MaxMemory => Ok(()),
             // Read where it matters, or by `apply_config`.
@@ -219,7 +225,6 @@ fn carry_out(
             // Of parameters that are stored only.
             Action::TlsPort
             | Action::Tls
-            | Action::MaxMemoryClients
             | Action::AppendOnly
             | Action::AofHistory
             | Action::ReplicationBacklog

@@ -459,6 +459,8 @@ fn help(ctx: &mut Context<'_>) -> CommandResult {
             "    End the process as such a failure would.",
             "CHANGE-REPL-ID",
             "    Make up another replication id.",
+            "CONFIG-REWRITE-FORCE-ALL",
+            "    CONFIG REWRITE, with lines for defaults too.",
             "DIGEST",
             "    Return digits that are the same for the same data.",
             "DIGEST-VALUE <key> [<key> ...]",

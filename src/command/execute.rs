@@ -64,6 +64,9 @@ fn execute_closely(
     let is_muted = client.flags.intersects(muted);
     db.no_touch = client.flags.contains(ClientFlags::NO_TOUCH)
         && request.command.is_none_or(|command| command.spec.name != "TOUCH");
+    let may_write = Flags::WRITE.union(Flags::MAY_REPLICATE).union(Flags::ADMIN);
+    db.keeps_expired = server.pause.is_some()
+        && request.command.is_some_and(|command| !command.spec.flags.intersects(may_write));
     let mut unheard = OutputBuffer::default();
     let heard = if is_muted { &mut unheard } else { &mut *output };
     let outcome = run(db, server, id, request, heard, protocol);
@@ -78,6 +81,7 @@ fn execute_closely(
         client.flags.remove(ClientFlags::REPLY_SKIP);
     }
     db.no_touch = false;
+    db.keeps_expired = false;
     outcome
 }
 

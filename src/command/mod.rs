@@ -34,8 +34,8 @@ mod string_lcs;
 mod string_options;
 
 pub use client::{
-    check_output_limit, clients_memory_max, describe_client, evict_clients, forget_client,
-    output_bytes_max,
+    check_output_limit, clients_memory_max, count_clients_memory, describe_client, evict_clients,
+    forget_client,
 };
 pub use config::{apply_config, listen, log_level, set_oom_score};
 pub use connection::needs_password;

@@ -66,6 +66,9 @@ const INLINE_EDIT_MAX: usize = 1024;
 /// wall clock may be noticed.
 const WALL_JITTER_MS: u64 = 2;
 
+/// Random keys tried for one that is not expired, where expired ones stay.
+const RANDOM_TRIES: usize = 100;
+
 /// Keys looked at to estimate how many bytes a database takes.
 const BYTES_SAMPLES: usize = 64;
 
@@ -80,6 +83,9 @@ pub struct Keyspace {
     pub access: AccessPolicy,
     /// Reads leave the access bits alone: the client said CLIENT NO-TOUCH.
     pub no_touch: bool,
+    /// Reads hide expired keys and leave them: while clients are paused the data stands still. Only to be set while a
+    /// command runs that does not write.
+    pub keeps_expired: bool,
     pub stats: KeyspaceStats,
     pub events: Events,
     /// Changes since the start; `rdb_changes_since_last_save`.
@@ -102,6 +108,7 @@ impl Keyspace {
             wall_offset_ms: now.wall_offset_ms(),
             access: AccessPolicy { lfu: false, lfu_log_factor: 10, lfu_decay_minutes: 1 },
             no_touch: false,
+            keeps_expired: false,
             stats: KeyspaceStats::default(),
             events: Events::default(),
             dirty: 0,
@@ -181,14 +188,17 @@ impl Keyspace {
 
     // ---- look-up -------------------------------------------------------------------------------------------------
 
-    /// Finds a key to change it or to look at its frame (TYPE, TTL): an expired one is deleted first; nothing is counted.
+    /// Finds a key to change it or to look at its frame (TYPE, TTL): an expired one is deleted first, or hidden
+    /// while [`Keyspace::keeps_expired`]; nothing is counted.
     #[inline]
     pub fn find(&mut self, key: Key<'_>) -> Option<Slot> {
         let slot = self.table().find(key.hash, key.bytes)?;
         if let Some(deadline) = self.table().entry(slot).deadline()
             && self.now.is_past(deadline)
         {
-            self.remove_expired(slot);
+            if !self.keeps_expired {
+                self.remove_expired(slot);
+            }
             return None;
         }
         Some(slot)
@@ -455,12 +465,18 @@ impl Keyspace {
 
     /// A random key of the selected database, each as likely as the other; expired ones are not returned.
     pub fn random_key(&mut self) -> Option<Vec<u8>> {
+        let mut tries = RANDOM_TRIES;
         loop {
             let slot = self.table().random()?;
             let entry = self.table().entry(slot);
             match entry.deadline() {
-                Some(deadline) if self.now.is_past(deadline) => self.remove_expired(slot),
+                Some(deadline) if self.now.is_past(deadline) => {}
                 _ => return Some(entry.key().to_vec()),
+            }
+            match (self.keeps_expired, tries) {
+                (false, _) => self.remove_expired(slot),
+                (true, 0) => return None,
+                (true, _) => tries -= 1,
             }
         }
     }

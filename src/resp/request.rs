@@ -821,6 +821,8 @@ mod tests {
             for request in &requests {
                 encode(request.iter().map(Vec::as_slice), &mut bytes);
             }
+            let lens = requests.iter().map(|request| encoded_len(request.iter().map(Vec::as_slice)));
+            prop_assert_eq!(lens.sum::<usize>(), bytes.len());
             prop_assert_eq!(parse(&bytes, &Limits::default()), (requests, None));
         }
 

@@ -2,7 +2,7 @@
 
 use super::Server;
 use crate::client::{Client, ClientFlags, ClientId};
-use crate::command::{check_output_limit, clients_memory_max};
+use crate::command::{check_output_limit, count_clients_memory};
 use crate::sys::alloc;
 
 impl Server {
@@ -29,15 +29,7 @@ impl Server {
         self.accept_again.append(&mut self.accept_later);
         self.close_idle_clients();
         self.check_soft_limits();
-        self.count_clients_memory();
-    }
-
-    /// Counts all clients' memory towards `maxmemory-clients`: those that were idle when the limit was set, too.
-    fn count_clients_memory(&mut self) {
-        if clients_memory_max(&self.state) > 0 {
-            let ids: Vec<ClientId> = self.state.clients.iter().map(|client| client.id).collect();
-            ids.into_iter().for_each(|id| self.state.clients.count_memory(id));
-        }
+        count_clients_memory(&mut self.state);
     }
 
     /// Closes clients that were silent longer than `timeout`. Once a second: with many clients a look at each takes a while.
