@@ -75,8 +75,8 @@ pub struct LargeInput {
     /// From the request's first byte on.
     pub buffer: Vec<u8>,
     pub parser: Parser,
-    /// Where in the buffer a long argument will end that is being read: nothing is read beyond, so that the buffer has
-    /// the argument's size.
+    /// Where in the buffer a long argument will end that is being read, else 0: nothing is read beyond, so that the buffer
+    /// has the argument's size.
     pub argument_end: usize,
 }
 

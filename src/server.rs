@@ -40,6 +40,8 @@ pub use start::{RenamedCommands, check_users, renamed_commands};
 const ARENA_BYTES: usize = 256 * 1024;
 /// Read from one client in one turn; also its share of the turn: who sends more goes on in the next one.
 const READ_BYTES: usize = 64 * 1024;
+/// Read of one large argument in one turn.
+const LARGE_SHARE_BYTES: usize = 1024 * 1024;
 /// A request whose beginning is at least this long, or which waits for so much, gets a buffer of its own.
 const LARGE_BYTES: usize = 16 * 1024;
 /// Requests are run in batches of about so many: enough to hide the latency of memory, few enough to stay in the cache.
@@ -322,27 +324,34 @@ impl Server {
     fn read_large(&mut self, id: ClientId) {
         // What others sent before comes first.
         self.run_batch();
-        let Some(client) = self.state.clients.get_mut(id) else { return };
-        let Input::Large(large) = &mut client.input else { return };
-        // Room for what is announced, but never more than is there already: an announcement costs nothing.
-        let mut wanted = large.parser.bytes_wanted();
-        let argument_end = large.buffer.len() + wanted;
-        if wanted >= LARGE_BYTES {
-            large.argument_end = argument_end;
-        }
-        if large.argument_end != argument_end {
-            // Arguments are short: more than one at a time.
-            wanted = wanted.max(READ_BYTES);
-        }
-        let room = wanted.min(large.buffer.len().max(READ_BYTES));
-        // The step doubles by itself; growing by the usual factor on top would hold memory that nothing was sent for.
-        large.buffer.reserve_exact(room);
-        let read = client.stream.read_into(&mut large.buffer, room);
-        if self.count_read(id, read, room).is_none() {
-            return;
-        }
-        if !self.check_query_limit(id) {
-            return;
+        let mut share = LARGE_SHARE_BYTES;
+        loop {
+            let Some(client) = self.state.clients.get_mut(id) else { return };
+            let Input::Large(large) = &mut client.input else { return };
+            let have = large.buffer.len();
+            if large.argument_end <= have {
+                let wanted = large.parser.bytes_wanted();
+                large.argument_end = if wanted < LARGE_BYTES { 0 } else { have + wanted };
+            }
+            // Where arguments are short, more than one at a time.
+            let wanted = match large.argument_end {
+                0 => large.parser.bytes_wanted().max(READ_BYTES),
+                end => end - have,
+            };
+            // Room for what is announced, but never more than is there already: an announcement costs nothing.
+            let room = wanted.min(have.max(READ_BYTES));
+            // The step doubles by itself; growing by the usual factor on top would hold memory that nothing was sent for.
+            large.buffer.reserve_exact(room);
+            let read = client.stream.read_into(&mut large.buffer, room);
+            let is_whole = large.buffer.len() >= large.argument_end;
+            let Some(count) = self.count_read(id, read, room) else { return };
+            if !self.check_query_limit(id) {
+                return;
+            }
+            share = share.saturating_sub(count);
+            if is_whole || count < room || share == 0 {
+                break;
+            }
         }
         let Some(client) = self.state.clients.get_mut(id) else { return };
         if let Input::Large(large) = std::mem::take(&mut client.input) {
@@ -464,6 +473,9 @@ impl Server {
         }
         let Some(client) = self.state.clients.get_mut(id) else { return };
         input.buffer.drain(..at);
+        if at > 0 {
+            input.argument_end = 0;
+        }
         match &mut client.input {
             // Suspended in the middle: the requests that were parsed but did not run come first.
             Input::Waiting(bytes) => bytes.extend_from_slice(&input.buffer),
