@@ -10,13 +10,13 @@ use super::help::help_from_specs;
 use super::spec::{CommandSpec, Flags, Group, container, spec};
 use super::table::Command;
 use super::{connection, pubsub};
-use crate::client::{Client, ClientFlags, ClientId};
+use crate::client::{Client, ClientFlags, ClientId, Input};
 use crate::clock::Now;
 use crate::config::{ClientClass, MemoryLimit};
 use crate::error::CommandError;
 use crate::pubsub::{Kind, Subscriptions};
 use crate::resp::number;
-use crate::resp::reply::Protocol;
+use crate::resp::reply::{OutputBuffer, Protocol};
 use crate::resp::request::encoded_len;
 use crate::state::{Pause, State, Task};
 use crate::sys::log::Level;
@@ -602,6 +602,12 @@ pub fn evict_clients(server: &mut State) {
         server.log(Level::Notice, format_args!("Evicting client: {line}"));
         server.counters.evicted_clients += 1;
         server.clients.close(id);
+        // What it held is free at once: at the end of the turn would be too late for the keys.
+        if let Some(client) = server.clients.get_mut(id) {
+            client.input = Input::Empty;
+            client.output = OutputBuffer::default();
+        }
+        server.clients.count_memory(id);
     }
     if left >= limit {
         let why = "Over client maxmemory after evicting all evictable clients";
