@@ -451,7 +451,7 @@ impl Machine {
                 .collect::<BTreeSet<_>>(),
             sampled
         );
-        for number in 0..10_000 {
+        for number in 0..2 * KEYS {
             self.remove(number);
         }
         self.table.check();
