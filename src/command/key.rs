@@ -6,7 +6,6 @@ use super::spec::{Categories, CommandSpec, Flags, Group, KeyFlags, key, keys, sp
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
 use crate::keyspace::{Key, Keyspace};
-use smallvec::SmallVec;
 
 const DELETED: KeyFlags = KeyFlags::RM.union(KeyFlags::DELETE);
 const RENAMED: KeyFlags = KeyFlags::RW.union(KeyFlags::ACCESS).union(KeyFlags::DELETE);
@@ -163,9 +162,6 @@ pub const COMMANDS: &[CommandSpec] = &[
         .tips(LEAST_OF_SHARDS),
 ];
 
-/// Keys of one command that are prefetched together: enough to hide the latency of memory, few enough to stay in the cache.
-const PREFETCHED_KEYS: usize = 16;
-
 const SAME_OBJECT: CommandError =
     CommandError::Text("ERR source and destination objects are the same");
 const NOT_AN_INT: CommandError =
@@ -186,24 +182,15 @@ fn touch(ctx: &mut Context<'_>) -> CommandResult {
     count_keys(ctx, |db, key| db.find_for_read(key).is_some())
 }
 
-/// Answers how many of the arguments, all keys, do what `counts` looks for. Each handful is prefetched together.
+/// Answers how many of the arguments, all keys, do what `counts` looks for.
 fn count_keys(
     ctx: &mut Context<'_>,
     mut counts: impl FnMut(&mut Keyspace, Key<'_>) -> bool,
 ) -> CommandResult {
     let mut count = 0;
-    let mut next = 1;
-    while next < ctx.args.len() {
-        let end = ctx.args.len().min(next + PREFETCHED_KEYS);
-        let keys: SmallVec<[Key<'_>; PREFETCHED_KEYS]> =
-            (next..end).map(|index| ctx.key(index)).collect();
-        if keys.len() > 1 {
-            ctx.db.prefetch(keys.iter().copied());
-        }
-        for key in keys {
-            count += counts(ctx.db, key) as i64;
-        }
-        next = end;
+    for index in 1..ctx.args.len() {
+        let key = ctx.key(index);
+        count += counts(ctx.db, key) as i64;
     }
     ctx.reply.integer(count);
     Ok(Outcome::Replied)

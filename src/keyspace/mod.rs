@@ -204,16 +204,6 @@ impl Keyspace {
         Some(slot)
     }
 
-    /// Brings what look-ups of these keys will touch into the cache, stage by stage, so that their latencies overlap.
-    #[inline]
-    pub fn prefetch<'k>(&self, keys: impl Iterator<Item = Key<'k>> + Clone) {
-        let table = self.table();
-        keys.clone().for_each(|key| table.prefetch_directory(key.hash));
-        keys.clone().for_each(|key| table.prefetch_segment(key.hash));
-        keys.clone().for_each(|key| table.prefetch_bucket(key.hash));
-        keys.for_each(|key| table.prefetch_entry(key.hash));
-    }
-
     /// Finds a key to change its value: marks the access.
     #[inline]
     pub fn find_for_write(&mut self, key: Key<'_>) -> Option<Slot> {
