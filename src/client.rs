@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use bitflags::bitflags;
 use slab::Slab;
 
+use crate::command::blocking::Blocked;
 use crate::command::table::Command;
 pub use crate::ids::ClientId;
 use crate::net::stream::{Address, Stream};
@@ -128,6 +129,8 @@ pub struct Client {
     pub bytes_out: u64,
     /// None: never subscribed to anything, or to nothing any more.
     pub subscriptions: Option<Box<Subscriptions>>,
+    /// What it waits for.
+    pub blocked: Option<Box<Blocked>>,
     /// Its part of [`Clients::memory`].
     pub counted_memory: usize,
 }
@@ -156,6 +159,7 @@ impl Client {
             bytes_in: 0,
             bytes_out: 0,
             subscriptions: None,
+            blocked: None,
             counted_memory: 0,
         }
     }
@@ -169,7 +173,8 @@ impl Client {
         let subscriptions = self.subscriptions.as_deref().map_or(0, Subscriptions::memory);
         let names = self.name.len() + self.library_name.len() + self.library_version.len();
         let buffers = self.input.capacity() + self.output.capacity();
-        size_of::<Client>() + buffers + subscriptions + names
+        let blocked = self.blocked.as_deref().map_or(0, Blocked::memory);
+        size_of::<Client>() + buffers + subscriptions + names + blocked
     }
 
     /// Asks for the connection to be ended at the end of this turn.

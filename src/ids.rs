@@ -1,7 +1,7 @@
 //! Names of things that outlive a borrow.
 
 /// A client's place in the registry, and its number as `CLIENT ID` gives it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId {
     pub slot: u32,
     pub number: u64,

@@ -15,6 +15,7 @@ use mio::{Events, Poll, Token, Waker};
 use crate::client::{Client, ClientFlags, ClientId, Input, LargeInput};
 use crate::collections::table::Table;
 use crate::command::args::Args;
+use crate::command::blocking;
 use crate::command::context::{Outcome, Prehashed};
 use crate::command::execute::{Request, execute};
 use crate::command::spec::{Begin, Find};
@@ -223,6 +224,8 @@ impl Server {
             self.resume(id);
         }
         self.run_batch();
+        blocking::on_time(&mut self.keyspace, &mut self.state);
+        blocking::serve(&mut self.keyspace, &mut self.state);
         self.do_tasks();
         self.expire();
         self.evict();
@@ -248,6 +251,13 @@ impl Server {
         } else if let Some(ms) = self.keyspace.next_due_in_ms() {
             // The turn has taken a while since its sample of the clock; the next sample is compared, not this one.
             wait_us = wait_us.min(ms.saturating_mul(1000));
+        }
+        if let Some(deadline) = self.state.blocking.next_deadline_us() {
+            wait_us = wait_us.min((deadline - now_us).max(0));
+        }
+        if let Some(alarm) = self.keyspace.waiting.next_alarm_ms() {
+            let wall_us = self.state.now.wall_us;
+            wait_us = wait_us.min(alarm.saturating_mul(1000).saturating_sub(wall_us).max(0));
         }
         Some(Duration::from_micros(wait_us as u64))
     }
@@ -638,7 +648,7 @@ impl Server {
             match outcome {
                 Outcome::Replied => next += 1,
                 Outcome::Postponed => runs = false,
-                Outcome::Suspended => {
+                Outcome::Suspended | Outcome::Blocked => {
                     next += 1;
                     runs = false;
                 }
@@ -646,6 +656,11 @@ impl Server {
                     self.close_after_reply(id);
                     next = requests.len();
                 }
+            }
+            if self.keyspace.waiting.has_ready() {
+                let database = self.keyspace.selected();
+                blocking::serve(&mut self.keyspace, &mut self.state);
+                self.keyspace.select(database);
             }
             if output.len() > checked + OUTPUT_CHECK_BYTES {
                 runs &= self.may_go_on(id, &mut output);
@@ -847,6 +862,7 @@ impl Server {
     /// Ends the connections that are to be ended: the only place where clients go.
     pub(super) fn close_clients(&mut self) {
         for id in std::mem::take(&mut self.state.clients.to_close) {
+            blocking::forget(&mut self.keyspace, &mut self.state, id);
             forget_client(&mut self.state, id);
             if let Some(mut client) = self.state.clients.remove(id) {
                 // A socket the system has dropped already needs no deregistration.

@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 
 use crate::client::{ClientId, Clients};
 use crate::clock::{Clock, Now};
+use crate::command::blocking::Blocking;
 use crate::command::table::{Command, CommandTable, TABLE};
 use crate::config::Config;
 use crate::net::listener::Listener;
@@ -95,6 +96,7 @@ pub struct State {
     /// TCP addresses listened on.
     pub listening: Vec<SocketAddr>,
     pub monitors: Vec<ClientId>,
+    pub blocking: Blocking,
     pub pause: Option<Pause>,
     /// Who waits for the pause to end, in the order they came.
     pub paused: Vec<ClientId>,
@@ -194,6 +196,7 @@ impl State {
             listeners: Vec::new(),
             listening: Vec::new(),
             monitors: Vec::new(),
+            blocking: Blocking::default(),
             pause: None,
             paused: Vec::new(),
             shutdown: None,

@@ -2,4 +2,5 @@
 
 pub mod glob;
 pub mod hash;
+pub mod packed;
 pub mod table;

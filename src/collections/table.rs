@@ -54,7 +54,7 @@ use crate::collections::hash::KeyHasher;
 
 use bucket::{BLOCK_BUCKETS, Bits, Block, Bucket, Link, SLOTS, prefetch};
 use entry::RawEntry;
-pub use entry::{Entry, NewValue, Owned, ValueRef};
+pub use entry::{Entry, KIND_MAX, NewValue, Owned, ValueRef};
 
 /// Blocks a segment has before it splits. Seven pointers and two numbers fill a cache line.
 const BLOCKS_MAX: usize = 7;
@@ -506,18 +506,18 @@ impl<O> Table<O> {
         self.relink(slot, old, entry, deadline);
     }
 
-    /// Changes the length of a string and its mark and returns its bytes: those kept are unchanged, those added zero. An
+    /// Changes the length of a string and its kind and returns its bytes: those kept are unchanged, those added zero. An
     /// object is dropped for a string of zeros. The position stays. `len` is the caller's to limit: memory that cannot be
     /// had ends the process.
-    pub fn resize_bytes(&mut self, slot: Slot, len: usize, mark: bool) -> &mut [u8] {
+    pub fn resize_bytes(&mut self, slot: Slot, len: usize, kind: u8) -> &mut [u8] {
         let old = self.link(slot);
         let deadline = old.entry().deadline();
         let entry = match self.entry(slot).value() {
             // SAFETY: the entry is alive and a string; its slot gets the new place at once.
-            ValueRef::Bytes { .. } => unsafe { old.entry().resize_bytes(len, mark) },
+            ValueRef::Bytes { .. } => unsafe { old.entry().resize_bytes(len, kind) },
             ValueRef::Object(_) => {
-                self.replace(slot, NewValue::Bytes { bytes: b"", mark }, deadline);
-                return self.resize_bytes(slot, len, mark);
+                self.replace(slot, NewValue::Bytes { bytes: b"", kind }, deadline);
+                return self.resize_bytes(slot, len, kind);
             }
         };
         self.relink(slot, old, entry, deadline);

@@ -9,7 +9,7 @@ use super::context::{CommandResult, Context, Outcome};
 use super::help::help_from_specs;
 use super::spec::{CommandSpec, Flags, Group, container, spec};
 use super::table::Command;
-use super::{connection, pubsub};
+use super::{blocking, connection, pubsub};
 use crate::client::{Client, ClientFlags, ClientId, Input};
 use crate::clock::Now;
 use crate::config::{ClientClass, MemoryLimit};
@@ -485,12 +485,16 @@ fn unblock(ctx: &mut Context<'_>) -> CommandResult {
         return Err(ctx.wrong_subcommand());
     }
     let mut reason = ctx.args.cursor(3);
-    if !reason.take_word("TIMEOUT") && !reason.take_word("ERROR") && !reason.is_at_end() {
+    let with_error = !reason.take_word("TIMEOUT") && reason.take_word("ERROR");
+    if !reason.is_at_end() {
         return Err(UNBLOCK_REASON);
     }
-    ctx.args.integer(2)?;
-    // No command of this server blocks its client; who waits for CLIENT PAUSE is not unblocked by this.
-    ctx.reply.integer(0);
+    let number = ctx.args.integer(2)?;
+    // Who waits for CLIENT PAUSE is not unblocked by this.
+    let client = u64::try_from(number).ok().and_then(|number| ctx.server.clients.by_number(number));
+    let id = client.map(|client| client.id);
+    let unblocked = id.is_some_and(|id| blocking::unblock(ctx.db, ctx.server, id, with_error));
+    ctx.reply.integer(unblocked as i64);
     Ok(Outcome::Replied)
 }
 

@@ -2,8 +2,11 @@
 
 use super::args::Args;
 use super::table::Command;
+use std::ops::Range;
+
 use crate::client::{Client, ClientId};
 use crate::error::CommandError;
+use crate::keyspace::waiting::Wanted;
 use crate::keyspace::{Key, Keyspace};
 use crate::resp::reply::ReplyWriter;
 use crate::state::State;
@@ -20,8 +23,39 @@ pub enum Outcome {
     Postponed,
     /// The reply is complete, and the client's further commands wait until the server resumes it.
     Suspended,
+    /// There is no reply yet: the client waits for what [`Context::block`] was told.
+    Blocked,
     /// The connection ends once the reply is sent.
     Close,
+}
+
+/// Who asks for a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// A client, by its request.
+    Client,
+    /// A client that was blocked: the key in this argument has changed, or its time has come.
+    Woken(usize),
+}
+
+/// What is answered when nothing came in time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TimeoutReply {
+    Null,
+    NullArray,
+}
+
+/// What a command waits for.
+#[derive(Debug)]
+pub struct Wait {
+    pub wanted: Wanted,
+    /// The arguments that are the keys.
+    pub keys: Range<usize>,
+    /// Boot-time clock, microseconds; None: as long as it takes.
+    pub deadline_us: Option<i64>,
+    pub on_timeout: TimeoutReply,
+    /// The request to run when a key is ready, if it is not the one that was sent; the keys stand in the same places.
+    pub rewritten: Option<Vec<Vec<u8>>>,
 }
 
 /// One command being run.
@@ -35,6 +69,9 @@ pub struct Context<'a> {
     pub command: &'static Command,
     pub client: ClientId,
     pub prehashed: Prehashed<'a>,
+    pub origin: Origin,
+    /// Set by [`Context::block`].
+    pub wait: Option<Wait>,
 }
 
 /// The hashes of a request's keys, computed while they were prefetched.
@@ -66,6 +103,21 @@ impl<'a> Context<'a> {
         let bytes = self.args.get(index);
         let hash = self.prehashed.get(index).unwrap_or_else(|| self.db.hash(bytes));
         Key { bytes, hash }
+    }
+
+    /// The arguments among `keys` that a blocking command is to try: all of them, or the one that woke it.
+    pub fn keys_to_try(&self, keys: Range<usize>) -> Range<usize> {
+        match self.origin {
+            Origin::Woken(key) => key..key + 1,
+            Origin::Client => keys,
+        }
+    }
+
+    /// Leaves the client waiting. A woken command that is not served waits on with its place and its time; its new wait is
+    /// of no account.
+    pub fn block(&mut self, wait: Wait) -> CommandResult {
+        self.wait = Some(wait);
+        Ok(Outcome::Blocked)
     }
 
     /// The client that runs this command.

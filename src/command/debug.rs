@@ -179,6 +179,7 @@ fn sdslen(ctx: &mut Context<'_>) -> CommandResult {
             let spare = bytes.capacity() - bytes.len();
             (bytes.len(), spare, alloc::size_class(bytes.capacity()))
         }
+        ValueRef::Object(_) => (0, 0, 0),
     };
     // Key and value lie in one allocation, which is counted as the key's.
     let text = format!(
@@ -251,6 +252,7 @@ fn mix_value(digest: &mut DataDigest, entry: Entry<'_, Value>) {
     match entry.value() {
         ValueRef::Bytes { bytes, .. } => digest.mix(bytes),
         ValueRef::Object(Value::String(bytes)) => digest.mix(bytes),
+        ValueRef::Object(_) => {}
     }
     if entry.deadline().is_some() {
         digest.add(b"!!expire!!");

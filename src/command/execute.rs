@@ -4,10 +4,10 @@
 //! handler; then what it changed is announced, and its time and outcome are counted.
 
 use super::args::Args;
-use super::context::{Context, Outcome, Prehashed};
+use super::context::{Context, Origin, Outcome, Prehashed};
 use super::spec::Flags;
 use super::table::Command;
-use super::{client, connection, evict, monitor, pubsub};
+use super::{blocking, client, connection, evict, monitor, pubsub};
 use crate::client::{ClientFlags, ClientId};
 use crate::error::CommandError;
 use crate::keyspace::Keyspace;
@@ -112,6 +112,40 @@ fn run(
         Ok(false) => return Outcome::Postponed,
         Err(error) => return reject(server, Some(command), &error, output, *protocol),
     }
+    let outcome = run_handler(db, server, id, command, request, Origin::Client, output, protocol);
+    if !server.monitors.is_empty() && outcome != Outcome::Postponed {
+        monitor::feed_monitors(server, id, command, request.args, output);
+    }
+    outcome
+}
+
+/// Runs a blocked client's command again, a key it waits for having changed.
+pub(super) fn run_woken(
+    db: &mut Keyspace,
+    server: &mut State,
+    id: ClientId,
+    request: &Request<'_>,
+    origin: Origin,
+    output: &mut OutputBuffer,
+    protocol: &mut Protocol,
+) -> Outcome {
+    let command = request.command.expect("a command that was blocked exists");
+    run_handler(db, server, id, command, request, origin, output, protocol)
+}
+
+/// Runs a command's handler, announces what it changed, and counts it.
+#[inline]
+#[allow(clippy::too_many_arguments)] // what a context is made of
+fn run_handler(
+    db: &mut Keyspace,
+    server: &mut State,
+    id: ClientId,
+    command: &'static Command,
+    request: &Request<'_>,
+    origin: Origin,
+    output: &mut OutputBuffer,
+    protocol: &mut Protocol,
+) -> Outcome {
     let handler = command.spec.handler.expect("a command without subcommands has a handler");
     let mut context = Context {
         db,
@@ -121,9 +155,12 @@ fn run(
         command,
         client: id,
         prehashed: request.prehashed,
+        origin,
+        wait: None,
     };
     let result = handler(&mut context);
     *protocol = context.reply.protocol();
+    let wait = context.wait.take();
     let (outcome, failed) = match result {
         Ok(outcome) => (outcome, false),
         Err(error) => {
@@ -131,15 +168,20 @@ fn run(
             (Outcome::Replied, true)
         }
     };
-    if outcome != Outcome::Postponed {
-        account(server, id, command, request, failed);
+    match outcome {
+        Outcome::Postponed => {}
+        Outcome::Blocked => {
+            if origin == Origin::Client
+                && let Some(wait) = wait
+            {
+                blocking::begin(db, server, id, command, request.args, wait);
+            }
+        }
+        _ => account(server, id, command, request, failed),
     }
     if !db.events.is_empty() {
         pubsub::publish_events(db, server);
         pubsub::take_pushed(server, id, output);
-    }
-    if !server.monitors.is_empty() && outcome != Outcome::Postponed {
-        monitor::feed_monitors(server, id, command, request.args, output);
     }
     outcome
 }
@@ -267,6 +309,23 @@ fn account(
     if server.timing.is_notable(nanoseconds) {
         note_slow(server, id, command, request, nanoseconds);
     }
+    if let Some(client) = server.clients.get_mut(id) {
+        client.last_command = Some(command);
+        client.commands += 1;
+    }
+}
+
+/// Counts a blocked command that ended without running again.
+pub(super) fn account_unserved(
+    server: &mut State,
+    id: ClientId,
+    command: &'static Command,
+    failed: bool,
+) {
+    server.counters.commands += 1;
+    let stats = &mut server.command_stats[command.id as usize];
+    stats.calls += 1;
+    stats.failed += failed as u64;
     if let Some(client) = server.clients.get_mut(id) {
         client.last_command = Some(command);
         client.commands += 1;

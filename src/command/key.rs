@@ -1,11 +1,11 @@
 //! Keys whatever they hold: delete, look, rename, copy, move; whole databases.
 
 use super::context::{CommandResult, Context, Outcome};
-use super::object::type_name;
 use super::spec::{Categories, CommandSpec, Flags, Group, KeyFlags, key, keys, spec};
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
 use crate::keyspace::{Key, Keyspace};
+use crate::types::type_name;
 
 const DELETED: KeyFlags = KeyFlags::RM.union(KeyFlags::DELETE);
 const RENAMED: KeyFlags = KeyFlags::RW.union(KeyFlags::ACCESS).union(KeyFlags::DELETE);

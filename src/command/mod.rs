@@ -7,6 +7,8 @@ pub mod keys;
 pub mod spec;
 pub mod table;
 
+pub mod blocking;
+
 mod bitmap;
 mod client;
 mod client_filter;

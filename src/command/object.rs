@@ -8,7 +8,7 @@ use crate::collections::table::{Slot, ValueRef};
 use crate::config::MaxmemoryPolicy;
 use crate::error::CommandError;
 use crate::resp::number::parse_i64;
-use crate::types::Value;
+use crate::types::{Value, kind};
 
 pub const COMMANDS: &[CommandSpec] = &[container("OBJECT", SUBCOMMANDS).since("2.2.3").docs(
     "",
@@ -87,20 +87,14 @@ const IDLE_TIME_UNKNOWN: CommandError = CommandError::Text(
      runtime LRU and LFU data will take some time to adjust.",
 );
 
-/// The name `TYPE` gives a value.
-pub(super) fn type_name(value: ValueRef<'_, Value>) -> &'static str {
-    match value {
-        ValueRef::Bytes { .. } => "string",
-        ValueRef::Object(object) => object.type_name(),
-    }
-}
-
 /// The name `OBJECT ENCODING` gives a value.
 pub(super) fn encoding_name(value: ValueRef<'_, Value>) -> &'static str {
     match value {
         ValueRef::Object(object) => object.encoding(),
         // Edited in place: Redis leaves such a string as it is.
-        ValueRef::Bytes { mark: true, .. } => "raw",
+        ValueRef::Bytes { kind: kind::EDITED_STRING, .. } => "raw",
+        ValueRef::Bytes { kind: kind::INTSET, .. } => "intset",
+        ValueRef::Bytes { kind: 2.., .. } => "listpack",
         ValueRef::Bytes { bytes, .. } if parse_i64(bytes).is_some() => "int",
         ValueRef::Bytes { bytes, .. } if bytes.len() <= EMBSTR_BYTES_MAX => "embstr",
         ValueRef::Bytes { .. } => "raw",
@@ -162,7 +156,7 @@ fn reference_count(ctx: &mut Context<'_>) -> CommandResult {
         || !matches!(policy, VolatileLru | VolatileLfu | AllkeysLru | AllkeysLfu);
     if let Some(slot) = find(ctx) {
         let is_shared = match ctx.db.entry(slot).value() {
-            ValueRef::Bytes { bytes, mark: false } => {
+            ValueRef::Bytes { bytes, kind: kind::STRING } => {
                 parse_i64(bytes).is_some_and(|value| (0..=SHARED_INTEGER_MAX).contains(&value))
             }
             _ => false,

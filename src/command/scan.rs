@@ -5,14 +5,13 @@
 //! there all the time may be returned, once for each time it was there. Keys past their deadline are never returned.
 
 use super::context::{CommandResult, Context, Outcome};
-use super::object::type_name;
 use super::spec::{Categories, CommandSpec, Flags, spec};
 use crate::clock::Now;
 use crate::collections::glob;
 use crate::collections::table::Entry;
 use crate::error::CommandError;
 use crate::resp::reply::{OutputBuffer, ReplyWriter};
-use crate::types::Value;
+use crate::types::{Value, type_name};
 
 pub const COMMANDS: &[CommandSpec] = &[
     spec("SCAN", scan)

@@ -6,11 +6,13 @@
 //!
 //! What this module refuses to know: clients, replies, the network.
 
+pub mod collection;
 pub mod evict;
 pub mod expire;
 pub mod lazyfree;
 pub mod notify;
 pub mod transfer;
+pub mod waiting;
 
 #[cfg(test)]
 mod tests;
@@ -20,10 +22,11 @@ use crate::collections::hash::KeyHasher;
 use crate::collections::table::{Entry, NewValue, Slot, Table, ValueRef};
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
-use crate::types::Value;
+use crate::types::{Value, kind};
 use evict::Eviction;
 use lazyfree::LazyFree;
 use notify::Events;
+use waiting::Waiting;
 
 /// A key's bytes with their hash, computed once per request.
 #[derive(Clone, Copy, Debug)]
@@ -94,6 +97,9 @@ pub struct Keyspace {
     pub active_expire: bool,
     pub lazyfree: LazyFree,
     pub eviction: Eviction,
+    pub waiting: Waiting,
+    /// Where a packed collection is taken apart to be changed.
+    scratch: Vec<u8>,
 }
 
 impl Keyspace {
@@ -115,6 +121,8 @@ impl Keyspace {
             active_expire: true,
             lazyfree: LazyFree::start(),
             eviction: Eviction::default(),
+            waiting: Waiting::default(),
+            scratch: Vec::new(),
         }
     }
 
@@ -251,8 +259,9 @@ impl Keyspace {
     #[inline]
     pub fn string_at(&self, slot: Slot) -> Result<&[u8], CommandError> {
         match self.table().entry(slot).value() {
-            ValueRef::Bytes { bytes, .. } => Ok(bytes),
+            ValueRef::Bytes { bytes, kind: kind::STRING | kind::EDITED_STRING } => Ok(bytes),
             ValueRef::Object(Value::String(bytes)) => Ok(bytes),
+            _ => Err(CommandError::WrongType),
         }
     }
 
@@ -291,7 +300,7 @@ impl Keyspace {
         bytes: &[u8],
         expiry: Expiry,
     ) {
-        self.set_value_at(found, key, NewValue::Bytes { bytes, mark: false }, expiry);
+        self.set_value_at(found, key, NewValue::Bytes { bytes, kind: kind::STRING }, expiry);
     }
 
     /// Sets a key just looked up to a string that was computed: its encoding is `raw`, as if it had been edited.
@@ -303,7 +312,12 @@ impl Keyspace {
         expiry: Expiry,
     ) {
         if bytes.len() <= INLINE_EDIT_MAX {
-            self.set_value_at(found, key, NewValue::Bytes { bytes: &bytes, mark: true }, expiry);
+            self.set_value_at(
+                found,
+                key,
+                NewValue::Bytes { bytes: &bytes, kind: kind::EDITED_STRING },
+                expiry,
+            );
         } else {
             let value = NewValue::Object(Box::new(Value::String(bytes)));
             self.set_value_at(found, key, value, expiry);
@@ -347,7 +361,7 @@ impl Keyspace {
     #[inline]
     pub fn overwrite_string(&mut self, found: Option<Slot>, key: Key<'_>, text: &[u8]) {
         if let Some(slot) = found
-            && let ValueRef::Bytes { bytes, mark: false } = self.entry(slot).value()
+            && let ValueRef::Bytes { bytes, kind: kind::STRING } = self.entry(slot).value()
             && bytes.len() == text.len()
             && let Some(bytes) = self.table_mut().bytes_mut(slot)
         {
@@ -360,7 +374,7 @@ impl Keyspace {
     /// Makes a string of `length` zero bytes under a key that is absent, to be edited: its encoding is `raw`.
     pub fn create_string(&mut self, key: Key<'_>, length: usize) -> &mut [u8] {
         let value = if length <= INLINE_EDIT_MAX {
-            NewValue::Bytes { bytes: b"", mark: true }
+            NewValue::Bytes { bytes: b"", kind: kind::EDITED_STRING }
         } else {
             NewValue::Object(Box::new(Value::String(vec![0; length])))
         };
@@ -384,7 +398,7 @@ impl Keyspace {
     pub fn resize_string(&mut self, slot: Slot, length: usize) -> &mut [u8] {
         let is_inline = matches!(self.entry(slot).value(), ValueRef::Bytes { .. });
         if is_inline && length <= INLINE_EDIT_MAX {
-            return self.table_mut().resize_bytes(slot, length, true);
+            return self.table_mut().resize_bytes(slot, length, kind::EDITED_STRING);
         }
         if is_inline {
             let entry = self.entry(slot);
@@ -401,7 +415,7 @@ impl Keyspace {
                 bytes.resize(length, 0);
                 bytes
             }
-            None => &mut [],
+            _ => &mut [],
         }
     }
 
@@ -504,6 +518,8 @@ impl Keyspace {
     /// Exchanges two databases.
     pub fn swap(&mut self, a: usize, b: usize) {
         self.tables.swap(a, b);
+        self.waiting.note_all(a);
+        self.waiting.note_all(b);
     }
 
     // ---- what changed --------------------------------------------------------------------------------------------
@@ -512,6 +528,7 @@ impl Keyspace {
     #[inline]
     pub fn changed(&mut self, class: KeyspaceEvents, event: &'static str, key: &[u8]) {
         self.dirty += 1;
+        self.waiting.note_change(self.selected, key);
         self.notify(class, event, key);
     }
 

@@ -339,5 +339,5 @@ fn a_renamed_key_keeps_its_access_bits_and_stays_raw() {
     let slot = pair.db.find(pair.db.key(&to)).expect("it was moved");
     let entry = pair.db.entry(slot);
     assert_eq!(pair.db.idle_seconds(entry.access()), 10);
-    assert!(matches!(entry.value(), ValueRef::Bytes { mark: true, .. }));
+    assert!(matches!(entry.value(), ValueRef::Bytes { kind: kind::EDITED_STRING, .. }));
 }

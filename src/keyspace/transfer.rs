@@ -1,6 +1,6 @@
 //! Moving and copying whole entries: under another key, into another database, or both.
 //!
-//! A moved entry keeps its deadline, its access bits and its `raw` mark; a copied one is new and only keeps the first and
+//! A moved entry keeps its deadline, its access bits and its kind; a copied one is new and only keeps the first and
 //! the last. Both overwrite what the target key held, without a word about it: the handler says what changed.
 
 use crate::collections::table::{NewValue, Slot, ValueRef};
@@ -19,8 +19,8 @@ impl Keyspace {
         let deadline = owned.deadline();
         let table = &mut self.tables[database];
         match owned.value() {
-            ValueRef::Bytes { bytes, mark } => {
-                let value = NewValue::Bytes { bytes, mark };
+            ValueRef::Bytes { bytes, kind } => {
+                let value = NewValue::Bytes { bytes, kind };
                 table.insert(to.hash, to.bytes, value, deadline, access);
             }
             ValueRef::Object(_) => {
@@ -42,10 +42,10 @@ impl Keyspace {
         let entry = self.entry(slot);
         let deadline = entry.deadline();
         match entry.value() {
-            ValueRef::Bytes { bytes, mark } => {
+            ValueRef::Bytes { bytes, kind } => {
                 // The table may move its entries while it makes room for the copy.
                 let bytes = bytes.to_vec();
-                let value = NewValue::Bytes { bytes: &bytes, mark };
+                let value = NewValue::Bytes { bytes: &bytes, kind };
                 self.tables[database].insert(to.hash, to.bytes, value, deadline, access);
             }
             ValueRef::Object(object) => {

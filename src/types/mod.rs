@@ -1,28 +1,107 @@
 //! What the values mean: the kinds of value a key can hold, and the structures kept inside strings.
+//!
+//! A small list, hash, set or sorted set lies inside its key's entry as packed bytes ([`Stored::Inline`]), a larger one, and
+//! every stream, in a box ([`Value`]). Which of the two it is shows nowhere outside: reading goes through a view
+//! ([`Collection::view`]), changing through [`crate::keyspace`]'s `edit`, which unpacks, changes, and stores anew.
 
 pub mod bitmap;
+pub mod hash;
 pub mod hyperloglog;
 pub mod lcs;
+pub mod list;
+pub mod set;
+pub mod sorted_set;
+pub mod stream;
+
+use crate::collections::table::ValueRef;
+use hash::Hash;
+use list::List;
+use set::Set;
+use sorted_set::SortedSet;
+use stream::Stream;
+
+/// Kinds of bytes inside an entry.
+pub mod kind {
+    pub const STRING: u8 = 0;
+    /// A string that was edited in place: its encoding is "raw".
+    pub const EDITED_STRING: u8 = 1;
+    pub const LIST: u8 = 2;
+    pub const HASH: u8 = 3;
+    pub const SET: u8 = 4;
+    pub const INTSET: u8 = 5;
+    pub const SORTED_SET: u8 = 6;
+}
+
+/// Packed bytes up to this length lie inside their entry.
+pub const INLINE_MAX: usize = 512;
 
 /// A value too large or too structured to lie inside its entry.
 #[derive(Clone, Debug)]
 pub enum Value {
     /// A string that grew in place: kept apart from its key, with room to grow further.
     String(Vec<u8>),
+    List(List),
+    Hash(Hash),
+    Set(Set),
+    SortedSet(SortedSet),
+    Stream(Stream),
+}
+
+/// How a collection is to be kept.
+pub enum Stored {
+    /// Inside the entry; the kind is one of [`kind`].
+    Inline {
+        kind: u8,
+        bytes: Vec<u8>,
+    },
+    Boxed(Value),
+}
+
+/// A type whose values lie inside their entries while they are small.
+pub trait Collection: Sized {
+    /// What reading needs, borrowed from where the value lies.
+    type View<'a>;
+
+    /// The value as this type; None if it is of another one.
+    fn view(value: ValueRef<'_, Value>) -> Option<Self::View<'_>>;
+
+    /// The boxed value as this type; None if it is of another one.
+    fn boxed(value: &mut Value) -> Option<&mut Self>;
+
+    /// Takes up what [`Collection::store`] gave as [`Stored::Inline`].
+    fn unpack(kind: u8, bytes: Vec<u8>) -> Self;
+
+    /// How it is to be kept: inline if it is packed and short.
+    fn store(self) -> Stored;
+
+    fn is_empty(&self) -> bool;
+}
+
+/// The name `TYPE` gives.
+pub fn type_name(value: ValueRef<'_, Value>) -> &'static str {
+    match value {
+        ValueRef::Bytes { kind: kind::LIST, .. } | ValueRef::Object(Value::List(_)) => "list",
+        ValueRef::Bytes { kind: kind::HASH, .. } | ValueRef::Object(Value::Hash(_)) => "hash",
+        ValueRef::Bytes { kind: kind::SET | kind::INTSET, .. }
+        | ValueRef::Object(Value::Set(_)) => "set",
+        ValueRef::Bytes { kind: kind::SORTED_SET, .. } | ValueRef::Object(Value::SortedSet(_)) => {
+            "zset"
+        }
+        ValueRef::Object(Value::Stream(_)) => "stream",
+        ValueRef::Bytes { .. } | ValueRef::Object(Value::String(_)) => "string",
+    }
 }
 
 impl Value {
-    /// The name `TYPE` gives.
-    pub fn type_name(&self) -> &'static str {
-        match self {
-            Value::String(_) => "string",
-        }
-    }
-
     /// The name `OBJECT ENCODING` gives.
     pub fn encoding(&self) -> &'static str {
         match self {
             Value::String(_) => "raw",
+            Value::List(list) => list.encoding(),
+            Value::Hash(hash) => hash.encoding(),
+            Value::Set(set) => set.encoding(),
+            Value::SortedSet(set) => set.encoding(),
+            Value::Stream(_) => "stream",
         }
     }
 
@@ -30,6 +109,11 @@ impl Value {
     pub fn heap_bytes(&self) -> usize {
         match self {
             Value::String(bytes) => bytes.capacity(),
+            Value::List(list) => list.heap_bytes(),
+            Value::Hash(hash) => hash.heap_bytes(),
+            Value::Set(set) => set.heap_bytes(),
+            Value::SortedSet(set) => set.heap_bytes(),
+            Value::Stream(stream) => stream.heap_bytes(),
         }
     }
 
@@ -37,6 +121,11 @@ impl Value {
     pub fn free_effort(&self) -> usize {
         match self {
             Value::String(_) => 1,
+            Value::List(list) => list.free_effort(),
+            Value::Hash(hash) => hash.free_effort(),
+            Value::Set(set) => set.free_effort(),
+            Value::SortedSet(set) => set.free_effort(),
+            Value::Stream(stream) => stream.free_effort(),
         }
     }
 }

@@ -4,10 +4,10 @@
 //! eight bytes, read as a little-endian number, tell the rest:
 //!
 //! ```text
-//!             bits 0-1  2         3     4       ..                                    header bytes
+//!             bits 0-1  2         3       4-7   ..                                    header bytes
 //!   tiny      0 or 1    deadline  3-8 key length  9-15 value length  16-39 access      5
-//!   short     2         deadline  mark  object  8-31 access  32-47 key  48-63 value    8
-//!   long      3         deadline  mark  object  8-31 access                           24 (two u64 lengths follow)
+//!   short     2         deadline  object  kind  8-31 access  32-47 key  48-63 value    8
+//!   long      3         deadline  object  kind  8-31 access                           24 (two u64 lengths follow)
 //!
 //!   header | deadline (8 bytes, if any; always reserved in the long form) | key | value
 //! ```
@@ -30,24 +30,26 @@ const SHORT: u64 = 2;
 const LONG: u64 = 3;
 
 const DEADLINE: u64 = 1 << 2;
-const MARK: u64 = 1 << 3;
-const OBJECT: u64 = 1 << 4;
+const OBJECT: u64 = 1 << 3;
+const KIND_SHIFT: u32 = 4;
+/// Kinds of bytes that an entry can tell apart: 0 to here.
+pub const KIND_MAX: u8 = 15;
 
 const ACCESS: u64 = 0xff_ffff;
 const POINTER_BYTES: usize = size_of::<usize>();
 
 /// A value on its way into the table.
 pub enum NewValue<'v, O> {
-    /// A string, copied into the entry. `mark` is one bit for the caller.
-    Bytes { bytes: &'v [u8], mark: bool },
+    /// Bytes, copied into the entry. `kind` is the caller's, at most [`KIND_MAX`]; only those of kind 0 lie in the tiny form.
+    Bytes { bytes: &'v [u8], kind: u8 },
     /// Any other type, owned through its box.
     Object(Box<O>),
 }
 
 /// A value as it lies in the table.
 pub enum ValueRef<'t, O> {
-    /// A string and the caller's bit.
-    Bytes { bytes: &'t [u8], mark: bool },
+    /// Bytes and their kind.
+    Bytes { bytes: &'t [u8], kind: u8 },
     /// Any other type.
     Object(&'t O),
 }
@@ -57,22 +59,23 @@ pub enum ValueRef<'t, O> {
 struct Shape {
     form: u64,
     deadline: bool,
-    mark: bool,
+    kind: u8,
     object: bool,
     key_len: usize,
     value_len: usize,
 }
 
 impl Shape {
-    fn new(key_len: usize, value_len: usize, object: bool, mark: bool, deadline: bool) -> Shape {
-        let form = if key_len < 1 << 6 && value_len < 1 << 7 && !mark {
+    fn new(key_len: usize, value_len: usize, object: bool, kind: u8, deadline: bool) -> Shape {
+        debug_assert!(kind <= KIND_MAX);
+        let form = if key_len < 1 << 6 && value_len < 1 << 7 && kind == 0 {
             if object { TINY_OBJECT } else { TINY_BYTES }
         } else if key_len < 1 << 16 && value_len < 1 << 16 {
             SHORT
         } else {
             LONG
         };
-        Shape { form, deadline, mark, object, key_len, value_len }
+        Shape { form, deadline, kind, object, key_len, value_len }
     }
 
     #[inline]
@@ -110,7 +113,8 @@ impl Shape {
         let access = u64::from(access) & ACCESS;
         let deadline = if self.deadline { DEADLINE } else { 0 };
         let (key, value) = (self.key_len as u64, self.value_len as u64);
-        let flags = if self.mark { MARK } else { 0 } | if self.object { OBJECT } else { 0 };
+        let object = if self.object { OBJECT } else { 0 };
+        let flags = object | u64::from(self.kind) << KIND_SHIFT;
         match self.form {
             TINY_BYTES | TINY_OBJECT => self.form | deadline | key << 3 | value << 9 | access << 16,
             SHORT => SHORT | deadline | flags | access << 8 | key << 32 | value << 48,
@@ -185,12 +189,13 @@ impl RawEntry {
         let header = self.header();
         let form = header & 3;
         let deadline = header & DEADLINE != 0;
-        let (mark, object) = (header & MARK != 0, header & OBJECT != 0);
+        let object = header & OBJECT != 0;
+        let kind = (header >> KIND_SHIFT) as u8 & KIND_MAX;
         match form {
             TINY_BYTES | TINY_OBJECT => Shape {
                 form,
                 deadline,
-                mark: false,
+                kind: 0,
                 object: form == TINY_OBJECT,
                 key_len: (header >> 3 & 0x3f) as usize,
                 value_len: (header >> 9 & 0x7f) as usize,
@@ -198,7 +203,7 @@ impl RawEntry {
             SHORT => Shape {
                 form,
                 deadline,
-                mark,
+                kind,
                 object,
                 key_len: (header >> 32 & 0xffff) as usize,
                 value_len: (header >> 48) as usize,
@@ -211,7 +216,7 @@ impl RawEntry {
                         self.at(16).cast::<u64>().read() as usize,
                     )
                 };
-                Shape { form, deadline, mark, object, key_len, value_len }
+                Shape { form, deadline, kind, object, key_len, value_len }
             }
         }
     }
@@ -321,7 +326,7 @@ impl RawEntry {
                 return ValueRef::Object(&*self.object_pointer(shape));
             }
             let at = self.at(shape.value_offset());
-            ValueRef::Bytes { bytes: slice::from_raw_parts(at, shape.value_len), mark: shape.mark }
+            ValueRef::Bytes { bytes: slice::from_raw_parts(at, shape.value_len), kind: shape.kind }
         }
     }
 
@@ -464,9 +469,9 @@ impl RawEntry {
     ///
     /// # Safety
     /// Only the returned place is used afterwards. The value is bytes.
-    pub(super) unsafe fn resize_bytes(self, value_len: usize, mark: bool) -> RawEntry {
+    pub(super) unsafe fn resize_bytes(self, value_len: usize, kind: u8) -> RawEntry {
         let old = self.shape();
-        let new = Shape::new(old.key_len, value_len, false, mark, old.deadline);
+        let new = Shape::new(old.key_len, value_len, false, kind, old.deadline);
         let access = self.access();
         let kept = old.value_len.min(value_len);
         // SAFETY: either nothing but the end moves (same key offset), and the allocation is brought to the new layout by
@@ -500,10 +505,10 @@ impl RawEntry {
 
 fn shape_for<O>(key_len: usize, value: &NewValue<'_, O>, deadline: Option<Deadline>) -> Shape {
     match value {
-        NewValue::Bytes { bytes, mark } => {
-            Shape::new(key_len, bytes.len(), false, *mark, deadline.is_some())
+        NewValue::Bytes { bytes, kind } => {
+            Shape::new(key_len, bytes.len(), false, *kind, deadline.is_some())
         }
-        NewValue::Object(_) => Shape::new(key_len, POINTER_BYTES, true, false, deadline.is_some()),
+        NewValue::Object(_) => Shape::new(key_len, POINTER_BYTES, true, 0, deadline.is_some()),
     }
 }
 

@@ -39,7 +39,7 @@ impl<O> Table<O> {
     }
 
     fn put(&mut self, key: &[u8], value: &[u8], deadline: Option<Deadline>) -> Slot {
-        let value = NewValue::Bytes { bytes: value, mark: false };
+        let value = NewValue::Bytes { bytes: value, kind: 0 };
         match self.at(key) {
             Some(slot) => {
                 self.replace(slot, value, deadline);
@@ -115,21 +115,21 @@ impl<O> Table<O> {
 
 #[derive(Clone, Debug, PartialEq)]
 enum Value {
-    Bytes(Vec<u8>, bool),
+    Bytes(Vec<u8>, u8),
     Object(Object),
 }
 
 impl Value {
     fn to_new(&self) -> NewValue<'_, Object> {
         match self {
-            Value::Bytes(bytes, mark) => NewValue::Bytes { bytes, mark: *mark },
+            Value::Bytes(bytes, kind) => NewValue::Bytes { bytes, kind: *kind },
             Value::Object(object) => NewValue::Object(Box::new(object.clone())),
         }
     }
 
     fn of(entry: Entry<'_, Object>) -> Value {
         match entry.value() {
-            ValueRef::Bytes { bytes, mark } => Value::Bytes(bytes.to_vec(), mark),
+            ValueRef::Bytes { bytes, kind } => Value::Bytes(bytes.to_vec(), kind),
             ValueRef::Object(object) => Value::Object(object.clone()),
         }
     }
@@ -143,7 +143,7 @@ enum Operation {
     RemoveMany(usize, usize),
     SetDeadline(usize, Option<i64>),
     SetAccess(usize, u32),
-    Resize(usize, usize, bool),
+    Resize(usize, usize, u8),
     Edit(usize),
     Advance(i64),
     StepWall(i64),
@@ -154,7 +154,7 @@ enum Operation {
 fn value() -> impl Strategy<Value = Value> {
     let len = prop_oneof![8 => 0usize..40, 4 => 120usize..136, 1 => 65_530usize..65_545];
     prop_oneof![
-        4 => (len, any::<u8>(), any::<bool>()).prop_map(|(len, byte, mark)| Value::Bytes(vec![byte; len], mark)),
+        4 => (len, any::<u8>(), 0..16u8).prop_map(|(len, byte, kind)| Value::Bytes(vec![byte; len], kind)),
         1 => prop::collection::vec(any::<u32>(), 0..3).prop_map(Value::Object),
     ]
 }
@@ -173,7 +173,7 @@ fn operation(keys: usize) -> impl Strategy<Value = Operation> {
         3 => (some.clone(), many).prop_map(|(k, n)| Operation::RemoveMany(k, n)),
         4 => (some.clone(), deadline()).prop_map(|(k, d)| Operation::SetDeadline(k, d)),
         2 => (some.clone(), any::<u32>()).prop_map(|(k, a)| Operation::SetAccess(k, a)),
-        3 => (some.clone(), prop_oneof![0usize..200, 65_500usize..65_600], any::<bool>())
+        3 => (some.clone(), prop_oneof![0usize..200, 65_500usize..65_600], 0..16u8)
             .prop_map(|(k, n, m)| Operation::Resize(k, n, m)),
         2 => some.prop_map(Operation::Edit),
         3 => (0i64..300_000).prop_map(Operation::Advance),
@@ -312,7 +312,7 @@ impl Machine {
                 for number in first..first + count {
                     let ms =
                         ms.filter(|_| number % 3 != 0).map(|ms| ms.saturating_add(number as i64));
-                    self.put(number, Value::Bytes(key(number), false), ms, 0);
+                    self.put(number, Value::Bytes(key(number), 0), ms, 0);
                 }
             }
             Operation::Remove(number) => self.remove(number),
@@ -333,9 +333,9 @@ impl Machine {
                     self.model.get_mut(&key(number)).unwrap().2 = access & 0xff_ffff;
                 }
             }
-            Operation::Resize(number, len, mark) => {
+            Operation::Resize(number, len, kind) => {
                 if let Some(slot) = self.table.at(&key(number)) {
-                    let resized = self.table.resize_bytes(slot, len, mark).to_vec();
+                    let resized = self.table.resize_bytes(slot, len, kind).to_vec();
                     let (value, ..) = self.model.get_mut(&key(number)).unwrap();
                     let mut bytes = match value {
                         Value::Bytes(bytes, _) => mem::take(bytes),
@@ -343,7 +343,7 @@ impl Machine {
                     };
                     bytes.resize(len, 0);
                     assert_eq!(resized, bytes);
-                    *value = Value::Bytes(bytes, mark);
+                    *value = Value::Bytes(bytes, kind);
                 }
             }
             Operation::Edit(number) => {
@@ -477,18 +477,18 @@ fn every_form_keeps_its_content_at_its_length_limits() {
     let deadlines = [None, Some(START.after(5)), Some(START.at(UnixMillis(77)))];
     for &key_len in key_lens {
         for &value_len in value_lens {
-            for mark in [false, true] {
+            for kind in [0, 9] {
                 let key: Vec<u8> = (0..key_len).map(|n| n as u8).collect();
                 let bytes: Vec<u8> = (0..value_len).map(|n| !(n as u8)).collect();
                 let mut table = keyed();
                 let slot = table.insert(
                     table.hash(&key),
                     &key,
-                    NewValue::Bytes { bytes: &bytes, mark },
+                    NewValue::Bytes { bytes: &bytes, kind },
                     None,
                     0xab_cdef,
                 );
-                // Through every change of deadline, mark and type.
+                // Through every change of deadline, kind and type.
                 for deadline in deadlines.into_iter().chain(deadlines.into_iter().rev()) {
                     let check = |table: &Table<Object>, value: Value, deadline| {
                         let entry = table.entry(slot);
@@ -502,7 +502,7 @@ fn every_form_keeps_its_content_at_its_length_limits() {
                         );
                     };
                     table.set_deadline(slot, deadline);
-                    check(&table, Value::Bytes(bytes.clone(), mark), deadline);
+                    check(&table, Value::Bytes(bytes.clone(), kind), deadline);
                     for next in deadlines {
                         let object = Value::Object(vec![1, 2]);
                         table.replace(slot, object.to_new(), next);
@@ -512,14 +512,14 @@ fn every_form_keeps_its_content_at_its_length_limits() {
                         table.set_deadline(slot, deadline);
                         let old = table.replace(
                             slot,
-                            NewValue::Bytes { bytes: &bytes, mark: !mark },
+                            NewValue::Bytes { bytes: &bytes, kind: 9 - kind },
                             next,
                         );
                         assert_eq!(old.as_deref(), Some(&vec![1, 2]));
-                        check(&table, Value::Bytes(bytes.clone(), !mark), next);
-                        table.resize_bytes(slot, value_len + 1, mark);
-                        table.resize_bytes(slot, value_len, mark);
-                        check(&table, Value::Bytes(bytes.clone(), mark), next);
+                        check(&table, Value::Bytes(bytes.clone(), 9 - kind), next);
+                        table.resize_bytes(slot, value_len + 1, kind);
+                        table.resize_bytes(slot, value_len, kind);
+                        check(&table, Value::Bytes(bytes.clone(), kind), next);
                     }
                     table.set_deadline(slot, deadline);
                 }

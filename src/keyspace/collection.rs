@@ -1,0 +1,174 @@
+//! The way to lists, hashes, sets, sorted sets and streams: typed look-ups, and changes that keep small ones packed inside
+//! their entries.
+//!
+//! Nothing here announces what changed: the handler calls [`Keyspace::changed`] with the event's name, and then
+//! [`Keyspace::delete_if_empty`] where a command may have taken the last element.
+
+use crate::collections::table::{NewValue, Slot, ValueRef};
+use crate::config::KeyspaceEvents;
+use crate::error::CommandError;
+use crate::types::stream::Stream;
+use crate::types::{Collection, Stored, Value};
+
+use super::{Expiry, Key, Keyspace};
+
+impl Keyspace {
+    /// The collection a key holds, to be read; None if there is no such key. Counts the hit or miss and marks the access.
+    #[inline]
+    pub fn read<C: Collection>(
+        &mut self,
+        key: Key<'_>,
+    ) -> Result<Option<C::View<'_>>, CommandError> {
+        match self.find_for_read(key) {
+            Some(slot) => self.view::<C>(slot).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// The slot of a collection to be changed; None if there is no such key; WRONGTYPE if it holds something else.
+    #[inline]
+    pub fn slot_of<C: Collection>(&mut self, key: Key<'_>) -> Result<Option<Slot>, CommandError> {
+        match self.find_for_write(key) {
+            Some(slot) => self.view::<C>(slot).map(|_| Some(slot)),
+            None => Ok(None),
+        }
+    }
+
+    /// The collection at `slot`, or WRONGTYPE.
+    #[inline]
+    pub fn view<C: Collection>(&self, slot: Slot) -> Result<C::View<'_>, CommandError> {
+        C::view(self.table().entry(slot).value()).ok_or(CommandError::WrongType)
+    }
+
+    /// Lets `edit` change the collection at `slot`, whose type [`Self::slot_of`] has checked. The slot stays valid. An
+    /// emptied collection stays until [`Self::delete_if_empty`].
+    pub fn edit<C: Collection, R>(&mut self, slot: Slot, edit: impl FnOnce(&mut C) -> R) -> R {
+        if let Some(value) = self.table_mut().object_mut(slot) {
+            let collection = C::boxed(value).expect("the type was checked when the slot was found");
+            return edit(collection);
+        }
+        let mut bytes = std::mem::take(&mut self.scratch);
+        let entry = self.tables[self.selected].entry(slot);
+        let deadline = entry.deadline();
+        let ValueRef::Bytes { bytes: packed, kind } = entry.value() else {
+            unreachable!("what is no object lies in the entry");
+        };
+        bytes.clear();
+        bytes.extend_from_slice(packed);
+        let mut collection = C::unpack(kind, bytes);
+        let result = edit(&mut collection);
+        self.put(slot, collection.store(), deadline);
+        result
+    }
+
+    fn put(
+        &mut self,
+        slot: Slot,
+        stored: Stored,
+        deadline: Option<crate::clock::Deadline>,
+    ) -> Option<Box<Value>> {
+        match stored {
+            Stored::Inline { kind, bytes } => {
+                let value = NewValue::Bytes { bytes: &bytes, kind };
+                let old = self.table_mut().replace(slot, value, deadline);
+                self.scratch = bytes;
+                old
+            }
+            Stored::Boxed(value) => {
+                self.table_mut().replace(slot, NewValue::Object(Box::new(value)), deadline)
+            }
+        }
+    }
+
+    /// Puts a collection under a key that is absent. Announces `new`.
+    pub fn insert_collection<C: Collection>(&mut self, key: Key<'_>, collection: C) -> Slot {
+        let access = self.fresh_access();
+        let slot = match collection.store() {
+            Stored::Inline { kind, bytes } => {
+                let value = NewValue::Bytes { bytes: &bytes, kind };
+                let slot = self.table_mut().insert(key.hash, key.bytes, value, None, access);
+                self.scratch = bytes;
+                slot
+            }
+            Stored::Boxed(value) => {
+                let value = NewValue::Object(Box::new(value));
+                self.table_mut().insert(key.hash, key.bytes, value, None, access)
+            }
+        };
+        self.notify(KeyspaceEvents::NEW, "new", key.bytes);
+        slot
+    }
+
+    /// Sets a key just looked up to a collection, whatever it held: `found` is its slot, None if it is absent.
+    pub fn set_collection<C: Collection>(
+        &mut self,
+        found: Option<Slot>,
+        key: Key<'_>,
+        collection: C,
+        expiry: Expiry,
+    ) {
+        let slot = match found {
+            Some(slot) => {
+                let deadline = match expiry {
+                    Expiry::Clear => None,
+                    Expiry::Keep => self.entry(slot).deadline(),
+                    Expiry::At(deadline) => Some(deadline),
+                };
+                if let Some(old) = self.put(slot, collection.store(), deadline) {
+                    self.lazyfree.discard_value(old);
+                }
+                self.mark_access(slot);
+                return;
+            }
+            None => self.insert_collection(key, collection),
+        };
+        if let Expiry::At(deadline) = expiry {
+            self.set_deadline(slot, Some(deadline));
+        }
+    }
+
+    /// Deletes the collection at `slot` if nothing is left in it, and announces `del`. The change itself was counted by
+    /// whoever took the last element.
+    pub fn delete_if_empty<C: Collection>(&mut self, slot: Slot, key: Key<'_>) -> bool {
+        let is_empty = match self.entry(slot).value() {
+            ValueRef::Bytes { bytes, .. } => bytes.is_empty(),
+            ValueRef::Object(_) => {
+                let value = self.table_mut().object_mut(slot).expect("the entry holds an object");
+                C::boxed(value).is_some_and(|collection| collection.is_empty())
+            }
+        };
+        if is_empty {
+            let owned = self.table_mut().remove(slot);
+            self.lazyfree.discard(owned);
+            self.notify(KeyspaceEvents::GENERIC, "del", key.bytes);
+        }
+        is_empty
+    }
+
+    // ---- streams -------------------------------------------------------------------------------------------------
+
+    /// The stream at `slot`, or WRONGTYPE.
+    pub fn stream_at(&self, slot: Slot) -> Result<&Stream, CommandError> {
+        match self.table().entry(slot).value() {
+            ValueRef::Object(Value::Stream(stream)) => Ok(stream),
+            _ => Err(CommandError::WrongType),
+        }
+    }
+
+    /// The stream at `slot`, to be changed, or WRONGTYPE.
+    pub fn stream_mut(&mut self, slot: Slot) -> Result<&mut Stream, CommandError> {
+        match self.table_mut().object_mut(slot) {
+            Some(Value::Stream(stream)) => Ok(stream),
+            _ => Err(CommandError::WrongType),
+        }
+    }
+
+    /// Puts a stream under a key that is absent. Announces `new`.
+    pub fn insert_stream(&mut self, key: Key<'_>, stream: Stream) -> Slot {
+        let access = self.fresh_access();
+        let value = NewValue::Object(Box::new(Value::Stream(stream)));
+        let slot = self.table_mut().insert(key.hash, key.bytes, value, None, access);
+        self.notify(KeyspaceEvents::NEW, "new", key.bytes);
+        slot
+    }
+}
