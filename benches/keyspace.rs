@@ -44,7 +44,7 @@ fn shuffled(turn: usize, keys: usize) -> usize {
 }
 
 fn bytes(value: &[u8]) -> NewValue<'_, Vec<u8>> {
-    NewValue::Bytes { bytes: value, mark: false }
+    NewValue::Bytes { bytes: value, kind: 0 }
 }
 
 fn put(table: &mut Keyspace, number: usize, value: &[u8], deadline: Option<Deadline>) {
