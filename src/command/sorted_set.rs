@@ -144,13 +144,13 @@ pub(super) fn limits(ctx: &Context<'_>) -> Limits {
 
 /// `ZADD key [NX | XX] [GT | LT] [CH] [INCR] score member [score member ...]`.
 #[derive(Default)]
-struct AddOptions {
-    only_new: bool,
-    only_there: bool,
-    only_greater: bool,
-    only_less: bool,
-    counts_changed: bool,
-    increments: bool,
+pub(super) struct AddOptions {
+    pub only_new: bool,
+    pub only_there: bool,
+    pub only_greater: bool,
+    pub only_less: bool,
+    pub counts_changed: bool,
+    pub increments: bool,
 }
 
 impl AddOptions {
@@ -229,10 +229,23 @@ struct Added {
 
 fn add(ctx: &mut Context<'_>, increments: bool) -> CommandResult {
     let (options, first) = AddOptions::parse(ctx.args, increments)?;
-    let pairs = (first..ctx.args.len()).step_by(2);
-    let scores: SmallVec<[f64; 8]> = pairs
-        .map(|index| number::parse_f64(ctx.args.get(index)).ok_or(CommandError::NotFloat))
-        .collect::<Result<_, _>>()?;
+    let args = ctx.args;
+    let pairs: SmallVec<[(f64, &[u8]); 8]> = (first..args.len())
+        .step_by(2)
+        .map(|index| {
+            let score = number::parse_f64(args.get(index)).ok_or(CommandError::NotFloat)?;
+            Ok((score, args.get(index + 1)))
+        })
+        .collect::<Result<_, CommandError>>()?;
+    add_pairs(ctx, &options, &pairs)
+}
+
+/// Adds scores and members as the options say, and replies.
+pub(super) fn add_pairs(
+    ctx: &mut Context<'_>,
+    options: &AddOptions,
+    pairs: &[(f64, &[u8])],
+) -> CommandResult {
     let key = ctx.key(1);
     let found = ctx.db.slot_of::<SortedSet>(key)?;
     if found.is_none() && options.only_there {
@@ -243,11 +256,10 @@ fn add(ctx: &mut Context<'_>, increments: bool) -> CommandResult {
         }
         return Ok(Outcome::Replied);
     }
-    let (args, limits) = (ctx.args, limits(ctx));
+    let limits = limits(ctx);
     let edit = |set: &mut SortedSet| {
         let mut added = Added::default();
-        for (index, &score) in scores.iter().enumerate() {
-            let member = args.get(first + 1 + 2 * index);
+        for &(score, member) in pairs {
             let outcome = set.update(member, limits, |old| {
                 let new = options.decide(old, score);
                 added.is_nan |= new.is_some_and(f64::is_nan);

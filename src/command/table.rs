@@ -32,6 +32,8 @@ static FAMILIES: &[&[CommandSpec]] = &[
     super::sorted_set::COMMANDS,
     super::sorted_set_range::COMMANDS,
     super::sorted_set_pop::COMMANDS,
+    super::sorted_set_combine::COMMANDS,
+    super::geo::COMMANDS,
     super::key::COMMANDS,
     super::expire::COMMANDS,
     super::scan::COMMANDS,

@@ -350,6 +350,19 @@ impl<'a> SortedSetView<'a> {
         }
     }
 
+    /// Visits the elements of a range of ranks in order, until `visit` says false.
+    pub fn each_while(&self, ranks: Range<usize>, mut visit: impl FnMut(f64, &[u8]) -> bool) {
+        match self {
+            SortedSetView::Packed(bytes) => {
+                let mut elements = packed::Iter::new(bytes).skip(ranks.start).take(ranks.len());
+                elements.all(|(score, member)| visit(score, member.text().as_ref()));
+            }
+            SortedSetView::Large(large) => {
+                large.tree.range(ranks).all(|(score, member)| visit(score, member));
+            }
+        }
+    }
+
     /// Visits a few members from a boundary on; returns the next boundary, 0 at the end. What is there all the time is visited
     /// exactly once; see [`ScoreTree::scan`]. A packed set is visited at once.
     pub fn scan(&self, boundary: u32, mut visit: impl FnMut(f64, &[u8])) -> u32 {
