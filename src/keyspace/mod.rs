@@ -22,6 +22,7 @@ use crate::collections::hash::KeyHasher;
 use crate::collections::table::{Entry, NewValue, Slot, Table, ValueRef};
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
+use crate::resp::number::parse_i64;
 use crate::types::{Value, kind};
 use evict::Eviction;
 use lazyfree::LazyFree;
@@ -259,7 +260,10 @@ impl Keyspace {
     #[inline]
     pub fn string_at(&self, slot: Slot) -> Result<&[u8], CommandError> {
         match self.table().entry(slot).value() {
-            ValueRef::Bytes { bytes, kind: kind::STRING | kind::EDITED_STRING } => Ok(bytes),
+            ValueRef::Bytes {
+                bytes,
+                kind: kind::STRING | kind::EDITED_STRING | kind::UNENCODED_STRING,
+            } => Ok(bytes),
             ValueRef::Object(Value::String(bytes)) => Ok(bytes),
             _ => Err(CommandError::WrongType),
         }
@@ -369,6 +373,14 @@ impl Keyspace {
             return;
         }
         self.set_string_at(found, key, text, Expiry::Keep);
+    }
+
+    /// Sets the string of a key just looked up to a number's text that counts as text, as INCRBYFLOAT does; the deadline
+    /// stays.
+    pub fn set_number_text_at(&mut self, found: Option<Slot>, key: Key<'_>, text: &[u8]) {
+        let is_integer = parse_i64(text).is_some();
+        let kind = if is_integer { kind::UNENCODED_STRING } else { kind::STRING };
+        self.set_value_at(found, key, NewValue::Bytes { bytes: text, kind }, Expiry::Keep);
     }
 
     /// Makes a string of `length` zero bytes under a key that is absent, to be edited: its encoding is `raw`.
