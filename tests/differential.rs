@@ -157,7 +157,8 @@ impl Generator {
             // Keys of each type: a few of them, and rarely one of another type.
             "h" | "l" | "s" | "z" | "x" | "g" | "t" | "k" => {
                 let any = name == "k" || random.u32(..25) == 0;
-                let kind = if any { ["h", "l", "s", "z", "x", "g", "t"][random.usize(..7)] } else { name };
+                let kind =
+                    if any { ["h", "l", "s", "z", "x", "g", "t"][random.usize(..7)] } else { name };
                 format!("{kind}{}", random.u32(..4))
             }
             "f" | "m" => return self.member(),

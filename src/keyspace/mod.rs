@@ -13,6 +13,7 @@ pub mod lazyfree;
 pub mod notify;
 pub mod transfer;
 pub mod waiting;
+pub mod watch;
 
 #[cfg(test)]
 mod tests;
@@ -28,6 +29,7 @@ use evict::Eviction;
 use lazyfree::LazyFree;
 use notify::Events;
 use waiting::Waiting;
+use watch::Watch;
 
 /// A key's bytes with their hash, computed once per request.
 #[derive(Clone, Copy, Debug)]
@@ -99,6 +101,7 @@ pub struct Keyspace {
     pub lazyfree: LazyFree,
     pub eviction: Eviction,
     pub waiting: Waiting,
+    pub watch: Watch,
     /// Where a packed collection is taken apart to be changed.
     scratch: Vec<u8>,
 }
@@ -123,6 +126,7 @@ impl Keyspace {
             lazyfree: LazyFree::start(),
             eviction: Eviction::default(),
             waiting: Waiting::default(),
+            watch: Watch::default(),
             scratch: Vec::new(),
         }
     }
@@ -503,6 +507,7 @@ impl Keyspace {
         if keys == 0 {
             return 0;
         }
+        self.touch_watched(index, index);
         let bytes = self.estimate_bytes(index);
         let old = self.tables[index].clear();
         if sync {
@@ -529,6 +534,8 @@ impl Keyspace {
 
     /// Exchanges two databases.
     pub fn swap(&mut self, a: usize, b: usize) {
+        self.touch_watched(a, b);
+        self.touch_watched(b, a);
         self.tables.swap(a, b);
         self.waiting.note_all(a);
         self.waiting.note_all(b);
@@ -541,6 +548,7 @@ impl Keyspace {
     pub fn changed(&mut self, class: KeyspaceEvents, event: &'static str, key: &[u8]) {
         self.dirty += 1;
         self.waiting.note_change(self.selected, key);
+        self.watch.note_change(self.selected, key);
         self.notify(class, event, key);
     }
 
