@@ -153,7 +153,7 @@ mod tests {
         assert_eq!(count(b"\x81a\x03"), None);
         assert_eq!(count(b"\x81a"), None);
         assert_eq!(count(b"\x05\x01\x81a\x80"), None);
-        assert_eq!(last(b"\x81a\x01"), None);
+        assert_eq!(last(b"\x81a\x03"), None);
         assert_eq!(last(b"\xff\xff\xff\xff\xff\xff"), None);
     }
 
