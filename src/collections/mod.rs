@@ -2,5 +2,8 @@
 
 pub mod glob;
 pub mod hash;
+pub mod listpack;
 pub mod packed;
+pub mod quicklist;
+pub mod run;
 pub mod table;

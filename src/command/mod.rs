@@ -25,6 +25,8 @@ mod info;
 mod introspection;
 mod key;
 mod latency;
+mod list;
+mod list_blocking;
 mod memory;
 mod monitor;
 mod object;

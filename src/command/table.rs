@@ -29,6 +29,8 @@ static FAMILIES: &[&[CommandSpec]] = &[
     super::string::COMMANDS,
     super::bitmap::COMMANDS,
     super::hyperloglog::COMMANDS,
+    super::list::COMMANDS,
+    super::list_blocking::COMMANDS,
     super::key::COMMANDS,
     super::expire::COMMANDS,
     super::scan::COMMANDS,
