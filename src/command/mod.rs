@@ -6,6 +6,7 @@ pub mod execute;
 pub mod keys;
 pub mod spec;
 pub mod table;
+pub mod transaction;
 
 pub mod blocking;
 
@@ -25,6 +26,8 @@ mod info;
 mod introspection;
 mod key;
 mod latency;
+mod list;
+mod list_blocking;
 mod memory;
 mod monitor;
 mod object;
