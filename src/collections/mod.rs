@@ -4,10 +4,7 @@ pub mod glob;
 pub mod hash;
 pub mod listpack;
 pub mod packed;
-<<<<<<< HEAD
-pub mod score_tree;
-=======
 pub mod quicklist;
 pub mod run;
->>>>>>> main
+pub mod score_tree;
 pub mod table;
