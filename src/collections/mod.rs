@@ -6,4 +6,5 @@ pub mod listpack;
 pub mod packed;
 pub mod quicklist;
 pub mod run;
+pub mod packed_table;
 pub mod table;

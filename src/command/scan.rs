@@ -87,7 +87,7 @@ impl<'a> ScanOptions<'a> {
 }
 
 /// A cursor as C's `strtoul` reads it, without white space: Redis takes a sign, and the empty text for 0.
-fn parse_cursor(text: &[u8]) -> Option<u64> {
+pub(super) fn parse_cursor(text: &[u8]) -> Option<u64> {
     let (negative, digits) = match text {
         [] => return Some(0),
         [b'-', digits @ ..] => (true, digits),
