@@ -3,4 +3,5 @@
 pub mod glob;
 pub mod hash;
 pub mod packed;
+pub mod packed_table;
 pub mod table;
