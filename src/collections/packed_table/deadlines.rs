@@ -56,6 +56,7 @@ impl Deadlines {
         deadlines
     }
 
+    #[cfg(test)]
     pub fn page(&self, page: usize) -> Earliest {
         self.pages[page]
     }
