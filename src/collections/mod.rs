@@ -2,6 +2,7 @@
 
 pub mod glob;
 pub mod hash;
+pub mod intset;
 pub mod packed;
 pub mod packed_table;
 pub mod table;

@@ -136,6 +136,11 @@ impl Keyspace {
         Key { bytes, hash: self.hasher.hash(bytes) }
     }
 
+    /// How keys, and the members of large collections, are hashed.
+    pub fn hasher(&self) -> KeyHasher {
+        self.hasher
+    }
+
     pub fn now(&self) -> Now {
         self.now
     }
