@@ -29,6 +29,7 @@ static FAMILIES: &[&[CommandSpec]] = &[
     super::string::COMMANDS,
     super::bitmap::COMMANDS,
     super::hyperloglog::COMMANDS,
+    super::set::COMMANDS,
     super::key::COMMANDS,
     super::expire::COMMANDS,
     super::scan::COMMANDS,

@@ -241,9 +241,7 @@ impl Set {
     /// Removes a member; false if it is none.
     pub fn remove(&mut self, member: &[u8]) -> bool {
         match self {
-            Set::Ints(bytes) => {
-                parse_i64(member).is_some_and(|value| intset::remove(bytes, value))
-            }
+            Set::Ints(bytes) => parse_i64(member).is_some_and(|value| intset::remove(bytes, value)),
             Set::Packed(bytes) => remove_packed(bytes, Element::new(member)),
             Set::Table(members) => members.table.remove(member).is_some(),
         }
