@@ -141,7 +141,7 @@ impl Keyspace {
         Key { bytes, hash: self.hasher.hash(bytes) }
     }
 
-    /// How keys, and the members of large collections, are hashed.
+    /// What hashes the fields and members of large collections.
     pub fn hasher(&self) -> KeyHasher {
         self.hasher
     }
