@@ -346,7 +346,7 @@ impl PackedTable {
             let large = self.large.as_mut().expect("a number of a large entry leads to one");
             large[number].deadline = deadline;
         } else {
-            let value: SmallVec<[u8; ENTRY_MAX]> = SmallVec::from_slice(old.value);
+            let value: SmallVec<[u8; 256]> = SmallVec::from_slice(old.value);
             let entry = Entry { field, value: &value, deadline };
             self.write(page, Some(place), tag_of(hash), entry);
         }

@@ -19,6 +19,8 @@ mod debug;
 mod docs;
 mod evict;
 mod expire;
+mod hash;
+mod hash_expiry;
 mod help;
 mod hyperloglog;
 mod info;

@@ -28,6 +28,7 @@ pub struct CommandTable {
 static FAMILIES: &[&[CommandSpec]] = &[
     super::string::COMMANDS,
     super::bitmap::COMMANDS,
+    super::hash::COMMANDS,
     super::hyperloglog::COMMANDS,
     super::set::COMMANDS,
     super::key::COMMANDS,

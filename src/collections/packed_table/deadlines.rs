@@ -70,6 +70,10 @@ impl Deadlines {
     /// Sets a page's bound.
     pub fn set(&mut self, page: usize, earliest: Earliest) {
         self.pages[page] = earliest;
+        self.correct_group(page);
+    }
+
+    fn correct_group(&mut self, page: usize) {
         let start = page / GROUP * GROUP;
         let group = &self.pages[start..self.pages.len().min(start + GROUP)];
         self.groups[page / GROUP] = group.iter().copied().fold(Earliest::NEVER, Earliest::min);
@@ -88,6 +92,8 @@ impl Deadlines {
         let last = self.pages.pop().unwrap_or(Earliest::NEVER);
         if self.pages.len().is_multiple_of(GROUP) {
             self.groups.pop();
+        } else {
+            self.correct_group(self.pages.len());
         }
         last
     }
