@@ -3,6 +3,7 @@
 pub mod glob;
 pub mod hash;
 pub mod listpack;
+pub mod intset;
 pub mod packed;
 pub mod quicklist;
 pub mod run;

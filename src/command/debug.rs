@@ -165,7 +165,7 @@ fn object(ctx: &mut Context<'_>) -> CommandResult {
         "Value at:{:p} refcount:1 encoding:{} serializedlength:{serialized} lru:{} \
          lru_seconds_idle:{idle}",
         entry.key().as_ptr(),
-        encoding_name(entry.value()),
+        encoding_name(entry.value(), &ctx.server.config.redis_version),
         entry.access(),
     );
     ctx.reply.simple(text);

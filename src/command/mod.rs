@@ -35,6 +35,7 @@ mod object;
 mod pubsub;
 mod scan;
 mod server;
+mod set;
 mod string;
 mod string_edit;
 mod string_lcs;

@@ -32,6 +32,7 @@ static FAMILIES: &[&[CommandSpec]] = &[
     super::hyperloglog::COMMANDS,
     super::list::COMMANDS,
     super::list_blocking::COMMANDS,
+    super::set::COMMANDS,
     super::key::COMMANDS,
     super::expire::COMMANDS,
     super::scan::COMMANDS,
