@@ -498,6 +498,7 @@ impl Keyspace {
         } else {
             self.lazyfree.discard_all(old, keys, bytes);
         }
+        self.waiting.note_all(index);
         keys
     }
 
