@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 
 use super::args::Args;
-use super::context::{Context, Origin, Outcome, TimeoutReply, Wait};
+use super::context::{Context, Origin, Outcome, Wait};
 use super::execute::{Request, run_woken};
 use super::table::Command;
 use crate::client::{ClientFlags, ClientId};
@@ -254,11 +254,7 @@ fn time_out(db: &mut Keyspace, server: &mut State, id: ClientId) {
     let Some(blocked) = end(db, server, id) else { return };
     let Some(client) = server.clients.get_mut(id) else { return };
     let mut output = OutputBuffer::default();
-    let mut reply = ReplyWriter::new(&mut output, client.protocol);
-    match blocked.wait.on_timeout {
-        TimeoutReply::Null => reply.null(),
-        TimeoutReply::NullArray => reply.null_array(),
-    }
+    blocked.wait.on_timeout.write(&mut ReplyWriter::new(&mut output, client.protocol));
     super::execute::account_unserved(server, id, blocked.command, false);
     answer(server, id, &output);
 }

@@ -6,6 +6,7 @@ pub mod execute;
 pub mod keys;
 pub mod spec;
 pub mod table;
+pub mod transaction;
 
 pub mod blocking;
 

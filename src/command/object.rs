@@ -94,6 +94,7 @@ pub(super) fn encoding_name(value: ValueRef<'_, Value>) -> &'static str {
         // Edited in place: Redis leaves such a string as it is.
         ValueRef::Bytes { kind: kind::EDITED_STRING, .. } => "raw",
         ValueRef::Bytes { kind: kind::INTSET, .. } => "intset",
+        ValueRef::Bytes { kind: kind::UNENCODED_STRING, .. } => "embstr",
         ValueRef::Bytes { kind: 2.., .. } => "listpack",
         ValueRef::Bytes { bytes, .. } if parse_i64(bytes).is_some() => "int",
         ValueRef::Bytes { bytes, .. } if bytes.len() <= EMBSTR_BYTES_MAX => "embstr",

@@ -41,6 +41,7 @@ static FAMILIES: &[&[CommandSpec]] = &[
     super::client::COMMANDS,
     super::monitor::COMMANDS,
     super::pubsub::COMMANDS,
+    super::transaction::COMMANDS,
     super::config::COMMANDS,
     super::info::COMMANDS,
     super::introspection::COMMANDS,
