@@ -18,6 +18,7 @@ use crate::state::random_hex;
 use crate::sys::log::Level;
 use crate::sys::{alloc, jemalloc, machine};
 use crate::types::Value;
+use crate::types::stream::{Stream, StreamId};
 
 pub const COMMANDS: &[CommandSpec] = &[spec("DEBUG", debug)
     .at_least(2)
@@ -245,17 +246,35 @@ impl DataDigest {
 
 /// Number of a string's type in digests and files.
 const STRING_TYPE: u32 = 0;
+/// Number of a stream's type.
+const STREAM_TYPE: u32 = 6;
 
 /// Mixes a value and whether it has a deadline into a digest.
 fn mix_value(digest: &mut DataDigest, entry: Entry<'_, Value>) {
-    digest.mix(&STRING_TYPE.to_be_bytes());
+    let type_number = match entry.value() {
+        ValueRef::Object(Value::Stream(_)) => STREAM_TYPE,
+        _ => STRING_TYPE,
+    };
+    digest.mix(&type_number.to_be_bytes());
     match entry.value() {
+        ValueRef::Object(Value::Stream(stream)) => mix_stream(digest, stream),
         ValueRef::Bytes { bytes, .. } => digest.mix(bytes),
         ValueRef::Object(Value::String(bytes)) => digest.mix(bytes),
         ValueRef::Object(_) => {}
     }
     if entry.deadline().is_some() {
         digest.add(b"!!expire!!");
+    }
+}
+
+/// Mixes a stream's entries into a digest, an ID with a dot in it.
+fn mix_stream(digest: &mut DataDigest, stream: &Stream) {
+    for entry in stream.entries.range(StreamId::MIN, StreamId::MAX) {
+        digest.mix(format!("{}.{}", entry.id.ms, entry.id.seq).as_bytes());
+        for (field, value) in entry {
+            digest.mix(field.text().as_ref());
+            digest.mix(value.text().as_ref());
+        }
     }
 }
 

@@ -169,6 +169,8 @@ mod tests {
         assert_eq!(nodes(&[]), 1);
         assert_eq!(nodes(&[(1, 1)]), 2);
         assert_eq!(nodes(&[(1, 1), (1, 2)]), 4);
-        assert_eq!(nodes(&[(1, 1), (1, 2), (2, 1)]), 7);
+        assert_eq!(nodes(&[(1, 1), (1, 2), (2, 1)]), 8);
+        let ids = [(1, 1), (256, 1), (65536, 0), (65536, 1), (65536, 256)];
+        assert_eq!(nodes(&ids), 14);
     }
 }
