@@ -8,4 +8,5 @@ pub mod packed;
 pub mod quicklist;
 pub mod run;
 pub mod packed_table;
+pub mod score_tree;
 pub mod table;
