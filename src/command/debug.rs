@@ -19,9 +19,8 @@ use crate::state::random_hex;
 use crate::sys::log::Level;
 use crate::sys::{alloc, jemalloc, machine};
 use crate::types::list::List;
-use crate::types::{Collection, Value};
-use crate::types::Value;
 use crate::types::stream::{Stream, StreamId};
+use crate::types::{Collection, Value};
 
 pub const COMMANDS: &[CommandSpec] = &[spec("DEBUG", debug)
     .at_least(2)
@@ -251,6 +250,7 @@ impl DataDigest {
 /// Numbers of types in digests and files.
 const STRING_TYPE: u32 = 0;
 const LIST_TYPE: u32 = 1;
+const STREAM_TYPE: u32 = 6;
 
 /// Mixes a value and whether it has a deadline into a digest.
 fn mix_value(digest: &mut DataDigest, entry: Entry<'_, Value>) {
@@ -259,9 +259,6 @@ fn mix_value(digest: &mut DataDigest, entry: Entry<'_, Value>) {
         list.forwards(0).for_each(|element| digest.mix(element.text().as_ref()));
         return mix_deadline(digest, entry);
     }
-    digest.mix(&STRING_TYPE.to_be_bytes());
-/// Number of a stream's type.
-const STREAM_TYPE: u32 = 6;
     let type_number = match entry.value() {
         ValueRef::Object(Value::Stream(_)) => STREAM_TYPE,
         _ => STRING_TYPE,
