@@ -19,7 +19,7 @@ use crate::state::random_hex;
 use crate::sys::log::Level;
 use crate::sys::{alloc, jemalloc, machine};
 use crate::types::list::List;
-use crate::types::sorted_set::SortedSet;
+use crate::types::stream::{Stream, StreamId};
 use crate::types::{Collection, Value};
 
 pub const COMMANDS: &[CommandSpec] = &[spec("DEBUG", debug)
@@ -166,7 +166,7 @@ fn object(ctx: &mut Context<'_>) -> CommandResult {
         "Value at:{:p} refcount:1 encoding:{} serializedlength:{serialized} lru:{} \
          lru_seconds_idle:{idle}",
         entry.key().as_ptr(),
-        encoding_name(entry.value()),
+        encoding_name(entry.value(), &ctx.server.config.redis_version),
         entry.access(),
     );
     ctx.reply.simple(text);
@@ -250,7 +250,7 @@ impl DataDigest {
 /// Numbers of types in digests and files.
 const STRING_TYPE: u32 = 0;
 const LIST_TYPE: u32 = 1;
-const SORTED_SET_TYPE: u32 = 3;
+const STREAM_TYPE: u32 = 6;
 
 /// Mixes a value and whether it has a deadline into a digest.
 fn mix_value(digest: &mut DataDigest, entry: Entry<'_, Value>) {
@@ -259,18 +259,13 @@ fn mix_value(digest: &mut DataDigest, entry: Entry<'_, Value>) {
         list.forwards(0).for_each(|element| digest.mix(element.text().as_ref()));
         return mix_deadline(digest, entry);
     }
-    if let Some(set) = SortedSet::view(entry.value()) {
-        digest.mix(&SORTED_SET_TYPE.to_be_bytes());
-        set.each(0..set.len(), false, |score, member| {
-            let mut element = DataDigest::default();
-            element.mix(member);
-            element.mix(&number::format_double_17g(score));
-            digest.add(&element.0);
-        });
-        return mix_deadline(digest, entry);
-    }
-    digest.mix(&STRING_TYPE.to_be_bytes());
+    let type_number = match entry.value() {
+        ValueRef::Object(Value::Stream(_)) => STREAM_TYPE,
+        _ => STRING_TYPE,
+    };
+    digest.mix(&type_number.to_be_bytes());
     match entry.value() {
+        ValueRef::Object(Value::Stream(stream)) => mix_stream(digest, stream),
         ValueRef::Bytes { bytes, .. } => digest.mix(bytes),
         ValueRef::Object(Value::String(bytes)) => digest.mix(bytes),
         ValueRef::Object(_) => {}
@@ -281,6 +276,17 @@ fn mix_value(digest: &mut DataDigest, entry: Entry<'_, Value>) {
 fn mix_deadline(digest: &mut DataDigest, entry: Entry<'_, Value>) {
     if entry.deadline().is_some() {
         digest.add(b"!!expire!!");
+    }
+}
+
+/// Mixes a stream's entries into a digest, an ID with a dot in it.
+fn mix_stream(digest: &mut DataDigest, stream: &Stream) {
+    for entry in stream.entries.range(StreamId::MIN, StreamId::MAX) {
+        digest.mix(format!("{}.{}", entry.id.ms, entry.id.seq).as_bytes());
+        for (field, value) in entry {
+            digest.mix(field.text().as_ref());
+            digest.mix(value.text().as_ref());
+        }
     }
 }
 

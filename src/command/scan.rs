@@ -128,7 +128,7 @@ impl<'a> MemberScan<'a> {
                     count.ok().filter(|&count| count > 0).ok_or(CommandError::Syntax)?;
             } else if arguments.remaining() > 1 && arguments.take_word("MATCH") {
                 options.pattern = Some(arguments.take()?);
-            } else if arguments.take_word(names_only) {
+            } else if !names_only.is_empty() && arguments.take_word(names_only) {
                 options.names_only = true;
             } else {
                 return Err(CommandError::Syntax);
