@@ -3,6 +3,9 @@
 pub mod glob;
 pub mod hash;
 pub mod intset;
+pub mod listpack;
 pub mod packed;
 pub mod packed_table;
+pub mod quicklist;
+pub mod run;
 pub mod table;

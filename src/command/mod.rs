@@ -27,6 +27,8 @@ mod info;
 mod introspection;
 mod key;
 mod latency;
+mod list;
+mod list_blocking;
 mod memory;
 mod monitor;
 mod object;

@@ -31,6 +31,8 @@ static FAMILIES: &[&[CommandSpec]] = &[
     super::hash::COMMANDS,
     super::hyperloglog::COMMANDS,
     super::set::COMMANDS,
+    super::list::COMMANDS,
+    super::list_blocking::COMMANDS,
     super::key::COMMANDS,
     super::expire::COMMANDS,
     super::scan::COMMANDS,
