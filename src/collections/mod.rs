@@ -8,4 +8,5 @@ pub mod packed;
 pub mod packed_table;
 pub mod quicklist;
 pub mod run;
+pub mod score_tree;
 pub mod table;

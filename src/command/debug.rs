@@ -20,6 +20,7 @@ use crate::sys::log::Level;
 use crate::sys::{alloc, jemalloc, machine};
 use crate::types::list::List;
 use crate::types::set::Set;
+use crate::types::stream::{Stream, StreamId};
 use crate::types::{Collection, Value};
 
 pub const COMMANDS: &[CommandSpec] = &[spec("DEBUG", debug)
@@ -251,6 +252,7 @@ impl DataDigest {
 const STRING_TYPE: u32 = 0;
 const LIST_TYPE: u32 = 1;
 const SET_TYPE: u32 = 2;
+const STREAM_TYPE: u32 = 6;
 
 /// Mixes a value and whether it has a deadline into a digest.
 fn mix_value(digest: &mut DataDigest, entry: Entry<'_, Value>) {
@@ -264,8 +266,13 @@ fn mix_value(digest: &mut DataDigest, entry: Entry<'_, Value>) {
         set.for_each(|member| digest.add(member.text().as_ref()));
         return mix_deadline(digest, entry);
     }
-    digest.mix(&STRING_TYPE.to_be_bytes());
+    let type_number = match entry.value() {
+        ValueRef::Object(Value::Stream(_)) => STREAM_TYPE,
+        _ => STRING_TYPE,
+    };
+    digest.mix(&type_number.to_be_bytes());
     match entry.value() {
+        ValueRef::Object(Value::Stream(stream)) => mix_stream(digest, stream),
         ValueRef::Bytes { bytes, .. } => digest.mix(bytes),
         ValueRef::Object(Value::String(bytes)) => digest.mix(bytes),
         ValueRef::Object(_) => {}
@@ -276,6 +283,17 @@ fn mix_value(digest: &mut DataDigest, entry: Entry<'_, Value>) {
 fn mix_deadline(digest: &mut DataDigest, entry: Entry<'_, Value>) {
     if entry.deadline().is_some() {
         digest.add(b"!!expire!!");
+    }
+}
+
+/// Mixes a stream's entries into a digest, an ID with a dot in it.
+fn mix_stream(digest: &mut DataDigest, stream: &Stream) {
+    for entry in stream.entries.range(StreamId::MIN, StreamId::MAX) {
+        digest.mix(format!("{}.{}", entry.id.ms, entry.id.seq).as_bytes());
+        for (field, value) in entry {
+            digest.mix(field.text().as_ref());
+            digest.mix(value.text().as_ref());
+        }
     }
 }
 

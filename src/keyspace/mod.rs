@@ -528,6 +528,7 @@ impl Keyspace {
         } else {
             self.lazyfree.discard_all(old, keys, bytes);
         }
+        self.waiting.note_all(index);
         keys
     }
 
