@@ -19,6 +19,7 @@ use crate::state::random_hex;
 use crate::sys::log::Level;
 use crate::sys::{alloc, jemalloc, machine};
 use crate::types::list::List;
+use crate::types::set::Set;
 use crate::types::stream::{Stream, StreamId};
 use crate::types::{Collection, Value};
 
@@ -250,6 +251,7 @@ impl DataDigest {
 /// Numbers of types in digests and files.
 const STRING_TYPE: u32 = 0;
 const LIST_TYPE: u32 = 1;
+const SET_TYPE: u32 = 2;
 const STREAM_TYPE: u32 = 6;
 
 /// Mixes a value and whether it has a deadline into a digest.
@@ -257,6 +259,11 @@ fn mix_value(digest: &mut DataDigest, entry: Entry<'_, Value>) {
     if let Some(list) = List::view(entry.value()) {
         digest.mix(&LIST_TYPE.to_be_bytes());
         list.forwards(0).for_each(|element| digest.mix(element.text().as_ref()));
+        return mix_deadline(digest, entry);
+    }
+    if let Some(set) = Set::view(entry.value()) {
+        digest.mix(&SET_TYPE.to_be_bytes());
+        set.for_each(|member| digest.add(member.text().as_ref()));
         return mix_deadline(digest, entry);
     }
     let type_number = match entry.value() {
