@@ -561,6 +561,9 @@ fn delete_pairs(ctx: &mut Context<'_>, key: Key<'_>, found: Option<Slot>, first:
         })
     });
     ctx.db.stats.expired_fields += pairs;
+    if found.is_none() {
+        ctx.db.notify(KeyspaceEvents::NEW, "new", key.bytes);
+    }
     if removed > 0 {
         changed(ctx, "hset", key, removed);
     } else {
