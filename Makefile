@@ -7,7 +7,7 @@ PEERS ?=
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 .DEFAULT_GOAL := build
-.PHONY: build help run check test bench bench-peers peer fuzz miri doc install
+.PHONY: build help run check test bench bench-peers peer clients fuzz miri doc install
 
 build: ## build the server, optimised
 	$(CARGO) build --release
@@ -35,6 +35,9 @@ bench-peers: build ## CPU per operation, latency and memory beside Redis and Val
 
 peer: ## the same transcripts and clients against the real peers and this server
 	tests/peer/run
+
+clients: ## real clients in their languages against this server
+	tests/clients/run
 
 fuzz: ## each fuzz target for a minute (needs cargo-fuzz and a nightly toolchain)
 	cd fuzz && for target in $$(cargo +nightly fuzz list); do \

@@ -10,6 +10,7 @@ use slab::Slab;
 
 use crate::command::blocking::Blocked;
 use crate::command::table::Command;
+use crate::command::transaction::{Transaction, WatchedKey};
 pub use crate::ids::ClientId;
 use crate::net::stream::{Address, Stream};
 use crate::pubsub::Subscriptions;
@@ -51,10 +52,12 @@ bitflags! {
         const UNIX_SOCKET = 1 << 15;
         /// The other end has sent all it will send.
         const READ_CLOSED = 1 << 16;
+        /// Has begun a transaction: its commands are queued.
+        const IN_TRANSACTION = 1 << 18;
 
         /// Those that make the gate leave its fast path.
         const GATE = Self::REPLY_OFF.bits() | Self::REPLY_SKIP_NEXT.bits()
-            | Self::SUBSCRIBED.bits() | Self::NO_TOUCH.bits();
+            | Self::SUBSCRIBED.bits() | Self::NO_TOUCH.bits() | Self::IN_TRANSACTION.bits();
     }
 }
 
@@ -129,6 +132,9 @@ pub struct Client {
     pub bytes_out: u64,
     /// None: never subscribed to anything, or to nothing any more.
     pub subscriptions: Option<Box<Subscriptions>>,
+    /// The commands queued since MULTI.
+    pub transaction: Option<Box<Transaction>>,
+    pub watched: Vec<WatchedKey>,
     /// What it waits for.
     pub blocked: Option<Box<Blocked>>,
     /// Its part of [`Clients::memory`].
@@ -159,6 +165,8 @@ impl Client {
             bytes_in: 0,
             bytes_out: 0,
             subscriptions: None,
+            transaction: None,
+            watched: Vec::new(),
             blocked: None,
             counted_memory: 0,
         }
@@ -174,7 +182,8 @@ impl Client {
         let names = self.name.len() + self.library_name.len() + self.library_version.len();
         let buffers = self.input.capacity() + self.output.capacity();
         let blocked = self.blocked.as_deref().map_or(0, Blocked::memory);
-        size_of::<Client>() + buffers + subscriptions + names + blocked
+        let transaction = self.transaction.as_deref().map_or(0, Transaction::memory);
+        size_of::<Client>() + buffers + subscriptions + names + blocked + transaction
     }
 
     /// Asks for the connection to be ended at the end of this turn.

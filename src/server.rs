@@ -15,14 +15,13 @@ use mio::{Events, Poll, Token, Waker};
 use crate::client::{Client, ClientFlags, ClientId, Input, LargeInput};
 use crate::collections::table::Table;
 use crate::command::args::Args;
-use crate::command::blocking;
 use crate::command::context::{Outcome, Prehashed};
 use crate::command::execute::{Request, execute};
 use crate::command::spec::{Begin, Find};
 use crate::command::table::Command;
 use crate::command::{
-    check_output_limit, clients_memory_max, describe_client, evict, evict_clients, forget_client,
-    needs_password, publish_events,
+    blocking, check_output_limit, clients_memory_max, describe_client, evict, evict_clients,
+    forget_client, needs_password, publish_events, transaction,
 };
 use crate::keyspace::Keyspace;
 use crate::resp::reply::{OutputBuffer, ReplyWriter};
@@ -878,6 +877,7 @@ impl Server {
             blocking::forget(&mut self.keyspace, &mut self.state, id);
             forget_client(&mut self.state, id);
             if let Some(mut client) = self.state.clients.remove(id) {
+                transaction::abandon(&mut self.keyspace, &mut client);
                 // A socket the system has dropped already needs no deregistration.
                 let _ = client.stream.deregister(self.poll.registry());
             }

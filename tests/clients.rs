@@ -126,3 +126,56 @@ fn info_tells_how_long_memory_has_been_over_its_limit() {
     assert!(info.contains("\r\ncurrent_eviction_exceeded_time:1500\r\n"), "{info}");
     assert!(info.contains("\r\ntotal_eviction_exceeded_time:1500\r\n"), "{info}");
 }
+
+#[test]
+fn a_transaction_of_many_commands_is_queued_shown_and_run() {
+    let server = config(&[]);
+    let mut client = server.connect();
+    client.call(&["MULTI"]);
+    for _ in 0..100_000 {
+        client.send(&["INCR", "n"]);
+    }
+    for _ in 0..100_000 {
+        assert_eq!(client.reply(), Some(Reply::Simple(b"QUEUED".to_vec())));
+    }
+    let (Reply::Verbatim(line) | Reply::Bulk(line)) =
+        server.connect().call(&["CLIENT", "LIST", "ID", "1"])
+    else {
+        panic!("a line");
+    };
+    let line = String::from_utf8(line).expect("text");
+    assert!(line.contains(" multi=100000 ") && line.contains(" flags=x "), "{line}");
+    let memory = line.split("multi-mem=").nth(1).and_then(|rest| rest.split(' ').next());
+    let memory: usize = memory.and_then(|text| text.parse().ok()).expect("a number");
+    assert!(memory > 100_000 * "INCRn".len(), "{line}");
+    let Reply::Array(replies) = client.call(&["EXEC"]) else { panic!("an array") };
+    assert_eq!(replies.len(), 100_000);
+    assert_eq!(replies.last(), Some(&Reply::Integer(100_000)));
+}
+
+#[test]
+fn blocked_clients_are_counted() {
+    let server = config(&[]);
+    let mut observer = server.connect();
+    let mut counted = || match observer.call(&["INFO", "clients"]) {
+        Reply::Bulk(text) => {
+            let text = String::from_utf8_lossy(&text).into_owned();
+            let line = text.lines().find(|line| line.starts_with("blocked_clients:"));
+            line.expect("a line of that name").to_owned()
+        }
+        other => panic!("{other:?}"),
+    };
+    let mut waiting: Vec<_> = (0..3).map(|_| server.connect()).collect();
+    waiting[0].send(&["BLPOP", "k", "0"]);
+    waiting[1].send(&["BRPOP", "k", "other", "1"]);
+    waiting[2].send(&["BLMPOP", "0", "1", "k", "LEFT"]);
+    server.settle();
+    assert_eq!(counted(), "blocked_clients:3");
+    server.advance(1_000_000);
+    assert_eq!(counted(), "blocked_clients:2");
+    waiting.remove(0);
+    server.settle();
+    assert_eq!(counted(), "blocked_clients:1");
+    assert_eq!(server.connect().call(&["RPUSH", "k", "x"]), Reply::Integer(1));
+    assert_eq!(counted(), "blocked_clients:0");
+}

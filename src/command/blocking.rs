@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 
 use super::args::Args;
-use super::context::{Context, Origin, Outcome, TimeoutReply, Wait};
+use super::context::{Context, Origin, Outcome, Wait};
 use super::execute::{Request, run_woken};
 use super::table::Command;
 use crate::client::{ClientFlags, ClientId};
@@ -16,6 +16,7 @@ use crate::clock::Now;
 use crate::error::CommandError;
 use crate::keyspace::Keyspace;
 use crate::keyspace::waiting::{Ticket, Wanted};
+use crate::resp::float80::Float80;
 use crate::resp::number;
 use crate::resp::reply::{OutputBuffer, ReplyWriter};
 use crate::resp::request::Range;
@@ -88,10 +89,9 @@ pub fn parse_timeout(
     const OUT_OF_RANGE: CommandError = CommandError::Text("ERR timeout is out of range");
     let ms = match unit {
         TimeoutUnit::Seconds => {
-            let seconds = number::parse_f64(text).filter(|seconds| !seconds.is_nan());
-            let seconds =
-                seconds.ok_or(CommandError::Text("ERR timeout is not a float or out of range"))?;
-            let ms = seconds * 1000.0;
+            let ms = parse_seconds(text)
+                .ok_or(CommandError::Text("ERR timeout is not a float or out of range"))?
+                * 1000.0;
             if ms > i64::MAX as f64 {
                 return Err(OUT_OF_RANGE);
             }
@@ -111,6 +111,17 @@ pub fn parse_timeout(
         return Err(OUT_OF_RANGE);
     }
     Ok(Some(now.boot_us.saturating_add(ms.saturating_mul(1000))))
+}
+
+/// Seconds, as an extended-precision number would be read: one that no double holds is infinite.
+fn parse_seconds(text: &[u8]) -> Option<f64> {
+    match number::parse_f64(text) {
+        Some(seconds) => Some(seconds).filter(|seconds| !seconds.is_nan()),
+        None if Float80::parse(text).is_some_and(|number| number.is_finite()) => {
+            Some(if text.starts_with(b"-") { -f64::INFINITY } else { f64::INFINITY })
+        }
+        None => None,
+    }
 }
 
 /// Puts the client of a command that said so to wait.
@@ -254,11 +265,7 @@ fn time_out(db: &mut Keyspace, server: &mut State, id: ClientId) {
     let Some(blocked) = end(db, server, id) else { return };
     let Some(client) = server.clients.get_mut(id) else { return };
     let mut output = OutputBuffer::default();
-    let mut reply = ReplyWriter::new(&mut output, client.protocol);
-    match blocked.wait.on_timeout {
-        TimeoutReply::Null => reply.null(),
-        TimeoutReply::NullArray => reply.null_array(),
-    }
+    blocked.wait.on_timeout.write(&mut ReplyWriter::new(&mut output, client.protocol));
     super::execute::account_unserved(server, id, blocked.command, false);
     answer(server, id, &output);
 }

@@ -9,6 +9,7 @@ use super::context::{CommandResult, Context, Outcome};
 use super::help::help_from_specs;
 use super::spec::{CommandSpec, Flags, Group, container, spec};
 use super::table::Command;
+use super::transaction::Transaction;
 use super::{blocking, connection, pubsub};
 use crate::client::{Client, ClientFlags, ClientId, Input};
 use crate::clock::Now;
@@ -282,8 +283,8 @@ fn describe(client: &Client, now: Now, running: Option<&Running>, line: &mut Str
     let output_size = client.output.capacity();
     let result = write!(
         line,
-        "id={} addr={} laddr={} fd={} name={} age={} idle={} flags={} db={} sub={} psub={} ssub={} multi=-1 qbuf={} \
-         qbuf-free={} argv-mem={argument_bytes} multi-mem=0 rbs={output_size} rbp={output_size} obl={in_buffer} oll={pieces} \
+        "id={} addr={} laddr={} fd={} name={} age={} idle={} flags={} db={} sub={} psub={} ssub={} multi={} qbuf={} \
+         qbuf-free={} argv-mem={argument_bytes} multi-mem={} rbs={output_size} rbp={output_size} obl={in_buffer} oll={pieces} \
          omem={output_memory} tot-mem={} events={events} cmd={} user=default redir=-1 resp={} lib-name={} lib-ver={}",
         client.id.number,
         client.peer,
@@ -297,8 +298,10 @@ fn describe(client: &Client, now: Now, running: Option<&Running>, line: &mut Str
         count(Kind::Channel),
         count(Kind::Pattern),
         count(Kind::Shard),
+        client.transaction.as_deref().map_or(-1, |transaction| transaction.len() as i64),
         input.len() + request_bytes,
         input.capacity() - input.len(),
+        client.transaction.as_deref().map_or(0, Transaction::memory),
         client.memory() + argument_bytes,
         command.map_or("NULL", |command| &command.full_name),
         if client.protocol == Protocol::Resp3 { 3 } else { 2 },
@@ -313,6 +316,7 @@ pub fn flag_letters(client: &Client) -> String {
     let letters = [
         (ClientFlags::MONITOR, 'O'),
         (ClientFlags::SUBSCRIBED, 'P'),
+        (ClientFlags::IN_TRANSACTION, 'x'),
         (ClientFlags::SUSPENDED.union(ClientFlags::PAUSED), 'b'),
         (ClientFlags::CLOSE_AFTER_REPLY, 'c'),
         (ClientFlags::CLOSE_NOW, 'A'),
@@ -468,8 +472,11 @@ pub fn must_wait(server: &mut State, id: ClientId, command: &Command) -> bool {
     let Some(client) = server.clients.get_mut(id) else {
         return false;
     };
+    let queued = client.transaction.as_deref().filter(|_| command.spec.name == "EXEC");
+    let writes = command.spec.flags.intersects(may_write)
+        || queued.is_some_and(|transaction| transaction.has_any(may_write));
     let waits = pause.until_us > server.now.boot_us
-        && (!pause.writes_only || command.spec.flags.intersects(may_write))
+        && (!pause.writes_only || writes)
         // It cannot touch the keyspace.
         && !client.flags.contains(ClientFlags::MONITOR);
     if waits {

@@ -2,7 +2,7 @@
 
 use super::context::{CommandResult, Context, Outcome};
 use super::spec::{Categories, CommandSpec, Flags, Group, spec};
-use super::{client, pubsub};
+use super::{client, pubsub, transaction};
 use crate::client::{ClientFlags, ClientId};
 use crate::error::CommandError;
 use crate::resp::number;
@@ -276,7 +276,8 @@ fn reset(ctx: &mut Context<'_>) -> CommandResult {
     pubsub::unsubscribe_all(ctx.server, ctx.client);
     ctx.server.monitors.retain(|&id| id != ctx.client);
     let authenticated = ctx.server.config.requirepass.is_empty();
-    let client = ctx.client();
+    let client = ctx.server.clients.get_mut(ctx.client).expect("a client outlives its command");
+    transaction::abandon(ctx.db, client);
     client.flags.remove(
         ClientFlags::MONITOR
             | ClientFlags::REPLY_OFF

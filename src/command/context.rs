@@ -34,6 +34,8 @@ pub enum Outcome {
 pub enum Origin {
     /// A client, by its request.
     Client,
+    /// EXEC, which the client has asked for: nothing in it waits.
+    Transaction,
     /// A client that was blocked: the key in this argument has changed, or its time has come.
     Woken(usize),
 }
@@ -43,6 +45,15 @@ pub enum Origin {
 pub enum TimeoutReply {
     Null,
     NullArray,
+}
+
+impl TimeoutReply {
+    pub fn write(self, reply: &mut ReplyWriter<'_>) {
+        match self {
+            TimeoutReply::Null => reply.null(),
+            TimeoutReply::NullArray => reply.null_array(),
+        }
+    }
 }
 
 /// What a command waits for.
@@ -109,13 +120,18 @@ impl<'a> Context<'a> {
     pub fn keys_to_try(&self, keys: Range<usize>) -> Range<usize> {
         match self.origin {
             Origin::Woken(key) => key..key + 1,
-            Origin::Client => keys,
+            Origin::Client | Origin::Transaction => keys,
         }
     }
 
     /// Leaves the client waiting. A woken command that is not served waits on with its place and its time; its new wait is
     /// of no account.
+    /// In a transaction the answer is that of a timeout.
     pub fn block(&mut self, wait: Wait) -> CommandResult {
+        if self.origin == Origin::Transaction {
+            wait.on_timeout.write(&mut self.reply);
+            return Ok(Outcome::Replied);
+        }
         self.wait = Some(wait);
         Ok(Outcome::Blocked)
     }

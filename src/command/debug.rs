@@ -10,6 +10,7 @@ use super::object::encoding_name;
 use super::spec::{CommandSpec, Flags, Group, spec};
 use crate::collections::glob;
 use crate::collections::table::{Entry, Slot, ValueRef};
+use crate::config::parse_memory;
 use crate::error::CommandError;
 use crate::keyspace::{Expiry, Key, Keyspace};
 use crate::resp::number;
@@ -17,7 +18,10 @@ use crate::resp::reply::Protocol;
 use crate::state::random_hex;
 use crate::sys::log::Level;
 use crate::sys::{alloc, jemalloc, machine};
+use crate::types::list::List;
+use crate::types::{Collection, Value};
 use crate::types::Value;
+use crate::types::stream::{Stream, StreamId};
 
 pub const COMMANDS: &[CommandSpec] = &[spec("DEBUG", debug)
     .at_least(2)
@@ -68,6 +72,7 @@ fn debug(ctx: &mut Context<'_>) -> CommandResult {
         (b"digest-value", 2..) => digest_value(ctx),
         (b"populate", 3..=5) => populate(ctx),
         (b"protocol", 3) => protocol(ctx),
+        (b"quicklist-packed-threshold", 3) => quicklist_packed_threshold(ctx),
         (b"replybuffer", 4) => reply_buffer(ctx),
         (b"log", 3) => {
             let message = String::from_utf8_lossy(ctx.args.get(2));
@@ -162,7 +167,7 @@ fn object(ctx: &mut Context<'_>) -> CommandResult {
         "Value at:{:p} refcount:1 encoding:{} serializedlength:{serialized} lru:{} \
          lru_seconds_idle:{idle}",
         entry.key().as_ptr(),
-        encoding_name(entry.value()),
+        encoding_name(entry.value(), &ctx.server.config.redis_version),
         entry.access(),
     );
     ctx.reply.simple(text);
@@ -243,19 +248,48 @@ impl DataDigest {
     }
 }
 
-/// Number of a string's type in digests and files.
+/// Numbers of types in digests and files.
 const STRING_TYPE: u32 = 0;
+const LIST_TYPE: u32 = 1;
 
 /// Mixes a value and whether it has a deadline into a digest.
 fn mix_value(digest: &mut DataDigest, entry: Entry<'_, Value>) {
+    if let Some(list) = List::view(entry.value()) {
+        digest.mix(&LIST_TYPE.to_be_bytes());
+        list.forwards(0).for_each(|element| digest.mix(element.text().as_ref()));
+        return mix_deadline(digest, entry);
+    }
     digest.mix(&STRING_TYPE.to_be_bytes());
+/// Number of a stream's type.
+const STREAM_TYPE: u32 = 6;
+    let type_number = match entry.value() {
+        ValueRef::Object(Value::Stream(_)) => STREAM_TYPE,
+        _ => STRING_TYPE,
+    };
+    digest.mix(&type_number.to_be_bytes());
     match entry.value() {
+        ValueRef::Object(Value::Stream(stream)) => mix_stream(digest, stream),
         ValueRef::Bytes { bytes, .. } => digest.mix(bytes),
         ValueRef::Object(Value::String(bytes)) => digest.mix(bytes),
         ValueRef::Object(_) => {}
     }
+    mix_deadline(digest, entry);
+}
+
+fn mix_deadline(digest: &mut DataDigest, entry: Entry<'_, Value>) {
     if entry.deadline().is_some() {
         digest.add(b"!!expire!!");
+    }
+}
+
+/// Mixes a stream's entries into a digest, an ID with a dot in it.
+fn mix_stream(digest: &mut DataDigest, stream: &Stream) {
+    for entry in stream.entries.range(StreamId::MIN, StreamId::MAX) {
+        digest.mix(format!("{}.{}", entry.id.ms, entry.id.seq).as_bytes());
+        for (field, value) in entry {
+            digest.mix(field.text().as_ref());
+            digest.mix(value.text().as_ref());
+        }
     }
 }
 
@@ -306,6 +340,17 @@ fn positive(ctx: &Context<'_>, index: usize) -> Result<u64, CommandError> {
     let number =
         number::parse_i64(ctx.args.get(index)).and_then(|number| u64::try_from(number).ok());
     number.ok_or(CommandError::ValueOutOfRange("must be positive"))
+}
+
+/// `DEBUG QUICKLIST-PACKED-THRESHOLD size`: changes nothing, see the help. The size is checked.
+fn quicklist_packed_threshold(ctx: &mut Context<'_>) -> CommandResult {
+    const BYTES_MAX: u64 = (1 << 32) - (1 << 20);
+    match parse_memory(ctx.args.get(2)) {
+        Some(0..=BYTES_MAX) => ok(ctx),
+        _ => Err(CommandError::Text(
+            "ERR argument must be a memory value bigger than 1 and smaller than 4gb",
+        )),
+    }
 }
 
 /// `DEBUG POPULATE count [prefix] [size]`: makes keys `prefix:0` ... with values `value:0` ..., filled up with zeros or cut to
@@ -488,6 +533,8 @@ fn help(ctx: &mut Context<'_>) -> CommandResult {
             "PROTOCOL <type>",
             "    Reply with a sample of a type: string, integer, double, bignum, null, array, set,",
             "    map, attrib, push, verbatim, true, false.",
+            "QUICKLIST-PACKED-THRESHOLD <size>",
+            "    Accepted for tests; large elements of lists are kept like others here.",
             "REPLYBUFFER PEAK-RESET-TIME <NEVER|RESET|ms> | RESIZING <0|1>",
             "    Accepted for tests; no buffers are resized here.",
             "SDSLEN <key>",

@@ -7,6 +7,7 @@
 use super::pubsub::publish_events;
 use super::spec::Flags;
 use super::table::Command;
+use crate::client::ClientId;
 use crate::config::MaxmemoryPolicy;
 use crate::error::CommandError;
 use crate::keyspace::Keyspace;
@@ -31,11 +32,22 @@ pub enum Room {
 pub fn make_room(
     db: &mut Keyspace,
     server: &mut State,
+    id: ClientId,
     command: &Command,
 ) -> Result<(), CommandError> {
     match evict(db, server) {
-        Room::NoMore if command.is(Flags::DENYOOM) => Err(CommandError::OutOfMemory),
+        Room::NoMore if needs_room(server, id, command) => Err(CommandError::OutOfMemory),
         _ => Ok(()),
+    }
+}
+
+/// Whether a command is refused when there is no memory. What is queued takes memory whatever it does.
+fn needs_room(server: &State, id: ClientId, command: &Command) -> bool {
+    let transaction = server.clients.get(id).and_then(|client| client.transaction.as_deref());
+    match (transaction, command.spec.name) {
+        (Some(transaction), "EXEC") => transaction.has_any(Flags::DENYOOM),
+        (Some(_), name) => !matches!(name, "DISCARD" | "QUIT" | "RESET"),
+        (None, _) => command.is(Flags::DENYOOM),
     }
 }
 

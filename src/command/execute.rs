@@ -7,7 +7,7 @@ use super::args::Args;
 use super::context::{Context, Origin, Outcome, Prehashed};
 use super::spec::Flags;
 use super::table::Command;
-use super::{blocking, client, connection, evict, monitor, pubsub};
+use super::{blocking, client, connection, evict, monitor, pubsub, transaction};
 use crate::client::{ClientFlags, ClientId};
 use crate::error::CommandError;
 use crate::keyspace::Keyspace;
@@ -101,16 +101,33 @@ fn run(
             server.clients.close(id);
             return Outcome::Close;
         }
-        Err(error) => return reject(server, None, &error, output, *protocol),
+        Err(error) => return reject(server, id, None, &error, output, *protocol),
     };
     if !command.spec.accepts(request.args.len()) {
+        abandon_if_exec(db, server, id, command);
         let error = CommandError::WrongArity(command.full_name.clone());
-        return reject(server, Some(command), &error, output, *protocol);
+        return reject(server, id, Some(command), &error, output, *protocol);
     }
     match may_run(db, server, id, command, *protocol) {
         Ok(true) => {}
         Ok(false) => return Outcome::Postponed,
-        Err(error) => return reject(server, Some(command), &error, output, *protocol),
+        Err(error) => {
+            abandon_if_exec(db, server, id, command);
+            return reject(server, id, Some(command), &error, output, *protocol);
+        }
+    }
+    if let Some(client) = server.clients.get_mut(id)
+        && client.flags.contains(ClientFlags::IN_TRANSACTION)
+    {
+        match transaction::queue(client, command, request.args) {
+            Ok(true) => {
+                client.last_command = Some(command);
+                ReplyWriter::new(output, *protocol).queued();
+                return Outcome::Replied;
+            }
+            Ok(false) => {}
+            Err(error) => return reject(server, id, Some(command), &error, output, *protocol),
+        }
     }
     let outcome = run_handler(db, server, id, command, request, Origin::Client, output, protocol);
     if !server.monitors.is_empty() && outcome != Outcome::Postponed {
@@ -131,6 +148,26 @@ pub(super) fn run_woken(
 ) -> Outcome {
     let command = request.command.expect("a command that was blocked exists");
     run_handler(db, server, id, command, request, origin, output, protocol)
+}
+
+/// Runs a command that EXEC has come to. Those who monitor see it before the EXEC.
+pub(super) fn run_queued(
+    db: &mut Keyspace,
+    server: &mut State,
+    id: ClientId,
+    command: &'static Command,
+    request: &Request<'_>,
+    output: &mut OutputBuffer,
+    protocol: &mut Protocol,
+) -> Outcome {
+    let may_write = Flags::WRITE.union(Flags::MAY_REPLICATE).union(Flags::ADMIN);
+    db.keeps_expired = server.pause.is_some() && !command.spec.flags.intersects(may_write);
+    let origin = Origin::Transaction;
+    let outcome = run_handler(db, server, id, command, request, origin, output, protocol);
+    if !server.monitors.is_empty() {
+        monitor::feed_monitors(server, id, command, request.args, &mut OutputBuffer::default());
+    }
+    outcome
 }
 
 /// Runs a command's handler, announces what it changed, and counts it.
@@ -181,7 +218,10 @@ fn run_handler(
     }
     if !db.events.is_empty() {
         pubsub::publish_events(db, server);
-        pubsub::take_pushed(server, id, output);
+        // Within EXEC's reply there is no place for a push: it follows at the end.
+        if origin != Origin::Transaction {
+            pubsub::take_pushed(server, id, output);
+        }
     }
     outcome
 }
@@ -245,6 +285,7 @@ fn may_run(
 ) -> Result<bool, CommandError> {
     let Some(client) = server.clients.get_mut(id) else { return Ok(true) };
     let flags = client.flags;
+    transaction::check_allowed(client, command)?;
     if !command.is(Flags::NO_AUTH) && connection::needs_password(server, flags) {
         return Err(CommandError::NoAuth);
     }
@@ -255,15 +296,25 @@ fn may_run(
         monitor::check_monitoring(command)?;
     }
     if server.config.maxmemory > 0 {
-        evict::make_room(db, server, command)?;
+        evict::make_room(db, server, id, command)?;
     }
     Ok(server.pause.is_none() || !client::must_wait(server, id, command))
+}
+
+/// An EXEC that is refused ends its transaction all the same.
+fn abandon_if_exec(db: &mut Keyspace, server: &mut State, id: ClientId, command: &Command) {
+    if command.spec.name == "EXEC"
+        && let Some(client) = server.clients.get_mut(id)
+    {
+        transaction::abandon(db, client);
+    }
 }
 
 /// Answers a request that does not run.
 #[cold]
 fn reject(
     server: &mut State,
+    id: ClientId,
     command: Option<&'static Command>,
     error: &CommandError,
     output: &mut OutputBuffer,
@@ -272,7 +323,14 @@ fn reject(
     if let Some(command) = command {
         server.command_stats[command.id as usize].rejected += 1;
     }
-    write_error(server, error, output, protocol);
+    transaction::fail(server, id);
+    match command {
+        Some(command) if command.spec.name == "EXEC" => {
+            let error = transaction::refused(error);
+            write_error(server, &error, output, protocol);
+        }
+        _ => write_error(server, error, output, protocol),
+    }
     Outcome::Replied
 }
 

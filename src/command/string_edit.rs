@@ -62,7 +62,7 @@ pub(super) fn incrbyfloat(ctx: &mut Context<'_>) -> CommandResult {
         return Err(CommandError::NanOrInfinity);
     }
     let text = new.to_text();
-    ctx.db.overwrite_string(found, key, &text);
+    ctx.db.set_number_text_at(found, key, &text);
     ctx.db.changed(KeyspaceEvents::STRING, "incrbyfloat", key.bytes);
     ctx.reply.bulk(&text);
     Ok(Outcome::Replied)

@@ -14,6 +14,7 @@ pub mod lazyfree;
 pub mod notify;
 pub mod transfer;
 pub mod waiting;
+pub mod watch;
 
 #[cfg(test)]
 mod tests;
@@ -23,12 +24,14 @@ use crate::collections::hash::KeyHasher;
 use crate::collections::table::{Entry, NewValue, Slot, Table, ValueRef};
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
+use crate::resp::number::parse_i64;
 use crate::types::{Value, kind};
 use evict::Eviction;
 use field_deadlines::FieldDeadlines;
 use lazyfree::LazyFree;
 use notify::Events;
 use waiting::Waiting;
+use watch::Watch;
 
 /// A key's bytes with their hash, computed once per request.
 #[derive(Clone, Copy, Debug)]
@@ -104,6 +107,7 @@ pub struct Keyspace {
     pub lazyfree: LazyFree,
     pub eviction: Eviction,
     pub waiting: Waiting,
+    pub watch: Watch,
     /// Where a packed collection is taken apart to be changed.
     scratch: Vec<u8>,
 }
@@ -129,6 +133,7 @@ impl Keyspace {
             lazyfree: LazyFree::start(),
             eviction: Eviction::default(),
             waiting: Waiting::default(),
+            watch: Watch::default(),
             scratch: Vec::new(),
         }
     }
@@ -271,7 +276,10 @@ impl Keyspace {
     #[inline]
     pub fn string_at(&self, slot: Slot) -> Result<&[u8], CommandError> {
         match self.table().entry(slot).value() {
-            ValueRef::Bytes { bytes, kind: kind::STRING | kind::EDITED_STRING } => Ok(bytes),
+            ValueRef::Bytes {
+                bytes,
+                kind: kind::STRING | kind::EDITED_STRING | kind::UNENCODED_STRING,
+            } => Ok(bytes),
             ValueRef::Object(Value::String(bytes)) => Ok(bytes),
             _ => Err(CommandError::WrongType),
         }
@@ -381,6 +389,14 @@ impl Keyspace {
             return;
         }
         self.set_string_at(found, key, text, Expiry::Keep);
+    }
+
+    /// Sets the string of a key just looked up to a number's text that counts as text, as INCRBYFLOAT does; the deadline
+    /// stays.
+    pub fn set_number_text_at(&mut self, found: Option<Slot>, key: Key<'_>, text: &[u8]) {
+        let is_integer = parse_i64(text).is_some();
+        let kind = if is_integer { kind::UNENCODED_STRING } else { kind::STRING };
+        self.set_value_at(found, key, NewValue::Bytes { bytes: text, kind }, Expiry::Keep);
     }
 
     /// Makes a string of `length` zero bytes under a key that is absent, to be edited: its encoding is `raw`.
@@ -503,6 +519,7 @@ impl Keyspace {
         if keys == 0 {
             return 0;
         }
+        self.touch_watched(index, index);
         let bytes = self.estimate_bytes(index);
         let old = self.tables[index].clear();
         self.fields[index] = FieldDeadlines::default();
@@ -511,6 +528,7 @@ impl Keyspace {
         } else {
             self.lazyfree.discard_all(old, keys, bytes);
         }
+        self.waiting.note_all(index);
         keys
     }
 
@@ -530,6 +548,8 @@ impl Keyspace {
 
     /// Exchanges two databases.
     pub fn swap(&mut self, a: usize, b: usize) {
+        self.touch_watched(a, b);
+        self.touch_watched(b, a);
         self.tables.swap(a, b);
         self.fields.swap(a, b);
         self.waiting.note_all(a);
@@ -543,6 +563,7 @@ impl Keyspace {
     pub fn changed(&mut self, class: KeyspaceEvents, event: &'static str, key: &[u8]) {
         self.dirty += 1;
         self.waiting.note_change(self.selected, key);
+        self.watch.note_change(self.selected, key);
         self.notify(class, event, key);
     }
 

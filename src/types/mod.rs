@@ -5,6 +5,7 @@
 //! ([`Collection::view`]), changing through [`crate::keyspace`]'s `edit`, which unpacks, changes, and stores anew.
 
 pub mod bitmap;
+pub mod geo;
 pub mod hash;
 pub mod hyperloglog;
 pub mod lcs;
@@ -30,6 +31,8 @@ pub mod kind {
     pub const SET: u8 = 4;
     pub const INTSET: u8 = 5;
     pub const SORTED_SET: u8 = 6;
+    /// A string that reads as an integer and was not stored as one: its encoding is "embstr".
+    pub const UNENCODED_STRING: u8 = 7;
 }
 
 /// Packed bytes up to this length lie inside their entry.

@@ -1,0 +1,293 @@
+//! Transactions: MULTI, EXEC, DISCARD, WATCH, UNWATCH.
+//!
+//! Between MULTI and EXEC the gate checks each command as usual, then keeps it in the client's [`Transaction`] instead of
+//! running it. A command that is refused then spoils the whole transaction (EXECABORT); one that fails while EXEC runs does
+//! not undo the others. Watched keys are compared by their counts of changes (`keyspace/watch.rs`).
+
+use super::args::Args;
+use super::context::{CommandResult, Context, Outcome};
+use super::execute::{Request, run_queued};
+use super::spec::{CommandSpec, Flags, Group, KeyFlags, keys, spec};
+use super::table::Command;
+use crate::client::{Client, ClientFlags, ClientId};
+use crate::error::CommandError;
+use crate::keyspace::Keyspace;
+use crate::resp::request::Range;
+use crate::state::State;
+
+const AT_ANY_TIME: Flags = Flags::NOSCRIPT
+    .union(Flags::LOADING)
+    .union(Flags::STALE)
+    .union(Flags::FAST)
+    .union(Flags::ALLOW_BUSY);
+
+pub const COMMANDS: &[CommandSpec] = &[
+    spec("MULTI", multi)
+        .exactly(1)
+        .flags(AT_ANY_TIME)
+        .group(Group::Transactions)
+        .since("1.2.0")
+        .docs("", "Begins a transaction: the commands that follow are kept until EXEC.", "O(1)"),
+    spec("EXEC", exec)
+        .exactly(1)
+        .flags(Flags::NOSCRIPT.union(Flags::LOADING).union(Flags::STALE).union(Flags::SKIP_SLOWLOG))
+        .group(Group::Transactions)
+        .since("1.2.0")
+        .docs("", "Runs the commands of the transaction.", "Depends on the commands"),
+    spec("DISCARD", discard)
+        .exactly(1)
+        .flags(AT_ANY_TIME)
+        .group(Group::Transactions)
+        .since("2.0.0")
+        .docs("", "Ends the transaction without running it.", "O(N), N commands kept"),
+    spec("WATCH", watch)
+        .at_least(2)
+        .keys(&[keys(1, -1, 1, KeyFlags::RO)])
+        .flags(AT_ANY_TIME)
+        .group(Group::Transactions)
+        .since("2.2.0")
+        .docs(
+            "key [key ...]",
+            "Has the next EXEC run only if these keys stay as they are.",
+            "O(1) a key",
+        ),
+    spec("UNWATCH", unwatch)
+        .exactly(1)
+        .flags(AT_ANY_TIME)
+        .group(Group::Transactions)
+        .since("2.2.0")
+        .docs("", "Forgets all watched keys.", "O(1)"),
+];
+
+const NESTED: CommandError = CommandError::Text("ERR MULTI calls can not be nested");
+const EXEC_WITHOUT_MULTI: CommandError = CommandError::Text("ERR EXEC without MULTI");
+const DISCARD_WITHOUT_MULTI: CommandError = CommandError::Text("ERR DISCARD without MULTI");
+const WATCH_INSIDE_MULTI: CommandError =
+    CommandError::Text("ERR WATCH inside MULTI is not allowed");
+const ABORTED: CommandError =
+    CommandError::Text("EXECABORT Transaction discarded because of previous errors.");
+const NOT_IN_TRANSACTION: CommandError =
+    CommandError::Text("ERR Command not allowed inside a transaction");
+
+/// The commands that a client has queued.
+#[derive(Default)]
+pub struct Transaction {
+    commands: Vec<(&'static Command, std::ops::Range<usize>)>,
+    ranges: Vec<Range>,
+    buffer: Vec<u8>,
+    /// A command was refused.
+    failed: bool,
+    /// Flags of all commands together.
+    flags: Option<Flags>,
+}
+
+impl Transaction {
+    /// Commands queued.
+    pub fn len(&self) -> usize {
+        self.commands.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.commands.is_empty()
+    }
+
+    /// Bytes of memory held.
+    pub fn memory(&self) -> usize {
+        size_of::<Transaction>()
+            + self.buffer.capacity()
+            + self.ranges.capacity() * size_of::<Range>()
+            + self.commands.capacity() * size_of::<(&Command, std::ops::Range<usize>)>()
+    }
+
+    /// Whether one of the commands has one of these flags.
+    pub fn has_any(&self, flags: Flags) -> bool {
+        self.flags.is_some_and(|all| all.intersects(flags))
+    }
+
+    /// False if there is no room: offsets have 32 bits.
+    fn queue(&mut self, command: &'static Command, args: Args<'_>) -> bool {
+        if self.buffer.len() + args.bytes() > u32::MAX as usize {
+            return false;
+        }
+        let first = self.ranges.len();
+        for argument in args.iter_from(0) {
+            let (start, len) = (self.buffer.len() as u32, argument.len() as u32);
+            self.ranges.push(Range { start, len });
+            self.buffer.extend_from_slice(argument);
+        }
+        self.commands.push((command, first..self.ranges.len()));
+        self.flags = Some(self.flags.unwrap_or(Flags::empty()).union(command.spec.flags));
+        true
+    }
+}
+
+/// A key a client watches.
+pub struct WatchedKey {
+    db: usize,
+    key: Box<[u8]>,
+    changes: u64,
+}
+
+/// Whether a command runs at once although its client has begun a transaction.
+fn runs_at_once(command: &Command) -> bool {
+    matches!(command.spec.name, "EXEC" | "DISCARD" | "MULTI" | "WATCH" | "QUIT" | "RESET")
+}
+
+/// Keeps a command of a client that has begun a transaction. True: it is kept; false: it is to run now.
+pub(super) fn queue(
+    client: &mut Client,
+    command: &'static Command,
+    args: Args<'_>,
+) -> Result<bool, CommandError> {
+    let Some(transaction) = &mut client.transaction else { return Ok(false) };
+    if runs_at_once(command) {
+        return Ok(false);
+    }
+    // EXEC will run none of them: what comes now need not be kept.
+    if !transaction.failed && !transaction.queue(command, args) {
+        return Err(CommandError::Text("ERR transaction is too large"));
+    }
+    Ok(true)
+}
+
+/// The error for a command that no transaction may hold.
+pub(super) fn check_allowed(client: &Client, command: &Command) -> Result<(), CommandError> {
+    if client.transaction.is_some() && command.is(Flags::NO_MULTI) {
+        return Err(NOT_IN_TRANSACTION);
+    }
+    Ok(())
+}
+
+/// Says that a command was refused: if it was meant for a transaction, EXEC will refuse too.
+pub(super) fn fail(server: &mut State, id: ClientId) {
+    if let Some(client) = server.clients.get_mut(id)
+        && let Some(transaction) = &mut client.transaction
+    {
+        transaction.failed = true;
+        transaction.buffer = Vec::new();
+        transaction.ranges = Vec::new();
+        transaction.commands = Vec::new();
+    }
+}
+
+/// What an EXEC is answered that was refused itself.
+pub(super) fn refused(error: &CommandError) -> CommandError {
+    let text = error.wire();
+    let reason = text.strip_prefix(b"ERR ").unwrap_or(&text);
+    let text = b"EXECABORT Transaction discarded because of: ";
+    CommandError::formatted([&text[..], reason].concat())
+}
+
+/// Ends a client's transaction and forgets its watched keys.
+pub fn abandon(db: &mut Keyspace, client: &mut Client) {
+    client.transaction = None;
+    client.flags.remove(ClientFlags::IN_TRANSACTION);
+    forget_watched(db, client);
+}
+
+fn forget_watched(db: &mut Keyspace, client: &mut Client) {
+    for watched in std::mem::take(&mut client.watched) {
+        db.watch.remove(watched.db, &watched.key);
+    }
+}
+
+/// `MULTI`: OK.
+fn multi(ctx: &mut Context<'_>) -> CommandResult {
+    let client = ctx.client();
+    if client.transaction.is_some() {
+        return Err(NESTED);
+    }
+    client.transaction = Some(Box::default());
+    client.flags |= ClientFlags::IN_TRANSACTION;
+    ctx.reply.ok();
+    Ok(Outcome::Replied)
+}
+
+/// `EXEC`: an array of the commands' replies, or nil if a watched key has changed.
+fn exec(ctx: &mut Context<'_>) -> CommandResult {
+    let Some(transaction) = ctx.client().transaction.take() else {
+        return Err(EXEC_WITHOUT_MULTI);
+    };
+    let changed = watched_have_changed(ctx);
+    let client = ctx.server.clients.get_mut(ctx.client).expect("a client outlives its command");
+    abandon(ctx.db, client);
+    if transaction.failed {
+        return Err(ABORTED);
+    }
+    if changed {
+        ctx.reply.null_array();
+        return Ok(Outcome::Replied);
+    }
+    ctx.reply.array(transaction.len());
+    let mut protocol = ctx.reply.protocol();
+    let mut last = Outcome::Replied;
+    for (command, ranges) in &transaction.commands {
+        let request = Request {
+            args: Args::new(&transaction.buffer, &transaction.ranges[ranges.clone()]),
+            command: Some(command),
+            prehashed: Default::default(),
+        };
+        let output = ctx.reply.output();
+        let outcome =
+            run_queued(ctx.db, ctx.server, ctx.client, command, &request, output, &mut protocol);
+        if matches!(outcome, Outcome::Close | Outcome::Suspended) {
+            last = outcome;
+        }
+    }
+    ctx.reply.set_protocol(protocol);
+    Ok(last)
+}
+
+/// Whether one of the client's watched keys has changed or expired.
+fn watched_have_changed(ctx: &mut Context<'_>) -> bool {
+    let watched = std::mem::take(&mut ctx.client().watched);
+    let db = &mut *ctx.db;
+    let changed = watched.iter().any(|watched| {
+        // An expired one is deleted by the look-up, and so has changed.
+        db.in_database(watched.db, |db| db.find(db.key(&watched.key)));
+        db.watch.has_changed(watched.db, &watched.key, watched.changes)
+    });
+    ctx.client().watched = watched;
+    changed
+}
+
+/// `DISCARD`: OK.
+fn discard(ctx: &mut Context<'_>) -> CommandResult {
+    let client = ctx.server.clients.get_mut(ctx.client).expect("a client outlives its command");
+    if client.transaction.is_none() {
+        return Err(DISCARD_WITHOUT_MULTI);
+    }
+    abandon(ctx.db, client);
+    ctx.reply.ok();
+    Ok(Outcome::Replied)
+}
+
+/// `WATCH key [key ...]`: OK.
+fn watch(ctx: &mut Context<'_>) -> CommandResult {
+    if ctx.client().transaction.is_some() {
+        return Err(WATCH_INSIDE_MULTI);
+    }
+    let db = ctx.db.selected();
+    for index in 1..ctx.args.len() {
+        let key = ctx.key(index);
+        let known = |watched: &WatchedKey| watched.db == db && *watched.key == *key.bytes;
+        if ctx.client().watched.iter().any(known) {
+            continue;
+        }
+        // One that is past its deadline is deleted first: that is no change for who watches it from now on.
+        ctx.db.find(key);
+        let changes = ctx.db.watch.add(db, key.bytes);
+        let watched = WatchedKey { db, key: key.bytes.into(), changes };
+        ctx.client().watched.push(watched);
+    }
+    ctx.reply.ok();
+    Ok(Outcome::Replied)
+}
+
+/// `UNWATCH`: OK.
+fn unwatch(ctx: &mut Context<'_>) -> CommandResult {
+    let client = ctx.server.clients.get_mut(ctx.client).expect("a client outlives its command");
+    forget_watched(ctx.db, client);
+    ctx.reply.ok();
+    Ok(Outcome::Replied)
+}

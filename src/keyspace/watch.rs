@@ -1,0 +1,112 @@
+//! Watched keys: whether a key has changed since somebody began to watch it.
+//!
+//! Each watched key has a count of its changes, however many watch it, so that a change costs one look-up and only where
+//! something is watched. Who watches keeps the count it saw first and compares.
+
+use std::collections::HashMap;
+
+use super::Keyspace;
+
+/// A key's watchers and changes.
+struct Watched {
+    watchers: usize,
+    changes: u64,
+}
+
+/// All watched keys, by database.
+#[derive(Default)]
+pub struct Watch {
+    databases: Vec<HashMap<Box<[u8]>, Watched>>,
+    keys: usize,
+    /// Changes are counted on for all keys together: a key that is forgotten and watched again never repeats a count.
+    changes: u64,
+}
+
+impl Watch {
+    /// Says that a key changed.
+    #[inline]
+    pub fn note_change(&mut self, db: usize, key: &[u8]) {
+        if self.keys > 0 {
+            self.count(db, key);
+        }
+    }
+
+    #[cold]
+    fn count(&mut self, db: usize, key: &[u8]) {
+        if let Some(watched) = self.databases.get_mut(db).and_then(|keys| keys.get_mut(key)) {
+            self.changes += 1;
+            watched.changes = self.changes;
+        }
+    }
+
+    /// Begins to watch a key. Returns the count of its changes.
+    pub fn add(&mut self, db: usize, key: &[u8]) -> u64 {
+        if self.databases.len() <= db {
+            self.databases.resize_with(db + 1, HashMap::new);
+        }
+        let changes = self.changes;
+        let keys = &mut self.databases[db];
+        let watched = keys.entry(key.into()).or_insert_with(|| {
+            self.keys += 1;
+            Watched { watchers: 0, changes }
+        });
+        watched.watchers += 1;
+        watched.changes
+    }
+
+    /// Ends one watching of a key.
+    pub fn remove(&mut self, db: usize, key: &[u8]) {
+        let Some(keys) = self.databases.get_mut(db) else { return };
+        let Some(watched) = keys.get_mut(key) else { return };
+        watched.watchers -= 1;
+        if watched.watchers == 0 {
+            keys.remove(key);
+            self.keys -= 1;
+        }
+    }
+
+    /// Whether a watched key has changed since its count was `changes`.
+    pub fn has_changed(&self, db: usize, key: &[u8], changes: u64) -> bool {
+        let watched = self.databases.get(db).and_then(|keys| keys.get(key));
+        watched.is_none_or(|watched| watched.changes != changes)
+    }
+}
+
+impl Keyspace {
+    /// Says that the watched keys of a database which exist there or in another one change: both are about to be
+    /// exchanged, or the one to be emptied.
+    pub(super) fn touch_watched(&mut self, index: usize, other: usize) {
+        let Some(keys) = self.watch.databases.get_mut(index) else { return };
+        for (key, watched) in keys {
+            let hash = self.hasher.hash(key);
+            if [index, other].iter().any(|&db| self.tables[db].find(hash, key).is_some()) {
+                self.watch.changes += 1;
+                watched.changes = self.watch.changes;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_watcher_sees_the_changes_since_it_began() {
+        let mut watch = Watch::default();
+        let first = watch.add(0, b"k");
+        watch.note_change(0, b"other");
+        watch.note_change(1, b"k");
+        assert!(!watch.has_changed(0, b"k", first));
+        watch.note_change(0, b"k");
+        let second = watch.add(0, b"k");
+        assert!(watch.has_changed(0, b"k", first));
+        assert!(!watch.has_changed(0, b"k", second));
+        watch.remove(0, b"k");
+        watch.remove(0, b"k");
+        assert_eq!(watch.keys, 0);
+        let third = watch.add(0, b"k");
+        watch.note_change(0, b"k");
+        assert!(watch.has_changed(0, b"k", third));
+    }
+}

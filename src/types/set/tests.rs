@@ -1,0 +1,3 @@
+use super::*;
+use proptest::prelude::*;
+use std::collections::BTreeSet;
