@@ -18,10 +18,10 @@ use crate::resp::reply::Protocol;
 use crate::state::random_hex;
 use crate::sys::log::Level;
 use crate::sys::{alloc, jemalloc, machine};
+use crate::types::hash::Hash;
 use crate::types::list::List;
-use crate::types::{Collection, Value};
-use crate::types::Value;
 use crate::types::stream::{Stream, StreamId};
+use crate::types::{Collection, Value};
 
 pub const COMMANDS: &[CommandSpec] = &[spec("DEBUG", debug)
     .at_least(2)
@@ -251,6 +251,8 @@ impl DataDigest {
 /// Numbers of types in digests and files.
 const STRING_TYPE: u32 = 0;
 const LIST_TYPE: u32 = 1;
+const HASH_TYPE: u32 = 4;
+const STREAM_TYPE: u32 = 6;
 
 /// Mixes a value and whether it has a deadline into a digest.
 fn mix_value(digest: &mut DataDigest, entry: Entry<'_, Value>) {
@@ -259,9 +261,16 @@ fn mix_value(digest: &mut DataDigest, entry: Entry<'_, Value>) {
         list.forwards(0).for_each(|element| digest.mix(element.text().as_ref()));
         return mix_deadline(digest, entry);
     }
-    digest.mix(&STRING_TYPE.to_be_bytes());
-/// Number of a stream's type.
-const STREAM_TYPE: u32 = 6;
+    if let Some(hash) = Hash::view(entry.value()) {
+        digest.mix(&HASH_TYPE.to_be_bytes());
+        hash.for_each_kept(|field, value| {
+            let mut pair = DataDigest::default();
+            pair.mix(field);
+            pair.mix(value);
+            digest.add(&pair.0);
+        });
+        return mix_deadline(digest, entry);
+    }
     let type_number = match entry.value() {
         ValueRef::Object(Value::Stream(_)) => STREAM_TYPE,
         _ => STRING_TYPE,

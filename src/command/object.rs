@@ -90,10 +90,8 @@ const IDLE_TIME_UNKNOWN: CommandError = CommandError::Text(
 /// The name `OBJECT ENCODING` gives a value, as the Redis of `version` would. Before 7.2 no set was a listpack, and every list a
 /// quicklist.
 pub(super) fn encoding_name(value: ValueRef<'_, Value>, version: &[u8]) -> &'static str {
-    let is_set = matches!(
-        value,
-        ValueRef::Bytes { kind: kind::SET, .. } | ValueRef::Object(Value::Set(_))
-    );
+    let is_set =
+        matches!(value, ValueRef::Bytes { kind: kind::SET, .. } | ValueRef::Object(Value::Set(_)));
     let is_list = matches!(
         value,
         ValueRef::Bytes { kind: kind::LIST, .. } | ValueRef::Object(Value::List(_))
