@@ -162,6 +162,7 @@ impl Generator {
                     if any { ["h", "l", "s", "z", "x", "g", "t"][random.usize(..7)] } else { name };
                 format!("{kind}{}", random.u32(..4))
             }
+            "y" => format!("y{}", random.u32(..4)),
             "f" | "m" => return self.member(),
             "v" => return self.value(),
             "n" => random.i32(-12..12).to_string(),
