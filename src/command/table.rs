@@ -43,6 +43,7 @@ static FAMILIES: &[&[CommandSpec]] = &[
     super::sorted_set_combine::COMMANDS,
     super::geo::COMMANDS,
     super::key::COMMANDS,
+    super::sort::COMMANDS,
     super::expire::COMMANDS,
     super::scan::COMMANDS,
     super::object::COMMANDS,
