@@ -48,7 +48,9 @@ const BATCH_REQUESTS: usize = 64;
 const RANGES_KEPT_MAX: usize = 64 * 1024;
 /// Keys of one request that are prefetched.
 const PREFETCH_KEYS: usize = 64;
-/// Buckets of due keys looked at in one turn: under a millisecond of work.
+/// Pages of hashes' fields looked at for due ones in one turn: under a millisecond of work.
+const EXPIRE_FIELD_PAGES: usize = 400;
+/// Buckets of due keys looked at in one turn: the same.
 const EXPIRE_BUCKETS: usize = 400;
 /// A client's limits are checked between its requests whenever so much more output has collected: a short pipeline can
 /// ask for gigabytes.
@@ -201,6 +203,7 @@ impl Server {
             _ => {}
         }
         self.sample_clock();
+        self.expire_fields();
         self.state.timing.start();
         // Those whom the last turn left: who is put on the list now has been read in this one.
         let read_again = std::mem::take(&mut self.read_again);
@@ -750,6 +753,16 @@ impl Server {
         }
     }
 
+    /// Deletes the fields of hashes that are due, in a bounded slice: before the turn's commands, so that a key whose last
+    /// field has expired is not there any more for them.
+    fn expire_fields(&mut self) {
+        self.expire_again =
+            self.state.pause.is_none() && self.keyspace.expire_fields(EXPIRE_FIELD_PAGES);
+        if !self.keyspace.events.is_empty() {
+            publish_events(&mut self.keyspace, &mut self.state);
+        }
+    }
+
     /// Deletes the keys that are due, in a bounded slice.
     fn expire(&mut self) {
         // While clients are paused the data stands still; the end of the pause begins a turn.
@@ -757,7 +770,7 @@ impl Server {
             self.expire_again = false;
             return;
         }
-        self.expire_again = self.keyspace.expire_due(EXPIRE_BUCKETS);
+        self.expire_again |= self.keyspace.expire_due(EXPIRE_BUCKETS);
         if !self.keyspace.events.is_empty() {
             publish_events(&mut self.keyspace, &mut self.state);
         }

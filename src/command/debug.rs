@@ -10,6 +10,7 @@ use super::object::encoding_name;
 use super::spec::{CommandSpec, Flags, Group, spec};
 use crate::collections::glob;
 use crate::collections::table::{Entry, Slot, ValueRef};
+use crate::config::parse_memory;
 use crate::error::CommandError;
 use crate::keyspace::{Expiry, Key, Keyspace};
 use crate::resp::number;
@@ -17,8 +18,12 @@ use crate::resp::reply::Protocol;
 use crate::state::random_hex;
 use crate::sys::log::Level;
 use crate::sys::{alloc, jemalloc, machine};
-use crate::types::Value;
+use crate::types::hash::Hash;
+use crate::types::list::List;
+use crate::types::set::Set;
+use crate::types::sorted_set::SortedSet;
 use crate::types::stream::{Stream, StreamId};
+use crate::types::{Collection, Value};
 
 pub const COMMANDS: &[CommandSpec] = &[spec("DEBUG", debug)
     .at_least(2)
@@ -69,6 +74,7 @@ fn debug(ctx: &mut Context<'_>) -> CommandResult {
         (b"digest-value", 2..) => digest_value(ctx),
         (b"populate", 3..=5) => populate(ctx),
         (b"protocol", 3) => protocol(ctx),
+        (b"quicklist-packed-threshold", 3) => quicklist_packed_threshold(ctx),
         (b"replybuffer", 4) => reply_buffer(ctx),
         (b"log", 3) => {
             let message = String::from_utf8_lossy(ctx.args.get(2));
@@ -163,7 +169,7 @@ fn object(ctx: &mut Context<'_>) -> CommandResult {
         "Value at:{:p} refcount:1 encoding:{} serializedlength:{serialized} lru:{} \
          lru_seconds_idle:{idle}",
         entry.key().as_ptr(),
-        encoding_name(entry.value()),
+        encoding_name(entry.value(), &ctx.server.config.redis_version),
         entry.access(),
     );
     ctx.reply.simple(text);
@@ -244,13 +250,46 @@ impl DataDigest {
     }
 }
 
-/// Number of a string's type in digests and files.
+/// Numbers of types in digests and files.
 const STRING_TYPE: u32 = 0;
-/// Number of a stream's type.
+const LIST_TYPE: u32 = 1;
+const SET_TYPE: u32 = 2;
+const SORTED_SET_TYPE: u32 = 3;
+const HASH_TYPE: u32 = 4;
 const STREAM_TYPE: u32 = 6;
 
 /// Mixes a value and whether it has a deadline into a digest.
 fn mix_value(digest: &mut DataDigest, entry: Entry<'_, Value>) {
+    if let Some(list) = List::view(entry.value()) {
+        digest.mix(&LIST_TYPE.to_be_bytes());
+        list.forwards(0).for_each(|element| digest.mix(element.text().as_ref()));
+        return mix_deadline(digest, entry);
+    }
+    if let Some(set) = Set::view(entry.value()) {
+        digest.mix(&SET_TYPE.to_be_bytes());
+        set.for_each(|member| digest.add(member.text().as_ref()));
+        return mix_deadline(digest, entry);
+    }
+    if let Some(set) = SortedSet::view(entry.value()) {
+        digest.mix(&SORTED_SET_TYPE.to_be_bytes());
+        set.each(0..set.len(), false, |score, member| {
+            let mut element = DataDigest::default();
+            element.mix(member);
+            element.mix(&number::format_double_17g(score));
+            digest.add(&element.0);
+        });
+        return mix_deadline(digest, entry);
+    }
+    if let Some(hash) = Hash::view(entry.value()) {
+        digest.mix(&HASH_TYPE.to_be_bytes());
+        hash.for_each_kept(|field, value| {
+            let mut pair = DataDigest::default();
+            pair.mix(field);
+            pair.mix(value);
+            digest.add(&pair.0);
+        });
+        return mix_deadline(digest, entry);
+    }
     let type_number = match entry.value() {
         ValueRef::Object(Value::Stream(_)) => STREAM_TYPE,
         _ => STRING_TYPE,
@@ -262,6 +301,10 @@ fn mix_value(digest: &mut DataDigest, entry: Entry<'_, Value>) {
         ValueRef::Object(Value::String(bytes)) => digest.mix(bytes),
         ValueRef::Object(_) => {}
     }
+    mix_deadline(digest, entry);
+}
+
+fn mix_deadline(digest: &mut DataDigest, entry: Entry<'_, Value>) {
     if entry.deadline().is_some() {
         digest.add(b"!!expire!!");
     }
@@ -325,6 +368,17 @@ fn positive(ctx: &Context<'_>, index: usize) -> Result<u64, CommandError> {
     let number =
         number::parse_i64(ctx.args.get(index)).and_then(|number| u64::try_from(number).ok());
     number.ok_or(CommandError::ValueOutOfRange("must be positive"))
+}
+
+/// `DEBUG QUICKLIST-PACKED-THRESHOLD size`: changes nothing, see the help. The size is checked.
+fn quicklist_packed_threshold(ctx: &mut Context<'_>) -> CommandResult {
+    const BYTES_MAX: u64 = (1 << 32) - (1 << 20);
+    match parse_memory(ctx.args.get(2)) {
+        Some(0..=BYTES_MAX) => ok(ctx),
+        _ => Err(CommandError::Text(
+            "ERR argument must be a memory value bigger than 1 and smaller than 4gb",
+        )),
+    }
 }
 
 /// `DEBUG POPULATE count [prefix] [size]`: makes keys `prefix:0` ... with values `value:0` ..., filled up with zeros or cut to
@@ -507,6 +561,8 @@ fn help(ctx: &mut Context<'_>) -> CommandResult {
             "PROTOCOL <type>",
             "    Reply with a sample of a type: string, integer, double, bignum, null, array, set,",
             "    map, attrib, push, verbatim, true, false.",
+            "QUICKLIST-PACKED-THRESHOLD <size>",
+            "    Accepted for tests; large elements of lists are kept like others here.",
             "REPLYBUFFER PEAK-RESET-TIME <NEVER|RESET|ms> | RESIZING <0|1>",
             "    Accepted for tests; no buffers are resized here.",
             "SDSLEN <key>",

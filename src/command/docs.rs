@@ -4,7 +4,7 @@
 //! words and signs are tokens; `[]` is optional, `<>` groups, `|` chooses, `...` repeats what is written before it:
 //! `key [key ...]`.
 
-use super::spec::CommandSpec;
+use super::spec::{CommandSpec, Group};
 
 /// What may stand at an argument's place, with the names of `COMMAND DOCS`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +65,17 @@ pub fn arguments_of(spec: &CommandSpec) -> Vec<Argument> {
         && let Some(increment) = arguments.iter_mut().find(|argument| argument.name == "increment")
     {
         increment.kind = Kind::Double;
+    }
+    // So does the time to wait for an element, which may have a fraction.
+    if matches!(spec.group, Group::List | Group::SortedSet)
+        && let Some(timeout) = arguments.iter_mut().find(|argument| argument.name == "timeout")
+    {
+        timeout.kind = Kind::Double;
+    }
+    let mut ends = arguments.iter_mut().filter(|argument| argument.name == "where");
+    if let (Some(from), Some(to)) = (ends.next(), ends.next()) {
+        from.name = "wherefrom".into();
+        to.name = "whereto".into();
     }
     arguments
 }
@@ -171,7 +182,7 @@ fn choice_name(arguments: &[Argument]) -> String {
         () if has("=") || has("~") => "operator",
         () if has("GT") || has("LT") => "comparison",
         () if has("NX") || has("XX") => "condition",
-        () if has("LEFT") => "where",
+        () if has("LEFT") || has("BEFORE") => "where",
         () => return group(Kind::OneOf, arguments.to_vec()).name,
     };
     name.into()

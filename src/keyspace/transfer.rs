@@ -25,7 +25,9 @@ impl Keyspace {
             }
             ValueRef::Object(_) => {
                 let object = owned.into_object().expect("the entry's value is an object");
-                table.insert(to.hash, to.bytes, NewValue::Object(object), deadline, access);
+                let value = NewValue::Object(object);
+                let slot = table.insert(to.hash, to.bytes, value, deadline, access);
+                self.in_database(database, |db| db.note_moved_field_deadlines(slot, to.bytes));
             }
         }
         self.in_database(database, |db| db.notify(KeyspaceEvents::NEW, "new", to.bytes));
@@ -50,7 +52,9 @@ impl Keyspace {
             }
             ValueRef::Object(object) => {
                 let value = NewValue::Object(Box::new(object.clone()));
-                self.tables[database].insert(to.hash, to.bytes, value, deadline, access);
+                let table = &mut self.tables[database];
+                let slot = table.insert(to.hash, to.bytes, value, deadline, access);
+                self.in_database(database, |db| db.note_moved_field_deadlines(slot, to.bytes));
             }
         }
         self.in_database(database, |db| db.notify(KeyspaceEvents::NEW, "new", to.bytes));

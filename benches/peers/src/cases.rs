@@ -3,12 +3,16 @@
 use crate::load::{self, Random, Requests};
 use crate::resp::encode_request;
 
-/// The arguments of a request. An argument that is one of [`KEY`], [`V3`], [`V32`], [`V200`], [`FAR`] is replaced, each
-/// time it stands there; all others are sent as they are.
+/// The arguments of a request. An argument that is one of [`KEY`], [`OTHER`], [`NUMBER`], [`V3`], [`V32`], [`V200`], [`FAR`] is replaced,
+/// each time it stands there; all others are sent as they are.
 pub type Template = &'static [&'static str];
 
 /// A key of 16 bytes. Which one, [`Keys`] says.
 pub const KEY: &str = "{key}";
+/// Any such key, whatever the order.
+pub const OTHER: &str = "{any key}";
+/// A random number up to a million.
+pub const NUMBER: &str = "{number}";
 /// Values of 3, 32 and 200 bytes. They are not numbers, which some servers would store in another way.
 pub const V3: &str = "{value of 3 bytes}";
 pub const V32: &str = "{value of 32 bytes}";
@@ -23,8 +27,11 @@ pub enum Setup {
     Any,
     /// No keys at all.
     Empty,
-    /// This request was made once with each key, and nothing else.
+    /// This request was made once with each key, and nothing else. With one collection's name and KEY for its members: a
+    /// collection of so many.
     Each(Template),
+    /// This request was made once with each of so many keys, and nothing else.
+    Some(u32, Template),
 }
 
 /// In which order a case goes through the keys.
@@ -52,6 +59,18 @@ const STRINGS_32: Setup = Setup::Each(&["SET", KEY, V32]);
 /// Numbers above 9999: below, Redis shares one object between all keys.
 const COUNTERS: Setup = Setup::Each(&["SET", KEY, "1000000"]);
 
+const LIST: Setup = Setup::Each(&["RPUSH", "list", KEY]);
+const SHORT_LIST: Setup = Setup::Some(600, &["RPUSH", "list", KEY]);
+const SET: Setup = Setup::Each(&["SADD", "set", KEY]);
+const SMALL_HASHES: Setup = Setup::Some(
+    200_000,
+    &["HSET", KEY, "name", V3, "owner", OTHER, "count", NUMBER, "lease", NUMBER, "state", V3],
+);
+const HASH: Setup = Setup::Each(&["HSET", "hash", KEY, V3]);
+const SORTED_SET: Setup = Setup::Each(&["ZADD", "zset", NUMBER, KEY]);
+const STREAM: Setup = Setup::Each(&["XADD", "stream", "*", "field", KEY]);
+const NUMBERS: Setup = Setup::Some(100, &["RPUSH", "numbers", NUMBER]);
+
 /// CPU per operation. Cases with the same setup stand together, because making it takes longer than most cases.
 #[rustfmt::skip]
 pub const CASES: &[Case] = &[
@@ -67,6 +86,33 @@ pub const CASES: &[Case] = &[
     Case { name: "SET 32 bytes", setup: STRINGS_32, keeps_setup: true, keys: Keys::Random, request: &["SET", KEY, V32] },
     Case { name: "GET 32 bytes", setup: STRINGS_32, keeps_setup: true, keys: Keys::Random, request: &["GET", KEY] },
     Case { name: "INCR", setup: COUNTERS, keeps_setup: true, keys: Keys::Random, request: &["INCR", KEY] },
+    Case { name: "LPUSH", setup: Setup::Empty, keeps_setup: false, keys: Keys::Random, request: &["LPUSH", "list", V3] },
+    Case { name: "RPUSH", setup: Setup::Empty, keeps_setup: false, keys: Keys::Random, request: &["RPUSH", "list", KEY] },
+    Case { name: "LPOP", setup: LIST, keeps_setup: false, keys: Keys::Once, request: &["LPOP", "list"] },
+    Case { name: "RPOP", setup: LIST, keeps_setup: false, keys: Keys::Once, request: &["RPOP", "list"] },
+    Case { name: "LRANGE_100", setup: SHORT_LIST, keeps_setup: true, keys: Keys::Random, request: &["LRANGE", "list", "0", "99"] },
+    Case { name: "LRANGE_300", setup: SHORT_LIST, keeps_setup: true, keys: Keys::Random, request: &["LRANGE", "list", "0", "299"] },
+    Case { name: "LRANGE_600", setup: SHORT_LIST, keeps_setup: true, keys: Keys::Random, request: &["LRANGE", "list", "0", "599"] },
+    Case { name: "SADD (new)", setup: Setup::Empty, keeps_setup: false, keys: Keys::Once, request: &["SADD", "set", KEY] },
+    Case { name: "SADD (held)", setup: SET, keeps_setup: true, keys: Keys::Random, request: &["SADD", "set", KEY] },
+    Case { name: "SISMEMBER", setup: SET, keeps_setup: true, keys: Keys::Random, request: &["SISMEMBER", "set", KEY] },
+    Case { name: "SPOP", setup: SET, keeps_setup: false, keys: Keys::Once, request: &["SPOP", "set"] },
+    Case { name: "HSET (small hashes)", setup: SMALL_HASHES, keeps_setup: true, keys: Keys::Random, request: &["HSET", KEY, "count", NUMBER] },
+    Case { name: "HGET (small hashes)", setup: SMALL_HASHES, keeps_setup: true, keys: Keys::Random, request: &["HGET", KEY, "count"] },
+    Case { name: "HGETALL (small hashes)", setup: SMALL_HASHES, keeps_setup: true, keys: Keys::Random, request: &["HGETALL", KEY] },
+    Case { name: "HSET (large hash)", setup: HASH, keeps_setup: true, keys: Keys::Random, request: &["HSET", "hash", KEY, V3] },
+    Case { name: "HGET (large hash)", setup: HASH, keeps_setup: true, keys: Keys::Random, request: &["HGET", "hash", KEY] },
+    Case { name: "ZADD (new)", setup: Setup::Empty, keeps_setup: false, keys: Keys::Once, request: &["ZADD", "zset", NUMBER, KEY] },
+    Case { name: "ZRANGE", setup: SORTED_SET, keeps_setup: true, keys: Keys::Random, request: &["ZRANGE", "zset", NUMBER, "+inf", "BYSCORE", "LIMIT", "0", "10"] },
+    Case { name: "ZRANGEBYSCORE", setup: SORTED_SET, keeps_setup: true, keys: Keys::Random, request: &["ZRANGEBYSCORE", "zset", NUMBER, "+inf", "WITHSCORES", "LIMIT", "0", "10"] },
+    Case { name: "ZRANK", setup: SORTED_SET, keeps_setup: true, keys: Keys::Random, request: &["ZRANK", "zset", KEY] },
+    Case { name: "ZSCORE", setup: SORTED_SET, keeps_setup: true, keys: Keys::Random, request: &["ZSCORE", "zset", KEY] },
+    Case { name: "ZADD (moved)", setup: SORTED_SET, keeps_setup: true, keys: Keys::Random, request: &["ZADD", "zset", NUMBER, KEY] },
+    Case { name: "ZPOPMIN", setup: SORTED_SET, keeps_setup: false, keys: Keys::Once, request: &["ZPOPMIN", "zset"] },
+    Case { name: "XADD", setup: Setup::Empty, keeps_setup: false, keys: Keys::Random, request: &["XADD", "stream", "*", "field", KEY] },
+    Case { name: "XREAD", setup: STREAM, keeps_setup: true, keys: Keys::Random, request: &["XREAD", "COUNT", "10", "STREAMS", "stream", "0"] },
+    Case { name: "XRANGE", setup: STREAM, keeps_setup: true, keys: Keys::Random, request: &["XRANGE", "stream", "-", "+", "COUNT", "10"] },
+    Case { name: "SORT", setup: NUMBERS, keeps_setup: true, keys: Keys::Random, request: &["SORT", "numbers", "LIMIT", "0", "10"] },
 ];
 
 /// Bytes per key: each request is made once with each of the keys.
@@ -75,6 +121,20 @@ pub const MEMORY_CASES: &[(&str, Template)] = &[
     ("32-byte value", &["SET", KEY, V32]),
     ("32-byte value, EX", &["SET", KEY, V32, "EX", FAR]),
     ("200-byte value", &["SET", KEY, V200]),
+];
+
+/// Bytes per element of collections: how many, and the request that is made once with each of so many keys.
+pub const COLLECTION_CASES: &[(&str, u32, Template)] = &[
+    (
+        "hash of 5 fields",
+        200_000,
+        &["HSET", KEY, "name", V3, "owner", OTHER, "count", NUMBER, "lease", NUMBER, "state", V3],
+    ),
+    ("field of a hash", 1_000_000, &["HSET", "hash", KEY, OTHER]),
+    ("member of a set", 1_000_000, &["SADD", "set", KEY]),
+    ("member of a sorted set", 1_000_000, &["ZADD", "zset", NUMBER, KEY]),
+    ("element of a list", 1_000_000, &["RPUSH", "list", KEY]),
+    ("entry of a stream", 1_000_000, &["XADD", "stream", "*", "field", KEY]),
 ];
 
 /// Encodes `count` requests after `template`, over keys 0 to `key_count` - 1. With [`Keys::Once`], `count` is cut to the
@@ -107,14 +167,16 @@ pub fn encode(
                 Some(&number) => load::key(number),
                 None => load::key(random.below(u64::from(key_count)) as u32),
             },
+            OTHER => load::key(random.below(u64::from(key_count)) as u32),
             FAR => (DAY + random.below(10 * DAY)).to_string(),
+            NUMBER => random.below(1_000_000).to_string(),
             _ => String::new(),
         }));
         let arguments: Vec<&[u8]> = template
             .iter()
             .zip(&made)
             .map(|(&argument, made)| match argument {
-                KEY | FAR => made.as_bytes(),
+                KEY | OTHER | FAR | NUMBER => made.as_bytes(),
                 V3 => &long_value[..3],
                 V32 => &long_value[..32],
                 V200 => &long_value,

@@ -4,7 +4,7 @@
 //! table of [`cases`] -> sent by a load generator on another core ([`load`]) -> the kernel's accounts of the server read
 //! before and after ([`sys`]) -> tables and a chart ([`report`], [`chart`]).
 //!
-//! One measurement a file: [`operations`], [`memory`], [`growth`], [`expiry`], [`idle`]. Linux only.
+//! One measurement a file: [`operations`], [`memory`], [`growth`], [`expiry`], [`idle`], [`handover`]. Linux only.
 
 mod cases;
 mod chart;
@@ -12,6 +12,7 @@ mod client;
 mod clock;
 mod expiry;
 mod growth;
+mod handover;
 mod idle;
 mod load;
 mod memory;
@@ -65,12 +66,13 @@ fn run(arguments: &[String]) -> Result<()> {
         false => None,
     };
     type Measurement = (What, fn(&Options) -> Result<()>);
-    let measurements: [Measurement; 5] = [
+    let measurements: [Measurement; 6] = [
         (What::Operations, operations::measure),
         (What::Memory, memory::measure),
         (What::Growth, growth::measure),
         (What::Expiry, expiry::measure),
         (What::Idle, idle::measure),
+        (What::Handover, handover::measure),
     ];
     for (what, measure) in measurements {
         if options.what == what || options.what == What::All {

@@ -86,18 +86,22 @@ pub fn measure(options: &Options) -> Result<()> {
     let mut lines = Vec::new();
     let mut fill: Option<(Setup, Requests)> = None;
     for case in CASES.iter().filter(|case| options.wants(case.name)) {
-        if let Setup::Each(template) = case.setup
+        let keys = match case.setup {
+            Setup::Some(keys, _) => keys,
+            _ => options.keys,
+        };
+        if let Setup::Each(template) | Setup::Some(_, template) = case.setup
             && fill.as_ref().is_none_or(|(setup, _)| *setup != case.setup)
         {
-            let count = u64::from(options.keys);
+            let count = u64::from(keys);
             fill = Some((
                 case.setup,
-                cases::encode(template, Keys::Once, options.keys, count, 64),
+                cases::encode(template, Keys::Once, keys, count, 64),
             ));
         }
         for &depth in &options.depths {
             let count = run_length(options, case, depth);
-            let requests = cases::encode(case.request, case.keys, options.keys, count, depth);
+            let requests = cases::encode(case.request, case.keys, keys, count, depth);
             let mut samples = vec![Vec::new(); lanes.len()];
             for round in 0..options.rounds {
                 for turn in 0..lanes.len() {
@@ -155,7 +159,7 @@ impl Lane {
         if let Reply::Error(_) = self.control.call(&["FLUSHALL", "SYNC"])? {
             self.control.must(&["FLUSHALL"])?;
         }
-        if let (Setup::Each(_), Some(fill)) = (setup, fill) {
+        if let (Setup::Each(_) | Setup::Some(..), Some(fill)) = (setup, fill) {
             let outcome = self.load.run(fill)?;
             if let Some(error) = outcome.first_error {
                 return Err(error.into());

@@ -8,7 +8,8 @@ pub const USAGE: &str = "\
 bench-peers [WHAT] [OPTION...]     measures servers of the Redis protocol side by side
 
 WHAT: ops (default)  CPU, throughput and latency of operations
-      memory         bytes per key
+      memory         bytes per key and per element
+      handover       latency of BLPOP with many who wait
       growth         latency while the keyspace grows from nothing
       expiry         how late keys expire, and what a mass of them due at once costs
       idle           bytes per idle connection
@@ -34,6 +35,7 @@ Environment: PEERS=\"name=/path/of/server ...\"; without it redis-server and val
 pub enum What {
     Operations,
     Memory,
+    Handover,
     Growth,
     Expiry,
     Idle,
@@ -96,6 +98,7 @@ impl Options {
             match argument.as_str() {
                 "ops" => options.what = What::Operations,
                 "memory" => options.what = What::Memory,
+                "handover" => options.what = What::Handover,
                 "growth" => options.what = What::Growth,
                 "expiry" => options.what = What::Expiry,
                 "idle" => options.what = What::Idle,

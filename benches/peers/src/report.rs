@@ -105,6 +105,7 @@ const TITLES: &[&str] = &[
     "Growth",
     "Expiry",
     "Idle connections",
+    "Hand-over to blocked clients",
 ];
 
 const PREAMBLE: &str = "# Benchmarks
