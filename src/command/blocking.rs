@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 
 use super::args::Args;
 use super::context::{Context, Origin, Outcome, Wait};
+use super::due;
 use super::execute::{Request, run_woken};
 use super::table::Command;
 use crate::client::{ClientFlags, ClientId};
@@ -154,7 +155,18 @@ pub(super) fn begin(
     }
     server.blocking.count += 1;
     client.flags |= ClientFlags::SUSPENDED;
+    for (_, key) in blocked.keys() {
+        set_alarm(db, blocked.db, key, blocked.wait.wanted);
+    }
     client.blocked = Some(Box::new(blocked));
+}
+
+/// Has who waits in a key's queue for a member to be due woken when the first of them is.
+fn set_alarm(db: &mut Keyspace, database: usize, key: &[u8], wanted: Wanted) {
+    if matches!(wanted, Wanted::DueSeconds | Wanted::DueMilliseconds) {
+        let at_ms = due::next_due_ms(db, key, wanted);
+        db.waiting.set_alarm(database, key, wanted, at_ms);
+    }
 }
 
 /// Takes a client out of all queues. Some if it was blocked.
@@ -222,6 +234,7 @@ fn serve_key(db: &mut Keyspace, server: &mut State, database: usize, key: &[u8])
                 break;
             }
         }
+        set_alarm(db, database, key, wanted);
     }
 }
 

@@ -20,6 +20,8 @@ use crate::sys::log::Level;
 use crate::sys::{alloc, jemalloc, machine};
 use crate::types::hash::Hash;
 use crate::types::list::List;
+use crate::types::set::Set;
+use crate::types::sorted_set::SortedSet;
 use crate::types::stream::{Stream, StreamId};
 use crate::types::{Collection, Value};
 
@@ -251,6 +253,8 @@ impl DataDigest {
 /// Numbers of types in digests and files.
 const STRING_TYPE: u32 = 0;
 const LIST_TYPE: u32 = 1;
+const SET_TYPE: u32 = 2;
+const SORTED_SET_TYPE: u32 = 3;
 const HASH_TYPE: u32 = 4;
 const STREAM_TYPE: u32 = 6;
 
@@ -259,6 +263,21 @@ fn mix_value(digest: &mut DataDigest, entry: Entry<'_, Value>) {
     if let Some(list) = List::view(entry.value()) {
         digest.mix(&LIST_TYPE.to_be_bytes());
         list.forwards(0).for_each(|element| digest.mix(element.text().as_ref()));
+        return mix_deadline(digest, entry);
+    }
+    if let Some(set) = Set::view(entry.value()) {
+        digest.mix(&SET_TYPE.to_be_bytes());
+        set.for_each(|member| digest.add(member.text().as_ref()));
+        return mix_deadline(digest, entry);
+    }
+    if let Some(set) = SortedSet::view(entry.value()) {
+        digest.mix(&SORTED_SET_TYPE.to_be_bytes());
+        set.each(0..set.len(), false, |score, member| {
+            let mut element = DataDigest::default();
+            element.mix(member);
+            element.mix(&number::format_double_17g(score));
+            digest.add(&element.0);
+        });
         return mix_deadline(digest, entry);
     }
     if let Some(hash) = Hash::view(entry.value()) {

@@ -17,6 +17,7 @@ mod config;
 mod connection;
 mod debug;
 mod docs;
+mod due;
 mod evict;
 mod expire;
 mod geo;

@@ -129,7 +129,6 @@ impl<'a> MemberScan<'a> {
             } else if arguments.remaining() > 1 && arguments.take_word("MATCH") {
                 options.pattern = Some(arguments.take()?);
             } else if !names_only.is_empty() && arguments.take_word(names_only) {
-            } else if arguments.take_word(names_only) {
                 options.names_only = true;
             } else {
                 return Err(CommandError::Syntax);

@@ -42,6 +42,7 @@ static FAMILIES: &[&[CommandSpec]] = &[
     super::sorted_set_pop::COMMANDS,
     super::sorted_set_combine::COMMANDS,
     super::geo::COMMANDS,
+    super::due::COMMANDS,
     super::key::COMMANDS,
     super::expire::COMMANDS,
     super::scan::COMMANDS,
