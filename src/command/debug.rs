@@ -18,7 +18,9 @@ use crate::resp::reply::Protocol;
 use crate::state::random_hex;
 use crate::sys::log::Level;
 use crate::sys::{alloc, jemalloc, machine};
+use crate::types::hash::Hash;
 use crate::types::list::List;
+use crate::types::set::Set;
 use crate::types::sorted_set::SortedSet;
 use crate::types::stream::{Stream, StreamId};
 use crate::types::{Collection, Value};
@@ -136,6 +138,10 @@ fn sleep(ctx: &mut Context<'_>) -> CommandResult {
     let seconds = number::parse_f64(ctx.args.get(2)).unwrap_or(0.0);
     // Negative and infinite times are no times.
     std::thread::sleep(Duration::try_from_secs_f64(seconds).unwrap_or_default());
+    // Who is served by what the transaction around this did sees what has expired meanwhile.
+    let now = ctx.server.clock.now();
+    ctx.server.now = now;
+    ctx.db.set_now(now);
     ok(ctx)
 }
 
@@ -251,7 +257,9 @@ impl DataDigest {
 /// Numbers of types in digests and files.
 const STRING_TYPE: u32 = 0;
 const LIST_TYPE: u32 = 1;
+const SET_TYPE: u32 = 2;
 const SORTED_SET_TYPE: u32 = 3;
+const HASH_TYPE: u32 = 4;
 const STREAM_TYPE: u32 = 6;
 
 /// Mixes a value and whether it has a deadline into a digest.
@@ -261,6 +269,11 @@ fn mix_value(digest: &mut DataDigest, entry: Entry<'_, Value>) {
         list.forwards(0).for_each(|element| digest.mix(element.text().as_ref()));
         return mix_deadline(digest, entry);
     }
+    if let Some(set) = Set::view(entry.value()) {
+        digest.mix(&SET_TYPE.to_be_bytes());
+        set.for_each(|member| digest.add(member.text().as_ref()));
+        return mix_deadline(digest, entry);
+    }
     if let Some(set) = SortedSet::view(entry.value()) {
         digest.mix(&SORTED_SET_TYPE.to_be_bytes());
         set.each(0..set.len(), false, |score, member| {
@@ -268,6 +281,16 @@ fn mix_value(digest: &mut DataDigest, entry: Entry<'_, Value>) {
             element.mix(member);
             element.mix(&number::format_double_17g(score));
             digest.add(&element.0);
+        });
+        return mix_deadline(digest, entry);
+    }
+    if let Some(hash) = Hash::view(entry.value()) {
+        digest.mix(&HASH_TYPE.to_be_bytes());
+        hash.for_each_kept(|field, value| {
+            let mut pair = DataDigest::default();
+            pair.mix(field);
+            pair.mix(value);
+            digest.add(&pair.0);
         });
         return mix_deadline(digest, entry);
     }

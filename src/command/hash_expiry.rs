@@ -269,7 +269,7 @@ fn expire(ctx: &mut Context<'_>, unit: Unit) -> CommandResult {
     let changes = ctx.db.edit(slot, |hash: &mut Hash| {
         let mut changes = 0;
         for field in fields {
-            let done = match hash.view().get(field, &now) {
+            let done = match hash.as_view().get(field, &now) {
                 None => result::ABSENT,
                 Some(old) if !condition.allows(&now, old.deadline, deadline) => result::REFUSED,
                 Some(_) if is_past => {
@@ -315,7 +315,7 @@ pub(super) fn hpersist(ctx: &mut Context<'_>) -> CommandResult {
     let changes = ctx.db.edit(slot, |hash: &mut Hash| {
         let mut changes = 0;
         for field in fields {
-            let done = match hash.view().get(field, &now).map(|found| found.deadline) {
+            let done = match hash.as_view().get(field, &now).map(|found| found.deadline) {
                 None => result::ABSENT,
                 Some(None) => result::PERSISTENT,
                 Some(Some(_)) => {
@@ -395,7 +395,7 @@ pub(super) fn hgetdel(ctx: &mut Context<'_>) -> CommandResult {
     let removed = ctx.db.edit(slot, |hash: &mut Hash| {
         let mut removed = 0;
         for field in fields {
-            match hash.view().get(field, &now) {
+            match hash.as_view().get(field, &now) {
                 Some(found) => reply.bulk(found.value.as_ref()),
                 None => {
                     reply.null();
@@ -448,7 +448,7 @@ pub(super) fn hgetex(ctx: &mut Context<'_>) -> CommandResult {
     let changes = ctx.db.edit(slot, |hash: &mut Hash| {
         let mut changes = 0;
         for field in fields {
-            let old = match hash.view().get(field, &now) {
+            let old = match hash.as_view().get(field, &now) {
                 Some(found) => {
                     reply.bulk(found.value.as_ref());
                     found.deadline
@@ -537,7 +537,7 @@ fn set_pairs(
             let expiry = match deadline {
                 Some(deadline) => Expiry::At(deadline),
                 // A deadline that has passed is not kept.
-                None if keeps && hash.view().get(field, &now).is_some() => Expiry::Keep,
+                None if keeps && hash.as_view().get(field, &now).is_some() => Expiry::Keep,
                 None => Expiry::Clear,
             };
             hash.set(field, args.get(at + 1), expiry, &limits, &now);
@@ -561,6 +561,9 @@ fn delete_pairs(ctx: &mut Context<'_>, key: Key<'_>, found: Option<Slot>, first:
         })
     });
     ctx.db.stats.expired_fields += pairs;
+    if found.is_none() {
+        ctx.db.notify(KeyspaceEvents::NEW, "new", key.bytes);
+    }
     if removed > 0 {
         changed(ctx, "hset", key, removed);
     } else {

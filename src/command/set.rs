@@ -500,7 +500,7 @@ fn views<'a>(
 /// Replaces what `key` holds by a set that was computed, or deletes it if the set is empty, and replies how many members there
 /// are.
 fn store(ctx: &mut Context<'_>, key: Key<'_>, set: Set, event: &'static str) -> CommandResult {
-    let len = set.view().len();
+    let len = set.as_view().len();
     let found = ctx.db.find(key);
     if len > 0 {
         ctx.db.set_collection(found, key, set, Expiry::Clear);
@@ -630,7 +630,7 @@ fn sunion(ctx: &mut Context<'_>) -> CommandResult {
         reply_all(reply, Some(sets[0]));
     } else if are_integers || sets.len() > DIRECT_UNION_MAX {
         let union = unite(&sets, &limits);
-        reply_all(reply, Some(union.view()));
+        reply_all(reply, Some(union.as_view()));
     } else {
         let (members, mut len) = (reply.defer_set(), 0);
         for (index, set) in sets.iter().enumerate() {
@@ -673,7 +673,7 @@ fn sdiff(ctx: &mut Context<'_>) -> CommandResult {
     let reply = &mut ctx.reply;
     if difference.removes_from_copy() {
         let result = difference.copy_and_remove(&limits);
-        reply_all(reply, Some(result.view()));
+        reply_all(reply, Some(result.as_view()));
         return Ok(Outcome::Replied);
     }
     let (members, mut len) = (reply.defer_set(), 0);

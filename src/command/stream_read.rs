@@ -112,11 +112,7 @@ fn reply_range(ctx: &mut Context<'_>, backwards: bool) -> CommandResult {
         if cursor.remaining() < 2 || !cursor.take_word("COUNT") {
             return Err(CommandError::Syntax);
         }
-        count = match cursor.take_integer()? {
-            // Redis takes -1 for no count at all.
-            -1 => usize::MAX,
-            count => usize::try_from(count).unwrap_or(0),
-        };
+        count = usize::try_from(cursor.take_integer()?).unwrap_or(0);
     }
     let Some(slot) = ctx.db.find_for_read(ctx.key(1)) else {
         ctx.reply.array(0);

@@ -88,7 +88,7 @@ impl Hash {
         }
     }
 
-    pub fn view(&self) -> HashView<'_> {
+    pub fn as_view(&self) -> HashView<'_> {
         match self {
             Hash::Packed(bytes) => HashView::Packed(bytes),
             Hash::Table(hash) => HashView::Table(hash),
@@ -273,6 +273,20 @@ impl<'a> HashView<'a> {
         }
     }
 
+    /// The same for all that is in memory, fields past their deadline included.
+    pub fn for_each_kept(&self, mut visit: impl FnMut(&[u8], &[u8])) {
+        match self {
+            HashView::Packed(bytes) => {
+                for (field, value) in pairs(bytes) {
+                    visit(field.text().as_ref(), value.text().as_ref());
+                }
+            }
+            HashView::Table(hash) => {
+                hash.table.iter().for_each(|entry| visit(entry.field, entry.value));
+            }
+        }
+    }
+
     /// A random field and its value, each as likely as the other. None if there is none.
     pub fn random(&self, now: &Now) -> Option<(Text<'a>, Text<'a>)> {
         match *self {
@@ -327,7 +341,7 @@ impl Collection for Hash {
     fn view(value: ValueRef<'_, Value>) -> Option<Self::View<'_>> {
         match value {
             ValueRef::Bytes { bytes, kind: kind::HASH } => Some(HashView::Packed(bytes)),
-            ValueRef::Object(Value::Hash(hash)) => Some(Hash::view(hash)),
+            ValueRef::Object(Value::Hash(hash)) => Some(hash.as_view()),
             _ => None,
         }
     }
@@ -528,7 +542,7 @@ mod tests {
                     .map(|pair| (pair.0.clone(), pair.1.clone()))
                     .collect();
                 let mut found = Vec::new();
-                let view = hash.view();
+                let view = hash.as_view();
                 view.for_each(&now, |field, value| found.push((field.to_vec(), value.to_vec())));
                 if !is_listpack {
                     expected.sort();

@@ -105,7 +105,8 @@ impl Set {
         }
     }
 
-    pub fn view(&self) -> SetView<'_> {
+    /// The set, to be read.
+    pub fn as_view(&self) -> SetView<'_> {
         match self {
             Set::Ints(bytes) => SetView::Ints(Intset::new(bytes)),
             Set::Packed(bytes) => SetView::Packed(bytes),
@@ -189,7 +190,7 @@ impl Set {
     /// Makes a set of integers packed, or a table that stands for a listpack if that would be too long with `room` bytes more.
     fn to_packed(&mut self, room: usize, limits: &Limits) {
         let mut bytes = Vec::new();
-        self.view().for_each(|element| element.write(&mut bytes));
+        self.as_view().for_each(|element| element.write(&mut bytes));
         if bytes.len() + room > INLINE_MAX {
             self.to_table(true, limits);
         } else {
@@ -204,7 +205,7 @@ impl Set {
         }
         let mut table = Set::table(limits, is_listpack);
         if let Set::Table(members) = &mut table {
-            self.view().for_each(|element| {
+            self.as_view().for_each(|element| {
                 members.table.insert(element.text().as_ref());
             });
         }
@@ -213,7 +214,7 @@ impl Set {
 
     /// Makes it a set of integers again if there are no other members, and not too many: what a command has computed.
     pub fn prefer_integers(&mut self, limits: &Limits) {
-        let view = self.view();
+        let view = self.as_view();
         if matches!(self, Set::Ints(_))
             || view.len() > limits.intset_entries.min(INTSET_ENTRIES_MAX)
         {
@@ -272,10 +273,7 @@ impl Set {
                 bytes.drain(place);
             }
             Set::Table(members) => {
-                let entry = members.table.random().expect("a set that is popped has members");
-                visit(Element::Bytes(entry.field));
-                let member = entry.field.to_vec();
-                members.table.remove(&member);
+                members.table.pop_random(|entry| visit(Element::Bytes(entry.field)));
             }
         }
     }
@@ -283,7 +281,7 @@ impl Set {
     /// The same for `count` members, less than there are. What is left of a table of which nearly all goes is made anew, in
     /// the form it fits in.
     pub fn pop_many(&mut self, count: usize, limits: &Limits, mut visit: impl FnMut(Element<'_>)) {
-        let len = self.view().len();
+        let len = self.as_view().len();
         let mut draw = Draw { left: len, wanted: count };
         match self {
             Set::Ints(bytes) => intset::retain(bytes, |value| {
@@ -527,7 +525,7 @@ impl Collection for Set {
                 Some(SetView::Ints(Intset::new(bytes)))
             }
             ValueRef::Bytes { bytes, kind: kind::SET } => Some(SetView::Packed(bytes)),
-            ValueRef::Object(Value::Set(set)) => Some(set.view()),
+            ValueRef::Object(Value::Set(set)) => Some(set.as_view()),
             _ => None,
         }
     }
@@ -552,11 +550,16 @@ impl Collection for Set {
                 Stored::Inline { kind: kind::INTSET, bytes }
             }
             Set::Packed(bytes) => Stored::Inline { kind: kind::SET, bytes },
-            large => Stored::Boxed(Value::Set(large)),
+            Set::Ints(mut bytes) => {
+                // The bytes come from where values are edited, with room for larger ones.
+                bytes.shrink_to_fit();
+                Stored::Boxed(Value::Set(Set::Ints(bytes)))
+            }
+            Set::Table(members) => Stored::Boxed(Value::Set(Set::Table(members))),
         }
     }
 
     fn is_empty(&self) -> bool {
-        self.view().is_empty()
+        self.as_view().is_empty()
     }
 }
