@@ -235,6 +235,10 @@ impl PackedTable {
 
     /// A random entry, each as likely as the other.
     pub fn random(&self) -> Option<Entry<'_>> {
+        self.random_place().map(|(page, place)| self.entry(page, place))
+    }
+
+    fn random_place(&self) -> Option<(usize, Place)> {
         if self.len == 0 {
             return None;
         }
@@ -243,14 +247,13 @@ impl PackedTable {
             let page = fastrand::usize(0..self.pages.len());
             let index = fastrand::usize(0..self.page_len_max as usize);
             if index < self.pages[page].len() {
-                return Some(self.entry(page, self.pages[page].place(index)));
+                return Some((page, self.pages[page].place(index)));
             }
         }
         let mut rank = fastrand::usize(0..self.len);
-        for page in &self.pages {
+        for (number, page) in self.pages.iter().enumerate() {
             if rank < page.len() {
-                let (mark, bytes) = page.entry(page.place(rank));
-                return Some(self.decode(mark, bytes));
+                return Some((number, page.place(rank)));
             }
             rank -= page.len();
         }
@@ -363,6 +366,17 @@ impl PackedTable {
         self.remove_at(page, place);
         self.shrink();
         Some(deadline)
+    }
+
+    /// Removes a random entry, each as likely as the other, after showing it to `visit`. False if there is none.
+    pub fn pop_random(&mut self, visit: impl FnOnce(Entry<'_>)) -> bool {
+        let Some((page, place)) = self.random_place() else {
+            return false;
+        };
+        visit(self.entry(page, place));
+        self.remove_at(page, place);
+        self.shrink();
+        true
     }
 
     /// Keeps the entries that `keep` says.

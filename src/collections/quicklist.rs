@@ -29,6 +29,8 @@ pub struct Limits {
 const COUNTED_BYTES_MAX: usize = 8192;
 /// What an element is reckoned to take besides its text.
 const ELEMENT_OVERHEAD: usize = 8;
+/// Runs that a list has before all room for another one is taken at once: what may stay unused is little beside them.
+const LONG_NODES: usize = 8;
 /// Runs whose sizes are added to tell the size of all.
 const SAMPLES: usize = 64;
 
@@ -139,34 +141,44 @@ impl Quicklist {
     /// Adds an element at an end.
     #[inline]
     pub fn push(&mut self, end: End, text: &[u8], limits: &Limits) {
-        let node = match end {
-            End::Front => self.nodes.front_mut(),
-            End::Back => self.nodes.back_mut(),
-        };
         self.len += 1;
         let element = Element::new(text);
-        match node {
+        match self.end_mut(end) {
             Some(run) if limits.allow_one_more(run, text.len()) => {
                 run.push(end, element, limits.bytes);
             }
-            _ => {
-                let mut run = Run::default();
-                run.push(end, element, limits.bytes);
-                match end {
-                    End::Front => self.nodes.push_front(run),
-                    End::Back => self.nodes.push_back(run),
-                }
-            }
+            _ => self.push_node(end, element, limits),
+        }
+    }
+
+    #[inline]
+    fn end_mut(&mut self, end: End) -> Option<&mut Run> {
+        match end {
+            End::Front => self.nodes.front_mut(),
+            End::Back => self.nodes.back_mut(),
+        }
+    }
+
+    /// Adds a run with one element at an end.
+    #[cold]
+    fn push_node(&mut self, end: End, element: Element<'_>, limits: &Limits) {
+        // A long list of short elements will fill this run too, and it need not move while it grows.
+        let is_filling = self.nodes.len() >= LONG_NODES
+            && limits.count.is_none()
+            && listpack::entry_len(element) < limits.bytes / 16
+            && self.end_mut(end).is_some_and(|run| run.count() >= 16);
+        let mut run = if is_filling { Run::with_room(end, limits.bytes) } else { Run::default() };
+        run.push(end, element, limits.bytes);
+        match end {
+            End::Front => self.nodes.push_front(run),
+            End::Back => self.nodes.push_back(run),
         }
     }
 
     /// Takes the element at an end and shows it to `show`. None if the list is empty.
     #[inline]
     pub fn pop<R>(&mut self, end: End, show: impl FnOnce(Element<'_>) -> R) -> Option<R> {
-        let run = match end {
-            End::Front => self.nodes.front_mut()?,
-            End::Back => self.nodes.back_mut()?,
-        };
+        let run = self.end_mut(end)?;
         let (element, len) = run.peek(end)?;
         let result = show(element);
         run.drop_one(end, len);
@@ -193,11 +205,7 @@ impl Quicklist {
         let mut left = count.min(self.len);
         self.len -= left;
         while left > 0 {
-            let run = match end {
-                End::Front => self.nodes.front_mut(),
-                End::Back => self.nodes.back_mut(),
-            };
-            let run = run.expect("runs hold as many elements as the list");
+            let run = self.end_mut(end).expect("runs hold as many elements as the list");
             if run.count() > left {
                 run.drop_many(end, left);
                 return;

@@ -50,6 +50,14 @@ impl Run {
         Run { bytes, start: start as u32, count: count as u32 }
     }
 
+    /// A run with room for `bytes` bytes of entries that are added at one end.
+    pub fn with_room(end: End, bytes: usize) -> Self {
+        match end {
+            End::Front => Run::from_entries(vec![0; bytes], bytes, 0),
+            End::Back => Run::from_entries(Vec::with_capacity(bytes), 0, 0),
+        }
+    }
+
     /// The storage, its entries behind at least `room` bytes that may be overwritten, and where they begin.
     pub fn into_storage(mut self, room: usize) -> (Vec<u8>, usize) {
         if self.head_room() < room {

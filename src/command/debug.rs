@@ -138,6 +138,10 @@ fn sleep(ctx: &mut Context<'_>) -> CommandResult {
     let seconds = number::parse_f64(ctx.args.get(2)).unwrap_or(0.0);
     // Negative and infinite times are no times.
     std::thread::sleep(Duration::try_from_secs_f64(seconds).unwrap_or_default());
+    // Who is served by what the transaction around this did sees what has expired meanwhile.
+    let now = ctx.server.clock.now();
+    ctx.server.now = now;
+    ctx.db.set_now(now);
     ok(ctx)
 }
 

@@ -38,6 +38,7 @@ mod pubsub;
 mod scan;
 mod server;
 mod set;
+mod sort;
 mod sorted_set;
 mod sorted_set_combine;
 mod sorted_set_pop;

@@ -44,6 +44,7 @@ static FAMILIES: &[&[CommandSpec]] = &[
     super::geo::COMMANDS,
     super::due::COMMANDS,
     super::key::COMMANDS,
+    super::sort::COMMANDS,
     super::expire::COMMANDS,
     super::scan::COMMANDS,
     super::object::COMMANDS,

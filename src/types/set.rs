@@ -273,10 +273,7 @@ impl Set {
                 bytes.drain(place);
             }
             Set::Table(members) => {
-                let entry = members.table.random().expect("a set that is popped has members");
-                visit(Element::Bytes(entry.field));
-                let member = entry.field.to_vec();
-                members.table.remove(&member);
+                members.table.pop_random(|entry| visit(Element::Bytes(entry.field)));
             }
         }
     }
@@ -553,7 +550,12 @@ impl Collection for Set {
                 Stored::Inline { kind: kind::INTSET, bytes }
             }
             Set::Packed(bytes) => Stored::Inline { kind: kind::SET, bytes },
-            large => Stored::Boxed(Value::Set(large)),
+            Set::Ints(mut bytes) => {
+                // The bytes come from where values are edited, with room for larger ones.
+                bytes.shrink_to_fit();
+                Stored::Boxed(Value::Set(Set::Ints(bytes)))
+            }
+            Set::Table(members) => Stored::Boxed(Value::Set(Set::Table(members))),
         }
     }
 
