@@ -385,17 +385,19 @@ impl ScoreTree {
     fn insert_tagged(&mut self, score: f64, tag: u32, member: &[u8]) {
         let place = Place::Before(score, member);
         let mut id = self.descend_to_leaf(place);
-        let leaf = self.leaves.get(id);
-        let mut at = leaf.position(place);
-        let len = leaf.len();
-        let is_full = len >= LEAF_MAX
-            || (len > 1 && leaf.bytes() + member.len() > LEAF_BYTES_MAX)
-            || leaf.bytes() + member.len() > u32::MAX as usize / 2;
-        if is_full {
+        let mut at = self.leaves.get(id).position(place);
+        loop {
+            let leaf = self.leaves.get(id);
+            let len = leaf.len();
+            let is_long = len > 0 && leaf.bytes() + member.len() > LEAF_BYTES_MAX;
+            if len < LEAF_MAX && !is_long {
+                break;
+            }
             // Members that come in order fill their leaves.
-            let split = if at == len && self.is_last(id) { len } else { len / 2 };
+            let is_at_end = at == len && (len == 1 || self.is_last(id));
+            let split = if is_at_end { len } else { len / 2 };
             let right = self.split_leaf(id, split, score);
-            if at > split || split == len {
+            if at > split || is_at_end {
                 (id, at) = (right, at - split);
             }
         }
@@ -419,7 +421,8 @@ impl ScoreTree {
         node == leaf
     }
 
-    /// Splits a leaf. If nothing is split off, the new leaf is empty, and `first` is the score that is coming.
+    /// Splits a leaf. If nothing is split off, the new leaf is empty, and `first` is the score that is coming; or the old one is,
+    /// and it is coming there.
     fn split_leaf(&mut self, id: u32, at: usize, first: f64) -> u32 {
         if self.height == 0 {
             self.leaves.get(id).tags().for_each(|tag| self.index.insert(tag, id));
@@ -461,6 +464,8 @@ impl ScoreTree {
         if parent == NONE {
             let mut root = Inner::default();
             let left_first = match level {
+                // A leaf that everything was taken from is about to get its first element.
+                0 if self.leaves.get(left).len() == 0 => first,
                 0 => self.leaves.get(left).score(0),
                 _ => self.inners.get(left).firsts[0],
             };

@@ -188,6 +188,10 @@ fn choice_name(arguments: &[Argument]) -> String {
         () if has("NX") || has("XX") => "condition",
         () if has("GT") || has("LT") => "comparison",
         () if has("LEFT") || has("BEFORE") => "where",
+        () if has("SUM") => "aggregate",
+        () if has("MIN") && has("MAX") => "where",
+        () if has("BYSCORE") => "sortby",
+        () if has("FROMMEMBER") => "from",
         () => return group(Kind::OneOf, arguments.to_vec()).name,
     };
     name.into()
@@ -196,16 +200,15 @@ fn choice_name(arguments: &[Argument]) -> String {
 fn value(name: &str, token: Option<&str>) -> Argument {
     let kind = match name {
         "sourcekey" | "srckey" | "key" | "newkey" | "key1" | "key2" | "destkey" | "destination"
-        | "source" => Kind::Key,
+        | "source" | "dst" | "src" => Kind::Key,
         "pattern" => Kind::Pattern,
         "unix-time-seconds" | "unix-time-milliseconds" => Kind::UnixTime,
         "seconds" | "milliseconds" | "count" | "offset" | "start" | "end" | "stop" | "index"
         | "cursor" | "numkeys" | "increment" | "decrement" | "db" | "index1" | "index2" | "len"
         | "bit" | "min-match-len" | "samples" | "client-id" | "version" | "protover"
-        | "timeout" | "numreplicas" | "port" | "rank" | "destination-db" | "num-matches" => {
-            Kind::Integer
-        }
-        "score" | "longitude" | "latitude" | "radius" | "weight" => Kind::Double,
+        | "timeout" | "numreplicas" | "port" | "rank" | "destination-db" | "num-matches"
+        | "weight" | "limit" => Kind::Integer,
+        "score" | "longitude" | "latitude" | "radius" | "width" | "height" => Kind::Double,
         _ => Kind::String,
     };
     let name = name.trim_matches('"').into();
@@ -220,6 +223,8 @@ fn pure_token(token: &str) -> Argument {
         "*" => "auto_id".into(),
         "$" => "last_id".into(),
         "" => "empty_string".into(),
+        "CH" => "change".into(),
+        "INCR" => "increment".into(),
         _ => token.to_ascii_lowercase(),
     };
     Argument { name, token: Some(token.into()), ..group(Kind::PureToken, Vec::new()) }

@@ -51,12 +51,12 @@ pub const COMMANDS: &[CommandSpec] = &[
         "O(1)",
     ),
     geo("GEOHASH", geohash).at_least(2).docs(
-        "key [member [member ...]]",
+        "key member [member ...]",
         "Returns the places of members as geohashes.",
         "O(1) for each member",
     ),
     geo("GEOPOS", geopos).at_least(2).docs(
-        "key [member [member ...]]",
+        "key member [member ...]",
         "Returns longitude and latitude of members.",
         "O(1) for each member",
     ),

@@ -8,11 +8,13 @@ use super::context::{CommandResult, Context, Outcome};
 use super::sorted_set::{Pairs, limits};
 use super::sorted_set_range::store;
 use super::spec::{CommandSpec, Flags, Group, Handler, KeyFlags, KeySpec, counted_keys, key, spec};
+use crate::collections::table::Entry;
 use crate::error::CommandError;
 use crate::keyspace::{Key, Keyspace};
 use crate::resp::number;
-use crate::types::Collection;
+use crate::types::set::{Set, SetView};
 use crate::types::sorted_set::{SortedSet, SortedSetView};
+use crate::types::{Collection, Value};
 
 const READ: KeyFlags = KeyFlags::RO.union(KeyFlags::ACCESS);
 const SOURCES: &[KeySpec] = &[counted_keys(1, READ)];
@@ -216,8 +218,24 @@ impl CombineOptions {
 /// One of the sets to combine.
 #[derive(Clone, Copy)]
 struct Source<'a> {
-    set: Option<SortedSetView<'a>>,
+    members: Members<'a>,
     weight: f64,
+}
+
+#[derive(Clone, Copy)]
+enum Members<'a> {
+    None,
+    Scored(SortedSetView<'a>),
+    /// Each has the score 1.
+    Plain(SetView<'a>),
+}
+
+impl<'a> Members<'a> {
+    /// The members of a value; None if it has none of either kind.
+    fn of(entry: Entry<'a, Value>) -> Option<Members<'a>> {
+        let scored = SortedSet::view(entry.value()).map(Members::Scored);
+        scored.or_else(|| <Set as Collection>::view(entry.value()).map(Members::Plain))
+    }
 }
 
 impl<'a> Source<'a> {
@@ -225,11 +243,8 @@ impl<'a> Source<'a> {
     fn look_up(db: &mut Keyspace, key: Key<'_>) -> Result<bool, CommandError> {
         match db.find_for_read(key) {
             Some(slot) => {
-                let value = db.entry(slot).value();
-                match SortedSet::view(value) {
-                    Some(_) => Ok(true),
-                    None => Err(CommandError::WrongType),
-                }
+                Members::of(db.entry(slot)).ok_or(CommandError::WrongType)?;
+                Ok(true)
             }
             None => Ok(false),
         }
@@ -238,25 +253,32 @@ impl<'a> Source<'a> {
     /// Reads a key that was looked up.
     fn read(db: &'a Keyspace, key: Option<Key<'_>>, weight: f64) -> Source<'a> {
         let slot = key.and_then(|key| db.table().find(key.hash, key.bytes));
-        let set = slot.and_then(|slot| SortedSet::view(db.table().entry(slot).value()));
-        Source { set, weight }
+        let members = slot.and_then(|slot| Members::of(db.table().entry(slot)));
+        Source { members: members.unwrap_or(Members::None), weight }
     }
 
     fn len(&self) -> usize {
-        self.set.map_or(0, |set| set.len())
+        match self.members {
+            Members::None => 0,
+            Members::Scored(set) => set.len(),
+            Members::Plain(set) => set.len(),
+        }
     }
 
     fn score(&self, member: &[u8]) -> Option<f64> {
-        self.set.and_then(|set| set.score(member))
+        match self.members {
+            Members::None => None,
+            Members::Scored(set) => set.score(member),
+            Members::Plain(set) => set.contains(member).then_some(1.0),
+        }
     }
 
     /// Visits the members until `visit` says false.
     fn each_while(&self, mut visit: impl FnMut(f64, &[u8]) -> bool) {
-        let Some(set) = self.set else { return };
-        for (score, member) in set.iter() {
-            if !visit(score, member.as_ref()) {
-                return;
-            }
+        match self.members {
+            Members::None => {}
+            Members::Scored(set) => set.each_while(0..set.len(), visit),
+            Members::Plain(set) => set.visit(|member| visit(1.0, member.text().as_ref())),
         }
     }
 

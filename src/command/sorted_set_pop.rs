@@ -11,7 +11,7 @@ use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
 use crate::keyspace::Key;
 use crate::keyspace::waiting::Wanted;
-use crate::resp::Protocol;
+use crate::resp::{Protocol, number};
 use crate::types::sorted_set::SortedSet;
 use std::ops::Range;
 
@@ -139,8 +139,9 @@ fn pop_one_key(ctx: &mut Context<'_>, side: Side) -> CommandResult {
     }
     let has_count = ctx.args.len() == 3;
     let count = match has_count {
-        true => usize::try_from(ctx.args.integer(2)?)
-            .map_err(|_| CommandError::ValueOutOfRange("must be positive"))?,
+        true => number::parse_i64(ctx.args.get(2))
+            .and_then(|count| usize::try_from(count).ok())
+            .ok_or(CommandError::ValueOutOfRange("must be positive"))?,
         false => 1,
     };
     let key = ctx.key(1);
@@ -246,7 +247,7 @@ impl PopOptions {
 }
 
 fn number_from_one(text: &[u8]) -> Option<usize> {
-    let number = crate::resp::number::parse_i64(text)?;
+    let number = number::parse_i64(text)?;
     usize::try_from(number).ok().filter(|&number| number > 0)
 }
 

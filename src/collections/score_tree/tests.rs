@@ -35,8 +35,12 @@ enum Step {
 }
 
 fn member(number: u16) -> Vec<u8> {
-    // Some members are long.
-    let padding = if number.is_multiple_of(97) { 700 } else { number as usize % 20 };
+    // Some members are long, some longer than a leaf.
+    let padding = match number {
+        _ if number.is_multiple_of(211) => 9000,
+        _ if number.is_multiple_of(97) => 700,
+        _ => number as usize % 20,
+    };
     format!("{number}{}", "x".repeat(padding)).into_bytes()
 }
 
@@ -163,4 +167,16 @@ proptest! {
             prop_assert_eq!(seen.get(member), Some(&1));
         }
     }
+}
+
+#[test]
+fn members_take_little_memory() {
+    let mut tree = ScoreTree::new();
+    let count = if cfg!(miri) { 1000 } else { 100_000 };
+    for number in 0..count {
+        let scattered = (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
+        tree.insert(scattered as f64, format!("member:{number:09}").as_bytes());
+    }
+    let bytes = tree.heap_bytes() as f64 / count as f64;
+    assert!(bytes < 61.0, "{bytes:.1} bytes a member");
 }
