@@ -91,7 +91,9 @@ fn operations(criterion: &mut Criterion) {
 fn bytes_an_entry() {
     let stream = filled();
     let bytes = stream.heap_bytes() as f64 / ENTRIES as f64;
-    println!("\n{ENTRIES} entries with a field of 5 and a value of 10 bytes: {bytes:.1} bytes each");
+    println!(
+        "\n{ENTRIES} entries with a field of 5 and a value of 10 bytes: {bytes:.1} bytes each"
+    );
 }
 
 criterion_group!(benches, operations);
