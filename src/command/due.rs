@@ -8,8 +8,8 @@ use std::ops::Range;
 
 use super::args::{Args, Cursor};
 use super::blocking::TimeoutUnit;
-use super::context::{CommandResult, Context, Origin, Outcome, TimeoutReply, Wait};
 use super::list::limits;
+use super::context::{CommandResult, Context, Origin, Outcome, TimeoutReply, Wait};
 use super::spec::{CommandSpec, Flags, Group, KeyFlags, KeySpec, key, keys, spec};
 use crate::collections::table::Slot;
 use crate::config::KeyspaceEvents;
@@ -180,7 +180,9 @@ fn zpopdue(ctx: &mut Context<'_>) -> CommandResult {
     let key = ctx.key(1);
     let slot = ctx.db.slot_of::<SortedSet>(key)?;
     let count = match slot {
-        Some(slot) => due_len(ctx.db.view::<SortedSet>(slot)?, options.unit, now_ms, options.count),
+        Some(slot) => {
+            due_len(ctx.db.view::<SortedSet>(slot)?, options.unit, now_ms, options.count)
+        }
         None => 0,
     };
     let Some(slot) = slot.filter(|_| count > 0) else {
@@ -244,7 +246,9 @@ fn bzmovedue(ctx: &mut Context<'_>) -> CommandResult {
     let (source, destination) = (ctx.key(1), ctx.key(2));
     let slot = ctx.db.slot_of::<SortedSet>(source)?;
     let count = match slot {
-        Some(slot) => due_len(ctx.db.view::<SortedSet>(slot)?, options.unit, now_ms, options.count),
+        Some(slot) => {
+            due_len(ctx.db.view::<SortedSet>(slot)?, options.unit, now_ms, options.count)
+        }
         None => 0,
     };
     let Some(slot) = slot.filter(|_| count > 0) else {
