@@ -307,13 +307,13 @@ fn mix_value(digest: &mut DataDigest, entry: Entry<'_, Value>) {
         });
         return mix_deadline(digest, entry);
     }
-    let type_number = match entry.value() {
-        ValueRef::Object(Value::Stream(_)) => STREAM_TYPE,
-        _ => STRING_TYPE,
-    };
-    digest.mix(&type_number.to_be_bytes());
+    if let ValueRef::Object(Value::Stream(stream)) = entry.value() {
+        digest.mix(&STREAM_TYPE.to_be_bytes());
+        mix_stream(digest, stream);
+        return mix_deadline(digest, entry);
+    }
+    digest.mix(&STRING_TYPE.to_be_bytes());
     match entry.value() {
-        ValueRef::Object(Value::Stream(stream)) => mix_stream(digest, stream),
         ValueRef::Bytes { bytes, .. } => digest.mix(bytes),
         ValueRef::Object(Value::String(bytes)) => digest.mix(bytes),
         ValueRef::Object(_) => {}
