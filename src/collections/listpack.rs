@@ -94,12 +94,24 @@ fn last_len(bytes: &[u8]) -> Option<usize> {
     None
 }
 
+/// Length of the first entry, without a look at what is in it.
+#[inline]
+fn first_len(bytes: &[u8]) -> Option<usize> {
+    let entry = match *bytes.first()? {
+        0..0x80 => 2,
+        short @ 0x80..0xc0 => usize::from(short & 0x3f) + 2,
+        0xc0..0xe0 => 3,
+        _ => return first(bytes).map(|(_, entry)| entry),
+    };
+    (entry <= bytes.len()).then_some(entry)
+}
+
 /// Where entry `index` of `count` begins, sought from the nearer end; the end of all if there are fewer.
 pub fn seek(bytes: &[u8], index: usize, count: usize) -> usize {
     if index <= count / 2 {
         let mut at = 0;
         for _ in 0..index {
-            let Some((_, len)) = first(&bytes[at..]) else { break };
+            let Some(len) = first_len(&bytes[at..]) else { break };
             at += len;
         }
         at
@@ -177,6 +189,7 @@ mod tests {
             for (index, text) in texts.iter().enumerate() {
                 prop_assert_eq!(seek(&bytes, index, texts.len()), at);
                 let (element, len) = first(&bytes[at..]).expect("an entry");
+                prop_assert_eq!(first_len(&bytes[at..]), Some(len));
                 prop_assert_eq!(element, Element::new(text));
                 prop_assert_eq!(len, entry_len(element));
                 at += len;

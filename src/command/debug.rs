@@ -222,11 +222,24 @@ fn htstats(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `DEBUG HTSTATS-KEY key`: no value is a hash table.
+/// `DEBUG HTSTATS-KEY key`: text about the hash table that a large hash, set or sorted set is.
 fn htstats_key(ctx: &mut Context<'_>) -> CommandResult {
-    find(ctx)?;
-    let text = "ERR The value stored at the specified key is not represented using an hash table";
-    Err(CommandError::Text(text))
+    let slot = find(ctx)?;
+    match ctx.db.entry(slot).value() {
+        ValueRef::Object(value) if matches!(value.encoding(), "hashtable" | "skiplist") => {
+            let text = format!(
+                "[Dictionary HT]\nHash table 0 stats (main hash table):\n bytes: {}\n \
+                 allocations: {}\n",
+                value.heap_bytes(),
+                value.free_effort(),
+            );
+            ctx.reply.verbatim(b"txt", text.as_bytes());
+            Ok(Outcome::Replied)
+        }
+        _ => Err(CommandError::Text(
+            "ERR The value stored at the specified key is not represented using an hash table",
+        )),
+    }
 }
 
 // ---- digest ----------------------------------------------------------------------------------------------------------
@@ -294,13 +307,13 @@ fn mix_value(digest: &mut DataDigest, entry: Entry<'_, Value>) {
         });
         return mix_deadline(digest, entry);
     }
-    let type_number = match entry.value() {
-        ValueRef::Object(Value::Stream(_)) => STREAM_TYPE,
-        _ => STRING_TYPE,
-    };
-    digest.mix(&type_number.to_be_bytes());
+    if let ValueRef::Object(Value::Stream(stream)) = entry.value() {
+        digest.mix(&STREAM_TYPE.to_be_bytes());
+        mix_stream(digest, stream);
+        return mix_deadline(digest, entry);
+    }
+    digest.mix(&STRING_TYPE.to_be_bytes());
     match entry.value() {
-        ValueRef::Object(Value::Stream(stream)) => mix_stream(digest, stream),
         ValueRef::Bytes { bytes, .. } => digest.mix(bytes),
         ValueRef::Object(Value::String(bytes)) => digest.mix(bytes),
         ValueRef::Object(_) => {}

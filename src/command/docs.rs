@@ -153,7 +153,12 @@ fn choice(alternatives: &[Vec<Node>]) -> Vec<Argument> {
 /// Several arguments as one block.
 fn one(mut arguments: Vec<Argument>) -> Option<Argument> {
     if arguments.len() > 1 {
-        return Some(group(Kind::Block, arguments));
+        let mut block = group(Kind::Block, arguments);
+        // How many random elements, and whether with what belongs to them.
+        if matches!(block.name.as_str(), "count_withvalues" | "count_withscores") {
+            block.name = "options".into();
+        }
+        return Some(block);
     }
     arguments.pop()
 }
@@ -180,8 +185,8 @@ fn choice_name(arguments: &[Argument]) -> String {
         () if has("ASC") => "order",
         () if has("BYTE") || has("M") => "unit",
         () if has("=") || has("~") => "operator",
-        () if has("GT") || has("LT") => "comparison",
         () if has("NX") || has("XX") => "condition",
+        () if has("GT") || has("LT") => "comparison",
         () if has("LEFT") || has("BEFORE") => "where",
         () if has("SUM") => "aggregate",
         () if has("MIN") && has("MAX") => "where",

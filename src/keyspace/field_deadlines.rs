@@ -219,7 +219,7 @@ mod tests {
         Swap,
         Clear(usize),
         Pass(i64),
-        StepWall(i64),
+        MoveWall(i64),
         ExpireSome(usize),
     }
 
@@ -241,7 +241,7 @@ mod tests {
             1 => Just(Step::Swap),
             1 => database.prop_map(Step::Clear),
             4 => (0..60i64).prop_map(Step::Pass),
-            1 => (-50..50i64).prop_map(Step::StepWall),
+            1 => (-50..50i64).prop_map(Step::MoveWall),
             2 => (1..4usize).prop_map(Step::ExpireSome),
         ]
     }
@@ -382,7 +382,7 @@ mod tests {
                         model[database].clear();
                     }
                     Step::Pass(ms) => hands.advance_us(ms * 1000),
-                    Step::StepWall(ms) => hands.step_wall_us(ms * 1000),
+                    Step::MoveWall(ms) => hands.step_wall_us(ms * 1000),
                     Step::ExpireSome(budget) => {
                         db.expire_fields(budget);
                         // Which ones went is checked at the end; none that may stay may have gone.

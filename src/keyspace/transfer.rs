@@ -16,6 +16,9 @@ impl Keyspace {
         };
         let access = self.entry(slot).access();
         let owned = self.table_mut().remove(slot);
+        // Who waits for the old name or watches it is to know; the handler announces the new one.
+        self.waiting.note_change(self.selected, from.bytes);
+        self.watch.note_change(self.selected, from.bytes);
         let deadline = owned.deadline();
         let table = &mut self.tables[database];
         match owned.value() {

@@ -101,7 +101,7 @@ impl Set {
             Set::Packed(_) | Set::Table(_) => limits.listpack_entries,
         };
         if count > limit {
-            self.to_table(false, limits);
+            self.become_table(false, limits);
         }
     }
 
@@ -141,7 +141,7 @@ impl Set {
             return false;
         }
         if Intset::new(bytes).len() > limits.intset_entries.min(INTSET_ENTRIES_MAX) {
-            self.to_table(false, limits);
+            self.become_table(false, limits);
         }
         true
     }
@@ -162,9 +162,9 @@ impl Set {
                     && is_short
                     && longest.is_none_or(|longest| longest <= limits.listpack_value);
                 if fits {
-                    self.to_packed(element.encoded_len(), limits);
+                    self.become_packed(element.encoded_len(), limits);
                 } else {
-                    self.to_table(false, limits);
+                    self.become_table(false, limits);
                 }
             }
             (Set::Packed(bytes), _) => {
@@ -172,9 +172,9 @@ impl Set {
                     return false;
                 };
                 if members >= limits.listpack_entries || !is_short {
-                    self.to_table(false, limits);
+                    self.become_table(false, limits);
                 } else if bytes.len() + element.encoded_len() > INLINE_MAX {
-                    self.to_table(true, limits);
+                    self.become_table(true, limits);
                 }
             }
             (Set::Table(_), _) => {}
@@ -188,17 +188,17 @@ impl Set {
     }
 
     /// Makes a set of integers packed, or a table that stands for a listpack if that would be too long with `room` bytes more.
-    fn to_packed(&mut self, room: usize, limits: &Limits) {
+    fn become_packed(&mut self, room: usize, limits: &Limits) {
         let mut bytes = Vec::new();
         self.as_view().for_each(|element| element.write(&mut bytes));
         if bytes.len() + room > INLINE_MAX {
-            self.to_table(true, limits);
+            self.become_table(true, limits);
         } else {
             *self = Set::Packed(bytes);
         }
     }
 
-    fn to_table(&mut self, is_listpack: bool, limits: &Limits) {
+    fn become_table(&mut self, is_listpack: bool, limits: &Limits) {
         if let Set::Table(members) = self {
             members.is_listpack = is_listpack;
             return;
