@@ -7,6 +7,7 @@ const ROWS: &[&[&str]] = &[
     &["main"],
     &["server"],
     &["command", "client", "net", "state"],
+    &["script"],
     &["keyspace", "pubsub", "config", "stats"],
     &["types"],
     &["collections", "resp", "clock", "error", "ids", "sys"],
