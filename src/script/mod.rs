@@ -95,6 +95,8 @@ pub struct Running {
     pub killed: Option<&'static str>,
     /// It has been running for so long that others are served meanwhile, and told so.
     pub is_busy: bool,
+    /// They have been served once.
+    pub others_heard: bool,
 }
 
 /// Figures of INFO.
@@ -109,8 +111,9 @@ pub struct Stats {
 }
 
 /// The server's scripts.
-#[derive(Default)]
 pub struct Scripts {
+    /// What scripts are told by `redis.REDIS_VERSION`.
+    version: String,
     /// None before the first use, and while a script runs.
     engine: Option<Box<Engine>>,
     pub running: Option<Running>,
@@ -118,12 +121,17 @@ pub struct Scripts {
 }
 
 impl Scripts {
+    /// No scripts yet, of a server that says it is this version of Redis.
+    pub fn new(version: &str) -> Self {
+        Scripts { version: version.into(), engine: None, running: None, stats: Stats::default() }
+    }
+
     /// Takes the engine out, to run a script or to change the cache. None while a script runs.
     pub fn take_engine(&mut self) -> Option<Box<Engine>> {
         if self.running.is_some() {
             return None;
         }
-        Some(self.engine.take().unwrap_or_default())
+        Some(self.engine.take().unwrap_or_else(|| Box::new(Engine::new(&self.version))))
     }
 
     /// Puts the engine back.
@@ -159,13 +167,16 @@ pub struct Script {
 }
 
 /// The Lua state and the scripts that were compiled in it.
-#[derive(Default)]
 pub struct Engine {
     lua: Lua,
     cache: Cache,
 }
 
 impl Engine {
+    fn new(version: &str) -> Self {
+        Engine { lua: Lua::new(version), cache: Cache::default() }
+    }
+
     /// The script of this body, compiled if it is new. `keep`: it was loaded, and stays until SCRIPT FLUSH.
     pub fn load(&mut self, body: &[u8], keep: bool) -> Result<Script, LoadError> {
         if let Some(script) = self.cache.find(body, keep) {

@@ -4,6 +4,7 @@
 //! (what is no global of Lua 5.1 raises an error, as ever), and what it lacks is added: `loadstring`, `load`,
 //! `collectgarbage` and a few old names.
 
+use std::borrow::Cow;
 use std::ffi::CStr;
 use std::os::raw::{c_char, c_int};
 
@@ -71,13 +72,13 @@ const SHIMS: &[(&CStr, lua_CFunction)] = &[
 ];
 
 /// Fills a new state. Its stack is left in any order.
-pub(super) unsafe fn build(state: *mut lua_State) {
+pub(super) unsafe fn build(state: *mut lua_State, version: &str) {
     for (name, open) in LIBRARIES {
         lua_pushcfunction(state, *open);
         lua_pushstring_(state, name.as_ptr());
         lua_call(state, 1, 0);
     }
-    super::api::open(state);
+    super::api::open(state, version);
     for (name, function) in SHIMS {
         push_function(state, name.as_ptr(), *function);
         lua_rawsetfield(state, LUA_GLOBALSINDEX, name.as_ptr());
@@ -159,6 +160,15 @@ unsafe fn seal(state: *mut lua_State) {
     lua_settop(state, 0);
 }
 
+/// An error's text in the words that clients know, where ours differ and somebody may look for them.
+pub(super) fn familiar(text: &[u8]) -> Cow<'_, [u8]> {
+    const OURS: &[u8] = b"attempt to modify a readonly table";
+    match text.strip_suffix(OURS) {
+        Some(place) => [place, b"Attempt to modify a readonly table"].concat().into(),
+        None => text.into(),
+    }
+}
+
 /// Raises an error with the place of the caller before its text.
 unsafe fn raise_here(state: *mut lua_State, text: &[u8]) -> ! {
     luaL_where(state, 1);
@@ -199,6 +209,12 @@ unsafe extern "C-unwind" fn protected_call(state: *mut lua_State) -> c_int {
         } else {
             lua_settop(state, -2);
         }
+    } else if lua_type(state, -1) == LUA_TSTRING
+        && let Cow::Owned(text) = familiar(bytes_at(state, -1).unwrap_or_default())
+    {
+        push_bytes(state, &text);
+        drop(text);
+        lua_replace(state, -2);
     }
     lua_pushboolean(state, 0);
     lua_insert(state, -2);
