@@ -26,7 +26,9 @@ pub mod start;
 
 pub use start::{RenamedCommands, check_users, renamed_commands};
 
-/// Buckets of due keys looked at in one turn: under a millisecond of work.
+/// Pages of hashes' fields looked at for due ones in one turn: under a millisecond of work.
+const EXPIRE_FIELD_PAGES: usize = 400;
+/// Buckets of due keys looked at in one turn: the same.
 const EXPIRE_BUCKETS: usize = 400;
 
 /// The waker's token; listeners count down from the one below.
@@ -105,6 +107,7 @@ impl Server {
             _ => {}
         }
         self.sample_clock();
+        self.expire_fields();
         self.state.timing.start();
         let mut hands = self.hands();
         hands.take_in(events);
@@ -182,6 +185,16 @@ impl Server {
         }
     }
 
+    /// Deletes the fields of hashes that are due, in a bounded slice: before the turn's commands, so that a key whose last
+    /// field has expired is not there any more for them.
+    fn expire_fields(&mut self) {
+        self.expire_again =
+            self.state.pause.is_none() && self.keyspace.expire_fields(EXPIRE_FIELD_PAGES);
+        if !self.keyspace.events.is_empty() {
+            publish_events(&mut self.keyspace, &mut self.state);
+        }
+    }
+
     /// Deletes the keys that are due, in a bounded slice.
     fn expire(&mut self) {
         // While clients are paused the data stands still; the end of the pause begins a turn.
@@ -189,7 +202,7 @@ impl Server {
             self.expire_again = false;
             return;
         }
-        self.expire_again = self.keyspace.expire_due(EXPIRE_BUCKETS);
+        self.expire_again |= self.keyspace.expire_due(EXPIRE_BUCKETS);
         if !self.keyspace.events.is_empty() {
             publish_events(&mut self.keyspace, &mut self.state);
         }

@@ -339,6 +339,7 @@ fn stats(out: &mut String, db: &mut Keyspace, server: &State) {
     line(out, "sync_partial_ok", 0);
     line(out, "sync_partial_err", 0);
     line(out, "expired_keys", db.stats.expired);
+    line(out, "expired_fields", db.stats.expired_fields);
     line(out, "expired_stale_perc", "0.00");
     line(out, "expired_time_cap_reached_count", counters.expired_slices_exhausted);
     line(out, "expire_cycle_cpu_milliseconds", 0);
