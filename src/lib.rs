@@ -23,6 +23,7 @@ pub mod keyspace;
 pub mod net;
 pub mod pubsub;
 pub mod resp;
+pub mod script;
 pub mod server;
 pub mod state;
 pub mod stats;
