@@ -11,8 +11,10 @@ use crate::clock::{Clock, Now};
 use crate::command::blocking::Blocking;
 use crate::command::table::{Command, CommandTable, TABLE};
 use crate::config::Config;
+use crate::keyspace::Keyspace;
 use crate::net::listener::Listener;
 use crate::pubsub::PubSub;
+use crate::script::Scripts;
 use crate::stats::commands::CommandStats;
 use crate::stats::latency::LatencyMonitor;
 use crate::stats::slowlog::Slowlog;
@@ -97,6 +99,9 @@ pub struct State {
     pub listening: Vec<SocketAddr>,
     pub monitors: Vec<ClientId>,
     pub blocking: Blocking,
+    pub scripts: Scripts,
+    /// Serves other clients for a moment while a script runs on and on. Set by the server.
+    pub serve_while_busy: fn(&mut Keyspace, &mut State),
     pub pause: Option<Pause>,
     /// Who waits for the pause to end, in the order they came.
     pub paused: Vec<ClientId>,
@@ -127,6 +132,16 @@ impl Timing {
     #[inline]
     pub fn start(&mut self) {
         self.last = self.clock.raw();
+    }
+
+    /// The beginning of the command that runs, to come back to with [`Timing::go_back`].
+    pub fn mark(&self) -> u64 {
+        self.last
+    }
+
+    /// Has the next lap count from a mark: the command that began there has run others.
+    pub fn go_back(&mut self, mark: u64) {
+        self.last = mark;
     }
 
     /// Nanoseconds since the start or the last lap.
@@ -197,6 +212,8 @@ impl State {
             listening: Vec::new(),
             monitors: Vec::new(),
             blocking: Blocking::default(),
+            scripts: Scripts::default(),
+            serve_while_busy: |_, _| {},
             pause: None,
             paused: Vec::new(),
             shutdown: None,

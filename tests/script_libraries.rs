@@ -48,7 +48,8 @@ impl Lua {
             };
             let mut len = 0;
             let text = ffi::lua_tolstring(self.0, -1, &raw mut len);
-            let text = if text.is_null() { &[] } else { std::slice::from_raw_parts(text.cast(), len) };
+            let text =
+                if text.is_null() { &[] } else { std::slice::from_raw_parts(text.cast(), len) };
             let text = text.to_vec();
             ffi::lua_settop(self.0, 0);
             match status {
@@ -91,7 +92,8 @@ fn libraries_answer_as_redis_does() {
         let expected = differences.get(expression).copied().unwrap_or(expected);
         let shown = lua.show(expression);
         if shown != expected {
-            faults.push(format!("{expression}\n  expected {expected:.300}\n  shown    {shown:.300}"));
+            faults
+                .push(format!("{expression}\n  expected {expected:.300}\n  shown    {shown:.300}"));
         }
         count += 1;
     }
@@ -103,7 +105,8 @@ fn libraries_answer_as_redis_does() {
 fn libraries_cannot_be_changed() {
     let lua = Lua::new();
     for library in ["bit", "cjson", "cmsgpack", "struct"] {
-        let message = lua.run(&format!("{library}.more = 1"), b"").expect_err("the table is read-only");
+        let message =
+            lua.run(&format!("{library}.more = 1"), b"").expect_err("the table is read-only");
         assert!(message.contains("readonly"), "{message}");
     }
 }
@@ -125,10 +128,14 @@ fn a_text_that_grows_beyond_all_bounds_is_refused() {
     let lua = Lua::new();
     let nested = "local t = {string.rep('x', 1000)} for level = 1, 30 do t = {t, t, t, t} end";
     for call in ["cjson.encode", "cmsgpack.pack"] {
-        let levels = if call == "cmsgpack.pack" { nested.replace("30", "13") } else { nested.to_owned() };
+        let levels =
+            if call == "cmsgpack.pack" { nested.replace("30", "13") } else { nested.to_owned() };
         let message = lua.run(&format!("{levels} return {call}(t)"), b"").expect_err("too much");
         assert!(message.ends_with("not enough memory"), "{message}");
-        assert_eq!(lua.run(&format!("return {call}('')"), b"").map(|text| text.len() < 3), Ok(true));
+        assert_eq!(
+            lua.run(&format!("return {call}('')"), b"").map(|text| text.len() < 3),
+            Ok(true)
+        );
     }
 }
 
@@ -147,16 +154,19 @@ fn an_interrupt_ends_a_walk() {
         // Compiled first: calls are safepoints of Luau too, so the function is called by Rust.
         // SAFETY: the state is valid, and the function is taken off again.
         unsafe {
-            let (library, function) = call["return ".len()..].split_once('.').expect("a library's function");
+            let (library, function) =
+                call["return ".len()..].split_once('.').expect("a library's function");
             let library = std::ffi::CString::new(library).expect("no zero byte");
-            let function = std::ffi::CString::new(function.trim_end_matches("(t)")).expect("no zero byte");
+            let function =
+                std::ffi::CString::new(function.trim_end_matches("(t)")).expect("no zero byte");
             ffi::lua_getfield(lua.0, ffi::LUA_GLOBALSINDEX, library.as_ptr());
             ffi::lua_getfield(lua.0, -1, function.as_ptr());
             ffi::lua_getfield(lua.0, ffi::LUA_GLOBALSINDEX, c"t".as_ptr());
             (*ffi::lua_callbacks(lua.0)).interrupt = Some(interrupt);
             assert_eq!(ffi::lua_pcall(lua.0, 1, 1, 0), ffi::LUA_ERRRUN);
             (*ffi::lua_callbacks(lua.0)).interrupt = None;
-            let message = std::ffi::CStr::from_ptr(ffi::lua_tolstring(lua.0, -1, std::ptr::null_mut()));
+            let message =
+                std::ffi::CStr::from_ptr(ffi::lua_tolstring(lua.0, -1, std::ptr::null_mut()));
             assert_eq!(message, c"killed");
             ffi::lua_settop(lua.0, 0);
         }
@@ -176,7 +186,8 @@ fn value() -> impl Strategy<Value = String> {
     ];
     leaf.prop_recursive(5, 60, 6, |inner| {
         prop_oneof![
-            prop::collection::vec(inner.clone(), 1..6).prop_map(|items| format!("{{{}}}", items.join(","))),
+            prop::collection::vec(inner.clone(), 1..6)
+                .prop_map(|items| format!("{{{}}}", items.join(","))),
             prop::collection::btree_map("[a-z/\"]{0,4}", inner, 1..6).prop_map(|fields| {
                 let fields: Vec<_> = fields
                     .iter()

@@ -30,6 +30,7 @@ mod monitor;
 mod object;
 mod pubsub;
 mod scan;
+pub mod script;
 mod server;
 mod string;
 mod string_edit;

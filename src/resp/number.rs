@@ -224,7 +224,8 @@ pub fn format_double_digits(value: f64, count: usize) -> NumberText {
     let mut decimal = Decimal::of(buffer.format_finite(value.abs()).as_bytes());
     if without_trailing_zeros(&decimal.digits).len() > count.min(15) {
         let mut rounded = NumberText::new();
-        write!(rounded, "{:.*e}", count - 1, value.abs()).expect("writing to a NumberText cannot fail");
+        write!(rounded, "{:.*e}", count - 1, value.abs())
+            .expect("writing to a NumberText cannot fail");
         decimal = Decimal::of(&rounded);
     }
     let digits = without_trailing_zeros(&decimal.digits);

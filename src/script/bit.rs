@@ -1,6 +1,7 @@
 //! `bit`: operations on 32-bit integers, as LuaBitOp 1.0.2 gives them to scripts of Redis.
 //!
 //! A number is taken modulo 2^32 (adding 2^52 + 2^51 leaves its last 32 bits in the double's), and results are signed.
+#![allow(unsafe_code)] // Luau's C interface.
 
 use std::ffi::c_int;
 

@@ -6,14 +6,15 @@
 //!
 //! The text ends at its first zero byte, as for the C library: what follows is not looked at. Fields are written in
 //! the order in which the table is walked, which for other than array elements is Luau's own, not Lua 5.1's.
+#![allow(unsafe_code)] // Luau's C interface.
 
 use std::ffi::{CStr, c_int, c_void};
 
 use mlua::ffi::{self, lua_State, luaL_error};
 
 use super::library::{
-    Buffer, add_functions, add_texts, argument_error, has_room, integer_argument, publish, push_bytes, push_shared,
-    safepoint, shared, string_argument, string_at,
+    Buffer, add_functions, add_texts, argument_error, has_room, integer_argument, publish,
+    push_bytes, push_shared, safepoint, shared, string_argument, string_at,
 };
 use super::number::{format_json, parse_prefix};
 
@@ -98,7 +99,8 @@ unsafe fn push_library(state: *mut lua_State) {
     }
     // SAFETY: the caller's promise; each function expects a `Shared`.
     unsafe {
-        let library = Shared { options: Options::DEFAULT, text: Buffer::EMPTY, levels: Buffer::EMPTY };
+        let library =
+            Shared { options: Options::DEFAULT, text: Buffer::EMPTY, levels: Buffer::EMPTY };
         push_shared(state, library, destroy);
         ffi::lua_createtable(state, 0, 13);
         add_functions(
@@ -239,7 +241,9 @@ impl Encoder<'_> {
             match ffi::lua_type(state, -1) {
                 ffi::LUA_TSTRING => self.string(-1),
                 ffi::LUA_TNUMBER => self.number(-1),
-                ffi::LUA_TBOOLEAN if ffi::lua_toboolean(state, -1) != 0 => self.library.text.extend(state, b"true"),
+                ffi::LUA_TBOOLEAN if ffi::lua_toboolean(state, -1) != 0 => {
+                    self.library.text.extend(state, b"true")
+                }
                 ffi::LUA_TBOOLEAN => self.library.text.extend(state, b"false"),
                 ffi::LUA_TNIL => self.library.text.extend(state, b"null"),
                 ffi::LUA_TLIGHTUSERDATA if ffi::lua_touserdata(state, -1).is_null() => {
@@ -249,7 +253,11 @@ impl Encoder<'_> {
                     safepoint(state);
                     let depth = self.library.levels.len() as i32 + 1;
                     if depth > self.library.options.encode_max_depth || !has_room(state, 3) {
-                        luaL_error(state, c"Cannot serialise, excessive nesting (%d)".as_ptr(), depth);
+                        luaL_error(
+                            state,
+                            c"Cannot serialise, excessive nesting (%d)".as_ptr(),
+                            depth,
+                        );
                     }
                     match self.array_len() {
                         Some(len) => {
@@ -294,7 +302,8 @@ impl Encoder<'_> {
                 }
                 items = items.wrapping_add(1);
             }
-            let Options { encode_sparse_ratio: ratio, encode_sparse_safe: safe, .. } = self.library.options;
+            let Options { encode_sparse_ratio: ratio, encode_sparse_safe: safe, .. } =
+                self.library.options;
             if ratio > 0 && max > items.wrapping_mul(ratio) && max > safe {
                 if !self.library.options.encode_sparse_convert {
                     self.refuse(-1, c"excessively sparse array");
@@ -359,8 +368,9 @@ impl Encoder<'_> {
         // SAFETY: the caller's promise.
         unsafe {
             let number = ffi::lua_tonumberx(self.state, index, std::ptr::null_mut());
-            let Options { encode_invalid_numbers: invalid, encode_number_precision: precision, .. } =
-                self.library.options;
+            let Options {
+                encode_invalid_numbers: invalid, encode_number_precision: precision, ..
+            } = self.library.options;
             if !number.is_finite() {
                 match invalid {
                     InvalidNumbers::Refused => self.refuse(index, c"must not be NaN or Inf"),
@@ -416,7 +426,11 @@ unsafe extern "C-unwind" fn decode(state: *mut lua_State) -> c_int {
         need_one_argument(state);
         let bytes = string_argument(state, 1);
         if bytes.len() >= 2 && (bytes[0] == 0 || bytes[1] == 0) {
-            luaL_error(state, c"%s".as_ptr(), c"JSON parser does not support UTF-16 or UTF-32".as_ptr());
+            luaL_error(
+                state,
+                c"%s".as_ptr(),
+                c"JSON parser does not support UTF-16 or UTF-32".as_ptr(),
+            );
         }
         let end = memchr::memchr(0, bytes).unwrap_or(bytes.len());
         library.levels.clear(state);
@@ -589,7 +603,13 @@ impl Decoder<'_> {
         // SAFETY: the caller's promise.
         unsafe {
             let format = c"Expected %s but found %s at character %d";
-            luaL_error(self.state, format.as_ptr(), expected.as_ptr(), found.name().as_ptr(), begin as c_int + 1)
+            luaL_error(
+                self.state,
+                format.as_ptr(),
+                expected.as_ptr(),
+                found.name().as_ptr(),
+                begin as c_int + 1,
+            )
         }
     }
 
@@ -694,7 +714,9 @@ impl Decoder<'_> {
                         let Some((character, len)) = unicode_escape(&self.text[self.at..]) else {
                             return (self.at, Token::Error(c"invalid unicode escape code"));
                         };
-                        self.library.text.extend(self.state, character.encode_utf8(&mut [0; 4]).as_bytes());
+                        self.library
+                            .text
+                            .extend(self.state, character.encode_utf8(&mut [0; 4]).as_bytes());
                         self.at += len;
                         continue;
                     }
@@ -729,14 +751,17 @@ fn is_invalid_number(text: &[u8]) -> bool {
 fn unicode_escape(text: &[u8]) -> Option<(char, usize)> {
     let unit = |at: usize| {
         let digits = text.get(at + 2..at + 6)?;
-        digits.iter().try_fold(0u32, |unit, digit| Some(unit << 4 | char::from(*digit).to_digit(16)?))
+        digits
+            .iter()
+            .try_fold(0u32, |unit, digit| Some(unit << 4 | char::from(*digit).to_digit(16)?))
     };
     let first = unit(0)?;
     if !(0xd800..0xe000).contains(&first) {
         return Some((char::from_u32(first)?, 6));
     }
     let is_pair = first < 0xdc00 && text.get(6..8)? == br"\u";
-    let second = is_pair.then(|| unit(6)).flatten().filter(|second| (0xdc00..0xe000).contains(second))?;
+    let second =
+        is_pair.then(|| unit(6)).flatten().filter(|second| (0xdc00..0xe000).contains(second))?;
     Some((char::from_u32(0x10000 + ((first & 0x3ff) << 10 | second & 0x3ff))?, 12))
 }
 
@@ -758,7 +783,13 @@ unsafe fn need_at_most(state: *mut lua_State, arguments: c_int) {
 ///
 /// # Safety
 /// As for `library::argument_error`.
-unsafe fn integer_setting(state: *mut lua_State, argument: c_int, setting: &mut i32, min: i32, max: i32) {
+unsafe fn integer_setting(
+    state: *mut lua_State,
+    argument: c_int,
+    setting: &mut i32,
+    min: i32,
+    max: i32,
+) {
     // SAFETY: the caller's promise.
     unsafe {
         if ffi::lua_type(state, argument) != ffi::LUA_TNIL {
@@ -792,7 +823,8 @@ unsafe fn choice(state: *mut lua_State, argument: c_int, names: &[&CStr]) -> Opt
                 let found = names.iter().position(|name| name.to_bytes() == given);
                 if found.is_none() {
                     let text = ffi::lua_tolstring(state, argument, std::ptr::null_mut());
-                    let message = ffi::lua_pushfstring(state, c"invalid option '%s'".as_ptr(), text);
+                    let message =
+                        ffi::lua_pushfstring(state, c"invalid option '%s'".as_ptr(), text);
                     argument_error(state, argument, CStr::from_ptr(message));
                 }
                 found
@@ -833,7 +865,13 @@ unsafe extern "C-unwind" fn encode_max_depth(state: *mut lua_State) -> c_int {
     // SAFETY: Luau runs this function; it owns nothing.
     unsafe {
         need_at_most(state, 1);
-        integer_setting(state, 1, &mut shared::<Shared>(state).options.encode_max_depth, 1, i32::MAX);
+        integer_setting(
+            state,
+            1,
+            &mut shared::<Shared>(state).options.encode_max_depth,
+            1,
+            i32::MAX,
+        );
     }
     1
 }
@@ -842,7 +880,13 @@ unsafe extern "C-unwind" fn decode_max_depth(state: *mut lua_State) -> c_int {
     // SAFETY: Luau runs this function; it owns nothing.
     unsafe {
         need_at_most(state, 1);
-        integer_setting(state, 1, &mut shared::<Shared>(state).options.decode_max_depth, 1, i32::MAX);
+        integer_setting(
+            state,
+            1,
+            &mut shared::<Shared>(state).options.decode_max_depth,
+            1,
+            i32::MAX,
+        );
     }
     1
 }
@@ -851,7 +895,13 @@ unsafe extern "C-unwind" fn encode_number_precision(state: *mut lua_State) -> c_
     // SAFETY: Luau runs this function; it owns nothing.
     unsafe {
         need_at_most(state, 1);
-        integer_setting(state, 1, &mut shared::<Shared>(state).options.encode_number_precision, 1, 14);
+        integer_setting(
+            state,
+            1,
+            &mut shared::<Shared>(state).options.encode_number_precision,
+            1,
+            14,
+        );
     }
     1
 }
@@ -868,7 +918,8 @@ unsafe extern "C-unwind" fn encode_keep_buffer(state: *mut lua_State) -> c_int {
 
 /// `encode_invalid_numbers([off|on|null])`
 unsafe extern "C-unwind" fn encode_invalid_numbers(state: *mut lua_State) -> c_int {
-    const CHOICES: [InvalidNumbers; 3] = [InvalidNumbers::Refused, InvalidNumbers::AsText, InvalidNumbers::AsNull];
+    const CHOICES: [InvalidNumbers; 3] =
+        [InvalidNumbers::Refused, InvalidNumbers::AsText, InvalidNumbers::AsNull];
     // SAFETY: Luau runs this function; it owns nothing.
     unsafe {
         need_at_most(state, 1);

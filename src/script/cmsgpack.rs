@@ -3,14 +3,16 @@
 //! What the library cannot show it writes as nil: functions, and tables nested more than 16 deep. A table is an array if
 //! its keys are exactly 1 to their number, so the empty table is one. Numbers that are integers are written as such, in
 //! the fewest bytes; others as a float if it is as exact as the double. Extension and binary types are not known.
+#![allow(unsafe_code)] // Luau's C interface.
 
 use std::ffi::{CStr, c_int, c_void};
 
 use mlua::ffi::{self, lua_State, luaL_error};
 
 use super::library::{
-    Buffer, add_functions, add_texts, argument_error, has_room, integer_argument, need_room, optional_integer, publish,
-    push_bytes, push_shared, safepoint, shared, string_argument, string_at, to_i64,
+    Buffer, add_functions, add_texts, argument_error, has_room, integer_argument, need_room,
+    optional_integer, publish, push_bytes, push_shared, safepoint, shared, string_argument,
+    string_at, to_i64,
 };
 
 /// Tables nested deeper are written as nil.
@@ -50,7 +52,12 @@ pub unsafe fn open(state: *mut lua_State) {
         ffi::lua_createtable(state, 0, 8);
         add_functions(
             state,
-            &[(c"pack", pack), (c"unpack", unpack), (c"unpack_one", unpack_one), (c"unpack_limit", unpack_limit)],
+            &[
+                (c"pack", pack),
+                (c"unpack", unpack),
+                (c"unpack_one", unpack_one),
+                (c"unpack_limit", unpack_limit),
+            ],
         );
         add_texts(
             state,
@@ -115,8 +122,12 @@ impl Packer<'_> {
                     }
                     self.bytes.extend(state, bytes);
                 }
-                ffi::LUA_TBOOLEAN => self.bytes.push(state, 0xc2 | ffi::lua_toboolean(state, index) as u8),
-                ffi::LUA_TNUMBER => self.number(ffi::lua_tonumberx(state, index, std::ptr::null_mut())),
+                ffi::LUA_TBOOLEAN => {
+                    self.bytes.push(state, 0xc2 | ffi::lua_toboolean(state, index) as u8)
+                }
+                ffi::LUA_TNUMBER => {
+                    self.number(ffi::lua_tonumberx(state, index, std::ptr::null_mut()))
+                }
                 ffi::LUA_TTABLE if nesting < NESTING_MAX => self.table(index, nesting),
                 _ => self.bytes.push(state, 0xc0),
             }
@@ -284,7 +295,12 @@ unsafe fn unpack_some(state: *mut lua_State, limit: i64, offset: i64) -> c_int {
             luaL_error(state, format.as_ptr(), int_offset, int_len);
         }
         let Some(rest) = usize::try_from(offset).ok().and_then(|offset| bytes.get(offset..)) else {
-            luaL_error(state, c"Start offset %d greater than input length %d.".as_ptr(), int_offset, int_len);
+            luaL_error(
+                state,
+                c"Start offset %d greater than input length %d.".as_ptr(),
+                int_offset,
+                int_len,
+            );
         };
         let all = limit == 0 && offset == 0;
         let library: &mut Shared = shared(state);

@@ -8,13 +8,14 @@
 //!
 //! Messages are Lua 5.1's (`bad argument #1 to 'decode' (string expected, got nil)`), as scripts know them from Redis;
 //! Luau's own differ. Lua 5.1 names a function as its caller does, we by its own name.
+#![allow(unsafe_code)] // Luau's C interface.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
 
 use mlua::ffi::{
-    self, lua_CFunction, lua_Debug, lua_State, lua_callbacks, lua_checkstack, lua_getallocf, lua_getinfo, lua_gettop,
-    lua_tolstring, lua_tonumberx, lua_type, lua_typename, luaL_error,
+    self, lua_CFunction, lua_Debug, lua_State, lua_callbacks, lua_checkstack, lua_getallocf,
+    lua_getinfo, lua_gettop, lua_tolstring, lua_tonumberx, lua_type, lua_typename, luaL_error,
 };
 
 /// The slots of its stack that Lua 5.1 gives a C function. Luau would give a million; but the libraries' limits of
@@ -77,14 +78,20 @@ pub(super) unsafe fn argument_error(state: *mut lua_State, argument: c_int, mess
     // SAFETY: level 0 is the running function, level 1 its caller. The texts live as long as the functions run.
     unsafe {
         let mut caller = MaybeUninit::<lua_Debug>::zeroed();
-        let called_by_script =
-            lua_getinfo(state, 1, c"s".as_ptr(), caller.as_mut_ptr()) != 0 && *(*caller.as_ptr()).what != b'C' as c_char;
+        let called_by_script = lua_getinfo(state, 1, c"s".as_ptr(), caller.as_mut_ptr()) != 0
+            && *(*caller.as_ptr()).what != b'C' as c_char;
         let mut own = MaybeUninit::<lua_Debug>::zeroed();
         let named = called_by_script && lua_getinfo(state, 0, c"n".as_ptr(), own.as_mut_ptr()) != 0;
         let name = (*own.as_ptr()).name;
         // Lua 5.1 sees no name in a call by another C function, such as pcall.
         let name = if named && !name.is_null() { name } else { c"?".as_ptr() };
-        luaL_error(state, c"bad argument #%d to '%s' (%s)".as_ptr(), argument, name, message.as_ptr())
+        luaL_error(
+            state,
+            c"bad argument #%d to '%s' (%s)".as_ptr(),
+            argument,
+            name,
+            message.as_ptr(),
+        )
     }
 }
 
@@ -106,7 +113,10 @@ pub(super) unsafe fn type_error(state: *mut lua_State, argument: c_int, expected
 ///
 /// # Safety
 /// As for [`argument_error`]; the bytes live as long as the argument stays on the stack.
-pub(super) unsafe fn string_argument<'stack>(state: *mut lua_State, argument: c_int) -> &'stack [u8] {
+pub(super) unsafe fn string_argument<'stack>(
+    state: *mut lua_State,
+    argument: c_int,
+) -> &'stack [u8] {
     // SAFETY: Luau's strings do not move.
     unsafe {
         match string_at(state, argument) {
@@ -120,7 +130,10 @@ pub(super) unsafe fn string_argument<'stack>(state: *mut lua_State, argument: c_
 ///
 /// # Safety
 /// The bytes live as long as the value stays on the stack.
-pub(super) unsafe fn string_at<'stack>(state: *mut lua_State, index: c_int) -> Option<&'stack [u8]> {
+pub(super) unsafe fn string_at<'stack>(
+    state: *mut lua_State,
+    index: c_int,
+) -> Option<&'stack [u8]> {
     let mut len = 0;
     // SAFETY: Luau gives a pointer to `len` bytes (and a zero behind them) or null.
     unsafe {
@@ -158,7 +171,11 @@ pub(super) unsafe fn integer_argument(state: *mut lua_State, argument: c_int) ->
 ///
 /// # Safety
 /// As for [`argument_error`].
-pub(super) unsafe fn optional_integer(state: *mut lua_State, argument: c_int, otherwise: i64) -> i64 {
+pub(super) unsafe fn optional_integer(
+    state: *mut lua_State,
+    argument: c_int,
+    otherwise: i64,
+) -> i64 {
     // SAFETY: the caller's promise.
     unsafe {
         match lua_type(state, argument) {
@@ -296,7 +313,8 @@ impl<T: Copy> Buffer<T> {
             let capacity = (self.len + more).max(self.capacity * 2).max(256 / size);
             let mut data = std::ptr::null_mut();
             let allocate = lua_getallocf(state, &raw mut data);
-            let items: *mut c_void = allocate(data, self.items.cast(), self.capacity * size, capacity * size);
+            let items: *mut c_void =
+                allocate(data, self.items.cast(), self.capacity * size, capacity * size);
             if items.is_null() {
                 luaL_error(state, c"%s".as_ptr(), c"not enough memory".as_ptr());
             }

@@ -4,13 +4,14 @@ use crate::resp::number::{NumberText, format_double_digits, format_i64, parse_f6
 
 /// Powers of ten that are doubles, as far as fractions commonly go.
 const POWERS_OF_TEN: [f64; 23] = [
-    1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20,
-    1e21, 1e22,
+    1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16,
+    1e17, 1e18, 1e19, 1e20, 1e21, 1e22,
 ];
 
 /// A number with at most `precision` significant digits, at most 14.
 pub(super) fn format_json(number: f64, precision: usize) -> NumberText {
-    let is_integer = number.abs() < POWERS_OF_TEN[precision.min(14)] && (number as i64) as f64 == number;
+    let is_integer =
+        number.abs() < POWERS_OF_TEN[precision.min(14)] && (number as i64) as f64 == number;
     if is_integer && (number != 0.0 || number.is_sign_positive()) {
         return format_i64(number as i64);
     }
@@ -39,7 +40,8 @@ pub(super) fn parse_prefix(text: &[u8]) -> Option<(f64, usize)> {
         at += 1;
     }
     if count == 0 || unsigned.starts_with(b"0x") || unsigned.starts_with(b"0X") {
-        return parse_unusual(unsigned, count).map(|(magnitude, len)| (signed(magnitude), sign + len));
+        return parse_unusual(unsigned, count)
+            .map(|(magnitude, len)| (signed(magnitude), sign + len));
     }
     let exponent = exponent_len(&unsigned[at..], b'e');
     let places = point.map_or(0, |point| at - point - 1);
@@ -65,7 +67,8 @@ fn exponent_len(text: &[u8], letter: u8) -> usize {
 
 /// What `strtod` reads besides decimal numbers. `digits` of the text have been found to be decimal.
 fn parse_unusual(text: &[u8], digits: usize) -> Option<(f64, usize)> {
-    let begins = |word: &[u8]| text.get(..word.len()).is_some_and(|start| start.eq_ignore_ascii_case(word));
+    let begins =
+        |word: &[u8]| text.get(..word.len()).is_some_and(|start| start.eq_ignore_ascii_case(word));
     if begins(b"infinity") {
         return Some((f64::INFINITY, 8));
     }
@@ -74,7 +77,11 @@ fn parse_unusual(text: &[u8], digits: usize) -> Option<(f64, usize)> {
     }
     if begins(b"nan") {
         // `nan(...)` with letters, digits and underscores.
-        let word = text[3..].iter().skip(1).take_while(|byte| byte.is_ascii_alphanumeric() || **byte == b'_').count();
+        let word = text[3..]
+            .iter()
+            .skip(1)
+            .take_while(|byte| byte.is_ascii_alphanumeric() || **byte == b'_')
+            .count();
         let in_brackets = text.get(3) == Some(&b'(') && text.get(4 + word) == Some(&b')');
         return Some((f64::NAN, if in_brackets { 5 + word } else { 3 }));
     }
@@ -84,7 +91,9 @@ fn parse_unusual(text: &[u8], digits: usize) -> Option<(f64, usize)> {
     let hexadecimal = &text[2..];
     let whole = hexadecimal.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
     let fraction = match hexadecimal.get(whole) {
-        Some(b'.') => 1 + hexadecimal[whole + 1..].iter().take_while(|byte| byte.is_ascii_hexdigit()).count(),
+        Some(b'.') => {
+            1 + hexadecimal[whole + 1..].iter().take_while(|byte| byte.is_ascii_hexdigit()).count()
+        }
         _ => 0,
     };
     if whole + fraction.saturating_sub(1) == 0 {

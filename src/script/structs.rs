@@ -8,14 +8,15 @@
 //! - `f d`: a float, a double; `x`: a zero byte;
 //! - `cN`: N bytes (1 if missing); `c0` is a whole string to `pack`, and to `unpack` one of the length just read;
 //! - `s`: a string and a zero byte.
+#![allow(unsafe_code)] // Luau's C interface.
 
 use std::ffi::{c_int, c_void};
 
 use mlua::ffi::{self, lua_State, luaL_error};
 
 use super::library::{
-    Buffer, add_functions, argument_error, need_room, number_argument, optional_integer, publish, push_bytes,
-    push_shared, shared, string_argument, to_i64, to_u64,
+    Buffer, add_functions, argument_error, need_room, number_argument, optional_integer, publish,
+    push_bytes, push_shared, shared, string_argument, to_i64, to_u64,
 };
 
 /// The bytes of the greatest integer.
@@ -114,7 +115,9 @@ impl<'call> Format<'call> {
         match number {
             Some(number) => number,
             // SAFETY: the caller's promise.
-            None => unsafe { luaL_error(self.state, c"%s".as_ptr(), c"integral size overflow".as_ptr()) },
+            None => unsafe {
+                luaL_error(self.state, c"%s".as_ptr(), c"integral size overflow".as_ptr())
+            },
         }
     }
 
@@ -148,7 +151,8 @@ impl<'call> Format<'call> {
             // SAFETY: as above.
             _ => unsafe {
                 let format = c"invalid format option '%c'";
-                let message = ffi::lua_pushfstring(self.state, format.as_ptr(), c_int::from(option));
+                let message =
+                    ffi::lua_pushfstring(self.state, format.as_ptr(), c_int::from(option));
                 argument_error(self.state, 1, std::ffi::CStr::from_ptr(message))
             },
         }
@@ -237,13 +241,18 @@ unsafe extern "C-unwind" fn unpack(state: *mut lua_State) -> c_int {
         let mut values = 0;
         while let Some(Item { option, mut size }) = format.next() {
             position = position.wrapping_add(format.padding(position, &Item { option, size }));
-            let Some(mut bytes) = position.checked_add(size).and_then(|end| data.get(position..end)) else {
+            let Some(mut bytes) =
+                position.checked_add(size).and_then(|end| data.get(position..end))
+            else {
                 argument_error(state, 2, c"data string too short");
             };
             need_room(state, 2, c"too many results");
             match option {
                 b'b' | b'B' | b'h' | b'H' | b'l' | b'L' | b'T' | b'i' | b'I' => {
-                    ffi::lua_pushnumber(state, integer(bytes, format.big_endian, option.is_ascii_lowercase()));
+                    ffi::lua_pushnumber(
+                        state,
+                        integer(bytes, format.big_endian, option.is_ascii_lowercase()),
+                    );
                     values += 1;
                 }
                 b'x' => {}
@@ -260,7 +269,11 @@ unsafe extern "C-unwind" fn unpack(state: *mut lua_State) -> c_int {
                 b'c' => {
                     if size == 0 {
                         if values == 0 || ffi::lua_isnumber(state, -1) == 0 {
-                            luaL_error(state, c"%s".as_ptr(), c"format 'c0' needs a previous size".as_ptr());
+                            luaL_error(
+                                state,
+                                c"%s".as_ptr(),
+                                c"format 'c0' needs a previous size".as_ptr(),
+                            );
                         }
                         size = to_u64(ffi::lua_tonumberx(state, -1, std::ptr::null_mut())) as usize;
                         ffi::lua_pop(state, 1);
@@ -293,7 +306,8 @@ unsafe extern "C-unwind" fn unpack(state: *mut lua_State) -> c_int {
 /// An integer's value. Of more than 8 bytes the lowest count.
 fn integer(bytes: &[u8], big_endian: bool, signed: bool) -> f64 {
     let add = |value: u64, byte: &u8| value << 8 | u64::from(*byte);
-    let mut value = if big_endian { bytes.iter().fold(0, add) } else { bytes.iter().rev().fold(0, add) };
+    let mut value =
+        if big_endian { bytes.iter().fold(0, add) } else { bytes.iter().rev().fold(0, add) };
     if !signed {
         return value as f64;
     }
@@ -315,7 +329,9 @@ unsafe extern "C-unwind" fn size(state: *mut lua_State) -> c_int {
             position = position.wrapping_add(format.padding(position, &item));
             match item.option {
                 b's' => argument_error(state, 1, c"option 's' has no fixed size"),
-                b'c' if item.size == 0 => argument_error(state, 1, c"option 'c0' has no fixed size"),
+                b'c' if item.size == 0 => {
+                    argument_error(state, 1, c"option 'c0' has no fixed size")
+                }
                 // Letters that mean nothing are not found here.
                 option if option.is_ascii_alphanumeric() => {}
                 option => format.set(option),
