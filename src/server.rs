@@ -137,7 +137,8 @@ impl Server {
     /// How long to wait for events: until a key may be due, a client's time is up, or the periodic work.
     fn timeout(&self) -> Option<Duration> {
         let now_us = self.state.now.boot_us;
-        let more = !self.state.pending.read_again.is_empty() || !self.state.pending.resumed.is_empty();
+        let more =
+            !self.state.pending.read_again.is_empty() || !self.state.pending.resumed.is_empty();
         let work = self.expire_again || self.keyspace.eviction.unfinished;
         if work || more || !self.state.pending.accept_again.is_empty() {
             return Some(Duration::ZERO);

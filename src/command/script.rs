@@ -163,8 +163,7 @@ const SUBCOMMANDS: &[CommandSpec] = &[
         .docs("sha1", "Returns the body of a script that the server knows.", "O(1)"),
 ];
 
-const NO_SCRIPT: CommandError =
-    CommandError::Text("NOSCRIPT No matching script. Please use EVAL.");
+const NO_SCRIPT: CommandError = CommandError::Text("NOSCRIPT No matching script. Please use EVAL.");
 const NO_SCRIPT_TO_SHOW: CommandError = CommandError::Text("NOSCRIPT No matching script.");
 const TOO_MANY_KEYS: CommandError =
     CommandError::Text("ERR Number of keys can't be greater than number of args");
@@ -178,8 +177,7 @@ const FLUSH_OPTIONS: CommandError =
     CommandError::Text("ERR SCRIPT FLUSH only support SYNC|ASYNC option");
 const DEBUG_OPTIONS: CommandError = CommandError::Text("ERR Use SCRIPT DEBUG YES/SYNC/NO");
 const NO_DEBUGGER: CommandError = CommandError::Text("ERR the Lua debugger is not supported");
-const NOT_BUSY: CommandError =
-    CommandError::Text("NOTBUSY No scripts in execution right now.");
+const NOT_BUSY: CommandError = CommandError::Text("NOTBUSY No scripts in execution right now.");
 const UNKILLABLE: CommandError = CommandError::Text(
     "UNKILLABLE Sorry the script already executed write commands against the dataset. You can either wait the script \
      termination or kill the server in a hard way using the SHUTDOWN NOSAVE command.",
@@ -196,7 +194,10 @@ const BUSY_FUNCTION: CommandError = CommandError::Text(
 );
 
 /// Whether a command may run while a script keeps the server busy.
-pub(super) fn check_busy(server: &State, command: &super::table::Command) -> Result<bool, CommandError> {
+pub(super) fn check_busy(
+    server: &State,
+    command: &super::table::Command,
+) -> Result<bool, CommandError> {
     if command.is(Flags::ALLOW_BUSY) {
         return Ok(true);
     }
@@ -437,15 +438,7 @@ impl Host for ServerHost<'_> {
         }
         running.wrote |= writes;
         let request = Request { args, command: Some(command), prehashed: Default::default() };
-        run_scripted(
-            self.db,
-            self.server,
-            self.client,
-            command,
-            &request,
-            output,
-            &mut protocol,
-        );
+        run_scripted(self.db, self.server, self.client, command, &request, output, &mut protocol);
         Called::Ran
     }
 
@@ -470,7 +463,8 @@ impl Host for ServerHost<'_> {
         serve(self.db, self.server);
         let running = self.server.scripts.running.as_ref();
         if let Some(error) = running.and_then(|running| running.killed) {
-            self.server.log(Level::Warning, format_args!("Lua script killed by user with SCRIPT KILL."));
+            self.server
+                .log(Level::Warning, format_args!("Lua script killed by user with SCRIPT KILL."));
             return Verdict::End(error);
         }
         if self.server.shutdown.is_some() {
@@ -516,9 +510,8 @@ fn show(ctx: &mut Context<'_>) -> CommandResult {
 /// `SCRIPT FLUSH [ASYNC | SYNC]`: OK. Both forget the scripts at once.
 fn flush(ctx: &mut Context<'_>) -> CommandResult {
     let mode = ctx.args.iter_from(2).next();
-    let is_mode = |word: &[u8]| {
-        word.eq_ignore_ascii_case(b"sync") || word.eq_ignore_ascii_case(b"async")
-    };
+    let is_mode =
+        |word: &[u8]| word.eq_ignore_ascii_case(b"sync") || word.eq_ignore_ascii_case(b"async");
     if ctx.args.len() > 3 || mode.is_some_and(|word| !is_mode(word)) {
         return Err(FLUSH_OPTIONS);
     }

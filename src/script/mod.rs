@@ -11,9 +11,15 @@
 //! A script that takes longer than `busy-reply-threshold` is interrupted at its next safepoint, again and again
 //! (`watchdog.rs`); each time the host serves other clients, and says whether the script may go on.
 
+pub mod bit;
 pub mod cache;
+pub mod cjson;
+pub mod cmsgpack;
+mod library;
 pub mod lua;
+mod number;
 pub mod shebang;
+pub mod structs;
 mod watchdog;
 
 use crate::ids::ClientId;

@@ -80,7 +80,9 @@ impl Hands<'_> {
         let id: ClientId = self.state.clients.insert(make);
         self.state.counters.connections += 1;
         let Some(client) = self.state.clients.get_mut(id) else { return };
-        if let Err(error) = client.stream.register(self.state.poll.registry(), Token(id.slot as usize)) {
+        if let Err(error) =
+            client.stream.register(self.state.poll.registry(), Token(id.slot as usize))
+        {
             self.state.log(Level::Warning, format_args!("Registering a client: {error}"));
             self.state.clients.close(id);
         }

@@ -26,7 +26,10 @@ pub(super) fn serve(keyspace: &mut Keyspace, state: &mut State) {
     if let Some(client) = state.clients.get_mut(client) {
         client.flags |= ClientFlags::HELD;
     }
-    stand_in(&mut Hands { keyspace, state, intake: &mut Intake::default(), stands_in: true }, is_first);
+    stand_in(
+        &mut Hands { keyspace, state, intake: &mut Intake::default(), stands_in: true },
+        is_first,
+    );
     keyspace.select(database);
     (keyspace.no_touch, keyspace.keeps_expired) = (no_touch, keeps_expired);
     state.timing.go_back(begun);

@@ -16,8 +16,8 @@ use crate::command::execute::{Request, execute};
 use crate::command::spec::{Begin, Find, Group};
 use crate::command::table::Command;
 use crate::command::{
-    blocking, check_output_limit, clients_memory_max, describe_client, evict_clients, forget_client,
-    needs_password, transaction,
+    blocking, check_output_limit, clients_memory_max, describe_client, evict_clients,
+    forget_client, needs_password, transaction,
 };
 use crate::keyspace::Keyspace;
 use crate::resp::reply::{OutputBuffer, ReplyWriter};
@@ -573,14 +573,8 @@ impl Hands<'_> {
             };
             let request =
                 Request { args: Args::new(buffer, args), command: request.command, prehashed };
-            let outcome = execute(
-                self.keyspace,
-                self.state,
-                id,
-                &request,
-                &mut output,
-                &mut protocol,
-            );
+            let outcome =
+                execute(self.keyspace, self.state, id, &request, &mut output, &mut protocol);
             match outcome {
                 Outcome::Replied => next += 1,
                 Outcome::Postponed => runs = false,

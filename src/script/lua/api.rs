@@ -11,8 +11,8 @@ use super::{NAMES, bytes_at, lua_upvalueindex, push_bytes, shared};
 use crate::resp::number::format_double_17g;
 use crate::resp::reply::{OutputBuffer, Protocol};
 use crate::resp::request::Range;
-use crate::script::cache::{hex, sha1};
 use crate::script::Called;
+use crate::script::cache::{hex, sha1};
 use crate::sys::log::Level;
 
 /// What `redis.set_repl` takes.
