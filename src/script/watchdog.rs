@@ -55,10 +55,10 @@ impl Watchdog {
     /// A script begins. After so many milliseconds it is interrupted; 0: never.
     #[inline]
     pub fn begin(&mut self, after_ms: u64) {
+        self.runs += 1;
         if after_ms == 0 {
             return;
         }
-        self.runs += 1;
         self.shared.after_ms.store(after_ms, Ordering::Relaxed);
         self.shared.run.store(self.runs, Ordering::Release);
         if !self.shared.awake.load(Ordering::Relaxed)
