@@ -36,6 +36,7 @@ mod monitor;
 mod object;
 mod pubsub;
 mod scan;
+pub mod script;
 mod server;
 mod set;
 mod sort;
