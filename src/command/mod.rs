@@ -19,6 +19,7 @@ mod debug;
 mod docs;
 mod evict;
 mod expire;
+mod function;
 mod help;
 mod hyperloglog;
 mod info;

@@ -15,9 +15,11 @@ pub mod bit;
 pub mod cache;
 pub mod cjson;
 pub mod cmsgpack;
+pub mod functions;
 mod library;
 pub mod lua;
 mod number;
+mod payload;
 pub mod shebang;
 pub mod structs;
 mod watchdog;
@@ -27,6 +29,7 @@ use crate::resp::reply::{OutputBuffer, Protocol};
 use crate::resp::request::Range;
 use crate::sys::log::Level;
 use cache::{Cache, Sha};
+use functions::Libraries;
 use lua::{Failure, Lua};
 use shebang::{BadShebang, ScriptFlags};
 
@@ -112,6 +115,19 @@ pub struct Stats {
     /// Bytes of the cached scripts' bodies and of what finds them.
     pub scripts_bytes: usize,
     pub evicted: u64,
+    /// Libraries of functions, and the functions in them.
+    pub libraries: usize,
+    pub functions: usize,
+}
+
+/// The function that keeps the server busy.
+#[derive(Debug)]
+pub struct FunctionRun {
+    pub name: Box<[u8]>,
+    /// The request that called it.
+    pub request: Vec<Box<[u8]>>,
+    /// When it began, as `Timing::mark` tells it.
+    pub begun: u64,
 }
 
 /// The server's scripts.
@@ -120,6 +136,8 @@ pub struct Scripts {
     /// None before the first use, and while a script runs.
     engine: Option<Box<Engine>>,
     pub running: Option<Running>,
+    /// Set once a function that runs has become busy.
+    pub function: Option<FunctionRun>,
     pub stats: Stats,
 }
 
@@ -138,6 +156,8 @@ impl Scripts {
         self.stats.scripts = engine.cache.len();
         self.stats.scripts_bytes = engine.cache.bytes();
         self.stats.evicted = engine.cache.evicted();
+        self.stats.libraries = engine.libraries.len();
+        self.stats.functions = engine.libraries.functions_len();
         self.engine = Some(engine);
     }
 
@@ -169,6 +189,7 @@ pub struct Script {
 pub struct Engine {
     lua: Lua,
     cache: Cache,
+    libraries: Libraries,
 }
 
 impl Engine {
@@ -223,8 +244,8 @@ impl Engine {
         self.lua.run(run, reply)
     }
 
-    /// The Lua state, for libraries of functions.
-    pub fn lua(&mut self) -> &mut Lua {
-        &mut self.lua
+    /// The Lua state and the libraries of functions.
+    pub fn functions(&mut self) -> (&mut Lua, &mut Libraries) {
+        (&mut self.lua, &mut self.libraries)
     }
 }
