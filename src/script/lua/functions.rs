@@ -34,6 +34,9 @@ const WHILE_LOADING: &[&CStr] = &[
     c"REDIS_VERSION_NUM",
 ];
 
+/// Room on the main stack: the names of a function of the API are its upvalues, and pass over it.
+const SLOTS: c_int = 32;
+
 /// Why a library's chunk registered nothing.
 #[derive(Debug)]
 pub enum LibraryError {
@@ -56,6 +59,7 @@ impl Lua {
         // SAFETY: the stack is as before when this is done.
         unsafe {
             let top = lua_gettop(state);
+            lua_rawcheckstack(state, SLOTS);
             prepare(state);
             lua_rawgetfield(state, LUA_REGISTRYINDEX, CHUNK_GLOBALS.as_ptr());
             let mut options = lua_CompileOptions::default();
@@ -102,6 +106,7 @@ impl Lua {
         // SAFETY: the stack is as before when this is done.
         unsafe {
             let top = lua_gettop(state);
+            lua_rawcheckstack(state, SLOTS);
             // Functions know no such globals, and a script has left them.
             lua_setreadonly(state, LUA_GLOBALSINDEX, 0);
             for name in [Name::Keys, Name::Argv] {
