@@ -54,6 +54,8 @@ bitflags! {
         const READ_CLOSED = 1 << 16;
         /// Has begun a transaction: its commands are queued.
         const IN_TRANSACTION = 1 << 18;
+        /// What it has sent is in the hands of a turn that is not over: who stands in for the loop meanwhile lets it be.
+        const HELD = 1 << 19;
 
         /// Those that make the gate leave its fast path.
         const GATE = Self::REPLY_OFF.bits() | Self::REPLY_SKIP_NEXT.bits()

@@ -32,6 +32,16 @@ impl Deadline {
         Deadline(bits)
     }
 
+    /// Whether it counts on the boot-time clock; on the wall clock otherwise.
+    pub fn is_on_boot_clock(self) -> bool {
+        self.0 & BOOT != 0
+    }
+
+    /// Milliseconds on its clock.
+    pub fn ms(self) -> i64 {
+        (self.0 & !BOOT) as i64
+    }
+
     /// This deadline in milliseconds of the boot-time clock, given how far the wall clock is ahead of it.
     pub fn boot_ms(self, wall_offset_ms: i64) -> i64 {
         let ms = (self.0 & !BOOT) as i64;

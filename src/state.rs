@@ -6,6 +6,8 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
+use mio::Poll;
+
 use crate::client::{ClientId, Clients};
 use crate::clock::{Clock, Now};
 use crate::command::blocking::Blocking;
@@ -34,6 +36,19 @@ pub enum Task {
     Resume(ClientId),
     /// CLIENT UNPAUSE, or the pause changed.
     Unpause,
+}
+
+/// What has come, or may have come, and was left for the next turn: the system will not announce it again.
+#[derive(Debug, Default)]
+pub struct Pending {
+    /// Listeners where connections still wait after a full share was taken.
+    pub accept_again: Vec<usize>,
+    /// Listeners the system gave no connection, although some may wait: for the next periodic work.
+    pub accept_later: Vec<usize>,
+    /// Clients to be read in the next turn without waiting: the last read filled its buffer.
+    pub read_again: Vec<ClientId>,
+    /// Clients that go on with requests they have sent before.
+    pub resumed: Vec<ClientId>,
 }
 
 /// CLIENT PAUSE: whose requests wait, and until when.
@@ -106,6 +121,10 @@ pub struct State {
     /// Who waits for the pause to end, in the order they came.
     pub paused: Vec<ClientId>,
     pub shutdown: Option<Shutdown>,
+    /// Where the system says what has come from whom.
+    pub poll: Poll,
+    /// What the loop has not come to yet.
+    pub pending: Pending,
     /// For the loop, at the end of the turn.
     pub tasks: Vec<Task>,
     pub timing: Timing,
@@ -180,7 +199,7 @@ pub fn random_hex() -> String {
 
 impl State {
     /// The state of a server that starts now, without clients.
-    pub fn new(config: Config, clock: Clock, logger: Logger) -> Self {
+    pub fn new(config: Config, clock: Clock, logger: Logger, poll: Poll) -> Self {
         let now = clock.now();
         let identity = Identity {
             run_id: random_hex(),
@@ -191,6 +210,7 @@ impl State {
             port: config.port,
         };
         let commands = &*TABLE;
+        let scripts = Scripts::new(&String::from_utf8_lossy(&config.redis_version));
         let command_stats = commands.commands.iter().map(|_| CommandStats::default()).collect();
         State {
             clients: Clients::default(),
@@ -217,11 +237,13 @@ impl State {
             listening: Vec::new(),
             monitors: Vec::new(),
             blocking: Blocking::default(),
-            scripts: Scripts::default(),
+            scripts,
             serve_while_busy: |_, _| {},
             pause: None,
             paused: Vec::new(),
             shutdown: None,
+            poll,
+            pending: Pending::default(),
             tasks: Vec::new(),
             timing: Timing::new(quanta::Clock::new()),
             cron_paused: false,

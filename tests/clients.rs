@@ -152,3 +152,30 @@ fn a_transaction_of_many_commands_is_queued_shown_and_run() {
     assert_eq!(replies.len(), 100_000);
     assert_eq!(replies.last(), Some(&Reply::Integer(100_000)));
 }
+
+#[test]
+fn blocked_clients_are_counted() {
+    let server = config(&[]);
+    let mut observer = server.connect();
+    let mut counted = || match observer.call(&["INFO", "clients"]) {
+        Reply::Bulk(text) => {
+            let text = String::from_utf8_lossy(&text).into_owned();
+            let line = text.lines().find(|line| line.starts_with("blocked_clients:"));
+            line.expect("a line of that name").to_owned()
+        }
+        other => panic!("{other:?}"),
+    };
+    let mut waiting: Vec<_> = (0..3).map(|_| server.connect()).collect();
+    waiting[0].send(&["BLPOP", "k", "0"]);
+    waiting[1].send(&["BRPOP", "k", "other", "1"]);
+    waiting[2].send(&["BLMPOP", "0", "1", "k", "LEFT"]);
+    server.settle();
+    assert_eq!(counted(), "blocked_clients:3");
+    server.advance(1_000_000);
+    assert_eq!(counted(), "blocked_clients:2");
+    waiting.remove(0);
+    server.settle();
+    assert_eq!(counted(), "blocked_clients:1");
+    assert_eq!(server.connect().call(&["RPUSH", "k", "x"]), Reply::Integer(1));
+    assert_eq!(counted(), "blocked_clients:0");
+}

@@ -1,8 +1,9 @@
-//! A random stream of commands, sent to this server and to a real one, gets equal replies.
+//! A random stream of commands, sent to two servers, gets equal replies: from this server and a real one, and from this server
+//! with and without small encodings.
 //!
-//! Needs a peer that runs already: `DIFFERENTIAL_PEER=host:port`, else nothing is compared (`make peer` names one). A run is
-//! repeated by its seed: `DIFFERENTIAL_SEED`; its length is `DIFFERENTIAL_COMMANDS` (default 200,000). Commands come from the
-//! grammar in `differential/grammar.txt`. The stream is cut into epochs that begin with empty servers and end with a comparison
+//! The first needs a peer that runs already: `DIFFERENTIAL_PEER=host:port`, else nothing is compared (`make peer` names one).
+//! A run is repeated by its seed: `DIFFERENTIAL_SEED`; its length is `DIFFERENTIAL_COMMANDS`. `DIFFERENTIAL_ONLY=SET,GET`
+//! keeps to some commands. Commands come from the grammar in `differential/grammar.txt`. The stream is cut into epochs that begin with empty servers and end with a comparison
 //! of all data (`DEBUG DIGEST`), every other one in RESP3. What differs is reduced to a short session that shows it.
 
 mod support;
@@ -161,6 +162,7 @@ impl Generator {
                     if any { ["h", "l", "s", "z", "x", "g", "t"][random.usize(..7)] } else { name };
                 format!("{kind}{}", random.u32(..4))
             }
+            "y" => format!("y{}", random.u32(..4)),
             "f" | "m" => return self.member(),
             "v" => return self.value(),
             "n" => random.i32(-12..12).to_string(),
@@ -375,35 +377,23 @@ fn number_from(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().map_or(default, |text| text.parse().expect("a number"))
 }
 
-#[test]
-fn a_random_stream_of_commands_gets_the_replies_of_the_real_server() {
-    let Ok(peer) = std::env::var("DIFFERENTIAL_PEER") else {
-        println!("DIFFERENTIAL_PEER names no server: nothing was compared");
-        return;
-    };
-    let peer: SocketAddr = peer.parse().expect("host:port");
-    let seed = number_from("DIFFERENTIAL_SEED", fastrand::u64(..1 << 32));
-    let commands = number_from("DIFFERENTIAL_COMMANDS", 200_000) as usize;
+/// Sends commands to both and shows what differs. Panics if anything does.
+fn compare(mut pair: Pair, seed: u64, commands: usize, mut rules: Vec<Rule>) {
     println!("DIFFERENTIAL_SEED={seed} DIFFERENTIAL_COMMANDS={commands}");
-
-    let server = TestServer::start(&["redis-version 7.0.15".into()]);
-    let mut pair = Pair { ours: server.connect(), theirs: Client::connect(peer) };
     let only = std::env::var("DIFFERENTIAL_ONLY").unwrap_or_default();
-    let mut rules = rules();
     rules.retain(|rule| only.is_empty() || only.split(',').any(|name| rule.words[0] == name));
     let mut generator = Generator::new(seed, rules);
-    let mut faults: Vec<String> = Vec::new();
+    let mut faults = 0;
     let mut known: Vec<Vec<u8>> = Vec::new();
     let mut sent = 0;
-    while sent < commands && faults.len() < FAULTS_MAX {
+    while sent < commands && faults < FAULTS_MAX {
         let protocol = if (sent / EPOCH).is_multiple_of(2) { "2" } else { "3" };
         pair.reset(protocol);
         generator.stream_ms = 1;
-        let session: Vec<Request> = (0..EPOCH).map(|_| generator.request()).collect();
+        let mut session: Vec<Request> = (0..EPOCH).map(|_| generator.request()).collect();
         let (ours, theirs) = pair.run(&session);
         sent += session.len();
         let mut different = (0..session.len()).find(|&index| ours[index] != theirs[index]);
-        let mut session = session;
         if different.is_none() {
             let (ours, theirs) = pair.digests();
             if ours != theirs {
@@ -413,6 +403,7 @@ fn a_random_stream_of_commands_gets_the_replies_of_the_real_server() {
             }
         }
         let Some(index) = different else { continue };
+        faults += 1;
         // One session for each command is enough to begin with.
         let name = session[index].args[0].to_ascii_lowercase();
         if known.contains(&name) {
@@ -420,21 +411,51 @@ fn a_random_stream_of_commands_gets_the_replies_of_the_real_server() {
         }
         session.truncate(index + 1);
         let short = pair.shrink(session, protocol);
-        let (ours, theirs) = match pair.differ(&short, protocol) {
-            Some(replies) => replies,
-            None => (Reply::Null, Reply::Null),
-        };
         let lines: Vec<String> = short.iter().map(show).collect();
-        let fault = format!(
-            "RESP{protocol}, seed {seed}:\n  {}\nours:\n{}\ntheirs:\n{}\n",
-            lines.join("\n  "),
-            ours.show(),
-            theirs.show()
-        );
-        println!("{fault}");
+        println!("RESP{protocol}, seed {seed}:\n  {}", lines.join("\n  "));
+        match pair.differ(&short, protocol) {
+            Some((ours, theirs)) => {
+                println!("first:\n{}\nsecond:\n{}\n", ours.show(), theirs.show())
+            }
+            None => println!("(but not each time)\n"),
+        }
         known.push(name);
-        faults.push(fault);
     }
     println!("{sent} commands compared");
-    assert!(faults.is_empty(), "{} differences in {sent} commands, see above", faults.len());
+    assert_eq!(faults, 0, "differences in {sent} commands, see above");
+}
+
+#[test]
+fn a_random_stream_of_commands_gets_the_replies_of_the_real_server() {
+    let Ok(peer) = std::env::var("DIFFERENTIAL_PEER") else {
+        println!("DIFFERENTIAL_PEER names no server: nothing was compared");
+        return;
+    };
+    let peer: SocketAddr = peer.parse().expect("host:port");
+    let seed = number_from("DIFFERENTIAL_SEED", fastrand::u64(..1 << 32));
+    let commands = number_from("DIFFERENTIAL_COMMANDS", 200_000) as usize;
+    let server = TestServer::start(&["redis-version 7.0.15".into()]);
+    let pair = Pair { ours: server.connect(), theirs: Client::connect(peer) };
+    compare(pair, seed, commands, rules());
+}
+
+#[test]
+fn replies_do_not_depend_on_encodings() {
+    let small = TestServer::start(&[]);
+    let large: Vec<String> = [
+        "hash-max-listpack-entries 2",
+        "list-max-listpack-size 3",
+        "set-max-intset-entries 2",
+        "set-max-listpack-entries 3",
+        "zset-max-listpack-entries 2",
+    ]
+    .map(String::from)
+    .to_vec();
+    let large = TestServer::start(&large);
+    let pair = Pair { ours: small.connect(), theirs: large.connect() };
+    let mut rules = rules();
+    rules.retain(|rule| rule.words[0] != "OBJECT");
+    let seed = number_from("DIFFERENTIAL_SEED", fastrand::u64(..1 << 32));
+    let commands = number_from("DIFFERENTIAL_COMMANDS", 20_000) as usize;
+    compare(pair, seed, commands, rules);
 }

@@ -2,5 +2,11 @@
 
 pub mod glob;
 pub mod hash;
+pub mod intset;
+pub mod listpack;
 pub mod packed;
+pub mod packed_table;
+pub mod quicklist;
+pub mod run;
+pub mod score_tree;
 pub mod table;

@@ -82,35 +82,56 @@ impl<'a> Element<'a> {
         }
     }
 
-    /// Appends this element. A string has less than 4 GiB: no request is longer.
+    /// What stands before a string's bytes, or the whole of an integer: the first so many of these bytes.
     #[inline]
-    pub fn write(&self, out: &mut Vec<u8>) {
-        match *self {
-            Element::Bytes(bytes) => {
-                match bytes.len() {
-                    len @ 0..64 => out.push(0x80 | len as u8),
-                    len @ 64..4096 => out.extend_from_slice(&[0xe0 | (len >> 8) as u8, len as u8]),
-                    len => {
-                        out.push(0xf0);
-                        out.extend_from_slice(&(len as u32).to_le_bytes());
-                    }
+    pub(super) fn head(&self) -> ([u8; 9], usize) {
+        let mut head = [0; 9];
+        let len = match *self {
+            Element::Bytes(bytes) => match bytes.len() {
+                len @ 0..64 => {
+                    head[0] = 0x80 | len as u8;
+                    1
                 }
-                out.extend_from_slice(bytes);
+                len @ 64..4096 => {
+                    head[..2].copy_from_slice(&[0xe0 | (len >> 8) as u8, len as u8]);
+                    2
+                }
+                len => {
+                    head[0] = 0xf0;
+                    head[1..5].copy_from_slice(&(len as u32).to_le_bytes());
+                    5
+                }
+            },
+            Element::Integer(value @ 0..=127) => {
+                head[0] = value as u8;
+                1
             }
-            Element::Integer(value @ 0..=127) => out.push(value as u8),
             Element::Integer(value @ -4096..=4095) => {
-                out.extend_from_slice(&[0xc0 | (value >> 8 & 0x1f) as u8, value as u8]);
+                head[..2].copy_from_slice(&[0xc0 | (value >> 8 & 0x1f) as u8, value as u8]);
+                2
             }
             Element::Integer(value) => {
                 let len = integer_bytes(value);
-                out.push(match len {
+                head[0] = match len {
                     2 => 0xf1,
                     3 => 0xf2,
                     4 => 0xf3,
                     _ => 0xf4,
-                });
-                out.extend_from_slice(&value.to_le_bytes()[..len]);
+                };
+                head[1..].copy_from_slice(&value.to_le_bytes());
+                1 + len
             }
+        };
+        (head, len)
+    }
+
+    /// Appends this element. A string has less than 4 GiB: no request is longer.
+    #[inline]
+    pub fn write(&self, out: &mut Vec<u8>) {
+        let (head, len) = self.head();
+        out.extend_from_slice(&head[..len]);
+        if let Element::Bytes(bytes) = self {
+            out.extend_from_slice(bytes);
         }
     }
 

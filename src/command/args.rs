@@ -34,7 +34,10 @@ impl<'a> Args<'a> {
     }
 
     /// The arguments from `start` on.
-    pub fn iter_from(&self, start: usize) -> impl ExactSizeIterator<Item = &'a [u8]> + use<'a> {
+    pub fn iter_from(
+        &self,
+        start: usize,
+    ) -> impl ExactSizeIterator<Item = &'a [u8]> + Clone + use<'a> {
         let args = *self;
         (start.min(args.len())..args.len()).map(move |index| args.get(index))
     }

@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 
 use super::args::Args;
 use super::context::{Context, Origin, Outcome, Wait};
+use super::due;
 use super::execute::{Request, run_woken};
 use super::table::Command;
 use crate::client::{ClientFlags, ClientId};
@@ -16,6 +17,7 @@ use crate::clock::Now;
 use crate::error::CommandError;
 use crate::keyspace::Keyspace;
 use crate::keyspace::waiting::{Ticket, Wanted};
+use crate::resp::float80::Float80;
 use crate::resp::number;
 use crate::resp::reply::{OutputBuffer, ReplyWriter};
 use crate::resp::request::Range;
@@ -88,10 +90,9 @@ pub fn parse_timeout(
     const OUT_OF_RANGE: CommandError = CommandError::Text("ERR timeout is out of range");
     let ms = match unit {
         TimeoutUnit::Seconds => {
-            let seconds = number::parse_f64(text).filter(|seconds| !seconds.is_nan());
-            let seconds =
-                seconds.ok_or(CommandError::Text("ERR timeout is not a float or out of range"))?;
-            let ms = seconds * 1000.0;
+            let ms = parse_seconds(text)
+                .ok_or(CommandError::Text("ERR timeout is not a float or out of range"))?
+                * 1000.0;
             if ms > i64::MAX as f64 {
                 return Err(OUT_OF_RANGE);
             }
@@ -111,6 +112,17 @@ pub fn parse_timeout(
         return Err(OUT_OF_RANGE);
     }
     Ok(Some(now.boot_us.saturating_add(ms.saturating_mul(1000))))
+}
+
+/// Seconds, as an extended-precision number would be read: one that no double holds is infinite.
+fn parse_seconds(text: &[u8]) -> Option<f64> {
+    match number::parse_f64(text) {
+        Some(seconds) => Some(seconds).filter(|seconds| !seconds.is_nan()),
+        None if Float80::parse(text).is_some_and(|number| number.is_finite()) => {
+            Some(if text.starts_with(b"-") { -f64::INFINITY } else { f64::INFINITY })
+        }
+        None => None,
+    }
 }
 
 /// Puts the client of a command that said so to wait.
@@ -143,7 +155,18 @@ pub(super) fn begin(
     }
     server.blocking.count += 1;
     client.flags |= ClientFlags::SUSPENDED;
+    for (_, key) in blocked.keys() {
+        set_alarm(db, blocked.db, key, blocked.wait.wanted);
+    }
     client.blocked = Some(Box::new(blocked));
+}
+
+/// Has who waits in a key's queue for a member to be due woken when the first of them is.
+fn set_alarm(db: &mut Keyspace, database: usize, key: &[u8], wanted: Wanted) {
+    if matches!(wanted, Wanted::DueSeconds | Wanted::DueMilliseconds) {
+        let at_ms = due::next_due_ms(db, key, wanted);
+        db.waiting.set_alarm(database, key, wanted, at_ms);
+    }
 }
 
 /// Takes a client out of all queues. Some if it was blocked.
@@ -211,6 +234,7 @@ fn serve_key(db: &mut Keyspace, server: &mut State, database: usize, key: &[u8])
                 break;
             }
         }
+        set_alarm(db, database, key, wanted);
     }
 }
 

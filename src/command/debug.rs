@@ -10,6 +10,7 @@ use super::object::encoding_name;
 use super::spec::{CommandSpec, Flags, Group, spec};
 use crate::collections::glob;
 use crate::collections::table::{Entry, Slot, ValueRef};
+use crate::config::parse_memory;
 use crate::error::CommandError;
 use crate::keyspace::{Expiry, Key, Keyspace};
 use crate::resp::number;
@@ -17,7 +18,12 @@ use crate::resp::reply::Protocol;
 use crate::state::random_hex;
 use crate::sys::log::Level;
 use crate::sys::{alloc, jemalloc, machine};
-use crate::types::Value;
+use crate::types::hash::Hash;
+use crate::types::list::List;
+use crate::types::set::Set;
+use crate::types::sorted_set::SortedSet;
+use crate::types::stream::{Stream, StreamId};
+use crate::types::{Collection, Value};
 
 pub const COMMANDS: &[CommandSpec] = &[spec("DEBUG", debug)
     .at_least(2)
@@ -68,6 +74,7 @@ fn debug(ctx: &mut Context<'_>) -> CommandResult {
         (b"digest-value", 2..) => digest_value(ctx),
         (b"populate", 3..=5) => populate(ctx),
         (b"protocol", 3) => protocol(ctx),
+        (b"quicklist-packed-threshold", 3) => quicklist_packed_threshold(ctx),
         (b"replybuffer", 4) => reply_buffer(ctx),
         (b"log", 3) => {
             let message = String::from_utf8_lossy(ctx.args.get(2));
@@ -131,6 +138,10 @@ fn sleep(ctx: &mut Context<'_>) -> CommandResult {
     let seconds = number::parse_f64(ctx.args.get(2)).unwrap_or(0.0);
     // Negative and infinite times are no times.
     std::thread::sleep(Duration::try_from_secs_f64(seconds).unwrap_or_default());
+    // Who is served by what the transaction around this did sees what has expired meanwhile.
+    let now = ctx.server.clock.now();
+    ctx.server.now = now;
+    ctx.db.set_now(now);
     ok(ctx)
 }
 
@@ -162,7 +173,7 @@ fn object(ctx: &mut Context<'_>) -> CommandResult {
         "Value at:{:p} refcount:1 encoding:{} serializedlength:{serialized} lru:{} \
          lru_seconds_idle:{idle}",
         entry.key().as_ptr(),
-        encoding_name(entry.value()),
+        encoding_name(entry.value(), &ctx.server.config.redis_version),
         entry.access(),
     );
     ctx.reply.simple(text);
@@ -211,11 +222,24 @@ fn htstats(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `DEBUG HTSTATS-KEY key`: no value is a hash table.
+/// `DEBUG HTSTATS-KEY key`: text about the hash table that a large hash, set or sorted set is.
 fn htstats_key(ctx: &mut Context<'_>) -> CommandResult {
-    find(ctx)?;
-    let text = "ERR The value stored at the specified key is not represented using an hash table";
-    Err(CommandError::Text(text))
+    let slot = find(ctx)?;
+    match ctx.db.entry(slot).value() {
+        ValueRef::Object(value) if matches!(value.encoding(), "hashtable" | "skiplist") => {
+            let text = format!(
+                "[Dictionary HT]\nHash table 0 stats (main hash table):\n bytes: {}\n \
+                 allocations: {}\n",
+                value.heap_bytes(),
+                value.free_effort(),
+            );
+            ctx.reply.verbatim(b"txt", text.as_bytes());
+            Ok(Outcome::Replied)
+        }
+        _ => Err(CommandError::Text(
+            "ERR The value stored at the specified key is not represented using an hash table",
+        )),
+    }
 }
 
 // ---- digest ----------------------------------------------------------------------------------------------------------
@@ -243,19 +267,74 @@ impl DataDigest {
     }
 }
 
-/// Number of a string's type in digests and files.
+/// Numbers of types in digests and files.
 const STRING_TYPE: u32 = 0;
+const LIST_TYPE: u32 = 1;
+const SET_TYPE: u32 = 2;
+const SORTED_SET_TYPE: u32 = 3;
+const HASH_TYPE: u32 = 4;
+const STREAM_TYPE: u32 = 6;
 
 /// Mixes a value and whether it has a deadline into a digest.
 fn mix_value(digest: &mut DataDigest, entry: Entry<'_, Value>) {
+    if let Some(list) = List::view(entry.value()) {
+        digest.mix(&LIST_TYPE.to_be_bytes());
+        list.forwards(0).for_each(|element| digest.mix(element.text().as_ref()));
+        return mix_deadline(digest, entry);
+    }
+    if let Some(set) = Set::view(entry.value()) {
+        digest.mix(&SET_TYPE.to_be_bytes());
+        set.for_each(|member| digest.add(member.text().as_ref()));
+        return mix_deadline(digest, entry);
+    }
+    if let Some(set) = SortedSet::view(entry.value()) {
+        digest.mix(&SORTED_SET_TYPE.to_be_bytes());
+        set.each(0..set.len(), false, |score, member| {
+            let mut element = DataDigest::default();
+            element.mix(member);
+            element.mix(&number::format_double_17g(score));
+            digest.add(&element.0);
+        });
+        return mix_deadline(digest, entry);
+    }
+    if let Some(hash) = Hash::view(entry.value()) {
+        digest.mix(&HASH_TYPE.to_be_bytes());
+        hash.for_each_kept(|field, value| {
+            let mut pair = DataDigest::default();
+            pair.mix(field);
+            pair.mix(value);
+            digest.add(&pair.0);
+        });
+        return mix_deadline(digest, entry);
+    }
+    if let ValueRef::Object(Value::Stream(stream)) = entry.value() {
+        digest.mix(&STREAM_TYPE.to_be_bytes());
+        mix_stream(digest, stream);
+        return mix_deadline(digest, entry);
+    }
     digest.mix(&STRING_TYPE.to_be_bytes());
     match entry.value() {
         ValueRef::Bytes { bytes, .. } => digest.mix(bytes),
         ValueRef::Object(Value::String(bytes)) => digest.mix(bytes),
         ValueRef::Object(_) => {}
     }
+    mix_deadline(digest, entry);
+}
+
+fn mix_deadline(digest: &mut DataDigest, entry: Entry<'_, Value>) {
     if entry.deadline().is_some() {
         digest.add(b"!!expire!!");
+    }
+}
+
+/// Mixes a stream's entries into a digest, an ID with a dot in it.
+fn mix_stream(digest: &mut DataDigest, stream: &Stream) {
+    for entry in stream.entries.range(StreamId::MIN, StreamId::MAX) {
+        digest.mix(format!("{}.{}", entry.id.ms, entry.id.seq).as_bytes());
+        for (field, value) in entry {
+            digest.mix(field.text().as_ref());
+            digest.mix(value.text().as_ref());
+        }
     }
 }
 
@@ -306,6 +385,17 @@ fn positive(ctx: &Context<'_>, index: usize) -> Result<u64, CommandError> {
     let number =
         number::parse_i64(ctx.args.get(index)).and_then(|number| u64::try_from(number).ok());
     number.ok_or(CommandError::ValueOutOfRange("must be positive"))
+}
+
+/// `DEBUG QUICKLIST-PACKED-THRESHOLD size`: changes nothing, see the help. The size is checked.
+fn quicklist_packed_threshold(ctx: &mut Context<'_>) -> CommandResult {
+    const BYTES_MAX: u64 = (1 << 32) - (1 << 20);
+    match parse_memory(ctx.args.get(2)) {
+        Some(0..=BYTES_MAX) => ok(ctx),
+        _ => Err(CommandError::Text(
+            "ERR argument must be a memory value bigger than 1 and smaller than 4gb",
+        )),
+    }
 }
 
 /// `DEBUG POPULATE count [prefix] [size]`: makes keys `prefix:0` ... with values `value:0` ..., filled up with zeros or cut to
@@ -488,6 +578,8 @@ fn help(ctx: &mut Context<'_>) -> CommandResult {
             "PROTOCOL <type>",
             "    Reply with a sample of a type: string, integer, double, bignum, null, array, set,",
             "    map, attrib, push, verbatim, true, false.",
+            "QUICKLIST-PACKED-THRESHOLD <size>",
+            "    Accepted for tests; large elements of lists are kept like others here.",
             "REPLYBUFFER PEAK-RESET-TIME <NEVER|RESET|ms> | RESIZING <0|1>",
             "    Accepted for tests; no buffers are resized here.",
             "SDSLEN <key>",

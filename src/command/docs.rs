@@ -4,7 +4,7 @@
 //! words and signs are tokens; `[]` is optional, `<>` groups, `|` chooses, `...` repeats what is written before it:
 //! `key [key ...]`.
 
-use super::spec::CommandSpec;
+use super::spec::{CommandSpec, Group};
 
 /// What may stand at an argument's place, with the names of `COMMAND DOCS`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +65,17 @@ pub fn arguments_of(spec: &CommandSpec) -> Vec<Argument> {
         && let Some(increment) = arguments.iter_mut().find(|argument| argument.name == "increment")
     {
         increment.kind = Kind::Double;
+    }
+    // So does the time to wait for an element, which may have a fraction.
+    if matches!(spec.group, Group::List | Group::SortedSet)
+        && let Some(timeout) = arguments.iter_mut().find(|argument| argument.name == "timeout")
+    {
+        timeout.kind = Kind::Double;
+    }
+    let mut ends = arguments.iter_mut().filter(|argument| argument.name == "where");
+    if let (Some(from), Some(to)) = (ends.next(), ends.next()) {
+        from.name = "wherefrom".into();
+        to.name = "whereto".into();
     }
     arguments
 }
@@ -142,7 +153,12 @@ fn choice(alternatives: &[Vec<Node>]) -> Vec<Argument> {
 /// Several arguments as one block.
 fn one(mut arguments: Vec<Argument>) -> Option<Argument> {
     if arguments.len() > 1 {
-        return Some(group(Kind::Block, arguments));
+        let mut block = group(Kind::Block, arguments);
+        // How many random elements, and whether with what belongs to them.
+        if matches!(block.name.as_str(), "count_withvalues" | "count_withscores") {
+            block.name = "options".into();
+        }
+        return Some(block);
     }
     arguments.pop()
 }
@@ -169,9 +185,13 @@ fn choice_name(arguments: &[Argument]) -> String {
         () if has("ASC") => "order",
         () if has("BYTE") || has("M") => "unit",
         () if has("=") || has("~") => "operator",
-        () if has("GT") || has("LT") => "comparison",
         () if has("NX") || has("XX") => "condition",
-        () if has("LEFT") => "where",
+        () if has("GT") || has("LT") => "comparison",
+        () if has("LEFT") || has("BEFORE") => "where",
+        () if has("SUM") => "aggregate",
+        () if has("MIN") && has("MAX") => "where",
+        () if has("BYSCORE") => "sortby",
+        () if has("FROMMEMBER") => "from",
         () => return group(Kind::OneOf, arguments.to_vec()).name,
     };
     name.into()
@@ -180,16 +200,15 @@ fn choice_name(arguments: &[Argument]) -> String {
 fn value(name: &str, token: Option<&str>) -> Argument {
     let kind = match name {
         "sourcekey" | "srckey" | "key" | "newkey" | "key1" | "key2" | "destkey" | "destination"
-        | "source" => Kind::Key,
+        | "source" | "dst" | "src" => Kind::Key,
         "pattern" => Kind::Pattern,
         "unix-time-seconds" | "unix-time-milliseconds" => Kind::UnixTime,
         "seconds" | "milliseconds" | "count" | "offset" | "start" | "end" | "stop" | "index"
         | "cursor" | "numkeys" | "increment" | "decrement" | "db" | "index1" | "index2" | "len"
         | "bit" | "min-match-len" | "samples" | "client-id" | "version" | "protover"
-        | "timeout" | "numreplicas" | "port" | "rank" | "destination-db" | "num-matches" => {
-            Kind::Integer
-        }
-        "score" | "longitude" | "latitude" | "radius" | "weight" => Kind::Double,
+        | "timeout" | "numreplicas" | "port" | "rank" | "destination-db" | "num-matches"
+        | "weight" | "limit" => Kind::Integer,
+        "score" | "longitude" | "latitude" | "radius" | "width" | "height" => Kind::Double,
         _ => Kind::String,
     };
     let name = name.trim_matches('"').into();
@@ -204,6 +223,8 @@ fn pure_token(token: &str) -> Argument {
         "*" => "auto_id".into(),
         "$" => "last_id".into(),
         "" => "empty_string".into(),
+        "CH" => "change".into(),
+        "INCR" => "increment".into(),
         _ => token.to_ascii_lowercase(),
     };
     Argument { name, token: Some(token.into()), ..group(Kind::PureToken, Vec::new()) }

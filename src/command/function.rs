@@ -6,7 +6,7 @@
 use super::args::Args;
 use super::context::{CommandResult, Context, Outcome};
 use super::help::reply_help;
-use super::script::{self, BUSY_SCRIPT, ServerHost};
+use super::script::{self, ServerHost};
 use super::spec::{Categories, CommandSpec, Flags, Group, container, spec};
 use crate::collections::glob;
 use crate::error::CommandError;
@@ -377,7 +377,7 @@ fn reply_library(ctx: &mut Context<'_>, name: &[u8], library: &Library, with_cod
 fn stats(ctx: &mut Context<'_>) -> CommandResult {
     let scripts = &ctx.server.scripts;
     if scripts.running.as_ref().is_some_and(|running| running.by_eval) {
-        return Err(BUSY_SCRIPT);
+        return Err(script::busy(ctx.server));
     }
     let reply = &mut ctx.reply;
     reply.map(2);
@@ -415,7 +415,7 @@ fn kill(ctx: &mut Context<'_>) -> CommandResult {
         return Err(script::UNKILLABLE);
     }
     if running.by_eval {
-        return Err(BUSY_SCRIPT);
+        return Err(script::busy(ctx.server));
     }
     running.killed = Some(script::KILLED);
     ctx.reply.ok();

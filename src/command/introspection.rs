@@ -584,6 +584,9 @@ mod tests {
     /// What Redis 7.0.15 tells of its commands: name, arity, flags and ACL classes in the order of letters, keys.
     const REDIS: &str = include_str!("../../tests/data/commands-7.0.tsv");
 
+    /// What newer servers' WITHSCORE changes of them.
+    const NEWER: &[&str] = &["zrank", "zrevrank"];
+
     /// The same line for one of ours.
     fn facts(command: &Command) -> String {
         let spec = command.spec;
@@ -616,7 +619,7 @@ mod tests {
                 continue;
             };
             let ours = facts(command);
-            if ours != line {
+            if ours != line && !NEWER.contains(&name) {
                 faults.push(format!("theirs {line}\nours   {ours}\n"));
             }
         }

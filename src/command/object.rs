@@ -7,7 +7,7 @@ use super::spec::{
 use crate::collections::table::{Slot, ValueRef};
 use crate::config::MaxmemoryPolicy;
 use crate::error::CommandError;
-use crate::resp::number::parse_i64;
+use crate::resp::number::{parse_i64, parse_u64};
 use crate::types::{Value, kind};
 
 pub const COMMANDS: &[CommandSpec] = &[container("OBJECT", SUBCOMMANDS).since("2.2.3").docs(
@@ -87,8 +87,31 @@ const IDLE_TIME_UNKNOWN: CommandError = CommandError::Text(
      runtime LRU and LFU data will take some time to adjust.",
 );
 
-/// The name `OBJECT ENCODING` gives a value.
-pub(super) fn encoding_name(value: ValueRef<'_, Value>) -> &'static str {
+/// The name `OBJECT ENCODING` gives a value, as the Redis of `version` would. Before 7.2 no set was a listpack, and every list a
+/// quicklist.
+pub(super) fn encoding_name(value: ValueRef<'_, Value>, version: &[u8]) -> &'static str {
+    let is_set =
+        matches!(value, ValueRef::Bytes { kind: kind::SET, .. } | ValueRef::Object(Value::Set(_)));
+    let is_list = matches!(
+        value,
+        ValueRef::Bytes { kind: kind::LIST, .. } | ValueRef::Object(Value::List(_))
+    );
+    match encoding_of(value) {
+        "listpack" if is_set && is_before_7_2(version) => "hashtable",
+        "listpack" if is_list && is_before_7_2(version) => "quicklist",
+        name => name,
+    }
+}
+
+/// Whether this is a version of Redis before 7.2. What is no number counts as the newest.
+fn is_before_7_2(version: &[u8]) -> bool {
+    let number = |text: Option<&[u8]>| text.and_then(parse_u64).unwrap_or(u64::MAX);
+    let mut numbers = version.split(|&byte| byte == b'.');
+    let major = number(numbers.next());
+    (major, number(numbers.next())) < (7, 2)
+}
+
+fn encoding_of(value: ValueRef<'_, Value>) -> &'static str {
     match value {
         ValueRef::Object(object) => object.encoding(),
         // Edited in place: Redis leaves such a string as it is.
@@ -118,7 +141,8 @@ fn find(ctx: &mut Context<'_>) -> Option<Slot> {
 /// `OBJECT ENCODING key`: a bulk string, or nil.
 fn encoding(ctx: &mut Context<'_>) -> CommandResult {
     if let Some(slot) = find(ctx) {
-        let name = encoding_name(ctx.db.entry(slot).value());
+        let version = &ctx.server.config.redis_version;
+        let name = encoding_name(ctx.db.entry(slot).value(), version);
         ctx.reply.bulk(name.as_bytes());
     }
     Ok(Outcome::Replied)
@@ -172,4 +196,25 @@ fn help(ctx: &mut Context<'_>) -> CommandResult {
     ctx.reply.array(HELP.len());
     HELP.iter().for_each(|line| ctx.reply.simple(line));
     Ok(Outcome::Replied)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_before_7_2_are_told_by_their_first_two_numbers() {
+        for (version, is_before) in [
+            ("7.0.15", true),
+            ("6.9", true),
+            ("7.1.240", true),
+            ("7.2.4", false),
+            ("7.10.0", false),
+            ("8.0.0", false),
+            ("7", false),
+            ("unstable", false),
+        ] {
+            assert_eq!(is_before_7_2(version.as_bytes()), is_before, "{version}");
+        }
+    }
 }

@@ -4,6 +4,7 @@
 //! from the first call to the last is returned exactly once, whatever is added, deleted or moved meanwhile; one that is not
 //! there all the time may be returned, once for each time it was there. Keys past their deadline are never returned.
 
+use super::args::Cursor;
 use super::context::{CommandResult, Context, Outcome};
 use super::spec::{Categories, CommandSpec, Flags, spec};
 use crate::clock::Now;
@@ -87,7 +88,7 @@ impl<'a> ScanOptions<'a> {
 }
 
 /// A cursor as C's `strtoul` reads it, without white space: Redis takes a sign, and the empty text for 0.
-fn parse_cursor(text: &[u8]) -> Option<u64> {
+pub(super) fn parse_cursor(text: &[u8]) -> Option<u64> {
     let (negative, digits) = match text {
         [] => return Some(0),
         [b'-', digits @ ..] => (true, digits),
@@ -106,6 +107,40 @@ fn parse_cursor(text: &[u8]) -> Option<u64> {
         cursor = cursor.checked_mul(10)?.checked_add(digit.into())?;
     }
     Some(if negative { cursor.wrapping_neg() } else { cursor })
+}
+
+/// What HSCAN, SSCAN and ZSCAN take behind their cursor: `[MATCH pattern] [COUNT count]`, and a word for the names alone.
+pub(super) struct MemberScan<'a> {
+    pattern: Option<&'a [u8]>,
+    /// How many members to look at, at least 1.
+    pub count: u64,
+    /// Scores or values are left out.
+    pub names_only: bool,
+}
+
+impl<'a> MemberScan<'a> {
+    pub fn parse(mut arguments: Cursor<'a>, names_only: &str) -> Result<Self, CommandError> {
+        let mut options = MemberScan { pattern: None, count: 10, names_only: false };
+        while !arguments.is_at_end() {
+            if arguments.remaining() > 1 && arguments.take_word("COUNT") {
+                let count = u64::try_from(arguments.take_integer()?);
+                options.count =
+                    count.ok().filter(|&count| count > 0).ok_or(CommandError::Syntax)?;
+            } else if arguments.remaining() > 1 && arguments.take_word("MATCH") {
+                options.pattern = Some(arguments.take()?);
+            } else if !names_only.is_empty() && arguments.take_word(names_only) {
+                options.names_only = true;
+            } else {
+                return Err(CommandError::Syntax);
+            }
+        }
+        options.pattern = options.pattern.filter(|&pattern| pattern != b"*");
+        Ok(options)
+    }
+
+    pub fn wants(&self, member: &[u8]) -> bool {
+        self.pattern.is_none_or(|pattern| glob::matches(pattern, member, false))
+    }
 }
 
 fn is_alive(now: &Now, entry: &Entry<'_, Value>) -> bool {

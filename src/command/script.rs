@@ -12,7 +12,7 @@ use super::monitor;
 use super::spec::{
     Categories, CommandSpec, Flags, Group, KeyFlags, KeySpec, container, counted_keys, spec,
 };
-use crate::client::ClientId;
+use crate::client::{ClientFlags, ClientId};
 use crate::error::CommandError;
 use crate::keyspace::Keyspace;
 use crate::resp::reply::{OutputBuffer, Protocol};
@@ -188,11 +188,11 @@ pub(super) const INSIDE: CommandError =
     CommandError::Text("ERR scripts cannot be used from within a script");
 
 /// What others are told while a script keeps the server busy.
-pub const BUSY_SCRIPT: CommandError = CommandError::Text(
+const BUSY_SCRIPT: CommandError = CommandError::Text(
     "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
 );
 /// The same for a function.
-pub const BUSY_FUNCTION: CommandError = CommandError::Text(
+const BUSY_FUNCTION: CommandError = CommandError::Text(
     "BUSY Redis is busy running a script. You can only call FUNCTION KILL or SHUTDOWN NOSAVE.",
 );
 
@@ -204,8 +204,13 @@ pub(super) fn check_busy(
     if command.is(Flags::ALLOW_BUSY) {
         return Ok(true);
     }
+    Err(busy(server))
+}
+
+/// What others are told while a script or a function keeps the server busy.
+pub(super) fn busy(server: &State) -> CommandError {
     let by_eval = server.scripts.running.as_ref().is_none_or(|running| running.by_eval);
-    Err(if by_eval { BUSY_SCRIPT } else { BUSY_FUNCTION })
+    if by_eval { BUSY_SCRIPT } else { BUSY_FUNCTION }
 }
 
 /// What a script is told that was killed.
@@ -297,6 +302,7 @@ pub(super) fn prepare(
         wrote: false,
         killed: None,
         is_busy: false,
+        others_heard: false,
     })
 }
 
@@ -337,7 +343,12 @@ pub(super) fn finish(ctx: &mut Context<'_>, database: usize, begun: u64) {
         ctx.db.select(database);
         ctx.client().db = database;
     }
-    ctx.server.scripts.running = None;
+    let ended = ctx.server.scripts.running.take();
+    if ended.is_some_and(|running| running.is_busy)
+        && let Some(client) = ctx.server.clients.get_mut(ctx.client)
+    {
+        client.flags.remove(ClientFlags::HELD);
+    }
     // The commands it called are part of the time it took.
     ctx.server.timing.go_back(begun);
 }

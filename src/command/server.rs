@@ -145,6 +145,10 @@ impl ShutdownOrder {
 /// `SHUTDOWN [NOSAVE | SAVE] [NOW] [FORCE] [ABORT]`: no reply, the connection ends; OK to ABORT.
 fn shutdown(ctx: &mut Context<'_>) -> CommandResult {
     match ShutdownOrder::parse(ctx)? {
+        // A script is not waited for, and what it has half done not saved.
+        ShutdownOrder::End(order) if order.save != Some(false) && ctx.server.scripts.is_busy() => {
+            Err(super::script::busy(ctx.server))
+        }
         ShutdownOrder::End(order) => {
             ctx.server.shutdown.get_or_insert(order);
             ctx.client().flags |= ClientFlags::SUSPENDED;

@@ -993,7 +993,7 @@ fn leading_integer(text: &[u8], radix: u32) -> Option<i64> {
 
 /// Bytes with a unit. No digits at all are 0, as in Redis. Where Redis wraps around 2^64, this
 /// refuses.
-fn parse_memory(text: &[u8]) -> Option<u64> {
+pub fn parse_memory(text: &[u8]) -> Option<u64> {
     let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let (digits, unit) = text.split_at(digits);
     let factor: u64 = match unit.to_ascii_lowercase().as_slice() {

@@ -92,7 +92,9 @@ impl Keyspace {
             }
             Stored::Boxed(value) => {
                 let value = NewValue::Object(Box::new(value));
-                self.table_mut().insert(key.hash, key.bytes, value, None, access)
+                let slot = self.table_mut().insert(key.hash, key.bytes, value, None, access);
+                self.note_moved_field_deadlines(slot, key.bytes);
+                slot
             }
         };
         self.notify(KeyspaceEvents::NEW, "new", key.bytes);
@@ -117,6 +119,7 @@ impl Keyspace {
                 if let Some(old) = self.put(slot, collection.store(), deadline) {
                     self.lazyfree.discard_value(old);
                 }
+                self.note_moved_field_deadlines(slot, key.bytes);
                 self.mark_access(slot);
                 return;
             }

@@ -1,5 +1,5 @@
 //! Deleting keys whose deadline has passed: when they are met (lazily), and all of them within the turn they are due
-//! (actively), from the index of deadlines inside the table.
+//! (actively), from the index of deadlines inside the table. Fields of hashes: `field_deadlines.rs`.
 
 use crate::collections::table::Slot;
 
@@ -46,12 +46,13 @@ impl Keyspace {
         false
     }
 
-    /// Milliseconds until a deadline may have passed; None if no key has one. Never too long.
+    /// Milliseconds until a deadline may have passed; None if no key and no field has one. Never too long.
     pub fn next_due_in_ms(&self) -> Option<i64> {
         if !self.active_expire {
             return None;
         }
-        let next = self.tables.iter().filter_map(|table| table.next_due_boot_ms()).min()?;
+        let keys = self.tables.iter().filter_map(|table| table.next_due_boot_ms()).min();
+        let next = keys.into_iter().chain(self.next_field_boot_ms()).min()?;
         // Gone strictly later than the deadline.
         Some(next.saturating_add(1).saturating_sub(self.now.boot_ms()).max(0))
     }

@@ -9,6 +9,7 @@
 pub mod collection;
 pub mod evict;
 pub mod expire;
+pub mod field_deadlines;
 pub mod lazyfree;
 pub mod notify;
 pub mod transfer;
@@ -26,6 +27,7 @@ use crate::error::CommandError;
 use crate::resp::number::parse_i64;
 use crate::types::{Value, kind};
 use evict::Eviction;
+use field_deadlines::FieldDeadlines;
 use lazyfree::LazyFree;
 use notify::Events;
 use waiting::Waiting;
@@ -61,6 +63,8 @@ pub struct KeyspaceStats {
     pub hits: u64,
     pub misses: u64,
     pub expired: u64,
+    /// Fields of hashes.
+    pub expired_fields: u64,
     pub evicted: u64,
 }
 
@@ -81,6 +85,8 @@ const BYTES_SAMPLES: usize = 64;
 /// All databases of the server.
 pub struct Keyspace {
     tables: Vec<Table<Value>>,
+    /// Of each database.
+    fields: Vec<FieldDeadlines>,
     selected: usize,
     hasher: KeyHasher,
     now: Now,
@@ -112,6 +118,7 @@ impl Keyspace {
         let tables = (0..databases).map(|_| Table::new(hasher, now.wall_offset_ms())).collect();
         Keyspace {
             tables,
+            fields: (0..databases).map(|_| FieldDeadlines::default()).collect(),
             selected: 0,
             hasher,
             now,
@@ -139,6 +146,11 @@ impl Keyspace {
     /// Bytes and hash of a key that came from elsewhere than the request.
     pub fn key<'k>(&self, bytes: &'k [u8]) -> Key<'k> {
         Key { bytes, hash: self.hasher.hash(bytes) }
+    }
+
+    /// What hashes the fields and members of large collections.
+    pub fn hasher(&self) -> KeyHasher {
+        self.hasher
     }
 
     pub fn now(&self) -> Now {
@@ -510,11 +522,13 @@ impl Keyspace {
         self.touch_watched(index, index);
         let bytes = self.estimate_bytes(index);
         let old = self.tables[index].clear();
+        self.fields[index] = FieldDeadlines::default();
         if sync {
             drop(old);
         } else {
             self.lazyfree.discard_all(old, keys, bytes);
         }
+        self.waiting.note_all(index);
         keys
     }
 
@@ -537,6 +551,7 @@ impl Keyspace {
         self.touch_watched(a, b);
         self.touch_watched(b, a);
         self.tables.swap(a, b);
+        self.fields.swap(a, b);
         self.waiting.note_all(a);
         self.waiting.note_all(b);
     }

@@ -16,6 +16,9 @@ impl Keyspace {
         };
         let access = self.entry(slot).access();
         let owned = self.table_mut().remove(slot);
+        // Who waits for the old name or watches it is to know; the handler announces the new one.
+        self.waiting.note_change(self.selected, from.bytes);
+        self.watch.note_change(self.selected, from.bytes);
         let deadline = owned.deadline();
         let table = &mut self.tables[database];
         match owned.value() {
@@ -25,7 +28,9 @@ impl Keyspace {
             }
             ValueRef::Object(_) => {
                 let object = owned.into_object().expect("the entry's value is an object");
-                table.insert(to.hash, to.bytes, NewValue::Object(object), deadline, access);
+                let value = NewValue::Object(object);
+                let slot = table.insert(to.hash, to.bytes, value, deadline, access);
+                self.in_database(database, |db| db.note_moved_field_deadlines(slot, to.bytes));
             }
         }
         self.in_database(database, |db| db.notify(KeyspaceEvents::NEW, "new", to.bytes));
@@ -50,7 +55,9 @@ impl Keyspace {
             }
             ValueRef::Object(object) => {
                 let value = NewValue::Object(Box::new(object.clone()));
-                self.tables[database].insert(to.hash, to.bytes, value, deadline, access);
+                let table = &mut self.tables[database];
+                let slot = table.insert(to.hash, to.bytes, value, deadline, access);
+                self.in_database(database, |db| db.note_moved_field_deadlines(slot, to.bytes));
             }
         }
         self.in_database(database, |db| db.notify(KeyspaceEvents::NEW, "new", to.bytes));

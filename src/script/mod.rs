@@ -104,6 +104,8 @@ pub struct Running {
     pub killed: Option<&'static str>,
     /// It has been running for so long that others are served meanwhile, and told so.
     pub is_busy: bool,
+    /// They have been served once.
+    pub others_heard: bool,
 }
 
 /// Figures of INFO.
@@ -131,8 +133,9 @@ pub struct FunctionRun {
 }
 
 /// The server's scripts.
-#[derive(Default)]
 pub struct Scripts {
+    /// What scripts are told by `redis.REDIS_VERSION`.
+    version: String,
     /// None before the first use, and while a script runs.
     engine: Option<Box<Engine>>,
     pub running: Option<Running>,
@@ -142,12 +145,23 @@ pub struct Scripts {
 }
 
 impl Scripts {
+    /// No scripts yet, of a server that says it is this version of Redis.
+    pub fn new(version: &str) -> Self {
+        Scripts {
+            version: version.into(),
+            engine: None,
+            running: None,
+            function: None,
+            stats: Stats::default(),
+        }
+    }
+
     /// Takes the engine out, to run a script or to change the cache. None while a script runs.
     pub fn take_engine(&mut self) -> Option<Box<Engine>> {
         if self.running.is_some() {
             return None;
         }
-        Some(self.engine.take().unwrap_or_default())
+        Some(self.engine.take().unwrap_or_else(|| Box::new(Engine::new(&self.version))))
     }
 
     /// Puts the engine back.
@@ -185,7 +199,6 @@ pub struct Script {
 }
 
 /// The Lua state and the scripts that were compiled in it.
-#[derive(Default)]
 pub struct Engine {
     lua: Lua,
     cache: Cache,
@@ -193,6 +206,10 @@ pub struct Engine {
 }
 
 impl Engine {
+    fn new(version: &str) -> Self {
+        Engine { lua: Lua::new(version), cache: Cache::default(), libraries: Libraries::default() }
+    }
+
     /// The script of this body, compiled if it is new. `keep`: it was loaded, and stays until SCRIPT FLUSH.
     pub fn load(&mut self, body: &[u8], keep: bool) -> Result<Script, LoadError> {
         if let Some(script) = self.cache.find(body, keep) {

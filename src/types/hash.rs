@@ -1,32 +1,337 @@
-//! The hash type.
+//! The hash type: fields with values, some of which have a deadline of their own.
+//!
+//! Up to [`INLINE_MAX`] bytes the fields lie packed inside the key's entry: field, value, field, value ... A larger hash is a
+//! [`PackedTable`], and so is one of which Redis would say that it is a hash table: with more fields or a longer text than
+//! [`Limits`] allow, or with a deadline. The name that OBJECT ENCODING gives never goes back from `hashtable` to `listpack`;
+//! as long as it is `listpack`, fields keep the order in which they were added.
+//!
+//! A field past its deadline is not there for who reads here, and stays in memory until [`Hash::remove_due`] is called, which
+//! the keyspace does in time.
 
 use super::{Collection, INLINE_MAX, Stored, Value, kind};
+use crate::clock::{Deadline, Now};
+use crate::collections::hash::KeyHasher;
+use crate::collections::packed::{Element, Elements, Text};
+use crate::collections::packed_table::{Earliest, Entry, Expiry, Form, PackedTable, Put};
 use crate::collections::table::ValueRef;
+
+/// Up to where a hash counts as a listpack, and how the fields of a larger one are hashed.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// `hash-max-listpack-entries`
+    pub entries_max: usize,
+    /// `hash-max-listpack-value`: bytes of a field or value.
+    pub bytes_max: usize,
+    pub hasher: KeyHasher,
+}
 
 /// A hash.
 #[derive(Clone, Debug)]
 pub enum Hash {
     Packed(Vec<u8>),
+    Table(HashTable),
+}
+
+/// A hash that is too large to be packed, or has deadlines.
+#[derive(Clone, Debug)]
+pub struct HashTable {
+    table: PackedTable,
+    /// Whether its encoding is still `listpack`.
+    is_listpack: bool,
+    /// The deadlines under which the keyspace has noted the key.
+    pub noted: Earliest,
 }
 
 /// A hash, to be read.
 #[derive(Clone, Copy, Debug)]
 pub enum HashView<'a> {
     Packed(&'a [u8]),
+    Table(&'a HashTable),
+}
+
+/// A field's value and deadline.
+pub struct Found<'a> {
+    pub value: Text<'a>,
+    pub deadline: Option<Deadline>,
+}
+
+impl Default for Hash {
+    fn default() -> Self {
+        Hash::Packed(Vec::new())
+    }
 }
 
 impl Hash {
+    /// The name OBJECT ENCODING gives.
     pub fn encoding(&self) -> &'static str {
-        "listpack"
+        if self.is_listpack() { "listpack" } else { "hashtable" }
+    }
+
+    fn is_listpack(&self) -> bool {
+        match self {
+            Hash::Packed(_) => true,
+            Hash::Table(hash) => hash.is_listpack,
+        }
     }
 
     pub fn heap_bytes(&self) -> usize {
-        let Hash::Packed(bytes) = self;
-        bytes.capacity()
+        match self {
+            Hash::Packed(bytes) => bytes.capacity(),
+            Hash::Table(hash) => hash.table.heap_bytes(),
+        }
     }
 
     pub fn free_effort(&self) -> usize {
-        1
+        match self {
+            Hash::Packed(_) => 1,
+            Hash::Table(hash) => hash.table.free_effort(),
+        }
+    }
+
+    pub fn as_view(&self) -> HashView<'_> {
+        match self {
+            Hash::Packed(bytes) => HashView::Packed(bytes),
+            Hash::Table(hash) => HashView::Table(hash),
+        }
+    }
+
+    /// Sets a field's value and deadline. Whether it was not there before.
+    pub fn set(
+        &mut self,
+        field: &[u8],
+        value: &[u8],
+        expiry: Expiry,
+        limits: &Limits,
+        now: &Now,
+    ) -> bool {
+        let is_long = field.len() > limits.bytes_max || value.len() > limits.bytes_max;
+        if self.is_listpack() && (is_long || matches!(expiry, Expiry::At(_))) {
+            self.end_listpack(limits);
+        }
+        let (is_new, len) = match self {
+            Hash::Packed(bytes) => match find(bytes, field) {
+                Ok(pair) => {
+                    replace(bytes, pair.value, pair.end, value);
+                    (false, 0)
+                }
+                Err(len) => {
+                    Element::new(field).write(bytes);
+                    Element::new(value).write(bytes);
+                    (true, len + 1)
+                }
+            },
+            Hash::Table(hash) => {
+                let is_new = match hash.table.set(field, value, expiry) {
+                    Put::New => true,
+                    Put::Replaced(deadline) => deadline.is_some_and(|it| now.is_past(it)),
+                };
+                (is_new, hash.table.len())
+            }
+        };
+        if len > limits.entries_max && self.is_listpack() {
+            self.end_listpack(limits);
+        } else if let Hash::Packed(bytes) = self
+            && bytes.len() > INLINE_MAX
+        {
+            self.make_table(limits);
+        }
+        is_new
+    }
+
+    /// Takes texts that are about to be stored for the end of the listpack if one of them is too long, as Redis does before
+    /// it looks at what they change.
+    pub fn prepare<'t>(&mut self, mut texts: impl Iterator<Item = &'t [u8]>, limits: &Limits) {
+        if self.is_listpack() && texts.any(|text| text.len() > limits.bytes_max) {
+            self.end_listpack(limits);
+        }
+    }
+
+    /// Removes a field. False if it was not there.
+    pub fn remove(&mut self, field: &[u8], now: &Now) -> bool {
+        match self {
+            Hash::Packed(bytes) => match find(bytes, field) {
+                Ok(pair) => {
+                    bytes.drain(pair.start..pair.end);
+                    true
+                }
+                Err(_) => false,
+            },
+            // One past its deadline is left to who announces that.
+            Hash::Table(hash) => {
+                (hash.table.volatile_len() == 0 || hash.get(field, now).is_some())
+                    && hash.table.remove(field).is_some()
+            }
+        }
+    }
+
+    /// Sets or clears the deadline of a field that is there.
+    pub fn set_deadline(&mut self, field: &[u8], deadline: Option<Deadline>, limits: &Limits) {
+        if deadline.is_some() {
+            self.end_listpack(limits);
+        }
+        if let Hash::Table(hash) = self {
+            hash.table.set_deadline(field, deadline);
+        }
+    }
+
+    /// Removes fields whose deadline has passed; how many. Looks at no more than `budget` pages and takes those off it.
+    pub fn remove_due(&mut self, now: &Now, budget: &mut usize) -> usize {
+        match self {
+            Hash::Packed(_) => 0,
+            Hash::Table(hash) => hash.table.remove_due(now, budget, |_| ()),
+        }
+    }
+
+    /// The table, if the hash is one.
+    pub fn table_mut(&mut self) -> Option<&mut HashTable> {
+        match self {
+            Hash::Packed(_) => None,
+            Hash::Table(hash) => Some(hash),
+        }
+    }
+
+    fn make_table(&mut self, limits: &Limits) -> &mut HashTable {
+        if let Hash::Packed(bytes) = self {
+            let mut table = PackedTable::new(limits.hasher, Form::Pairs);
+            for (field, value) in pairs(bytes) {
+                table.set(field.text().as_ref(), value.text().as_ref(), Expiry::Clear);
+            }
+            *self = Hash::Table(HashTable { table, is_listpack: true, noted: Earliest::NEVER });
+        }
+        match self {
+            Hash::Table(hash) => hash,
+            Hash::Packed(_) => unreachable!("what was packed has become a table above"),
+        }
+    }
+
+    fn end_listpack(&mut self, limits: &Limits) {
+        let hash = self.make_table(limits);
+        hash.is_listpack = false;
+        hash.table.spread();
+    }
+}
+
+impl HashTable {
+    #[inline]
+    fn get(&self, field: &[u8], now: &Now) -> Option<Entry<'_>> {
+        self.table.get(field).filter(|entry| is_alive(entry, now))
+    }
+
+    /// When the first deadline may pass.
+    pub fn earliest(&self) -> Earliest {
+        self.table.earliest()
+    }
+
+    /// Fields that have a deadline.
+    pub fn volatile_len(&self) -> usize {
+        self.table.volatile_len()
+    }
+}
+
+#[inline]
+fn is_alive(entry: &Entry<'_>, now: &Now) -> bool {
+    entry.deadline.is_none_or(|deadline| !now.is_past(deadline))
+}
+
+impl<'a> HashView<'a> {
+    /// A field's value.
+    #[inline]
+    pub fn get(&self, field: &[u8], now: &Now) -> Option<Found<'a>> {
+        match *self {
+            HashView::Packed(bytes) => {
+                let pair = find(bytes, field).ok()?;
+                let (value, _) = Element::read(&bytes[pair.value..])?;
+                Some(Found { value: value.text(), deadline: None })
+            }
+            HashView::Table(hash) => hash
+                .get(field, now)
+                .map(|entry| Found { value: Text::Bytes(entry.value), deadline: entry.deadline }),
+        }
+    }
+
+    /// Number of fields.
+    pub fn len(&self, now: &Now) -> usize {
+        match self {
+            HashView::Packed(bytes) => Elements::new(bytes).count() / 2,
+            HashView::Table(hash) => hash.table.len() - hash.table.due_len(now),
+        }
+    }
+
+    /// Shows each field with its value: in the order in which they were added as long as it is a listpack.
+    pub fn for_each(&self, now: &Now, mut visit: impl FnMut(&[u8], &[u8])) {
+        match self {
+            HashView::Packed(bytes) => {
+                for (field, value) in pairs(bytes) {
+                    visit(field.text().as_ref(), value.text().as_ref());
+                }
+            }
+            HashView::Table(hash) => {
+                for entry in hash.table.iter().filter(|entry| is_alive(entry, now)) {
+                    visit(entry.field, entry.value);
+                }
+            }
+        }
+    }
+
+    /// The same for all that is in memory, fields past their deadline included.
+    pub fn for_each_kept(&self, mut visit: impl FnMut(&[u8], &[u8])) {
+        match self {
+            HashView::Packed(bytes) => {
+                for (field, value) in pairs(bytes) {
+                    visit(field.text().as_ref(), value.text().as_ref());
+                }
+            }
+            HashView::Table(hash) => {
+                hash.table.iter().for_each(|entry| visit(entry.field, entry.value));
+            }
+        }
+    }
+
+    /// A random field and its value, each as likely as the other. None if there is none.
+    pub fn random(&self, now: &Now) -> Option<(Text<'a>, Text<'a>)> {
+        match *self {
+            HashView::Packed(bytes) => {
+                let len = self.len(now);
+                let rank = if len == 0 { 0 } else { fastrand::usize(0..len) };
+                pairs(bytes).nth(rank).map(|(field, value)| (field.text(), value.text()))
+            }
+            HashView::Table(hash) => {
+                let due = hash.table.due_len(now);
+                if due == 0 {
+                    let entry = hash.table.random()?;
+                    return Some((Text::Bytes(entry.field), Text::Bytes(entry.value)));
+                }
+                // Seldom: fields that wait to be deleted lie between those that are there.
+                let alive = hash.table.len() - due;
+                let rank = if alive == 0 { 0 } else { fastrand::usize(0..alive) };
+                let mut entries = hash.table.iter().filter(|entry| is_alive(entry, now));
+                let entry = entries.nth(rank)?;
+                Some((Text::Bytes(entry.field), Text::Bytes(entry.value)))
+            }
+        }
+    }
+
+    /// Shows the fields behind a cursor up to the next one, which is returned; 0 begins and ends. A listpack is shown at once.
+    pub fn scan(&self, cursor: u64, now: &Now, mut visit: impl FnMut(&[u8], &[u8])) -> u64 {
+        match self {
+            HashView::Packed(_) | HashView::Table(HashTable { is_listpack: true, .. }) => {
+                self.for_each(now, visit);
+                0
+            }
+            HashView::Table(hash) => hash.table.scan(cursor, |entry| {
+                if is_alive(&entry, now) {
+                    visit(entry.field, entry.value);
+                }
+            }),
+        }
+    }
+
+    /// Whether some fields have deadlines.
+    pub fn is_volatile(&self) -> bool {
+        match self {
+            HashView::Packed(_) => false,
+            HashView::Table(hash) => hash.volatile_len() > 0,
+        }
     }
 }
 
@@ -36,7 +341,7 @@ impl Collection for Hash {
     fn view(value: ValueRef<'_, Value>) -> Option<Self::View<'_>> {
         match value {
             ValueRef::Bytes { bytes, kind: kind::HASH } => Some(HashView::Packed(bytes)),
-            ValueRef::Object(Value::Hash(Hash::Packed(bytes))) => Some(HashView::Packed(bytes)),
+            ValueRef::Object(Value::Hash(hash)) => Some(hash.as_view()),
             _ => None,
         }
     }
@@ -62,7 +367,202 @@ impl Collection for Hash {
     }
 
     fn is_empty(&self) -> bool {
-        let Hash::Packed(bytes) = self;
-        bytes.is_empty()
+        match self {
+            Hash::Packed(bytes) => bytes.is_empty(),
+            Hash::Table(hash) => hash.table.is_empty(),
+        }
+    }
+}
+
+// ---- packed pairs ------------------------------------------------------------------------------------------------------
+
+/// Where a pair lies.
+struct PackedPair {
+    start: usize,
+    value: usize,
+    end: usize,
+}
+
+/// Where a field lies with its value; without it, the number of pairs.
+fn find(bytes: &[u8], field: &[u8]) -> Result<PackedPair, usize> {
+    let wanted = Element::new(field);
+    let mut elements = Elements::new(bytes);
+    let mut len = 0;
+    loop {
+        let start = elements.position();
+        let Some(element) = elements.next() else {
+            return Err(len);
+        };
+        let value = elements.position();
+        elements.next();
+        if element == wanted {
+            return Ok(PackedPair { start, value, end: elements.position() });
+        }
+        len += 1;
+    }
+}
+
+/// Puts a text in the place of the element from `start` to `end`.
+fn replace(bytes: &mut Vec<u8>, start: usize, end: usize, text: &[u8]) {
+    let before = bytes.len();
+    Element::new(text).write(bytes);
+    let len = bytes.len() - before;
+    if len == end - start {
+        bytes.copy_within(before.., start);
+        bytes.truncate(before);
+    } else {
+        bytes[start..].rotate_right(len);
+        bytes.drain(start + len..end + len);
+    }
+}
+
+fn pairs(bytes: &[u8]) -> impl Iterator<Item = (Element<'_>, Element<'_>)> {
+    let mut elements = Elements::new(bytes);
+    std::iter::from_fn(move || Some((elements.next()?, elements.next()?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Set(usize, usize, Option<i64>),
+        Remove(usize),
+        SetDeadline(usize, Option<i64>),
+        RemoveDue(usize),
+        Wait(i64),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            8 => (0..60usize, 0..90usize, prop::option::weighted(0.1, 0..50i64))
+                .prop_map(|(field, value, ms)| Step::Set(field, value, ms)),
+            3 => (0..60usize).prop_map(Step::Remove),
+            1 => (0..60usize, prop::option::of(0..50i64))
+                .prop_map(|(field, ms)| Step::SetDeadline(field, ms)),
+            1 => (1..4usize).prop_map(Step::RemoveDue),
+            1 => (0..20i64).prop_map(Step::Wait),
+        ]
+    }
+
+    type Model = Vec<(Vec<u8>, Vec<u8>, Option<Deadline>)>;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(96))]
+
+        #[test]
+        fn a_hash_agrees_with_a_list_of_pairs(
+            entries_max in prop_oneof![Just(0usize), 1..20usize, Just(512)],
+            bytes_max in prop_oneof![Just(64usize), Just(1000)],
+            steps in prop::collection::vec(step(), 0..100),
+        ) {
+            let limits = Limits { entries_max, bytes_max, hasher: KeyHasher::new([1, 2]) };
+            let mut now = Now { wall_us: 1_700_000_000_000_000, boot_us: 5_000_000 };
+            let mut hash = Hash::default();
+            let mut model: Model = Vec::new();
+            let mut is_listpack = true;
+            for step in steps {
+                let alive = |it: Option<Deadline>| it.is_none_or(|it| !now.is_past(it));
+                let at = |model: &Model, field: &[u8]| model.iter().position(|it| it.0 == field);
+                let name = |number: usize| match number % 3 {
+                    0 => number.to_string().into_bytes(),
+                    _ => format!("field:{number}").into_bytes(),
+                };
+                match step {
+                    Step::Set(field, len, ms) => {
+                        let (field, value) = (name(field), vec![b'7'; len]);
+                        let deadline = ms.map(|ms| now.after(ms));
+                        let expiry = deadline.map_or(Expiry::Clear, Expiry::At);
+                        let is_new = hash.set(&field, &value, expiry, &limits, &now);
+                        is_listpack &= len <= bytes_max && ms.is_none();
+                        match at(&model, &field) {
+                            Some(index) => {
+                                prop_assert_eq!(is_new, !alive(model[index].2));
+                                model[index] = (field, value, deadline);
+                            }
+                            None => {
+                                prop_assert!(is_new);
+                                model.push((field, value, deadline));
+                            }
+                        }
+                        is_listpack &= model.len() <= entries_max;
+                    }
+                    Step::Remove(field) => {
+                        let field = name(field);
+                        let found = at(&model, &field).filter(|&it| alive(model[it].2));
+                        prop_assert_eq!(hash.remove(&field, &now), found.is_some());
+                        if let Some(index) = found {
+                            model.remove(index);
+                        }
+                    }
+                    Step::SetDeadline(field, ms) => {
+                        let field = name(field);
+                        if let Some(index) = at(&model, &field) {
+                            model[index].2 = ms.map(|ms| now.after(ms));
+                            hash.set_deadline(&field, model[index].2, &limits);
+                            is_listpack &= ms.is_none();
+                        }
+                    }
+                    Step::RemoveDue(budget) => {
+                        let mut budget = budget;
+                        let removed = hash.remove_due(&now, &mut budget);
+                        if budget > 0 {
+                            let before = model.len();
+                            model.retain(|pair| alive(pair.2));
+                            prop_assert_eq!(removed, before - model.len());
+                        } else {
+                            let mut kept = Vec::new();
+                            if let Hash::Table(hash) = &hash {
+                                kept.extend(hash.table.iter().map(|entry| entry.field.to_vec()));
+                            }
+                            model.retain(|pair| kept.contains(&pair.0));
+                        }
+                    }
+                    Step::Wait(ms) => {
+                        now.boot_us += ms * 1000;
+                        now.wall_us += ms * 1000;
+                    }
+                }
+                // As the keyspace keeps it between two commands.
+                hash = match hash.store() {
+                    Stored::Inline { kind, bytes } => {
+                        prop_assert!(bytes.len() <= INLINE_MAX);
+                        Hash::unpack(kind, bytes)
+                    }
+                    Stored::Boxed(Value::Hash(hash)) => hash,
+                    Stored::Boxed(_) => unreachable!("a hash stays a hash"),
+                };
+                prop_assert_eq!(hash.encoding(), if is_listpack { "listpack" } else { "hashtable" });
+                let mut expected: Vec<_> = model
+                    .iter()
+                    .filter(|pair| pair.2.is_none_or(|it| !now.is_past(it)))
+                    .map(|pair| (pair.0.clone(), pair.1.clone()))
+                    .collect();
+                let mut found = Vec::new();
+                let view = hash.as_view();
+                view.for_each(&now, |field, value| found.push((field.to_vec(), value.to_vec())));
+                if !is_listpack {
+                    expected.sort();
+                    found.sort();
+                }
+                prop_assert_eq!(&found, &expected);
+                prop_assert_eq!(view.len(&now), expected.len());
+                prop_assert_eq!(hash.is_empty(), model.is_empty());
+                for (field, value) in &expected {
+                    let found = view.get(field, &now).expect("each field is found");
+                    prop_assert_eq!(found.value.as_ref(), value.as_slice());
+                }
+                match view.random(&now) {
+                    Some((field, value)) => {
+                        let pair = (field.as_ref().to_vec(), value.as_ref().to_vec());
+                        prop_assert!(expected.contains(&pair));
+                    }
+                    None => prop_assert!(expected.is_empty()),
+                }
+            }
+        }
     }
 }

@@ -1,46 +1,238 @@
-//! The list type.
+//! The list type: one run of entries while it is short, a [`Quicklist`] afterwards.
+//!
+//! In an entry of the keyspace stands the number of elements (2 bytes, little-endian; nothing at all for an empty list) and
+//! behind it the entries, as `collections/listpack.rs` defines them.
+//!
+//! Which of the two forms a list has is what `OBJECT ENCODING` tells, so it changes where Redis's does: [`List::make_room`]
+//! before elements are added, [`List::settle`] after some went.
 
 use super::{Collection, INLINE_MAX, Stored, Value, kind};
+use crate::collections::packed::Element;
+use crate::collections::quicklist::{Backwards, Forwards, Quicklist};
+use crate::collections::run::{Run, RunView};
 use crate::collections::table::ValueRef;
+
+pub use crate::collections::quicklist::Limits;
+pub use crate::collections::run::End;
+
+/// Bytes of the count before entries that lie in the keyspace's entry.
+const COUNT_BYTES: usize = 2;
 
 /// A list.
 #[derive(Clone, Debug)]
 pub enum List {
-    Packed(Vec<u8>),
+    /// "listpack".
+    Packed(Run),
+    /// "quicklist".
+    Long(Quicklist),
 }
 
 /// A list, to be read.
 #[derive(Clone, Copy, Debug)]
 pub enum ListView<'a> {
-    Packed(&'a [u8]),
+    Packed(RunView<'a>),
+    Long(&'a Quicklist),
+}
+
+impl Default for List {
+    fn default() -> Self {
+        List::Packed(Run::default())
+    }
 }
 
 impl List {
+    #[inline]
+    pub fn len(&self) -> usize {
+        match self {
+            List::Packed(run) => run.count(),
+            List::Long(list) => list.len(),
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub fn as_view(&self) -> ListView<'_> {
+        match self {
+            List::Packed(run) => ListView::Packed(run.view()),
+            List::Long(list) => ListView::Long(list),
+        }
+    }
+
+    /// Chooses the form that can take up `count` more elements whose texts have `bytes` bytes together.
+    #[inline]
+    pub fn make_room(&mut self, bytes: usize, count: usize, limits: &Limits) {
+        if let List::Packed(run) = self
+            && limits.are_exceeded(run.len() + bytes, run.count() + count)
+        {
+            *self = List::Long(Quicklist::from_run(std::mem::take(run)));
+        }
+    }
+
+    /// Chooses the form for what is left after elements went.
+    #[inline]
+    pub fn settle(&mut self, limits: &Limits) {
+        if let List::Long(list) = self
+            && list.nodes() == 1
+            && let Some(run) = list.take_short(limits)
+        {
+            *self = List::Packed(run);
+        }
+    }
+
+    /// Adds an element at an end. [`Self::make_room`] has chosen the form.
+    #[inline]
+    pub fn push(&mut self, end: End, text: &[u8], limits: &Limits) {
+        match self {
+            List::Packed(run) => run.push(end, Element::new(text), limits.entry_bytes()),
+            List::Long(list) => list.push(end, text, limits),
+        }
+    }
+
+    /// Takes the element at an end and shows it to `show`. None if the list is empty.
+    #[inline]
+    pub fn pop<R>(&mut self, end: End, show: impl FnOnce(Element<'_>) -> R) -> Option<R> {
+        match self {
+            List::Packed(run) => {
+                let (element, len) = run.peek(end)?;
+                let result = show(element);
+                run.drop_one(end, len);
+                run.shrink();
+                Some(result)
+            }
+            List::Long(list) => list.pop(end, show),
+        }
+    }
+
+    /// Takes `count` elements away at an end, at most as many as there are.
+    pub fn drop_many(&mut self, end: End, count: usize) {
+        match self {
+            List::Packed(run) => run.drop_many(end, count),
+            List::Long(list) => list.drop_many(end, count),
+        }
+    }
+
+    /// Sets element `index`. False if there is none.
+    pub fn set(&mut self, index: usize, text: &[u8], limits: &Limits) -> bool {
+        match self {
+            List::Packed(run) => {
+                index < run.count() && run.replace(run.seek(index), Element::new(text))
+            }
+            List::Long(list) => list.set(index, text, limits),
+        }
+    }
+
+    /// Puts an element before or behind the first one that equals `pivot`. False if there is none.
+    pub fn insert(&mut self, pivot: &[u8], behind: bool, text: &[u8], limits: &Limits) -> bool {
+        let pivot = Element::new(pivot);
+        match self {
+            List::Packed(run) => {
+                let found = Forwards::of_run(run.view(), 0).position(|element| element == pivot);
+                let Some(index) = found else { return false };
+                run.insert(run.seek(index + usize::from(behind)), Element::new(text));
+                true
+            }
+            List::Long(list) => list.insert(pivot, behind, text, limits),
+        }
+    }
+
+    /// Removes the elements that equal `text`, at most `most` of them, beginning at an end. How many.
+    pub fn remove(&mut self, end: End, text: &[u8], most: usize, limits: &Limits) -> usize {
+        let element = Element::new(text);
+        match self {
+            List::Packed(run) => run.remove(end, element, most),
+            List::Long(list) => list.remove(end, element, most, limits),
+        }
+    }
+
     pub fn encoding(&self) -> &'static str {
-        "listpack"
+        match self {
+            List::Packed(_) => "listpack",
+            List::Long(_) => "quicklist",
+        }
     }
 
     pub fn heap_bytes(&self) -> usize {
-        let List::Packed(bytes) = self;
-        bytes.capacity()
+        match self {
+            List::Packed(run) => run.heap_bytes(),
+            List::Long(list) => list.heap_bytes(),
+        }
     }
 
     pub fn free_effort(&self) -> usize {
-        1
+        match self {
+            List::Packed(_) => 1,
+            List::Long(list) => list.nodes(),
+        }
+    }
+}
+
+impl<'a> ListView<'a> {
+    #[inline]
+    pub fn len(&self) -> usize {
+        match self {
+            ListView::Packed(run) => run.count,
+            ListView::Long(list) => list.len(),
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The elements from `index` on.
+    #[inline]
+    pub fn forwards(&self, index: usize) -> Forwards<'a> {
+        match *self {
+            ListView::Packed(run) => Forwards::of_run(run, index),
+            ListView::Long(list) => list.forwards(index),
+        }
+    }
+
+    /// The elements before `index` and those before them, in that order.
+    #[inline]
+    pub fn backwards(&self, index: usize) -> Backwards<'a> {
+        match *self {
+            ListView::Packed(run) => Backwards::of_run(run, index),
+            ListView::Long(list) => list.backwards(index),
+        }
+    }
+
+    pub fn get(&self, index: usize) -> Option<Element<'a>> {
+        self.forwards(index).next()
+    }
+
+    /// The entries as they lie, in runs.
+    pub fn runs(&self) -> impl Iterator<Item = RunView<'a>> + use<'a> {
+        let (single, many) = match *self {
+            ListView::Packed(run) => (Some(run), None),
+            ListView::Long(list) => (None, Some(list.runs())),
+        };
+        single.into_iter().chain(many.into_iter().flatten())
     }
 }
 
 impl Collection for List {
     type View<'a> = ListView<'a>;
 
+    #[inline]
     fn view(value: ValueRef<'_, Value>) -> Option<Self::View<'_>> {
         match value {
-            ValueRef::Bytes { bytes, kind: kind::LIST } => Some(ListView::Packed(bytes)),
-            ValueRef::Object(Value::List(List::Packed(bytes))) => Some(ListView::Packed(bytes)),
+            ValueRef::Bytes { bytes, kind: kind::LIST } => {
+                Some(ListView::Packed(match bytes.split_first_chunk::<COUNT_BYTES>() {
+                    Some((count, entries)) => {
+                        RunView { entries, count: u16::from_le_bytes(*count).into() }
+                    }
+                    None => RunView::default(),
+                }))
+            }
+            ValueRef::Object(Value::List(list)) => Some(list.as_view()),
             _ => None,
         }
     }
 
+    #[inline]
     fn boxed(value: &mut Value) -> Option<&mut Self> {
         match value {
             Value::List(value) => Some(value),
@@ -49,12 +241,24 @@ impl Collection for List {
     }
 
     fn unpack(_kind: u8, bytes: Vec<u8>) -> Self {
-        List::Packed(bytes)
+        let (start, count) = match bytes.first_chunk::<COUNT_BYTES>() {
+            Some(count) => (COUNT_BYTES, u16::from_le_bytes(*count).into()),
+            None => (0, 0),
+        };
+        List::Packed(Run::from_entries(bytes, start, count))
     }
 
     fn store(self) -> Stored {
         match self {
-            List::Packed(bytes) if bytes.len() <= INLINE_MAX => {
+            List::Packed(run) if run.len() <= INLINE_MAX - COUNT_BYTES => {
+                let count = run.count() as u16;
+                let (mut bytes, start) = run.into_storage(COUNT_BYTES);
+                if count == 0 {
+                    bytes.clear();
+                } else {
+                    bytes.drain(..start - COUNT_BYTES);
+                    bytes[..COUNT_BYTES].copy_from_slice(&count.to_le_bytes());
+                }
                 Stored::Inline { kind: kind::LIST, bytes }
             }
             large => Stored::Boxed(Value::List(large)),
@@ -62,7 +266,9 @@ impl Collection for List {
     }
 
     fn is_empty(&self) -> bool {
-        let List::Packed(bytes) = self;
-        bytes.is_empty()
+        List::is_empty(self)
     }
 }
+
+#[cfg(test)]
+mod tests;

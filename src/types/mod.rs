@@ -5,6 +5,7 @@
 //! ([`Collection::view`]), changing through [`crate::keyspace`]'s `edit`, which unpacks, changes, and stores anew.
 
 pub mod bitmap;
+pub mod geo;
 pub mod hash;
 pub mod hyperloglog;
 pub mod lcs;

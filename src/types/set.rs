@@ -1,42 +1,531 @@
-//! The set type.
+//! The set type: members that are integers alone, few short ones, or any.
+//!
+//! ```text
+//!   Ints     sorted integers (`collections/intset.rs`)              reported as intset
+//!   Packed   elements one behind the other, up to INLINE_MAX bytes  reported as listpack
+//!   Table    a dense hash table (`collections/packed_table.rs`)     reported as listpack or hashtable
+//! ```
+//!
+//! The encodings reported are those of Redis 7.2, with its limits, which come in as [`Limits`]. A table takes over long before
+//! Redis's largest listpack, where a look-up would walk over 8 KiB; it remembers that it stands for one. No form goes back to
+//! an earlier one as members leave, but for the remainder of [`Set::pop_many`].
+//!
+//! A member is bytes. Where all of them are a canonical integer's text, an [`Element`] gives it as an integer.
+
+mod packed;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashSet;
 
 use super::{Collection, INLINE_MAX, Stored, Value, kind};
+use crate::collections::hash::KeyHasher;
+use crate::collections::intset::{self, Intset};
+use crate::collections::packed::{Element, Elements};
+use crate::collections::packed_table::{Form, PackedTable};
 use crate::collections::table::ValueRef;
+use crate::resp::number::{format_i64, parse_i64};
+use packed::Search;
+
+/// A set of integers never has more members than this, as in Redis.
+const INTSET_ENTRIES_MAX: usize = 1 << 30;
+
+/// Members left for each one popped, at which popping is one walk: what is left is made anew. Redis's number, which shows: the
+/// remainder of a hashtable may be a listpack.
+const POP_WALK_RATIO: usize = 5;
+
+/// A sample of more than one member in so many is drawn in one walk over all.
+const SAMPLE_WALK_RATIO: usize = 3;
+
+/// Up to where a set counts as which encoding, and how a table's members are to be hashed.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Source: `set-max-intset-entries`.
+    pub intset_entries: usize,
+    /// Source: `set-max-listpack-entries`.
+    pub listpack_entries: usize,
+    /// Unit: bytes. Source: `set-max-listpack-value`.
+    pub listpack_value: usize,
+    pub hasher: KeyHasher,
+}
 
 /// A set.
 #[derive(Clone, Debug)]
 pub enum Set {
+    Ints(Vec<u8>),
+    /// At most [`INLINE_MAX`] bytes.
     Packed(Vec<u8>),
+    Table(Members),
+}
+
+/// The members of a set that is neither small nor of integers alone.
+#[derive(Clone, Debug)]
+pub struct Members {
+    table: PackedTable,
+    /// Redis would still keep them in a listpack.
+    is_listpack: bool,
 }
 
 /// A set, to be read.
 #[derive(Clone, Copy, Debug)]
 pub enum SetView<'a> {
+    Ints(Intset<'a>),
     Packed(&'a [u8]),
+    Table(&'a Members),
 }
 
 impl Set {
+    /// An empty set for `count` members, of which this is the first.
+    pub fn with_hint(first: &[u8], count: usize, limits: &Limits) -> Set {
+        if count <= limits.intset_entries && parse_i64(first).is_some() {
+            Set::Ints(Vec::new())
+        } else if count <= limits.listpack_entries {
+            Set::Packed(Vec::new())
+        } else {
+            Set::table(limits, false)
+        }
+    }
+
+    fn table(limits: &Limits, is_listpack: bool) -> Set {
+        let mut table = PackedTable::new(limits.hasher, Form::Members);
+        // The order in which members were added is of no interest.
+        table.spread();
+        Set::Table(Members { table, is_listpack })
+    }
+
+    /// Prepares for `count` more members: more than the form's limit, and it becomes a hashtable at once.
+    pub fn expect_more(&mut self, count: usize, limits: &Limits) {
+        let limit = match self {
+            Set::Ints(_) => limits.intset_entries,
+            Set::Table(Members { is_listpack: false, .. }) => return,
+            Set::Packed(_) | Set::Table(_) => limits.listpack_entries,
+        };
+        if count > limit {
+            self.become_table(false, limits);
+        }
+    }
+
+    /// The set, to be read.
+    pub fn as_view(&self) -> SetView<'_> {
+        match self {
+            Set::Ints(bytes) => SetView::Ints(Intset::new(bytes)),
+            Set::Packed(bytes) => SetView::Packed(bytes),
+            Set::Table(members) => SetView::Table(members),
+        }
+    }
+
+    /// Adds a member; false if it is one already.
+    #[inline]
+    pub fn add(&mut self, member: &[u8], limits: &Limits) -> bool {
+        match self {
+            Set::Ints(_) | Set::Packed(_) => self.add_small(Element::new(member), member, limits),
+            Set::Table(members) => members.insert(member, limits),
+        }
+    }
+
+    /// The same for an element of another set.
+    pub fn add_element(&mut self, element: Element<'_>, limits: &Limits) -> bool {
+        match element {
+            Element::Bytes(member) => self.add(member, limits),
+            Element::Integer(value) => match self {
+                Set::Ints(_) => self.add_integer(value, limits),
+                Set::Packed(_) => self.add_small(element, &format_i64(value), limits),
+                Set::Table(members) => members.insert(&format_i64(value), limits),
+            },
+        }
+    }
+
+    fn add_integer(&mut self, value: i64, limits: &Limits) -> bool {
+        let Set::Ints(bytes) = self else { unreachable!("the caller has seen integers") };
+        if !intset::insert(bytes, value) {
+            return false;
+        }
+        if Intset::new(bytes).len() > limits.intset_entries.min(INTSET_ENTRIES_MAX) {
+            self.become_table(false, limits);
+        }
+        true
+    }
+
+    /// Adds a member to a set that is no table: `element` stands for the same bytes.
+    fn add_small(&mut self, element: Element<'_>, member: &[u8], limits: &Limits) -> bool {
+        let is_short = member.len() <= limits.listpack_value;
+        match (&mut *self, element) {
+            (Set::Ints(_), Element::Integer(value)) => return self.add_integer(value, limits),
+            (Set::Ints(bytes), Element::Bytes(_)) => {
+                let set = Intset::new(bytes);
+                let longest = [0, set.len().saturating_sub(1)]
+                    .iter()
+                    .filter(|&&rank| rank < set.len())
+                    .map(|&rank| Element::Integer(set.get(rank)).text_len())
+                    .max();
+                let fits = set.len() < limits.listpack_entries
+                    && is_short
+                    && longest.is_none_or(|longest| longest <= limits.listpack_value);
+                if fits {
+                    self.become_packed(element.encoded_len(), limits);
+                } else {
+                    self.become_table(false, limits);
+                }
+            }
+            (Set::Packed(bytes), _) => {
+                let Search::Absent { members } = packed::search(bytes, element) else {
+                    return false;
+                };
+                if members >= limits.listpack_entries || !is_short {
+                    self.become_table(false, limits);
+                } else if bytes.len() + element.encoded_len() > INLINE_MAX {
+                    self.become_table(true, limits);
+                }
+            }
+            (Set::Table(_), _) => {}
+        }
+        match self {
+            Set::Packed(bytes) => element.write(bytes),
+            Set::Table(members) => return members.insert(member, limits),
+            Set::Ints(_) => unreachable!("integers have just been converted"),
+        }
+        true
+    }
+
+    /// Makes a set of integers packed, or a table that stands for a listpack if that would be too long with `room` bytes more.
+    fn become_packed(&mut self, room: usize, limits: &Limits) {
+        let mut bytes = Vec::new();
+        self.as_view().for_each(|element| element.write(&mut bytes));
+        if bytes.len() + room > INLINE_MAX {
+            self.become_table(true, limits);
+        } else {
+            *self = Set::Packed(bytes);
+        }
+    }
+
+    fn become_table(&mut self, is_listpack: bool, limits: &Limits) {
+        if let Set::Table(members) = self {
+            members.is_listpack = is_listpack;
+            return;
+        }
+        let mut table = Set::table(limits, is_listpack);
+        if let Set::Table(members) = &mut table {
+            self.as_view().for_each(|element| {
+                members.table.insert(element.text().as_ref());
+            });
+        }
+        *self = table;
+    }
+
+    /// Makes it a set of integers again if there are no other members, and not too many: what a command has computed.
+    pub fn prefer_integers(&mut self, limits: &Limits) {
+        let view = self.as_view();
+        if matches!(self, Set::Ints(_))
+            || view.len() > limits.intset_entries.min(INTSET_ENTRIES_MAX)
+        {
+            return;
+        }
+        let mut integers = Vec::with_capacity(view.len());
+        view.visit(|element| {
+            let integer = match element {
+                Element::Integer(value) => Some(value),
+                Element::Bytes(member) => parse_i64(member),
+            };
+            integers.extend(integer);
+            integer.is_some()
+        });
+        if integers.len() == view.len() {
+            integers.sort_unstable();
+            let mut bytes = Vec::new();
+            for value in integers {
+                intset::insert(&mut bytes, value);
+            }
+            *self = Set::Ints(bytes);
+        }
+    }
+
+    /// Removes a member; false if it is none.
+    pub fn remove(&mut self, member: &[u8]) -> bool {
+        match self {
+            Set::Ints(bytes) => parse_i64(member).is_some_and(|value| intset::remove(bytes, value)),
+            Set::Packed(bytes) => remove_packed(bytes, Element::new(member)),
+            Set::Table(members) => members.table.remove(member).is_some(),
+        }
+    }
+
+    /// The same for an element of another set.
+    pub fn remove_element(&mut self, element: Element<'_>) -> bool {
+        match (self, element) {
+            (Set::Ints(bytes), Element::Integer(value)) => intset::remove(bytes, value),
+            (Set::Packed(bytes), Element::Integer(_)) => remove_packed(bytes, element),
+            (set, element) => set.remove(element.text().as_ref()),
+        }
+    }
+
+    /// Removes a random member after showing it to `visit`, each as likely as the other. There must be one.
+    pub fn pop(&mut self, visit: impl FnOnce(Element<'_>)) {
+        match self {
+            Set::Ints(bytes) => {
+                let set = Intset::new(bytes);
+                let rank = fastrand::usize(..set.len());
+                visit(Element::Integer(set.get(rank)));
+                intset::remove_rank(bytes, rank);
+            }
+            Set::Packed(bytes) => {
+                let rank = fastrand::usize(..packed::count(bytes));
+                let (element, place) = packed::nth(bytes, rank);
+                visit(element);
+                bytes.drain(place);
+            }
+            Set::Table(members) => {
+                members.table.pop_random(|entry| visit(Element::Bytes(entry.field)));
+            }
+        }
+    }
+
+    /// The same for `count` members, less than there are. What is left of a table of which nearly all goes is made anew, in
+    /// the form it fits in.
+    pub fn pop_many(&mut self, count: usize, limits: &Limits, mut visit: impl FnMut(Element<'_>)) {
+        let len = self.as_view().len();
+        let mut draw = Draw { left: len, wanted: count };
+        match self {
+            Set::Ints(bytes) => intset::retain(bytes, |value| {
+                let is_drawn = draw.next();
+                if is_drawn {
+                    visit(Element::Integer(value));
+                }
+                !is_drawn
+            }),
+            Set::Packed(bytes) => packed::retain(bytes, |element| {
+                let is_drawn = draw.next();
+                if is_drawn {
+                    visit(element);
+                }
+                !is_drawn
+            }),
+            Set::Table(_) if (len - count).saturating_mul(POP_WALK_RATIO) > count => {
+                for _ in 0..count {
+                    self.pop(&mut visit);
+                }
+            }
+            Set::Table(members) => {
+                let mut rest = Set::Packed(Vec::new());
+                for entry in members.table.iter() {
+                    if draw.next() {
+                        visit(Element::Bytes(entry.field));
+                    } else {
+                        rest.add(entry.field, limits);
+                    }
+                }
+                *self = rest;
+            }
+        }
+    }
+
     pub fn encoding(&self) -> &'static str {
-        "listpack"
+        match self {
+            Set::Ints(_) => "intset",
+            Set::Packed(_) | Set::Table(Members { is_listpack: true, .. }) => "listpack",
+            Set::Table(_) => "hashtable",
+        }
     }
 
     pub fn heap_bytes(&self) -> usize {
-        let Set::Packed(bytes) = self;
-        bytes.capacity()
+        match self {
+            Set::Ints(bytes) | Set::Packed(bytes) => bytes.capacity(),
+            Set::Table(members) => members.table.heap_bytes(),
+        }
     }
 
     pub fn free_effort(&self) -> usize {
-        1
+        match self {
+            Set::Ints(_) | Set::Packed(_) => 1,
+            Set::Table(members) => members.table.free_effort(),
+        }
+    }
+}
+
+fn remove_packed(bytes: &mut Vec<u8>, element: Element<'_>) -> bool {
+    match packed::search(bytes, element) {
+        Search::Found(place) => {
+            bytes.drain(place);
+            true
+        }
+        Search::Absent { .. } => false,
+    }
+}
+
+impl Members {
+    /// Adds a member, which may be one too many or too long for a listpack.
+    #[inline]
+    fn insert(&mut self, member: &[u8], limits: &Limits) -> bool {
+        let is_new = self.table.insert(member);
+        if is_new
+            && self.is_listpack
+            && (self.table.len() > limits.listpack_entries || member.len() > limits.listpack_value)
+        {
+            self.is_listpack = false;
+        }
+        is_new
+    }
+}
+
+/// Draws `wanted` of the `left` members that are walked over, so that each choice of them is as likely as the other.
+struct Draw {
+    left: usize,
+    wanted: usize,
+}
+
+impl Draw {
+    /// Whether the next one is drawn.
+    fn next(&mut self) -> bool {
+        let is_drawn = fastrand::usize(..self.left) < self.wanted;
+        self.left -= 1;
+        self.wanted -= usize::from(is_drawn);
+        is_drawn
+    }
+}
+
+impl<'a> SetView<'a> {
+    /// How many members. Of a packed set counted in a walk.
+    #[inline]
+    pub fn len(&self) -> usize {
+        match self {
+            SetView::Ints(set) => set.len(),
+            SetView::Packed(bytes) => packed::count(bytes),
+            SetView::Table(members) => members.table.len(),
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        match self {
+            SetView::Ints(set) => set.is_empty(),
+            SetView::Packed(bytes) => bytes.is_empty(),
+            SetView::Table(members) => members.table.is_empty(),
+        }
+    }
+
+    #[inline]
+    pub fn contains(&self, member: &[u8]) -> bool {
+        match self {
+            SetView::Ints(set) => parse_i64(member).is_some_and(|value| set.contains(value)),
+            SetView::Packed(bytes) => packed::contains(bytes, Element::new(member)),
+            SetView::Table(members) => members.table.contains(member),
+        }
+    }
+
+    /// The same for an element of another set.
+    #[inline]
+    pub fn contains_element(&self, element: Element<'_>) -> bool {
+        match (self, element) {
+            (_, Element::Bytes(member)) => self.contains(member),
+            (SetView::Ints(set), Element::Integer(value)) => set.contains(value),
+            (SetView::Packed(bytes), element) => packed::contains(bytes, element),
+            (SetView::Table(members), Element::Integer(value)) => {
+                members.table.contains(&format_i64(value))
+            }
+        }
+    }
+
+    /// Shows all members to `visit`, until it returns false: integers in ascending order, others in none.
+    #[inline]
+    pub fn visit(&self, mut visit: impl FnMut(Element<'a>) -> bool) {
+        match *self {
+            SetView::Ints(set) => {
+                set.iter().all(|value| visit(Element::Integer(value)));
+            }
+            SetView::Packed(bytes) => {
+                Elements::new(bytes).all(visit);
+            }
+            SetView::Table(members) => {
+                members.table.iter().all(|entry| visit(Element::Bytes(entry.field)));
+            }
+        }
+    }
+
+    /// Shows all members to `visit`.
+    #[inline]
+    pub fn for_each(&self, mut visit: impl FnMut(Element<'a>)) {
+        self.visit(|element| {
+            visit(element);
+            true
+        });
+    }
+
+    /// A random member, each as likely as the other; None if there is none.
+    pub fn random(&self) -> Option<Element<'a>> {
+        match *self {
+            _ if self.is_empty() => None,
+            SetView::Ints(set) => Some(Element::Integer(set.get(fastrand::usize(..set.len())))),
+            SetView::Packed(bytes) => {
+                Some(packed::nth(bytes, fastrand::usize(..packed::count(bytes))).0)
+            }
+            SetView::Table(members) => {
+                members.table.random().map(|entry| Element::Bytes(entry.field))
+            }
+        }
+    }
+
+    /// Shows `count` different random members to `visit`, or all if there are no more.
+    pub fn sample(&self, count: usize, mut visit: impl FnMut(Element<'a>)) {
+        let len = self.len();
+        if count >= len {
+            return self.for_each(visit);
+        }
+        if count.saturating_mul(SAMPLE_WALK_RATIO) > len || matches!(self, SetView::Packed(_)) {
+            let mut draw = Draw { left: len, wanted: count };
+            return self.visit(|element| {
+                if draw.next() {
+                    visit(element);
+                }
+                draw.wanted > 0
+            });
+        }
+        // A member is known by where it lies, an integer by its rank: nothing is copied or hashed.
+        let mut seen = HashSet::new();
+        while seen.len() < count {
+            match *self {
+                SetView::Ints(set) => {
+                    let rank = fastrand::usize(..len);
+                    if seen.insert(rank) {
+                        visit(Element::Integer(set.get(rank)));
+                    }
+                }
+                _ => match self.random() {
+                    Some(element @ Element::Bytes(member)) => {
+                        // The empty member may lie where the next one begins.
+                        let place = member.as_ptr() as usize * 2 + usize::from(member.is_empty());
+                        if seen.insert(place) {
+                            visit(element);
+                        }
+                    }
+                    _ => return,
+                },
+            }
+        }
+    }
+
+    /// Visits the members behind a cursor, at least one page of a table; returns the next cursor, 0 at the end. What Redis
+    /// keeps without a table is visited at once.
+    pub fn scan(&self, cursor: u64, mut visit: impl FnMut(Element<'a>)) -> u64 {
+        match *self {
+            SetView::Table(members @ Members { is_listpack: false, .. }) => {
+                members.table.scan(cursor, |entry| visit(Element::Bytes(entry.field)))
+            }
+            _ => {
+                self.for_each(visit);
+                0
+            }
+        }
     }
 }
 
 impl Collection for Set {
     type View<'a> = SetView<'a>;
 
+    #[inline]
     fn view(value: ValueRef<'_, Value>) -> Option<Self::View<'_>> {
         match value {
+            ValueRef::Bytes { bytes, kind: kind::INTSET } => {
+                Some(SetView::Ints(Intset::new(bytes)))
+            }
             ValueRef::Bytes { bytes, kind: kind::SET } => Some(SetView::Packed(bytes)),
-            ValueRef::Object(Value::Set(Set::Packed(bytes))) => Some(SetView::Packed(bytes)),
+            ValueRef::Object(Value::Set(set)) => Some(set.as_view()),
             _ => None,
         }
     }
@@ -48,21 +537,29 @@ impl Collection for Set {
         }
     }
 
-    fn unpack(_kind: u8, bytes: Vec<u8>) -> Self {
-        Set::Packed(bytes)
+    fn unpack(kind: u8, bytes: Vec<u8>) -> Self {
+        match kind {
+            kind::INTSET => Set::Ints(bytes),
+            _ => Set::Packed(bytes),
+        }
     }
 
     fn store(self) -> Stored {
         match self {
-            Set::Packed(bytes) if bytes.len() <= INLINE_MAX => {
-                Stored::Inline { kind: kind::SET, bytes }
+            Set::Ints(bytes) if bytes.len() <= INLINE_MAX => {
+                Stored::Inline { kind: kind::INTSET, bytes }
             }
-            large => Stored::Boxed(Value::Set(large)),
+            Set::Packed(bytes) => Stored::Inline { kind: kind::SET, bytes },
+            Set::Ints(mut bytes) => {
+                // The bytes come from where values are edited, with room for larger ones.
+                bytes.shrink_to_fit();
+                Stored::Boxed(Value::Set(Set::Ints(bytes)))
+            }
+            Set::Table(members) => Stored::Boxed(Value::Set(Set::Table(members))),
         }
     }
 
     fn is_empty(&self) -> bool {
-        let Set::Packed(bytes) = self;
-        bytes.is_empty()
+        self.as_view().is_empty()
     }
 }

@@ -1,32 +1,398 @@
-//! The sorted set type.
+//! Sorted sets: members with scores, in the order of the scores.
+//!
+//! A small one is packed bytes (`sorted_set/packed.rs`) inside its key's entry, and is walked from the beginning for whatever is
+//! asked. One that outgrows the entry is a score tree (`collections/score_tree.rs`) for good. Every range, by score, by member or
+//! by rank, is first made a range of ranks, and then read or taken out: so there is one way for all commands.
+//!
+//! The encoding reported follows the configured limits as Redis's does: "listpack" until a member or their number passes them,
+//! "skiplist" from then on. What is reported as a skiplist is always a tree here.
+
+pub mod packed;
+
+#[cfg(test)]
+mod tests;
+
+use std::ops::Range;
 
 use super::{Collection, INLINE_MAX, Stored, Value, kind};
+use crate::collections::packed::Text;
+use crate::collections::score_tree::{self, Place, ScoreTree};
 use crate::collections::table::ValueRef;
+
+/// Up to which size a sorted set is reported as a listpack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    pub entries: usize,
+    /// Unit: bytes of a member.
+    pub value: usize,
+}
 
 /// A sorted set.
 #[derive(Clone, Debug)]
 pub enum SortedSet {
     Packed(Vec<u8>),
+    Large(Box<Large>),
+}
+
+/// One that does not lie inside its entry.
+#[derive(Clone, Debug, Default)]
+pub struct Large {
+    tree: ScoreTree,
+    is_skiplist: bool,
 }
 
 /// A sorted set, to be read.
 #[derive(Clone, Copy, Debug)]
 pub enum SortedSetView<'a> {
     Packed(&'a [u8]),
+    Large(&'a Large),
+}
+
+/// What [`SortedSet::update`] did.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Updated {
+    /// The member was added.
+    Added,
+    /// The member got another score.
+    Changed,
+    Unchanged,
+}
+
+impl Default for SortedSet {
+    fn default() -> Self {
+        SortedSet::new()
+    }
 }
 
 impl SortedSet {
+    pub fn new() -> Self {
+        SortedSet::Packed(Vec::new())
+    }
+
+    #[inline]
+    pub fn as_view(&self) -> SortedSetView<'_> {
+        match self {
+            SortedSet::Packed(bytes) => SortedSetView::Packed(bytes),
+            SortedSet::Large(large) => SortedSetView::Large(large),
+        }
+    }
+
     pub fn encoding(&self) -> &'static str {
-        "listpack"
+        match self {
+            SortedSet::Large(large) if large.is_skiplist => "skiplist",
+            _ => "listpack",
+        }
     }
 
     pub fn heap_bytes(&self) -> usize {
-        let SortedSet::Packed(bytes) = self;
-        bytes.capacity()
+        match self {
+            SortedSet::Packed(bytes) => bytes.capacity(),
+            SortedSet::Large(large) => size_of::<Large>() + large.tree.heap_bytes(),
+        }
     }
 
     pub fn free_effort(&self) -> usize {
-        1
+        match self {
+            SortedSet::Packed(_) => 1,
+            SortedSet::Large(large) => large.tree.nodes(),
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.as_view().len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.as_view().is_empty()
+    }
+
+    /// Looks a member up once, lets `decide` say from its score, if it is there, what its score shall be, and does that.
+    /// None leaves everything as it is. The new score is not NaN.
+    pub fn update(
+        &mut self,
+        member: &[u8],
+        limits: Limits,
+        decide: impl FnOnce(Option<f64>) -> Option<f64>,
+    ) -> Updated {
+        match self {
+            SortedSet::Packed(bytes) => {
+                let found = packed::find(bytes, member);
+                let Some(score) = decide(found.as_ref().map(|found| found.score)) else {
+                    return Updated::Unchanged;
+                };
+                match found {
+                    Some(found) if found.score == score => Updated::Unchanged,
+                    Some(found) => {
+                        packed::remove(bytes, found.bytes);
+                        packed::insert(bytes, score, member);
+                        Updated::Changed
+                    }
+                    None => {
+                        self.add(score, member, limits);
+                        Updated::Added
+                    }
+                }
+            }
+            SortedSet::Large(large) => {
+                let found = large.tree.find(member);
+                let old = found.map(|position| large.tree.score_at(position));
+                let Some(score) = decide(old) else { return Updated::Unchanged };
+                let Some(position) = found else {
+                    self.add(score, member, limits);
+                    return Updated::Added;
+                };
+                if old == Some(score) {
+                    return Updated::Unchanged;
+                }
+                let score = large.stored(score);
+                large.tree.set_score(position, score);
+                Updated::Changed
+            }
+        }
+    }
+
+    /// Sets a member's score. True if the member was not there.
+    pub fn insert(&mut self, score: f64, member: &[u8], limits: Limits) -> bool {
+        self.update(member, limits, |_| Some(score)) == Updated::Added
+    }
+
+    /// Adds a member that is not there.
+    fn add(&mut self, score: f64, member: &[u8], limits: Limits) {
+        if let SortedSet::Packed(bytes) = self {
+            let fits = member.len() <= limits.value.min(INLINE_MAX)
+                && bytes.len() + packed::bytes_of(score, member) <= INLINE_MAX
+                // Fewer bytes than the limit allows elements, or as many as counted.
+                && (bytes.len() / 2 < limits.entries || packed::len(bytes) < limits.entries);
+            if fits {
+                packed::insert(bytes, score, member);
+                return;
+            }
+            let bytes = std::mem::take(bytes);
+            *self = SortedSet::Large(Box::new(Large::unpack(&bytes)));
+        }
+        let SortedSet::Large(large) = self else { return };
+        if large.tree.len() >= limits.entries || member.len() > limits.value {
+            large.is_skiplist = true;
+        }
+        large.tree.insert(large.stored(score), member);
+    }
+
+    /// Takes a member out; returns its score.
+    pub fn remove(&mut self, member: &[u8]) -> Option<f64> {
+        match self {
+            SortedSet::Packed(bytes) => {
+                let found = packed::find(bytes, member)?;
+                packed::remove(bytes, found.bytes);
+                Some(found.score)
+            }
+            SortedSet::Large(large) => large.tree.remove(member),
+        }
+    }
+
+    /// Takes out the elements of a range of ranks, which lies within the length.
+    pub fn remove_ranks(&mut self, ranks: Range<usize>) {
+        match self {
+            SortedSet::Packed(bytes) => packed::remove_ranks(bytes, ranks),
+            SortedSet::Large(large) => large.tree.remove_ranks(ranks),
+        }
+    }
+
+    /// Takes the first element out.
+    pub fn pop_min(&mut self) -> Option<(f64, Vec<u8>)> {
+        let first = self.as_view().first().map(|(score, member)| (score, member.as_ref().to_vec()));
+        if first.is_some() {
+            self.remove_ranks(0..1);
+        }
+        first
+    }
+
+    /// An empty set that stays a skiplist while a result is put together; [`SortedSet::settle`] it in the end.
+    pub fn for_result() -> Self {
+        SortedSet::Large(Box::new(Large { tree: ScoreTree::new(), is_skiplist: true }))
+    }
+
+    /// Adds a member to a result, whose limits are none; `decide` says the score from the one it has.
+    pub fn put(&mut self, member: &[u8], decide: impl FnOnce(Option<f64>) -> f64) {
+        self.update(member, Limits { entries: 0, value: 0 }, |old| Some(decide(old)));
+    }
+
+    /// What a result is stored as: a listpack if it is within the limits, whatever it went through.
+    pub fn settle(self, limits: Limits) -> Self {
+        let view = self.as_view();
+        let mut longest = 0;
+        if view.len() <= limits.entries {
+            view.each(0..view.len(), false, |_, member| longest = longest.max(member.len()));
+        }
+        if view.len() > limits.entries || longest > limits.value {
+            return self;
+        }
+        let mut packed = SortedSet::new();
+        view.each(0..view.len(), false, |score, member| packed.add(score, member, limits));
+        packed
+    }
+}
+
+impl Large {
+    fn unpack(bytes: &[u8]) -> Large {
+        let mut large = Large::default();
+        for (score, member) in packed::Iter::new(bytes) {
+            large.tree.insert(score, member.text().as_ref());
+        }
+        large
+    }
+
+    /// The score as it is kept: a listpack holds -0 as the integer 0.
+    fn stored(&self, score: f64) -> f64 {
+        if self.is_skiplist { score } else { score + 0.0 }
+    }
+}
+
+impl<'a> SortedSetView<'a> {
+    #[inline]
+    pub fn len(&self) -> usize {
+        match self {
+            SortedSetView::Packed(bytes) => packed::len(bytes),
+            SortedSetView::Large(large) => large.tree.len(),
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        match self {
+            SortedSetView::Packed(bytes) => bytes.is_empty(),
+            SortedSetView::Large(large) => large.tree.is_empty(),
+        }
+    }
+
+    pub fn encoding(&self) -> &'static str {
+        match self {
+            SortedSetView::Large(large) if large.is_skiplist => "skiplist",
+            _ => "listpack",
+        }
+    }
+
+    pub fn score(&self, member: &[u8]) -> Option<f64> {
+        match self {
+            SortedSetView::Packed(bytes) => packed::find(bytes, member).map(|found| found.score),
+            SortedSetView::Large(large) => large.tree.score(member),
+        }
+    }
+
+    /// How many elements come before a member, and its score.
+    pub fn rank(&self, member: &[u8]) -> Option<(usize, f64)> {
+        match self {
+            SortedSetView::Packed(bytes) => {
+                packed::find(bytes, member).map(|found| (found.rank, found.score))
+            }
+            SortedSetView::Large(large) => {
+                let position = large.tree.find(member)?;
+                Some((large.tree.rank_at(position), large.tree.score_at(position)))
+            }
+        }
+    }
+
+    /// How many elements come before a place.
+    pub fn rank_of(&self, place: Place<'_>) -> usize {
+        match self {
+            SortedSetView::Packed(bytes) => packed::Iter::new(bytes)
+                .take_while(|(score, member)| place.is_behind(*score, || member.text()))
+                .count(),
+            SortedSetView::Large(large) => large.tree.rank(place),
+        }
+    }
+
+    /// The element of a rank.
+    pub fn get(&self, rank: usize) -> Option<(f64, Text<'a>)> {
+        match self {
+            SortedSetView::Packed(bytes) => {
+                packed::Iter::new(bytes).nth(rank).map(|(score, member)| (score, member.text()))
+            }
+            SortedSetView::Large(large) => {
+                large.tree.get(rank).map(|(score, member)| (score, Text::Bytes(member)))
+            }
+        }
+    }
+
+    pub fn first(&self) -> Option<(f64, Text<'a>)> {
+        self.get(0)
+    }
+
+    /// All elements in order.
+    pub fn iter(&self) -> Iter<'a> {
+        match *self {
+            SortedSetView::Packed(bytes) => Iter::Packed(packed::Iter::new(bytes)),
+            SortedSetView::Large(large) => Iter::Large(large.tree.range(0..large.tree.len())),
+        }
+    }
+
+    /// Visits the elements of a range of ranks, which lies within the length, the last one first if `is_reversed`.
+    #[inline]
+    pub fn each(&self, ranks: Range<usize>, is_reversed: bool, mut visit: impl FnMut(f64, &[u8])) {
+        match self {
+            SortedSetView::Packed(bytes) => {
+                let elements = packed::Iter::new(bytes).skip(ranks.start).take(ranks.len());
+                if is_reversed {
+                    let elements: smallvec::SmallVec<[_; 32]> = elements.collect();
+                    for (score, member) in elements.iter().rev() {
+                        visit(*score, member.text().as_ref());
+                    }
+                } else {
+                    elements.for_each(|(score, member)| visit(score, member.text().as_ref()));
+                }
+            }
+            SortedSetView::Large(large) => {
+                let elements = large.tree.range(ranks);
+                if is_reversed {
+                    elements.rev().for_each(|(score, member)| visit(score, member));
+                } else {
+                    elements.for_each(|(score, member)| visit(score, member));
+                }
+            }
+        }
+    }
+
+    /// Visits the elements of a range of ranks in order, until `visit` says false.
+    pub fn each_while(&self, ranks: Range<usize>, mut visit: impl FnMut(f64, &[u8]) -> bool) {
+        match self {
+            SortedSetView::Packed(bytes) => {
+                let mut elements = packed::Iter::new(bytes).skip(ranks.start).take(ranks.len());
+                elements.all(|(score, member)| visit(score, member.text().as_ref()));
+            }
+            SortedSetView::Large(large) => {
+                large.tree.range(ranks).all(|(score, member)| visit(score, member));
+            }
+        }
+    }
+
+    /// Visits a few members from a boundary on; returns the next boundary, 0 at the end. What is there all the time is visited
+    /// exactly once; see [`ScoreTree::scan`]. A packed set is visited at once.
+    pub fn scan(&self, boundary: u32, mut visit: impl FnMut(f64, &[u8])) -> u32 {
+        match self {
+            SortedSetView::Packed(_) => {
+                self.each(0..self.len(), false, visit);
+                0
+            }
+            SortedSetView::Large(large) => large.tree.scan(boundary, &mut visit),
+        }
+    }
+}
+
+/// All elements of a sorted set in order.
+#[derive(Clone, Debug)]
+pub enum Iter<'a> {
+    Packed(packed::Iter<'a>),
+    Large(score_tree::Elements<'a>),
+}
+
+impl<'a> Iterator for Iter<'a> {
+    type Item = (f64, Text<'a>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        match self {
+            Iter::Packed(elements) => elements.next().map(|(score, member)| (score, member.text())),
+            Iter::Large(elements) => {
+                elements.next().map(|(score, member)| (score, Text::Bytes(member)))
+            }
+        }
     }
 }
 
@@ -36,9 +402,7 @@ impl Collection for SortedSet {
     fn view(value: ValueRef<'_, Value>) -> Option<Self::View<'_>> {
         match value {
             ValueRef::Bytes { bytes, kind: kind::SORTED_SET } => Some(SortedSetView::Packed(bytes)),
-            ValueRef::Object(Value::SortedSet(SortedSet::Packed(bytes))) => {
-                Some(SortedSetView::Packed(bytes))
-            }
+            ValueRef::Object(Value::SortedSet(set)) => Some(set.as_view()),
             _ => None,
         }
     }
@@ -64,7 +428,6 @@ impl Collection for SortedSet {
     }
 
     fn is_empty(&self) -> bool {
-        let SortedSet::Packed(bytes) = self;
-        bytes.is_empty()
+        self.as_view().is_empty()
     }
 }

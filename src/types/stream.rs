@@ -1,15 +1,457 @@
-//! The stream type.
+//! Streams: entries in the order of their IDs, and groups of consumers that read them.
+//!
+//! Entries lie in nodes (`node`), which follow each other in a deque: added at its end, trimmed at its front, found by binary
+//! search. A node is as many entries as Redis keeps in one, for approximate trimming takes whole nodes. A deleted entry stays
+//! in its node, marked, until it was the last one there.
+//!
+//! Besides its entries a stream remembers what it ever held: the last ID it gave, the number of entries ever added, and the
+//! greatest ID ever deleted. From these alone it is told how far behind a group is ([`Entries::lag`]), or that this
+//! cannot be known. Groups live in `groups`.
+
+mod groups;
+mod id;
+mod node;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+
+pub use groups::{Consumer, ConsumerId, Group, Groups, Pending};
+pub use id::{IdText, StreamId};
+pub use node::Entry;
+use node::{NewEntry, Node, Place, Walk};
+
+/// Bytes of pieces one entry may have; also what a node may have at most.
+const NODE_BYTES_MAX: usize = 1 << 30;
+
+/// Bytes reserved for a stream's first node.
+const FIRST_ROOM: usize = 64;
+
+/// Bytes reserved for a further node beyond those of the one before.
+const SPARE_ROOM: usize = 64;
 
 /// A stream.
 #[derive(Clone, Debug, Default)]
-pub struct Stream {}
+pub struct Stream {
+    pub entries: Box<Entries>,
+    pub groups: Groups,
+}
+
+/// How large a node may become: `stream-node-max-bytes` and `stream-node-max-entries`. 0 is no limit.
+#[derive(Clone, Copy, Debug)]
+pub struct NodeLimits {
+    pub bytes: usize,
+    pub entries: u64,
+}
+
+/// Which entries a stream is to keep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keep {
+    /// At most so many, the newest.
+    Newest(u64),
+    /// Those with this ID and above.
+    From(StreamId),
+}
+
+/// How a stream is to be trimmed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Trim {
+    pub keep: Keep,
+    /// Takes whole nodes only.
+    pub is_approximate: bool,
+    /// How many entries may go at most. 0 is no limit.
+    pub limit: u64,
+}
+
+/// Why an entry cannot be added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AddError {
+    /// Its ID is not above the last one given.
+    NotAbove,
+    TooLarge,
+}
+
+/// The ID a new entry is to have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NewId {
+    /// The given time, or the last entry's where that is later, and the next sequence number.
+    Now(u64),
+    /// This time, and the next sequence number.
+    At(u64),
+    Given(StreamId),
+}
 
 impl Stream {
+    /// Bytes of heap behind the stream.
     pub fn heap_bytes(&self) -> usize {
-        0
+        self.entries.heap_bytes()
+            + self.groups.iter().map(|(name, group)| name.len() + group.heap_bytes()).sum::<usize>()
     }
 
+    /// How many allocations freeing it costs, about.
     pub fn free_effort(&self) -> usize {
-        1
+        let groups: usize = self.groups.values().map(Group::free_effort).sum();
+        self.entries.nodes.len() + groups
+    }
+}
+
+/// A stream's entries, and what it remembers of those it held.
+#[derive(Clone, Debug, Default)]
+pub struct Entries {
+    nodes: VecDeque<Node>,
+    /// Entries that are not deleted.
+    len: u64,
+    /// ID of the first entry as Redis records it: 0-0 without any.
+    first: StreamId,
+    /// The greatest ID of an entry that is there; means nothing without any.
+    top: StreamId,
+    /// The last ID given.
+    pub last: StreamId,
+    /// The greatest ID that was ever deleted; 0-0: none.
+    pub max_deleted: StreamId,
+    /// Entries ever added.
+    pub added: i64,
+}
+
+impl Entries {
+    /// How many there are.
+    #[inline]
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// ID of the first entry; 0-0 without any.
+    pub fn first(&self) -> StreamId {
+        self.first
+    }
+
+    /// The greatest ID of an entry; None without any.
+    #[inline]
+    pub fn top(&self) -> Option<StreamId> {
+        (self.len > 0).then_some(self.top)
+    }
+
+    pub fn nodes(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// How many nodes Redis's radix tree would have. Cost: the number of nodes.
+    pub fn radix_tree_nodes(&self) -> usize {
+        id::radix_tree_nodes(self.nodes.iter().map(|node| node.first))
+    }
+
+    fn heap_bytes(&self) -> usize {
+        let nodes: usize = self.nodes.iter().map(Node::heap_bytes).sum();
+        size_of::<Entries>() + self.nodes.capacity() * size_of::<Node>() + nodes
+    }
+
+    // ---- adding --------------------------------------------------------------------------------------------------
+
+    /// The ID a new entry would get.
+    pub fn next_id(&self, wanted: NewId) -> Result<StreamId, AddError> {
+        let id = match wanted {
+            NewId::Now(ms) if ms > self.last.ms => StreamId { ms, seq: 0 },
+            NewId::Now(_) => self.last.next().ok_or(AddError::NotAbove)?,
+            NewId::At(ms) if ms == self.last.ms => {
+                let seq = self.last.seq.checked_add(1).ok_or(AddError::NotAbove)?;
+                StreamId { ms, seq }
+            }
+            NewId::At(ms) => StreamId { ms, seq: 0 },
+            NewId::Given(id) => id,
+        };
+        if id > self.last { Ok(id) } else { Err(AddError::NotAbove) }
+    }
+
+    /// Adds an entry of `fields` fields; `piece` gives fields and values in turn.
+    #[inline]
+    pub fn add<'a>(
+        &mut self,
+        wanted: NewId,
+        fields: usize,
+        piece: impl Fn(usize) -> &'a [u8],
+        limits: NodeLimits,
+    ) -> Result<StreamId, AddError> {
+        let id = self.next_id(wanted)?;
+        let bytes = (0..2 * fields).map(|index| piece(index).len()).sum::<usize>();
+        if bytes > NODE_BYTES_MAX {
+            return Err(AddError::TooLarge);
+        }
+        let entry = NewEntry { id, fields, piece };
+        match self.nodes.back_mut() {
+            Some(node) if has_room(node, bytes, limits) => node.push(&entry),
+            Some(node) => {
+                node.close();
+                let room = node.len() + SPARE_ROOM;
+                self.nodes.push_back(Node::new(&entry, room));
+            }
+            None => self.nodes.push_back(Node::new(&entry, FIRST_ROOM)),
+        }
+        self.len += 1;
+        self.added = self.added.wrapping_add(1);
+        self.last = id;
+        self.top = id;
+        if self.len == 1 {
+            self.first = id;
+        }
+        Ok(id)
+    }
+
+    // ---- removing ------------------------------------------------------------------------------------------------
+
+    /// Deletes entries; returns how many there were.
+    pub fn delete(&mut self, ids: &[StreamId]) -> u64 {
+        let (mut deleted, mut had_first) = (0, false);
+        for id in ids {
+            if self.delete_one(*id) {
+                deleted += 1;
+                had_first |= *id == self.first;
+                self.max_deleted = self.max_deleted.max(*id);
+            }
+        }
+        if deleted > 0 && (self.len == 0 || had_first) {
+            self.find_first();
+        }
+        if deleted > 0 && ids.contains(&self.top) {
+            let top = self.backwards(StreamId::MIN, StreamId::MAX).next().map(|entry| entry.id);
+            self.top = top.unwrap_or_default();
+        }
+        deleted
+    }
+
+    fn delete_one(&mut self, id: StreamId) -> bool {
+        let Some(index) = self.node_of(id) else { return false };
+        let node = &mut self.nodes[index];
+        let Some(place) = node.find(id) else { return false };
+        if node.live == 1 {
+            self.nodes.remove(index);
+        } else {
+            node.mark_deleted(place.offset);
+        }
+        self.len -= 1;
+        true
+    }
+
+    /// Takes entries from the beginning; returns how many.
+    pub fn trim(&mut self, trim: Trim) -> u64 {
+        let mut removed = 0;
+        while let Some(node) = self.nodes.front_mut() {
+            let live = u64::from(node.live);
+            let is_done = matches!(trim.keep, Keep::Newest(len) if self.len <= len);
+            if is_done || (trim.limit > 0 && removed + live > trim.limit) {
+                break;
+            }
+            let goes_whole = match trim.keep {
+                Keep::Newest(len) => self.len - live >= len,
+                Keep::From(id) => node.last < id,
+            };
+            if goes_whole {
+                self.nodes.pop_front();
+                self.len -= live;
+                removed += live;
+                continue;
+            }
+            if !trim.is_approximate {
+                let inside = trim_node(node, trim.keep, self.len);
+                self.len -= inside;
+                removed += inside;
+            }
+            break;
+        }
+        if removed > 0 || self.len == 0 {
+            self.find_first();
+        }
+        removed
+    }
+
+    fn find_first(&mut self) {
+        let first = self.range(StreamId::MIN, StreamId::MAX).next().map(|entry| entry.id);
+        self.first = first.unwrap_or_default();
+    }
+
+    // ---- reading -------------------------------------------------------------------------------------------------
+
+    /// The node that an entry of this ID would be in.
+    fn node_of(&self, id: StreamId) -> Option<usize> {
+        self.nodes.partition_point(|node| node.first <= id).checked_sub(1)
+    }
+
+    /// Whether there is an entry of this ID.
+    pub fn contains(&self, id: StreamId) -> bool {
+        self.node_of(id).is_some_and(|index| self.nodes[index].find(id).is_some())
+    }
+
+    /// The entry of this ID.
+    pub fn get(&self, id: StreamId) -> Option<Entry<'_>> {
+        let node = &self.nodes[self.node_of(id)?];
+        Some(node.entry(node.find(id)?))
+    }
+
+    /// The entries from `start` to `end`, both included.
+    #[inline]
+    pub fn range(&self, start: StreamId, end: StreamId) -> Range<'_> {
+        // Readers are mostly at the end of a stream.
+        let index = match self.nodes.back() {
+            Some(node) if node.first <= start => self.nodes.len() - 1,
+            _ => self.node_of(start).unwrap_or(0),
+        };
+        Range { entries: self, next_node: index, walk: None, start, end }
+    }
+
+    /// The same from the last one to the first.
+    pub fn backwards(&self, start: StreamId, end: StreamId) -> Backwards<'_> {
+        let nodes = self.node_of(end).map_or(0, |index| index + 1);
+        Backwards { entries: self, nodes, places: Vec::new(), start, end }
+    }
+
+    // ---- what is known of the past -------------------------------------------------------------------------------
+
+    /// Whether an entry with this ID or above may have been deleted from between those that are left.
+    fn has_gap_from(&self, id: StreamId) -> bool {
+        self.len > 0
+            && self.max_deleted != StreamId::MIN
+            && self.first <= self.max_deleted
+            && id <= self.max_deleted
+    }
+
+    /// How many entries were ever added up to this ID; None if that cannot be known.
+    fn estimate_read(&self, id: StreamId) -> Option<i64> {
+        if self.added == 0 {
+            return Some(0);
+        }
+        if (self.len == 0 && id <= self.last) || id == self.last {
+            return Some(self.added);
+        }
+        if id > self.last {
+            return None;
+        }
+        let before_first = self.added.wrapping_sub(self.len as i64);
+        let is_whole = self.max_deleted == StreamId::MIN || self.max_deleted < self.first;
+        match id.cmp(&self.first) {
+            std::cmp::Ordering::Less if is_whole => Some(before_first),
+            std::cmp::Ordering::Equal if is_whole => Some(before_first.wrapping_add(1)),
+            _ => None,
+        }
+    }
+
+    /// How many entries a group at `last` that has read so many has yet to read; None if that cannot be known.
+    pub fn lag(&self, last: StreamId, read: Option<i64>) -> Option<i64> {
+        if self.added == 0 {
+            return Some(0);
+        }
+        let read = match read {
+            Some(read) if !self.has_gap_from(last) => Some(read),
+            _ => self.estimate_read(last),
+        };
+        read.map(|read| self.added.wrapping_sub(read))
+    }
+
+    /// The number of entries a group has read, once it has also read `id`.
+    pub fn read_after(&self, id: StreamId, read: Option<i64>) -> Option<i64> {
+        match read {
+            Some(read) if !self.has_gap_from(id) => Some(read.wrapping_add(1)),
+            _ if self.added != 0 => self.estimate_read(id),
+            _ => read,
+        }
+    }
+}
+
+/// Whether another entry of so many bytes goes into a node.
+fn has_room(node: &Node, bytes: usize, limits: NodeLimits) -> bool {
+    let bytes_max = match limits.bytes {
+        1..=NODE_BYTES_MAX => limits.bytes,
+        _ => NODE_BYTES_MAX,
+    };
+    node.listpack_bytes() + bytes < bytes_max
+        && (limits.entries == 0 || node.entries() < limits.entries)
+}
+
+/// Marks a node's entries from its beginning; returns how many. `len` entries are in the stream.
+fn trim_node(node: &mut Node, keep: Keep, len: u64) -> u64 {
+    let mut marked = Vec::new();
+    for place in node.walk() {
+        let stays = match keep {
+            Keep::Newest(kept) => len - marked.len() as u64 <= kept,
+            Keep::From(id) => place.id >= id,
+        };
+        if stays {
+            break;
+        }
+        if !place.is_deleted {
+            marked.push(place.offset);
+        }
+    }
+    marked.iter().for_each(|offset| node.mark_deleted(*offset));
+    marked.len() as u64
+}
+
+/// Entries in their order.
+#[derive(Clone, Debug)]
+pub struct Range<'a> {
+    entries: &'a Entries,
+    next_node: usize,
+    walk: Option<Walk<'a>>,
+    start: StreamId,
+    end: StreamId,
+}
+
+impl<'a> Iterator for Range<'a> {
+    type Item = Entry<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Entry<'a>> {
+        loop {
+            if let Some(walk) = &mut self.walk {
+                for place in walk.by_ref() {
+                    if place.is_deleted || place.id < self.start {
+                        continue;
+                    }
+                    return (place.id <= self.end).then(|| walk.node().entry(place));
+                }
+            }
+            let node = self.entries.nodes.get(self.next_node)?;
+            self.next_node += 1;
+            if node.first > self.end {
+                return None;
+            }
+            self.walk = (node.last >= self.start).then(|| node.walk());
+        }
+    }
+}
+
+/// Entries from the last to the first.
+#[derive(Clone, Debug)]
+pub struct Backwards<'a> {
+    entries: &'a Entries,
+    /// How many nodes from the first are yet to be read, the current one included.
+    nodes: usize,
+    /// What is left of the current one: an entry is found from the one before it, not from the one behind.
+    places: Vec<Place>,
+    start: StreamId,
+    end: StreamId,
+}
+
+impl<'a> Iterator for Backwards<'a> {
+    type Item = Entry<'a>;
+
+    fn next(&mut self) -> Option<Entry<'a>> {
+        loop {
+            if let Some(place) = self.places.pop() {
+                // The node after the last one counted is the current one.
+                return Some(self.entries.nodes[self.nodes].entry(place));
+            }
+            self.nodes = self.nodes.checked_sub(1)?;
+            let node = &self.entries.nodes[self.nodes];
+            if node.last < self.start {
+                self.nodes = 0;
+                return None;
+            }
+            let (start, end) = (self.start, self.end);
+            let is_in = |place: &Place| !place.is_deleted && place.id >= start;
+            self.places.extend(node.walk().take_while(|place| place.id <= end).filter(is_in));
+        }
     }
 }

@@ -61,7 +61,7 @@ pub(super) unsafe fn push_function(
 }
 
 /// Makes the globals `redis` and `server`, which are one table.
-pub(super) unsafe fn open(state: *mut lua_State) {
+pub(super) unsafe fn open(state: *mut lua_State, version: &str) {
     lua_createtable(state, 0, 32);
     for (name, function) in FUNCTIONS {
         push_function(state, name.as_ptr(), *function);
@@ -71,6 +71,12 @@ pub(super) unsafe fn open(state: *mut lua_State) {
         lua_pushnumber(state, *value as f64);
         lua_rawsetfield(state, -2, name.as_ptr());
     }
+    push_bytes(state, version.as_bytes());
+    lua_rawsetfield(state, -2, c"REDIS_VERSION".as_ptr());
+    let parts = version.split('.').map(|part| part.parse::<u32>().unwrap_or_default() & 0xff);
+    let number = parts.take(3).fold(0, |number, part| number << 8 | part);
+    lua_pushnumber(state, number as f64);
+    lua_rawsetfield(state, -2, c"REDIS_VERSION_NUM".as_ptr());
     lua_pushvalue(state, -1);
     lua_rawsetfield(state, LUA_GLOBALSINDEX, c"server".as_ptr());
     lua_rawsetfield(state, LUA_GLOBALSINDEX, c"redis".as_ptr());

@@ -260,8 +260,9 @@ pub struct Lua {
 // SAFETY: the state and what it shares belong to this value alone; whoever has it uses them from one thread at a time.
 unsafe impl Send for Lua {}
 
-impl Default for Lua {
-    fn default() -> Self {
+impl Lua {
+    /// A state with everything that scripts find in it. `version`: the version of Redis that they are told.
+    pub fn new(version: &str) -> Self {
         let shared = Box::new(Shared {
             host: Cell::new(None),
             memory: Memory::new(),
@@ -282,8 +283,9 @@ impl Default for Lua {
             (*lua_callbacks(state.as_ptr())).userdata = shared.as_ptr().cast();
             let watchdog = Watchdog::start(InterruptFlag(lua_callbacks(state.as_ptr())));
             *shared.as_ref().watchdog.borrow_mut() = Some(watchdog);
-            sandbox::build(state.as_ptr());
+            sandbox::build(state.as_ptr(), version);
             lua_settop(state.as_ptr(), 0);
+            lua_rawcheckstack(state.as_ptr(), 64);
             lua_pushcfunction(state.as_ptr(), handle_error);
             for name in NAMES {
                 lua_pushstring_(state.as_ptr(), name.as_ptr());
@@ -428,7 +430,8 @@ unsafe fn take_failure(
     } else {
         // The text of anything, without asking metamethods, which could raise errors again.
         let mut text = b"ERR ".to_vec();
-        text.extend_from_slice(&convert::describe(state, -1));
+        let described = convert::describe(state, -1);
+        text.extend_from_slice(&sandbox::familiar(&described));
         text
     };
     lua_settop(state, -2);

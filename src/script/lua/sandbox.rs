@@ -4,17 +4,18 @@
 //! (what is no global of Lua 5.1 raises an error, as ever), and what it lacks is added: `loadstring`, `load`,
 //! `collectgarbage` and a few old names.
 
+use std::borrow::Cow;
 use std::ffi::CStr;
 use std::os::raw::{c_char, c_int};
 
 use mlua::ffi::*;
 
 use super::api::push_function;
-use super::{Name, bytes_at, load, push_bytes, raise, shared, upvalue};
+use super::{NAMES, Name, bytes_at, load, push_bytes, raise, shared, upvalue};
 use crate::script::{bit, cjson, cmsgpack, structs};
 
 /// Bytes that one call of `string.rep` makes at most: no call into the interpreter can be interrupted in its midst.
-const REP_BYTES_MAX: usize = 32 << 20;
+const REP_BYTES_MAX: usize = 16 << 20;
 
 const LIBRARIES: &[(&CStr, lua_CFunction)] = &[
     (c"", luaopen_base),
@@ -72,13 +73,13 @@ const SHIMS: &[(&CStr, lua_CFunction)] = &[
 ];
 
 /// Fills a new state. Its stack is left in any order.
-pub(super) unsafe fn build(state: *mut lua_State) {
+pub(super) unsafe fn build(state: *mut lua_State, version: &str) {
     for (name, open) in LIBRARIES {
         lua_pushcfunction(state, *open);
         lua_pushstring_(state, name.as_ptr());
         lua_call(state, 1, 0);
     }
-    super::api::open(state);
+    super::api::open(state, version);
     bit::open(state);
     cjson::open(state);
     cmsgpack::open(state);
@@ -112,6 +113,14 @@ unsafe fn patch_libraries(state: *mut lua_State) {
     };
     put(c"string", c"rep", rep);
     put(c"table", c"getn", getn);
+    lua_rawgetfield(state, LUA_GLOBALSINDEX, c"string".as_ptr());
+    for name in NAMES {
+        lua_pushstring_(state, name.as_ptr());
+    }
+    lua_rawgetfield(state, -1 - NAMES.len() as c_int, c"find".as_ptr());
+    lua_pushcclosurek(state, find, c"find".as_ptr(), NAMES.len() as c_int + 1, None);
+    lua_rawsetfield(state, -2, c"find".as_ptr());
+    lua_settop(state, -2);
     // Of `os` there is the clock alone.
     lua_rawgetfield(state, LUA_GLOBALSINDEX, c"os".as_ptr());
     lua_rawgetfield(state, -1, c"clock".as_ptr());
@@ -164,6 +173,15 @@ unsafe fn seal(state: *mut lua_State) {
     lua_settop(state, 0);
 }
 
+/// An error's text in the words that clients know, where ours differ and somebody may look for them.
+pub(super) fn familiar(text: &[u8]) -> Cow<'_, [u8]> {
+    const OURS: &[u8] = b"attempt to modify a readonly table";
+    match text.strip_suffix(OURS) {
+        Some(place) => [place, b"Attempt to modify a readonly table"].concat().into(),
+        None => text.into(),
+    }
+}
+
 /// Raises an error with the place of the caller before its text.
 unsafe fn raise_here(state: *mut lua_State, text: &[u8]) -> ! {
     luaL_where(state, 1);
@@ -204,6 +222,12 @@ unsafe extern "C-unwind" fn protected_call(state: *mut lua_State) -> c_int {
         } else {
             lua_settop(state, -2);
         }
+    } else if lua_type(state, -1) == LUA_TSTRING
+        && let Cow::Owned(text) = familiar(bytes_at(state, -1).unwrap_or_default())
+    {
+        push_bytes(state, &text);
+        drop(text);
+        lua_replace(state, -2);
     }
     lua_pushboolean(state, 0);
     lua_insert(state, -2);
@@ -293,11 +317,54 @@ unsafe extern "C-unwind" fn rep(state: *mut lua_State) -> c_int {
     if total > REP_BYTES_MAX {
         raise_here(state, b"resulting string too large");
     }
-    // SAFETY: Lua says where its string is and how long; it stays on the stack.
-    let text = std::slice::from_raw_parts(text.cast::<u8>(), len);
-    let text = text.repeat(times);
-    push_bytes(state, &text);
+    if total == 0 {
+        push_bytes(state, b"");
+        return 1;
+    }
+    // Into the new string's own memory: a copy of many megabytes takes milliseconds.
+    let mut buffer = std::mem::MaybeUninit::<luaL_Strbuf>::uninit();
+    let target = luaL_buffinitsize(state, buffer.as_mut_ptr(), total).cast::<u8>();
+    std::ptr::copy_nonoverlapping(text.cast::<u8>(), target, len);
+    let mut filled = len;
+    while filled < total {
+        let count = filled.min(total - filled);
+        std::ptr::copy_nonoverlapping(target, target.add(filled), count);
+        filled += count;
+    }
+    luaL_pushresultsize(buffer.as_mut_ptr(), total);
     1
+}
+
+/// `string.find(s, pattern [, init [, plain]])`: plain text is looked for in linear time, as no call into the interpreter can
+/// be interrupted in its midst; patterns go the usual way, which looks for interrupts.
+unsafe extern "C-unwind" fn find(state: *mut lua_State) -> c_int {
+    let (mut len, mut wanted_len) = (0, 0);
+    let text: *const c_char = luaL_checklstring(state, 1, &mut len);
+    let wanted: *const c_char = luaL_checklstring(state, 2, &mut wanted_len);
+    let init = luaL_optnumber(state, 3, 1.0);
+    // SAFETY: Lua says where its strings are and how long; they stay on the stack.
+    let text = std::slice::from_raw_parts(text.cast::<u8>(), len);
+    let wanted = std::slice::from_raw_parts(wanted.cast::<u8>(), wanted_len);
+    let is_special = |byte: &u8| b"^$*+?.([%-".contains(byte);
+    if lua_toboolean(state, 4) == 0 && wanted.iter().any(is_special) {
+        lua_pushvalue(state, lua_upvalueindex(NAMES.len() as c_int + 1));
+        lua_insert(state, 1);
+        lua_call(state, lua_gettop(state) - 1, LUA_MULTRET);
+        return lua_gettop(state);
+    }
+    let from_end = if init < 0.0 { len as f64 + init } else { init - 1.0 };
+    let start = from_end.max(0.0).min(len as f64) as usize;
+    match memchr::memmem::find(&text[start..], wanted) {
+        Some(at) => {
+            lua_pushnumber(state, (start + at + 1) as f64);
+            lua_pushnumber(state, (start + at + wanted_len) as f64);
+            2
+        }
+        None => {
+            lua_pushnil(state);
+            1
+        }
+    }
 }
 
 /// `table.getn(t)`

@@ -1,0 +1,737 @@
+//! A dense hash table of byte strings: the fields and values of a large hash, the members of a large set.
+//!
+//! Fields come in as bytes, are hashed here, and are looked for in one page; what is found is borrowed from there. An entry
+//! of a short field and value costs its bytes, 2 or 3 more, and a share of its page's slack: no allocation of its own, no
+//! pointer. What fields mean, and when an entry past its deadline is hidden or deleted, is not known here.
+//!
+//! ```text
+//!   hash:  tag (upper 7 bits) ............................................ page (lower bits)
+//!   pages: linear hashing: page p holds the hashes whose low `depth` bits are p; at n pages, of which 2^k is the largest
+//!          power of two, the first n - 2^k pages and the last n - 2^k ones have depth k + 1, those between depth k
+//!   page:  on average 24 entries in one allocation (`page.rs`)
+//!   entry: a member:  its bytes
+//!          a pair:    head: u8 | field length: u8, if the head says 127 | deadline: u64, if the head says so | field | value
+//!          if longer than 255 bytes: u32, a number in the slab of large entries, which have an allocation each
+//! ```
+//!
+//! Growth: when there are 24 entries for each page, one page splits; when there are 10, the last page goes back to the one it
+//! was split from. So no operation touches more than three pages, besides moving the list of pages (16 bytes each).
+//!
+//! # Order
+//! A new table is one page that keeps the order in which fields were added, however many they are; a value that changes keeps
+//! its place. [`PackedTable::spread`] ends that, and so does a table on its own at 4,096 entries: in a page all that follows
+//! an entry moves when its length changes. A table that was spread stays so.
+//!
+//! # SCAN
+//! A cursor is a boundary in the order of bit-reversed hashes, in which each page holds a contiguous range: so no split and no
+//! merge moves an entry over it, and an entry that is there from the first call to the last is visited exactly once.
+
+mod deadlines;
+mod page;
+#[cfg(test)]
+mod tests;
+
+use slab::Slab;
+use smallvec::SmallVec;
+
+use crate::clock::{Deadline, Now};
+use crate::collections::hash::KeyHasher;
+
+use deadlines::Deadlines;
+pub use deadlines::Earliest;
+use page::{ENTRY_MAX, Page, Place, TAG_BITS};
+
+/// Entries for each page at which one splits. Fewer cost more for the pages' headers, more a longer walk.
+const LOAD_MAX: usize = 24;
+/// Entries for each page below which two merge.
+const LOAD_MIN: usize = 10;
+/// Entries at which a table gives its order up.
+const ORDERED_MAX: usize = 4096;
+/// The flag of a mark: the entry is the number of a large one.
+const LARGE: u8 = !TAG_BITS;
+/// Bytes of such a number.
+const NUMBER: usize = size_of::<u32>();
+/// In a pair's head: a deadline follows.
+const HAS_DEADLINE: u8 = 0x80;
+/// In a pair's head: the field's length follows.
+const LONG_FIELD: u8 = 0x7f;
+/// A cursor is the upper 53 bits of a reversed hash, exact as a double in JavaScript.
+const CURSOR_SHIFT: u32 = 11;
+/// Random pages tried before entries are counted.
+const RANDOM_TRIES: usize = 128;
+
+/// What a table holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// Fields alone, which have neither values nor deadlines.
+    Members,
+    Pairs,
+}
+
+/// A field, its value (empty in a table of members) and its deadline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry<'a> {
+    pub field: &'a [u8],
+    pub value: &'a [u8],
+    pub deadline: Option<Deadline>,
+}
+
+/// What happens to a field's deadline when its value is set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expiry {
+    Clear,
+    Keep,
+    At(Deadline),
+}
+
+/// What setting a field did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Put {
+    New,
+    /// The field was there, with this deadline.
+    Replaced(Option<Deadline>),
+}
+
+/// An entry too long for a page.
+#[derive(Clone, Debug)]
+struct Large {
+    /// Field and value.
+    bytes: Box<[u8]>,
+    field_len: u32,
+    deadline: Option<Deadline>,
+}
+
+impl Large {
+    fn new(entry: Entry<'_>) -> Large {
+        let bytes = [entry.field, entry.value].concat().into_boxed_slice();
+        Large { bytes, field_len: entry.field.len() as u32, deadline: entry.deadline }
+    }
+
+    fn entry(&self) -> Entry<'_> {
+        let (field, value) = self.bytes.split_at(self.field_len as usize);
+        Entry { field, value, deadline: self.deadline }
+    }
+}
+
+/// The table.
+#[derive(Clone, Debug)]
+pub struct PackedTable {
+    hasher: KeyHasher,
+    form: Form,
+    is_ordered: bool,
+    /// No page holds more entries: the bound of random picks.
+    page_len_max: u32,
+    len: usize,
+    /// Never empty.
+    pages: Vec<Page>,
+    large: Option<Box<Slab<Large>>>,
+    /// None as long as no entry ever had a deadline.
+    deadlines: Option<Box<Deadlines>>,
+    /// Bytes of pages and large entries.
+    heap_bytes: usize,
+}
+
+impl PackedTable {
+    /// An empty table that keeps the order of its fields until it is spread.
+    pub fn new(hasher: KeyHasher, form: Form) -> Self {
+        PackedTable {
+            hasher,
+            form,
+            is_ordered: true,
+            page_len_max: 0,
+            len: 0,
+            pages: vec![Page::default()],
+            large: None,
+            deadlines: None,
+            heap_bytes: 0,
+        }
+    }
+
+    /// Number of entries, those past their deadline included.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether the order of fields is kept.
+    pub fn is_ordered(&self) -> bool {
+        self.is_ordered
+    }
+
+    /// Heap bytes of everything.
+    pub fn heap_bytes(&self) -> usize {
+        let slab = self.large.as_ref().map_or(0, |large| large.capacity() * size_of::<Large>());
+        let deadlines = self.deadlines.as_ref().map_or(0, |deadlines| deadlines.heap_bytes());
+        self.heap_bytes + self.pages.capacity() * size_of::<Page>() + slab + deadlines
+    }
+
+    /// Allocations that freeing costs.
+    pub fn free_effort(&self) -> usize {
+        self.pages.len() + self.large.as_ref().map_or(0, |large| large.len())
+    }
+
+    /// Removes everything; what is added then is ordered again.
+    pub fn clear(&mut self) {
+        *self = PackedTable::new(self.hasher, self.form);
+    }
+
+    // ---- look-up -------------------------------------------------------------------------------------------------
+
+    /// A field's entry.
+    #[inline]
+    pub fn get(&self, field: &[u8]) -> Option<Entry<'_>> {
+        let hash = self.hasher.hash(field);
+        let page = page_of(hash, self.pages.len());
+        let place = self.find(page, hash, field)?;
+        Some(self.entry(page, place))
+    }
+
+    #[inline]
+    pub fn contains(&self, field: &[u8]) -> bool {
+        let hash = self.hasher.hash(field);
+        self.find(page_of(hash, self.pages.len()), hash, field).is_some()
+    }
+
+    #[inline]
+    fn find(&self, page: usize, hash: u64, field: &[u8]) -> Option<Place> {
+        self.pages[page].find(tag_of(hash), |mark, bytes| match (mark & LARGE != 0, self.form) {
+            (true, _) => self.large(bytes).entry().field == field,
+            (false, Form::Members) => bytes == field,
+            (false, Form::Pairs) => field_of(bytes) == field,
+        })
+    }
+
+    #[inline]
+    fn entry(&self, page: usize, place: Place) -> Entry<'_> {
+        let (mark, bytes) = self.pages[page].entry(place);
+        self.decode(mark, bytes)
+    }
+
+    #[inline]
+    fn decode<'a>(&'a self, mark: u8, bytes: &'a [u8]) -> Entry<'a> {
+        match (mark & LARGE != 0, self.form) {
+            (true, _) => self.large(bytes).entry(),
+            (false, Form::Members) => Entry { field: bytes, value: &[], deadline: None },
+            (false, Form::Pairs) => decode_pair(bytes),
+        }
+    }
+
+    fn large(&self, number: &[u8]) -> &Large {
+        let large = self.large.as_ref().expect("a number of a large entry leads to one");
+        &large[number_of(number)]
+    }
+
+    /// All entries: in the order in which their fields were added, or in none.
+    pub fn iter(&self) -> impl Iterator<Item = Entry<'_>> {
+        self.pages
+            .iter()
+            .flat_map(|page| page.iter())
+            .map(|(_, mark, bytes)| self.decode(mark, bytes))
+    }
+
+    /// A random entry, each as likely as the other.
+    pub fn random(&self) -> Option<Entry<'_>> {
+        self.random_place().map(|(page, place)| self.entry(page, place))
+    }
+
+    fn random_place(&self) -> Option<(usize, Place)> {
+        if self.len == 0 {
+            return None;
+        }
+        // Reject what does not exist, so that all entries of all pages are equally likely.
+        for _ in 0..RANDOM_TRIES {
+            let page = fastrand::usize(0..self.pages.len());
+            let index = fastrand::usize(0..self.page_len_max as usize);
+            if index < self.pages[page].len() {
+                return Some((page, self.pages[page].place(index)));
+            }
+        }
+        let mut rank = fastrand::usize(0..self.len);
+        for (number, page) in self.pages.iter().enumerate() {
+            if rank < page.len() {
+                return Some((number, page.place(rank)));
+            }
+            rank -= page.len();
+        }
+        None
+    }
+
+    /// Visits the entries behind a cursor up to the next one, a page's; returns that, 0 at the end. 0 begins.
+    pub fn scan<'a>(&'a self, cursor: u64, mut visit: impl FnMut(Entry<'a>)) -> u64 {
+        if cursor >> (64 - CURSOR_SHIFT) != 0 {
+            return 0;
+        }
+        let from = cursor << CURSOR_SHIFT;
+        let number = page_of(from.reverse_bits(), self.pages.len());
+        // Where a merge has moved the page's beginning to before the cursor, hashes tell what is behind it.
+        let is_whole = (number as u64).reverse_bits() == from;
+        for (_, mark, bytes) in self.pages[number].iter() {
+            let entry = self.decode(mark, bytes);
+            if is_whole || self.hasher.hash(entry.field).reverse_bits() >= from {
+                visit(entry);
+            }
+        }
+        let depth = depth_of(number, self.pages.len());
+        if depth == 0 {
+            return 0;
+        }
+        let unit = 1 << (64 - depth);
+        (number as u64).reverse_bits().wrapping_add(unit) >> CURSOR_SHIFT
+    }
+
+    // ---- change --------------------------------------------------------------------------------------------------
+
+    /// Sets a field's value, and its deadline.
+    pub fn set(&mut self, field: &[u8], value: &[u8], expiry: Expiry) -> Put {
+        debug_assert!(self.form == Form::Pairs || (value.is_empty() && expiry == Expiry::Clear));
+        let hash = self.hasher.hash(field);
+        let page = page_of(hash, self.pages.len());
+        let found = self.find(page, hash, field);
+        let (deadline, put) = match found {
+            Some(place) => {
+                let old = self.entry(page, place).deadline;
+                let new = match expiry {
+                    Expiry::Clear => None,
+                    Expiry::Keep => old,
+                    Expiry::At(deadline) => Some(deadline),
+                };
+                self.count_deadline(page, old, new);
+                (new, Put::Replaced(old))
+            }
+            None => {
+                let new = match expiry {
+                    Expiry::Clear | Expiry::Keep => None,
+                    Expiry::At(deadline) => Some(deadline),
+                };
+                self.count_deadline(page, None, new);
+                (new, Put::New)
+            }
+        };
+        self.write(page, found, tag_of(hash), Entry { field, value, deadline });
+        if put == Put::New {
+            self.len += 1;
+            self.page_len_max = self.page_len_max.max(self.pages[page].len() as u32);
+            self.grow();
+        }
+        put
+    }
+
+    /// Adds a member. False if it was there.
+    pub fn insert(&mut self, member: &[u8]) -> bool {
+        let hash = self.hasher.hash(member);
+        let page = page_of(hash, self.pages.len());
+        if self.find(page, hash, member).is_some() {
+            return false;
+        }
+        self.write(page, None, tag_of(hash), Entry { field: member, value: &[], deadline: None });
+        self.len += 1;
+        self.page_len_max = self.page_len_max.max(self.pages[page].len() as u32);
+        self.grow();
+        true
+    }
+
+    /// Sets or clears the deadline of a field. False if there is no such field.
+    pub fn set_deadline(&mut self, field: &[u8], deadline: Option<Deadline>) -> bool {
+        let hash = self.hasher.hash(field);
+        let page = page_of(hash, self.pages.len());
+        let Some(place) = self.find(page, hash, field) else {
+            return false;
+        };
+        let (mark, bytes) = self.pages[page].entry(place);
+        let old = self.decode(mark, bytes);
+        let (is_large, old_deadline) = (mark & LARGE != 0, old.deadline);
+        if is_large {
+            let number = number_of(bytes);
+            let large = self.large.as_mut().expect("a number of a large entry leads to one");
+            large[number].deadline = deadline;
+        } else {
+            let value: SmallVec<[u8; 256]> = SmallVec::from_slice(old.value);
+            let entry = Entry { field, value: &value, deadline };
+            self.write(page, Some(place), tag_of(hash), entry);
+        }
+        self.count_deadline(page, old_deadline, deadline);
+        true
+    }
+
+    /// Removes a field; what its deadline was, if it was there.
+    pub fn remove(&mut self, field: &[u8]) -> Option<Option<Deadline>> {
+        let hash = self.hasher.hash(field);
+        let page = page_of(hash, self.pages.len());
+        let place = self.find(page, hash, field)?;
+        let deadline = self.entry(page, place).deadline;
+        self.remove_at(page, place);
+        self.shrink();
+        Some(deadline)
+    }
+
+    /// Removes a random entry, each as likely as the other, after showing it to `visit`. False if there is none.
+    pub fn pop_random(&mut self, visit: impl FnOnce(Entry<'_>)) -> bool {
+        let Some((page, place)) = self.random_place() else {
+            return false;
+        };
+        visit(self.entry(page, place));
+        self.remove_at(page, place);
+        self.shrink();
+        true
+    }
+
+    /// Keeps the entries that `keep` says.
+    pub fn retain(&mut self, mut keep: impl FnMut(Entry<'_>) -> bool) {
+        for page in 0..self.pages.len() {
+            for index in (0..self.pages[page].len()).rev() {
+                let place = self.pages[page].place(index);
+                if !keep(self.entry(page, place)) {
+                    self.remove_at(page, place);
+                }
+            }
+        }
+        self.shrink_wholly();
+    }
+
+    fn remove_at(&mut self, page: usize, place: Place) {
+        let (mark, bytes) = self.pages[page].entry(place);
+        let deadline = self.decode(mark, bytes).deadline;
+        if mark & LARGE != 0 {
+            let number = number_of(bytes);
+            self.forget_large(number);
+        }
+        self.change_page(page, |page| page.remove(place));
+        self.count_deadline(page, deadline, None);
+        self.len -= 1;
+    }
+
+    /// Writes an entry at a place of its page, or behind all.
+    fn write(&mut self, page: usize, found: Option<Place>, tag: u8, entry: Entry<'_>) {
+        let len = match self.form {
+            Form::Members => entry.field.len(),
+            Form::Pairs => pair_len(entry),
+        };
+        let old_number = found.and_then(|place| {
+            let (mark, bytes) = self.pages[page].entry(place);
+            (mark & LARGE != 0).then(|| number_of(bytes))
+        });
+        if len > ENTRY_MAX {
+            let number = self.keep_large(old_number, Large::new(entry));
+            self.change_page(page, |page| {
+                let bytes = match found {
+                    Some(place) => page.resize(place, tag | LARGE, NUMBER),
+                    None => page.push(tag | LARGE, NUMBER),
+                };
+                bytes.copy_from_slice(&number.to_le_bytes());
+            });
+            return;
+        }
+        if let Some(number) = old_number {
+            self.forget_large(number);
+        }
+        let form = self.form;
+        self.change_page(page, |page| {
+            let bytes = match found {
+                Some(place) => page.resize(place, tag, len),
+                None => page.push(tag, len),
+            };
+            match form {
+                Form::Members => bytes.copy_from_slice(entry.field),
+                Form::Pairs => encode_pair(entry, bytes),
+            }
+        });
+    }
+
+    #[inline]
+    fn change_page(&mut self, page: usize, change: impl FnOnce(&mut Page)) {
+        let page = &mut self.pages[page];
+        let before = page.heap_bytes();
+        change(page);
+        self.heap_bytes = self.heap_bytes + page.heap_bytes() - before;
+    }
+
+    fn keep_large(&mut self, old: Option<usize>, new: Large) -> u32 {
+        let slab = self.large.get_or_insert_default();
+        self.heap_bytes += new.bytes.len();
+        match old {
+            Some(number) => {
+                self.heap_bytes -= slab[number].bytes.len();
+                slab[number] = new;
+                number as u32
+            }
+            None => slab.insert(new) as u32,
+        }
+    }
+
+    fn forget_large(&mut self, number: usize) {
+        let Some(slab) = &mut self.large else { return };
+        self.heap_bytes -= slab.remove(number).bytes.len();
+        if slab.is_empty() {
+            self.large = None;
+        }
+    }
+
+    // ---- growth --------------------------------------------------------------------------------------------------
+
+    /// Gives the order of fields up: from now on the table is as quick as it is large, whatever its size.
+    pub fn spread(&mut self) {
+        if self.is_ordered {
+            self.is_ordered = false;
+            while self.len > self.pages.len() * LOAD_MAX {
+                self.split();
+            }
+            let longest = self.pages.iter().map(Page::len).max();
+            self.page_len_max = longest.unwrap_or(0) as u32;
+        }
+    }
+
+    #[inline]
+    fn grow(&mut self) {
+        if self.is_ordered {
+            if self.len >= ORDERED_MAX {
+                self.spread();
+            }
+        } else if self.len > self.pages.len() * LOAD_MAX {
+            self.split();
+        }
+    }
+
+    /// Divides the page whose turn it is.
+    fn split(&mut self) {
+        let new = self.pages.len();
+        let level = new.ilog2();
+        let old = new - (1 << level);
+        let page = std::mem::take(&mut self.pages[old]);
+        let moves: SmallVec<[bool; 128]> = page
+            .iter()
+            .map(|(_, mark, bytes)| {
+                self.hasher.hash(self.decode(mark, bytes).field) >> level & 1 != 0
+            })
+            .collect();
+        let (mut counts, mut bytes) = ([0; 2], [0; 2]);
+        for ((_, _, entry), &moves) in page.iter().zip(&moves) {
+            counts[usize::from(moves)] += 1;
+            bytes[usize::from(moves)] += entry.len();
+        }
+        let mut halves =
+            [Page::with_room(counts[0], bytes[0]), Page::with_room(counts[1], bytes[1])];
+        for ((_, mark, entry), &moves) in page.iter().zip(&moves) {
+            halves[usize::from(moves)].push(mark, entry.len()).copy_from_slice(entry);
+        }
+        let [stays, leaves] = halves;
+        self.heap_bytes += stays.heap_bytes() + leaves.heap_bytes();
+        self.heap_bytes -= page.heap_bytes();
+        self.pages[old] = stays;
+        if self.pages.len() == self.pages.capacity() {
+            // Less slack than doubling leaves, and still seldom.
+            self.pages.reserve_exact((self.pages.len() / 8).max(4));
+        }
+        self.pages.push(leaves);
+        if let Some(deadlines) = &mut self.deadlines {
+            deadlines.push();
+            self.correct_deadlines(old);
+            self.correct_deadlines(new);
+        }
+    }
+
+    #[inline]
+    fn shrink(&mut self) {
+        if !self.is_ordered && self.pages.len() > 1 && self.len < self.pages.len() * LOAD_MIN {
+            self.merge();
+        }
+    }
+
+    fn shrink_wholly(&mut self) {
+        while !self.is_ordered && self.pages.len() > 1 && self.len < self.pages.len() * LOAD_MIN {
+            self.merge();
+        }
+    }
+
+    /// Gives the last page's entries back to the page from which it was divided.
+    fn merge(&mut self) {
+        let Some(last) = self.pages.pop() else { return };
+        let to = self.pages.len() - (1 << self.pages.len().ilog2());
+        self.heap_bytes -= last.heap_bytes();
+        self.change_page(to, |page| {
+            for (_, mark, bytes) in last.iter() {
+                page.push(mark, bytes.len()).copy_from_slice(bytes);
+            }
+        });
+        self.page_len_max = self.page_len_max.max(self.pages[to].len() as u32);
+        if self.pages.len() * 2 < self.pages.capacity() {
+            self.pages.shrink_to(self.pages.len() + self.pages.len() / 8);
+        }
+        if let Some(deadlines) = &mut self.deadlines {
+            let earliest = deadlines.pop();
+            deadlines.lower(to, earliest);
+        }
+    }
+
+    // ---- deadlines -----------------------------------------------------------------------------------------------
+
+    /// Entries that have a deadline.
+    pub fn volatile_len(&self) -> usize {
+        self.deadlines.as_ref().map_or(0, |deadlines| deadlines.count)
+    }
+
+    /// When the first deadline may pass: possibly too early, never too late.
+    pub fn earliest(&self) -> Earliest {
+        self.deadlines.as_ref().map_or(Earliest::NEVER, |deadlines| deadlines.earliest())
+    }
+
+    /// Number of entries whose deadline has passed. Looks only at pages that may hold such entries.
+    pub fn due_len(&self, now: &Now) -> usize {
+        let Some(deadlines) = &self.deadlines else { return 0 };
+        let (mut page, mut due) = (0, 0);
+        while let Some(number) = deadlines.next_due(page, now) {
+            let entries =
+                self.pages[number].iter().map(|(_, mark, bytes)| self.decode(mark, bytes));
+            due += entries.filter(|entry| is_due(entry, now)).count();
+            page = number + 1;
+        }
+        due
+    }
+
+    /// Removes entries whose deadline has passed, after showing each to `visit`; looks at no more than `budget` pages and
+    /// takes those off it. With budget left over there are none any more.
+    pub fn remove_due(
+        &mut self,
+        now: &Now,
+        budget: &mut usize,
+        mut visit: impl FnMut(Entry<'_>),
+    ) -> usize {
+        let (mut page, mut removed) = (0, 0);
+        while *budget > 0
+            && let Some(number) =
+                self.deadlines.as_ref().and_then(|deadlines| deadlines.next_due(page, now))
+        {
+            *budget -= 1;
+            for index in (0..self.pages[number].len()).rev() {
+                let place = self.pages[number].place(index);
+                let entry = self.entry(number, place);
+                if is_due(&entry, now) {
+                    visit(entry);
+                    self.remove_at(number, place);
+                    removed += 1;
+                }
+            }
+            self.correct_deadlines(number);
+            page = number + 1;
+        }
+        if removed > 0 {
+            self.shrink_wholly();
+        }
+        removed
+    }
+
+    #[inline]
+    fn count_deadline(&mut self, page: usize, old: Option<Deadline>, new: Option<Deadline>) {
+        if old.is_some() || new.is_some() {
+            let pages = self.pages.len();
+            let deadlines = self.deadlines.get_or_insert_with(|| Box::new(Deadlines::new(pages)));
+            deadlines.count =
+                deadlines.count + usize::from(new.is_some()) - usize::from(old.is_some());
+            if let Some(deadline) = new {
+                deadlines.lower(page, Earliest::of(deadline));
+            }
+        }
+    }
+
+    /// Computes a page's bound anew.
+    fn correct_deadlines(&mut self, page: usize) {
+        let entries = self.pages[page].iter().map(|(_, mark, bytes)| self.decode(mark, bytes));
+        let earliest = entries
+            .filter_map(|entry| entry.deadline)
+            .fold(Earliest::NEVER, |earliest, deadline| earliest.min(Earliest::of(deadline)));
+        if let Some(deadlines) = &mut self.deadlines {
+            deadlines.set(page, earliest);
+        }
+    }
+}
+
+fn is_due(entry: &Entry<'_>, now: &Now) -> bool {
+    entry.deadline.is_some_and(|deadline| now.is_past(deadline))
+}
+
+#[inline]
+fn tag_of(hash: u64) -> u8 {
+    (hash >> 57) as u8
+}
+
+/// The page of a hash among so many.
+#[inline]
+fn page_of(hash: u64, pages: usize) -> usize {
+    let half = 1usize << pages.ilog2();
+    let page = hash as usize & (2 * half - 1);
+    if page < pages { page } else { page & (half - 1) }
+}
+
+/// How many low bits of the hash lead to a page.
+fn depth_of(page: usize, pages: usize) -> u32 {
+    let level = pages.ilog2();
+    let half = 1 << level;
+    if page >= half || page < pages - half { level + 1 } else { level }
+}
+
+fn number_of(bytes: &[u8]) -> usize {
+    let mut number = [0; NUMBER];
+    number.copy_from_slice(bytes);
+    u32::from_le_bytes(number) as usize
+}
+
+// ---- pairs -------------------------------------------------------------------------------------------------------------
+
+fn pair_len(entry: Entry<'_>) -> usize {
+    let head = if entry.field.len() < LONG_FIELD.into() { 1 } else { 2 };
+    let deadline = if entry.deadline.is_some() { size_of::<u64>() } else { 0 };
+    head + deadline + entry.field.len() + entry.value.len()
+}
+
+fn encode_pair(entry: Entry<'_>, bytes: &mut [u8]) {
+    let flag = if entry.deadline.is_some() { HAS_DEADLINE } else { 0 };
+    let len = entry.field.len() as u8;
+    let mut at = if len < LONG_FIELD {
+        bytes[0] = flag | len;
+        1
+    } else {
+        bytes[..2].copy_from_slice(&[flag | LONG_FIELD, len]);
+        2
+    };
+    if let Some(deadline) = entry.deadline {
+        bytes[at..at + 8].copy_from_slice(&deadline.to_bits().to_le_bytes());
+        at += 8;
+    }
+    let (field, value) = bytes[at..].split_at_mut(entry.field.len());
+    field.copy_from_slice(entry.field);
+    value.copy_from_slice(entry.value);
+}
+
+/// Length of the field, where its deadline or it begins, and whether there is a deadline.
+#[inline]
+fn head_of(bytes: &[u8]) -> (usize, usize, bool) {
+    let has_deadline = bytes[0] & HAS_DEADLINE != 0;
+    match bytes[0] & !HAS_DEADLINE {
+        LONG_FIELD => (bytes[1].into(), 2, has_deadline),
+        len => (len.into(), 1, has_deadline),
+    }
+}
+
+#[inline]
+fn field_of(bytes: &[u8]) -> &[u8] {
+    let (len, at, has_deadline) = head_of(bytes);
+    let at = if has_deadline { at + 8 } else { at };
+    &bytes[at..at + len]
+}
+
+#[inline]
+fn decode_pair(bytes: &[u8]) -> Entry<'_> {
+    let (len, mut at, has_deadline) = head_of(bytes);
+    let mut deadline = None;
+    if has_deadline {
+        let mut bits = [0; 8];
+        bits.copy_from_slice(&bytes[at..at + 8]);
+        deadline = Some(Deadline::from_bits(u64::from_le_bytes(bits)));
+        at += 8;
+    }
+    let (field, value) = bytes[at..].split_at(len);
+    Entry { field, value, deadline }
+}

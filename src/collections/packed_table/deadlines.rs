@@ -1,0 +1,125 @@
+//! When the first entry of each page is due: lower bounds, for pages and for groups of them.
+//!
+//! As in the keyspace's table these may be too early, never too late: removing or prolonging a deadline leaves them alone, and
+//! who looks for due entries corrects what it finds too early. Deadlines count on one of two clocks, each has its own bound.
+
+use crate::clock::{Deadline, Now};
+
+/// Pages whose bounds have one bound above them.
+const GROUP: usize = 64;
+
+/// The earliest deadlines on both clocks, in their milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Earliest {
+    pub boot_ms: i64,
+    pub wall_ms: i64,
+}
+
+impl Earliest {
+    pub const NEVER: Earliest = Earliest { boot_ms: i64::MAX, wall_ms: i64::MAX };
+
+    pub fn of(deadline: Deadline) -> Self {
+        if deadline.is_on_boot_clock() {
+            Earliest { boot_ms: deadline.ms(), ..Earliest::NEVER }
+        } else {
+            Earliest { wall_ms: deadline.ms(), ..Earliest::NEVER }
+        }
+    }
+
+    #[must_use]
+    pub fn min(self, other: Earliest) -> Self {
+        Earliest {
+            boot_ms: self.boot_ms.min(other.boot_ms),
+            wall_ms: self.wall_ms.min(other.wall_ms),
+        }
+    }
+
+    /// Whether one of the deadlines has passed.
+    pub fn is_past(&self, now: &Now) -> bool {
+        self.boot_ms < now.boot_ms() || self.wall_ms < now.unix().0
+    }
+}
+
+/// The bounds of a table's pages.
+#[derive(Clone, Debug, Default)]
+pub struct Deadlines {
+    pages: Vec<Earliest>,
+    groups: Vec<Earliest>,
+    /// Entries that have a deadline.
+    pub count: usize,
+}
+
+impl Deadlines {
+    pub fn new(pages: usize) -> Self {
+        let mut deadlines = Deadlines::default();
+        (0..pages).for_each(|_| deadlines.push());
+        deadlines
+    }
+
+    #[cfg(test)]
+    pub fn page(&self, page: usize) -> Earliest {
+        self.pages[page]
+    }
+
+    /// Takes note of a deadline on a page.
+    pub fn lower(&mut self, page: usize, earliest: Earliest) {
+        self.pages[page] = self.pages[page].min(earliest);
+        self.groups[page / GROUP] = self.groups[page / GROUP].min(earliest);
+    }
+
+    /// Sets a page's bound.
+    pub fn set(&mut self, page: usize, earliest: Earliest) {
+        self.pages[page] = earliest;
+        self.correct_group(page);
+    }
+
+    fn correct_group(&mut self, page: usize) {
+        let start = page / GROUP * GROUP;
+        let group = &self.pages[start..self.pages.len().min(start + GROUP)];
+        self.groups[page / GROUP] = group.iter().copied().fold(Earliest::NEVER, Earliest::min);
+    }
+
+    /// Another page, without deadlines, behind the last.
+    pub fn push(&mut self) {
+        if self.pages.len().is_multiple_of(GROUP) {
+            self.groups.push(Earliest::NEVER);
+        }
+        self.pages.push(Earliest::NEVER);
+    }
+
+    /// Drops the last page's bound and returns it.
+    pub fn pop(&mut self) -> Earliest {
+        let last = self.pages.pop().unwrap_or(Earliest::NEVER);
+        if self.pages.len().is_multiple_of(GROUP) {
+            self.groups.pop();
+        } else {
+            self.correct_group(self.pages.len());
+        }
+        last
+    }
+
+    /// A bound of all.
+    pub fn earliest(&self) -> Earliest {
+        self.groups.iter().copied().fold(Earliest::NEVER, Earliest::min)
+    }
+
+    /// The first page from `from` on on which an entry may be due.
+    pub fn next_due(&self, from: usize, now: &Now) -> Option<usize> {
+        let mut page = from;
+        while page < self.pages.len() {
+            if page.is_multiple_of(GROUP) && !self.groups[page / GROUP].is_past(now) {
+                page += GROUP;
+                continue;
+            }
+            if self.pages[page].is_past(now) {
+                return Some(page);
+            }
+            page += 1;
+        }
+        None
+    }
+
+    pub fn heap_bytes(&self) -> usize {
+        (self.pages.capacity() + self.groups.capacity()) * size_of::<Earliest>()
+    }
+}

@@ -1,0 +1,555 @@
+//! A long list: a double-ended queue of short runs of entries.
+//!
+//! ```text
+//!   nodes: | run | run | run | ... | run |          32 bytes each, besides its entries
+//! ```
+//!
+//! An element is reached by passing over whole runs, from the nearer end, and then within one. Pushing and popping touch the
+//! run at that end alone. A run that is full is split where something is put into its middle; runs that have become
+//! so short that two fit into one are joined. No run is empty.
+//!
+//! [`Limits`] says when a run is full, as Redis's quicklist counts: with the frame of a listpack.
+
+use std::collections::{VecDeque, vec_deque};
+
+use super::listpack::{self, FRAME_BYTES};
+use super::packed::Element;
+use super::run::{End, Run, RunView};
+
+/// How long a run may become.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes, the frame of a listpack included.
+    bytes: usize,
+    /// Elements, if they are limited.
+    count: Option<usize>,
+}
+
+/// Bytes of a run whose elements are counted.
+const COUNTED_BYTES_MAX: usize = 8192;
+/// What an element is reckoned to take besides its text.
+const ELEMENT_OVERHEAD: usize = 8;
+/// Runs that a list has before all room for another one is taken at once: what may stay unused is little beside them.
+const LONG_NODES: usize = 8;
+/// Runs whose sizes are added to tell the size of all.
+const SAMPLES: usize = 64;
+
+impl Limits {
+    /// What `list-max-listpack-size` means: elements if positive; -1 to -5 are 4, 8, 16, 32 and 64 KiB.
+    #[inline]
+    pub fn from_setting(setting: i32) -> Self {
+        match setting {
+            0.. => Limits { bytes: COUNTED_BYTES_MAX, count: Some(setting.max(1) as usize) },
+            _ => Limits { bytes: 2048 << setting.unsigned_abs().min(5), count: None },
+        }
+    }
+
+    /// Whether a listpack of `bytes` bytes of entries and `count` elements is too long.
+    #[inline]
+    pub fn are_exceeded(&self, bytes: usize, count: usize) -> bool {
+        bytes + FRAME_BYTES > self.bytes || self.count.is_some_and(|most| count > most)
+    }
+
+    /// Whether entries are few enough for a list that shrank to be a single listpack again: half of what a growing one may
+    /// have, so that a list whose length goes up and down is not converted each time.
+    fn are_half_used(&self, run: &Run) -> bool {
+        match self.count {
+            Some(most) => run.count() <= most / 2,
+            None => run.len() + FRAME_BYTES <= self.bytes / 2,
+        }
+    }
+
+    fn allow_one_more(&self, run: &Run, text_len: usize) -> bool {
+        !self.are_exceeded(run.len() + text_len + ELEMENT_OVERHEAD, run.count() + 1)
+    }
+
+    fn allow_both(&self, a: &Run, b: &Run) -> bool {
+        !self.are_exceeded(a.len() + b.len(), a.count() + b.count())
+    }
+
+    /// The most entries a run is expected to hold, in bytes.
+    #[inline]
+    pub fn entry_bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+/// A list of many runs.
+#[derive(Clone, Debug, Default)]
+pub struct Quicklist {
+    nodes: VecDeque<Run>,
+    /// Elements of all runs.
+    len: usize,
+}
+
+/// Where an element stands.
+#[derive(Clone, Copy, Debug)]
+struct Position {
+    node: usize,
+    /// Number within the run.
+    index: usize,
+    /// Where its entry begins there.
+    at: usize,
+}
+
+impl Quicklist {
+    /// A list of one run, or none if that is empty.
+    pub fn from_run(run: Run) -> Self {
+        let len = run.count();
+        let nodes = if len > 0 { VecDeque::from([run]) } else { VecDeque::new() };
+        Quicklist { nodes, len }
+    }
+
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// How many runs.
+    pub fn nodes(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Bytes on the heap; of a long list about, judging from some of its runs.
+    pub fn heap_bytes(&self) -> usize {
+        let step = self.nodes.len().div_ceil(SAMPLES).max(1);
+        let sampled = self.nodes.iter().step_by(step).map(Run::heap_bytes).sum::<usize>();
+        let samples = self.nodes.len().div_ceil(step).max(1);
+        self.nodes.capacity() * size_of::<Run>() + sampled * self.nodes.len() / samples
+    }
+
+    pub fn runs(&self) -> impl ExactSizeIterator<Item = RunView<'_>> {
+        self.nodes.iter().map(Run::view)
+    }
+
+    /// The only run, if it is short enough to be the whole of a list that shrank.
+    pub fn take_short(&mut self, limits: &Limits) -> Option<Run> {
+        match self.nodes.make_contiguous() {
+            [run] if limits.are_half_used(run) => {
+                let mut run = std::mem::take(run);
+                run.shrink_to_fit();
+                Some(run)
+            }
+            _ => None,
+        }
+    }
+
+    /// Adds an element at an end.
+    #[inline]
+    pub fn push(&mut self, end: End, text: &[u8], limits: &Limits) {
+        self.len += 1;
+        let element = Element::new(text);
+        match self.end_mut(end) {
+            Some(run) if limits.allow_one_more(run, text.len()) => {
+                run.push(end, element, limits.bytes);
+            }
+            _ => self.push_node(end, element, limits),
+        }
+    }
+
+    #[inline]
+    fn end_mut(&mut self, end: End) -> Option<&mut Run> {
+        match end {
+            End::Front => self.nodes.front_mut(),
+            End::Back => self.nodes.back_mut(),
+        }
+    }
+
+    /// Adds a run with one element at an end.
+    #[cold]
+    fn push_node(&mut self, end: End, element: Element<'_>, limits: &Limits) {
+        // A long list of short elements will fill this run too, and it need not move while it grows.
+        let is_filling = self.nodes.len() >= LONG_NODES
+            && limits.count.is_none()
+            && listpack::entry_len(element) < limits.bytes / 16
+            && self.end_mut(end).is_some_and(|run| run.count() >= 16);
+        let mut run = if is_filling { Run::with_room(end, limits.bytes) } else { Run::default() };
+        run.push(end, element, limits.bytes);
+        match end {
+            End::Front => self.nodes.push_front(run),
+            End::Back => self.nodes.push_back(run),
+        }
+    }
+
+    /// Takes the element at an end and shows it to `show`. None if the list is empty.
+    #[inline]
+    pub fn pop<R>(&mut self, end: End, show: impl FnOnce(Element<'_>) -> R) -> Option<R> {
+        let run = self.end_mut(end)?;
+        let (element, len) = run.peek(end)?;
+        let result = show(element);
+        run.drop_one(end, len);
+        if run.is_empty() {
+            self.drop_node(end);
+        }
+        self.len -= 1;
+        Some(result)
+    }
+
+    fn drop_node(&mut self, end: End) {
+        match end {
+            End::Front => self.nodes.pop_front(),
+            End::Back => self.nodes.pop_back(),
+        };
+        // A queue that was long once.
+        if self.nodes.capacity() > 64 && self.nodes.len() < self.nodes.capacity() / 8 {
+            self.nodes.shrink_to(self.nodes.len() * 2);
+        }
+    }
+
+    /// Takes `count` elements away at an end, at most as many as there are.
+    pub fn drop_many(&mut self, end: End, count: usize) {
+        let mut left = count.min(self.len);
+        self.len -= left;
+        while left > 0 {
+            let run = self.end_mut(end).expect("runs hold as many elements as the list");
+            if run.count() > left {
+                run.drop_many(end, left);
+                return;
+            }
+            left -= run.count();
+            self.drop_node(end);
+        }
+    }
+
+    /// Where element `index` stands, which there is.
+    fn position(&self, index: usize) -> Position {
+        let (node, index) = self.node_of(index);
+        Position { node, index, at: self.nodes[node].seek(index) }
+    }
+
+    /// The run that holds element `index`, which there is, and the element's number in it.
+    fn node_of(&self, index: usize) -> (usize, usize) {
+        if index <= self.len / 2 {
+            let mut left = index;
+            for (node, run) in self.nodes.iter().enumerate() {
+                if left < run.count() {
+                    return (node, left);
+                }
+                left -= run.count();
+            }
+        } else {
+            let mut left = self.len - index;
+            for (node, run) in self.nodes.iter().enumerate().rev() {
+                if left <= run.count() {
+                    return (node, run.count() - left);
+                }
+                left -= run.count();
+            }
+        }
+        unreachable!("the caller has compared the index with the length");
+    }
+
+    /// Sets element `index`. False if there is none.
+    pub fn set(&mut self, index: usize, text: &[u8], limits: &Limits) -> bool {
+        if index >= self.len {
+            return false;
+        }
+        let Position { node, index, at } = self.position(index);
+        let run = &mut self.nodes[node];
+        run.replace(at, Element::new(text));
+        run.shrink();
+        if run.count() > 1 && limits.are_exceeded(run.len(), 0) {
+            // An element that fills a run by itself gets one by itself; the others stay as full as they were.
+            let behind = run.split_off(at, index);
+            self.nodes.insert(node + 1, behind);
+            if self.nodes[node + 1].count() > 1 {
+                let second = self.nodes[node + 1].seek(1);
+                let behind = self.nodes[node + 1].split_off(second, 1);
+                self.nodes.insert(node + 2, behind);
+            }
+            if self.nodes[node].is_empty() {
+                self.nodes.remove(node);
+            }
+            self.join_around(node, limits);
+        }
+        true
+    }
+
+    /// Puts an element before or behind the first one that equals `pivot`. False if there is none.
+    pub fn insert(
+        &mut self,
+        pivot: Element<'_>,
+        behind: bool,
+        text: &[u8],
+        limits: &Limits,
+    ) -> bool {
+        for node in 0..self.nodes.len() {
+            let entries = self.nodes[node].entries();
+            let (mut at, mut index) = (0, 0);
+            while let Some((element, len)) = listpack::first(&entries[at..]) {
+                if element == pivot {
+                    if behind {
+                        at += len;
+                        index += 1;
+                    }
+                    self.insert_at(Position { node, index, at }, text, limits);
+                    return true;
+                }
+                at += len;
+                index += 1;
+            }
+        }
+        false
+    }
+
+    /// Puts an element before the one at a position, which may also be a run's end.
+    fn insert_at(&mut self, position: Position, text: &[u8], limits: &Limits) {
+        let Position { node, index, at } = position;
+        let element = Element::new(text);
+        self.len += 1;
+        let run = &mut self.nodes[node];
+        if limits.allow_one_more(run, text.len()) {
+            run.insert(at, element);
+            return;
+        }
+        let is_at_end = index == run.count();
+        let neighbour = match index {
+            0 => node.checked_sub(1),
+            _ if is_at_end => Some(node + 1),
+            _ => None,
+        };
+        if let Some(neighbour) = neighbour
+            && let Some(run) = self.nodes.get_mut(neighbour)
+            && limits.allow_one_more(run, text.len())
+        {
+            let end = if is_at_end { End::Front } else { End::Back };
+            run.push(end, element, limits.bytes);
+            return;
+        }
+        let mut single = Run::default();
+        single.push(End::Back, element, 0);
+        if index == 0 {
+            self.nodes.insert(node, single);
+        } else if is_at_end {
+            self.nodes.insert(node + 1, single);
+        } else {
+            let behind = self.nodes[node].split_off(at, index);
+            self.nodes.insert(node + 1, behind);
+            self.nodes.insert(node + 1, single);
+            self.join_around(node + 1, limits);
+        }
+    }
+
+    /// Removes the elements that equal `element`, at most `most` of them, beginning at an end. How many.
+    pub fn remove(
+        &mut self,
+        end: End,
+        element: Element<'_>,
+        most: usize,
+        limits: &Limits,
+    ) -> usize {
+        let (mut removed, mut touched, mut last) = (0, 0, 0);
+        for step in 0..self.nodes.len() {
+            let node = match end {
+                End::Front => step,
+                End::Back => self.nodes.len() - 1 - step,
+            };
+            let count = self.nodes[node].remove(end, element, most - removed);
+            if count > 0 {
+                removed += count;
+                touched += 1;
+                last = node;
+            }
+            if removed == most {
+                break;
+            }
+        }
+        self.len -= removed;
+        match touched {
+            0 => {}
+            1 if self.nodes[last].is_empty() => drop(self.nodes.remove(last)),
+            1 => self.join_around(last, limits),
+            _ => self.join_all(limits),
+        }
+        removed
+    }
+
+    /// Joins a run with its neighbours where two fit into one.
+    fn join_around(&mut self, node: usize, limits: &Limits) {
+        // The neighbours on each side first: a run that was split leaves two short ones and an element between them.
+        for first in [node.wrapping_add(1), node, node.wrapping_sub(1), node.wrapping_sub(2)] {
+            self.join(first, limits);
+        }
+    }
+
+    /// Joins a run with the next one if both fit into one.
+    fn join(&mut self, first: usize, limits: &Limits) -> bool {
+        let Some(second) = first.checked_add(1) else { return false };
+        let (Some(a), Some(b)) = (self.nodes.get(first), self.nodes.get(second)) else {
+            return false;
+        };
+        if !limits.allow_both(a, b) {
+            return false;
+        }
+        let second = self.nodes.remove(second).expect("it was just looked at");
+        self.nodes[first].append(&second);
+        true
+    }
+
+    /// Drops empty runs and joins short ones, everywhere.
+    fn join_all(&mut self, limits: &Limits) {
+        let mut joined: VecDeque<Run> = VecDeque::new();
+        for run in self.nodes.drain(..).filter(|run| !run.is_empty()) {
+            match joined.back_mut() {
+                Some(last) if limits.allow_both(last, &run) => last.append(&run),
+                _ => joined.push_back(run),
+            }
+        }
+        self.nodes = joined;
+    }
+
+    /// The elements from `index` on.
+    pub fn forwards(&self, index: usize) -> Forwards<'_> {
+        if index >= self.len {
+            return Forwards::default();
+        }
+        let Position { node, at, .. } = self.position(index);
+        let current = &self.nodes[node].entries()[at..];
+        Forwards { current, rest: self.nodes.range(node + 1..) }
+    }
+
+    /// The elements before `index` and those before them, in that order.
+    pub fn backwards(&self, index: usize) -> Backwards<'_> {
+        if index == 0 {
+            return Backwards::default();
+        }
+        let (node, index) = self.node_of(index.min(self.len) - 1);
+        let end = self.nodes[node].seek(index + 1);
+        let current = &self.nodes[node].entries()[..end];
+        Backwards { current, rest: self.nodes.range(..node) }
+    }
+}
+
+/// Walks to the back.
+#[derive(Clone, Debug, Default)]
+pub struct Forwards<'a> {
+    current: &'a [u8],
+    rest: vec_deque::Iter<'a, Run>,
+}
+
+impl<'a> Forwards<'a> {
+    /// Through one run, from entry `index` on.
+    pub fn of_run(run: RunView<'a>, index: usize) -> Self {
+        let at = listpack::seek(run.entries, index.min(run.count), run.count);
+        Forwards { current: &run.entries[at..], ..Forwards::default() }
+    }
+}
+
+impl<'a> Iterator for Forwards<'a> {
+    type Item = Element<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Element<'a>> {
+        loop {
+            if let Some((element, len)) = listpack::first(self.current) {
+                self.current = &self.current[len..];
+                return Some(element);
+            }
+            self.current = self.rest.next()?.entries();
+        }
+    }
+}
+
+/// Walks to the front.
+#[derive(Clone, Debug, Default)]
+pub struct Backwards<'a> {
+    current: &'a [u8],
+    rest: vec_deque::Iter<'a, Run>,
+}
+
+impl<'a> Backwards<'a> {
+    /// Through one run, from what stands before entry `index` on.
+    pub fn of_run(run: RunView<'a>, index: usize) -> Self {
+        let end = listpack::seek(run.entries, index.min(run.count), run.count);
+        Backwards { current: &run.entries[..end], ..Backwards::default() }
+    }
+}
+
+impl<'a> Iterator for Backwards<'a> {
+    type Item = Element<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Element<'a>> {
+        loop {
+            if let Some((element, len)) = listpack::last(self.current) {
+                self.current = &self.current[..self.current.len() - len];
+                return Some(element);
+            }
+            self.current = self.rest.next_back()?.entries();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(count: usize, limits: &Limits) -> Quicklist {
+        let mut list = Quicklist::default();
+        for number in 0..count {
+            list.push(End::Back, format!("element:{number}").as_bytes(), limits);
+        }
+        list
+    }
+
+    fn texts(list: &Quicklist) -> Vec<Vec<u8>> {
+        list.forwards(0).map(|element| element.text().as_ref().to_vec()).collect()
+    }
+
+    #[test]
+    fn limits_are_those_of_the_setting() {
+        for (setting, bytes, count) in [
+            (-1, 4096, None),
+            (-2, 8192, None),
+            (-5, 65_536, None),
+            (-9, 65_536, None),
+            (i32::MIN, 65_536, None),
+            (0, 8192, Some(1)),
+            (128, 8192, Some(128)),
+        ] {
+            assert_eq!(Limits::from_setting(setting), Limits { bytes, count });
+        }
+    }
+
+    #[test]
+    fn a_full_run_that_is_split_and_emptied_again_leaves_few_runs() {
+        let limits = Limits::from_setting(-1);
+        let mut list = list(2000, &limits);
+        let before = list.nodes();
+        for number in (0..2000).step_by(7) {
+            let pivot = format!("element:{number}");
+            assert!(list.insert(Element::new(pivot.as_bytes()), true, &[b'x'; 500], &limits));
+        }
+        assert!(list.nodes() > 3 * before);
+        assert_eq!(list.remove(End::Back, Element::new(&[b'x'; 500]), usize::MAX, &limits), 286);
+        assert!(list.nodes() <= before + 1, "{} runs", list.nodes());
+        assert_eq!(list.len(), 2000);
+        assert_eq!(texts(&list)[1999], b"element:1999");
+    }
+
+    #[test]
+    fn large_elements_set_into_a_full_run_do_not_make_it_larger() {
+        let limits = Limits::from_setting(-1);
+        let mut list = list(100, &limits);
+        for index in 0..100 {
+            assert!(list.set(index, &[b'y'; 3000], &limits));
+        }
+        assert!(list.runs().all(|run| run.entries.len() <= 4096));
+        assert!(!list.set(100, b"z", &limits));
+    }
+
+    #[test]
+    fn room_taken_for_runs_is_given_back() {
+        let limits = Limits::from_setting(1);
+        let mut list = list(10_000, &limits);
+        let full = list.heap_bytes();
+        while list.len() > 10 {
+            list.pop(End::Front, |_| ());
+        }
+        assert!(list.heap_bytes() < full / 50);
+    }
+}

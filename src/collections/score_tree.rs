@@ -1,0 +1,846 @@
+//! Members in the order of their scores, with ranks: the large form of a sorted set.
+//!
+//! ```text
+//!   inner node    first scores, counts and numbers of up to 256 children
+//!     leaf        up to 64 elements in one allocation (score_tree/leaf.rs)
+//!   index         tag of a member -> number of its leaf (score_tree/index.rs)
+//! ```
+//!
+//! A B+tree whose inner nodes count what is below each child, so that ranks are sums along one path; every range, by score,
+//! by member or by rank, becomes a range of ranks. Nodes lie in arenas and name each other by number. They know their parents:
+//! a member is found through the index, without a comparison of scores, and its rank by climbing from its leaf.
+//!
+//! The index does not hold the member a second time. It names the leaf, whose tags tell where to compare bytes. When a
+//! leaf is split, half of its members are noted anew in the index: one for each insertion on average, of which the processor
+//! does many at a time. Remembering the score instead of the leaf would save that, but then ZSCAN could not find the member
+//! of an entry among thousands of equal scores. A tree that is a single leaf needs no index, its tags are enough.
+//!
+//! Elements are ordered by score, then by the bytes of the member. No score is NaN: callers see to it. Zeros of both signs
+//! are equal. Members take less than 4 GiB in each leaf: a request has no room for more.
+
+mod index;
+mod leaf;
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::ops::Range;
+use std::sync::LazyLock;
+
+use super::hash::KeyHasher;
+use index::Index;
+use leaf::Leaf;
+
+/// Elements of a leaf.
+const LEAF_MAX: usize = 64;
+/// Bytes of a leaf with more than one element: long members make short leaves.
+const LEAF_BYTES_MAX: usize = 8192;
+/// A leaf with fewer elements is merged with a neighbour, if that gives one that is not nearly full.
+const LEAF_MIN: usize = 12;
+const MERGED_LEAF_MAX: usize = 48;
+
+const CHILDREN_MAX: usize = 256;
+const CHILDREN_MIN: usize = 32;
+const MERGED_CHILDREN_MAX: usize = 192;
+
+/// The parent of the root.
+const NONE: u32 = u32::MAX;
+
+/// Nodes of a chunk of an arena, so that growing one copies little.
+const CHUNK: usize = 1024;
+
+/// One secret for all members: tags decide nothing but where to look.
+static HASHER: LazyLock<KeyHasher> = LazyLock::new(|| {
+    let secret = || RandomState::new().build_hasher().finish();
+    KeyHasher::new([secret(), secret()])
+});
+
+/// The tag of a member.
+#[inline]
+fn tag_of(member: &[u8]) -> u32 {
+    HASHER.hash(member) as u32
+}
+
+/// A gap between elements.
+#[derive(Clone, Copy, Debug)]
+pub enum Place<'a> {
+    /// Before the first element with this score or a higher one.
+    BeforeScore(f64),
+    /// Behind the last element with this score or a lower one.
+    AfterScore(f64),
+    /// Where this score and member are or would be.
+    Before(f64, &'a [u8]),
+    /// Before the first member that is not less; only meaningful if all scores are equal.
+    BeforeMember(&'a [u8]),
+    /// Behind the last member that is not greater; only meaningful if all scores are equal.
+    AfterMember(&'a [u8]),
+}
+
+impl Place<'_> {
+    /// Whether an element comes before this place. The member is asked for only if the score does not tell.
+    #[inline]
+    pub fn is_behind<M: AsRef<[u8]>>(&self, score: f64, member: impl FnOnce() -> M) -> bool {
+        match *self {
+            Place::BeforeScore(bound) => score < bound,
+            Place::AfterScore(bound) => score <= bound,
+            Place::Before(bound, than) => {
+                score < bound || (score == bound && member().as_ref() < than)
+            }
+            Place::BeforeMember(than) => member().as_ref() < than,
+            Place::AfterMember(than) => member().as_ref() <= than,
+        }
+    }
+}
+
+/// Where a member lies: a leaf and the place in it. Good until the tree changes.
+#[derive(Clone, Copy, Debug)]
+pub struct Position {
+    leaf: u32,
+    at: usize,
+}
+
+/// An inner node. The three lists are of equal length.
+#[derive(Clone, Debug)]
+struct Inner {
+    /// Score of the first element below each child.
+    firsts: Vec<f64>,
+    /// Elements below each child.
+    counts: Vec<usize>,
+    children: Vec<u32>,
+    parent: u32,
+}
+
+impl Default for Inner {
+    fn default() -> Self {
+        Inner { firsts: Vec::new(), counts: Vec::new(), children: Vec::new(), parent: NONE }
+    }
+}
+
+impl Inner {
+    #[inline]
+    fn index_of(&self, child: u32) -> usize {
+        let found = self.children.iter().position(|&other| other == child);
+        found.expect("a node hangs on its parent")
+    }
+
+    fn remove(&mut self, index: usize) {
+        self.firsts.remove(index);
+        self.counts.remove(index);
+        self.children.remove(index);
+    }
+
+    fn insert(&mut self, index: usize, first: f64, count: usize, child: u32) {
+        self.firsts.insert(index, first);
+        self.counts.insert(index, count);
+        self.children.insert(index, child);
+    }
+}
+
+/// Numbered nodes.
+#[derive(Clone, Debug)]
+struct Arena<T> {
+    chunks: Vec<Vec<T>>,
+    free: Vec<u32>,
+}
+
+impl<T: Default> Arena<T> {
+    fn new() -> Self {
+        Arena { chunks: Vec::new(), free: Vec::new() }
+    }
+
+    #[inline]
+    fn get(&self, id: u32) -> &T {
+        &self.chunks[id as usize / CHUNK][id as usize % CHUNK]
+    }
+
+    #[inline]
+    fn get_mut(&mut self, id: u32) -> &mut T {
+        &mut self.chunks[id as usize / CHUNK][id as usize % CHUNK]
+    }
+
+    fn add(&mut self, node: T) -> u32 {
+        if let Some(id) = self.free.pop() {
+            *self.get_mut(id) = node;
+            return id;
+        }
+        if self.chunks.last().is_none_or(|chunk| chunk.len() == CHUNK) {
+            self.chunks.push(Vec::new());
+        }
+        let number = self.chunks.len() - 1;
+        let chunk = &mut self.chunks[number];
+        chunk.push(node);
+        (number * CHUNK + chunk.len() - 1) as u32
+    }
+
+    fn take(&mut self, id: u32) -> T {
+        self.free.push(id);
+        std::mem::take(self.get_mut(id))
+    }
+
+    fn used(&self) -> usize {
+        let all = self.chunks.iter().map(Vec::len).sum::<usize>();
+        all - self.free.len()
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.chunks.capacity() * size_of::<Vec<T>>()
+            + self.chunks.iter().map(|chunk| chunk.capacity() * size_of::<T>()).sum::<usize>()
+            + self.free.capacity() * size_of::<u32>()
+    }
+}
+
+/// Members ordered by score.
+#[derive(Clone, Debug)]
+pub struct ScoreTree {
+    leaves: Arena<Leaf>,
+    inners: Arena<Inner>,
+    root: u32,
+    /// Inner nodes between the root and a leaf, the root included; 0: the root is a leaf, and the index is empty.
+    height: u32,
+    len: usize,
+    index: Index,
+    /// Bytes of all leaves, as allocated.
+    leaf_bytes: usize,
+}
+
+impl Default for ScoreTree {
+    fn default() -> Self {
+        ScoreTree::new()
+    }
+}
+
+impl ScoreTree {
+    pub fn new() -> Self {
+        let mut leaves = Arena::new();
+        let root = leaves.add(Leaf::default());
+        ScoreTree {
+            leaves,
+            inners: Arena::new(),
+            root,
+            height: 0,
+            len: 0,
+            index: Index::default(),
+            leaf_bytes: 0,
+        }
+    }
+
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub fn heap_bytes(&self) -> usize {
+        // A node's three lists grow by doubling.
+        let inners = self.inners.used() * CHILDREN_MAX * (8 + size_of::<usize>() + 4);
+        self.leaf_bytes
+            + self.leaves.heap_bytes()
+            + self.inners.heap_bytes()
+            + inners
+            + self.index.heap_bytes()
+    }
+
+    /// Allocations, about.
+    pub fn nodes(&self) -> usize {
+        self.leaves.used() + self.inners.used()
+    }
+
+    // ---- looking up ----------------------------------------------------------------------------------------------
+
+    /// Where a member lies.
+    #[inline]
+    pub fn find(&self, member: &[u8]) -> Option<Position> {
+        self.find_tagged(tag_of(member), member)
+    }
+
+    #[inline]
+    fn find_tagged(&self, tag: u32, member: &[u8]) -> Option<Position> {
+        let in_leaf = |leaf| {
+            let at = self.leaves.get(leaf).find(tag, member)?;
+            Some(Position { leaf, at })
+        };
+        if self.height == 0 {
+            return in_leaf(self.root);
+        }
+        self.index.candidates(tag).find_map(in_leaf)
+    }
+
+    pub fn score_at(&self, position: Position) -> f64 {
+        self.leaves.get(position.leaf).score(position.at)
+    }
+
+    pub fn score(&self, member: &[u8]) -> Option<f64> {
+        self.find(member).map(|position| self.score_at(position))
+    }
+
+    /// How many elements come before the one at a position.
+    pub fn rank_at(&self, position: Position) -> usize {
+        let mut rank = position.at;
+        if self.height == 0 {
+            return rank;
+        }
+        let (mut child, mut parent) = (position.leaf, self.leaves.get(position.leaf).parent);
+        while parent != NONE {
+            let inner = self.inners.get(parent);
+            let index = inner.index_of(child);
+            rank += inner.counts[..index].iter().sum::<usize>();
+            (child, parent) = (parent, inner.parent);
+        }
+        rank
+    }
+
+    /// How many elements come before a place.
+    pub fn rank(&self, place: Place<'_>) -> usize {
+        let (leaf, before) = self.descend(place);
+        before + self.leaves.get(leaf).position(place)
+    }
+
+    /// The leaf a place lies in, and how many elements come before that leaf.
+    #[inline]
+    fn descend(&self, place: Place<'_>) -> (u32, usize) {
+        let (mut node, mut before) = (self.root, 0);
+        for level in (0..self.height).rev() {
+            let inner = self.inners.get(node);
+            let index = self.child_index(inner, level, place);
+            before += inner.counts[..index].iter().sum::<usize>();
+            node = inner.children[index];
+        }
+        (node, before)
+    }
+
+    /// The same without counting.
+    #[inline]
+    fn descend_to_leaf(&self, place: Place<'_>) -> u32 {
+        let mut node = self.root;
+        for level in (0..self.height).rev() {
+            let inner = self.inners.get(node);
+            node = inner.children[self.child_index(inner, level, place)];
+        }
+        node
+    }
+
+    /// The last child whose first element comes before a place, or the first child.
+    #[inline]
+    fn child_index(&self, inner: &Inner, level: u32, place: Place<'_>) -> usize {
+        let (mut low, mut high) = (1, inner.children.len());
+        while low < high {
+            let middle = (low + high) / 2;
+            let first_member = || self.first_leaf(inner.children[middle], level).member(0);
+            if place.is_behind(inner.firsts[middle], first_member) {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        low - 1
+    }
+
+    /// The first leaf below a node that has `level` inner nodes above its leaves.
+    fn first_leaf(&self, mut node: u32, level: u32) -> &Leaf {
+        for _ in 0..level {
+            node = self.inners.get(node).children[0];
+        }
+        self.leaves.get(node)
+    }
+
+    /// The leaf that holds the element of a rank, and its place in it. `rank` is less than the length.
+    fn locate(&self, mut rank: usize) -> (u32, usize) {
+        let mut node = self.root;
+        for _ in 0..self.height {
+            let inner = self.inners.get(node);
+            let mut index = 0;
+            while rank >= inner.counts[index] {
+                rank -= inner.counts[index];
+                index += 1;
+            }
+            node = inner.children[index];
+        }
+        (node, rank)
+    }
+
+    /// The element of a rank.
+    pub fn get(&self, rank: usize) -> Option<(f64, &[u8])> {
+        if rank >= self.len {
+            return None;
+        }
+        let (leaf, at) = self.locate(rank);
+        let leaf = self.leaves.get(leaf);
+        Some((leaf.score(at), leaf.member(at)))
+    }
+
+    /// The elements of a range of ranks, from either end. The range lies within the length.
+    pub fn range(&self, ranks: Range<usize>) -> Elements<'_> {
+        debug_assert!(ranks.start <= ranks.end && ranks.end <= self.len);
+        Elements { tree: self, ranks, front: None, back: None }
+    }
+
+    // ---- changing ------------------------------------------------------------------------------------------------
+
+    /// Adds a member that is not there.
+    pub fn insert(&mut self, score: f64, member: &[u8]) {
+        self.insert_tagged(score, tag_of(member), member);
+    }
+
+    fn insert_tagged(&mut self, score: f64, tag: u32, member: &[u8]) {
+        let place = Place::Before(score, member);
+        let mut id = self.descend_to_leaf(place);
+        let mut at = self.leaves.get(id).position(place);
+        loop {
+            let leaf = self.leaves.get(id);
+            let len = leaf.len();
+            let is_long = len > 0 && leaf.bytes() + member.len() > LEAF_BYTES_MAX;
+            if len < LEAF_MAX && !is_long {
+                break;
+            }
+            // Members that come in order fill their leaves.
+            let is_at_end = at == len && (len == 1 || self.is_last(id));
+            let split = if is_at_end { len } else { len / 2 };
+            let right = self.split_leaf(id, split, score);
+            if at > split || is_at_end {
+                (id, at) = (right, at - split);
+            }
+        }
+        let leaf = self.leaves.get_mut(id);
+        let before = leaf.heap_bytes();
+        leaf.insert(at, score, tag, member);
+        self.leaf_bytes = self.leaf_bytes + leaf.heap_bytes() - before;
+        self.len += 1;
+        if self.height > 0 {
+            self.index.insert(tag, id);
+            self.recount(id, 1, at == 0);
+        }
+    }
+
+    /// Whether no leaf comes behind this one.
+    fn is_last(&self, leaf: u32) -> bool {
+        let mut node = self.root;
+        for _ in 0..self.height {
+            node = *self.inners.get(node).children.last().expect("an inner node has children");
+        }
+        node == leaf
+    }
+
+    /// Splits a leaf. If nothing is split off, the new leaf is empty, and `first` is the score that is coming; or the old one is,
+    /// and it is coming there.
+    fn split_leaf(&mut self, id: u32, at: usize, first: f64) -> u32 {
+        if self.height == 0 {
+            self.leaves.get(id).tags().for_each(|tag| self.index.insert(tag, id));
+        }
+        let leaf = self.leaves.get_mut(id);
+        let before = leaf.heap_bytes();
+        let right = leaf.split_off(at);
+        self.leaf_bytes = self.leaf_bytes + leaf.heap_bytes() + right.heap_bytes() - before;
+        let (first, count) = (if right.len() > 0 { right.score(0) } else { first }, right.len());
+        let new = self.leaves.add(right);
+        for tag in self.leaves.get(new).tags() {
+            self.index.relocate(tag, id, new);
+        }
+        self.insert_behind(id, 0, new, first, count);
+        new
+    }
+
+    fn parent(&self, node: u32, level: u32) -> u32 {
+        if level == self.height {
+            NONE
+        } else if level == 0 {
+            self.leaves.get(node).parent
+        } else {
+            self.inners.get(node).parent
+        }
+    }
+
+    fn set_parent(&mut self, node: u32, level: u32, parent: u32) {
+        if level == 0 {
+            self.leaves.get_mut(node).parent = parent;
+        } else {
+            self.inners.get_mut(node).parent = parent;
+        }
+    }
+
+    /// Hangs a new node behind `left`, which `count` elements were taken from. `level` is that of both.
+    fn insert_behind(&mut self, left: u32, level: u32, new: u32, first: f64, count: usize) {
+        let parent = self.parent(left, level);
+        if parent == NONE {
+            let mut root = Inner::default();
+            let left_first = match level {
+                // A leaf that everything was taken from is about to get its first element.
+                0 if self.leaves.get(left).len() == 0 => first,
+                0 => self.leaves.get(left).score(0),
+                _ => self.inners.get(left).firsts[0],
+            };
+            root.insert(0, left_first, self.len - count, left);
+            root.insert(1, first, count, new);
+            self.root = self.inners.add(root);
+            self.height += 1;
+            self.set_parent(left, level, self.root);
+            self.set_parent(new, level, self.root);
+            return;
+        }
+        self.set_parent(new, level, parent);
+        let inner = self.inners.get_mut(parent);
+        let index = inner.index_of(left);
+        inner.counts[index] -= count;
+        inner.insert(index + 1, first, count, new);
+        if inner.children.len() <= CHILDREN_MAX {
+            return;
+        }
+        // As with leaves: in order, nodes are filled.
+        let at = if index + 2 == inner.children.len() { index + 1 } else { CHILDREN_MAX / 2 };
+        let right = Inner {
+            firsts: inner.firsts.split_off(at),
+            counts: inner.counts.split_off(at),
+            children: inner.children.split_off(at),
+            parent: NONE,
+        };
+        let (first, count) = (right.firsts[0], right.counts.iter().sum());
+        let moved = right.children.clone();
+        let right = self.inners.add(right);
+        for child in moved {
+            self.set_parent(child, level, right);
+        }
+        self.insert_behind(parent, level + 1, right, first, count);
+    }
+
+    /// Carries what changed in a leaf up to the root: how many elements, and the score of the first one.
+    fn recount(&mut self, leaf: u32, by: isize, mut has_new_first: bool) {
+        let first = self.leaves.get(leaf);
+        let (mut child, mut parent) = (leaf, first.parent);
+        let first = if has_new_first { first.score(0) } else { 0.0 };
+        while parent != NONE {
+            let inner = self.inners.get_mut(parent);
+            let index = inner.index_of(child);
+            inner.counts[index] = inner.counts[index].wrapping_add_signed(by);
+            if has_new_first {
+                inner.firsts[index] = first;
+                has_new_first = index == 0;
+            }
+            (child, parent) = (parent, inner.parent);
+        }
+    }
+
+    /// Gives the element at a position another score.
+    pub fn set_score(&mut self, position: Position, score: f64) {
+        let Position { leaf: id, at } = position;
+        let leaf = self.leaves.get_mut(id);
+        if leaf.fits(at, score) && at > 0 && at + 1 < leaf.len() {
+            leaf.rescore(at, at, score);
+            return;
+        }
+        // Elsewhere in the leaf, but not at its ends, where other leaves may come between.
+        let (tag, member) = (leaf.tag(at), leaf.member(at).to_vec());
+        let to = leaf.position(Place::Before(score, &member));
+        let is_only_leaf = self.height == 0;
+        if is_only_leaf || (to > 0 && to < leaf.len() && at > 0) {
+            leaf.rescore(at, if to > at { to - 1 } else { to }, score);
+            return;
+        }
+        self.remove_at(id, at..at + 1);
+        self.insert_tagged(score, tag, &member);
+    }
+
+    /// Takes a member out.
+    pub fn remove(&mut self, member: &[u8]) -> Option<f64> {
+        let position = self.find(member)?;
+        let score = self.score_at(position);
+        self.remove_at(position.leaf, position.at..position.at + 1);
+        Some(score)
+    }
+
+    /// Takes out the elements of a range of ranks.
+    pub fn remove_ranks(&mut self, ranks: Range<usize>) {
+        let mut left = ranks.len();
+        while left > 0 {
+            let (leaf, at) = self.locate(ranks.start);
+            let count = left.min(self.leaves.get(leaf).len() - at);
+            self.remove_at(leaf, at..at + count);
+            left -= count;
+        }
+    }
+
+    fn remove_at(&mut self, id: u32, range: Range<usize>) {
+        let leaf = self.leaves.get_mut(id);
+        if self.height > 0 {
+            for at in range.clone() {
+                self.index.remove(leaf.tag(at), id);
+            }
+        }
+        let before = leaf.heap_bytes();
+        leaf.remove(range.clone());
+        self.leaf_bytes = self.leaf_bytes + leaf.heap_bytes() - before;
+        let len = leaf.len();
+        self.len -= range.len();
+        if self.height == 0 {
+            return;
+        }
+        self.recount(id, -(range.len() as isize), range.start == 0 && len > 0);
+        if len == 0 {
+            let parent = self.leaves.get(id).parent;
+            self.leaf_bytes -= self.leaves.take(id).heap_bytes();
+            self.unhang(id, 0, parent);
+        } else if len < LEAF_MIN {
+            self.merge_leaf(id);
+        }
+    }
+
+    /// Takes an empty child off a node, and mends the nodes above.
+    fn unhang(&mut self, child: u32, level: u32, parent: u32) {
+        let inner = self.inners.get_mut(parent);
+        let index = inner.index_of(child);
+        inner.remove(index);
+        let len = inner.children.len();
+        if parent == self.root {
+            self.lower_root();
+            return;
+        }
+        let above = inner.parent;
+        if len == 0 {
+            self.inners.take(parent);
+            self.unhang(parent, level + 1, above);
+            return;
+        }
+        if index == 0 {
+            self.carry_first(parent);
+        }
+        if len < CHILDREN_MIN {
+            self.merge_inner(parent, level + 1);
+        }
+    }
+
+    /// Carries a node's new first score up.
+    fn carry_first(&mut self, mut node: u32) {
+        let first = self.inners.get(node).firsts[0];
+        loop {
+            let parent = self.inners.get(node).parent;
+            if parent == NONE {
+                return;
+            }
+            let inner = self.inners.get_mut(parent);
+            let index = inner.index_of(node);
+            inner.firsts[index] = first;
+            if index > 0 {
+                return;
+            }
+            node = parent;
+        }
+    }
+
+    /// Makes the only child of the root the root.
+    fn lower_root(&mut self) {
+        while self.height > 0 && self.inners.get(self.root).children.len() == 1 {
+            let old = self.inners.take(self.root);
+            self.root = old.children[0];
+            self.height -= 1;
+            if self.height == 0 {
+                self.index = Index::default();
+            } else {
+                self.inners.get_mut(self.root).parent = NONE;
+            }
+        }
+        if self.height > 0 && self.inners.get(self.root).children.is_empty() {
+            *self = ScoreTree::new();
+        }
+    }
+
+    /// Merges a small leaf with a neighbour below the same node, if they are not too many together. The fewer of the two
+    /// are noted anew in the index.
+    fn merge_leaf(&mut self, id: u32) {
+        let parent = self.leaves.get(id).parent;
+        let inner = self.inners.get(parent);
+        let index = inner.index_of(id);
+        let fits = |left: usize| {
+            let pair = inner.children.get(left..left + 2)?;
+            let (left_leaf, right_leaf) = (self.leaves.get(pair[0]), self.leaves.get(pair[1]));
+            (left_leaf.len() + right_leaf.len() <= MERGED_LEAF_MAX
+                && left_leaf.bytes() + right_leaf.bytes() <= LEAF_BYTES_MAX)
+                .then_some((left, pair[0], pair[1]))
+        };
+        let Some((left_index, left, right)) =
+            fits(index).or_else(|| index.checked_sub(1).and_then(fits))
+        else {
+            return;
+        };
+        let moves_left = self.leaves.get(left).len() < self.leaves.get(right).len();
+        let (gone, stays) = if moves_left { (left, right) } else { (right, left) };
+        for tag in self.leaves.get(gone).tags() {
+            self.index.relocate(tag, gone, stays);
+        }
+        let right_leaf = self.leaves.take(right);
+        let mut merged = std::mem::take(self.leaves.get_mut(left));
+        self.leaf_bytes -= merged.heap_bytes() + right_leaf.heap_bytes();
+        merged.append(&right_leaf);
+        self.leaf_bytes += merged.heap_bytes();
+        if moves_left {
+            // The arena has just been given back the number that stays.
+            self.leaves.free.pop();
+            self.leaves.free.push(left);
+        }
+        *self.leaves.get_mut(stays) = merged;
+        let inner = self.inners.get_mut(parent);
+        inner.counts[left_index] += inner.counts[left_index + 1];
+        inner.children[left_index] = stays;
+        inner.remove(left_index + 1);
+        let len = inner.children.len();
+        if parent == self.root {
+            self.lower_root();
+        } else if len < CHILDREN_MIN {
+            self.merge_inner(parent, 1);
+        }
+    }
+
+    /// Merges an inner node of a level with a neighbour, likewise.
+    fn merge_inner(&mut self, id: u32, level: u32) {
+        let parent = self.inners.get(id).parent;
+        let above = self.inners.get(parent);
+        let index = above.index_of(id);
+        let fits = |left: usize| {
+            let pair = above.children.get(left..left + 2)?;
+            let len = |id| self.inners.get(id).children.len();
+            (len(pair[0]) + len(pair[1]) <= MERGED_CHILDREN_MAX).then_some((left, pair[0], pair[1]))
+        };
+        let Some((left_index, left, right)) =
+            fits(index).or_else(|| index.checked_sub(1).and_then(fits))
+        else {
+            return;
+        };
+        let mut gone = self.inners.take(right);
+        for &child in &gone.children {
+            self.set_parent(child, level - 1, left);
+        }
+        let merged = self.inners.get_mut(left);
+        merged.firsts.append(&mut gone.firsts);
+        merged.counts.append(&mut gone.counts);
+        merged.children.append(&mut gone.children);
+        let above = self.inners.get_mut(parent);
+        above.counts[left_index] += above.counts[left_index + 1];
+        above.remove(left_index + 1);
+        let len = above.children.len();
+        if parent == self.root {
+            self.lower_root();
+        } else if len < CHILDREN_MIN {
+            self.merge_inner(parent, level + 1);
+        }
+    }
+
+    // ---- walking -------------------------------------------------------------------------------------------------
+
+    /// Visits a few members, in the order of their tags, from a boundary on; returns the next boundary, 0 at the end.
+    ///
+    /// A member that is there from the first call to the last is visited exactly once, whatever happens to the others and to its
+    /// score; for the boundary separates those visited from those not, and a member stays on its side.
+    pub fn scan(&self, boundary: u32, mut visit: impl FnMut(f64, &[u8])) -> u32 {
+        let mut visit_leaf = |leaf: &Leaf, wanted: &dyn Fn(u32) -> bool| {
+            for (at, tag) in leaf.tags().enumerate() {
+                if wanted(tag) {
+                    visit(leaf.score(at), leaf.member(at));
+                }
+            }
+        };
+        if self.height == 0 {
+            visit_leaf(self.leaves.get(self.root), &|tag| tag.reverse_bits() >= boundary);
+            return 0;
+        }
+        self.index.scan(boundary, |tag, leaf| {
+            visit_leaf(self.leaves.get(leaf), &|other| other == tag);
+        })
+    }
+
+    /// Checks every invariant.
+    #[cfg(test)]
+    fn check(&self) {
+        let mut seen = 0;
+        self.check_node(self.root, self.height, NONE, &mut seen);
+        assert_eq!(seen, self.len);
+        let all: Vec<_> = self.range(0..self.len).collect();
+        for pair in all.windows(2) {
+            assert!((pair[0].0, pair[0].1) < (pair[1].0, pair[1].1), "{pair:?}");
+        }
+        for (rank, &(score, member)) in all.iter().enumerate() {
+            let position = self.find(member).expect("every member is found");
+            assert_eq!(self.score_at(position), score);
+            assert_eq!(self.rank_at(position), rank);
+            assert_eq!(self.rank(Place::Before(score, member)), rank);
+        }
+    }
+
+    #[cfg(test)]
+    fn check_node(&self, node: u32, level: u32, parent: u32, seen: &mut usize) -> (f64, usize) {
+        if level == 0 {
+            let leaf = self.leaves.get(node);
+            assert!(leaf.len() <= LEAF_MAX && (leaf.len() > 0 || self.height == 0));
+            *seen += leaf.len();
+            if self.height > 0 {
+                assert_eq!(leaf.parent, parent);
+            }
+            return (if leaf.len() > 0 { leaf.score(0) } else { 0.0 }, leaf.len());
+        }
+        let inner = self.inners.get(node);
+        assert_eq!(inner.parent, parent);
+        assert!((1..=CHILDREN_MAX).contains(&inner.children.len()));
+        for (index, &child) in inner.children.iter().enumerate() {
+            let (first, count) = self.check_node(child, level - 1, node, seen);
+            assert_eq!((first, count), (inner.firsts[index], inner.counts[index]));
+        }
+        (inner.firsts[0], inner.counts.iter().sum())
+    }
+}
+
+/// Elements of a range of ranks.
+#[derive(Clone, Debug)]
+pub struct Elements<'a> {
+    tree: &'a ScoreTree,
+    ranks: Range<usize>,
+    /// The leaf of the next element and its place there.
+    front: Option<(&'a Leaf, usize)>,
+    /// The leaf of the element that comes next from behind, and how many elements it has up to it.
+    back: Option<(&'a Leaf, usize)>,
+}
+
+impl<'a> Iterator for Elements<'a> {
+    type Item = (f64, &'a [u8]);
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.ranks.is_empty() {
+            return None;
+        }
+        let (leaf, at) = match self.front {
+            Some((leaf, at)) if at < leaf.len() => (leaf, at),
+            _ => {
+                let (leaf, at) = self.tree.locate(self.ranks.start);
+                (self.tree.leaves.get(leaf), at)
+            }
+        };
+        self.ranks.start += 1;
+        self.front = Some((leaf, at + 1));
+        Some((leaf.score(at), leaf.member(at)))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.ranks.len(), Some(self.ranks.len()))
+    }
+}
+
+impl DoubleEndedIterator for Elements<'_> {
+    #[inline]
+    fn next_back(&mut self) -> Option<Self::Item> {
+        if self.ranks.is_empty() {
+            return None;
+        }
+        let (leaf, end) = match self.back {
+            Some((leaf, end)) if end > 0 => (leaf, end),
+            _ => {
+                let (leaf, at) = self.tree.locate(self.ranks.end - 1);
+                (self.tree.leaves.get(leaf), at + 1)
+            }
+        };
+        self.ranks.end -= 1;
+        self.back = Some((leaf, end - 1));
+        Some((leaf.score(end - 1), leaf.member(end - 1)))
+    }
+}
+
+impl ExactSizeIterator for Elements<'_> {}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,158 @@
+//! Which leaf a member lies in: linear hashing by the members' tags, without the members.
+//!
+//! A page holds entries of 8 bytes, tag and leaf. Several leaves may come up for one tag; the leaf's own tags and the member
+//! itself decide. Pages are split and merged one at a time, so no change costs more than a page or two.
+//!
+//! The low bits of a tag choose its page: as many bits as number the pages, or one less where that page has not been split
+//! yet. In the order of tags with their bits reversed each page is one interval, and splitting halves it: so a boundary in that
+//! order is a cursor that stays true whatever is split or merged between two calls.
+
+/// Entries a page has on average where the next page is added, and where the last one is merged away.
+const ENTRIES_MAX: usize = 24;
+const ENTRIES_MIN: usize = 10;
+/// Entries a page grows by.
+const ENTRIES_STEP: usize = 4;
+/// Pages of a chunk of the directory, so that growing it copies little.
+const CHUNK: usize = 512;
+
+type Page = Vec<u64>;
+
+fn entry(tag: u32, leaf: u32) -> u64 {
+    u64::from(leaf) << 32 | u64::from(tag)
+}
+
+/// Tags with leaves.
+#[derive(Clone, Debug, Default)]
+pub struct Index {
+    chunks: Vec<Vec<Page>>,
+    pages: usize,
+    len: usize,
+}
+
+impl Index {
+    /// The page of a tag, and how many of the tag's low bits chose it. There is at least one page.
+    #[inline]
+    fn page_of(&self, tag: u32) -> (usize, u32) {
+        // With 2^bits <= pages, the first pages - 2^bits ones have been split by one more bit.
+        let bits = self.pages.ilog2();
+        let split = self.pages - (1 << bits);
+        let short = tag as usize & ((1 << bits) - 1);
+        if short < split { (tag as usize & ((2 << bits) - 1), bits + 1) } else { (short, bits) }
+    }
+
+    #[inline]
+    fn page(&self, number: usize) -> &Page {
+        &self.chunks[number / CHUNK][number % CHUNK]
+    }
+
+    #[inline]
+    fn page_mut(&mut self, number: usize) -> &mut Page {
+        &mut self.chunks[number / CHUNK][number % CHUNK]
+    }
+
+    /// The leaves that hold a member with this tag; a leaf comes once for each of them.
+    #[inline]
+    pub fn candidates(&self, tag: u32) -> impl Iterator<Item = u32> {
+        let page: &[u64] = if self.pages == 0 { &[] } else { self.page(self.page_of(tag).0) };
+        page.iter().filter(move |&&entry| entry as u32 == tag).map(|&entry| (entry >> 32) as u32)
+    }
+
+    pub fn insert(&mut self, tag: u32, leaf: u32) {
+        if self.len >= self.pages * ENTRIES_MAX {
+            self.add_page();
+        }
+        let number = self.page_of(tag).0;
+        let page = self.page_mut(number);
+        if page.len() == page.capacity() {
+            page.reserve_exact(ENTRIES_STEP);
+        }
+        page.push(entry(tag, leaf));
+        self.len += 1;
+    }
+
+    /// Forgets one member with this tag in a leaf.
+    pub fn remove(&mut self, tag: u32, leaf: u32) {
+        let number = self.page_of(tag).0;
+        let page = self.page_mut(number);
+        let at = page.iter().position(|&found| found == entry(tag, leaf));
+        page.swap_remove(at.expect("every member is in the index"));
+        if page.capacity() >= page.len() + 2 * ENTRIES_STEP {
+            page.shrink_to(page.len().next_multiple_of(ENTRIES_STEP));
+        }
+        self.len -= 1;
+        if self.len < (self.pages - 1) * ENTRIES_MIN {
+            self.merge_last_page();
+        }
+    }
+
+    /// Notes that one member with this tag has moved.
+    pub fn relocate(&mut self, tag: u32, from: u32, to: u32) {
+        let number = self.page_of(tag).0;
+        let entries = self.page_mut(number).iter_mut();
+        let found = entries.into_iter().find(|found| **found == entry(tag, from));
+        *found.expect("every member is in the index") = entry(tag, to);
+    }
+
+    fn add_page(&mut self) {
+        let mut new = Page::new();
+        if self.pages > 0 {
+            let bits = self.pages.ilog2();
+            let bit = 1u64 << bits;
+            let number = self.pages - (1 << bits);
+            let old = std::mem::take(self.page_mut(number));
+            let moving = old.iter().filter(|&&entry| entry & bit != 0).count();
+            let mut kept = Page::with_capacity(old.len() - moving);
+            new.reserve_exact(moving);
+            for entry in old {
+                if entry & bit != 0 { new.push(entry) } else { kept.push(entry) }
+            }
+            *self.page_mut(number) = kept;
+        }
+        if self.pages.is_multiple_of(CHUNK) {
+            self.chunks.push(Vec::new());
+        }
+        self.chunks.last_mut().expect("one was just made if need be").push(new);
+        self.pages += 1;
+    }
+
+    fn merge_last_page(&mut self) {
+        if self.pages < 2 {
+            return;
+        }
+        let last = self.chunks.last_mut().and_then(Vec::pop).expect("pages are counted");
+        if self.chunks.last().is_some_and(Vec::is_empty) {
+            self.chunks.pop();
+        }
+        self.pages -= 1;
+        let number = self.pages - (1 << self.pages.ilog2());
+        let page = self.page_mut(number);
+        page.reserve_exact(last.len());
+        page.extend_from_slice(&last);
+    }
+
+    /// Visits the entries of one page from a boundary on, each pair of tag and leaf once; returns the next boundary, 0 at the
+    /// end. A boundary is a tag with its bits reversed.
+    pub fn scan(&self, boundary: u32, mut visit: impl FnMut(u32, u32)) -> u32 {
+        if self.pages == 0 {
+            return 0;
+        }
+        let (number, bits) = self.page_of(boundary.reverse_bits());
+        let page = self.page(number);
+        for (at, &entry) in page.iter().enumerate() {
+            let tag = entry as u32;
+            if tag.reverse_bits() >= boundary && !page[..at].contains(&entry) {
+                visit(tag, (entry >> 32) as u32);
+            }
+        }
+        let width = 1u64 << (32 - bits);
+        let next = (u64::from(boundary) / width + 1) * width;
+        next as u32
+    }
+
+    pub fn heap_bytes(&self) -> usize {
+        let directory = self.chunks.capacity() * size_of::<Vec<Page>>()
+            + self.chunks.iter().map(|chunk| chunk.capacity() * size_of::<Page>()).sum::<usize>();
+        // Pages are about as full as they can be: walking them all to know better is not worth it.
+        directory + (self.len + self.pages * ENTRIES_STEP / 2) * size_of::<u64>()
+    }
+}

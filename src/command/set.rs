@@ -1,0 +1,752 @@
+//! Sets: members in no order, each once, and what several sets have in common or not.
+//!
+//! Replies are written straight from where the members lie. Unions, intersections and differences read all their sets where
+//! they are; a set of their own they make to store it, or where a member could not else be told from one already answered.
+
+use smallvec::SmallVec;
+
+use super::context::{CommandResult, Context, Outcome};
+use super::scan::{MemberScan, parse_cursor};
+use super::spec::{
+    CommandSpec, Flags, Group, Handler, KeyFlags, KeySpec, counted_keys, key, keys, spec,
+};
+use crate::collections::packed::Element;
+use crate::collections::table::Slot;
+use crate::config::KeyspaceEvents;
+use crate::error::CommandError;
+use crate::keyspace::{Expiry, Key, Keyspace};
+use crate::resp::number::parse_i64;
+use crate::resp::reply::{OutputBuffer, ReplyWriter};
+use crate::types::set::{Limits, Set, SetView};
+
+const READ: Flags = Flags::READONLY;
+const READ_FAST: Flags = Flags::READONLY.union(Flags::FAST);
+const WRITE_FAST: Flags = Flags::WRITE.union(Flags::FAST);
+const STORE: Flags = Flags::WRITE.union(Flags::DENYOOM);
+
+const RO_ACCESS: KeyFlags = KeyFlags::RO.union(KeyFlags::ACCESS);
+const TAKEN: KeyFlags = KeyFlags::RW.union(KeyFlags::ACCESS).union(KeyFlags::DELETE);
+const GIVEN: KeyFlags = KeyFlags::RW.union(KeyFlags::INSERT);
+
+const ASKED_KEY: &[KeySpec] = &[key(1, KeyFlags::RO)];
+const READ_KEY: &[KeySpec] = &[key(1, RO_ACCESS)];
+const READ_KEYS: &[KeySpec] = &[keys(1, -1, 1, RO_ACCESS)];
+const STORED_KEYS: &[KeySpec] =
+    &[key(1, KeyFlags::OW.union(KeyFlags::UPDATE)), keys(2, -1, 1, RO_ACCESS)];
+
+pub const COMMANDS: &[CommandSpec] = &[
+    set_spec("SADD", sadd, "1.0.0", STORE.union(Flags::FAST))
+        .at_least(3)
+        .keys(&[key(1, GIVEN)])
+        .docs(
+            "key member [member ...]",
+            "Adds members to a set, which is made if it is not there.",
+            "O(N) where N is the number of members given",
+        ),
+    set_spec("SCARD", scard, "1.0.0", READ_FAST).exactly(2).keys(ASKED_KEY).docs(
+        "key",
+        "Counts the members of a set.",
+        "O(1)",
+    ),
+    set_spec("SDIFF", sdiff, "1.0.0", READ)
+        .at_least(2)
+        .keys(READ_KEYS)
+        .docs(
+            "key [key ...]",
+            "Returns the members of the first set that are in none of the others.",
+            "O(N) where N is the number of members of all sets",
+        )
+        .tips(&["nondeterministic_output_order"]),
+    set_spec("SDIFFSTORE", sdiffstore, "1.0.0", STORE).at_least(3).keys(STORED_KEYS).docs(
+        "destination key [key ...]",
+        "Stores the members of the first set that are in none of the others.",
+        "O(N) where N is the number of members of all sets",
+    ),
+    set_spec("SINTER", sinter, "1.0.0", READ)
+        .at_least(2)
+        .keys(READ_KEYS)
+        .docs(
+            "key [key ...]",
+            "Returns the members that several sets have in common.",
+            "O(N*M) where N is the number of members of the smallest set and M that of sets",
+        )
+        .tips(&["nondeterministic_output_order"]),
+    set_spec("SINTERCARD", sintercard, "7.0.0", READ.union(Flags::MOVABLEKEYS))
+        .at_least(3)
+        .keys(&[counted_keys(1, RO_ACCESS)])
+        .docs(
+            "numkeys key [key ...] [LIMIT limit]",
+            "Counts the members that several sets have in common, up to a limit.",
+            "O(N*M) where N is the number of members of the smallest set and M that of sets",
+        ),
+    set_spec("SINTERSTORE", sinterstore, "1.0.0", STORE)
+        .at_least(3)
+        .keys(&[key(1, KeyFlags::RW.union(KeyFlags::UPDATE)), keys(2, -1, 1, RO_ACCESS)])
+        .docs(
+            "destination key [key ...]",
+            "Stores the members that several sets have in common.",
+            "O(N*M) where N is the number of members of the smallest set and M that of sets",
+        ),
+    set_spec("SISMEMBER", sismember, "1.0.0", READ_FAST).exactly(3).keys(ASKED_KEY).docs(
+        "key member",
+        "Tells whether a set has a member.",
+        "O(1)",
+    ),
+    set_spec("SMEMBERS", smembers, "1.0.0", READ)
+        .exactly(2)
+        .keys(READ_KEY)
+        .docs("key", "Returns all members of a set.", "O(N) where N is the number of members")
+        .tips(&["nondeterministic_output_order"]),
+    set_spec("SMISMEMBER", smismember, "6.2.0", READ_FAST).at_least(3).keys(READ_KEY).docs(
+        "key member [member ...]",
+        "Tells for each of several members whether a set has it.",
+        "O(N) where N is the number of members given",
+    ),
+    set_spec("SMOVE", smove, "1.0.0", WRITE_FAST)
+        .exactly(4)
+        .keys(&[key(1, TAKEN), key(2, GIVEN)])
+        .docs("source destination member", "Moves a member from one set to another.", "O(1)"),
+    set_spec("SPOP", spop, "1.0.0", WRITE_FAST)
+        .at_least(2)
+        .keys(&[key(1, TAKEN)])
+        .docs(
+            "key [count]",
+            "Takes random members out of a set and returns them.",
+            "O(1) without a count, else O(N) where N is the count",
+        )
+        .tips(&["nondeterministic_output"]),
+    set_spec("SRANDMEMBER", srandmember, "1.0.0", READ)
+        .at_least(2)
+        .keys(READ_KEY)
+        .docs(
+            "key [count]",
+            "Returns random members of a set: different ones, or with a negative count any.",
+            "O(1) without a count, else O(N) where N is the count",
+        )
+        .tips(&["nondeterministic_output"]),
+    set_spec("SREM", srem, "1.0.0", WRITE_FAST)
+        .at_least(3)
+        .keys(&[key(1, KeyFlags::RW.union(KeyFlags::DELETE))])
+        .docs(
+            "key member [member ...]",
+            "Removes members from a set; the last one takes the key with it.",
+            "O(N) where N is the number of members given",
+        ),
+    set_spec("SSCAN", sscan, "2.8.0", READ)
+        .at_least(3)
+        .keys(READ_KEY)
+        .docs(
+            "key cursor [MATCH pattern] [COUNT count]",
+            "Walks over the members of a set, some with each call.",
+            "O(COUNT) for each call, O(N) for the whole walk",
+        )
+        .tips(&["nondeterministic_output"]),
+    set_spec("SUNION", sunion, "1.0.0", READ)
+        .at_least(2)
+        .keys(READ_KEYS)
+        .docs(
+            "key [key ...]",
+            "Returns the members that at least one of several sets has.",
+            "O(N) where N is the number of members of all sets",
+        )
+        .tips(&["nondeterministic_output_order"]),
+    set_spec("SUNIONSTORE", sunionstore, "1.0.0", STORE).at_least(3).keys(STORED_KEYS).docs(
+        "destination key [key ...]",
+        "Stores the members that at least one of several sets has.",
+        "O(N) where N is the number of members of all sets",
+    ),
+];
+
+const fn set_spec(
+    name: &'static str,
+    handler: Handler,
+    since: &'static str,
+    flags: Flags,
+) -> CommandSpec {
+    spec(name, handler).group(Group::Set).since(since).flags(flags)
+}
+
+const NOT_POSITIVE: CommandError = CommandError::ValueOutOfRange("must be positive");
+const COUNT_OUT_OF_RANGE: CommandError = CommandError::ValueOutOfRange(
+    "value must between -9223372036854775807 and 9223372036854775807",
+);
+const NO_KEYS: CommandError = CommandError::Text("ERR numkeys should be greater than 0");
+const TOO_MANY_KEYS: CommandError =
+    CommandError::Text("ERR Number of keys can't be greater than number of args");
+const NEGATIVE_LIMIT: CommandError = CommandError::Text("ERR LIMIT can't be negative");
+
+/// A union of up to so many sets is answered without a set of its own: each member is looked for in the sets before.
+const DIRECT_UNION_MAX: usize = 4;
+
+/// The limits of a set's encodings, as configured now.
+pub(super) fn limits(ctx: &Context<'_>) -> Limits {
+    let config = &ctx.server.config;
+    Limits {
+        intset_entries: config.set_max_intset_entries,
+        listpack_entries: config.set_max_listpack_entries,
+        listpack_value: config.set_max_listpack_value,
+        hasher: ctx.db.hasher(),
+    }
+}
+
+fn reply_member(reply: &mut ReplyWriter<'_>, member: Element<'_>) {
+    match member {
+        Element::Bytes(bytes) => reply.bulk(bytes),
+        Element::Integer(value) => reply.bulk_integer(value),
+    }
+}
+
+// ---- one set -----------------------------------------------------------------------------------------------------
+
+/// `SADD key member [member ...]`: how many of them are new.
+fn sadd(ctx: &mut Context<'_>) -> CommandResult {
+    let key = ctx.key(1);
+    let limits = limits(ctx);
+    let members = ctx.args.iter_from(2);
+    let count = members.len();
+    let add_all =
+        |set: &mut Set| members.map(|member| u64::from(set.add(member, &limits))).sum::<u64>();
+    let added = match ctx.db.slot_of::<Set>(key)? {
+        Some(slot) => ctx.db.edit(slot, |set: &mut Set| {
+            set.expect_more(count, &limits);
+            add_all(set)
+        }),
+        None => {
+            let mut set = Set::with_hint(ctx.args.get(2), count, &limits);
+            let added = add_all(&mut set);
+            ctx.db.insert_collection(key, set);
+            added
+        }
+    };
+    if added > 0 {
+        ctx.db.changed(KeyspaceEvents::SET, "sadd", key.bytes);
+        ctx.db.dirty += added - 1;
+    }
+    ctx.reply.integer(added as i64);
+    Ok(Outcome::Replied)
+}
+
+/// `SREM key member [member ...]`: how many of them there were.
+fn srem(ctx: &mut Context<'_>) -> CommandResult {
+    let key = ctx.key(1);
+    let Some(slot) = ctx.db.slot_of::<Set>(key)? else {
+        ctx.reply.integer(0);
+        return Ok(Outcome::Replied);
+    };
+    let members = ctx.args.iter_from(2);
+    let removed = ctx.db.edit(slot, |set: &mut Set| {
+        members.map(|member| u64::from(set.remove(member))).sum::<u64>()
+    });
+    if removed > 0 {
+        ctx.db.changed(KeyspaceEvents::SET, "srem", key.bytes);
+        ctx.db.dirty += removed - 1;
+        ctx.db.delete_if_empty::<Set>(slot, key);
+    }
+    ctx.reply.integer(removed as i64);
+    Ok(Outcome::Replied)
+}
+
+/// `SISMEMBER key member`: 1 or 0.
+fn sismember(ctx: &mut Context<'_>) -> CommandResult {
+    let set = ctx.db.read::<Set>(ctx.key(1))?;
+    let is_member = set.is_some_and(|set| set.contains(ctx.args.get(2)));
+    ctx.reply.integer(is_member.into());
+    Ok(Outcome::Replied)
+}
+
+/// `SMISMEMBER key member [member ...]`: an array of 1 or 0.
+fn smismember(ctx: &mut Context<'_>) -> CommandResult {
+    let set = ctx.db.read::<Set>(ctx.key(1))?;
+    let members = ctx.args.iter_from(2);
+    ctx.reply.array(members.len());
+    for member in members {
+        ctx.reply.integer(set.is_some_and(|set| set.contains(member)).into());
+    }
+    Ok(Outcome::Replied)
+}
+
+/// `SCARD key`: the number of members.
+fn scard(ctx: &mut Context<'_>) -> CommandResult {
+    let set = ctx.db.read::<Set>(ctx.key(1))?;
+    ctx.reply.integer(set.map_or(0, |set| set.len()) as i64);
+    Ok(Outcome::Replied)
+}
+
+/// `SMEMBERS key`: a set.
+fn smembers(ctx: &mut Context<'_>) -> CommandResult {
+    let set = ctx.db.read::<Set>(ctx.key(1))?;
+    reply_all(&mut ctx.reply, set);
+    Ok(Outcome::Replied)
+}
+
+fn reply_all(reply: &mut ReplyWriter<'_>, set: Option<SetView<'_>>) {
+    reply.set(set.map_or(0, |set| set.len()));
+    if let Some(set) = set {
+        set.for_each(|member| reply_member(reply, member));
+    }
+}
+
+/// `SMOVE source destination member`: 1, or 0 if the source has no such member.
+fn smove(ctx: &mut Context<'_>) -> CommandResult {
+    let (source, destination, member) = (ctx.key(1), ctx.key(2), ctx.args.get(3));
+    let found = find_sets(ctx.db, &[source, destination], |db, key| db.find_for_write(key), true)?;
+    let Some(slot) = found[0] else {
+        ctx.reply.integer(0);
+        return Ok(Outcome::Replied);
+    };
+    if found[0] == found[1] {
+        let is_member = ctx.db.view::<Set>(slot)?.contains(member);
+        ctx.reply.integer(is_member.into());
+        return Ok(Outcome::Replied);
+    }
+    if !ctx.db.edit(slot, |set: &mut Set| set.remove(member)) {
+        ctx.reply.integer(0);
+        return Ok(Outcome::Replied);
+    }
+    ctx.db.changed(KeyspaceEvents::SET, "srem", source.bytes);
+    ctx.db.delete_if_empty::<Set>(slot, source);
+    let limits = limits(ctx);
+    // Where the source went, the destination may have moved.
+    let added = match ctx.db.find(destination) {
+        Some(slot) => ctx.db.edit(slot, |set: &mut Set| set.add(member, &limits)),
+        None => {
+            let mut set = Set::with_hint(member, 1, &limits);
+            set.add(member, &limits);
+            ctx.db.insert_collection(destination, set);
+            true
+        }
+    };
+    if added {
+        ctx.db.changed(KeyspaceEvents::SET, "sadd", destination.bytes);
+    }
+    ctx.reply.integer(1);
+    Ok(Outcome::Replied)
+}
+
+/// `SPOP key [count]`: a bulk string or nil; with a count a set.
+fn spop(ctx: &mut Context<'_>) -> CommandResult {
+    let key = ctx.key(1);
+    let count = match ctx.args.len() {
+        2 => None,
+        3 => {
+            let count = parse_i64(ctx.args.get(2)).and_then(|count| usize::try_from(count).ok());
+            Some(count.ok_or(NOT_POSITIVE)?)
+        }
+        _ => return Err(CommandError::Syntax),
+    };
+    let Some(slot) = ctx.db.slot_of::<Set>(key)? else {
+        match count {
+            Some(_) => ctx.reply.set(0),
+            None => ctx.reply.null(),
+        }
+        return Ok(Outcome::Replied);
+    };
+    let reply = &mut ctx.reply;
+    let Some(count) = count else {
+        ctx.db.edit(slot, |set: &mut Set| set.pop(|member| reply_member(reply, member)));
+        ctx.db.changed(KeyspaceEvents::SET, "spop", key.bytes);
+        ctx.db.delete_if_empty::<Set>(slot, key);
+        return Ok(Outcome::Replied);
+    };
+    let set = ctx.db.view::<Set>(slot)?;
+    let len = set.len();
+    if count == 0 {
+        reply.set(0);
+        return Ok(Outcome::Replied);
+    }
+    if count >= len {
+        reply_all(reply, Some(set));
+        ctx.db.changed(KeyspaceEvents::SET, "spop", key.bytes);
+        // Deleting is counted as a change, which stands for one of the members here.
+        ctx.db.delete_at(slot, key, "del");
+        ctx.db.dirty += len as u64;
+        ctx.db.dirty -= 2;
+        return Ok(Outcome::Replied);
+    }
+    let limits = limits(ctx);
+    let reply = &mut ctx.reply;
+    reply.set(count);
+    ctx.db.edit(slot, |set: &mut Set| {
+        set.pop_many(count, &limits, |member| reply_member(reply, member));
+    });
+    ctx.db.changed(KeyspaceEvents::SET, "spop", key.bytes);
+    ctx.db.dirty += count as u64 - 1;
+    Ok(Outcome::Replied)
+}
+
+/// `SRANDMEMBER key [count]`: a bulk string or nil; with a count an array.
+fn srandmember(ctx: &mut Context<'_>) -> CommandResult {
+    let count = match ctx.args.len() {
+        2 => None,
+        3 => {
+            let count = ctx.args.integer(2)?;
+            Some(if count == i64::MIN { Err(COUNT_OUT_OF_RANGE)? } else { count })
+        }
+        _ => return Err(CommandError::Syntax),
+    };
+    let set = ctx.db.read::<Set>(ctx.key(1))?;
+    let reply = &mut ctx.reply;
+    match (set, count) {
+        (None, None) => reply.null(),
+        (None, Some(_)) => reply.array(0),
+        (Some(set), None) => set.random().iter().for_each(|&member| reply_member(reply, member)),
+        (Some(set), Some(count @ 0..)) => {
+            let count = usize::try_from(count).unwrap_or(usize::MAX);
+            reply.array(count.min(set.len()));
+            set.sample(count, |member| reply_member(reply, member));
+        }
+        (Some(set), Some(count)) => {
+            reply.array(usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX));
+            for _ in 0..count.unsigned_abs() {
+                set.random().iter().for_each(|&member| reply_member(reply, member));
+            }
+        }
+    }
+    Ok(Outcome::Replied)
+}
+
+/// `SSCAN key cursor [MATCH pattern] [COUNT count]`: the next cursor (0 at the end) as a bulk string, and an array of members.
+/// The set is looked up before options are parsed: a missing key hides their faults.
+fn sscan(ctx: &mut Context<'_>) -> CommandResult {
+    let mut cursor = parse_cursor(ctx.args.get(2)).ok_or(CommandError::NegativeOrInvalidCursor)?;
+    let protocol = ctx.reply.protocol();
+    let Some(set) = ctx.db.read::<Set>(ctx.key(1))? else {
+        ctx.reply.array(2);
+        ctx.reply.bulk(b"0");
+        ctx.reply.array(0);
+        return Ok(Outcome::Replied);
+    };
+    let options = MemberScan::parse(ctx.args.cursor(3), "")?;
+    let (mut seen, mut found) = (0u64, 0);
+    // The cursor, which comes first in the reply, is known last.
+    let mut members = OutputBuffer::default();
+    let mut writer = ReplyWriter::new(&mut members, protocol);
+    loop {
+        cursor = set.scan(cursor, |member| {
+            seen += 1;
+            if options.wants(member.text().as_ref()) {
+                found += 1;
+                reply_member(&mut writer, member);
+            }
+        });
+        if cursor == 0 || seen >= options.count {
+            break;
+        }
+    }
+    ctx.reply.array(2);
+    ctx.reply.bulk_display(cursor);
+    ctx.reply.array(found);
+    ctx.reply.output().append(&members);
+    Ok(Outcome::Replied)
+}
+
+// ---- several sets ------------------------------------------------------------------------------------------------
+
+type Slots = SmallVec<[Option<Slot>; 8]>;
+type Views<'a> = SmallVec<[SetView<'a>; 8]>;
+
+/// The slots of several sets, each looked up by `find`; None for keys that are not there. WRONGTYPE ends the search where it is
+/// found; with `first_decides` it does not matter what the others hold if the first key is not there.
+fn find_sets(
+    db: &mut Keyspace,
+    keys: &[Key<'_>],
+    find: impl Fn(&mut Keyspace, Key<'_>) -> Option<Slot>,
+    first_decides: bool,
+) -> Result<Slots, CommandError> {
+    let keys_before = db.table().len();
+    let mut slots = Slots::new();
+    let mut fault = None;
+    for &key in keys {
+        let slot = find(db, key);
+        if let Some(slot) = slot
+            && let Err(error) = db.view::<Set>(slot)
+        {
+            if !first_decides {
+                return Err(error);
+            }
+            fault = Some(error);
+        }
+        slots.push(slot);
+    }
+    if first_decides
+        && slots[0].is_some()
+        && let Some(error) = fault
+    {
+        return Err(error);
+    }
+    if db.table().len() != keys_before {
+        // Keys that had expired went, and others may have moved.
+        slots = keys.iter().map(|&key| db.find(key)).collect();
+    }
+    Ok(slots)
+}
+
+/// The keys among these arguments, found to be read.
+fn read_sets(
+    ctx: &mut Context<'_>,
+    arguments: std::ops::Range<usize>,
+) -> Result<Slots, CommandError> {
+    let keys: SmallVec<[Key<'_>; 8]> = arguments.map(|index| ctx.key(index)).collect();
+    find_sets(ctx.db, &keys, |db, key| db.find_for_read(key), false)
+}
+
+fn views<'a>(
+    db: &'a Keyspace,
+    slots: impl Iterator<Item = Slot>,
+) -> Result<Views<'a>, CommandError> {
+    slots.map(|slot| db.view::<Set>(slot)).collect()
+}
+
+/// Replaces what `key` holds by a set that was computed, or deletes it if the set is empty, and replies how many members there
+/// are.
+fn store(ctx: &mut Context<'_>, key: Key<'_>, set: Set, event: &'static str) -> CommandResult {
+    let len = set.as_view().len();
+    let found = ctx.db.find(key);
+    if len > 0 {
+        ctx.db.set_collection(found, key, set, Expiry::Clear);
+        ctx.db.changed(KeyspaceEvents::SET, event, key.bytes);
+    } else if let Some(slot) = found {
+        ctx.db.delete_at(slot, key, "del");
+    }
+    ctx.reply.integer(len as i64);
+    Ok(Outcome::Replied)
+}
+
+/// `SINTER key [key ...]`: a set.
+fn sinter(ctx: &mut Context<'_>) -> CommandResult {
+    let slots = read_sets(ctx, 1..ctx.args.len())?;
+    let sets = intersected(ctx.db, &slots)?;
+    let reply = &mut ctx.reply;
+    if let [set] = sets[..] {
+        reply_all(reply, Some(set));
+        return Ok(Outcome::Replied);
+    }
+    let (members, mut len) = (reply.defer_set(), 0);
+    intersect(&sets, |member| {
+        reply_member(reply, member);
+        len += 1;
+        true
+    });
+    reply.finish(members, len);
+    Ok(Outcome::Replied)
+}
+
+/// `SINTERCARD numkeys key [key ...] [LIMIT limit]`: the number of common members, or the limit if that is less.
+fn sintercard(ctx: &mut Context<'_>) -> CommandResult {
+    let keys = parse_i64(ctx.args.get(1)).and_then(|keys| usize::try_from(keys).ok());
+    let keys = keys.filter(|&keys| keys > 0).ok_or(NO_KEYS)?;
+    if keys > ctx.args.len() - 2 {
+        return Err(TOO_MANY_KEYS);
+    }
+    let mut limit = 0;
+    let mut options = ctx.args.cursor(2 + keys);
+    while !options.is_at_end() {
+        if options.remaining() < 2 || !options.take_word("LIMIT") {
+            return Err(CommandError::Syntax);
+        }
+        let value = parse_i64(options.take()?).and_then(|limit| usize::try_from(limit).ok());
+        limit = value.ok_or(NEGATIVE_LIMIT)?;
+    }
+    let slots = read_sets(ctx, 2..2 + keys)?;
+    let sets = intersected(ctx.db, &slots)?;
+    let limit = if limit == 0 { usize::MAX } else { limit };
+    let count = match sets[..] {
+        [set] => set.len().min(limit),
+        _ => {
+            let mut count = 0;
+            intersect(&sets, |_| {
+                count += 1;
+                count < limit
+            });
+            count
+        }
+    };
+    ctx.reply.integer(count as i64);
+    Ok(Outcome::Replied)
+}
+
+/// `SINTERSTORE destination key [key ...]`: how many members there are.
+fn sinterstore(ctx: &mut Context<'_>) -> CommandResult {
+    let slots = read_sets(ctx, 2..ctx.args.len())?;
+    let result = intersection(ctx.db, &slots, &limits(ctx))?;
+    store(ctx, ctx.key(1), result, "sinterstore")
+}
+
+fn intersection(db: &Keyspace, slots: &Slots, limits: &Limits) -> Result<Set, CommandError> {
+    let sets = intersected(db, slots)?;
+    let mut result = match sets.first() {
+        Some(SetView::Ints(_)) => Set::Ints(Vec::new()),
+        _ => Set::Packed(Vec::new()),
+    };
+    intersect(&sets, |member| {
+        result.add_element(member, limits);
+        true
+    });
+    result.prefer_integers(limits);
+    Ok(result)
+}
+
+/// The sets to intersect, the smallest first and each once; none if one is not there.
+fn intersected<'a>(db: &'a Keyspace, slots: &Slots) -> Result<Views<'a>, CommandError> {
+    let mut different = SmallVec::<[Slot; 8]>::new();
+    for slot in slots {
+        match slot {
+            Some(slot) if different.contains(slot) => {}
+            Some(slot) => different.push(*slot),
+            None => return Ok(Views::new()),
+        }
+    }
+    let mut sets = views(db, different.into_iter())?;
+    if sets.len() > 1 {
+        sets.sort_by_cached_key(|set| set.len());
+    }
+    Ok(sets)
+}
+
+/// Shows what all sets have to `visit`, until it returns false. The first one should be the smallest.
+fn intersect<'a>(sets: &[SetView<'a>], mut visit: impl FnMut(Element<'a>) -> bool) {
+    match sets {
+        [] => {}
+        [SetView::Ints(first), SetView::Ints(second), others @ ..] => {
+            first.intersect(second, |value| {
+                let member = Element::Integer(value);
+                !others.iter().all(|set| set.contains_element(member)) || visit(member)
+            });
+        }
+        [first, others @ ..] => first.visit(|member| {
+            !others.iter().all(|set| set.contains_element(member)) || visit(member)
+        }),
+    }
+}
+
+/// `SUNION key [key ...]`: a set.
+fn sunion(ctx: &mut Context<'_>) -> CommandResult {
+    let slots = read_sets(ctx, 1..ctx.args.len())?;
+    let limits = limits(ctx);
+    let sets = views(ctx.db, slots.iter().flatten().copied())?;
+    let reply = &mut ctx.reply;
+    let are_integers = sets.iter().all(|set| matches!(set, SetView::Ints(_)));
+    if sets.len() == 1 {
+        reply_all(reply, Some(sets[0]));
+    } else if are_integers || sets.len() > DIRECT_UNION_MAX {
+        let union = unite(&sets, &limits);
+        reply_all(reply, Some(union.as_view()));
+    } else {
+        let (members, mut len) = (reply.defer_set(), 0);
+        for (index, set) in sets.iter().enumerate() {
+            let before = &sets[..index];
+            set.for_each(|member| {
+                if !before.iter().any(|set| set.contains_element(member)) {
+                    reply_member(reply, member);
+                    len += 1;
+                }
+            });
+        }
+        reply.finish(members, len);
+    }
+    Ok(Outcome::Replied)
+}
+
+/// `SUNIONSTORE destination key [key ...]`: how many members there are.
+fn sunionstore(ctx: &mut Context<'_>) -> CommandResult {
+    let slots = read_sets(ctx, 2..ctx.args.len())?;
+    let limits = limits(ctx);
+    let union = unite(&views(ctx.db, slots.iter().flatten().copied())?, &limits);
+    store(ctx, ctx.key(1), union, "sunionstore")
+}
+
+fn unite(sets: &[SetView<'_>], limits: &Limits) -> Set {
+    let mut union = Set::Ints(Vec::new());
+    for set in sets {
+        set.for_each(|member| {
+            union.add_element(member, limits);
+        });
+    }
+    union
+}
+
+/// `SDIFF key [key ...]`: a set.
+fn sdiff(ctx: &mut Context<'_>) -> CommandResult {
+    let slots = read_sets(ctx, 1..ctx.args.len())?;
+    let limits = limits(ctx);
+    let difference = Difference::of(ctx.db, &slots)?;
+    let reply = &mut ctx.reply;
+    if difference.removes_from_copy() {
+        let result = difference.copy_and_remove(&limits);
+        reply_all(reply, Some(result.as_view()));
+        return Ok(Outcome::Replied);
+    }
+    let (members, mut len) = (reply.defer_set(), 0);
+    difference.for_each(|member| {
+        reply_member(reply, member);
+        len += 1;
+    });
+    reply.finish(members, len);
+    Ok(Outcome::Replied)
+}
+
+/// `SDIFFSTORE destination key [key ...]`: how many members there are.
+fn sdiffstore(ctx: &mut Context<'_>) -> CommandResult {
+    let slots = read_sets(ctx, 2..ctx.args.len())?;
+    let result = Difference::of(ctx.db, &slots)?.to_set(&limits(ctx));
+    store(ctx, ctx.key(1), result, "sdiffstore")
+}
+
+/// What is to be subtracted from what.
+struct Difference<'a> {
+    /// None if nothing can be left: it is not there, or among those subtracted.
+    first: Option<SetView<'a>>,
+    subtracted: Views<'a>,
+}
+
+impl<'a> Difference<'a> {
+    fn of(db: &'a Keyspace, slots: &Slots) -> Result<Self, CommandError> {
+        let (first, others) = slots.split_first().expect("the arity asks for a key");
+        let first = first.filter(|first| !others.contains(&Some(*first)));
+        let Some(first) = first else {
+            return Ok(Difference { first: None, subtracted: Views::new() });
+        };
+        let mut subtracted = views(db, others.iter().flatten().copied())?;
+        // The larger a set, the likelier it has a member.
+        subtracted.sort_by_cached_key(|set| std::cmp::Reverse(set.len()));
+        Ok(Difference { first: Some(db.view::<Set>(first)?), subtracted })
+    }
+
+    /// Whether it is less work to remove the members of the others from a copy of the first set than to look for each of the
+    /// first set's members in the others. Redis's estimate: it shows in the encoding of what is stored.
+    fn removes_from_copy(&self) -> bool {
+        let Some(first) = self.first else { return false };
+        let sizes = self.subtracted.iter().map(|set| set.len()).sum::<usize>();
+        first.len() * (1 + self.subtracted.len()) / 2 > first.len() + sizes
+    }
+
+    fn for_each(&self, mut visit: impl FnMut(Element<'a>)) {
+        let Some(first) = self.first else { return };
+        first.for_each(|member| {
+            if !self.subtracted.iter().any(|set| set.contains_element(member)) {
+                visit(member);
+            }
+        });
+    }
+
+    fn to_set(&self, limits: &Limits) -> Set {
+        if self.removes_from_copy() {
+            return self.copy_and_remove(limits);
+        }
+        let mut result = Set::Ints(Vec::new());
+        self.for_each(|member| {
+            result.add_element(member, limits);
+        });
+        result
+    }
+
+    fn copy_and_remove(&self, limits: &Limits) -> Set {
+        let mut copy = unite(self.first.as_slice(), limits);
+        for set in &self.subtracted {
+            set.for_each(|member| {
+                copy.remove_element(member);
+            });
+        }
+        copy
+    }
+}

@@ -1,0 +1,458 @@
+//! Which hashes have fields that expire, and when: so that fields are deleted in the turn they are due.
+//!
+//! For each database the keys of such hashes lie in order of their first deadline, separately for the two clocks. An item here
+//! counts only if the hash under its key has noted the same deadline ([`HashTable::noted`]); so nobody who deletes,
+//! overwrites or moves a key has to think of it: an item whose hash is gone costs a look when its time comes, or when there
+//! are many of them. What a deadline is and which fields have one, the hash knows alone.
+
+use std::collections::BTreeSet;
+
+use crate::clock::Now;
+use crate::collections::packed_table::Earliest;
+use crate::collections::table::{Slot, ValueRef};
+use crate::config::KeyspaceEvents;
+use crate::types::Value;
+use crate::types::hash::{Hash, HashTable};
+
+use super::Keyspace;
+
+/// Items up to which stale ones are not worth looking for.
+const SWEEP_MIN: usize = 1024;
+
+/// One database's keys by the deadlines of their fields.
+#[derive(Debug, Default)]
+pub struct FieldDeadlines {
+    boot: BTreeSet<(i64, Box<[u8]>)>,
+    wall: BTreeSet<(i64, Box<[u8]>)>,
+    /// Number of items at which stale ones are dropped.
+    sweep_at: usize,
+}
+
+/// One of the two clocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ClockOf {
+    Boot,
+    Wall,
+}
+
+impl ClockOf {
+    fn ms(self, now: &Now) -> i64 {
+        match self {
+            ClockOf::Boot => now.boot_ms(),
+            ClockOf::Wall => now.unix().0,
+        }
+    }
+
+    fn of(self, earliest: &mut Earliest) -> &mut i64 {
+        match self {
+            ClockOf::Boot => &mut earliest.boot_ms,
+            ClockOf::Wall => &mut earliest.wall_ms,
+        }
+    }
+}
+
+const CLOCKS: [ClockOf; 2] = [ClockOf::Boot, ClockOf::Wall];
+
+impl FieldDeadlines {
+    fn of(&mut self, clock: ClockOf) -> &mut BTreeSet<(i64, Box<[u8]>)> {
+        match clock {
+            ClockOf::Boot => &mut self.boot,
+            ClockOf::Wall => &mut self.wall,
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.boot.len() + self.wall.len()
+    }
+
+    /// Milliseconds of the boot-time clock at which the first item's deadline ends.
+    fn next_boot_ms(&self, wall_offset_ms: i64) -> Option<i64> {
+        let boot = self.boot.first().map(|item| item.0);
+        let wall = self.wall.first().map(|item| item.0.saturating_sub(wall_offset_ms));
+        boot.into_iter().chain(wall).min()
+    }
+}
+
+impl Keyspace {
+    fn hash_table_mut(&mut self, slot: Slot) -> Option<&mut HashTable> {
+        match self.table_mut().object_mut(slot) {
+            Some(Value::Hash(hash)) => hash.table_mut(),
+            _ => None,
+        }
+    }
+
+    /// Takes note of when the first field of the hash at `slot` is due. To be called when a field has got a deadline, and
+    /// when a hash has come to lie under this key; anything else at `slot` is passed over.
+    pub fn note_field_deadlines(&mut self, slot: Slot, key: &[u8]) {
+        let Some(hash) = self.hash_table_mut(slot) else { return };
+        let mut earliest = hash.earliest();
+        let mut noted = hash.noted;
+        if earliest.min(noted) == noted {
+            return;
+        }
+        hash.noted = noted.min(earliest);
+        let fields = &mut self.fields[self.selected];
+        for clock in CLOCKS {
+            let (new, old) = (*clock.of(&mut earliest), *clock.of(&mut noted));
+            if new < old {
+                let items = fields.of(clock);
+                items.remove(&(old, key.into()));
+                items.insert((new, key.into()));
+            }
+        }
+        if fields.len() > fields.sweep_at.max(SWEEP_MIN) {
+            self.sweep_field_deadlines();
+        }
+    }
+
+    /// The same for a hash that came to this key from another one, noted there or not.
+    pub(super) fn note_moved_field_deadlines(&mut self, slot: Slot, key: &[u8]) {
+        if let Some(hash) = self.hash_table_mut(slot) {
+            hash.noted = Earliest::NEVER;
+            self.note_field_deadlines(slot, key);
+        }
+    }
+
+    /// Drops items whose hash is gone, as often as their number has doubled.
+    fn sweep_field_deadlines(&mut self) {
+        let mut fields = std::mem::take(&mut self.fields[self.selected]);
+        for clock in CLOCKS {
+            fields.of(clock).retain(|(ms, key)| self.noting(clock, *ms, key).is_some());
+        }
+        fields.sweep_at = 2 * fields.len();
+        self.fields[self.selected] = fields;
+    }
+
+    /// The slot of the hash that has noted this deadline.
+    fn noting(&self, clock: ClockOf, ms: i64, key: &[u8]) -> Option<Slot> {
+        let slot = self.table().find(self.hash(key), key)?;
+        match self.entry(slot).value() {
+            ValueRef::Object(Value::Hash(Hash::Table(hash))) => {
+                let mut noted = hash.noted;
+                (*clock.of(&mut noted) == ms).then_some(slot)
+            }
+            _ => None,
+        }
+    }
+
+    /// Deletes due fields, looking at no more than about `budget` pages of hashes. True if more may be due now. Announces
+    /// `hexpired` for each hash, and `del` for one that has lost its last field.
+    pub fn expire_fields(&mut self, budget: usize) -> bool {
+        if !self.active_expire || self.next_field_boot_ms().is_none() {
+            return false;
+        }
+        let now = self.now;
+        let mut budget = budget;
+        let before = self.selected;
+        for index in 0..self.tables.len() {
+            self.selected = index;
+            for clock in CLOCKS {
+                while budget > 0
+                    && let Some(first) = self.fields[index].of(clock).first()
+                    && first.0 < clock.ms(&now)
+                {
+                    budget -= 1;
+                    if let Some((ms, key)) = self.fields[index].of(clock).pop_first()
+                        && let Some(slot) = self.noting(clock, ms, &key)
+                    {
+                        self.expire_fields_of(slot, &key, clock, &mut budget);
+                    }
+                }
+            }
+        }
+        self.selected = before;
+        budget == 0
+    }
+
+    /// Deletes the due fields of the hash at `slot`, whose item for this clock has been taken out.
+    fn expire_fields_of(&mut self, slot: Slot, key: &[u8], clock: ClockOf, budget: &mut usize) {
+        let now = self.now;
+        let Some(Value::Hash(hash)) = self.table_mut().object_mut(slot) else { return };
+        if let Some(hash) = hash.table_mut() {
+            *clock.of(&mut hash.noted) = i64::MAX;
+        }
+        let removed = hash.remove_due(&now, budget);
+        if removed > 0 {
+            self.stats.expired_fields += removed as u64;
+            self.changed(KeyspaceEvents::HASH, "hexpired", key);
+            self.dirty += removed as u64 - 1;
+            let key = self.key(key);
+            if self.delete_if_empty::<Hash>(slot, key) {
+                return;
+            }
+        }
+        self.note_field_deadlines(slot, key);
+    }
+
+    /// Milliseconds of the boot-time clock at which a field may be due.
+    pub(super) fn next_field_boot_ms(&self) -> Option<i64> {
+        let offset = self.now.wall_offset_ms();
+        self.fields.iter().filter_map(|fields| fields.next_boot_ms(offset)).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::clock::{Clock, Deadline, ManualClock, UnixMillis};
+    use crate::collections::hash::KeyHasher;
+    use crate::collections::packed_table::Expiry as FieldExpiry;
+    use crate::keyspace::{Expiry, Key};
+    use crate::types::Collection;
+    use crate::types::hash::Limits;
+
+    const DATABASES: usize = 2;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Set { key: u8, field: u8, ttl_ms: Option<i64>, on_wall: bool },
+        Expire { key: u8, field: u8, ttl_ms: Option<i64>, on_wall: bool },
+        Delete(u8),
+        Overwrite(u8),
+        Transfer { from: u8, database: usize, to: u8 },
+        Duplicate { from: u8, database: usize, to: u8 },
+        Select(usize),
+        Swap,
+        Clear(usize),
+        Pass(i64),
+        MoveWall(i64),
+        ExpireSome(usize),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let ttl = || prop::option::weighted(0.8, 1..100i64);
+        let (key, database) = (0..5u8, 0..DATABASES);
+        prop_oneof![
+            6 => (key.clone(), 0..60u8, ttl(), any::<bool>())
+                .prop_map(|(key, field, ttl_ms, on_wall)| Step::Set { key, field, ttl_ms, on_wall }),
+            4 => (key.clone(), 0..60u8, ttl(), any::<bool>())
+                .prop_map(|(key, field, ttl_ms, on_wall)| Step::Expire { key, field, ttl_ms, on_wall }),
+            1 => key.clone().prop_map(Step::Delete),
+            1 => key.clone().prop_map(Step::Overwrite),
+            2 => (key.clone(), database.clone(), key.clone())
+                .prop_map(|(from, database, to)| Step::Transfer { from, database, to }),
+            2 => (key.clone(), database.clone(), key)
+                .prop_map(|(from, database, to)| Step::Duplicate { from, database, to }),
+            2 => database.clone().prop_map(Step::Select),
+            1 => Just(Step::Swap),
+            1 => database.prop_map(Step::Clear),
+            4 => (0..60i64).prop_map(Step::Pass),
+            1 => (-50..50i64).prop_map(Step::MoveWall),
+            2 => (1..4usize).prop_map(Step::ExpireSome),
+        ]
+    }
+
+    type Fields = BTreeMap<u8, Option<Deadline>>;
+    type Model = Vec<BTreeMap<u8, Fields>>;
+
+    /// What lies in memory, and how long until the first deadline ends.
+    fn kept(db: &mut Keyspace, now: &Now) -> (Model, Option<i64>) {
+        let mut model: Model = vec![BTreeMap::new(); DATABASES];
+        let mut next: Option<i64> = None;
+        for (index, keys) in model.iter_mut().enumerate() {
+            for entry in db.table_of(index).iter() {
+                let ValueRef::Object(Value::Hash(hash)) = entry.value() else { continue };
+                let view = hash.as_view();
+                let mut fields = Vec::new();
+                view.for_each_kept(|field, _| fields.push(field.to_vec()));
+                let mut held = Fields::new();
+                for field in fields {
+                    // Long before: the deadline of one that has passed is to be seen too.
+                    let before = Now { wall_us: 0, boot_us: 0 };
+                    let found = view.get(&field, &before).expect("the field is there");
+                    if let Some(deadline) = found.deadline {
+                        let left = now.remaining_ms(deadline) + 1;
+                        next = Some(next.map_or(left, |next| next.min(left)));
+                    }
+                    held.insert(field[0], found.deadline);
+                }
+                keys.insert(entry.key()[0], held);
+            }
+        }
+        (model, next)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(96))]
+
+        #[test]
+        fn fields_go_when_they_are_due_wherever_their_hash_is(
+            steps in prop::collection::vec(step(), 1..120)
+        ) {
+            let hands = ManualClock::new(UnixMillis(1_700_000_000_000));
+            let clock = Clock::Manual(hands.clone());
+            let hasher = KeyHasher::new([3, 4]);
+            let limits = Limits { entries_max: 8, bytes_max: 64, hasher };
+            let mut db = Keyspace::new(DATABASES, hasher, clock.now());
+            let mut model: Model = vec![BTreeMap::new(); DATABASES];
+            for step in steps {
+                let now = clock.now();
+                db.set_now(now);
+                let at = db.selected();
+                let deadline = |ttl_ms: Option<i64>, on_wall| {
+                    ttl_ms.map(|ms| match on_wall {
+                        true => now.at(UnixMillis(now.unix().0 + ms)),
+                        false => now.after(ms),
+                    })
+                };
+                let hash_of = |key: &[u8]| hasher.hash(key);
+                match step {
+                    Step::Set { key, field, ttl_ms, on_wall } => {
+                        let bytes = [key];
+                        let named = Key { bytes: &bytes, hash: hash_of(&bytes) };
+                        let deadline = deadline(ttl_ms, on_wall);
+                        let expiry = deadline.map_or(FieldExpiry::Clear, FieldExpiry::At);
+                        let set = |hash: &mut Hash| hash.set(&[field], b"v", expiry, &limits, &now);
+                        let found = db.slot_of::<Hash>(named);
+                        let slot = match found {
+                            Ok(Some(slot)) => {
+                                db.edit(slot, set);
+                                slot
+                            }
+                            Ok(None) => {
+                                let mut hash = Hash::default();
+                                set(&mut hash);
+                                db.insert_collection(named, hash)
+                            }
+                            // A string is in the way.
+                            Err(_) => continue,
+                        };
+                        db.note_field_deadlines(slot, &bytes);
+                        model[at].entry(key).or_default().insert(field, deadline);
+                    }
+                    Step::Expire { key, field, ttl_ms, on_wall } => {
+                        let bytes = [key];
+                        let named = Key { bytes: &bytes, hash: hash_of(&bytes) };
+                        if let Ok(Some(slot)) = db.slot_of::<Hash>(named)
+                            && let Some(fields) = model[at].get_mut(&key)
+                            && let Some(old) = fields.get_mut(&field)
+                        {
+                            *old = deadline(ttl_ms, on_wall);
+                            let new = *old;
+                            db.edit(slot, |hash: &mut Hash| hash.set_deadline(&[field], new, &limits));
+                            db.note_field_deadlines(slot, &bytes);
+                        }
+                    }
+                    Step::Delete(key) => {
+                        let bytes = [key];
+                        db.delete(Key { bytes: &bytes, hash: hash_of(&bytes) }, "del");
+                        model[at].remove(&key);
+                    }
+                    Step::Overwrite(key) => {
+                        let bytes = [key];
+                        let named = Key { bytes: &bytes, hash: hash_of(&bytes) };
+                        db.set_string(named, b"string", Expiry::Clear);
+                        model[at].remove(&key);
+                    }
+                    Step::Transfer { from, database, to } | Step::Duplicate { from, database, to } => {
+                        if from == to && database == at {
+                            continue;
+                        }
+                        let (source, target) = ([from], [to]);
+                        let source = Key { bytes: &source, hash: hash_of(&source) };
+                        let target = Key { bytes: &target, hash: hash_of(&target) };
+                        let moves = matches!(step, Step::Transfer { .. });
+                        let done = match moves {
+                            true => db.transfer(source, database, target),
+                            false => db.duplicate(source, database, target),
+                        };
+                        if done {
+                            let fields = model[at].get(&from).cloned();
+                            model[database].remove(&to);
+                            if moves {
+                                model[at].remove(&from);
+                            }
+                            // None: it was a string.
+                            if let Some(fields) = fields {
+                                model[database].insert(to, fields);
+                            }
+                        }
+                    }
+                    Step::Select(database) => db.select(database),
+                    Step::Swap => {
+                        db.swap(0, 1);
+                        model.swap(0, 1);
+                    }
+                    Step::Clear(database) => {
+                        db.clear(database, true);
+                        model[database].clear();
+                    }
+                    Step::Pass(ms) => hands.advance_us(ms * 1000),
+                    Step::MoveWall(ms) => hands.step_wall_us(ms * 1000),
+                    Step::ExpireSome(budget) => {
+                        db.expire_fields(budget);
+                        // Which ones went is checked at the end; none that may stay may have gone.
+                        let (kept, _) = kept(&mut db, &now);
+                        for (keys, kept) in model.iter_mut().zip(&kept) {
+                            for (key, fields) in keys.iter_mut() {
+                                fields.retain(|field, deadline| {
+                                    deadline.is_none_or(|it| !now.is_past(it))
+                                        || kept.get(key).is_some_and(|it| it.contains_key(field))
+                                });
+                            }
+                            keys.retain(|_, fields| !fields.is_empty());
+                        }
+                    }
+                }
+                let now = clock.now();
+                db.set_now(now);
+                // Hashes without any deadline may lie inside their entries, where `kept` does not look.
+                let (kept, next) = kept(&mut db, &now);
+                for (index, keys) in kept.iter().enumerate() {
+                    for (key, fields) in keys {
+                        prop_assert_eq!(Some(fields), model[index].get(key));
+                    }
+                }
+                if let Some(next) = next {
+                    prop_assert!(db.next_due_in_ms().expect("something is due") <= next.max(0));
+                }
+            }
+            let now = clock.now();
+            db.set_now(now);
+            while db.expire_fields(3) {}
+            for keys in &mut model {
+                for fields in keys.values_mut() {
+                    fields.retain(|_, deadline| deadline.is_none_or(|it| !now.is_past(it)));
+                }
+                keys.retain(|_, fields| !fields.is_empty());
+            }
+            let (kept, next) = kept(&mut db, &now);
+            for (index, keys) in model.iter().enumerate() {
+                for (key, fields) in keys {
+                    prop_assert_eq!(kept[index].get(key).unwrap_or(fields), fields);
+                }
+                let strings = db.table_of(index).iter().filter(|it| {
+                    Hash::view(it.value()).is_none()
+                }).count();
+                prop_assert_eq!(db.table_of(index).len() - strings, keys.len());
+            }
+            // Nothing that is over keeps the loop awake.
+            prop_assert!(db.next_due_in_ms().is_none_or(|due| due > 0));
+            prop_assert_eq!(next.is_none() || db.next_due_in_ms().is_some(), true);
+        }
+    }
+
+    #[test]
+    fn keys_that_come_and_go_leave_nothing_behind() {
+        let hands = ManualClock::new(UnixMillis(1_700_000_000_000));
+        let clock = Clock::Manual(hands.clone());
+        let hasher = KeyHasher::new([3, 4]);
+        let limits = Limits { entries_max: 8, bytes_max: 64, hasher };
+        let mut db = Keyspace::new(1, hasher, clock.now());
+        for _ in 0..10 * SWEEP_MIN {
+            hands.advance_us(1000);
+            let now = clock.now();
+            db.set_now(now);
+            let key = db.key(b"k");
+            let mut hash = Hash::default();
+            hash.set(b"f", b"v", FieldExpiry::At(now.after(1_000_000)), &limits, &now);
+            db.insert_collection(key, hash);
+            assert!(db.delete(key, "del"));
+        }
+        assert!(db.fields[0].len() <= SWEEP_MIN + 1, "{} items", db.fields[0].len());
+    }
+}

@@ -1,0 +1,100 @@
+//! Members of a small set: packed elements, one behind the other, in the order in which they were added.
+
+use std::ops::Range;
+
+use smallvec::SmallVec;
+
+use crate::collections::packed::{Element, Elements};
+
+/// What the search for a member found.
+pub(super) enum Search {
+    /// The bytes it takes.
+    Found(Range<usize>),
+    /// How many other members there are.
+    Absent { members: usize },
+}
+
+/// Looks for a member. An element has one encoding alone, so encodings are compared and none is decoded.
+#[inline]
+pub(super) fn search(bytes: &[u8], wanted: Element<'_>) -> Search {
+    let mut encoded = SmallVec::<[u8; 96]>::new();
+    encode(wanted, &mut encoded);
+    let (mut at, mut members) = (0, 0);
+    while let Some(len) = element_len(&bytes[at..]) {
+        let end = at + len;
+        if len == encoded.len() && bytes[at..end] == encoded[..] {
+            return Search::Found(at..end);
+        }
+        at = end;
+        members += 1;
+    }
+    Search::Absent { members }
+}
+
+pub(super) fn contains(bytes: &[u8], wanted: Element<'_>) -> bool {
+    matches!(search(bytes, wanted), Search::Found(_))
+}
+
+/// How many members there are.
+pub(super) fn count(bytes: &[u8]) -> usize {
+    let (mut at, mut members) = (0, 0);
+    while let Some(len) = element_len(&bytes[at..]) {
+        at += len;
+        members += 1;
+    }
+    members
+}
+
+/// The member of this rank, and the bytes it takes. There must be as many.
+pub(super) fn nth(bytes: &[u8], rank: usize) -> (Element<'_>, Range<usize>) {
+    let mut elements = Elements::new(bytes);
+    let mut left = rank;
+    loop {
+        let start = elements.position();
+        let element = elements.next().expect("a rank is less than the number of members");
+        if left == 0 {
+            return (element, start..elements.position());
+        }
+        left -= 1;
+    }
+}
+
+/// Keeps the members that `keep` wants.
+pub(super) fn retain(bytes: &mut Vec<u8>, mut keep: impl FnMut(Element<'_>) -> bool) {
+    let (mut at, mut kept) = (0, 0);
+    while let Some((element, len)) = Element::read(&bytes[at..]) {
+        if keep(element) {
+            bytes.copy_within(at..at + len, kept);
+            kept += len;
+        }
+        at += len;
+    }
+    bytes.truncate(kept);
+}
+
+/// Bytes of the element that begins here; None at the end.
+#[inline]
+fn element_len(bytes: &[u8]) -> Option<usize> {
+    match *bytes.first()? {
+        0..0x80 => Some(1),
+        head @ 0x80..0xc0 => {
+            let len = 1 + usize::from(head & 0x3f);
+            (len <= bytes.len()).then_some(len)
+        }
+        _ => Element::read(bytes).map(|(_, len)| len),
+    }
+}
+
+fn encode(element: Element<'_>, out: &mut SmallVec<[u8; 96]>) {
+    match element {
+        Element::Bytes(bytes) if bytes.len() < 64 => {
+            out.push(0x80 | bytes.len() as u8);
+            out.extend_from_slice(bytes);
+        }
+        _ => {
+            let mut encoded = Vec::with_capacity(element.encoded_len());
+            element.write(&mut encoded);
+            out.extend_from_slice(&encoded);
+        }
+    }
+}

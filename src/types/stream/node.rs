@@ -1,0 +1,333 @@
+//! A node: entries that follow each other, in one buffer.
+//!
+//! ```text
+//!   fields of the first entry | entry | entry | ...
+//!
+//!   entry:  head | ms | seq | number of fields | pieces
+//! ```
+//!
+//! The head is one byte of flags. IDs count from the entry before: without [`NEW_MS`] the time is the same, without
+//! [`HAS_SEQ`] the sequence number is the next one (or 0 at a new time), so that an ID mostly takes no byte or two. Most
+//! entries have the fields of the node's first one: then only values are kept; with [`OWN_FIELDS`] their number, and fields
+//! and values in turn. Pieces are packed elements. A deleted entry is only marked, until none is left in its node.
+//!
+//! **Where a node ends is Redis's choice, and shows**: approximate trimming takes whole nodes. So each node knows how many bytes
+//! the listpack of Redis would have for the same entries (`listpack.md`: header 6, end 1, each element with its length
+//! behind it; per node two counts, the fields and a zero; per entry flags, two differences to the node's ID, values and their
+//! number).
+
+use crate::collections::packed::{Element, Elements};
+
+use super::id::StreamId;
+
+const DELETED: u8 = 1;
+/// Its fields are not the node's.
+const OWN_FIELDS: u8 = 2;
+/// Behind the head: milliseconds after the entry before.
+const NEW_MS: u8 = 4;
+/// Behind that: the sequence number, at the same time its distance.
+const HAS_SEQ: u8 = 8;
+
+/// Listpack header and end.
+const LISTPACK_FRAME: usize = 7;
+
+/// Entries that follow each other. Never without an entry, though all may be marked deleted.
+#[derive(Clone, Debug)]
+pub(super) struct Node {
+    /// ID of the first entry ever.
+    pub first: StreamId,
+    /// ID of the last entry, deleted or not.
+    pub last: StreamId,
+    bytes: Vec<u8>,
+    /// Where the entries begin.
+    entries_at: u32,
+    /// How many fields the first entry has.
+    fields: u32,
+    /// Of a listpack with these entries, the two counts aside.
+    listpack_bytes: u32,
+    /// Entries that are not deleted.
+    pub live: u32,
+    /// Entries that are.
+    pub dead: u32,
+}
+
+/// An entry to be added: `2 * fields` pieces, fields and values in turn.
+pub(super) struct NewEntry<'a, F: Fn(usize) -> &'a [u8]> {
+    pub id: StreamId,
+    pub fields: usize,
+    pub piece: F,
+}
+
+/// Bytes an element takes in a listpack, the length behind it included.
+fn listpack_len(element: &Element<'_>) -> usize {
+    let len = element.encoded_len();
+    len + match len {
+        0..128 => 1,
+        128..16_383 => 2,
+        16_383..2_097_151 => 3,
+        2_097_151..268_435_455 => 4,
+        _ => 5,
+    }
+}
+
+fn listpack_integer_len(value: i64) -> usize {
+    listpack_len(&Element::Integer(value))
+}
+
+fn write_number(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+/// The number at `at`, which moves behind it.
+#[inline]
+fn read_number(bytes: &[u8], at: &mut usize) -> Option<u64> {
+    let (mut value, mut shift) = (0u64, 0);
+    loop {
+        let byte = *bytes.get(*at)?;
+        *at += 1;
+        value |= u64::from(byte & 0x7f) << shift;
+        if byte < 0x80 {
+            return Some(value);
+        }
+        shift += 7;
+        if shift > 63 {
+            return None;
+        }
+    }
+}
+
+impl Node {
+    /// A node with its first entry. `room` bytes are reserved.
+    pub fn new<'a, F: Fn(usize) -> &'a [u8]>(entry: &NewEntry<'a, F>, room: usize) -> Node {
+        let mut node = Node {
+            first: entry.id,
+            last: entry.id,
+            bytes: Vec::with_capacity(room),
+            entries_at: 0,
+            fields: entry.fields as u32,
+            listpack_bytes: 0,
+            live: 0,
+            dead: 0,
+        };
+        let mut listpack = LISTPACK_FRAME + listpack_integer_len(entry.fields as i64);
+        for index in 0..entry.fields {
+            let field = Element::new((entry.piece)(2 * index));
+            field.write(&mut node.bytes);
+            listpack += listpack_len(&field);
+        }
+        node.entries_at = node.bytes.len() as u32;
+        node.listpack_bytes = (listpack + listpack_integer_len(0)) as u32;
+        node.push(entry);
+        node
+    }
+
+    /// Bytes of Redis's listpack for these entries.
+    pub fn listpack_bytes(&self) -> usize {
+        self.listpack_bytes as usize
+            + listpack_integer_len(self.live.into())
+            + listpack_integer_len(self.dead.into())
+    }
+
+    /// Entries, the deleted ones included.
+    pub fn entries(&self) -> u64 {
+        u64::from(self.live) + u64::from(self.dead)
+    }
+
+    /// Bytes in use.
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    pub fn heap_bytes(&self) -> usize {
+        self.bytes.capacity()
+    }
+
+    /// Gives back what is reserved: no entry will be added.
+    pub fn close(&mut self) {
+        self.bytes.shrink_to_fit();
+    }
+
+    fn has_fields_of<'a, F: Fn(usize) -> &'a [u8]>(&self, entry: &NewEntry<'a, F>) -> bool {
+        if entry.fields != self.fields as usize {
+            return false;
+        }
+        let mut own = Elements::new(&self.bytes[..self.entries_at as usize]);
+        (0..entry.fields).all(|index| own.next() == Some(Element::new((entry.piece)(2 * index))))
+    }
+
+    /// Adds an entry, whose ID is above the last one's.
+    pub fn push<'a, F: Fn(usize) -> &'a [u8]>(&mut self, entry: &NewEntry<'a, F>) {
+        let is_first = self.entries() == 0;
+        let own_fields = !is_first && !self.has_fields_of(entry);
+        let StreamId { ms, seq } = entry.id;
+        let ms_later = ms - self.last.ms;
+        let (usual, seq_number) = match ms_later {
+            0 => (1, seq.wrapping_sub(self.last.seq)),
+            _ => (0, seq),
+        };
+        let mut head = 0;
+        head |= if own_fields { OWN_FIELDS } else { 0 };
+        head |= if ms_later > 0 { NEW_MS } else { 0 };
+        head |= if seq_number != usual { HAS_SEQ } else { 0 };
+        self.bytes.push(head);
+        if ms_later > 0 {
+            write_number(&mut self.bytes, ms_later);
+        }
+        if seq_number != usual {
+            write_number(&mut self.bytes, seq_number);
+        }
+        let mut pieces = 3 + entry.fields;
+        // Redis keeps differences to the node's ID; that of the sequence numbers may be negative. Flags are one small integer.
+        let mut listpack = listpack_integer_len(0)
+            + listpack_integer_len(ms.wrapping_sub(self.first.ms) as i64)
+            + listpack_integer_len(seq.wrapping_sub(self.first.seq) as i64);
+        if own_fields {
+            write_number(&mut self.bytes, entry.fields as u64);
+            pieces += 1 + entry.fields;
+            listpack += listpack_integer_len(entry.fields as i64);
+        }
+        for index in 0..entry.fields {
+            if own_fields {
+                let field = Element::new((entry.piece)(2 * index));
+                field.write(&mut self.bytes);
+                listpack += listpack_len(&field);
+            }
+            let value = Element::new((entry.piece)(2 * index + 1));
+            value.write(&mut self.bytes);
+            listpack += listpack_len(&value);
+        }
+        self.listpack_bytes += (listpack + listpack_integer_len(pieces as i64)) as u32;
+        self.live += 1;
+        self.last = entry.id;
+    }
+
+    /// Marks the entry at `offset`, which is not deleted.
+    pub fn mark_deleted(&mut self, offset: u32) {
+        self.bytes[offset as usize] |= DELETED;
+        self.live -= 1;
+        self.dead += 1;
+    }
+
+    /// All entries, the deleted ones included.
+    #[inline]
+    pub fn walk(&self) -> Walk<'_> {
+        Walk { node: self, at: self.entries_at as usize, before: self.first }
+    }
+
+    /// Where the entry of this ID is that is not deleted.
+    pub fn find(&self, id: StreamId) -> Option<Place> {
+        if id > self.last {
+            return None;
+        }
+        self.walk().find(|place| place.id >= id).filter(|place| place.id == id && !place.is_deleted)
+    }
+
+    /// The entry at a place found by [`Node::walk`].
+    pub fn entry(&self, place: Place) -> Entry<'_> {
+        let names = &self.bytes[..self.entries_at as usize];
+        Entry {
+            id: place.id,
+            fields: place.fields as usize,
+            names: (!place.own_fields).then(|| Elements::new(names)),
+            pieces: Elements::new(&self.bytes[place.pieces_at as usize..place.end as usize]),
+        }
+    }
+}
+
+/// Where an entry lies in its node.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub id: StreamId,
+    /// Of its head.
+    pub offset: u32,
+    pieces_at: u32,
+    end: u32,
+    fields: u32,
+    own_fields: bool,
+    pub is_deleted: bool,
+}
+
+/// Walks over a node's entries.
+#[derive(Clone, Debug)]
+pub(super) struct Walk<'a> {
+    node: &'a Node,
+    at: usize,
+    /// ID of the entry before.
+    before: StreamId,
+}
+
+impl<'a> Walk<'a> {
+    pub fn node(&self) -> &'a Node {
+        self.node
+    }
+}
+
+impl Iterator for Walk<'_> {
+    type Item = Place;
+
+    #[inline]
+    fn next(&mut self) -> Option<Place> {
+        let bytes = self.node.bytes.as_slice();
+        let offset = self.at;
+        let head = *bytes.get(offset)?;
+        let mut at = offset + 1;
+        let mut id = self.before;
+        if head & NEW_MS != 0 {
+            id.ms = id.ms.wrapping_add(read_number(bytes, &mut at)?);
+            id.seq = if head & HAS_SEQ != 0 { read_number(bytes, &mut at)? } else { 0 };
+        } else {
+            let later = if head & HAS_SEQ != 0 { read_number(bytes, &mut at)? } else { 1 };
+            id.seq = id.seq.wrapping_add(later);
+        }
+        let own_fields = head & OWN_FIELDS != 0;
+        let (fields, pieces) = if own_fields {
+            let fields = read_number(bytes, &mut at)? as u32;
+            (fields, 2 * u64::from(fields))
+        } else {
+            (self.node.fields, self.node.fields.into())
+        };
+        let pieces_at = at;
+        for _ in 0..pieces {
+            at += Element::read(&bytes[at..])?.1;
+        }
+        self.at = at;
+        self.before = id;
+        Some(Place {
+            id,
+            offset: offset as u32,
+            pieces_at: pieces_at as u32,
+            end: at as u32,
+            fields,
+            own_fields,
+            is_deleted: head & DELETED != 0,
+        })
+    }
+}
+
+/// An entry, to be read. Iterates over its fields with their values.
+#[derive(Clone, Debug)]
+pub struct Entry<'a> {
+    pub id: StreamId,
+    /// How many fields.
+    pub fields: usize,
+    /// The fields, unless they lie between the values.
+    names: Option<Elements<'a>>,
+    pieces: Elements<'a>,
+}
+
+impl<'a> Iterator for Entry<'a> {
+    type Item = (Element<'a>, Element<'a>);
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        let field = match &mut self.names {
+            Some(names) => names.next()?,
+            None => self.pieces.next()?,
+        };
+        Some((field, self.pieces.next()?))
+    }
+}
