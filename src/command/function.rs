@@ -43,7 +43,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .group(Group::Scripting)
         .since("7.0.0")
         .docs(
-            "function numkeys key [key ...] arg [arg ...]",
+            "function numkeys [key [key ...]] [arg [arg ...]]",
             "Runs a function of a library that only reads.",
             "Depends on the function",
         ),

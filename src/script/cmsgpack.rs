@@ -153,13 +153,13 @@ impl Packer<'_> {
             if integer as f64 == number && number.is_finite() {
                 match integer {
                     -32..=0x7f => self.bytes.push(self.state, integer as u8),
-                    0..=0xff => self.header(0xcc, &[integer as u8]),
-                    0..=0xffff => self.header(0xcd, &(integer as u16).to_be_bytes()),
-                    0..=0xffff_ffff => self.header(0xce, &(integer as u32).to_be_bytes()),
-                    0.. => self.header(0xcf, &integer.to_be_bytes()),
-                    -0x80.. => self.header(0xd0, &[integer as u8]),
-                    -0x8000.. => self.header(0xd1, &(integer as i16).to_be_bytes()),
-                    -0x8000_0000.. => self.header(0xd2, &(integer as i32).to_be_bytes()),
+                    0x80..=0xff => self.header(0xcc, &[integer as u8]),
+                    0x100..=0xffff => self.header(0xcd, &(integer as u16).to_be_bytes()),
+                    0x1_0000..=0xffff_ffff => self.header(0xce, &(integer as u32).to_be_bytes()),
+                    0x1_0000_0000.. => self.header(0xcf, &integer.to_be_bytes()),
+                    -0x80..=-33 => self.header(0xd0, &[integer as u8]),
+                    -0x8000..=-0x81 => self.header(0xd1, &(integer as i16).to_be_bytes()),
+                    -0x8000_0000..=-0x8001 => self.header(0xd2, &(integer as i32).to_be_bytes()),
                     _ => self.header(0xd3, &integer.to_be_bytes()),
                 }
             } else if f64::from(number as f32) == number {

@@ -264,7 +264,10 @@ fn quoted(before: &str, name: &[u8], behind: &str) -> Vec<u8> {
 
 /// A library's name, and its program: what follows the first line, from that line's end on, so that lines keep their
 /// numbers.
-fn parse_header(code: &[u8]) -> Result<(Box<[u8]>, &[u8]), Vec<u8>> {
+type Header<'code> = (Box<[u8]>, &'code [u8]);
+
+/// Reads a library's first line. Errors are texts behind `ERR `.
+fn parse_header(code: &[u8]) -> Result<Header<'_>, Vec<u8>> {
     if !code.starts_with(b"#!") {
         return Err(b"Missing library metadata".to_vec());
     }
