@@ -139,7 +139,7 @@ const SUBCOMMANDS: &[CommandSpec] = &[
         .since("5.0.0")
         .docs("", "Lists the subcommands.", "O(1)"),
     spec("KILL", kill)
-        .at_least(2)
+        .exactly(2)
         .flags(Flags::NOSCRIPT.union(Flags::ALLOW_BUSY))
         .categories(Categories::SCRIPTING)
         .group(Group::Scripting)
@@ -366,7 +366,7 @@ pub(super) fn conclude(
             for text in &returned.errors {
                 ctx.server.count_error(text);
             }
-            if !returned.errors.is_empty() {
+            if returned.failed {
                 ctx.server.command_stats[ctx.command.id as usize].failed += 1;
             }
             return Ok(Outcome::Replied);
@@ -381,6 +381,7 @@ pub(super) fn conclude(
         text.extend_from_slice(format!(":{line}.").as_bytes());
     }
     if is_counted {
+        ctx.server.command_stats[ctx.command.id as usize].failed += 1;
         ctx.reply.error(&text);
         return Ok(Outcome::Replied);
     }
@@ -538,9 +539,6 @@ fn flush(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `SCRIPT KILL`: OK; the script ends within milliseconds. Refused once it has written.
 fn kill(ctx: &mut Context<'_>) -> CommandResult {
-    if ctx.args.len() > 2 {
-        return Err(ctx.wrong_subcommand());
-    }
     let Some(running) = &mut ctx.server.scripts.running else { return Err(NOT_BUSY) };
     if running.wrote {
         return Err(UNKILLABLE);

@@ -8,7 +8,7 @@ use std::os::raw::c_int;
 
 use mlua::ffi::*;
 
-use super::{Name, base, bytes_at, push_bytes, raise, upvalue};
+use super::{Name, Returned, base, bytes_at, push_bytes, raise, upvalue};
 use crate::resp::reply::{Protocol, ReplyWriter};
 
 /// Tables within tables that are followed.
@@ -191,22 +191,23 @@ enum Open {
     },
 }
 
-/// Writes the value on top of the main stack as a reply, and pops it. `protocol`: the script's; `errors` takes the texts of
-/// errors that have not been counted.
+/// Writes the value on top of the main stack as a reply, and pops it. `protocol`: the script's; `returned` takes the errors
+/// among it.
 pub(super) unsafe fn write_value(
     state: *mut lua_State,
     reply: &mut ReplyWriter<'_>,
     protocol: Protocol,
-    errors: &mut Vec<Vec<u8>>,
+    returned: &mut Returned,
 ) {
     let mut open = Vec::new();
     loop {
         if open.len() >= DEPTH_MAX || lua_checkstack(state, 8) == 0 {
             reply.error("ERR reached lua stack limit");
-            errors.push(b"ERR reached lua stack limit".to_vec());
+            returned.failed = true;
+            returned.errors.push(b"ERR reached lua stack limit".to_vec());
             lua_settop(state, -2);
         } else if lua_type(state, -1) == LUA_TTABLE {
-            open.extend(begin_table(state, reply, errors));
+            open.extend(begin_table(state, reply, returned));
         } else {
             write_simple(state, reply, protocol);
             lua_settop(state, -2);
@@ -273,7 +274,7 @@ unsafe fn enter(state: *mut lua_State, name: Name, wanted: c_int) -> bool {
 unsafe fn begin_table(
     state: *mut lua_State,
     reply: &mut ReplyWriter<'_>,
-    errors: &mut Vec<Vec<u8>>,
+    returned: &mut Returned,
 ) -> Option<Open> {
     // Most tables are arrays: those need not be asked for each of the names.
     lua_rawgeti_(state, -1, 1);
@@ -287,8 +288,9 @@ unsafe fn begin_table(
         if is_error {
             let (text, is_counted) = error_of_table(state, base(Name::Err), base(Name::Ignore));
             reply.error(&text);
+            returned.failed = true;
             if !is_counted {
-                errors.push(text);
+                returned.errors.push(text);
             }
             lua_settop(state, -2);
             return None;

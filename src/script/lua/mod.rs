@@ -150,6 +150,8 @@ impl Drop for PutBack<'_> {
 pub struct Returned {
     /// Texts of the errors among what it returned which have not been counted.
     pub errors: Vec<Vec<u8>>,
+    /// There are errors among it.
+    pub failed: bool,
 }
 
 /// Why a script did not come to its end.
@@ -241,7 +243,7 @@ unsafe extern "C-unwind" fn handle_error(state: *mut lua_State) -> c_int {
     // SAFETY: plain data.
     let mut at: lua_Debug = std::mem::zeroed();
     let mut found = lua_getinfo(state, 1, c"sl".as_ptr(), &mut at) != 0;
-    // An error raised by a function of the host is its caller's.
+    // An error raised by a function of ours is its caller's.
     if found && !at.what.is_null() && CStr::from_ptr(at.what) == c"C" {
         found = lua_getinfo(state, 2, c"sl".as_ptr(), &mut at) != 0;
     }
@@ -370,7 +372,7 @@ impl Lua {
             self.call(0, host, memory_max, busy_after_ms)?;
             let mut returned = Returned::default();
             let protocol = self.shared().protocol.get();
-            convert::write_value(state, reply, protocol, &mut returned.errors);
+            convert::write_value(state, reply, protocol, &mut returned);
             Ok(returned)
         }
     }

@@ -349,7 +349,15 @@ unsafe extern "C-unwind" fn find(state: *mut lua_State) -> c_int {
     if lua_toboolean(state, 4) == 0 && wanted.iter().any(is_special) {
         lua_pushvalue(state, lua_upvalueindex(NAMES.len() as c_int + 1));
         lua_insert(state, 1);
-        lua_call(state, lua_gettop(state) - 1, LUA_MULTRET);
+        if lua_pcall(state, lua_gettop(state) - 1, LUA_MULTRET, 0) != LUA_OK {
+            // It told its caller's place, which is here: the script's is meant.
+            if shared(state).ending.get().is_none() && lua_type(state, -1) == LUA_TSTRING {
+                luaL_where(state, 1);
+                lua_insert(state, -2);
+                lua_concat(state, 2);
+            }
+            lua_error(state);
+        }
         return lua_gettop(state);
     }
     let from_end = if init < 0.0 { len as f64 + init } else { init - 1.0 };
