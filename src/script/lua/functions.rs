@@ -123,7 +123,7 @@ impl Lua {
             self.call(2, host, memory_max, busy_after_ms)?;
             let mut returned = Returned::default();
             let protocol = self.shared().protocol.get();
-            convert::write_value(state, reply, protocol, &mut returned.errors);
+            convert::write_value(state, reply, protocol, &mut returned);
             Ok(returned)
         }
     }
