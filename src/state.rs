@@ -163,6 +163,11 @@ impl Timing {
         self.last = mark;
     }
 
+    /// Nanoseconds from a mark to now.
+    pub fn since(&self, mark: u64) -> u64 {
+        self.clock.delta_as_nanos(mark, self.clock.raw())
+    }
+
     /// Nanoseconds since the start or the last lap.
     #[inline]
     pub fn lap(&mut self) -> u64 {

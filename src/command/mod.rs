@@ -20,6 +20,7 @@ mod docs;
 mod due;
 mod evict;
 mod expire;
+mod function;
 mod geo;
 mod hash;
 mod hash_expiry;

@@ -18,19 +18,19 @@ use crate::keyspace::Keyspace;
 use crate::resp::reply::{OutputBuffer, Protocol};
 use crate::resp::request::Range;
 use crate::script::cache::hex;
-use crate::script::lua::Failure;
+use crate::script::lua::{Failure, Returned};
 use crate::script::shebang::ScriptFlags;
 use crate::script::{Called, Engine, Host, LoadError, Run, Running, Script, Verdict};
 use crate::state::State;
 use crate::sys::log::Level;
 
-const RUNS: Flags = Flags::NOSCRIPT
+pub(super) const RUNS: Flags = Flags::NOSCRIPT
     .union(Flags::STALE)
     .union(Flags::SKIP_MONITOR)
     .union(Flags::MAY_REPLICATE)
     .union(Flags::NO_MANDATORY_KEYS)
     .union(Flags::MOVABLEKEYS);
-const READS: Flags = Flags::NOSCRIPT
+pub(super) const READS: Flags = Flags::NOSCRIPT
     .union(Flags::STALE)
     .union(Flags::SKIP_MONITOR)
     .union(Flags::NO_MANDATORY_KEYS)
@@ -44,11 +44,11 @@ const fn noted(spec: KeySpec, notes: &'static str) -> KeySpec {
     KeySpec { notes: Some(notes), ..spec }
 }
 
-const ANY_KEYS: &[KeySpec] = &[noted(
+pub(super) const ANY_KEYS: &[KeySpec] = &[noted(
     counted_keys(2, ANY_ACCESS),
     "We cannot tell how the keys will be used so we assume the worst, RW and UPDATE",
 )];
-const READ_KEYS: &[KeySpec] = &[noted(
+pub(super) const READ_KEYS: &[KeySpec] = &[noted(
     counted_keys(2, READ_ACCESS),
     "We cannot tell how the keys will be used so we assume the worst, RO and ACCESS",
 )];
@@ -165,9 +165,10 @@ const SUBCOMMANDS: &[CommandSpec] = &[
 
 const NO_SCRIPT: CommandError = CommandError::Text("NOSCRIPT No matching script. Please use EVAL.");
 const NO_SCRIPT_TO_SHOW: CommandError = CommandError::Text("NOSCRIPT No matching script.");
-const TOO_MANY_KEYS: CommandError =
+pub(super) const TOO_MANY_KEYS: CommandError =
     CommandError::Text("ERR Number of keys can't be greater than number of args");
-const NEGATIVE_KEYS: CommandError = CommandError::Text("ERR Number of keys can't be negative");
+pub(super) const NEGATIVE_KEYS: CommandError =
+    CommandError::Text("ERR Number of keys can't be negative");
 const WRITE_FLAG: CommandError =
     CommandError::Text("ERR Can not execute a script with write flag using *_ro command.");
 const NO_MEMORY: CommandError = CommandError::Text(
@@ -177,12 +178,14 @@ const FLUSH_OPTIONS: CommandError =
     CommandError::Text("ERR SCRIPT FLUSH only support SYNC|ASYNC option");
 const DEBUG_OPTIONS: CommandError = CommandError::Text("ERR Use SCRIPT DEBUG YES/SYNC/NO");
 const NO_DEBUGGER: CommandError = CommandError::Text("ERR the Lua debugger is not supported");
-const NOT_BUSY: CommandError = CommandError::Text("NOTBUSY No scripts in execution right now.");
-const UNKILLABLE: CommandError = CommandError::Text(
+pub(super) const NOT_BUSY: CommandError =
+    CommandError::Text("NOTBUSY No scripts in execution right now.");
+pub(super) const UNKILLABLE: CommandError = CommandError::Text(
     "UNKILLABLE Sorry the script already executed write commands against the dataset. You can either wait the script \
      termination or kill the server in a hard way using the SHUTDOWN NOSAVE command.",
 );
-const INSIDE: CommandError = CommandError::Text("ERR scripts cannot be used from within a script");
+pub(super) const INSIDE: CommandError =
+    CommandError::Text("ERR scripts cannot be used from within a script");
 
 /// What others are told while a script keeps the server busy.
 const BUSY_SCRIPT: CommandError = CommandError::Text(
@@ -211,7 +214,7 @@ pub(super) fn busy(server: &State) -> CommandError {
 }
 
 /// What a script is told that was killed.
-const KILLED: &str = "ERR Script killed by user with SCRIPT KILL...";
+pub(super) const KILLED: &str = "ERR Script killed by user with SCRIPT KILL...";
 
 /// `EVAL script numkeys [key ...] [arg ...]`: what the script returns.
 fn eval(ctx: &mut Context<'_>, read_only: bool) -> CommandResult {
@@ -237,7 +240,7 @@ fn eval_sha(ctx: &mut Context<'_>, read_only: bool) -> CommandResult {
 }
 
 /// Takes the engine out of the state for `f`.
-fn with_engine(
+pub(super) fn with_engine(
     ctx: &mut Context<'_>,
     f: impl FnOnce(&mut Context<'_>, &mut Engine) -> CommandResult,
 ) -> CommandResult {
@@ -271,7 +274,7 @@ fn not_loaded(error: LoadError) -> CommandError {
 }
 
 /// Whether a script may run now, and by which rules.
-fn prepare(
+pub(super) fn prepare(
     ctx: &mut Context<'_>,
     flags: ScriptFlags,
     read_only: bool,
@@ -329,6 +332,12 @@ fn run_script(
         },
         &mut ctx.reply,
     );
+    finish(ctx, database, begun);
+    conclude(ctx, &hex(&script.sha), result)
+}
+
+/// Puts things back as they were before a script or a function ran.
+pub(super) fn finish(ctx: &mut Context<'_>, database: usize, begun: u64) {
     // SELECT within a script ends with it.
     if ctx.db.selected() != database {
         ctx.db.select(database);
@@ -342,7 +351,17 @@ fn run_script(
     }
     // The commands it called are part of the time it took.
     ctx.server.timing.go_back(begun);
-    match result {
+}
+
+/// Counts the errors among what a script or a function has returned, or answers with the error that ended it, and where it
+/// was raised. `name`: the script's SHA1 or the function's name.
+pub(super) fn conclude(
+    ctx: &mut Context<'_>,
+    name: &[u8],
+    result: Result<Returned, Failure>,
+) -> CommandResult {
+    let failure = match result {
+        Err(failure) => failure,
         Ok(returned) => {
             for text in &returned.errors {
                 ctx.server.count_error(text);
@@ -350,18 +369,13 @@ fn run_script(
             if returned.failed {
                 ctx.server.command_stats[ctx.command.id as usize].failed += 1;
             }
-            Ok(Outcome::Replied)
+            return Ok(Outcome::Replied);
         }
-        Err(failure) => fail(ctx, &script, failure),
-    }
-}
-
-/// Answers with the error that ended a script, and where it was raised.
-fn fail(ctx: &mut Context<'_>, script: &Script, failure: Failure) -> CommandResult {
+    };
     let Failure { mut text, place, is_counted } = failure;
     if let Some((source, line)) = place {
         text.extend_from_slice(b" script: ");
-        text.extend_from_slice(&hex(&script.sha));
+        text.extend_from_slice(name);
         text.extend_from_slice(b", on ");
         text.extend_from_slice(&source);
         text.extend_from_slice(format!(":{line}.").as_bytes());
@@ -375,10 +389,10 @@ fn fail(ctx: &mut Context<'_>, script: &Script, failure: Failure) -> CommandResu
 }
 
 /// What a script reaches of the server.
-struct ServerHost<'a> {
-    db: &'a mut Keyspace,
-    server: &'a mut State,
-    client: ClientId,
+pub(super) struct ServerHost<'a> {
+    pub db: &'a mut Keyspace,
+    pub server: &'a mut State,
+    pub client: ClientId,
 }
 
 const UNKNOWN: &[u8] = b"ERR Unknown Redis command called from script";

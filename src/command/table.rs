@@ -54,6 +54,7 @@ static FAMILIES: &[&[CommandSpec]] = &[
     super::pubsub::COMMANDS,
     super::transaction::COMMANDS,
     super::script::COMMANDS,
+    super::function::COMMANDS,
     super::config::COMMANDS,
     super::info::COMMANDS,
     super::introspection::COMMANDS,

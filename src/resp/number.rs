@@ -222,7 +222,10 @@ pub fn format_double_digits(value: f64, count: usize) -> NumberText {
     // two decimals of 15 digits round to the same double. Rounding the exact value costs three times as much.
     let mut buffer = zmij::Buffer::new();
     let mut decimal = Decimal::of(buffer.format_finite(value.abs()).as_bytes());
-    if without_trailing_zeros(&decimal.digits).len() > count.min(15) {
+    // Numbers below the normal ones are fewer: a short decimal stands for many.
+    let is_exact = value.abs() >= f64::MIN_POSITIVE
+        && without_trailing_zeros(&decimal.digits).len() <= count.min(15);
+    if !is_exact {
         let mut rounded = NumberText::new();
         write!(rounded, "{:.*e}", count - 1, value.abs())
             .expect("writing to a NumberText cannot fail");

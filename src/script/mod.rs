@@ -15,9 +15,11 @@ pub mod bit;
 pub mod cache;
 pub mod cjson;
 pub mod cmsgpack;
+pub mod functions;
 mod library;
 pub mod lua;
 mod number;
+mod payload;
 pub mod shebang;
 pub mod structs;
 mod watchdog;
@@ -27,6 +29,7 @@ use crate::resp::reply::{OutputBuffer, Protocol};
 use crate::resp::request::Range;
 use crate::sys::log::Level;
 use cache::{Cache, Sha};
+use functions::Libraries;
 use lua::{Failure, Lua};
 use shebang::{BadShebang, ScriptFlags};
 
@@ -114,6 +117,19 @@ pub struct Stats {
     /// Bytes of the cached scripts' bodies and of what finds them.
     pub scripts_bytes: usize,
     pub evicted: u64,
+    /// Libraries of functions, and the functions in them.
+    pub libraries: usize,
+    pub functions: usize,
+}
+
+/// The function that keeps the server busy.
+#[derive(Debug)]
+pub struct FunctionRun {
+    pub name: Box<[u8]>,
+    /// The request that called it.
+    pub request: Vec<Box<[u8]>>,
+    /// When it began, as `Timing::mark` tells it.
+    pub begun: u64,
 }
 
 /// The server's scripts.
@@ -123,13 +139,21 @@ pub struct Scripts {
     /// None before the first use, and while a script runs.
     engine: Option<Box<Engine>>,
     pub running: Option<Running>,
+    /// Set once a function that runs has become busy.
+    pub function: Option<FunctionRun>,
     pub stats: Stats,
 }
 
 impl Scripts {
     /// No scripts yet, of a server that says it is this version of Redis.
     pub fn new(version: &str) -> Self {
-        Scripts { version: version.into(), engine: None, running: None, stats: Stats::default() }
+        Scripts {
+            version: version.into(),
+            engine: None,
+            running: None,
+            function: None,
+            stats: Stats::default(),
+        }
     }
 
     /// Takes the engine out, to run a script or to change the cache. None while a script runs.
@@ -146,6 +170,8 @@ impl Scripts {
         self.stats.scripts = engine.cache.len();
         self.stats.scripts_bytes = engine.cache.bytes();
         self.stats.evicted = engine.cache.evicted();
+        self.stats.libraries = engine.libraries.len();
+        self.stats.functions = engine.libraries.functions_len();
         self.engine = Some(engine);
     }
 
@@ -176,11 +202,12 @@ pub struct Script {
 pub struct Engine {
     lua: Lua,
     cache: Cache,
+    libraries: Libraries,
 }
 
 impl Engine {
     fn new(version: &str) -> Self {
-        Engine { lua: Lua::new(version), cache: Cache::default() }
+        Engine { lua: Lua::new(version), cache: Cache::default(), libraries: Libraries::default() }
     }
 
     /// The script of this body, compiled if it is new. `keep`: it was loaded, and stays until SCRIPT FLUSH.
@@ -234,8 +261,8 @@ impl Engine {
         self.lua.run(run, reply)
     }
 
-    /// The Lua state, for libraries of functions.
-    pub fn lua(&mut self) -> &mut Lua {
-        &mut self.lua
+    /// The Lua state and the libraries of functions.
+    pub fn functions(&mut self) -> (&mut Lua, &mut Libraries) {
+        (&mut self.lua, &mut self.libraries)
     }
 }

@@ -20,6 +20,7 @@
 
 mod api;
 mod convert;
+pub mod functions;
 mod memory;
 mod sandbox;
 
@@ -31,6 +32,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use mlua::ffi::*;
 
+use super::functions::Registered;
 use super::watchdog::{Interrupt, Watchdog};
 use super::{Function, Host, Run, Verdict};
 use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
@@ -101,6 +103,8 @@ pub(super) struct Shared {
     /// Where the error was raised that ended the script: source and line.
     place: RefCell<Option<(Vec<u8>, i32)>>,
     watchdog: RefCell<Option<Watchdog>>,
+    /// What the library that is being loaded has registered so far.
+    loading: RefCell<Option<Vec<Registered>>>,
 }
 
 /// What is shared by a state.
@@ -270,6 +274,7 @@ impl Lua {
             ending: Cell::new(None),
             place: RefCell::new(None),
             watchdog: RefCell::new(None),
+            loading: RefCell::new(None),
         });
         let shared = NonNull::from(Box::leak(shared));
         // SAFETY: the memory's place is in `shared`, which outlives the state; the state is new and the stack empty.

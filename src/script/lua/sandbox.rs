@@ -191,7 +191,7 @@ unsafe fn raise_here(state: *mut lua_State, text: &[u8]) -> ! {
 }
 
 /// `__index` of the globals.
-unsafe extern "C-unwind" fn no_such_global(state: *mut lua_State) -> c_int {
+pub(super) unsafe extern "C-unwind" fn no_such_global(state: *mut lua_State) -> c_int {
     let mut text = b"Script attempted to access nonexistent global variable '".to_vec();
     match bytes_at(state, 2) {
         Some(name) => text.extend_from_slice(name),
