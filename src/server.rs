@@ -20,8 +20,8 @@ use crate::command::execute::{Request, execute};
 use crate::command::spec::{Begin, Find};
 use crate::command::table::Command;
 use crate::command::{
-    blocking, check_output_limit, clients_memory_max, describe_client, evict, evict_clients,
-    forget_client, needs_password, publish_events, transaction,
+    blocking, check_output_limit, client_tracking, clients_memory_max, describe_client, evict,
+    evict_clients, forget_client, needs_password, publish_events, transaction,
 };
 use crate::keyspace::Keyspace;
 use crate::resp::reply::{OutputBuffer, ReplyWriter};
@@ -231,6 +231,7 @@ impl Server {
         self.do_tasks();
         self.expire();
         self.evict();
+        self.invalidate();
         self.flush();
         evict_clients(&mut self.state);
         self.cron_if_due();
@@ -243,7 +244,10 @@ impl Server {
     fn timeout(&self) -> Option<Duration> {
         let now_us = self.state.now.boot_us;
         let more = !self.read_again.is_empty() || !self.resumed.is_empty();
-        let work = self.expire_again || self.keyspace.eviction.unfinished;
+        let keys_max = self.state.config.tracking_table_max_keys;
+        let work = self.expire_again
+            || self.keyspace.eviction.unfinished
+            || self.keyspace.tracking.is_over(keys_max);
         if work || more || !self.accept_again.is_empty() {
             return Some(Duration::ZERO);
         }
@@ -786,6 +790,13 @@ impl Server {
         }
     }
 
+    /// Tells who tracks keys what changed outside of commands, or under whole prefixes.
+    fn invalidate(&mut self) {
+        if self.keyspace.tracking.is_on() {
+            client_tracking::end_turn(&mut self.keyspace, &mut self.state);
+        }
+    }
+
     /// Sends what has collected, one write per client.
     fn flush(&mut self) {
         for id in std::mem::take(&mut self.state.clients.to_flush) {
@@ -876,6 +887,7 @@ impl Server {
         for id in std::mem::take(&mut self.state.clients.to_close) {
             blocking::forget(&mut self.keyspace, &mut self.state, id);
             forget_client(&mut self.state, id);
+            client_tracking::stop(&mut self.keyspace, &mut self.state, id);
             if let Some(mut client) = self.state.clients.remove(id) {
                 transaction::abandon(&mut self.keyspace, &mut client);
                 // A socket the system has dropped already needs no deregistration.

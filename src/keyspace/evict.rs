@@ -137,6 +137,7 @@ impl Keyspace {
         }
         let owned = self.table_mut().remove(slot);
         self.stats.evicted += 1;
+        self.tracking.note_change(owned.key(), false);
         self.notify(KeyspaceEvents::EVICTED, "evicted", owned.key());
         self.lazyfree.discard(owned);
     }
