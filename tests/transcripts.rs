@@ -140,11 +140,11 @@ fn arguments(session: &mut Session, line: &str) -> Vec<Vec<u8>> {
 /// Runs one step; what it shows, if it shows anything.
 fn run_step(session: &mut Session, step: &Step<'_>) -> Option<String> {
     if let Some((name, mark, rest)) = prompt(step.action) {
-        let args = arguments(session, rest);
-        let client = session.client(name);
         if mark == '>' {
-            client.send(&args);
+            let args = arguments(session, rest);
+            session.client(name).send(&args);
         }
+        let client = session.client(name);
         if step.expected == ["(no reply)"] {
             session.settle();
             let message = session.client(name).try_message();
