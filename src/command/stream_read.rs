@@ -529,8 +529,8 @@ impl Reader {
         group: &mut Group,
         start: StreamId,
     ) -> usize {
-        let pending = group.consumer(self.consumer).pending().range(start..);
-        let ids: Vec<StreamId> = pending.take(self.limit).copied().collect();
+        let pending = group.consumer(self.consumer).pending().from(start);
+        let ids: Vec<StreamId> = pending.take(self.limit).map(|(id, ())| *id).collect();
         for id in &ids {
             match entries.get(*id) {
                 Some(entry) => {
