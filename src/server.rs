@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use mio::{Events, Token, Waker};
 
-use crate::command::{blocking, evict, evict_clients, publish_events};
+use crate::command::{blocking, client_tracking, evict, evict_clients, publish_events};
 use crate::keyspace::Keyspace;
 use crate::state::{State, Task};
 use crate::sys::process::Supervisor;
@@ -120,6 +120,7 @@ impl Server {
         self.do_tasks();
         self.expire();
         self.evict();
+        self.invalidate();
         self.hands().flush();
         evict_clients(&mut self.state);
         self.cron_if_due();
@@ -139,7 +140,10 @@ impl Server {
         let now_us = self.state.now.boot_us;
         let more =
             !self.state.pending.read_again.is_empty() || !self.state.pending.resumed.is_empty();
-        let work = self.expire_again || self.keyspace.eviction.unfinished;
+        let keys_max = self.state.config.tracking_table_max_keys;
+        let work = self.expire_again
+            || self.keyspace.eviction.unfinished
+            || self.keyspace.tracking.is_over(keys_max);
         if work || more || !self.state.pending.accept_again.is_empty() {
             return Some(Duration::ZERO);
         }
@@ -206,6 +210,13 @@ impl Server {
         self.expire_again |= self.keyspace.expire_due(EXPIRE_BUCKETS);
         if !self.keyspace.events.is_empty() {
             publish_events(&mut self.keyspace, &mut self.state);
+        }
+    }
+
+    /// Tells who tracks keys what changed outside of commands, or under whole prefixes.
+    fn invalidate(&mut self) {
+        if self.keyspace.tracking.is_on() {
+            client_tracking::end_turn(&mut self.keyspace, &mut self.state);
         }
     }
 

@@ -7,7 +7,9 @@ use super::args::Args;
 use super::context::{Context, Origin, Outcome, Prehashed};
 use super::spec::Flags;
 use super::table::Command;
-use super::{blocking, client, connection, evict, monitor, pubsub, script, transaction};
+use super::{
+    blocking, client, client_tracking, connection, evict, monitor, pubsub, script, transaction,
+};
 use crate::client::{ClientFlags, ClientId};
 use crate::error::CommandError;
 use crate::keyspace::Keyspace;
@@ -80,6 +82,9 @@ fn execute_closely(
         }
         client.flags.remove(ClientFlags::REPLY_SKIP);
     }
+    if outcome != Outcome::Postponed {
+        client_tracking::end_caching(server, id, request);
+    }
     db.no_touch = false;
     db.keeps_expired = false;
     outcome
@@ -115,6 +120,9 @@ fn run(
             abandon_if_exec(db, server, id, command);
             return reject(server, id, Some(command), &error, output, *protocol);
         }
+    }
+    if db.tracking.has_changes() {
+        client_tracking::before_command(db, server, id, output);
     }
     if let Some(client) = server.clients.get_mut(id)
         && client.flags.contains(ClientFlags::IN_TRANSACTION)
@@ -231,6 +239,9 @@ fn run_handler(
             }
         }
         _ => account(server, id, command, request, failed),
+    }
+    if db.tracking.is_on() {
+        client_tracking::after_command(db, server, id, command, request, origin, output);
     }
     if !db.events.is_empty() {
         pubsub::publish_events(db, server);

@@ -149,7 +149,7 @@ fn server(out: &mut String, db: &mut Keyspace, server: &State) {
     line(out, "latchkey_version", env!("CARGO_PKG_VERSION"));
 }
 
-fn clients(out: &mut String, _: &mut Keyspace, server: &State) {
+fn clients(out: &mut String, db: &mut Keyspace, server: &State) {
     let all = || server.clients.iter();
     let blocked = all()
         .filter(|client| client.flags.intersects(ClientFlags::SUSPENDED | ClientFlags::PAUSED))
@@ -162,7 +162,7 @@ fn clients(out: &mut String, _: &mut Keyspace, server: &State) {
     line(out, "client_recent_max_input_buffer", input);
     line(out, "client_recent_max_output_buffer", output);
     line(out, "blocked_clients", blocked);
-    line(out, "tracking_clients", 0);
+    line(out, "tracking_clients", db.tracking.clients());
     line(out, "clients_in_timeout_table", 0);
 }
 
@@ -366,13 +366,13 @@ fn stats(out: &mut String, db: &mut Keyspace, server: &State) {
         "active_defrag_key_misses",
         "total_active_defrag_time",
         "current_active_defrag_time",
-        "tracking_total_keys",
-        "tracking_total_items",
-        "tracking_total_prefixes",
-        "unexpected_error_replies",
     ] {
         line(out, name, 0);
     }
+    line(out, "tracking_total_keys", db.tracking.keys());
+    line(out, "tracking_total_items", db.tracking.items());
+    line(out, "tracking_total_prefixes", db.tracking.prefixes());
+    line(out, "unexpected_error_replies", 0);
     line(out, "total_error_replies", counters.error_replies);
     line(out, "dump_payload_sanitizations", 0);
     line(out, "total_reads_processed", counters.reads);

@@ -9,6 +9,7 @@ pub mod table;
 pub mod transaction;
 
 pub mod blocking;
+pub mod client_tracking;
 
 mod bitmap;
 mod client;

@@ -16,8 +16,8 @@ use crate::command::execute::{Request, execute};
 use crate::command::spec::{Begin, Find, Group};
 use crate::command::table::Command;
 use crate::command::{
-    blocking, check_output_limit, clients_memory_max, describe_client, evict_clients,
-    forget_client, needs_password, transaction,
+    blocking, check_output_limit, client_tracking, clients_memory_max, describe_client,
+    evict_clients, forget_client, needs_password, transaction,
 };
 use crate::keyspace::Keyspace;
 use crate::resp::reply::{OutputBuffer, ReplyWriter};
@@ -759,6 +759,7 @@ impl Hands<'_> {
             }
             blocking::forget(self.keyspace, self.state, id);
             forget_client(self.state, id);
+            client_tracking::stop(self.keyspace, self.state, id);
             if let Some(mut client) = self.state.clients.remove(id) {
                 transaction::abandon(self.keyspace, &mut client);
                 // A socket the system has dropped already needs no deregistration.
