@@ -9,6 +9,7 @@ use bitflags::bitflags;
 use slab::Slab;
 
 use crate::command::blocking::Blocked;
+use crate::command::client_tracking::ClientTracking;
 use crate::command::table::Command;
 use crate::command::transaction::{Transaction, WatchedKey};
 pub use crate::ids::ClientId;
@@ -54,10 +55,15 @@ bitflags! {
         const READ_CLOSED = 1 << 16;
         /// Has begun a transaction: its commands are queued.
         const IN_TRANSACTION = 1 << 18;
+        /// What it has sent is in the hands of a turn that is not over: who stands in for the loop meanwhile lets it be.
+        const HELD = 1 << 19;
+        /// CLIENT CACHING: the next command is an exception to whether its keys are tracked.
+        const CACHING = 1 << 24;
 
         /// Those that make the gate leave its fast path.
         const GATE = Self::REPLY_OFF.bits() | Self::REPLY_SKIP_NEXT.bits()
-            | Self::SUBSCRIBED.bits() | Self::NO_TOUCH.bits() | Self::IN_TRANSACTION.bits();
+            | Self::SUBSCRIBED.bits() | Self::NO_TOUCH.bits() | Self::IN_TRANSACTION.bits()
+            | Self::CACHING.bits();
     }
 }
 
@@ -135,6 +141,8 @@ pub struct Client {
     /// The commands queued since MULTI.
     pub transaction: Option<Box<Transaction>>,
     pub watched: Vec<WatchedKey>,
+    /// How it tracks the keys it holds copies of.
+    pub tracking: Option<Box<ClientTracking>>,
     /// What it waits for.
     pub blocked: Option<Box<Blocked>>,
     /// Its part of [`Clients::memory`].
@@ -167,6 +175,7 @@ impl Client {
             subscriptions: None,
             transaction: None,
             watched: Vec::new(),
+            tracking: None,
             blocked: None,
             counted_memory: 0,
         }
@@ -183,7 +192,9 @@ impl Client {
         let buffers = self.input.capacity() + self.output.capacity();
         let blocked = self.blocked.as_deref().map_or(0, Blocked::memory);
         let transaction = self.transaction.as_deref().map_or(0, Transaction::memory);
-        size_of::<Client>() + buffers + subscriptions + names + blocked + transaction
+        let tracking = self.tracking.as_deref().map_or(0, ClientTracking::memory);
+        let own = size_of::<Client>() + names + buffers;
+        own + subscriptions + blocked + transaction + tracking
     }
 
     /// Asks for the connection to be ended at the end of this turn.

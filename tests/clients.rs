@@ -154,6 +154,48 @@ fn a_transaction_of_many_commands_is_queued_shown_and_run() {
 }
 
 #[test]
+fn info_counts_who_tracks_and_what() {
+    let server = config(&["tracking-table-max-keys 3".into()]);
+    let mut observer = server.connect();
+    let mut counted = || {
+        let Reply::Bulk(info) = observer.call(&["INFO"]) else { panic!("INFO is a bulk") };
+        let info = String::from_utf8_lossy(&info).into_owned();
+        let fields = ["clients", "total_keys", "total_items", "total_prefixes"];
+        fields.map(|field| {
+            let start = format!("tracking_{field}:");
+            let line = info.lines().find_map(|line| line.strip_prefix(&start));
+            line.and_then(|count| count.parse::<usize>().ok()).expect("a field of that name")
+        })
+    };
+    let mut clients: Vec<_> = (0..3).map(|_| server.connect()).collect();
+    clients[0].call(&["CLIENT", "TRACKING", "ON"]);
+    clients[0].call(&["CLIENT", "TRACKING", "ON", "NOLOOP"]);
+    clients[1].call(&["CLIENT", "TRACKING", "ON"]);
+    clients[2].call(&["CLIENT", "TRACKING", "ON", "BCAST", "PREFIX", "a", "PREFIX", "b"]);
+    clients[0].call(&["MGET", "k", "l"]);
+    clients[1].call(&["MGET", "l", "m"]);
+    clients[2].call(&["MGET", "m", "n"]);
+    assert_eq!(counted(), [3, 3, 4, 2]);
+    clients[2].call(&["SET", "l", "1"]);
+    assert_eq!(counted(), [3, 2, 2, 2]);
+    let names: Vec<String> = (0..1500).map(|number| format!("key:{number}")).collect();
+    let request: Vec<&str> =
+        std::iter::once("MGET").chain(names.iter().map(|name| &**name)).collect();
+    clients[0].call(&request);
+    server.settle();
+    assert_eq!(counted()[1], 3);
+    clients.pop();
+    server.settle();
+    assert_eq!(counted()[0], 2);
+    assert_eq!(counted()[3], 0);
+    clients[1].call(&["CLIENT", "TRACKING", "OFF"]);
+    clients[0].call(&["RESET"]);
+    assert_eq!(counted()[0], 0);
+    server.connect().call(&["FLUSHALL"]);
+    assert_eq!(counted(), [0, 0, 0, 0]);
+}
+
+#[test]
 fn blocked_clients_are_counted() {
     let server = config(&[]);
     let mut observer = server.connect();

@@ -11,6 +11,8 @@
 //! (error) ERR value is not an integer or out of range
 //! ```
 //!
+//! In a request, `id:b` stands for the number of client b, as CLIENT ID answers it.
+//!
 //! A reply is written as redis-cli shows it on a terminal. `(any)` stands for any reply, `(no reply)` for none; a line that
 //! ends in `...` matches any rest of that line. Directives:
 //!
@@ -122,13 +124,27 @@ fn microseconds(text: &str) -> i64 {
     }
 }
 
+/// The arguments of a request, with the numbers of clients in place.
+fn arguments(session: &mut Session, line: &str) -> Vec<Vec<u8>> {
+    let mut args = split_args(line);
+    for arg in &mut args {
+        if let Some(name) = arg.strip_prefix(b"id:") {
+            let name = std::str::from_utf8(name).expect("a client's name");
+            let id = session.client(name).call(&["CLIENT", "ID"]).show();
+            *arg = id.trim_start_matches("(integer) ").into();
+        }
+    }
+    args
+}
+
 /// Runs one step; what it shows, if it shows anything.
 fn run_step(session: &mut Session, step: &Step<'_>) -> Option<String> {
     if let Some((name, mark, rest)) = prompt(step.action) {
-        let client = session.client(name);
         if mark == '>' {
-            client.send(&split_args(rest));
+            let args = arguments(session, rest);
+            session.client(name).send(&args);
         }
+        let client = session.client(name);
         if step.expected == ["(no reply)"] {
             session.settle();
             let message = session.client(name).try_message();
@@ -155,7 +171,8 @@ fn run_step(session: &mut Session, step: &Step<'_>) -> Option<String> {
         }
         "@send" => {
             let (name, request) = rest.split_once(' ').expect("a client and a request");
-            session.client(name).send(&split_args(request));
+            let args = arguments(session, request);
+            session.client(name).send(&args);
             session.settle();
         }
         "@raw" => {

@@ -9,4 +9,5 @@ pub mod packed_table;
 pub mod quicklist;
 pub mod run;
 pub mod score_tree;
+pub mod sorted_chunks;
 pub mod table;

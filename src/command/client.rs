@@ -5,6 +5,7 @@ use std::fmt::Write;
 use std::os::fd::AsRawFd;
 
 use super::client_filter::{ANY_ID, Filter};
+use super::client_tracking::{self, ClientTracking};
 use super::context::{CommandResult, Context, Outcome};
 use super::help::help_from_specs;
 use super::spec::{CommandSpec, Flags, Group, container, spec};
@@ -31,18 +32,14 @@ pub const COMMANDS: &[CommandSpec] = &[container("CLIENT", SUBCOMMANDS)
     .docs("", "Tells about connections and manages them.", "Depends on the subcommand")];
 
 const SUBCOMMANDS: &[CommandSpec] = &[
+    client_tracking::CACHING,
     spec("GETNAME", get_name)
         .exactly(2)
         .flags(OWN)
         .group(Group::Connection)
         .since("2.6.9")
         .docs("", "Answers the connection's name.", "O(1)"),
-    spec("GETREDIR", get_redirection)
-        .exactly(2)
-        .flags(OWN)
-        .group(Group::Connection)
-        .since("6.0.0")
-        .docs("", "Answers the client that invalidations are redirected to.", "O(1)"),
+    client_tracking::GETREDIR,
     spec("HELP", help_from_specs)
         .exactly(2)
         .flags(Flags::LOADING.union(Flags::STALE))
@@ -121,6 +118,8 @@ const SUBCOMMANDS: &[CommandSpec] = &[
         .group(Group::Connection)
         .since("2.6.9")
         .docs("connection-name", "Names the connection.", "O(1)"),
+    client_tracking::TRACKING,
+    client_tracking::TRACKINGINFO,
     spec("UNBLOCK", unblock)
         .at_least(3)
         .flags(OTHERS)
@@ -220,6 +219,7 @@ fn kill(ctx: &mut Context<'_>) -> CommandResult {
     for &id in killed.iter().filter(|&&id| id != ctx.client) {
         // Nothing of it is to be seen any more, though its socket is closed at the end of the turn.
         forget_client(server, id);
+        client_tracking::stop(ctx.db, server, id);
         server.clients.close(id);
     }
     match (by_address, killed.len()) {
@@ -285,7 +285,7 @@ fn describe(client: &Client, now: Now, running: Option<&Running>, line: &mut Str
         line,
         "id={} addr={} laddr={} fd={} name={} age={} idle={} flags={} db={} sub={} psub={} ssub={} multi={} qbuf={} \
          qbuf-free={} argv-mem={argument_bytes} multi-mem={} rbs={output_size} rbp={output_size} obl={in_buffer} oll={pieces} \
-         omem={output_memory} tot-mem={} events={events} cmd={} user=default redir=-1 resp={} lib-name={} lib-ver={}",
+         omem={output_memory} tot-mem={} events={events} cmd={} user=default redir={} resp={} lib-name={} lib-ver={}",
         client.id.number,
         client.peer,
         client.local,
@@ -304,6 +304,7 @@ fn describe(client: &Client, now: Now, running: Option<&Running>, line: &mut Str
         client.transaction.as_deref().map_or(0, Transaction::memory),
         client.memory() + argument_bytes,
         command.map_or("NULL", |command| &command.full_name),
+        ClientTracking::redirection(client),
         if client.protocol == Protocol::Resp3 { 3 } else { 2 },
         String::from_utf8_lossy(&client.library_name),
         String::from_utf8_lossy(&client.library_version),
@@ -313,11 +314,13 @@ fn describe(client: &Client, now: Now, running: Option<&Running>, line: &mut Str
 
 /// The letters of the `flags` field.
 pub fn flag_letters(client: &Client) -> String {
-    let letters = [
+    let state = [
         (ClientFlags::MONITOR, 'O'),
         (ClientFlags::SUBSCRIBED, 'P'),
         (ClientFlags::IN_TRANSACTION, 'x'),
         (ClientFlags::SUSPENDED.union(ClientFlags::PAUSED), 'b'),
+    ];
+    let rest = [
         (ClientFlags::CLOSE_AFTER_REPLY, 'c'),
         (ClientFlags::CLOSE_NOW, 'A'),
         (ClientFlags::UNIX_SOCKET, 'U'),
@@ -325,7 +328,9 @@ pub fn flag_letters(client: &Client) -> String {
         (ClientFlags::NO_TOUCH, 'T'),
     ];
     let is_set = |(flags, _): &&(ClientFlags, char)| client.flags.intersects(*flags);
-    let set: String = letters.iter().filter(is_set).map(|(_, letter)| letter).collect();
+    let mut set: String = state.iter().filter(is_set).map(|(_, letter)| letter).collect();
+    set.extend(client.tracking.iter().flat_map(|tracking| tracking.letters()));
+    set.extend(rest.iter().filter(is_set).map(|(_, letter)| letter));
     if set.is_empty() { "N".into() } else { set }
 }
 
@@ -378,12 +383,6 @@ fn set_info(ctx: &mut Context<'_>) -> CommandResult {
         client.library_version = value.into();
     }
     ctx.reply.ok();
-    Ok(Outcome::Replied)
-}
-
-/// `CLIENT GETREDIR`: -1, as no client tracks keys.
-fn get_redirection(ctx: &mut Context<'_>) -> CommandResult {
-    ctx.reply.integer(-1);
     Ok(Outcome::Replied)
 }
 

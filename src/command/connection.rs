@@ -2,7 +2,7 @@
 
 use super::context::{CommandResult, Context, Outcome};
 use super::spec::{Categories, CommandSpec, Flags, Group, spec};
-use super::{client, pubsub, transaction};
+use super::{client, client_tracking, pubsub, transaction};
 use crate::client::{ClientFlags, ClientId};
 use crate::error::CommandError;
 use crate::resp::number;
@@ -271,10 +271,11 @@ fn hello(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `RESET`: `RESET`. Database 0, RESP2, no name, no subscriptions, no monitoring, answers on, to be authenticated anew.
+/// `RESET`: `RESET`. Database 0, RESP2, no name, no subscriptions, no monitoring or tracking, answers on, to be authenticated anew.
 fn reset(ctx: &mut Context<'_>) -> CommandResult {
     pubsub::unsubscribe_all(ctx.server, ctx.client);
     ctx.server.monitors.retain(|&id| id != ctx.client);
+    client_tracking::stop(ctx.db, ctx.server, ctx.client);
     let authenticated = ctx.server.config.requirepass.is_empty();
     let client = ctx.server.clients.get_mut(ctx.client).expect("a client outlives its command");
     transaction::abandon(ctx.db, client);

@@ -7,7 +7,9 @@ use super::args::Args;
 use super::context::{Context, Origin, Outcome, Prehashed};
 use super::spec::Flags;
 use super::table::Command;
-use super::{blocking, client, connection, evict, monitor, pubsub, transaction};
+use super::{
+    blocking, client, client_tracking, connection, evict, monitor, pubsub, script, transaction,
+};
 use crate::client::{ClientFlags, ClientId};
 use crate::error::CommandError;
 use crate::keyspace::Keyspace;
@@ -80,6 +82,9 @@ fn execute_closely(
         }
         client.flags.remove(ClientFlags::REPLY_SKIP);
     }
+    if outcome != Outcome::Postponed {
+        client_tracking::end_caching(server, id, request);
+    }
     db.no_touch = false;
     db.keeps_expired = false;
     outcome
@@ -115,6 +120,9 @@ fn run(
             abandon_if_exec(db, server, id, command);
             return reject(server, id, Some(command), &error, output, *protocol);
         }
+    }
+    if db.tracking.has_changes() {
+        client_tracking::before_command(db, server, id, output);
     }
     if let Some(client) = server.clients.get_mut(id)
         && client.flags.contains(ClientFlags::IN_TRANSACTION)
@@ -170,6 +178,22 @@ pub(super) fn run_queued(
     outcome
 }
 
+/// Runs a command that a script calls. Whether it may has been checked.
+pub(super) fn run_scripted(
+    db: &mut Keyspace,
+    server: &mut State,
+    id: ClientId,
+    command: &'static Command,
+    request: &Request<'_>,
+    output: &mut OutputBuffer,
+    protocol: &mut Protocol,
+) {
+    run_handler(db, server, id, command, request, Origin::Script, output, protocol);
+    if !server.monitors.is_empty() {
+        monitor::feed_scripted(server, id, command, request.args);
+    }
+}
+
 /// Runs a command's handler, announces what it changed, and counts it.
 #[inline]
 #[allow(clippy::too_many_arguments)] // what a context is made of
@@ -216,10 +240,13 @@ fn run_handler(
         }
         _ => account(server, id, command, request, failed),
     }
+    if db.tracking.is_on() {
+        client_tracking::after_command(db, server, id, command, request, origin, output);
+    }
     if !db.events.is_empty() {
         pubsub::publish_events(db, server);
-        // Within EXEC's reply there is no place for a push: it follows at the end.
-        if origin != Origin::Transaction {
+        // Within EXEC's reply there is no place for a push, nor in one that a script reads: it follows at the end.
+        if !matches!(origin, Origin::Transaction | Origin::Script) {
             pubsub::take_pushed(server, id, output);
         }
     }
@@ -294,6 +321,9 @@ fn may_run(
     }
     if flags.contains(ClientFlags::MONITOR) {
         monitor::check_monitoring(command)?;
+    }
+    if server.scripts.is_busy() {
+        return script::check_busy(server, command);
     }
     if server.config.maxmemory > 0 {
         evict::make_room(db, server, id, command)?;

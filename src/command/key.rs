@@ -343,6 +343,7 @@ fn flush_database(ctx: &mut Context<'_>) -> CommandResult {
     let sync = flushes_synchronously(ctx)?;
     let selected = ctx.db.selected();
     ctx.db.dirty += ctx.db.clear(selected, sync) as u64;
+    ctx.db.tracking.note_all();
     ctx.reply.ok();
     Ok(Outcome::Replied)
 }
@@ -353,6 +354,7 @@ fn flush_all(ctx: &mut Context<'_>) -> CommandResult {
     for index in 0..ctx.db.databases() {
         ctx.db.dirty += ctx.db.clear(index, sync) as u64;
     }
+    ctx.db.tracking.note_all();
     ctx.reply.ok();
     Ok(Outcome::Replied)
 }

@@ -9,6 +9,7 @@ pub mod table;
 pub mod transaction;
 
 pub mod blocking;
+pub mod client_tracking;
 
 mod bitmap;
 mod client;
@@ -20,6 +21,7 @@ mod docs;
 mod due;
 mod evict;
 mod expire;
+mod function;
 mod geo;
 mod hash;
 mod hash_expiry;
@@ -36,6 +38,7 @@ mod monitor;
 mod object;
 mod pubsub;
 mod scan;
+pub mod script;
 mod server;
 mod set;
 mod sort;

@@ -7,7 +7,7 @@ use std::cmp::Ordering;
 use std::ops::Range;
 
 use super::args::Args;
-use super::context::{CommandResult, Context, Outcome};
+use super::context::{CommandResult, Context, Origin, Outcome};
 use super::list;
 use super::spec::{Begin, Categories, CommandSpec, Find, Flags, KeyFlags, KeySpec, key, spec};
 use crate::collections::packed::Element;
@@ -198,6 +198,8 @@ enum Weight {
     Text(Option<Range<usize>>),
     /// The element is its own.
     Same,
+    /// The element is its own, and is this number.
+    Integer(i64),
 }
 
 /// The elements in their order.
@@ -208,9 +210,18 @@ struct Elements {
 }
 
 impl Elements {
-    fn push(&mut self, text: &[u8]) {
+    fn push(&mut self, text: &[u8], weight: Weight) {
         let text = append(&mut self.bytes, text);
-        self.items.push(Item { text, weight: Weight::Same });
+        self.items.push(Item { text, weight });
+    }
+
+    /// Adds an element of a list or a set. One that lies there as an integer is its own weight, unless texts are compared.
+    fn push_element(&mut self, element: Element<'_>) {
+        let weight = match element {
+            Element::Integer(value) => Weight::Integer(value),
+            Element::Bytes(_) => Weight::Same,
+        };
+        self.push(element.text().as_ref(), weight);
     }
 
     /// What a key holds that can be sorted; the elements of lists and sorted sets in their order, from the end if
@@ -222,16 +233,16 @@ impl Elements {
         };
         let entry = db.entry(slot);
         if let Some(list) = List::view(entry.value()) {
-            let mut push = |element: Element<'_>| elements.push(element.text().as_ref());
+            let mut push = |element: Element<'_>| elements.push_element(element);
             if reversed {
                 list.backwards(list.len()).for_each(&mut push);
             } else {
                 list.forwards(0).for_each(&mut push);
             }
         } else if let Some(set) = Set::view(entry.value()) {
-            set.for_each(|member| elements.push(member.text().as_ref()));
+            set.for_each(|member| elements.push_element(member));
         } else if let Some(set) = SortedSet::view(entry.value()) {
-            set.each(0..set.len(), reversed, |_, member| elements.push(member));
+            set.each(0..set.len(), reversed, |_, member| elements.push(member, Weight::Same));
         } else {
             return Err(CommandError::WrongType);
         }
@@ -249,7 +260,14 @@ impl Elements {
         let mut found = Vec::new();
         for item in &mut self.items {
             let text = match by {
-                None if alphabetic => continue,
+                None if alphabetic => {
+                    item.weight = Weight::Same;
+                    continue;
+                }
+                None if let Weight::Integer(value) = item.weight => {
+                    item.weight = Weight::Number(value as f64);
+                    continue;
+                }
                 None => &self.bytes[item.text.clone()],
                 Some(pattern) => {
                     found.clear();
@@ -273,23 +291,41 @@ impl Elements {
         result
     }
 
-    /// Puts the elements in order. Where weights are equal, numbers leave it to the elements, texts to the order there was.
-    fn sort(&mut self, descending: bool) {
+    /// Puts the elements of `wanted`, a range of the sorted ones, in order. Where weights are equal, numbers leave it to the
+    /// elements, texts to the order there was.
+    fn sort(&mut self, descending: bool, wanted: &Range<usize>) {
         let bytes = &self.bytes;
         let text = |range: &Range<usize>| &bytes[range.clone()];
-        self.items.sort_by(|a, b| {
+        let order = |a: &Item, b: &Item| {
             let order = match (&a.weight, &b.weight) {
-                (Weight::Number(first), Weight::Number(second)) => first
-                    .partial_cmp(second)
-                    .filter(|order| *order != Ordering::Equal)
-                    .unwrap_or_else(|| text(&a.text).cmp(text(&b.text))),
+                (Weight::Number(first), Weight::Number(second)) => {
+                    match first.partial_cmp(second) {
+                        Some(order @ (Ordering::Less | Ordering::Greater)) => order,
+                        _ => text(&a.text).cmp(text(&b.text)),
+                    }
+                }
                 (Weight::Text(first), Weight::Text(second)) => {
                     first.as_ref().map(text).cmp(&second.as_ref().map(text))
                 }
                 _ => text(&a.text).cmp(text(&b.text)),
             };
             if descending { order.reverse() } else { order }
-        });
+        };
+        // Elements lie in the order there was, so that their places break ties.
+        let place = |item: &Item| (item.text.start, item.text.end);
+        let total = |a: &Item, b: &Item| order(a, b).then_with(|| place(a).cmp(&place(b)));
+        let items = &mut self.items[..];
+        if wanted.is_empty() {
+            return;
+        }
+        if wanted.end < items.len() {
+            items.select_nth_unstable_by(wanted.end, total);
+        }
+        let items = &mut items[..wanted.end];
+        if wanted.start > 0 {
+            items.select_nth_unstable_by(wanted.start, total);
+        }
+        items[wanted.start..].sort_unstable_by(total);
     }
 }
 
@@ -353,13 +389,14 @@ fn run(ctx: &mut Context<'_>, may_store: bool) -> CommandResult {
     let mut options = SortOptions::parse(ctx.args, may_store)?;
     let reversed = options.keeps_order && options.descending;
     let mut elements = Elements::load(ctx.db, ctx.key(1), reversed)?;
-    if options.keeps_order && options.store.is_some() && is_set(ctx.db, ctx.key(1)) {
-        // A set has no order to keep, and a stored result should not depend on where members happen to lie.
+    let is_seen_once = options.store.is_none() && ctx.origin != Origin::Script;
+    if options.keeps_order && !is_seen_once && is_set(ctx.db, ctx.key(1)) {
+        // A set has no order to keep, and what is stored, or what a script does, should not depend on where members lie.
         options = SortOptions { keeps_order: false, alphabetic: true, by: None, ..options };
     }
     if !options.keeps_order {
         elements.weigh(ctx.db, options.by, options.alphabetic)?;
-        elements.sort(options.descending);
+        elements.sort(options.descending, &options.range(elements.items.len()));
     }
     let Elements { bytes, items } = &elements;
     let items = &items[options.range(items.len())];

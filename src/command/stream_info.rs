@@ -190,8 +190,8 @@ impl FullReply {
         named_integer(reply, "pel-count", consumer.pending().len() as i64);
         reply.bulk(b"pending");
         reply.array(consumer.pending().len().min(self.count));
-        for id in consumer.pending().iter().take(self.count) {
-            let pending = group.pending()[id];
+        for (id, ()) in consumer.pending().iter().take(self.count) {
+            let Some(pending) = group.pending().get(id) else { continue };
             reply.array(3);
             reply_id(reply, *id);
             reply.integer(pending.delivered_ms);

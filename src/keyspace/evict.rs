@@ -137,6 +137,9 @@ impl Keyspace {
         }
         let owned = self.table_mut().remove(slot);
         self.stats.evicted += 1;
+        self.waiting.note_change(self.selected, owned.key());
+        self.watch.note_change(self.selected, owned.key());
+        self.tracking.note_change(owned.key(), false);
         self.notify(KeyspaceEvents::EVICTED, "evicted", owned.key());
         self.lazyfree.discard(owned);
     }

@@ -12,6 +12,7 @@ pub mod expire;
 pub mod field_deadlines;
 pub mod lazyfree;
 pub mod notify;
+pub mod tracking;
 pub mod transfer;
 pub mod waiting;
 pub mod watch;
@@ -30,6 +31,7 @@ use evict::Eviction;
 use field_deadlines::FieldDeadlines;
 use lazyfree::LazyFree;
 use notify::Events;
+use tracking::Tracking;
 use waiting::Waiting;
 use watch::Watch;
 
@@ -108,6 +110,7 @@ pub struct Keyspace {
     pub eviction: Eviction,
     pub waiting: Waiting,
     pub watch: Watch,
+    pub tracking: Tracking,
     /// Where a packed collection is taken apart to be changed.
     scratch: Vec<u8>,
 }
@@ -134,6 +137,7 @@ impl Keyspace {
             eviction: Eviction::default(),
             waiting: Waiting::default(),
             watch: Watch::default(),
+            tracking: Tracking::default(),
             scratch: Vec::new(),
         }
     }
@@ -564,6 +568,7 @@ impl Keyspace {
         self.dirty += 1;
         self.waiting.note_change(self.selected, key);
         self.watch.note_change(self.selected, key);
+        self.tracking.note_change(key, class != KeyspaceEvents::EXPIRED);
         self.notify(class, event, key);
     }
 

@@ -16,9 +16,10 @@ impl Keyspace {
         };
         let access = self.entry(slot).access();
         let owned = self.table_mut().remove(slot);
-        // Who waits for the old name or watches it is to know; the handler announces the new one.
+        // Who waits for the old name, watches it or holds a copy is to know; the handler announces the new one.
         self.waiting.note_change(self.selected, from.bytes);
         self.watch.note_change(self.selected, from.bytes);
+        self.tracking.note_change(from.bytes, true);
         let deadline = owned.deadline();
         let table = &mut self.tables[database];
         match owned.value() {

@@ -391,7 +391,7 @@ mod tests {
         assert_eq!(&palermo.geohash(), b"sqc8b49rny0");
         assert_eq!(&catania.geohash(), b"sqdtr74hyu0");
         assert_eq!(palermo.longitude, 13.361389338970184);
-        assert_eq!(palermo.latitude, 38.11555639549629859);
+        assert_eq!(palermo.latitude, 38.1155563954963);
         assert!((palermo.distance(catania) - 166274.1516).abs() < 0.0001);
     }
 

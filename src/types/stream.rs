@@ -449,6 +449,7 @@ impl<'a> Iterator for Backwards<'a> {
                 self.nodes = 0;
                 return None;
             }
+            self.places.reserve(node.entries() as usize);
             let (start, end) = (self.start, self.end);
             let is_in = |place: &Place| !place.is_deleted && place.id >= start;
             self.places.extend(node.walk().take_while(|place| place.id <= end).filter(is_in));

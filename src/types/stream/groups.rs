@@ -1,9 +1,11 @@
 //! Consumer groups: how far a group has read, and who has which entries that are not acknowledged yet.
 //!
-//! A pending entry stands in the group's map with its consumer, and its ID in that consumer's set, so that both are read in
+//! A pending entry stands in the group's list with its consumer, and its ID in that consumer's list, so that both are read in
 //! the order of IDs. [`Group`] keeps the two in step; nobody else changes them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+
+use crate::collections::sorted_chunks::SortedChunks;
 
 use super::id::StreamId;
 
@@ -30,12 +32,12 @@ pub struct Consumer {
     pub seen_ms: i64,
     /// Unix milliseconds at which it last got something; None: never.
     pub active_ms: Option<i64>,
-    pending: BTreeSet<StreamId>,
+    pending: SortedChunks<StreamId, ()>,
 }
 
 impl Consumer {
     /// IDs of its pending entries.
-    pub fn pending(&self) -> &BTreeSet<StreamId> {
+    pub fn pending(&self) -> &SortedChunks<StreamId, ()> {
         &self.pending
     }
 }
@@ -47,14 +49,14 @@ pub struct Group {
     pub last: StreamId,
     /// How many entries were read; None: not known.
     pub read: Option<i64>,
-    pending: BTreeMap<StreamId, Pending>,
+    pending: SortedChunks<StreamId, Pending>,
     names: BTreeMap<Box<[u8]>, ConsumerId>,
     consumers: BTreeMap<ConsumerId, Consumer>,
     next_consumer: ConsumerId,
 }
 
 /// Bytes an item of a B-tree takes besides its own, about: nodes are two thirds full.
-const TREE_OVERHEAD: usize = 8;
+const TREE_OVERHEAD: usize = 16;
 
 impl Group {
     pub fn new(last: StreamId, read: Option<i64>) -> Self {
@@ -62,7 +64,7 @@ impl Group {
     }
 
     /// All pending entries, in the order of IDs.
-    pub fn pending(&self) -> &BTreeMap<StreamId, Pending> {
+    pub fn pending(&self) -> &SortedChunks<StreamId, Pending> {
         &self.pending
     }
 
@@ -96,7 +98,7 @@ impl Group {
             name: name.into(),
             seen_ms: now_ms,
             active_ms: None,
-            pending: BTreeSet::new(),
+            pending: SortedChunks::default(),
         };
         self.names.insert(name.into(), id);
         self.consumers.insert(id, consumer);
@@ -107,7 +109,7 @@ impl Group {
     pub fn remove_consumer(&mut self, id: ConsumerId) -> usize {
         let Some(consumer) = self.consumers.remove(&id) else { return 0 };
         self.names.remove(&consumer.name);
-        for id in &consumer.pending {
+        for (id, ()) in consumer.pending.iter() {
             self.pending.remove(id);
         }
         consumer.pending.len()
@@ -122,7 +124,7 @@ impl Group {
             }
             self.consumer_mut(before.consumer).pending.remove(&id);
         }
-        self.consumer_mut(pending.consumer).pending.insert(id);
+        self.consumer_mut(pending.consumer).pending.insert(id, ());
     }
 
     /// Counts another delivery of a pending entry to its consumer.
@@ -141,17 +143,16 @@ impl Group {
     }
 
     pub(super) fn heap_bytes(&self) -> usize {
-        let names: usize = self.consumers.values().map(|consumer| 2 * consumer.name.len()).sum();
-        let consumer = size_of::<Consumer>() + 3 * TREE_OVERHEAD + 2 * size_of::<ConsumerId>();
-        let pending = size_of::<Pending>() + 2 * (size_of::<StreamId>() + TREE_OVERHEAD);
-        size_of::<Group>()
-            + names
-            + self.consumers.len() * consumer
-            + self.pending.len() * pending * 3 / 2
+        let consumer = size_of::<Consumer>() + 2 * size_of::<ConsumerId>() + 3 * TREE_OVERHEAD;
+        let consumers = self
+            .consumers
+            .values()
+            .map(|one| consumer + 2 * one.name.len() + one.pending.heap_bytes());
+        size_of::<Group>() + self.pending.heap_bytes() + consumers.sum::<usize>()
     }
 
     pub(super) fn free_effort(&self) -> usize {
-        // About six items lie in an allocation, in the group's map and in a set.
-        1 + self.consumers.len() + self.pending.len() / 3
+        // About 32 items lie in an allocation, in the group's list and in a consumer's.
+        1 + self.consumers.len() + self.pending.len() / 16
     }
 }

@@ -334,7 +334,7 @@ proptest! {
                     names[*owner] == consumer.name.as_ref()
                 };
                 let ids: Vec<_> = model.iter().filter(owned).map(|(id, _)| *id).collect();
-                prop_assert_eq!(consumer.pending().iter().copied().collect::<Vec<_>>(), ids);
+                prop_assert_eq!(consumer.pending().iter().map(|(id, ())| *id).collect::<Vec<_>>(), ids);
             }
         }
     }
