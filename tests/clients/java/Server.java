@@ -25,6 +25,7 @@ final class Server implements AutoCloseable {
             if (answers(process, port)) {
                 this.port = port;
                 this.process = process;
+                Runtime.getRuntime().addShutdownHook(new Thread(process::destroy));
                 return;
             }
             process.destroy();

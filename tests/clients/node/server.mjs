@@ -21,6 +21,9 @@ export async function startServer() {
   const folder = mkdtempSync(join(tmpdir(), "latchkey"));
   const path = join(folder, "server.sock");
   const server = spawn(process.env.LATCHKEY, ["--port", "0", "--unixsocket", path, "--save", ""], { cwd: folder, stdio: "ignore" });
+  // Also where the test runner loses its patience.
+  process.once("exit", () => server.kill());
+  process.once("SIGTERM", () => process.exit(1));
   const ended = new Promise((resolve) => server.once("exit", resolve));
   for (let tries = 0; !(await answers(path)); tries++) {
     if (tries === 1000 || server.exitCode !== null) throw new Error("the server does not start");

@@ -246,6 +246,7 @@ class DelayQueues(ServerTest):
             self.assertGreaterEqual(at, jobs[job])
 
     def test_bzpopdue_sleeps_until_the_head_is_due(self):
+        self.needs_own_commands()
         begin = time.time()
         jobs = {f"job {number}": begin + number / 50 for number in range(10)}
         self.redis.zadd("delayed", jobs)
@@ -257,6 +258,7 @@ class DelayQueues(ServerTest):
         self.assertEqual(self.redis.exists("delayed"), 0)
 
     def test_a_worker_that_waits_is_woken_by_an_earlier_job(self):
+        self.needs_own_commands()
         self.redis.zadd("delayed", {"tomorrow": time.time() + 86_400})
         result = []
 
@@ -272,6 +274,7 @@ class DelayQueues(ServerTest):
         self.assertEqual(result[0][1], "now")
 
     def test_a_mover_brings_due_jobs_to_the_workers_queue(self):
+        self.needs_own_commands()
         now_ms = time.time() * 1000
         self.redis.zadd("delayed", {"a": now_ms - 2, "b": now_ms - 1, "later": now_ms + 60_000})
         moved = self.redis.execute_command("BZMOVEDUE", "delayed", "queue", 20, "COUNT", 10, "UNIT", "MS")
