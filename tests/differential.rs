@@ -35,6 +35,8 @@ enum Order {
 struct Rule {
     order: Order,
     weight: u32,
+    /// Never with arguments that are too many or odd: newer servers know some.
+    is_strict: bool,
     words: Vec<String>,
 }
 
@@ -53,16 +55,18 @@ fn rules() -> Vec<Rule> {
             let mut words = line.split_whitespace().map(str::to_owned).peekable();
             let mut weight = 4;
             let mut order = Order::Exact;
+            let mut is_strict = false;
             while let Some(word) = words.peek() {
                 match word.as_str() {
                     "~" => order = Order::Any,
                     "~~" => order = Order::Pairs,
+                    "=" => is_strict = true,
                     word if word.starts_with('*') => weight = word[1..].parse().expect("a weight"),
                     _ => break,
                 }
                 words.next();
             }
-            Rule { order, weight, words: words.collect() }
+            Rule { order, weight, is_strict, words: words.collect() }
         })
         .collect()
 }
@@ -90,7 +94,7 @@ impl Generator {
             here
         });
         let rule = &self.rules[rule.expect("the weights add up")];
-        let (order, words) = (rule.order, rule.words.clone());
+        let (order, is_strict, words) = (rule.order, rule.is_strict, rule.words.clone());
         let mut args = Vec::new();
         self.expand(&words, &mut args);
         // Now and then an argument too few, too many, or an odd one.
@@ -98,8 +102,8 @@ impl Generator {
             0 if args.len() > 1 => {
                 args.pop();
             }
-            1 => args.push(self.value()),
-            2 if args.len() > 2 => {
+            1 if !is_strict => args.push(self.value()),
+            2 if !is_strict && args.len() > 2 => {
                 let index = self.random.usize(1..args.len());
                 args[index] = self.value();
             }
@@ -162,7 +166,7 @@ impl Generator {
                     if any { ["h", "l", "s", "z", "x", "g", "t"][random.usize(..7)] } else { name };
                 format!("{kind}{}", random.u32(..4))
             }
-            "y" => format!("y{}", random.u32(..4)),
+            "y" | "q" | "u" => format!("{name}{}", random.u32(..4)),
             "f" | "m" => return self.member(),
             "v" => return self.value(),
             "n" => random.i32(-12..12).to_string(),
@@ -252,7 +256,8 @@ impl Generator {
         match random.u32(..24) {
             0 => Vec::new(),
             1 => vec![b'y'; random.usize(62..68)],
-            2 => b"\x00\xff\r\n \"".to_vec(),
+            // Not with a NUL in front: Redis sorts texts up to the first one.
+            2 => b"\xff\x00\r\n \"".to_vec(),
             3 => random.i64(..).to_string().into_bytes(),
             4 => format!("{}", random.f64() * 1000.0 - 500.0).into_bytes(),
             5 if random.u32(..6) == 0 => vec![b'z'; random.usize(1000..9000)],
@@ -455,6 +460,8 @@ fn replies_do_not_depend_on_encodings() {
     let pair = Pair { ours: small.connect(), theirs: large.connect() };
     let mut rules = rules();
     rules.retain(|rule| rule.words[0] != "OBJECT");
+    // A negative zero, which weights can make of a score, survives in a skiplist and not in a listpack: as in Redis.
+    rules.retain(|rule| !rule.words.iter().any(|word| word == "WEIGHTS"));
     let seed = number_from("DIFFERENTIAL_SEED", fastrand::u64(..1 << 32));
     let commands = number_from("DIFFERENTIAL_COMMANDS", 20_000) as usize;
     compare(pair, seed, commands, rules);

@@ -267,7 +267,7 @@ fn resolve(server: &State, request: &Request<'_>) -> Result<&'static Command, Co
     }
     let name = request.args.get(1);
     server.commands.find_subcommand(command, name).ok_or_else(|| {
-        let shown = &name[..name.len().min(128)];
+        let shown = shown(name, 128);
         let mut text = b"ERR unknown subcommand '".to_vec();
         text.extend_from_slice(shown);
         text.extend_from_slice(format!("'. Try {} HELP.", command.spec.name).as_bytes());
@@ -281,23 +281,29 @@ fn speaks_http(request: &Request<'_>) -> bool {
     name.eq_ignore_ascii_case(b"post") || name.eq_ignore_ascii_case(b"host:")
 }
 
+/// What an error text shows of an argument: at most so many bytes, and as in Redis nothing from a NUL on.
+fn shown(argument: &[u8], most: usize) -> &[u8] {
+    let end = argument.iter().take(most).position(|&byte| byte == 0);
+    &argument[..end.unwrap_or(argument.len().min(most))]
+}
+
 /// The error for a name that is no command, with the beginning of its arguments: 128 bytes of each part at most.
 pub fn unknown_command(args: Args<'_>) -> CommandError {
-    let mut shown = Vec::new();
+    let mut rest = Vec::new();
     for argument in args.iter_from(1) {
-        if shown.len() >= 128 {
+        if rest.len() >= 128 {
             break;
         }
-        let room = 128 - shown.len();
-        shown.push(b'\'');
-        shown.extend_from_slice(&argument[..argument.len().min(room)]);
-        shown.extend_from_slice(b"' ");
+        let room = 128 - rest.len();
+        rest.push(b'\'');
+        rest.extend_from_slice(shown(argument, room));
+        rest.extend_from_slice(b"' ");
     }
     let name = args.get(0);
     let mut text = b"ERR unknown command '".to_vec();
-    text.extend_from_slice(&name[..name.len().min(128)]);
+    text.extend_from_slice(shown(name, 128));
     text.extend_from_slice(b"', with args beginning with: ");
-    text.extend_from_slice(&shown);
+    text.extend_from_slice(&rest);
     CommandError::UnknownCommand(text.into())
 }
 
