@@ -155,7 +155,7 @@ fn a_transaction_of_many_commands_is_queued_shown_and_run() {
 
 #[test]
 fn info_counts_who_tracks_and_what() {
-    let server = config(&["tracking-table-max-keys 3".into()]);
+    let server = config(&["tracking-table-max-keys 3"]);
     let mut observer = server.connect();
     let mut counted = || {
         let Reply::Bulk(info) = observer.call(&["INFO"]) else { panic!("INFO is a bulk") };
