@@ -36,8 +36,8 @@ bench-peers: build ## CPU per operation, latency and memory beside Redis and Val
 peer: ## the same transcripts and clients against the real peers and this server
 	tests/peer/run
 
-clients: ## real clients in their languages against this server
-	tests/clients/run
+clients: ## real clients in their languages against this server; ARGS="redis-py jedis" names some
+	tests/clients/run $(ARGS)
 
 fuzz: ## each fuzz target for a minute (needs cargo-fuzz and a nightly toolchain)
 	cd fuzz && for target in $$(cargo +nightly fuzz list); do \

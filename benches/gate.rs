@@ -59,7 +59,8 @@ impl Gate {
             db.set_string(key, &VALUE, Expiry::Clear);
         }
         let config = Config::from_text(b"").expect("an empty configuration is good");
-        let mut state = State::new(config, clock, Logger::silent());
+        let mut state =
+            State::new(config, clock, Logger::silent(), mio::Poll::new().expect("a poll"));
         let (stream, _) = mio::net::UnixStream::pair().expect("a pair of sockets");
         let client = state.clients.insert(|id| Client {
             flags: ClientFlags::AUTHENTICATED,

@@ -55,6 +55,8 @@ bitflags! {
         const READ_CLOSED = 1 << 16;
         /// Has begun a transaction: its commands are queued.
         const IN_TRANSACTION = 1 << 18;
+        /// What it has sent is in the hands of a turn that is not over: who stands in for the loop meanwhile lets it be.
+        const HELD = 1 << 19;
         /// CLIENT CACHING: the next command is an exception to whether its keys are tracked.
         const CACHING = 1 << 24;
 

@@ -6,13 +6,17 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
+use mio::Poll;
+
 use crate::client::{ClientId, Clients};
 use crate::clock::{Clock, Now};
 use crate::command::blocking::Blocking;
 use crate::command::table::{Command, CommandTable, TABLE};
 use crate::config::Config;
+use crate::keyspace::Keyspace;
 use crate::net::listener::Listener;
 use crate::pubsub::PubSub;
+use crate::script::Scripts;
 use crate::stats::commands::CommandStats;
 use crate::stats::latency::LatencyMonitor;
 use crate::stats::slowlog::Slowlog;
@@ -32,6 +36,19 @@ pub enum Task {
     Resume(ClientId),
     /// CLIENT UNPAUSE, or the pause changed.
     Unpause,
+}
+
+/// What has come, or may have come, and was left for the next turn: the system will not announce it again.
+#[derive(Debug, Default)]
+pub struct Pending {
+    /// Listeners where connections still wait after a full share was taken.
+    pub accept_again: Vec<usize>,
+    /// Listeners the system gave no connection, although some may wait: for the next periodic work.
+    pub accept_later: Vec<usize>,
+    /// Clients to be read in the next turn without waiting: the last read filled its buffer.
+    pub read_again: Vec<ClientId>,
+    /// Clients that go on with requests they have sent before.
+    pub resumed: Vec<ClientId>,
 }
 
 /// CLIENT PAUSE: whose requests wait, and until when.
@@ -97,10 +114,17 @@ pub struct State {
     pub listening: Vec<SocketAddr>,
     pub monitors: Vec<ClientId>,
     pub blocking: Blocking,
+    pub scripts: Scripts,
+    /// Serves other clients for a moment while a script runs on and on. Set by the server.
+    pub serve_while_busy: fn(&mut Keyspace, &mut State),
     pub pause: Option<Pause>,
     /// Who waits for the pause to end, in the order they came.
     pub paused: Vec<ClientId>,
     pub shutdown: Option<Shutdown>,
+    /// Where the system says what has come from whom.
+    pub poll: Poll,
+    /// What the loop has not come to yet.
+    pub pending: Pending,
     /// For the loop, at the end of the turn.
     pub tasks: Vec<Task>,
     pub timing: Timing,
@@ -127,6 +151,21 @@ impl Timing {
     #[inline]
     pub fn start(&mut self) {
         self.last = self.clock.raw();
+    }
+
+    /// The beginning of the command that runs, to come back to with [`Timing::go_back`].
+    pub fn mark(&self) -> u64 {
+        self.last
+    }
+
+    /// Has the next lap count from a mark: the command that began there has run others.
+    pub fn go_back(&mut self, mark: u64) {
+        self.last = mark;
+    }
+
+    /// Nanoseconds from a mark to now.
+    pub fn since(&self, mark: u64) -> u64 {
+        self.clock.delta_as_nanos(mark, self.clock.raw())
     }
 
     /// Nanoseconds since the start or the last lap.
@@ -160,7 +199,7 @@ pub fn random_hex() -> String {
 
 impl State {
     /// The state of a server that starts now, without clients.
-    pub fn new(config: Config, clock: Clock, logger: Logger) -> Self {
+    pub fn new(config: Config, clock: Clock, logger: Logger, poll: Poll) -> Self {
         let now = clock.now();
         let identity = Identity {
             run_id: random_hex(),
@@ -171,6 +210,7 @@ impl State {
             port: config.port,
         };
         let commands = &*TABLE;
+        let scripts = Scripts::new(&String::from_utf8_lossy(&config.redis_version));
         let command_stats = commands.commands.iter().map(|_| CommandStats::default()).collect();
         State {
             clients: Clients::default(),
@@ -197,9 +237,13 @@ impl State {
             listening: Vec::new(),
             monitors: Vec::new(),
             blocking: Blocking::default(),
+            scripts,
+            serve_while_busy: |_, _| {},
             pause: None,
             paused: Vec::new(),
             shutdown: None,
+            poll,
+            pending: Pending::default(),
             tasks: Vec::new(),
             timing: Timing::new(quanta::Clock::new()),
             cron_paused: false,

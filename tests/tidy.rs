@@ -7,6 +7,7 @@ const ROWS: &[&[&str]] = &[
     &["main"],
     &["server"],
     &["command", "client", "net", "state"],
+    &["script"],
     &["keyspace", "pubsub", "config", "stats"],
     &["types"],
     &["collections", "resp", "clock", "error", "ids", "sys"],
@@ -82,8 +83,11 @@ fn unsafe_code_lives_in_few_small_rooms() {
     for (path, text) in source_files() {
         let module = module_of(&path);
         let allows = text.contains("allow(unsafe_code)");
+        // Of scripts: the room of the interpreter, and the libraries that speak to it.
+        let rooms = ["lua/mod.rs", "library.rs", "cjson.rs", "cmsgpack.rs", "structs.rs", "bit.rs"];
+        let is_room = module == "script" && rooms.iter().any(|room| path.ends_with(room));
         assert!(
-            !allows || ["collections", "sys"].contains(&module.as_str()),
+            !allows || is_room || ["collections", "sys"].contains(&module.as_str()),
             "{} may hold no unsafe code",
             path.display()
         );

@@ -36,6 +36,8 @@ pub enum Origin {
     Client,
     /// EXEC, which the client has asked for: nothing in it waits.
     Transaction,
+    /// A script that a client runs: nothing in it waits.
+    Script,
     /// A client that was blocked: the key in this argument has changed, or its time has come.
     Woken(usize),
 }
@@ -120,15 +122,15 @@ impl<'a> Context<'a> {
     pub fn keys_to_try(&self, keys: Range<usize>) -> Range<usize> {
         match self.origin {
             Origin::Woken(key) => key..key + 1,
-            Origin::Client | Origin::Transaction => keys,
+            Origin::Client | Origin::Transaction | Origin::Script => keys,
         }
     }
 
     /// Leaves the client waiting. A woken command that is not served waits on with its place and its time; its new wait is
     /// of no account.
-    /// In a transaction the answer is that of a timeout.
+    /// In a transaction or a script the answer is that of a timeout.
     pub fn block(&mut self, wait: Wait) -> CommandResult {
-        if self.origin == Origin::Transaction {
+        if matches!(self.origin, Origin::Transaction | Origin::Script) {
             wait.on_timeout.write(&mut self.reply);
             return Ok(Outcome::Replied);
         }

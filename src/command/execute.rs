@@ -7,7 +7,9 @@ use super::args::Args;
 use super::context::{Context, Origin, Outcome, Prehashed};
 use super::spec::Flags;
 use super::table::Command;
-use super::{blocking, client, client_tracking, connection, evict, monitor, pubsub, transaction};
+use super::{
+    blocking, client, client_tracking, connection, evict, monitor, pubsub, script, transaction,
+};
 use crate::client::{ClientFlags, ClientId};
 use crate::error::CommandError;
 use crate::keyspace::Keyspace;
@@ -176,6 +178,22 @@ pub(super) fn run_queued(
     outcome
 }
 
+/// Runs a command that a script calls. Whether it may has been checked.
+pub(super) fn run_scripted(
+    db: &mut Keyspace,
+    server: &mut State,
+    id: ClientId,
+    command: &'static Command,
+    request: &Request<'_>,
+    output: &mut OutputBuffer,
+    protocol: &mut Protocol,
+) {
+    run_handler(db, server, id, command, request, Origin::Script, output, protocol);
+    if !server.monitors.is_empty() {
+        monitor::feed_scripted(server, id, command, request.args);
+    }
+}
+
 /// Runs a command's handler, announces what it changed, and counts it.
 #[inline]
 #[allow(clippy::too_many_arguments)] // what a context is made of
@@ -227,8 +245,8 @@ fn run_handler(
     }
     if !db.events.is_empty() {
         pubsub::publish_events(db, server);
-        // Within EXEC's reply there is no place for a push: it follows at the end.
-        if origin != Origin::Transaction {
+        // Within EXEC's reply there is no place for a push, nor in one that a script reads: it follows at the end.
+        if !matches!(origin, Origin::Transaction | Origin::Script) {
             pubsub::take_pushed(server, id, output);
         }
     }
@@ -303,6 +321,9 @@ fn may_run(
     }
     if flags.contains(ClientFlags::MONITOR) {
         monitor::check_monitoring(command)?;
+    }
+    if server.scripts.is_busy() {
+        return script::check_busy(server, command);
     }
     if server.config.maxmemory > 0 {
         evict::make_room(db, server, id, command)?;

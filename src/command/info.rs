@@ -237,6 +237,7 @@ fn memory(out: &mut String, db: &mut Keyspace, server: &State) {
     let memory = MemoryUse::measure(db, server);
     let jemalloc::AllocatorStats { allocated, active, resident } = memory.allocator;
     let rss = memory.resident;
+    let scripts = server.scripts.stats;
     bytes_line(out, "used_memory", memory.used);
     bytes_line(out, "used_memory_rss", rss);
     bytes_line(out, "used_memory_peak", memory.peak);
@@ -249,17 +250,17 @@ fn memory(out: &mut String, db: &mut Keyspace, server: &State) {
     line(out, "allocator_active", active);
     line(out, "allocator_resident", resident);
     bytes_line(out, "total_system_memory", machine::total_memory());
-    line(out, "used_memory_lua", 0);
-    line(out, "used_memory_vm_eval", 0);
-    line(out, "used_memory_lua_human", human_bytes(0));
-    line(out, "used_memory_scripts_eval", 0);
-    line(out, "number_of_cached_scripts", 0);
+    line(out, "used_memory_lua", scripts.lua_bytes);
+    line(out, "used_memory_vm_eval", scripts.lua_bytes);
+    line(out, "used_memory_lua_human", human_bytes(scripts.lua_bytes));
+    line(out, "used_memory_scripts_eval", scripts.scripts_bytes);
+    line(out, "number_of_cached_scripts", scripts.scripts);
     line(out, "number_of_functions", 0);
     line(out, "number_of_libraries", 0);
     line(out, "used_memory_vm_functions", 0);
-    bytes_line(out, "used_memory_vm_total", 0);
+    bytes_line(out, "used_memory_vm_total", scripts.lua_bytes);
     line(out, "used_memory_functions", 0);
-    bytes_line(out, "used_memory_scripts", 0);
+    bytes_line(out, "used_memory_scripts", scripts.scripts_bytes);
     bytes_line(out, "maxmemory", server.config.maxmemory as usize);
     line(out, "maxmemory_policy", policy_name(server.config.maxmemory_policy));
     for (name, large, small) in [
@@ -344,6 +345,7 @@ fn stats(out: &mut String, db: &mut Keyspace, server: &State) {
     line(out, "expire_cycle_cpu_milliseconds", 0);
     line(out, "evicted_keys", db.stats.evicted);
     line(out, "evicted_clients", counters.evicted_clients);
+    line(out, "evicted_scripts", server.scripts.stats.evicted);
     let since_us = db.eviction.over_since_us;
     let over_us = since_us.map_or(0, |since_us| (server.now.boot_us - since_us).max(0) as u64);
     line(out, "total_eviction_exceeded_time", (db.eviction.over_us + over_us) / 1000);

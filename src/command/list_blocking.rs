@@ -55,7 +55,9 @@ const fn blocking_pop(name: &'static str, handler: Handler) -> CommandSpec {
 /// The deadline in argument `index`. Who is woken has one already.
 fn deadline(ctx: &Context<'_>, index: usize) -> Result<Option<i64>, CommandError> {
     match ctx.origin {
-        Origin::Client | Origin::Transaction => ctx.timeout(index, TimeoutUnit::Seconds),
+        Origin::Client | Origin::Transaction | Origin::Script => {
+            ctx.timeout(index, TimeoutUnit::Seconds)
+        }
         Origin::Woken(_) => Ok(None),
     }
 }

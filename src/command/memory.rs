@@ -113,7 +113,7 @@ fn stats(ctx: &mut Context<'_>) -> CommandResult {
         ("clients.normal", memory.clients),
         ("cluster.links", 0),
         ("aof.buffer", 0),
-        ("lua.caches", 0),
+        ("lua.caches", ctx.server.scripts.stats.scripts_bytes),
         ("functions.caches", 0),
     ];
     let totals = [

@@ -7,7 +7,7 @@ use super::context::{CommandResult, Context, Outcome};
 use super::spec::{CommandSpec, Flags, Group, spec};
 use super::table::Command;
 use super::{client, pubsub};
-use crate::client::{ClientFlags, ClientId};
+use crate::client::{Client, ClientFlags, ClientId};
 use crate::error::CommandError;
 use crate::resp::reply::OutputBuffer;
 use crate::state::State;
@@ -51,13 +51,52 @@ pub fn feed_monitors(
     let Some(client) = server.clients.get(id) else {
         return;
     };
-    let now = server.clock.now();
-    let (seconds, us) = (now.unix_seconds(), now.wall_us.rem_euclid(1_000_000));
-    let from = match client.flags.contains(ClientFlags::UNIX_SOCKET) {
+    let from = address(server, client);
+    let db = client.db;
+    show(server, id, db, &from, command, args);
+    pubsub::take_pushed(server, id, output);
+}
+
+/// Shows EVAL and its like, before the commands that the script calls.
+#[cold]
+pub fn feed_script(ctx: &mut Context<'_>) {
+    let (command, args, db) = (ctx.command, ctx.args, ctx.db.selected());
+    let Some(client) = ctx.server.clients.get(ctx.client) else { return };
+    let from = address(ctx.server, client);
+    show(ctx.server, ctx.client, db, &from, command, args);
+    pubsub::take_pushed(ctx.server, ctx.client, ctx.reply.output());
+}
+
+/// Shows a command that a script called.
+#[cold]
+pub fn feed_scripted(server: &mut State, id: ClientId, command: &Command, args: Args<'_>) {
+    if command.spec.flags.intersects(Flags::SKIP_MONITOR | Flags::ADMIN) {
+        return;
+    }
+    let Some(client) = server.clients.get(id) else { return };
+    show(server, id, client.db, "lua", command, args);
+}
+
+/// Where a client is connected from.
+fn address(server: &State, client: &Client) -> String {
+    match client.flags.contains(ClientFlags::UNIX_SOCKET) {
         true => format!("unix:{}", String::from_utf8_lossy(&server.config.unixsocket)),
         false => client.peer.to_string(),
-    };
-    let mut line = format!("+{seconds}.{us:06} [{} {from}]", client.db);
+    }
+}
+
+/// Sends a command's line to all who monitor; the client `id`, which is executing, has it in its own output.
+fn show(
+    server: &mut State,
+    id: ClientId,
+    db: usize,
+    from: &str,
+    command: &Command,
+    args: Args<'_>,
+) {
+    let now = server.clock.now();
+    let (seconds, us) = (now.unix_seconds(), now.wall_us.rem_euclid(1_000_000));
+    let mut line = format!("+{seconds}.{us:06} [{db} {from}]");
     for argument in shown_args(command, args) {
         line.push(' ');
         quote(argument, &mut line);
@@ -80,7 +119,6 @@ pub fn feed_monitors(
         }
     }
     server.monitors = monitors;
-    pubsub::take_pushed(server, id, output);
 }
 
 /// Whether a client that monitors may run a command: none that has to do with keys.

@@ -8,7 +8,7 @@
 use bytes::Bytes;
 
 use super::client::{self, OUTPUT_UNCOUNTED_MAX};
-use super::context::{CommandResult, Context, Outcome};
+use super::context::{CommandResult, Context, Origin, Outcome};
 use super::help::help_from_specs;
 use super::spec::{CommandSpec, Flags, Group, KeyFlags, KeySpec, container, key, keys, spec};
 use super::table::Command;
@@ -284,7 +284,10 @@ pub fn check_subscribed(command: &Command) -> Result<(), CommandError> {
 fn publish(ctx: &mut Context<'_>, kind: Kind) -> CommandResult {
     let receivers = deliver(ctx.server, kind, ctx.args.get(1), ctx.args.get(2));
     ctx.reply.integer(receivers as i64);
-    take_pushed(ctx.server, ctx.client, ctx.reply.output());
+    // Within EXEC's reply there is no place for a push, nor in one that a script reads: it follows at the end.
+    if !matches!(ctx.origin, Origin::Transaction | Origin::Script) {
+        take_pushed(ctx.server, ctx.client, ctx.reply.output());
+    }
     Ok(Outcome::Replied)
 }
 

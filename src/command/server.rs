@@ -1,6 +1,6 @@
 //! The server as a whole: its clock, its role, its end.
 
-use super::context::{CommandResult, Context, Outcome};
+use super::context::{CommandResult, Context, Origin, Outcome};
 use super::spec::{Categories, CommandSpec, Flags, Group, spec};
 use crate::client::ClientFlags;
 use crate::error::CommandError;
@@ -59,7 +59,11 @@ pub const COMMANDS: &[CommandSpec] = &[
 
 /// `TIME`: an array of seconds since 1970 and the microseconds of the current one, both as bulk strings.
 fn time(ctx: &mut Context<'_>) -> CommandResult {
-    let now = ctx.server.clock.now();
+    // Within a script time stands still.
+    let now = match ctx.origin {
+        Origin::Script => ctx.server.now,
+        _ => ctx.server.clock.now(),
+    };
     ctx.reply.array(2);
     ctx.reply.bulk_integer(now.unix_seconds());
     ctx.reply.bulk_integer(now.wall_us.rem_euclid(1_000_000));
@@ -141,6 +145,10 @@ impl ShutdownOrder {
 /// `SHUTDOWN [NOSAVE | SAVE] [NOW] [FORCE] [ABORT]`: no reply, the connection ends; OK to ABORT.
 fn shutdown(ctx: &mut Context<'_>) -> CommandResult {
     match ShutdownOrder::parse(ctx)? {
+        // A script is not waited for, and what it has half done not saved.
+        ShutdownOrder::End(order) if order.save != Some(false) && ctx.server.scripts.is_busy() => {
+            Err(super::script::busy(ctx.server))
+        }
         ShutdownOrder::End(order) => {
             ctx.server.shutdown.get_or_insert(order);
             ctx.client().flags |= ClientFlags::SUSPENDED;

@@ -7,7 +7,7 @@ use std::cmp::Ordering;
 use std::ops::Range;
 
 use super::args::Args;
-use super::context::{CommandResult, Context, Outcome};
+use super::context::{CommandResult, Context, Origin, Outcome};
 use super::list;
 use super::spec::{Begin, Categories, CommandSpec, Find, Flags, KeyFlags, KeySpec, key, spec};
 use crate::collections::packed::Element;
@@ -389,8 +389,9 @@ fn run(ctx: &mut Context<'_>, may_store: bool) -> CommandResult {
     let mut options = SortOptions::parse(ctx.args, may_store)?;
     let reversed = options.keeps_order && options.descending;
     let mut elements = Elements::load(ctx.db, ctx.key(1), reversed)?;
-    if options.keeps_order && options.store.is_some() && is_set(ctx.db, ctx.key(1)) {
-        // A set has no order to keep, and a stored result should not depend on where members happen to lie.
+    let is_seen_once = options.store.is_none() && ctx.origin != Origin::Script;
+    if options.keeps_order && !is_seen_once && is_set(ctx.db, ctx.key(1)) {
+        // A set has no order to keep, and what is stored, or what a script does, should not depend on where members lie.
         options = SortOptions { keeps_order: false, alphabetic: true, by: None, ..options };
     }
     if !options.keeps_order {

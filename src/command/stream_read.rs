@@ -169,6 +169,11 @@ impl<'a> ReadRequest<'a> {
         while request.keys_at == 0 {
             let behind = cursor.remaining().saturating_sub(1);
             if behind >= 1 && cursor.take_word("BLOCK") {
+                if ctx.origin == Origin::Script {
+                    let text = b" command is not allowed with BLOCK option from scripts";
+                    let text = [b"ERR ", ctx.args.get(0), text].concat();
+                    return Err(CommandError::formatted(text));
+                }
                 request.block = Some(ctx.timeout(cursor.position(), TimeoutUnit::Milliseconds)?);
                 cursor.take()?;
             } else if behind >= 1 && cursor.take_word("COUNT") {

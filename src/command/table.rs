@@ -53,6 +53,8 @@ static FAMILIES: &[&[CommandSpec]] = &[
     super::monitor::COMMANDS,
     super::pubsub::COMMANDS,
     super::transaction::COMMANDS,
+    super::script::COMMANDS,
+    super::function::COMMANDS,
     super::config::COMMANDS,
     super::info::COMMANDS,
     super::introspection::COMMANDS,

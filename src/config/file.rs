@@ -37,7 +37,7 @@ pub fn parse_line(line: &[u8]) -> Result<Option<Vec<Vec<u8>>>, Reason> {
 }
 
 /// The arguments of a text, `None` where quotes are unbalanced.
-pub(super) fn split_args(text: &[u8]) -> Option<Vec<Vec<u8>>> {
+pub(crate) fn split_args(text: &[u8]) -> Option<Vec<Vec<u8>>> {
     let mut rest = text.split(|byte| *byte == 0).next().unwrap_or_default();
     let mut args = Vec::new();
     loop {

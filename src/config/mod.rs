@@ -19,6 +19,7 @@ mod value;
 
 pub use command_line::{Settings, Startup, USAGE};
 pub use example::example_file;
+pub(crate) use file::split_args;
 pub use file::{ConfigError, Directive, Line, parse_line};
 pub use kind::{Reason, parse_memory, system_text};
 pub use params::{Action, Config, PARAMS, Param, Traits};

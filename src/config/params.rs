@@ -494,7 +494,10 @@ section "Clients and security" {
     /// Milliseconds after which a script or another long command lets others know that the server
     /// is busy.
     "busy-reply-threshold" | "lua-time-limit" => busy_reply_threshold: i64 = 5000, int(0, LONG_MAX),
-        MODIFIABLE.stored();
+        MODIFIABLE;
+    /// Bytes that scripts may hold in Lua; one that wants more gets an error.
+    "script-memory-limit" => script_memory_limit: u64 = 256 << 20, memory(MIB, LONG_MAX),
+        MODIFIABLE;
 }
 
 section "Memory" {

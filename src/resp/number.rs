@@ -209,6 +209,37 @@ pub fn format_double_17g(value: f64) -> NumberText {
     text
 }
 
+/// A double as C's `%.Ng` writes it: at most `count` (1 to 16) significant digits, without trailing zeros.
+pub fn format_double_digits(value: f64, count: usize) -> NumberText {
+    let mut text = NumberText::new();
+    if push_special(&mut text, value) {
+        return text;
+    }
+    if value < 0.0 {
+        text.push(b"-");
+    }
+    // The shortest digits that tell this double from all others are the nearest `count` digits, if they are as few: no
+    // two decimals of 15 digits round to the same double. Rounding the exact value costs three times as much.
+    let mut buffer = zmij::Buffer::new();
+    let mut decimal = Decimal::of(buffer.format_finite(value.abs()).as_bytes());
+    // Numbers below the normal ones are fewer: a short decimal stands for many.
+    let is_exact = value.abs() >= f64::MIN_POSITIVE
+        && without_trailing_zeros(&decimal.digits).len() <= count.min(15);
+    if !is_exact {
+        let mut rounded = NumberText::new();
+        write!(rounded, "{:.*e}", count - 1, value.abs())
+            .expect("writing to a NumberText cannot fail");
+        decimal = Decimal::of(&rounded);
+    }
+    let digits = without_trailing_zeros(&decimal.digits);
+    if (-4..count as i32).contains(&decimal.exponent) {
+        text.push_plain(digits, decimal.exponent);
+    } else {
+        text.push_scientific(digits, decimal.exponent, 2);
+    }
+    text
+}
+
 /// The shortest text that gives the same double again, laid out as Redis since 7.2 and Valkey do: `0.1`, `1.5e-7`.
 /// (Their Grisu2 finds a longer text than the shortest for about one number in a thousand.)
 pub fn format_double_shortest(value: f64) -> NumberText {

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use mio::Token;
 
+use super::hands::Hands;
 use super::{FIRST_LISTENER, Server};
 use crate::client::{Client, ClientFlags, ClientId};
 use crate::config::system_text;
@@ -23,7 +24,7 @@ password is set for the default user. In this mode connections are only accepted
 want to connect from external computers, either disable protected mode with 'CONFIG SET protected-mode no' sent from \
 the loopback interface, or set a password for the default user, or bind to a trusted address.\r\n";
 
-impl Server {
+impl Hands<'_> {
     /// Takes in what waits at a listener.
     pub(super) fn accept(&mut self, index: usize) {
         for _ in 0..ACCEPTS_MAX {
@@ -37,13 +38,13 @@ impl Server {
                     self.state
                         .log(Level::Warning, format_args!("Accepting client connection: {error}"));
                     // Out of descriptors, most likely. Edge-triggered: those who wait are not announced again.
-                    self.accept_later.push(index);
+                    self.state.pending.accept_later.push(index);
                     return;
                 }
             }
         }
         // Edge-triggered: what still waits is announced by nobody else.
-        self.accept_again.push(index);
+        self.state.pending.accept_again.push(index);
     }
 
     fn welcome(&mut self, mut stream: Stream, peer: Address, local: Address) {
@@ -79,12 +80,16 @@ impl Server {
         let id: ClientId = self.state.clients.insert(make);
         self.state.counters.connections += 1;
         let Some(client) = self.state.clients.get_mut(id) else { return };
-        if let Err(error) = client.stream.register(self.poll.registry(), Token(id.slot as usize)) {
+        if let Err(error) =
+            client.stream.register(self.state.poll.registry(), Token(id.slot as usize))
+        {
             self.state.log(Level::Warning, format_args!("Registering a client: {error}"));
             self.state.clients.close(id);
         }
     }
+}
 
+impl Server {
     /// Listens on the Unix socket that `unixsocket` names. Errors: why that cannot be, in words.
     pub(super) fn listen_on_unix_socket(&mut self) -> Result<(), String> {
         let config = &self.state.config;
@@ -114,13 +119,13 @@ impl Server {
 
     /// Waits for connections at all listeners.
     pub(super) fn register_listeners(&mut self) -> io::Result<()> {
-        let registry = self.poll.registry();
+        let registry = self.state.poll.registry();
         for (index, listener) in self.state.listeners.iter_mut().enumerate() {
             // A new one is not registered yet; an old one may have come to another place.
             let _ = listener.deregister(registry);
             listener.register(registry, Token(FIRST_LISTENER - index))?;
             // Edge-triggered: what came before is announced, or not; a look costs nothing.
-            self.accept_again.push(index);
+            self.state.pending.accept_again.push(index);
         }
         Ok(())
     }

@@ -26,7 +26,7 @@ impl Server {
             state.input_rate.sample(state.counters.bytes_in, now_us);
             state.output_rate.sample(state.counters.bytes_out, now_us);
         }
-        self.accept_again.append(&mut self.accept_later);
+        self.state.pending.accept_again.append(&mut self.state.pending.accept_later);
         self.close_idle_clients();
         self.check_soft_limits();
         count_clients_memory(&mut self.state);

@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use mio::{Poll, Waker};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use super::{ARENA_BYTES, Batch, Server, WAKER};
+use super::hands::Intake;
+use super::{Server, WAKER, busy};
 use crate::clock::Clock;
 use crate::collections::hash::KeyHasher;
 use crate::command::table::{Command, TABLE};
@@ -34,19 +35,13 @@ impl Server {
         let now = clock.now();
         let hasher = KeyHasher::new([fastrand::u64(..), fastrand::u64(..)]);
         let keyspace = Keyspace::new(config.databases as usize, hasher, now);
-        let state = State::new(config, clock, logger);
+        let mut state = State::new(config, clock, logger, poll);
+        state.serve_while_busy = busy::serve;
         let mut server = Server {
             keyspace,
             state,
-            poll,
             waker: Arc::new(waker),
-            accept_again: Vec::new(),
-            accept_later: Vec::new(),
-            arena: vec![0; ARENA_BYTES].into_boxed_slice(),
-            arena_used: 0,
-            batch: Batch::default(),
-            read_again: Vec::new(),
-            resumed: Vec::new(),
+            intake: Intake::default(),
             expire_again: false,
             next_cron_us: 0,
             next_sample_us: 0,
@@ -174,7 +169,7 @@ impl Server {
 
     /// The last things before the process ends.
     pub(super) fn finish(&mut self) {
-        self.flush();
+        self.hands().flush();
         if self.owns_pidfile {
             self.state.log(Level::Notice, format_args!("Removing the pid file."));
             // Somebody else may have removed it.

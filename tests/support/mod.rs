@@ -170,6 +170,14 @@ impl Client {
         }
     }
 
+    /// Bytes as they come, for replies that are too deep to be decoded.
+    pub fn read_raw(&mut self) -> Vec<u8> {
+        let mut bytes = vec![0; 64 * 1024];
+        let count = self.stream.read(&mut bytes).expect("bytes come");
+        bytes.truncate(count);
+        bytes
+    }
+
     /// A message that is there already or arrives within a moment; None if nothing does.
     pub fn try_message(&mut self) -> Option<Reply> {
         let mut at = 0;

@@ -7,45 +7,8 @@ import uuid
 
 import redis
 
+from crowd import Gauge, in_threads
 from server import ServerTest
-
-
-def in_threads(count, work):
-    """Runs work(0) ... work(count - 1) side by side and raises what one of them raised."""
-    errors = []
-
-    def run(number):
-        try:
-            work(number)
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    if errors:
-        raise errors[0]
-    assert not any(thread.is_alive() for thread in threads), "a worker hangs"
-
-
-class Gauge:
-    """How many are inside at once, and the most there ever were."""
-
-    def __init__(self):
-        self.lock = threading.Lock()
-        self.inside = self.most = self.entered = 0
-
-    def __enter__(self):
-        with self.lock:
-            self.inside += 1
-            self.entered += 1
-            self.most = max(self.most, self.inside)
-
-    def __exit__(self, *_):
-        with self.lock:
-            self.inside -= 1
 
 
 def acquire_semaphore(client, name, limit, timeout=10):
@@ -63,7 +26,11 @@ def acquire_semaphore(client, name, limit, timeout=10):
 
 
 def acquire_fair_semaphore(client, name, limit, timeout=10):
-    """The same in the order of a counter, so that no clock decides who comes first."""
+    """The same in the order of a counter, so that no clock decides who comes first.
+
+    Counting and entering are two steps: an early number that is entered late would push a holder out unseen, so that
+    callers who contend hold a lock around this.
+    """
     identifier = str(uuid.uuid4())
     owners, counter = name + ":owner", name + ":counter"
     now = time.time()
@@ -108,7 +75,11 @@ class Semaphores(ServerTest):
         def work(_):
             client = self.connect()
             for _ in range(5):
-                while not (identifier := acquire_fair_semaphore(client, "fair", 3)):
+                while True:
+                    with client.lock("fair:lock", timeout=60, sleep=0.001):
+                        identifier = acquire_fair_semaphore(client, "fair", 3)
+                    if identifier:
+                        break
                     time.sleep(0.001)
                 with gauge:
                     time.sleep(0.001)

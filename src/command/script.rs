@@ -1,0 +1,586 @@
+//! Scripts: EVAL and its like, and SCRIPT.
+//!
+//! A body is compiled and cached by `script/`; here are the commands, and [`ServerHost`], through which a script reaches the
+//! server: each of its calls is looked up, checked by the rules for scripts, and run by the gate as any other command.
+
+use super::args::Args;
+use super::context::{CommandResult, Context, Outcome};
+use super::evict::{self, Room};
+use super::execute::{Request, run_scripted};
+use super::help::reply_help;
+use super::monitor;
+use super::spec::{
+    Categories, CommandSpec, Flags, Group, KeyFlags, KeySpec, container, counted_keys, spec,
+};
+use crate::client::{ClientFlags, ClientId};
+use crate::error::CommandError;
+use crate::keyspace::Keyspace;
+use crate::resp::reply::{OutputBuffer, Protocol};
+use crate::resp::request::Range;
+use crate::script::cache::hex;
+use crate::script::lua::{Failure, Returned};
+use crate::script::shebang::ScriptFlags;
+use crate::script::{Called, Engine, Host, LoadError, Run, Running, Script, Verdict};
+use crate::state::State;
+use crate::sys::log::Level;
+
+pub(super) const RUNS: Flags = Flags::NOSCRIPT
+    .union(Flags::STALE)
+    .union(Flags::SKIP_MONITOR)
+    .union(Flags::MAY_REPLICATE)
+    .union(Flags::NO_MANDATORY_KEYS)
+    .union(Flags::MOVABLEKEYS);
+pub(super) const READS: Flags = Flags::NOSCRIPT
+    .union(Flags::STALE)
+    .union(Flags::SKIP_MONITOR)
+    .union(Flags::NO_MANDATORY_KEYS)
+    .union(Flags::MOVABLEKEYS)
+    .union(Flags::READONLY);
+
+const ANY_ACCESS: KeyFlags = KeyFlags::RW.union(KeyFlags::ACCESS).union(KeyFlags::UPDATE);
+const READ_ACCESS: KeyFlags = KeyFlags::RO.union(KeyFlags::ACCESS);
+
+const fn noted(spec: KeySpec, notes: &'static str) -> KeySpec {
+    KeySpec { notes: Some(notes), ..spec }
+}
+
+pub(super) const ANY_KEYS: &[KeySpec] = &[noted(
+    counted_keys(2, ANY_ACCESS),
+    "We cannot tell how the keys will be used so we assume the worst, RW and UPDATE",
+)];
+pub(super) const READ_KEYS: &[KeySpec] = &[noted(
+    counted_keys(2, READ_ACCESS),
+    "We cannot tell how the keys will be used so we assume the worst, RO and ACCESS",
+)];
+
+const COST: &str = "Depends on the script";
+
+pub const COMMANDS: &[CommandSpec] = &[
+    spec("EVAL", |ctx| eval(ctx, false))
+        .at_least(3)
+        .keys(ANY_KEYS)
+        .flags(RUNS)
+        .group(Group::Scripting)
+        .since("2.6.0")
+        .docs(
+            "script numkeys [key [key ...]] [arg [arg ...]]",
+            "Runs a Lua script, whose body it brings.",
+            COST,
+        ),
+    spec("EVALSHA", |ctx| eval_sha(ctx, false))
+        .at_least(3)
+        .keys(&[counted_keys(2, ANY_ACCESS)])
+        .flags(RUNS)
+        .group(Group::Scripting)
+        .since("2.6.0")
+        .docs(
+            "sha1 numkeys [key [key ...]] [arg [arg ...]]",
+            "Runs a Lua script that the server knows, by the SHA1 of its body.",
+            COST,
+        ),
+    spec("EVAL_RO", |ctx| eval(ctx, true))
+        .at_least(3)
+        .keys(READ_KEYS)
+        .flags(READS)
+        .group(Group::Scripting)
+        .since("7.0.0")
+        .docs(
+            "script numkeys key [key ...] arg [arg ...]",
+            "Runs a Lua script that only reads, whose body it brings.",
+            COST,
+        ),
+    spec("EVALSHA_RO", |ctx| eval_sha(ctx, true))
+        .at_least(3)
+        .keys(&[counted_keys(2, READ_ACCESS)])
+        .flags(READS)
+        .group(Group::Scripting)
+        .since("7.0.0")
+        .docs(
+            "sha1 numkeys key [key ...] arg [arg ...]",
+            "Runs a Lua script that the server knows and that only reads.",
+            COST,
+        ),
+    container("SCRIPT", SUBCOMMANDS).group(Group::Scripting).since("2.6.0").docs(
+        "",
+        "Manages the server's Lua scripts.",
+        "Depends on the subcommand",
+    ),
+];
+
+const SUBCOMMANDS: &[CommandSpec] = &[
+    spec("DEBUG", debug)
+        .exactly(3)
+        .flags(Flags::NOSCRIPT)
+        .categories(Categories::SCRIPTING)
+        .group(Group::Scripting)
+        .since("3.2.0")
+        .docs("<YES | SYNC | NO>", "Turns debugging of scripts off; there is no debugger.", "O(1)"),
+    spec("EXISTS", exists)
+        .at_least(3)
+        .flags(Flags::NOSCRIPT)
+        .categories(Categories::SCRIPTING)
+        .group(Group::Scripting)
+        .since("2.6.0")
+        .docs("sha1 [sha1 ...]", "Tells which scripts the server knows.", "O(N), N scripts")
+        .tips(&["request_policy:all_shards", "response_policy:agg_logical_and"]),
+    spec("FLUSH", flush)
+        .at_least(2)
+        .flags(Flags::NOSCRIPT)
+        .categories(Categories::SCRIPTING)
+        .group(Group::Scripting)
+        .since("2.6.0")
+        .docs("[ASYNC | SYNC]", "Forgets all scripts.", "O(N), N scripts known")
+        .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"]),
+    spec("HELP", help)
+        .exactly(2)
+        .flags(Flags::LOADING.union(Flags::STALE))
+        .categories(Categories::SCRIPTING)
+        .group(Group::Scripting)
+        .since("5.0.0")
+        .docs("", "Lists the subcommands.", "O(1)"),
+    spec("KILL", kill)
+        .exactly(2)
+        .flags(Flags::NOSCRIPT.union(Flags::ALLOW_BUSY))
+        .categories(Categories::SCRIPTING)
+        .group(Group::Scripting)
+        .since("2.6.0")
+        .docs("", "Ends the script that keeps the server busy.", "O(1)")
+        .tips(&["request_policy:all_shards", "response_policy:one_succeeded"]),
+    spec("LOAD", load)
+        .exactly(3)
+        .flags(Flags::NOSCRIPT.union(Flags::STALE))
+        .categories(Categories::SCRIPTING)
+        .group(Group::Scripting)
+        .since("2.6.0")
+        .docs("script", "Has the server know a script, without running it.", "O(N), N bytes")
+        .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"]),
+    spec("SHOW", show)
+        .exactly(3)
+        .flags(Flags::NOSCRIPT.union(Flags::STALE))
+        .categories(Categories::SCRIPTING)
+        .group(Group::Scripting)
+        .since("8.0.0")
+        .docs("sha1", "Returns the body of a script that the server knows.", "O(1)"),
+];
+
+const NO_SCRIPT: CommandError = CommandError::Text("NOSCRIPT No matching script. Please use EVAL.");
+const NO_SCRIPT_TO_SHOW: CommandError = CommandError::Text("NOSCRIPT No matching script.");
+pub(super) const TOO_MANY_KEYS: CommandError =
+    CommandError::Text("ERR Number of keys can't be greater than number of args");
+pub(super) const NEGATIVE_KEYS: CommandError =
+    CommandError::Text("ERR Number of keys can't be negative");
+const WRITE_FLAG: CommandError =
+    CommandError::Text("ERR Can not execute a script with write flag using *_ro command.");
+const NO_MEMORY: CommandError = CommandError::Text(
+    "OOM allow-oom flag is not set on the script, can not run it when used memory > 'maxmemory'",
+);
+const FLUSH_OPTIONS: CommandError =
+    CommandError::Text("ERR SCRIPT FLUSH only support SYNC|ASYNC option");
+const DEBUG_OPTIONS: CommandError = CommandError::Text("ERR Use SCRIPT DEBUG YES/SYNC/NO");
+const NO_DEBUGGER: CommandError = CommandError::Text("ERR the Lua debugger is not supported");
+pub(super) const NOT_BUSY: CommandError =
+    CommandError::Text("NOTBUSY No scripts in execution right now.");
+pub(super) const UNKILLABLE: CommandError = CommandError::Text(
+    "UNKILLABLE Sorry the script already executed write commands against the dataset. You can either wait the script \
+     termination or kill the server in a hard way using the SHUTDOWN NOSAVE command.",
+);
+pub(super) const INSIDE: CommandError =
+    CommandError::Text("ERR scripts cannot be used from within a script");
+
+/// What others are told while a script keeps the server busy.
+const BUSY_SCRIPT: CommandError = CommandError::Text(
+    "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
+);
+/// The same for a function.
+const BUSY_FUNCTION: CommandError = CommandError::Text(
+    "BUSY Redis is busy running a script. You can only call FUNCTION KILL or SHUTDOWN NOSAVE.",
+);
+
+/// Whether a command may run while a script keeps the server busy.
+pub(super) fn check_busy(
+    server: &State,
+    command: &super::table::Command,
+) -> Result<bool, CommandError> {
+    if command.is(Flags::ALLOW_BUSY) {
+        return Ok(true);
+    }
+    Err(busy(server))
+}
+
+/// What others are told while a script or a function keeps the server busy.
+pub(super) fn busy(server: &State) -> CommandError {
+    let by_eval = server.scripts.running.as_ref().is_none_or(|running| running.by_eval);
+    if by_eval { BUSY_SCRIPT } else { BUSY_FUNCTION }
+}
+
+/// What a script is told that was killed.
+pub(super) const KILLED: &str = "ERR Script killed by user with SCRIPT KILL...";
+
+/// `EVAL script numkeys [key ...] [arg ...]`: what the script returns.
+fn eval(ctx: &mut Context<'_>, read_only: bool) -> CommandResult {
+    let body = ctx.args.get(1);
+    with_engine(ctx, |ctx, engine| {
+        let keys = numkeys(ctx)?;
+        let script = engine.load(body, false).map_err(not_loaded)?;
+        run_script(ctx, engine, script, keys, read_only)
+    })
+}
+
+/// `EVALSHA sha1 numkeys [key ...] [arg ...]`: what the script returns, or NOSCRIPT.
+fn eval_sha(ctx: &mut Context<'_>, read_only: bool) -> CommandResult {
+    let sha = ctx.args.get(1);
+    with_engine(ctx, |ctx, engine| {
+        if sha.len() != 40 {
+            return Err(NO_SCRIPT);
+        }
+        let keys = numkeys(ctx)?;
+        let script = engine.find(sha).ok_or(NO_SCRIPT)?;
+        run_script(ctx, engine, script, keys, read_only)
+    })
+}
+
+/// Takes the engine out of the state for `f`.
+pub(super) fn with_engine(
+    ctx: &mut Context<'_>,
+    f: impl FnOnce(&mut Context<'_>, &mut Engine) -> CommandResult,
+) -> CommandResult {
+    if !ctx.server.monitors.is_empty() {
+        // Before the commands that the script calls.
+        monitor::feed_script(ctx);
+    }
+    let Some(mut engine) = ctx.server.scripts.take_engine() else { return Err(INSIDE) };
+    let result = f(ctx, &mut engine);
+    ctx.server.scripts.put_engine(engine);
+    result
+}
+
+/// The number of keys, which is argument 2.
+fn numkeys(ctx: &Context<'_>) -> Result<usize, CommandError> {
+    let keys = ctx.args.integer(2)?;
+    if keys > ctx.args.len() as i64 - 3 {
+        return Err(TOO_MANY_KEYS);
+    }
+    usize::try_from(keys).map_err(|_| NEGATIVE_KEYS)
+}
+
+fn not_loaded(error: LoadError) -> CommandError {
+    let text = match error {
+        LoadError::Shebang(bad) => bad.text(),
+        LoadError::Syntax(words) => {
+            [&b"Error compiling script (new function): "[..], &words].concat()
+        }
+    };
+    CommandError::formatted([&b"ERR "[..], &text].concat())
+}
+
+/// Whether a script may run now, and by which rules.
+pub(super) fn prepare(
+    ctx: &mut Context<'_>,
+    flags: ScriptFlags,
+    read_only: bool,
+) -> Result<Running, CommandError> {
+    let declared = !flags.contains(ScriptFlags::UNDECLARED);
+    let no_writes = flags.contains(ScriptFlags::NO_WRITES);
+    let allow_oom = flags.contains(ScriptFlags::ALLOW_OOM);
+    if declared && !no_writes && read_only {
+        return Err(WRITE_FLAG);
+    }
+    let out_of_memory =
+        ctx.server.config.maxmemory > 0 && evict::evict(ctx.db, ctx.server) == Room::NoMore;
+    if declared && out_of_memory && !allow_oom && !no_writes {
+        return Err(match ctx.origin {
+            super::context::Origin::Transaction => NO_MEMORY,
+            _ => CommandError::OutOfMemory,
+        });
+    }
+    Ok(Running {
+        client: ctx.client,
+        by_eval: true,
+        read_only: read_only || (declared && no_writes),
+        allow_oom,
+        out_of_memory,
+        wrote: false,
+        killed: None,
+        is_busy: false,
+        others_heard: false,
+    })
+}
+
+fn run_script(
+    ctx: &mut Context<'_>,
+    engine: &mut Engine,
+    script: Script,
+    keys: usize,
+    read_only: bool,
+) -> CommandResult {
+    let running = prepare(ctx, script.flags, read_only)?;
+    ctx.server.scripts.running = Some(running);
+    let database = ctx.db.selected();
+    let begun = ctx.server.timing.mark();
+    let config = &ctx.server.config;
+    let (memory_max, busy) = (config.script_memory_limit, config.busy_reply_threshold);
+    let args = ctx.args;
+    let mut host = ServerHost { db: ctx.db, server: ctx.server, client: ctx.client };
+    let result = engine.run(
+        Run {
+            function: script.function,
+            keys: args.iter_from(3).take(keys),
+            args: args.iter_from(3 + keys),
+            host: &mut host,
+            memory_max: memory_max as usize,
+            busy_after_ms: busy.max(0) as u64,
+        },
+        &mut ctx.reply,
+    );
+    finish(ctx, database, begun);
+    conclude(ctx, &hex(&script.sha), result)
+}
+
+/// Puts things back as they were before a script or a function ran.
+pub(super) fn finish(ctx: &mut Context<'_>, database: usize, begun: u64) {
+    // SELECT within a script ends with it.
+    if ctx.db.selected() != database {
+        ctx.db.select(database);
+        ctx.client().db = database;
+    }
+    let ended = ctx.server.scripts.running.take();
+    if ended.is_some_and(|running| running.is_busy)
+        && let Some(client) = ctx.server.clients.get_mut(ctx.client)
+    {
+        client.flags.remove(ClientFlags::HELD);
+    }
+    // The commands it called are part of the time it took.
+    ctx.server.timing.go_back(begun);
+}
+
+/// Counts the errors among what a script or a function has returned, or answers with the error that ended it, and where it
+/// was raised. `name`: the script's SHA1 or the function's name.
+pub(super) fn conclude(
+    ctx: &mut Context<'_>,
+    name: &[u8],
+    result: Result<Returned, Failure>,
+) -> CommandResult {
+    let failure = match result {
+        Err(failure) => failure,
+        Ok(returned) => {
+            for text in &returned.errors {
+                ctx.server.count_error(text);
+            }
+            if returned.failed {
+                ctx.server.command_stats[ctx.command.id as usize].failed += 1;
+            }
+            return Ok(Outcome::Replied);
+        }
+    };
+    let Failure { mut text, place, is_counted } = failure;
+    if let Some((source, line)) = place {
+        text.extend_from_slice(b" script: ");
+        text.extend_from_slice(name);
+        text.extend_from_slice(b", on ");
+        text.extend_from_slice(&source);
+        text.extend_from_slice(format!(":{line}.").as_bytes());
+    }
+    if is_counted {
+        ctx.server.command_stats[ctx.command.id as usize].failed += 1;
+        ctx.reply.error(&text);
+        return Ok(Outcome::Replied);
+    }
+    Err(CommandError::formatted(text))
+}
+
+/// What a script reaches of the server.
+pub(super) struct ServerHost<'a> {
+    pub db: &'a mut Keyspace,
+    pub server: &'a mut State,
+    pub client: ClientId,
+}
+
+const UNKNOWN: &[u8] = b"ERR Unknown Redis command called from script";
+const ARITY: &[u8] = b"ERR Wrong number of args calling Redis command from script";
+const NOT_ALLOWED: &[u8] = b"ERR This Redis command is not allowed from script";
+const READ_ONLY: &[u8] = b"ERR Write commands are not allowed from read-only scripts.";
+
+impl ServerHost<'_> {
+    fn refuse(&mut self, command: Option<u16>, text: &[u8]) -> Called {
+        if let Some(id) = command {
+            self.server.command_stats[id as usize].rejected += 1;
+        }
+        self.server.count_error(text);
+        Called::Refused(text.to_vec())
+    }
+
+    /// The command or subcommand that a request names.
+    fn find(&self, args: Args<'_>) -> Option<&'static super::table::Command> {
+        let command = self.server.find_command(args.get(0))?;
+        if command.subcommands.is_empty() || args.len() < 2 {
+            return Some(command);
+        }
+        self.server.commands.find_subcommand(command, args.get(1))
+    }
+}
+
+impl Host for ServerHost<'_> {
+    fn call(
+        &mut self,
+        buffer: &[u8],
+        ranges: &[Range],
+        mut protocol: Protocol,
+        output: &mut OutputBuffer,
+    ) -> Called {
+        let args = Args::new(buffer, ranges);
+        let Some(command) = self.find(args) else { return self.refuse(None, UNKNOWN) };
+        let id = Some(command.id);
+        if !command.spec.accepts(args.len()) || command.spec.handler.is_none() {
+            return self.refuse(id, ARITY);
+        }
+        if command.is(Flags::NOSCRIPT) {
+            return self.refuse(id, NOT_ALLOWED);
+        }
+        let writes = command.is(Flags::WRITE);
+        let Some(running) = &mut self.server.scripts.running else {
+            return self.refuse(id, NOT_ALLOWED);
+        };
+        if running.read_only && (writes || command.is(Flags::MAY_REPLICATE)) {
+            return self.refuse(id, READ_ONLY);
+        }
+        if running.out_of_memory
+            && !running.wrote
+            && !running.allow_oom
+            && command.is(Flags::DENYOOM)
+        {
+            let text = CommandError::OutOfMemory.wire().into_owned();
+            return self.refuse(id, &text);
+        }
+        running.wrote |= writes;
+        let request = Request { args, command: Some(command), prehashed: Default::default() };
+        run_scripted(self.db, self.server, self.client, command, &request, output, &mut protocol);
+        Called::Ran
+    }
+
+    fn may_call(&mut self, buffer: &[u8], ranges: &[Range]) -> Option<bool> {
+        self.find(Args::new(buffer, ranges)).map(|_| true)
+    }
+
+    fn serve_others(&mut self) -> Verdict {
+        let serve = self.server.serve_while_busy;
+        let Some(running) = &mut self.server.scripts.running else { return Verdict::GoOn };
+        if !running.is_busy {
+            running.is_busy = true;
+            self.server.log(
+                Level::Warning,
+                format_args!(
+                    "Slow script detected: still in execution after {} milliseconds. You can try killing the script \
+                     using the SCRIPT KILL command.",
+                    self.server.config.busy_reply_threshold
+                ),
+            );
+        }
+        serve(self.db, self.server);
+        let running = self.server.scripts.running.as_ref();
+        if let Some(error) = running.and_then(|running| running.killed) {
+            self.server
+                .log(Level::Warning, format_args!("Lua script killed by user with SCRIPT KILL."));
+            return Verdict::End(error);
+        }
+        if self.server.shutdown.is_some() {
+            return Verdict::End("ERR the server is shutting down");
+        }
+        Verdict::GoOn
+    }
+
+    fn log(&mut self, level: Level, text: &[u8]) {
+        self.server.log(level, format_args!("{}", String::from_utf8_lossy(text)));
+    }
+}
+
+/// `SCRIPT LOAD script`: its SHA1.
+fn load(ctx: &mut Context<'_>) -> CommandResult {
+    let Some(mut engine) = ctx.server.scripts.take_engine() else { return Err(INSIDE) };
+    let loaded = engine.load(ctx.args.get(2), true).map_err(not_loaded);
+    ctx.server.scripts.put_engine(engine);
+    ctx.reply.bulk(&hex(&loaded?.sha));
+    Ok(Outcome::Replied)
+}
+
+/// `SCRIPT EXISTS sha1 [sha1 ...]`: an array of 1 and 0.
+fn exists(ctx: &mut Context<'_>) -> CommandResult {
+    let Some(engine) = ctx.server.scripts.take_engine() else { return Err(INSIDE) };
+    ctx.reply.array(ctx.args.len() - 2);
+    for sha in ctx.args.iter_from(2) {
+        ctx.reply.integer(engine.contains(sha) as i64);
+    }
+    ctx.server.scripts.put_engine(engine);
+    Ok(Outcome::Replied)
+}
+
+/// `SCRIPT SHOW sha1`: the body.
+fn show(ctx: &mut Context<'_>) -> CommandResult {
+    let Some(engine) = ctx.server.scripts.take_engine() else { return Err(INSIDE) };
+    let body = engine.body(ctx.args.get(2));
+    let result = body.map(|body| ctx.reply.bulk(body)).ok_or(NO_SCRIPT_TO_SHOW);
+    ctx.server.scripts.put_engine(engine);
+    result.map(|()| Outcome::Replied)
+}
+
+/// `SCRIPT FLUSH [ASYNC | SYNC]`: OK. Both forget the scripts at once.
+fn flush(ctx: &mut Context<'_>) -> CommandResult {
+    let mode = ctx.args.iter_from(2).next();
+    let is_mode =
+        |word: &[u8]| word.eq_ignore_ascii_case(b"sync") || word.eq_ignore_ascii_case(b"async");
+    if ctx.args.len() > 3 || mode.is_some_and(|word| !is_mode(word)) {
+        return Err(FLUSH_OPTIONS);
+    }
+    let Some(mut engine) = ctx.server.scripts.take_engine() else { return Err(INSIDE) };
+    engine.flush();
+    ctx.server.scripts.put_engine(engine);
+    ctx.reply.ok();
+    Ok(Outcome::Replied)
+}
+
+/// `SCRIPT KILL`: OK; the script ends within milliseconds. Refused once it has written.
+fn kill(ctx: &mut Context<'_>) -> CommandResult {
+    let Some(running) = &mut ctx.server.scripts.running else { return Err(NOT_BUSY) };
+    if running.wrote {
+        return Err(UNKILLABLE);
+    }
+    if !running.by_eval {
+        return Err(BUSY_FUNCTION);
+    }
+    running.killed = Some(KILLED);
+    ctx.reply.ok();
+    Ok(Outcome::Replied)
+}
+
+/// `SCRIPT DEBUG YES | SYNC | NO`: OK for NO.
+fn debug(ctx: &mut Context<'_>) -> CommandResult {
+    let mode = ctx.args.get(2);
+    if mode.eq_ignore_ascii_case(b"no") {
+        ctx.reply.ok();
+        return Ok(Outcome::Replied);
+    }
+    if mode.eq_ignore_ascii_case(b"yes") || mode.eq_ignore_ascii_case(b"sync") {
+        return Err(NO_DEBUGGER);
+    }
+    Err(DEBUG_OPTIONS)
+}
+
+/// `SCRIPT HELP`: lines of text.
+fn help(ctx: &mut Context<'_>) -> CommandResult {
+    reply_help(
+        ctx,
+        &[
+            "DEBUG (YES|SYNC|NO)",
+            "    NO is taken; there is no debugger to turn on.",
+            "EXISTS <sha1> [<sha1> ...]",
+            "    Tell for each SHA1 whether its script is known.",
+            "FLUSH [ASYNC|SYNC]",
+            "    Forget all scripts. Both modes do so at once.",
+            "KILL",
+            "    End the script that keeps the server busy.",
+            "LOAD <script>",
+            "    Have the server know a script, and return its SHA1.",
+            "SHOW <sha1>",
+            "    Return the body of a script.",
+        ],
+    )
+}

@@ -1,0 +1,335 @@
+//! Libraries of functions: what FUNCTION LOAD takes in and FCALL finds.
+//!
+//! A library is a text whose first line names it (`#!lua name=mylib`) and whose rest registers functions when it is run.
+//! The names of functions are the server's, in any case; those of libraries are not. A library is replaced as a whole or
+//! not at all. A dump is what an RDB file has of each library, with the footer of DUMP (`payload.rs`).
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::lua::Lua;
+use super::lua::functions::LibraryError;
+use super::payload;
+use super::shebang::ScriptFlags;
+use super::{Function, Host};
+use crate::config::split_args;
+
+/// Milliseconds that a library may take to register its functions.
+pub const LOAD_TIME_MAX_MS: u64 = 500;
+
+/// The name that clients see of the only engine.
+pub const ENGINE: &str = "LUA";
+
+/// A function that a library has registered.
+#[derive(Debug)]
+pub struct Registered {
+    pub name: Box<[u8]>,
+    pub description: Option<Box<[u8]>>,
+    pub flags: ScriptFlags,
+    pub function: Function,
+}
+
+/// A library that is loaded.
+#[derive(Debug)]
+pub struct Library {
+    /// The whole text, first line included.
+    pub code: Box<[u8]>,
+    /// In the order in which they were registered.
+    pub functions: Vec<Registered>,
+}
+
+/// What FCALL runs.
+#[derive(Clone, Debug)]
+pub struct Callee {
+    /// As it was registered.
+    pub name: Box<[u8]>,
+    pub flags: ScriptFlags,
+    pub function: Function,
+}
+
+/// What RESTORE does where a library of a name is there already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RestorePolicy {
+    /// All that is there goes first.
+    Flush,
+    /// It refuses.
+    Append,
+    /// The old library goes.
+    Replace,
+}
+
+/// Whether a text may be the name of a library or a function.
+pub fn is_name(text: &[u8]) -> bool {
+    !text.is_empty() && text.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'_')
+}
+
+/// How libraries are run while they are loaded.
+pub struct Loader<'a> {
+    pub lua: &'a mut Lua,
+    pub host: &'a mut dyn Host,
+    pub memory_max: usize,
+    /// 0: as long as it takes.
+    pub time_max_ms: u64,
+}
+
+/// All libraries that are loaded, by their names.
+#[derive(Debug, Default)]
+pub struct Libraries {
+    libraries: BTreeMap<Box<[u8]>, Library>,
+    /// By their names in lower case.
+    functions: HashMap<Box<[u8]>, Callee>,
+}
+
+impl Libraries {
+    pub fn len(&self) -> usize {
+        self.libraries.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.libraries.is_empty()
+    }
+
+    pub fn functions_len(&self) -> usize {
+        self.libraries.values().map(|library| library.functions.len()).sum()
+    }
+
+    /// Libraries in the order of their names.
+    pub fn iter(&self) -> impl Iterator<Item = (&[u8], &Library)> {
+        self.libraries.iter().map(|(name, library)| (&**name, library))
+    }
+
+    /// The function of a name, in any case.
+    pub fn find(&self, name: &[u8]) -> Option<&Callee> {
+        if name.iter().any(u8::is_ascii_uppercase) {
+            return self.functions.get(&*name.to_ascii_lowercase());
+        }
+        self.functions.get(name)
+    }
+
+    /// Takes in a library; returns its name. Errors are texts behind `ERR `. Nothing has changed then.
+    pub fn load(
+        &mut self,
+        code: &[u8],
+        replace: bool,
+        loader: &mut Loader<'_>,
+    ) -> Result<Box<[u8]>, Vec<u8>> {
+        let (name, program) = parse_header(code)?;
+        let existing = self.libraries.contains_key(&name);
+        if existing && !replace {
+            return Err(quoted("Library '", &name, "' already exists"));
+        }
+        let functions = loader
+            .lua
+            .load_library(program, loader.host, loader.memory_max, loader.time_max_ms)
+            .map_err(|error| match error {
+                LibraryError::Syntax(words) => {
+                    [&b"Error compiling function: "[..], &words].concat()
+                }
+                LibraryError::Failed(text) => {
+                    [&b"Error registering functions: "[..], &text].concat()
+                }
+            })?;
+        let library = Library { code: code.into(), functions };
+        if library.functions.is_empty() {
+            return Err(b"No functions registered".to_vec());
+        }
+        let old = self.unlink(&name);
+        if let Some(taken) =
+            library.functions.iter().find(|function| self.find(&function.name).is_some())
+        {
+            let message = quoted("Function ", &taken.name, " already exists");
+            if let Some(old) = old {
+                self.link(name, old);
+            }
+            forget(library, loader.lua);
+            return Err(message);
+        }
+        if let Some(old) = old {
+            forget(old, loader.lua);
+        }
+        self.link(name.clone(), library);
+        Ok(name)
+    }
+
+    /// Forgets a library. False if there is none.
+    pub fn delete(&mut self, name: &[u8], lua: &mut Lua) -> bool {
+        let old = self.unlink(name);
+        let existed = old.is_some();
+        if let Some(old) = old {
+            forget(old, lua);
+        }
+        existed
+    }
+
+    /// Forgets all libraries.
+    pub fn flush(&mut self, lua: &mut Lua) {
+        let old = std::mem::take(self);
+        for library in old.libraries.into_values() {
+            forget(library, lua);
+        }
+        lua.collect();
+    }
+
+    /// All libraries as RESTORE takes them, here and in Redis 7.0 and later.
+    pub fn dump(&self) -> Vec<u8> {
+        payload::write(self.libraries.values().map(|library| &*library.code))
+    }
+
+    /// Takes in all libraries of a dump, or none. Errors are texts behind `ERR `.
+    pub fn restore(
+        &mut self,
+        dump: &[u8],
+        policy: RestorePolicy,
+        loader: &mut Loader<'_>,
+    ) -> Result<(), Vec<u8>> {
+        let content =
+            payload::verify(dump).ok_or(&b"DUMP payload version or checksum are wrong"[..])?;
+        let mut new = Libraries::default();
+        let loaded = payload::read(content, |code| new.load(code, false, loader).map(|_| ()));
+        let joined = loaded.and_then(|()| self.make_way(&new, policy));
+        match joined {
+            Ok(old) => {
+                for library in old {
+                    forget(library, loader.lua);
+                }
+                for (name, library) in new.libraries {
+                    self.link(name, library);
+                }
+                Ok(())
+            }
+            Err(message) => {
+                new.flush(loader.lua);
+                Err(message)
+            }
+        }
+    }
+
+    /// Takes out what other libraries are to replace. Nothing has changed if there is an error.
+    fn make_way(
+        &mut self,
+        new: &Libraries,
+        policy: RestorePolicy,
+    ) -> Result<Vec<Library>, Vec<u8>> {
+        let names: Vec<Box<[u8]>> = match policy {
+            RestorePolicy::Flush => self.libraries.keys().cloned().collect(),
+            _ => self
+                .libraries
+                .keys()
+                .filter(|name| new.libraries.contains_key(*name))
+                .cloned()
+                .collect(),
+        };
+        if let (RestorePolicy::Append, Some(name)) = (policy, names.first()) {
+            return Err(quoted("Library ", name, " already exists"));
+        }
+        let old: Vec<Library> = names.iter().filter_map(|name| self.unlink(name)).collect();
+        let taken = new.functions.values().find(|function| self.find(&function.name).is_some());
+        if let Some(taken) = taken {
+            let message = quoted("Function ", &taken.name, " already exists");
+            for (name, library) in names.into_iter().zip(old) {
+                self.link(name, library);
+            }
+            return Err(message);
+        }
+        Ok(old)
+    }
+
+    fn link(&mut self, name: Box<[u8]>, library: Library) {
+        for function in &library.functions {
+            let Registered { name, flags, function, .. } = function;
+            let callee = Callee { name: name.clone(), flags: *flags, function: *function };
+            // Of names that differ in their case alone the first one counts.
+            self.functions.entry(name.to_ascii_lowercase().into()).or_insert(callee);
+        }
+        self.libraries.insert(name, library);
+    }
+
+    fn unlink(&mut self, name: &[u8]) -> Option<Library> {
+        let library = self.libraries.remove(name)?;
+        for function in &library.functions {
+            self.functions.remove(&*function.name.to_ascii_lowercase());
+        }
+        Some(library)
+    }
+}
+
+fn forget(library: Library, lua: &mut Lua) {
+    for function in library.functions {
+        lua.forget(function.function);
+    }
+}
+
+fn quoted(before: &str, name: &[u8], behind: &str) -> Vec<u8> {
+    [before.as_bytes(), name, behind.as_bytes()].concat()
+}
+
+/// A library's name, and its program: what follows the first line, from that line's end on, so that lines keep their
+/// numbers.
+type Header<'code> = (Box<[u8]>, &'code [u8]);
+
+/// Reads a library's first line. Errors are texts behind `ERR `.
+fn parse_header(code: &[u8]) -> Result<Header<'_>, Vec<u8>> {
+    if !code.starts_with(b"#!") {
+        return Err(b"Missing library metadata".to_vec());
+    }
+    let end =
+        code.iter().position(|byte| *byte == b'\n').ok_or(&b"Invalid library metadata"[..])?;
+    let parts = split_args(&code[..end]).filter(|parts| !parts.is_empty());
+    let parts = parts.ok_or(&b"Invalid library metadata"[..])?;
+    let mut name: Option<&[u8]> = None;
+    for part in &parts[1..] {
+        match part.split_at_checked(b"name=".len()) {
+            Some((key, value)) if key.eq_ignore_ascii_case(b"name=") => {
+                if name.replace(value).is_some() {
+                    return Err(
+                        b"Invalid metadata value, name argument was given multiple times".to_vec()
+                    );
+                }
+            }
+            _ => return Err(quoted("Invalid metadata value given: ", part, "")),
+        }
+    }
+    let name = name.ok_or(&b"Library name was not given"[..])?;
+    if !is_name(name) {
+        return Err(
+            b"Library names can only contain letters, numbers, or underscores(_) and must be at least one character long"
+                .to_vec(),
+        );
+    }
+    let engine = parts[0].get(2..).unwrap_or_default();
+    if !engine.eq_ignore_ascii_case(ENGINE.as_bytes()) {
+        return Err(quoted("Engine '", engine, "' not found"));
+    }
+    Ok((name.into(), &code[end..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_line_names_a_library() {
+        let name = |code: &str| {
+            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+            parse_header(code.as_bytes())
+                .map(|(name, _)| text(&name))
+                .map_err(|message| text(&message))
+        };
+        assert_eq!(name("#!lua name=a_1\n"), Ok("a_1".to_owned()));
+        assert_eq!(name("#!LUA  \"NAME=b\" \nx"), Ok("b".to_owned()));
+        for (code, message) in [
+            ("", "Missing library metadata"),
+            ("#!lua name=a", "Invalid library metadata"),
+            ("#!lua name=\"a\n", "Invalid library metadata"),
+            ("#!lua\n", "Library name was not given"),
+            ("#!lua a\n", "Invalid metadata value given: a"),
+            (
+                "#!lua name=\u{e9}\u{e9}\n",
+                "Library names can only contain letters, numbers, or underscores(_) and must be \
+              at least one character long",
+            ),
+            ("#!js name=a\n", "Engine 'js' not found"),
+        ] {
+            assert_eq!(name(code), Err(message.to_owned()));
+        }
+    }
+}

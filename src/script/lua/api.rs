@@ -1,0 +1,353 @@
+//! The table `redis` (and `server`): what a script may ask of us.
+
+use std::borrow::Cow;
+use std::ffi::CStr;
+use std::os::raw::{c_char, c_int};
+
+use mlua::ffi::*;
+
+use super::convert::{push_error, push_reply};
+use super::{NAMES, bytes_at, lua_upvalueindex, push_bytes, shared};
+use crate::resp::number::format_double_17g;
+use crate::resp::reply::{OutputBuffer, Protocol};
+use crate::resp::request::Range;
+use crate::script::Called;
+use crate::script::cache::{hex, sha1};
+use crate::sys::log::Level;
+
+/// What `redis.set_repl` takes.
+const REPL_AOF: u32 = 1;
+const REPL_REPLICA: u32 = 2;
+/// Bytes of a request's storage worth keeping for the next one.
+const KEPT_BYTES_MAX: usize = 64 * 1024;
+
+const FUNCTIONS: &[(&CStr, lua_CFunction)] = &[
+    (c"call", call),
+    (c"pcall", pcall),
+    (c"error_reply", error_reply),
+    (c"status_reply", status_reply),
+    (c"sha1hex", sha1hex),
+    (c"log", log),
+    (c"setresp", setresp),
+    (c"set_repl", set_repl),
+    (c"replicate_commands", replicate_commands),
+    (c"acl_check_cmd", acl_check_cmd),
+    (c"breakpoint", breakpoint),
+    (c"debug", debug),
+];
+
+const CONSTANTS: &[(&CStr, u32)] = &[
+    (c"LOG_DEBUG", 0),
+    (c"LOG_VERBOSE", 1),
+    (c"LOG_NOTICE", 2),
+    (c"LOG_WARNING", 3),
+    (c"REPL_NONE", 0),
+    (c"REPL_AOF", REPL_AOF),
+    (c"REPL_SLAVE", REPL_REPLICA),
+    (c"REPL_REPLICA", REPL_REPLICA),
+    (c"REPL_ALL", REPL_AOF | REPL_REPLICA),
+];
+
+/// Pushes a function of the API: its upvalues are the names.
+pub(super) unsafe fn push_function(
+    state: *mut lua_State,
+    name: *const c_char,
+    function: lua_CFunction,
+) {
+    for name in NAMES {
+        lua_pushstring_(state, name.as_ptr());
+    }
+    lua_pushcclosurek(state, function, name, NAMES.len() as c_int, None);
+}
+
+/// Makes the globals `redis` and `server`, which are one table.
+pub(super) unsafe fn open(state: *mut lua_State, version: &str) {
+    lua_createtable(state, 0, 32);
+    for (name, function) in FUNCTIONS {
+        push_function(state, name.as_ptr(), *function);
+        lua_rawsetfield(state, -2, name.as_ptr());
+    }
+    for (name, value) in CONSTANTS {
+        lua_pushnumber(state, *value as f64);
+        lua_rawsetfield(state, -2, name.as_ptr());
+    }
+    push_bytes(state, version.as_bytes());
+    lua_rawsetfield(state, -2, c"REDIS_VERSION".as_ptr());
+    let parts = version.split('.').map(|part| part.parse::<u32>().unwrap_or_default() & 0xff);
+    let number = parts.take(3).fold(0, |number, part| number << 8 | part);
+    lua_pushnumber(state, number as f64);
+    lua_rawsetfield(state, -2, c"REDIS_VERSION_NUM".as_ptr());
+    lua_pushvalue(state, -1);
+    lua_rawsetfield(state, LUA_GLOBALSINDEX, c"server".as_ptr());
+    lua_rawsetfield(state, LUA_GLOBALSINDEX, c"redis".as_ptr());
+}
+
+/// Raises the error on top of the stack, a table.
+unsafe fn raise_error(state: *mut lua_State, text: &[u8]) -> ! {
+    push_error(state, text, false);
+    lua_error(state)
+}
+
+/// `redis.call(name, ...)`: the reply as a value; errors are raised.
+unsafe extern "C-unwind" fn call(state: *mut lua_State) -> c_int {
+    run(state, true)
+}
+
+/// `redis.pcall(name, ...)`: the same, but errors come back as tables.
+unsafe extern "C-unwind" fn pcall(state: *mut lua_State) -> c_int {
+    run(state, false)
+}
+
+unsafe fn run(state: *mut lua_State, raises: bool) -> c_int {
+    let shared = shared(state);
+    let (mut buffer, mut ranges) = shared.request.take();
+    let mut output = shared.output.take();
+    let (is_error, known) = match take_arguments(state, &mut buffer, &mut ranges) {
+        Err(text) => (push_refusal(state, text.as_bytes(), false), true),
+        Ok(()) => {
+            let protocol = shared.protocol.get();
+            let called =
+                shared.with_host(|host| host.call(&buffer, &ranges, protocol, &mut output));
+            match called {
+                Some(Called::Ran) => (push_output(state, &output), true),
+                Some(Called::Refused(text)) => (push_refusal(state, &text, true), true),
+                None => (true, false),
+            }
+        }
+    };
+    keep(&mut buffer, &mut ranges, &mut output);
+    shared.request.set((buffer, ranges));
+    shared.output.set(output);
+    if !known {
+        let text = b"ERR redis.call/pcall can only be called inside a script invocation";
+        raise_error(state, text);
+    }
+    if is_error && raises {
+        lua_error(state);
+    }
+    1
+}
+
+unsafe fn push_refusal(state: *mut lua_State, text: &[u8], is_counted: bool) -> bool {
+    push_error(state, text, is_counted);
+    true
+}
+
+/// Pushes the reply that a command has written. True if it is an error.
+unsafe fn push_output(state: *mut lua_State, output: &OutputBuffer) -> bool {
+    let mut pieces = output.pieces();
+    let first = pieces.next().unwrap_or_default();
+    let whole: Cow<'_, [u8]> = match pieces.next() {
+        None => Cow::Borrowed(first),
+        Some(_) => Cow::Owned(output.to_vec()),
+    };
+    if whole.is_empty() {
+        lua_pushnil(state);
+        return false;
+    }
+    push_reply(state, &whole, &mut 0);
+    whole[0] == b'-'
+}
+
+/// Empties a request's storage for the next one, unless it is too large to be kept.
+fn keep(buffer: &mut Vec<u8>, ranges: &mut Vec<Range>, output: &mut OutputBuffer) {
+    buffer.clear();
+    ranges.clear();
+    output.clear();
+    if buffer.capacity() > KEPT_BYTES_MAX {
+        *buffer = Vec::new();
+    }
+    if ranges.capacity() > KEPT_BYTES_MAX / size_of::<Range>() {
+        *ranges = Vec::new();
+    }
+    if output.capacity() > KEPT_BYTES_MAX {
+        *output = OutputBuffer::default();
+    }
+}
+
+/// Takes the arguments off the stack: strings as they are, numbers as text. The stack is empty then.
+unsafe fn take_arguments(
+    state: *mut lua_State,
+    buffer: &mut Vec<u8>,
+    ranges: &mut Vec<Range>,
+) -> Result<(), &'static str> {
+    let count = lua_gettop(state);
+    if count == 0 {
+        return Err("ERR Please specify at least one argument for this redis lib call");
+    }
+    for index in 1..=count {
+        let start = buffer.len() as u32;
+        match lua_type(state, index) {
+            LUA_TSTRING => {
+                let bytes = bytes_at(state, index).unwrap_or_default();
+                if buffer.len() + bytes.len() > u32::MAX as usize {
+                    return Err("ERR the arguments of a command are too large");
+                }
+                buffer.extend_from_slice(bytes);
+            }
+            LUA_TNUMBER => push_number(lua_tonumber(state, index), buffer),
+            _ => {
+                return Err("ERR Lua redis lib command arguments must be strings or integers");
+            }
+        }
+        ranges.push(Range { start, len: buffer.len() as u32 - start });
+    }
+    lua_settop(state, 0);
+    Ok(())
+}
+
+/// Appends a number as commands are given it: an integer without a fraction or exponent, others with 17 digits.
+fn push_number(number: f64, buffer: &mut Vec<u8>) {
+    const LIMIT: f64 = (1_u64 << 62) as f64;
+    let integer = number as i64;
+    let is_integer = (-LIMIT..LIMIT).contains(&number) && integer as f64 == number;
+    if is_integer && (integer != 0 || number.is_sign_positive()) {
+        buffer.extend_from_slice(itoa::Buffer::new().format(integer).as_bytes());
+    } else {
+        buffer.extend_from_slice(&format_double_17g(number));
+    }
+}
+
+/// `redis.error_reply(text)`: a table that stands for an error.
+unsafe extern "C-unwind" fn error_reply(state: *mut lua_State) -> c_int {
+    if lua_gettop(state) != 1 || lua_type(state, 1) != LUA_TSTRING {
+        push_error(state, b"ERR wrong number or type of arguments", false);
+        return 1;
+    }
+    let given = bytes_at(state, 1).unwrap_or_default();
+    let given = given.strip_prefix(b"-").unwrap_or(given);
+    // The first word is the error's code; one alone is no code.
+    let text = match given.iter().position(|&byte| byte == b' ') {
+        Some(space) => [&given[..=space], trimmed(&given[space + 1..])].concat(),
+        None => [b"ERR ", trimmed(given)].concat(),
+    };
+    push_error(state, &text, false);
+    1
+}
+
+/// A text without the line ends around it.
+fn trimmed(text: &[u8]) -> &[u8] {
+    let is_line_end = |byte: &u8| matches!(byte, b'\r' | b'\n');
+    let Some(first) = text.iter().position(|byte| !is_line_end(byte)) else { return b"" };
+    let last = text.iter().rposition(|byte| !is_line_end(byte)).unwrap_or(first);
+    &text[first..=last]
+}
+
+/// `redis.status_reply(text)`: a table that stands for a status.
+unsafe extern "C-unwind" fn status_reply(state: *mut lua_State) -> c_int {
+    if lua_gettop(state) != 1 || lua_type(state, 1) != LUA_TSTRING {
+        push_error(state, b"ERR wrong number or type of arguments", false);
+        return 1;
+    }
+    lua_createtable(state, 0, 1);
+    lua_pushvalue(state, lua_upvalueindex(super::Name::Ok as c_int));
+    lua_pushvalue(state, 1);
+    lua_rawset(state, -3);
+    1
+}
+
+/// `redis.sha1hex(text)`: its SHA1 in hexadecimal digits.
+unsafe extern "C-unwind" fn sha1hex(state: *mut lua_State) -> c_int {
+    if lua_gettop(state) != 1 {
+        raise_error(state, b"ERR wrong number of arguments");
+    }
+    let digits = hex(&sha1(bytes_at(state, 1).unwrap_or_default()));
+    push_bytes(state, &digits);
+    1
+}
+
+/// `redis.log(level, text, ...)`: a line for the server's log.
+unsafe extern "C-unwind" fn log(state: *mut lua_State) -> c_int {
+    let count = lua_gettop(state);
+    if count < 2 {
+        raise_error(state, b"ERR redis.log() requires two arguments or more.");
+    }
+    if lua_isnumber(state, 1) == 0 {
+        raise_error(state, b"ERR First argument must be a number (log level).");
+    }
+    let level = match lua_tonumber(state, 1) as i64 {
+        0 => Level::Debug,
+        1 => Level::Verbose,
+        2 => Level::Notice,
+        3 => Level::Warning,
+        _ => raise_error(state, b"ERR Invalid debug level."),
+    };
+    let mut line = Vec::new();
+    for index in 2..=count {
+        if lua_isstring(state, index) != 0 {
+            if index > 2 {
+                line.push(b' ');
+            }
+            line.extend_from_slice(bytes_at(state, index).unwrap_or_default());
+        }
+    }
+    shared(state).with_host(|host| host.log(level, &line));
+    0
+}
+
+/// `redis.setresp(2 or 3)`: the version of the protocol that replies to the script are in.
+unsafe extern "C-unwind" fn setresp(state: *mut lua_State) -> c_int {
+    if lua_gettop(state) != 1 {
+        raise_error(state, b"ERR redis.setresp() requires one argument.");
+    }
+    let protocol = match lua_tonumber(state, 1) as i64 {
+        2 => Protocol::Resp2,
+        3 => Protocol::Resp3,
+        _ => raise_error(state, b"ERR RESP version must be 2 or 3."),
+    };
+    shared(state).protocol.set(protocol);
+    0
+}
+
+/// `redis.set_repl(flags)`: accepted; effects go to the append-only file and the replicas all the same.
+unsafe extern "C-unwind" fn set_repl(state: *mut lua_State) -> c_int {
+    if lua_gettop(state) != 1 {
+        raise_error(state, b"ERR redis.set_repl() requires two arguments.");
+    }
+    let flags = lua_tonumber(state, 1) as i64 as u32;
+    if flags & !(REPL_AOF | REPL_REPLICA) != 0 {
+        raise_error(
+            state,
+            b"ERR Invalid replication flags. Use REPL_AOF, REPL_REPLICA, REPL_ALL or REPL_NONE.",
+        );
+    }
+    0
+}
+
+/// `redis.replicate_commands()`: true. It has been so for long that nothing else is known.
+unsafe extern "C-unwind" fn replicate_commands(state: *mut lua_State) -> c_int {
+    lua_pushboolean(state, 1);
+    1
+}
+
+/// `redis.acl_check_cmd(name, ...)`: whether the user may run this command.
+unsafe extern "C-unwind" fn acl_check_cmd(state: *mut lua_State) -> c_int {
+    let shared = shared(state);
+    let (mut buffer, mut ranges) = shared.request.take();
+    let result = match take_arguments(state, &mut buffer, &mut ranges) {
+        Ok(()) => match shared.with_host(|host| host.may_call(&buffer, &ranges)) {
+            Some(Some(may)) => Ok(may),
+            Some(None) => Err("ERR Invalid command passed to redis.acl_check_cmd()"),
+            None => Err("ERR redis.acl_check_cmd can only be called inside a script invocation"),
+        },
+        Err(text) => Err(text),
+    };
+    keep(&mut buffer, &mut ranges, &mut OutputBuffer::default());
+    shared.request.set((buffer, ranges));
+    match result {
+        Ok(may) => lua_pushboolean(state, may as c_int),
+        Err(text) => raise_error(state, text.as_bytes()),
+    }
+    1
+}
+
+/// `redis.breakpoint()`: false, as no debugger is there.
+unsafe extern "C-unwind" fn breakpoint(state: *mut lua_State) -> c_int {
+    lua_pushboolean(state, 0);
+    1
+}
+
+/// `redis.debug(...)`: nothing, for the same reason.
+unsafe extern "C-unwind" fn debug(_: *mut lua_State) -> c_int {
+    0
+}

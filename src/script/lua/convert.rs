@@ -1,0 +1,405 @@
+//! Replies to values, and values to replies.
+//!
+//! A reply that a command wrote is read once, in its wire form, and pushed as it is read. It is well formed and shallow, as
+//! we wrote it. What a script returns may be nested as deep as it likes, or contain itself: it is walked with a list of what
+//! is open, not by recursion, up to a depth.
+
+use std::os::raw::c_int;
+
+use mlua::ffi::*;
+
+use super::{Name, Returned, base, bytes_at, push_bytes, raise, upvalue};
+use crate::resp::reply::{Protocol, ReplyWriter};
+
+/// Tables within tables that are followed.
+const DEPTH_MAX: usize = 7990;
+
+/// Pushes the value of a reply whose bytes begin at `*at`, and moves `*at` behind it. Called from a function of the API, whose
+/// upvalues are the names.
+pub(super) unsafe fn push_reply(state: *mut lua_State, reply: &[u8], at: &mut usize) {
+    let kind = reply[*at];
+    let line_end = memchr::memchr(b'\r', &reply[*at..]).expect("a reply's line has an end") + *at;
+    let line = &reply[*at + 1..line_end];
+    *at = line_end + 2;
+    match kind {
+        b'$' => match length(line) {
+            Some(len) => {
+                push_bytes(state, &reply[*at..*at + len]);
+                *at += len + 2;
+            }
+            None => lua_pushboolean(state, 0),
+        },
+        b':' => lua_pushnumber(state, integer(line) as f64),
+        b'+' => {
+            lua_createtable(state, 0, 1);
+            lua_pushvalue(state, upvalue(Name::Ok));
+            push_bytes(state, line);
+            lua_rawset(state, -3);
+        }
+        b'-' => push_error(state, line, true),
+        b'*' | b'>' => match length(line) {
+            Some(len) => {
+                luaL_checkstack(state, 4, c"reply".as_ptr());
+                lua_createtable(state, len as c_int, 0);
+                for index in 0..len {
+                    push_reply(state, reply, at);
+                    lua_rawseti_(state, -2, index as c_int + 1);
+                }
+            }
+            None => lua_pushboolean(state, 0),
+        },
+        b'_' => lua_pushnil(state),
+        b'#' => lua_pushboolean(state, (line == b"t") as c_int),
+        b',' => {
+            let text = str::from_utf8(line).unwrap_or_default();
+            push_field(state, Name::Double, |state| {
+                lua_pushnumber(state, text.parse().unwrap_or(f64::NAN));
+            });
+        }
+        b'(' => push_field(state, Name::BigNumber, |state| push_bytes(state, line)),
+        b'=' => {
+            let len = length(line).unwrap_or_default();
+            let text = &reply[*at..*at + len];
+            *at += len + 2;
+            push_field(state, Name::VerbatimString, |state| {
+                lua_createtable(state, 0, 2);
+                lua_pushvalue(state, upvalue(Name::String));
+                push_bytes(state, text.get(4..).unwrap_or_default());
+                lua_rawset(state, -3);
+                lua_pushvalue(state, upvalue(Name::Format));
+                push_bytes(state, text.get(..3).unwrap_or_default());
+                lua_rawset(state, -3);
+            });
+        }
+        b'%' => {
+            let len = length(line).unwrap_or_default();
+            push_field(state, Name::Map, |state| {
+                lua_createtable(state, 0, len as c_int);
+                for _ in 0..len {
+                    push_reply(state, reply, at);
+                    push_reply(state, reply, at);
+                    lua_rawset(state, -3);
+                }
+            });
+        }
+        b'~' => {
+            let len = length(line).unwrap_or_default();
+            push_field(state, Name::Set, |state| {
+                lua_createtable(state, 0, len as c_int);
+                for _ in 0..len {
+                    push_reply(state, reply, at);
+                    lua_pushboolean(state, 1);
+                    lua_rawset(state, -3);
+                }
+            });
+        }
+        b'|' => {
+            // Attributes are not for scripts.
+            for _ in 0..2 * length(line).unwrap_or_default() {
+                push_reply(state, reply, at);
+                lua_settop(state, -2);
+            }
+            push_reply(state, reply, at);
+        }
+        _ => raise(state, b"a reply of an unknown kind"),
+    }
+}
+
+fn integer(line: &[u8]) -> i64 {
+    crate::resp::number::parse_i64(line).unwrap_or_default()
+}
+
+/// A length; None: there is no value.
+fn length(line: &[u8]) -> Option<usize> {
+    usize::try_from(integer(line)).ok()
+}
+
+/// Pushes a table with one field, whose value `push` pushes.
+unsafe fn push_field(state: *mut lua_State, name: Name, push: impl FnOnce(*mut lua_State)) {
+    luaL_checkstack(state, 8, c"reply".as_ptr());
+    lua_createtable(state, 0, 1);
+    lua_pushvalue(state, upvalue(name));
+    push(state);
+    lua_rawset(state, -3);
+}
+
+/// Pushes the table that stands for an error. `text` has its code. Called from a function of the API.
+pub(super) unsafe fn push_error(state: *mut lua_State, text: &[u8], is_counted: bool) {
+    lua_createtable(state, 0, 1 + is_counted as c_int);
+    lua_pushvalue(state, upvalue(Name::Err));
+    push_bytes(state, text);
+    lua_rawset(state, -3);
+    if is_counted {
+        lua_pushvalue(state, upvalue(Name::Ignore));
+        lua_pushboolean(state, 1);
+        lua_rawset(state, -3);
+    }
+}
+
+/// The text of anything as `tostring` shows it, but without asking metamethods.
+pub(super) unsafe fn describe(state: *mut lua_State, index: c_int) -> Vec<u8> {
+    match lua_type(state, index) {
+        LUA_TSTRING | LUA_TNUMBER => bytes_at(state, index).unwrap_or_default().to_vec(),
+        LUA_TNIL | LUA_TNONE => b"nil".to_vec(),
+        LUA_TBOOLEAN if lua_toboolean(state, index) != 0 => b"true".to_vec(),
+        LUA_TBOOLEAN => b"false".to_vec(),
+        kind => {
+            let name = std::ffi::CStr::from_ptr(lua_typename(state, kind));
+            name.to_bytes().to_vec()
+        }
+    }
+}
+
+/// The text of an error that is a table, and whether it was counted when it came up. `err` and `ignore` tell where the names
+/// of these fields lie.
+pub(super) unsafe fn error_of_table(
+    state: *mut lua_State,
+    err: c_int,
+    ignore: c_int,
+) -> (Vec<u8>, bool) {
+    lua_pushvalue(state, err);
+    lua_rawget(state, -2);
+    let text = match lua_type(state, -1) {
+        LUA_TSTRING | LUA_TNUMBER => until_nul(bytes_at(state, -1).unwrap_or_default()).to_vec(),
+        _ => b"ERR unknown error".to_vec(),
+    };
+    lua_settop(state, -2);
+    lua_pushvalue(state, ignore);
+    lua_rawget(state, -2);
+    let is_counted = lua_type(state, -1) == LUA_TBOOLEAN && lua_toboolean(state, -1) != 0;
+    lua_settop(state, -2);
+    (text, is_counted)
+}
+
+/// The part of a text before its first NUL: lines end there, as they do in C.
+fn until_nul(text: &[u8]) -> &[u8] {
+    let end = text.iter().position(|&byte| byte == 0).unwrap_or(text.len());
+    &text[..end]
+}
+
+/// A table that is being written; it lies on the stack, above those it is in.
+enum Open {
+    Array {
+        next: c_int,
+        len: c_int,
+    },
+    /// Above the table lies the key that was written last.
+    Set,
+    /// The same; `value`: and above that its value, which is written next.
+    Map {
+        value: bool,
+    },
+}
+
+/// Writes the value on top of the main stack as a reply, and pops it. `protocol`: the script's; `returned` takes the errors
+/// among it.
+pub(super) unsafe fn write_value(
+    state: *mut lua_State,
+    reply: &mut ReplyWriter<'_>,
+    protocol: Protocol,
+    returned: &mut Returned,
+) {
+    let mut open = Vec::new();
+    loop {
+        if open.len() >= DEPTH_MAX || lua_checkstack(state, 8) == 0 {
+            reply.error("ERR reached lua stack limit");
+            returned.failed = true;
+            returned.errors.push(b"ERR reached lua stack limit".to_vec());
+            lua_settop(state, -2);
+        } else if lua_type(state, -1) == LUA_TTABLE {
+            open.extend(begin_table(state, reply, returned));
+        } else {
+            write_simple(state, reply, protocol);
+            lua_settop(state, -2);
+        }
+        loop {
+            let Some(table) = open.last_mut() else { return };
+            if push_next(state, table) {
+                break;
+            }
+            lua_settop(state, -2);
+            open.pop();
+        }
+    }
+}
+
+/// Pushes what of a table is to be written next. False if that was all: only the table is left on the stack.
+unsafe fn push_next(state: *mut lua_State, table: &mut Open) -> bool {
+    match table {
+        Open::Array { next, len } => {
+            if next == len {
+                return false;
+            }
+            *next += 1;
+            lua_rawgeti_(state, -1, *next);
+            true
+        }
+        Open::Map { value: value @ true } => {
+            *value = false;
+            true
+        }
+        Open::Map { value } => {
+            if lua_next(state, -2) == 0 {
+                return false;
+            }
+            *value = true;
+            lua_pushvalue(state, -2);
+            true
+        }
+        Open::Set => {
+            if lua_next(state, -2) == 0 {
+                return false;
+            }
+            lua_settop(state, -2);
+            lua_pushvalue(state, -1);
+            true
+        }
+    }
+}
+
+/// Replaces the table on top by one of its fields, if that has this type.
+unsafe fn enter(state: *mut lua_State, name: Name, wanted: c_int) -> bool {
+    lua_pushvalue(state, base(name));
+    lua_rawget(state, -2);
+    let is_wanted = lua_type(state, -1) == wanted;
+    if is_wanted {
+        lua_remove(state, -2);
+    } else {
+        lua_settop(state, -2);
+    }
+    is_wanted
+}
+
+/// Writes the beginning of the table on top. Some if its elements follow; else it is written and popped.
+unsafe fn begin_table(
+    state: *mut lua_State,
+    reply: &mut ReplyWriter<'_>,
+    returned: &mut Returned,
+) -> Option<Open> {
+    // Most tables are arrays: those need not be asked for each of the names.
+    lua_rawgeti_(state, -1, 1);
+    let has_elements = lua_type(state, -1) != LUA_TNIL;
+    lua_settop(state, -2);
+    if !has_elements || has_fields(state) {
+        lua_pushvalue(state, base(Name::Err));
+        lua_rawget(state, -2);
+        let is_error = lua_type(state, -1) == LUA_TSTRING;
+        lua_settop(state, -2);
+        if is_error {
+            let (text, is_counted) = error_of_table(state, base(Name::Err), base(Name::Ignore));
+            reply.error(&text);
+            returned.failed = true;
+            if !is_counted {
+                returned.errors.push(text);
+            }
+            lua_settop(state, -2);
+            return None;
+        }
+        if enter(state, Name::Ok, LUA_TSTRING) {
+            reply.simple(until_nul(bytes_at(state, -1).unwrap_or_default()));
+            lua_settop(state, -2);
+            return None;
+        }
+        if enter(state, Name::Double, LUA_TNUMBER) {
+            reply.double(lua_tonumber(state, -1));
+            lua_settop(state, -2);
+            return None;
+        }
+        if enter(state, Name::BigNumber, LUA_TSTRING) {
+            reply.big_number(bytes_at(state, -1).unwrap_or_default());
+            lua_settop(state, -2);
+            return None;
+        }
+        if write_verbatim(state, reply) {
+            return None;
+        }
+        if enter(state, Name::Map, LUA_TTABLE) {
+            reply.map(count_pairs(state));
+            lua_pushnil(state);
+            return Some(Open::Map { value: false });
+        }
+        if enter(state, Name::Set, LUA_TTABLE) {
+            reply.set(count_pairs(state));
+            lua_pushnil(state);
+            return Some(Open::Set);
+        }
+    }
+    let mut len = 0;
+    if has_elements {
+        loop {
+            lua_rawgeti_(state, -1, len + 1);
+            let is_end = lua_type(state, -1) == LUA_TNIL;
+            lua_settop(state, -2);
+            if is_end {
+                break;
+            }
+            len += 1;
+        }
+    }
+    reply.array(len as usize);
+    Some(Open::Array { next: 0, len })
+}
+
+/// Whether the table on top has anything beside its first elements: they end where the iteration over it does.
+unsafe fn has_fields(state: *mut lua_State) -> bool {
+    // Behind the array part comes the hash part, which a list does not have.
+    let len = lua_objlen(state, -1) as c_int;
+    lua_rawiter(state, -1, len) >= 0 && {
+        lua_settop(state, -3);
+        true
+    }
+}
+
+unsafe fn count_pairs(state: *mut lua_State) -> usize {
+    let mut count = 0;
+    lua_pushnil(state);
+    while lua_next(state, -2) != 0 {
+        lua_settop(state, -2);
+        count += 1;
+    }
+    count
+}
+
+/// Writes and pops the table on top if it is `{verbatim_string = {string = .., format = ..}}`.
+unsafe fn write_verbatim(state: *mut lua_State, reply: &mut ReplyWriter<'_>) -> bool {
+    lua_pushvalue(state, base(Name::VerbatimString));
+    lua_rawget(state, -2);
+    if lua_type(state, -1) == LUA_TTABLE {
+        lua_pushvalue(state, base(Name::Format));
+        lua_rawget(state, -2);
+        lua_pushvalue(state, base(Name::String));
+        lua_rawget(state, -3);
+        if lua_type(state, -1) == LUA_TSTRING && lua_type(state, -2) == LUA_TSTRING {
+            let mut format = *b"   ";
+            let given = until_nul(bytes_at(state, -2).unwrap_or_default());
+            let len = given.len().min(3);
+            format[..len].copy_from_slice(&given[..len]);
+            reply.verbatim(&format, bytes_at(state, -1).unwrap_or_default());
+            lua_settop(state, -5);
+            return true;
+        }
+        lua_settop(state, -3);
+    }
+    lua_settop(state, -2);
+    false
+}
+
+/// Writes the value on top, which is no table.
+unsafe fn write_simple(state: *mut lua_State, reply: &mut ReplyWriter<'_>, protocol: Protocol) {
+    match lua_type(state, -1) {
+        LUA_TSTRING => reply.bulk(bytes_at(state, -1).unwrap_or_default()),
+        LUA_TNUMBER => reply.integer(truncated(lua_tonumber(state, -1))),
+        LUA_TBOOLEAN => match (lua_toboolean(state, -1) != 0, protocol) {
+            (value, Protocol::Resp3) => reply.boolean(value),
+            (true, Protocol::Resp2) => reply.integer(1),
+            (false, Protocol::Resp2) => reply.null(),
+        },
+        _ => reply.null(),
+    }
+}
+
+/// A number as an integer, as x86 does it: what does not fit becomes the least one.
+fn truncated(number: f64) -> i64 {
+    let limit = -(i64::MIN as f64);
+    if (-limit..limit).contains(&number) { number as i64 } else { i64::MIN }
+}

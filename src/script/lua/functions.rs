@@ -1,0 +1,335 @@
+//! Libraries of functions in the Lua state.
+//!
+//! A library's chunk runs once, when it is loaded, to call `redis.register_function`; what it registers is called later
+//! with its keys and arguments. All chunks have one table of globals of their own, empty and read-only. What is not in it
+//! is looked up behind it: while a library is loaded in a table that has but `redis`, with little in it; afterwards in the
+//! globals that scripts have. So a library can neither see another one nor leave anything to it.
+
+use std::ffi::{CStr, c_int};
+
+use mlua::ffi::*;
+
+use super::api::push_function;
+use super::convert::{self, push_error};
+use super::sandbox::no_such_global;
+use super::{Failure, Lua, Name, Returned, Run, base, bytes_at, push_bytes, shared};
+use super::{STRING_MAX, TABLE_MAX};
+use crate::script::functions::{Registered, is_name};
+use crate::script::shebang::ScriptFlags;
+use crate::script::{Function, Host};
+
+/// Names in the registry of the chunks' globals, of their metatable, and of what lies behind them while loading.
+const CHUNK_GLOBALS: &CStr = c"library globals";
+const METATABLE: &CStr = c"library globals' metatable";
+const LOADING_GLOBALS: &CStr = c"globals while a library is loaded";
+
+/// What a library finds in `redis` while it is loaded, besides `register_function`.
+const WHILE_LOADING: &[&CStr] = &[
+    c"log",
+    c"LOG_DEBUG",
+    c"LOG_VERBOSE",
+    c"LOG_NOTICE",
+    c"LOG_WARNING",
+    c"REDIS_VERSION",
+    c"REDIS_VERSION_NUM",
+];
+
+/// Room on the main stack: the names of a function of the API are its upvalues, and pass over it.
+const SLOTS: c_int = 32;
+
+/// Why a library's chunk registered nothing.
+#[derive(Debug)]
+pub enum LibraryError {
+    /// The compiler's words.
+    Syntax(Vec<u8>),
+    /// The text of the error that ended it.
+    Failed(Vec<u8>),
+}
+
+impl Lua {
+    /// Runs a library's chunk. What it has registered is kept until [`Lua::forget`].
+    pub fn load_library(
+        &mut self,
+        source: &[u8],
+        host: &mut dyn Host,
+        memory_max: usize,
+        time_max_ms: u64,
+    ) -> Result<Vec<Registered>, LibraryError> {
+        let state = self.state.as_ptr();
+        // SAFETY: the stack is as before when this is done.
+        unsafe {
+            let top = lua_gettop(state);
+            lua_rawcheckstack(state, SLOTS);
+            prepare(state);
+            lua_rawgetfield(state, LUA_REGISTRYINDEX, CHUNK_GLOBALS.as_ptr());
+            let mut options = lua_CompileOptions::default();
+            options.optimizationLevel = 0;
+            let code = luau_compile(source, options);
+            let name = c"@user_function";
+            let failed =
+                luau_load(state, name.as_ptr(), code.as_ptr().cast(), code.len(), top + 1) != 0;
+            if failed {
+                let words = bytes_at(state, -1).unwrap_or_default().to_vec();
+                lua_settop(state, top);
+                return Err(LibraryError::Syntax(words));
+            }
+            look_behind(state, Some(LOADING_GLOBALS));
+            *self.shared().loading.borrow_mut() = Some(Vec::new());
+            let result = self.call(0, host, memory_max, time_max_ms);
+            let registered = self.shared().loading.take().unwrap_or_default();
+            look_behind(state, None);
+            lua_settop(state, top);
+            match result {
+                Ok(()) => Ok(registered),
+                Err(Failure { text, .. }) => {
+                    for function in registered {
+                        self.forget(function.function);
+                    }
+                    Err(LibraryError::Failed(text))
+                }
+            }
+        }
+    }
+
+    /// Runs a function with its keys and arguments, and writes what it returns.
+    pub fn run_function<'k, K, A>(
+        &mut self,
+        run: Run<'_, K, A>,
+        reply: &mut crate::resp::reply::ReplyWriter<'_>,
+    ) -> Result<Returned, Failure>
+    where
+        K: ExactSizeIterator<Item = &'k [u8]>,
+        A: ExactSizeIterator<Item = &'k [u8]>,
+    {
+        let Run { function, keys, args, host, memory_max, busy_after_ms } = run;
+        let state = self.state.as_ptr();
+        // SAFETY: the stack is as before when this is done.
+        unsafe {
+            let top = lua_gettop(state);
+            lua_rawcheckstack(state, SLOTS);
+            // Functions know no such globals, and a script has left them.
+            lua_setreadonly(state, LUA_GLOBALSINDEX, 0);
+            for name in [Name::Keys, Name::Argv] {
+                lua_pushvalue(state, base(name));
+                lua_pushnil(state);
+                lua_rawset(state, LUA_GLOBALSINDEX);
+            }
+            lua_setreadonly(state, LUA_GLOBALSINDEX, 1);
+            lua_rawgeti_(state, LUA_REGISTRYINDEX, function.0);
+            if !push_array(state, keys) || !push_array(state, args) {
+                lua_settop(state, top);
+                return Err(Failure::plain("ERR arguments are too large for a script"));
+            }
+            self.call(2, host, memory_max, busy_after_ms)?;
+            let mut returned = Returned::default();
+            let protocol = self.shared().protocol.get();
+            convert::write_value(state, reply, protocol, &mut returned);
+            Ok(returned)
+        }
+    }
+}
+
+/// Pushes an array of strings. False if Lua cannot hold it.
+unsafe fn push_array<'k>(
+    state: *mut lua_State,
+    values: impl ExactSizeIterator<Item = &'k [u8]>,
+) -> bool {
+    if values.len() > TABLE_MAX {
+        return false;
+    }
+    lua_createtable(state, values.len() as c_int, 0);
+    for (index, value) in values.enumerate() {
+        if value.len() > STRING_MAX {
+            return false;
+        }
+        push_bytes(state, value);
+        lua_rawseti_(state, -2, index as c_int + 1);
+    }
+    true
+}
+
+/// Makes the tables that libraries are loaded with, once.
+unsafe fn prepare(state: *mut lua_State) {
+    let top = lua_gettop(state);
+    if lua_rawgetfield(state, LUA_REGISTRYINDEX, CHUNK_GLOBALS.as_ptr()) != LUA_TNIL {
+        lua_settop(state, top);
+        return;
+    }
+    lua_createtable(state, 0, 0);
+    lua_createtable(state, 0, 1);
+    lua_pushvalue(state, -1);
+    lua_rawsetfield(state, LUA_REGISTRYINDEX, METATABLE.as_ptr());
+    lua_setmetatable(state, -2);
+    lua_setreadonly(state, -1, 1);
+    lua_rawsetfield(state, LUA_REGISTRYINDEX, CHUNK_GLOBALS.as_ptr());
+
+    lua_createtable(state, 0, 1);
+    lua_createtable(state, 0, 8);
+    lua_rawgetfield(state, LUA_GLOBALSINDEX, c"redis".as_ptr());
+    for name in WHILE_LOADING {
+        lua_rawgetfield(state, -1, name.as_ptr());
+        lua_rawsetfield(state, -3, name.as_ptr());
+    }
+    lua_settop(state, -2);
+    let name = c"register_function".as_ptr();
+    push_function(state, name, register_function);
+    lua_rawsetfield(state, -2, name);
+    seal(state);
+    lua_rawsetfield(state, -2, c"redis".as_ptr());
+    seal(state);
+    lua_rawsetfield(state, LUA_REGISTRYINDEX, LOADING_GLOBALS.as_ptr());
+    look_behind(state, None);
+    lua_settop(state, top);
+}
+
+/// Makes the table on top of the stack read-only; what is not in it raises an error.
+unsafe fn seal(state: *mut lua_State) {
+    lua_createtable(state, 0, 1);
+    lua_pushcfunction(state, no_such_global);
+    lua_rawsetfield(state, -2, c"__index".as_ptr());
+    lua_setreadonly(state, -1, 1);
+    lua_setmetatable(state, -2);
+    lua_setreadonly(state, -1, 1);
+}
+
+/// Sets what lies behind the chunks' globals: a table of the registry, or the globals of scripts.
+unsafe fn look_behind(state: *mut lua_State, table: Option<&CStr>) {
+    lua_rawgetfield(state, LUA_REGISTRYINDEX, METATABLE.as_ptr());
+    lua_setreadonly(state, -1, 0);
+    match table {
+        Some(name) => {
+            lua_rawgetfield(state, LUA_REGISTRYINDEX, name.as_ptr());
+        }
+        None => lua_pushvalue(state, LUA_GLOBALSINDEX),
+    }
+    lua_rawsetfield(state, -2, c"__index".as_ptr());
+    lua_setreadonly(state, -1, 1);
+    lua_settop(state, -2);
+}
+
+/// `redis.register_function(name, function)`, or with a table of `function_name`, `callback`, `description`, `flags`.
+unsafe extern "C-unwind" fn register_function(state: *mut lua_State) -> c_int {
+    if let Err(text) = register(state) {
+        push_error(state, text.as_bytes(), false);
+        lua_error(state);
+    }
+    0
+}
+
+unsafe fn register(state: *mut lua_State) -> Result<(), &'static str> {
+    let shared = shared(state);
+    if shared.loading.borrow().is_none() {
+        return Err("ERR redis.register_function can only be called on FUNCTION LOAD command");
+    }
+    let mut function = match lua_gettop(state) {
+        1 => named_arguments(state)?,
+        2 => {
+            let name = bytes_at(state, 1)
+                .ok_or("ERR first argument to redis.register_function must be a string")?;
+            if lua_type(state, 2) != LUA_TFUNCTION {
+                return Err("ERR second argument to redis.register_function must be a function");
+            }
+            let flags = ScriptFlags::empty();
+            Registered {
+                name: name.into(),
+                description: None,
+                flags,
+                function: Function(LUA_NOREF),
+            }
+        }
+        _ => return Err("ERR wrong number of arguments to redis.register_function"),
+    };
+    if !is_name(&function.name) {
+        return Err(
+            "ERR Library names can only contain letters, numbers, or underscores(_) and must be at least one character \
+             long",
+        );
+    }
+    let mut loading = shared.loading.borrow_mut();
+    let Some(registered) = loading.as_mut() else { return Ok(()) };
+    if registered.iter().any(|other| other.name == function.name) {
+        return Err("ERR Function already exists in the library");
+    }
+    function.function = Function(lua_ref(state, 2));
+    registered.push(function);
+    Ok(())
+}
+
+/// Reads the arguments that a table names. The callback is left at index 2.
+unsafe fn named_arguments(state: *mut lua_State) -> Result<Registered, &'static str> {
+    if lua_type(state, 1) != LUA_TTABLE {
+        return Err(
+            "ERR calling redis.register_function with a single argument is only applicable to Lua table \
+                    (representing named arguments).",
+        );
+    }
+    let (mut name, mut description, mut flags) = (None, None, ScriptFlags::empty());
+    lua_pushnil(state);
+    let mut position = 0;
+    loop {
+        position = lua_rawiter(state, 1, position);
+        if position < 0 {
+            break;
+        }
+        let key = match lua_type(state, -2) {
+            LUA_TSTRING => bytes_at(state, -2).unwrap_or_default(),
+            LUA_TNUMBER => b"",
+            _ => {
+                return Err(
+                    "ERR named argument key given to redis.register_function is not a string",
+                );
+            }
+        };
+        if key.eq_ignore_ascii_case(b"function_name") {
+            let text = bytes_at(state, -1).ok_or(
+                "ERR function_name argument given to redis.register_function must be a string",
+            )?;
+            name = Some(text.into());
+        } else if key.eq_ignore_ascii_case(b"description") {
+            let text = bytes_at(state, -1).ok_or(
+                "ERR description argument given to redis.register_function must be a string",
+            )?;
+            description = Some(text.into());
+        } else if key.eq_ignore_ascii_case(b"callback") {
+            if lua_type(state, -1) != LUA_TFUNCTION {
+                return Err(
+                    "ERR callback argument given to redis.register_function must be a function",
+                );
+            }
+            lua_pushvalue(state, -1);
+            lua_replace(state, 2);
+        } else if key.eq_ignore_ascii_case(b"flags") {
+            if lua_type(state, -1) != LUA_TTABLE {
+                return Err(
+                    "ERR flags argument to redis.register_function must be a table representing function flags",
+                );
+            }
+            flags = read_flags(state)?;
+        } else {
+            return Err("ERR unknown argument given to redis.register_function");
+        }
+        lua_settop(state, 2);
+    }
+    let name = name.ok_or("ERR redis.register_function must get a function name argument")?;
+    if lua_type(state, 2) != LUA_TFUNCTION {
+        return Err("ERR redis.register_function must get a callback argument");
+    }
+    Ok(Registered { name, description, flags, function: Function(LUA_NOREF) })
+}
+
+/// Reads the names in the array on top of the stack.
+unsafe fn read_flags(state: *mut lua_State) -> Result<ScriptFlags, &'static str> {
+    let mut flags = ScriptFlags::empty();
+    for index in 1.. {
+        lua_rawgeti_(state, -1, index);
+        if lua_type(state, -1) == LUA_TNIL {
+            lua_settop(state, -2);
+            break;
+        }
+        let name = bytes_at(state, -1).map(<[u8]>::to_ascii_lowercase);
+        let flag = name.and_then(|name| ScriptFlags::named(&name));
+        flags |= flag.ok_or("ERR unknown flag given")?;
+        lua_settop(state, -2);
+    }
+    Ok(flags)
+}

@@ -1,0 +1,73 @@
+//! Lua's memory: from the server's allocator, counted, with a limit while a script runs.
+
+use std::alloc::{Layout, alloc, dealloc, realloc};
+use std::cell::Cell;
+use std::os::raw::c_void;
+use std::ptr::null_mut;
+
+/// What one Lua state holds and may hold, in bytes.
+pub(super) struct Memory {
+    used: Cell<usize>,
+    /// What would go beyond it fails: the script gets an error. Nothing outside a script is prepared for that.
+    limit: Cell<usize>,
+    failed: Cell<bool>,
+}
+
+impl Memory {
+    pub fn new() -> Self {
+        Memory { used: Cell::new(0), limit: Cell::new(usize::MAX), failed: Cell::new(false) }
+    }
+
+    pub fn used(&self) -> usize {
+        self.used.get()
+    }
+
+    /// Sets the limit for what follows.
+    pub fn set_limit(&self, bytes: usize) {
+        self.limit.set(bytes);
+        self.failed.set(false);
+    }
+
+    /// Lifts the limit. True if it was met.
+    pub fn lift_limit(&self) -> bool {
+        self.limit.set(usize::MAX);
+        self.failed.get()
+    }
+}
+
+/// Objects of Lua hold doubles and pointers.
+const ALIGN: usize = 8;
+
+/// `lua_Alloc`. `memory` is a [`Memory`] that outlives the state.
+pub(super) unsafe extern "C" fn allocate(
+    memory: *mut c_void,
+    block: *mut c_void,
+    old: usize,
+    new: usize,
+) -> *mut c_void {
+    // SAFETY: the state was made with a pointer to its Memory, of which only shared references exist.
+    let memory = unsafe { &*memory.cast::<Memory>() };
+    let used = memory.used.get() - if block.is_null() { 0 } else { old };
+    if new > isize::MAX as usize - ALIGN || (used + new > memory.limit.get() && new > old) {
+        memory.failed.set(true);
+        return null_mut();
+    }
+    // SAFETY: sizes are below isize::MAX, and a block has the size that the state says it has: it was allocated here.
+    let (block, size) = unsafe {
+        let layout = |size| Layout::from_size_align_unchecked(size, ALIGN);
+        match (block.is_null() || old == 0, new) {
+            (true, 0) => (null_mut(), 0),
+            (true, _) => (alloc(layout(new)), new),
+            (false, 0) => {
+                dealloc(block.cast(), layout(old));
+                (null_mut(), 0)
+            }
+            (false, _) => (realloc(block.cast(), layout(old), new), new),
+        }
+    };
+    if size > 0 && block.is_null() {
+        return null_mut();
+    }
+    memory.used.set(used + size);
+    block.cast()
+}

@@ -1,0 +1,474 @@
+//! The room of the Lua interpreter: Luau by way of mlua's `ffi`, the only place that speaks to it.
+//!
+//! One state, made once: sandboxed (`sandbox.rs`), with the table `redis` (`api.rs`), counted memory (`memory.rs`), and the
+//! conversion of replies to values and back (`convert.rs`). A run sets KEYS and ARGV, makes one protected call, and writes
+//! what comes back. The names of fields that conversions need lie ready: on the main stack from [`base`] on, and as upvalues
+//! of the functions that scripts call.
+//!
+//! # Errors
+//!
+//! Errors of Lua are C++ exceptions. They pass through the functions here, which are `extern "C-unwind"`, and run the
+//! destructors on their way; a panic of Rust passes through Lua the other way, and no `pcall` of a script holds it, as Lua
+//! catches its own exceptions alone.
+//!
+//! # Safety
+//!
+//! Every `unsafe fn` here takes a live state and leaves its stack as its doc says; it is called from [`Lua`]'s methods, which
+//! own the state, or by the interpreter. What they share beside the stack is [`Shared`], of which there are only shared
+//! references. The host is lent for a run and taken out of [`Shared`] while it is used, so that two `&mut` never meet.
+#![allow(unsafe_code, unsafe_op_in_unsafe_fn)]
+
+mod api;
+mod convert;
+pub mod functions;
+mod memory;
+mod sandbox;
+
+use std::cell::{Cell, RefCell};
+use std::ffi::CStr;
+use std::os::raw::{c_char, c_int, c_void};
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use mlua::ffi::*;
+
+use super::functions::Registered;
+use super::watchdog::{Interrupt, Watchdog};
+use super::{Function, Host, Run, Verdict};
+use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
+use crate::resp::request::Range;
+use memory::Memory;
+
+/// Strings longer than this, and tables of more elements, Lua does not have.
+const STRING_MAX: usize = 1 << 30;
+const TABLE_MAX: usize = 1 << 26;
+
+/// Names of fields and globals that lie ready, in this order.
+#[derive(Clone, Copy)]
+#[repr(i32)]
+pub(super) enum Name {
+    Ok = 1,
+    Err,
+    Double,
+    Map,
+    Set,
+    BigNumber,
+    VerbatimString,
+    String,
+    Format,
+    Ignore,
+    Keys,
+    Argv,
+}
+
+const NAMES: [&CStr; 12] = [
+    c"ok",
+    c"err",
+    c"double",
+    c"map",
+    c"set",
+    c"big_number",
+    c"verbatim_string",
+    c"string",
+    c"format",
+    c"ignore_error_stats_update",
+    c"KEYS",
+    c"ARGV",
+];
+
+/// Where the error handler lies on the main stack; the names follow it.
+const HANDLER: c_int = 1;
+
+/// Where a name lies on the main stack.
+fn base(name: Name) -> c_int {
+    HANDLER + name as c_int
+}
+
+/// Where a name lies among the upvalues of a function of the API.
+fn upvalue(name: Name) -> c_int {
+    lua_upvalueindex(name as c_int)
+}
+
+/// What the interpreter's callbacks share with [`Lua`].
+pub(super) struct Shared {
+    host: Cell<Option<NonNull<dyn Host>>>,
+    memory: Memory,
+    /// The version of the protocol that replies to the script are in: `redis.setresp`.
+    protocol: Cell<Protocol>,
+    /// A request in the making, and the reply to it. Kept for their storage.
+    request: Cell<(Vec<u8>, Vec<Range>)>,
+    output: Cell<OutputBuffer>,
+    /// The script is to end with this error, wherever it is.
+    ending: Cell<Option<&'static str>>,
+    /// Where the error was raised that ended the script: source and line.
+    place: RefCell<Option<(Vec<u8>, i32)>>,
+    watchdog: RefCell<Option<Watchdog>>,
+    /// What the library that is being loaded has registered so far.
+    loading: RefCell<Option<Vec<Registered>>>,
+}
+
+/// What is shared by a state.
+unsafe fn shared<'a>(state: *mut lua_State) -> &'a Shared {
+    // SAFETY: set when the state was made, to what lives as long as the state.
+    unsafe { &*(*lua_callbacks(state)).userdata.cast::<Shared>() }
+}
+
+impl Shared {
+    /// Runs `f` with the host that was lent, which is out of its place meanwhile. None if there is no host: no script runs,
+    /// or the host is being used.
+    fn with_host<R>(&self, f: impl FnOnce(&mut dyn Host) -> R) -> Option<R> {
+        let mut host = self.host.take()?;
+        let _back = PutBack(&self.host, Some(host));
+        // SAFETY: `lend` put the pointer here from a `&mut` that lives until `lend` takes it away, and whoever uses it has
+        // taken it out of its place: there is no second reference.
+        Some(f(unsafe { host.as_mut() }))
+    }
+
+    /// Lends a host for as long as `f` runs.
+    fn lend<R>(&self, host: &mut dyn Host, f: impl FnOnce() -> R) -> R {
+        let host: NonNull<dyn Host + '_> = NonNull::from(host);
+        // SAFETY: only the lifetime changes; the pointer is taken away again before `host` ends.
+        let host = unsafe {
+            std::mem::transmute::<NonNull<dyn Host + '_>, NonNull<dyn Host + 'static>>(host)
+        };
+        let _away = PutBack(&self.host, self.host.replace(Some(host)));
+        f()
+    }
+}
+
+/// Restores what was lent when it goes, by whatever way.
+struct PutBack<'a>(&'a Cell<Option<NonNull<dyn Host>>>, Option<NonNull<dyn Host>>);
+
+impl Drop for PutBack<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.1);
+    }
+}
+
+/// What a script that returned has written.
+#[derive(Debug, Default)]
+pub struct Returned {
+    /// Texts of the errors among what it returned which have not been counted.
+    pub errors: Vec<Vec<u8>>,
+    /// There are errors among it.
+    pub failed: bool,
+}
+
+/// Why a script did not come to its end.
+#[derive(Debug)]
+pub struct Failure {
+    /// The error's text with its code.
+    pub text: Vec<u8>,
+    /// Where it was raised: source and line.
+    pub place: Option<(Vec<u8>, i32)>,
+    /// It was counted when the command failed that it came from.
+    pub is_counted: bool,
+}
+
+impl Failure {
+    fn plain(text: &str) -> Self {
+        Failure { text: text.into(), place: None, is_counted: false }
+    }
+}
+
+/// Sets the flag that the interpreter looks at in its safepoints.
+struct InterruptFlag(*mut lua_Callbacks);
+
+// SAFETY: the pointer is used for one atomic store; `Lua` ends the thread that has it before the state is closed.
+unsafe impl Send for InterruptFlag {}
+
+impl Interrupt for InterruptFlag {
+    fn interrupt(&self) {
+        // SAFETY: see above.
+        unsafe { set_interrupt(self.0, true) }
+    }
+}
+
+/// Sets or clears the interrupt of a state. The interpreter reads the pointer with every loop, so threads may store to it.
+unsafe fn set_interrupt(callbacks: *mut lua_Callbacks, on: bool) {
+    let field = &raw mut (*callbacks).interrupt;
+    let pointer = if on { interrupted as *mut c_void } else { null_mut() };
+    AtomicPtr::from_ptr(field.cast::<*mut c_void>()).store(pointer, Ordering::Release);
+}
+
+/// Called by the interpreter at a safepoint, once the watchdog has set the flag.
+unsafe extern "C-unwind" fn interrupted(state: *mut lua_State, gc: c_int) {
+    if gc >= 0 {
+        return;
+    }
+    let shared = shared(state);
+    if shared.ending.get().is_none() {
+        set_interrupt(lua_callbacks(state), false);
+        let is_meant =
+            shared.watchdog.borrow().as_ref().is_some_and(|watchdog| watchdog.meant_this());
+        if !is_meant {
+            return;
+        }
+        match shared.with_host(|host| host.serve_others()) {
+            Some(Verdict::End(error)) => shared.ending.set(Some(error)),
+            _ => return,
+        }
+        // From now on at every safepoint: a script that catches the error comes no further than to the next one.
+        set_interrupt(lua_callbacks(state), true);
+    }
+    raise(state, b"script ended");
+}
+
+/// Raises an error of this text.
+unsafe fn raise(state: *mut lua_State, text: &[u8]) -> ! {
+    lua_rawcheckstack(state, 1);
+    push_bytes(state, text);
+    lua_error(state)
+}
+
+/// Pushes a string.
+#[inline]
+unsafe fn push_bytes(state: *mut lua_State, bytes: &[u8]) {
+    lua_pushlstring_(state, bytes.as_ptr().cast::<c_char>(), bytes.len());
+}
+
+/// The bytes of the string at an index, which must be a string (a number is made one). Valid while it stays on the stack.
+unsafe fn bytes_at<'a>(state: *mut lua_State, index: c_int) -> Option<&'a [u8]> {
+    let mut len = 0;
+    let bytes = lua_tolstring(state, index, &mut len);
+    if bytes.is_null() {
+        return None;
+    }
+    // SAFETY: Lua says where its string is and how long.
+    Some(std::slice::from_raw_parts(bytes.cast::<u8>(), len))
+}
+
+/// Notes where an error was raised, and lets it pass.
+unsafe extern "C-unwind" fn handle_error(state: *mut lua_State) -> c_int {
+    // SAFETY: plain data.
+    let mut at: lua_Debug = std::mem::zeroed();
+    let mut found = lua_getinfo(state, 1, c"sl".as_ptr(), &mut at) != 0;
+    // An error raised by a function of ours is its caller's.
+    if found && !at.what.is_null() && CStr::from_ptr(at.what) == c"C" {
+        found = lua_getinfo(state, 2, c"sl".as_ptr(), &mut at) != 0;
+    }
+    let place = (found && !at.source.is_null())
+        .then(|| (CStr::from_ptr(at.source).to_bytes().to_vec(), at.currentline));
+    *shared(state).place.borrow_mut() = place;
+    1
+}
+
+/// The one Lua state.
+pub struct Lua {
+    state: NonNull<lua_State>,
+    shared: NonNull<Shared>,
+}
+
+// SAFETY: the state and what it shares belong to this value alone; whoever has it uses them from one thread at a time.
+unsafe impl Send for Lua {}
+
+impl Lua {
+    /// A state with everything that scripts find in it. `version`: the version of Redis that they are told.
+    pub fn new(version: &str) -> Self {
+        let shared = Box::new(Shared {
+            host: Cell::new(None),
+            memory: Memory::new(),
+            protocol: Cell::new(Protocol::Resp2),
+            request: Cell::default(),
+            output: Cell::default(),
+            ending: Cell::new(None),
+            place: RefCell::new(None),
+            watchdog: RefCell::new(None),
+            loading: RefCell::new(None),
+        });
+        let shared = NonNull::from(Box::leak(shared));
+        // SAFETY: the memory's place is in `shared`, which outlives the state; the state is new and the stack empty.
+        let state = unsafe {
+            let memory = &raw mut (*shared.as_ptr()).memory;
+            let state = lua_newstate(memory::allocate, memory.cast());
+            let state = NonNull::new(state).expect("there is memory for an interpreter");
+            (*lua_callbacks(state.as_ptr())).userdata = shared.as_ptr().cast();
+            let watchdog = Watchdog::start(InterruptFlag(lua_callbacks(state.as_ptr())));
+            *shared.as_ref().watchdog.borrow_mut() = Some(watchdog);
+            sandbox::build(state.as_ptr(), version);
+            lua_settop(state.as_ptr(), 0);
+            lua_rawcheckstack(state.as_ptr(), 64);
+            lua_pushcfunction(state.as_ptr(), handle_error);
+            for name in NAMES {
+                lua_pushstring_(state.as_ptr(), name.as_ptr());
+            }
+            state
+        };
+        Lua { state, shared }
+    }
+}
+
+impl Drop for Lua {
+    fn drop(&mut self) {
+        // The thread goes first: it has a pointer into the state.
+        drop(self.shared().watchdog.take());
+        // SAFETY: nothing else has the state; what it shares goes after it.
+        unsafe {
+            lua_close(self.state.as_ptr());
+            drop(Box::from_raw(self.shared.as_ptr()));
+        }
+    }
+}
+
+impl Lua {
+    fn shared(&self) -> &Shared {
+        // SAFETY: it lives as long as this value, and only shared references are made of it.
+        unsafe { self.shared.as_ref() }
+    }
+
+    /// Bytes held.
+    pub fn memory(&self) -> usize {
+        self.shared().memory.used()
+    }
+
+    /// Compiles a chunk. Errors: the compiler's words.
+    pub fn compile(&mut self, name: &CStr, source: &[u8]) -> Result<Function, Vec<u8>> {
+        let state = self.state.as_ptr();
+        // SAFETY: the stack is as before when this is done.
+        unsafe {
+            let result = if load(state, name, source) {
+                Ok(Function(lua_ref(state, -1)))
+            } else {
+                Err(bytes_at(state, -1).unwrap_or_default().to_vec())
+            };
+            lua_settop(state, -2);
+            result
+        }
+    }
+
+    /// Forgets a compiled chunk.
+    pub fn forget(&mut self, function: Function) {
+        // SAFETY: a reference that was made by `compile`.
+        unsafe { lua_unref(self.state.as_ptr(), function.0) }
+    }
+
+    /// Frees what no script can reach any more.
+    pub fn collect(&mut self) {
+        // SAFETY: nothing runs in the state.
+        unsafe { lua_gc(self.state.as_ptr(), LUA_GCCOLLECT, 0) };
+    }
+
+    /// Runs a chunk with KEYS and ARGV, and writes what it returns.
+    pub fn run<'k, K, A>(
+        &mut self,
+        run: Run<'_, K, A>,
+        reply: &mut ReplyWriter<'_>,
+    ) -> Result<Returned, Failure>
+    where
+        K: ExactSizeIterator<Item = &'k [u8]>,
+        A: ExactSizeIterator<Item = &'k [u8]>,
+    {
+        let Run { function, keys, args, host, memory_max, busy_after_ms } = run;
+        let state = self.state.as_ptr();
+        // SAFETY: the stack is as before when this is done.
+        unsafe {
+            lua_setreadonly(state, LUA_GLOBALSINDEX, 0);
+            let fits = set_global(state, Name::Keys, keys) && set_global(state, Name::Argv, args);
+            lua_setreadonly(state, LUA_GLOBALSINDEX, 1);
+            if !fits {
+                return Err(Failure::plain("ERR arguments are too large for a script"));
+            }
+            lua_rawgeti_(state, LUA_REGISTRYINDEX, function.0);
+            self.call(0, host, memory_max, busy_after_ms)?;
+            let mut returned = Returned::default();
+            let protocol = self.shared().protocol.get();
+            convert::write_value(state, reply, protocol, &mut returned);
+            Ok(returned)
+        }
+    }
+
+    /// Calls the function under `arguments` arguments, on behalf of a host. One value is left on the stack if it succeeds.
+    unsafe fn call(
+        &mut self,
+        arguments: c_int,
+        host: &mut dyn Host,
+        memory_max: usize,
+        busy_after_ms: u64,
+    ) -> Result<(), Failure> {
+        let state = self.state.as_ptr();
+        let shared = self.shared();
+        shared.protocol.set(Protocol::Resp2);
+        let status = shared.lend(host, || {
+            if let Some(watchdog) = shared.watchdog.borrow_mut().as_mut() {
+                watchdog.begin(busy_after_ms);
+            }
+            // What others left is no fault of this script's.
+            shared.memory.set_limit(memory_max.max(shared.memory.used() + (1 << 20)));
+            lua_pcall(state, arguments, 1, HANDLER)
+        });
+        let met_limit = shared.memory.lift_limit();
+        if let Some(watchdog) = shared.watchdog.borrow_mut().as_mut() {
+            watchdog.end();
+        }
+        let ending = shared.ending.take();
+        if busy_after_ms != 0 {
+            set_interrupt(lua_callbacks(state), false);
+        }
+        if status == LUA_OK {
+            return Ok(());
+        }
+        let failure = take_failure(state, shared, ending);
+        if met_limit {
+            lua_gc(state, LUA_GCCOLLECT, 0);
+        }
+        Err(failure)
+    }
+}
+
+/// Takes the error on top of the stack.
+unsafe fn take_failure(
+    state: *mut lua_State,
+    shared: &Shared,
+    ending: Option<&'static str>,
+) -> Failure {
+    let place = shared.place.take();
+    let mut is_counted = false;
+    let text = if let Some(ending) = ending {
+        ending.as_bytes().to_vec()
+    } else if lua_type(state, -1) == LUA_TTABLE {
+        let (text, counted) = convert::error_of_table(state, base(Name::Err), base(Name::Ignore));
+        is_counted = counted;
+        text
+    } else {
+        // The text of anything, without asking metamethods, which could raise errors again.
+        let mut text = b"ERR ".to_vec();
+        let described = convert::describe(state, -1);
+        text.extend_from_slice(&sandbox::familiar(&described));
+        text
+    };
+    lua_settop(state, -2);
+    Failure { text, place, is_counted }
+}
+
+/// Sets a global to an array of strings. False if Lua cannot hold it.
+unsafe fn set_global<'k>(
+    state: *mut lua_State,
+    name: Name,
+    values: impl ExactSizeIterator<Item = &'k [u8]>,
+) -> bool {
+    if values.len() > TABLE_MAX {
+        return false;
+    }
+    lua_pushvalue(state, base(name));
+    lua_createtable(state, values.len() as c_int, 0);
+    for (index, value) in values.enumerate() {
+        if value.len() > STRING_MAX {
+            lua_settop(state, -3);
+            return false;
+        }
+        push_bytes(state, value);
+        lua_rawseti_(state, -2, index as c_int + 1);
+    }
+    lua_rawset(state, LUA_GLOBALSINDEX);
+    true
+}
+
+/// Compiles a source and pushes its function, or the error's text. True if it is a function. What looks like bytecode is taken
+/// for source, and is none.
+pub(super) unsafe fn load(state: *mut lua_State, name: &CStr, source: &[u8]) -> bool {
+    // Optimized further, a closure without upvalues is made once and kept, with all that it reaches.
+    let mut options = lua_CompileOptions::default();
+    options.optimizationLevel = 0;
+    let code = luau_compile(source, options);
+    luau_load(state, name.as_ptr(), code.as_ptr().cast(), code.len(), 0) == 0
+}
