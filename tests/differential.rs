@@ -102,10 +102,10 @@ impl Generator {
             0 if args.len() > 1 => {
                 args.pop();
             }
-            1 if !is_strict => args.push(self.value()),
+            1 if !is_strict => args.push(self.odd()),
             2 if !is_strict && args.len() > 2 => {
                 let index = self.random.usize(1..args.len());
-                args[index] = self.value();
+                args[index] = self.odd();
             }
             _ => {}
         }
@@ -249,6 +249,13 @@ impl Generator {
             7 | 8 => format!("m{}", random.u32(..250)).into_bytes(),
             _ => self.value(),
         }
+    }
+
+    /// An argument where another was meant. Redis ends what it quotes of one at a NUL.
+    fn odd(&mut self) -> Vec<u8> {
+        let mut value = self.value();
+        value.retain(|&byte| byte != 0);
+        value
     }
 
     fn value(&mut self) -> Vec<u8> {
