@@ -71,6 +71,11 @@ const SORTED_SET: Setup = Setup::Each(&["ZADD", "zset", NUMBER, KEY]);
 const STREAM: Setup = Setup::Each(&["XADD", "stream", "*", "field", KEY]);
 const NUMBERS: Setup = Setup::Some(100, &["RPUSH", "numbers", NUMBER]);
 
+const SCRIPT_GET: &str = "return redis.call('get',KEYS[1])";
+const SCRIPT_COMPARE_AND_DELETE: &str = "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('del',KEYS[1]) else return 0 end";
+/// 955 bytes.
+const JSON: &str = "{\"items\":[{\"id\":0,\"name\":\"element 0\",\"tags\":[\"a\",\"b\"],\"price\":0.0},{\"id\":1,\"name\":\"element 1\",\"tags\":[\"a\",\"b\"],\"price\":1.5},{\"id\":2,\"name\":\"element 2\",\"tags\":[\"a\",\"b\"],\"price\":3.0},{\"id\":3,\"name\":\"element 3\",\"tags\":[\"a\",\"b\"],\"price\":4.5},{\"id\":4,\"name\":\"element 4\",\"tags\":[\"a\",\"b\"],\"price\":6.0},{\"id\":5,\"name\":\"element 5\",\"tags\":[\"a\",\"b\"],\"price\":7.5},{\"id\":6,\"name\":\"element 6\",\"tags\":[\"a\",\"b\"],\"price\":9.0},{\"id\":7,\"name\":\"element 7\",\"tags\":[\"a\",\"b\"],\"price\":10.5},{\"id\":8,\"name\":\"element 8\",\"tags\":[\"a\",\"b\"],\"price\":12.0},{\"id\":9,\"name\":\"element 9\",\"tags\":[\"a\",\"b\"],\"price\":13.5},{\"id\":10,\"name\":\"element 10\",\"tags\":[\"a\",\"b\"],\"price\":15.0},{\"id\":11,\"name\":\"element 11\",\"tags\":[\"a\",\"b\"],\"price\":16.5},{\"id\":12,\"name\":\"element 12\",\"tags\":[\"a\",\"b\"],\"price\":18.0},{\"id\":13,\"name\":\"element 13\",\"tags\":[\"a\",\"b\"],\"price\":19.5},{\"id\":14,\"name\":\"element 14\",\"tags\":[\"a\",\"b\"],\"price\":21.0},{\"id\":15,\"name\":\"element 15\",\"tags\":[\"a\",\"b\"],\"price\":22.5}],\"total\":16}";
+
 /// CPU per operation. Cases with the same setup stand together, because making it takes longer than most cases.
 #[rustfmt::skip]
 pub const CASES: &[Case] = &[
@@ -113,6 +118,14 @@ pub const CASES: &[Case] = &[
     Case { name: "XREAD", setup: STREAM, keeps_setup: true, keys: Keys::Random, request: &["XREAD", "COUNT", "10", "STREAMS", "stream", "0"] },
     Case { name: "XRANGE", setup: STREAM, keeps_setup: true, keys: Keys::Random, request: &["XRANGE", "stream", "-", "+", "COUNT", "10"] },
     Case { name: "SORT", setup: NUMBERS, keeps_setup: true, keys: Keys::Random, request: &["SORT", "numbers", "LIMIT", "0", "10"] },
+    Case { name: "EVAL (GET)", setup: STRINGS_3, keeps_setup: true, keys: Keys::Random, request: &["EVAL", SCRIPT_GET, "1", KEY] },
+    Case { name: "EVAL (compare and delete)", setup: STRINGS_3, keeps_setup: true, keys: Keys::Random, request: &["EVAL", SCRIPT_COMPARE_AND_DELETE, "1", KEY, "other"] },
+    Case { name: "EVAL (10 elements)", setup: Setup::Any, keeps_setup: true, keys: Keys::Random, request: &["EVAL", "return {1,2,3,4,5,6,7,8,9,10}", "0"] },
+    Case { name: "EVAL (100 calls)", setup: STRINGS_3, keeps_setup: true, keys: Keys::Random, request: &["EVAL", "for i=1,100 do redis.call('get',KEYS[1]) end return 1", "1", KEY] },
+    Case { name: "EVAL (cjson of 1 KB)", setup: Setup::Any, keeps_setup: true, keys: Keys::Random, request: &["EVAL", "local t=cjson.decode(ARGV[1]) return #cjson.encode(t)", "0", JSON] },
+    Case { name: "EVALSHA (GET)", setup: Setup::Some(1, &["SCRIPT", "LOAD", SCRIPT_GET]), keeps_setup: true, keys: Keys::Random, request: &["EVALSHA", "fd758d1589d044dd850a6f05d52f2eefd27f033f", "1", KEY] },
+    Case { name: "EVALSHA (compare and delete)", setup: Setup::Some(1, &["SCRIPT", "LOAD", SCRIPT_COMPARE_AND_DELETE]), keeps_setup: true, keys: Keys::Random, request: &["EVALSHA", "b998f9dfb154cdbea8cda65ad5177aadf0e945a2", "1", KEY, "other"] },
+    Case { name: "PUBLISH (nobody listens)", setup: Setup::Any, keeps_setup: true, keys: Keys::Random, request: &["PUBLISH", "channel", V32] },
 ];
 
 /// Bytes per key: each request is made once with each of the keys.
