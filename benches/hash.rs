@@ -6,9 +6,10 @@
 use std::hint::black_box;
 
 use criterion::{Criterion, Throughput, criterion_group};
+use latchkey::clock::Expiry;
 use latchkey::clock::Now;
 use latchkey::collections::hash::KeyHasher;
-use latchkey::collections::packed_table::{Expiry, Form, PackedTable};
+use latchkey::collections::packed_table::{Form, PackedTable};
 use latchkey::types::hash::{Hash, Limits};
 
 const NOW: Now = Now { wall_us: 1_700_000_000_000_000, boot_us: 3_600_000_000 };

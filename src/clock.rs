@@ -49,6 +49,26 @@ impl Deadline {
     }
 }
 
+/// What happens to a deadline when the value it belongs to is replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expiry {
+    Clear,
+    Keep,
+    At(Deadline),
+}
+
+impl Expiry {
+    /// The deadline from now on. `old` tells the one there was, and is asked only if that matters.
+    #[inline]
+    pub fn replacing(self, old: impl FnOnce() -> Option<Deadline>) -> Option<Deadline> {
+        match self {
+            Expiry::Clear => None,
+            Expiry::Keep => old(),
+            Expiry::At(deadline) => Some(deadline),
+        }
+    }
+}
+
 /// One sample of the clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Now {

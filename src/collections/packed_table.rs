@@ -34,7 +34,7 @@ mod tests;
 use slab::Slab;
 use smallvec::SmallVec;
 
-use crate::clock::{Deadline, Now};
+use crate::clock::{Deadline, Expiry, Now};
 use crate::collections::hash::KeyHasher;
 
 use deadlines::Deadlines;
@@ -74,14 +74,6 @@ pub struct Entry<'a> {
     pub field: &'a [u8],
     pub value: &'a [u8],
     pub deadline: Option<Deadline>,
-}
-
-/// What happens to a field's deadline when its value is set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Expiry {
-    Clear,
-    Keep,
-    At(Deadline),
 }
 
 /// What setting a field did.
@@ -294,19 +286,12 @@ impl PackedTable {
         let (deadline, put) = match found {
             Some(place) => {
                 let old = self.entry(page, place).deadline;
-                let new = match expiry {
-                    Expiry::Clear => None,
-                    Expiry::Keep => old,
-                    Expiry::At(deadline) => Some(deadline),
-                };
+                let new = expiry.replacing(|| old);
                 self.count_deadline(page, old, new);
                 (new, Put::Replaced(old))
             }
             None => {
-                let new = match expiry {
-                    Expiry::Clear | Expiry::Keep => None,
-                    Expiry::At(deadline) => Some(deadline),
-                };
+                let new = expiry.replacing(|| None);
                 self.count_deadline(page, None, new);
                 (new, Put::New)
             }

@@ -305,8 +305,11 @@ pub fn unblock(db: &mut Keyspace, server: &mut State, id: ClientId, with_error: 
 }
 
 impl Context<'_> {
-    /// The deadline of a timeout argument, see [`parse_timeout`].
+    /// The deadline of a timeout argument, see [`parse_timeout`]. Who is woken has had one since it began to wait.
     pub fn timeout(&self, index: usize, unit: TimeoutUnit) -> Result<Option<i64>, CommandError> {
+        if matches!(self.origin, Origin::Woken(_)) {
+            return Ok(None);
+        }
         parse_timeout(self.args.get(index), unit, self.server.now)
     }
 }

@@ -277,15 +277,23 @@ const STREAM_TYPE: u32 = 6;
 
 /// Mixes a value and whether it has a deadline into a digest.
 fn mix_value(digest: &mut DataDigest, entry: Entry<'_, Value>) {
+    mix_contents(digest, entry);
+    if entry.deadline().is_some() {
+        digest.add(b"!!expire!!");
+    }
+}
+
+/// Mixes a value's type and what it holds into a digest.
+fn mix_contents(digest: &mut DataDigest, entry: Entry<'_, Value>) {
     if let Some(list) = List::view(entry.value()) {
         digest.mix(&LIST_TYPE.to_be_bytes());
         list.forwards(0).for_each(|element| digest.mix(element.text().as_ref()));
-        return mix_deadline(digest, entry);
+        return;
     }
     if let Some(set) = Set::view(entry.value()) {
         digest.mix(&SET_TYPE.to_be_bytes());
         set.for_each(|member| digest.add(member.text().as_ref()));
-        return mix_deadline(digest, entry);
+        return;
     }
     if let Some(set) = SortedSet::view(entry.value()) {
         digest.mix(&SORTED_SET_TYPE.to_be_bytes());
@@ -295,7 +303,7 @@ fn mix_value(digest: &mut DataDigest, entry: Entry<'_, Value>) {
             element.mix(&number::format_double_17g(score));
             digest.add(&element.0);
         });
-        return mix_deadline(digest, entry);
+        return;
     }
     if let Some(hash) = Hash::view(entry.value()) {
         digest.mix(&HASH_TYPE.to_be_bytes());
@@ -305,25 +313,18 @@ fn mix_value(digest: &mut DataDigest, entry: Entry<'_, Value>) {
             pair.mix(value);
             digest.add(&pair.0);
         });
-        return mix_deadline(digest, entry);
+        return;
     }
     if let ValueRef::Object(Value::Stream(stream)) = entry.value() {
         digest.mix(&STREAM_TYPE.to_be_bytes());
         mix_stream(digest, stream);
-        return mix_deadline(digest, entry);
+        return;
     }
     digest.mix(&STRING_TYPE.to_be_bytes());
     match entry.value() {
         ValueRef::Bytes { bytes, .. } => digest.mix(bytes),
         ValueRef::Object(Value::String(bytes)) => digest.mix(bytes),
         ValueRef::Object(_) => {}
-    }
-    mix_deadline(digest, entry);
-}
-
-fn mix_deadline(digest: &mut DataDigest, entry: Entry<'_, Value>) {
-    if entry.deadline().is_some() {
-        digest.add(b"!!expire!!");
     }
 }
 

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use super::args::{Args, Cursor};
 use super::blocking::TimeoutUnit;
-use super::context::{CommandResult, Context, Origin, Outcome, TimeoutReply, Wait};
+use super::context::{CommandResult, Context, Outcome, TimeoutReply, Wait};
 use super::list::limits;
 use super::spec::{CommandSpec, Flags, Group, KeyFlags, KeySpec, key, keys, spec};
 use crate::collections::table::Slot;
@@ -148,14 +148,6 @@ pub(super) fn next_due_ms(db: &mut Keyspace, key: &[u8], wanted: Wanted) -> Opti
     Some(unit.due_ms(score)).filter(|&ms| ms < i64::MAX)
 }
 
-/// The deadline in argument `index`. Who is woken has one already.
-fn deadline(ctx: &Context<'_>, index: usize) -> Result<Option<i64>, CommandError> {
-    match ctx.origin {
-        Origin::Woken(_) => Ok(None),
-        _ => ctx.timeout(index, TimeoutUnit::Seconds),
-    }
-}
-
 fn wait(
     ctx: &mut Context<'_>,
     unit: Unit,
@@ -214,7 +206,7 @@ fn timeout_index(args: &Args<'_>) -> usize {
 fn bzpopdue(ctx: &mut Context<'_>) -> CommandResult {
     let timeout = timeout_index(&ctx.args);
     let Options { unit, .. } = Options::parse(ctx.args.cursor(timeout + 1), false)?;
-    let deadline_us = deadline(ctx, timeout)?;
+    let deadline_us = ctx.timeout(timeout, TimeoutUnit::Seconds)?;
     let now_ms = ctx.server.now.unix().0;
     for index in ctx.keys_to_try(1..timeout) {
         let key = ctx.key(index);
@@ -239,7 +231,7 @@ fn bzpopdue(ctx: &mut Context<'_>) -> CommandResult {
 /// destination is looked at only when there is something for it.
 fn bzmovedue(ctx: &mut Context<'_>) -> CommandResult {
     let options = Options::parse(ctx.args.cursor(4), true)?;
-    let deadline_us = deadline(ctx, 3)?;
+    let deadline_us = ctx.timeout(3, TimeoutUnit::Seconds)?;
     let now_ms = ctx.server.now.unix().0;
     let (source, destination) = (ctx.key(1), ctx.key(2));
     let slot = ctx.db.slot_of::<SortedSet>(source)?;

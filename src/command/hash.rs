@@ -7,8 +7,8 @@ use super::hash_expiry::{
 };
 use super::scan::parse_cursor;
 use super::spec::{CommandSpec, Flags, Group, Handler, KeyFlags, KeySpec, key, spec};
+use crate::clock::Expiry;
 use crate::collections::glob;
-use crate::collections::packed_table::Expiry;
 use crate::collections::table::Slot;
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;

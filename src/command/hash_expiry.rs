@@ -6,8 +6,8 @@
 use super::args::Args;
 use super::context::{CommandResult, Context, Outcome};
 use super::hash::{edit_or_create, limits};
+use crate::clock::Expiry;
 use crate::clock::{Deadline, Now, UnixMillis};
-use crate::collections::packed_table::Expiry;
 use crate::collections::table::Slot;
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
@@ -288,14 +288,19 @@ fn expire(ctx: &mut Context<'_>, unit: Unit) -> CommandResult {
     });
     if changes > 0 {
         changed(ctx, if is_past { "hexpired" } else { "hexpire" }, key, changes);
-        if is_past {
-            ctx.db.stats.expired_fields += changes;
-            ctx.db.delete_if_empty::<Hash>(slot, key);
-        } else {
-            ctx.db.note_field_deadlines(slot, key.bytes);
-        }
+        settle(ctx, slot, key, changes, is_past);
     }
     Ok(Outcome::Replied)
+}
+
+/// After fields got another deadline: those past theirs have gone, the others' are taken note of.
+fn settle(ctx: &mut Context<'_>, slot: Slot, key: Key<'_>, changes: u64, is_past: bool) {
+    if is_past {
+        ctx.db.stats.expired_fields += changes;
+        ctx.db.delete_if_empty::<Hash>(slot, key);
+    } else {
+        ctx.db.note_field_deadlines(slot, key.bytes);
+    }
 }
 
 /// `HPERSIST key FIELDS numfields field [field ...]`: an array with, for each field, 1 if its deadline was removed, -1 if it
@@ -475,12 +480,7 @@ pub(super) fn hgetex(ctx: &mut Context<'_>) -> CommandResult {
             None => "hpersist",
         };
         changed(ctx, event, key, changes);
-        if is_past {
-            ctx.db.stats.expired_fields += changes;
-            ctx.db.delete_if_empty::<Hash>(slot, key);
-        } else {
-            ctx.db.note_field_deadlines(slot, key.bytes);
-        }
+        settle(ctx, slot, key, changes, is_past);
     }
     Ok(Outcome::Replied)
 }

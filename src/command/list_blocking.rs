@@ -4,10 +4,9 @@
 //! the command again for that key alone (`blocking.rs`); the timeout counts from the first time.
 
 use super::blocking::TimeoutUnit;
-use super::context::{CommandResult, Context, Origin, Outcome, TimeoutReply, Wait};
+use super::context::{CommandResult, Context, Outcome, TimeoutReply, Wait};
 use super::list::{MOVE, MultiPop, TAKE, list_spec, move_one, parse_end, pop_named_array, pop_one};
 use super::spec::{CommandSpec, Flags, Handler, KeySpec, counted_keys, keys};
-use crate::error::CommandError;
 use crate::keyspace::waiting::Wanted;
 use crate::types::list::{End, List};
 
@@ -52,16 +51,6 @@ const fn blocking_pop(name: &'static str, handler: Handler) -> CommandSpec {
     list_spec(name, handler, "2.0.0", FLAGS.union(Flags::NOSCRIPT)).at_least(3).keys(ALL_BUT_LAST)
 }
 
-/// The deadline in argument `index`. Who is woken has one already.
-fn deadline(ctx: &Context<'_>, index: usize) -> Result<Option<i64>, CommandError> {
-    match ctx.origin {
-        Origin::Client | Origin::Transaction | Origin::Script => {
-            ctx.timeout(index, TimeoutUnit::Seconds)
-        }
-        Origin::Woken(_) => Ok(None),
-    }
-}
-
 /// `BLPOP key [key ...] timeout`: the key and the element; a nil array when the time is up.
 fn blpop(ctx: &mut Context<'_>) -> CommandResult {
     pop_or_wait(ctx, End::Front)
@@ -74,7 +63,7 @@ fn brpop(ctx: &mut Context<'_>) -> CommandResult {
 
 fn pop_or_wait(ctx: &mut Context<'_>, end: End) -> CommandResult {
     let last = ctx.args.len() - 1;
-    let deadline_us = deadline(ctx, last)?;
+    let deadline_us = ctx.timeout(last, TimeoutUnit::Seconds)?;
     for index in ctx.keys_to_try(1..last) {
         let key = ctx.key(index);
         if let Some(slot) = ctx.db.slot_of::<List>(key)? {
@@ -109,7 +98,7 @@ fn brpoplpush(ctx: &mut Context<'_>) -> CommandResult {
 
 /// The destination is looked at only when there is an element for it.
 fn move_or_wait(ctx: &mut Context<'_>, from: End, to: End, timeout: usize) -> CommandResult {
-    let deadline_us = deadline(ctx, timeout)?;
+    let deadline_us = ctx.timeout(timeout, TimeoutUnit::Seconds)?;
     match ctx.db.slot_of::<List>(ctx.key(1))? {
         Some(source) => move_one(ctx, source, from, to),
         None => wait(ctx, 1..2, deadline_us, TimeoutReply::Null),
@@ -120,7 +109,7 @@ fn move_or_wait(ctx: &mut Context<'_>, from: End, to: End, timeout: usize) -> Co
 /// the time is up.
 fn blmpop(ctx: &mut Context<'_>) -> CommandResult {
     let MultiPop { keys, end, count } = MultiPop::parse(ctx.args, 2)?;
-    let deadline_us = deadline(ctx, 1)?;
+    let deadline_us = ctx.timeout(1, TimeoutUnit::Seconds)?;
     for index in ctx.keys_to_try(keys.clone()) {
         let key = ctx.key(index);
         if let Some(slot) = ctx.db.slot_of::<List>(key)? {

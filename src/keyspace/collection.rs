@@ -4,6 +4,7 @@
 //! Nothing here announces what changed: the handler calls [`Keyspace::changed`] with the event's name, and then
 //! [`Keyspace::delete_if_empty`] where a command may have taken the last element.
 
+use crate::clock::Deadline;
 use crate::collections::table::{NewValue, Slot, ValueRef};
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
@@ -65,7 +66,7 @@ impl Keyspace {
         &mut self,
         slot: Slot,
         stored: Stored,
-        deadline: Option<crate::clock::Deadline>,
+        deadline: Option<Deadline>,
     ) -> Option<Box<Value>> {
         match stored {
             Stored::Inline { kind, bytes } => {
@@ -111,11 +112,7 @@ impl Keyspace {
     ) {
         let slot = match found {
             Some(slot) => {
-                let deadline = match expiry {
-                    Expiry::Clear => None,
-                    Expiry::Keep => self.entry(slot).deadline(),
-                    Expiry::At(deadline) => Some(deadline),
-                };
+                let deadline = expiry.replacing(|| self.entry(slot).deadline());
                 if let Some(old) = self.put(slot, collection.store(), deadline) {
                     self.lazyfree.discard_value(old);
                 }

@@ -200,7 +200,6 @@ mod tests {
     use super::*;
     use crate::clock::{Clock, Deadline, ManualClock, UnixMillis};
     use crate::collections::hash::KeyHasher;
-    use crate::collections::packed_table::Expiry as FieldExpiry;
     use crate::keyspace::{Expiry, Key};
     use crate::types::Collection;
     use crate::types::hash::Limits;
@@ -305,7 +304,7 @@ mod tests {
                         let bytes = [key];
                         let named = Key { bytes: &bytes, hash: hash_of(&bytes) };
                         let deadline = deadline(ttl_ms, on_wall);
-                        let expiry = deadline.map_or(FieldExpiry::Clear, FieldExpiry::At);
+                        let expiry = deadline.map_or(Expiry::Clear, Expiry::At);
                         let set = |hash: &mut Hash| hash.set(&[field], b"v", expiry, &limits, &now);
                         let found = db.slot_of::<Hash>(named);
                         let slot = match found {
@@ -449,7 +448,7 @@ mod tests {
             db.set_now(now);
             let key = db.key(b"k");
             let mut hash = Hash::default();
-            hash.set(b"f", b"v", FieldExpiry::At(now.after(1_000_000)), &limits, &now);
+            hash.set(b"f", b"v", Expiry::At(now.after(1_000_000)), &limits, &now);
             db.insert_collection(key, hash);
             assert!(db.delete(key, "del"));
         }

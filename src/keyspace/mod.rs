@@ -20,6 +20,7 @@ pub mod watch;
 #[cfg(test)]
 mod tests;
 
+pub use crate::clock::Expiry;
 use crate::clock::{Deadline, Now};
 use crate::collections::hash::KeyHasher;
 use crate::collections::table::{Entry, NewValue, Slot, Table, ValueRef};
@@ -40,14 +41,6 @@ use watch::Watch;
 pub struct Key<'a> {
     pub bytes: &'a [u8],
     pub hash: u64,
-}
-
-/// What happens to a key's deadline when its value is replaced.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Expiry {
-    Clear,
-    Keep,
-    At(Deadline),
 }
 
 /// How access bits are kept: `maxmemory-policy`, `lfu-log-factor`, `lfu-decay-time`.
@@ -358,21 +351,14 @@ impl Keyspace {
     ) {
         match found {
             Some(slot) => {
-                let deadline = match expiry {
-                    Expiry::Clear => None,
-                    Expiry::Keep => self.table().entry(slot).deadline(),
-                    Expiry::At(deadline) => Some(deadline),
-                };
+                let deadline = expiry.replacing(|| self.table().entry(slot).deadline());
                 if let Some(object) = self.table_mut().replace(slot, value, deadline) {
                     self.lazyfree.discard_value(object);
                 }
                 self.mark_access(slot);
             }
             None => {
-                let deadline = match expiry {
-                    Expiry::Clear | Expiry::Keep => None,
-                    Expiry::At(deadline) => Some(deadline),
-                };
+                let deadline = expiry.replacing(|| None);
                 let access = self.fresh_access();
                 self.table_mut().insert(key.hash, key.bytes, value, deadline, access);
                 self.notify(KeyspaceEvents::NEW, "new", key.bytes);

@@ -9,10 +9,10 @@
 //! the keyspace does in time.
 
 use super::{Collection, INLINE_MAX, Stored, Value, kind};
-use crate::clock::{Deadline, Now};
+use crate::clock::{Deadline, Expiry, Now};
 use crate::collections::hash::KeyHasher;
 use crate::collections::packed::{Element, Elements, Text};
-use crate::collections::packed_table::{Earliest, Entry, Expiry, Form, PackedTable, Put};
+use crate::collections::packed_table::{Earliest, Entry, Form, PackedTable, Put};
 use crate::collections::table::ValueRef;
 
 /// Up to where a hash counts as a listpack, and how the fields of a larger one are hashed.
