@@ -10,6 +10,18 @@ use std::ops::Deref;
 /// The longest text of an `i64`: `-9223372036854775808`.
 const I64_LEN_MAX: usize = 20;
 
+/// The value of decimal digits; none is zero. `None` for anything else, and beyond 64 bits.
+#[inline]
+fn decimal(digits: &[u8]) -> Option<u64> {
+    digits.iter().try_fold(0u64, |value, byte| {
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 {
+            return None;
+        }
+        value.checked_mul(10)?.checked_add(u64::from(digit))
+    })
+}
+
 /// Parses a signed integer whose text is canonical: what printing the number would give, and nothing else. `+1`, `01`,
 /// `-0`, ` 1` and the empty string are `None`, as is anything out of range.
 pub fn parse_i64(text: &[u8]) -> Option<i64> {
@@ -25,15 +37,7 @@ pub fn parse_i64(text: &[u8]) -> Option<i64> {
         [b'1'..=b'9', ..] => {}
         _ => return None,
     }
-    // At most 20 digits: only the twentieth can overflow 64 bits.
-    let mut value: u64 = 0;
-    for &byte in digits {
-        let digit = byte.wrapping_sub(b'0');
-        if digit > 9 {
-            return None;
-        }
-        value = value.checked_mul(10)?.checked_add(u64::from(digit))?;
-    }
+    let value = decimal(digits)?;
     if negative { 0i64.checked_sub_unsigned(value) } else { i64::try_from(value).ok() }
 }
 
@@ -49,14 +53,7 @@ pub fn parse_u64(text: &[u8]) -> Option<u64> {
     if digits.is_empty() {
         return None;
     }
-    let mut value: u64 = 0;
-    for &byte in digits {
-        let digit = byte.wrapping_sub(b'0');
-        if digit > 9 {
-            return None;
-        }
-        value = value.checked_mul(10)?.checked_add(u64::from(digit))?;
-    }
+    let value = decimal(digits)?;
     (!negative || value == 0).then_some(value)
 }
 
