@@ -59,12 +59,6 @@ pub struct OutputBuffer {
 }
 
 impl OutputBuffer {
-    /// An empty buffer which will use this storage; see [`OutputBuffer::take_storage`].
-    pub fn with_storage(mut storage: Vec<u8>) -> Self {
-        storage.clear();
-        OutputBuffer { tail: storage, ..OutputBuffer::default() }
-    }
-
     /// Takes the storage out of an empty buffer for reuse, so that idle clients own no heap. Empty if bytes are waiting.
     pub fn take_storage(&mut self) -> Vec<u8> {
         if !self.is_empty() {
@@ -344,13 +338,6 @@ impl<'a> ReplyWriter<'a> {
         tail.extend_from_slice(b"\r\n");
     }
 
-    /// A bulk string whose bytes are not copied.
-    pub fn bulk_shared(&mut self, bytes: Bytes) {
-        header(&mut self.out.tail, b'$', bytes.len());
-        self.out.push_shared(bytes);
-        self.raw(b"\r\n");
-    }
-
     /// An integer as a bulk string: how strings and hash fields that hold integers answer.
     #[inline]
     pub fn bulk_integer(&mut self, value: i64) {
@@ -544,18 +531,24 @@ mod tests {
         })
     }
 
+    fn bulk_shared(reply: &mut ReplyWriter<'_>, bytes: &'static [u8]) {
+        header(&mut reply.out.tail, b'$', bytes.len());
+        reply.out.push_shared(Bytes::from_static(bytes));
+        reply.raw(b"\r\n");
+    }
+
     #[test]
     fn a_deferred_length_appears_where_it_was_begun() {
         for (len, text) in [(0, "0"), (9, "9"), (10, "10"), (12345, "12345")] {
             let replies = both(|reply| {
                 reply.ok();
                 let outer = reply.defer_array();
-                reply.bulk_shared(Bytes::from_static(b"shared"));
+                bulk_shared(reply, b"shared");
                 let inner = reply.defer_map();
                 reply.integer(1);
                 reply.finish(inner, len);
                 let dropped = reply.defer_set();
-                reply.bulk_shared(Bytes::from_static(b"gone"));
+                bulk_shared(reply, b"gone");
                 reply.ok();
                 reply.rewind(dropped);
                 reply.finish(outer, len);
@@ -686,7 +679,7 @@ mod tests {
                         let mut reply = ReplyWriter::new(&mut out, Protocol::Resp2);
                         let deferred = reply.defer_array();
                         if shared_inside {
-                            reply.bulk_shared(Bytes::from_static(b"abc"));
+                            bulk_shared(&mut reply, b"abc");
                         }
                         reply.finish(deferred, len);
                         model.extend(format!("*{len}\r\n").bytes());
@@ -739,7 +732,8 @@ mod tests {
 
     #[test]
     fn an_idle_buffer_owns_no_heap() {
-        let mut out = OutputBuffer::with_storage(Vec::with_capacity(1000));
+        let mut out = OutputBuffer::default();
+        out.give_storage(Vec::with_capacity(1000));
         out.push(b"abc");
         assert_eq!(out.take_storage().capacity(), 0);
         let mut socket = Trickle { taken: Vec::new(), at_once: 10 };
