@@ -256,6 +256,12 @@ impl State {
         self.logger.write(self.now, level, message);
     }
 
+    /// Whether writes are refused for want of replicas: there are none here yet, so any number asked for is too many.
+    #[inline]
+    pub fn lacks_replicas(&self) -> bool {
+        self.config.min_replicas_to_write > 0 && self.config.min_replicas_max_lag > 0
+    }
+
     /// Counts an error reply by its first word.
     pub fn count_error(&mut self, text: &[u8]) {
         self.counters.error_replies += 1;

@@ -8,6 +8,7 @@ use super::context::{CommandResult, Context, Outcome};
 use super::help::reply_help;
 use super::object::encoding_name;
 use super::spec::{CommandSpec, Flags, Group, spec};
+use crate::client::Client;
 use crate::collections::glob;
 use crate::collections::table::{Entry, Slot, ValueRef};
 use crate::config::parse_memory;
@@ -15,7 +16,7 @@ use crate::error::CommandError;
 use crate::keyspace::{Expiry, Key, Keyspace};
 use crate::resp::number;
 use crate::resp::reply::Protocol;
-use crate::state::random_hex;
+use crate::state::{State, random_hex};
 use crate::sys::log::Level;
 use crate::sys::{alloc, jemalloc, machine};
 use crate::types::hash::Hash;
@@ -46,12 +47,17 @@ const NOT_ALLOWED: &str = "ERR DEBUG command not allowed. If the enable-debug-co
     set to \"local\", you can run it from a local connection, otherwise you need to set this \
     option in the configuration file, and then restart the server.";
 
+/// Whether a client may use DEBUG. The gate asks, even while a transaction is queued.
+#[cold]
+pub(super) fn check_allowed(server: &State, client: &Client) -> Result<(), CommandError> {
+    if server.config.enable_debug_command.allows(client.peer.is_local()) {
+        return Ok(());
+    }
+    Err(CommandError::Text(NOT_ALLOWED))
+}
+
 /// `DEBUG subcommand [arg ...]`.
 fn debug(ctx: &mut Context<'_>) -> CommandResult {
-    let is_local = ctx.client().peer.is_local();
-    if !ctx.server.config.enable_debug_command.allows(is_local) {
-        return Err(CommandError::Text(NOT_ALLOWED));
-    }
     let name = ctx.args.get(1).to_ascii_lowercase();
     let count = ctx.args.len();
     // As in Redis a subcommand with a wrong number of arguments is an unknown one.

@@ -200,9 +200,9 @@ const BUSY_FUNCTION: CommandError = CommandError::Text(
 pub(super) fn check_busy(
     server: &State,
     command: &super::table::Command,
-) -> Result<bool, CommandError> {
+) -> Result<(), CommandError> {
     if command.is(Flags::ALLOW_BUSY) {
-        return Ok(true);
+        return Ok(());
     }
     Err(busy(server))
 }
@@ -284,6 +284,9 @@ pub(super) fn prepare(
     let allow_oom = flags.contains(ScriptFlags::ALLOW_OOM);
     if declared && !no_writes && read_only {
         return Err(WRITE_FLAG);
+    }
+    if declared && !no_writes && ctx.server.lacks_replicas() {
+        return Err(CommandError::NoReplicas);
     }
     let out_of_memory =
         ctx.server.config.maxmemory > 0 && evict::evict(ctx.db, ctx.server) == Room::NoMore;
@@ -437,11 +440,16 @@ impl Host for ServerHost<'_> {
             return self.refuse(id, NOT_ALLOWED);
         }
         let writes = command.is(Flags::WRITE);
+        let lacks_replicas = self.server.lacks_replicas();
         let Some(running) = &mut self.server.scripts.running else {
             return self.refuse(id, NOT_ALLOWED);
         };
         if running.read_only && (writes || command.is(Flags::MAY_REPLICATE)) {
             return self.refuse(id, READ_ONLY);
+        }
+        if writes && !running.wrote && lacks_replicas {
+            let text = CommandError::NoReplicas.wire().into_owned();
+            return self.refuse(id, &text);
         }
         if running.out_of_memory
             && !running.wrote

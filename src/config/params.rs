@@ -755,10 +755,10 @@ section "Replication" {
         65535), MODIFIABLE.stored();
     /// Replicas without which writes are refused. 0 needs none.
     "min-replicas-to-write" | "min-slaves-to-write" => min_replicas_to_write: u32 = 0, int(0,
-        INT_MAX), MODIFIABLE.stored().then(Action::GoodReplicas);
+        INT_MAX), MODIFIABLE.then(Action::GoodReplicas);
     /// Seconds of lag up to which a replica counts for min-replicas-to-write.
     "min-replicas-max-lag" | "min-slaves-max-lag" => min_replicas_max_lag: u32 = 10, int(0,
-        INT_MAX), MODIFIABLE.stored().then(Action::GoodReplicas);
+        INT_MAX), MODIFIABLE.then(Action::GoodReplicas);
     /// Bytes of writes kept for replicas that come back.
     "repl-backlog-size" => repl_backlog_size: u64 = 1 << 20, memory(1, LONG_MAX).raised_to(16 <<
         10), MODIFIABLE.stored().then(Action::ReplicationBacklog);
