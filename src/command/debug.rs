@@ -18,7 +18,7 @@ use crate::resp::number;
 use crate::resp::reply::Protocol;
 use crate::state::{State, random_hex};
 use crate::sys::log::Level;
-use crate::sys::{alloc, jemalloc, machine};
+use crate::sys::{alloc, crash, jemalloc};
 use crate::types::hash::Hash;
 use crate::types::list::List;
 use crate::types::set::Set;
@@ -105,12 +105,18 @@ fn debug(ctx: &mut Context<'_>) -> CommandResult {
             ctx.reply.integer(found as i64);
             Ok(Outcome::Replied)
         }
-        (b"segfault", 2) => crash(ctx, "crashed by signal: 11", machine::crash_by_segfault),
-        (b"panic", 2) => crash(ctx, "Guru Meditation: Panic on request", || std::process::abort()),
-        (b"assert", 2) => {
-            crash(ctx, "=== ASSERTION FAILED === on request", || std::process::abort())
+        (b"segfault", 2) => crash::access_bad_memory(),
+        (b"panic", 2) => fail(ctx, "DEBUG PANIC asked for it"),
+        (b"assert", 2) => fail(ctx, "DEBUG ASSERT asked for it: 1 == 2 does not hold"),
+        (b"oom", 2) => {
+            // More than there is: the allocator's failure ends the process.
+            std::hint::black_box(Vec::<u8>::with_capacity(isize::MAX as usize));
+            fail(ctx, "the allocator has granted memory that is not there")
         }
-        (b"oom", 2) => crash(ctx, "Out Of Memory on request", || std::process::abort()),
+        (b"set-disable-deny-scripts", 3) => {
+            ctx.server.scripts.denies_nothing = flag(ctx);
+            ok(ctx)
+        }
         _ => Err(unknown(ctx)),
     }
 }
@@ -542,11 +548,10 @@ fn mallctl_text(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// Logs why, and ends the process at once.
-fn crash(ctx: &mut Context<'_>, why: &str, end: fn() -> !) -> CommandResult {
-    let version = env!("CARGO_PKG_VERSION");
-    ctx.server.log(Level::Warning, format_args!("Latchkey {version} {why}"));
-    end()
+/// Reports a bug, and ends the process as that would.
+fn fail(ctx: &mut Context<'_>, what: &str) -> ! {
+    crash::report_bug(format_args!("{what}"));
+    crash::end_process(ctx.server.config.use_exit_on_panic)
 }
 
 /// `DEBUG HELP`: an array of lines.
@@ -593,6 +598,8 @@ fn help(ctx: &mut Context<'_>) -> CommandResult {
             "    Show the lengths of a key and its string.",
             "SET-ACTIVE-EXPIRE <0|1>",
             "    Delete expired keys when they are due (1), or only when they are met (0).",
+            "SET-DISABLE-DENY-SCRIPTS <0|1>",
+            "    Let scripts call commands that are denied to them (1), or not (0).",
             "SLEEP <seconds>",
             "    Stop the whole server for <seconds>, which may have decimals.",
             "STRINGMATCH-LEN <pattern> <string>",
