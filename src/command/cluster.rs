@@ -109,7 +109,7 @@ pub const COMMANDS: &[CommandSpec] = &[
                 "O(N), N being the number of nodes",
             ),
             changes("MEET").at_least(4).docs(
-                "ip port [cluster-bus-port]",
+                "ip port [cluster_bus_port]",
                 "Has this node join another one.",
                 "O(1)",
             ),
