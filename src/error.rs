@@ -26,6 +26,8 @@ pub enum CommandError {
     InvalidExpire(&'static str),
     StringTooLong,
     OutOfMemory,
+    /// Fewer replicas are in touch than `min-replicas-to-write` asks for.
+    NoReplicas,
     NoAuth,
     WrongPassword,
     NoProto,
@@ -67,6 +69,7 @@ impl CommandError {
                 "ERR string exceeds maximum allowed size (proto-max-bulk-len)"
             }
             CommandError::OutOfMemory => "OOM command not allowed when used memory > 'maxmemory'.",
+            CommandError::NoReplicas => "NOREPLICAS Not enough good replicas to write.",
             CommandError::NoAuth => "NOAUTH Authentication required.",
             CommandError::WrongPassword => {
                 "WRONGPASS invalid username-password pair or user is disabled."

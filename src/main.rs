@@ -3,24 +3,29 @@
 //! What can stop a start comes first and is told on standard error or in the log, with exit code 1: the configuration, then
 //! the process' surroundings, then the sockets. Going to the background comes before the first thread.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{IsTerminal, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
 
 use latchkey::clock::Clock;
 use latchkey::command::log_level;
 use latchkey::config::{Config, ConfigError, Settings, Startup, USAGE, system_text};
 use latchkey::server::{Server, check_users, renamed_commands};
+use latchkey::sys::crash;
 use latchkey::sys::log::{Level, Logger};
 use latchkey::sys::process::{self, RESERVED_FILES, Supervisor};
+use latchkey::sys::title::Title;
 
 /// Where the process id goes when the server runs in the background and `pidfile` is not set.
 const DEFAULT_PIDFILE: &[u8] = b"/var/run/redis.pid";
 
 fn main() -> ExitCode {
-    let args: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let mut args = std::env::args_os();
+    let name = args.next().unwrap_or_default();
+    let args: Vec<OsString> = args.collect();
     let served = match Config::load(&args) {
-        Ok(Startup::Serve(settings)) => serve(*settings, args.is_empty()),
+        Ok(Startup::Serve(settings)) => serve(*settings, &name, args.is_empty()),
         Ok(Startup::Version) => {
             println!("{}", version());
             return ExitCode::SUCCESS;
@@ -54,7 +59,7 @@ fn version() -> String {
 }
 
 /// Runs a server until its end. The error is of the configuration; other failures are in the log.
-fn serve(settings: Settings, is_bare: bool) -> Result<ExitCode, ConfigError> {
+fn serve(settings: Settings, name: &OsStr, is_bare: bool) -> Result<ExitCode, ConfigError> {
     let Settings { mut config, users, renamed_commands: renames } = settings;
     let renamed = renamed_commands(&renames)?;
     check_users(&users, &mut config)?;
@@ -87,17 +92,22 @@ fn serve(settings: Settings, is_bare: bool) -> Result<ExitCode, ConfigError> {
         std::process::id()
     ));
     if is_bare {
-        let name = std::env::args().next().unwrap_or_default();
         log.warn(format_args!(
-                "Warning: no config file specified, using the default config. In order to specify a config file use \
-                 {name} /path/to/redis.conf"
-            ),
-        );
+            "Warning: no config file specified, using the default config. In order to specify a config file use {} \
+             /path/to/redis.conf",
+            name.display()
+        ));
     } else {
         log.warn(format_args!("Configuration loaded"));
     }
     if !allow_files(&mut config, &log) {
         return Ok(ExitCode::FAILURE);
+    }
+    // Before the first thread.
+    let title = Title::claim();
+    crash::enable(config.crash_log_enabled);
+    if let Err(error) = crash::install(log.0.clone()) {
+        log.warn(format_args!("Can't report crashes: {error}"));
     }
     let (port, backlog) = (config.port, config.tcp_backlog);
     let show_logo = config.always_show_logo
@@ -114,8 +124,8 @@ fn serve(settings: Settings, is_bare: bool) -> Result<ExitCode, ConfigError> {
         log.warn(format_args!("Configured to not listen anywhere, exiting."));
         return Ok(ExitCode::FAILURE);
     }
+    server.set_title(title, name.as_bytes().to_vec());
     server.write_pidfile();
-    report_panics(&log);
     if show_logo {
         log.0.write_raw(&logo(port));
     } else {
@@ -234,20 +244,6 @@ fn warn_of_backlog(backlog: u32, log: &Log) {
              value of {limit}."
         ));
     }
-}
-
-/// Has a panic, which is a bug of ours, go to the log too: in the background standard error leads nowhere.
-fn report_panics(log: &Log) {
-    let log = Log(log.0.clone());
-    let print = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |panic| {
-        if !process::reports_crashes() {
-            return print(panic);
-        }
-        let trace = std::backtrace::Backtrace::force_capture();
-        log.warn(format_args!("=== LATCHKEY BUG REPORT: {panic}\n{trace}"));
-        print(panic);
-    }));
 }
 
 /// What a terminal shows at the start.

@@ -23,6 +23,7 @@ use crate::stats::slowlog::Slowlog;
 use crate::stats::{Counters, Rate};
 use crate::sys::log::{Level, Logger};
 use crate::sys::process::OomScore;
+use crate::sys::title::Title;
 
 /// A script can make up error prefixes; the table does not grow with them beyond this.
 const ERROR_PREFIXES_MAX: usize = 128;
@@ -76,6 +77,8 @@ pub struct Identity {
     pub started_us: i64,
     pub started_unix: i64,
     pub executable: String,
+    /// The program's name as it was called.
+    pub invoked_as: Vec<u8>,
     /// TCP port in use.
     pub port: u16,
 }
@@ -131,6 +134,8 @@ pub struct State {
     /// DEBUG PAUSE-CRON: the periodic work waits.
     pub cron_paused: bool,
     pub oom_score: OomScore,
+    /// The process' title, of a server that is a program of its own.
+    pub title: Option<Title>,
 }
 
 /// The processor's time stamp counter and the thresholds in its ticks: each command costs one reading.
@@ -207,6 +212,7 @@ impl State {
             started_unix: now.unix_seconds(),
             executable: std::env::current_exe()
                 .map_or_else(|_| String::new(), |path| path.to_string_lossy().into_owned()),
+            invoked_as: Vec::new(),
             port: config.port,
         };
         let commands = &*TABLE;
@@ -248,12 +254,19 @@ impl State {
             timing: Timing::new(quanta::Clock::new()),
             cron_paused: false,
             oom_score: OomScore::default(),
+            title: None,
         }
     }
 
     /// Writes a line to the log.
     pub fn log(&self, level: Level, message: std::fmt::Arguments<'_>) {
         self.logger.write(self.now, level, message);
+    }
+
+    /// Whether writes are refused for want of replicas: there are none here yet, so any number asked for is too many.
+    #[inline]
+    pub fn lacks_replicas(&self) -> bool {
+        self.config.min_replicas_to_write > 0 && self.config.min_replicas_max_lag > 0
     }
 
     /// Counts an error reply by its first word.

@@ -360,3 +360,131 @@ fn config_rewrite_writes_the_file_of_the_command_line() {
     std::fs::File::open(&file).and_then(|mut file| file.read_to_string(&mut text)).expect("a file");
     assert!(text.starts_with("# mine\n") && text.contains("\nmaxmemory 100mb\n"), "{text}");
 }
+
+/// Sends a command whose answer does not matter: it ends the server, or comes late.
+fn send(port: u16, args: &[&str]) {
+    let _: redis::RedisResult<redis::Value> =
+        redis::cmd(args[0]).arg(&args[1..]).query(&mut connect(port));
+}
+
+#[test]
+fn the_process_title_follows_its_template() {
+    let port = free_port();
+    let process =
+        Process::start(&format!("port {port}\nunixsocket {{}}/socket").replace("{}", "."));
+    let title = || {
+        let bytes = std::fs::read(format!("/proc/{}/cmdline", process.child.id())).expect("/proc");
+        let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+        String::from_utf8(bytes[..end].to_vec()).expect("text")
+    };
+    let name = env!("CARGO_BIN_EXE_latchkey");
+    assert_eq!(title(), format!("{name} 127.0.0.1:{port}"));
+    let template = "  {{a} {server-mode}{port} {tls-port} {unixsocket} {config-file} ";
+    let mut connection = connect(port);
+    let mut set = |template: &str| -> redis::RedisResult<String> {
+        let mut command = redis::cmd("CONFIG");
+        command.arg(&["SET", "proc-title-template", template]).query(&mut connection)
+    };
+    set(template).expect("a valid template");
+    assert_eq!(title(), format!("{{a}} {port} 0 ./socket -"));
+    assert!(set("{nosuch}").is_err());
+    // What does not fit is cut off.
+    set(&format!("{{port}} {}", "x".repeat(100_000))).expect("a valid template");
+    assert!(title().starts_with(&format!("{port} xxx")));
+    let untitled_port = free_port();
+    let untitled = Process::start(&format!("port {untitled_port}\nset-proc-title no"));
+    let line = std::fs::read(format!("/proc/{}/cmdline", untitled.child.id())).expect("/proc");
+    assert_eq!(line, format!("{name}\0-\0").as_bytes());
+}
+
+#[test]
+fn a_failure_is_reported_with_the_stack_before_the_process_ends() {
+    use std::os::unix::process::ExitStatusExt;
+    let port = free_port();
+    let mut process = Process::start(&format!("port {port}\nenable-debug-command yes"));
+    send(port, &["DEBUG", "SEGFAULT"]);
+    let status = wait_for("the end", || process.child.try_wait().expect("a child"));
+    assert_eq!(status.signal(), Some(libc::SIGSEGV));
+    let log = process.log();
+    let places = [
+        "LATCHKEY BUG REPORT START",
+        "crashed by signal: 11",
+        "Accessing address: 0x",
+        "------ STACK TRACE ------",
+        "access_bad_memory",
+        "src/command/debug.rs",
+        "------ REGISTERS ------",
+        "LATCHKEY BUG REPORT END",
+    ]
+    .map(|text| log.find(text).unwrap_or_else(|| panic!("{text} is missing in:\n{log}")));
+    assert!(places.is_sorted(), "{log}");
+}
+
+#[test]
+fn a_signal_from_outside_is_reported_with_its_sender_unless_reports_are_off() {
+    use std::os::unix::process::ExitStatusExt;
+    let ended = |process: &mut Process| {
+        process.signal(libc::SIGABRT);
+        let status = wait_for("the end", || process.child.try_wait().expect("a child"));
+        (status.signal(), process.log())
+    };
+    let mut process = Process::start(&format!("port {}", free_port()));
+    let (signal, log) = ended(&mut process);
+    assert_eq!(signal, Some(libc::SIGABRT));
+    assert!(log.contains("crashed by signal: 6, si_code: 0"), "{log}");
+    assert!(log.contains(&format!("Killed by PID: {}, UID: ", std::process::id())), "{log}");
+    let port = free_port();
+    let mut process = Process::start(&format!("port {port}\ncrash-log-enabled yes"));
+    send(port, &["CONFIG", "SET", "crash-log-enabled", "no"]);
+    let (signal, log) = ended(&mut process);
+    assert_eq!(signal, Some(libc::SIGABRT));
+    assert!(!log.contains("crashed"), "{log}");
+}
+
+#[test]
+fn bugs_and_want_of_memory_are_reported_too() {
+    use std::os::unix::process::ExitStatusExt;
+    for (what, lines, signal, code, told) in [
+        ("PANIC", "", Some(libc::SIGABRT), None, "DEBUG PANIC asked for it"),
+        ("ASSERT", "use-exit-on-panic yes", None, Some(1), "DEBUG ASSERT asked for it"),
+        ("OOM", "", Some(libc::SIGABRT), None, "crashed by signal: 6"),
+    ] {
+        let port = free_port();
+        let mut process =
+            Process::start(&format!("port {port}\nenable-debug-command yes\n{lines}"));
+        send(port, &["DEBUG", what]);
+        let status = wait_for("the end", || process.child.try_wait().expect("a child"));
+        assert_eq!((status.signal(), status.code()), (signal, code), "{what}");
+        let log = process.log();
+        assert!(
+            log.contains(told) && log.contains("STACK TRACE") && log.contains("REPORT END"),
+            "{log}"
+        );
+    }
+}
+
+#[test]
+fn the_watchdog_shows_where_the_server_stands_still() {
+    let port = free_port();
+    let process = Process::start(&format!("port {port}\nenable-debug-command yes\nhz 100"));
+    let mut connection = connect(port);
+    let mut call = |args: &[&str]| -> redis::RedisResult<redis::Value> {
+        redis::cmd(args[0]).arg(&args[1..]).query(&mut connection)
+    };
+    call(&["CONFIG", "SET", "watchdog-period", "1"]).expect("OK");
+    let period = call(&["CONFIG", "GET", "watchdog-period"]).expect("a pair");
+    assert_eq!(
+        format!("{period:?}"),
+        "array([bulk-string('\"watchdog-period\"'), bulk-string('\"20\"')])"
+    );
+    call(&["DEBUG", "SLEEP", "0.2"]).expect("OK");
+    process.wait_for_log("--------\n");
+    let log = process.log();
+    assert!(log.contains("--- WATCHDOG TIMER EXPIRED ---") && log.contains("STACK TRACE"), "{log}");
+    assert!(log.contains("src/command/debug.rs"), "{log}");
+    // It goes on, and sleeps when it is told to.
+    call(&["CONFIG", "SET", "watchdog-period", "0"]).expect("OK");
+    process.signal(libc::SIGALRM);
+    call(&["DEBUG", "SLEEP", "0.05"]).expect("OK");
+    call(&["PING"]).expect("the server is still there");
+}

@@ -3,6 +3,8 @@
 //! `config` reads values and checks them; here its [`Action`]s are carried out. A change is in place before they run, and is
 //! taken back if one of them fails, so CONFIG SET does all or nothing.
 
+use std::os::unix::ffi::OsStrExt;
+
 use super::client::count_clients_memory;
 use super::context::{CommandResult, Context, Outcome};
 use super::evict::evict;
@@ -10,14 +12,16 @@ use super::help::reply_help;
 use super::info::reset_stats;
 use super::spec::{CommandSpec, Flags, Group, container, spec};
 use crate::client::ClientFlags;
-use crate::config::{Action, Config, LogLevel, OomScoreAdj, RewriteError, SetBy, SetError};
+use crate::config::{
+    Action, Config, LogLevel, OomScoreAdj, RewriteError, SetBy, SetError, expand_title,
+};
 use crate::error::CommandError;
 use crate::keyspace::{AccessPolicy, Keyspace};
 use crate::net::listener::{Listener, tcp_listeners};
 use crate::state::{State, Task};
-use crate::sys::alloc;
 use crate::sys::log::Level;
 use crate::sys::process::{self, Score};
+use crate::sys::{alloc, crash};
 
 pub const COMMANDS: &[CommandSpec] = &[container("CONFIG", SUBCOMMANDS)
     .group(Group::Server)
@@ -152,7 +156,8 @@ pub fn apply_config(db: &mut Keyspace, server: &mut State) {
     db.events.set_classes(config.notify_keyspace_events);
     server.timing.set_thresholds(config.slowlog_log_slower_than, config.latency_monitor_threshold);
     server.logger.level = log_level(config);
-    process::report_crashes(config.crash_log_enabled);
+    crash::enable(config.crash_log_enabled);
+    crash::watch(config.watchdog_period);
 }
 
 /// The least important messages to log.
@@ -220,23 +225,57 @@ fn carry_out(
             }
             // Evicts behind all of them, when the change stands.
             Action::MaxMemory => Ok(()),
+            Action::ProcessTitle => {
+                set_process_title(server);
+                Ok(())
+            }
+            Action::Watchdog => {
+                // The periodic work keeps it quiet: it must come by twice in that time.
+                let period_ms = &mut server.config.watchdog_period;
+                if *period_ms > 0 {
+                    *period_ms = (*period_ms).max(2000 / server.config.hz.max(1));
+                }
+                Ok(())
+            }
             // Read where it matters, or by `apply_config`.
-            Action::Hz | Action::CrashLog => Ok(()),
+            Action::Hz | Action::CrashLog | Action::GoodReplicas => Ok(()),
             // Of parameters that are stored only.
             Action::TlsPort
             | Action::Tls
             | Action::AppendOnly
             | Action::AofHistory
             | Action::ReplicationBacklog
-            | Action::GoodReplicas
-            | Action::ProcessTitle
             | Action::AllocatorThread
-            | Action::ClusterAnnounce
-            | Action::Watchdog => Ok(()),
+            | Action::ClusterAnnounce => Ok(()),
         };
         done.map_err(|reason| (name, reason))?;
     }
     Ok(())
+}
+
+/// Shows the process' title that the configuration describes.
+pub fn set_process_title(server: &mut State) {
+    let Some(title) = &mut server.title else { return };
+    let config = &server.config;
+    let port = if config.port != 0 { config.port } else { config.tls_port };
+    let address = match config.bind.first() {
+        _ if port == 0 => [b"unixsocket:", &config.unixsocket[..]].concat(),
+        Some(address) => [address, format!(":{port}").as_bytes()].concat(),
+        None => format!("*:{port}").into_bytes(),
+    };
+    let file = config.config_file.as_ref();
+    let file = file.map_or(&b"-"[..], |path| path.as_os_str().as_bytes());
+    let text = expand_title(&config.proc_title_template, |variable| match variable {
+        b"title" => server.identity.invoked_as.clone(),
+        b"listen-addr" => address.clone(),
+        b"port" => config.port.to_string().into_bytes(),
+        b"tls-port" => config.tls_port.to_string().into_bytes(),
+        b"unixsocket" => config.unixsocket.clone(),
+        b"config-file" => file.to_vec(),
+        // server-mode has a name in a cluster and as a Sentinel only.
+        _ => Vec::new(),
+    });
+    title.set(&text);
 }
 
 /// Evicts down to a new `maxmemory`.

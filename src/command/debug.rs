@@ -8,6 +8,7 @@ use super::context::{CommandResult, Context, Outcome};
 use super::help::reply_help;
 use super::object::encoding_name;
 use super::spec::{CommandSpec, Flags, Group, spec};
+use crate::client::Client;
 use crate::collections::glob;
 use crate::collections::table::{Entry, Slot, ValueRef};
 use crate::config::parse_memory;
@@ -15,9 +16,9 @@ use crate::error::CommandError;
 use crate::keyspace::{Expiry, Key, Keyspace};
 use crate::resp::number;
 use crate::resp::reply::Protocol;
-use crate::state::random_hex;
+use crate::state::{State, random_hex};
 use crate::sys::log::Level;
-use crate::sys::{alloc, jemalloc, machine};
+use crate::sys::{alloc, crash, jemalloc};
 use crate::types::hash::Hash;
 use crate::types::list::List;
 use crate::types::set::Set;
@@ -46,12 +47,17 @@ const NOT_ALLOWED: &str = "ERR DEBUG command not allowed. If the enable-debug-co
     set to \"local\", you can run it from a local connection, otherwise you need to set this \
     option in the configuration file, and then restart the server.";
 
+/// Whether a client may use DEBUG. The gate asks, even while a transaction is queued.
+#[cold]
+pub(super) fn check_allowed(server: &State, client: &Client) -> Result<(), CommandError> {
+    if server.config.enable_debug_command.allows(client.peer.is_local()) {
+        return Ok(());
+    }
+    Err(CommandError::Text(NOT_ALLOWED))
+}
+
 /// `DEBUG subcommand [arg ...]`.
 fn debug(ctx: &mut Context<'_>) -> CommandResult {
-    let is_local = ctx.client().peer.is_local();
-    if !ctx.server.config.enable_debug_command.allows(is_local) {
-        return Err(CommandError::Text(NOT_ALLOWED));
-    }
     let name = ctx.args.get(1).to_ascii_lowercase();
     let count = ctx.args.len();
     // As in Redis a subcommand with a wrong number of arguments is an unknown one.
@@ -99,12 +105,18 @@ fn debug(ctx: &mut Context<'_>) -> CommandResult {
             ctx.reply.integer(found as i64);
             Ok(Outcome::Replied)
         }
-        (b"segfault", 2) => crash(ctx, "crashed by signal: 11", machine::crash_by_segfault),
-        (b"panic", 2) => crash(ctx, "Guru Meditation: Panic on request", || std::process::abort()),
-        (b"assert", 2) => {
-            crash(ctx, "=== ASSERTION FAILED === on request", || std::process::abort())
+        (b"segfault", 2) => crash::access_bad_memory(),
+        (b"panic", 2) => fail(ctx, "DEBUG PANIC asked for it"),
+        (b"assert", 2) => fail(ctx, "DEBUG ASSERT asked for it: 1 == 2 does not hold"),
+        (b"oom", 2) => {
+            // More than there is: the allocator's failure ends the process.
+            std::hint::black_box(Vec::<u8>::with_capacity(isize::MAX as usize));
+            fail(ctx, "the allocator has granted memory that is not there")
         }
-        (b"oom", 2) => crash(ctx, "Out Of Memory on request", || std::process::abort()),
+        (b"set-disable-deny-scripts", 3) => {
+            ctx.server.scripts.denies_nothing = flag(ctx);
+            ok(ctx)
+        }
         _ => Err(unknown(ctx)),
     }
 }
@@ -536,11 +548,10 @@ fn mallctl_text(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// Logs why, and ends the process at once.
-fn crash(ctx: &mut Context<'_>, why: &str, end: fn() -> !) -> CommandResult {
-    let version = env!("CARGO_PKG_VERSION");
-    ctx.server.log(Level::Warning, format_args!("Latchkey {version} {why}"));
-    end()
+/// Reports a bug, and ends the process as that would.
+fn fail(ctx: &mut Context<'_>, what: &str) -> ! {
+    crash::report_bug(format_args!("{what}"));
+    crash::end_process(ctx.server.config.use_exit_on_panic)
 }
 
 /// `DEBUG HELP`: an array of lines.
@@ -587,6 +598,8 @@ fn help(ctx: &mut Context<'_>) -> CommandResult {
             "    Show the lengths of a key and its string.",
             "SET-ACTIVE-EXPIRE <0|1>",
             "    Delete expired keys when they are due (1), or only when they are met (0).",
+            "SET-DISABLE-DENY-SCRIPTS <0|1>",
+            "    Let scripts call commands that are denied to them (1), or not (0).",
             "SLEEP <seconds>",
             "    Stop the whole server for <seconds>, which may have decimals.",
             "STRINGMATCH-LEN <pattern> <string>",

@@ -207,7 +207,8 @@ fn value(name: &str, token: Option<&str>) -> Argument {
         | "cursor" | "numkeys" | "increment" | "decrement" | "db" | "index1" | "index2" | "len"
         | "bit" | "min-match-len" | "samples" | "client-id" | "version" | "protover"
         | "timeout" | "numreplicas" | "port" | "rank" | "destination-db" | "num-matches"
-        | "weight" | "limit" => Kind::Integer,
+        | "weight" | "limit" | "slot" | "start-slot" | "end-slot" | "config-epoch"
+        | "cluster_bus_port" => Kind::Integer,
         "score" | "longitude" | "latitude" | "radius" | "width" | "height" => Kind::Double,
         _ => Kind::String,
     };

@@ -8,7 +8,8 @@ use super::context::{Context, Origin, Outcome, Prehashed};
 use super::spec::Flags;
 use super::table::Command;
 use super::{
-    blocking, client, client_tracking, connection, evict, monitor, pubsub, script, transaction,
+    blocking, client, client_tracking, connection, debug, evict, monitor, pubsub, script,
+    transaction,
 };
 use crate::client::{ClientFlags, ClientId};
 use crate::error::CommandError;
@@ -307,7 +308,8 @@ pub fn unknown_command(args: Args<'_>) -> CommandError {
     CommandError::UnknownCommand(text.into())
 }
 
-/// Whether a client may run a command now. False: later.
+/// Whether a client may run a command now. False: later. The order of the checks is Redis's, as the first error found is the
+/// one that is told.
 #[inline]
 fn may_run(
     db: &mut Keyspace,
@@ -316,25 +318,32 @@ fn may_run(
     command: &'static Command,
     protocol: Protocol,
 ) -> Result<bool, CommandError> {
-    let Some(client) = server.clients.get_mut(id) else { return Ok(true) };
+    let Some(client) = server.clients.get(id) else { return Ok(true) };
     let flags = client.flags;
-    transaction::check_allowed(client, command)?;
+    if command.is(Flags::PROTECTED) {
+        debug::check_allowed(server, client)?;
+    }
     if !command.is(Flags::NO_AUTH) && connection::needs_password(server, flags) {
         return Err(CommandError::NoAuth);
+    }
+    transaction::check_allowed(client, command)?;
+    let is_busy = server.scripts.is_busy();
+    if server.config.maxmemory > 0 && !is_busy {
+        evict::make_room(db, server, id, command)?;
+    }
+    if server.lacks_replicas() && transaction::runs_any(server, id, command, Flags::WRITE) {
+        return Err(CommandError::NoReplicas);
     }
     if flags.contains(ClientFlags::SUBSCRIBED) && protocol == Protocol::Resp2 {
         pubsub::check_subscribed(command)?;
     }
+    if is_busy {
+        script::check_busy(server, command)?;
+    }
     if flags.contains(ClientFlags::MONITOR) {
         monitor::check_monitoring(command)?;
     }
-    if server.scripts.is_busy() {
-        return script::check_busy(server, command);
-    }
-    if server.config.maxmemory > 0 {
-        evict::make_room(db, server, id, command)?;
-    }
-    Ok(server.pause.is_none() || !client::must_wait(server, id, command))
+    Ok(is_busy || server.pause.is_none() || !client::must_wait(server, id, command))
 }
 
 /// An EXEC that is refused ends its transaction all the same.

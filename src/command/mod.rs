@@ -14,6 +14,7 @@ pub mod client_tracking;
 mod bitmap;
 mod client;
 mod client_filter;
+mod cluster;
 mod config;
 mod connection;
 mod debug;
@@ -59,7 +60,7 @@ pub use client::{
     check_output_limit, clients_memory_max, count_clients_memory, describe_client, evict_clients,
     forget_client,
 };
-pub use config::{apply_config, listen, log_level, set_oom_score};
+pub use config::{apply_config, listen, log_level, set_oom_score, set_process_title};
 pub use connection::needs_password;
 pub use evict::{Room, evict};
 pub use pubsub::publish_events;

@@ -200,9 +200,9 @@ const BUSY_FUNCTION: CommandError = CommandError::Text(
 pub(super) fn check_busy(
     server: &State,
     command: &super::table::Command,
-) -> Result<bool, CommandError> {
+) -> Result<(), CommandError> {
     if command.is(Flags::ALLOW_BUSY) {
-        return Ok(true);
+        return Ok(());
     }
     Err(busy(server))
 }
@@ -284,6 +284,9 @@ pub(super) fn prepare(
     let allow_oom = flags.contains(ScriptFlags::ALLOW_OOM);
     if declared && !no_writes && read_only {
         return Err(WRITE_FLAG);
+    }
+    if declared && !no_writes && ctx.server.lacks_replicas() {
+        return Err(CommandError::NoReplicas);
     }
     let out_of_memory =
         ctx.server.config.maxmemory > 0 && evict::evict(ctx.db, ctx.server) == Room::NoMore;
@@ -400,6 +403,16 @@ const ARITY: &[u8] = b"ERR Wrong number of args calling Redis command from scrip
 const NOT_ALLOWED: &[u8] = b"ERR This Redis command is not allowed from script";
 const READ_ONLY: &[u8] = b"ERR Write commands are not allowed from read-only scripts.";
 
+/// Whether a command that is denied to scripts does no harm there if DEBUG lets it through: it does not touch the state of the
+/// connection, a transaction or another script that the one which calls it stands on. CLIENT does not.
+fn bears_script(command: &super::table::Command) -> bool {
+    match command.spec.group {
+        Group::PubSub | Group::Scripting | Group::Transactions => false,
+        Group::Connection => command.parent.is_some(),
+        _ => true,
+    }
+}
+
 impl ServerHost<'_> {
     fn refuse(&mut self, command: Option<u16>, text: &[u8]) -> Called {
         if let Some(id) = command {
@@ -433,15 +446,22 @@ impl Host for ServerHost<'_> {
         if !command.spec.accepts(args.len()) || command.spec.handler.is_none() {
             return self.refuse(id, ARITY);
         }
-        if command.is(Flags::NOSCRIPT) {
+        if command.is(Flags::NOSCRIPT)
+            && !(self.server.scripts.denies_nothing && bears_script(command))
+        {
             return self.refuse(id, NOT_ALLOWED);
         }
         let writes = command.is(Flags::WRITE);
+        let lacks_replicas = self.server.lacks_replicas();
         let Some(running) = &mut self.server.scripts.running else {
             return self.refuse(id, NOT_ALLOWED);
         };
         if running.read_only && (writes || command.is(Flags::MAY_REPLICATE)) {
             return self.refuse(id, READ_ONLY);
+        }
+        if writes && !running.wrote && lacks_replicas {
+            let text = CommandError::NoReplicas.wire().into_owned();
+            return self.refuse(id, &text);
         }
         if running.out_of_memory
             && !running.wrote

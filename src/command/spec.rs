@@ -34,7 +34,7 @@ bitflags! {
         const MOVABLEKEYS = 1 << 17;
         const ALLOW_BUSY = 1 << 18;
         const NO_MANDATORY_KEYS = 1 << 19;
-        /// Its keys are protected by no check in this table (SENTINEL-like and internal commands).
+        /// The configuration must allow it: `enable-debug-command`.
         const PROTECTED = 1 << 20;
     }
 

@@ -50,6 +50,7 @@ static FAMILIES: &[&[CommandSpec]] = &[
     super::object::COMMANDS,
     super::connection::COMMANDS,
     super::client::COMMANDS,
+    super::cluster::COMMANDS,
     super::monitor::COMMANDS,
     super::pubsub::COMMANDS,
     super::transaction::COMMANDS,

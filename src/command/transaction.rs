@@ -150,6 +150,15 @@ pub(super) fn queue(
     Ok(true)
 }
 
+/// Whether a command has one of these flags or, if it is EXEC, runs one that has.
+pub(super) fn runs_any(server: &State, id: ClientId, command: &Command, flags: Flags) -> bool {
+    let transaction = server.clients.get(id).and_then(|client| client.transaction.as_deref());
+    match transaction {
+        Some(transaction) if command.spec.name == "EXEC" => transaction.has_any(flags),
+        _ => command.is(flags),
+    }
+}
+
 /// The error for a command that no transaction may hold.
 pub(super) fn check_allowed(client: &Client, command: &Command) -> Result<(), CommandError> {
     if client.transaction.is_some() && command.is(Flags::NO_MULTI) {

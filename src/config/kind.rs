@@ -424,6 +424,30 @@ impl Kind<Vec<u8>> for Text {
 
 /// The `title`, `server-mode` and `unixsocket` variables may stand for nothing; what is left must
 /// not be blank.
+/// The process' title: the template with each `{name}` replaced by what `variable` says, `{{` by a brace, and without spaces
+/// at its ends.
+pub fn expand_title(template: &[u8], variable: impl Fn(&[u8]) -> Vec<u8>) -> Vec<u8> {
+    let (mut title, mut rest) = (Vec::new(), template);
+    while let Some(open) = rest.iter().position(|byte| *byte == b'{') {
+        title.extend_from_slice(&rest[..open]);
+        rest = &rest[open + 1..];
+        if let Some(after) = rest.strip_prefix(b"{") {
+            title.push(b'{');
+            rest = after;
+            continue;
+        }
+        let close = rest.iter().position(|byte| *byte == b'}').unwrap_or(rest.len());
+        title.extend_from_slice(&variable(&rest[..close]));
+        rest = rest.get(close + 1..).unwrap_or_default();
+    }
+    title.extend_from_slice(rest);
+    let is_text = |byte: &u8| *byte != b' ';
+    let end = title.iter().rposition(is_text).map_or(0, |last| last + 1);
+    title.truncate(end);
+    title.drain(..title.iter().position(is_text).unwrap_or(0));
+    title
+}
+
 fn check_title_template(template: &[u8]) -> Result<(), Reason> {
     let mut rest = template;
     let mut blank = true;

@@ -21,7 +21,7 @@ pub use command_line::{Settings, Startup, USAGE};
 pub use example::example_file;
 pub(crate) use file::split_args;
 pub use file::{ConfigError, Directive, Line, parse_line};
-pub use kind::{Reason, parse_memory, system_text};
+pub use kind::{Reason, expand_title, parse_memory, system_text};
 pub use params::{Action, Config, PARAMS, Param, Traits};
 pub use rewrite::RewriteError;
 pub use value::*;
@@ -135,6 +135,9 @@ impl Config {
                 lookup(name).ok_or_else(|| SetError::Unknown { name: name.to_vec() })?;
             let refused = |reason| SetError::Refused { name: name.to_vec(), reason };
             if param.traits.immutable {
+                if IMMUTABLE_BUT_NEW.contains(&canonical) && param.slot.get(self) == *value {
+                    continue;
+                }
                 return Err(refused(Reason::Immutable));
             }
             if param.traits.protected && !self.enable_protected_configs.allows(by.local_client) {
@@ -200,6 +203,16 @@ fn names_matching(pattern: &[u8]) -> Vec<(&[u8], &'static Param)> {
     names.filter(|(name, _)| glob::matches(pattern, name, true)).collect()
 }
 
+/// Names of immutable parameters that Redis 7.0.15 does not have. Programs that set a whole configuration, parameter by
+/// parameter, know which ones to leave out there; of these they do not, so setting the value that is there is accepted.
+const IMMUTABLE_BUT_NEW: &[&str] = &[
+    "cluster-databases",
+    "server-cpulist",
+    "bio-cpulist",
+    "aof-rewrite-cpulist",
+    "bgsave-cpulist",
+];
+
 /// A parameter and the spelling of the name or alias by which it was found.
 fn lookup(name: &[u8]) -> Option<(&'static Param, &'static str)> {
     let param = Param::find(name)?;
@@ -254,6 +267,19 @@ mod tests {
             [(Action::Port, "port"), (Action::GoodReplicas, "min-slaves-to-write")]
         );
         assert_eq!((config.port, changes.previous().port), (7, 6379));
+    }
+
+    #[test]
+    fn immutable_names_that_redis_does_not_have_take_the_value_they_have() {
+        let mut config = Config::default();
+        assert_eq!(config.set(&[(b"cluster-databases", b"1")], BY).unwrap().actions, []);
+        for name in IMMUTABLE_BUT_NEW {
+            let (param, _) = lookup(name.as_bytes()).unwrap();
+            assert!(param.traits.immutable, "{name}");
+            let error = config.set(&[(name.as_bytes(), b"7")], BY).unwrap_err();
+            assert!(error.to_string().ends_with("can't set immutable config"), "{error}");
+        }
+        assert!(config.set(&[(b"server_cpulist", b"")], BY).is_err());
     }
 
     #[test]

@@ -413,18 +413,18 @@ section "General" {
     /// Tests memory on a crash.
     "crash-memcheck-enabled" => crash_memcheck_enabled: bool = true, YesNo, MODIFIABLE.stored();
     /// Exits instead of aborting on a bug of the server.
-    "use-exit-on-panic" => use_exit_on_panic: bool = false, YesNo, MODIFIABLE.hidden().stored();
+    "use-exit-on-panic" => use_exit_on_panic: bool = false, YesNo, MODIFIABLE.hidden();
     /// Number of databases. SELECT takes 0 to one less.
     "databases" => databases: u32 = 16, int(1, INT_MAX), IMMUTABLE;
     /// Shows the logo at start even without a terminal.
     "always-show-logo" => always_show_logo: bool = false, YesNo, IMMUTABLE;
     /// Shows addresses and mode in the process' title.
-    "set-proc-title" => set_proc_title: bool = true, YesNo, IMMUTABLE.stored();
+    "set-proc-title" => set_proc_title: bool = true, YesNo, IMMUTABLE;
     /// The process' title. Variables: {title} {listen-addr} {server-mode} {port} {tls-port}
     /// {unixsocket} {config-file}.
     "proc-title-template" => proc_title_template: Vec<u8> =
         b"{title} {listen-addr} {server-mode}".to_vec(), TITLE_TEMPLATE,
-        MODIFIABLE.stored().then(Action::ProcessTitle);
+        MODIFIABLE.then(Action::ProcessTitle);
     /// Locale by which SORT ... ALPHA orders. Empty takes the environment's. Known from Redis 7.2.
     "locale-collate" => locale_collate: Vec<u8> = Vec::new(), TEXT, MODIFIABLE.stored();
     /// Warnings of the kernel's state that do not stop the start.
@@ -445,7 +445,7 @@ section "General" {
     "dynamic-hz" => dynamic_hz: bool = true, YesNo, MODIFIABLE.stored();
     /// Milliseconds without a turn of the loop after which the watchdog reports. 0 switches it off.
     "watchdog-period" => watchdog_period: u32 = 0, int(0, INT_MAX),
-        MODIFIABLE.hidden().stored().then(Action::Watchdog);
+        MODIFIABLE.hidden().then(Action::Watchdog);
 }
 
 section "Shutdown" {
@@ -755,10 +755,10 @@ section "Replication" {
         65535), MODIFIABLE.stored();
     /// Replicas without which writes are refused. 0 needs none.
     "min-replicas-to-write" | "min-slaves-to-write" => min_replicas_to_write: u32 = 0, int(0,
-        INT_MAX), MODIFIABLE.stored().then(Action::GoodReplicas);
+        INT_MAX), MODIFIABLE.then(Action::GoodReplicas);
     /// Seconds of lag up to which a replica counts for min-replicas-to-write.
     "min-replicas-max-lag" | "min-slaves-max-lag" => min_replicas_max_lag: u32 = 10, int(0,
-        INT_MAX), MODIFIABLE.stored().then(Action::GoodReplicas);
+        INT_MAX), MODIFIABLE.then(Action::GoodReplicas);
     /// Bytes of writes kept for replicas that come back.
     "repl-backlog-size" => repl_backlog_size: u64 = 1 << 20, memory(1, LONG_MAX).raised_to(16 <<
         10), MODIFIABLE.stored().then(Action::ReplicationBacklog);

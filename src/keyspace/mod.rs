@@ -538,6 +538,8 @@ impl Keyspace {
 
     /// Exchanges two databases.
     pub fn swap(&mut self, a: usize, b: usize) {
+        self.expire_watched(a, b);
+        self.expire_watched(b, a);
         self.touch_watched(a, b);
         self.touch_watched(b, a);
         self.tables.swap(a, b);

@@ -73,6 +73,18 @@ impl Watch {
 }
 
 impl Keyspace {
+    /// Deletes the watched keys of a database, and the keys of their names in another one, that are past their deadlines:
+    /// before an exchange, so that an absent key is not taken to change where one that has expired comes in its place.
+    pub(super) fn expire_watched(&mut self, index: usize, other: usize) {
+        let Some(keys) = self.watch.databases.get(index) else { return };
+        let keys: Vec<Box<[u8]>> = keys.keys().cloned().collect();
+        for key in keys {
+            for db in [index, other] {
+                self.in_database(db, |db| db.find(db.key(&key)));
+            }
+        }
+    }
+
     /// Says that the watched keys of a database which exist there or in another one change: both are about to be
     /// exchanged, or the one to be emptied.
     pub(super) fn touch_watched(&mut self, index: usize, other: usize) {

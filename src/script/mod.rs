@@ -143,6 +143,8 @@ pub struct Scripts {
     /// Set once a function that runs has become busy.
     pub function: Option<FunctionRun>,
     pub stats: Stats,
+    /// DEBUG SET-DISABLE-DENY-SCRIPTS: scripts may call commands that are denied to them.
+    pub denies_nothing: bool,
 }
 
 impl Scripts {
@@ -154,6 +156,7 @@ impl Scripts {
             running: None,
             function: None,
             stats: Stats::default(),
+            denies_nothing: false,
         }
     }
 

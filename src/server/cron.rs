@@ -3,7 +3,7 @@
 use super::Server;
 use crate::client::{Client, ClientFlags, ClientId};
 use crate::command::{check_output_limit, count_clients_memory};
-use crate::sys::alloc;
+use crate::sys::{alloc, crash};
 
 impl Server {
     /// Does the periodic work when its time has come.
@@ -18,6 +18,7 @@ impl Server {
         if self.state.cron_paused {
             return;
         }
+        crash::tell_watchdog();
         let state = &mut self.state;
         state.peak_memory = state.peak_memory.max(alloc::allocated());
         if now_us >= self.next_sample_us {

@@ -16,7 +16,7 @@ use super::{Server, WAKER, busy};
 use crate::clock::Clock;
 use crate::collections::hash::KeyHasher;
 use crate::command::table::{Command, TABLE};
-use crate::command::{apply_config, listen, set_oom_score};
+use crate::command::{apply_config, listen, set_oom_score, set_process_title};
 use crate::config::{Config, ConfigError, Directive, ShutdownOptions};
 use crate::keyspace::Keyspace;
 use crate::net::listener::Listener;
@@ -24,6 +24,7 @@ use crate::state::{Shutdown, State};
 use crate::sys::alloc;
 use crate::sys::log::{Level, Logger};
 use crate::sys::process::Supervisor;
+use crate::sys::title::Title;
 
 impl Server {
     /// A server with this configuration and clock, listening. Errors: an address that cannot be listened on, in words.
@@ -107,6 +108,15 @@ impl Server {
     /// Knows commands by other names from now on; see [`renamed_commands`].
     pub fn rename_commands(&mut self, renamed: RenamedCommands) {
         self.state.renamed = renamed;
+    }
+
+    /// Shows the process' title from now on, if `set-proc-title` says so. `invoked_as`: the program's name as it was called.
+    pub fn set_title(&mut self, title: Option<Title>, invoked_as: Vec<u8>) {
+        self.state.title = title;
+        self.state.identity.invoked_as = invoked_as;
+        if self.state.config.set_proc_title {
+            set_process_title(&mut self.state);
+        }
     }
 
     /// Whether clients can come from anywhere.

@@ -53,6 +53,12 @@ impl Logger {
         self.syslog = true;
     }
 
+    /// The file lines go to; None: standard output.
+    pub fn path(&self) -> Option<&[u8]> {
+        use std::os::unix::ffi::OsStrExt;
+        self.file.as_ref().map(|file| file.as_os_str().as_bytes())
+    }
+
     /// Writes text without a line's heading: the logo.
     pub fn write_raw(&self, text: &str) {
         self.append(text.as_bytes());

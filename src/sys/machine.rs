@@ -1,5 +1,5 @@
 //! What the system knows of this process and machine: memory, processor time, kernel.
-#![allow(unsafe_code)] // getrusage, sysconf, uname, raise: C functions that fill in structures.
+#![allow(unsafe_code)] // getrusage, sysconf, uname: C functions that fill in structures.
 
 use std::ffi::CStr;
 
@@ -68,16 +68,6 @@ pub fn system_name() -> String {
         text(&name.release).to_string_lossy(),
         text(&name.machine).to_string_lossy()
     )
-}
-
-/// Ends the process by SIGSEGV, as a bad access to memory would.
-pub fn crash_by_segfault() -> ! {
-    // SAFETY: `signal` with the default action and `raise` touch no memory of ours.
-    unsafe {
-        libc::signal(libc::SIGSEGV, libc::SIG_DFL);
-        libc::raise(libc::SIGSEGV);
-    }
-    std::process::abort()
 }
 
 #[cfg(test)]

@@ -1,7 +1,9 @@
 //! The operating system: allocator, process, log. `unsafe` that it takes lives here.
 
 pub mod alloc;
+pub mod crash;
 pub mod jemalloc;
 pub mod log;
 pub mod machine;
 pub mod process;
+pub mod title;

@@ -7,7 +7,6 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixDatagram;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::process::{Resource, Rlimit, Signal};
 
@@ -46,19 +45,6 @@ pub fn ignore_signals() {
         // SAFETY: SIG_IGN runs no code of ours.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
-}
-
-/// Whether crashes are reported; see [`report_crashes`]. A panic can come from anywhere, so this is one for the process.
-static CRASH_REPORTS: AtomicBool = AtomicBool::new(true);
-
-/// Has crashes reported to the log from now on, or not: `crash-log-enabled`.
-pub fn report_crashes(enabled: bool) {
-    CRASH_REPORTS.store(enabled, Ordering::Relaxed);
-}
-
-/// Whether a crash is to be reported.
-pub fn reports_crashes() -> bool {
-    CRASH_REPORTS.load(Ordering::Relaxed)
 }
 
 // ---- limits ------------------------------------------------------------------------------------------------------

@@ -1,0 +1,474 @@
+//! Reports to the log when a signal is about to end the process, when code panics, and when the loop stands still.
+//!
+//! A signal handler may interrupt anything, the allocator with its locks too. So handlers here take no memory: what is known
+//! they write with plain write(2) calls to a file they open themselves, and the stack they keep as return addresses in a
+//! place that is always there. Giving the addresses names takes memory; that is done by the reporter, a thread that waits
+//! for it. After a crash the handler waits for the reporter, though not for ever (the lock it needs may be one that the
+//! crash has left taken): the addresses are in the log by then, and the program's place with them, so that `addr2line` can
+//! do the same later. After a report of the watchdog the process goes on as if nothing had been.
+//!
+//! Handlers are set by [`install`] for the program alone; a server within another program's process leaves its signals
+//! alone. Signals belong to the process, and so does all that is kept here.
+#![allow(unsafe_code)] // sigaction, sigaltstack, setitimer; unwinding from within a handler.
+
+use std::backtrace::Backtrace;
+use std::ffi::{CString, c_int, c_void};
+use std::fmt::Write as _;
+use std::io::{self, Read};
+use std::os::fd::IntoRawFd;
+use std::panic::PanicHookInfo;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+
+use crate::clock::Clock;
+use crate::sys::log::{Level, Logger};
+
+/// Frames of a stack that are kept.
+const FRAMES_MAX: usize = 100;
+/// How long a handler waits for the names of functions. Unit: milliseconds.
+const NAMES_WAIT_MS: u32 = 5000;
+/// Room for the handlers of the main thread: what they do with it must work when its stack has overflowed.
+const SIGNAL_STACK_BYTES: usize = 64 << 10;
+
+const START: &str = "=== LATCHKEY BUG REPORT START: copy from here ===";
+const END: &str = "=== LATCHKEY BUG REPORT END: copy up to here ===";
+const STACK: &str = "------ STACK TRACE ------";
+
+/// Signals by which a program ends that has done something wrong.
+const FATAL: [c_int; 5] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGABRT];
+
+// ---- what handlers find ------------------------------------------------------------------------------------------
+
+/// What handlers need, gathered beforehand.
+struct Ready {
+    logger: Logger,
+    /// The log's file; None: standard output.
+    log_path: Option<CString>,
+    /// Where the system put the program.
+    base: usize,
+    main_thread: i32,
+    /// Wakes the reporter: one byte a request.
+    requests: c_int,
+}
+
+static READY: OnceLock<Ready> = OnceLock::new();
+/// Whether crashes are to be reported: `crash-log-enabled`.
+static ENABLED: AtomicBool = AtomicBool::new(true);
+/// A stack: the latest that a handler has kept.
+static FRAMES: [AtomicUsize; FRAMES_MAX] = [const { AtomicUsize::new(0) }; FRAMES_MAX];
+static FRAMES_LEN: AtomicUsize = AtomicUsize::new(0);
+/// The reporter has not yet come to the stack that is kept.
+static IS_PENDING: AtomicBool = AtomicBool::new(false);
+/// Milliseconds after which the watchdog reports; 0: it does not.
+static WATCHDOG_MS: AtomicU32 = AtomicU32::new(0);
+
+/// What the reporter is asked for.
+const CRASH: u8 = b'c';
+const WATCHDOG: u8 = b'w';
+
+// ---- setting up --------------------------------------------------------------------------------------------------
+
+/// Begins to report crashes of this process to a log. To be called once, by the main thread. Errors: no thread.
+pub fn install(logger: Logger) -> io::Result<()> {
+    let (mut reader, writer) = io::pipe()?;
+    let ready = Ready {
+        log_path: logger.path().map(|path| CString::new(path).unwrap_or_default()),
+        logger,
+        base: program_base(),
+        // SAFETY: gettid takes nothing.
+        main_thread: unsafe { libc::gettid() },
+        requests: writer.into_raw_fd(),
+    };
+    let ready = READY.get_or_init(|| ready);
+    std::thread::Builder::new().name("crash-report".into()).spawn(move || {
+        let mut request = [0];
+        while reader.read_exact(&mut request).is_ok() {
+            report_stack(ready, request[0]);
+        }
+    })?;
+    use_own_signal_stack()?;
+    // The first walk over a stack finds out things that it takes memory to find out.
+    keep_stack(0);
+    std::panic::set_hook(Box::new(report_panic));
+    set_fatal_handlers(ENABLED.load(Ordering::Relaxed));
+    Ok(())
+}
+
+/// Has crashes reported from now on, or not: `crash-log-enabled`.
+pub fn enable(enabled: bool) {
+    if ENABLED.swap(enabled, Ordering::Relaxed) != enabled && READY.get().is_some() {
+        set_fatal_handlers(enabled);
+    }
+}
+
+/// Where the system put the program: the first mapping. 0 where there is no /proc.
+fn program_base() -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let base = maps.split('-').next().and_then(|start| usize::from_str_radix(start, 16).ok());
+    base.unwrap_or(0)
+}
+
+/// Gives the calling thread a stack for handlers that stays as long as the process.
+fn use_own_signal_stack() -> io::Result<()> {
+    let stack: &'static mut [u8] = Vec::leak(vec![0; SIGNAL_STACK_BYTES]);
+    let stack =
+        libc::stack_t { ss_sp: stack.as_mut_ptr().cast(), ss_flags: 0, ss_size: stack.len() };
+    // SAFETY: the memory is never freed or used for anything else.
+    match unsafe { libc::sigaltstack(&stack, std::ptr::null_mut()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn set_fatal_handlers(enabled: bool) {
+    for signal in FATAL {
+        // A second failure, within the handler, ends the process at once.
+        let flags = libc::SA_NODEFER | libc::SA_RESETHAND | libc::SA_ONSTACK;
+        set_handler(signal, enabled.then_some(on_fatal_signal as Handler), flags);
+    }
+}
+
+type Handler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
+
+/// Sets a signal's handler; None: the default.
+fn set_handler(signal: c_int, handler: Option<Handler>, flags: c_int) {
+    // SAFETY: all-zero bytes are a valid `sigaction`: the default action, no flags, an empty mask.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    if let Some(handler) = handler {
+        action.sa_sigaction = handler as *const () as usize;
+        action.sa_flags = flags | libc::SA_SIGINFO;
+    }
+    // SAFETY: the handlers below do what is allowed to them, see the module.
+    unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) };
+}
+
+// ---- within a handler: no memory, no locks -----------------------------------------------------------------------
+
+/// A line being made in a place of its own.
+struct Line {
+    bytes: [u8; 512],
+    len: usize,
+}
+
+impl Line {
+    /// A line with the heading that lines from handlers have in Redis too: the time without a calendar.
+    fn new() -> Self {
+        let mut line = Line { bytes: [0; 512], len: 0 };
+        let (pid, seconds) = (std::process::id(), Clock::System.now().unix_seconds());
+        let _ = write!(line, "{pid}:signal-handler ({seconds}) ");
+        line
+    }
+}
+
+impl std::fmt::Write for Line {
+    /// What does not fit is left out.
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        let room = &mut self.bytes[self.len..];
+        let taken = text.len().min(room.len());
+        room[..taken].copy_from_slice(&text.as_bytes()[..taken]);
+        self.len += taken;
+        Ok(())
+    }
+}
+
+/// The log, opened by a handler. It is never closed: the process ends.
+struct RawLog(c_int);
+
+impl RawLog {
+    fn open(ready: &Ready) -> Self {
+        let Some(path) = &ready.log_path else { return RawLog(libc::STDOUT_FILENO) };
+        let flags = libc::O_APPEND | libc::O_CREAT | libc::O_WRONLY | libc::O_CLOEXEC;
+        // SAFETY: the path ends with a NUL and lives as long as the process.
+        RawLog(unsafe { libc::open(path.as_ptr(), flags, 0o644) })
+    }
+
+    fn line(&self, text: std::fmt::Arguments<'_>) {
+        let mut line = Line::new();
+        let _ = line.write_fmt(text);
+        line.len = line.len.min(line.bytes.len() - 1);
+        line.bytes[line.len] = b'\n';
+        // SAFETY: the bytes are initialised and as many as said. A failure leaves nobody to tell.
+        unsafe { libc::write(self.0, line.bytes.as_ptr().cast(), line.len + 1) };
+    }
+}
+
+/// Keeps the calling thread's stack, from `interrupted` on, or wholly if that is not in it.
+fn keep_stack(interrupted: usize) {
+    let mut len = 0;
+    // SAFETY: several threads at once are kept apart by `IS_PENDING`, or the process is ending; unwinding itself takes no
+    // lock that a handler could have interrupted.
+    unsafe {
+        backtrace::trace_unsynchronized(|frame| {
+            let address = frame.ip() as usize;
+            if address == interrupted {
+                len = 0;
+            }
+            FRAMES[len].store(address, Ordering::Relaxed);
+            len += 1;
+            len < FRAMES_MAX
+        });
+    }
+    FRAMES_LEN.store(len, Ordering::Release);
+}
+
+/// Asks the reporter for something.
+fn request(ready: &Ready, what: u8) {
+    IS_PENDING.store(true, Ordering::Release);
+    // SAFETY: one initialised byte. The pipe is never full: there is no second request before the first is done.
+    unsafe { libc::write(ready.requests, (&raw const what).cast(), 1) };
+}
+
+/// Waits until the reporter is done, but not for ever.
+fn wait_for_names() {
+    let pause = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+    for _ in 0..NAMES_WAIT_MS {
+        if !IS_PENDING.load(Ordering::Acquire) {
+            return;
+        }
+        // SAFETY: the pointer is to a live local.
+        unsafe { libc::nanosleep(&pause, std::ptr::null_mut()) };
+    }
+}
+
+/// Handler of the signals that end the process.
+extern "C" fn on_fatal_signal(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    if let Some(ready) = READY.get() {
+        // SAFETY: the system passes it, valid for the time of the handler.
+        report_signal(ready, signal, unsafe { &*info }, context);
+    }
+    // The action is the default again: this ends the process, with a core dump where that is wanted.
+    // SAFETY: raise touches no memory of ours.
+    unsafe { libc::raise(signal) };
+}
+
+fn report_signal(ready: &Ready, signal: c_int, info: &libc::siginfo_t, context: *mut c_void) {
+    let log = RawLog::open(ready);
+    let code = info.si_code;
+    log.line(format_args!("{START}"));
+    log.line(format_args!(
+        "Latchkey {} crashed by signal: {signal}, si_code: {code}",
+        env!("CARGO_PKG_VERSION")
+    ));
+    // SAFETY: these signals carry an address.
+    let address = unsafe { info.si_addr() } as usize;
+    let is_access = matches!(signal, libc::SIGSEGV | libc::SIGBUS);
+    if is_access {
+        log.line(format_args!("Accessing address: {address:#x}"));
+    }
+    if code == libc::SI_USER {
+        // SAFETY: a signal that a process sent carries who it was.
+        let (pid, uid) = unsafe { (info.si_pid(), info.si_uid()) };
+        log.line(format_args!("Killed by PID: {pid}, UID: {uid}"));
+    }
+    let instruction = instruction_pointer(context);
+    if instruction != 0 {
+        log.line(format_args!("Running the instruction at: {instruction:#x}"));
+    }
+    log.line(format_args!("{STACK}"));
+    if is_access && instruction == address {
+        // Code that is not there was called: looking at it to unwind would be the next failure.
+        log.line(format_args!("The program has jumped to an address that it may not run."));
+    } else {
+        keep_stack(instruction);
+        log.line(format_args!("The program lies at {:#x}. Return addresses:", ready.base));
+        for frame in &FRAMES[..FRAMES_LEN.load(Ordering::Acquire)] {
+            log.line(format_args!("{:#x}", frame.load(Ordering::Relaxed)));
+        }
+        request(ready, CRASH);
+        wait_for_names();
+    }
+    log.line(format_args!("------ REGISTERS ------"));
+    for &(name, place) in REGISTERS {
+        log.line(format_args!("{name:3} {:016x}", register(context, place)));
+    }
+    log.line(format_args!("{END}"));
+}
+
+/// What of the interrupted code's registers is told: names and places.
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+const REGISTERS: &[(&str, c_int)] = &[
+    ("RIP", libc::REG_RIP),
+    ("RSP", libc::REG_RSP),
+    ("RBP", libc::REG_RBP),
+    ("RAX", libc::REG_RAX),
+    ("RBX", libc::REG_RBX),
+    ("RCX", libc::REG_RCX),
+    ("RDX", libc::REG_RDX),
+    ("RSI", libc::REG_RSI),
+    ("RDI", libc::REG_RDI),
+    ("R8", libc::REG_R8),
+    ("R9", libc::REG_R9),
+    ("R10", libc::REG_R10),
+    ("R11", libc::REG_R11),
+    ("R12", libc::REG_R12),
+    ("R13", libc::REG_R13),
+    ("R14", libc::REG_R14),
+    ("R15", libc::REG_R15),
+];
+#[cfg(all(target_os = "linux", target_arch = "aarch64"))]
+const REGISTERS: &[(&str, c_int)] = &[("PC", 32), ("SP", 31), ("LR", 30)];
+#[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
+const REGISTERS: &[(&str, c_int)] = &[];
+
+/// A register of the code that was interrupted. `context` is what a handler was given.
+fn register(context: *mut c_void, place: c_int) -> usize {
+    #[cfg(target_os = "linux")]
+    {
+        // SAFETY: the system passes the context, which lives as long as the handler runs.
+        let machine = unsafe { &(*context.cast::<libc::ucontext_t>()).uc_mcontext };
+        #[cfg(target_arch = "x86_64")]
+        return machine.gregs[place as usize] as usize;
+        #[cfg(target_arch = "aarch64")]
+        return match place {
+            32 => machine.pc as usize,
+            31 => machine.sp as usize,
+            place => machine.regs[place as usize] as usize,
+        };
+    }
+    #[allow(unreachable_code)] // on the machines above
+    0
+}
+
+/// Where the code was interrupted; 0 where nobody tells.
+fn instruction_pointer(context: *mut c_void) -> usize {
+    REGISTERS.first().map_or(0, |&(_, place)| register(context, place))
+}
+
+// ---- with memory: the reporter, and code that is not interrupted -------------------------------------------------
+
+/// Writes the stack that a handler has kept, with names.
+fn report_stack(ready: &Ready, what: u8) {
+    let stack = &FRAMES[..FRAMES_LEN.load(Ordering::Acquire)];
+    let write = |text: std::fmt::Arguments<'_>| {
+        ready.logger.write(Clock::System.now(), Level::Warning, text);
+    };
+    if what == WATCHDOG {
+        write(format_args!("--- WATCHDOG TIMER EXPIRED ---"));
+        write(format_args!("{STACK}"));
+    }
+    for (number, frame) in stack.iter().enumerate() {
+        let address = frame.load(Ordering::Relaxed);
+        // The frame that was interrupted is at the address itself, the others are behind their calls.
+        let looked_up = if number == 0 { address + 1 } else { address };
+        let mut is_known = false;
+        backtrace::resolve(looked_up as *mut c_void, |symbol| {
+            is_known = true;
+            let name = symbol.name().map_or("?".to_owned(), |name| format!("{name:#}"));
+            match (symbol.filename(), symbol.lineno()) {
+                (Some(file), Some(line)) => {
+                    write(format_args!("{number:3}: {name} at {}:{line}", file.display()));
+                }
+                _ => write(format_args!("{number:3}: {name}")),
+            }
+        });
+        if !is_known {
+            write(format_args!("{number:3}: {address:#x}"));
+        }
+    }
+    if what == WATCHDOG {
+        write(format_args!("--------"));
+    }
+    IS_PENDING.store(false, Ordering::Release);
+}
+
+/// Writes a report of a panic: a bug of ours. Whether the process goes on is for those to say who catch it.
+fn report_panic(panic: &PanicHookInfo<'_>) {
+    report_bug(format_args!("{panic}"));
+    // For who has started the program and looks on.
+    eprintln!("{panic}");
+}
+
+/// Writes a report of a bug to the log, with the stack of the caller.
+pub fn report_bug(what: std::fmt::Arguments<'_>) {
+    let Some(ready) = READY.get() else { return };
+    let write = |text: std::fmt::Arguments<'_>| {
+        ready.logger.write(Clock::System.now(), Level::Warning, text);
+    };
+    write(format_args!("{START}"));
+    write(format_args!("Latchkey {} has met a bug of its own: {what}", env!("CARGO_PKG_VERSION")));
+    if ENABLED.load(Ordering::Relaxed) {
+        write(format_args!("{STACK}\n{}", Backtrace::force_capture()));
+    }
+    write(format_args!("{END}"));
+}
+
+/// Ends the process after a report: by SIGABRT, which leaves a core dump where that is wanted, or with exit code 1.
+pub fn end_process(by_exit: bool) -> ! {
+    if by_exit {
+        std::process::exit(1);
+    }
+    // The report is written: no second one.
+    set_handler(libc::SIGABRT, None, 0);
+    std::process::abort()
+}
+
+/// Reads where no memory is, as a bad pointer would have the program do.
+pub fn access_bad_memory() -> ! {
+    // SAFETY: the system reserves a page that nobody may read. To read it is what is asked for: it ends the process.
+    unsafe {
+        let (anywhere, flags) = (std::ptr::null_mut(), libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        let page = libc::mmap(anywhere, 4096, libc::PROT_NONE, flags, -1, 0);
+        if page != libc::MAP_FAILED {
+            page.cast::<u8>().read_volatile();
+        }
+    }
+    std::process::abort()
+}
+
+// ---- the watchdog ------------------------------------------------------------------------------------------------
+
+/// Has the watchdog report when [`tell_watchdog`] is not called for so many milliseconds; 0: it sleeps.
+pub fn watch(period_ms: u32) {
+    if READY.get().is_none() || WATCHDOG_MS.swap(period_ms, Ordering::Relaxed) == period_ms {
+        return;
+    }
+    if period_ms > 0 {
+        set_handler(libc::SIGALRM, Some(on_watchdog), libc::SA_RESTART | libc::SA_ONSTACK);
+    }
+    set_timer(period_ms);
+    if period_ms == 0 {
+        // SAFETY: SIG_IGN runs no code of ours. A signal that is under way does no harm then.
+        unsafe { libc::signal(libc::SIGALRM, libc::SIG_IGN) };
+    }
+}
+
+/// Tells the watchdog that the loop goes round. Costs a system call while it is awake.
+#[inline]
+pub fn tell_watchdog() {
+    let period_ms = WATCHDOG_MS.load(Ordering::Relaxed);
+    if period_ms > 0 {
+        set_timer(period_ms);
+    }
+}
+
+/// Has SIGALRM come once, after so many milliseconds; 0: not at all.
+fn set_timer(ms: u32) {
+    let never = libc::timeval { tv_sec: 0, tv_usec: 0 };
+    let timer = libc::itimerval {
+        it_interval: never,
+        it_value: libc::timeval {
+            tv_sec: libc::time_t::from(ms / 1000),
+            tv_usec: libc::suseconds_t::from(ms % 1000) * 1000,
+        },
+    };
+    // SAFETY: the pointer is to a live local.
+    unsafe { libc::setitimer(libc::ITIMER_REAL, &timer, std::ptr::null_mut()) };
+}
+
+/// Handler of SIGALRM: has the reporter write where the main thread is.
+extern "C" fn on_watchdog(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
+    let Some(ready) = READY.get() else { return };
+    // SAFETY: gettid takes nothing, and tgkill sends a signal that has a handler.
+    unsafe {
+        if libc::gettid() != ready.main_thread {
+            // The system may choose any thread.
+            let pid = std::process::id() as libc::c_long;
+            libc::syscall(libc::SYS_tgkill, pid, ready.main_thread as libc::c_long, libc::SIGALRM);
+            return;
+        }
+    }
+    if !IS_PENDING.load(Ordering::Acquire) {
+        keep_stack(instruction_pointer(context));
+        request(ready, WATCHDOG);
+    }
+}
