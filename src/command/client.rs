@@ -14,7 +14,7 @@ use super::transaction::Transaction;
 use super::{blocking, connection, pubsub};
 use crate::client::{Client, ClientFlags, ClientId, Input};
 use crate::clock::Now;
-use crate::config::{ClientClass, MemoryLimit};
+use crate::config::{ClientClass, Config, MemoryLimit};
 use crate::error::CommandError;
 use crate::pubsub::{Kind, Subscriptions};
 use crate::resp::number;
@@ -528,7 +528,15 @@ pub fn class_of(flags: ClientFlags) -> ClientClass {
     }
 }
 
-/// Closes a client whose unsent output is over the limit of its class.
+/// Bytes of unsent output that a client with these flags may have, as the limit of [`OutputBuffer`].
+pub fn output_limit(config: &Config, flags: ClientFlags) -> usize {
+    match config.client_output_buffer_limit[class_of(flags) as usize].hard_bytes {
+        0 => usize::MAX,
+        bytes => usize::try_from(bytes).unwrap_or(usize::MAX).max(OUTPUT_UNCOUNTED_MAX),
+    }
+}
+
+/// Closes a client whose unsent output is over the limit of its class, or was cut off at it.
 pub fn check_output_limit(server: &mut State, id: ClientId) {
     let Some(client) = server.clients.get_mut(id) else {
         return;
@@ -539,7 +547,7 @@ pub fn check_output_limit(server: &mut State, id: ClientId) {
     }
     let flags = client.flags;
     let limit = server.config.client_output_buffer_limit[class_of(flags) as usize];
-    let over_hard = limit.hard_bytes > 0 && used >= limit.hard_bytes;
+    let over_hard = client.output.is_cut() || (limit.hard_bytes > 0 && used >= limit.hard_bytes);
     let mut over_soft = false;
     if limit.soft_bytes > 0 && used >= limit.soft_bytes {
         let now_us = server.now.boot_us;

@@ -17,7 +17,7 @@ use crate::command::spec::{Begin, Find, Group};
 use crate::command::table::Command;
 use crate::command::{
     blocking, check_output_limit, client_tracking, clients_memory_max, describe_client,
-    evict_clients, forget_client, needs_password, transaction,
+    evict_clients, forget_client, needs_password, output_limit, transaction,
 };
 use crate::keyspace::Keyspace;
 use crate::resp::reply::{OutputBuffer, ReplyWriter};
@@ -559,6 +559,7 @@ impl Hands<'_> {
         let mut runs = !client.flags.intersects(ClientFlags::SUSPENDED | ClientFlags::PAUSED);
         client.flags.remove(ClientFlags::HELD);
         let mut output = std::mem::take(&mut client.output);
+        output.set_limit(output_limit(&self.state.config, client.flags));
         let mut protocol = client.protocol;
         let mut checked = 0;
         self.keyspace.select(client.db);
@@ -592,7 +593,7 @@ impl Hands<'_> {
                 blocking::serve(self.keyspace, self.state);
                 self.keyspace.select(database);
             }
-            if output.len() > checked + OUTPUT_CHECK_BYTES {
+            if output.len() > checked + OUTPUT_CHECK_BYTES || output.is_cut() {
                 runs &= self.may_go_on(id, &mut output);
                 checked = output.len();
             }
@@ -630,10 +631,12 @@ impl Hands<'_> {
         }
         let Some(client) = self.state.clients.get_mut(id) else { return };
         client.protocol = protocol;
+        // It holds for replies alone; what others push is measured as a whole (`check_output_limit`).
+        output.set_limit(usize::MAX);
         // What others pushed meanwhile goes behind the replies.
         let pushed = std::mem::replace(&mut client.output, output);
         client.output.append(&pushed);
-        if !client.output.is_empty() {
+        if !client.output.is_empty() || client.output.is_cut() {
             self.state.clients.flush_later(id);
             check_output_limit(self.state, id);
             self.count_memory(id);
