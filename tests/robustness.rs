@@ -420,6 +420,32 @@ fn a_request_over_the_query_buffer_limit_ends_the_connection() {
 // ---- clients that wait -----------------------------------------------------------------------------------------------
 
 #[test]
+fn a_large_request_waits_behind_one_that_blocks() {
+    let server = config(&[]);
+    let mut other = server.connect();
+    for size in [20_000, 70_000, 300_000, 2_000_000] {
+        let mut stream = connect(&server);
+        let value = vec![b'v'; size];
+        let sent = [
+            request(&[b"BLPOP", b"l", b"0"]),
+            request(&[b"SET", b"k", &value]),
+            request(&[b"STRLEN", b"k"]),
+        ];
+        let mut writer = stream.try_clone().expect("a second handle");
+        let writer = std::thread::spawn(move || writer.write_all(&sent.concat()));
+        while info(&mut other, "clients", "blocked_clients") == 0 {
+            server.settle();
+        }
+        assert_eq!(other.call(&["RPUSH", "l", "e"]), Reply::Integer(1));
+        let expected = format!("*2\r\n$1\r\nl\r\n$1\r\ne\r\n+OK\r\n:{size}\r\n");
+        let mut reply = vec![0; expected.len()];
+        stream.read_exact(&mut reply).expect("the replies come");
+        assert_eq!(shown(&reply), expected);
+        writer.join().expect("no panic").expect("the server reads");
+    }
+}
+
+#[test]
 fn pipelines_that_a_pause_cuts_go_on_in_their_order() {
     let server = config(&[]);
     let mut other = server.connect();
