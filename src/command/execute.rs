@@ -42,6 +42,18 @@ pub fn execute(
         && server.monitors.is_empty()
         && server.pause.is_none()
     {
+        // Nothing of what `run` asks for can be so, for most requests: this asks once.
+        if server.config.maxmemory == 0
+            && !server.scripts.is_busy()
+            && !db.tracking.has_changes()
+            && let Some(command) = request.command
+            && command.subcommands.is_empty()
+            && command.spec.handler.is_some()
+            && command.spec.accepts(request.args.len())
+        {
+            let origin = Origin::Client;
+            return run_handler(db, server, id, command, request, origin, output, protocol);
+        }
         return run(db, server, id, request, output, protocol);
     }
     execute_closely(db, server, id, request, output, protocol)

@@ -7,6 +7,7 @@
 //! Refuses to know: clients, sockets, limits (the caller looks at [`OutputBuffer::len`]). A client must get exactly one
 //! reply for each request; aggregates announce how many elements follow, and the caller keeps that promise.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, Write};
 
@@ -141,7 +142,15 @@ impl OutputBuffer {
             .filter(|piece| !piece.is_empty())
     }
 
-    /// The bytes that wait, copied together. For tests and for replies that are read again (scripts).
+    /// The bytes that wait, in one piece: copied together only where they lie in several.
+    pub fn whole(&self) -> Cow<'_, [u8]> {
+        match self.chunks.is_empty() {
+            true => Cow::Borrowed(&self.tail[self.sent..]),
+            false => Cow::Owned(self.to_vec()),
+        }
+    }
+
+    /// The bytes that wait, copied together. For tests and for replies that are read again.
     pub fn to_vec(&self) -> Vec<u8> {
         self.pieces().collect::<Vec<_>>().concat()
     }
