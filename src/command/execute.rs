@@ -38,12 +38,14 @@ pub fn execute(
 ) -> Outcome {
     let Some(client) = server.clients.get_mut(id) else { return Outcome::Close };
     let flags = client.flags;
-    if flags & (ClientFlags::GATE | ClientFlags::AUTHENTICATED) == ClientFlags::AUTHENTICATED
+    let gate = ClientFlags::GATE.difference(ClientFlags::IN_TRANSACTION);
+    if flags & (gate | ClientFlags::AUTHENTICATED) == ClientFlags::AUTHENTICATED
         && server.monitors.is_empty()
         && server.pause.is_none()
     {
         // Nothing of what `run` asks for can be so, for most requests: this asks once.
-        if server.config.maxmemory == 0
+        if !flags.contains(ClientFlags::IN_TRANSACTION)
+            && server.config.maxmemory == 0
             && !server.scripts.is_busy()
             && !db.tracking.has_changes()
             && let Some(command) = request.command
@@ -139,7 +141,7 @@ fn run(
     if let Some(client) = server.clients.get_mut(id)
         && client.flags.contains(ClientFlags::IN_TRANSACTION)
     {
-        match transaction::queue(client, command, request.args) {
+        match transaction::queue(client, command, request) {
             Ok(true) => {
                 client.last_command = Some(command);
                 ReplyWriter::new(output, *protocol).queued();

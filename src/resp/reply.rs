@@ -150,6 +150,14 @@ impl OutputBuffer {
         }
     }
 
+    /// The bytes that wait, copied only where they lie in several pieces.
+    pub fn into_vec(mut self) -> Vec<u8> {
+        match self.chunks.is_empty() && self.sent == 0 {
+            true => std::mem::take(&mut self.tail),
+            false => self.to_vec(),
+        }
+    }
+
     /// The bytes that wait, copied together. For tests and for replies that are read again.
     pub fn to_vec(&self) -> Vec<u8> {
         self.pieces().collect::<Vec<_>>().concat()
@@ -392,6 +400,16 @@ impl<'a> ReplyWriter<'a> {
             tail.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
             tail.extend_from_slice(b"\r\n");
         }
+    }
+
+    /// An integer whose text is there already.
+    #[inline]
+    pub fn integer_text(&mut self, text: &[u8]) {
+        let tail = &mut self.out.tail;
+        tail.reserve(text.len() + 3);
+        tail.push(b':');
+        tail.extend_from_slice(text);
+        tail.extend_from_slice(b"\r\n");
     }
 
     /// An array; `len` replies follow.
