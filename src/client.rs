@@ -228,6 +228,8 @@ pub struct Clients {
     pub over_soft_limit: Vec<ClientId>,
     /// Empty output buffers, for clients that get output.
     pub spare_buffers: Vec<Vec<u8>>,
+    /// The storage of a transaction that has ended.
+    pub spare_transaction: Option<Box<Transaction>>,
     /// Clients to be closed at the end of the turn. A client may stand here more than once.
     pub to_close: Vec<ClientId>,
 }

@@ -117,8 +117,61 @@ impl Default for Inner {
 impl Inner {
     #[inline]
     fn index_of(&self, child: u32) -> usize {
-        let found = self.children.iter().position(|&other| other == child);
-        found.expect("a node hangs on its parent")
+        // Block by block: the processor compares a whole one at once, while a search that may end anywhere takes one number
+        // at a time.
+        let holds =
+            |block: &[u32; 16]| block.iter().fold(false, |found, &id| found | (id == child));
+        let (blocks, rest) = self.children.as_chunks::<16>();
+        let (block, numbers) = match blocks.iter().position(holds) {
+            Some(block) => (block, &blocks[block][..]),
+            None => (blocks.len(), rest),
+        };
+        let found = numbers.iter().position(|&other| other == child);
+        16 * block + found.expect("a node hangs on its parent")
+    }
+
+    /// How many of the node's `len` elements come before a child's. Counted from the nearer end.
+    #[inline]
+    fn before(&self, index: usize, len: usize) -> usize {
+        if index <= self.counts.len() / 2 {
+            self.counts[..index].iter().sum()
+        } else {
+            len - self.counts[index..].iter().sum::<usize>()
+        }
+    }
+
+    /// The child with the element of a rank among the node's `len`, and the rank there.
+    #[inline]
+    fn locate(&self, mut rank: usize, len: usize) -> (usize, usize) {
+        // Whole blocks are passed at a time.
+        const BLOCK: usize = 16;
+        let mut index = 0;
+        if rank <= len / 2 {
+            for block in self.counts.chunks_exact(BLOCK) {
+                let count = block.iter().sum::<usize>();
+                if rank < count {
+                    break;
+                }
+                rank -= count;
+                index += BLOCK;
+            }
+        } else {
+            let mut before = len;
+            index = self.counts.len();
+            for block in self.counts.rchunks(BLOCK) {
+                before -= block.iter().sum::<usize>();
+                index -= block.len();
+                if before <= rank {
+                    break;
+                }
+            }
+            rank -= before;
+        }
+        while rank >= self.counts[index] {
+            rank -= self.counts[index];
+            index += 1;
+        }
+        (index, rank)
     }
 
     fn remove(&mut self, index: usize) {
@@ -299,12 +352,12 @@ impl ScoreTree {
     /// The leaf a place lies in, and how many elements come before that leaf.
     #[inline]
     fn descend(&self, place: Place<'_>) -> (u32, usize) {
-        let (mut node, mut before) = (self.root, 0);
+        let (mut node, mut before, mut len) = (self.root, 0, self.len);
         for level in (0..self.height).rev() {
             let inner = self.inners.get(node);
             let index = self.child_index(inner, level, place);
-            before += inner.counts[..index].iter().sum::<usize>();
-            node = inner.children[index];
+            before += inner.before(index, len);
+            (node, len) = (inner.children[index], inner.counts[index]);
         }
         (node, before)
     }
@@ -346,15 +399,12 @@ impl ScoreTree {
 
     /// The leaf that holds the element of a rank, and its place in it. `rank` is less than the length.
     fn locate(&self, mut rank: usize) -> (u32, usize) {
-        let mut node = self.root;
+        let (mut node, mut len) = (self.root, self.len);
         for _ in 0..self.height {
             let inner = self.inners.get(node);
-            let mut index = 0;
-            while rank >= inner.counts[index] {
-                rank -= inner.counts[index];
-                index += 1;
-            }
-            node = inner.children[index];
+            let index;
+            (index, rank) = inner.locate(rank, len);
+            (node, len) = (inner.children[index], inner.counts[index]);
         }
         (node, rank)
     }

@@ -1,7 +1,7 @@
 //! The connection itself: who is at the other end, which protocol it speaks, which database it uses.
 
 use super::context::{CommandResult, Context, Outcome};
-use super::spec::{Categories, CommandSpec, Flags, Group, spec};
+use super::spec::{CommandSpec, Flags, Group, spec};
 use super::{client, client_tracking, pubsub, transaction};
 use crate::client::{ClientFlags, ClientId};
 use crate::error::CommandError;
@@ -59,27 +59,6 @@ pub const COMMANDS: &[CommandSpec] = &[
         "Chooses the database of this connection.",
         "O(1)",
     ),
-    spec("ASKING", no_cluster)
-        .exactly(1)
-        .flags(Flags::FAST)
-        .categories(Categories::CONNECTION)
-        .group(Group::Cluster)
-        .since("3.0.0")
-        .docs("", "Announces that the next command was redirected by -ASK.", "O(1)"),
-    spec("READONLY", no_cluster)
-        .exactly(1)
-        .flags(QUICK)
-        .categories(Categories::CONNECTION)
-        .group(Group::Cluster)
-        .since("3.0.0")
-        .docs("", "Allows this connection to read from a cluster's replica.", "O(1)"),
-    spec("READWRITE", no_cluster)
-        .exactly(1)
-        .flags(QUICK)
-        .categories(Categories::CONNECTION)
-        .group(Group::Cluster)
-        .since("3.0.0")
-        .docs("", "Takes READONLY back.", "O(1)"),
 ];
 
 const AUTH_WITHOUT_PASSWORD: CommandError = CommandError::Text(
@@ -92,8 +71,6 @@ const HELLO_UNAUTHENTICATED: CommandError = CommandError::Text(
 );
 const PROTOCOL_VERSION: CommandError =
     CommandError::Text("ERR Protocol version is not an integer or out of range");
-const NO_CLUSTER: CommandError =
-    CommandError::Text("ERR This instance has cluster support disabled");
 const OUTSIDE_INT: CommandError =
     CommandError::ValueOutOfRange("value must between -2147483648 and 2147483647");
 
@@ -138,11 +115,6 @@ fn select(ctx: &mut Context<'_>) -> CommandResult {
     ctx.db.select(index);
     ctx.reply.ok();
     Ok(Outcome::Replied)
-}
-
-/// `ASKING`, `READONLY`, `READWRITE`: refused by a server that is no cluster's node.
-fn no_cluster(_: &mut Context<'_>) -> CommandResult {
-    Err(NO_CLUSTER)
 }
 
 /// Whether a client has to authenticate before it may do anything else.

@@ -39,10 +39,26 @@ pub fn execute(
 ) -> Outcome {
     let Some(client) = server.clients.get_mut(id) else { return Outcome::Close };
     let flags = client.flags;
-    if flags & (ClientFlags::GATE | ClientFlags::AUTHENTICATED) == ClientFlags::AUTHENTICATED
+    let gate = ClientFlags::GATE.difference(ClientFlags::IN_TRANSACTION);
+    if flags & (gate | ClientFlags::AUTHENTICATED) == ClientFlags::AUTHENTICATED
         && server.monitors.is_empty()
         && server.pause.is_none()
     {
+        // Nothing of what `run` asks for can be so, for most requests: this asks once.
+        if !flags.contains(ClientFlags::IN_TRANSACTION)
+            && server.config.maxmemory == 0
+            && !server.lacks_replicas()
+            && !server.scripts.is_busy()
+            && !db.tracking.has_changes()
+            && let Some(command) = request.command
+            && command.subcommands.is_empty()
+            && command.spec.handler.is_some()
+            && !command.is(Flags::PROTECTED)
+            && command.spec.accepts(request.args.len())
+        {
+            let origin = Origin::Client;
+            return run_handler(db, server, id, command, request, origin, output, protocol);
+        }
         return run(db, server, id, request, output, protocol);
     }
     execute_closely(db, server, id, request, output, protocol)
@@ -128,7 +144,7 @@ fn run(
     if let Some(client) = server.clients.get_mut(id)
         && client.flags.contains(ClientFlags::IN_TRANSACTION)
     {
-        match transaction::queue(client, command, request.args) {
+        match transaction::queue(client, command, request) {
             Ok(true) => {
                 client.last_command = Some(command);
                 ReplyWriter::new(output, *protocol).queued();

@@ -171,7 +171,7 @@ fn call(ctx: &mut Context<'_>, engine: &mut Engine, read_only: bool) -> CommandR
     );
     ctx.server.scripts.function = None;
     script::finish(ctx, database, begun);
-    script::conclude(ctx, &callee.name, result)
+    script::conclude(ctx, || &callee.name, result)
 }
 
 /// What a function reaches of the server: what a script does. Notes which it is once it has become busy.

@@ -306,6 +306,9 @@ pub fn take_pushed(server: &mut State, id: ClientId, output: &mut OutputBuffer) 
     }
 }
 
+/// What of a message is not text: its length and two line ends, where that is a few digits.
+const LENGTH_BYTES: usize = 12;
+
 /// A message as its listeners get it, encoded once.
 struct Message {
     /// All of it, or all that comes before a shared payload.
@@ -316,17 +319,21 @@ struct Message {
 impl Message {
     /// `shared` keeps the payload between the messages of one PUBLISH.
     fn new(words: &[&[u8]], payload: &[u8], shared: &mut Option<Bytes>) -> Self {
+        let words_bytes: usize = words.iter().map(|word| word.len() + LENGTH_BYTES).sum();
+        let own = if payload.len() < SHARED_MIN { payload.len() } else { 0 };
+        let room = LENGTH_BYTES + words_bytes + LENGTH_BYTES + own;
         let mut head = OutputBuffer::default();
+        head.give_storage(Vec::with_capacity(room));
         let mut writer = ReplyWriter::new(&mut head, Protocol::Resp2);
         writer.push(words.len() + 1);
         words.iter().for_each(|word| writer.bulk(word));
         if payload.len() < SHARED_MIN {
             writer.bulk(payload);
-            return Message { head: head.to_vec(), shared: None };
+            return Message { head: head.into_vec(), shared: None };
         }
         writer.raw(format!("${}\r\n", payload.len()).as_bytes());
         let payload = shared.get_or_insert_with(|| Bytes::copy_from_slice(payload)).clone();
-        Message { head: head.to_vec(), shared: Some(payload) }
+        Message { head: head.into_vec(), shared: Some(payload) }
     }
 
     /// Appends the message to the listeners' outputs. Who has much output waiting is noted in `full`.

@@ -336,7 +336,7 @@ fn run_script(
         &mut ctx.reply,
     );
     finish(ctx, database, begun);
-    conclude(ctx, &hex(&script.sha), result)
+    conclude(ctx, || hex(&script.sha), result)
 }
 
 /// Puts things back as they were before a script or a function ran.
@@ -358,9 +358,9 @@ pub(super) fn finish(ctx: &mut Context<'_>, database: usize, begun: u64) {
 
 /// Counts the errors among what a script or a function has returned, or answers with the error that ended it, and where it
 /// was raised. `name`: the script's SHA1 or the function's name.
-pub(super) fn conclude(
+pub(super) fn conclude<N: AsRef<[u8]>>(
     ctx: &mut Context<'_>,
-    name: &[u8],
+    name: impl FnOnce() -> N,
     result: Result<Returned, Failure>,
 ) -> CommandResult {
     let failure = match result {
@@ -378,7 +378,7 @@ pub(super) fn conclude(
     let Failure { mut text, place, is_counted } = failure;
     if let Some((source, line)) = place {
         text.extend_from_slice(b" script: ");
-        text.extend_from_slice(name);
+        text.extend_from_slice(name().as_ref());
         text.extend_from_slice(b", on ");
         text.extend_from_slice(&source);
         text.extend_from_slice(format!(":{line}.").as_bytes());

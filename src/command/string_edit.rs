@@ -44,7 +44,7 @@ fn add(ctx: &mut Context<'_>, increment: i64) -> CommandResult {
     let text = buffer.format(new).as_bytes();
     ctx.db.overwrite_string(found, key, text);
     ctx.db.changed(KeyspaceEvents::STRING, "incrby", key.bytes);
-    ctx.reply.integer(new);
+    ctx.reply.integer_text(text);
     Ok(Outcome::Replied)
 }
 

@@ -20,8 +20,20 @@ pub struct Command {
 /// Every command by number and by name.
 pub struct CommandTable {
     pub commands: Vec<Command>,
-    /// Open addressing over the top-level names: number + 1, 0 for empty.
-    slots: Vec<u16>,
+    /// Open addressing over the top-level names.
+    slots: Vec<Slot>,
+}
+
+/// The place of a name, with as much of it as decides most look-ups without a second place in memory.
+#[derive(Clone, Copy, Default)]
+struct Slot {
+    /// See [`fold`].
+    folded: u64,
+    len: u8,
+    /// From this byte on the name is compared with the command's own.
+    compared_from: u8,
+    /// The command's number + 1; 0: nothing is here.
+    number: u16,
 }
 
 /// The families, in the order of `COMMAND LIST`.
@@ -97,15 +109,20 @@ impl CommandTable {
         for (id, command) in commands.iter_mut().enumerate() {
             command.id = id as u16;
         }
-        let mut slots = vec![0; (top_level * 4).next_power_of_two()];
+        let mut slots = vec![Slot::default(); (top_level * 4).next_power_of_two()];
         for command in &commands[..top_level] {
             let name = command.full_name.as_bytes();
             assert!(name.len() <= NAME_BYTES_MAX, "{} is too long a name", command.full_name);
-            let mut position = mix(name) & (slots.len() - 1);
-            while slots[position] != 0 {
+            let folded = fold(name);
+            let mut position = mix(folded, name.len()) & (slots.len() - 1);
+            while slots[position].number != 0 {
                 position = (position + 1) & (slots.len() - 1);
             }
-            slots[position] = command.id + 1;
+            // Folded alike, a letter is the same letter; other bytes may be others.
+            let letters = name.iter().take(8).all(u8::is_ascii_alphabetic);
+            let compared_from = if letters { name.len().min(8) as u8 } else { 0 };
+            slots[position] =
+                Slot { folded, len: name.len() as u8, compared_from, number: command.id + 1 };
         }
         CommandTable { commands, slots }
     }
@@ -116,15 +133,21 @@ impl CommandTable {
         if name.len() > NAME_BYTES_MAX {
             return None;
         }
-        let mut position = mix(name) & (self.slots.len() - 1);
+        let folded = fold(name);
+        let mut position = mix(folded, name.len()) & (self.slots.len() - 1);
         loop {
             let slot = self.slots[position];
-            if slot == 0 {
+            if slot.number == 0 {
                 return None;
             }
-            let command = &self.commands[slot as usize - 1];
-            if name.eq_ignore_ascii_case(command.full_name.as_bytes()) {
-                return Some(command);
+            if slot.folded == folded && slot.len as usize == name.len() {
+                let command = &self.commands[slot.number as usize - 1];
+                let rest = slot.compared_from as usize..;
+                if slot.compared_from == slot.len
+                    || name[rest.clone()].eq_ignore_ascii_case(&command.full_name.as_bytes()[rest])
+                {
+                    return Some(command);
+                }
             }
             position = (position + 1) & (self.slots.len() - 1);
         }
@@ -161,16 +184,53 @@ impl Command {
     }
 }
 
-/// Mixes a name's length and first eight bytes, without regard to case.
+/// The first eight bytes of a name, without regard to case.
 #[inline]
-fn mix(name: &[u8]) -> usize {
-    let mut word = [0u8; 8];
-    let taken = name.len().min(8);
-    word[..taken].copy_from_slice(&name[..taken]);
+fn fold(name: &[u8]) -> u64 {
+    let word = if let Some(first) = name.first_chunk::<8>() {
+        u64::from_le_bytes(*first)
+    } else if let (Some(first), Some(last)) = (name.first_chunk::<4>(), name.last_chunk::<4>()) {
+        // Where the two overlap they say the same.
+        let last = u64::from(u32::from_le_bytes(*last)) << (8 * (name.len() - 4));
+        u64::from(u32::from_le_bytes(*first)) | last
+    } else {
+        name.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
+    };
     // Bit 5 tells the case of a letter; set everywhere, it tells nothing.
-    let folded = u64::from_le_bytes(word) | 0x2020_2020_2020_2020;
-    let last = name.last().map_or(0, |byte| (byte | 0x20) as u64);
-    let mixed =
-        (folded ^ (last << 56) ^ ((name.len() as u64) << 48)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    word | 0x2020_2020_2020_2020
+}
+
+/// Mixes a name's length and what [`fold`] makes of it.
+#[inline]
+fn mix(folded: u64, len: usize) -> usize {
+    let mixed = (folded ^ ((len as u64) << 48)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed >> 40) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_is_found_in_any_case_and_nothing_like_it() {
+        for command in TABLE.top_level() {
+            let name = command.spec.name.as_bytes();
+            let found = |name: &[u8]| TABLE.find(name).map(|found| found.id);
+            assert_eq!(found(name), Some(command.id));
+            assert_eq!(found(&name.to_ascii_lowercase()), Some(command.id));
+            for at in 0..name.len() {
+                let mut other = name.to_vec();
+                // Bit 5 and the bit above it, which tells letters from digits and control bytes.
+                other[at] ^= 0x40;
+                assert_ne!(found(&other), Some(command.id));
+                if !name[at].is_ascii_alphabetic() {
+                    other[at] = name[at] ^ 0x20;
+                    assert_ne!(found(&other), Some(command.id));
+                }
+            }
+            assert_ne!(found(&name[1..]), Some(command.id));
+            assert_ne!(found(&[name, b"x"].concat()), Some(command.id));
+        }
+        assert!(TABLE.find(b"").is_none());
+    }
 }

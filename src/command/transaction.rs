@@ -5,7 +5,7 @@
 //! not undo the others. Watched keys are compared by their counts of changes (`keyspace/watch.rs`).
 
 use super::args::Args;
-use super::context::{CommandResult, Context, Outcome};
+use super::context::{CommandResult, Context, Outcome, Prehashed};
 use super::execute::{Request, run_queued};
 use super::spec::{CommandSpec, Flags, Group, KeyFlags, keys, spec};
 use super::table::Command;
@@ -72,14 +72,28 @@ const NOT_IN_TRANSACTION: CommandError =
 /// The commands that a client has queued.
 #[derive(Default)]
 pub struct Transaction {
-    commands: Vec<(&'static Command, std::ops::Range<usize>)>,
+    commands: Vec<Queued>,
     ranges: Vec<Range>,
     buffer: Vec<u8>,
+    hashes: Vec<u64>,
     /// A command was refused.
     failed: bool,
     /// Flags of all commands together.
     flags: Option<Flags>,
 }
+
+/// One of them.
+struct Queued {
+    command: &'static Command,
+    args: std::ops::Range<u32>,
+    /// Its keys' hashes, as far as they are known, and which arguments they are of: see [`Prehashed`].
+    hashes: std::ops::Range<u32>,
+    first: u32,
+    step: u32,
+}
+
+/// The storage of a transaction that has ended is kept for the next one, unless it is larger. Unit: bytes.
+const SPARE_BYTES_MAX: usize = 16 * 1024;
 
 impl Transaction {
     /// Commands queued.
@@ -96,7 +110,8 @@ impl Transaction {
         size_of::<Transaction>()
             + self.buffer.capacity()
             + self.ranges.capacity() * size_of::<Range>()
-            + self.commands.capacity() * size_of::<(&Command, std::ops::Range<usize>)>()
+            + self.hashes.capacity() * size_of::<u64>()
+            + self.commands.capacity() * size_of::<Queued>()
     }
 
     /// Whether one of the commands has one of these flags.
@@ -105,19 +120,58 @@ impl Transaction {
     }
 
     /// False if there is no room: offsets have 32 bits.
-    fn queue(&mut self, command: &'static Command, args: Args<'_>) -> bool {
-        if self.buffer.len() + args.bytes() > u32::MAX as usize {
+    fn queue(&mut self, command: &'static Command, request: &Request<'_>) -> bool {
+        let Prehashed { first, step, hashes } = request.prehashed;
+        if self.buffer.len() + request.args.bytes() > u32::MAX as usize
+            || self.ranges.len() + request.args.len() > u32::MAX as usize
+        {
             return false;
         }
-        let first = self.ranges.len();
-        for argument in args.iter_from(0) {
+        let (args, known) = (self.ranges.len() as u32, self.hashes.len() as u32);
+        for argument in request.args.iter_from(0) {
             let (start, len) = (self.buffer.len() as u32, argument.len() as u32);
             self.ranges.push(Range { start, len });
             self.buffer.extend_from_slice(argument);
         }
-        self.commands.push((command, first..self.ranges.len()));
+        self.hashes.extend_from_slice(hashes);
+        self.commands.push(Queued {
+            command,
+            args: args..self.ranges.len() as u32,
+            hashes: known..self.hashes.len() as u32,
+            first: first as u32,
+            step: step as u32,
+        });
         self.flags = Some(self.flags.unwrap_or(Flags::empty()).union(command.spec.flags));
         true
+    }
+
+    /// The commands in their order.
+    fn requests(&self) -> impl Iterator<Item = (&'static Command, Request<'_>)> {
+        let of = |range: &std::ops::Range<u32>| range.start as usize..range.end as usize;
+        self.commands.iter().map(move |queued| {
+            let hashes = &self.hashes[of(&queued.hashes)];
+            let (first, step) = (queued.first as usize, queued.step as usize);
+            let request = Request {
+                args: Args::new(&self.buffer, &self.ranges[of(&queued.args)]),
+                command: Some(queued.command),
+                prehashed: Prehashed { first, step, hashes },
+            };
+            (queued.command, request)
+        })
+    }
+
+    /// Its storage for another one, if that is worth keeping.
+    fn emptied(mut self: Box<Self>) -> Option<Box<Self>> {
+        if self.memory() > SPARE_BYTES_MAX {
+            return None;
+        }
+        self.commands.clear();
+        self.ranges.clear();
+        self.buffer.clear();
+        self.hashes.clear();
+        self.failed = false;
+        self.flags = None;
+        Some(self)
     }
 }
 
@@ -157,14 +211,14 @@ fn runs_at_once(command: &Command) -> bool {
 pub(super) fn queue(
     client: &mut Client,
     command: &'static Command,
-    args: Args<'_>,
+    request: &Request<'_>,
 ) -> Result<bool, CommandError> {
     let Some(transaction) = &mut client.transaction else { return Ok(false) };
     if runs_at_once(command) {
         return Ok(false);
     }
     // EXEC will run none of them: what comes now need not be kept.
-    if !transaction.failed && !transaction.queue(command, args) {
+    if !transaction.failed && !transaction.queue(command, request) {
         return Err(CommandError::Text("ERR transaction is too large"));
     }
     Ok(true)
@@ -195,6 +249,7 @@ pub(super) fn fail(server: &mut State, id: ClientId) {
         transaction.failed = true;
         transaction.buffer = Vec::new();
         transaction.ranges = Vec::new();
+        transaction.hashes = Vec::new();
         transaction.commands = Vec::new();
     }
 }
@@ -222,11 +277,12 @@ fn forget_watched(db: &mut Keyspace, client: &mut Client) {
 
 /// `MULTI`: OK.
 fn multi(ctx: &mut Context<'_>) -> CommandResult {
-    let client = ctx.client();
-    if client.transaction.is_some() {
+    if ctx.client().transaction.is_some() {
         return Err(NESTED);
     }
-    client.transaction = Some(Box::default());
+    let spare = ctx.server.clients.spare_transaction.take();
+    let client = ctx.client();
+    client.transaction = Some(spare.unwrap_or_default());
     client.flags |= ClientFlags::IN_TRANSACTION;
     ctx.reply.ok();
     Ok(Outcome::Replied)
@@ -250,12 +306,7 @@ fn exec(ctx: &mut Context<'_>) -> CommandResult {
     ctx.reply.array(transaction.len());
     let mut protocol = ctx.reply.protocol();
     let mut last = Outcome::Replied;
-    for (command, ranges) in &transaction.commands {
-        let request = Request {
-            args: Args::new(&transaction.buffer, &transaction.ranges[ranges.clone()]),
-            command: Some(command),
-            prehashed: Default::default(),
-        };
+    for (command, request) in transaction.requests() {
         let output = ctx.reply.output();
         let outcome =
             run_queued(ctx.db, ctx.server, ctx.client, command, &request, output, &mut protocol);
@@ -264,6 +315,7 @@ fn exec(ctx: &mut Context<'_>) -> CommandResult {
         }
     }
     ctx.reply.set_protocol(protocol);
+    ctx.server.clients.spare_transaction = transaction.emptied();
     Ok(last)
 }
 

@@ -10,6 +10,7 @@
 //! Refuses to know: clients, sockets, where limits come from. A client must get exactly one reply for each request;
 //! aggregates announce how many elements follow, and the caller keeps that promise.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, Write};
 
@@ -190,7 +191,23 @@ impl OutputBuffer {
             .filter(|piece| !piece.is_empty())
     }
 
-    /// The bytes that wait, copied together. For tests and for replies that are read again (scripts).
+    /// The bytes that wait, in one piece: copied together only where they lie in several.
+    pub fn whole(&self) -> Cow<'_, [u8]> {
+        match self.chunks.is_empty() {
+            true => Cow::Borrowed(&self.tail[self.sent..]),
+            false => Cow::Owned(self.to_vec()),
+        }
+    }
+
+    /// The bytes that wait, copied only where they lie in several pieces.
+    pub fn into_vec(mut self) -> Vec<u8> {
+        match self.chunks.is_empty() && self.sent == 0 {
+            true => std::mem::take(&mut self.tail),
+            false => self.to_vec(),
+        }
+    }
+
+    /// The bytes that wait, copied together. For tests and for replies that are read again.
     pub fn to_vec(&self) -> Vec<u8> {
         self.pieces().collect::<Vec<_>>().concat()
     }
@@ -443,6 +460,16 @@ impl<'a> ReplyWriter<'a> {
             tail.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
             tail.extend_from_slice(b"\r\n");
         }
+    }
+
+    /// An integer whose text is there already.
+    #[inline]
+    pub fn integer_text(&mut self, text: &[u8]) {
+        let tail = &mut self.out.tail;
+        tail.reserve(text.len() + 3);
+        tail.push(b':');
+        tail.extend_from_slice(text);
+        tail.extend_from_slice(b"\r\n");
     }
 
     /// An array; `len` replies follow.

@@ -48,6 +48,8 @@ fn parse_sha(text: &[u8]) -> Option<Sha> {
 
 struct Cached {
     script: Script,
+    /// Its SHA1 as most name it.
+    hex: [u8; 40],
     body: Box<[u8]>,
     /// Brought by SCRIPT LOAD: it is not evicted.
     kept: bool,
@@ -119,14 +121,13 @@ impl Cache {
     }
 
     fn index_of(&self, sha: &[u8]) -> Option<u32> {
-        let sha = parse_sha(sha)?;
         if let Some(last) = self.last
             && let Some(cached) = &self.scripts[last as usize]
-            && cached.script.sha == sha
+            && cached.hex == *sha
         {
             return Some(last);
         }
-        self.by_sha.get(&sha).copied()
+        self.by_sha.get(&parse_sha(sha)?).copied()
     }
 
     fn used(&mut self, index: u32, keep: bool) -> Option<Script> {
@@ -161,7 +162,8 @@ impl Cache {
     ) -> Script {
         let script = Script { function, flags, sha: sha1(body) };
         self.uses += 1;
-        let cached = Cached { script, body: body.into(), kept: keep, used: self.uses };
+        let hex = hex(&script.sha);
+        let cached = Cached { script, hex, body: body.into(), kept: keep, used: self.uses };
         let index = match self.free.pop() {
             Some(index) => {
                 self.scripts[index as usize] = Some(cached);

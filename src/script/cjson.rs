@@ -68,7 +68,7 @@ enum InvalidNumbers {
 enum Level {
     /// The array's length (unknown while reading: 0) and the index of its next element.
     Array { len: i32, next: i32 },
-    /// Where `lua_rawiter` goes on. Not used while reading.
+    /// Where `lua_rawiter` goes on; while reading, how many fields there are.
     Object { position: c_int },
 }
 
@@ -434,7 +434,7 @@ unsafe extern "C-unwind" fn decode(state: *mut lua_State) -> c_int {
         }
         let end = memchr::memchr(0, bytes).unwrap_or(bytes.len());
         library.levels.clear(state);
-        Decoder { state, library, text: &bytes[..end], at: 0 }.run();
+        Decoder { state, library, text: &bytes[..end], at: 0, fields: 0, elements: 0 }.run();
     }
     1
 }
@@ -481,7 +481,13 @@ struct Decoder<'call> {
     library: &'call mut Shared,
     text: &'call [u8],
     at: usize,
+    /// Sizes of the last object and the last array that were read: the next one is mostly like it, and need not grow then.
+    fields: c_int,
+    elements: c_int,
 }
+
+/// Room made for fields or elements before it is known how many there are.
+const ROOM_MAX: c_int = 16;
 
 impl Decoder<'_> {
     /// Pushes the value of the whole text.
@@ -500,7 +506,7 @@ impl Decoder<'_> {
                     Token::Boolean(value) => ffi::lua_pushboolean(state, value.into()),
                     Token::Null => push_null(state),
                     Token::ObjectBegin => {
-                        self.descend(3);
+                        self.descend(3, 0, self.fields);
                         (begin, token) = self.next();
                         if !matches!(token, Token::ObjectEnd) {
                             self.library.levels.push(state, Level::Object { position: 0 });
@@ -509,7 +515,7 @@ impl Decoder<'_> {
                         }
                     }
                     Token::ArrayBegin => {
-                        self.descend(2);
+                        self.descend(2, self.elements, 0);
                         (begin, token) = self.next();
                         if !matches!(token, Token::ArrayEnd) {
                             self.library.levels.push(state, Level::Array { len: 0, next: 1 });
@@ -528,11 +534,13 @@ impl Decoder<'_> {
                         return;
                     };
                     match level {
-                        Level::Object { .. } => {
+                        Level::Object { position } => {
+                            *position = position.saturating_add(1);
+                            let fields = *position;
                             ffi::lua_rawset(state, -3);
                             (begin, token) = self.next();
                             match token {
-                                Token::ObjectEnd => {}
+                                Token::ObjectEnd => self.fields = fields.min(ROOM_MAX),
                                 Token::Comma => {
                                     (begin, token) = self.next();
                                     (begin, token) = self.key(begin, token);
@@ -542,11 +550,12 @@ impl Decoder<'_> {
                             }
                         }
                         Level::Array { next, .. } => {
-                            ffi::lua_rawseti_(state, -2, *next);
+                            let element = *next;
                             *next += 1;
+                            ffi::lua_rawseti_(state, -2, element);
                             (begin, token) = self.next();
                             match token {
-                                Token::ArrayEnd => {}
+                                Token::ArrayEnd => self.elements = element.min(ROOM_MAX),
                                 Token::Comma => {
                                     (begin, token) = self.next();
                                     continue 'value;
@@ -561,11 +570,11 @@ impl Decoder<'_> {
         }
     }
 
-    /// Pushes a table for one more level.
+    /// Pushes a table for one more level, with room for so many elements and fields.
     ///
     /// # Safety
     /// As for [`Decoder::run`].
-    unsafe fn descend(&mut self, slots: c_int) {
+    unsafe fn descend(&mut self, slots: c_int, elements: c_int, fields: c_int) {
         // SAFETY: the caller's promise.
         unsafe {
             let depth = self.library.levels.len() as i32 + 1;
@@ -573,7 +582,7 @@ impl Decoder<'_> {
                 let format = c"Found too many nested data structures (%d) at character %d";
                 luaL_error(self.state, format.as_ptr(), depth, self.at as c_int);
             }
-            ffi::lua_createtable(self.state, 0, 0);
+            ffi::lua_createtable(self.state, elements, fields);
         }
     }
 

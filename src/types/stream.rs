@@ -304,7 +304,7 @@ impl Entries {
     /// The same from the last one to the first.
     pub fn backwards(&self, start: StreamId, end: StreamId) -> Backwards<'_> {
         let nodes = self.node_of(end).map_or(0, |index| index + 1);
-        Backwards { entries: self, nodes, places: Vec::new(), start, end }
+        Backwards { entries: self, nodes, places: Vec::new(), last: None, start, end }
     }
 
     // ---- what is known of the past -------------------------------------------------------------------------------
@@ -430,6 +430,8 @@ pub struct Backwards<'a> {
     nodes: usize,
     /// What is left of the current one: an entry is found from the one before it, not from the one behind.
     places: Vec<Place>,
+    /// The current one's last entry was read ahead of the others, which are looked for where more is asked for.
+    last: Option<u32>,
     start: StreamId,
     end: StreamId,
 }
@@ -443,16 +445,29 @@ impl<'a> Iterator for Backwards<'a> {
                 // The node after the last one counted is the current one.
                 return Some(self.entries.nodes[self.nodes].entry(place));
             }
-            self.nodes = self.nodes.checked_sub(1)?;
-            let node = &self.entries.nodes[self.nodes];
-            if node.last < self.start {
-                self.nodes = 0;
-                return None;
+            if self.last.is_none() {
+                self.nodes = self.nodes.checked_sub(1)?;
+                let node = &self.entries.nodes[self.nodes];
+                if node.last < self.start {
+                    self.nodes = 0;
+                    return None;
+                }
+                if node.last <= self.end
+                    && let Some(place) = node.last_place()
+                {
+                    self.last = Some(place.offset);
+                    if !place.is_deleted {
+                        return Some(node.entry(place));
+                    }
+                }
             }
+            let node = &self.entries.nodes[self.nodes];
+            let before = self.last.take().unwrap_or(u32::MAX);
             self.places.reserve(node.entries() as usize);
             let (start, end) = (self.start, self.end);
             let is_in = |place: &Place| !place.is_deleted && place.id >= start;
-            self.places.extend(node.walk().take_while(|place| place.id <= end).filter(is_in));
+            let is_before = |place: &Place| place.id <= end && place.offset < before;
+            self.places.extend(node.walk().take_while(is_before).filter(is_in));
         }
     }
 }

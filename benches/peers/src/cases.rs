@@ -4,7 +4,8 @@ use crate::load::{self, Random, Requests};
 use crate::resp::encode_request;
 
 /// The arguments of a request. An argument that is one of [`KEY`], [`OTHER`], [`NUMBER`], [`V3`], [`V32`], [`V200`], [`FAR`] is replaced,
-/// each time it stands there; all others are sent as they are.
+/// each time it stands there; all others are sent as they are. [`NEXT`] ends a request and begins another: an operation may
+/// be several.
 pub type Template = &'static [&'static str];
 
 /// A key of 16 bytes. Which one, [`Keys`] says.
@@ -20,6 +21,12 @@ pub const V200: &str = "{value of 200 bytes}";
 /// A random number of seconds between a day and eleven days.
 pub const FAR: &str = "{seconds}";
 
+/// Between two requests of one operation.
+pub const NEXT: &str = "{next request}";
+
+/// The channel that PUBLISH names and listeners listen to.
+pub const CHANNEL: &str = "channel";
+
 /// What lies in the server before a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Setup {
@@ -32,6 +39,8 @@ pub enum Setup {
     Each(Template),
     /// This request was made once with each of so many keys, and nothing else.
     Some(u32, Template),
+    /// So many connections listen to [`CHANNEL`], and get as many messages as there are operations, each of [`V32`].
+    Listeners(u32),
 }
 
 /// In which order a case goes through the keys.
@@ -64,15 +73,19 @@ const SHORT_LIST: Setup = Setup::Some(600, &["RPUSH", "list", KEY]);
 const SET: Setup = Setup::Each(&["SADD", "set", KEY]);
 const SMALL_HASHES: Setup = Setup::Some(
     200_000,
-    &["HSET", KEY, "name", V3, "owner", OTHER, "count", NUMBER, "lease", NUMBER, "state", V3],
+    &[
+        "HSET", KEY, "name", V3, "owner", OTHER, "count", NUMBER, "lease", NUMBER, "state", V3,
+    ],
 );
 const HASH: Setup = Setup::Each(&["HSET", "hash", KEY, V3]);
 const SORTED_SET: Setup = Setup::Each(&["ZADD", "zset", NUMBER, KEY]);
 const STREAM: Setup = Setup::Each(&["XADD", "stream", "*", "field", KEY]);
+const PUBLISH: Template = &["PUBLISH", CHANNEL, V32];
 const NUMBERS: Setup = Setup::Some(100, &["RPUSH", "numbers", NUMBER]);
 
 const SCRIPT_GET: &str = "return redis.call('get',KEYS[1])";
-const SCRIPT_COMPARE_AND_DELETE: &str = "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('del',KEYS[1]) else return 0 end";
+const SCRIPT_COMPARE_AND_DELETE: &str =
+    "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('del',KEYS[1]) else return 0 end";
 /// 955 bytes.
 const JSON: &str = "{\"items\":[{\"id\":0,\"name\":\"element 0\",\"tags\":[\"a\",\"b\"],\"price\":0.0},{\"id\":1,\"name\":\"element 1\",\"tags\":[\"a\",\"b\"],\"price\":1.5},{\"id\":2,\"name\":\"element 2\",\"tags\":[\"a\",\"b\"],\"price\":3.0},{\"id\":3,\"name\":\"element 3\",\"tags\":[\"a\",\"b\"],\"price\":4.5},{\"id\":4,\"name\":\"element 4\",\"tags\":[\"a\",\"b\"],\"price\":6.0},{\"id\":5,\"name\":\"element 5\",\"tags\":[\"a\",\"b\"],\"price\":7.5},{\"id\":6,\"name\":\"element 6\",\"tags\":[\"a\",\"b\"],\"price\":9.0},{\"id\":7,\"name\":\"element 7\",\"tags\":[\"a\",\"b\"],\"price\":10.5},{\"id\":8,\"name\":\"element 8\",\"tags\":[\"a\",\"b\"],\"price\":12.0},{\"id\":9,\"name\":\"element 9\",\"tags\":[\"a\",\"b\"],\"price\":13.5},{\"id\":10,\"name\":\"element 10\",\"tags\":[\"a\",\"b\"],\"price\":15.0},{\"id\":11,\"name\":\"element 11\",\"tags\":[\"a\",\"b\"],\"price\":16.5},{\"id\":12,\"name\":\"element 12\",\"tags\":[\"a\",\"b\"],\"price\":18.0},{\"id\":13,\"name\":\"element 13\",\"tags\":[\"a\",\"b\"],\"price\":19.5},{\"id\":14,\"name\":\"element 14\",\"tags\":[\"a\",\"b\"],\"price\":21.0},{\"id\":15,\"name\":\"element 15\",\"tags\":[\"a\",\"b\"],\"price\":22.5}],\"total\":16}";
 
@@ -125,7 +138,11 @@ pub const CASES: &[Case] = &[
     Case { name: "EVAL (cjson of 1 KB)", setup: Setup::Any, keeps_setup: true, keys: Keys::Random, request: &["EVAL", "local t=cjson.decode(ARGV[1]) return #cjson.encode(t)", "0", JSON] },
     Case { name: "EVALSHA (GET)", setup: Setup::Some(1, &["SCRIPT", "LOAD", SCRIPT_GET]), keeps_setup: true, keys: Keys::Random, request: &["EVALSHA", "fd758d1589d044dd850a6f05d52f2eefd27f033f", "1", KEY] },
     Case { name: "EVALSHA (compare and delete)", setup: Setup::Some(1, &["SCRIPT", "LOAD", SCRIPT_COMPARE_AND_DELETE]), keeps_setup: true, keys: Keys::Random, request: &["EVALSHA", "b998f9dfb154cdbea8cda65ad5177aadf0e945a2", "1", KEY, "other"] },
-    Case { name: "PUBLISH (nobody listens)", setup: Setup::Any, keeps_setup: true, keys: Keys::Random, request: &["PUBLISH", "channel", V32] },
+    Case { name: "MULTI, 5 SET, EXEC", setup: STRINGS_3, keeps_setup: true, keys: Keys::Random,
+           request: &["MULTI", NEXT, "SET", KEY, V3, NEXT, "SET", KEY, V3, NEXT, "SET", KEY, V3, NEXT, "SET", KEY, V3, NEXT, "SET", KEY, V3, NEXT, "EXEC"] },
+    Case { name: "PUBLISH (nobody listens)", setup: Setup::Listeners(0), keeps_setup: true, keys: Keys::Random, request: PUBLISH },
+    Case { name: "PUBLISH (1 listens)", setup: Setup::Listeners(1), keeps_setup: true, keys: Keys::Random, request: PUBLISH },
+    Case { name: "PUBLISH (100 listen)", setup: Setup::Listeners(100), keeps_setup: true, keys: Keys::Random, request: PUBLISH },
 ];
 
 /// Bytes per key: each request is made once with each of the keys.
@@ -141,16 +158,28 @@ pub const COLLECTION_CASES: &[(&str, u32, Template)] = &[
     (
         "hash of 5 fields",
         200_000,
-        &["HSET", KEY, "name", V3, "owner", OTHER, "count", NUMBER, "lease", NUMBER, "state", V3],
+        &[
+            "HSET", KEY, "name", V3, "owner", OTHER, "count", NUMBER, "lease", NUMBER, "state", V3,
+        ],
     ),
     ("field of a hash", 1_000_000, &["HSET", "hash", KEY, OTHER]),
     ("member of a set", 1_000_000, &["SADD", "set", KEY]),
-    ("member of a sorted set", 1_000_000, &["ZADD", "zset", NUMBER, KEY]),
+    (
+        "member of a sorted set",
+        1_000_000,
+        &["ZADD", "zset", NUMBER, KEY],
+    ),
     ("element of a list", 1_000_000, &["RPUSH", "list", KEY]),
-    ("entry of a stream", 1_000_000, &["XADD", "stream", "*", "field", KEY]),
+    (
+        "entry of a stream",
+        1_000_000,
+        &["XADD", "stream", "*", "field", KEY],
+    ),
 ];
 
-/// Encodes `count` requests after `template`, over keys 0 to `key_count` - 1. With [`Keys::Once`], `count` is cut to the
+const LONG_VALUE: [u8; 200] = [b'v'; 200];
+
+/// Encodes `count` operations after `template`, over keys 0 to `key_count` - 1. With [`Keys::Once`], `count` is cut to the
 /// number of keys.
 pub fn encode(
     template: &[&str],
@@ -160,7 +189,7 @@ pub fn encode(
     pipeline: u64,
 ) -> Requests {
     const DAY: u64 = 86_400;
-    let long_value = [b'v'; 200];
+    let long_value = LONG_VALUE;
     let mut random = Random(0x6c61_7463_686b_6579);
     let order = match keys {
         Keys::Random => Vec::new(),
@@ -173,7 +202,8 @@ pub fn encode(
         count
     };
     let mut made: Vec<String> = Vec::new();
-    Requests::build(count, pipeline, |out| {
+    let replies = template.split(|&argument| argument == NEXT).count() as u64;
+    Requests::build(count, pipeline, replies, |out| {
         made.clear();
         made.extend(template.iter().map(|&argument| match argument {
             KEY => match in_order.next() {
@@ -196,8 +226,18 @@ pub fn encode(
                 literal => literal.as_bytes(),
             })
             .collect();
-        encode_request(out, &arguments);
+        for request in arguments.split(|&argument| argument == NEXT.as_bytes()) {
+            encode_request(out, request);
+        }
     })
+}
+
+/// What a listener gets of each PUBLISH to [`CHANNEL`].
+pub fn message() -> Vec<u8> {
+    let mut message = Vec::new();
+    let value = &LONG_VALUE[..32];
+    encode_request(&mut message, &[b"message", CHANNEL.as_bytes(), value]);
+    message
 }
 
 #[cfg(test)]
@@ -217,5 +257,13 @@ mod tests {
         assert_eq!(requests.count(), 1);
         let expected = b"*3\r\n$3\r\nSET\r\n$16\r\nkey:000000000000\r\n$3\r\nvvv\r\n";
         assert_eq!(requests.bytes(), expected);
+    }
+
+    #[test]
+    fn an_operation_may_be_several_requests() {
+        let requests = encode(&["MULTI", NEXT, "EXEC"], Keys::Random, 1, 2, 16);
+        assert_eq!(requests.count(), 2);
+        let once = "*1\r\n$5\r\nMULTI\r\n*1\r\n$4\r\nEXEC\r\n";
+        assert_eq!(requests.bytes(), once.repeat(2).as_bytes());
     }
 }

@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-/// One group of bars; `None` was not measured and leaves a gap.
+/// One group of bars; `None` was not measured and leaves no gap.
 pub struct Group {
     pub name: String,
     pub values: Vec<Option<f64>>,
@@ -23,8 +23,12 @@ pub fn grouped_bars(title: &str, series: &[String], groups: &[Group]) -> String 
         .flat_map(|group| group.values.iter().flatten());
     // Bars beyond four times the peer are cut off: the rest should stay readable.
     let highest = highest.fold(1.2_f64, |a, &b| a.max(b)).min(4.0);
-    let group_width = BAR * series.len() as f64 + GAP;
-    let width = LEFT + group_width * groups.len() as f64 + GAP;
+    // What was not measured takes no room, as long as something was.
+    let width_of = |group: &Group| {
+        let bars = group.values.iter().flatten().count();
+        BAR * bars.max(1) as f64 + GAP
+    };
+    let width = LEFT + groups.iter().map(width_of).sum::<f64>() + GAP;
     let y = |value: f64| TOP + HEIGHT * (1.0 - value.min(highest) / highest);
     let bottom = TOP + HEIGHT;
 
@@ -64,18 +68,20 @@ pub fn grouped_bars(title: &str, series: &[String], groups: &[Group]) -> String 
             y(value) + 4.0,
         );
     }
-    for (at, group) in groups.iter().enumerate() {
-        let left = LEFT + GAP / 2.0 + group_width * at as f64;
-        for (number, value) in group.values.iter().enumerate() {
-            let Some(value) = value else { continue };
+    let mut left = LEFT + GAP / 2.0;
+    for group in groups {
+        let group_width = width_of(group);
+        let measured = group.values.iter().enumerate();
+        let measured = measured.filter_map(|(number, value)| Some((number, (*value)?)));
+        for (bar, (number, value)) in measured.enumerate() {
             let _ = writeln!(
                 svg,
                 "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{:.1}\" fill=\"{}\">\
                  <title>{} {}: {value:.2}</title></rect>",
-                left + BAR * number as f64,
-                y(*value),
+                left + BAR * bar as f64,
+                y(value),
                 BAR - 2.0,
-                bottom - y(*value),
+                bottom - y(value),
                 COLORS[number % COLORS.len()],
                 escape(&group.name),
                 escape(series.get(number).map_or("", String::as_str)),
@@ -88,6 +94,7 @@ pub fn grouped_bars(title: &str, series: &[String], groups: &[Group]) -> String 
             bottom + 14.0,
             escape(&group.name),
         );
+        left += group_width;
     }
     svg + "</svg>\n"
 }

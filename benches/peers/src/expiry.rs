@@ -131,7 +131,7 @@ pub fn measure(options: &Options) -> Result<()> {
 
 /// Runs requests that all must succeed.
 fn fill(load: &mut Load, requests: &Requests) -> Result<()> {
-    match load.run(requests)?.first_error {
+    match load.run(requests, 0)?.first_error {
         Some(error) => Err(error.into()),
         None => Ok(()),
     }
@@ -152,7 +152,7 @@ fn few_due(options: &Options, server: &Server) -> Result<Lateness> {
     let deadline_ms = clock::wall_us() / 1000 + 1000;
     let at = deadline_ms.to_string();
     let mut number = 0;
-    let due = Requests::build(2 * u64::from(DUE), 64, |out| {
+    let due = Requests::build(2 * u64::from(DUE), 64, 1, |out| {
         let key = format!("due:{:012}", number / 2);
         match number % 2 {
             0 => encode_request(out, &[b"SET", key.as_bytes(), b"vvv"]),
@@ -205,7 +205,7 @@ fn all_due(options: &Options, server: &Server) -> Result<Mass> {
     let mut number = 0;
     let mut requests = |at: i64| {
         let at = at.to_string();
-        Requests::build(u64::from(options.keys), 64, |out| {
+        Requests::build(u64::from(options.keys), 64, 1, |out| {
             let key = load::key(number % options.keys);
             encode_request(
                 out,

@@ -7,8 +7,7 @@ use crate::client::Client;
 use crate::options::Options;
 use crate::report::{self, Section, Table, duration, figure};
 use crate::server::Server;
-use crate::{Result, sys};
-use std::time::Instant;
+use crate::{Result, clock, sys};
 
 /// Clients that wait.
 const WAITERS: [usize; 3] = [1, 100, 10_000];
@@ -20,7 +19,14 @@ const RESERVED: u64 = 100;
 pub fn measure(options: &Options) -> Result<()> {
     let limit = sys::raise_open_files(WAITERS[2] as u64 + RESERVED);
     let clients_max = limit.saturating_sub(RESERVED / 2).to_string();
-    let mut table = Table::new(&["waiters", "server", "p50", "p99", "longest", "server's CPU, µs each"]);
+    let mut table = Table::new(&[
+        "waiters",
+        "server",
+        "p50",
+        "p99",
+        "longest",
+        "server's CPU, µs each",
+    ]);
     let mut versions: Vec<(String, String)> = Vec::new();
     for waiters in WAITERS {
         let waiters = waiters.min(limit.saturating_sub(RESERVED) as usize);
@@ -43,10 +49,10 @@ pub fn measure(options: &Options) -> Result<()> {
             for round in 0..rounds {
                 // They are served in the order they came, and come again in the order they were served.
                 let waiter = &mut clients[round % waiters];
-                let begin = Instant::now();
+                let begin = clock::now();
                 producer.send(b"RPUSH list element\r\n")?;
                 waiter.receive()?;
-                times_ns.push(begin.elapsed().as_nanos() as u64);
+                times_ns.push((clock::now() - begin).as_nanos() as u64);
                 producer.receive()?;
                 waiter.send(b"BLPOP list 0\r\n")?;
             }

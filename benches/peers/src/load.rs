@@ -1,5 +1,8 @@
 //! The load generator: many connections on one thread, each with one batch of requests under way at any time.
 //!
+//! Beside them there may be connections that only listen: what they get is taken in as it comes, and the run ends when
+//! they have got all of it.
+//!
 //! Requests are encoded beforehand ([`Requests`]) and sent from where they lie; replies are counted, not kept. A
 //! connection that has all replies of its batch takes the next batch of the list, so all connections stay busy until
 //! the list is used up, and each request is sent exactly once.
@@ -46,14 +49,19 @@ pub fn key(number: u32) -> String {
 /// A list of encoded requests, cut into batches.
 pub struct Requests {
     bytes: Vec<u8>,
-    /// Where each batch ends in `bytes`, and how many requests it has.
+    /// Where each batch ends in `bytes`, and how many replies it has.
     batches: Vec<(usize, u64)>,
     count: u64,
 }
 
 impl Requests {
-    /// Encodes `count` requests, `pipeline` to a batch. `encode` appends the next one.
-    pub fn build(count: u64, pipeline: u64, mut encode: impl FnMut(&mut Vec<u8>)) -> Requests {
+    /// Encodes `count` operations, `pipeline` to a batch, each with so many replies. `encode` appends the next one.
+    pub fn build(
+        count: u64,
+        pipeline: u64,
+        replies: u64,
+        mut encode: impl FnMut(&mut Vec<u8>),
+    ) -> Requests {
         let mut requests = Requests {
             bytes: Vec::new(),
             batches: Vec::new(),
@@ -65,13 +73,15 @@ impl Requests {
             for _ in 0..batch {
                 encode(&mut requests.bytes);
             }
-            requests.batches.push((requests.bytes.len(), batch));
+            requests
+                .batches
+                .push((requests.bytes.len(), batch * replies));
             left -= batch;
         }
         requests
     }
 
-    /// How many requests there are.
+    /// How many operations there are.
     pub fn count(&self) -> u64 {
         self.count
     }
@@ -81,7 +91,7 @@ impl Requests {
         &self.bytes
     }
 
-    /// Bytes and number of requests of batch `at`.
+    /// Bytes and number of replies of batch `at`.
     fn batch(&self, at: usize) -> Option<(Range<usize>, u64)> {
         let &(end, count) = self.batches.get(at)?;
         let start = if at == 0 { 0 } else { self.batches[at - 1].0 };
@@ -103,6 +113,15 @@ pub struct Outcome {
 pub struct Load {
     poll: Poll,
     connections: Vec<Connection>,
+    listeners: Vec<Listener>,
+    address: SocketAddr,
+}
+
+/// A connection that only receives.
+struct Listener {
+    stream: TcpStream,
+    /// Bytes that are still to come in this run.
+    awaited: u64,
 }
 
 struct Connection {
@@ -126,10 +145,7 @@ impl Load {
         let poll = Poll::new()?;
         let mut connections = Vec::with_capacity(count);
         for at in 0..count {
-            let stream = std::net::TcpStream::connect(address)?;
-            stream.set_nodelay(true)?;
-            stream.set_nonblocking(true)?;
-            let mut stream = TcpStream::from_std(stream);
+            let mut stream = open(address)?;
             let interest = Interest::READABLE | Interest::WRITABLE;
             poll.registry().register(&mut stream, Token(at), interest)?;
             connections.push(Connection {
@@ -139,22 +155,60 @@ impl Load {
                 batch_started: clock::now(),
             });
         }
-        let mut load = Load { poll, connections };
-        let pings = Requests::build(count as u64, 1, |out| encode_request(out, &[b"PING"]));
-        load.run(&pings)?;
+        let mut load = Load {
+            poll,
+            connections,
+            listeners: Vec::new(),
+            address,
+        };
+        let pings = Requests::build(count as u64, 1, 1, |out| encode_request(out, &[b"PING"]));
+        load.run(&pings, 0)?;
         Ok(load)
     }
 
-    /// Sends all `requests` and waits for all replies.
+    /// Has so many connections listen to a channel, and no more.
+    ///
+    /// # Errors
+    /// The server refused.
+    pub fn listen(&mut self, count: usize, channel: &str) -> Result<()> {
+        self.listeners.truncate(count);
+        let (mut subscribe, mut confirmation) = (Vec::new(), Vec::new());
+        encode_request(&mut subscribe, &[b"SUBSCRIBE", channel.as_bytes()]);
+        encode_request(&mut confirmation, &[b"subscribe", channel.as_bytes()]);
+        confirmation[1] = b'3';
+        confirmation.extend_from_slice(b":1\r\n");
+        while self.listeners.len() < count {
+            let mut stream = std::net::TcpStream::connect(self.address)?;
+            stream.write_all(&subscribe)?;
+            let mut answer = vec![0; confirmation.len()];
+            stream.read_exact(&mut answer)?;
+            if answer != confirmation {
+                return Err(String::from_utf8_lossy(&answer).into());
+            }
+            stream.set_nonblocking(true)?;
+            let mut stream = TcpStream::from_std(stream);
+            let token = Token(self.connections.len() + self.listeners.len());
+            let registry = self.poll.registry();
+            registry.register(&mut stream, token, Interest::READABLE)?;
+            self.listeners.push(Listener { stream, awaited: 0 });
+        }
+        Ok(())
+    }
+
+    /// Sends all `requests` and waits for all replies, and until each listener has got so many bytes.
     ///
     /// # Errors
     /// A connection failed, or the server was silent for a minute.
-    pub fn run(&mut self, requests: &Requests) -> Result<Outcome> {
+    pub fn run(&mut self, requests: &Requests, heard_bytes: u64) -> Result<Outcome> {
         let mut latency_ns = Histogram::<u64>::new_with_max(LATENCY_NS_MAX, 3)?;
         let mut events = Events::with_capacity(1024);
         let mut buffer = vec![0; READ_BYTES];
         let mut next_batch = 0;
         let mut busy = 0;
+        for listener in &mut self.listeners {
+            listener.awaited = heard_bytes;
+            busy += u64::from(heard_bytes > 0);
+        }
         let start = clock::now();
         for connection in &mut self.connections {
             if connection.begin(requests, next_batch, start)? {
@@ -173,7 +227,17 @@ impl Load {
                 return Err("the server has been silent for a minute".into());
             }
             for event in &events {
-                let connection = &mut self.connections[event.token().0];
+                let at = event.token().0;
+                if let Some(listener) = at.checked_sub(self.connections.len()) {
+                    // The last bytes of a connection that listened before may still be announced.
+                    if let Some(listener) = self.listeners.get_mut(listener)
+                        && listener.receive(&mut buffer)?
+                    {
+                        busy -= 1;
+                    }
+                    continue;
+                }
+                let connection = &mut self.connections[at];
                 if !connection.unsent.is_empty() {
                     connection.flush(requests)?;
                 }
@@ -201,6 +265,36 @@ impl Load {
             errors,
             first_error,
         })
+    }
+}
+
+/// A connection that does not wait.
+fn open(address: SocketAddr) -> Result<TcpStream> {
+    let stream = std::net::TcpStream::connect(address)?;
+    stream.set_nodelay(true)?;
+    stream.set_nonblocking(true)?;
+    Ok(TcpStream::from_std(stream))
+}
+
+impl Listener {
+    /// Takes in what there is; true when that was the last of it.
+    fn receive(&mut self, buffer: &mut [u8]) -> Result<bool> {
+        let was_done = self.awaited == 0;
+        loop {
+            match self.stream.read(buffer) {
+                Ok(0) => return Err(io::Error::from(ErrorKind::UnexpectedEof).into()),
+                Ok(bytes) => {
+                    let left = self.awaited.checked_sub(bytes as u64);
+                    self.awaited = left.ok_or("a listener got more than was sent")?;
+                    if bytes < buffer.len() {
+                        break;
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(!was_done && self.awaited == 0)
     }
 }
 
@@ -256,7 +350,7 @@ mod tests {
     #[test]
     fn batches_hold_all_requests_in_order_and_the_last_one_the_rest() {
         let mut number = 0;
-        let requests = Requests::build(10, 4, |out| {
+        let requests = Requests::build(10, 4, 1, |out| {
             out.push(number);
             number += 1;
         });

@@ -35,7 +35,7 @@ pub fn measure(options: &Options) -> Result<()> {
             let server = Server::start(spec, &[])?;
             let mut load = Load::connect(server.address, 1)?;
             let before = server.settled_rss_bytes()?;
-            let outcome = load.run(&fill)?;
+            let outcome = load.run(&fill, 0)?;
             let after = server.settled_rss_bytes()?;
             let per_key = (after as f64 - before as f64) / count as f64;
             cells.push(maybe(outcome.first_error.is_none().then_some(per_key)));

@@ -10,7 +10,9 @@ use crate::options::Options;
 use crate::report::{self, Section, Table, figure, maybe, median};
 use crate::resp::Reply;
 use crate::server::Server;
+use std::collections::BTreeSet;
 use std::fs;
+use std::time::Duration;
 
 /// One run of a case against a server.
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +40,11 @@ struct Line {
     samples: Vec<Vec<Sample>>,
 }
 
-/// Requests of a run, by pipeline depth: what takes about a second, or a tenth of it when in a hurry.
+/// What a run may take where more operations would tell no more.
+const RUN_MAX: Duration = Duration::from_secs(1);
+
+/// Operations of a run, by pipeline depth: what takes about a second, or a twentieth of it when in a hurry. Where they are
+/// slow, [`shortened`] makes them fewer.
 fn run_length(options: &Options, case: &Case, depth: u64) -> u64 {
     let requests = match depth {
         0..4 => 100_000,
@@ -57,6 +63,31 @@ fn run_length(options: &Options, case: &Case, depth: u64) -> u64 {
         requests
     };
     (requests / keys as u64).max(depth * options.connections as u64)
+}
+
+/// How many operations take about [`RUN_MAX`], `count` at most: found by doing a few.
+fn shortened(
+    options: &Options,
+    case: &Case,
+    depth: u64,
+    count: u64,
+    lane: &mut Lane,
+) -> Result<u64> {
+    let least = depth * options.connections as u64;
+    let few = least.max(count / 50);
+    let requests = cases::encode(case.request, case.keys, options.keys, few, depth);
+    let elapsed = lane.load.run(&requests, heard_bytes(case, few))?.elapsed;
+    let whole = RUN_MAX / if options.quick { 20 } else { 1 };
+    let fits = few as f64 * whole.as_secs_f64() / elapsed.as_secs_f64();
+    Ok(count.min(fits as u64).max(least))
+}
+
+/// What each listener of a case gets of so many operations.
+fn heard_bytes(case: &Case, count: u64) -> u64 {
+    match case.setup {
+        Setup::Listeners(1..) => count * cases::message().len() as u64,
+        _ => 0,
+    }
 }
 
 /// Measures all cases that were asked for.
@@ -100,7 +131,12 @@ pub fn measure(options: &Options) -> Result<()> {
             ));
         }
         for &depth in &options.depths {
-            let count = run_length(options, case, depth);
+            let mut count = run_length(options, case, depth);
+            if case.keeps_setup {
+                let lane = &mut lanes[0];
+                lane.prepare(case.setup, fill.as_ref().map(|(_, requests)| requests))?;
+                count = shortened(options, case, depth, count, lane)?;
+            }
             let requests = cases::encode(case.request, case.keys, keys, count, depth);
             let mut samples = vec![Vec::new(); lanes.len()];
             for round in 0..options.rounds {
@@ -152,7 +188,14 @@ pub fn measure(options: &Options) -> Result<()> {
 impl Lane {
     /// Brings the keyspace into the state the next case asks for, unless it is in it.
     fn prepare(&mut self, setup: Setup, fill: Option<&Requests>) -> Result<()> {
-        if setup == Setup::Any || (setup == self.holds && setup != Setup::Empty) {
+        let listeners = match setup {
+            Setup::Listeners(count) => count,
+            _ => 0,
+        };
+        self.load.listen(listeners as usize, cases::CHANNEL)?;
+        if matches!(setup, Setup::Any | Setup::Listeners(_))
+            || (setup == self.holds && setup != Setup::Empty)
+        {
             return Ok(());
         }
         // Where FLUSHALL is asynchronous by default, the freeing would be charged to the case that follows.
@@ -160,7 +203,7 @@ impl Lane {
             self.control.must(&["FLUSHALL"])?;
         }
         if let (Setup::Each(_) | Setup::Some(..), Some(fill)) = (setup, fill) {
-            let outcome = self.load.run(fill)?;
+            let outcome = self.load.run(fill, 0)?;
             if let Some(error) = outcome.first_error {
                 return Err(error.into());
             }
@@ -176,7 +219,9 @@ impl Lane {
         requests: &Requests,
     ) -> Result<std::result::Result<Sample, String>> {
         let before = self.server.cpu()?;
-        let outcome = self.load.run(requests)?;
+        let outcome = self
+            .load
+            .run(requests, heard_bytes(case, requests.count()))?;
         let cpu = self.server.cpu()?.since(&before);
         if !case.keeps_setup {
             self.holds = Setup::Any;
@@ -269,8 +314,10 @@ fn publish(
             .map(|&peer| format!("{}/{}", name(subject), name(peer))),
     );
     if peers.len() > 1 {
-        heading.push("to the best".into());
+        heading.push(TO_THE_BEST.into());
     }
+    heading.push("commit".into());
+    let commit = report::commit();
     let mut cpu = Table::new(&heading.iter().map(String::as_str).collect::<Vec<_>>());
     let mut detail = Table::new(&[
         "case",
@@ -294,6 +341,7 @@ fn publish(
         if peers.len() > 1 {
             cells.push(maybe(line.ratio_to_best(subject)));
         }
+        cells.push(commit.clone());
         cpu.row(cells);
         for server in 0..versions.len() {
             let user: Vec<f64> = line.samples[server]
@@ -313,18 +361,15 @@ fn publish(
             ]);
         }
     }
-    let against = if peers.len() > 1 {
-        "the best peer"
-    } else {
-        peers.first().map_or("", |&peer| name(peer))
-    };
-    let section = Section {
-        title: "CPU per operation",
+    let mut section = Section {
+        title: TITLE,
         method: format!(
             "The server's time on its core per operation, as the scheduler counts it, in ns: median of {} rounds in which \
-             the servers took turns (and the least of them). {} connections, each with one batch of P requests under way; \
-             {} keys of 16 bytes; the server on one core, the load generator on another. MSET of ten keys is one \
-             operation. Ratios below 1 mean less CPU. Latency is that of a whole batch.",
+             the servers took turns (and the least of them). {} connections, each with one batch of P operations under \
+             way; {} keys of 16 bytes; the server on one core, the load generator on another. MSET of ten keys is one \
+             operation, and so is MULTI with all that belongs to it; PUBLISH includes sending the message to all who \
+             listen. Ratios below 1 mean less CPU. Latency is that of a whole batch. Each line is the last run's that \
+             measured it, of the commit it names.",
             options.rounds, options.connections, options.keys,
         ),
         tables: vec![
@@ -337,29 +382,79 @@ fn publish(
     let Some(directory) = &options.out else {
         return Ok(());
     };
+    for (new, old) in section
+        .tables
+        .iter_mut()
+        .zip(report::former_tables(directory, TITLE))
+    {
+        new.1.take_over(old, place_of);
+    }
     section.write(directory, &report::facts(options, versions))?;
     if peers.is_empty() {
         return Ok(());
     }
+    let (against, column) = match peers[..] {
+        [peer] => (name(peer), format!("{}/{}", name(subject), name(peer))),
+        _ => ("the best peer", TO_THE_BEST.to_owned()),
+    };
     let title = format!("CPU per operation, {} / {against}", name(subject));
-    let series: Vec<String> = options
-        .depths
-        .iter()
-        .map(|depth| format!("pipeline {depth}"))
-        .collect();
-    let groups: Vec<Group> = lines
-        .chunk_by(|a, b| a.case.name == b.case.name)
-        .map(|lines| Group {
-            name: lines[0].case.name.into(),
-            values: lines
-                .iter()
-                .map(|line| line.ratio_to_best(subject))
-                .collect(),
-        })
-        .collect();
+    let (series, groups) = bars(&section.tables[0].1, &column);
     fs::write(
         directory.join("benchmarks.svg"),
         grouped_bars(&title, &series, &groups),
     )?;
     Ok(())
+}
+
+const TITLE: &str = "CPU per operation";
+const TO_THE_BEST: &str = "to the best";
+
+/// Where a line belongs: after the table of cases, then by depth. None: there is no such case.
+fn place_of(line: &str) -> Option<(usize, u64)> {
+    let (name, depth) = line.rsplit_once(" P")?;
+    let case = CASES.iter().position(|case| case.name == name)?;
+    Some((case, depth.parse().ok()?))
+}
+
+/// A column of the table as a chart: a group each case, a bar each depth.
+fn bars(table: &Table, column: &str) -> (Vec<String>, Vec<Group>) {
+    let ratios: Vec<((usize, u64), Option<f64>)> = table
+        .column(column)
+        .filter_map(|(line, ratio)| Some((place_of(line)?, ratio.parse().ok())))
+        .collect();
+    let depths: BTreeSet<u64> = ratios.iter().map(|((_, depth), _)| *depth).collect();
+    let groups = ratios.chunk_by(|a, b| a.0.0 == b.0.0).map(|lines| {
+        let of = |depth| lines.iter().find(|((_, other), _)| *other == depth)?.1;
+        Group {
+            name: CASES[lines[0].0.0].name.into(),
+            values: depths.iter().map(|&depth| of(depth)).collect(),
+        }
+    });
+    let groups = groups.collect();
+    let series = depths.iter().map(|depth| format!("pipeline {depth}"));
+    (series.collect(), groups)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_ordered_by_case_and_depth_and_unknown_ones_have_no_place() {
+        assert!(place_of("PING P64") < place_of("SET P1"));
+        assert!(place_of("SET P16") < place_of("SET P64"));
+        assert_eq!(place_of("SOMETHING ELSE P1"), None);
+    }
+
+    #[test]
+    fn the_chart_has_a_gap_where_a_depth_was_not_measured() {
+        let mut table = Table::new(&["case", "to the best"]);
+        for (line, ratio) in [("GET P1", "0.5"), ("GET P16", "0.4"), ("PING P16", "-")] {
+            table.row(vec![line.into(), ratio.into()]);
+        }
+        let (series, groups) = bars(&table, "to the best");
+        assert_eq!(series, ["pipeline 1", "pipeline 16"]);
+        assert_eq!(groups[0].values, [Some(0.5), Some(0.4)]);
+        assert_eq!(groups[1].values, [None, None]);
+    }
 }

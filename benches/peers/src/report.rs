@@ -27,6 +27,45 @@ impl Table {
         self.rows.push(cells);
     }
 
+    /// The table whose Markdown begins in front of the first `|`, and what follows it.
+    fn from_markdown(text: &str) -> Option<(Table, &str)> {
+        let begin = text.find("\n|")? + 1;
+        let (mut rows, mut end) = (Vec::new(), begin);
+        for line in text[begin..].split_inclusive('\n') {
+            let Some(cells) = line.trim_end().strip_prefix('|') else {
+                break;
+            };
+            end += line.len();
+            let cells = cells.strip_suffix('|')?.split('|');
+            rows.push(cells.map(|cell| cell.trim().to_owned()).collect());
+        }
+        rows.remove(1);
+        Some((Table { rows }, &text[end..]))
+    }
+
+    /// Takes over the rows of a former table that this one has none for, if their columns are the same, and puts all into
+    /// the order of their names. Rows whose name has no place are dropped.
+    pub fn take_over<P: Ord>(&mut self, former: Table, place: impl Fn(&str) -> Option<P>) {
+        let mut rows = self.rows.split_off(1);
+        if former.rows[0] == self.rows[0] {
+            let kept = former.rows.into_iter().skip(1).filter(|old| {
+                old.len() == self.rows[0].len() && rows.iter().all(|row| row[0] != old[0])
+            });
+            let kept: Vec<_> = kept.collect();
+            rows.extend(kept);
+        }
+        rows.retain(|row| place(&row[0]).is_some());
+        rows.sort_by_key(|row| place(&row[0]));
+        self.rows.append(&mut rows);
+    }
+
+    /// The rows' names and what they have in a column.
+    pub fn column<'a>(&'a self, name: &str) -> impl Iterator<Item = (&'a str, &'a str)> + 'a {
+        let at = self.rows[0].iter().position(|cell| cell == name);
+        let rows = self.rows.iter().skip(1);
+        rows.filter_map(move |row| Some((row[0].as_str(), row[at?].as_str())))
+    }
+
     fn widths(&self) -> Vec<usize> {
         let width = |column: usize| {
             self.rows
@@ -101,12 +140,16 @@ pub struct Section {
 /// The order of sections in the document.
 const TITLES: &[&str] = &[
     "CPU per operation",
+    WRITTEN_BY_HAND,
     "Bytes per key",
     "Growth",
     "Expiry",
     "Idle connections",
     "Hand-over to blocked clients",
 ];
+
+/// The one section that no measurement of ours makes.
+const WRITTEN_BY_HAND: &str = "Profiles";
 
 const PREAMBLE: &str = "# Benchmarks
 
@@ -155,22 +198,56 @@ impl Section {
     }
 }
 
+/// The tables that stand in a section of `benchmarks.md` in `directory`.
+pub fn former_tables(directory: &Path, title: &str) -> Vec<Table> {
+    let document = fs::read_to_string(directory.join("benchmarks.md")).unwrap_or_default();
+    let mut rest = section(&document, title).unwrap_or_default();
+    let mut tables = Vec::new();
+    while let Some((table, behind)) = Table::from_markdown(rest) {
+        tables.push(table);
+        rest = behind;
+    }
+    tables
+}
+
+/// What stands in a document under a title.
+fn section<'a>(document: &'a str, title: &str) -> Option<&'a str> {
+    let heading = format!("\n## {title}\n");
+    let from = document.find(&heading)? + heading.len();
+    let rest = &document[from..];
+    Some(&rest[..rest.find("\n## ").unwrap_or(rest.len())])
+}
+
 /// `document` with the section `title` replaced by `body`, all sections in the order of [`TITLES`].
 fn replace_section(document: &str, title: &str, body: &str) -> String {
     let mut out = PREAMBLE.to_owned();
     for &known in TITLES {
-        let old = || {
-            let heading = format!("\n## {known}\n");
-            let from = document.find(&heading)? + heading.len();
-            let rest = &document[from..];
-            Some(&rest[..rest.find("\n## ").unwrap_or(rest.len())])
+        let text = match known == title {
+            true => Some(body),
+            false => section(document, known),
         };
-        let text = if known == title { Some(body) } else { old() };
         if let Some(text) = text {
             out += &format!("\n## {known}\n{}\n", text.trim_end_matches('\n'));
         }
     }
     out
+}
+
+fn run(program: &str, arguments: &[&str]) -> Option<String> {
+    let output = Command::new(program).args(arguments).output().ok()?;
+    let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    (output.status.success() && !text.is_empty()).then_some(text)
+}
+
+/// The commit that is checked out.
+pub fn commit() -> String {
+    let commit = run("git", &["describe", "--always"]).unwrap_or("unknown".into());
+    // The results of a run before this one are no other state of the code.
+    let beside_results = ["diff", "--quiet", "HEAD", "--", ":/", ":(top,exclude)docs"];
+    match Command::new("git").args(beside_results).status() {
+        Ok(status) if status.success() => commit,
+        _ => commit + "-dirty",
+    }
 }
 
 /// Machine, programs and arguments in a paragraph.
@@ -181,11 +258,6 @@ pub fn facts(options: &Options, versions: &[(String, String)]) -> String {
             .trim()
             .to_owned()
     };
-    let run = |program: &str, arguments: &[&str]| {
-        let output = Command::new(program).args(arguments).output().ok()?;
-        let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-        (output.status.success() && !text.is_empty()).then_some(text)
-    };
     let cpu_info = read("/proc/cpuinfo");
     let model = cpu_info
         .lines()
@@ -195,7 +267,7 @@ pub fn facts(options: &Options, versions: &[(String, String)]) -> String {
         });
     let kernel = read("/proc/sys/kernel/osrelease");
     let rustc = run("rustc", &["--version"]).unwrap_or("rustc unknown".into());
-    let commit = run("git", &["describe", "--always", "--dirty"]).unwrap_or("unknown".into());
+    let commit = commit();
     let servers: Vec<String> = versions
         .iter()
         .map(|(name, version)| format!("{name} {version}"))
@@ -260,6 +332,23 @@ mod tests {
         assert_eq!(table.to_text(), "case    ns\nGET   1234\n");
         let markdown = "| case |   ns |\n|------|-----:|\n| GET  | 1234 |\n";
         assert_eq!(table.to_markdown(), markdown);
+    }
+
+    #[test]
+    fn rows_of_a_former_table_are_kept_where_no_new_one_stands() {
+        let place = |name: &str| ["a", "b", "c"].iter().position(|&known| known == name);
+        let text = "x\n\n| case | ns |\n|---|---:|\n| b | 2 |\n| c | 3 |\n| gone | 4 |\n\nrest";
+        let (former, rest) = Table::from_markdown(text).unwrap();
+        assert_eq!(rest, "\nrest");
+        let mut table = Table::new(&["case", "ns"]);
+        table.row(vec!["c".into(), "9".into()]);
+        table.row(vec!["a".into(), "1".into()]);
+        table.take_over(former, place);
+        let rows: Vec<_> = table.column("ns").collect();
+        assert_eq!(rows, [("a", "1"), ("b", "2"), ("c", "9")]);
+        let mut other = Table::new(&["case", "ms"]);
+        other.take_over(Table::from_markdown(text).unwrap().0, place);
+        assert_eq!(other.column("ms").count(), 0);
     }
 
     #[test]

@@ -1,13 +1,12 @@
 //! The table `redis` (and `server`): what a script may ask of us.
 
-use std::borrow::Cow;
 use std::ffi::CStr;
 use std::os::raw::{c_char, c_int};
 
 use mlua::ffi::*;
 
 use super::convert::{push_error, push_reply};
-use super::{NAMES, bytes_at, lua_upvalueindex, push_bytes, shared};
+use super::{NAMES, bytes_at, lua_upvalueindex, push_bytes, shared, string_at};
 use crate::resp::number::format_double_17g;
 use crate::resp::reply::{OutputBuffer, Protocol};
 use crate::resp::request::Range;
@@ -100,29 +99,27 @@ unsafe extern "C-unwind" fn pcall(state: *mut lua_State) -> c_int {
 
 unsafe fn run(state: *mut lua_State, raises: bool) -> c_int {
     let shared = shared(state);
-    let (mut buffer, mut ranges) = shared.request.take();
-    let mut output = shared.output.take();
-    let (is_error, known) = match take_arguments(state, &mut buffer, &mut ranges) {
+    let mut exchange = shared.exchange.take().unwrap_or_default();
+    let Exchange { buffer, ranges, output } = &mut *exchange;
+    let (is_error, known) = match take_arguments(state, buffer, ranges) {
         Err(text) => (push_refusal(state, text.as_bytes(), false), true),
         Ok(()) => {
             let protocol = shared.protocol.get();
             output.set_limit(shared.memory.left());
-            let called =
-                shared.with_host(|host| host.call(&buffer, &ranges, protocol, &mut output));
+            let called = shared.with_host(|host| host.call(buffer, ranges, protocol, output));
             match called {
                 // Its values would not fit either.
                 Some(Called::Ran) if output.is_cut() => {
                     (push_refusal(state, b"ERR not enough memory", false), true)
                 }
-                Some(Called::Ran) => (push_output(state, &output), true),
+                Some(Called::Ran) => (push_output(state, output), true),
                 Some(Called::Refused(text)) => (push_refusal(state, &text, true), true),
                 None => (true, false),
             }
         }
     };
-    keep(&mut buffer, &mut ranges, &mut output);
-    shared.request.set((buffer, ranges));
-    shared.output.set(output);
+    exchange.keep();
+    shared.exchange.set(Some(exchange));
     if !known {
         let text = b"ERR redis.call/pcall can only be called inside a script invocation";
         raise_error(state, text);
@@ -140,12 +137,7 @@ unsafe fn push_refusal(state: *mut lua_State, text: &[u8], is_counted: bool) -> 
 
 /// Pushes the reply that a command has written. True if it is an error.
 unsafe fn push_output(state: *mut lua_State, output: &OutputBuffer) -> bool {
-    let mut pieces = output.pieces();
-    let first = pieces.next().unwrap_or_default();
-    let whole: Cow<'_, [u8]> = match pieces.next() {
-        None => Cow::Borrowed(first),
-        Some(_) => Cow::Owned(output.to_vec()),
-    };
+    let whole = output.whole();
     if whole.is_empty() {
         lua_pushnil(state);
         return false;
@@ -154,23 +146,34 @@ unsafe fn push_output(state: *mut lua_State, output: &OutputBuffer) -> bool {
     whole[0] == b'-'
 }
 
-/// Empties a request's storage for the next one, unless it is too large to be kept.
-fn keep(buffer: &mut Vec<u8>, ranges: &mut Vec<Range>, output: &mut OutputBuffer) {
-    buffer.clear();
-    ranges.clear();
-    output.clear();
-    if buffer.capacity() > KEPT_BYTES_MAX {
-        *buffer = Vec::new();
-    }
-    if ranges.capacity() > KEPT_BYTES_MAX / size_of::<Range>() {
-        *ranges = Vec::new();
-    }
-    if output.capacity() > KEPT_BYTES_MAX || output.is_cut() {
-        *output = OutputBuffer::default();
+/// A request in the making, and the reply to it. Kept for their storage.
+#[derive(Default)]
+pub(super) struct Exchange {
+    buffer: Vec<u8>,
+    ranges: Vec<Range>,
+    output: OutputBuffer,
+}
+
+impl Exchange {
+    /// Empties the storage for the next request, unless it is too large to be kept.
+    fn keep(&mut self) {
+        let Exchange { buffer, ranges, output } = self;
+        buffer.clear();
+        ranges.clear();
+        output.clear();
+        if buffer.capacity() > KEPT_BYTES_MAX {
+            *buffer = Vec::new();
+        }
+        if ranges.capacity() > KEPT_BYTES_MAX / size_of::<Range>() {
+            *ranges = Vec::new();
+        }
+        if output.capacity() > KEPT_BYTES_MAX || output.is_cut() {
+            *output = OutputBuffer::default();
+        }
     }
 }
 
-/// Takes the arguments off the stack: strings as they are, numbers as text. The stack is empty then.
+/// Copies the arguments from the stack: strings as they are, numbers as text.
 unsafe fn take_arguments(
     state: *mut lua_State,
     buffer: &mut Vec<u8>,
@@ -182,22 +185,18 @@ unsafe fn take_arguments(
     }
     for index in 1..=count {
         let start = buffer.len() as u32;
-        match lua_type(state, index) {
-            LUA_TSTRING => {
-                let bytes = bytes_at(state, index).unwrap_or_default();
-                if buffer.len() + bytes.len() > u32::MAX as usize {
-                    return Err("ERR the arguments of a command are too large");
-                }
-                buffer.extend_from_slice(bytes);
+        if let Some(bytes) = string_at(state, index) {
+            if buffer.len() + bytes.len() > u32::MAX as usize {
+                return Err("ERR the arguments of a command are too large");
             }
-            LUA_TNUMBER => push_number(lua_tonumber(state, index), buffer),
-            _ => {
-                return Err("ERR Lua redis lib command arguments must be strings or integers");
-            }
+            buffer.extend_from_slice(bytes);
+        } else if lua_type(state, index) == LUA_TNUMBER {
+            push_number(lua_tonumber(state, index), buffer);
+        } else {
+            return Err("ERR Lua redis lib command arguments must be strings or integers");
         }
         ranges.push(Range { start, len: buffer.len() as u32 - start });
     }
-    lua_settop(state, 0);
     Ok(())
 }
 
@@ -328,17 +327,18 @@ unsafe extern "C-unwind" fn replicate_commands(state: *mut lua_State) -> c_int {
 /// `redis.acl_check_cmd(name, ...)`: whether the user may run this command.
 unsafe extern "C-unwind" fn acl_check_cmd(state: *mut lua_State) -> c_int {
     let shared = shared(state);
-    let (mut buffer, mut ranges) = shared.request.take();
-    let result = match take_arguments(state, &mut buffer, &mut ranges) {
-        Ok(()) => match shared.with_host(|host| host.may_call(&buffer, &ranges)) {
+    let mut exchange = shared.exchange.take().unwrap_or_default();
+    let Exchange { buffer, ranges, .. } = &mut *exchange;
+    let result = match take_arguments(state, buffer, ranges) {
+        Ok(()) => match shared.with_host(|host| host.may_call(buffer, ranges)) {
             Some(Some(may)) => Ok(may),
             Some(None) => Err("ERR Invalid command passed to redis.acl_check_cmd()"),
             None => Err("ERR redis.acl_check_cmd can only be called inside a script invocation"),
         },
         Err(text) => Err(text),
     };
-    keep(&mut buffer, &mut ranges, &mut OutputBuffer::default());
-    shared.request.set((buffer, ranges));
+    exchange.keep();
+    shared.exchange.set(Some(exchange));
     match result {
         Ok(may) => lua_pushboolean(state, may as c_int),
         Err(text) => raise_error(state, text.as_bytes()),

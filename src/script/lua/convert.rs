@@ -18,7 +18,9 @@ const DEPTH_MAX: usize = 7990;
 /// upvalues are the names.
 pub(super) unsafe fn push_reply(state: *mut lua_State, reply: &[u8], at: &mut usize) {
     let kind = reply[*at];
-    let line_end = memchr::memchr(b'\r', &reply[*at..]).expect("a reply's line has an end") + *at;
+    // Most lines are a few digits: no search is worth setting up.
+    let line_end = reply[*at..].iter().position(|&byte| byte == b'\r');
+    let line_end = line_end.expect("a reply's line has an end") + *at;
     let line = &reply[*at + 1..line_end];
     *at = line_end + 2;
     match kind {

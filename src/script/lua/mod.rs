@@ -35,8 +35,8 @@ use mlua::ffi::*;
 use super::functions::Registered;
 use super::watchdog::{Interrupt, Watchdog};
 use super::{Function, Host, Run, Verdict};
-use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
-use crate::resp::request::Range;
+use crate::resp::reply::{Protocol, ReplyWriter};
+use api::Exchange;
 use memory::Memory;
 
 /// Strings longer than this, and tables of more elements, Lua does not have.
@@ -95,9 +95,8 @@ pub(super) struct Shared {
     memory: Memory,
     /// The version of the protocol that replies to the script are in: `redis.setresp`.
     protocol: Cell<Protocol>,
-    /// A request in the making, and the reply to it. Kept for their storage.
-    request: Cell<(Vec<u8>, Vec<Range>)>,
-    output: Cell<OutputBuffer>,
+    /// None while it is being used.
+    exchange: Cell<Option<Box<Exchange>>>,
     /// The script is to end with this error, wherever it is.
     ending: Cell<Option<&'static str>>,
     /// Where the error was raised that ended the script: source and line.
@@ -238,6 +237,18 @@ unsafe fn bytes_at<'a>(state: *mut lua_State, index: c_int) -> Option<&'a [u8]> 
     Some(std::slice::from_raw_parts(bytes.cast::<u8>(), len))
 }
 
+/// The bytes of the string at an index; None if there is something else. Valid while it stays on the stack.
+#[inline]
+unsafe fn string_at<'a>(state: *mut lua_State, index: c_int) -> Option<&'a [u8]> {
+    let mut len = 0;
+    let bytes = lua_tolstringatom(state, index, &mut len, null_mut());
+    if bytes.is_null() {
+        return None;
+    }
+    // SAFETY: Lua says where its string is and how long.
+    Some(std::slice::from_raw_parts(bytes.cast::<u8>(), len))
+}
+
 /// Notes where an error was raised, and lets it pass.
 unsafe extern "C-unwind" fn handle_error(state: *mut lua_State) -> c_int {
     // SAFETY: plain data.
@@ -269,8 +280,7 @@ impl Lua {
             host: Cell::new(None),
             memory: Memory::new(),
             protocol: Cell::new(Protocol::Resp2),
-            request: Cell::default(),
-            output: Cell::default(),
+            exchange: Cell::default(),
             ending: Cell::new(None),
             place: RefCell::new(None),
             watchdog: RefCell::new(None),

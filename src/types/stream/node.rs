@@ -41,6 +41,8 @@ pub(super) struct Node {
     bytes: Vec<u8>,
     /// Where the entries begin.
     entries_at: u32,
+    /// Where the last entry begins.
+    last_at: u32,
     /// How many fields the first entry has.
     fields: u32,
     /// Of a listpack with these entries, the two counts aside.
@@ -108,6 +110,7 @@ impl Node {
             last: entry.id,
             bytes: Vec::with_capacity(room),
             entries_at: 0,
+            last_at: 0,
             fields: entry.fields as u32,
             listpack_bytes: 0,
             live: 0,
@@ -173,6 +176,7 @@ impl Node {
         head |= if own_fields { OWN_FIELDS } else { 0 };
         head |= if ms_later > 0 { NEW_MS } else { 0 };
         head |= if seq_number != usual { HAS_SEQ } else { 0 };
+        self.last_at = self.bytes.len() as u32;
         self.bytes.push(head);
         if ms_later > 0 {
             write_number(&mut self.bytes, ms_later);
@@ -216,6 +220,13 @@ impl Node {
     #[inline]
     pub fn walk(&self) -> Walk<'_> {
         Walk { node: self, at: self.entries_at as usize, before: self.first }
+    }
+
+    /// The last entry, deleted or not: the one that is found without a walk.
+    pub fn last_place(&self) -> Option<Place> {
+        let mut walk = Walk { node: self, at: self.last_at as usize, before: self.first };
+        // Its ID counts from the entry before, which is not known here.
+        Some(Place { id: self.last, ..walk.next()? })
     }
 
     /// Where the entry of this ID is that is not deleted.
