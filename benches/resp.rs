@@ -108,9 +108,6 @@ fn numbers(c: &mut Criterion) {
     group.bench_function("format_double_17g_tiny", |bencher| {
         bencher.iter(|| number::format_double_17g(black_box(1.2345e-100)))
     });
-    group.bench_function("format_double_shortest", |bencher| {
-        bencher.iter(|| number::format_double_shortest(black_box(1234.5678)))
-    });
     group.bench_function("increment_by_float", |bencher| {
         bencher.iter(|| {
             let value = Float80::parse(black_box(b"10.5"))?;

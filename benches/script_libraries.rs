@@ -4,7 +4,7 @@
 #![allow(unsafe_code)] // Luau's C interface.
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use latchkey::script::{bit, cjson, cmsgpack, structs};
+use latchkey::script::open_libraries;
 use mlua::ffi;
 
 /// An order with twelve items: 1 KB.
@@ -23,10 +23,7 @@ fn libraries(c: &mut Criterion) {
     unsafe {
         let state = ffi::luaL_newstate();
         ffi::luaL_openlibs(state);
-        bit::open(state);
-        cjson::open(state);
-        cmsgpack::open(state);
-        structs::open(state);
+        open_libraries(state);
         let load = |script: &str| {
             let name = c"=bench".as_ptr();
             let status = ffi::luaL_loadbuffer(state, script.as_ptr().cast(), script.len(), name);

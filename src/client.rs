@@ -11,7 +11,7 @@ use slab::Slab;
 use crate::command::blocking::Blocked;
 use crate::command::client_tracking::ClientTracking;
 use crate::command::table::Command;
-use crate::command::transaction::{Transaction, WatchedKey};
+use crate::command::transaction::{Transaction, Watching};
 pub use crate::ids::ClientId;
 use crate::net::stream::{Address, Stream};
 use crate::pubsub::Subscriptions;
@@ -101,6 +101,14 @@ impl Input {
         self.len() == 0
     }
 
+    /// Bytes of a large request that belong to arguments which are complete.
+    pub fn parsed(&self) -> usize {
+        match self {
+            Input::Large(large) => large.parser.bytes_parsed().min(large.buffer.len()),
+            _ => 0,
+        }
+    }
+
     /// Bytes of memory held.
     pub fn capacity(&self) -> usize {
         match self {
@@ -140,7 +148,8 @@ pub struct Client {
     pub subscriptions: Option<Box<Subscriptions>>,
     /// The commands queued since MULTI.
     pub transaction: Option<Box<Transaction>>,
-    pub watched: Vec<WatchedKey>,
+    /// The keys it watches, if any.
+    pub watching: Option<Box<Watching>>,
     /// How it tracks the keys it holds copies of.
     pub tracking: Option<Box<ClientTracking>>,
     /// What it waits for.
@@ -174,7 +183,7 @@ impl Client {
             bytes_out: 0,
             subscriptions: None,
             transaction: None,
-            watched: Vec::new(),
+            watching: None,
             tracking: None,
             blocked: None,
             counted_memory: 0,
@@ -190,11 +199,12 @@ impl Client {
         let subscriptions = self.subscriptions.as_deref().map_or(0, Subscriptions::memory);
         let names = self.name.len() + self.library_name.len() + self.library_version.len();
         let buffers = self.input.capacity() + self.output.capacity();
+        let watching = self.watching.as_deref().map_or(0, Watching::memory);
         let blocked = self.blocked.as_deref().map_or(0, Blocked::memory);
         let transaction = self.transaction.as_deref().map_or(0, Transaction::memory);
         let tracking = self.tracking.as_deref().map_or(0, ClientTracking::memory);
         let own = size_of::<Client>() + names + buffers;
-        own + subscriptions + blocked + transaction + tracking
+        own + subscriptions + blocked + transaction + watching + tracking
     }
 
     /// Asks for the connection to be ended at the end of this turn.

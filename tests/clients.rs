@@ -115,6 +115,50 @@ fn the_largest_client_goes_when_all_together_hold_too_much() {
 }
 
 #[test]
+fn watched_keys_count_as_the_clients_memory() {
+    let server = config(&["maxmemory-clients 200kb"]);
+    let mut other = server.connect();
+    let mut watcher = server.connect();
+    let name = "x".repeat(100);
+    let kept = (0..5_000).take_while(|key| {
+        watcher.send(&["WATCH", &format!("{name}{key}")]);
+        watcher.reply().is_some()
+    });
+    let kept = kept.count();
+    assert!((500..2_000).contains(&kept), "{kept} keys");
+    assert_eq!(other.call(&["PING"]), Reply::Simple(b"PONG".into()));
+    let mut watcher = server.connect();
+    for key in 0..5_000 {
+        let reply = watcher.call(&["WATCH", &format!("{name}{key}")]);
+        assert_eq!(reply, Reply::Simple(b"OK".into()));
+        watcher.call(&["UNWATCH"]);
+    }
+}
+
+#[test]
+fn a_large_request_is_shown_by_what_is_complete_and_what_is_not() {
+    let server = config(&[]);
+    let mut sender = TcpStream::connect(server.address).expect("the server takes connections");
+    sender.write_all(ENDLESS).expect("the server reads");
+    sender.write_all(&[b'x'; 700_000]).expect("the server reads");
+    let mut other = server.connect();
+    let mut line = String::new();
+    for _ in 0..1_000 {
+        server.settle();
+        let (Reply::Verbatim(text) | Reply::Bulk(text)) = other.call(&["CLIENT", "LIST", "ID", "1"])
+        else {
+            panic!("a line");
+        };
+        line = String::from_utf8(text).expect("text");
+        if line.contains(" qbuf=700000 ") {
+            break;
+        }
+    }
+    assert!(line.contains(" qbuf=700000 "), "{line}");
+    assert!(line.contains(&format!(" argv-mem={} ", ENDLESS.len())), "{line}");
+}
+
+#[test]
 fn info_tells_how_long_memory_has_been_over_its_limit() {
     let server = TestServer::start(&["maxmemory 1".into()]);
     let mut client = server.connect();

@@ -340,6 +340,72 @@ fn a_pipeline_whose_replies_pass_the_hard_limit_is_stopped_at_it() {
 }
 
 #[test]
+fn a_single_reply_that_passes_the_hard_limit_is_cut_off_at_it() {
+    let server = config(&["client-output-buffer-limit normal 1mb 0 0"]);
+    let mut other = server.connect();
+    other.call(&["HSET", "h", "f", "v"]);
+    other.call(&["SADD", "s", "m"]);
+    other.call(&["ZADD", "z", "1", "m"]);
+    other.call(&["CONFIG", "RESETSTAT"]);
+    let requests: [&[&[u8]]; 6] = [
+        &[b"HRANDFIELD", b"h", b"-4000000000000000000"],
+        &[b"HRANDFIELD", b"h", b"-4000000000000000000", b"WITHVALUES"],
+        &[b"SRANDMEMBER", b"s", b"-9000000000000000000"],
+        &[b"ZRANDMEMBER", b"z", b"-4000000000000000000"],
+        &[b"ZRANDMEMBER", b"z", b"-4000000000000000000", b"WITHSCORES"],
+        &[b"GETRANGE", b"long", b"0", b"-1"],
+    ];
+    other.call(&["SETRANGE", "long", "20000000", "x"]);
+    for version in [b"2", b"3"] {
+        for asked in requests {
+            let mut stream = connect(&server);
+            let hello = request(&[b"HELLO", version]);
+            stream.write_all(&[hello, request(asked)].concat()).expect("the server reads");
+            assert!(rest(&mut stream).len() < 2_000, "only what HELLO answers is sent");
+        }
+        // Not to be heard, it need not be closed.
+        let mut stream = connect(&server);
+        stream.write_all(b"CLIENT REPLY SKIP\r\n").expect("the server reads");
+        stream.write_all(&request(requests[0])).expect("the server reads");
+        stream.write_all(b"PING\r\n").expect("the server reads");
+        let mut reply = [0; 7];
+        stream.read_exact(&mut reply).expect("a reply");
+        assert_eq!(&reply, b"+PONG\r\n");
+    }
+    let cut = info(&mut other, "stats", "client_output_buffer_limit_disconnections");
+    assert_eq!(cut, 12);
+}
+
+#[test]
+fn who_subscribes_has_the_limit_of_subscribers_from_then_on() {
+    let server = config(&[
+        "client-output-buffer-limit normal 20kb 0 0",
+        "client-output-buffer-limit pubsub 0 0 0",
+    ]);
+    let mut client = server.connect();
+    client.call(&["HELLO", "3"]);
+    client.call(&["SET", "k", &"v".repeat(10_000)]);
+    let head = b"SUBSCRIBE c\r\n";
+    let many = [head.as_slice(), &b"GET k\r\n".repeat(100)].concat();
+    let mut stream = connect(&server);
+    stream.write_all(b"HELLO 3\r\n").expect("the server reads");
+    stream.write_all(&many).expect("the server reads");
+    stream.write_all(b"QUIT\r\n").expect("the server reads");
+    assert!(rest(&mut stream).len() > 1_000_000);
+}
+
+#[test]
+fn a_script_is_told_when_a_reply_is_more_than_it_may_hold() {
+    let server = config(&["script-memory-limit 32mb"]);
+    let mut client = server.connect();
+    client.call(&["SADD", "s", "m"]);
+    let script = "return redis.pcall('srandmember', 's', -1000000000000).err";
+    let reply = client.call(&["EVAL", script, "0"]);
+    assert_eq!(reply, Reply::Bulk(b"ERR not enough memory".into()));
+    assert_eq!(client.call(&["EVAL", "return redis.call('scard', 's')", "0"]), Reply::Integer(1));
+}
+
+#[test]
 fn a_request_over_the_query_buffer_limit_ends_the_connection() {
     let server = config(&["client-query-buffer-limit 1mb"]);
     let mut stream = connect(&server);
@@ -352,6 +418,32 @@ fn a_request_over_the_query_buffer_limit_ends_the_connection() {
 }
 
 // ---- clients that wait -----------------------------------------------------------------------------------------------
+
+#[test]
+fn a_large_request_waits_behind_one_that_blocks() {
+    let server = config(&[]);
+    let mut other = server.connect();
+    for size in [20_000, 70_000, 300_000, 2_000_000] {
+        let mut stream = connect(&server);
+        let value = vec![b'v'; size];
+        let sent = [
+            request(&[b"BLPOP", b"l", b"0"]),
+            request(&[b"SET", b"k", &value]),
+            request(&[b"STRLEN", b"k"]),
+        ];
+        let mut writer = stream.try_clone().expect("a second handle");
+        let writer = std::thread::spawn(move || writer.write_all(&sent.concat()));
+        while info(&mut other, "clients", "blocked_clients") == 0 {
+            server.settle();
+        }
+        assert_eq!(other.call(&["RPUSH", "l", "e"]), Reply::Integer(1));
+        let expected = format!("*2\r\n$1\r\nl\r\n$1\r\ne\r\n+OK\r\n:{size}\r\n");
+        let mut reply = vec![0; expected.len()];
+        stream.read_exact(&mut reply).expect("the replies come");
+        assert_eq!(shown(&reply), expected);
+        writer.join().expect("no panic").expect("the server reads");
+    }
+}
 
 #[test]
 fn pipelines_that_a_pause_cuts_go_on_in_their_order() {

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use latchkey::script::{bit, cjson, cmsgpack, structs};
+use latchkey::script::open_libraries;
 use mlua::ffi;
 use proptest::prelude::*;
 
@@ -25,10 +25,7 @@ impl Lua {
         unsafe {
             let state = ffi::luaL_newstate();
             ffi::luaL_openlibs(state);
-            bit::open(state);
-            cjson::open(state);
-            cmsgpack::open(state);
-            structs::open(state);
+            open_libraries(state);
             assert_eq!(ffi::lua_gettop(state), 0, "the stack is as it was");
             Lua(state)
         }

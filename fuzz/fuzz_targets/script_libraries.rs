@@ -1,7 +1,7 @@
 //! Any bytes given to what decodes: values or an error that a script can catch, and what was decoded can be encoded again.
 #![no_main]
 
-use latchkey::script::{bit, cjson, cmsgpack, structs};
+use latchkey::script::open_libraries;
 use libfuzzer_sys::fuzz_target;
 use mlua::ffi;
 
@@ -20,10 +20,7 @@ fuzz_target!(|input: (u8, &[u8], &[u8])| {
     unsafe {
         let state = ffi::luaL_newstate();
         ffi::luaL_openlibs(state);
-        bit::open(state);
-        cjson::open(state);
-        cmsgpack::open(state);
-        structs::open(state);
+        open_libraries(state);
         let name = c"=fuzz".as_ptr();
         let status = ffi::luaL_loadbuffer(state, SCRIPT.as_ptr().cast(), SCRIPT.len(), name);
         assert_eq!(status, ffi::LUA_OK, "the script is valid");

@@ -14,7 +14,7 @@ use super::transaction::Transaction;
 use super::{blocking, connection, pubsub};
 use crate::client::{Client, ClientFlags, ClientId, Input};
 use crate::clock::Now;
-use crate::config::{ClientClass, MemoryLimit};
+use crate::config::{ClientClass, Config, MemoryLimit};
 use crate::error::CommandError;
 use crate::pubsub::{Kind, Subscriptions};
 use crate::resp::number;
@@ -262,8 +262,9 @@ pub fn describe_client(server: &State, id: ClientId) -> String {
 /// Appends a client's line of CLIENT LIST, without a line end.
 ///
 /// Where the field's names speak of buffers this server has not: `qbuf` is what was read and did not run, kept for the
-/// client alone, and the request that runs; `rbs` and `rbp` are the output buffer's size; up to 16 KiB of output are `obl`, more is `oll` pieces of
-/// together `omem`, as where a static buffer of that size comes before a list.
+/// client alone, and the request that runs; the arguments of a large request that are complete before it is count as
+/// `argv-mem`; `rbs` and `rbp` are the output buffer's size; up to 16 KiB of output are `obl`, more is `oll` pieces of together
+/// `omem`, as where a static buffer of that size comes before a list.
 fn describe(client: &Client, now: Now, running: Option<&Running>, line: &mut String) {
     let running = running.filter(|running| running.id == client.id);
     let command = running.map(|running| running.command).or(client.last_command);
@@ -284,7 +285,7 @@ fn describe(client: &Client, now: Now, running: Option<&Running>, line: &mut Str
     let result = write!(
         line,
         "id={} addr={} laddr={} fd={} name={} age={} idle={} flags={} db={} sub={} psub={} ssub={} multi={} qbuf={} \
-         qbuf-free={} argv-mem={argument_bytes} multi-mem={} rbs={output_size} rbp={output_size} obl={in_buffer} oll={pieces} \
+         qbuf-free={} argv-mem={} multi-mem={} rbs={output_size} rbp={output_size} obl={in_buffer} oll={pieces} \
          omem={output_memory} tot-mem={} events={events} cmd={} user=default redir={} resp={} lib-name={} lib-ver={}",
         client.id.number,
         client.peer,
@@ -299,8 +300,9 @@ fn describe(client: &Client, now: Now, running: Option<&Running>, line: &mut Str
         count(Kind::Pattern),
         count(Kind::Shard),
         client.transaction.as_deref().map_or(-1, |transaction| transaction.len() as i64),
-        input.len() + request_bytes,
+        input.len() - input.parsed() + request_bytes,
         input.capacity() - input.len(),
+        input.parsed() + argument_bytes,
         client.transaction.as_deref().map_or(0, Transaction::memory),
         client.memory() + argument_bytes,
         command.map_or("NULL", |command| &command.full_name),
@@ -528,7 +530,15 @@ pub fn class_of(flags: ClientFlags) -> ClientClass {
     }
 }
 
-/// Closes a client whose unsent output is over the limit of its class.
+/// Bytes of unsent output that a client with these flags may have, as the limit of [`OutputBuffer`].
+pub fn output_limit(config: &Config, flags: ClientFlags) -> usize {
+    match config.client_output_buffer_limit[class_of(flags) as usize].hard_bytes {
+        0 => usize::MAX,
+        bytes => usize::try_from(bytes).unwrap_or(usize::MAX).max(OUTPUT_UNCOUNTED_MAX),
+    }
+}
+
+/// Closes a client whose unsent output is over the limit of its class, or was cut off at it.
 pub fn check_output_limit(server: &mut State, id: ClientId) {
     let Some(client) = server.clients.get_mut(id) else {
         return;
@@ -539,7 +549,7 @@ pub fn check_output_limit(server: &mut State, id: ClientId) {
     }
     let flags = client.flags;
     let limit = server.config.client_output_buffer_limit[class_of(flags) as usize];
-    let over_hard = limit.hard_bytes > 0 && used >= limit.hard_bytes;
+    let over_hard = client.output.is_cut() || (limit.hard_bytes > 0 && used >= limit.hard_bytes);
     let mut over_soft = false;
     if limit.soft_bytes > 0 && used >= limit.soft_bytes {
         let now_us = server.now.boot_us;

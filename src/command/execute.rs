@@ -70,7 +70,7 @@ fn execute_closely(
     let may_write = Flags::WRITE.union(Flags::MAY_REPLICATE).union(Flags::ADMIN);
     db.keeps_expired = server.pause.is_some()
         && request.command.is_some_and(|command| !command.spec.flags.intersects(may_write));
-    let mut unheard = OutputBuffer::default();
+    let mut unheard = OutputBuffer::with_limit_of(output);
     let heard = if is_muted { &mut unheard } else { &mut *output };
     let outcome = run(db, server, id, request, heard, protocol);
     if is_muted && let Some(client) = server.clients.get_mut(id) {

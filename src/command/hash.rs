@@ -500,11 +500,14 @@ fn hrandfield(ctx: &mut Context<'_>) -> CommandResult {
         if with_values {
             ctx.reply.bulk(value);
         }
+        !ctx.reply.is_cut()
     };
     if count < 0 {
         for _ in 0..total {
-            if let Some((field, value)) = hash.random(&now) {
-                reply(field.as_ref(), value.as_ref());
+            if let Some((field, value)) = hash.random(&now)
+                && !reply(field.as_ref(), value.as_ref())
+            {
+                break;
             }
         }
         return Ok(Outcome::Replied);

@@ -379,6 +379,10 @@ fn stats(out: &mut String, db: &mut Keyspace, server: &State) {
     line(out, "total_writes_processed", counters.writes);
     line(out, "io_threaded_reads_processed", 0);
     line(out, "io_threaded_writes_processed", 0);
+    let disconnections = counters.query_buffer_limit_disconnections;
+    line(out, "client_query_buffer_limit_disconnections", disconnections);
+    let disconnections = counters.output_buffer_limit_disconnections;
+    line(out, "client_output_buffer_limit_disconnections", disconnections);
     line(out, "reply_buffer_shrinks", 0);
     line(out, "reply_buffer_expands", 0);
 }

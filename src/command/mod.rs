@@ -58,7 +58,7 @@ mod string_options;
 
 pub use client::{
     check_output_limit, clients_memory_max, count_clients_memory, describe_client, evict_clients,
-    forget_client,
+    forget_client, output_limit,
 };
 pub use config::{apply_config, listen, log_level, set_oom_score, set_process_title};
 pub use connection::needs_password;

@@ -231,7 +231,7 @@ fn confirm(
     ctx: &mut Context<'_>,
     change: impl FnOnce(&mut PubSub, &mut Client, &mut ReplyWriter<'_>),
 ) -> CommandResult {
-    let State { pubsub, clients, .. } = &mut *ctx.server;
+    let State { pubsub, clients, config, .. } = &mut *ctx.server;
     let client = clients.get_mut(ctx.client).expect("a client outlives the command it runs");
     if client.flags.intersects(ClientFlags::REPLY_OFF | ClientFlags::REPLY_SKIP) {
         let mut output = std::mem::take(&mut client.output);
@@ -239,7 +239,11 @@ fn confirm(
         client.output = output;
         clients.flush_later(ctx.client);
     } else {
+        // The class changes meanwhile, and with it the limit. What is confirmed is no longer than what was asked for.
+        ctx.reply.output().set_limit(usize::MAX);
         change(pubsub, client, &mut ctx.reply);
+        let limit = client::output_limit(config, client.flags);
+        ctx.reply.output().set_limit(limit);
     }
     Ok(Outcome::Replied)
 }

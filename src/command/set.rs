@@ -399,6 +399,9 @@ fn srandmember(ctx: &mut Context<'_>) -> CommandResult {
             reply.array(usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX));
             for _ in 0..count.unsigned_abs() {
                 set.random().iter().for_each(|&member| reply_member(reply, member));
+                if reply.is_cut() {
+                    break;
+                }
             }
         }
     }

@@ -423,6 +423,9 @@ fn zrandmember(ctx: &mut Context<'_>) -> CommandResult {
             let chosen = set.get(fastrand::usize(0..set.len()));
             let (score, member) = chosen.expect("the rank is less than the length");
             reply.push(score, member.as_ref());
+            if reply.reply.is_cut() {
+                break;
+            }
         }
         return Ok(Outcome::Replied);
     }

@@ -122,10 +122,30 @@ impl Transaction {
 }
 
 /// A key a client watches.
-pub struct WatchedKey {
+struct WatchedKey {
     db: usize,
     key: Box<[u8]>,
     changes: u64,
+}
+
+/// The keys a client watches.
+#[derive(Default)]
+pub struct Watching {
+    keys: Vec<WatchedKey>,
+    /// Bytes of the keys together.
+    key_bytes: usize,
+}
+
+impl Watching {
+    /// Bytes of memory held.
+    pub fn memory(&self) -> usize {
+        size_of::<Watching>() + self.keys.capacity() * size_of::<WatchedKey>() + self.key_bytes
+    }
+
+    fn push(&mut self, key: WatchedKey) {
+        self.key_bytes += key.key.len();
+        self.keys.push(key);
+    }
 }
 
 /// Whether a command runs at once although its client has begun a transaction.
@@ -195,7 +215,7 @@ pub fn abandon(db: &mut Keyspace, client: &mut Client) {
 }
 
 fn forget_watched(db: &mut Keyspace, client: &mut Client) {
-    for watched in std::mem::take(&mut client.watched) {
+    for watched in client.watching.take().into_iter().flat_map(|watching| watching.keys) {
         db.watch.remove(watched.db, &watched.key);
     }
 }
@@ -249,14 +269,15 @@ fn exec(ctx: &mut Context<'_>) -> CommandResult {
 
 /// Whether one of the client's watched keys has changed or expired.
 fn watched_have_changed(ctx: &mut Context<'_>) -> bool {
-    let watched = std::mem::take(&mut ctx.client().watched);
+    let watching = ctx.client().watching.take();
+    let keys = watching.as_deref().map_or(&[][..], |watching| &watching.keys);
     let db = &mut *ctx.db;
-    let changed = watched.iter().any(|watched| {
+    let changed = keys.iter().any(|watched| {
         // An expired one is deleted by the look-up, and so has changed.
         db.in_database(watched.db, |db| db.find(db.key(&watched.key)));
         db.watch.has_changed(watched.db, &watched.key, watched.changes)
     });
-    ctx.client().watched = watched;
+    ctx.client().watching = watching;
     changed
 }
 
@@ -280,14 +301,15 @@ fn watch(ctx: &mut Context<'_>) -> CommandResult {
     for index in 1..ctx.args.len() {
         let key = ctx.key(index);
         let known = |watched: &WatchedKey| watched.db == db && *watched.key == *key.bytes;
-        if ctx.client().watched.iter().any(known) {
+        let watching = ctx.client().watching.as_deref();
+        if watching.is_some_and(|watching| watching.keys.iter().any(known)) {
             continue;
         }
         // One that is past its deadline is deleted first: that is no change for who watches it from now on.
         ctx.db.find(key);
         let changes = ctx.db.watch.add(db, key.bytes);
         let watched = WatchedKey { db, key: key.bytes.into(), changes };
-        ctx.client().watched.push(watched);
+        ctx.client().watching.get_or_insert_default().push(watched);
     }
     ctx.reply.ok();
     Ok(Outcome::Replied)

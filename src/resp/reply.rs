@@ -4,8 +4,11 @@
 //! protocol, to the client's [`OutputBuffer`]; once per turn the buffer writes itself to the socket. Nearly every reply
 //! ends in one growing `tail`; a large value that many clients are sent is pushed as shared [`Bytes`] and never copied.
 //!
-//! Refuses to know: clients, sockets, limits (the caller looks at [`OutputBuffer::len`]). A client must get exactly one
-//! reply for each request; aggregates announce how many elements follow, and the caller keeps that promise.
+//! A buffer may have a limit ([`OutputBuffer::set_limit`]): a short request can ask for a reply of any length. What would
+//! pass it is dropped, and the reply is cut: no longer valid, never to be sent.
+//!
+//! Refuses to know: clients, sockets, where limits come from. A client must get exactly one reply for each request;
+//! aggregates announce how many elements follow, and the caller keeps that promise.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, Write};
@@ -44,7 +47,7 @@ impl Chunk {
 }
 
 /// Bytes on their way to one client. Owns no heap when new.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct OutputBuffer {
     /// Before `tail`. None is empty.
     chunks: VecDeque<Chunk>,
@@ -56,15 +59,24 @@ pub struct OutputBuffer {
     chunks_len: usize,
     /// Chunks that were sent completely since the buffer was new: marks count from the first chunk ever.
     chunks_sent: usize,
+    /// Bytes it may hold, looked at whenever the tail has to grow; 0 if something was dropped for it.
+    limit: usize,
+}
+
+impl Default for OutputBuffer {
+    fn default() -> Self {
+        OutputBuffer {
+            chunks: VecDeque::new(),
+            tail: Vec::new(),
+            sent: 0,
+            chunks_len: 0,
+            chunks_sent: 0,
+            limit: usize::MAX,
+        }
+    }
 }
 
 impl OutputBuffer {
-    /// An empty buffer which will use this storage; see [`OutputBuffer::take_storage`].
-    pub fn with_storage(mut storage: Vec<u8>) -> Self {
-        storage.clear();
-        OutputBuffer { tail: storage, ..OutputBuffer::default() }
-    }
-
     /// Takes the storage out of an empty buffer for reuse, so that idle clients own no heap. Empty if bytes are waiting.
     pub fn take_storage(&mut self) -> Vec<u8> {
         if !self.is_empty() {
@@ -80,6 +92,40 @@ impl OutputBuffer {
             storage.clear();
             self.tail = storage;
         }
+    }
+
+    /// Has the buffer take no more than about so many bytes; see [`OutputBuffer::is_cut`]. One that is cut stays so.
+    pub fn set_limit(&mut self, bytes: usize) {
+        if !self.is_cut() {
+            self.limit = bytes.max(1);
+        }
+    }
+
+    /// An empty buffer with the same limit.
+    pub fn with_limit_of(other: &OutputBuffer) -> Self {
+        OutputBuffer { limit: other.limit, ..OutputBuffer::default() }
+    }
+
+    /// Whether bytes were dropped that would have passed the limit: what the buffer holds is no valid reply.
+    #[inline]
+    pub fn is_cut(&self) -> bool {
+        self.limit == 0
+    }
+
+    /// Makes room for `more` bytes in the tail. False: they would pass the limit.
+    #[inline]
+    fn reserve(&mut self, more: usize) -> bool {
+        self.tail.capacity() - self.tail.len() >= more || self.grow(more)
+    }
+
+    #[cold]
+    fn grow(&mut self, more: usize) -> bool {
+        if self.len().saturating_add(more) > self.limit {
+            self.limit = 0;
+            return false;
+        }
+        self.tail.reserve(more);
+        true
     }
 
     /// Bytes that wait to be sent.
@@ -123,8 +169,11 @@ impl OutputBuffer {
         self.chunks.push_back(chunk);
     }
 
-    /// Appends what waits in another buffer.
+    /// Appends what waits in another buffer; if that one was cut, this one is too.
     pub fn append(&mut self, other: &OutputBuffer) {
+        if other.is_cut() {
+            self.limit = 0;
+        }
         for piece in other.pieces() {
             self.push(piece);
         }
@@ -276,8 +325,22 @@ impl<'a> ReplyWriter<'a> {
         self.out
     }
 
+    /// Whether something was dropped because of the buffer's limit: nothing that follows will be sent either.
+    #[inline]
+    pub fn is_cut(&self) -> bool {
+        self.out.is_cut()
+    }
+
     fn is_resp3(&self) -> bool {
         self.protocol == Protocol::Resp3
+    }
+
+    /// A length line.
+    #[inline]
+    fn header(&mut self, marker: u8, len: usize) {
+        if self.out.reserve(HEADER_LEN_MAX) {
+            header(&mut self.out.tail, marker, len);
+        }
     }
 
     /// Bytes that are encoded already.
@@ -321,8 +384,10 @@ impl<'a> ReplyWriter<'a> {
     }
 
     fn line(&mut self, marker: u8, text: &[u8]) {
+        if !self.out.reserve(text.len() + 3) {
+            return;
+        }
         let tail = &mut self.out.tail;
-        tail.reserve(text.len() + 3);
         tail.push(marker);
         let begin = tail.len();
         tail.extend_from_slice(text);
@@ -337,18 +402,13 @@ impl<'a> ReplyWriter<'a> {
     /// A bulk string.
     #[inline]
     pub fn bulk(&mut self, bytes: &[u8]) {
+        if !self.out.reserve(bytes.len() + HEADER_LEN_MAX + 2) {
+            return;
+        }
         let tail = &mut self.out.tail;
-        tail.reserve(bytes.len() + HEADER_LEN_MAX + 2);
         header(tail, b'$', bytes.len());
         tail.extend_from_slice(bytes);
         tail.extend_from_slice(b"\r\n");
-    }
-
-    /// A bulk string whose bytes are not copied.
-    pub fn bulk_shared(&mut self, bytes: Bytes) {
-        header(&mut self.out.tail, b'$', bytes.len());
-        self.out.push_shared(bytes);
-        self.raw(b"\r\n");
     }
 
     /// An integer as a bulk string: how strings and hash fields that hold integers answer.
@@ -377,7 +437,7 @@ impl<'a> ReplyWriter<'a> {
     pub fn integer(&mut self, value: i64) {
         if (0..10).contains(&value) {
             self.raw(&[b':', b'0' + value as u8, b'\r', b'\n']);
-        } else {
+        } else if self.out.reserve(HEADER_LEN_MAX) {
             let tail = &mut self.out.tail;
             tail.push(b':');
             tail.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
@@ -388,16 +448,16 @@ impl<'a> ReplyWriter<'a> {
     /// An array; `len` replies follow.
     #[inline]
     pub fn array(&mut self, len: usize) {
-        header(&mut self.out.tail, b'*', len);
+        self.header(b'*', len);
     }
 
     /// A map; `len` keys and values follow in turn. In RESP2 an array of twice the length.
     #[inline]
     pub fn map(&mut self, len: usize) {
         if self.is_resp3() {
-            header(&mut self.out.tail, b'%', len);
+            self.header(b'%', len);
         } else {
-            header(&mut self.out.tail, b'*', 2 * len);
+            self.header(b'*', 2 * len);
         }
     }
 
@@ -405,14 +465,14 @@ impl<'a> ReplyWriter<'a> {
     #[inline]
     pub fn set(&mut self, len: usize) {
         let marker = if self.is_resp3() { b'~' } else { b'*' };
-        header(&mut self.out.tail, marker, len);
+        self.header(marker, len);
     }
 
     /// A message nobody asked for (pub/sub, invalidation); `len` replies follow. In RESP2 an array.
     #[inline]
     pub fn push(&mut self, len: usize) {
         let marker = if self.is_resp3() { b'>' } else { b'*' };
-        header(&mut self.out.tail, marker, len);
+        self.header(marker, len);
     }
 
     /// Attributes of the reply that follows them; `len` keys and values follow in turn. RESP3 only: in RESP2 nothing is
@@ -420,7 +480,7 @@ impl<'a> ReplyWriter<'a> {
     #[must_use = "in RESP2 the attributes must not be written"]
     pub fn attribute(&mut self, len: usize) -> bool {
         if self.is_resp3() {
-            header(&mut self.out.tail, b'|', len);
+            self.header(b'|', len);
         }
         self.is_resp3()
     }
@@ -496,6 +556,9 @@ impl<'a> ReplyWriter<'a> {
     /// Fills in the length of a deferred aggregate. Costs a shift of what was written since if it has two digits or more.
     pub fn finish(&mut self, deferred: Deferred, len: usize) {
         let Deferred { mark, factor } = deferred;
+        if self.is_cut() {
+            return;
+        }
         let mut buffer = itoa::Buffer::new();
         let digits = buffer.format(len * factor).as_bytes();
         let in_tail = mark.chunk == self.out.chunks_sent + self.out.chunks.len();
@@ -544,18 +607,24 @@ mod tests {
         })
     }
 
+    fn bulk_shared(reply: &mut ReplyWriter<'_>, bytes: &'static [u8]) {
+        reply.header(b'$', bytes.len());
+        reply.out.push_shared(Bytes::from_static(bytes));
+        reply.raw(b"\r\n");
+    }
+
     #[test]
     fn a_deferred_length_appears_where_it_was_begun() {
         for (len, text) in [(0, "0"), (9, "9"), (10, "10"), (12345, "12345")] {
             let replies = both(|reply| {
                 reply.ok();
                 let outer = reply.defer_array();
-                reply.bulk_shared(Bytes::from_static(b"shared"));
+                bulk_shared(reply, b"shared");
                 let inner = reply.defer_map();
                 reply.integer(1);
                 reply.finish(inner, len);
                 let dropped = reply.defer_set();
-                reply.bulk_shared(Bytes::from_static(b"gone"));
+                bulk_shared(reply, b"gone");
                 reply.ok();
                 reply.rewind(dropped);
                 reply.finish(outer, len);
@@ -568,6 +637,32 @@ mod tests {
                 ]
             );
         }
+    }
+
+    #[test]
+    fn what_passes_the_limit_is_dropped() {
+        let mut out = OutputBuffer::default();
+        out.set_limit(100_000);
+        let mut reply = ReplyWriter::new(&mut out, Protocol::Resp3);
+        let deferred = reply.defer_array();
+        let mut written = 0;
+        while !reply.is_cut() {
+            reply.array(2);
+            reply.bulk(&[b'x'; 100]);
+            reply.double(0.5);
+            written += 1;
+        }
+        assert!(written > 300, "{written} elements");
+        for _ in 0..10_000 {
+            reply.array(2);
+            reply.bulk(&[b'x'; 100]);
+            reply.integer(1 << 40);
+        }
+        reply.finish(deferred, 20_000);
+        assert!(out.capacity() <= 200_000, "{} bytes", out.capacity());
+        // There is no way back: the reply has a hole.
+        out.set_limit(usize::MAX);
+        assert!(out.is_cut());
     }
 
     #[test]
@@ -686,7 +781,7 @@ mod tests {
                         let mut reply = ReplyWriter::new(&mut out, Protocol::Resp2);
                         let deferred = reply.defer_array();
                         if shared_inside {
-                            reply.bulk_shared(Bytes::from_static(b"abc"));
+                            bulk_shared(&mut reply, b"abc");
                         }
                         reply.finish(deferred, len);
                         model.extend(format!("*{len}\r\n").bytes());
@@ -739,7 +834,8 @@ mod tests {
 
     #[test]
     fn an_idle_buffer_owns_no_heap() {
-        let mut out = OutputBuffer::with_storage(Vec::with_capacity(1000));
+        let mut out = OutputBuffer::default();
+        out.give_storage(Vec::with_capacity(1000));
         out.push(b"abc");
         assert_eq!(out.take_storage().capacity(), 0);
         let mut socket = Trickle { taken: Vec::new(), at_once: 10 };

@@ -114,7 +114,7 @@ impl ProtocolError {
     }
 }
 
-/// How far one client's incomplete request was parsed. 48 bytes; owns no heap but in the midst of a request with many
+/// How far one client's incomplete request was parsed. 56 bytes; owns no heap but in the midst of a request with many
 /// arguments. Everything in it counts from the request's first byte, so the bytes may move between calls.
 #[derive(Debug, Default)]
 pub struct Parser {
@@ -125,6 +125,7 @@ pub struct Parser {
     /// Arguments still to come if `resume_at` is not 0.
     remaining: u32,
     wanted: usize,
+    parsed: usize,
 }
 
 impl Parser {
@@ -153,10 +154,10 @@ impl Parser {
         let (count, line_len) = match short_length(buf, start, b'*') {
             Some(short) => short,
             None => match buf.get(start) {
-                None => return self.wait_for(1),
+                None => return self.wait_for(1, 0),
                 Some(b'*') => match multibulk_count(&buf[start..], limits)? {
                     Some((count, line_len)) => (count.max(0) as usize, line_len),
-                    None => return self.wait_for(1),
+                    None => return self.wait_for(1, 0),
                 },
                 Some(_) => return self.inline(buf, pos, args, limits),
             },
@@ -166,7 +167,8 @@ impl Parser {
             return Ok(Parsed::Empty);
         }
         check_count(count as i64, limits)?;
-        let mut cursor = Cursor { start, at: start + line_len, remaining: count as u32 };
+        let mut cursor =
+            Cursor { start, at: start + line_len, remaining: count as u32, waits_behind: start };
         match cursor.bulks(buf, 0, args, limits) {
             Ok(None) => {
                 *pos = cursor.at;
@@ -181,7 +183,7 @@ impl Parser {
                     self.remaining = cursor.remaining;
                 }
                 args.truncate(before);
-                self.wait_for(wanted)
+                self.wait_for(wanted, cursor.waits_behind - start)
             }
             Err(error) => {
                 args.truncate(before);
@@ -199,11 +201,16 @@ impl Parser {
         limits: &Limits,
     ) -> Result<Parsed, ProtocolError> {
         let start = *pos;
-        let mut cursor = Cursor { start, at: start + self.resume_at, remaining: self.remaining };
+        let mut cursor = Cursor {
+            start,
+            at: start + self.resume_at,
+            remaining: self.remaining,
+            waits_behind: start,
+        };
         if let Some(wanted) = cursor.bulks(buf, start as u32, &mut self.found, limits)? {
             self.resume_at = cursor.at - start;
             self.remaining = cursor.remaining;
-            return self.wait_for(wanted);
+            return self.wait_for(wanted, cursor.waits_behind - start);
         }
         args.extend(
             self.found.iter().map(|arg| Range { start: arg.start + start as u32, len: arg.len }),
@@ -224,13 +231,19 @@ impl Parser {
         self.wanted
     }
 
+    /// After `Incomplete`: how many bytes of the request precede the argument that is not complete, its length line included.
+    pub fn bytes_parsed(&self) -> usize {
+        self.parsed
+    }
+
     /// Whether an incomplete request is remembered, so that parsing it again from its start would cost more.
     pub fn is_resuming(&self) -> bool {
         self.resume_at != 0
     }
 
-    fn wait_for(&mut self, wanted: usize) -> Result<Parsed, ProtocolError> {
+    fn wait_for(&mut self, wanted: usize, parsed: usize) -> Result<Parsed, ProtocolError> {
         self.wanted = wanted;
+        self.parsed = parsed;
         Ok(Parsed::Incomplete)
     }
 
@@ -249,7 +262,7 @@ impl Parser {
         let newline = match memchr2(b'\n', 0, &rest[..window]) {
             Some(at) if rest[at] == b'\n' => at,
             _ if rest.len() > limits.inline_max => return Err(ProtocolError::TooBigInline),
-            _ => return self.wait_for(1),
+            _ => return self.wait_for(1, 0),
         };
         let line = match &mut rest[..newline] {
             [line @ .., b'\r'] => line,
@@ -275,6 +288,8 @@ struct Cursor {
     /// The next length line, or the request's end.
     at: usize,
     remaining: u32,
+    /// If the bytes ended too early: where the incomplete argument's own begin.
+    waits_behind: usize,
 }
 
 impl Cursor {
@@ -293,7 +308,10 @@ impl Cursor {
                 Some(short) => short,
                 None => match bulk_length(buf.get(self.at..).unwrap_or_default())? {
                     Some(long) => long,
-                    None => return Ok(Some(1)),
+                    None => {
+                        self.waits_behind = self.at;
+                        return Ok(Some(1));
+                    }
                 },
             };
             let data = self.at + line_len;
@@ -304,6 +322,7 @@ impl Cursor {
                 return Err(ProtocolError::InvalidBulkLength);
             }
             if end > buf.len() {
+                self.waits_behind = data;
                 return Ok(Some(end - buf.len()));
             }
             found.push(Range { start: data as u32 - base, len: len as u32 });

@@ -18,6 +18,8 @@ use mlua::ffi::{
     lua_getinfo, lua_gettop, lua_tolstring, lua_tonumberx, lua_type, lua_typename, luaL_error,
 };
 
+use super::{bit, cjson, cmsgpack, structs};
+
 /// The slots of its stack that Lua 5.1 gives a C function. Luau would give a million; but the libraries' limits of
 /// nesting depend on it, and replies would differ.
 const STACK_SLOTS_MAX: c_int = 8000;
@@ -28,6 +30,20 @@ const BUFFER_BYTES_KEPT: usize = 64 * 1024;
 
 /// A function of a library and its name, which messages show.
 pub(super) type Entry = (&'static CStr, lua_CFunction);
+
+/// Adds the libraries that Redis gives to scripts beyond Lua's own: `bit`, `cjson`, `cmsgpack`, `struct`.
+///
+/// # Safety
+/// The state is valid, and its stack has room for ten values. It is left as it was.
+pub unsafe fn open_libraries(state: *mut lua_State) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        bit::open(state);
+        cjson::open(state);
+        cmsgpack::open(state);
+        structs::open(state);
+    }
+}
 
 /// Adds functions to the table on top of the stack. Each gets the value below the table as its upvalue.
 ///

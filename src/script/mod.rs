@@ -11,17 +11,17 @@
 //! A script that takes longer than `busy-reply-threshold` is interrupted at its next safepoint, again and again
 //! (`watchdog.rs`); each time the host serves other clients, and says whether the script may go on.
 
-pub mod bit;
+mod bit;
 pub mod cache;
-pub mod cjson;
-pub mod cmsgpack;
+mod cjson;
+mod cmsgpack;
 pub mod functions;
 mod library;
 pub mod lua;
 mod number;
 mod payload;
 pub mod shebang;
-pub mod structs;
+mod structs;
 mod watchdog;
 
 use crate::ids::ClientId;
@@ -30,6 +30,7 @@ use crate::resp::request::Range;
 use crate::sys::log::Level;
 use cache::{Cache, Sha};
 use functions::Libraries;
+pub use library::open_libraries;
 use lua::{Failure, Lua};
 use shebang::{BadShebang, ScriptFlags};
 

@@ -17,7 +17,7 @@ use crate::command::spec::{Begin, Find, Group};
 use crate::command::table::Command;
 use crate::command::{
     blocking, check_output_limit, client_tracking, clients_memory_max, describe_client,
-    evict_clients, forget_client, needs_password, transaction,
+    evict_clients, forget_client, needs_password, output_limit, transaction,
 };
 use crate::keyspace::Keyspace;
 use crate::resp::reply::{OutputBuffer, ReplyWriter};
@@ -31,6 +31,9 @@ const ARENA_BYTES: usize = 256 * 1024;
 const READ_BYTES: usize = 64 * 1024;
 /// A request whose beginning is at least this long, or which waits for so much, gets a buffer of its own.
 const LARGE_BYTES: usize = 16 * 1024;
+/// Read of a large request in one turn, as long as there is so much: what a client announces is better taken in at once than
+/// left to the system's buffers, and no more of the turn than the memory of a few copies.
+const LARGE_READ_BYTES: usize = 1024 * 1024;
 /// Requests are run in batches of about so many: enough to hide the latency of memory, few enough to stay in the cache.
 const BATCH_REQUESTS: usize = 64;
 /// Arguments' places for which memory is kept: more than the arena has room for come from one large request.
@@ -228,6 +231,10 @@ impl Hands<'_> {
         }
         self.intake.arena_used = start + waiting + count;
         self.parse_arena(id, start);
+        let is_large = |client: &Client| matches!(client.input, Input::Large(_));
+        if count == room && self.state.clients.get(id).is_some_and(is_large) {
+            self.read_large(id);
+        }
     }
 
     /// Reads for a client whose requests wait: the bytes are kept.
@@ -247,18 +254,37 @@ impl Hands<'_> {
         self.check_query_limit(id);
     }
 
-    /// Reads more of a large request into its own buffer.
+    /// Reads more of a large request into its own buffer, and runs it if it is complete.
     fn read_large(&mut self, id: ClientId) {
         // What others sent before comes first.
         self.run_batch();
-        let Some(client) = self.state.clients.get_mut(id) else { return };
+        let mut bytes = 0;
+        while let Some(count) = self.read_piece(id)
+            && count >= LARGE_BYTES
+            && bytes < LARGE_READ_BYTES
+        {
+            bytes += count;
+        }
+    }
+
+    /// The same with a single read. Its bytes, if the request is still not complete.
+    fn read_piece(&mut self, id: ClientId) -> Option<usize> {
+        let client = self.state.clients.get_mut(id)?;
+        // The requests before it, which ran just now, may have suspended the client, or ended the connection.
+        let waits = ClientFlags::SUSPENDED | ClientFlags::PAUSED;
+        if !matches!(client.input, Input::Large(_))
+            || client.flags.intersects(waits)
+            || client.is_closing()
+        {
+            return None;
+        }
         // By way of the arena, which is empty now: what is announced costs nothing before it comes, and room in the
         // request's own buffer would have to be cleared for each read, however little that brings.
         let room = self.intake.arena.len();
         let read = io::Read::read(&mut client.stream, &mut self.intake.arena);
-        let Some(count) = self.count_read(id, read, room) else { return };
-        let Some(client) = self.state.clients.get_mut(id) else { return };
-        let Input::Large(large) = &mut client.input else { return };
+        let count = self.count_read(id, read, room)?;
+        let client = self.state.clients.get_mut(id)?;
+        let Input::Large(large) = &mut client.input else { return None };
         // The announced end is not passed by doubling: maxmemory-clients counts what is held.
         let wanted = large.parser.bytes_wanted();
         if wanted >= LARGE_BYTES && large.buffer.capacity() - large.buffer.len() < count {
@@ -266,12 +292,15 @@ impl Hands<'_> {
         }
         large.buffer.extend_from_slice(&self.intake.arena[..count]);
         if !self.check_query_limit(id) {
-            return;
+            return None;
         }
-        let Some(client) = self.state.clients.get_mut(id) else { return };
+        let client = self.state.clients.get_mut(id)?;
         if let Input::Large(large) = std::mem::take(&mut client.input) {
             self.run_own(id, *large);
         }
+        let client = self.state.clients.get(id)?;
+        let goes_on = matches!(client.input, Input::Large(_)) && !client.is_closing();
+        goes_on.then_some(count)
     }
 
     /// Books a read; None if there is nothing to parse. A client whose other end is gone is closed.
@@ -559,6 +588,7 @@ impl Hands<'_> {
         let mut runs = !client.flags.intersects(ClientFlags::SUSPENDED | ClientFlags::PAUSED);
         client.flags.remove(ClientFlags::HELD);
         let mut output = std::mem::take(&mut client.output);
+        output.set_limit(output_limit(&self.state.config, client.flags));
         let mut protocol = client.protocol;
         let mut checked = 0;
         self.keyspace.select(client.db);
@@ -592,7 +622,7 @@ impl Hands<'_> {
                 blocking::serve(self.keyspace, self.state);
                 self.keyspace.select(database);
             }
-            if output.len() > checked + OUTPUT_CHECK_BYTES {
+            if output.len() > checked + OUTPUT_CHECK_BYTES || output.is_cut() {
                 runs &= self.may_go_on(id, &mut output);
                 checked = output.len();
             }
@@ -630,10 +660,12 @@ impl Hands<'_> {
         }
         let Some(client) = self.state.clients.get_mut(id) else { return };
         client.protocol = protocol;
+        // It holds for replies alone; what others push is measured as a whole (`check_output_limit`).
+        output.set_limit(usize::MAX);
         // What others pushed meanwhile goes behind the replies.
         let pushed = std::mem::replace(&mut client.output, output);
         client.output.append(&pushed);
-        if !client.output.is_empty() {
+        if !client.output.is_empty() || client.output.is_cut() {
             self.state.clients.flush_later(id);
             check_output_limit(self.state, id);
             self.count_memory(id);

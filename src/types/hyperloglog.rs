@@ -82,11 +82,6 @@ pub fn encoding(bytes: &[u8]) -> Option<Encoding> {
     }
 }
 
-/// Whether the bytes have a HyperLogLog's header and, if dense, its length.
-pub fn is_hll(bytes: &[u8]) -> bool {
-    encoding(bytes).is_some()
-}
-
 /// Adds an element; true if a register rose, and then the cached cardinality is marked invalid. A sparse value that would
 /// grow beyond `sparse_max_bytes` (header included) becomes dense.
 ///
@@ -115,7 +110,7 @@ pub fn cached_count(hll: &[u8]) -> Option<u64> {
 /// Stores a cardinality in the header.
 ///
 /// # Panics
-/// If `hll` is shorter than a header; see [`is_hll`].
+/// If `hll` is shorter than a header; see [`encoding`].
 pub fn set_cached_count(hll: &mut [u8], cardinality: u64) {
     hll[CARDINALITY_AT..HEADER_LEN].copy_from_slice(&cardinality.to_le_bytes());
 }
@@ -124,7 +119,7 @@ pub fn set_cached_count(hll: &mut [u8], cardinality: u64) {
 /// the value.
 ///
 /// # Panics
-/// If `hll` is shorter than a header; see [`is_hll`].
+/// If `hll` is shorter than a header; see [`encoding`].
 pub fn invalidate_cached_count(hll: &mut [u8]) {
     hll[HEADER_LEN - 1] |= CACHE_INVALID;
 }
@@ -837,14 +832,14 @@ mod tests {
     #[test]
     fn what_is_no_hyperloglog_is_told_from_what_is_corrupt() {
         let valid = new_sparse();
-        assert!(is_hll(&valid));
-        assert!(!is_hll(&valid[..15]));
-        assert!(!is_hll(b"HYLx\x01___________"));
-        assert!(!is_hll(b"HYLL\x02___________"));
-        assert!(!is_hll(b"HYLL\x00___________"));
+        assert!(encoding(&valid).is_some());
+        assert!(encoding(&valid[..15]).is_none());
+        assert!(encoding(b"HYLx\x01___________").is_none());
+        assert!(encoding(b"HYLL\x02___________").is_none());
+        assert!(encoding(b"HYLL\x00___________").is_none());
         for opcodes in [&b""[..], b"\x7f", b"\x7f\xfe", b"\x7f\xff\x00", b"\x7f\xff\x80"] {
             let mut hll = [&valid[..HEADER_LEN], opcodes].concat();
-            assert!(is_hll(&hll));
+            assert!(encoding(&hll).is_some());
             assert_eq!(count(&hll), Err(Corrupt));
             assert_eq!(unpacked(&hll), Err(Corrupt));
             assert_eq!(make_dense(&mut hll), Err(Corrupt));

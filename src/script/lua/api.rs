@@ -106,9 +106,14 @@ unsafe fn run(state: *mut lua_State, raises: bool) -> c_int {
         Err(text) => (push_refusal(state, text.as_bytes(), false), true),
         Ok(()) => {
             let protocol = shared.protocol.get();
+            output.set_limit(shared.memory.left());
             let called =
                 shared.with_host(|host| host.call(&buffer, &ranges, protocol, &mut output));
             match called {
+                // Its values would not fit either.
+                Some(Called::Ran) if output.is_cut() => {
+                    (push_refusal(state, b"ERR not enough memory", false), true)
+                }
                 Some(Called::Ran) => (push_output(state, &output), true),
                 Some(Called::Refused(text)) => (push_refusal(state, &text, true), true),
                 None => (true, false),
@@ -160,7 +165,7 @@ fn keep(buffer: &mut Vec<u8>, ranges: &mut Vec<Range>, output: &mut OutputBuffer
     if ranges.capacity() > KEPT_BYTES_MAX / size_of::<Range>() {
         *ranges = Vec::new();
     }
-    if output.capacity() > KEPT_BYTES_MAX {
+    if output.capacity() > KEPT_BYTES_MAX || output.is_cut() {
         *output = OutputBuffer::default();
     }
 }

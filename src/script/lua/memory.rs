@@ -22,6 +22,11 @@ impl Memory {
         self.used.get()
     }
 
+    /// What may still be taken.
+    pub fn left(&self) -> usize {
+        self.limit.get().saturating_sub(self.used.get())
+    }
+
     /// Sets the limit for what follows.
     pub fn set_limit(&self, bytes: usize) {
         self.limit.set(bytes);

@@ -12,7 +12,7 @@ use mlua::ffi::*;
 
 use super::api::push_function;
 use super::{NAMES, Name, bytes_at, load, push_bytes, raise, shared, upvalue};
-use crate::script::{bit, cjson, cmsgpack, structs};
+use crate::script::open_libraries;
 
 /// Bytes that one call of `string.rep` makes at most: no call into the interpreter can be interrupted in its midst.
 const REP_BYTES_MAX: usize = 16 << 20;
@@ -80,10 +80,7 @@ pub(super) unsafe fn build(state: *mut lua_State, version: &str) {
         lua_call(state, 1, 0);
     }
     super::api::open(state, version);
-    bit::open(state);
-    cjson::open(state);
-    cmsgpack::open(state);
-    structs::open(state);
+    open_libraries(state);
     for (name, function) in SHIMS {
         push_function(state, name.as_ptr(), *function);
         lua_rawsetfield(state, LUA_GLOBALSINDEX, name.as_ptr());
