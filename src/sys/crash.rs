@@ -46,7 +46,7 @@ struct Ready {
     log_path: Option<CString>,
     /// Where the system put the program.
     base: usize,
-    main_thread: i32,
+    main_thread: libc::pthread_t,
     /// Wakes the reporter: one byte a request.
     requests: c_int,
 }
@@ -75,8 +75,8 @@ pub fn install(logger: Logger) -> io::Result<()> {
         log_path: logger.path().map(|path| CString::new(path).unwrap_or_default()),
         logger,
         base: program_base(),
-        // SAFETY: gettid takes nothing.
-        main_thread: unsafe { libc::gettid() },
+        // SAFETY: pthread_self takes nothing.
+        main_thread: unsafe { libc::pthread_self() },
         requests: writer.into_raw_fd(),
     };
     let ready = READY.get_or_init(|| ready);
@@ -192,7 +192,8 @@ impl RawLog {
     }
 }
 
-/// Keeps the calling thread's stack, from `interrupted` on, or wholly if that is not in it.
+/// Keeps the calling thread's stack, from `interrupted` on, or wholly if that is not in it. Of one that has overflowed these
+/// are the innermost frames.
 fn keep_stack(interrupted: usize) {
     let mut len = 0;
     // SAFETY: several threads at once are kept apart by `IS_PENDING`, or the process is ending; unwinding itself takes no
@@ -200,6 +201,9 @@ fn keep_stack(interrupted: usize) {
     unsafe {
         backtrace::trace_unsynchronized(|frame| {
             let address = frame.ip() as usize;
+            if address == 0 {
+                return false;
+            }
             if address == interrupted {
                 len = 0;
             }
@@ -458,12 +462,11 @@ fn set_timer(ms: u32) {
 /// Handler of SIGALRM: has the reporter write where the main thread is.
 extern "C" fn on_watchdog(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
     let Some(ready) = READY.get() else { return };
-    // SAFETY: gettid takes nothing, and tgkill sends a signal that has a handler.
+    // SAFETY: the main thread lives as long as the process, and the signal has a handler.
     unsafe {
-        if libc::gettid() != ready.main_thread {
+        if libc::pthread_equal(libc::pthread_self(), ready.main_thread) == 0 {
             // The system may choose any thread.
-            let pid = std::process::id() as libc::c_long;
-            libc::syscall(libc::SYS_tgkill, pid, ready.main_thread as libc::c_long, libc::SIGALRM);
+            libc::pthread_kill(ready.main_thread, libc::SIGALRM);
             return;
         }
     }
