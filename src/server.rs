@@ -107,6 +107,7 @@ impl Server {
             _ => {}
         }
         self.sample_clock();
+        self.take_signal();
         self.expire_fields();
         self.state.timing.start();
         let mut hands = self.hands();
@@ -185,7 +186,8 @@ impl Server {
                 Task::Unpause => self.state.pending.resumed.append(&mut self.state.paused),
             }
         }
-        if let Some(shutdown) = self.state.shutdown.take() {
+        let waits = self.state.cron_paused;
+        if let Some(shutdown) = self.state.shutdown.take_if(|order| !(order.by_signal && waits)) {
             self.shut_down(shutdown);
         }
     }

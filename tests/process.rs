@@ -232,6 +232,52 @@ fn an_interrupt_and_a_hangup_are_told_apart() {
 }
 
 #[test]
+fn a_shutdown_by_a_signal_can_be_taken_back_while_it_is_put_off() {
+    let port = free_port();
+    let mut process = Process::start(&format!("port {port}\nenable-debug-command yes"));
+    let mut connection = connect(port);
+    let mut ask = |words: &[&str]| -> redis::RedisResult<String> {
+        redis::cmd(words[0]).arg(&words[1..]).query(&mut connection)
+    };
+    assert!(ask(&["SHUTDOWN", "ABORT"]).is_err());
+    assert_eq!(ask(&["DEBUG", "PAUSE-CRON", "1"]).as_deref(), Ok("OK"));
+    process.signal(libc::SIGTERM);
+    process.wait_for_log("Received SIGTERM scheduling shutdown...");
+    assert_eq!(ask(&["PING"]).as_deref(), Ok("PONG"));
+    assert_eq!(ask(&["SHUTDOWN", "ABORT"]).as_deref(), Ok("OK"));
+    process.wait_for_log("Shutdown manually aborted.");
+    assert_eq!(ask(&["DEBUG", "PAUSE-CRON", "0"]).as_deref(), Ok("OK"));
+    assert_eq!(ask(&["PING"]).as_deref(), Ok("PONG"));
+    assert_eq!(ask(&["DEBUG", "PAUSE-CRON", "1"]).as_deref(), Ok("OK"));
+    process.signal(libc::SIGTERM);
+    assert_eq!(ask(&["DEBUG", "PAUSE-CRON", "0"]).as_deref(), Ok("OK"));
+    assert_eq!(process.exit_code(), Some(0));
+}
+
+#[test]
+fn requests_of_many_arguments_leave_no_memory_behind() {
+    let port = free_port();
+    let _process = Process::start(&format!("port {port}\nslowlog-log-slower-than 0"));
+    let mut connection = connect(port);
+    let used = |connection: &mut redis::Connection| -> usize {
+        let info: String = redis::cmd("INFO").arg("memory").query(connection).expect("a text");
+        let line = info.lines().find_map(|line| line.strip_prefix("used_memory:"));
+        line.and_then(|bytes| bytes.parse().ok()).expect("a number")
+    };
+    let before = used(&mut connection);
+    for _ in 0..3 {
+        let members: Vec<u32> = (0..100_000).collect();
+        let mut ask = |command: &mut redis::Cmd| -> usize {
+            command.query(&mut connection).expect("a number")
+        };
+        assert_eq!(ask(redis::cmd("SADD").arg("s").arg(members)), 100_000);
+        assert_eq!(ask(redis::cmd("UNLINK").arg("s")), 1);
+    }
+    let left = || (used(&mut connection) < 2 * before).then_some(());
+    wait_for("memory in use to be as before", left);
+}
+
+#[test]
 fn a_unix_socket_has_its_permissions_and_is_removed_at_the_end() {
     let mut process = Process::start("port 0\nunixsocket server.sock\nunixsocketperm 700");
     let path = process.path("server.sock");
