@@ -209,9 +209,18 @@ impl Server {
             self.expire_again = false;
             return;
         }
+        let threshold_ms = self.state.config.latency_monitor_threshold;
+        let start_us = (threshold_ms > 0).then(|| self.state.clock.now().boot_us);
         self.expire_again |= self.keyspace.expire_due(EXPIRE_BUCKETS);
         if !self.keyspace.events.is_empty() {
             publish_events(&mut self.keyspace, &mut self.state);
+        }
+        if let Some(start_us) = start_us {
+            let ms = (self.state.clock.now().boot_us - start_us) / 1000;
+            if ms >= threshold_ms {
+                let time = self.state.now.unix_seconds();
+                self.state.latency.add("expire-cycle", time, ms as u64);
+            }
         }
     }
 
