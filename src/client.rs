@@ -340,6 +340,11 @@ impl Clients {
         }
     }
 
+    /// Frees the empty output buffers that are larger than this.
+    pub fn drop_spare_buffers(&mut self, bytes: usize) {
+        self.spare_buffers.retain(|buffer| buffer.capacity() <= bytes);
+    }
+
     /// Says that a client has output to be sent at the end of this turn.
     #[inline]
     pub fn flush_later(&mut self, id: ClientId) {

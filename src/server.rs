@@ -107,6 +107,7 @@ impl Server {
             _ => {}
         }
         self.sample_clock();
+        self.take_signal();
         self.expire_fields();
         self.state.timing.start();
         let mut hands = self.hands();
@@ -185,7 +186,8 @@ impl Server {
                 Task::Unpause => self.state.pending.resumed.append(&mut self.state.paused),
             }
         }
-        if let Some(shutdown) = self.state.shutdown.take() {
+        let waits = self.state.cron_paused;
+        if let Some(shutdown) = self.state.shutdown.take_if(|order| !(order.by_signal && waits)) {
             self.shut_down(shutdown);
         }
     }
@@ -207,9 +209,18 @@ impl Server {
             self.expire_again = false;
             return;
         }
+        let threshold_ms = self.state.config.latency_monitor_threshold;
+        let start_us = (threshold_ms > 0).then(|| self.state.clock.now().boot_us);
         self.expire_again |= self.keyspace.expire_due(EXPIRE_BUCKETS);
         if !self.keyspace.events.is_empty() {
             publish_events(&mut self.keyspace, &mut self.state);
+        }
+        if let Some(start_us) = start_us {
+            let ms = (self.state.clock.now().boot_us - start_us) / 1000;
+            if ms >= threshold_ms {
+                let time = self.state.now.unix_seconds();
+                self.state.latency.add("expire-cycle", time, ms as u64);
+            }
         }
     }
 

@@ -64,6 +64,8 @@ pub struct Pause {
 /// SHUTDOWN was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shutdown {
+    /// A signal asked for it, which is periodic work: DEBUG PAUSE-CRON puts it off.
+    pub by_signal: bool,
     pub save: Option<bool>,
     pub now: bool,
     pub force: bool,

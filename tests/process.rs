@@ -232,6 +232,116 @@ fn an_interrupt_and_a_hangup_are_told_apart() {
 }
 
 #[test]
+fn a_shutdown_by_a_signal_can_be_taken_back_while_it_is_put_off() {
+    let port = free_port();
+    let mut process = Process::start(&format!("port {port}\nenable-debug-command yes"));
+    let mut connection = connect(port);
+    let mut ask = |words: &[&str]| -> redis::RedisResult<String> {
+        redis::cmd(words[0]).arg(&words[1..]).query(&mut connection)
+    };
+    assert!(ask(&["SHUTDOWN", "ABORT"]).is_err());
+    assert_eq!(ask(&["DEBUG", "PAUSE-CRON", "1"]).as_deref(), Ok("OK"));
+    process.signal(libc::SIGTERM);
+    process.wait_for_log("Received SIGTERM scheduling shutdown...");
+    assert_eq!(ask(&["PING"]).as_deref(), Ok("PONG"));
+    assert_eq!(ask(&["SHUTDOWN", "ABORT"]).as_deref(), Ok("OK"));
+    process.wait_for_log("Shutdown manually aborted.");
+    assert_eq!(ask(&["DEBUG", "PAUSE-CRON", "0"]).as_deref(), Ok("OK"));
+    assert_eq!(ask(&["PING"]).as_deref(), Ok("PONG"));
+    assert_eq!(ask(&["DEBUG", "PAUSE-CRON", "1"]).as_deref(), Ok("OK"));
+    process.signal(libc::SIGTERM);
+    assert_eq!(ask(&["DEBUG", "PAUSE-CRON", "0"]).as_deref(), Ok("OK"));
+    assert_eq!(process.exit_code(), Some(0));
+}
+
+#[test]
+fn expiring_many_keys_at_once_is_seen_by_the_latency_monitor() {
+    let port = free_port();
+    let lines = "latency-monitor-threshold 1\nnotify-keyspace-events Ex";
+    let _process = Process::start(&format!("port {port}\n{lines}"));
+    // Who is told of each makes it take long enough.
+    let mut listeners: Vec<_> = (0..50).map(|_| connect(port)).collect();
+    for listener in &mut listeners {
+        let subscribe = redis::cmd("SUBSCRIBE").arg("__keyevent@0__:expired").get_packed_command();
+        listener.send_packed_command(&subscribe).expect("the server reads");
+    }
+    let mut connection = connect(port);
+    let soon = std::time::SystemTime::now() + Duration::from_millis(50);
+    let soon = soon.duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_millis() as u64;
+    let mut pipe = redis::pipe();
+    for key in 0..2_000 {
+        pipe.cmd("SET").arg(key).arg("v").arg("PXAT").arg(soon).ignore();
+    }
+    pipe.query::<()>(&mut connection).expect("OK");
+    wait_for("the event", || {
+        let events: Vec<(String, u64, u64, u64)> =
+            redis::cmd("LATENCY").arg("LATEST").query(&mut connection).expect("an array");
+        events.iter().any(|event| event.0 == "expire-cycle").then_some(())
+    });
+}
+
+#[test]
+fn telling_of_evicted_keys_evicts_no_others() {
+    let port = free_port();
+    let _process = Process::start(&format!("port {port}\nmaxmemory-policy allkeys-lru"));
+    let mut connection = connect(port);
+    let name = |key: u32| format!("{key}:{}", "x".repeat(1000));
+    for key in 0..300 {
+        redis::cmd("SET").arg(name(key)).arg("v").query::<()>(&mut connection).expect("OK");
+    }
+    let readers: Vec<std::net::TcpStream> = (0..10)
+        .map(|_| {
+            let mut reader = std::net::TcpStream::connect(("127.0.0.1", port)).expect("served");
+            let reads: String = (0..300).map(|key| format!("GET {}\r\n", name(key))).collect();
+            let begin = "HELLO 3\r\nCLIENT TRACKING on\r\n";
+            write!(reader, "{begin}{reads}").expect("the server reads");
+            reader
+        })
+        .collect();
+    let mut number = |command: &str, field: &str| -> u64 {
+        let info: String = redis::cmd("INFO").arg(command).query(&mut connection).expect("a text");
+        let line = info.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+        line.and_then(|number| number.parse().ok()).expect("a number")
+    };
+    wait_for("all keys to be read", || {
+        (number("stats", "tracking_total_items") == 3000).then_some(())
+    });
+    let limit = number("memory", "used_memory") - 40_000;
+    let mut connection = connect(port);
+    let mut set = redis::cmd("CONFIG");
+    set.arg("SET").arg("maxmemory").arg(limit).arg("maxmemory-eviction-tenacity").arg(100);
+    set.query::<()>(&mut connection).expect("OK");
+    for _ in 0..10 {
+        let size: u64 = redis::cmd("DBSIZE").query(&mut connection).expect("a number");
+        assert!((230..300).contains(&size), "{size} keys are left");
+    }
+    drop(readers);
+}
+
+#[test]
+fn requests_of_many_arguments_leave_no_memory_behind() {
+    let port = free_port();
+    let _process = Process::start(&format!("port {port}\nslowlog-log-slower-than 0"));
+    let mut connection = connect(port);
+    let used = |connection: &mut redis::Connection| -> usize {
+        let info: String = redis::cmd("INFO").arg("memory").query(connection).expect("a text");
+        let line = info.lines().find_map(|line| line.strip_prefix("used_memory:"));
+        line.and_then(|bytes| bytes.parse().ok()).expect("a number")
+    };
+    let before = used(&mut connection);
+    for _ in 0..3 {
+        let members: Vec<u32> = (0..100_000).collect();
+        let mut ask = |command: &mut redis::Cmd| -> usize {
+            command.query(&mut connection).expect("a number")
+        };
+        assert_eq!(ask(redis::cmd("SADD").arg("s").arg(members)), 100_000);
+        assert_eq!(ask(redis::cmd("UNLINK").arg("s")), 1);
+    }
+    let left = || (used(&mut connection) < 2 * before).then_some(());
+    wait_for("memory in use to be as before", left);
+}
+
+#[test]
 fn a_unix_socket_has_its_permissions_and_is_removed_at_the_end() {
     let mut process = Process::start("port 0\nunixsocket server.sock\nunixsocketperm 700");
     let path = process.path("server.sock");

@@ -2,7 +2,8 @@
 //!
 //! Which key goes is the keyspace's choice (`keyspace/evict.rs`); here is how many, and for how long: beyond the time that
 //! `maxmemory-eviction-tenacity` grants, the rest waits for the next command or turn of the loop. What the background thread
-//! is about to free counts as free, so that a FLUSHALL or a large value on its way out does not cost other keys.
+//! is about to free counts as free, so that a FLUSHALL or a large value on its way out does not cost other keys; so do the names
+//! of evicted keys that wait for those who track them to be told, or each key that goes would take others with it.
 
 use super::pubsub::publish_events;
 use super::spec::Flags;
@@ -16,6 +17,9 @@ use crate::sys::alloc;
 
 /// Keys evicted between two looks at the clock.
 const KEYS_PER_LOOK: usize = 16;
+
+/// Empty output buffers of up to so many bytes stay, also where memory is short: replies to nearly all commands fit.
+const SPARE_BYTES_KEPT: usize = 1024;
 
 /// What came of an eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +84,11 @@ fn evict_for_a_while(db: &mut Keyspace, server: &mut State) -> Room {
         // While clients are paused the data stands still.
         return Room::Enough;
     }
+    // Empty buffers go before keys: those that messages about evicted keys were sent from would cost further keys.
+    server.clients.drop_spare_buffers(SPARE_BYTES_KEPT);
+    if !is_over(db, server) {
+        return Room::Enough;
+    }
     if policy == MaxmemoryPolicy::NoEviction {
         return Room::NoMore;
     }
@@ -130,7 +139,8 @@ fn evict_some(
 fn is_over(db: &Keyspace, server: &State) -> bool {
     let limit = server.config.maxmemory;
     let used = alloc::allocated() as u64;
-    limit > 0 && used > limit && used.saturating_sub(db.lazyfree.pending_bytes() as u64) > limit
+    let about_to_be_free = || db.lazyfree.pending_bytes() + db.tracking.changes_bytes();
+    limit > 0 && used > limit && used.saturating_sub(about_to_be_free() as u64) > limit
 }
 
 /// Microseconds one call may take: up to 500 for a tenacity of 10, 15% more for each further step, no limit at 100.

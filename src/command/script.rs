@@ -502,7 +502,7 @@ impl Host for ServerHost<'_> {
                 .log(Level::Warning, format_args!("Lua script killed by user with SCRIPT KILL."));
             return Verdict::End(error);
         }
-        if self.server.shutdown.is_some() {
+        if self.server.shutdown.is_some_and(|order| !order.by_signal) {
             return Verdict::End("ERR the server is shutting down");
         }
         Verdict::GoOn

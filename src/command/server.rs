@@ -5,6 +5,7 @@ use super::spec::{Categories, CommandSpec, Flags, Group, spec};
 use crate::client::ClientFlags;
 use crate::error::CommandError;
 use crate::state::Shutdown;
+use crate::sys::log::Level;
 
 const ALWAYS: Flags = Flags::LOADING.union(Flags::STALE);
 const ADMIN: Categories = Categories::ADMIN.union(Categories::DANGEROUS);
@@ -116,7 +117,7 @@ enum ShutdownOrder {
 
 impl ShutdownOrder {
     fn parse(ctx: &Context<'_>) -> Result<Self, CommandError> {
-        let mut order = Shutdown { save: None, now: false, force: false };
+        let mut order = Shutdown { by_signal: false, save: None, now: false, force: false };
         let (mut abort, mut save, mut nosave) = (false, false, false);
         let mut cursor = ctx.args.cursor(1);
         while !cursor.is_at_end() {
@@ -150,12 +151,15 @@ fn shutdown(ctx: &mut Context<'_>) -> CommandResult {
             Err(super::script::busy(ctx.server))
         }
         ShutdownOrder::End(order) => {
-            ctx.server.shutdown.get_or_insert(order);
+            // One by a signal may have been put off.
+            ctx.server.shutdown =
+                ctx.server.shutdown.filter(|earlier| !earlier.by_signal).or(Some(order));
             ctx.client().flags |= ClientFlags::SUSPENDED;
             Ok(Outcome::Suspended)
         }
         ShutdownOrder::Abort => match ctx.server.shutdown.take() {
             Some(_) => {
+                ctx.server.log(Level::Notice, format_args!("Shutdown manually aborted."));
                 ctx.reply.ok();
                 Ok(Outcome::Replied)
             }

@@ -70,6 +70,8 @@ pub struct Tracking {
     items: usize,
     prefixes: BTreeMap<Box<[u8]>, Prefix>,
     changes: Vec<Change>,
+    /// About how many bytes `changes` holds.
+    changes_bytes: usize,
     /// A key has changed under some prefix since the last broadcast.
     has_broadcasts: bool,
 }
@@ -117,7 +119,7 @@ impl Tracking {
             }
         }
         if self.clients == 0 {
-            self.changes = Vec::new();
+            self.take_changes();
         }
     }
 
@@ -173,6 +175,8 @@ impl Tracking {
         }
         let Read { key, readers } =
             read.unwrap_or_else(|| Read { key: key.into(), readers: Readers::new() });
+        let readers_bytes = if readers.spilled() { size_of_val(&*readers) } else { 0 };
+        self.changes_bytes += size_of::<Change>() + key.len() + readers_bytes;
         self.changes.push(Change::Key { key, readers, by_client });
     }
 
@@ -192,8 +196,14 @@ impl Tracking {
         !self.changes.is_empty()
     }
 
+    /// About how many bytes it takes to remember what there is to tell: free again once the command has run.
+    pub fn changes_bytes(&self) -> usize {
+        self.changes_bytes
+    }
+
     /// What there is to tell, in the order it happened.
     pub fn take_changes(&mut self) -> Vec<Change> {
+        self.changes_bytes = 0;
         mem::take(&mut self.changes)
     }
 

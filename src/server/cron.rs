@@ -1,4 +1,4 @@
-//! Periodic work, `hz` times a second: rates, idle clients, soft limits, signals.
+//! Periodic work, `hz` times a second: rates, idle clients, soft limits.
 
 use super::Server;
 use crate::client::{Client, ClientFlags, ClientId};
@@ -8,7 +8,6 @@ use crate::sys::{alloc, crash};
 impl Server {
     /// Does the periodic work when its time has come.
     pub(super) fn cron_if_due(&mut self) {
-        self.take_signal();
         let now_us = self.state.now.boot_us;
         if now_us < self.next_cron_us {
             return;

@@ -36,8 +36,8 @@ const LARGE_BYTES: usize = 16 * 1024;
 const LARGE_READ_BYTES: usize = 1024 * 1024;
 /// Requests are run in batches of about so many: enough to hide the latency of memory, few enough to stay in the cache.
 const BATCH_REQUESTS: usize = 64;
-/// Arguments' places for which memory is kept: more than the arena has room for come from one large request.
-const RANGES_KEPT_MAX: usize = 64 * 1024;
+/// Arguments' places for which memory is kept between batches, 64 KiB: beside the work on more of them allocating is little.
+const RANGES_KEPT_MAX: usize = 8 * 1024;
 /// Keys of one request that are prefetched.
 const PREFETCH_KEYS: usize = 64;
 /// A client's limits are checked between its requests whenever so much more output has collected: a short pipeline can

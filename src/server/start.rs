@@ -85,7 +85,7 @@ impl Server {
         Ok(())
     }
 
-    /// Looks whether a signal has come; it has ended the wait for events.
+    /// Looks whether a signal has come, which has ended the wait for events, and asks for the shutdown.
     pub(super) fn take_signal(&mut self) {
         let config = &self.state.config;
         let (name, options) = match self.stop.swap(0, Ordering::SeqCst) {
@@ -102,7 +102,7 @@ impl Server {
         };
         let now = options.contains(ShutdownOptions::NOW);
         let force = options.contains(ShutdownOptions::FORCE);
-        self.shut_down(Shutdown { save, now, force });
+        self.state.shutdown.get_or_insert(Shutdown { by_signal: true, save, now, force });
     }
 
     /// Knows commands by other names from now on; see [`renamed_commands`].

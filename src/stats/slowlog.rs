@@ -38,7 +38,9 @@ impl Slowlog {
     ) {
         let count = args.len();
         let kept = if count > ARGUMENTS_MAX { ARGUMENTS_MAX - 1 } else { count };
-        let mut cut: Vec<Box<[u8]>> = args.take(kept).map(cut_argument).collect();
+        // Not collected: that could take over the storage of a vector of all arguments, and keep it.
+        let mut cut = Vec::with_capacity(count.min(ARGUMENTS_MAX));
+        cut.extend(args.take(kept).map(cut_argument));
         if kept < count {
             cut.push(format!("... ({} more arguments)", count - kept).into_bytes().into());
         }
@@ -74,4 +76,21 @@ fn cut_argument(argument: &[u8]) -> Box<[u8]> {
     let mut cut = argument[..ARGUMENT_BYTES_MAX].to_vec();
     cut.extend_from_slice(format!("... ({more} more bytes)").as_bytes());
     cut.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_request_is_kept_short() {
+        let mut slowlog = Slowlog::default();
+        let argument = [b'x'; 200];
+        let args = vec![&argument[..]; 100_000];
+        slowlog.push(args.into_iter(), 0, 1, String::new(), b"", 10);
+        let entry = slowlog.iter().next().expect("an entry");
+        assert_eq!(&*entry.args[0], [&[b'x'; 128], &b"... (72 more bytes)"[..]].concat());
+        assert_eq!(&*entry.args[31], b"... (99969 more arguments)");
+        assert!(entry.args.capacity() <= 32, "room for {} arguments", entry.args.capacity());
+    }
 }
