@@ -84,9 +84,13 @@ const SUBCOMMANDS: &[CommandSpec] = &[
         "O(1)",
     ),
     subcommand("KILL", kill)
-        .exactly(2)
+        .at_least(2)
         .flags(Flags::NOSCRIPT.union(Flags::ALLOW_BUSY))
-        .docs("", "Ends the function that keeps the server busy.", "O(1)")
+        .docs(
+            "[ROLLBACK]",
+            "Ends the function that keeps the server busy.",
+            "O(1), with ROLLBACK O(N), N keys it has changed",
+        )
         .tips(&["request_policy:all_shards", "response_policy:one_succeeded"]),
     subcommand("LIST", list)
         .at_least(2)
@@ -408,18 +412,10 @@ fn stats(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `FUNCTION KILL`: OK; the function ends within milliseconds. Refused once it has written.
+/// `FUNCTION KILL [ROLLBACK]`: OK; the function ends within milliseconds. Refused once it has written, unless what it has
+/// written is to be put back.
 fn kill(ctx: &mut Context<'_>) -> CommandResult {
-    let Some(running) = &mut ctx.server.scripts.running else { return Err(script::NOT_BUSY) };
-    if running.wrote {
-        return Err(script::UNKILLABLE);
-    }
-    if running.by_eval {
-        return Err(script::busy(ctx.server));
-    }
-    running.killed = Some(script::KILLED);
-    ctx.reply.ok();
-    Ok(Outcome::Replied)
+    script::kill_running(ctx, false)
 }
 
 /// `FUNCTION DUMP`: bytes that RESTORE takes.
@@ -458,8 +454,8 @@ fn help(ctx: &mut Context<'_>) -> CommandResult {
             "    Return all libraries as bytes for RESTORE.",
             "FLUSH [ASYNC|SYNC]",
             "    Forget all libraries. Both modes do so at once.",
-            "KILL",
-            "    End the function that keeps the server busy.",
+            "KILL [ROLLBACK]",
+            "    End the function that keeps the server busy; ROLLBACK puts back what it has written.",
             "LIST [LIBRARYNAME <pattern>] [WITHCODE]",
             "    List libraries, their functions, and with WITHCODE their texts.",
             "LOAD [REPLACE] <code>",

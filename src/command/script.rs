@@ -13,6 +13,7 @@ use super::spec::{
     Categories, CommandSpec, Flags, Group, KeyFlags, KeySpec, container, counted_keys, spec,
 };
 use crate::client::{ClientFlags, ClientId};
+use crate::config::{BusyScriptPolicy, Choice};
 use crate::error::CommandError;
 use crate::keyspace::Keyspace;
 use crate::resp::reply::{OutputBuffer, Protocol};
@@ -139,12 +140,16 @@ const SUBCOMMANDS: &[CommandSpec] = &[
         .since("5.0.0")
         .docs("", "Lists the subcommands.", "O(1)"),
     spec("KILL", kill)
-        .exactly(2)
+        .at_least(2)
         .flags(Flags::NOSCRIPT.union(Flags::ALLOW_BUSY))
         .categories(Categories::SCRIPTING)
         .group(Group::Scripting)
         .since("2.6.0")
-        .docs("", "Ends the script that keeps the server busy.", "O(1)")
+        .docs(
+            "[ROLLBACK]",
+            "Ends the script that keeps the server busy.",
+            "O(1), with ROLLBACK O(N), N keys it has changed",
+        )
         .tips(&["request_policy:all_shards", "response_policy:one_succeeded"]),
     spec("LOAD", load)
         .exactly(3)
@@ -187,6 +192,12 @@ pub(super) const UNKILLABLE: CommandError = CommandError::Text(
 pub(super) const INSIDE: CommandError =
     CommandError::Text("ERR scripts cannot be used from within a script");
 
+/// The same for one that is to be rolled back.
+const TOO_MUCH_TO_UNDO: CommandError = CommandError::Text(
+    "UNKILLABLE Sorry the script has changed more than script-undo-limit keeps. You can either wait the script \
+     termination or kill the server in a hard way using the SHUTDOWN NOSAVE command.",
+);
+
 /// What others are told while a script keeps the server busy.
 const BUSY_SCRIPT: CommandError = CommandError::Text(
     "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
@@ -215,6 +226,10 @@ pub(super) fn busy(server: &State) -> CommandError {
 
 /// What a script is told that was killed.
 pub(super) const KILLED: &str = "ERR Script killed by user with SCRIPT KILL...";
+
+/// What a script is told that was ended by `busy-script-policy`.
+const KILLED_BY_POLICY: &str =
+    "ERR Script killed by the server: it kept it busy for longer than busy-reply-threshold";
 
 /// `EVAL script numkeys [key ...] [arg ...]`: what the script returns.
 fn eval(ctx: &mut Context<'_>, read_only: bool) -> CommandResult {
@@ -293,14 +308,19 @@ pub(super) fn prepare(
             _ => CommandError::OutOfMemory,
         });
     }
+    let read_only = read_only || (declared && no_writes);
+    if !read_only {
+        ctx.db.begin_undo(ctx.server.config.script_undo_limit as usize);
+    }
     Ok(Running {
         client: ctx.client,
         by_eval: true,
-        read_only: read_only || (declared && no_writes),
+        read_only,
         allow_oom,
         out_of_memory,
         wrote: false,
         killed: None,
+        rolls_back: false,
         is_busy: false,
         others_heard: false,
     })
@@ -344,6 +364,10 @@ pub(super) fn finish(ctx: &mut Context<'_>, database: usize, begun: u64) {
         ctx.client().db = database;
     }
     let ended = ctx.server.scripts.running.take();
+    if ended.as_ref().is_some_and(|running| running.rolls_back) {
+        ctx.db.roll_back();
+    }
+    ctx.db.end_undo();
     if ended.is_some_and(|running| running.is_busy)
         && let Some(client) = ctx.server.clients.get_mut(ctx.client)
     {
@@ -419,6 +443,33 @@ impl ServerHost<'_> {
     }
 }
 
+impl ServerHost<'_> {
+    /// What `busy-script-policy` does to the script that has just become busy. None: nothing.
+    fn apply_policy(&mut self) -> Option<Verdict> {
+        let policy = self.server.config.busy_script_policy;
+        let running = self.server.scripts.running.as_mut()?;
+        match policy {
+            BusyScriptPolicy::Wait => return None,
+            BusyScriptPolicy::KillReadonly if running.wrote => return None,
+            BusyScriptPolicy::Rollback if running.wrote => {
+                if !self.db.can_roll_back() {
+                    let words = "It goes on: it has changed more than script-undo-limit keeps.";
+                    self.server.log(Level::Warning, format_args!("{words}"));
+                    return None;
+                }
+                running.rolls_back = true;
+            }
+            _ => {}
+        }
+        running.killed = Some(KILLED_BY_POLICY);
+        let words = if running.rolls_back { " and rolled back" } else { "" };
+        let word = policy.word();
+        let message = format_args!("Script ended{words}: busy-script-policy is {word}.");
+        self.server.log(Level::Warning, message);
+        Some(Verdict::End(KILLED_BY_POLICY))
+    }
+}
+
 impl Host for ServerHost<'_> {
     fn call(
         &mut self,
@@ -440,6 +491,9 @@ impl Host for ServerHost<'_> {
         let Some(running) = &mut self.server.scripts.running else {
             return self.refuse(id, NOT_ALLOWED);
         };
+        if let Some(error) = running.killed {
+            return Called::Refused(error.into());
+        }
         if running.read_only && (writes || command.is(Flags::MAY_REPLICATE)) {
             return self.refuse(id, READ_ONLY);
         }
@@ -474,6 +528,9 @@ impl Host for ServerHost<'_> {
                     self.server.config.busy_reply_threshold
                 ),
             );
+            if let Some(verdict) = self.apply_policy() {
+                return verdict;
+            }
         }
         serve(self.db, self.server);
         let running = self.server.scripts.running.as_ref();
@@ -537,15 +594,28 @@ fn flush(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `SCRIPT KILL`: OK; the script ends within milliseconds. Refused once it has written.
+/// `SCRIPT KILL [ROLLBACK]`: OK; the script ends within milliseconds. Refused once it has written, unless what it has
+/// written is to be put back.
 fn kill(ctx: &mut Context<'_>) -> CommandResult {
+    kill_running(ctx, true)
+}
+
+/// Ends the script, or the function, that keeps the server busy.
+pub(super) fn kill_running(ctx: &mut Context<'_>, by_eval: bool) -> CommandResult {
+    let rolls_back = match ctx.args.iter_from(2).next() {
+        None => false,
+        Some(word) if ctx.args.len() == 3 && word.eq_ignore_ascii_case(b"rollback") => true,
+        Some(_) => return Err(CommandError::WrongArity(ctx.command.full_name.clone())),
+    };
+    let can_roll_back = ctx.db.can_roll_back();
     let Some(running) = &mut ctx.server.scripts.running else { return Err(NOT_BUSY) };
-    if running.wrote {
-        return Err(UNKILLABLE);
+    if running.wrote && !(rolls_back && can_roll_back) {
+        return Err(if rolls_back { TOO_MUCH_TO_UNDO } else { UNKILLABLE });
     }
-    if !running.by_eval {
-        return Err(BUSY_FUNCTION);
+    if running.by_eval != by_eval {
+        return Err(busy(ctx.server));
     }
+    running.rolls_back |= running.wrote;
     running.killed = Some(KILLED);
     ctx.reply.ok();
     Ok(Outcome::Replied)
@@ -575,8 +645,8 @@ fn help(ctx: &mut Context<'_>) -> CommandResult {
             "    Tell for each SHA1 whether its script is known.",
             "FLUSH [ASYNC|SYNC]",
             "    Forget all scripts. Both modes do so at once.",
-            "KILL",
-            "    End the script that keeps the server busy.",
+            "KILL [ROLLBACK]",
+            "    End the script that keeps the server busy; ROLLBACK puts back what it has written.",
             "LOAD <script>",
             "    Have the server know a script, and return its SHA1.",
             "SHOW <sha1>",

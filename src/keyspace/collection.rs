@@ -44,7 +44,7 @@ impl Keyspace {
     /// Lets `edit` change the collection at `slot`, whose type [`Self::slot_of`] has checked. The slot stays valid. An
     /// emptied collection stays until [`Self::delete_if_empty`].
     pub fn edit<C: Collection, R>(&mut self, slot: Slot, edit: impl FnOnce(&mut C) -> R) -> R {
-        if let Some(value) = self.table_mut().object_mut(slot) {
+        if let Some(value) = self.tables.object_mut(self.selected, slot) {
             let collection = C::boxed(value).expect("the type was checked when the slot was found");
             return edit(collection);
         }
@@ -71,12 +71,12 @@ impl Keyspace {
         match stored {
             Stored::Inline { kind, bytes } => {
                 let value = NewValue::Bytes { bytes: &bytes, kind };
-                let old = self.table_mut().replace(slot, value, deadline);
+                let old = self.tables.replace(self.selected, slot, value, deadline);
                 self.scratch = bytes;
                 old
             }
             Stored::Boxed(value) => {
-                self.table_mut().replace(slot, NewValue::Object(Box::new(value)), deadline)
+                self.tables.replace(self.selected, slot, NewValue::Object(Box::new(value)), deadline)
             }
         }
     }
@@ -87,13 +87,13 @@ impl Keyspace {
         let slot = match collection.store() {
             Stored::Inline { kind, bytes } => {
                 let value = NewValue::Bytes { bytes: &bytes, kind };
-                let slot = self.table_mut().insert(key.hash, key.bytes, value, None, access);
+                let slot = self.tables.insert(self.selected, key, value, None, access);
                 self.scratch = bytes;
                 slot
             }
             Stored::Boxed(value) => {
                 let value = NewValue::Object(Box::new(value));
-                let slot = self.table_mut().insert(key.hash, key.bytes, value, None, access);
+                let slot = self.tables.insert(self.selected, key, value, None, access);
                 self.note_moved_field_deadlines(slot, key.bytes);
                 slot
             }
@@ -133,13 +133,14 @@ impl Keyspace {
         let is_empty = match self.entry(slot).value() {
             ValueRef::Bytes { bytes, .. } => bytes.is_empty(),
             ValueRef::Object(_) => {
-                let value = self.table_mut().object_mut(slot).expect("the entry holds an object");
+                let value = self.tables.object_mut(self.selected, slot).expect("the entry holds an object");
                 C::boxed(value).is_some_and(|collection| collection.is_empty())
             }
         };
         if is_empty {
-            let owned = self.table_mut().remove(slot);
-            self.lazyfree.discard(owned);
+            if let Some(owned) = self.tables.remove(self.selected, slot) {
+                self.lazyfree.discard(owned);
+            }
             self.notify(KeyspaceEvents::GENERIC, "del", key.bytes);
         }
         is_empty
@@ -157,7 +158,7 @@ impl Keyspace {
 
     /// The stream at `slot`, to be changed, or WRONGTYPE.
     pub fn stream_mut(&mut self, slot: Slot) -> Result<&mut Stream, CommandError> {
-        match self.table_mut().object_mut(slot) {
+        match self.tables.object_mut(self.selected, slot) {
             Some(Value::Stream(stream)) => Ok(stream),
             _ => Err(CommandError::WrongType),
         }
@@ -167,7 +168,7 @@ impl Keyspace {
     pub fn insert_stream(&mut self, key: Key<'_>, stream: Stream) -> Slot {
         let access = self.fresh_access();
         let value = NewValue::Object(Box::new(Value::Stream(stream)));
-        let slot = self.table_mut().insert(key.hash, key.bytes, value, None, access);
+        let slot = self.tables.insert(self.selected, key, value, None, access);
         self.notify(KeyspaceEvents::NEW, "new", key.bytes);
         slot
     }

@@ -75,7 +75,7 @@ impl FieldDeadlines {
 
 impl Keyspace {
     fn hash_table_mut(&mut self, slot: Slot) -> Option<&mut HashTable> {
-        match self.table_mut().object_mut(slot) {
+        match self.tables.object_mut(self.selected, slot) {
             Some(Value::Hash(hash)) => hash.table_mut(),
             _ => None,
         }
@@ -167,7 +167,7 @@ impl Keyspace {
     /// Deletes the due fields of the hash at `slot`, whose item for this clock has been taken out.
     fn expire_fields_of(&mut self, slot: Slot, key: &[u8], clock: ClockOf, budget: &mut usize) {
         let now = self.now;
-        let Some(Value::Hash(hash)) = self.table_mut().object_mut(slot) else { return };
+        let Some(Value::Hash(hash)) = self.tables.object_mut(self.selected, slot) else { return };
         if let Some(hash) = hash.table_mut() {
             *clock.of(&mut hash.noted) = i64::MAX;
         }

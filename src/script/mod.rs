@@ -102,6 +102,8 @@ pub struct Running {
     pub wrote: bool,
     /// It is to end, with this error.
     pub killed: Option<&'static str>,
+    /// What it has written is put back when it ends.
+    pub rolls_back: bool,
     /// It has been running for so long that others are served meanwhile, and told so.
     pub is_busy: bool,
     /// They have been served once.

@@ -404,7 +404,7 @@ impl Lua {
         if busy_after_ms != 0 {
             set_interrupt(lua_callbacks(state), false);
         }
-        if status == LUA_OK {
+        if status == LUA_OK && ending.is_none() {
             return Ok(());
         }
         let failure = take_failure(state, shared, ending);
