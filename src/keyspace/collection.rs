@@ -8,7 +8,7 @@ use crate::clock::Deadline;
 use crate::collections::table::{NewValue, Slot, ValueRef};
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
-use crate::types::stream::Stream;
+use crate::types::stream::{Entries, Stream};
 use crate::types::{Collection, Stored, Value};
 
 use super::{Expiry, Key, Keyspace};
@@ -44,9 +44,14 @@ impl Keyspace {
     /// Lets `edit` change the collection at `slot`, whose type [`Self::slot_of`] has checked. The slot stays valid. An
     /// emptied collection stays until [`Self::delete_if_empty`].
     pub fn edit<C: Collection, R>(&mut self, slot: Slot, edit: impl FnOnce(&mut C) -> R) -> R {
-        if let Some(value) = self.tables.object_mut(self.selected, slot) {
+        let is_noted = self.tables.begin_elements(self.selected, slot);
+        if let Some(value) = self.tables.noted_object_mut(self.selected, slot) {
             let collection = C::boxed(value).expect("the type was checked when the slot was found");
-            return edit(collection);
+            let result = edit(collection);
+            if is_noted {
+                self.tables.end_elements();
+            }
+            return result;
         }
         let mut bytes = std::mem::take(&mut self.scratch);
         let entry = self.tables[self.selected].entry(slot);
@@ -75,9 +80,12 @@ impl Keyspace {
                 self.scratch = bytes;
                 old
             }
-            Stored::Boxed(value) => {
-                self.tables.replace(self.selected, slot, NewValue::Object(Box::new(value)), deadline)
-            }
+            Stored::Boxed(value) => self.tables.replace(
+                self.selected,
+                slot,
+                NewValue::Object(Box::new(value)),
+                deadline,
+            ),
         }
     }
 
@@ -133,7 +141,9 @@ impl Keyspace {
         let is_empty = match self.entry(slot).value() {
             ValueRef::Bytes { bytes, .. } => bytes.is_empty(),
             ValueRef::Object(_) => {
-                let value = self.tables.object_mut(self.selected, slot).expect("the entry holds an object");
+                // It is not changed here.
+                let value = self.tables.noted_object_mut(self.selected, slot);
+                let value = value.expect("the entry holds an object");
                 C::boxed(value).is_some_and(|collection| collection.is_empty())
             }
         };
@@ -162,6 +172,24 @@ impl Keyspace {
             Some(Value::Stream(stream)) => Ok(stream),
             _ => Err(CommandError::WrongType),
         }
+    }
+
+    /// Lets `edit` change the entries of the stream at `slot`, or WRONGTYPE.
+    pub fn edit_entries<R>(
+        &mut self,
+        slot: Slot,
+        edit: impl FnOnce(&mut Entries) -> R,
+    ) -> Result<R, CommandError> {
+        self.stream_at(slot)?;
+        let is_noted = self.tables.begin_elements(self.selected, slot);
+        let Some(Value::Stream(stream)) = self.tables.noted_object_mut(self.selected, slot) else {
+            unreachable!("a stream was found there");
+        };
+        let result = edit(&mut stream.entries);
+        if is_noted {
+            self.tables.end_elements();
+        }
+        Ok(result)
     }
 
     /// Puts a stream under a key that is absent. Announces `new`.

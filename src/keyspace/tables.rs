@@ -2,7 +2,8 @@
 //!
 //! While a script is recorded, each change of an entry leaves in the log ([`Undo`]) what the entry was before. Who takes an entry
 //! out or gives it another value does so without a copy: the old entry moves into the log whole. Who changes a value where it
-//! lies has a copy made first, once for each key and script. While nothing is recorded all this costs one branch a change.
+//! lies has a copy made first, once for each key and script; who changes elements of a collection ([`Tables::begin_elements`])
+//! has only them noted if it is large. While nothing is recorded all this costs one branch a change.
 //!
 //! Not recorded: access bits, which are no data, and what [`Tables::remove_for_good`] takes out.
 
@@ -13,7 +14,7 @@ use super::field_deadlines::FieldDeadlines;
 use super::undo::{Cleared, Undo};
 use crate::clock::{Deadline, Now};
 use crate::collections::hash::KeyHasher;
-use crate::collections::table::{Drained, NewValue, Owned, Slot, Table, ValueRef};
+use crate::collections::table::{Drained, Entry, NewValue, Owned, Slot, Table, ValueRef};
 use crate::types::Value;
 
 /// All databases' tables.
@@ -137,6 +138,24 @@ impl Tables {
         self.tables[database].object_mut(slot)
     }
 
+    /// To be called before elements of what lies at `slot` are changed by way of [`Self::noted_object_mut`]. If it is true,
+    /// [`Self::end_elements`] is to be called afterwards.
+    #[inline]
+    pub fn begin_elements(&mut self, database: usize, slot: Slot) -> bool {
+        self.undo.is_recording() && self.keep_elements(database, slot)
+    }
+
+    #[cold]
+    pub fn end_elements(&mut self) {
+        self.undo.end_elements();
+    }
+
+    /// [`Table::object_mut`] where [`Self::begin_elements`] was called, or for changes that are none to anybody.
+    #[inline]
+    pub fn noted_object_mut(&mut self, database: usize, slot: Slot) -> Option<&mut Value> {
+        self.tables[database].object_mut(slot)
+    }
+
     /// [`Table::remove`]. An entry that went into the log is not returned.
     #[inline]
     pub fn remove(&mut self, database: usize, slot: Slot) -> Option<Owned<Value>> {
@@ -225,12 +244,25 @@ impl Tables {
         let entry = self.tables[database].entry(slot);
         let ValueRef::Object(object) = entry.value() else { return };
         let key = Key { bytes: entry.key(), hash: self.hasher.hash(entry.key()) };
-        if self.undo.holds(database, key) || !self.undo.has_room(object.heap_bytes()) {
-            return;
+        if !self.undo.holds(database, key) {
+            keep_object(&mut self.undo, database, key, entry, object);
         }
-        let value = NewValue::Object(Box::new(object.clone()));
-        let copy = Owned::make(key.bytes, value, entry.deadline(), entry.access());
-        self.undo.note_entry(database, key.hash, copy);
+    }
+
+    /// The same for an object of which elements are going to change, if it is one. Whether they are noted instead.
+    #[cold]
+    fn keep_elements(&mut self, database: usize, slot: Slot) -> bool {
+        let entry = self.tables[database].entry(slot);
+        let ValueRef::Object(object) = entry.value() else { return false };
+        let key = Key { bytes: entry.key(), hash: self.hasher.hash(entry.key()) };
+        if self.undo.holds(database, key) {
+            return false;
+        }
+        if self.undo.prefers_notes(database, key, object) {
+            return self.undo.begin_elements(database, key);
+        }
+        keep_object(&mut self.undo, database, key, entry, object);
+        false
     }
 
     // ---- changes that are not ------------------------------------------------------------------------------------
@@ -278,5 +310,20 @@ impl Tables {
         let since = self.tables[database].clear();
         self.tables[database] = table;
         since
+    }
+}
+
+/// Keeps a copy of an entry that holds an object, if there is room for it.
+fn keep_object(
+    undo: &mut Undo,
+    database: usize,
+    key: Key<'_>,
+    entry: Entry<'_, Value>,
+    object: &Value,
+) {
+    if undo.has_room(object.heap_bytes()) {
+        let value = NewValue::Object(Box::new(object.clone()));
+        let copy = Owned::make(key.bytes, value, entry.deadline(), entry.access());
+        undo.note_entry(database, key.hash, copy);
     }
 }

@@ -4,7 +4,12 @@
 //! back from its end: each step finds things as they were just after its change. Of a key that is in the log whole, further
 //! changes are not noted, unless it has moved or its database was emptied or exchanged since.
 //!
-//! What the log copies is limited (`script-undo-limit`): beyond, nothing more is noted and nothing can be put back. What was
+//! A small value is copied before it is changed. Of a large collection the log keeps what undoes each change of an element
+//! ([`Journal`]), so that recording costs what a script changes, not what its keys hold. Only when a script has changed so
+//! much of a collection that its notes take more than a copy would, it is copied after all: a script that changes one field
+//! for ever is not at its limit soon.
+//!
+//! What the log copies and notes is limited (`script-undo-limit`): beyond, nothing more is noted and nothing can be put back. What was
 //! taken out or overwritten as a whole is kept for as long as the script runs, without counting: it is no more memory than
 //! before.
 //!
@@ -19,10 +24,15 @@ use super::{Key, Keyspace};
 use crate::clock::Deadline;
 use crate::collections::table::{Owned, Table};
 use crate::types::Value;
+use crate::types::journal::{self, Journal};
 
 /// Steps and bytes for which memory is kept from one script to the next.
 const STEPS_KEPT: usize = 256;
 const BYTES_KEPT: usize = 16 * 1024;
+
+/// A value with more bytes than this is not copied for a change of its elements. Also bytes of notes at which a copy is
+/// thought of.
+const COPIED_MAX: usize = 4096;
 
 /// Part of the log's bytes: a key.
 #[derive(Clone, Copy, Debug)]
@@ -50,6 +60,11 @@ enum Before {
     /// The key was not there.
     Absent(Span),
     Entry(Owned<Value>),
+    /// Elements of the key's value: the notes from this number on.
+    Elements {
+        key: Span,
+        first: usize,
+    },
     /// The key's value was the same.
     Deadline(Span, Option<Deadline>),
     /// The key has come from another one.
@@ -80,6 +95,19 @@ enum Mode {
     Full,
 }
 
+/// What the log knows of a key.
+#[derive(Clone, Copy, Debug)]
+enum Known {
+    /// The step that holds it whole.
+    Whole(usize),
+    /// Notes of its elements.
+    Elements {
+        bytes: usize,
+        /// Bytes of notes at which their number is next compared with the value.
+        look_at: usize,
+    },
+}
+
 /// Keys come with their hash.
 #[derive(Default)]
 struct AsItIs(u64);
@@ -107,10 +135,13 @@ pub(super) struct Undo {
     steps: Vec<Step>,
     /// The keys that the steps name.
     bytes: Vec<u8>,
-    /// The step that holds a key whole, by database and hash. Two keys of one hash take turns: that costs a step.
-    whole: HashMap<u64, usize, BuildHasherDefault<AsItIs>>,
-    /// Bytes of copies that may yet be made.
+    /// By database and hash. Two keys of one hash take turns: that costs a step.
+    known: HashMap<u64, Known, BuildHasherDefault<AsItIs>>,
+    journal: Journal,
+    /// Bytes of copies and notes that may yet be made.
     room: usize,
+    /// Whose elements are noted just now: its place, and the room there was.
+    noting: Option<(u64, usize)>,
     /// When recording began.
     dirty: u64,
     expired: u64,
@@ -128,7 +159,9 @@ impl Undo {
 
     /// Whether the log holds what a key was, as a whole.
     pub fn holds(&self, database: usize, key: Key<'_>) -> bool {
-        let Some(&step) = self.whole.get(&place(database, key.hash)) else { return false };
+        let Some(&Known::Whole(step)) = self.known.get(&place(database, key.hash)) else {
+            return false;
+        };
         let step = &self.steps[step];
         let held = match &step.before {
             Before::Absent(span) => span.of(&self.bytes),
@@ -158,7 +191,7 @@ impl Undo {
     }
 
     fn push_whole(&mut self, database: usize, hash: u64, before: Before) {
-        self.whole.insert(place(database, hash), self.steps.len());
+        self.known.insert(place(database, hash), Known::Whole(self.steps.len()));
         self.push(database, hash, before);
     }
 
@@ -189,23 +222,76 @@ impl Undo {
     /// An entry has left a key for another one.
     pub fn note_transfer(&mut self, database: usize, from: Key<'_>, target: usize, to: Key<'_>) {
         if self.has_room(size_of::<Step>() + from.bytes.len() + to.bytes.len()) {
-            self.whole.remove(&place(database, from.hash));
-            self.whole.remove(&place(target, to.hash));
+            self.known.remove(&place(database, from.hash));
+            self.known.remove(&place(target, to.hash));
             let (from_hash, from) = (from.hash, self.push_key(from.bytes));
             let key = self.push_key(to.bytes);
             self.push(target, to.hash, Before::Elsewhere { database, from, from_hash, key });
         }
     }
 
+    /// Whether a change of a key's elements is better noted than the value copied. The log does not hold the key whole.
+    pub fn prefers_notes(&mut self, database: usize, key: Key<'_>, object: &Value) -> bool {
+        if !object.can_be_noted(COPIED_MAX) {
+            return false;
+        }
+        match self.known.get_mut(&place(database, key.hash)) {
+            Some(Known::Elements { bytes, look_at }) if *bytes >= *look_at => {
+                *look_at = 2 * *bytes;
+                *bytes < object.heap_bytes()
+            }
+            _ => true,
+        }
+    }
+
+    /// Elements of a key's value are about to change. Whether that is noted until [`Self::end_elements`].
+    pub fn begin_elements(&mut self, database: usize, key: Key<'_>) -> bool {
+        let is_same = self.steps.last().is_some_and(|step| match step.before {
+            Before::Elements { key: last, .. } => {
+                step.database == database && last.of(&self.bytes) == key.bytes
+            }
+            _ => false,
+        });
+        if !is_same {
+            if !self.has_room(size_of::<Step>() + key.bytes.len()) {
+                return false;
+            }
+            let (span, first) = (self.push_key(key.bytes), self.journal.len());
+            self.push(database, key.hash, Before::Elements { key: span, first });
+        }
+        self.noting = Some((place(database, key.hash), self.room));
+        journal::begin(&mut self.journal, self.room);
+        true
+    }
+
+    /// The change that [`Self::begin_elements`] announced is done.
+    pub fn end_elements(&mut self) {
+        let left = journal::end(&mut self.journal);
+        let (place, room) = self.noting.take().expect("noting has begun");
+        let Some(left) = left else {
+            self.mode = Mode::Full;
+            return;
+        };
+        self.room = left;
+        let noted = room - left;
+        match self.known.get_mut(&place) {
+            Some(Known::Elements { bytes, .. }) => *bytes += noted,
+            _ => {
+                let known = Known::Elements { bytes: noted, look_at: COPIED_MAX };
+                self.known.insert(place, known);
+            }
+        }
+    }
+
     /// A database was emptied.
     pub fn note_cleared(&mut self, database: usize, cleared: Cleared) {
-        self.whole.clear();
+        self.known.clear();
         self.push(database, 0, Before::Cleared(Box::new(cleared)));
     }
 
     /// Two databases are about to be exchanged.
     pub fn note_swapped(&mut self, a: usize, b: usize) {
-        self.whole.clear();
+        self.known.clear();
         if self.has_room(size_of::<Step>()) {
             self.push(a, 0, Before::Swapped(b));
         }
@@ -259,8 +345,9 @@ impl Keyspace {
         undo.steps = steps;
         undo.bytes.clear();
         undo.bytes.shrink_to(BYTES_KEPT);
-        undo.whole.clear();
-        undo.whole.shrink_to(STEPS_KEPT);
+        undo.known.clear();
+        undo.known.shrink_to(STEPS_KEPT);
+        undo.journal.forget(|value| self.lazyfree.discard_value(value));
     }
 
     /// Ends recording and puts back what was changed since it began.
@@ -269,6 +356,7 @@ impl Keyspace {
         self.tables.undo.mode = Mode::Off;
         let steps = std::mem::take(&mut self.tables.undo.steps);
         let bytes = std::mem::take(&mut self.tables.undo.bytes);
+        let mut journal = std::mem::take(&mut self.tables.undo.journal);
         for step in steps.into_iter().rev() {
             let (database, hash) = (step.database, step.hash);
             match step.before {
@@ -278,6 +366,16 @@ impl Keyspace {
                 Before::Entry(entry) => {
                     let name = entry.key().to_vec();
                     self.put_back(database, Key { bytes: &name, hash }, Some(entry));
+                }
+                Before::Elements { key, first } => {
+                    let key = key.of(&bytes);
+                    let slot = self.tables[database].find(hash, key);
+                    let value = slot.and_then(|slot| self.tables.object_mut(database, slot));
+                    journal.play_back(first, value);
+                    if let Some(slot) = slot {
+                        self.in_database(database, |db| db.note_moved_field_deadlines(slot, key));
+                        self.note_put_back(database, key);
+                    }
                 }
                 Before::Deadline(span, deadline) => {
                     let key = span.of(&bytes);
@@ -314,7 +412,7 @@ impl Keyspace {
             }
         }
         let undo = &mut self.tables.undo;
-        undo.whole.clear();
+        undo.known.clear();
         self.dirty = undo.dirty + (self.stats.expired - undo.expired);
     }
 
