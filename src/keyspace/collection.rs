@@ -8,7 +8,7 @@ use crate::clock::Deadline;
 use crate::collections::table::{NewValue, Slot, ValueRef};
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
-use crate::types::stream::{Entries, Stream};
+use crate::types::stream::{Entries, Groups, Stream};
 use crate::types::{Collection, Stored, Value};
 
 use super::{Expiry, Key, Keyspace};
@@ -166,11 +166,11 @@ impl Keyspace {
         }
     }
 
-    /// The stream at `slot`, to be changed, or WRONGTYPE.
-    pub fn stream_mut(&mut self, slot: Slot) -> Result<&mut Stream, CommandError> {
-        match self.tables.object_mut(self.selected, slot) {
-            Some(Value::Stream(stream)) => Ok(stream),
-            _ => Err(CommandError::WrongType),
+    /// The groups of the stream at `slot`, to be changed, beside its entries; or WRONGTYPE.
+    pub fn groups_mut(&mut self, slot: Slot) -> Result<(&Entries, &mut Groups), CommandError> {
+        match self.tables.groups_mut(self.selected, slot) {
+            Some(stream) => Ok((&stream.entries, &mut stream.groups)),
+            None => Err(CommandError::WrongType),
         }
     }
 

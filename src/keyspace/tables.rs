@@ -16,6 +16,7 @@ use crate::clock::{Deadline, Now};
 use crate::collections::hash::KeyHasher;
 use crate::collections::table::{Drained, Entry, NewValue, Owned, Slot, Table, ValueRef};
 use crate::types::Value;
+use crate::types::stream::Stream;
 
 /// All databases' tables.
 pub(super) struct Tables {
@@ -156,6 +157,18 @@ impl Tables {
         self.tables[database].object_mut(slot)
     }
 
+    /// The stream at `slot`, of which the groups may be changed.
+    #[inline]
+    pub fn groups_mut(&mut self, database: usize, slot: Slot) -> Option<&mut Stream> {
+        if self.undo.is_recording() {
+            self.keep_groups(database, slot);
+        }
+        match self.tables[database].object_mut(slot) {
+            Some(Value::Stream(stream)) => Some(stream),
+            _ => None,
+        }
+    }
+
     /// [`Table::remove`]. An entry that went into the log is not returned.
     #[inline]
     pub fn remove(&mut self, database: usize, slot: Slot) -> Option<Owned<Value>> {
@@ -263,6 +276,22 @@ impl Tables {
         }
         keep_object(&mut self.undo, database, key, entry, object);
         false
+    }
+
+    /// Keeps a copy of the groups of the stream at `slot` before they are changed.
+    #[cold]
+    fn keep_groups(&mut self, database: usize, slot: Slot) {
+        let entry = self.tables[database].entry(slot);
+        let ValueRef::Object(object @ Value::Stream(stream)) = entry.value() else { return };
+        let key = Key { bytes: entry.key(), hash: self.hasher.hash(entry.key()) };
+        if self.undo.holds(database, key) {
+            return;
+        }
+        if self.undo.prefers_notes(database, key, object) {
+            self.undo.note_groups(database, key, stream);
+        } else {
+            keep_object(&mut self.undo, database, key, entry, object);
+        }
     }
 
     // ---- changes that are not ------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ use crate::clock::Deadline;
 use crate::collections::table::{Owned, Table};
 use crate::types::Value;
 use crate::types::journal::{self, Journal};
+use crate::types::stream::{Groups, Stream};
 
 /// Steps and bytes for which memory is kept from one script to the next.
 const STEPS_KEPT: usize = 256;
@@ -65,6 +66,8 @@ enum Before {
         key: Span,
         first: usize,
     },
+    /// The groups of the key's stream.
+    Groups(Span, Box<Groups>),
     /// The key's value was the same.
     Deadline(Span, Option<Deadline>),
     /// The key has come from another one.
@@ -105,7 +108,15 @@ enum Known {
         bytes: usize,
         /// Bytes of notes at which their number is next compared with the value.
         look_at: usize,
+        /// The step that holds its groups, if it is a stream of which they were changed.
+        groups: Option<usize>,
     },
+}
+
+impl Known {
+    fn elements(bytes: usize) -> Known {
+        Known::Elements { bytes, look_at: COPIED_MAX, groups: None }
+    }
 }
 
 /// Keys come with their hash.
@@ -236,7 +247,7 @@ impl Undo {
             return false;
         }
         match self.known.get_mut(&place(database, key.hash)) {
-            Some(Known::Elements { bytes, look_at }) if *bytes >= *look_at => {
+            Some(Known::Elements { bytes, look_at, .. }) if *bytes >= *look_at => {
                 *look_at = 2 * *bytes;
                 *bytes < object.heap_bytes()
             }
@@ -276,9 +287,31 @@ impl Undo {
         let noted = room - left;
         match self.known.get_mut(&place) {
             Some(Known::Elements { bytes, .. }) => *bytes += noted,
-            _ => {
-                let known = Known::Elements { bytes: noted, look_at: COPIED_MAX };
-                self.known.insert(place, known);
+            _ => drop(self.known.insert(place, Known::elements(noted))),
+        }
+    }
+
+    /// The groups of a stream are about to change.
+    pub fn note_groups(&mut self, database: usize, key: Key<'_>, stream: &Stream) {
+        let known = self.known.get(&place(database, key.hash));
+        if let Some(&Known::Elements { groups: Some(step), .. }) = known
+            && let Before::Groups(held, _) = &self.steps[step].before
+            && self.steps[step].database == database
+            && held.of(&self.bytes) == key.bytes
+        {
+            return;
+        }
+        let bytes = stream.groups_heap_bytes();
+        if self.has_room(size_of::<Step>() + key.bytes.len() + bytes) {
+            let step = self.steps.len();
+            let span = self.push_key(key.bytes);
+            self.push(database, key.hash, Before::Groups(span, Box::new(stream.groups.clone())));
+            let known = self.known.entry(place(database, key.hash));
+            match known.or_insert(Known::elements(0)) {
+                Known::Elements { groups, .. } => *groups = Some(step),
+                other => {
+                    *other = Known::Elements { bytes: 0, look_at: COPIED_MAX, groups: Some(step) }
+                }
             }
         }
     }
@@ -374,6 +407,15 @@ impl Keyspace {
                     journal.play_back(first, value);
                     if let Some(slot) = slot {
                         self.in_database(database, |db| db.note_moved_field_deadlines(slot, key));
+                        self.note_put_back(database, key);
+                    }
+                }
+                Before::Groups(span, groups) => {
+                    let key = span.of(&bytes);
+                    if let Some(slot) = self.tables[database].find(hash, key)
+                        && let Some(stream) = self.tables.groups_mut(database, slot)
+                    {
+                        stream.groups = *groups;
                         self.note_put_back(database, key);
                     }
                 }

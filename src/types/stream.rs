@@ -89,8 +89,12 @@ pub enum NewId {
 impl Stream {
     /// Bytes of heap behind the stream.
     pub fn heap_bytes(&self) -> usize {
-        self.entries.heap_bytes()
-            + self.groups.iter().map(|(name, group)| name.len() + group.heap_bytes()).sum::<usize>()
+        self.entries.heap_bytes() + self.groups_heap_bytes()
+    }
+
+    /// Those of its groups.
+    pub fn groups_heap_bytes(&self) -> usize {
+        self.groups.iter().map(|(name, group)| name.len() + group.heap_bytes()).sum()
     }
 
     /// How many allocations freeing it costs, about.
