@@ -4,6 +4,7 @@ pub mod glob;
 pub mod hash;
 pub mod intset;
 pub mod listpack;
+pub mod notes;
 pub mod packed;
 pub mod packed_table;
 pub mod quicklist;

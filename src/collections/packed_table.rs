@@ -36,6 +36,7 @@ use smallvec::SmallVec;
 
 use crate::clock::{Deadline, Expiry, Now};
 use crate::collections::hash::KeyHasher;
+use crate::collections::notes::{Notes, Noting};
 
 use deadlines::Deadlines;
 pub use deadlines::Earliest;
@@ -105,6 +106,14 @@ impl Large {
     }
 }
 
+/// What a field was.
+#[derive(Clone, Copy, Debug)]
+struct Was {
+    field_len: usize,
+    /// None: it was not there. Else its value's length, and its deadline.
+    value: Option<(usize, Option<Deadline>)>,
+}
+
 /// The table.
 #[derive(Clone, Debug)]
 pub struct PackedTable {
@@ -121,6 +130,7 @@ pub struct PackedTable {
     deadlines: Option<Box<Deadlines>>,
     /// Bytes of pages and large entries.
     heap_bytes: usize,
+    notes: Notes<Was>,
 }
 
 impl PackedTable {
@@ -136,7 +146,57 @@ impl PackedTable {
             large: None,
             deadlines: None,
             heap_bytes: 0,
+            notes: Notes::NONE,
         }
+    }
+
+    // ---- notes ---------------------------------------------------------------------------------------------------
+
+    /// What the table notes of its changes. Its order is not noted: a table that keeps it is to be copied instead.
+    pub fn notes(&mut self) -> &mut dyn Noting {
+        debug_assert!(!self.is_ordered);
+        &mut self.notes
+    }
+
+    /// Hands the notes over to a copy.
+    pub fn move_notes(&mut self, copy: &mut PackedTable) {
+        copy.notes = self.notes.take();
+    }
+
+    /// Undoes what was noted.
+    pub fn undo(&mut self) {
+        let mut notes = self.notes.take();
+        while let Some(Was { field_len, value }) = notes.pop() {
+            let texts = notes.pop_text(field_len + value.map_or(0, |(len, _)| len));
+            let (field, old) = texts.split_at(field_len);
+            match (value, self.form) {
+                (None, _) => {
+                    self.remove(field);
+                }
+                (Some(_), Form::Members) => {
+                    self.insert(field);
+                }
+                (Some((_, deadline)), Form::Pairs) => {
+                    let expiry = deadline.map_or(Expiry::Clear, Expiry::At);
+                    self.set(field, old, expiry);
+                }
+            }
+        }
+    }
+
+    /// Notes what the entry at a place is.
+    #[cold]
+    fn note_entry(&mut self, page: usize, place: Place) {
+        let mut notes = self.notes.take();
+        let Entry { field, value, deadline } = self.entry(page, place);
+        let was = Was { field_len: field.len(), value: Some((value.len(), deadline)) };
+        notes.note(was, &[field, value]);
+        self.notes = notes;
+    }
+
+    #[cold]
+    fn note_absent(&mut self, field: &[u8]) {
+        self.notes.note(Was { field_len: field.len(), value: None }, &[field]);
     }
 
     /// Number of entries, those past their deadline included.
@@ -283,6 +343,12 @@ impl PackedTable {
         let hash = self.hasher.hash(field);
         let page = page_of(hash, self.pages.len());
         let found = self.find(page, hash, field);
+        if self.notes.are_on() {
+            match found {
+                Some(place) => self.note_entry(page, place),
+                None => self.note_absent(field),
+            }
+        }
         let (deadline, put) = match found {
             Some(place) => {
                 let old = self.entry(page, place).deadline;
@@ -312,6 +378,9 @@ impl PackedTable {
         if self.find(page, hash, member).is_some() {
             return false;
         }
+        if self.notes.are_on() {
+            self.note_absent(member);
+        }
         self.write(page, None, tag_of(hash), Entry { field: member, value: &[], deadline: None });
         self.len += 1;
         self.page_len_max = self.page_len_max.max(self.pages[page].len() as u32);
@@ -326,6 +395,9 @@ impl PackedTable {
         let Some(place) = self.find(page, hash, field) else {
             return false;
         };
+        if self.notes.are_on() {
+            self.note_entry(page, place);
+        }
         let (mark, bytes) = self.pages[page].entry(place);
         let old = self.decode(mark, bytes);
         let (is_large, old_deadline) = (mark & LARGE != 0, old.deadline);
@@ -378,6 +450,9 @@ impl PackedTable {
     }
 
     fn remove_at(&mut self, page: usize, place: Place) {
+        if self.notes.are_on() {
+            self.note_entry(page, place);
+        }
         let (mark, bytes) = self.pages[page].entry(place);
         let deadline = self.decode(mark, bytes).deadline;
         if mark & LARGE != 0 {

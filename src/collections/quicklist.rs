@@ -13,6 +13,7 @@
 use std::collections::{VecDeque, vec_deque};
 
 use super::listpack::{self, FRAME_BYTES};
+use super::notes::{Notes, Noting};
 use super::packed::Element;
 use super::run::{End, Run, RunView};
 
@@ -74,12 +75,21 @@ impl Limits {
     }
 }
 
+/// What was done at an end.
+#[derive(Clone, Copy, Debug)]
+enum Done {
+    Pushed(End),
+    /// An element of a text of so many bytes was taken.
+    Popped(End, usize),
+}
+
 /// A list of many runs.
 #[derive(Clone, Debug, Default)]
 pub struct Quicklist {
     nodes: VecDeque<Run>,
     /// Elements of all runs.
     len: usize,
+    notes: Notes<Done>,
 }
 
 /// Where an element stands.
@@ -97,7 +107,30 @@ impl Quicklist {
     pub fn from_run(run: Run) -> Self {
         let len = run.count();
         let nodes = if len > 0 { VecDeque::from([run]) } else { VecDeque::new() };
-        Quicklist { nodes, len }
+        Quicklist { nodes, len, notes: Notes::NONE }
+    }
+
+    // ---- notes ---------------------------------------------------------------------------------------------------
+
+    /// What the list notes of [`Quicklist::push`] and [`Quicklist::pop`]. Before any other change it is to be copied.
+    pub fn notes(&mut self) -> &mut dyn Noting {
+        &mut self.notes
+    }
+
+    /// Hands the notes over to a copy.
+    pub fn move_notes(&mut self, copy: &mut Quicklist) {
+        copy.notes = self.notes.take();
+    }
+
+    /// Undoes what was noted.
+    pub fn undo(&mut self, limits: &Limits) {
+        let mut notes = self.notes.take();
+        while let Some(done) = notes.pop() {
+            match done {
+                Done::Pushed(end) => self.drop_many(end, 1),
+                Done::Popped(end, len) => self.push(end, &notes.pop_text(len), limits),
+            }
+        }
     }
 
     #[inline]
@@ -142,6 +175,9 @@ impl Quicklist {
     #[inline]
     pub fn push(&mut self, end: End, text: &[u8], limits: &Limits) {
         self.len += 1;
+        if self.notes.are_on() {
+            self.notes.note(Done::Pushed(end), &[]);
+        }
         let element = Element::new(text);
         match self.end_mut(end) {
             Some(run) if limits.allow_one_more(run, text.len()) => {
@@ -178,6 +214,9 @@ impl Quicklist {
     /// Takes the element at an end and shows it to `show`. None if the list is empty.
     #[inline]
     pub fn pop<R>(&mut self, end: End, show: impl FnOnce(Element<'_>) -> R) -> Option<R> {
+        if self.notes.are_on() {
+            self.note_end(end);
+        }
         let run = self.end_mut(end)?;
         let (element, len) = run.peek(end)?;
         let result = show(element);
@@ -187,6 +226,16 @@ impl Quicklist {
         }
         self.len -= 1;
         Some(result)
+    }
+
+    #[cold]
+    fn note_end(&mut self, end: End) {
+        let mut notes = self.notes.take();
+        if let Some((element, _)) = self.end_mut(end).and_then(|run| run.peek(end)) {
+            let text = element.text();
+            notes.note(Done::Popped(end, text.as_ref().len()), &[text.as_ref()]);
+        }
+        self.notes = notes;
     }
 
     fn drop_node(&mut self, end: End) {

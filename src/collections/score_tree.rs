@@ -26,6 +26,7 @@ use std::ops::Range;
 use std::sync::LazyLock;
 
 use super::hash::KeyHasher;
+use super::notes::{Notes, Noting};
 use index::Index;
 use leaf::Leaf;
 
@@ -187,6 +188,14 @@ impl<T: Default> Arena<T> {
     }
 }
 
+/// What a member was.
+#[derive(Clone, Copy, Debug)]
+struct Was {
+    member_len: usize,
+    /// None: it was not there.
+    score: Option<f64>,
+}
+
 /// Members ordered by score.
 #[derive(Clone, Debug)]
 pub struct ScoreTree {
@@ -199,6 +208,7 @@ pub struct ScoreTree {
     index: Index,
     /// Bytes of all leaves, as allocated.
     leaf_bytes: usize,
+    notes: Notes<Was>,
 }
 
 impl Default for ScoreTree {
@@ -219,6 +229,46 @@ impl ScoreTree {
             len: 0,
             index: Index::default(),
             leaf_bytes: 0,
+            notes: Notes::NONE,
+        }
+    }
+
+    /// What the tree notes of its changes.
+    pub fn notes(&mut self) -> &mut dyn Noting {
+        &mut self.notes
+    }
+
+    /// Hands the notes over to a copy.
+    pub fn move_notes(&mut self, copy: &mut ScoreTree) {
+        copy.notes = self.notes.take();
+    }
+
+    /// Undoes what was noted.
+    pub fn undo(&mut self) {
+        let mut notes = self.notes.take();
+        while let Some(Was { member_len, score }) = notes.pop() {
+            let member = notes.pop_text(member_len);
+            match (score, self.find(&member)) {
+                (None, _) => {
+                    self.remove(&member);
+                }
+                (Some(score), Some(position)) => self.set_score(position, score),
+                (Some(score), None) => self.insert(score, &member),
+            }
+        }
+    }
+
+    #[cold]
+    fn note(&mut self, member: &[u8], score: Option<f64>) {
+        self.notes.note(Was { member_len: member.len(), score }, &[member]);
+    }
+
+    #[cold]
+    fn note_at(&mut self, id: u32, range: Range<usize>) {
+        let leaf = self.leaves.get(id);
+        for at in range {
+            let (member, score) = (leaf.member(at), leaf.score(at));
+            self.notes.note(Was { member_len: member.len(), score: Some(score) }, &[member]);
         }
     }
 
@@ -379,6 +429,9 @@ impl ScoreTree {
 
     /// Adds a member that is not there.
     pub fn insert(&mut self, score: f64, member: &[u8]) {
+        if self.notes.are_on() {
+            self.note(member, None);
+        }
         self.insert_tagged(score, tag_of(member), member);
     }
 
@@ -522,6 +575,9 @@ impl ScoreTree {
     /// Gives the element at a position another score.
     pub fn set_score(&mut self, position: Position, score: f64) {
         let Position { leaf: id, at } = position;
+        if self.notes.are_on() {
+            self.note_at(id, at..at + 1);
+        }
         let leaf = self.leaves.get_mut(id);
         if leaf.fits(at, score) && at > 0 && at + 1 < leaf.len() {
             leaf.rescore(at, at, score);
@@ -543,6 +599,9 @@ impl ScoreTree {
     pub fn remove(&mut self, member: &[u8]) -> Option<f64> {
         let position = self.find(member)?;
         let score = self.score_at(position);
+        if self.notes.are_on() {
+            self.note(member, Some(score));
+        }
         self.remove_at(position.leaf, position.at..position.at + 1);
         Some(score)
     }
@@ -553,6 +612,9 @@ impl ScoreTree {
         while left > 0 {
             let (leaf, at) = self.locate(ranks.start);
             let count = left.min(self.leaves.get(leaf).len() - at);
+            if self.notes.are_on() {
+                self.note_at(leaf, at..at + count);
+            }
             self.remove_at(leaf, at..at + count);
             left -= count;
         }

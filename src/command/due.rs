@@ -160,7 +160,7 @@ fn wait(
 
 /// Takes the first `count` members out, after they were replied or copied.
 fn take_out(ctx: &mut Context<'_>, slot: Slot, key: Key<'_>, count: usize) {
-    ctx.db.edit::<SortedSet, _>(slot, |set| set.remove_ranks(0..count));
+    ctx.db.edit_elements::<SortedSet, _>(slot, |set| set.remove_ranks(0..count));
     ctx.db.changed(KeyspaceEvents::ZSET, "zrem", key.bytes);
     ctx.db.delete_if_empty::<SortedSet>(slot, key);
 }
@@ -252,7 +252,7 @@ fn bzmovedue(ctx: &mut Context<'_>) -> CommandResult {
         members.iter().for_each(|member| list.push(options.end, member, &limits));
     };
     match found {
-        Some(slot) => ctx.db.edit::<List, _>(slot, push),
+        Some(slot) => ctx.db.edit_elements::<List, _>(slot, push),
         None => {
             let mut list = List::default();
             push(&mut list);

@@ -230,7 +230,7 @@ pub(super) fn edit_or_create<R>(
     edit: impl FnOnce(&mut Hash) -> R,
 ) -> (Slot, R) {
     match found {
-        Some(slot) => (slot, ctx.db.edit(slot, edit)),
+        Some(slot) => (slot, ctx.db.edit_elements(slot, edit)),
         None => {
             let mut hash = Hash::default();
             let result = edit(&mut hash);
@@ -298,7 +298,7 @@ fn hdel(ctx: &mut Context<'_>) -> CommandResult {
         ctx.reply.integer(0);
         return Ok(Outcome::Replied);
     };
-    let removed = ctx.db.edit(slot, |hash: &mut Hash| {
+    let removed = ctx.db.edit_elements(slot, |hash: &mut Hash| {
         args.iter_from(2).filter(|field| hash.remove(field, &now)).count()
     });
     if removed > 0 {

@@ -266,7 +266,7 @@ fn expire(ctx: &mut Context<'_>, unit: Unit) -> CommandResult {
     };
     let is_past = now.remaining_ms(deadline) <= 0;
     let reply = &mut ctx.reply;
-    let changes = ctx.db.edit(slot, |hash: &mut Hash| {
+    let changes = ctx.db.edit_elements(slot, |hash: &mut Hash| {
         let mut changes = 0;
         for field in fields {
             let done = match hash.as_view().get(field, &now) {
@@ -317,7 +317,7 @@ pub(super) fn hpersist(ctx: &mut Context<'_>) -> CommandResult {
         return Ok(Outcome::Replied);
     };
     let reply = &mut ctx.reply;
-    let changes = ctx.db.edit(slot, |hash: &mut Hash| {
+    let changes = ctx.db.edit_elements(slot, |hash: &mut Hash| {
         let mut changes = 0;
         for field in fields {
             let done = match hash.as_view().get(field, &now).map(|found| found.deadline) {
@@ -397,7 +397,7 @@ pub(super) fn hgetdel(ctx: &mut Context<'_>) -> CommandResult {
         return Ok(Outcome::Replied);
     };
     let reply = &mut ctx.reply;
-    let removed = ctx.db.edit(slot, |hash: &mut Hash| {
+    let removed = ctx.db.edit_elements(slot, |hash: &mut Hash| {
         let mut removed = 0;
         for field in fields {
             match hash.as_view().get(field, &now) {
@@ -450,7 +450,7 @@ pub(super) fn hgetex(ctx: &mut Context<'_>) -> CommandResult {
         return Ok(Outcome::Replied);
     }
     let is_past = deadline.is_some_and(|deadline| now.remaining_ms(deadline) <= 0);
-    let changes = ctx.db.edit(slot, |hash: &mut Hash| {
+    let changes = ctx.db.edit_elements(slot, |hash: &mut Hash| {
         let mut changes = 0;
         for field in fields {
             let old = match hash.as_view().get(field, &now) {
@@ -555,7 +555,7 @@ fn delete_pairs(ctx: &mut Context<'_>, key: Key<'_>, found: Option<Slot>, first:
     let (args, now) = (ctx.args, ctx.db.now());
     let pairs = ((args.len() - first) / 2) as u64;
     let removed = found.map_or(0, |slot| {
-        ctx.db.edit(slot, |hash: &mut Hash| {
+        ctx.db.edit_elements(slot, |hash: &mut Hash| {
             let fields = args.iter_from(first).step_by(2);
             fields.filter(|field| hash.remove(field, &now)).count() as u64
         })

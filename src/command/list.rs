@@ -237,7 +237,7 @@ fn push_elements<'e>(
         list.len()
     };
     match found {
-        Some(slot) => ctx.db.edit(slot, add),
+        Some(slot) => ctx.db.edit_elements(slot, add),
         None => {
             let mut list = List::default();
             let length = add(&mut list);
@@ -289,7 +289,7 @@ fn parse_count(text: &[u8]) -> Result<usize, CommandError> {
 pub(super) fn pop_one(ctx: &mut Context<'_>, slot: Slot, key: Key<'_>, end: End) {
     let limits = limits(ctx);
     let reply = &mut ctx.reply;
-    ctx.db.edit(slot, |list: &mut List| {
+    ctx.db.edit_elements(slot, |list: &mut List| {
         list.pop(end, |element| reply_element(reply, element));
         list.settle(&limits);
     });
@@ -632,7 +632,7 @@ pub(super) fn move_one(ctx: &mut Context<'_>, source: Slot, from: End, to: End) 
     };
     let mut is_emptied = false;
     let element = if destination == Some(source) {
-        ctx.db.edit(source, |list: &mut List| {
+        ctx.db.edit_elements(source, |list: &mut List| {
             let (element, _) = pop(list);
             list.make_room(element.len(), 1, &limits);
             list.push(to, &element, &limits);
@@ -640,7 +640,7 @@ pub(super) fn move_one(ctx: &mut Context<'_>, source: Slot, from: End, to: End) 
             element
         })
     } else {
-        let (element, is_empty) = ctx.db.edit(source, |list: &mut List| {
+        let (element, is_empty) = ctx.db.edit_elements(source, |list: &mut List| {
             let popped = pop(list);
             list.settle(&limits);
             popped

@@ -207,7 +207,7 @@ fn sadd(ctx: &mut Context<'_>) -> CommandResult {
     let add_all =
         |set: &mut Set| members.map(|member| u64::from(set.add(member, &limits))).sum::<u64>();
     let added = match ctx.db.slot_of::<Set>(key)? {
-        Some(slot) => ctx.db.edit(slot, |set: &mut Set| {
+        Some(slot) => ctx.db.edit_elements(slot, |set: &mut Set| {
             set.expect_more(count, &limits);
             add_all(set)
         }),
@@ -234,7 +234,7 @@ fn srem(ctx: &mut Context<'_>) -> CommandResult {
         return Ok(Outcome::Replied);
     };
     let members = ctx.args.iter_from(2);
-    let removed = ctx.db.edit(slot, |set: &mut Set| {
+    let removed = ctx.db.edit_elements(slot, |set: &mut Set| {
         members.map(|member| u64::from(set.remove(member))).sum::<u64>()
     });
     if removed > 0 {
@@ -299,7 +299,7 @@ fn smove(ctx: &mut Context<'_>) -> CommandResult {
         ctx.reply.integer(is_member.into());
         return Ok(Outcome::Replied);
     }
-    if !ctx.db.edit(slot, |set: &mut Set| set.remove(member)) {
+    if !ctx.db.edit_elements(slot, |set: &mut Set| set.remove(member)) {
         ctx.reply.integer(0);
         return Ok(Outcome::Replied);
     }
@@ -308,7 +308,7 @@ fn smove(ctx: &mut Context<'_>) -> CommandResult {
     let limits = limits(ctx);
     // Where the source went, the destination may have moved.
     let added = match ctx.db.find(destination) {
-        Some(slot) => ctx.db.edit(slot, |set: &mut Set| set.add(member, &limits)),
+        Some(slot) => ctx.db.edit_elements(slot, |set: &mut Set| set.add(member, &limits)),
         None => {
             let mut set = Set::with_hint(member, 1, &limits);
             set.add(member, &limits);
@@ -343,7 +343,7 @@ fn spop(ctx: &mut Context<'_>) -> CommandResult {
     };
     let reply = &mut ctx.reply;
     let Some(count) = count else {
-        ctx.db.edit(slot, |set: &mut Set| set.pop(|member| reply_member(reply, member)));
+        ctx.db.edit_elements(slot, |set: &mut Set| set.pop(|member| reply_member(reply, member)));
         ctx.db.changed(KeyspaceEvents::SET, "spop", key.bytes);
         ctx.db.delete_if_empty::<Set>(slot, key);
         return Ok(Outcome::Replied);

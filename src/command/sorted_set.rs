@@ -272,7 +272,7 @@ pub(super) fn add_pairs(
         added
     };
     let added = match found {
-        Some(slot) => ctx.db.edit(slot, edit),
+        Some(slot) => ctx.db.edit_elements(slot, edit),
         None => {
             let mut set = SortedSet::new();
             let added = edit(&mut set);
@@ -305,7 +305,7 @@ fn zrem(ctx: &mut Context<'_>) -> CommandResult {
         return Ok(Outcome::Replied);
     };
     let members = ctx.args.iter_from(2);
-    let removed = ctx.db.edit(slot, |set: &mut SortedSet| {
+    let removed = ctx.db.edit_elements(slot, |set: &mut SortedSet| {
         members.filter(|member| set.remove(member).is_some()).count()
     });
     if removed > 0 {

@@ -159,7 +159,7 @@ fn pop_one_key(ctx: &mut Context<'_>, side: Side) -> CommandResult {
 /// Takes up to `count` members out and replies them.
 fn pop(ctx: &mut Context<'_>, key: Key<'_>, slot: Slot, side: Side, count: usize, shape: Shape) {
     let reply = &mut ctx.reply;
-    let taken = ctx.db.edit(slot, |set: &mut SortedSet| {
+    let taken = ctx.db.edit_elements(slot, |set: &mut SortedSet| {
         let view = set.as_view();
         let len = view.len();
         let taken = count.min(len);

@@ -48,6 +48,26 @@ impl Keyspace {
             let collection = C::boxed(value).expect("the type was checked when the slot was found");
             return edit(collection);
         }
+        self.edit_inline(slot, edit)
+    }
+
+    /// [`Self::edit`], for changes of single elements that leave a large collection in the form that it has: fields of
+    /// hashes, members that are added to sets and taken from them one by one, all changes of sorted sets, and pushing to a
+    /// list and taking one element at an end. Within a script that is cheaper: what the elements were is noted, instead of a
+    /// copy made of all.
+    pub fn edit_elements<C: Collection, R>(
+        &mut self,
+        slot: Slot,
+        edit: impl FnOnce(&mut C) -> R,
+    ) -> R {
+        if let Some(value) = self.tables.object_elements_mut(self.selected, slot) {
+            let collection = C::boxed(value).expect("the type was checked when the slot was found");
+            return edit(collection);
+        }
+        self.edit_inline(slot, edit)
+    }
+
+    fn edit_inline<C: Collection, R>(&mut self, slot: Slot, edit: impl FnOnce(&mut C) -> R) -> R {
         let mut bytes = std::mem::take(&mut self.scratch);
         let entry = self.tables[self.selected].entry(slot);
         let deadline = entry.deadline();
@@ -75,9 +95,12 @@ impl Keyspace {
                 self.scratch = bytes;
                 old
             }
-            Stored::Boxed(value) => {
-                self.tables.replace(self.selected, slot, NewValue::Object(Box::new(value)), deadline)
-            }
+            Stored::Boxed(value) => self.tables.replace(
+                self.selected,
+                slot,
+                NewValue::Object(Box::new(value)),
+                deadline,
+            ),
         }
     }
 
@@ -133,7 +156,8 @@ impl Keyspace {
         let is_empty = match self.entry(slot).value() {
             ValueRef::Bytes { bytes, .. } => bytes.is_empty(),
             ValueRef::Object(_) => {
-                let value = self.tables.object_mut(self.selected, slot).expect("the entry holds an object");
+                let value = self.tables.object_unrecorded(self.selected, slot);
+                let value = value.expect("the entry holds an object");
                 C::boxed(value).is_some_and(|collection| collection.is_empty())
             }
         };

@@ -75,7 +75,7 @@ impl FieldDeadlines {
 
 impl Keyspace {
     fn hash_table_mut(&mut self, slot: Slot) -> Option<&mut HashTable> {
-        match self.tables.object_mut(self.selected, slot) {
+        match self.tables.object_unrecorded(self.selected, slot) {
             Some(Value::Hash(hash)) => hash.table_mut(),
             _ => None,
         }

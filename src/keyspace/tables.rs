@@ -137,6 +137,22 @@ impl Tables {
         self.tables[database].object_mut(slot)
     }
 
+    /// [`Table::object_mut`], for changes of single elements, which leave the value in the form that it has: large values
+    /// note them themselves.
+    #[inline]
+    pub fn object_elements_mut(&mut self, database: usize, slot: Slot) -> Option<&mut Value> {
+        if self.undo.is_recording() {
+            self.keep_elements(database, slot);
+        }
+        self.tables[database].object_mut(slot)
+    }
+
+    /// [`Table::object_mut`], for what is no part of the value and is found out anew when it is put back.
+    #[inline]
+    pub fn object_unrecorded(&mut self, database: usize, slot: Slot) -> Option<&mut Value> {
+        self.tables[database].object_mut(slot)
+    }
+
     /// [`Table::remove`]. An entry that went into the log is not returned.
     #[inline]
     pub fn remove(&mut self, database: usize, slot: Slot) -> Option<Owned<Value>> {
@@ -222,15 +238,69 @@ impl Tables {
     /// The same for an object.
     #[cold]
     fn keep_object(&mut self, database: usize, slot: Slot) {
+        if self.undo.is_ending() {
+            return self.end_notes();
+        }
         let entry = self.tables[database].entry(slot);
         let ValueRef::Object(object) = entry.value() else { return };
         let key = Key { bytes: entry.key(), hash: self.hasher.hash(entry.key()) };
-        if self.undo.holds(database, key) || !self.undo.has_room(object.heap_bytes()) {
+        if self.undo.holds(database, key) || !self.undo.may_copy(object.heap_bytes()) {
             return;
         }
-        let value = NewValue::Object(Box::new(object.clone()));
-        let copy = Owned::make(key.bytes, value, entry.deadline(), entry.access());
-        self.undo.note_entry(database, key.hash, copy);
+        let (deadline, access, hash) = (entry.deadline(), entry.access(), key.hash);
+        let mut copy = Box::new(object.clone());
+        if let Some(object) = self.tables[database].object_mut(slot) {
+            // The copy is what the value was when it was noted first, with the changes up to now and what undoes them.
+            object.move_notes(&mut copy);
+        }
+        let key = self.tables[database].entry(slot).key();
+        let copy = Owned::make(key, NewValue::Object(copy), deadline, access);
+        self.undo.note_entry(database, hash, copy);
+    }
+
+    /// Has the object at `slot` note changes of its elements, or keeps a copy.
+    #[cold]
+    fn keep_elements(&mut self, database: usize, slot: Slot) {
+        if self.undo.is_ending() {
+            return self.end_notes();
+        }
+        let table = &mut self.tables[database];
+        let hash = self.hasher.hash(table.entry(slot).key());
+        let Some(object) = table.object_mut(slot) else { return };
+        if let Some(bytes) = object.new_note_bytes() {
+            self.undo.has_room(bytes);
+            return;
+        }
+        let entry = table.entry(slot);
+        let key = Key { bytes: entry.key(), hash };
+        if self.undo.holds(database, key) {
+            return;
+        }
+        let can_note = table.object_mut(slot).is_some_and(Value::begin_notes);
+        if !can_note {
+            return self.keep_object(database, slot);
+        }
+        let key = Key { bytes: table.entry(slot).key(), hash };
+        self.undo.note_inside(database, key);
+    }
+
+    /// Has all values forget what they have noted: nothing is put back.
+    #[cold]
+    pub fn end_notes(&mut self) {
+        for (database, key) in self.undo.noting() {
+            let databases = match database {
+                Some(database) => database..database + 1,
+                None => 0..self.tables.len(),
+            };
+            for table in &mut self.tables[databases] {
+                if let Some(slot) = table.find(key.hash, key.bytes)
+                    && let Some(object) = table.object_mut(slot)
+                {
+                    object.end_notes();
+                }
+            }
+        }
+        self.undo.ended();
     }
 
     // ---- changes that are not ------------------------------------------------------------------------------------

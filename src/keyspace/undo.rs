@@ -4,6 +4,9 @@
 //! back from its end: each step finds things as they were just after its change. Of a key that is in the log whole, further
 //! changes are not noted, unless it has moved or its database was emptied or exchanged since.
 //!
+//! A large collection is not copied when single elements of it change: it notes itself what these were
+//! ([`Noting`](crate::collections::notes::Noting)), and the log only says so.
+//!
 //! What the log copies is limited (`script-undo-limit`): beyond, nothing more is noted and nothing can be put back. What was
 //! taken out or overwritten as a whole is kept for as long as the script runs, without counting: it is no more memory than
 //! before.
@@ -50,6 +53,8 @@ enum Before {
     /// The key was not there.
     Absent(Span),
     Entry(Owned<Value>),
+    /// The value has notes of what its elements were.
+    Inside(Span),
     /// The key's value was the same.
     Deadline(Span, Option<Deadline>),
     /// The key has come from another one.
@@ -76,9 +81,15 @@ enum Mode {
     #[default]
     Off,
     On,
+    /// There was too much to be noted, and values still have notes of their own.
+    Ending,
     /// There was too much to be noted.
     Full,
 }
+
+/// Values up to so many bytes are copied before they are changed, and larger ones only if the server is to roll back by
+/// itself: a copy of this size takes two microseconds.
+const COPIED_MAX: usize = 16 * 1024;
 
 /// Keys come with their hash.
 #[derive(Default)]
@@ -109,8 +120,13 @@ pub(super) struct Undo {
     bytes: Vec<u8>,
     /// The step that holds a key whole, by database and hash. Two keys of one hash take turns: that costs a step.
     whole: HashMap<u64, usize, BuildHasherDefault<AsItIs>>,
-    /// Bytes of copies that may yet be made.
+    /// Bytes of copies that may yet be made, and of one of them.
     room: usize,
+    copied_max: usize,
+    /// Some value makes notes.
+    has_notes: bool,
+    /// Values may have moved from one database to another.
+    has_swapped: bool,
     /// When recording began.
     dirty: u64,
     expired: u64,
@@ -123,7 +139,21 @@ fn place(database: usize, hash: u64) -> u64 {
 impl Undo {
     #[inline]
     pub fn is_recording(&self) -> bool {
-        self.mode == Mode::On
+        matches!(self.mode, Mode::On | Mode::Ending)
+    }
+
+    /// Whether notes in values are to end, as nothing can be put back any more.
+    pub fn is_ending(&self) -> bool {
+        self.mode == Mode::Ending
+    }
+
+    /// They have ended.
+    pub fn ended(&mut self) {
+        self.mode = Mode::Full;
+    }
+
+    fn overflow(&mut self) {
+        self.mode = if self.has_notes { Mode::Ending } else { Mode::Full };
     }
 
     /// Whether the log holds what a key was, as a whole.
@@ -140,11 +170,34 @@ impl Undo {
 
     /// Whether so many bytes may be copied; they count as copied then. If not, nothing more is noted.
     pub fn has_room(&mut self, bytes: usize) -> bool {
+        if self.mode != Mode::On {
+            return false;
+        }
         match self.room.checked_sub(bytes) {
             Some(room) => self.room = room,
-            None => self.mode = Mode::Full,
+            None => self.overflow(),
         }
         self.mode == Mode::On
+    }
+
+    /// Whether a value of so many bytes may be copied.
+    pub fn may_copy(&mut self, bytes: usize) -> bool {
+        if bytes > self.copied_max {
+            self.overflow();
+            return false;
+        }
+        self.has_room(bytes)
+    }
+
+    /// The keys whose values may have notes, each in a database or, if they were exchanged, in any.
+    pub fn noting(&self) -> impl Iterator<Item = (Option<usize>, Key<'_>)> {
+        self.steps.iter().filter_map(|step| match &step.before {
+            Before::Inside(key) | Before::Elsewhere { key, .. } => {
+                let database = (!self.has_swapped).then_some(step.database);
+                Some((database, Key { bytes: key.of(&self.bytes), hash: step.hash }))
+            }
+            _ => None,
+        })
     }
 
     fn push_key(&mut self, key: &[u8]) -> Span {
@@ -178,6 +231,14 @@ impl Undo {
         }
     }
 
+    /// A value has begun to note changes of its elements.
+    pub fn note_inside(&mut self, database: usize, key: Key<'_>) {
+        self.has_notes = true;
+        let span = self.push_key(key.bytes);
+        self.push(database, key.hash, Before::Inside(span));
+        self.has_room(size_of::<Step>() + key.bytes.len());
+    }
+
     /// A key's deadline is about to change.
     pub fn note_deadline(&mut self, database: usize, key: Key<'_>, deadline: Option<Deadline>) {
         if !self.holds(database, key) && self.has_room(size_of::<Step>() + key.bytes.len()) {
@@ -188,7 +249,9 @@ impl Undo {
 
     /// An entry has left a key for another one.
     pub fn note_transfer(&mut self, database: usize, from: Key<'_>, target: usize, to: Key<'_>) {
-        if self.has_room(size_of::<Step>() + from.bytes.len() + to.bytes.len()) {
+        let is_kept = self.has_room(size_of::<Step>() + from.bytes.len() + to.bytes.len());
+        // Where notes are is to be known whatever comes.
+        if is_kept || self.has_notes {
             self.whole.remove(&place(database, from.hash));
             self.whole.remove(&place(target, to.hash));
             let (from_hash, from) = (from.hash, self.push_key(from.bytes));
@@ -206,6 +269,7 @@ impl Undo {
     /// Two databases are about to be exchanged.
     pub fn note_swapped(&mut self, a: usize, b: usize) {
         self.whole.clear();
+        self.has_swapped = true;
         if self.has_room(size_of::<Step>()) {
             self.push(a, 0, Before::Swapped(b));
         }
@@ -213,13 +277,15 @@ impl Undo {
 }
 
 impl Keyspace {
-    /// Begins to record changes. Copies of old values may take so many bytes; 0: nothing is recorded.
+    /// Begins to record changes. Copies of old values may take `room` bytes; 0: nothing is recorded. `copies_large`: so may
+    /// the copy of one value.
     #[inline]
-    pub fn begin_undo(&mut self, copied_max: usize) {
+    pub fn begin_undo(&mut self, room: usize, copies_large: bool) {
         let undo = &mut self.tables.undo;
-        if copied_max > 0 {
+        if room > 0 {
             undo.mode = Mode::On;
-            undo.room = copied_max;
+            undo.room = room;
+            undo.copied_max = if copies_large { room } else { COPIED_MAX };
             undo.dirty = self.dirty;
             undo.expired = self.stats.expired;
         } else {
@@ -229,7 +295,7 @@ impl Keyspace {
 
     /// Whether all that was changed since recording began can be put back.
     pub fn can_roll_back(&self) -> bool {
-        self.tables.undo.is_recording()
+        self.tables.undo.mode == Mode::On
     }
 
     /// Ends recording and forgets what things were.
@@ -243,6 +309,10 @@ impl Keyspace {
 
     #[cold]
     fn forget_steps(&mut self) {
+        if self.tables.undo.has_notes {
+            self.tables.end_notes();
+            self.tables.undo.mode = Mode::Off;
+        }
         let mut steps = std::mem::take(&mut self.tables.undo.steps);
         for step in steps.drain(..) {
             match step.before {
@@ -261,6 +331,7 @@ impl Keyspace {
         undo.bytes.shrink_to(BYTES_KEPT);
         undo.whole.clear();
         undo.whole.shrink_to(STEPS_KEPT);
+        (undo.has_notes, undo.has_swapped) = (false, false);
     }
 
     /// Ends recording and puts back what was changed since it began.
@@ -278,6 +349,16 @@ impl Keyspace {
                 Before::Entry(entry) => {
                     let name = entry.key().to_vec();
                     self.put_back(database, Key { bytes: &name, hash }, Some(entry));
+                }
+                Before::Inside(span) => {
+                    let key = span.of(&bytes);
+                    if let Some(slot) = self.tables[database].find(hash, key)
+                        && let Some(value) = self.tables.object_unrecorded(database, slot)
+                    {
+                        value.undo();
+                        self.in_database(database, |db| db.note_moved_field_deadlines(slot, key));
+                        self.note_put_back(database, key);
+                    }
                 }
                 Before::Deadline(span, deadline) => {
                     let key = span.of(&bytes);
@@ -315,6 +396,7 @@ impl Keyspace {
         }
         let undo = &mut self.tables.undo;
         undo.whole.clear();
+        (undo.has_notes, undo.has_swapped) = (false, false);
         self.dirty = undo.dirty + (self.stats.expired - undo.expired);
     }
 

@@ -182,6 +182,16 @@ impl Hash {
         }
     }
 
+    /// The table that notes changes of fields, if it can: one whose form nothing changes any more.
+    pub(super) fn noting_table(&mut self) -> Option<&mut PackedTable> {
+        match self {
+            Hash::Table(hash) if !hash.is_listpack && !hash.table.is_ordered() => {
+                Some(&mut hash.table)
+            }
+            _ => None,
+        }
+    }
+
     /// The table, if the hash is one.
     pub fn table_mut(&mut self) -> Option<&mut HashTable> {
         match self {

@@ -18,6 +18,9 @@ pub use crate::collections::run::End;
 /// Bytes of the count before entries that lie in the keyspace's entry.
 const COUNT_BYTES: usize = 2;
 
+/// Runs of a list that is not copied when a script changes it: less is quickly copied.
+const NOTING_NODES_MIN: usize = 3;
+
 /// A list.
 #[derive(Clone, Debug)]
 pub enum List {
@@ -57,6 +60,14 @@ impl List {
         match self {
             List::Packed(run) => ListView::Packed(run.view()),
             List::Long(list) => ListView::Long(list),
+        }
+    }
+
+    /// The list that notes what happens at its ends, if it can: one that stays long if one element goes.
+    pub(super) fn noting_list(&mut self) -> Option<&mut Quicklist> {
+        match self {
+            List::Long(list) if list.nodes() >= NOTING_NODES_MIN => Some(list),
+            _ => None,
         }
     }
 

@@ -14,6 +14,10 @@ pub mod set;
 pub mod sorted_set;
 pub mod stream;
 
+use crate::collections::notes::Noting;
+use crate::collections::packed_table::PackedTable;
+use crate::collections::quicklist::{self, Quicklist};
+use crate::collections::score_tree::ScoreTree;
 use crate::collections::table::ValueRef;
 use hash::Hash;
 use list::List;
@@ -96,6 +100,85 @@ pub fn type_name(value: ValueRef<'_, Value>) -> &'static str {
 }
 
 impl Value {
+    /// What the value notes of changes of its elements, if it can; else it is to be copied before it is changed.
+    fn notes(&mut self) -> Option<&mut dyn Noting> {
+        match self {
+            Value::List(list) => list.noting_list().map(Quicklist::notes),
+            Value::Hash(hash) => hash.noting_table().map(PackedTable::notes),
+            Value::Set(set) => set.noting_table().map(PackedTable::notes),
+            Value::SortedSet(set) => set.noting_tree().map(ScoreTree::notes),
+            Value::String(_) | Value::Stream(_) => None,
+        }
+    }
+
+    /// Begins to note changes of elements, so that [`Value::undo`] can undo them; false if it cannot.
+    pub fn begin_notes(&mut self) -> bool {
+        self.notes().map(Noting::begin).is_some()
+    }
+
+    /// Bytes that notes take more than when this was last asked; None if changes are not noted.
+    pub fn new_note_bytes(&mut self) -> Option<usize> {
+        self.notes().filter(|notes| notes.are_on()).map(Noting::new_bytes)
+    }
+
+    /// Forgets the notes and makes no more.
+    pub fn end_notes(&mut self) {
+        match self {
+            Value::List(List::Long(list)) => list.notes().end(),
+            _ => {
+                if let Some(notes) = self.notes() {
+                    notes.end();
+                }
+            }
+        }
+    }
+
+    /// Hands the notes over to a copy.
+    pub fn move_notes(&mut self, copy: &mut Value) {
+        match (self, copy) {
+            (Value::List(List::Long(list)), Value::List(List::Long(copy))) => list.move_notes(copy),
+            (Value::Hash(hash), Value::Hash(copy)) => {
+                if let (Some(table), Some(copy)) = (hash.noting_table(), copy.noting_table()) {
+                    table.move_notes(copy);
+                }
+            }
+            (Value::Set(set), Value::Set(copy)) => {
+                if let (Some(table), Some(copy)) = (set.noting_table(), copy.noting_table()) {
+                    table.move_notes(copy);
+                }
+            }
+            (Value::SortedSet(set), Value::SortedSet(copy)) => {
+                if let (Some(tree), Some(copy)) = (set.noting_tree(), copy.noting_tree()) {
+                    tree.move_notes(copy);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Undoes what was noted, and ends noting.
+    pub fn undo(&mut self) {
+        match self {
+            Value::List(List::Long(list)) => list.undo(&quicklist::Limits::from_setting(-2)),
+            Value::Hash(hash) => {
+                if let Some(table) = hash.noting_table() {
+                    table.undo();
+                }
+            }
+            Value::Set(set) => {
+                if let Some(table) = set.noting_table() {
+                    table.undo();
+                }
+            }
+            Value::SortedSet(set) => {
+                if let Some(tree) = set.noting_tree() {
+                    tree.undo();
+                }
+            }
+            _ => {}
+        }
+    }
+
     /// The name `OBJECT ENCODING` gives.
     pub fn encoding(&self) -> &'static str {
         match self {

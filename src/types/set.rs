@@ -317,6 +317,16 @@ impl Set {
         }
     }
 
+    /// The table that notes changes of members, if it can: one that [`Set::add`] and [`Set::remove`] leave a table.
+    pub(super) fn noting_table(&mut self) -> Option<&mut PackedTable> {
+        match self {
+            Set::Table(members) if !members.is_listpack && !members.table.is_ordered() => {
+                Some(&mut members.table)
+            }
+            _ => None,
+        }
+    }
+
     pub fn encoding(&self) -> &'static str {
         match self {
             Set::Ints(_) => "intset",

@@ -98,6 +98,14 @@ impl SortedSet {
         }
     }
 
+    /// The tree that notes changes of members, if it can: one that stays what it is.
+    pub(super) fn noting_tree(&mut self) -> Option<&mut ScoreTree> {
+        match self {
+            SortedSet::Large(large) if large.is_skiplist => Some(&mut large.tree),
+            _ => None,
+        }
+    }
+
     pub fn len(&self) -> usize {
         self.as_view().len()
     }
