@@ -113,7 +113,7 @@ fn run(
         let error = CommandError::WrongArity(command.full_name.clone());
         return reject(server, id, Some(command), &error, output, *protocol);
     }
-    match may_run(db, server, id, command, *protocol) {
+    match may_run(db, server, id, command, request.args, *protocol) {
         Ok(true) => {}
         Ok(false) => return Outcome::Postponed,
         Err(error) => {
@@ -314,6 +314,7 @@ fn may_run(
     server: &mut State,
     id: ClientId,
     command: &'static Command,
+    args: Args<'_>,
     protocol: Protocol,
 ) -> Result<bool, CommandError> {
     let Some(client) = server.clients.get_mut(id) else { return Ok(true) };
@@ -334,7 +335,7 @@ fn may_run(
     if server.config.maxmemory > 0 {
         evict::make_room(db, server, id, command)?;
     }
-    Ok(server.pause.is_none() || !client::must_wait(server, id, command))
+    Ok(server.pause.is_none() || !client::must_wait(server, id, command, args))
 }
 
 /// An EXEC that is refused ends its transaction all the same.

@@ -157,7 +157,7 @@ fn call(ctx: &mut Context<'_>, engine: &mut Engine, read_only: bool) -> CommandR
     let (memory_max, busy) = (config.script_memory_limit, config.busy_reply_threshold);
     let args = ctx.args;
     let mut host = FunctionHost {
-        host: ServerHost { db: ctx.db, server: ctx.server, client: ctx.client },
+        host: ServerHost { db: ctx.db, server: ctx.server, client: ctx.client, name: &callee.name },
         name: &callee.name,
         args,
         begun,
@@ -244,7 +244,7 @@ fn with_loader(
     ctx: &mut Context<'_>,
     f: impl FnOnce(&mut Libraries, &mut Loader<'_>) -> Result<(), Vec<u8>>,
 ) -> Result<(), CommandError> {
-    let Some(mut engine) = ctx.server.scripts.take_engine() else { return Err(script::INSIDE) };
+    let Some(mut engine) = ctx.server.take_engine() else { return Err(script::INSIDE) };
     let memory_max = ctx.server.config.script_memory_limit as usize;
     let (lua, libraries) = engine.functions();
     let mut host = LoadHost(ctx.server);
@@ -259,7 +259,7 @@ fn with_libraries<R>(
     ctx: &mut Context<'_>,
     f: impl FnOnce(&mut Context<'_>, &mut Libraries, &mut Lua) -> R,
 ) -> Result<R, CommandError> {
-    let Some(mut engine) = ctx.server.scripts.take_engine() else { return Err(script::INSIDE) };
+    let Some(mut engine) = ctx.server.take_engine() else { return Err(script::INSIDE) };
     let (lua, libraries) = engine.functions();
     let result = f(ctx, libraries, lua);
     ctx.server.scripts.put_engine(engine);

@@ -20,7 +20,7 @@ use crate::resp::reply::{OutputBuffer, Protocol};
 use crate::resp::request::Range;
 use crate::script::cache::hex;
 use crate::script::lua::{Failure, Returned};
-use crate::script::shebang::ScriptFlags;
+use crate::script::shebang::{self, ScriptFlags};
 use crate::script::{Called, Engine, Host, LoadError, Run, Running, Script, Verdict};
 use crate::state::State;
 use crate::sys::log::Level;
@@ -218,6 +218,21 @@ pub(super) fn check_busy(
     Err(busy(server))
 }
 
+/// Whether a command runs a script or a function that declares that it does not write.
+pub(super) fn is_known_not_to_write(
+    server: &State,
+    command: &super::table::Command,
+    args: Args<'_>,
+) -> bool {
+    let flags = match command.spec.name {
+        "EVAL" => shebang::parse(args.get(1)).ok().map(|(flags, _)| flags),
+        "EVALSHA" => server.scripts.flags_of_script(args.get(1)),
+        "FCALL" => server.scripts.flags_of_function(args.get(1)),
+        _ => None,
+    };
+    flags.is_some_and(|flags| flags.contains(ScriptFlags::NO_WRITES))
+}
+
 /// What others are told while a script or a function keeps the server busy.
 pub(super) fn busy(server: &State) -> CommandError {
     let by_eval = server.scripts.running.as_ref().is_none_or(|running| running.by_eval);
@@ -263,7 +278,7 @@ pub(super) fn with_engine(
         // Before the commands that the script calls.
         monitor::feed_script(ctx);
     }
-    let Some(mut engine) = ctx.server.scripts.take_engine() else { return Err(INSIDE) };
+    let Some(mut engine) = ctx.server.take_engine() else { return Err(INSIDE) };
     let result = f(ctx, &mut engine);
     ctx.server.scripts.put_engine(engine);
     result
@@ -310,7 +325,9 @@ pub(super) fn prepare(
     }
     let read_only = read_only || (declared && no_writes);
     if !read_only {
-        ctx.db.begin_undo(ctx.server.config.script_undo_limit as usize);
+        let config = &ctx.server.config;
+        let copies_large = config.busy_script_policy == BusyScriptPolicy::Rollback;
+        ctx.db.begin_undo(config.script_undo_limit as usize, copies_large);
     }
     Ok(Running {
         client: ctx.client,
@@ -340,7 +357,8 @@ fn run_script(
     let config = &ctx.server.config;
     let (memory_max, busy) = (config.script_memory_limit, config.busy_reply_threshold);
     let args = ctx.args;
-    let mut host = ServerHost { db: ctx.db, server: ctx.server, client: ctx.client };
+    let name = hex(&script.sha);
+    let mut host = ServerHost { db: ctx.db, server: ctx.server, client: ctx.client, name: &name };
     let result = engine.run(
         Run {
             function: script.function,
@@ -353,7 +371,7 @@ fn run_script(
         &mut ctx.reply,
     );
     finish(ctx, database, begun);
-    conclude(ctx, &hex(&script.sha), result)
+    conclude(ctx, &name, result)
 }
 
 /// Puts things back as they were before a script or a function ran.
@@ -417,6 +435,8 @@ pub(super) struct ServerHost<'a> {
     pub db: &'a mut Keyspace,
     pub server: &'a mut State,
     pub client: ClientId,
+    /// The script's SHA1 or the function's name.
+    pub name: &'a [u8],
 }
 
 const UNKNOWN: &[u8] = b"ERR Unknown Redis command called from script";
@@ -520,12 +540,14 @@ impl Host for ServerHost<'_> {
         let Some(running) = &mut self.server.scripts.running else { return Verdict::GoOn };
         if !running.is_busy {
             running.is_busy = true;
+            let how = if running.by_eval { "SCRIPT KILL" } else { "FUNCTION KILL" };
+            let name = String::from_utf8_lossy(self.name);
+            let after_ms = self.server.config.busy_reply_threshold;
             self.server.log(
                 Level::Warning,
                 format_args!(
-                    "Slow script detected: still in execution after {} milliseconds. You can try killing the script \
-                     using the SCRIPT KILL command.",
-                    self.server.config.busy_reply_threshold
+                    "Slow script detected: still in execution after {after_ms} milliseconds. You can try killing the \
+                     script using the {how} command. Script name is: {name}."
                 ),
             );
             if let Some(verdict) = self.apply_policy() {
@@ -552,7 +574,7 @@ impl Host for ServerHost<'_> {
 
 /// `SCRIPT LOAD script`: its SHA1.
 fn load(ctx: &mut Context<'_>) -> CommandResult {
-    let Some(mut engine) = ctx.server.scripts.take_engine() else { return Err(INSIDE) };
+    let Some(mut engine) = ctx.server.take_engine() else { return Err(INSIDE) };
     let loaded = engine.load(ctx.args.get(2), true).map_err(not_loaded);
     ctx.server.scripts.put_engine(engine);
     ctx.reply.bulk(&hex(&loaded?.sha));
@@ -561,7 +583,7 @@ fn load(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `SCRIPT EXISTS sha1 [sha1 ...]`: an array of 1 and 0.
 fn exists(ctx: &mut Context<'_>) -> CommandResult {
-    let Some(engine) = ctx.server.scripts.take_engine() else { return Err(INSIDE) };
+    let Some(engine) = ctx.server.take_engine() else { return Err(INSIDE) };
     ctx.reply.array(ctx.args.len() - 2);
     for sha in ctx.args.iter_from(2) {
         ctx.reply.integer(engine.contains(sha) as i64);
@@ -572,7 +594,7 @@ fn exists(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `SCRIPT SHOW sha1`: the body.
 fn show(ctx: &mut Context<'_>) -> CommandResult {
-    let Some(engine) = ctx.server.scripts.take_engine() else { return Err(INSIDE) };
+    let Some(engine) = ctx.server.take_engine() else { return Err(INSIDE) };
     let body = engine.body(ctx.args.get(2));
     let result = body.map(|body| ctx.reply.bulk(body)).ok_or(NO_SCRIPT_TO_SHOW);
     ctx.server.scripts.put_engine(engine);
@@ -587,7 +609,7 @@ fn flush(ctx: &mut Context<'_>) -> CommandResult {
     if ctx.args.len() > 3 || mode.is_some_and(|word| !is_mode(word)) {
         return Err(FLUSH_OPTIONS);
     }
-    let Some(mut engine) = ctx.server.scripts.take_engine() else { return Err(INSIDE) };
+    let Some(mut engine) = ctx.server.take_engine() else { return Err(INSIDE) };
     engine.flush();
     ctx.server.scripts.put_engine(engine);
     ctx.reply.ok();

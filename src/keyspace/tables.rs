@@ -350,7 +350,7 @@ fn keep_object(
     entry: Entry<'_, Value>,
     object: &Value,
 ) {
-    if undo.has_room(object.heap_bytes()) {
+    if undo.may_copy(database, key, object.heap_bytes()) {
         let value = NewValue::Object(Box::new(object.clone()));
         let copy = Owned::make(key.bytes, value, entry.deadline(), entry.access());
         undo.note_entry(database, key.hash, copy);

@@ -98,6 +98,11 @@ enum Mode {
     Full,
 }
 
+/// What has to be copied as a whole is copied up to so many bytes, and a larger value only if the server is to roll back by
+/// itself. Every form of a collection that has no notes fits in, as far as the usual limits go; a copy of this size takes
+/// some ten microseconds.
+const COPIED_LARGE: usize = 64 * 1024;
+
 /// What the log knows of a key.
 #[derive(Clone, Copy, Debug)]
 enum Known {
@@ -151,6 +156,8 @@ pub(super) struct Undo {
     journal: Journal,
     /// Bytes of copies and notes that may yet be made.
     room: usize,
+    /// Bytes that one copy may have.
+    copied_max: usize,
     /// Whose elements are noted just now: its place, and the room there was.
     noting: Option<(u64, usize)>,
     /// When recording began.
@@ -189,6 +196,15 @@ impl Undo {
             None => self.mode = Mode::Full,
         }
         self.mode == Mode::On
+    }
+
+    /// The same for the copy of a value, which may also have as many bytes as the notes of its elements.
+    pub fn may_copy(&mut self, database: usize, key: Key<'_>, bytes: usize) -> bool {
+        let paid = match self.known.get(&place(database, key.hash)) {
+            Some(Known::Elements { bytes, .. }) => *bytes,
+            _ => 0,
+        };
+        self.has_room(if bytes > self.copied_max.max(paid) { usize::MAX } else { bytes })
     }
 
     fn push_key(&mut self, key: &[u8]) -> Span {
@@ -301,8 +317,9 @@ impl Undo {
         {
             return;
         }
-        let bytes = stream.groups_heap_bytes();
-        if self.has_room(size_of::<Step>() + key.bytes.len() + bytes) {
+        if self.may_copy(database, key, stream.groups_heap_bytes())
+            && self.has_room(size_of::<Step>() + key.bytes.len())
+        {
             let step = self.steps.len();
             let span = self.push_key(key.bytes);
             self.push(database, key.hash, Before::Groups(span, Box::new(stream.groups.clone())));
@@ -332,13 +349,15 @@ impl Undo {
 }
 
 impl Keyspace {
-    /// Begins to record changes. Copies of old values may take so many bytes; 0: nothing is recorded.
+    /// Begins to record changes. Copies of old values and notes may take `room` bytes; 0: nothing is recorded. `copies_large`:
+    /// so may the copy of one value.
     #[inline]
-    pub fn begin_undo(&mut self, copied_max: usize) {
+    pub fn begin_undo(&mut self, room: usize, copies_large: bool) {
         let undo = &mut self.tables.undo;
-        if copied_max > 0 {
+        if room > 0 {
             undo.mode = Mode::On;
-            undo.room = copied_max;
+            undo.room = room;
+            undo.copied_max = if copies_large { room } else { COPIED_LARGE };
             undo.dirty = self.dirty;
             undo.expired = self.stats.expired;
         } else {
