@@ -16,7 +16,7 @@ use crate::config::Config;
 use crate::keyspace::Keyspace;
 use crate::net::listener::Listener;
 use crate::pubsub::PubSub;
-use crate::script::Scripts;
+use crate::script::{Engine, Scripts};
 use crate::stats::commands::CommandStats;
 use crate::stats::latency::LatencyMonitor;
 use crate::stats::slowlog::Slowlog;
@@ -218,7 +218,7 @@ impl State {
             port: config.port,
         };
         let commands = &*TABLE;
-        let scripts = Scripts::new(&String::from_utf8_lossy(&config.redis_version));
+        let scripts = Scripts::default();
         let command_stats = commands.commands.iter().map(|_| CommandStats::default()).collect();
         State {
             clients: Clients::default(),
@@ -260,9 +260,16 @@ impl State {
         }
     }
 
+    /// Takes the interpreter out, to run a script or to change what it has compiled. None while a script runs.
+    pub fn take_engine(&mut self) -> Option<Box<Engine>> {
+        self.scripts.take_engine(&self.config.redis_version)
+    }
+
     /// Writes a line to the log.
     pub fn log(&self, level: Level, message: std::fmt::Arguments<'_>) {
-        self.logger.write(self.now, level, message);
+        // Time stands still for commands while a script keeps the server busy, for minutes perhaps.
+        let now = if self.scripts.is_busy() { self.clock.now() } else { self.now };
+        self.logger.write(now, level, message);
     }
 
     /// Whether writes are refused for want of replicas: there are none here yet, so any number asked for is too many.

@@ -243,13 +243,22 @@ impl Quicklist {
         unreachable!("the caller has compared the index with the length");
     }
 
-    /// Sets element `index`. False if there is none.
-    pub fn set(&mut self, index: usize, text: &[u8], limits: &Limits) -> bool {
+    /// Sets element `index`, after showing what it was to `show`. False if there is none.
+    pub fn set(
+        &mut self,
+        index: usize,
+        text: &[u8],
+        limits: &Limits,
+        show: impl FnOnce(Element<'_>),
+    ) -> bool {
         if index >= self.len {
             return false;
         }
         let Position { node, index, at } = self.position(index);
         let run = &mut self.nodes[node];
+        if let Some((old, _)) = listpack::first(&run.entries()[at..]) {
+            show(old);
+        }
         run.replace(at, Element::new(text));
         run.shrink();
         if run.count() > 1 && limits.are_exceeded(run.len(), 0) {
@@ -269,14 +278,15 @@ impl Quicklist {
         true
     }
 
-    /// Puts an element before or behind the first one that equals `pivot`. False if there is none.
+    /// Puts an element before or behind the first one that equals `pivot`. Its index; None if there is no such element.
     pub fn insert(
         &mut self,
         pivot: Element<'_>,
         behind: bool,
         text: &[u8],
         limits: &Limits,
-    ) -> bool {
+    ) -> Option<usize> {
+        let mut before = 0;
         for node in 0..self.nodes.len() {
             let entries = self.nodes[node].entries();
             let (mut at, mut index) = (0, 0);
@@ -287,13 +297,43 @@ impl Quicklist {
                         index += 1;
                     }
                     self.insert_at(Position { node, index, at }, text, limits);
-                    return true;
+                    return Some(before + index);
                 }
                 at += len;
                 index += 1;
             }
+            before += index;
         }
-        false
+        None
+    }
+
+    /// Puts an element before element `index`, or behind all.
+    pub fn insert_before(&mut self, index: usize, text: &[u8], limits: &Limits) {
+        if index < self.len {
+            self.insert_at(self.position(index), text, limits);
+        } else {
+            self.push(End::Back, text, limits);
+        }
+    }
+
+    /// Removes element `index`, which there is.
+    pub fn remove_at(&mut self, index: usize, limits: &Limits) {
+        let Position { node, at, .. } = self.position(index);
+        self.nodes[node].remove_at(at);
+        self.len -= 1;
+        if self.nodes[node].is_empty() {
+            self.nodes.remove(node);
+        } else {
+            self.join_around(node, limits);
+        }
+    }
+
+    /// All elements in one run.
+    pub fn into_run(self) -> Run {
+        let mut runs = self.nodes.into_iter();
+        let mut all = runs.next().unwrap_or_default();
+        runs.for_each(|run| all.append(&run));
+        all
     }
 
     /// Puts an element before the one at a position, which may also be a run's end.
@@ -522,7 +562,11 @@ mod tests {
         let before = list.nodes();
         for number in (0..2000).step_by(7) {
             let pivot = format!("element:{number}");
-            assert!(list.insert(Element::new(pivot.as_bytes()), true, &[b'x'; 500], &limits));
+            let pivot = Element::new(pivot.as_bytes());
+            assert_eq!(
+                list.insert(pivot, true, &[b'x'; 500], &limits),
+                Some(number + number / 7 + 1)
+            );
         }
         assert!(list.nodes() > 3 * before);
         assert_eq!(list.remove(End::Back, Element::new(&[b'x'; 500]), usize::MAX, &limits), 286);
@@ -536,10 +580,10 @@ mod tests {
         let limits = Limits::from_setting(-1);
         let mut list = list(100, &limits);
         for index in 0..100 {
-            assert!(list.set(index, &[b'y'; 3000], &limits));
+            assert!(list.set(index, &[b'y'; 3000], &limits, |_| ()));
         }
         assert!(list.runs().all(|run| run.entries.len() <= 4096));
-        assert!(!list.set(100, b"z", &limits));
+        assert!(!list.set(100, b"z", &limits, |_| ()));
     }
 
     #[test]

@@ -251,6 +251,16 @@ impl Run {
         true
     }
 
+    /// Removes the entry that begins at `at`.
+    pub fn remove_at(&mut self, at: usize) {
+        if let Some((_, len)) = listpack::first(&self.entries()[at..]) {
+            let at = self.head_room() + at;
+            self.bytes.drain(at..at + len);
+            self.count -= 1;
+            self.shrink();
+        }
+    }
+
     /// Removes the entries that equal an element, at most `most` of them beginning at an end. How many.
     pub fn remove(&mut self, end: End, element: Element<'_>, most: usize) -> usize {
         let mut found = self.find(end, element, most);

@@ -460,7 +460,18 @@ impl<O> Table<O> {
     ) -> Slot {
         debug_assert!(self.find(hash, key).is_none(), "the key is absent");
         debug_assert_eq!(hash, self.hash(key), "the hash is this table's");
-        let link = Link::new(RawEntry::new(key, value, deadline, access), deadline.is_some());
+        self.insert_entry(hash, RawEntry::new(key, value, deadline, access), deadline)
+    }
+
+    /// Adds an entry whose key is not there yet. Returns its position.
+    pub fn insert_owned(&mut self, hash: u64, entry: Owned<O>) -> Slot {
+        debug_assert!(self.find(hash, entry.key()).is_none(), "the key is absent");
+        let deadline = entry.deadline();
+        self.insert_entry(hash, entry.into_raw(), deadline)
+    }
+
+    fn insert_entry(&mut self, hash: u64, entry: RawEntry, deadline: Option<Deadline>) -> Slot {
+        let link = Link::new(entry, deadline.is_some());
         let id = self.make_room(hash);
         let (chunk, index) = self.chunk_mut(id);
         let segment = &mut chunk.segments[index];
@@ -496,6 +507,16 @@ impl<O> Table<O> {
         let (entry, object) = unsafe { old.entry().replace(value, deadline) };
         self.relink(slot, old, entry, deadline);
         object
+    }
+
+    /// Puts another entry of the same key in the place of one, which is returned; the position stays.
+    pub fn exchange(&mut self, slot: Slot, entry: Owned<O>) -> Owned<O> {
+        let old = self.link(slot);
+        debug_assert_eq!(self.entry(slot).key(), entry.key());
+        let deadline = entry.deadline();
+        self.relink(slot, old, entry.into_raw(), deadline);
+        // SAFETY: the entry was alive and of this `O`, and its slot leads to the other one now.
+        unsafe { Owned::new(old.entry()) }
     }
 
     /// Sets, changes or removes a key's deadline; the position stays.
@@ -592,9 +613,14 @@ impl<O> Table<O> {
 
     /// Empties the table at once. What it held is freed when the returned value is dropped, in whatever thread.
     pub fn clear(&mut self) -> Drained<O> {
+        Drained { _table: self.take() }
+    }
+
+    /// Takes out all there is, as a table of its own.
+    pub fn take(&mut self) -> Table<O> {
         let mut empty = Table::with_hashing(self.hashing, self.wall_offset_ms);
         empty.base_ms = self.base_ms;
-        Drained { _table: mem::replace(self, empty) }
+        mem::replace(self, empty)
     }
 
     // Visits

@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::fmt::Write;
 use std::os::fd::AsRawFd;
 
+use super::args::Args;
 use super::client_filter::{ANY_ID, Filter};
 use super::client_tracking::{self, ClientTracking};
 use super::context::{CommandResult, Context, Outcome};
@@ -11,7 +12,7 @@ use super::help::help_from_specs;
 use super::spec::{CommandSpec, Flags, Group, container, spec};
 use super::table::Command;
 use super::transaction::Transaction;
-use super::{blocking, connection, pubsub};
+use super::{blocking, connection, pubsub, script};
 use crate::client::{Client, ClientFlags, ClientId, Input};
 use crate::clock::Now;
 use crate::config::{ClientClass, Config, MemoryLimit};
@@ -465,16 +466,17 @@ fn unpause(ctx: &mut Context<'_>) -> CommandResult {
 }
 
 /// Whether CLIENT PAUSE holds a client's command back. The client is then marked as waiting.
-pub fn must_wait(server: &mut State, id: ClientId, command: &Command) -> bool {
+pub fn must_wait(server: &mut State, id: ClientId, command: &Command, args: Args<'_>) -> bool {
     let Some(pause) = server.pause else {
         return false;
     };
     let may_write = Flags::WRITE.union(Flags::MAY_REPLICATE);
+    let is_exempt = pause.writes_only && script::is_known_not_to_write(server, command, args);
     let Some(client) = server.clients.get_mut(id) else {
         return false;
     };
     let queued = client.transaction.as_deref().filter(|_| command.spec.name == "EXEC");
-    let writes = command.spec.flags.intersects(may_write)
+    let writes = command.spec.flags.intersects(may_write) && !is_exempt
         || queued.is_some_and(|transaction| transaction.has_any(may_write));
     let waits = pause.until_us > server.now.boot_us
         && (!pause.writes_only || writes)

@@ -130,7 +130,7 @@ fn run(
         let error = CommandError::WrongArity(command.full_name.clone());
         return reject(server, id, Some(command), &error, output, *protocol);
     }
-    match may_run(db, server, id, command, *protocol) {
+    match may_run(db, server, id, command, request.args, *protocol) {
         Ok(true) => {}
         Ok(false) => return Outcome::Postponed,
         Err(error) => {
@@ -332,6 +332,7 @@ fn may_run(
     server: &mut State,
     id: ClientId,
     command: &'static Command,
+    args: Args<'_>,
     protocol: Protocol,
 ) -> Result<bool, CommandError> {
     let Some(client) = server.clients.get(id) else { return Ok(true) };
@@ -359,7 +360,7 @@ fn may_run(
     if flags.contains(ClientFlags::MONITOR) {
         monitor::check_monitoring(command)?;
     }
-    Ok(is_busy || server.pause.is_none() || !client::must_wait(server, id, command))
+    Ok(is_busy || server.pause.is_none() || !client::must_wait(server, id, command, args))
 }
 
 /// An EXEC that is refused ends its transaction all the same.

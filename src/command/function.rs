@@ -6,7 +6,7 @@
 use super::args::Args;
 use super::context::{CommandResult, Context, Outcome};
 use super::help::reply_help;
-use super::script::{self, ServerHost};
+use super::script::{self, Name, ServerHost};
 use super::spec::{Categories, CommandSpec, Flags, Group, container, spec};
 use crate::collections::glob;
 use crate::error::CommandError;
@@ -84,9 +84,13 @@ const SUBCOMMANDS: &[CommandSpec] = &[
         "O(1)",
     ),
     subcommand("KILL", kill)
-        .exactly(2)
+        .at_least(2)
         .flags(Flags::NOSCRIPT.union(Flags::ALLOW_BUSY))
-        .docs("", "Ends the function that keeps the server busy.", "O(1)")
+        .docs(
+            "[ROLLBACK]",
+            "Ends the function that keeps the server busy.",
+            "O(1), with ROLLBACK O(N), N keys it has changed",
+        )
         .tips(&["request_policy:all_shards", "response_policy:one_succeeded"]),
     subcommand("LIST", list)
         .at_least(2)
@@ -152,8 +156,9 @@ fn call(ctx: &mut Context<'_>, engine: &mut Engine, read_only: bool) -> CommandR
     let config = &ctx.server.config;
     let (memory_max, busy) = (config.script_memory_limit, config.busy_reply_threshold);
     let args = ctx.args;
+    let name = Name::Function(&callee.name);
     let mut host = FunctionHost {
-        host: ServerHost { db: ctx.db, server: ctx.server, client: ctx.client },
+        host: ServerHost { db: ctx.db, server: ctx.server, client: ctx.client, name },
         name: &callee.name,
         args,
         begun,
@@ -171,7 +176,7 @@ fn call(ctx: &mut Context<'_>, engine: &mut Engine, read_only: bool) -> CommandR
     );
     ctx.server.scripts.function = None;
     script::finish(ctx, database, begun);
-    script::conclude(ctx, || &callee.name, result)
+    script::conclude(ctx, name, result)
 }
 
 /// What a function reaches of the server: what a script does. Notes which it is once it has become busy.
@@ -240,7 +245,7 @@ fn with_loader(
     ctx: &mut Context<'_>,
     f: impl FnOnce(&mut Libraries, &mut Loader<'_>) -> Result<(), Vec<u8>>,
 ) -> Result<(), CommandError> {
-    let Some(mut engine) = ctx.server.scripts.take_engine() else { return Err(script::INSIDE) };
+    let Some(mut engine) = ctx.server.take_engine() else { return Err(script::INSIDE) };
     let memory_max = ctx.server.config.script_memory_limit as usize;
     let (lua, libraries) = engine.functions();
     let mut host = LoadHost(ctx.server);
@@ -255,7 +260,7 @@ fn with_libraries<R>(
     ctx: &mut Context<'_>,
     f: impl FnOnce(&mut Context<'_>, &mut Libraries, &mut Lua) -> R,
 ) -> Result<R, CommandError> {
-    let Some(mut engine) = ctx.server.scripts.take_engine() else { return Err(script::INSIDE) };
+    let Some(mut engine) = ctx.server.take_engine() else { return Err(script::INSIDE) };
     let (lua, libraries) = engine.functions();
     let result = f(ctx, libraries, lua);
     ctx.server.scripts.put_engine(engine);
@@ -408,18 +413,10 @@ fn stats(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `FUNCTION KILL`: OK; the function ends within milliseconds. Refused once it has written.
+/// `FUNCTION KILL [ROLLBACK]`: OK; the function ends within milliseconds. Refused once it has written, unless what it has
+/// written is to be put back.
 fn kill(ctx: &mut Context<'_>) -> CommandResult {
-    let Some(running) = &mut ctx.server.scripts.running else { return Err(script::NOT_BUSY) };
-    if running.wrote {
-        return Err(script::UNKILLABLE);
-    }
-    if running.by_eval {
-        return Err(script::busy(ctx.server));
-    }
-    running.killed = Some(script::KILLED);
-    ctx.reply.ok();
-    Ok(Outcome::Replied)
+    script::kill_running(ctx, false)
 }
 
 /// `FUNCTION DUMP`: bytes that RESTORE takes.
@@ -458,8 +455,8 @@ fn help(ctx: &mut Context<'_>) -> CommandResult {
             "    Return all libraries as bytes for RESTORE.",
             "FLUSH [ASYNC|SYNC]",
             "    Forget all libraries. Both modes do so at once.",
-            "KILL",
-            "    End the function that keeps the server busy.",
+            "KILL [ROLLBACK]",
+            "    End the function that keeps the server busy; ROLLBACK puts back what it has written.",
             "LIST [LIBRARYNAME <pattern>] [WITHCODE]",
             "    List libraries, their functions, and with WITHCODE their texts.",
             "LOAD [REPLACE] <code>",

@@ -255,12 +255,12 @@ fn memory(out: &mut String, db: &mut Keyspace, server: &State) {
     line(out, "used_memory_lua_human", human_bytes(scripts.lua_bytes));
     line(out, "used_memory_scripts_eval", scripts.scripts_bytes);
     line(out, "number_of_cached_scripts", scripts.scripts);
-    line(out, "number_of_functions", 0);
-    line(out, "number_of_libraries", 0);
+    line(out, "number_of_functions", scripts.functions);
+    line(out, "number_of_libraries", scripts.libraries);
     line(out, "used_memory_vm_functions", 0);
     bytes_line(out, "used_memory_vm_total", scripts.lua_bytes);
-    line(out, "used_memory_functions", 0);
-    bytes_line(out, "used_memory_scripts", scripts.scripts_bytes);
+    line(out, "used_memory_functions", scripts.libraries_bytes);
+    bytes_line(out, "used_memory_scripts", scripts.scripts_bytes + scripts.libraries_bytes);
     bytes_line(out, "maxmemory", server.config.maxmemory as usize);
     line(out, "maxmemory_policy", policy_name(server.config.maxmemory_policy));
     for (name, large, small) in [

@@ -3,6 +3,8 @@
 //! A body is compiled and cached by `script/`; here are the commands, and [`ServerHost`], through which a script reaches the
 //! server: each of its calls is looked up, checked by the rules for scripts, and run by the gate as any other command.
 
+use std::borrow::Cow;
+
 use super::args::Args;
 use super::context::{CommandResult, Context, Outcome};
 use super::evict::{self, Room};
@@ -13,13 +15,14 @@ use super::spec::{
     Categories, CommandSpec, Flags, Group, KeyFlags, KeySpec, container, counted_keys, spec,
 };
 use crate::client::{ClientFlags, ClientId};
+use crate::config::{BusyScriptPolicy, Choice};
 use crate::error::CommandError;
 use crate::keyspace::Keyspace;
 use crate::resp::reply::{OutputBuffer, Protocol};
 use crate::resp::request::Range;
-use crate::script::cache::hex;
+use crate::script::cache::{Sha, hex};
 use crate::script::lua::{Failure, Returned};
-use crate::script::shebang::ScriptFlags;
+use crate::script::shebang::{self, ScriptFlags};
 use crate::script::{Called, Engine, Host, LoadError, Run, Running, Script, Verdict};
 use crate::state::State;
 use crate::sys::log::Level;
@@ -139,12 +142,16 @@ const SUBCOMMANDS: &[CommandSpec] = &[
         .since("5.0.0")
         .docs("", "Lists the subcommands.", "O(1)"),
     spec("KILL", kill)
-        .exactly(2)
+        .at_least(2)
         .flags(Flags::NOSCRIPT.union(Flags::ALLOW_BUSY))
         .categories(Categories::SCRIPTING)
         .group(Group::Scripting)
         .since("2.6.0")
-        .docs("", "Ends the script that keeps the server busy.", "O(1)")
+        .docs(
+            "[ROLLBACK]",
+            "Ends the script that keeps the server busy.",
+            "O(1), with ROLLBACK O(N), N keys it has changed",
+        )
         .tips(&["request_policy:all_shards", "response_policy:one_succeeded"]),
     spec("LOAD", load)
         .exactly(3)
@@ -187,6 +194,12 @@ pub(super) const UNKILLABLE: CommandError = CommandError::Text(
 pub(super) const INSIDE: CommandError =
     CommandError::Text("ERR scripts cannot be used from within a script");
 
+/// The same for one that is to be rolled back.
+const TOO_MUCH_TO_UNDO: CommandError = CommandError::Text(
+    "UNKILLABLE Sorry the script has changed more than script-undo-limit keeps. You can either wait the script \
+     termination or kill the server in a hard way using the SHUTDOWN NOSAVE command.",
+);
+
 /// What others are told while a script keeps the server busy.
 const BUSY_SCRIPT: CommandError = CommandError::Text(
     "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
@@ -207,6 +220,21 @@ pub(super) fn check_busy(
     Err(busy(server))
 }
 
+/// Whether a command runs a script or a function that declares that it does not write.
+pub(super) fn is_known_not_to_write(
+    server: &State,
+    command: &super::table::Command,
+    args: Args<'_>,
+) -> bool {
+    let flags = match command.spec.name {
+        "EVAL" => shebang::parse(args.get(1)).ok().map(|(flags, _)| flags),
+        "EVALSHA" => server.scripts.flags_of_script(args.get(1)),
+        "FCALL" => server.scripts.flags_of_function(args.get(1)),
+        _ => None,
+    };
+    flags.is_some_and(|flags| flags.contains(ScriptFlags::NO_WRITES))
+}
+
 /// What others are told while a script or a function keeps the server busy.
 pub(super) fn busy(server: &State) -> CommandError {
     let by_eval = server.scripts.running.as_ref().is_none_or(|running| running.by_eval);
@@ -215,6 +243,10 @@ pub(super) fn busy(server: &State) -> CommandError {
 
 /// What a script is told that was killed.
 pub(super) const KILLED: &str = "ERR Script killed by user with SCRIPT KILL...";
+
+/// What a script is told that was ended by `busy-script-policy`.
+const KILLED_BY_POLICY: &str =
+    "ERR Script killed by the server: it kept it busy for longer than busy-reply-threshold";
 
 /// `EVAL script numkeys [key ...] [arg ...]`: what the script returns.
 fn eval(ctx: &mut Context<'_>, read_only: bool) -> CommandResult {
@@ -248,7 +280,7 @@ pub(super) fn with_engine(
         // Before the commands that the script calls.
         monitor::feed_script(ctx);
     }
-    let Some(mut engine) = ctx.server.scripts.take_engine() else { return Err(INSIDE) };
+    let Some(mut engine) = ctx.server.take_engine() else { return Err(INSIDE) };
     let result = f(ctx, &mut engine);
     ctx.server.scripts.put_engine(engine);
     result
@@ -296,14 +328,21 @@ pub(super) fn prepare(
             _ => CommandError::OutOfMemory,
         });
     }
+    let read_only = read_only || (declared && no_writes);
+    if !read_only {
+        let config = &ctx.server.config;
+        let copies_large = config.busy_script_policy == BusyScriptPolicy::Rollback;
+        ctx.db.begin_undo(config.script_undo_limit as usize, copies_large);
+    }
     Ok(Running {
         client: ctx.client,
         by_eval: true,
-        read_only: read_only || (declared && no_writes),
+        read_only,
         allow_oom,
         out_of_memory,
         wrote: false,
         killed: None,
+        rolls_back: false,
         is_busy: false,
         others_heard: false,
     })
@@ -323,7 +362,8 @@ fn run_script(
     let config = &ctx.server.config;
     let (memory_max, busy) = (config.script_memory_limit, config.busy_reply_threshold);
     let args = ctx.args;
-    let mut host = ServerHost { db: ctx.db, server: ctx.server, client: ctx.client };
+    let name = Name::Script(script.sha);
+    let mut host = ServerHost { db: ctx.db, server: ctx.server, client: ctx.client, name };
     let result = engine.run(
         Run {
             function: script.function,
@@ -336,7 +376,7 @@ fn run_script(
         &mut ctx.reply,
     );
     finish(ctx, database, begun);
-    conclude(ctx, || hex(&script.sha), result)
+    conclude(ctx, name, result)
 }
 
 /// Puts things back as they were before a script or a function ran.
@@ -347,6 +387,10 @@ pub(super) fn finish(ctx: &mut Context<'_>, database: usize, begun: u64) {
         ctx.client().db = database;
     }
     let ended = ctx.server.scripts.running.take();
+    if ended.as_ref().is_some_and(|running| running.rolls_back) {
+        ctx.db.roll_back();
+    }
+    ctx.db.end_undo();
     if ended.is_some_and(|running| running.is_busy)
         && let Some(client) = ctx.server.clients.get_mut(ctx.client)
     {
@@ -357,10 +401,10 @@ pub(super) fn finish(ctx: &mut Context<'_>, database: usize, begun: u64) {
 }
 
 /// Counts the errors among what a script or a function has returned, or answers with the error that ended it, and where it
-/// was raised. `name`: the script's SHA1 or the function's name.
-pub(super) fn conclude<N: AsRef<[u8]>>(
+/// was raised.
+pub(super) fn conclude(
     ctx: &mut Context<'_>,
-    name: impl FnOnce() -> N,
+    name: Name<'_>,
     result: Result<Returned, Failure>,
 ) -> CommandResult {
     let failure = match result {
@@ -378,7 +422,7 @@ pub(super) fn conclude<N: AsRef<[u8]>>(
     let Failure { mut text, place, is_counted } = failure;
     if let Some((source, line)) = place {
         text.extend_from_slice(b" script: ");
-        text.extend_from_slice(name().as_ref());
+        text.extend_from_slice(&name.text());
         text.extend_from_slice(b", on ");
         text.extend_from_slice(&source);
         text.extend_from_slice(format!(":{line}.").as_bytes());
@@ -391,11 +435,29 @@ pub(super) fn conclude<N: AsRef<[u8]>>(
     Err(CommandError::formatted(text))
 }
 
+/// What runs.
+#[derive(Clone, Copy)]
+pub(super) enum Name<'a> {
+    Script(Sha),
+    Function(&'a [u8]),
+}
+
+impl Name<'_> {
+    /// As messages have it.
+    fn text(&self) -> Cow<'_, [u8]> {
+        match self {
+            Name::Script(sha) => hex(sha).to_vec().into(),
+            Name::Function(name) => (*name).into(),
+        }
+    }
+}
+
 /// What a script reaches of the server.
 pub(super) struct ServerHost<'a> {
     pub db: &'a mut Keyspace,
     pub server: &'a mut State,
     pub client: ClientId,
+    pub name: Name<'a>,
 }
 
 const UNKNOWN: &[u8] = b"ERR Unknown Redis command called from script";
@@ -432,6 +494,33 @@ impl ServerHost<'_> {
     }
 }
 
+impl ServerHost<'_> {
+    /// What `busy-script-policy` does to the script that has just become busy. None: nothing.
+    fn apply_policy(&mut self) -> Option<Verdict> {
+        let policy = self.server.config.busy_script_policy;
+        let running = self.server.scripts.running.as_mut()?;
+        match policy {
+            BusyScriptPolicy::Wait => return None,
+            BusyScriptPolicy::KillReadonly if running.wrote => return None,
+            BusyScriptPolicy::Rollback if running.wrote => {
+                if !self.db.can_roll_back() {
+                    let words = "It goes on: it has changed more than script-undo-limit keeps.";
+                    self.server.log(Level::Warning, format_args!("{words}"));
+                    return None;
+                }
+                running.rolls_back = true;
+            }
+            _ => {}
+        }
+        running.killed = Some(KILLED_BY_POLICY);
+        let words = if running.rolls_back { " and rolled back" } else { "" };
+        let word = policy.word();
+        let message = format_args!("Script ended{words}: busy-script-policy is {word}.");
+        self.server.log(Level::Warning, message);
+        Some(Verdict::End(KILLED_BY_POLICY))
+    }
+}
+
 impl Host for ServerHost<'_> {
     fn call(
         &mut self,
@@ -456,6 +545,9 @@ impl Host for ServerHost<'_> {
         let Some(running) = &mut self.server.scripts.running else {
             return self.refuse(id, NOT_ALLOWED);
         };
+        if let Some(error) = running.killed {
+            return Called::Refused(error.into());
+        }
         if running.read_only && (writes || command.is(Flags::MAY_REPLICATE)) {
             return self.refuse(id, READ_ONLY);
         }
@@ -486,14 +578,20 @@ impl Host for ServerHost<'_> {
         let Some(running) = &mut self.server.scripts.running else { return Verdict::GoOn };
         if !running.is_busy {
             running.is_busy = true;
+            let how = if running.by_eval { "SCRIPT KILL" } else { "FUNCTION KILL" };
+            let name = self.name.text();
+            let name = String::from_utf8_lossy(&name);
+            let after_ms = self.server.config.busy_reply_threshold;
             self.server.log(
                 Level::Warning,
                 format_args!(
-                    "Slow script detected: still in execution after {} milliseconds. You can try killing the script \
-                     using the SCRIPT KILL command.",
-                    self.server.config.busy_reply_threshold
+                    "Slow script detected: still in execution after {after_ms} milliseconds. You can try killing the \
+                     script using the {how} command. Script name is: {name}."
                 ),
             );
+            if let Some(verdict) = self.apply_policy() {
+                return verdict;
+            }
         }
         serve(self.db, self.server);
         let running = self.server.scripts.running.as_ref();
@@ -515,7 +613,7 @@ impl Host for ServerHost<'_> {
 
 /// `SCRIPT LOAD script`: its SHA1.
 fn load(ctx: &mut Context<'_>) -> CommandResult {
-    let Some(mut engine) = ctx.server.scripts.take_engine() else { return Err(INSIDE) };
+    let Some(mut engine) = ctx.server.take_engine() else { return Err(INSIDE) };
     let loaded = engine.load(ctx.args.get(2), true).map_err(not_loaded);
     ctx.server.scripts.put_engine(engine);
     ctx.reply.bulk(&hex(&loaded?.sha));
@@ -524,7 +622,7 @@ fn load(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `SCRIPT EXISTS sha1 [sha1 ...]`: an array of 1 and 0.
 fn exists(ctx: &mut Context<'_>) -> CommandResult {
-    let Some(engine) = ctx.server.scripts.take_engine() else { return Err(INSIDE) };
+    let Some(engine) = ctx.server.take_engine() else { return Err(INSIDE) };
     ctx.reply.array(ctx.args.len() - 2);
     for sha in ctx.args.iter_from(2) {
         ctx.reply.integer(engine.contains(sha) as i64);
@@ -535,7 +633,7 @@ fn exists(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `SCRIPT SHOW sha1`: the body.
 fn show(ctx: &mut Context<'_>) -> CommandResult {
-    let Some(engine) = ctx.server.scripts.take_engine() else { return Err(INSIDE) };
+    let Some(engine) = ctx.server.take_engine() else { return Err(INSIDE) };
     let body = engine.body(ctx.args.get(2));
     let result = body.map(|body| ctx.reply.bulk(body)).ok_or(NO_SCRIPT_TO_SHOW);
     ctx.server.scripts.put_engine(engine);
@@ -550,22 +648,35 @@ fn flush(ctx: &mut Context<'_>) -> CommandResult {
     if ctx.args.len() > 3 || mode.is_some_and(|word| !is_mode(word)) {
         return Err(FLUSH_OPTIONS);
     }
-    let Some(mut engine) = ctx.server.scripts.take_engine() else { return Err(INSIDE) };
+    let Some(mut engine) = ctx.server.take_engine() else { return Err(INSIDE) };
     engine.flush();
     ctx.server.scripts.put_engine(engine);
     ctx.reply.ok();
     Ok(Outcome::Replied)
 }
 
-/// `SCRIPT KILL`: OK; the script ends within milliseconds. Refused once it has written.
+/// `SCRIPT KILL [ROLLBACK]`: OK; the script ends within milliseconds. Refused once it has written, unless what it has
+/// written is to be put back.
 fn kill(ctx: &mut Context<'_>) -> CommandResult {
+    kill_running(ctx, true)
+}
+
+/// Ends the script, or the function, that keeps the server busy.
+pub(super) fn kill_running(ctx: &mut Context<'_>, by_eval: bool) -> CommandResult {
+    let rolls_back = match ctx.args.iter_from(2).next() {
+        None => false,
+        Some(word) if ctx.args.len() == 3 && word.eq_ignore_ascii_case(b"rollback") => true,
+        Some(_) => return Err(CommandError::WrongArity(ctx.command.full_name.clone())),
+    };
+    let can_roll_back = ctx.db.can_roll_back();
     let Some(running) = &mut ctx.server.scripts.running else { return Err(NOT_BUSY) };
-    if running.wrote {
-        return Err(UNKILLABLE);
+    if running.wrote && !(rolls_back && can_roll_back) {
+        return Err(if rolls_back { TOO_MUCH_TO_UNDO } else { UNKILLABLE });
     }
-    if !running.by_eval {
-        return Err(BUSY_FUNCTION);
+    if running.by_eval != by_eval {
+        return Err(busy(ctx.server));
     }
+    running.rolls_back |= running.wrote;
     running.killed = Some(KILLED);
     ctx.reply.ok();
     Ok(Outcome::Replied)
@@ -595,8 +706,8 @@ fn help(ctx: &mut Context<'_>) -> CommandResult {
             "    Tell for each SHA1 whether its script is known.",
             "FLUSH [ASYNC|SYNC]",
             "    Forget all scripts. Both modes do so at once.",
-            "KILL",
-            "    End the script that keeps the server busy.",
+            "KILL [ROLLBACK]",
+            "    End the script that keeps the server busy; ROLLBACK puts back what it has written.",
             "LOAD <script>",
             "    Have the server know a script, and return its SHA1.",
             "SHOW <sha1>",

@@ -300,11 +300,11 @@ fn xadd(ctx: &mut Context<'_>) -> CommandResult {
     let piece = |index: usize| args.get(options.fields_at + index);
     let added = match ctx.db.find_for_write(key) {
         Some(slot) => {
-            let entries = &mut ctx.db.stream_mut(slot)?.entries;
-            if entries.last == StreamId::MAX {
-                return Err(EXHAUSTED);
-            }
-            entries.add(options.id, fields, piece, limits).map(|id| (id, slot))
+            let added = ctx.db.edit_entries(slot, |entries| {
+                let is_exhausted = entries.last == StreamId::MAX;
+                (!is_exhausted).then(|| entries.add(options.id, fields, piece, limits))
+            });
+            added?.ok_or(EXHAUSTED)?.map(|id| (id, slot))
         }
         None if !options.makes_stream => {
             ctx.reply.null();
@@ -322,7 +322,7 @@ fn xadd(ctx: &mut Context<'_>) -> CommandResult {
     })?;
     ctx.db.changed(KeyspaceEvents::STREAM, "xadd", key.bytes);
     if let Some(trim) = options.trim
-        && ctx.db.stream_mut(slot)?.entries.trim(trim) > 0
+        && ctx.db.edit_entries(slot, |entries| entries.trim(trim))? > 0
     {
         ctx.db.notify(KeyspaceEvents::STREAM, "xtrim", key.bytes);
     }
@@ -348,7 +348,7 @@ fn xtrim(ctx: &mut Context<'_>) -> CommandResult {
         ctx.reply.integer(0);
         return Ok(Outcome::Replied);
     };
-    let removed = ctx.db.stream_mut(slot)?.entries.trim(trim);
+    let removed = ctx.db.edit_entries(slot, |entries| entries.trim(trim))?;
     if removed > 0 {
         ctx.db.changed(KeyspaceEvents::STREAM, "xtrim", key.bytes);
         ctx.db.dirty += removed - 1;
@@ -368,7 +368,7 @@ fn xdel(ctx: &mut Context<'_>) -> CommandResult {
     };
     ctx.db.stream_at(slot)?;
     let ids = parse_ids(ctx.args, 2)?;
-    let deleted = ctx.db.stream_mut(slot)?.entries.delete(&ids);
+    let deleted = ctx.db.edit_entries(slot, |entries| entries.delete(&ids))?;
     if deleted > 0 {
         ctx.db.changed(KeyspaceEvents::STREAM, "xdel", key.bytes);
         ctx.db.dirty += deleted - 1;
@@ -416,18 +416,15 @@ fn xsetid(ctx: &mut Context<'_>) -> CommandResult {
     }
     let key = ctx.key(1);
     let slot = ctx.db.find_for_write(key).ok_or(CommandError::NoSuchKey)?;
-    let entries = &mut ctx.db.stream_mut(slot)?.entries;
+    let entries = &ctx.db.stream_at(slot)?.entries;
     if entries.top().is_some_and(|top| last < top) {
         return Err(BELOW_TOP);
     }
     if !entries.is_empty() && added.is_some_and(|added: i64| entries.len() > added as u64) {
         return Err(BELOW_LENGTH);
     }
-    entries.last = last;
-    entries.added = added.unwrap_or(entries.added);
-    if max_deleted != StreamId::MIN {
-        entries.max_deleted = max_deleted;
-    }
+    let max_deleted = (max_deleted != StreamId::MIN).then_some(max_deleted);
+    ctx.db.edit_entries(slot, |entries| entries.set_remembered(last, added, max_deleted))?;
     announce(ctx, "xsetid", key);
     ctx.reply.ok();
     Ok(Outcome::Replied)

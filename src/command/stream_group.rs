@@ -186,7 +186,7 @@ fn find_group(ctx: &mut Context<'_>) -> Result<Slot, CommandError> {
 /// The group in argument 3 of a stream that has it.
 fn group_mut<'c>(ctx: &'c mut Context<'_>, slot: Slot) -> Result<&'c mut Group, CommandError> {
     let (key, name) = (ctx.args.get(2), ctx.args.get(3));
-    ctx.db.stream_mut(slot)?.groups.get_mut(name).ok_or_else(|| no_group(name, key))
+    ctx.db.groups_mut(slot)?.1.get_mut(name).ok_or_else(|| no_group(name, key))
 }
 
 /// `XGROUP CREATE key group <id | $> [MKSTREAM] [ENTRIESREAD entries-read]`: OK.
@@ -214,7 +214,7 @@ fn create(ctx: &mut Context<'_>) -> CommandResult {
         ctx.reply.ok();
         return Ok(Outcome::Replied);
     };
-    let groups = &mut ctx.db.stream_mut(slot)?.groups;
+    let (_, groups) = ctx.db.groups_mut(slot)?;
     if groups.contains_key(name) {
         return Err(BUSY);
     }
@@ -248,7 +248,7 @@ fn set_id(ctx: &mut Context<'_>) -> CommandResult {
 fn destroy(ctx: &mut Context<'_>) -> CommandResult {
     let slot = find_stream(ctx)?.ok_or(NO_KEY)?;
     let key = ctx.key(2);
-    let group = ctx.db.stream_mut(slot)?.groups.remove(ctx.args.get(3));
+    let group = ctx.db.groups_mut(slot)?.1.remove(ctx.args.get(3));
     if group.is_some() {
         announce(ctx, "xgroup-destroy", key);
         // Its consumers wait for it no more.
@@ -324,9 +324,9 @@ fn parts_mut<'c>(
     slot: Slot,
 ) -> Result<(&'c Entries, &'c mut Group), CommandError> {
     let (key, name) = (ctx.args.get(1), ctx.args.get(2));
-    let stream = ctx.db.stream_mut(slot)?;
-    let group = stream.groups.get_mut(name).ok_or_else(|| no_key_or_group(key, name))?;
-    Ok((&stream.entries, group))
+    let (entries, groups) = ctx.db.groups_mut(slot)?;
+    let group = groups.get_mut(name).ok_or_else(|| no_key_or_group(key, name))?;
+    Ok((entries, group))
 }
 
 /// `XACK key group id [id ...]`: how many were pending.
@@ -589,9 +589,8 @@ fn xclaim(ctx: &mut Context<'_>) -> CommandResult {
     let options = ClaimOptions::parse(ctx.args, now_ms)?;
     let mut claimant = Claimant::new(ctx.args.get(3), now_ms, options.just_id);
     let is_always_seen = reports_7_2(&ctx.server.config);
-    let stream = ctx.db.stream_mut(slot)?;
-    let entries = &stream.entries;
-    let group = stream.groups.get_mut(name).ok_or_else(|| no_key_or_group(key, name))?;
+    let (entries, groups) = ctx.db.groups_mut(slot)?;
+    let group = groups.get_mut(name).ok_or_else(|| no_key_or_group(key, name))?;
     let reply = &mut ctx.reply;
     if options.last > group.last {
         group.last = options.last;
@@ -681,9 +680,8 @@ fn xautoclaim(ctx: &mut Context<'_>) -> CommandResult {
     let now_ms = ctx.server.now.unix().0;
     let mut claimant = Claimant::new(ctx.args.get(3), now_ms, options.just_id);
     let is_always_seen = reports_7_2(&ctx.server.config);
-    let stream = ctx.db.stream_mut(slot)?;
-    let entries = &stream.entries;
-    let group = stream.groups.get_mut(name).ok_or_else(|| no_key_or_group(key, name))?;
+    let (entries, groups) = ctx.db.groups_mut(slot)?;
+    let group = groups.get_mut(name).ok_or_else(|| no_key_or_group(key, name))?;
     if is_always_seen {
         claimant.meet(group);
     }

@@ -458,10 +458,8 @@ fn serve_group(
     let now_ms = ctx.server.now.unix().0;
     let is_always_seen = reports_7_2(&ctx.server.config);
     let key = ctx.key(source.key_at);
-    let stream = ctx.db.stream_mut(slot)?;
-    let (entries, Some(group)) = (&stream.entries, stream.groups.get_mut(group)) else {
-        return Ok(false);
-    };
+    let (entries, groups) = ctx.db.groups_mut(slot)?;
+    let Some(group) = groups.get_mut(group) else { return Ok(false) };
     let start = match source.wish {
         Wish::Above(id) => id.next(),
         Wish::Unread if entries.top().is_some_and(|top| top > group.last) => group.last.next(),

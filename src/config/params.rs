@@ -495,6 +495,14 @@ section "Clients and security" {
     /// is busy.
     "busy-reply-threshold" | "lua-time-limit" => busy_reply_threshold: i64 = 5000, int(0, LONG_MAX),
         MODIFIABLE;
+    /// What becomes of a script that has been running for busy-reply-threshold: it goes on (wait),
+    /// is ended if it has written nothing (kill-readonly), or is ended whatever it has done, and
+    /// what it has written is put back (rollback).
+    "busy-script-policy" => busy_script_policy: BusyScriptPolicy = BusyScriptPolicy::Wait, OneOf,
+        MODIFIABLE;
+    /// Bytes of old values that are copied while a script runs, so that SCRIPT KILL ROLLBACK can
+    /// put them back. A script that changes more cannot be rolled back. 0: none can.
+    "script-undo-limit" => script_undo_limit: u64 = 64 << 20, memory(0, LONG_MAX), MODIFIABLE;
     /// Bytes that scripts may hold in Lua; one that wants more gets an error.
     "script-memory-limit" => script_memory_limit: u64 = 256 << 20, memory(MIB, LONG_MAX),
         MODIFIABLE;

@@ -57,6 +57,25 @@ impl Choice for MaxmemoryPolicy {
     ];
 }
 
+/// What becomes of a script that keeps the server busy. Source: `busy-script-policy`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BusyScriptPolicy {
+    /// It goes on until somebody ends it.
+    Wait,
+    /// It is ended if it has written nothing.
+    KillReadonly,
+    /// It is ended, and what it has written put back.
+    Rollback,
+}
+
+impl Choice for BusyScriptPolicy {
+    const WORDS: &'static [(&'static str, Self)] = &[
+        ("wait", BusyScriptPolicy::Wait),
+        ("kill-readonly", BusyScriptPolicy::KillReadonly),
+        ("rollback", BusyScriptPolicy::Rollback),
+    ];
+}
+
 /// The least important messages that are logged. Source: `loglevel`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LogLevel {

@@ -8,7 +8,7 @@ use crate::clock::Deadline;
 use crate::collections::table::{NewValue, Slot, ValueRef};
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
-use crate::types::stream::Stream;
+use crate::types::stream::{Entries, Groups, Stream};
 use crate::types::{Collection, Stored, Value};
 
 use super::{Expiry, Key, Keyspace};
@@ -44,9 +44,14 @@ impl Keyspace {
     /// Lets `edit` change the collection at `slot`, whose type [`Self::slot_of`] has checked. The slot stays valid. An
     /// emptied collection stays until [`Self::delete_if_empty`].
     pub fn edit<C: Collection, R>(&mut self, slot: Slot, edit: impl FnOnce(&mut C) -> R) -> R {
-        if let Some(value) = self.table_mut().object_mut(slot) {
+        let is_noted = self.tables.begin_elements(self.selected, slot);
+        if let Some(value) = self.tables.noted_object_mut(self.selected, slot) {
             let collection = C::boxed(value).expect("the type was checked when the slot was found");
-            return edit(collection);
+            let result = edit(collection);
+            if is_noted {
+                self.tables.end_elements();
+            }
+            return result;
         }
         let mut bytes = std::mem::take(&mut self.scratch);
         let entry = self.tables[self.selected].entry(slot);
@@ -71,13 +76,16 @@ impl Keyspace {
         match stored {
             Stored::Inline { kind, bytes } => {
                 let value = NewValue::Bytes { bytes: &bytes, kind };
-                let old = self.table_mut().replace(slot, value, deadline);
+                let old = self.tables.replace(self.selected, slot, value, deadline);
                 self.scratch = bytes;
                 old
             }
-            Stored::Boxed(value) => {
-                self.table_mut().replace(slot, NewValue::Object(Box::new(value)), deadline)
-            }
+            Stored::Boxed(value) => self.tables.replace(
+                self.selected,
+                slot,
+                NewValue::Object(Box::new(value)),
+                deadline,
+            ),
         }
     }
 
@@ -87,13 +95,13 @@ impl Keyspace {
         let slot = match collection.store() {
             Stored::Inline { kind, bytes } => {
                 let value = NewValue::Bytes { bytes: &bytes, kind };
-                let slot = self.table_mut().insert(key.hash, key.bytes, value, None, access);
+                let slot = self.tables.insert(self.selected, key, value, None, access);
                 self.scratch = bytes;
                 slot
             }
             Stored::Boxed(value) => {
                 let value = NewValue::Object(Box::new(value));
-                let slot = self.table_mut().insert(key.hash, key.bytes, value, None, access);
+                let slot = self.tables.insert(self.selected, key, value, None, access);
                 self.note_moved_field_deadlines(slot, key.bytes);
                 slot
             }
@@ -133,13 +141,16 @@ impl Keyspace {
         let is_empty = match self.entry(slot).value() {
             ValueRef::Bytes { bytes, .. } => bytes.is_empty(),
             ValueRef::Object(_) => {
-                let value = self.table_mut().object_mut(slot).expect("the entry holds an object");
+                // It is not changed here.
+                let value = self.tables.noted_object_mut(self.selected, slot);
+                let value = value.expect("the entry holds an object");
                 C::boxed(value).is_some_and(|collection| collection.is_empty())
             }
         };
         if is_empty {
-            let owned = self.table_mut().remove(slot);
-            self.lazyfree.discard(owned);
+            if let Some(owned) = self.tables.remove(self.selected, slot) {
+                self.lazyfree.discard(owned);
+            }
             self.notify(KeyspaceEvents::GENERIC, "del", key.bytes);
         }
         is_empty
@@ -155,19 +166,37 @@ impl Keyspace {
         }
     }
 
-    /// The stream at `slot`, to be changed, or WRONGTYPE.
-    pub fn stream_mut(&mut self, slot: Slot) -> Result<&mut Stream, CommandError> {
-        match self.table_mut().object_mut(slot) {
-            Some(Value::Stream(stream)) => Ok(stream),
-            _ => Err(CommandError::WrongType),
+    /// The groups of the stream at `slot`, to be changed, beside its entries; or WRONGTYPE.
+    pub fn groups_mut(&mut self, slot: Slot) -> Result<(&Entries, &mut Groups), CommandError> {
+        match self.tables.groups_mut(self.selected, slot) {
+            Some(stream) => Ok((&stream.entries, &mut stream.groups)),
+            None => Err(CommandError::WrongType),
         }
+    }
+
+    /// Lets `edit` change the entries of the stream at `slot`, or WRONGTYPE.
+    pub fn edit_entries<R>(
+        &mut self,
+        slot: Slot,
+        edit: impl FnOnce(&mut Entries) -> R,
+    ) -> Result<R, CommandError> {
+        self.stream_at(slot)?;
+        let is_noted = self.tables.begin_elements(self.selected, slot);
+        let Some(Value::Stream(stream)) = self.tables.noted_object_mut(self.selected, slot) else {
+            unreachable!("a stream was found there");
+        };
+        let result = edit(&mut stream.entries);
+        if is_noted {
+            self.tables.end_elements();
+        }
+        Ok(result)
     }
 
     /// Puts a stream under a key that is absent. Announces `new`.
     pub fn insert_stream(&mut self, key: Key<'_>, stream: Stream) -> Slot {
         let access = self.fresh_access();
         let value = NewValue::Object(Box::new(Value::Stream(stream)));
-        let slot = self.table_mut().insert(key.hash, key.bytes, value, None, access);
+        let slot = self.tables.insert(self.selected, key, value, None, access);
         self.notify(KeyspaceEvents::NEW, "new", key.bytes);
         slot
     }

@@ -87,7 +87,7 @@ impl Keyspace {
             return;
         }
         let access = if self.access.lfu { self.lfu_after_access(slot) } else { self.lru_clock() };
-        self.table_mut().set_access(slot, access);
+        self.tables.set_access(self.selected, slot, access);
     }
 
     #[cold]
@@ -135,7 +135,7 @@ impl Keyspace {
         if deadline.is_some_and(|deadline| self.now.is_past(deadline)) {
             return self.remove_expired(slot);
         }
-        let owned = self.table_mut().remove(slot);
+        let owned = self.tables.remove_for_good(self.selected, slot);
         self.stats.evicted += 1;
         self.waiting.note_change(self.selected, owned.key());
         self.watch.note_change(self.selected, owned.key());

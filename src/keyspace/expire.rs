@@ -10,7 +10,7 @@ impl Keyspace {
     /// Deletes the key at `slot`, which is past its deadline.
     #[cold]
     pub(super) fn remove_expired(&mut self, slot: Slot) {
-        let owned = self.table_mut().remove(slot);
+        let owned = self.tables.remove_for_good(self.selected, slot);
         self.announce_expired(owned.key());
         self.lazyfree.discard(owned);
     }
@@ -33,7 +33,7 @@ impl Keyspace {
                 continue;
             }
             self.selected = index;
-            while let Some(owned) = self.tables[index].pop_due(&now, &mut budget) {
+            while let Some(owned) = self.tables.pop_due(index, &now, &mut budget) {
                 self.announce_expired(owned.key());
                 self.lazyfree.discard(owned);
             }

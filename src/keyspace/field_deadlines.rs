@@ -74,8 +74,9 @@ impl FieldDeadlines {
 }
 
 impl Keyspace {
+    /// To take note of deadlines: nothing that a rolled back script would have to put back.
     fn hash_table_mut(&mut self, slot: Slot) -> Option<&mut HashTable> {
-        match self.table_mut().object_mut(slot) {
+        match self.tables.noted_object_mut(self.selected, slot) {
             Some(Value::Hash(hash)) => hash.table_mut(),
             _ => None,
         }
@@ -167,7 +168,9 @@ impl Keyspace {
     /// Deletes the due fields of the hash at `slot`, whose item for this clock has been taken out.
     fn expire_fields_of(&mut self, slot: Slot, key: &[u8], clock: ClockOf, budget: &mut usize) {
         let now = self.now;
-        let Some(Value::Hash(hash)) = self.table_mut().object_mut(slot) else { return };
+        // What has expired does not come back if a script is rolled back, or expires once more.
+        let value = self.tables.noted_object_mut(self.selected, slot);
+        let Some(Value::Hash(hash)) = value else { return };
         if let Some(hash) = hash.table_mut() {
             *clock.of(&mut hash.noted) = i64::MAX;
         }

@@ -12,8 +12,10 @@ pub mod expire;
 pub mod field_deadlines;
 pub mod lazyfree;
 pub mod notify;
+mod tables;
 pub mod tracking;
 pub mod transfer;
+mod undo;
 pub mod waiting;
 pub mod watch;
 
@@ -32,6 +34,7 @@ use evict::Eviction;
 use field_deadlines::FieldDeadlines;
 use lazyfree::LazyFree;
 use notify::Events;
+use tables::Tables;
 use tracking::Tracking;
 use waiting::Waiting;
 use watch::Watch;
@@ -79,7 +82,7 @@ const BYTES_SAMPLES: usize = 64;
 
 /// All databases of the server.
 pub struct Keyspace {
-    tables: Vec<Table<Value>>,
+    tables: Tables,
     /// Of each database.
     fields: Vec<FieldDeadlines>,
     selected: usize,
@@ -111,9 +114,8 @@ pub struct Keyspace {
 impl Keyspace {
     /// `databases` empty databases.
     pub fn new(databases: usize, hasher: KeyHasher, now: Now) -> Self {
-        let tables = (0..databases).map(|_| Table::new(hasher, now.wall_offset_ms())).collect();
         Keyspace {
-            tables,
+            tables: Tables::new(databases, hasher, now.wall_offset_ms()),
             fields: (0..databases).map(|_| FieldDeadlines::default()).collect(),
             selected: 0,
             hasher,
@@ -162,9 +164,7 @@ impl Keyspace {
         let offset = now.wall_offset_ms();
         if offset.abs_diff(self.wall_offset_ms) > WALL_JITTER_MS {
             self.wall_offset_ms = offset;
-            for table in &mut self.tables {
-                table.set_wall_offset(offset);
-            }
+            self.tables.set_wall_offset(offset);
         }
     }
 
@@ -196,11 +196,6 @@ impl Keyspace {
     #[inline]
     pub fn table(&self) -> &Table<Value> {
         &self.tables[self.selected]
-    }
-
-    #[inline]
-    fn table_mut(&mut self) -> &mut Table<Value> {
-        &mut self.tables[self.selected]
     }
 
     /// The table of any database.
@@ -352,7 +347,7 @@ impl Keyspace {
         match found {
             Some(slot) => {
                 let deadline = expiry.replacing(|| self.table().entry(slot).deadline());
-                if let Some(object) = self.table_mut().replace(slot, value, deadline) {
+                if let Some(object) = self.tables.replace(self.selected, slot, value, deadline) {
                     self.lazyfree.discard_value(object);
                 }
                 self.mark_access(slot);
@@ -360,7 +355,7 @@ impl Keyspace {
             None => {
                 let deadline = expiry.replacing(|| None);
                 let access = self.fresh_access();
-                self.table_mut().insert(key.hash, key.bytes, value, deadline, access);
+                self.tables.insert(self.selected, key, value, deadline, access);
                 self.notify(KeyspaceEvents::NEW, "new", key.bytes);
             }
         }
@@ -373,7 +368,7 @@ impl Keyspace {
         if let Some(slot) = found
             && let ValueRef::Bytes { bytes, kind: kind::STRING } = self.entry(slot).value()
             && bytes.len() == text.len()
-            && let Some(bytes) = self.table_mut().bytes_mut(slot)
+            && let Some(bytes) = self.tables.bytes_mut(self.selected, slot)
         {
             bytes.copy_from_slice(text);
             return;
@@ -397,7 +392,7 @@ impl Keyspace {
             NewValue::Object(Box::new(Value::String(vec![0; length])))
         };
         let access = self.fresh_access();
-        let slot = self.table_mut().insert(key.hash, key.bytes, value, None, access);
+        let slot = self.tables.insert(self.selected, key, value, None, access);
         self.notify(KeyspaceEvents::NEW, "new", key.bytes);
         self.resize_string(slot, length)
     }
@@ -416,7 +411,7 @@ impl Keyspace {
     pub fn resize_string(&mut self, slot: Slot, length: usize) -> &mut [u8] {
         let is_inline = matches!(self.entry(slot).value(), ValueRef::Bytes { .. });
         if is_inline && length <= INLINE_EDIT_MAX {
-            return self.table_mut().resize_bytes(slot, length, kind::EDITED_STRING);
+            return self.tables.resize_bytes(self.selected, slot, length, kind::EDITED_STRING);
         }
         if is_inline {
             let entry = self.entry(slot);
@@ -426,9 +421,9 @@ impl Keyspace {
                 bytes.extend_from_slice(old);
             }
             let value = NewValue::Object(Box::new(Value::String(bytes)));
-            self.table_mut().replace(slot, value, deadline);
+            self.tables.replace(self.selected, slot, value, deadline);
         }
-        match self.table_mut().object_mut(slot) {
+        match self.tables.object_mut(self.selected, slot) {
             Some(Value::String(bytes)) => {
                 bytes.resize(length, 0);
                 bytes
@@ -440,7 +435,7 @@ impl Keyspace {
     /// Lets `edit` change the string at `slot`, its length included; the value counts as edited ("raw"). One that lies inside
     /// its entry is copied out and back: where the length stays, [`Self::string_mut`] is cheaper.
     pub fn edit_string<R>(&mut self, slot: Slot, edit: impl FnOnce(&mut Vec<u8>) -> R) -> R {
-        if let Some(Value::String(bytes)) = self.table_mut().object_mut(slot) {
+        if let Some(Value::String(bytes)) = self.tables.object_mut(self.selected, slot) {
             return edit(bytes);
         }
         let entry = self.entry(slot);
@@ -454,7 +449,7 @@ impl Keyspace {
             self.resize_string(slot, bytes.len()).copy_from_slice(&bytes);
         } else {
             let value = NewValue::Object(Box::new(Value::String(bytes)));
-            self.table_mut().replace(slot, value, deadline);
+            self.tables.replace(self.selected, slot, value, deadline);
         }
         result
     }
@@ -470,19 +465,20 @@ impl Keyspace {
 
     /// The same for a key just looked up.
     pub fn delete_at(&mut self, slot: Slot, key: Key<'_>, how: &'static str) {
-        let owned = self.table_mut().remove(slot);
-        self.lazyfree.discard(owned);
+        if let Some(owned) = self.tables.remove(self.selected, slot) {
+            self.lazyfree.discard(owned);
+        }
         self.changed(KeyspaceEvents::GENERIC, how, key.bytes);
     }
 
     /// Sets or clears the deadline of the key at `slot`.
     pub fn set_deadline(&mut self, slot: Slot, deadline: Option<Deadline>) {
-        self.table_mut().set_deadline(slot, deadline);
+        self.tables.set_deadline(self.selected, slot, deadline);
     }
 
     /// Sets the access bits of the key at `slot` (OBJECT FREQ's and IDLETIME's source).
     pub fn set_access(&mut self, slot: Slot, access: u32) {
-        self.table_mut().set_access(slot, access);
+        self.tables.set_access(self.selected, slot, access);
     }
 
     /// A random key of the selected database, each as likely as the other; expired ones are not returned.
@@ -511,12 +507,11 @@ impl Keyspace {
         }
         self.touch_watched(index, index);
         let bytes = self.estimate_bytes(index);
-        let old = self.tables[index].clear();
-        self.fields[index] = FieldDeadlines::default();
-        if sync {
-            drop(old);
-        } else {
-            self.lazyfree.discard_all(old, keys, bytes);
+        let fields = std::mem::take(&mut self.fields[index]);
+        match self.tables.clear(index, fields, keys, bytes) {
+            Some(old) if sync => drop(old),
+            Some(old) => self.lazyfree.discard_all(old, keys, bytes),
+            None => {}
         }
         self.waiting.note_all(index);
         keys

@@ -14,26 +14,12 @@ impl Keyspace {
         let Some(slot) = self.make_way(from, database, to) else {
             return false;
         };
-        let access = self.entry(slot).access();
-        let owned = self.table_mut().remove(slot);
+        let slot = self.tables.transfer(self.selected, slot, database, to);
         // Who waits for the old name, watches it or holds a copy is to know; the handler announces the new one.
         self.waiting.note_change(self.selected, from.bytes);
         self.watch.note_change(self.selected, from.bytes);
         self.tracking.note_change(from.bytes, true);
-        let deadline = owned.deadline();
-        let table = &mut self.tables[database];
-        match owned.value() {
-            ValueRef::Bytes { bytes, kind } => {
-                let value = NewValue::Bytes { bytes, kind };
-                table.insert(to.hash, to.bytes, value, deadline, access);
-            }
-            ValueRef::Object(_) => {
-                let object = owned.into_object().expect("the entry's value is an object");
-                let value = NewValue::Object(object);
-                let slot = table.insert(to.hash, to.bytes, value, deadline, access);
-                self.in_database(database, |db| db.note_moved_field_deadlines(slot, to.bytes));
-            }
-        }
+        self.in_database(database, |db| db.note_moved_field_deadlines(slot, to.bytes));
         self.in_database(database, |db| db.notify(KeyspaceEvents::NEW, "new", to.bytes));
         true
     }
@@ -52,12 +38,11 @@ impl Keyspace {
                 // The table may move its entries while it makes room for the copy.
                 let bytes = bytes.to_vec();
                 let value = NewValue::Bytes { bytes: &bytes, kind };
-                self.tables[database].insert(to.hash, to.bytes, value, deadline, access);
+                self.tables.insert(database, to, value, deadline, access);
             }
             ValueRef::Object(object) => {
                 let value = NewValue::Object(Box::new(object.clone()));
-                let table = &mut self.tables[database];
-                let slot = table.insert(to.hash, to.bytes, value, deadline, access);
+                let slot = self.tables.insert(database, to, value, deadline, access);
                 self.in_database(database, |db| db.note_moved_field_deadlines(slot, to.bytes));
             }
         }
@@ -71,8 +56,9 @@ impl Keyspace {
         self.find(from)?;
         self.in_database(database, |db| {
             if let Some(slot) = db.find(to) {
-                let owned = db.table_mut().remove(slot);
-                db.lazyfree.discard(owned);
+                if let Some(owned) = db.tables.remove(db.selected, slot) {
+                    db.lazyfree.discard(owned);
+                }
             }
         });
         // Looked up again: the removal may have moved it.

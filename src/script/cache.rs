@@ -23,6 +23,13 @@ pub fn sha1(bytes: &[u8]) -> Sha {
     Sha1::digest(bytes).into()
 }
 
+/// The SHA1 of pieces one behind the other.
+pub fn sha1_of<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Sha {
+    let mut sha = Sha1::new();
+    pieces.for_each(|piece| sha.update(piece));
+    sha.finalize().into()
+}
+
 /// A SHA1 as 40 hexadecimal digits.
 pub fn hex(sha: &Sha) -> [u8; 40] {
     let mut text = [0; 40];

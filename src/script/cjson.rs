@@ -238,6 +238,7 @@ impl Encoder<'_> {
         let state = self.state;
         // SAFETY: the caller's promise.
         unsafe {
+            safepoint(state);
             match ffi::lua_type(state, -1) {
                 ffi::LUA_TSTRING => self.string(-1),
                 ffi::LUA_TNUMBER => self.number(-1),
@@ -250,7 +251,6 @@ impl Encoder<'_> {
                     self.library.text.extend(state, b"null");
                 }
                 ffi::LUA_TTABLE => {
-                    safepoint(state);
                     let depth = self.library.levels.len() as i32 + 1;
                     if depth > self.library.options.encode_max_depth || !has_room(state, 3) {
                         luaL_error(
@@ -500,6 +500,7 @@ impl Decoder<'_> {
         unsafe {
             let (mut begin, mut token) = self.next();
             'value: loop {
+                safepoint(state);
                 match token {
                     Token::String => {}
                     Token::Number(number) => ffi::lua_pushnumber(state, number),

@@ -110,6 +110,7 @@ impl Packer<'_> {
         let state = self.state;
         // SAFETY: the caller's promise.
         unsafe {
+            safepoint(state);
             match ffi::lua_type(state, index) {
                 ffi::LUA_TSTRING => {
                     let bytes = string_at(state, index).unwrap_or_default();
@@ -176,7 +177,6 @@ impl Packer<'_> {
         let state = self.state;
         // SAFETY: the caller's promise. The table does not change while it is walked: nothing of a script runs.
         unsafe {
-            safepoint(state);
             need_room(state, 3, c"in function table_is_an_array");
             let (mut count, is_array) = self.count(index);
             if is_array {
@@ -348,6 +348,7 @@ impl Unpacker<'_> {
         // SAFETY: the caller's promise.
         unsafe {
             loop {
+                safepoint(self.state);
                 self.begin()?;
                 // A value is complete unless it is a table that waits for more, and with it perhaps the table around it.
                 loop {
@@ -493,7 +494,6 @@ impl Unpacker<'_> {
     unsafe fn array(&mut self, len: u32) -> Result<(), &'static CStr> {
         // SAFETY: the caller's promise. The declared length is not reserved: the elements may be missing.
         unsafe {
-            safepoint(self.state);
             ffi::lua_createtable(self.state, 0, 0);
             need_room(self.state, self.indexes + 1, c"in function mp_decode_to_lua_array");
             self.levels.push(self.state, Level::Array { missing: len, next: 1 });
@@ -507,7 +507,6 @@ impl Unpacker<'_> {
     unsafe fn map(&mut self, len: u32) -> Result<(), &'static CStr> {
         // SAFETY: the caller's promise.
         unsafe {
-            safepoint(self.state);
             ffi::lua_createtable(self.state, 0, 0);
             self.levels.push(self.state, Level::Map { missing: u64::from(len) * 2 });
         }

@@ -77,6 +77,10 @@ pub struct Libraries {
     libraries: BTreeMap<Box<[u8]>, Library>,
     /// By their names in lower case.
     functions: HashMap<Box<[u8]>, Callee>,
+    /// Functions of all libraries: of two names that differ in their case alone both count.
+    functions_len: usize,
+    /// Of names and texts.
+    bytes: usize,
 }
 
 impl Libraries {
@@ -88,8 +92,13 @@ impl Libraries {
         self.libraries.is_empty()
     }
 
+    /// Bytes of all libraries' names and texts.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     pub fn functions_len(&self) -> usize {
-        self.libraries.values().map(|library| library.functions.len()).sum()
+        self.functions_len
     }
 
     /// Libraries in the order of their names.
@@ -240,11 +249,15 @@ impl Libraries {
             // Of names that differ in their case alone the first one counts.
             self.functions.entry(name.to_ascii_lowercase().into()).or_insert(callee);
         }
+        self.functions_len += library.functions.len();
+        self.bytes += name.len() + library.code.len();
         self.libraries.insert(name, library);
     }
 
     fn unlink(&mut self, name: &[u8]) -> Option<Library> {
         let library = self.libraries.remove(name)?;
+        self.functions_len -= library.functions.len();
+        self.bytes -= name.len() + library.code.len();
         for function in &library.functions {
             self.functions.remove(&*function.name.to_ascii_lowercase());
         }

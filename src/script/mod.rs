@@ -103,6 +103,8 @@ pub struct Running {
     pub wrote: bool,
     /// It is to end, with this error.
     pub killed: Option<&'static str>,
+    /// What it has written is put back when it ends.
+    pub rolls_back: bool,
     /// It has been running for so long that others are served meanwhile, and told so.
     pub is_busy: bool,
     /// They have been served once.
@@ -121,6 +123,8 @@ pub struct Stats {
     /// Libraries of functions, and the functions in them.
     pub libraries: usize,
     pub functions: usize,
+    /// Bytes of their texts.
+    pub libraries_bytes: usize,
 }
 
 /// The function that keeps the server busy.
@@ -134,9 +138,8 @@ pub struct FunctionRun {
 }
 
 /// The server's scripts.
+#[derive(Default)]
 pub struct Scripts {
-    /// What scripts are told by `redis.REDIS_VERSION`.
-    version: String,
     /// None before the first use, and while a script runs.
     engine: Option<Box<Engine>>,
     pub running: Option<Running>,
@@ -148,24 +151,29 @@ pub struct Scripts {
 }
 
 impl Scripts {
-    /// No scripts yet, of a server that says it is this version of Redis.
-    pub fn new(version: &str) -> Self {
-        Scripts {
-            version: version.into(),
-            engine: None,
-            running: None,
-            function: None,
-            stats: Stats::default(),
-            denies_nothing: false,
-        }
-    }
-
-    /// Takes the engine out, to run a script or to change the cache. None while a script runs.
-    pub fn take_engine(&mut self) -> Option<Box<Engine>> {
+    /// Takes the engine out, to run a script or to change the cache. None while a script runs. `version`: what scripts are
+    /// told by `redis.REDIS_VERSION`.
+    #[inline]
+    pub fn take_engine(&mut self, version: &[u8]) -> Option<Box<Engine>> {
         if self.running.is_some() {
             return None;
         }
-        Some(self.engine.take().unwrap_or_else(|| Box::new(Engine::new(&self.version))))
+        let mut engine = self.engine.take().unwrap_or_else(|| Box::new(Engine::new()));
+        if engine.version != version {
+            engine.set_version(version);
+        }
+        Some(engine)
+    }
+
+    /// What a known script says of itself.
+    pub fn flags_of_script(&self, sha: &[u8]) -> Option<ScriptFlags> {
+        let body = self.engine.as_ref()?.body(sha)?;
+        shebang::parse(body).ok().map(|(flags, _)| flags)
+    }
+
+    /// What a function says of itself.
+    pub fn flags_of_function(&self, name: &[u8]) -> Option<ScriptFlags> {
+        self.engine.as_ref()?.libraries.find(name).map(|callee| callee.flags)
     }
 
     /// Puts the engine back.
@@ -176,6 +184,7 @@ impl Scripts {
         self.stats.evicted = engine.cache.evicted();
         self.stats.libraries = engine.libraries.len();
         self.stats.functions = engine.libraries.functions_len();
+        self.stats.libraries_bytes = engine.libraries.bytes();
         self.engine = Some(engine);
     }
 
@@ -205,13 +214,24 @@ pub struct Script {
 /// The Lua state and the scripts that were compiled in it.
 pub struct Engine {
     lua: Lua,
+    version: Vec<u8>,
     cache: Cache,
     libraries: Libraries,
 }
 
 impl Engine {
-    fn new(version: &str) -> Self {
-        Engine { lua: Lua::new(version), cache: Cache::default(), libraries: Libraries::default() }
+    fn new() -> Self {
+        Engine {
+            lua: Lua::new(),
+            version: Vec::new(),
+            cache: Cache::default(),
+            libraries: Libraries::default(),
+        }
+    }
+
+    fn set_version(&mut self, version: &[u8]) {
+        self.version = version.to_vec();
+        self.lua.set_version(&String::from_utf8_lossy(version));
     }
 
     /// The script of this body, compiled if it is new. `keep`: it was loaded, and stays until SCRIPT FLUSH.

@@ -14,7 +14,7 @@ use std::time::Duration;
 /// is seen then.
 const IDLE: Duration = Duration::from_secs(1);
 /// Between two looks at a script that is busy: how long it takes at most until others are served again.
-const BUSY: Duration = Duration::from_millis(5);
+const BUSY: Duration = Duration::from_millis(2);
 /// Looks without any script before the thread goes to sleep.
 const QUIET_LOOKS: u32 = 20;
 

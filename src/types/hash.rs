@@ -8,6 +8,7 @@
 //! A field past its deadline is not there for who reads here, and stays in memory until [`Hash::remove_due`] is called, which
 //! the keyspace does in time.
 
+use super::journal::{self, Note};
 use super::{Collection, INLINE_MAX, Stored, Value, kind};
 use crate::clock::{Deadline, Expiry, Now};
 use crate::collections::hash::KeyHasher;
@@ -121,6 +122,9 @@ impl Hash {
                 }
             },
             Hash::Table(hash) => {
+                if journal::is_on() {
+                    hash.note_field(field);
+                }
                 let is_new = match hash.table.set(field, value, expiry) {
                     Put::New => true,
                     Put::Replaced(deadline) => deadline.is_some_and(|it| now.is_past(it)),
@@ -158,6 +162,9 @@ impl Hash {
             },
             // One past its deadline is left to who announces that.
             Hash::Table(hash) => {
+                if journal::is_on() {
+                    hash.note_field(field);
+                }
                 (hash.table.volatile_len() == 0 || hash.get(field, now).is_some())
                     && hash.table.remove(field).is_some()
             }
@@ -170,6 +177,9 @@ impl Hash {
             self.end_listpack(limits);
         }
         if let Hash::Table(hash) = self {
+            if journal::is_on() {
+                hash.note_field(field);
+            }
             hash.table.set_deadline(field, deadline);
         }
     }
@@ -190,6 +200,30 @@ impl Hash {
         }
     }
 
+    /// Whether changes of fields can be noted: not as long as their order counts.
+    pub(super) fn can_be_noted(&self) -> bool {
+        matches!(self, Hash::Table(hash) if !hash.table.is_ordered())
+    }
+
+    /// Undoes what a note is about.
+    pub(super) fn put_back(&mut self, note: Note, text: &[u8]) {
+        let Hash::Table(hash) = self else { unreachable!("nothing is noted of packed fields") };
+        let split = |value: u32| text.split_at(text.len() - value as usize);
+        match note {
+            Note::Absent => drop(hash.table.remove(text)),
+            Note::Field { value } => {
+                let (field, value) = split(value);
+                hash.table.set(field, value, Expiry::Clear);
+            }
+            Note::VolatileField { value, deadline } => {
+                let (field, value) = split(value);
+                hash.table.set(field, value, Expiry::At(deadline));
+            }
+            Note::WasSmall(was_small) => hash.is_listpack = was_small,
+            _ => unreachable!("no note of a hash"),
+        }
+    }
+
     fn make_table(&mut self, limits: &Limits) -> &mut HashTable {
         if let Hash::Packed(bytes) = self {
             let mut table = PackedTable::new(limits.hasher, Form::Pairs);
@@ -206,6 +240,9 @@ impl Hash {
 
     fn end_listpack(&mut self, limits: &Limits) {
         let hash = self.make_table(limits);
+        if journal::is_on() {
+            journal::note(Note::WasSmall(hash.is_listpack), [&[], &[]]);
+        }
         hash.is_listpack = false;
         hash.table.spread();
     }
@@ -215,6 +252,20 @@ impl HashTable {
     #[inline]
     fn get(&self, field: &[u8], now: &Now) -> Option<Entry<'_>> {
         self.table.get(field).filter(|entry| is_alive(entry, now))
+    }
+
+    /// Notes what a field is before it is changed.
+    #[cold]
+    fn note_field(&self, field: &[u8]) {
+        let Some(entry) = self.table.get(field) else {
+            return journal::note(Note::Absent, [field, &[]]);
+        };
+        let value = entry.value.len() as u32;
+        let note = match entry.deadline {
+            Some(deadline) => Note::VolatileField { value, deadline },
+            None => Note::Field { value },
+        };
+        journal::note(note, [field, entry.value]);
     }
 
     /// When the first deadline may pass.

@@ -8,6 +8,7 @@ pub mod bitmap;
 pub mod geo;
 pub mod hash;
 pub mod hyperloglog;
+pub mod journal;
 pub mod lcs;
 pub mod list;
 pub mod set;

@@ -18,6 +18,7 @@ mod tests;
 
 use std::collections::HashSet;
 
+use super::journal::{self, Note};
 use super::{Collection, INLINE_MAX, Stored, Value, kind};
 use crate::collections::hash::KeyHasher;
 use crate::collections::intset::{self, Intset};
@@ -140,6 +141,9 @@ impl Set {
         if !intset::insert(bytes, value) {
             return false;
         }
+        if journal::is_on() {
+            note_element(Note::Absent, Element::Integer(value));
+        }
         if Intset::new(bytes).len() > limits.intset_entries.min(INTSET_ENTRIES_MAX) {
             self.become_table(false, limits);
         }
@@ -180,7 +184,12 @@ impl Set {
             (Set::Table(_), _) => {}
         }
         match self {
-            Set::Packed(bytes) => element.write(bytes),
+            Set::Packed(bytes) => {
+                if journal::is_on() {
+                    note_element(Note::Absent, element);
+                }
+                element.write(bytes);
+            }
             Set::Table(members) => return members.insert(member, limits),
             Set::Ints(_) => unreachable!("integers have just been converted"),
         }
@@ -194,13 +203,13 @@ impl Set {
         if bytes.len() + room > INLINE_MAX {
             self.become_table(true, limits);
         } else {
-            *self = Set::Packed(bytes);
+            self.change_form(Set::Packed(bytes));
         }
     }
 
     fn become_table(&mut self, is_listpack: bool, limits: &Limits) {
         if let Set::Table(members) = self {
-            members.is_listpack = is_listpack;
+            members.set_listpack(is_listpack);
             return;
         }
         let mut table = Set::table(limits, is_listpack);
@@ -209,7 +218,15 @@ impl Set {
                 members.table.insert(element.text().as_ref());
             });
         }
-        *self = table;
+        self.change_form(table);
+    }
+
+    /// Puts another form with the same members in its place.
+    fn change_form(&mut self, new: Set) {
+        let old = std::mem::replace(self, new);
+        if journal::is_on() {
+            journal::note(Note::Form(Box::new(Value::Set(old))), [&[], &[]]);
+        }
     }
 
     /// Makes it a set of integers again if there are no other members, and not too many: what a command has computed.
@@ -235,30 +252,44 @@ impl Set {
             for value in integers {
                 intset::insert(&mut bytes, value);
             }
-            *self = Set::Ints(bytes);
+            self.change_form(Set::Ints(bytes));
         }
     }
 
     /// Removes a member; false if it is none.
     pub fn remove(&mut self, member: &[u8]) -> bool {
-        match self {
+        let was_there = match self {
             Set::Ints(bytes) => parse_i64(member).is_some_and(|value| intset::remove(bytes, value)),
             Set::Packed(bytes) => remove_packed(bytes, Element::new(member)),
             Set::Table(members) => members.table.remove(member).is_some(),
+        };
+        if was_there && journal::is_on() {
+            journal::note(Note::Present, [member, &[]]);
         }
+        was_there
     }
 
     /// The same for an element of another set.
     pub fn remove_element(&mut self, element: Element<'_>) -> bool {
-        match (self, element) {
+        let was_there = match (self, element) {
             (Set::Ints(bytes), Element::Integer(value)) => intset::remove(bytes, value),
             (Set::Packed(bytes), Element::Integer(_)) => remove_packed(bytes, element),
-            (set, element) => set.remove(element.text().as_ref()),
+            (set, element) => return set.remove(element.text().as_ref()),
+        };
+        if was_there && journal::is_on() {
+            note_element(Note::Present, element);
         }
+        was_there
     }
 
     /// Removes a random member after showing it to `visit`, each as likely as the other. There must be one.
     pub fn pop(&mut self, visit: impl FnOnce(Element<'_>)) {
+        let visit = |element: Element<'_>| {
+            if journal::is_on() {
+                note_element(Note::Present, element);
+            }
+            visit(element);
+        };
         match self {
             Set::Ints(bytes) => {
                 let set = Intset::new(bytes);
@@ -283,18 +314,24 @@ impl Set {
     pub fn pop_many(&mut self, count: usize, limits: &Limits, mut visit: impl FnMut(Element<'_>)) {
         let len = self.as_view().len();
         let mut draw = Draw { left: len, wanted: count };
+        let mut take = |element: Element<'_>| {
+            if journal::is_on() {
+                note_element(Note::Present, element);
+            }
+            visit(element);
+        };
         match self {
             Set::Ints(bytes) => intset::retain(bytes, |value| {
                 let is_drawn = draw.next();
                 if is_drawn {
-                    visit(Element::Integer(value));
+                    take(Element::Integer(value));
                 }
                 !is_drawn
             }),
             Set::Packed(bytes) => packed::retain(bytes, |element| {
                 let is_drawn = draw.next();
                 if is_drawn {
-                    visit(element);
+                    take(element);
                 }
                 !is_drawn
             }),
@@ -305,15 +342,32 @@ impl Set {
             }
             Set::Table(members) => {
                 let mut rest = Set::Packed(Vec::new());
-                for entry in members.table.iter() {
-                    if draw.next() {
-                        visit(Element::Bytes(entry.field));
-                    } else {
-                        rest.add(entry.field, limits);
+                journal::unnoted(|| {
+                    for entry in members.table.iter() {
+                        if draw.next() {
+                            visit(Element::Bytes(entry.field));
+                        } else {
+                            rest.add(entry.field, limits);
+                        }
                     }
-                }
-                *self = rest;
+                });
+                self.change_form(rest);
             }
+        }
+    }
+
+    /// Undoes what a note is about.
+    pub(super) fn put_back(&mut self, note: Note, member: &[u8]) {
+        match (note, self) {
+            (Note::Absent, set) => drop(set.remove(member)),
+            (Note::Present, Set::Ints(bytes)) => {
+                let value = parse_i64(member).expect("it was one of integers");
+                intset::insert(bytes, value);
+            }
+            (Note::Present, Set::Packed(bytes)) => Element::new(member).write(bytes),
+            (Note::Present, Set::Table(members)) => drop(members.table.insert(member)),
+            (Note::WasSmall(was_small), Set::Table(members)) => members.is_listpack = was_small,
+            _ => unreachable!("no note of such a set"),
         }
     }
 
@@ -340,6 +394,11 @@ impl Set {
     }
 }
 
+#[cold]
+fn note_element(note: Note, element: Element<'_>) {
+    journal::note(note, [element.text().as_ref(), &[]]);
+}
+
 fn remove_packed(bytes: &mut Vec<u8>, element: Element<'_>) -> bool {
     match packed::search(bytes, element) {
         Search::Found(place) => {
@@ -355,13 +414,24 @@ impl Members {
     #[inline]
     fn insert(&mut self, member: &[u8], limits: &Limits) -> bool {
         let is_new = self.table.insert(member);
+        if is_new && journal::is_on() {
+            journal::note(Note::Absent, [member, &[]]);
+        }
         if is_new
             && self.is_listpack
             && (self.table.len() > limits.listpack_entries || member.len() > limits.listpack_value)
         {
-            self.is_listpack = false;
+            self.set_listpack(false);
         }
         is_new
+    }
+
+    #[cold]
+    fn set_listpack(&mut self, is_listpack: bool) {
+        if journal::is_on() {
+            journal::note(Note::WasSmall(self.is_listpack), [&[], &[]]);
+        }
+        self.is_listpack = is_listpack;
     }
 }
 

@@ -14,6 +14,7 @@ mod tests;
 
 use std::ops::Range;
 
+use super::journal::{self, Note};
 use super::{Collection, INLINE_MAX, Stored, Value, kind};
 use crate::collections::packed::Text;
 use crate::collections::score_tree::{self, Place, ScoreTree};
@@ -144,6 +145,11 @@ impl SortedSet {
                 if old == Some(score) {
                     return Updated::Unchanged;
                 }
+                if let Some(old) = old
+                    && journal::is_on()
+                {
+                    journal::note(Note::Score(old), [member, &[]]);
+                }
                 let score = large.stored(score);
                 large.tree.set_score(position, score);
                 Updated::Changed
@@ -172,7 +178,13 @@ impl SortedSet {
         }
         let SortedSet::Large(large) = self else { return };
         if large.tree.len() >= limits.entries || member.len() > limits.value {
+            if !large.is_skiplist && journal::is_on() {
+                journal::note(Note::WasSmall(true), [&[], &[]]);
+            }
             large.is_skiplist = true;
+        }
+        if journal::is_on() {
+            journal::note(Note::Absent, [member, &[]]);
         }
         large.tree.insert(large.stored(score), member);
     }
@@ -185,7 +197,13 @@ impl SortedSet {
                 packed::remove(bytes, found.bytes);
                 Some(found.score)
             }
-            SortedSet::Large(large) => large.tree.remove(member),
+            SortedSet::Large(large) => {
+                let score = large.tree.remove(member)?;
+                if journal::is_on() {
+                    journal::note(Note::Score(score), [member, &[]]);
+                }
+                Some(score)
+            }
         }
     }
 
@@ -193,7 +211,29 @@ impl SortedSet {
     pub fn remove_ranks(&mut self, ranks: Range<usize>) {
         match self {
             SortedSet::Packed(bytes) => packed::remove_ranks(bytes, ranks),
-            SortedSet::Large(large) => large.tree.remove_ranks(ranks),
+            SortedSet::Large(large) => {
+                if journal::is_on() {
+                    for (score, member) in large.tree.range(ranks.clone()) {
+                        journal::note(Note::Score(score), [member, &[]]);
+                    }
+                }
+                large.tree.remove_ranks(ranks);
+            }
+        }
+    }
+
+    /// Undoes what a note is about.
+    pub(super) fn put_back(&mut self, note: Note, member: &[u8]) {
+        // A packed one is too small for notes.
+        let SortedSet::Large(large) = self else { unreachable!("what is noted is large for good") };
+        match note {
+            Note::Absent => drop(large.tree.remove(member)),
+            Note::Score(score) => match large.tree.find(member) {
+                Some(position) => large.tree.set_score(position, score),
+                None => large.tree.insert(score, member),
+            },
+            Note::WasSmall(was_small) => large.is_skiplist = !was_small,
+            _ => unreachable!("no note of a sorted set"),
         }
     }
 

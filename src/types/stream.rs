@@ -10,6 +10,7 @@
 
 mod groups;
 mod id;
+mod journal;
 mod node;
 #[cfg(test)]
 mod tests;
@@ -18,8 +19,12 @@ use std::collections::VecDeque;
 
 pub use groups::{Consumer, ConsumerId, Group, Groups, Pending};
 pub use id::{IdText, StreamId};
+use journal::Change;
+pub use journal::Note;
 pub use node::Entry;
 use node::{NewEntry, Node, Place, Walk};
+
+use super::journal::is_on;
 
 /// Bytes of pieces one entry may have; also what a node may have at most.
 const NODE_BYTES_MAX: usize = 1 << 30;
@@ -84,8 +89,12 @@ pub enum NewId {
 impl Stream {
     /// Bytes of heap behind the stream.
     pub fn heap_bytes(&self) -> usize {
-        self.entries.heap_bytes()
-            + self.groups.iter().map(|(name, group)| name.len() + group.heap_bytes()).sum::<usize>()
+        self.entries.heap_bytes() + self.groups_heap_bytes()
+    }
+
+    /// Those of its groups.
+    pub fn groups_heap_bytes(&self) -> usize {
+        self.groups.iter().map(|(name, group)| name.len() + group.heap_bytes()).sum()
     }
 
     /// How many allocations freeing it costs, about.
@@ -180,6 +189,9 @@ impl Entries {
         if bytes > NODE_BYTES_MAX {
             return Err(AddError::TooLarge);
         }
+        if is_on() {
+            self.note_growth(bytes, limits);
+        }
         let entry = NewEntry { id, fields, piece };
         match self.nodes.back_mut() {
             Some(node) if has_room(node, bytes, limits) => node.push(&entry),
@@ -198,6 +210,20 @@ impl Entries {
             self.first = id;
         }
         Ok(id)
+    }
+
+    /// Sets what is remembered: the last ID given, and, if they are told, how many entries were ever added and the greatest ID
+    /// ever deleted.
+    pub fn set_remembered(
+        &mut self,
+        last: StreamId,
+        added: Option<i64>,
+        max_deleted: Option<StreamId>,
+    ) {
+        self.note(|| Change::Remembered);
+        self.last = last;
+        self.added = added.unwrap_or(self.added);
+        self.max_deleted = max_deleted.unwrap_or(self.max_deleted);
     }
 
     // ---- removing ------------------------------------------------------------------------------------------------
@@ -227,9 +253,11 @@ impl Entries {
         let node = &mut self.nodes[index];
         let Some(place) = node.find(id) else { return false };
         if node.live == 1 {
-            self.nodes.remove(index);
+            let gone = self.nodes.remove(index);
+            self.note_gone(index, gone);
         } else {
             node.mark_deleted(place.offset);
+            self.note(|| Change::Marked { index, offset: place.offset });
         }
         self.len -= 1;
         true
@@ -249,15 +277,19 @@ impl Entries {
                 Keep::From(id) => node.last < id,
             };
             if goes_whole {
-                self.nodes.pop_front();
+                let gone = self.nodes.pop_front();
+                self.note_gone(0, gone);
                 self.len -= live;
                 removed += live;
                 continue;
             }
             if !trim.is_approximate {
-                let inside = trim_node(node, trim.keep, self.len);
-                self.len -= inside;
-                removed += inside;
+                let marked = trim_node(node, trim.keep, self.len);
+                for &offset in &marked {
+                    self.note(|| Change::Marked { index: 0, offset });
+                }
+                self.len -= marked.len() as u64;
+                removed += marked.len() as u64;
             }
             break;
         }
@@ -369,8 +401,8 @@ fn has_room(node: &Node, bytes: usize, limits: NodeLimits) -> bool {
         && (limits.entries == 0 || node.entries() < limits.entries)
 }
 
-/// Marks a node's entries from its beginning; returns how many. `len` entries are in the stream.
-fn trim_node(node: &mut Node, keep: Keep, len: u64) -> u64 {
+/// Marks a node's entries from its beginning; returns where they lie. `len` entries are in the stream.
+fn trim_node(node: &mut Node, keep: Keep, len: u64) -> Vec<u32> {
     let mut marked = Vec::new();
     for place in node.walk() {
         let stays = match keep {
@@ -385,7 +417,7 @@ fn trim_node(node: &mut Node, keep: Keep, len: u64) -> u64 {
         }
     }
     marked.iter().for_each(|offset| node.mark_deleted(*offset));
-    marked.len() as u64
+    marked
 }
 
 /// Entries in their order.

@@ -1,6 +1,8 @@
 //! A server in this process with a clock that stands still, and clients that see what redis-cli shows.
 #![allow(dead_code)] // every test program uses its own part of this
 
+pub mod grammar;
+
 use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};

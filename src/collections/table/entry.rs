@@ -577,6 +577,25 @@ impl<O> Owned<O> {
         Owned { raw, object: PhantomData }
     }
 
+    /// An entry that is in no table yet.
+    pub fn make(
+        key: &[u8],
+        value: NewValue<'_, O>,
+        deadline: Option<Deadline>,
+        access: u32,
+    ) -> Self {
+        let raw = RawEntry::new(key, value, deadline, access);
+        // SAFETY: it was made here, of this `O`.
+        unsafe { Owned::new(raw) }
+    }
+
+    /// Gives the entry away.
+    pub(super) fn into_raw(self) -> RawEntry {
+        let raw = self.raw;
+        mem::forget(self);
+        raw
+    }
+
     /// All that can be read of the entry.
     pub fn entry(&self) -> Entry<'_, O> {
         // SAFETY: borrowed from its owner.

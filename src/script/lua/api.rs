@@ -11,7 +11,8 @@ use crate::resp::number::format_double_17g;
 use crate::resp::reply::{OutputBuffer, Protocol};
 use crate::resp::request::Range;
 use crate::script::Called;
-use crate::script::cache::{hex, sha1};
+use crate::script::cache::{hex, sha1_of};
+use crate::script::library::safepoint;
 use crate::sys::log::Level;
 
 /// What `redis.set_repl` takes.
@@ -60,7 +61,7 @@ pub(super) unsafe fn push_function(
 }
 
 /// Makes the globals `redis` and `server`, which are one table.
-pub(super) unsafe fn open(state: *mut lua_State, version: &str) {
+pub(super) unsafe fn open(state: *mut lua_State) {
     lua_createtable(state, 0, 32);
     for (name, function) in FUNCTIONS {
         push_function(state, name.as_ptr(), *function);
@@ -70,15 +71,21 @@ pub(super) unsafe fn open(state: *mut lua_State, version: &str) {
         lua_pushnumber(state, *value as f64);
         lua_rawsetfield(state, -2, name.as_ptr());
     }
+    lua_pushvalue(state, -1);
+    lua_rawsetfield(state, LUA_GLOBALSINDEX, c"server".as_ptr());
+    lua_rawsetfield(state, LUA_GLOBALSINDEX, c"redis".as_ptr());
+}
+
+/// Sets the version in the table on top of the stack, which is `redis`, and has it be read-only.
+pub(super) unsafe fn set_version(state: *mut lua_State, version: &str) {
+    lua_setreadonly(state, -1, 0);
     push_bytes(state, version.as_bytes());
     lua_rawsetfield(state, -2, c"REDIS_VERSION".as_ptr());
     let parts = version.split('.').map(|part| part.parse::<u32>().unwrap_or_default() & 0xff);
     let number = parts.take(3).fold(0, |number, part| number << 8 | part);
     lua_pushnumber(state, number as f64);
     lua_rawsetfield(state, -2, c"REDIS_VERSION_NUM".as_ptr());
-    lua_pushvalue(state, -1);
-    lua_rawsetfield(state, LUA_GLOBALSINDEX, c"server".as_ptr());
-    lua_rawsetfield(state, LUA_GLOBALSINDEX, c"redis".as_ptr());
+    lua_setreadonly(state, -1, 1);
 }
 
 /// Raises the error on top of the stack, a table.
@@ -137,6 +144,7 @@ unsafe fn push_refusal(state: *mut lua_State, text: &[u8], is_counted: bool) -> 
 
 /// Pushes the reply that a command has written. True if it is an error.
 unsafe fn push_output(state: *mut lua_State, output: &OutputBuffer) -> bool {
+    let _any_size = shared(state).memory.any_size();
     let whole = output.whole();
     if whole.is_empty() {
         lua_pushnil(state);
@@ -255,7 +263,8 @@ unsafe extern "C-unwind" fn sha1hex(state: *mut lua_State) -> c_int {
     if lua_gettop(state) != 1 {
         raise_error(state, b"ERR wrong number of arguments");
     }
-    let digits = hex(&sha1(bytes_at(state, 1).unwrap_or_default()));
+    let text = bytes_at(state, 1).unwrap_or_default();
+    let digits = hex(&sha1_of(text.chunks(1 << 20).inspect(|_| safepoint(state))));
     push_bytes(state, &digits);
     1
 }

@@ -182,6 +182,16 @@ unsafe fn prepare(state: *mut lua_State) {
     lua_settop(state, top);
 }
 
+/// Sets the version that libraries are told while they are loaded, if there have been any.
+pub(super) unsafe fn set_version(state: *mut lua_State, version: &str) {
+    let top = lua_gettop(state);
+    if lua_rawgetfield(state, LUA_REGISTRYINDEX, LOADING_GLOBALS.as_ptr()) == LUA_TTABLE {
+        lua_rawgetfield(state, -1, c"redis".as_ptr());
+        super::api::set_version(state, version);
+    }
+    lua_settop(state, top);
+}
+
 /// Makes the table on top of the stack read-only; what is not in it raises an error.
 unsafe fn seal(state: *mut lua_State) {
     lua_createtable(state, 0, 1);

@@ -10,12 +10,32 @@ pub(super) struct Memory {
     used: Cell<usize>,
     /// What would go beyond it fails: the script gets an error. Nothing outside a script is prepared for that.
     limit: Cell<usize>,
+    /// A single block may be so large: no work on a string or a table can be interrupted in its midst.
+    block_max: Cell<usize>,
     failed: Cell<bool>,
+}
+
+/// A string or the array or hash part of a table that a script makes is at most this large: that is 20 ms of work. Room for
+/// what goes with the bytes.
+const BLOCK_MAX: usize = (16 << 20) + 4096;
+
+/// Blocks may be of any size until this is dropped.
+pub(super) struct AnySize<'a>(&'a Memory, usize);
+
+impl Drop for AnySize<'_> {
+    fn drop(&mut self) {
+        self.0.block_max.set(self.1);
+    }
 }
 
 impl Memory {
     pub fn new() -> Self {
-        Memory { used: Cell::new(0), limit: Cell::new(usize::MAX), failed: Cell::new(false) }
+        Memory {
+            used: Cell::new(0),
+            limit: Cell::new(usize::MAX),
+            block_max: Cell::new(usize::MAX),
+            failed: Cell::new(false),
+        }
     }
 
     pub fn used(&self) -> usize {
@@ -30,13 +50,20 @@ impl Memory {
     /// Sets the limit for what follows.
     pub fn set_limit(&self, bytes: usize) {
         self.limit.set(bytes);
+        self.block_max.set(BLOCK_MAX);
         self.failed.set(false);
     }
 
     /// Lifts the limit. True if it was met.
     pub fn lift_limit(&self) -> bool {
         self.limit.set(usize::MAX);
+        self.block_max.set(usize::MAX);
         self.failed.get()
+    }
+
+    /// For the values of a reply, which are as large as they are.
+    pub fn any_size(&self) -> AnySize<'_> {
+        AnySize(self, self.block_max.replace(usize::MAX))
     }
 }
 
@@ -53,7 +80,9 @@ pub(super) unsafe extern "C" fn allocate(
     // SAFETY: the state was made with a pointer to its Memory, of which only shared references exist.
     let memory = unsafe { &*memory.cast::<Memory>() };
     let used = memory.used.get() - if block.is_null() { 0 } else { old };
-    if new > isize::MAX as usize - ALIGN || (used + new > memory.limit.get() && new > old) {
+    if new > isize::MAX as usize - ALIGN
+        || ((used + new > memory.limit.get() || new > memory.block_max.get()) && new > old)
+    {
         memory.failed.set(true);
         return null_mut();
     }

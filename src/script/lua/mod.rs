@@ -22,6 +22,7 @@ mod api;
 mod convert;
 pub mod functions;
 mod memory;
+mod pieces;
 mod sandbox;
 
 use std::cell::{Cell, RefCell};
@@ -102,6 +103,8 @@ pub(super) struct Shared {
     /// Where the error was raised that ended the script: source and line.
     place: RefCell<Option<(Vec<u8>, i32)>>,
     watchdog: RefCell<Option<Watchdog>>,
+    /// A script was ended that held all it may: the next one begins with a collection.
+    leaves_garbage: Cell<bool>,
     /// What the library that is being loaded has registered so far.
     loading: RefCell<Option<Vec<Registered>>>,
 }
@@ -274,8 +277,8 @@ pub struct Lua {
 unsafe impl Send for Lua {}
 
 impl Lua {
-    /// A state with everything that scripts find in it. `version`: the version of Redis that they are told.
-    pub fn new(version: &str) -> Self {
+    /// A state with everything that scripts find in it.
+    pub fn new() -> Self {
         let shared = Box::new(Shared {
             host: Cell::new(None),
             memory: Memory::new(),
@@ -284,6 +287,7 @@ impl Lua {
             ending: Cell::new(None),
             place: RefCell::new(None),
             watchdog: RefCell::new(None),
+            leaves_garbage: Cell::new(false),
             loading: RefCell::new(None),
         });
         let shared = NonNull::from(Box::leak(shared));
@@ -295,7 +299,7 @@ impl Lua {
             (*lua_callbacks(state.as_ptr())).userdata = shared.as_ptr().cast();
             let watchdog = Watchdog::start(InterruptFlag(lua_callbacks(state.as_ptr())));
             *shared.as_ref().watchdog.borrow_mut() = Some(watchdog);
-            sandbox::build(state.as_ptr(), version);
+            sandbox::build(state.as_ptr());
             lua_settop(state.as_ptr(), 0);
             lua_rawcheckstack(state.as_ptr(), 64);
             lua_pushcfunction(state.as_ptr(), handle_error);
@@ -324,6 +328,19 @@ impl Lua {
     fn shared(&self) -> &Shared {
         // SAFETY: it lives as long as this value, and only shared references are made of it.
         unsafe { self.shared.as_ref() }
+    }
+
+    /// Sets the version of Redis that scripts and libraries are told.
+    pub fn set_version(&mut self, version: &str) {
+        let state = self.state.as_ptr();
+        // SAFETY: the stack is as before when this is done.
+        unsafe {
+            let top = lua_gettop(state);
+            lua_rawgetfield(state, LUA_GLOBALSINDEX, c"redis".as_ptr());
+            api::set_version(state, version);
+            lua_settop(state, top);
+            functions::set_version(state, version);
+        }
     }
 
     /// Bytes held.
@@ -398,6 +415,9 @@ impl Lua {
         let state = self.state.as_ptr();
         let shared = self.shared();
         shared.protocol.set(Protocol::Resp2);
+        if shared.leaves_garbage.take() {
+            lua_gc(state, LUA_GCCOLLECT, 0);
+        }
         let status = shared.lend(host, || {
             if let Some(watchdog) = shared.watchdog.borrow_mut().as_mut() {
                 watchdog.begin(busy_after_ms);
@@ -414,12 +434,17 @@ impl Lua {
         if busy_after_ms != 0 {
             set_interrupt(lua_callbacks(state), false);
         }
-        if status == LUA_OK {
+        if status == LUA_OK && ending.is_none() {
             return Ok(());
         }
         let failure = take_failure(state, shared, ending);
-        if met_limit {
-            lua_gc(state, LUA_GCCOLLECT, 0);
+        match ending {
+            None if met_limit => {
+                lua_gc(state, LUA_GCCOLLECT, 0);
+            }
+            None => {}
+            // Whoever waits for the end of a script that was killed does not wait for this.
+            Some(_) => shared.leaves_garbage.set(met_limit),
         }
         Err(failure)
     }

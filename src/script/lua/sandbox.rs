@@ -11,11 +11,13 @@ use std::os::raw::{c_char, c_int};
 use mlua::ffi::*;
 
 use super::api::push_function;
-use super::{NAMES, Name, bytes_at, load, push_bytes, raise, shared, upvalue};
+use super::{Name, bytes_at, load, pieces, push_bytes, raise, shared, upvalue};
+use crate::script::library::safepoint;
 use crate::script::open_libraries;
 
-/// Bytes that one call of `string.rep` makes at most: no call into the interpreter can be interrupted in its midst.
-const REP_BYTES_MAX: usize = 16 << 20;
+/// Bytes of source that a script may have compiled: the compiler cannot be interrupted, and takes a millisecond for ten
+/// thousand of them.
+const SOURCE_BYTES_MAX: usize = 64 << 10;
 
 const LIBRARIES: &[(&CStr, lua_CFunction)] = &[
     (c"", luaopen_base),
@@ -73,13 +75,13 @@ const SHIMS: &[(&CStr, lua_CFunction)] = &[
 ];
 
 /// Fills a new state. Its stack is left in any order.
-pub(super) unsafe fn build(state: *mut lua_State, version: &str) {
+pub(super) unsafe fn build(state: *mut lua_State) {
     for (name, open) in LIBRARIES {
         lua_pushcfunction(state, *open);
         lua_pushstring_(state, name.as_ptr());
         lua_call(state, 1, 0);
     }
-    super::api::open(state, version);
+    super::api::open(state);
     open_libraries(state);
     for (name, function) in SHIMS {
         push_function(state, name.as_ptr(), *function);
@@ -108,16 +110,8 @@ unsafe fn patch_libraries(state: *mut lua_State) {
         lua_rawsetfield(state, -2, name.as_ptr());
         lua_settop(state, -2);
     };
-    put(c"string", c"rep", rep);
     put(c"table", c"getn", getn);
-    lua_rawgetfield(state, LUA_GLOBALSINDEX, c"string".as_ptr());
-    for name in NAMES {
-        lua_pushstring_(state, name.as_ptr());
-    }
-    lua_rawgetfield(state, -1 - NAMES.len() as c_int, c"find".as_ptr());
-    lua_pushcclosurek(state, find, c"find".as_ptr(), NAMES.len() as c_int + 1, None);
-    lua_rawsetfield(state, -2, c"find".as_ptr());
-    lua_settop(state, -2);
+    pieces::open(state);
     // Of `os` there is the clock alone.
     lua_rawgetfield(state, LUA_GLOBALSINDEX, c"os".as_ptr());
     lua_rawgetfield(state, -1, c"clock".as_ptr());
@@ -180,7 +174,7 @@ pub(super) fn familiar(text: &[u8]) -> Cow<'_, [u8]> {
 }
 
 /// Raises an error with the place of the caller before its text.
-unsafe fn raise_here(state: *mut lua_State, text: &[u8]) -> ! {
+pub(super) unsafe fn raise_here(state: *mut lua_State, text: &[u8]) -> ! {
     luaL_where(state, 1);
     push_bytes(state, text);
     lua_concat(state, 2);
@@ -243,6 +237,11 @@ unsafe fn chunk_name(state: *mut lua_State, index: c_int, source: &[u8]) -> std:
 
 /// Compiles and pushes a function, or nil and why not.
 unsafe fn push_chunk(state: *mut lua_State, name: &CStr, source: &[u8]) -> c_int {
+    if source.len() > SOURCE_BYTES_MAX {
+        lua_pushnil(state);
+        push_bytes(state, b"chunk is too large");
+        return 2;
+    }
     if load(state, name, source) {
         return 1;
     }
@@ -279,8 +278,8 @@ unsafe extern "C-unwind" fn load_chunk(state: *mut lua_State) -> c_int {
             Some(piece) if !piece.is_empty() => source.extend_from_slice(piece),
             _ => break,
         }
-        if source.len() > REP_BYTES_MAX {
-            raise_here(state, b"chunk is too large");
+        if source.len() > SOURCE_BYTES_MAX {
+            break;
         }
         lua_settop(state, -2);
     }
@@ -295,81 +294,18 @@ unsafe extern "C-unwind" fn collectgarbage(state: *mut lua_State) -> c_int {
             lua_pushnumber(state, bytes as f64 / 1024.0);
         }
         b"collect" | b"step" => {
-            lua_gc(state, LUA_GCCOLLECT, 0);
+            // In steps of so many kilobytes: the first call may begin in the middle of a cycle, the second sees a whole one.
+            for _ in 0..2 {
+                while lua_gc(state, LUA_GCSTEP, 256) == 0 {
+                    safepoint(state);
+                }
+            }
             lua_pushnumber(state, 0.0);
         }
         b"stop" | b"restart" | b"setpause" | b"setstepmul" => lua_pushnumber(state, 0.0),
         _ => raise_here(state, b"bad argument #1 to 'collectgarbage' (invalid option)"),
     }
     1
-}
-
-/// `string.rep(s, n)`
-unsafe extern "C-unwind" fn rep(state: *mut lua_State) -> c_int {
-    let mut len = 0;
-    let text: *const c_char = luaL_checklstring(state, 1, &mut len);
-    let times = luaL_checknumber(state, 2);
-    let times = if times >= 1.0 { times as usize } else { 0 };
-    let total = len.saturating_mul(times);
-    if total > REP_BYTES_MAX {
-        raise_here(state, b"resulting string too large");
-    }
-    if total == 0 {
-        push_bytes(state, b"");
-        return 1;
-    }
-    // Into the new string's own memory: a copy of many megabytes takes milliseconds.
-    let mut buffer = std::mem::MaybeUninit::<luaL_Strbuf>::uninit();
-    let target = luaL_buffinitsize(state, buffer.as_mut_ptr(), total).cast::<u8>();
-    std::ptr::copy_nonoverlapping(text.cast::<u8>(), target, len);
-    let mut filled = len;
-    while filled < total {
-        let count = filled.min(total - filled);
-        std::ptr::copy_nonoverlapping(target, target.add(filled), count);
-        filled += count;
-    }
-    luaL_pushresultsize(buffer.as_mut_ptr(), total);
-    1
-}
-
-/// `string.find(s, pattern [, init [, plain]])`: plain text is looked for in linear time, as no call into the interpreter can
-/// be interrupted in its midst; patterns go the usual way, which looks for interrupts.
-unsafe extern "C-unwind" fn find(state: *mut lua_State) -> c_int {
-    let (mut len, mut wanted_len) = (0, 0);
-    let text: *const c_char = luaL_checklstring(state, 1, &mut len);
-    let wanted: *const c_char = luaL_checklstring(state, 2, &mut wanted_len);
-    let init = luaL_optnumber(state, 3, 1.0);
-    // SAFETY: Lua says where its strings are and how long; they stay on the stack.
-    let text = std::slice::from_raw_parts(text.cast::<u8>(), len);
-    let wanted = std::slice::from_raw_parts(wanted.cast::<u8>(), wanted_len);
-    let is_special = |byte: &u8| b"^$*+?.([%-".contains(byte);
-    if lua_toboolean(state, 4) == 0 && wanted.iter().any(is_special) {
-        lua_pushvalue(state, lua_upvalueindex(NAMES.len() as c_int + 1));
-        lua_insert(state, 1);
-        if lua_pcall(state, lua_gettop(state) - 1, LUA_MULTRET, 0) != LUA_OK {
-            // It told its caller's place, which is here: the script's is meant.
-            if shared(state).ending.get().is_none() && lua_type(state, -1) == LUA_TSTRING {
-                luaL_where(state, 1);
-                lua_insert(state, -2);
-                lua_concat(state, 2);
-            }
-            lua_error(state);
-        }
-        return lua_gettop(state);
-    }
-    let from_end = if init < 0.0 { len as f64 + init } else { init - 1.0 };
-    let start = from_end.max(0.0).min(len as f64) as usize;
-    match memchr::memmem::find(&text[start..], wanted) {
-        Some(at) => {
-            lua_pushnumber(state, (start + at + 1) as f64);
-            lua_pushnumber(state, (start + at + wanted_len) as f64);
-            2
-        }
-        None => {
-            lua_pushnil(state);
-            1
-        }
-    }
 }
 
 /// `table.getn(t)`

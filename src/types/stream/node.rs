@@ -53,6 +53,15 @@ pub(super) struct Node {
     pub dead: u32,
 }
 
+/// Where the entries of a node end.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct End {
+    last: StreamId,
+    bytes: u32,
+    listpack_bytes: u32,
+    live: u32,
+}
+
 /// An entry to be added: `2 * fields` pieces, fields and values in turn.
 pub(super) struct NewEntry<'a, F: Fn(usize) -> &'a [u8]> {
     pub id: StreamId,
@@ -214,6 +223,27 @@ impl Node {
         self.bytes[offset as usize] |= DELETED;
         self.live -= 1;
         self.dead += 1;
+    }
+
+    /// Takes the mark away again.
+    pub fn unmark_deleted(&mut self, offset: u32) {
+        self.bytes[offset as usize] &= !DELETED;
+        self.live += 1;
+        self.dead -= 1;
+    }
+
+    /// Where its entries end.
+    pub fn end(&self) -> End {
+        let (last, listpack_bytes) = (self.last, self.listpack_bytes);
+        End { last, bytes: self.bytes.len() as u32, listpack_bytes, live: self.live }
+    }
+
+    /// Takes away the entry that was added behind this end.
+    pub fn cut_off(&mut self, end: End) {
+        self.bytes.truncate(end.bytes as usize);
+        self.last = end.last;
+        self.listpack_bytes = end.listpack_bytes;
+        self.live = end.live;
     }
 
     /// All entries, the deleted ones included.

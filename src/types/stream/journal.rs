@@ -1,0 +1,95 @@
+//! What undoes changes of a stream's entries, so that a script that adds one to a million needs no copy of them.
+//!
+//! Nodes change at few places: the last one grows, entries are marked, and whole nodes go, which move into the note. All of
+//! that can be undone exactly, so a place in a node means the same when it is played back. With each change goes what the
+//! stream remembered before it.
+
+use super::{Entries, Node, NodeLimits, StreamId, has_room};
+use crate::types::journal;
+
+/// What undoes a change.
+#[derive(Debug)]
+pub struct Note {
+    before: Remembered,
+    change: Change,
+}
+
+/// What a stream remembers besides its entries.
+#[derive(Clone, Copy, Debug)]
+struct Remembered {
+    len: u64,
+    first: StreamId,
+    top: StreamId,
+    last: StreamId,
+    max_deleted: StreamId,
+    added: i64,
+}
+
+#[derive(Debug)]
+pub(super) enum Change {
+    /// What is remembered, alone.
+    Remembered,
+    /// The last node ended here.
+    Grown(super::node::End),
+    /// The last node was not there.
+    Begun,
+    /// The entry at an offset of a node was not deleted.
+    Marked { index: usize, offset: u32 },
+    /// There was this node.
+    Gone { index: usize, node: Node },
+}
+
+impl Entries {
+    /// Whether the nodes take more than `bytes` bytes.
+    pub(in crate::types) fn are_more_than(&self, bytes: usize) -> bool {
+        // Asking many nodes costs more than a look at their number.
+        self.nodes.len() > bytes / 64 || self.heap_bytes() > bytes
+    }
+
+    #[inline]
+    pub(super) fn note(&self, change: impl FnOnce() -> Change) {
+        if journal::is_on() {
+            self.note_change(change());
+        }
+    }
+
+    #[inline]
+    pub(super) fn note_gone(&self, index: usize, node: Option<Node>) {
+        if let Some(node) = node {
+            self.note(|| Change::Gone { index, node });
+        }
+    }
+
+    /// Notes that an entry of so many bytes is about to be added.
+    #[cold]
+    pub(super) fn note_growth(&self, bytes: usize, limits: NodeLimits) {
+        self.note_change(match self.nodes.back() {
+            Some(node) if has_room(node, bytes, limits) => Change::Grown(node.end()),
+            _ => Change::Begun,
+        });
+    }
+
+    #[cold]
+    fn note_change(&self, change: Change) {
+        let Entries { len, first, top, last, max_deleted, added, .. } = *self;
+        let before = Remembered { len, first, top, last, max_deleted, added };
+        journal::note(journal::Note::Stream(Box::new(Note { before, change })), [&[], &[]]);
+    }
+
+    /// Undoes a change.
+    pub(in crate::types) fn put_back(&mut self, note: Note) {
+        match note.change {
+            Change::Remembered => {}
+            Change::Grown(end) => {
+                let node = self.nodes.back_mut().expect("a node that has grown is there");
+                node.cut_off(end);
+            }
+            Change::Begun => drop(self.nodes.pop_back()),
+            Change::Marked { index, offset } => self.nodes[index].unmark_deleted(offset),
+            Change::Gone { index, node } => self.nodes.insert(index, node),
+        }
+        let Remembered { len, first, top, last, max_deleted, added } = note.before;
+        (self.len, self.first, self.top) = (len, first, top);
+        (self.last, self.max_deleted, self.added) = (last, max_deleted, added);
+    }
+}
