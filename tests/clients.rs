@@ -145,7 +145,8 @@ fn a_large_request_is_shown_by_what_is_complete_and_what_is_not() {
     let mut line = String::new();
     for _ in 0..1_000 {
         server.settle();
-        let (Reply::Verbatim(text) | Reply::Bulk(text)) = other.call(&["CLIENT", "LIST", "ID", "1"])
+        let (Reply::Verbatim(text) | Reply::Bulk(text)) =
+            other.call(&["CLIENT", "LIST", "ID", "1"])
         else {
             panic!("a line");
         };
