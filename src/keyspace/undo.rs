@@ -9,9 +9,12 @@
 //! much of a collection that its notes take more than a copy would, it is copied after all: a script that changes one field
 //! for ever is not at its limit soon.
 //!
-//! What the log copies and notes is limited (`script-undo-limit`): beyond, nothing more is noted and nothing can be put back. What was
-//! taken out or overwritten as a whole is kept for as long as the script runs, without counting: it is no more memory than
-//! before.
+//! Copied before they change are: strings, lists and hashes as long as they count as a listpack, and the groups of a large
+//! stream, all of them with their pending entries but without the stream's own.
+//!
+//! What the log copies and notes is limited (`script-undo-limit`): beyond, nothing more is noted and nothing can be put back.
+//! What was taken out or overwritten as a whole is kept for as long as the script runs, without counting: it is no more memory
+//! than before.
 //!
 //! What is put back counts as changed for those who watch, track, or wait; the count of changes is what it was before. Events
 //! that were published and messages that were sent stay so.

@@ -169,7 +169,7 @@ fn change_set(value: &mut Value, random: &mut Rng) {
         190 => set.expect_more(random.usize(..2000), &limits),
         len => {
             let there = set.as_view().len();
-            let most = if len % 2 == 0 { there } else { there.min(20) };
+            let most = if len.is_multiple_of(2) { there } else { there.min(20) };
             if most > 0 {
                 set.pop_many(random.usize(..most), &limits, |_| ());
             }
