@@ -15,7 +15,7 @@ use crate::collections::table::Table;
 use crate::command::args::Args;
 use crate::command::context::{Outcome, Prehashed};
 use crate::command::execute::{Request, execute};
-use crate::command::spec::{Begin, Find, Group};
+use crate::command::spec::{Begin, Find, Flags, Group};
 use crate::command::table::Command;
 use crate::command::{
     blocking, check_output_limit, client_tracking, clients_memory_max, describe_client,
@@ -88,6 +88,10 @@ fn keys_to_prefetch(command: &Command) -> Option<Keys> {
 /// Which of a command's arguments may be a member or field of its key.
 #[inline]
 fn member_to_prefetch(command: &Command, args: usize) -> Option<usize> {
+    // Those that are slow ask for ranges, or for many.
+    if !command.is(Flags::FAST) {
+        return None;
+    }
     match command.spec.group {
         Group::Hash | Group::Set if args > 2 => Some(2),
         // Scores and options come before it.
