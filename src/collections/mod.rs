@@ -6,6 +6,7 @@ pub mod intset;
 pub mod listpack;
 pub mod packed;
 pub mod packed_table;
+pub mod prefetch;
 pub mod quicklist;
 pub mod run;
 pub mod score_tree;

@@ -36,6 +36,7 @@ use smallvec::SmallVec;
 
 use crate::clock::{Deadline, Expiry, Now};
 use crate::collections::hash::KeyHasher;
+use crate::collections::prefetch::{Ahead, prefetch};
 
 use deadlines::Deadlines;
 pub use deadlines::Earliest;
@@ -273,6 +274,24 @@ impl PackedTable {
         }
         let unit = 1 << (64 - depth);
         (number as u64).reverse_bits().wrapping_add(unit) >> CURSOR_SHIFT
+    }
+
+    /// Begins to look for a field that will be asked for.
+    #[inline]
+    pub fn ahead(&self, field: &[u8]) -> Ahead {
+        Ahead { hash: self.hasher.hash(field), node: 0 }
+    }
+
+    /// Prefetches what is needed next: the page's place, its slots, the entry.
+    #[inline]
+    pub fn prefetch(&self, ahead: &Ahead, stage: usize) {
+        let page = &self.pages[page_of(ahead.hash, self.pages.len())];
+        match stage {
+            0 => prefetch(std::ptr::from_ref(page).addr()),
+            1 => page.prefetch_slots(),
+            2 => page.prefetch_entry(tag_of(ahead.hash)),
+            _ => {}
+        }
     }
 
     // ---- change --------------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ use std::ops::Range;
 use std::sync::LazyLock;
 
 use super::hash::KeyHasher;
+use super::prefetch::{Ahead, prefetch};
 use index::Index;
 use leaf::Leaf;
 
@@ -317,6 +318,34 @@ impl ScoreTree {
             return in_leaf(self.root);
         }
         self.index.candidates(tag).find_map(in_leaf)
+    }
+
+    /// Begins to look for a member that will be asked for.
+    #[inline]
+    pub fn ahead(&self, member: &[u8]) -> Ahead {
+        Ahead { hash: tag_of(member).into(), node: self.root }
+    }
+
+    /// Prefetches what is needed next: the place of the index's page, the page, the leaf's place, its tags, the element.
+    #[inline]
+    pub fn prefetch(&self, ahead: &mut Ahead, stage: usize) {
+        let tag = ahead.hash as u32;
+        if self.height == 0 {
+            return;
+        }
+        match stage {
+            0 => self.index.prefetch_place(tag),
+            1 => self.index.prefetch_page(tag),
+            2 => {
+                ahead.node = self.index.candidates(tag).next().unwrap_or(NONE);
+                if ahead.node != NONE {
+                    prefetch(std::ptr::from_ref(self.leaves.get(ahead.node)).addr());
+                }
+            }
+            3 if ahead.node != NONE => self.leaves.get(ahead.node).prefetch_tags(),
+            4 if ahead.node != NONE => self.leaves.get(ahead.node).prefetch_element(tag),
+            _ => {}
+        }
     }
 
     pub fn score_at(&self, position: Position) -> f64 {

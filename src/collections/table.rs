@@ -52,7 +52,8 @@ use smallvec::SmallVec;
 use crate::clock::{Deadline, Now};
 use crate::collections::hash::KeyHasher;
 
-use bucket::{BLOCK_BUCKETS, Bits, Block, Bucket, Link, SLOTS, prefetch};
+use super::prefetch::prefetch;
+use bucket::{BLOCK_BUCKETS, Bits, Block, Bucket, Link, SLOTS};
 use entry::RawEntry;
 pub use entry::{Entry, KIND_MAX, NewValue, Owned, ValueRef};
 
@@ -444,6 +445,21 @@ impl<O> Table<O> {
             if let Some(slot) = Bits(bucket.matches(tag)).next() {
                 bucket.link(slot).prefetch();
             }
+        }
+    }
+
+    /// The object of the entry that probably has the key: what lies behind it can be prefetched next.
+    #[inline]
+    pub fn probable_object(&self, hash: u64) -> Option<&O> {
+        let (chunk, index) = self.chunk(self.segment_of(hash)?);
+        let segment = &chunk.segments[index];
+        let tag = tag_of(hash, segment.depth());
+        let bucket = chunk.bucket(index, segment.home(tag));
+        let slot = Bits(bucket.matches(tag)).next().filter(|slot| bucket.tag(*slot) != 0)?;
+        // SAFETY: as in `entry`.
+        match unsafe { Entry::<O>::new(bucket.link(slot).entry()) }.value() {
+            ValueRef::Object(object) => Some(object),
+            ValueRef::Bytes { .. } => None,
         }
     }
 

@@ -59,7 +59,12 @@ pub fn execute(
             let origin = Origin::Client;
             return run_handler(db, server, id, command, request, origin, output, protocol);
         }
-        return run(db, server, id, request, output, protocol);
+        let outcome = run(db, server, id, request, output, protocol);
+        // CLIENT CACHING may have been among what EXEC has run.
+        if flags.contains(ClientFlags::IN_TRANSACTION) && outcome != Outcome::Postponed {
+            client_tracking::end_caching(server, id, request);
+        }
+        return outcome;
     }
     execute_closely(db, server, id, request, output, protocol)
 }

@@ -6,14 +6,16 @@
 use std::io;
 
 use mio::{Events, Token};
+use smallvec::SmallVec;
 
 use super::{FIRST_LISTENER, LISTENERS_MAX, WAKER};
 use crate::client::{Client, ClientFlags, ClientId, Input, LargeInput};
+use crate::collections::prefetch::Ahead;
 use crate::collections::table::Table;
 use crate::command::args::Args;
 use crate::command::context::{Outcome, Prehashed};
 use crate::command::execute::{Request, execute};
-use crate::command::spec::{Begin, Find, Group};
+use crate::command::spec::{Begin, Find, Flags, Group};
 use crate::command::table::Command;
 use crate::command::{
     blocking, check_output_limit, client_tracking, clients_memory_max, describe_client,
@@ -24,6 +26,7 @@ use crate::resp::reply::{OutputBuffer, ReplyWriter};
 use crate::resp::request::{Limits, Parsed, Parser, ProtocolError, Range, encode};
 use crate::state::State;
 use crate::sys::log::Level;
+use crate::types::{PREFETCH_STAGES, Value};
 
 /// Where requests are read to. Emptied with every batch.
 const ARENA_BYTES: usize = 256 * 1024;
@@ -82,6 +85,57 @@ fn keys_to_prefetch(command: &Command) -> Option<Keys> {
             Some(Keys { first: first as usize, last: last < 0, step: step as usize })
         }
         _ => None,
+    }
+}
+
+/// Which of a command's arguments may be a member or field of its key.
+#[inline]
+fn member_to_prefetch(command: &Command, args: usize) -> Option<usize> {
+    // Those that are slow ask for ranges, or for many.
+    if !command.is(Flags::FAST) {
+        return None;
+    }
+    match command.spec.group {
+        Group::Hash | Group::Set if args > 2 => Some(2),
+        // Scores and options come before it.
+        Group::SortedSet if args > 2 => Some(args - 1),
+        _ => None,
+    }
+}
+
+/// Prefetches what the look-ups in large collections will need, behind the keys themselves. It is a guess: nothing depends on
+/// it.
+fn prefetch_members(
+    table: &Table<Value>,
+    requests: &[Queued],
+    ranges: &[Range],
+    hashes: &[u64],
+    buffer: &[u8],
+) {
+    let mut found = SmallVec::<[(&Value, Ahead); BATCH_REQUESTS]>::new();
+    let mut last: Option<(u64, Option<&Value>)> = None;
+    for request in requests {
+        let Some(command) = request.command else { continue };
+        let args = &ranges[request.args.start as usize..request.args.end as usize];
+        let Some(member) = member_to_prefetch(command, args.len()) else { continue };
+        let Some(&key) = hashes.get(request.hashes.start as usize) else { continue };
+        // Many requests for the same key are the usual case.
+        let value = match last {
+            Some((hash, value)) if hash == key => value,
+            _ => table.probable_object(key),
+        };
+        last = Some((key, value));
+        if let Some(value) = value
+            && let Some(ahead) = value.ahead(args[member].of(buffer))
+        {
+            found.push((value, ahead));
+        }
+    }
+    if found.len() < 2 {
+        return;
+    }
+    for stage in 0..PREFETCH_STAGES {
+        found.iter_mut().for_each(|(value, ahead)| value.prefetch(ahead, stage));
     }
 }
 
@@ -544,25 +598,29 @@ impl Hands<'_> {
         if hashes.len() < 2 {
             return is_long;
         }
-        for run in runs {
-            let Some(client) = self.state.clients.get(run.client) else { continue };
-            let table = self.keyspace.table_of(client.db);
-            let requests = &requests[run.requests.start as usize..run.requests.end as usize];
+        // Clients on the same database are taken together: with one request each there is nothing to overlap otherwise.
+        let database = |run: &Run| self.state.clients.get(run.client).map(|client| client.db);
+        for runs in runs.chunk_by(|a, b| database(a) == database(b)) {
+            let Some(database) = database(&runs[0]) else { continue };
+            let table = self.keyspace.table_of(database);
+            let (start, end) = (runs[0].requests.start, runs[runs.len() - 1].requests.end);
+            let requests = &requests[start as usize..end as usize];
             let (Some(first), Some(last)) = (
                 requests.iter().find(|request| !request.hashes.is_empty()),
                 requests.iter().rev().find(|request| !request.hashes.is_empty()),
             ) else {
                 continue;
             };
-            let hashes = &hashes[first.hashes.start as usize..last.hashes.end as usize];
+            let keys = &hashes[first.hashes.start as usize..last.hashes.end as usize];
             for stage in [
                 Table::prefetch_directory,
                 Table::prefetch_segment,
                 Table::prefetch_bucket,
                 Table::prefetch_entry,
             ] {
-                hashes.iter().for_each(|hash| stage(table, *hash));
+                keys.iter().for_each(|hash| stage(table, *hash));
             }
+            prefetch_members(table, requests, ranges, hashes, buffer);
         }
         is_long
     }

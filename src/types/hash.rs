@@ -63,6 +63,15 @@ impl Default for Hash {
 }
 
 impl Hash {
+    /// The table of one that is not packed.
+    #[inline]
+    pub fn as_table(&self) -> Option<&PackedTable> {
+        match self {
+            Hash::Packed(_) => None,
+            Hash::Table(hash) => Some(&hash.table),
+        }
+    }
+
     /// The name OBJECT ENCODING gives.
     pub fn encoding(&self) -> &'static str {
         if self.is_listpack() { "listpack" } else { "hashtable" }

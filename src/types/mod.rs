@@ -15,6 +15,7 @@ pub mod set;
 pub mod sorted_set;
 pub mod stream;
 
+use crate::collections::prefetch::Ahead;
 use crate::collections::table::ValueRef;
 use hash::Hash;
 use list::List;
@@ -38,6 +39,9 @@ pub mod kind {
 
 /// Packed bytes up to this length lie inside their entry.
 pub const INLINE_MAX: usize = 512;
+
+/// Stages of [`Value::prefetch`].
+pub const PREFETCH_STAGES: usize = 5;
 
 /// A value too large or too structured to lie inside its entry.
 #[derive(Clone, Debug)]
@@ -96,7 +100,44 @@ pub fn type_name(value: ValueRef<'_, Value>) -> &'static str {
     }
 }
 
+/// A collection with fewer members is in the processor's cache, or nearly so: nothing is to be gained by prefetching.
+const PREFETCH_MIN: usize = 4096;
+
 impl Value {
+    /// Begins to look for a member or field that will be asked for; None where that would gain nothing.
+    #[inline]
+    pub fn ahead(&self, member: &[u8]) -> Option<Ahead> {
+        let table = match self {
+            Value::Hash(hash) => hash.as_table(),
+            Value::Set(set) => set.as_table(),
+            Value::SortedSet(set) => {
+                let tree = set.as_tree().filter(|tree| tree.len() >= PREFETCH_MIN);
+                return tree.map(|tree| tree.ahead(member));
+            }
+            _ => None,
+        };
+        table.filter(|table| table.len() >= PREFETCH_MIN).map(|table| table.ahead(member))
+    }
+
+    /// Prefetches what the look-up needs next. There are [`PREFETCH_STAGES`] stages.
+    #[inline]
+    pub fn prefetch(&self, ahead: &mut Ahead, stage: usize) {
+        let table = match self {
+            Value::Hash(hash) => hash.as_table(),
+            Value::Set(set) => set.as_table(),
+            Value::SortedSet(set) => {
+                if let Some(tree) = set.as_tree() {
+                    tree.prefetch(ahead, stage);
+                }
+                return;
+            }
+            _ => None,
+        };
+        if let Some(table) = table {
+            table.prefetch(ahead, stage);
+        }
+    }
+
     /// The name `OBJECT ENCODING` gives.
     pub fn encoding(&self) -> &'static str {
         match self {

@@ -371,6 +371,15 @@ impl Set {
         }
     }
 
+    /// The table of one that is neither packed nor of integers alone.
+    #[inline]
+    pub fn as_table(&self) -> Option<&PackedTable> {
+        match self {
+            Set::Ints(_) | Set::Packed(_) => None,
+            Set::Table(members) => Some(&members.table),
+        }
+    }
+
     pub fn encoding(&self) -> &'static str {
         match self {
             Set::Ints(_) => "intset",

@@ -78,6 +78,15 @@ impl SortedSet {
         }
     }
 
+    /// The tree of one that is not packed.
+    #[inline]
+    pub fn as_tree(&self) -> Option<&ScoreTree> {
+        match self {
+            SortedSet::Packed(_) => None,
+            SortedSet::Large(large) => Some(&large.tree),
+        }
+    }
+
     pub fn encoding(&self) -> &'static str {
         match self {
             SortedSet::Large(large) if large.is_skiplist => "skiplist",

@@ -17,7 +17,7 @@ WHAT: ops (default)  CPU, throughput and latency of operations
 
 --latchkey PATH      the server under test; without it, the last peer is compared with the others
 --quick              a few seconds: few keys, one round, nothing written
---cases TEXT,...     only cases whose name contains one of these, in either case of letters
+--cases TEXT,...     only cases whose name contains one of these, in either case of letters; =NAME is a whole name
 --depths N,...       pipeline depths of ops (1,16,64)
 --rounds N           rounds of ops; medians are shown (5)
 --keys N             keys in ops, memory and expiry (1000000)
@@ -169,7 +169,11 @@ impl Options {
     /// Whether `--cases` lets this name through.
     pub fn wants(&self, name: &str) -> bool {
         let name = name.to_lowercase();
-        self.cases.is_empty() || self.cases.iter().any(|wanted| name.contains(wanted))
+        let is_meant = |wanted: &String| match wanted.strip_prefix('=') {
+            Some(whole) => name == whole,
+            None => name.contains(wanted),
+        };
+        self.cases.is_empty() || self.cases.iter().any(is_meant)
     }
 }
 
@@ -233,5 +237,7 @@ mod tests {
     fn cases_are_chosen_by_parts_of_their_names() {
         let options = parse("--cases nx,Get", "").unwrap();
         assert!(options.wants("SET NX EX") && options.wants("GET") && !options.wants("PING"));
+        let options = parse("--cases =get", "").unwrap();
+        assert!(options.wants("GET") && !options.wants("HGET"));
     }
 }

@@ -239,12 +239,20 @@ fn run(program: &str, arguments: &[&str]) -> Option<String> {
     (output.status.success() && !text.is_empty()).then_some(text)
 }
 
-/// The commit that is checked out.
+/// What the server is built from.
+const SOURCES: [&str; 4] = [
+    ":(top)src",
+    ":(top)Cargo.toml",
+    ":(top)Cargo.lock",
+    ":(top).cargo",
+];
+
+/// The last commit that changed the server.
 pub fn commit() -> String {
-    let commit = run("git", &["describe", "--always"]).unwrap_or("unknown".into());
-    // The results of a run before this one are no other state of the code.
-    let beside_results = ["diff", "--quiet", "HEAD", "--", ":/", ":(top,exclude)docs"];
-    match Command::new("git").args(beside_results).status() {
+    let log = [&["log", "-1", "--format=%h", "--"][..], &SOURCES].concat();
+    let commit = run("git", &log).unwrap_or("unknown".into());
+    let changes = [&["diff", "--quiet", "HEAD", "--"][..], &SOURCES].concat();
+    match Command::new("git").args(changes).status() {
         Ok(status) if status.success() => commit,
         _ => commit + "-dirty",
     }

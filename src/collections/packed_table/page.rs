@@ -9,6 +9,7 @@
 //! lengths before it, four at a time: that costs less than a look into a list of places, which would take two bytes an entry
 //! more. A page has the length of a size class of the allocator, and is made anew, one class larger, when it is full.
 
+use crate::collections::prefetch::prefetch_bytes;
 use crate::sys::alloc::size_class;
 
 const HEADER: usize = 8;
@@ -134,6 +135,20 @@ impl Page {
         let (mark, len) = self.slot(place.index);
         let end = self.0.len() - place.before;
         (mark, &self.0[end - len..end])
+    }
+
+    /// Prefetches the slots, as far as an average page has them.
+    #[inline]
+    pub fn prefetch_slots(&self) {
+        prefetch_bytes(&self.0[..self.0.len().min(HEADER + SLOT * 28)]);
+    }
+
+    /// Prefetches the entry that probably has a tag.
+    #[inline]
+    pub fn prefetch_entry(&self, tag: u8) {
+        if let Some(place) = self.find(tag, |_, _| true) {
+            prefetch_bytes(self.entry(place).1);
+        }
     }
 
     /// Entry `index`, which must be less than [`Page::len`].

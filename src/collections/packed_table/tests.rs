@@ -309,3 +309,26 @@ fn a_large_set_takes_few_bytes_a_member() {
     let bytes = table.heap_bytes() as f64 / table.len() as f64;
     assert!(bytes < 42.0, "{bytes} bytes a pair of 32");
 }
+
+#[test]
+fn looking_ahead_changes_nothing_at_any_size() {
+    for form in [Form::Members, Form::Pairs] {
+        let mut table = PackedTable::new(hasher(), form);
+        for number in 0..300u32 {
+            let field = number.to_string().repeat(1 + number as usize % 90).into_bytes();
+            for stage in 0..4 {
+                table.prefetch(&table.ahead(&field), stage);
+                table.prefetch(&table.ahead(b"absent"), stage);
+            }
+            table.set(&field, b"", Expiry::Clear);
+            for stage in 0..4 {
+                table.prefetch(&table.ahead(&field), stage);
+            }
+            assert!(table.contains(&field) && !table.contains(b"absent"));
+            if number == 100 {
+                table.spread();
+            }
+        }
+        check(&table);
+    }
+}

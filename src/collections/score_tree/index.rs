@@ -7,6 +7,8 @@
 //! yet. In the order of tags with their bits reversed each page is one interval, and splitting halves it: so a boundary in that
 //! order is a cursor that stays true whatever is split or merged between two calls.
 
+use crate::collections::prefetch::prefetch;
+
 /// Entries a page has on average where the next page is added, and where the last one is merged away.
 const ENTRIES_MAX: usize = 24;
 const ENTRIES_MIN: usize = 10;
@@ -55,6 +57,21 @@ impl Index {
     pub fn candidates(&self, tag: u32) -> impl Iterator<Item = u32> {
         let page: &[u64] = if self.pages == 0 { &[] } else { self.page(self.page_of(tag).0) };
         page.iter().filter(move |&&entry| entry as u32 == tag).map(|&entry| (entry >> 32) as u32)
+    }
+
+    /// Prefetches where a tag's page is told.
+    #[inline]
+    pub fn prefetch_place(&self, tag: u32) {
+        prefetch(std::ptr::from_ref(self.page(self.page_of(tag).0)).addr());
+    }
+
+    /// Prefetches that page.
+    #[inline]
+    pub fn prefetch_page(&self, tag: u32) {
+        let page = self.page(self.page_of(tag).0);
+        for line in page.chunks(8).take(4) {
+            prefetch(line.as_ptr().addr());
+        }
     }
 
     pub fn insert(&mut self, tag: u32, leaf: u32) {

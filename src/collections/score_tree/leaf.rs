@@ -14,6 +14,7 @@ use std::cmp::Ordering;
 use std::ops::Range;
 
 use super::Place;
+use crate::collections::prefetch::prefetch_bytes;
 
 /// Bytes of an element besides its member.
 const FIELDS: usize = 16;
@@ -89,6 +90,25 @@ impl Leaf {
     pub fn find(&self, tag: u32, member: &[u8]) -> Option<usize> {
         let found = |(at, found)| (found == tag && self.member(at) == member).then_some(at);
         self.tags().enumerate().find_map(found)
+    }
+
+    /// Prefetches the tags.
+    #[inline]
+    pub fn prefetch_tags(&self) {
+        let n = self.len();
+        prefetch_bytes(&self.bytes[8 * n..12 * n]);
+    }
+
+    /// Prefetches the element that probably has a tag: its score, its end, and its member, were all of equal length.
+    #[inline]
+    pub fn prefetch_element(&self, tag: u32) {
+        let n = self.len();
+        if let Some(at) = self.tags().position(|found| found == tag) {
+            let members = &self.bytes[FIELDS * n..];
+            prefetch_bytes(&self.bytes[8 * at..8 * at + 8]);
+            prefetch_bytes(&self.bytes[12 * n + 4 * at..][..4]);
+            prefetch_bytes(&members[members.len() * at / n..members.len() * (at + 1) / n]);
+        }
     }
 
     /// How many elements come before a place.

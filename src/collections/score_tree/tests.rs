@@ -180,3 +180,24 @@ fn members_take_little_memory() {
     let bytes = tree.heap_bytes() as f64 / count as f64;
     assert!(bytes < 61.0, "{bytes:.1} bytes a member");
 }
+
+#[test]
+fn looking_ahead_leads_to_the_leaf_of_a_member_at_any_size() {
+    let member = |number: u32| number.to_string().into_bytes();
+    let mut tree = ScoreTree::new();
+    for number in 0..5000 {
+        tree.insert(f64::from(number % 100), &member(number));
+        if number % 500 != 0 {
+            continue;
+        }
+        for wanted in [0, number / 2, number, number + 1] {
+            let mut ahead = tree.ahead(&member(wanted));
+            (0..6).for_each(|stage| tree.prefetch(&mut ahead, stage));
+            let others = tree.height > 0 && tree.index.candidates(ahead.hash as u32).count() > 1;
+            if let Some(position) = tree.find(&member(wanted)) {
+                assert!(ahead.node == position.leaf || others);
+            }
+        }
+    }
+    assert!(tree.height > 0);
+}

@@ -45,7 +45,7 @@ impl Link {
 
     #[inline]
     pub(super) fn prefetch(self) {
-        prefetch((self.0 & !7) as usize);
+        crate::collections::prefetch::prefetch((self.0 & !7) as usize);
     }
 }
 
@@ -159,24 +159,6 @@ impl Iterator for Bits {
         self.0 &= self.0 - 1;
         Some(bit)
     }
-}
-
-/// Asks the processor to fetch the cache line of an address. Any address will do: a wrong one is ignored.
-#[inline]
-pub(super) fn prefetch(address: usize) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a prefetch neither reads nor faults as far as the program can tell.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(std::ptr::without_provenance(address));
-    }
-    #[cfg(all(target_arch = "aarch64", not(miri)))]
-    // SAFETY: as above.
-    unsafe {
-        std::arch::asm!("prfm pldl1keep, [{}]", in(reg) address, options(nostack, preserves_flags, readonly));
-    }
-    #[cfg(not(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri))))]
-    let _ = address;
 }
 
 #[cfg(test)]
