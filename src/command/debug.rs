@@ -66,6 +66,10 @@ fn debug(ctx: &mut Context<'_>) -> CommandResult {
             ctx.server.cron_paused = flag(ctx);
             ok(ctx)
         }
+        (b"set-disable-deny-scripts", 3) => {
+            ctx.server.scripts.may_call_all = flag(ctx);
+            ok(ctx)
+        }
         (b"object", 3..) => object(ctx),
         (b"sdslen", 3) => sdslen(ctx),
         (b"htstats", 3) => htstats(ctx),
@@ -572,6 +576,8 @@ fn help(ctx: &mut Context<'_>) -> CommandResult {
             "    Get a text of the allocator, or have it do something.",
             "OBJECT <key>",
             "    Show how a key's value is kept.",
+            "SET-DISABLE-DENY-SCRIPTS <0|1>",
+            "    Let scripts call commands that are not meant for them.",
             "PAUSE-CRON <0|1>",
             "    Stop the periodic work.",
             "POPULATE <count> [<prefix>] [<size>]",

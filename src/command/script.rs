@@ -504,7 +504,7 @@ impl Host for ServerHost<'_> {
         if !command.spec.accepts(args.len()) || command.spec.handler.is_none() {
             return self.refuse(id, ARITY);
         }
-        if command.is(Flags::NOSCRIPT) {
+        if command.is(Flags::NOSCRIPT) && !self.server.scripts.may_call_all {
             return self.refuse(id, NOT_ALLOWED);
         }
         let writes = command.is(Flags::WRITE);
