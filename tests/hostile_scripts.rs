@@ -109,7 +109,7 @@ fn library_functions_that_work_in_pieces_do_what_the_interpreters_do() {
         ("('abcbc'):split('bc')", "1) \"a\"\n2) \"\"\n3) \"\""),
         ("('x'):rep(2 ^ 21):find('y')", "(nil)"),
         ("(('x'):rep(2 ^ 21) .. 'yz'):find('yz', 1, true)", "(integer) 2097153"),
-        // Over the end of a piece, and longer than what is looked for first.
+        // Over the end of a piece, and long ones.
         ("(('x'):rep(2 ^ 20 - 1) .. 'yz'):find('yz', 1, true)", "(integer) 1048576"),
         ("(('a'):rep(2 ^ 18) .. 'b'):find(('a'):rep(2 ^ 17) .. 'b', 1, true)", "(integer) 131073"),
         ("('abc'):find('', 10, true)", "(integer) 4"),

@@ -550,6 +550,24 @@ mod tests {
     }
 
     #[test]
+    fn what_is_noted_is_undone() {
+        let limits = Limits::from_setting(5);
+        let mut list = list(40, &limits);
+        let was = texts(&list);
+        list.notes().begin();
+        for number in 0..60 {
+            let end = if number % 3 == 0 { End::Front } else { End::Back };
+            list.push(end, format!("{number}").as_bytes(), &limits);
+            list.pop(End::Front, |_| ());
+            list.pop(end, |_| ());
+        }
+        assert!(list.is_empty());
+        list.undo(&limits);
+        assert_eq!(texts(&list), was);
+        assert!(!list.notes().are_on());
+    }
+
+    #[test]
     fn limits_are_those_of_the_setting() {
         for (setting, bytes, count) in [
             (-1, 4096, None),

@@ -309,3 +309,84 @@ fn a_large_set_takes_few_bytes_a_member() {
     let bytes = table.heap_bytes() as f64 / table.len() as f64;
     assert!(bytes < 42.0, "{bytes} bytes a pair of 32");
 }
+
+/// A step that a table may note.
+#[derive(Clone, Debug)]
+enum Change {
+    Set(u8, Vec<u8>, Option<i64>),
+    SetDeadline(u8, Option<i64>),
+    Remove(u8),
+    PopRandom,
+    RetainOdd,
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    let deadline = || prop::option::of(1..1000i64);
+    let value = prop_oneof![
+        prop::collection::vec(any::<u8>(), 0..20),
+        prop::collection::vec(any::<u8>(), 250..400),
+    ];
+    prop_oneof![
+        6 => (any::<u8>(), value, deadline()).prop_map(|(f, v, d)| Change::Set(f, v, d)),
+        2 => (any::<u8>(), deadline()).prop_map(|(f, d)| Change::SetDeadline(f, d)),
+        4 => any::<u8>().prop_map(Change::Remove),
+        2 => Just(Change::PopRandom),
+        1 => Just(Change::RetainOdd),
+    ]
+}
+
+fn apply(table: &mut PackedTable, changes: &[Change], form: Form) {
+    let at = |ms: &Option<i64>| ms.filter(|_| form == Form::Pairs).map(|ms| now(0).after(ms));
+    for change in changes {
+        match change {
+            Change::Set(field, _, _) if form == Form::Members => {
+                table.insert(&[*field]);
+            }
+            Change::Set(field, value, ms) => {
+                table.set(&[*field], value, at(ms).map_or(Expiry::Keep, Expiry::At));
+            }
+            Change::SetDeadline(field, ms) if form == Form::Pairs => {
+                table.set_deadline(&[*field], at(ms));
+            }
+            Change::SetDeadline(..) => {}
+            Change::Remove(field) => {
+                table.remove(&[*field]);
+            }
+            Change::PopRandom => {
+                table.pop_random(|_| ());
+            }
+            Change::RetainOdd => table.retain(|entry| entry.field[0] % 2 == 1),
+        }
+    }
+}
+
+type Held = BTreeMap<Vec<u8>, (Vec<u8>, Option<Deadline>)>;
+
+fn held(table: &PackedTable) -> Held {
+    let entries = table.iter();
+    entries.map(|it| (it.field.to_vec(), (it.value.to_vec(), it.deadline))).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn what_is_noted_is_undone(
+        before in prop::collection::vec(change(), 0..150),
+        noted in prop::collection::vec(change(), 0..150),
+        is_set in any::<bool>(),
+    ) {
+        let form = if is_set { Form::Members } else { Form::Pairs };
+        let mut table = PackedTable::new(hasher(), form);
+        table.spread();
+        apply(&mut table, &before, form);
+        let was = held(&table);
+        table.notes().begin();
+        apply(&mut table, &noted, form);
+        let copy = table.clone();
+        table.undo();
+        check(&table);
+        prop_assert_eq!(held(&table), was);
+        prop_assert!(!table.notes().are_on() && !copy.notes.are_on());
+    }
+}

@@ -180,3 +180,44 @@ fn members_take_little_memory() {
     let bytes = tree.heap_bytes() as f64 / count as f64;
     assert!(bytes < 61.0, "{bytes:.1} bytes a member");
 }
+
+fn change_scores(tree: &mut ScoreTree, changes: &[(u16, u8, i8)]) {
+    for &(member, kind, score) in changes {
+        let member = format!("member:{}", member % 400).into_bytes();
+        match kind % 8 {
+            0..5 => match tree.find(&member) {
+                Some(position) => tree.set_score(position, score.into()),
+                None => tree.insert(score.into(), &member),
+            },
+            5 | 6 => {
+                tree.remove(&member);
+            }
+            _ => {
+                let start = (score.unsigned_abs() as usize).min(tree.len());
+                tree.remove_ranks(start..(start + 20).min(tree.len()));
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn what_is_noted_is_undone(
+        before in prop::collection::vec(any::<(u16, u8, i8)>(), 0..600),
+        noted in prop::collection::vec(any::<(u16, u8, i8)>(), 0..200),
+    ) {
+        let mut tree = ScoreTree::new();
+        change_scores(&mut tree, &before);
+        let all = |tree: &ScoreTree| -> Vec<(f64, Vec<u8>)> {
+            tree.range(0..tree.len()).map(|(score, member)| (score, member.to_vec())).collect()
+        };
+        let was = all(&tree);
+        tree.notes().begin();
+        change_scores(&mut tree, &noted);
+        tree.undo();
+        prop_assert_eq!(all(&tree), was);
+        prop_assert!(!tree.notes().are_on());
+    }
+}

@@ -136,7 +136,7 @@ unsafe fn remove_other_globals(state: *mut lua_State, deprecated: bool) {
         lua_settop(state, -2);
         let name = bytes_at(state, -1).unwrap_or_default();
         let is_known = |names: &[&CStr]| names.iter().any(|known| known.to_bytes() == name);
-        if !is_known(GLOBALS) && !(deprecated && is_known(DEPRECATED)) {
+        if !(is_known(GLOBALS) || deprecated && is_known(DEPRECATED)) {
             others.push(name.to_vec());
         }
     }
