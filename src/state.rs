@@ -262,7 +262,8 @@ impl State {
 
     /// Takes the interpreter out, to run a script or to change what it has compiled. None while a script runs.
     pub fn take_engine(&mut self) -> Option<Box<Engine>> {
-        self.scripts.take_engine(&self.config.redis_version)
+        let deprecated = self.config.lua_enable_deprecated_api;
+        self.scripts.take_engine(&self.config.redis_version, deprecated)
     }
 
     /// Writes a line to the log.

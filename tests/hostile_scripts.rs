@@ -93,6 +93,97 @@ fn nothing_leads_out_of_the_sandbox() {
 }
 
 #[test]
+fn library_functions_that_work_in_pieces_do_what_the_interpreters_do() {
+    let server = TestServer::start(&[]);
+    let mut client = server.connect();
+    for (expression, shown) in [
+        ("('aB\\0\\255x'):upper()", "\"AB\\x00\\xffX\""),
+        ("('aB\\0\\255X'):lower()", "\"ab\\x00\\xffx\""),
+        ("('abc'):reverse() .. (''):reverse() .. (12):reverse()", "(error)"),
+        ("string.reverse(12)", "\"21\""),
+        ("('ab'):rep(3) .. ('x'):rep(0) .. ('x'):rep(-1)", "\"ababab\""),
+        ("('a,b,,c'):split()", "1) \"a\"\n2) \"b\"\n3) \"\"\n4) \"c\""),
+        ("('abc'):split('')", "1) \"a\"\n2) \"b\"\n3) \"c\""),
+        ("(''):split(',')", "1) \"\""),
+        ("(''):split('')", "(empty array)"),
+        ("('abcbc'):split('bc')", "1) \"a\"\n2) \"\"\n3) \"\""),
+        ("('x'):rep(2 ^ 21):find('y')", "(nil)"),
+        ("(('x'):rep(2 ^ 21) .. 'yz'):find('yz', 1, true)", "(integer) 2097153"),
+        // Over the end of a piece, and long ones.
+        ("(('x'):rep(2 ^ 20 - 1) .. 'yz'):find('yz', 1, true)", "(integer) 1048576"),
+        ("(('a'):rep(2 ^ 18) .. 'b'):find(('a'):rep(2 ^ 17) .. 'b', 1, true)", "(integer) 131073"),
+        ("('abc'):find('', 10, true)", "(integer) 4"),
+        ("#('ab'):rep(2 ^ 22):upper():reverse():lower()", "(integer) 8388608"),
+        ("('ab'):rep(2 ^ 20 + 1):reverse():sub(1, 4)", "\"baba\""),
+        ("('abc'):rep(2 ^ 20):sub(2 ^ 20, 2 ^ 20 + 3)", "\"abca\""),
+    ] {
+        let answer = run(&mut client, &format!("return {expression}"));
+        assert!(
+            answer == shown || shown == "(error)" && answer.starts_with(shown),
+            "{expression}: {answer}"
+        );
+    }
+    let sorted = "local t = {} for i = 1, 20000 do t[i] = (i * 7919) % 20011 end table.sort(t) \
+                  for i = 2, #t do if t[i - 1] > t[i] then return i end end return 'sorted'";
+    assert_eq!(run(&mut client, sorted), "\"sorted\"");
+    let mixed = "local t = {} for i = 1, 20000 do t[i] = i end t[7] = 'x' table.sort(t)";
+    assert!(
+        run(&mut client, mixed).contains("user_script:1: attempt to compare"),
+        "{}",
+        run(&mut client, mixed)
+    );
+    let descending = "local t = {1, 2, 3} table.sort(t, function(a, b) return a > b end) return t";
+    assert_eq!(run(&mut client, descending), "1) (integer) 3\n2) (integer) 2\n3) (integer) 1");
+    // What a command returns may be larger than what a script can make.
+    client.call(&["SETRANGE", "large", "20000000", "x"]);
+    assert_eq!(run(&mut client, "return #redis.call('get', 'large')"), "(integer) 20000001");
+    assert!(
+        run(&mut client, "return #(redis.call('get', 'large') .. 'x')")
+            .contains("not enough memory")
+    );
+}
+
+#[test]
+fn info_and_the_version_follow() {
+    let server = TestServer::start(&["lua-enable-deprecated-api yes".into()]);
+    let mut client = server.connect();
+    let library =
+        "#!lua name=l\nredis.register_function('v', function() return redis.REDIS_VERSION end)";
+    client.call(&["FUNCTION", "LOAD", library]);
+    client.call(&["FUNCTION", "LOAD", "#!lua name=m\nlocal v = redis.REDIS_VERSION_NUM redis.register_function('w', function() return v end)"]);
+    client.call(&["EVAL", "return 1", "0"]);
+    let info = text(&client.call(&["INFO", "memory"]));
+    assert!(
+        info.contains("number_of_cached_scripts:1") && info.contains("number_of_functions:2"),
+        "{info}"
+    );
+    assert!(info.contains("number_of_libraries:2"), "{info}");
+    client.call(&["FUNCTION", "DELETE", "l"]);
+    assert!(text(&client.call(&["INFO", "memory"])).contains("number_of_functions:1"));
+    for (version, number) in [("7.0.15", 0x07000f), ("8.1.2", 0x080102)] {
+        client.call(&["CONFIG", "SET", "redis-version", version]);
+        assert_eq!(run(&mut client, "return redis.REDIS_VERSION"), format!("\"{version}\""));
+        let answer = format!("(integer) {number}");
+        assert_eq!(run(&mut client, "return redis.REDIS_VERSION_NUM"), answer);
+        client.call(&["FUNCTION", "LOAD", "REPLACE", "#!lua name=m\nlocal v = redis.REDIS_VERSION_NUM redis.register_function('w', function() return v end)"]);
+        assert_eq!(text(&client.call(&["FCALL", "w", "0"])), answer);
+    }
+    // What is deprecated is there if it is wanted, and leads nowhere.
+    assert_eq!(
+        run(&mut client, "local f = function() return 1 end setfenv(f, {}) getfenv(f) return f()"),
+        "(integer) 1"
+    );
+    assert!(run(&mut client, "setfenv(1, {})").starts_with("(error)"));
+    assert!(run(&mut client, "setfenv(0, {})").starts_with("(error)"));
+    assert!(run(&mut client, "setfenv(redis.call, {})").starts_with("(error)"));
+    assert!(run(&mut client, "getfenv().redis = 1").starts_with("(error)"));
+    assert!(
+        run(&mut client, "getmetatable(newproxy(true)).__gc = function() return 1 end")
+            .starts_with("(nil)")
+    );
+}
+
+#[test]
 fn depth_and_size_end_in_errors() {
     let server = TestServer::start(&["script-memory-limit 20mb".into()]);
     let mut client = server.connect();
@@ -164,6 +255,17 @@ fn a_busy_script_is_ended_whatever_it_plays() {
         "while true do string.gsub(string.rep('a', 100000), 'a', 'b') end",
         "while true do string.find(string.rep('a', 10000), string.rep('a*', 10) .. 'b') end",
         "local s, p = string.rep('a', 2 ^ 22), string.rep('a', 2 ^ 21) .. 'b' while true do string.find(s, p, 1, true) end",
+        "local s, p = string.rep('a', 2 ^ 24), string.rep('a', 2 ^ 12) .. 'b' while true do string.find(s, p, 1, true) end",
+        "while true do pcall(function() local s = 'x' while true do s = s .. s end end) end",
+        "while true do pcall(function() local t = {} while true do t[#t + 1] = {} end end) end",
+        "local s = string.rep('aB,', 2 ^ 21) while true do s:upper() s:lower() s:reverse() end",
+        "local s = string.rep('a,', 2 ^ 20) while true do pcall(string.split, s, ',') end",
+        "local t = {} for i = 1, 2 ^ 19 do t[i] = (i * 7919) % 100003 end while true do table.sort(t) t[1] = 5 end",
+        "local t = table.create(2 ^ 18, 'xxxxxxxxxxxx') while true do cjson.encode(t) cmsgpack.pack(t) end",
+        "local s = '[' .. string.rep('1,', 2 ^ 18) .. '1]' while true do cjson.decode(s) end",
+        "local s = string.rep('x=1 ', 2 ^ 13) while true do loadstring(s) end",
+        "local s = string.rep('a', 2 ^ 24) while true do redis.sha1hex(s) end",
+        "while true do collectgarbage() end",
         "local t = {} for i = 1, 1e4 do t[i] = (i * 7919) % 10007 end while true do table.sort(t, function(a, b) return a > b end) end",
         "local t = setmetatable({}, {__index = function() while true do end end}) while true do pcall(function() return t.x end) end",
         "local t = setmetatable({}, {__tostring = function() while true do end end}) while true do pcall(tostring, t) end",

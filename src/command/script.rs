@@ -391,10 +391,14 @@ pub(super) fn finish(ctx: &mut Context<'_>, database: usize, begun: u64) {
         ctx.db.roll_back();
     }
     ctx.db.end_undo();
-    if ended.is_some_and(|running| running.is_busy)
-        && let Some(client) = ctx.server.clients.get_mut(ctx.client)
-    {
-        client.flags.remove(ClientFlags::HELD);
+    if ended.is_some_and(|running| running.is_busy) {
+        if let Some(client) = ctx.server.clients.get_mut(ctx.client) {
+            client.flags.remove(ClientFlags::HELD);
+        }
+        // Time stood still; what comes next is to see how late it is.
+        let now = ctx.server.clock.now();
+        ctx.server.now = now;
+        ctx.db.set_now(now);
     }
     // The commands it called are part of the time it took.
     ctx.server.timing.go_back(begun);

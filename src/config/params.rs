@@ -488,7 +488,8 @@ section "Clients and security" {
     /// Keys remembered for client side caching. 0 is no limit.
     "tracking-table-max-keys" => tracking_table_max_keys: usize = 1_000_000, int(0, LONG_MAX),
         MODIFIABLE.stored();
-    /// Lets functions that Redis calls deprecated stay visible to scripts.
+    /// Lets functions that Redis calls deprecated stay visible to scripts: getfenv, setfenv (of
+    /// functions, not of levels) and newproxy.
     "lua-enable-deprecated-api" => lua_enable_deprecated_api: bool = false, YesNo,
         IMMUTABLE.hidden().stored();
     /// Milliseconds after which a script or another long command lets others know that the server

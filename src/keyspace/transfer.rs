@@ -55,10 +55,10 @@ impl Keyspace {
         debug_assert!(database != self.selected || from.bytes != to.bytes);
         self.find(from)?;
         self.in_database(database, |db| {
-            if let Some(slot) = db.find(to) {
-                if let Some(owned) = db.tables.remove(db.selected, slot) {
-                    db.lazyfree.discard(owned);
-                }
+            if let Some(slot) = db.find(to)
+                && let Some(owned) = db.tables.remove(db.selected, slot)
+            {
+                db.lazyfree.discard(owned);
             }
         });
         // Looked up again: the removal may have moved it.

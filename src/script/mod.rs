@@ -152,13 +152,13 @@ pub struct Scripts {
 
 impl Scripts {
     /// Takes the engine out, to run a script or to change the cache. None while a script runs. `version`: what scripts are
-    /// told by `redis.REDIS_VERSION`.
+    /// told by `redis.REDIS_VERSION`. `deprecated`: they see the functions that Redis calls so.
     #[inline]
-    pub fn take_engine(&mut self, version: &[u8]) -> Option<Box<Engine>> {
+    pub fn take_engine(&mut self, version: &[u8], deprecated: bool) -> Option<Box<Engine>> {
         if self.running.is_some() {
             return None;
         }
-        let mut engine = self.engine.take().unwrap_or_else(|| Box::new(Engine::new()));
+        let mut engine = self.engine.take().unwrap_or_else(|| Box::new(Engine::new(deprecated)));
         if engine.version != version {
             engine.set_version(version);
         }
@@ -220,9 +220,9 @@ pub struct Engine {
 }
 
 impl Engine {
-    fn new() -> Self {
+    fn new(deprecated: bool) -> Self {
         Engine {
-            lua: Lua::new(),
+            lua: Lua::new(deprecated),
             version: Vec::new(),
             cache: Cache::default(),
             libraries: Libraries::default(),

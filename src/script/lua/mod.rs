@@ -277,8 +277,8 @@ pub struct Lua {
 unsafe impl Send for Lua {}
 
 impl Lua {
-    /// A state with everything that scripts find in it.
-    pub fn new() -> Self {
+    /// A state with everything that scripts find in it; `deprecated`: also what Redis calls so.
+    pub fn new(deprecated: bool) -> Self {
         let shared = Box::new(Shared {
             host: Cell::new(None),
             memory: Memory::new(),
@@ -299,7 +299,7 @@ impl Lua {
             (*lua_callbacks(state.as_ptr())).userdata = shared.as_ptr().cast();
             let watchdog = Watchdog::start(InterruptFlag(lua_callbacks(state.as_ptr())));
             *shared.as_ref().watchdog.borrow_mut() = Some(watchdog);
-            sandbox::build(state.as_ptr());
+            sandbox::build(state.as_ptr(), deprecated);
             lua_settop(state.as_ptr(), 0);
             lua_rawcheckstack(state.as_ptr(), 64);
             lua_pushcfunction(state.as_ptr(), handle_error);

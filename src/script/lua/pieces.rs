@@ -16,7 +16,7 @@ use crate::script::library::safepoint;
 const PIECE: usize = 1 << 20;
 /// Bytes that one call of `string.rep` makes at most.
 const REP_BYTES_MAX: usize = 16 << 20;
-/// Of a longer text its beginning is looked for first.
+/// A longer text is looked for in another way.
 const WANTED_MAX: usize = 1 << 16;
 /// Parts that `string.split` makes between two looks for interrupts.
 const PARTS: usize = 1000;
@@ -172,18 +172,51 @@ unsafe fn search(
     wanted: &[u8],
     mut start: usize,
 ) -> Option<usize> {
-    let beginning = &wanted[..wanted.len().min(WANTED_MAX)];
-    let finder = memchr::memmem::Finder::new(beginning);
+    if wanted.len() > WANTED_MAX {
+        return search_long(state, &text[start..], wanted).map(|at| start + at);
+    }
+    let finder = memchr::memmem::Finder::new(wanted);
     loop {
-        let piece = &text[start..text.len().min(start + PIECE + beginning.len())];
+        let piece = &text[start..text.len().min(start + PIECE + wanted.len())];
         match finder.find(piece) {
-            Some(at) if text[start + at..].starts_with(wanted) => return Some(start + at),
-            Some(at) => start += at + 1,
+            Some(at) => return Some(start + at),
             None if start + piece.len() == text.len() => return None,
             None => start += PIECE,
         }
         safepoint(state);
     }
+}
+
+/// The same for a long text, byte by byte (Knuth, Morris, Pratt): however it repeats itself, that takes linear time, and can be
+/// interrupted anywhere.
+unsafe fn search_long(state: *mut lua_State, text: &[u8], wanted: &[u8]) -> Option<usize> {
+    // For each of its beginnings the length of the longest shorter one that is its end too.
+    let mut ends = vec![0_u32; wanted.len()];
+    let longer = |mut len: usize, byte: u8, ends: &[u32]| {
+        while len > 0 && wanted[len] != byte {
+            len = ends[len - 1] as usize;
+        }
+        len + usize::from(wanted[len] == byte)
+    };
+    let mut len = 0;
+    for at in 1..wanted.len() {
+        if at.is_multiple_of(PIECE) {
+            safepoint(state);
+        }
+        len = longer(len, wanted[at], &ends);
+        ends[at] = len as u32;
+    }
+    len = 0;
+    for (at, &byte) in text.iter().enumerate() {
+        if at.is_multiple_of(PIECE) {
+            safepoint(state);
+        }
+        len = longer(len, byte, &ends);
+        if len == wanted.len() {
+            return Some(at + 1 - len);
+        }
+    }
+    None
 }
 
 /// `string.find(s, pattern [, init [, plain]])`: plain text is looked for here; patterns go the usual way.
@@ -222,7 +255,7 @@ unsafe extern "C-unwind" fn split(state: *mut lua_State) -> c_int {
         push_bytes(state, part);
         parts += 1;
         lua_rawseti_(state, -2, parts);
-        if parts as usize % PARTS == 0 {
+        if (parts as usize).is_multiple_of(PARTS) {
             safepoint(state);
         }
     };

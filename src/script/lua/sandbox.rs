@@ -66,16 +66,20 @@ const GLOBALS: &[&CStr] = &[
     c"xpcall",
 ];
 
+/// Those that are left if `lua-enable-deprecated-api` says so.
+const DEPRECATED: &[&CStr] = &[c"getfenv", c"newproxy", c"setfenv"];
+
 /// Globals of our own.
 const SHIMS: &[(&CStr, lua_CFunction)] = &[
     (c"pcall", protected_call),
     (c"loadstring", loadstring),
     (c"load", load_chunk),
     (c"collectgarbage", collectgarbage),
+    (c"setfenv", set_environment),
 ];
 
 /// Fills a new state. Its stack is left in any order.
-pub(super) unsafe fn build(state: *mut lua_State) {
+pub(super) unsafe fn build(state: *mut lua_State, deprecated: bool) {
     for (name, open) in LIBRARIES {
         lua_pushcfunction(state, *open);
         lua_pushstring_(state, name.as_ptr());
@@ -90,7 +94,7 @@ pub(super) unsafe fn build(state: *mut lua_State) {
     lua_pushstring_(state, c"Lua 5.1".as_ptr());
     lua_rawsetfield(state, LUA_GLOBALSINDEX, c"_VERSION".as_ptr());
     patch_libraries(state);
-    remove_other_globals(state);
+    remove_other_globals(state, deprecated);
     seal(state);
 }
 
@@ -122,13 +126,14 @@ unsafe fn patch_libraries(state: *mut lua_State) {
     lua_settop(state, 0);
 }
 
-unsafe fn remove_other_globals(state: *mut lua_State) {
+unsafe fn remove_other_globals(state: *mut lua_State, deprecated: bool) {
     let mut others: Vec<Vec<u8>> = Vec::new();
     lua_pushnil(state);
     while lua_next(state, LUA_GLOBALSINDEX) != 0 {
         lua_settop(state, -2);
         let name = bytes_at(state, -1).unwrap_or_default();
-        if !GLOBALS.iter().any(|known| known.to_bytes() == name) {
+        let is_known = |names: &[&CStr]| names.iter().any(|known| known.to_bytes() == name);
+        if !(is_known(GLOBALS) || deprecated && is_known(DEPRECATED)) {
             others.push(name.to_vec());
         }
     }
@@ -166,9 +171,14 @@ unsafe fn seal(state: *mut lua_State) {
 
 /// An error's text in the words that clients know, where ours differ and somebody may look for them.
 pub(super) fn familiar(text: &[u8]) -> Cow<'_, [u8]> {
-    const OURS: &[u8] = b"attempt to modify a readonly table";
-    match text.strip_suffix(OURS) {
-        Some(place) => [place, b"Attempt to modify a readonly table"].concat().into(),
+    const READ_ONLY: &[u8] = b"attempt to modify a readonly table";
+    const INDEX_NIL: &[u8] = b"attempt to index nil with '__index'";
+    if let Some(place) = text.strip_suffix(READ_ONLY) {
+        return [place, b"Attempt to modify a readonly table"].concat().into();
+    }
+    match text.strip_suffix(INDEX_NIL) {
+        // A type has no metatable.
+        Some(place) => [place, b"attempt to index a nil value"].concat().into(),
         None => text.into(),
     }
 }
@@ -284,6 +294,17 @@ unsafe extern "C-unwind" fn load_chunk(state: *mut lua_State) -> c_int {
         lua_settop(state, -2);
     }
     push_chunk(state, &name, &source)
+}
+
+/// `setfenv(f, table)`: as far as `f` is a function. A level would let a script change the environment of the next one.
+unsafe extern "C-unwind" fn set_environment(state: *mut lua_State) -> c_int {
+    luaL_checktype(state, 2, LUA_TTABLE);
+    luaL_checktype(state, 1, LUA_TFUNCTION);
+    lua_settop(state, 2);
+    if lua_iscfunction(state, 1) != 0 || lua_setfenv(state, 1) == 0 {
+        raise_here(state, b"'setfenv' cannot change environment of given object");
+    }
+    1
 }
 
 /// `collectgarbage([what])`: counts, or collects.
