@@ -339,10 +339,11 @@ impl Hands<'_> {
         let count = self.count_read(id, read, room)?;
         let client = self.state.clients.get_mut(id)?;
         let Input::Large(large) = &mut client.input else { return None };
-        // The announced end is not passed by doubling: maxmemory-clients counts what is held.
+        // Room for twice what has come, but not beyond the announced end: maxmemory-clients counts what is held.
         let wanted = large.parser.bytes_wanted();
         if wanted >= LARGE_BYTES && large.buffer.capacity() - large.buffer.len() < count {
-            large.buffer.reserve_exact(wanted.min(large.buffer.len()).max(count));
+            let room = wanted.min(large.buffer.len() + 2 * count);
+            large.buffer.reserve_exact(room.max(count));
         }
         large.buffer.extend_from_slice(&self.intake.arena[..count]);
         if !self.check_query_limit(id) {
