@@ -167,6 +167,7 @@ impl Tables {
 
     /// Moves the entry at `slot` under another key, which is absent, of any database; deadline and access bits stay.
     pub fn transfer(&mut self, database: usize, slot: Slot, target: usize, to: Key<'_>) -> Slot {
+        self.end_notes_in_time();
         let old = self.tables[database].remove(slot);
         if self.undo.is_recording() {
             let from = Key { bytes: old.key(), hash: self.hasher.hash(old.key()) };
@@ -196,7 +197,8 @@ impl Tables {
         keys: usize,
         bytes: usize,
     ) -> Option<Drained<Value>> {
-        if self.undo.is_recording() {
+        self.end_notes_in_time();
+        if self.undo.is_recording() && self.undo.may_keep_cleared(database, bytes) {
             let table = self.tables[database].take();
             self.undo.note_cleared(database, Cleared { table, fields, keys, bytes });
             return None;
@@ -206,6 +208,7 @@ impl Tables {
 
     /// Exchanges two databases.
     pub fn swap(&mut self, a: usize, b: usize) {
+        self.end_notes_in_time();
         if self.undo.is_recording() {
             self.undo.note_swapped(a, b);
         }
@@ -282,6 +285,13 @@ impl Tables {
         }
         let key = Key { bytes: table.entry(slot).key(), hash };
         self.undo.note_inside(database, key);
+    }
+
+    /// Has values forget their notes before they move, if nothing can be put back any more.
+    fn end_notes_in_time(&mut self) {
+        if self.undo.is_ending() {
+            self.end_notes();
+        }
     }
 
     /// Has all values forget what they have noted: nothing is put back.

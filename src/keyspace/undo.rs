@@ -9,7 +9,7 @@
 //!
 //! What the log copies is limited (`script-undo-limit`): beyond, nothing more is noted and nothing can be put back. What was
 //! taken out or overwritten as a whole is kept for as long as the script runs, without counting: it is no more memory than
-//! before.
+//! before. It counts where the script may have made it itself.
 //!
 //! What is put back counts as changed for those who watch, track, or wait; the count of changes is what it was before. Events
 //! that were published and messages that were sent stay so.
@@ -20,7 +20,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use super::field_deadlines::FieldDeadlines;
 use super::{Key, Keyspace};
 use crate::clock::Deadline;
-use crate::collections::table::{Owned, Table};
+use crate::collections::table::{Owned, Table, ValueRef};
 use crate::types::Value;
 
 /// Steps and bytes for which memory is kept from one script to the next.
@@ -127,6 +127,10 @@ pub(super) struct Undo {
     has_notes: bool,
     /// Values may have moved from one database to another.
     has_swapped: bool,
+    /// Keys have moved, or databases were emptied: what is taken out now may be what the script itself has made, and counts.
+    has_moved: bool,
+    /// The databases that were emptied once, as bits.
+    cleared: u64,
     /// When recording began.
     dirty: u64,
     expired: u64,
@@ -226,7 +230,14 @@ impl Undo {
 
     /// An entry was taken out, or a copy of it made. It is dropped if there is no room.
     pub fn note_entry(&mut self, database: usize, hash: u64, entry: Owned<Value>) {
-        if self.has_room(size_of::<Step>()) {
+        let mut bytes = size_of::<Step>();
+        if self.has_moved {
+            bytes += entry.entry().allocated();
+            if let ValueRef::Object(object) = entry.value() {
+                bytes += object.heap_bytes();
+            }
+        }
+        if self.has_room(bytes) {
             self.push_whole(database, hash, Before::Entry(entry));
         }
     }
@@ -252,6 +263,7 @@ impl Undo {
         let is_kept = self.has_room(size_of::<Step>() + from.bytes.len() + to.bytes.len());
         // Where notes are is to be known whatever comes.
         if is_kept || self.has_notes {
+            self.has_moved = true;
             self.whole.remove(&place(database, from.hash));
             self.whole.remove(&place(target, to.hash));
             let (from_hash, from) = (from.hash, self.push_key(from.bytes));
@@ -260,8 +272,19 @@ impl Undo {
         }
     }
 
+    /// Whether the log takes a database of so many bytes that is about to be emptied.
+    pub fn may_keep_cleared(&mut self, database: usize, bytes: usize) -> bool {
+        let bit = u32::try_from(database).ok().and_then(|database| 1_u64.checked_shl(database));
+        let bit = bit.unwrap_or(0);
+        // The first time it is what was there before the script.
+        let is_first = bit & !self.cleared != 0 && !self.has_swapped;
+        self.cleared |= bit;
+        self.has_room(size_of::<Step>() + size_of::<Cleared>() + if is_first { 0 } else { bytes })
+    }
+
     /// A database was emptied.
     pub fn note_cleared(&mut self, database: usize, cleared: Cleared) {
+        self.has_moved = true;
         self.whole.clear();
         self.push(database, 0, Before::Cleared(Box::new(cleared)));
     }
@@ -269,7 +292,7 @@ impl Undo {
     /// Two databases are about to be exchanged.
     pub fn note_swapped(&mut self, a: usize, b: usize) {
         self.whole.clear();
-        self.has_swapped = true;
+        (self.has_swapped, self.has_moved) = (true, true);
         if self.has_room(size_of::<Step>()) {
             self.push(a, 0, Before::Swapped(b));
         }
@@ -286,6 +309,7 @@ impl Keyspace {
             undo.mode = Mode::On;
             undo.room = room;
             undo.copied_max = if copies_large { room } else { COPIED_MAX };
+            (undo.has_moved, undo.cleared) = (false, 0);
             undo.dirty = self.dirty;
             undo.expired = self.stats.expired;
         } else {
