@@ -326,8 +326,24 @@ fn what_cannot_be_put_back_is_not_put_back_by_halves() {
     }
     assert_eq!(client.call(&["GET", "k"]).show(), "\"after\"");
     assert_eq!(client.call(&["DBSIZE"]).show(), "(integer) 1001");
+    // What the script has made itself counts.
+    for body in [
+        "while redis.call('exists', 'stop') == 0 do redis.call('set', 'x', string.rep('x', 100)) redis.call('rename', 'x', 'y') n = n + 1 end",
+        "while redis.call('exists', 'stop') == 0 do redis.call('set', 'x', string.rep('x', 100)) redis.call('flushdb') n = n + 1 end",
+    ] {
+        let body = format!("local n = 0 {}", body.replace("== 0", "== 0 and n < 30000"));
+        let (answer, _) = kill(&server, &["EVAL", &body, "0"], "SCRIPT");
+        assert!(
+            answer.starts_with("(error) UNKILLABLE Sorry the script has changed more"),
+            "{answer}"
+        );
+        while client.call(&["PING"]).show() != "PONG" {
+            std::thread::yield_now();
+        }
+    }
     // What is overwritten or deleted as a whole needs no copy, however large it is.
     client.call(&["FLUSHALL"]);
+    client.call(&["CONFIG", "SET", "script-undo-limit", "64mb"]);
     client.call(&["SETRANGE", "large", "1000000", "x"]);
     let digest = client.call(&["DEBUG", "DIGEST"]);
     let body = "redis.call('rename', 'large', 'b') redis.call('set', 'b', 1) redis.call('expire', 'b', 1) \
@@ -367,7 +383,7 @@ fn kill_readonly_spares_a_script_that_has_written() {
 
 #[test]
 fn large_collections_are_put_back_without_a_copy() {
-    let lines = ["busy-reply-threshold 5".into(), "script-undo-limit 20kb".into()];
+    let lines = ["busy-reply-threshold 5".into(), "script-undo-limit 10mb".into()];
     let server = TestServer::start(&lines);
     let mut client = server.connect();
     let fill = "for i = 1, 20000 do redis.call('zadd', 'z', i, i) redis.call('hset', 'h', i, i) \

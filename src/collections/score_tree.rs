@@ -611,7 +611,9 @@ impl ScoreTree {
         let to = leaf.position(Place::Before(score, &member));
         let is_only_leaf = self.height == 0;
         if is_only_leaf || (to > 0 && to < leaf.len() && at > 0) {
+            let before = leaf.heap_bytes();
             leaf.rescore(at, if to > at { to - 1 } else { to }, score);
+            self.leaf_bytes = self.leaf_bytes + leaf.heap_bytes() - before;
             return;
         }
         self.remove_at(id, at..at + 1);

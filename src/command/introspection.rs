@@ -584,8 +584,8 @@ mod tests {
     /// What Redis 7.0.15 tells of its commands: name, arity, flags and ACL classes in the order of letters, keys.
     const REDIS: &str = include_str!("../../tests/data/commands-7.0.tsv");
 
-    /// What newer servers' WITHSCORE changes of them.
-    const NEWER: &[&str] = &["zrank", "zrevrank"];
+    /// Those that newer servers' WITHSCORE or our ROLLBACK changes.
+    const NEWER: &[&str] = &["zrank", "zrevrank", "function|kill", "script|kill"];
 
     /// The same line for one of ours.
     fn facts(command: &Command) -> String {

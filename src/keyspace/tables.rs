@@ -212,7 +212,7 @@ impl Tables {
         keys: usize,
         bytes: usize,
     ) -> Option<Drained<Value>> {
-        if self.undo.is_recording() {
+        if self.undo.is_recording() && self.undo.may_keep_cleared(database, bytes) {
             let table = self.tables[database].take();
             self.undo.note_cleared(database, Cleared { table, fields, keys, bytes });
             return None;

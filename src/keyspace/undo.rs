@@ -14,7 +14,7 @@
 //!
 //! What the log copies and notes is limited (`script-undo-limit`): beyond, nothing more is noted and nothing can be put back.
 //! What was taken out or overwritten as a whole is kept for as long as the script runs, without counting: it is no more memory
-//! than before.
+//! than before. It counts where the script may have made it itself.
 //!
 //! What is put back counts as changed for those who watch, track, or wait; the count of changes is what it was before. Events
 //! that were published and messages that were sent stay so.
@@ -25,7 +25,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use super::field_deadlines::FieldDeadlines;
 use super::{Key, Keyspace};
 use crate::clock::Deadline;
-use crate::collections::table::{Owned, Table};
+use crate::collections::table::{Owned, Table, ValueRef};
 use crate::types::Value;
 use crate::types::journal::{self, Journal};
 use crate::types::stream::{Groups, Stream};
@@ -163,6 +163,12 @@ pub(super) struct Undo {
     copied_max: usize,
     /// Whose elements are noted just now: its place, and the room there was.
     noting: Option<(u64, usize)>,
+    /// Keys have moved, or databases were emptied or exchanged: what is taken out now may be what the script itself has made,
+    /// and counts.
+    has_moved: bool,
+    has_swapped: bool,
+    /// The databases that were emptied once, as bits.
+    cleared: u64,
     /// When recording began.
     dirty: u64,
     expired: u64,
@@ -236,7 +242,14 @@ impl Undo {
 
     /// An entry was taken out, or a copy of it made. It is dropped if there is no room.
     pub fn note_entry(&mut self, database: usize, hash: u64, entry: Owned<Value>) {
-        if self.has_room(size_of::<Step>()) {
+        let mut bytes = size_of::<Step>();
+        if self.has_moved {
+            bytes += entry.entry().allocated();
+            if let ValueRef::Object(object) = entry.value() {
+                bytes += object.heap_bytes();
+            }
+        }
+        if self.has_room(bytes) {
             self.push_whole(database, hash, Before::Entry(entry));
         }
     }
@@ -252,6 +265,7 @@ impl Undo {
     /// An entry has left a key for another one.
     pub fn note_transfer(&mut self, database: usize, from: Key<'_>, target: usize, to: Key<'_>) {
         if self.has_room(size_of::<Step>() + from.bytes.len() + to.bytes.len()) {
+            self.has_moved = true;
             self.known.remove(&place(database, from.hash));
             self.known.remove(&place(target, to.hash));
             let (from_hash, from) = (from.hash, self.push_key(from.bytes));
@@ -336,14 +350,26 @@ impl Undo {
         }
     }
 
+    /// Whether the log takes a database of so many bytes that is about to be emptied.
+    pub fn may_keep_cleared(&mut self, database: usize, bytes: usize) -> bool {
+        let bit = u32::try_from(database).ok().and_then(|database| 1_u64.checked_shl(database));
+        let bit = bit.unwrap_or(0);
+        // The first time it is what was there before the script.
+        let is_first = bit & !self.cleared != 0 && !self.has_swapped;
+        self.cleared |= bit;
+        self.has_room(size_of::<Step>() + size_of::<Cleared>() + if is_first { 0 } else { bytes })
+    }
+
     /// A database was emptied.
     pub fn note_cleared(&mut self, database: usize, cleared: Cleared) {
+        self.has_moved = true;
         self.known.clear();
         self.push(database, 0, Before::Cleared(Box::new(cleared)));
     }
 
     /// Two databases are about to be exchanged.
     pub fn note_swapped(&mut self, a: usize, b: usize) {
+        (self.has_swapped, self.has_moved) = (true, true);
         self.known.clear();
         if self.has_room(size_of::<Step>()) {
             self.push(a, 0, Before::Swapped(b));
@@ -361,6 +387,7 @@ impl Keyspace {
             undo.mode = Mode::On;
             undo.room = room;
             undo.copied_max = if copies_large { room } else { COPIED_LARGE };
+            (undo.has_moved, undo.has_swapped, undo.cleared) = (false, false, 0);
             undo.dirty = self.dirty;
             undo.expired = self.stats.expired;
         } else {
