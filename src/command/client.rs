@@ -471,13 +471,12 @@ pub fn must_wait(server: &mut State, id: ClientId, command: &Command, args: Args
         return false;
     };
     let may_write = Flags::WRITE.union(Flags::MAY_REPLICATE);
-    let is_exempt = pause.writes_only && script::is_known_not_to_write(server, command, args);
+    let writes = script::flags_of(server, command, args).intersects(may_write);
     let Some(client) = server.clients.get_mut(id) else {
         return false;
     };
     let queued = client.transaction.as_deref().filter(|_| command.spec.name == "EXEC");
-    let writes = command.spec.flags.intersects(may_write) && !is_exempt
-        || queued.is_some_and(|transaction| transaction.has_any(may_write));
+    let writes = writes || queued.is_some_and(|transaction| transaction.has_any(may_write));
     let waits = pause.until_us > server.now.boot_us
         && (!pause.writes_only || writes)
         // It cannot touch the keyspace.

@@ -11,7 +11,7 @@ use super::{
     blocking, client, client_tracking, connection, debug, evict, monitor, pubsub, script,
     transaction,
 };
-use crate::client::{ClientFlags, ClientId};
+use crate::client::{Client, ClientFlags, ClientId};
 use crate::error::CommandError;
 use crate::keyspace::Keyspace;
 use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
@@ -146,12 +146,10 @@ fn run(
     if db.tracking.has_changes() {
         client_tracking::before_command(db, server, id, output);
     }
-    if let Some(client) = server.clients.get_mut(id)
-        && client.flags.contains(ClientFlags::IN_TRANSACTION)
-    {
-        match transaction::queue(client, command, request) {
+    let in_transaction = |client: &Client| client.flags.contains(ClientFlags::IN_TRANSACTION);
+    if server.clients.get(id).is_some_and(in_transaction) {
+        match transaction::queue(server, id, command, request) {
             Ok(true) => {
-                client.last_command = Some(command);
                 ReplyWriter::new(output, *protocol).queued();
                 return Outcome::Replied;
             }

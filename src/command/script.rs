@@ -220,19 +220,24 @@ pub(super) fn check_busy(
     Err(busy(server))
 }
 
-/// Whether a command runs a script or a function that declares that it does not write.
-pub(super) fn is_known_not_to_write(
-    server: &State,
-    command: &super::table::Command,
-    args: Args<'_>,
-) -> bool {
-    let flags = match command.spec.name {
-        "EVAL" => shebang::parse(args.get(1)).ok().map(|(flags, _)| flags),
-        "EVALSHA" => server.scripts.flags_of_script(args.get(1)),
-        "FCALL" => server.scripts.flags_of_function(args.get(1)),
-        _ => None,
+/// A command's flags as checks before it see them: of one that runs a script or a function, what that declares counts.
+pub(super) fn flags_of(server: &State, command: &super::table::Command, args: Args<'_>) -> Flags {
+    let flags = command.spec.flags;
+    if !command.is(Flags::NO_MANDATORY_KEYS) {
+        return flags;
+    }
+    let declared = match command.spec.name {
+        "EVAL" | "EVAL_RO" => shebang::parse(args.get(1)).ok().map(|(flags, _)| flags),
+        "EVALSHA" | "EVALSHA_RO" => server.scripts.flags_of_script(args.get(1)),
+        _ => server.scripts.flags_of_function(args.get(1)),
     };
-    flags.is_some_and(|flags| flags.contains(ScriptFlags::NO_WRITES))
+    let Some(declared) = declared.filter(|flags| !flags.contains(ScriptFlags::UNDECLARED)) else {
+        return flags;
+    };
+    let may = |flag, needed| if declared.intersects(flag) { Flags::empty() } else { needed };
+    flags.difference(Flags::MAY_REPLICATE)
+        | may(ScriptFlags::NO_WRITES, Flags::WRITE)
+        | may(ScriptFlags::NO_WRITES | ScriptFlags::ALLOW_OOM, Flags::DENYOOM)
 }
 
 /// What others are told while a script or a function keeps the server busy.

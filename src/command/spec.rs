@@ -12,7 +12,7 @@ pub type Handler = fn(&mut Context<'_>) -> CommandResult;
 
 bitflags! {
     /// What the gate and `COMMAND INFO` need to know, with the names of `COMMAND INFO`.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Flags: u32 {
         const WRITE = 1 << 0;
         const READONLY = 1 << 1;

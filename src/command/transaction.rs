@@ -7,6 +7,7 @@
 use super::args::Args;
 use super::context::{CommandResult, Context, Outcome, Prehashed};
 use super::execute::{Request, run_queued};
+use super::script;
 use super::spec::{CommandSpec, Flags, Group, KeyFlags, keys, spec};
 use super::table::Command;
 use crate::client::{Client, ClientFlags, ClientId};
@@ -79,7 +80,7 @@ pub struct Transaction {
     /// A command was refused.
     failed: bool,
     /// Flags of all commands together.
-    flags: Option<Flags>,
+    flags: Flags,
 }
 
 /// One of them.
@@ -116,11 +117,11 @@ impl Transaction {
 
     /// Whether one of the commands has one of these flags.
     pub fn has_any(&self, flags: Flags) -> bool {
-        self.flags.is_some_and(|all| all.intersects(flags))
+        self.flags.intersects(flags)
     }
 
-    /// False if there is no room: offsets have 32 bits.
-    fn queue(&mut self, command: &'static Command, request: &Request<'_>) -> bool {
+    /// Keeps a command whose checks see these flags. False if there is no room: offsets have 32 bits.
+    fn queue(&mut self, command: &'static Command, flags: Flags, request: &Request<'_>) -> bool {
         let Prehashed { first, step, hashes } = request.prehashed;
         if self.buffer.len() + request.args.bytes() > u32::MAX as usize
             || self.ranges.len() + request.args.len() > u32::MAX as usize
@@ -141,7 +142,7 @@ impl Transaction {
             first: first as u32,
             step: step as u32,
         });
-        self.flags = Some(self.flags.unwrap_or(Flags::empty()).union(command.spec.flags));
+        self.flags |= flags;
         true
     }
 
@@ -170,7 +171,7 @@ impl Transaction {
         self.buffer.clear();
         self.hashes.clear();
         self.failed = false;
-        self.flags = None;
+        self.flags = Flags::empty();
         Some(self)
     }
 }
@@ -209,18 +210,22 @@ fn runs_at_once(command: &Command) -> bool {
 
 /// Keeps a command of a client that has begun a transaction. True: it is kept; false: it is to run now.
 pub(super) fn queue(
-    client: &mut Client,
+    server: &mut State,
+    id: ClientId,
     command: &'static Command,
     request: &Request<'_>,
 ) -> Result<bool, CommandError> {
-    let Some(transaction) = &mut client.transaction else { return Ok(false) };
     if runs_at_once(command) {
         return Ok(false);
     }
+    let flags = script::flags_of(server, command, request.args);
+    let Some(client) = server.clients.get_mut(id) else { return Ok(false) };
+    let Some(transaction) = &mut client.transaction else { return Ok(false) };
     // EXEC will run none of them: what comes now need not be kept.
-    if !transaction.failed && !transaction.queue(command, request) {
+    if !transaction.failed && !transaction.queue(command, flags, request) {
         return Err(CommandError::Text("ERR transaction is too large"));
     }
+    client.last_command = Some(command);
     Ok(true)
 }
 
