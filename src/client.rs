@@ -87,6 +87,17 @@ pub struct LargeInput {
     pub parser: Parser,
 }
 
+impl LargeInput {
+    /// Makes room for bytes that have come and, where that needs more, for those `announced` behind them: up to four times
+    /// what has come, so that an announcement costs little by itself. `maxmemory-clients` counts what is held.
+    pub fn make_room(&mut self, bytes: usize, announced: usize) {
+        if self.buffer.capacity() - self.buffer.len() < bytes {
+            let come = self.buffer.len() + bytes;
+            self.buffer.reserve_exact(bytes + announced.min(3 * come));
+        }
+    }
+}
+
 impl Input {
     /// Bytes held.
     pub fn len(&self) -> usize {

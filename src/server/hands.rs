@@ -339,11 +339,9 @@ impl Hands<'_> {
         let count = self.count_read(id, read, room)?;
         let client = self.state.clients.get_mut(id)?;
         let Input::Large(large) = &mut client.input else { return None };
-        // Room for twice what has come, but not beyond the announced end: maxmemory-clients counts what is held.
         let wanted = large.parser.bytes_wanted();
-        if wanted >= LARGE_BYTES && large.buffer.capacity() - large.buffer.len() < count {
-            let room = wanted.min(large.buffer.len() + 2 * count);
-            large.buffer.reserve_exact(room.max(count));
+        if wanted >= LARGE_BYTES {
+            large.make_room(count, wanted.saturating_sub(count));
         }
         large.buffer.extend_from_slice(&self.intake.arena[..count]);
         if !self.check_query_limit(id) {
@@ -464,8 +462,11 @@ impl Hands<'_> {
         let is_large = tail.len() + parser.bytes_wanted() >= LARGE_BYTES;
         let Some(client) = self.state.clients.get_mut(id) else { return };
         client.input = if is_large {
-            let buffer = tail.to_vec();
-            Input::Large(Box::new(LargeInput { buffer, parser }))
+            let announced = parser.bytes_wanted();
+            let mut large = LargeInput { buffer: Vec::new(), parser };
+            large.make_room(tail.len(), announced);
+            large.buffer.extend_from_slice(tail);
+            Input::Large(Box::new(large))
         } else {
             Input::Waiting(tail.to_vec())
         };
