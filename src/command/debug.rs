@@ -139,10 +139,10 @@ fn flag(ctx: &Context<'_>) -> bool {
     number::parse_i64(ctx.args.get(2)).is_some_and(|number| number != 0)
 }
 
-/// The key in argument 2, expired or not counted as a use.
+/// The key in argument 2, also one that is past its deadline and still there. Not counted as a use.
 fn find(ctx: &mut Context<'_>) -> Result<Slot, CommandError> {
     let key = ctx.key(2);
-    ctx.db.find(key).ok_or(CommandError::NoSuchKey)
+    ctx.db.table().find(key.hash, key.bytes).ok_or(CommandError::NoSuchKey)
 }
 
 /// `DEBUG SLEEP seconds`: the whole server stands still.
@@ -150,10 +150,12 @@ fn sleep(ctx: &mut Context<'_>) -> CommandResult {
     let seconds = number::parse_f64(ctx.args.get(2)).unwrap_or(0.0);
     // Negative and infinite times are no times.
     std::thread::sleep(Duration::try_from_secs_f64(seconds).unwrap_or_default());
-    // Who is served by what the transaction around this did sees what has expired meanwhile.
-    let now = ctx.server.clock.now();
-    ctx.server.now = now;
-    ctx.db.set_now(now);
+    // Who is served by what the transaction around this did sees what has expired meanwhile. In a script time stands still.
+    if ctx.server.scripts.running.is_none() {
+        let now = ctx.server.clock.now();
+        ctx.server.now = now;
+        ctx.db.set_now(now);
+    }
     ok(ctx)
 }
 

@@ -522,14 +522,28 @@ impl<'a> ReplyWriter<'a> {
         });
     }
 
-    /// An integer of any size as decimal text. In RESP2 a bulk string.
+    /// An integer of any size as decimal text. In RESP2 a bulk string, in which line ends are spaces too.
     pub fn big_number(&mut self, digits: impl AsRef<[u8]>) {
-        if self.is_resp3() { self.line(b'(', digits.as_ref()) } else { self.bulk(digits.as_ref()) }
+        let digits = digits.as_ref();
+        if self.is_resp3() {
+            self.line(b'(', digits);
+            return;
+        }
+        let is_line_end = |byte: &u8| matches!(byte, b'\r' | b'\n');
+        if digits.iter().any(is_line_end) {
+            let in_line = |byte: &u8| if is_line_end(byte) { b' ' } else { *byte };
+            self.bulk(&digits.iter().map(in_line).collect::<Vec<u8>>());
+        } else {
+            self.bulk(digits);
+        }
     }
 
     /// Text for a human and its format (`txt`, `mkd`). In RESP2 a bulk string without the format.
     pub fn verbatim(&mut self, format: &[u8; 3], text: &[u8]) {
         if self.is_resp3() {
+            if !self.out.reserve(text.len() + HEADER_LEN_MAX + 6) {
+                return;
+            }
             let tail = &mut self.out.tail;
             header(tail, b'=', text.len() + 4);
             tail.extend_from_slice(format);
