@@ -33,8 +33,8 @@ bench-peers: build ## CPU per operation, latency and memory beside Redis and Val
 	$(CARGO) build --release --manifest-path benches/peers/Cargo.toml --target-dir $(TARGET)/peers
 	PEERS="$(PEERS)" $(TARGET)/peers/release/bench-peers --latchkey $(TARGET)/release/latchkey --out docs $(ARGS)
 
-peer: ## the same transcripts and clients against the real peers and this server
-	tests/peer/run
+peer: ## transcripts, random commands, and Redis's own test suite, beside the real Redis; ARGS="unit/expire" runs files of the suite
+	tests/peer/run $(ARGS)
 
 clients: ## real clients in their languages against this server; ARGS="redis-py jedis" names some
 	tests/clients/run $(ARGS)
