@@ -84,12 +84,12 @@ impl Tables {
         value: NewValue<'_, Value>,
         deadline: Option<Deadline>,
     ) -> Option<Box<Value>> {
-        if self.undo.is_recording() && self.is_new_to_log(database, slot) {
+        if let Some(hash) = self.new_to_log(database, slot) {
             let table = &mut self.tables[database];
             let entry = table.entry(slot);
             let new = Owned::make(entry.key(), value, deadline, entry.access());
             let old = table.exchange(slot, new);
-            self.undo.note_entry(database, self.hasher.hash(old.key()), old);
+            self.undo.note_entry(database, hash, old);
             return None;
         }
         self.tables[database].replace(slot, value, deadline)
@@ -172,10 +172,10 @@ impl Tables {
     /// [`Table::remove`]. An entry that went into the log is not returned.
     #[inline]
     pub fn remove(&mut self, database: usize, slot: Slot) -> Option<Owned<Value>> {
-        let is_new = self.undo.is_recording() && self.is_new_to_log(database, slot);
+        let hash = self.new_to_log(database, slot);
         let old = self.tables[database].remove(slot);
-        if is_new {
-            self.undo.note_entry(database, self.hasher.hash(old.key()), old);
+        if let Some(hash) = hash {
+            self.undo.note_entry(database, hash, old);
             return None;
         }
         Some(old)
@@ -228,11 +228,17 @@ impl Tables {
         self.tables.swap(a, b);
     }
 
-    /// Whether the log does not hold yet what the entry at `slot` was.
+    /// The key's hash, if changes are recorded and the log does not hold yet what the entry at `slot` was.
+    #[inline]
+    fn new_to_log(&self, database: usize, slot: Slot) -> Option<u64> {
+        if self.undo.is_recording() { self.not_held(database, slot) } else { None }
+    }
+
     #[cold]
-    fn is_new_to_log(&mut self, database: usize, slot: Slot) -> bool {
+    fn not_held(&self, database: usize, slot: Slot) -> Option<u64> {
         let bytes = self.tables[database].entry(slot).key();
-        !self.undo.holds(database, Key { bytes, hash: self.hasher.hash(bytes) })
+        let hash = self.hasher.hash(bytes);
+        (!self.undo.holds(database, Key { bytes, hash })).then_some(hash)
     }
 
     /// Keeps a copy of the entry at `slot`, which holds bytes, before it is changed.
