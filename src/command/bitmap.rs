@@ -344,8 +344,7 @@ fn run_fields(ctx: &mut Context<'_>, operations: &[FieldOperation]) -> CommandRe
     // Where the string grew, writing what was there already is a change too.
     let changes = if has_grown { changes.written } else { changes.different };
     if changes > 0 {
-        ctx.db.changed(KeyspaceEvents::STRING, "setbit", key.bytes);
-        ctx.db.dirty += changes - 1;
+        ctx.db.changed_by(changes, KeyspaceEvents::STRING, "setbit", key.bytes);
     }
     Ok(Outcome::Replied)
 }

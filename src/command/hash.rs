@@ -268,8 +268,7 @@ fn set_pairs(ctx: &mut Context<'_>) -> Result<i64, CommandError> {
         let set = |at| hash.set(args.get(at), args.get(at + 1), Expiry::Clear, &limits, &now);
         pairs.map(set).filter(|&is_new| is_new).count()
     });
-    ctx.db.changed(KeyspaceEvents::HASH, "hset", key.bytes);
-    ctx.db.dirty += (args.len() as u64 - 2) / 2 - 1;
+    ctx.db.changed_by((args.len() as u64 - 2) / 2, KeyspaceEvents::HASH, "hset", key.bytes);
     Ok(added as i64)
 }
 
@@ -302,8 +301,7 @@ fn hdel(ctx: &mut Context<'_>) -> CommandResult {
         args.iter_from(2).filter(|field| hash.remove(field, &now)).count()
     });
     if removed > 0 {
-        ctx.db.changed(KeyspaceEvents::HASH, "hdel", key.bytes);
-        ctx.db.dirty += removed as u64 - 1;
+        ctx.db.changed_by(removed as u64, KeyspaceEvents::HASH, "hdel", key.bytes);
         ctx.db.delete_if_empty::<Hash>(slot, key);
     }
     ctx.reply.integer(removed as i64);

@@ -223,8 +223,7 @@ fn find_for_read(ctx: &mut Context<'_>, key: Key<'_>) -> Result<Option<Slot>, Co
 
 /// Counts a change of so many fields, and announces it.
 fn changed(ctx: &mut Context<'_>, event: &'static str, key: Key<'_>, fields: u64) {
-    ctx.db.changed(KeyspaceEvents::HASH, event, key.bytes);
-    ctx.db.dirty += fields - 1;
+    ctx.db.changed_by(fields, KeyspaceEvents::HASH, event, key.bytes);
 }
 
 // ---- deadlines alone -----------------------------------------------------------------------------------------------------

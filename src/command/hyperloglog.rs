@@ -104,8 +104,7 @@ fn pfadd(ctx: &mut Context<'_>) -> CommandResult {
         }
     };
     if changes > 0 {
-        ctx.db.changed(KeyspaceEvents::STRING, "pfadd", key.bytes);
-        ctx.db.dirty += changes - 1;
+        ctx.db.changed_by(changes, KeyspaceEvents::STRING, "pfadd", key.bytes);
     }
     ctx.reply.integer((changes > 0).into());
     Ok(Outcome::Replied)

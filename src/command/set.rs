@@ -219,8 +219,7 @@ fn sadd(ctx: &mut Context<'_>) -> CommandResult {
         }
     };
     if added > 0 {
-        ctx.db.changed(KeyspaceEvents::SET, "sadd", key.bytes);
-        ctx.db.dirty += added - 1;
+        ctx.db.changed_by(added, KeyspaceEvents::SET, "sadd", key.bytes);
     }
     ctx.reply.integer(added as i64);
     Ok(Outcome::Replied)
@@ -238,8 +237,7 @@ fn srem(ctx: &mut Context<'_>) -> CommandResult {
         members.map(|member| u64::from(set.remove(member))).sum::<u64>()
     });
     if removed > 0 {
-        ctx.db.changed(KeyspaceEvents::SET, "srem", key.bytes);
-        ctx.db.dirty += removed - 1;
+        ctx.db.changed_by(removed, KeyspaceEvents::SET, "srem", key.bytes);
         ctx.db.delete_if_empty::<Set>(slot, key);
     }
     ctx.reply.integer(removed as i64);
@@ -369,8 +367,7 @@ fn spop(ctx: &mut Context<'_>) -> CommandResult {
     ctx.db.edit(slot, |set: &mut Set| {
         set.pop_many(count, &limits, |member| reply_member(reply, member));
     });
-    ctx.db.changed(KeyspaceEvents::SET, "spop", key.bytes);
-    ctx.db.dirty += count as u64 - 1;
+    ctx.db.changed_by(count as u64, KeyspaceEvents::SET, "spop", key.bytes);
     Ok(Outcome::Replied)
 }
 

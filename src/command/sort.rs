@@ -462,8 +462,7 @@ fn store_all<'e>(
     let (slot, len) = (ctx.db.find(key), result.len());
     if len > 0 {
         ctx.db.set_collection(slot, key, result, Expiry::Clear);
-        ctx.db.changed(KeyspaceEvents::LIST, "sortstore", key.bytes);
-        ctx.db.dirty += len as u64 - 1;
+        ctx.db.changed_by(len as u64, KeyspaceEvents::LIST, "sortstore", key.bytes);
     } else if let Some(slot) = slot {
         ctx.db.delete_at(slot, key, "del");
     }

@@ -285,8 +285,7 @@ pub(super) fn add_pairs(
     }
     if added.new + added.changed > 0 {
         let event = if options.increments { "zincr" } else { "zadd" };
-        ctx.db.changed(KeyspaceEvents::ZSET, event, key.bytes);
-        ctx.db.dirty += added.new + added.changed - 1;
+        ctx.db.changed_by(added.new + added.changed, KeyspaceEvents::ZSET, event, key.bytes);
     }
     match added.score {
         Some(score) if options.increments => ctx.reply.double(score),
@@ -309,8 +308,7 @@ fn zrem(ctx: &mut Context<'_>) -> CommandResult {
         members.filter(|member| set.remove(member).is_some()).count()
     });
     if removed > 0 {
-        ctx.db.changed(KeyspaceEvents::ZSET, "zrem", key.bytes);
-        ctx.db.dirty += removed as u64 - 1;
+        ctx.db.changed_by(removed as u64, KeyspaceEvents::ZSET, "zrem", key.bytes);
         ctx.db.delete_if_empty::<SortedSet>(slot, key);
     }
     ctx.reply.integer(removed as i64);

@@ -190,8 +190,7 @@ fn pop(ctx: &mut Context<'_>, key: Key<'_>, slot: Slot, side: Side, count: usize
         set.remove_ranks(ranks);
         taken
     });
-    ctx.db.changed(KeyspaceEvents::ZSET, side.event(), key.bytes);
-    ctx.db.dirty += taken as u64 - 1;
+    ctx.db.changed_by(taken as u64, KeyspaceEvents::ZSET, side.event(), key.bytes);
     ctx.db.delete_if_empty::<SortedSet>(slot, key);
 }
 

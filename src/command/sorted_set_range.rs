@@ -460,8 +460,7 @@ fn remove_range(ctx: &mut Context<'_>, by: By, event: &'static str) -> CommandRe
         removed = ranks.len();
         if removed > 0 {
             ctx.db.edit(slot, |set: &mut SortedSet| set.remove_ranks(ranks));
-            ctx.db.changed(KeyspaceEvents::ZSET, event, key.bytes);
-            ctx.db.dirty += removed as u64 - 1;
+            ctx.db.changed_by(removed as u64, KeyspaceEvents::ZSET, event, key.bytes);
             ctx.db.delete_if_empty::<SortedSet>(slot, key);
         }
     }

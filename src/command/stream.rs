@@ -350,8 +350,7 @@ fn xtrim(ctx: &mut Context<'_>) -> CommandResult {
     };
     let removed = ctx.db.edit_entries(slot, |entries| entries.trim(trim))?;
     if removed > 0 {
-        ctx.db.changed(KeyspaceEvents::STREAM, "xtrim", key.bytes);
-        ctx.db.dirty += removed - 1;
+        ctx.db.changed_by(removed, KeyspaceEvents::STREAM, "xtrim", key.bytes);
     }
     ctx.reply.integer(removed as i64);
     Ok(Outcome::Replied)
@@ -370,8 +369,7 @@ fn xdel(ctx: &mut Context<'_>) -> CommandResult {
     let ids = parse_ids(ctx.args, 2)?;
     let deleted = ctx.db.edit_entries(slot, |entries| entries.delete(&ids))?;
     if deleted > 0 {
-        ctx.db.changed(KeyspaceEvents::STREAM, "xdel", key.bytes);
-        ctx.db.dirty += deleted - 1;
+        ctx.db.changed_by(deleted, KeyspaceEvents::STREAM, "xdel", key.bytes);
     }
     ctx.reply.integer(deleted as i64);
     Ok(Outcome::Replied)

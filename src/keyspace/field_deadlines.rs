@@ -177,8 +177,7 @@ impl Keyspace {
         let removed = hash.remove_due(&now, budget);
         if removed > 0 {
             self.stats.expired_fields += removed as u64;
-            self.changed(KeyspaceEvents::HASH, "hexpired", key);
-            self.dirty += removed as u64 - 1;
+            self.changed_by(removed as u64, KeyspaceEvents::HASH, "hexpired", key);
             let key = self.key(key);
             if self.delete_if_empty::<Hash>(slot, key) {
                 return;

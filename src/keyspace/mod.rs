@@ -555,6 +555,19 @@ impl Keyspace {
         self.notify(class, event, key);
     }
 
+    /// The same for a command that has changed several of the key's elements; `elements` counts as so many changes.
+    #[inline]
+    pub fn changed_by(
+        &mut self,
+        elements: u64,
+        class: KeyspaceEvents,
+        event: &'static str,
+        key: &[u8],
+    ) {
+        self.changed(class, event, key);
+        self.dirty += elements.saturating_sub(1);
+    }
+
     /// Announces an event in the selected database, if `notify-keyspace-events` asks for its class.
     #[inline]
     pub fn notify(&mut self, class: KeyspaceEvents, event: &'static str, key: &[u8]) {
