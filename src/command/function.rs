@@ -159,7 +159,6 @@ fn call(ctx: &mut Context<'_>, engine: &mut Engine, read_only: bool) -> CommandR
     let name = Name::Function(&callee.name);
     let mut host = FunctionHost {
         host: ServerHost { db: ctx.db, server: ctx.server, client: ctx.client, name },
-        name: &callee.name,
         args,
         begun,
     };
@@ -182,7 +181,6 @@ fn call(ctx: &mut Context<'_>, engine: &mut Engine, read_only: bool) -> CommandR
 /// What a function reaches of the server: what a script does. Notes which it is once it has become busy.
 struct FunctionHost<'a> {
     host: ServerHost<'a>,
-    name: &'a [u8],
     args: Args<'a>,
     begun: u64,
 }
@@ -203,9 +201,9 @@ impl Host for FunctionHost<'_> {
     }
 
     fn serve_others(&mut self) -> Verdict {
-        let (name, args, begun) = (self.name, self.args, self.begun);
+        let (name, args, begun) = (self.host.name, self.args, self.begun);
         self.host.server.scripts.function.get_or_insert_with(|| FunctionRun {
-            name: name.into(),
+            name: name.text().into(),
             request: args.iter_from(0).map(Into::into).collect(),
             begun,
         });

@@ -453,7 +453,7 @@ pub(super) enum Name<'a> {
 
 impl Name<'_> {
     /// As messages have it.
-    fn text(&self) -> Cow<'_, [u8]> {
+    pub(super) fn text(&self) -> Cow<'_, [u8]> {
         match self {
             Name::Script(sha) => hex(sha).to_vec().into(),
             Name::Function(name) => (*name).into(),

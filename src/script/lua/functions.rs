@@ -10,7 +10,7 @@ use std::ffi::{CStr, c_int};
 use mlua::ffi::*;
 
 use super::api::push_function;
-use super::convert::{self, push_error};
+use super::convert::push_error;
 use super::sandbox::no_such_global;
 use super::{Failure, Lua, Name, Returned, Run, base, bytes_at, push_bytes, shared};
 use super::{STRING_MAX, TABLE_MAX};
@@ -121,10 +121,7 @@ impl Lua {
                 return Err(Failure::plain("ERR arguments are too large for a script"));
             }
             self.call(2, host, memory_max, busy_after_ms)?;
-            let mut returned = Returned::default();
-            let protocol = self.shared().protocol.get();
-            convert::write_value(state, reply, protocol, &mut returned);
-            Ok(returned)
+            Ok(self.write_returned(reply))
         }
     }
 }

@@ -397,11 +397,16 @@ impl Lua {
             }
             lua_rawgeti_(state, LUA_REGISTRYINDEX, function.0);
             self.call(0, host, memory_max, busy_after_ms)?;
-            let mut returned = Returned::default();
-            let protocol = self.shared().protocol.get();
-            convert::write_value(state, reply, protocol, &mut returned);
-            Ok(returned)
+            Ok(self.write_returned(reply))
         }
+    }
+
+    /// Takes the value that [`Self::call`] has left off the stack, and writes it as a reply.
+    unsafe fn write_returned(&self, reply: &mut ReplyWriter<'_>) -> Returned {
+        let mut returned = Returned::default();
+        let protocol = self.shared().protocol.get();
+        convert::write_value(self.state.as_ptr(), reply, protocol, &mut returned);
+        returned
     }
 
     /// Calls the function under `arguments` arguments, on behalf of a host. One value is left on the stack if it succeeds.
