@@ -44,17 +44,10 @@ pub fn execute(
         && server.monitors.is_empty()
         && server.pause.is_none()
     {
-        // Nothing of what `run` asks for can be so, for most requests: this asks once.
+        // For most requests this asks once what `run` asks step by step.
         if !flags.contains(ClientFlags::IN_TRANSACTION)
-            && server.config.maxmemory == 0
-            && !server.lacks_replicas()
-            && !server.scripts.is_busy()
-            && !db.tracking.has_changes()
             && let Some(command) = request.command
-            && command.subcommands.is_empty()
-            && command.spec.handler.is_some()
-            && !command.is(Flags::PROTECTED)
-            && command.spec.accepts(request.args.len())
+            && needs_no_check(db, server, command, request.args.len())
         {
             let origin = Origin::Client;
             return run_handler(db, server, id, command, request, origin, output, protocol);
@@ -325,6 +318,20 @@ pub fn unknown_command(args: Args<'_>) -> CommandError {
     text.extend_from_slice(b"', with args beginning with: ");
     text.extend_from_slice(&rest);
     CommandError::UnknownCommand(text.into())
+}
+
+/// Whether [`run`] and [`may_run`] can have nothing to say of a command, whose client's flags concern no check either. What
+/// they come to check is to be asked here too.
+#[inline(always)]
+fn needs_no_check(db: &Keyspace, server: &State, command: &Command, args: usize) -> bool {
+    server.config.maxmemory == 0
+        && !server.lacks_replicas()
+        && !server.scripts.is_busy()
+        && !db.tracking.has_changes()
+        && command.subcommands.is_empty()
+        && command.spec.handler.is_some()
+        && !command.is(Flags::PROTECTED)
+        && command.spec.accepts(args)
 }
 
 /// Whether a client may run a command now. False: later. The order of the checks is Redis's, as the first error found is the
