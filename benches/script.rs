@@ -6,15 +6,15 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use latchkey::client::{Client, ClientFlags, ClientId};
 use latchkey::clock::Clock;
 use latchkey::collections::hash::KeyHasher;
-use latchkey::command::args::Args;
-use latchkey::command::context::Prehashed;
-use latchkey::command::execute::{Request, execute};
 use latchkey::config::Config;
+use latchkey::gate::args::Args;
+use latchkey::gate::context::Prehashed;
+use latchkey::gate::execute::{Request, execute};
+use latchkey::gate::state::State;
 use latchkey::keyspace::Keyspace;
 use latchkey::net::stream::{Address, Stream};
 use latchkey::resp::request::Range;
 use latchkey::resp::{OutputBuffer, Protocol};
-use latchkey::state::State;
 use latchkey::sys::log::Logger;
 
 /// A keyspace, the rest of the server, one client.

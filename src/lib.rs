@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! server                                   owns all state; runs one turn of the loop
-//! net  command  client  state              bytes in and out; one gate; one file per command family
+//! net  command  gate  client               bytes in and out; the commands; the one way they run
 //! script                                   hands requests up to be run; never runs one itself
 //! keyspace  pubsub  config  stats          what commands act upon
 //! types                                    what the values mean
@@ -19,6 +19,7 @@ pub mod collections;
 pub mod command;
 pub mod config;
 pub mod error;
+pub mod gate;
 pub mod ids;
 pub mod keyspace;
 pub mod net;
@@ -26,7 +27,6 @@ pub mod pubsub;
 pub mod resp;
 pub mod script;
 pub mod server;
-pub mod state;
 pub mod stats;
 pub mod sys;
 pub mod types;

@@ -12,9 +12,12 @@ use std::time::Duration;
 
 use mio::{Events, Token, Waker};
 
-use crate::command::{blocking, client_tracking, evict, evict_clients, publish_events};
+use crate::command::connection::client_tracking;
+use crate::command::{evict_clients, publish_events};
+use crate::gate::blocking;
+use crate::gate::evict::evict;
+use crate::gate::state::{State, Task};
 use crate::keyspace::Keyspace;
-use crate::state::{State, Task};
 use crate::sys::process::Supervisor;
 use hands::{Hands, Intake};
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 const ROWS: &[&[&str]] = &[
     &["main"],
     &["server"],
-    &["command", "client", "net", "state"],
+    &["command", "gate", "client", "net"],
     &["script"],
     &["keyspace", "pubsub", "config", "stats"],
     &["types"],

@@ -1,10 +1,10 @@
 //! `HELP` of commands with subcommands.
 
-use super::context::{CommandResult, Context, Outcome};
+use crate::gate::context::{CommandResult, Context, Outcome};
 
 /// Replies the lines of a command's help, framed as redis-cli's users know them. `lines` alternate between a subcommand with
 /// its arguments and its explanation, indented by four spaces.
-pub(super) fn reply_help(ctx: &mut Context<'_>, lines: &[&str]) -> CommandResult {
+pub(crate) fn reply_help(ctx: &mut Context<'_>, lines: &[&str]) -> CommandResult {
     let name = ctx.command.parent.map_or(ctx.command.spec.name, |parent| {
         ctx.server.commands.commands[parent as usize].spec.name
     });
@@ -20,7 +20,7 @@ pub(super) fn reply_help(ctx: &mut Context<'_>, lines: &[&str]) -> CommandResult
 }
 
 /// `<container> HELP`: the lines are the subcommands' syntax and summary, from their specs.
-pub(super) fn help_from_specs(ctx: &mut Context<'_>) -> CommandResult {
+pub(crate) fn help_from_specs(ctx: &mut Context<'_>) -> CommandResult {
     let table = ctx.server.commands;
     let Some(parent) = ctx.command.parent else {
         return reply_help(ctx, &[]);

@@ -7,19 +7,19 @@
 
 use bytes::Bytes;
 
-use super::client::{self, OUTPUT_UNCOUNTED_MAX};
-use super::context::{CommandResult, Context, Origin, Outcome};
-use super::help::help_from_specs;
-use super::spec::{CommandSpec, Flags, Group, KeyFlags, KeySpec, container, key, keys, spec};
-use super::table::Command;
 use crate::client::{Client, ClientFlags, ClientId, Clients};
 use crate::collections::glob;
+use crate::command::connection::client::{self, OUTPUT_UNCOUNTED_MAX};
+use crate::command::help::help_from_specs;
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
+use crate::gate::context::{CommandResult, Context, Origin, Outcome};
+use crate::gate::spec::{CommandSpec, Flags, Group, KeyFlags, KeySpec, container, key, keys, spec};
+use crate::gate::state::State;
+use crate::gate::table::Command;
 use crate::keyspace::Keyspace;
 use crate::pubsub::{Kind, Name, PubSub};
 use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
-use crate::state::State;
 
 const SUBSCRIBING: Flags =
     Flags::PUBSUB.union(Flags::NOSCRIPT).union(Flags::LOADING).union(Flags::STALE);

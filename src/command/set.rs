@@ -5,15 +5,15 @@
 
 use smallvec::SmallVec;
 
-use super::context::{CommandResult, Context, Outcome};
-use super::scan::{MemberScan, parse_cursor};
-use super::spec::{
-    CommandSpec, Flags, Group, Handler, KeyFlags, KeySpec, counted_keys, key, keys, spec,
-};
 use crate::collections::packed::Element;
 use crate::collections::table::Slot;
+use crate::command::key::scan::{MemberScan, parse_cursor};
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
+use crate::gate::context::{CommandResult, Context, Outcome};
+use crate::gate::spec::{
+    CommandSpec, Flags, Group, Handler, KeyFlags, KeySpec, counted_keys, key, keys, spec,
+};
 use crate::keyspace::{Expiry, Key, Keyspace};
 use crate::resp::number::parse_i64;
 use crate::resp::reply::{OutputBuffer, ReplyWriter};
@@ -179,7 +179,7 @@ const NEGATIVE_LIMIT: CommandError = CommandError::Text("ERR LIMIT can't be nega
 const DIRECT_UNION_MAX: usize = 4;
 
 /// The limits of a set's encodings, as configured now.
-pub(super) fn limits(ctx: &Context<'_>) -> Limits {
+pub(crate) fn limits(ctx: &Context<'_>) -> Limits {
     let config = &ctx.server.config;
     Limits {
         intset_entries: config.set_max_intset_entries,

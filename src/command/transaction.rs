@@ -4,17 +4,17 @@
 //! running it. A command that is refused then spoils the whole transaction (EXECABORT); one that fails while EXEC runs does
 //! not undo the others. Watched keys are compared by their counts of changes (`keyspace/watch.rs`).
 
-use super::args::Args;
-use super::context::{CommandResult, Context, Outcome, Prehashed};
-use super::execute::{Request, run_queued};
-use super::script;
-use super::spec::{CommandSpec, Flags, Group, KeyFlags, keys, spec};
-use super::table::Command;
 use crate::client::{Client, ClientFlags, ClientId};
+use crate::command::script;
 use crate::error::CommandError;
+use crate::gate::args::Args;
+use crate::gate::context::{CommandResult, Context, Outcome, Prehashed};
+use crate::gate::execute::{Request, run_queued};
+use crate::gate::spec::{CommandSpec, Flags, Group, KeyFlags, keys, spec};
+use crate::gate::state::State;
+use crate::gate::table::Command;
 use crate::keyspace::Keyspace;
 use crate::resp::request::Range;
-use crate::state::State;
 
 const AT_ANY_TIME: Flags = Flags::NOSCRIPT
     .union(Flags::LOADING)
@@ -209,7 +209,7 @@ fn runs_at_once(command: &Command) -> bool {
 }
 
 /// Keeps a command of a client that has begun a transaction. True: it is kept; false: it is to run now.
-pub(super) fn queue(
+pub(crate) fn queue(
     server: &mut State,
     id: ClientId,
     command: &'static Command,
@@ -230,7 +230,7 @@ pub(super) fn queue(
 }
 
 /// Whether a command has one of these flags or, if it is EXEC, runs one that has.
-pub(super) fn runs_any(server: &State, id: ClientId, command: &Command, flags: Flags) -> bool {
+pub(crate) fn runs_any(server: &State, id: ClientId, command: &Command, flags: Flags) -> bool {
     let transaction = server.clients.get(id).and_then(|client| client.transaction.as_deref());
     match transaction {
         Some(transaction) if command.spec.name == "EXEC" => transaction.has_any(flags),
@@ -239,7 +239,7 @@ pub(super) fn runs_any(server: &State, id: ClientId, command: &Command, flags: F
 }
 
 /// The error for a command that no transaction may hold.
-pub(super) fn check_allowed(client: &Client, command: &Command) -> Result<(), CommandError> {
+pub(crate) fn check_allowed(client: &Client, command: &Command) -> Result<(), CommandError> {
     if client.transaction.is_some() && command.is(Flags::NO_MULTI) {
         return Err(NOT_IN_TRANSACTION);
     }
@@ -247,7 +247,7 @@ pub(super) fn check_allowed(client: &Client, command: &Command) -> Result<(), Co
 }
 
 /// Says that a command was refused: if it was meant for a transaction, EXEC will refuse too.
-pub(super) fn fail(server: &mut State, id: ClientId) {
+pub(crate) fn fail(server: &mut State, id: ClientId) {
     if let Some(client) = server.clients.get_mut(id)
         && let Some(transaction) = &mut client.transaction
     {
@@ -260,7 +260,7 @@ pub(super) fn fail(server: &mut State, id: ClientId) {
 }
 
 /// What an EXEC is answered that was refused itself.
-pub(super) fn refused(error: &CommandError) -> CommandError {
+pub(crate) fn refused(error: &CommandError) -> CommandError {
     let text = error.wire();
     let reason = text.strip_prefix(b"ERR ").unwrap_or(&text);
     let text = b"EXECABORT Transaction discarded because of: ";

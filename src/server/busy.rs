@@ -12,8 +12,8 @@ use mio::Events;
 
 use super::hands::{Hands, Intake};
 use crate::client::{ClientFlags, ClientId};
+use crate::gate::state::State;
 use crate::keyspace::Keyspace;
-use crate::state::State;
 use crate::sys::log::Level;
 
 /// Serves clients for a moment.

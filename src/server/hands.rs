@@ -12,19 +12,21 @@ use super::{FIRST_LISTENER, LISTENERS_MAX, WAKER};
 use crate::client::{Client, ClientFlags, ClientId, Input, LargeInput};
 use crate::collections::prefetch::Ahead;
 use crate::collections::table::Table;
-use crate::command::args::Args;
-use crate::command::context::{Outcome, Prehashed};
-use crate::command::execute::{Request, execute};
-use crate::command::spec::{Begin, Find, Flags, Group};
-use crate::command::table::Command;
+use crate::command::connection::client_tracking;
 use crate::command::{
-    blocking, check_output_limit, client_tracking, clients_memory_max, describe_client,
-    evict_clients, forget_client, needs_password, output_limit, transaction,
+    check_output_limit, clients_memory_max, describe_client, evict_clients, forget_client,
+    needs_password, output_limit, transaction,
 };
+use crate::gate::args::Args;
+use crate::gate::blocking;
+use crate::gate::context::{Outcome, Prehashed};
+use crate::gate::execute::{Request, execute};
+use crate::gate::spec::{Begin, Find, Flags, Group};
+use crate::gate::state::State;
+use crate::gate::table::Command;
 use crate::keyspace::Keyspace;
 use crate::resp::reply::{OutputBuffer, ReplyWriter};
 use crate::resp::request::{Limits, Parsed, Parser, ProtocolError, Range, encode};
-use crate::state::State;
 use crate::sys::log::Level;
 use crate::types::{PREFETCH_STAGES, Value};
 

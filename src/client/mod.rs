@@ -1,0 +1,369 @@
+//! The protocol state of each client, and their registry.
+//!
+//! A client is named by a [`ClientId`]: its place in the registry and its number, which is never used again. Who keeps one
+//! across a command looks it up anew. Closing is asked for by a flag and done in one place, at the end of the turn.
+
+use std::collections::HashMap;
+
+use bitflags::bitflags;
+use slab::Slab;
+
+use crate::command::connection::client_tracking::ClientTracking;
+use crate::command::transaction::{Transaction, Watching};
+use crate::gate::blocking::Blocked;
+use crate::gate::table::Command;
+pub use crate::ids::ClientId;
+use crate::net::stream::{Address, Stream};
+use crate::pubsub::Subscriptions;
+use crate::resp::reply::{OutputBuffer, Protocol};
+use crate::resp::request::Parser;
+
+bitflags! {
+    /// What is so about a client. Those in [`ClientFlags::GATE`] make the gate look closer at each command.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct ClientFlags: u32 {
+        /// No further requests; closed when the replies are sent.
+        const CLOSE_AFTER_REPLY = 1 << 0;
+        /// Closed at the end of the turn.
+        const CLOSE_NOW = 1 << 1;
+        /// Its requests wait: the server was told to resume it later.
+        const SUSPENDED = 1 << 2;
+        /// Waits for CLIENT PAUSE to end.
+        const PAUSED = 1 << 3;
+        const AUTHENTICATED = 1 << 4;
+        const MONITOR = 1 << 5;
+        const NO_EVICT = 1 << 6;
+        const NO_TOUCH = 1 << 7;
+        /// CLIENT REPLY OFF.
+        const REPLY_OFF = 1 << 8;
+        /// The command that runs now is not answered.
+        const REPLY_SKIP = 1 << 9;
+        /// CLIENT REPLY SKIP: the next command is not answered.
+        const REPLY_SKIP_NEXT = 1 << 10;
+        /// In the list of those with something to send.
+        const FLUSH_PENDING = 1 << 11;
+        /// Registered for writability after a partial write.
+        const WANTS_WRITE = 1 << 12;
+        /// The socket has become writable since.
+        const CAN_WRITE = 1 << 17;
+        /// In the list of those to be read in the next turn.
+        const READ_PENDING = 1 << 13;
+        /// Has subscriptions; in RESP2 only a few commands are allowed then.
+        const SUBSCRIBED = 1 << 14;
+        const UNIX_SOCKET = 1 << 15;
+        /// The other end has sent all it will send.
+        const READ_CLOSED = 1 << 16;
+        /// Has begun a transaction: its commands are queued.
+        const IN_TRANSACTION = 1 << 18;
+        /// What it has sent is in the hands of a turn that is not over: who stands in for the loop meanwhile lets it be.
+        const HELD = 1 << 19;
+        /// CLIENT CACHING: the next command is an exception to whether its keys are tracked.
+        const CACHING = 1 << 24;
+
+        /// Those that make the gate leave its fast path.
+        const GATE = Self::REPLY_OFF.bits() | Self::REPLY_SKIP_NEXT.bits()
+            | Self::SUBSCRIBED.bits() | Self::NO_TOUCH.bits() | Self::IN_TRANSACTION.bits()
+            | Self::CACHING.bits();
+    }
+}
+
+/// What a client has sent and nobody has run.
+#[derive(Default)]
+pub enum Input {
+    /// Nothing: an idle client owns no buffer.
+    #[default]
+    Empty,
+    /// The beginning of a request, or requests that wait while the client is suspended; parsed anew from its start.
+    Waiting(Vec<u8>),
+    /// A large request in the making: read into its own buffer, parsed on from where the parser stopped.
+    Large(Box<LargeInput>),
+}
+
+/// A large request in the making.
+#[derive(Default)]
+pub struct LargeInput {
+    /// From the request's first byte on.
+    pub buffer: Vec<u8>,
+    pub parser: Parser,
+}
+
+impl LargeInput {
+    /// Makes room for bytes that have come and, where that needs more, for those `announced` behind them: up to four times
+    /// what has come, so that an announcement costs little by itself. `maxmemory-clients` counts what is held.
+    pub fn make_room(&mut self, bytes: usize, announced: usize) {
+        if self.buffer.capacity() - self.buffer.len() < bytes {
+            let come = self.buffer.len() + bytes;
+            self.buffer.reserve_exact(bytes + announced.min(3 * come));
+        }
+    }
+}
+
+impl Input {
+    /// Bytes held.
+    pub fn len(&self) -> usize {
+        match self {
+            Input::Empty => 0,
+            Input::Waiting(bytes) => bytes.len(),
+            Input::Large(large) => large.buffer.len(),
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes of a large request that belong to arguments which are complete.
+    pub fn parsed(&self) -> usize {
+        match self {
+            Input::Large(large) => large.parser.bytes_parsed().min(large.buffer.len()),
+            _ => 0,
+        }
+    }
+
+    /// Bytes of memory held.
+    pub fn capacity(&self) -> usize {
+        match self {
+            Input::Empty => 0,
+            Input::Waiting(bytes) => bytes.capacity(),
+            Input::Large(large) => large.buffer.capacity(),
+        }
+    }
+}
+
+/// One client.
+pub struct Client {
+    pub id: ClientId,
+    pub flags: ClientFlags,
+    pub db: usize,
+    pub stream: Stream,
+    pub peer: Address,
+    pub local: Address,
+    pub input: Input,
+    /// Replies not yet sent. Taken out while the client's own commands run: what others push meanwhile lands in an empty
+    /// one and is appended afterwards.
+    pub output: OutputBuffer,
+    pub protocol: Protocol,
+    pub name: Box<[u8]>,
+    pub library_name: Box<[u8]>,
+    pub library_version: Box<[u8]>,
+    /// Boot-time clock, microseconds.
+    pub created_us: i64,
+    pub active_us: i64,
+    /// Since when the output is over its soft limit; boot-time clock, microseconds.
+    pub over_soft_limit_since_us: Option<i64>,
+    pub last_command: Option<&'static Command>,
+    pub commands: u64,
+    pub bytes_in: u64,
+    pub bytes_out: u64,
+    /// None: never subscribed to anything, or to nothing any more.
+    pub subscriptions: Option<Box<Subscriptions>>,
+    /// The commands queued since MULTI.
+    pub transaction: Option<Box<Transaction>>,
+    /// The keys it watches, if any.
+    pub watching: Option<Box<Watching>>,
+    /// How it tracks the keys it holds copies of.
+    pub tracking: Option<Box<ClientTracking>>,
+    /// What it waits for.
+    pub blocked: Option<Box<Blocked>>,
+    /// Its part of [`Clients::memory`].
+    pub counted_memory: usize,
+}
+
+impl Client {
+    /// A client that has said nothing yet, on database 0 and in RESP2. `now_us`: boot-time clock.
+    pub fn new(id: ClientId, stream: Stream, peer: Address, local: Address, now_us: i64) -> Self {
+        Client {
+            id,
+            flags: ClientFlags::empty(),
+            db: 0,
+            stream,
+            peer,
+            local,
+            input: Input::Empty,
+            output: OutputBuffer::default(),
+            protocol: Protocol::Resp2,
+            name: Box::default(),
+            library_name: Box::default(),
+            library_version: Box::default(),
+            created_us: now_us,
+            active_us: now_us,
+            over_soft_limit_since_us: None,
+            last_command: None,
+            commands: 0,
+            bytes_in: 0,
+            bytes_out: 0,
+            subscriptions: None,
+            transaction: None,
+            watching: None,
+            tracking: None,
+            blocked: None,
+            counted_memory: 0,
+        }
+    }
+
+    pub fn is_closing(&self) -> bool {
+        self.flags.intersects(ClientFlags::CLOSE_AFTER_REPLY | ClientFlags::CLOSE_NOW)
+    }
+
+    /// Bytes of memory the client holds.
+    pub fn memory(&self) -> usize {
+        let subscriptions = self.subscriptions.as_deref().map_or(0, Subscriptions::memory);
+        let names = self.name.len() + self.library_name.len() + self.library_version.len();
+        let buffers = self.input.capacity() + self.output.capacity();
+        let watching = self.watching.as_deref().map_or(0, Watching::memory);
+        let blocked = self.blocked.as_deref().map_or(0, Blocked::memory);
+        let transaction = self.transaction.as_deref().map_or(0, Transaction::memory);
+        let tracking = self.tracking.as_deref().map_or(0, ClientTracking::memory);
+        let own = size_of::<Client>() + names + buffers;
+        own + subscriptions + blocked + transaction + watching + tracking
+    }
+
+    /// Asks for the connection to be ended at the end of this turn.
+    pub fn close(&mut self) {
+        self.flags |= ClientFlags::CLOSE_NOW;
+    }
+}
+
+/// All clients.
+#[derive(Default)]
+pub struct Clients {
+    slab: Slab<Box<Client>>,
+    /// Place of each number, for commands that name a client.
+    by_number: HashMap<u64, u32>,
+    last_number: u64,
+    /// Sum of the clients' memory, as far as it is counted: see `maxmemory-clients`.
+    memory: usize,
+    /// Clients with output that was not there at the beginning of the turn.
+    pub to_flush: Vec<ClientId>,
+    /// Clients that were found over their soft output limit. A client may stand here more than once.
+    pub over_soft_limit: Vec<ClientId>,
+    /// Empty output buffers, for clients that get output.
+    pub spare_buffers: Vec<Vec<u8>>,
+    /// The storage of a transaction that has ended.
+    pub spare_transaction: Option<Box<Transaction>>,
+    /// Clients to be closed at the end of the turn. A client may stand here more than once.
+    pub to_close: Vec<ClientId>,
+}
+
+impl Clients {
+    /// Takes in a client made by `make` for the id it gets.
+    pub fn insert(&mut self, make: impl FnOnce(ClientId) -> Client) -> ClientId {
+        self.last_number += 1;
+        let entry = self.slab.vacant_entry();
+        let id = ClientId { slot: entry.key() as u32, number: self.last_number };
+        entry.insert(Box::new(make(id)));
+        self.by_number.insert(id.number, id.slot);
+        id
+    }
+
+    /// The client, unless it is gone.
+    #[inline]
+    pub fn get_mut(&mut self, id: ClientId) -> Option<&mut Client> {
+        match self.slab.get_mut(id.slot as usize) {
+            Some(client) if client.id == id => Some(client),
+            _ => None,
+        }
+    }
+
+    /// The same, with a spare buffer for its output if it has none.
+    #[inline]
+    pub fn get_with_buffer(&mut self, id: ClientId) -> Option<&mut Client> {
+        let client = self.slab.get_mut(id.slot as usize).filter(|client| client.id == id)?;
+        if client.output.capacity() == 0
+            && let Some(storage) = self.spare_buffers.pop()
+        {
+            client.output.give_storage(storage);
+        }
+        Some(client)
+    }
+
+    /// The same for a client that is sent something at the end of this turn.
+    #[inline]
+    pub fn get_to_push(&mut self, id: ClientId) -> Option<&mut Client> {
+        self.flush_later(id);
+        self.get_with_buffer(id)
+    }
+
+    pub fn get(&self, id: ClientId) -> Option<&Client> {
+        match self.slab.get(id.slot as usize) {
+            Some(client) if client.id == id => Some(client),
+            _ => None,
+        }
+    }
+
+    /// The client at a place of the registry.
+    #[inline]
+    pub fn at_slot(&mut self, slot: usize) -> Option<&mut Client> {
+        self.slab.get_mut(slot).map(|client| &mut **client)
+    }
+
+    /// The client with this number.
+    pub fn by_number(&self, number: u64) -> Option<&Client> {
+        let slot = *self.by_number.get(&number)?;
+        self.slab.get(slot as usize).map(|client| &**client)
+    }
+
+    /// Removes a client from the registry.
+    pub fn remove(&mut self, id: ClientId) -> Option<Box<Client>> {
+        self.get(id)?;
+        self.by_number.remove(&id.number);
+        let client = self.slab.remove(id.slot as usize);
+        self.memory -= client.counted_memory;
+        Some(client)
+    }
+
+    pub fn len(&self) -> usize {
+        self.slab.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.slab.is_empty()
+    }
+
+    /// Bytes of memory that clients hold, those that were counted.
+    pub fn memory(&self) -> usize {
+        self.memory
+    }
+
+    /// Counts the memory a client holds now.
+    pub fn count_memory(&mut self, id: ClientId) {
+        let memory = self.get(id).map_or(0, Client::memory);
+        if let Some(client) = self.get_mut(id) {
+            let before = std::mem::replace(&mut client.counted_memory, memory);
+            self.memory = self.memory - before + memory;
+        }
+    }
+
+    /// All clients, in the order of their places.
+    pub fn iter(&self) -> impl Iterator<Item = &Client> {
+        self.slab.iter().map(|(_, client)| &**client)
+    }
+
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Client> {
+        self.slab.iter_mut().map(|(_, client)| &mut **client)
+    }
+
+    /// Asks for a client's connection to be ended at the end of this turn.
+    pub fn close(&mut self, id: ClientId) {
+        if let Some(client) = self.get_mut(id) {
+            client.close();
+            self.to_close.push(id);
+        }
+    }
+
+    /// Frees the empty output buffers that are larger than this.
+    pub fn drop_spare_buffers(&mut self, bytes: usize) {
+        self.spare_buffers.retain(|buffer| buffer.capacity() <= bytes);
+    }
+
+    /// Says that a client has output to be sent at the end of this turn.
+    #[inline]
+    pub fn flush_later(&mut self, id: ClientId) {
+        if let Some(client) = self.get_mut(id)
+            && !client.flags.contains(ClientFlags::FLUSH_PENDING)
+        {
+            client.flags |= ClientFlags::FLUSH_PENDING;
+            self.to_flush.push(id);
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! Which clients CLIENT LIST shows and CLIENT KILL ends: conditions that must all hold.
+
+use std::mem::discriminant;
+
+use crate::client::Client;
+use crate::clock::Now;
+use crate::command::connection::client::{class_of, flag_letters};
+use crate::config::ClientClass;
+use crate::error::CommandError;
+use crate::gate::args::Cursor;
+use crate::net::stream::Address;
+use crate::resp::number;
+
+/// For [`Filter::parse`]: `ID` takes any number (CLIENT LIST); else only those a client may have (CLIENT KILL).
+pub const ANY_ID: bool = true;
+
+const CLIENT_ID_TOO_SMALL: CommandError =
+    CommandError::Text("ERR client-id should be greater than 0");
+const INVALID_CLIENT_ID: CommandError = CommandError::Text("ERR Invalid client ID");
+
+/// Every letter the flags of a client can have, in any version of the field.
+const FLAG_LETTERS: &[u8] = b"OSMPxbtRBdcuAUreTIiEN";
+
+/// What is asked of a client.
+#[derive(Debug)]
+enum Test<'a> {
+    Ids(Vec<i64>),
+    /// None: the link to a primary, which no client is.
+    Class(Option<ClientClass>),
+    Address(&'a [u8]),
+    LocalAddress(&'a [u8]),
+    Ip(&'a [u8]),
+    /// A known user.
+    User,
+    Flags(&'a [u8]),
+    Name(&'a [u8]),
+    LibraryName(&'a [u8]),
+    LibraryVersion(&'a [u8]),
+    Database(usize),
+    /// Seconds at least.
+    Age(i64),
+    Idle(i64),
+}
+
+impl Test<'_> {
+    fn holds(&self, client: &Client, now: Now) -> bool {
+        let is = |have: &[u8], want: &[u8]| !have.is_empty() && have == want;
+        let seconds_since = |us: i64| (now.boot_us - us) / 1_000_000;
+        match *self {
+            Test::Ids(ref ids) => ids.contains(&(client.id.number as i64)),
+            Test::Class(class) => class == Some(class_of(client.flags)),
+            Test::Address(address) => client.peer.to_string().as_bytes() == address,
+            Test::LocalAddress(address) => client.local.to_string().as_bytes() == address,
+            Test::Ip(ip) => match &client.peer {
+                Address::Tcp(address) => address.ip().to_string().as_bytes() == ip,
+                Address::Unix(path) => path.as_bytes() == ip,
+                Address::Unknown => false,
+            },
+            Test::User => true,
+            Test::Flags(letters) => {
+                let own = flag_letters(client);
+                letters.iter().all(|&letter| own.contains(letter as char))
+            }
+            Test::Name(name) => is(&client.name, name),
+            Test::LibraryName(name) => is(&client.library_name, name),
+            Test::LibraryVersion(version) => is(&client.library_version, version),
+            Test::Database(index) => client.db == index,
+            Test::Age(seconds) => seconds_since(client.created_us) >= seconds,
+            Test::Idle(seconds) => seconds_since(client.active_us) >= seconds,
+        }
+    }
+}
+
+/// Conditions on a client. The default has none.
+#[derive(Debug, Default)]
+pub struct Filter<'a> {
+    /// Each with whether it must hold or must not.
+    tests: Vec<(bool, Test<'a>)>,
+    /// Whether the asking client is left out, if it was said.
+    pub skip_me: Option<bool>,
+}
+
+impl<'a> Filter<'a> {
+    /// `CLIENT KILL ip:port`.
+    pub fn by_address(address: &'a [u8]) -> Self {
+        Filter { tests: vec![(true, Test::Address(address))], skip_me: Some(false) }
+    }
+
+    /// `[NOT-]ID client-id [client-id ...]`, `[NOT-]TYPE type`, `[NOT-]ADDR ip:port`, `[NOT-]LADDR ip:port`,
+    /// `[NOT-]IP ip`, `[NOT-]USER username`, `[NOT-]FLAGS letters`, `[NOT-]NAME name`, `[NOT-]LIB-NAME name`,
+    /// `[NOT-]LIB-VER version`, `[NOT-]DB index`, `MAXAGE seconds`, `IDLE seconds`, `SKIPME <YES | NO>`, in any order.
+    /// The same option again replaces the first, but IDs add up.
+    pub fn parse(
+        mut args: Cursor<'a>,
+        databases: usize,
+        any_id: bool,
+    ) -> Result<Self, CommandError> {
+        let mut filter = Filter::default();
+        while let Some(option) = args.peek() {
+            let option = option.to_ascii_uppercase();
+            let (holds, option) = match option.strip_prefix(b"NOT-") {
+                Some(option) => (false, option),
+                None => (true, &*option),
+            };
+            if args.remaining() < 2 {
+                return Err(filter.unknown_option(any_id));
+            }
+            let mut value = args;
+            value.take()?;
+            let test = match (option, holds) {
+                (b"ID", _) => Test::Ids(parse_ids(&mut value, any_id && holds)?),
+                (b"TYPE", _) => Test::Class(parse_class(value.take()?)?),
+                (b"ADDR", _) => Test::Address(value.take()?),
+                (b"LADDR", _) => Test::LocalAddress(value.take()?),
+                (b"IP", _) => Test::Ip(value.take()?),
+                (b"USER", _) => parse_user(value.take()?)?,
+                (b"FLAGS", _) => Test::Flags(parse_flags(value.take()?, holds)?),
+                (b"NAME", _) => Test::Name(value.take()?),
+                (b"LIB-NAME", _) => Test::LibraryName(value.take()?),
+                (b"LIB-VER", _) => Test::LibraryVersion(value.take()?),
+                (b"DB", _) => Test::Database(parse_database(value.take()?, databases, holds)?),
+                (b"MAXAGE", true) => Test::Age(parse_seconds(value.take()?, "maxage")?),
+                (b"IDLE", true) => Test::Idle(parse_seconds(value.take()?, "idle")?),
+                (b"SKIPME", true) => {
+                    let yes = value.take_word("YES");
+                    if !yes && !value.take_word("NO") {
+                        return Err(CommandError::Syntax);
+                    }
+                    filter.skip_me = Some(yes);
+                    args = value;
+                    continue;
+                }
+                _ => return Err(filter.unknown_option(any_id)),
+            };
+            filter.add(holds, test);
+            args = value;
+        }
+        Ok(filter)
+    }
+
+    fn add(&mut self, holds: bool, test: Test<'a>) {
+        let same = |(other_holds, other): &&mut (bool, Test<'a>)| {
+            *other_holds == holds && discriminant(other) == discriminant(&test)
+        };
+        match (self.tests.iter_mut().find(same), test) {
+            (Some((_, Test::Ids(ids))), Test::Ids(more)) => ids.extend(more),
+            (Some((_, other)), test) => *other = test,
+            (None, test) => self.tests.push((holds, test)),
+        }
+    }
+
+    /// What is wrong with a word that is no option: behind `CLIENT LIST ID` it was to be an ID.
+    fn unknown_option(&self, any_id: bool) -> CommandError {
+        match self.only_ids() {
+            Some(_) if any_id => INVALID_CLIENT_ID,
+            _ => CommandError::Syntax,
+        }
+    }
+
+    /// The IDs, if they are the only condition.
+    pub fn only_ids(&self) -> Option<&[i64]> {
+        match (&*self.tests, self.skip_me) {
+            ([(true, Test::Ids(ids))], None) => Some(ids),
+            _ => None,
+        }
+    }
+
+    pub fn matches(&self, client: &Client, now: Now) -> bool {
+        self.tests.iter().all(|(holds, test)| test.holds(client, now) == *holds)
+    }
+}
+
+/// One ID or more, up to what is no number.
+fn parse_ids(args: &mut Cursor<'_>, any: bool) -> Result<Vec<i64>, CommandError> {
+    let error = if any { INVALID_CLIENT_ID } else { CLIENT_ID_TOO_SMALL };
+    let mut ids = Vec::new();
+    while let Some(id) = args.peek().and_then(number::parse_i64) {
+        if id < 1 && !any {
+            return Err(error);
+        }
+        ids.push(id);
+        args.take()?;
+    }
+    if ids.is_empty() { Err(error) } else { Ok(ids) }
+}
+
+fn parse_class(name: &[u8]) -> Result<Option<ClientClass>, CommandError> {
+    match &*name.to_ascii_lowercase() {
+        b"normal" => Ok(Some(ClientClass::Normal)),
+        b"slave" | b"replica" => Ok(Some(ClientClass::Replica)),
+        b"pubsub" => Ok(Some(ClientClass::Pubsub)),
+        b"master" | b"primary" => Ok(None),
+        _ => Err(quoting("ERR Unknown client type '", name, "'")),
+    }
+}
+
+fn parse_user<'a>(name: &[u8]) -> Result<Test<'a>, CommandError> {
+    if name == b"default" { Ok(Test::User) } else { Err(quoting("ERR No such user '", name, "'")) }
+}
+
+fn parse_flags(letters: &[u8], holds: bool) -> Result<&[u8], CommandError> {
+    if letters.iter().all(|letter| FLAG_LETTERS.contains(letter)) {
+        return Ok(letters);
+    }
+    let filter = if holds { "provided" } else { "NOT-FLAGS" };
+    Err(quoting(&format!("ERR Unknown flags found in the {filter} filter: "), letters, ""))
+}
+
+fn parse_database(index: &[u8], databases: usize, holds: bool) -> Result<usize, CommandError> {
+    let option = if holds { "DB" } else { "NOT-DB" };
+    let index = number::parse_i64(index).and_then(|index| i32::try_from(index).ok());
+    let Some(index) = index else {
+        return Err(CommandError::formatted(format!(
+            "ERR {option} is not an integer or out of range"
+        )));
+    };
+    usize::try_from(index).ok().filter(|&index| index < databases).ok_or_else(|| {
+        let last = databases.saturating_sub(1);
+        CommandError::formatted(format!("ERR {option} number should be between 0 and {last}"))
+    })
+}
+
+fn parse_seconds(seconds: &[u8], option: &str) -> Result<i64, CommandError> {
+    match number::parse_i64(seconds) {
+        Some(seconds @ 1..) => Ok(seconds),
+        Some(_) => Err(CommandError::formatted(format!("ERR {option} should be greater than 0"))),
+        None => {
+            Err(CommandError::formatted(format!("ERR {option} is not an integer or out of range")))
+        }
+    }
+}
+
+/// An error's text around a part of the request.
+fn quoting(before: &str, part: &[u8], behind: &str) -> CommandError {
+    CommandError::formatted([before.as_bytes(), part, behind.as_bytes()].concat())
+}

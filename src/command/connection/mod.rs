@@ -1,0 +1,289 @@
+//! The connection itself: who is at the other end, which protocol it speaks, which database it uses.
+
+pub(crate) mod client;
+pub(crate) mod client_filter;
+pub(crate) mod client_tracking;
+
+use crate::client::{ClientFlags, ClientId};
+use crate::command::pubsub;
+use crate::command::transaction;
+use crate::error::CommandError;
+use crate::gate::context::{CommandResult, Context, Outcome};
+use crate::gate::spec::{CommandSpec, Flags, Group, spec};
+use crate::gate::state::State;
+use crate::resp::number;
+use crate::resp::reply::Protocol;
+use crate::sys::log::Level;
+
+/// Allowed while loading, with stale data, by a busy server, and before authentication.
+const ALWAYS: Flags = Flags::NOSCRIPT
+    .union(Flags::LOADING)
+    .union(Flags::STALE)
+    .union(Flags::FAST)
+    .union(Flags::NO_AUTH)
+    .union(Flags::ALLOW_BUSY);
+const QUICK: Flags = Flags::LOADING.union(Flags::STALE).union(Flags::FAST);
+
+pub const COMMANDS: &[CommandSpec] = &[
+    spec("AUTH", auth).at_least(2).flags(ALWAYS).group(Group::Connection).since("1.0.0").docs(
+        "[username] password",
+        "Authenticates the connection.",
+        "O(N), N passwords of the user",
+    ),
+    spec("ECHO", echo).exactly(2).flags(QUICK).group(Group::Connection).since("1.0.0").docs(
+        "message",
+        "Answers the message.",
+        "O(1)",
+    ),
+    spec("HELLO", hello).at_least(1).flags(ALWAYS).group(Group::Connection).since("6.0.0").docs(
+        "[protover [AUTH username password] [SETNAME clientname]]",
+        "Tells about the server, and chooses the protocol's version.",
+        "O(1)",
+    ),
+    spec("PING", ping)
+        .at_least(1)
+        .flags(Flags::FAST)
+        .group(Group::Connection)
+        .since("1.0.0")
+        .docs("[message]", "Answers PONG, or the message.", "O(1)")
+        .tips(&["request_policy:all_shards", "response_policy:all_succeeded"]),
+    spec("QUIT", quit)
+        .at_least(1)
+        .flags(ALWAYS)
+        .group(Group::Connection)
+        .since("1.0.0")
+        .docs("", "Ends the connection.", "O(1)")
+        .deprecated("7.2.0", "just closing the connection"),
+    spec("RESET", reset).exactly(1).flags(ALWAYS).group(Group::Connection).since("6.2.0").docs(
+        "",
+        "Puts the connection back to how it began.",
+        "O(1)",
+    ),
+    spec("SELECT", select).exactly(2).flags(QUICK).group(Group::Connection).since("1.0.0").docs(
+        "index",
+        "Chooses the database of this connection.",
+        "O(1)",
+    ),
+];
+
+const AUTH_WITHOUT_PASSWORD: CommandError = CommandError::Text(
+    "ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is \
+     correct?",
+);
+const HELLO_UNAUTHENTICATED: CommandError = CommandError::Text(
+    "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO AUTH <user> <pass> option can be \
+     used to authenticate the client and select the RESP protocol version at the same time",
+);
+const PROTOCOL_VERSION: CommandError =
+    CommandError::Text("ERR Protocol version is not an integer or out of range");
+const OUTSIDE_INT: CommandError =
+    CommandError::ValueOutOfRange("value must between -2147483648 and 2147483647");
+
+/// `PING [message]`: `PONG` or the message; to a RESP2 subscriber an array like the messages it gets.
+fn ping(ctx: &mut Context<'_>) -> CommandResult {
+    if ctx.args.len() > 2 {
+        return Err(CommandError::WrongArity("ping".into()));
+    }
+    let message = (ctx.args.len() == 2).then(|| ctx.args.get(1));
+    let resp2 = ctx.reply.protocol() == Protocol::Resp2;
+    if resp2 && ctx.client().flags.contains(ClientFlags::SUBSCRIBED) {
+        ctx.reply.array(2);
+        ctx.reply.bulk(b"pong");
+        ctx.reply.bulk(message.unwrap_or_default());
+    } else if let Some(message) = message {
+        ctx.reply.bulk(message);
+    } else {
+        ctx.reply.pong();
+    }
+    Ok(Outcome::Replied)
+}
+
+/// `ECHO message`: the message.
+fn echo(ctx: &mut Context<'_>) -> CommandResult {
+    ctx.reply.bulk(ctx.args.get(1));
+    Ok(Outcome::Replied)
+}
+
+/// `QUIT`: `OK`, and the end of the connection.
+fn quit(ctx: &mut Context<'_>) -> CommandResult {
+    ctx.reply.ok();
+    Ok(Outcome::Close)
+}
+
+/// `SELECT index`: `OK`.
+fn select(ctx: &mut Context<'_>) -> CommandResult {
+    let index = ctx.args.integer(1)?;
+    let index = i32::try_from(index).map_err(|_| OUTSIDE_INT)?;
+    let index = usize::try_from(index).ok().filter(|&index| index < ctx.db.databases());
+    let index = index.ok_or(CommandError::DbIndexOutOfRange)?;
+    ctx.client().db = index;
+    ctx.db.select(index);
+    ctx.reply.ok();
+    Ok(Outcome::Replied)
+}
+
+/// Whether a client has to authenticate before it may do anything else.
+pub fn needs_password(server: &State, flags: ClientFlags) -> bool {
+    !flags.contains(ClientFlags::AUTHENTICATED) && !server.config.requirepass.is_empty()
+}
+
+/// Says in the log that somebody spoke HTTP to this server.
+pub fn log_other_protocol(server: &State, id: ClientId) {
+    let peer = server.clients.get(id).map(|client| client.peer.to_string()).unwrap_or_default();
+    server.log(
+        Level::Warning,
+        format_args!(
+            "Possible SECURITY ATTACK detected: {peer} sent POST or Host: commands, as cross-protocol scripting does. \
+             Connection aborted."
+        ),
+    );
+}
+
+/// Whether these are a user and its password. A user without a password accepts any.
+fn check_password(server: &mut State, user: &[u8], password: &[u8]) -> Result<(), CommandError> {
+    let expected = &server.config.requirepass;
+    if user == b"default" && (expected.is_empty() || equal_in_constant_time(expected, password)) {
+        return Ok(());
+    }
+    server.counters.acl_denied_auth += 1;
+    Err(CommandError::WrongPassword)
+}
+
+/// Compares without telling by its time where the first difference is. The time depends on the guess's length alone.
+fn equal_in_constant_time(expected: &[u8], guess: &[u8]) -> bool {
+    let mut difference = expected.len() ^ guess.len();
+    for (index, &byte) in guess.iter().enumerate() {
+        let other = expected.get(index % expected.len().max(1)).copied().unwrap_or_default();
+        difference |= usize::from(byte ^ other);
+    }
+    std::hint::black_box(difference) == 0
+}
+
+/// `AUTH [username] password`: `OK`.
+fn auth(ctx: &mut Context<'_>) -> CommandResult {
+    let (user, password) = match ctx.args.len() {
+        2 if ctx.server.config.requirepass.is_empty() => return Err(AUTH_WITHOUT_PASSWORD),
+        2 => (&b"default"[..], ctx.args.get(1)),
+        3 => (ctx.args.get(1), ctx.args.get(2)),
+        _ => return Err(CommandError::Syntax),
+    };
+    check_password(ctx.server, user, password)?;
+    ctx.client().flags |= ClientFlags::AUTHENTICATED;
+    ctx.reply.ok();
+    Ok(Outcome::Replied)
+}
+
+/// What HELLO asks for.
+struct Hello<'a> {
+    protocol: Option<Protocol>,
+    authenticated: bool,
+    name: Option<&'a [u8]>,
+}
+
+impl<'a> Hello<'a> {
+    /// Errors come in the order of the arguments, a wrong password included; nothing has changed when one does.
+    fn parse(ctx: &mut Context<'a>) -> Result<Self, CommandError> {
+        let mut hello = Hello { protocol: None, authenticated: false, name: None };
+        let mut args = ctx.args.cursor(1);
+        if let Some(version) = args.peek() {
+            hello.protocol = Some(match number::parse_i64(version) {
+                Some(2) => Protocol::Resp2,
+                Some(3) => Protocol::Resp3,
+                Some(_) => return Err(CommandError::NoProto),
+                None => return Err(PROTOCOL_VERSION),
+            });
+            args.take()?;
+        }
+        while let Some(option) = args.peek() {
+            if args.remaining() >= 3 && args.take_word("AUTH") {
+                check_password(ctx.server, args.take()?, args.take()?)?;
+                hello.authenticated = true;
+            } else if args.remaining() >= 2 && args.take_word("SETNAME") {
+                hello.name = Some(client::check_name(args.take()?)?);
+            } else {
+                let text = [b"ERR Syntax error in HELLO option '", option, b"'"].concat();
+                return Err(CommandError::formatted(text));
+            }
+        }
+        Ok(hello)
+    }
+}
+
+/// `HELLO [protover [AUTH username password] [SETNAME clientname]]`: a map about the server, in the version asked for.
+fn hello(ctx: &mut Context<'_>) -> CommandResult {
+    let hello = Hello::parse(ctx)?;
+    let flags = ctx.client().flags;
+    if !hello.authenticated && needs_password(ctx.server, flags) {
+        return Err(HELLO_UNAUTHENTICATED);
+    }
+    let client = ctx.client();
+    if hello.authenticated {
+        client.flags |= ClientFlags::AUTHENTICATED;
+    }
+    if let Some(name) = hello.name {
+        client.name = name.into();
+    }
+    if let Some(protocol) = hello.protocol {
+        // The client's own is what others push to it in, the writer's what its replies are in.
+        client.protocol = protocol;
+        ctx.reply.set_protocol(protocol);
+    }
+    let version = if ctx.reply.protocol() == Protocol::Resp3 { 3 } else { 2 };
+    let reply = &mut ctx.reply;
+    reply.map(7);
+    reply.bulk(b"server");
+    reply.bulk(b"redis");
+    reply.bulk(b"version");
+    reply.bulk(&ctx.server.config.redis_version);
+    reply.bulk(b"proto");
+    reply.integer(version);
+    reply.bulk(b"id");
+    reply.integer(ctx.client.number as i64);
+    reply.bulk(b"mode");
+    reply.bulk(b"standalone");
+    reply.bulk(b"role");
+    reply.bulk(b"master");
+    reply.bulk(b"modules");
+    reply.array(0);
+    Ok(Outcome::Replied)
+}
+
+/// `RESET`: `RESET`. Database 0, RESP2, no name, no subscriptions, no monitoring or tracking, answers on, to be authenticated anew.
+fn reset(ctx: &mut Context<'_>) -> CommandResult {
+    pubsub::unsubscribe_all(ctx.server, ctx.client);
+    ctx.server.monitors.retain(|&id| id != ctx.client);
+    client_tracking::stop(ctx.db, ctx.server, ctx.client);
+    let authenticated = ctx.server.config.requirepass.is_empty();
+    let client = ctx.server.clients.get_mut(ctx.client).expect("a client outlives its command");
+    transaction::abandon(ctx.db, client);
+    client.flags.remove(
+        ClientFlags::MONITOR
+            | ClientFlags::REPLY_OFF
+            | ClientFlags::REPLY_SKIP
+            | ClientFlags::REPLY_SKIP_NEXT
+            | ClientFlags::NO_TOUCH
+            | ClientFlags::NO_EVICT,
+    );
+    client.flags.set(ClientFlags::AUTHENTICATED, authenticated);
+    client.db = 0;
+    client.name = Box::default();
+    client.protocol = Protocol::Resp2;
+    ctx.db.select(0);
+    ctx.reply.set_protocol(Protocol::Resp2);
+    ctx.reply.simple("RESET");
+    Ok(Outcome::Replied)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passwords_are_equal_only_when_all_bytes_and_the_length_are() {
+        assert!(equal_in_constant_time(b"secret", b"secret"));
+        for guess in [&b""[..], b"secre", b"secres", b"secretsecret", b"xecret"] {
+            assert!(!equal_in_constant_time(b"secret", guess), "{guess:?}");
+        }
+        assert!(!equal_in_constant_time(b"", b"x"));
+    }
+}

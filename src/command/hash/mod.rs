@@ -1,0 +1,613 @@
+//! Hashes: setting, reading and deleting fields. What concerns fields that expire is in `hash_expiry`.
+
+pub(crate) mod expiry;
+
+use crate::clock::Expiry;
+use crate::collections::glob;
+use crate::collections::table::Slot;
+use crate::command::hash::expiry::{
+    hexpire, hexpire_at, hexpire_time, hgetdel, hgetex, hpersist, hpexpire, hpexpire_at,
+    hpexpire_time, hpttl, hsetex, httl,
+};
+use crate::command::key::scan::parse_cursor;
+use crate::config::KeyspaceEvents;
+use crate::error::CommandError;
+use crate::gate::context::{CommandResult, Context, Outcome};
+use crate::gate::spec::{CommandSpec, Flags, Group, Handler, KeyFlags, KeySpec, key, spec};
+use crate::keyspace::Key;
+use crate::resp::float80::Float80;
+use crate::resp::number;
+use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
+use crate::types::hash::{Hash, HashView, Limits};
+
+const READ: Flags = Flags::READONLY;
+const READ_FAST: Flags = Flags::READONLY.union(Flags::FAST);
+const WRITE_FAST: Flags = Flags::WRITE.union(Flags::FAST);
+const GROW_FAST: Flags = WRITE_FAST.union(Flags::DENYOOM);
+
+const RW_ACCESS: KeyFlags = KeyFlags::RW.union(KeyFlags::ACCESS);
+
+const LOOKED_AT_KEY: &[KeySpec] = &[key(1, KeyFlags::RO)];
+const READ_KEY: &[KeySpec] = &[key(1, KeyFlags::RO.union(KeyFlags::ACCESS))];
+const UPDATED_KEY: &[KeySpec] = &[key(1, KeyFlags::RW.union(KeyFlags::UPDATE))];
+const INSERTED_KEY: &[KeySpec] = &[key(1, KeyFlags::RW.union(KeyFlags::INSERT))];
+const CHANGED_KEY: &[KeySpec] = &[key(1, RW_ACCESS.union(KeyFlags::UPDATE))];
+
+const PER_FIELD: &str = "O(N) where N is the number of fields given";
+const PER_HASH: &str = "O(N) where N is the number of fields of the hash";
+
+pub const COMMANDS: &[CommandSpec] = &[
+    hash_spec("HDEL", hdel, "2.0.0", WRITE_FAST)
+        .at_least(3)
+        .keys(&[key(1, KeyFlags::RW.union(KeyFlags::DELETE))])
+        .docs(
+            "key field [field ...]",
+            "Deletes fields of a hash, and the hash with its last field.",
+            PER_FIELD,
+        ),
+    hash_spec("HEXISTS", hexists, "2.0.0", READ_FAST).exactly(3).keys(LOOKED_AT_KEY).docs(
+        "key field",
+        "Tells whether a hash has a field.",
+        "O(1)",
+    ),
+    hash_spec("HEXPIRE", hexpire, "7.4.0", WRITE_FAST).at_least(6).keys(UPDATED_KEY).docs(
+        "key seconds [NX | XX | GT | LT] FIELDS numfields field [field ...]",
+        "Sets in how many seconds fields of a hash go.",
+        PER_FIELD,
+    ),
+    hash_spec("HEXPIREAT", hexpire_at, "7.4.0", WRITE_FAST).at_least(6).keys(UPDATED_KEY).docs(
+        "key unix-time-seconds [NX | XX | GT | LT] FIELDS numfields field [field ...]",
+        "Sets the Unix time, in seconds, at which fields of a hash go.",
+        PER_FIELD,
+    ),
+    hash_spec("HEXPIRETIME", hexpire_time, "7.4.0", READ_FAST).at_least(5).keys(READ_KEY).docs(
+        "key FIELDS numfields field [field ...]",
+        "Tells the Unix time, in seconds, at which fields of a hash go.",
+        PER_FIELD,
+    ),
+    hash_spec("HGET", hget, "2.0.0", READ_FAST).exactly(3).keys(READ_KEY).docs(
+        "key field",
+        "Returns the value of a field of a hash.",
+        "O(1)",
+    ),
+    hash_spec("HGETALL", hgetall, "2.0.0", READ)
+        .exactly(2)
+        .keys(READ_KEY)
+        .docs("key", "Returns all fields of a hash with their values.", PER_HASH)
+        .tips(&["nondeterministic_output_order"]),
+    hash_spec("HGETDEL", hgetdel, "8.0.0", WRITE_FAST)
+        .at_least(5)
+        .keys(&[key(1, RW_ACCESS.union(KeyFlags::DELETE))])
+        .docs(
+            "key FIELDS numfields field [field ...]",
+            "Returns the values of fields of a hash and deletes the fields.",
+            PER_FIELD,
+        ),
+    hash_spec("HGETEX", hgetex, "8.0.0", WRITE_FAST).at_least(5).keys(CHANGED_KEY).docs(
+        "key [EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT unix-time-milliseconds | PERSIST] FIELDS numfields field [field ...]",
+        "Returns the values of fields of a hash, and sets or removes their expiry.",
+        PER_FIELD,
+    ),
+    hash_spec("HINCRBY", hincrby, "2.0.0", GROW_FAST).exactly(4).keys(CHANGED_KEY).docs(
+        "key field increment",
+        "Adds to the integer in a field of a hash, 0 if there is none.",
+        "O(1)",
+    ),
+    hash_spec("HINCRBYFLOAT", hincrbyfloat, "2.6.0", GROW_FAST).exactly(4).keys(CHANGED_KEY).docs(
+        "key field increment",
+        "Adds to the floating-point number in a field of a hash, 0 if there is none.",
+        "O(1)",
+    ),
+    hash_spec("HKEYS", hkeys, "2.0.0", READ)
+        .exactly(2)
+        .keys(READ_KEY)
+        .docs("key", "Returns all fields of a hash.", PER_HASH)
+        .tips(&["nondeterministic_output_order"]),
+    hash_spec("HLEN", hlen, "2.0.0", READ_FAST).exactly(2).keys(LOOKED_AT_KEY).docs(
+        "key",
+        "Counts the fields of a hash.",
+        "O(1)",
+    ),
+    hash_spec("HMGET", hmget, "2.0.0", READ_FAST).at_least(3).keys(READ_KEY).docs(
+        "key field [field ...]",
+        "Returns the values of several fields of a hash.",
+        PER_FIELD,
+    ),
+    hash_spec("HMSET", hmset, "2.0.0", GROW_FAST)
+        .at_least(4)
+        .keys(UPDATED_KEY)
+        .docs("key field value [field value ...]", "Sets fields of a hash.", PER_FIELD)
+        .deprecated("4.0.0", "`HSET` with multiple field-value pairs"),
+    hash_spec("HPERSIST", hpersist, "7.4.0", WRITE_FAST).at_least(5).keys(UPDATED_KEY).docs(
+        "key FIELDS numfields field [field ...]",
+        "Has fields of a hash stay until they are deleted.",
+        PER_FIELD,
+    ),
+    hash_spec("HPEXPIRE", hpexpire, "7.4.0", WRITE_FAST).at_least(6).keys(UPDATED_KEY).docs(
+        "key milliseconds [NX | XX | GT | LT] FIELDS numfields field [field ...]",
+        "Sets in how many milliseconds fields of a hash go.",
+        PER_FIELD,
+    ),
+    hash_spec("HPEXPIREAT", hpexpire_at, "7.4.0", WRITE_FAST).at_least(6).keys(UPDATED_KEY).docs(
+        "key unix-time-milliseconds [NX | XX | GT | LT] FIELDS numfields field [field ...]",
+        "Sets the Unix time, in milliseconds, at which fields of a hash go.",
+        PER_FIELD,
+    ),
+    hash_spec("HPEXPIRETIME", hpexpire_time, "7.4.0", READ_FAST).at_least(5).keys(READ_KEY).docs(
+        "key FIELDS numfields field [field ...]",
+        "Tells the Unix time, in milliseconds, at which fields of a hash go.",
+        PER_FIELD,
+    ),
+    hash_spec("HPTTL", hpttl, "7.4.0", READ_FAST).at_least(5).keys(READ_KEY).docs(
+        "key FIELDS numfields field [field ...]",
+        "Tells in how many milliseconds fields of a hash go.",
+        PER_FIELD,
+    ),
+    hash_spec("HRANDFIELD", hrandfield, "6.2.0", READ)
+        .at_least(2)
+        .keys(READ_KEY)
+        .docs(
+            "key [count [WITHVALUES]]",
+            "Returns random fields of a hash, with their values or without.",
+            "O(N) where N is the number of fields returned",
+        )
+        .tips(&["nondeterministic_output"]),
+    hash_spec("HSCAN", hscan, "2.8.0", READ)
+        .at_least(3)
+        .keys(READ_KEY)
+        .docs(
+            "key cursor [MATCH pattern] [COUNT count] [NOVALUES]",
+            "Walks over the fields of a hash, some with each call.",
+            "O(COUNT) for each call, O(N) for the whole walk",
+        )
+        .tips(&["nondeterministic_output"]),
+    hash_spec("HSET", hset, "2.0.0", GROW_FAST).at_least(4).keys(UPDATED_KEY).docs(
+        "key field value [field value ...]",
+        "Sets fields of a hash, which is made if it is not there.",
+        PER_FIELD,
+    ),
+    hash_spec("HSETEX", hsetex, "8.0.0", GROW_FAST).at_least(6).keys(INSERTED_KEY).docs(
+        "key [NX | XX] [FNX | FXX] [EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT unix-time-milliseconds | KEEPTTL] FIELDS numfields field value [field value ...]",
+        "Sets fields of a hash and their expiry, if the hash and all or none of the fields are there as asked.",
+        PER_FIELD,
+    ),
+    hash_spec("HSETNX", hsetnx, "2.0.0", GROW_FAST).exactly(4).keys(INSERTED_KEY).docs(
+        "key field value",
+        "Sets a field of a hash if it is not there.",
+        "O(1)",
+    ),
+    hash_spec("HSTRLEN", hstrlen, "3.2.0", READ_FAST).exactly(3).keys(LOOKED_AT_KEY).docs(
+        "key field",
+        "Returns the length of the value of a field of a hash.",
+        "O(1)",
+    ),
+    hash_spec("HTTL", httl, "7.4.0", READ_FAST).at_least(5).keys(READ_KEY).docs(
+        "key FIELDS numfields field [field ...]",
+        "Tells in how many seconds fields of a hash go.",
+        PER_FIELD,
+    ),
+    hash_spec("HVALS", hvals, "2.0.0", READ)
+        .exactly(2)
+        .keys(READ_KEY)
+        .docs("key", "Returns the values of all fields of a hash.", PER_HASH)
+        .tips(&["nondeterministic_output_order"]),
+];
+
+const fn hash_spec(
+    name: &'static str,
+    handler: Handler,
+    since: &'static str,
+    flags: Flags,
+) -> CommandSpec {
+    spec(name, handler).since(since).flags(flags).group(Group::Hash)
+}
+
+const VALUE_NOT_INTEGER: CommandError = CommandError::Text("ERR hash value is not an integer");
+const VALUE_NOT_FLOAT: CommandError = CommandError::Text("ERR hash value is not a float");
+const NAN_OR_INFINITY: CommandError = CommandError::Text("ERR value is NaN or Infinity");
+const COUNT_OUT_OF_RANGE: CommandError = CommandError::Text(
+    "ERR value is out of range, value must between -9223372036854775807 and 9223372036854775807",
+);
+
+/// Pages looked at for each field asked for: a table with few fields ends a call early.
+const STEPS_PER_FIELD: u64 = 10;
+/// A hash with more than this many times the fields that HRANDFIELD wants is not walked over: fields are drawn instead.
+const DRAW_FROM: usize = 3;
+
+/// Up to where a hash counts as a listpack.
+pub(crate) fn limits(ctx: &Context<'_>) -> Limits {
+    let config = &ctx.server.config;
+    Limits {
+        entries_max: config.hash_max_listpack_entries,
+        bytes_max: config.hash_max_listpack_value,
+        hasher: ctx.db.hasher(),
+    }
+}
+
+/// Lets `edit` change the hash at `found`, or a new one if there is none. Its slot, and the edit's result.
+pub(crate) fn edit_or_create<R>(
+    ctx: &mut Context<'_>,
+    key: Key<'_>,
+    found: Option<Slot>,
+    edit: impl FnOnce(&mut Hash) -> R,
+) -> (Slot, R) {
+    match found {
+        Some(slot) => (slot, ctx.db.edit(slot, edit)),
+        None => {
+            let mut hash = Hash::default();
+            let result = edit(&mut hash);
+            (ctx.db.insert_collection(key, hash), result)
+        }
+    }
+}
+
+// ---- setting and deleting ------------------------------------------------------------------------------------------------
+
+/// `HSET key field value [field value ...]`: how many fields are new.
+fn hset(ctx: &mut Context<'_>) -> CommandResult {
+    let added = set_pairs(ctx)?;
+    ctx.reply.integer(added);
+    Ok(Outcome::Replied)
+}
+
+/// `HMSET key field value [field value ...]`: OK.
+fn hmset(ctx: &mut Context<'_>) -> CommandResult {
+    set_pairs(ctx)?;
+    ctx.reply.ok();
+    Ok(Outcome::Replied)
+}
+
+fn set_pairs(ctx: &mut Context<'_>) -> Result<i64, CommandError> {
+    let args = ctx.args;
+    if !args.len().is_multiple_of(2) {
+        return Err(CommandError::WrongArity(ctx.name().into()));
+    }
+    let (key, limits, now) = (ctx.key(1), limits(ctx), ctx.db.now());
+    let found = ctx.db.slot_of::<Hash>(key)?;
+    let (_, added) = edit_or_create(ctx, key, found, |hash| {
+        hash.prepare(args.iter_from(2), &limits);
+        let pairs = (2..args.len()).step_by(2);
+        let set = |at| hash.set(args.get(at), args.get(at + 1), Expiry::Clear, &limits, &now);
+        pairs.map(set).filter(|&is_new| is_new).count()
+    });
+    ctx.db.changed_by((args.len() as u64 - 2) / 2, KeyspaceEvents::HASH, "hset", key.bytes);
+    Ok(added as i64)
+}
+
+/// `HSETNX key field value`: 1 if it was set, 0 if the field is there.
+fn hsetnx(ctx: &mut Context<'_>) -> CommandResult {
+    let (key, limits, now) = (ctx.key(1), limits(ctx), ctx.db.now());
+    let (field, value) = (ctx.args.get(2), ctx.args.get(3));
+    let found = ctx.db.slot_of::<Hash>(key)?;
+    let exists = match found {
+        Some(slot) => ctx.db.view::<Hash>(slot)?.get(field, &now).is_some(),
+        None => false,
+    };
+    if !exists {
+        let set = |hash: &mut Hash| hash.set(field, value, Expiry::Clear, &limits, &now);
+        edit_or_create(ctx, key, found, set);
+        ctx.db.changed(KeyspaceEvents::HASH, "hset", key.bytes);
+    }
+    ctx.reply.integer(i64::from(!exists));
+    Ok(Outcome::Replied)
+}
+
+/// `HDEL key field [field ...]`: how many fields there were.
+fn hdel(ctx: &mut Context<'_>) -> CommandResult {
+    let (key, args, now) = (ctx.key(1), ctx.args, ctx.db.now());
+    let Some(slot) = ctx.db.slot_of::<Hash>(key)? else {
+        ctx.reply.integer(0);
+        return Ok(Outcome::Replied);
+    };
+    let removed = ctx.db.edit(slot, |hash: &mut Hash| {
+        args.iter_from(2).filter(|field| hash.remove(field, &now)).count()
+    });
+    if removed > 0 {
+        ctx.db.changed_by(removed as u64, KeyspaceEvents::HASH, "hdel", key.bytes);
+        ctx.db.delete_if_empty::<Hash>(slot, key);
+    }
+    ctx.reply.integer(removed as i64);
+    Ok(Outcome::Replied)
+}
+
+/// `HINCRBY key field increment`: the new value.
+fn hincrby(ctx: &mut Context<'_>) -> CommandResult {
+    let increment = ctx.args.integer(3)?;
+    let (key, field, now) = (ctx.key(1), ctx.args.get(2), ctx.db.now());
+    let found = ctx.db.slot_of::<Hash>(key)?;
+    let old = match found {
+        Some(slot) => ctx.db.view::<Hash>(slot)?.get(field, &now),
+        None => None,
+    };
+    let is_there = old.is_some();
+    let old = match old {
+        Some(old) => number::parse_i64(old.value.as_ref()).ok_or(VALUE_NOT_INTEGER)?,
+        None => 0,
+    };
+    let new = old.checked_add(increment).ok_or(CommandError::Overflow)?;
+    let text = number::format_i64(new);
+    set_computed(ctx, key, found, is_there, text.as_ref());
+    ctx.db.changed(KeyspaceEvents::HASH, "hincrby", key.bytes);
+    ctx.reply.integer(new);
+    Ok(Outcome::Replied)
+}
+
+/// `HINCRBYFLOAT key field increment`: the new value as a bulk string.
+fn hincrbyfloat(ctx: &mut Context<'_>) -> CommandResult {
+    let increment = Float80::parse(ctx.args.get(3)).ok_or(CommandError::NotFloat)?;
+    if !increment.is_finite() {
+        return Err(NAN_OR_INFINITY);
+    }
+    let (key, field, now) = (ctx.key(1), ctx.args.get(2), ctx.db.now());
+    let found = ctx.db.slot_of::<Hash>(key)?;
+    let old = match found {
+        Some(slot) => ctx.db.view::<Hash>(slot)?.get(field, &now),
+        None => None,
+    };
+    let is_there = old.is_some();
+    let old = match old {
+        Some(old) => Float80::parse(old.value.as_ref()).ok_or(VALUE_NOT_FLOAT)?,
+        None => Float80::from_i64(0),
+    };
+    let new = old + increment;
+    if !new.is_finite() {
+        return Err(CommandError::NanOrInfinity);
+    }
+    let text = new.to_text();
+    set_computed(ctx, key, found, is_there, &text);
+    ctx.db.changed(KeyspaceEvents::HASH, "hincrbyfloat", key.bytes);
+    ctx.reply.bulk(&text);
+    Ok(Outcome::Replied)
+}
+
+/// Sets the field in argument 2; one that is there keeps its deadline.
+fn set_computed(
+    ctx: &mut Context<'_>,
+    key: Key<'_>,
+    found: Option<Slot>,
+    is_there: bool,
+    text: &[u8],
+) {
+    let (field, limits, now) = (ctx.args.get(2), limits(ctx), ctx.db.now());
+    let expiry = if is_there { Expiry::Keep } else { Expiry::Clear };
+    edit_or_create(ctx, key, found, |hash| hash.set(field, text, expiry, &limits, &now));
+}
+
+// ---- reading -------------------------------------------------------------------------------------------------------------
+
+/// `HGET key field`: the value, or nil.
+fn hget(ctx: &mut Context<'_>) -> CommandResult {
+    let now = ctx.db.now();
+    let field = ctx.args.get(2);
+    match ctx.db.read::<Hash>(ctx.key(1))?.and_then(|hash| hash.get(field, &now)) {
+        Some(found) => ctx.reply.bulk(found.value.as_ref()),
+        None => ctx.reply.null(),
+    }
+    Ok(Outcome::Replied)
+}
+
+/// `HMGET key field [field ...]`: an array of values, nil for each field that is not there.
+fn hmget(ctx: &mut Context<'_>) -> CommandResult {
+    let now = ctx.db.now();
+    let fields = ctx.args.iter_from(2);
+    let hash = ctx.db.read::<Hash>(ctx.key(1))?;
+    ctx.reply.array(fields.len());
+    for field in fields {
+        match hash.and_then(|hash| hash.get(field, &now)) {
+            Some(found) => ctx.reply.bulk(found.value.as_ref()),
+            None => ctx.reply.null(),
+        }
+    }
+    Ok(Outcome::Replied)
+}
+
+/// `HEXISTS key field`: 1 or 0.
+fn hexists(ctx: &mut Context<'_>) -> CommandResult {
+    let now = ctx.db.now();
+    let field = ctx.args.get(2);
+    let found = ctx.db.read::<Hash>(ctx.key(1))?.and_then(|hash| hash.get(field, &now));
+    ctx.reply.integer(found.is_some().into());
+    Ok(Outcome::Replied)
+}
+
+/// `HSTRLEN key field`: bytes of the value, 0 if there is none.
+fn hstrlen(ctx: &mut Context<'_>) -> CommandResult {
+    let now = ctx.db.now();
+    let field = ctx.args.get(2);
+    let found = ctx.db.read::<Hash>(ctx.key(1))?.and_then(|hash| hash.get(field, &now));
+    ctx.reply.integer(found.map_or(0, |found| found.value.as_ref().len() as i64));
+    Ok(Outcome::Replied)
+}
+
+/// `HLEN key`: the number of fields, 0 if there is no such key.
+fn hlen(ctx: &mut Context<'_>) -> CommandResult {
+    let now = ctx.db.now();
+    let len = ctx.db.read::<Hash>(ctx.key(1))?.map_or(0, |hash| hash.len(&now));
+    ctx.reply.integer(len as i64);
+    Ok(Outcome::Replied)
+}
+
+/// `HGETALL key`: a map, in RESP2 an array of fields and values in turn.
+fn hgetall(ctx: &mut Context<'_>) -> CommandResult {
+    let now = ctx.db.now();
+    let hash = ctx.db.read::<Hash>(ctx.key(1))?.unwrap_or(HashView::Packed(&[]));
+    ctx.reply.map(hash.len(&now));
+    hash.for_each(&now, |field, value| {
+        ctx.reply.bulk(field);
+        ctx.reply.bulk(value);
+    });
+    Ok(Outcome::Replied)
+}
+
+/// `HKEYS key`: an array.
+fn hkeys(ctx: &mut Context<'_>) -> CommandResult {
+    let now = ctx.db.now();
+    let hash = ctx.db.read::<Hash>(ctx.key(1))?.unwrap_or(HashView::Packed(&[]));
+    ctx.reply.array(hash.len(&now));
+    hash.for_each(&now, |field, _| ctx.reply.bulk(field));
+    Ok(Outcome::Replied)
+}
+
+/// `HVALS key`: an array.
+fn hvals(ctx: &mut Context<'_>) -> CommandResult {
+    let now = ctx.db.now();
+    let hash = ctx.db.read::<Hash>(ctx.key(1))?.unwrap_or(HashView::Packed(&[]));
+    ctx.reply.array(hash.len(&now));
+    hash.for_each(&now, |_, value| ctx.reply.bulk(value));
+    Ok(Outcome::Replied)
+}
+
+// ---- random fields -------------------------------------------------------------------------------------------------------
+
+/// `HRANDFIELD key [count [WITHVALUES]]`: a field or nil; with a count an array: of different fields, or, if the count is
+/// negative, of so many that are drawn independently. With values RESP2 has them behind their fields, RESP3 arrays of two.
+fn hrandfield(ctx: &mut Context<'_>) -> CommandResult {
+    let now = ctx.db.now();
+    if ctx.args.len() == 2 {
+        match ctx.db.read::<Hash>(ctx.key(1))?.and_then(|hash| hash.random(&now)) {
+            Some((field, _)) => ctx.reply.bulk(field.as_ref()),
+            None => ctx.reply.null(),
+        }
+        return Ok(Outcome::Replied);
+    }
+    let count = ctx.args.integer(2)?;
+    if count == i64::MIN {
+        return Err(COUNT_OUT_OF_RANGE);
+    }
+    let with_values = match ctx.args.len() {
+        3 => false,
+        4 if ctx.args.get(3).eq_ignore_ascii_case(b"WITHVALUES") => true,
+        _ => return Err(CommandError::Syntax),
+    };
+    if with_values && count.unsigned_abs() > i64::MAX as u64 / 2 {
+        return Err(CommandError::ValueOutOfRange(""));
+    }
+    let hash = ctx.db.read::<Hash>(ctx.key(1))?.unwrap_or(HashView::Packed(&[]));
+    let len = hash.len(&now);
+    let wanted = usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX);
+    let total = match count {
+        _ if len == 0 => 0,
+        ..0 => wanted,
+        _ => wanted.min(len),
+    };
+    let is_nested = with_values && ctx.reply.protocol() == Protocol::Resp3;
+    ctx.reply.array(if with_values && !is_nested { 2 * total } else { total });
+    let mut reply = |field: &[u8], value: &[u8]| {
+        if is_nested {
+            ctx.reply.array(2);
+        }
+        ctx.reply.bulk(field);
+        if with_values {
+            ctx.reply.bulk(value);
+        }
+        !ctx.reply.is_cut()
+    };
+    if count < 0 {
+        for _ in 0..total {
+            if let Some((field, value)) = hash.random(&now)
+                && !reply(field.as_ref(), value.as_ref())
+            {
+                break;
+            }
+        }
+        return Ok(Outcome::Replied);
+    }
+    if total.saturating_mul(DRAW_FROM) < len {
+        let mut drawn = std::collections::HashSet::with_capacity(total);
+        while drawn.len() < total
+            && let Some((field, value)) = hash.random(&now)
+        {
+            if drawn.insert(field.as_ref().to_vec()) {
+                reply(field.as_ref(), value.as_ref());
+            }
+        }
+        return Ok(Outcome::Replied);
+    }
+    // Of the fields that are left, each is as likely to be among the ones still wanted.
+    let (mut left, mut wanted) = (len, total);
+    hash.for_each(&now, |field, value| {
+        if wanted > 0 && fastrand::usize(0..left) < wanted {
+            wanted -= 1;
+            reply(field, value);
+        }
+        left -= 1;
+    });
+    Ok(Outcome::Replied)
+}
+
+// ---- walking -------------------------------------------------------------------------------------------------------------
+
+/// `[MATCH pattern] [COUNT count] [NOVALUES]`
+struct ScanOptions<'a> {
+    pattern: Option<&'a [u8]>,
+    count: u64,
+    no_values: bool,
+}
+
+impl<'a> ScanOptions<'a> {
+    fn parse(ctx: &Context<'a>) -> Result<Self, CommandError> {
+        let mut options = ScanOptions { pattern: None, count: 10, no_values: false };
+        let mut arguments = ctx.args.cursor(3);
+        while !arguments.is_at_end() {
+            let has_operand = arguments.remaining() > 1;
+            if has_operand && arguments.take_word("COUNT") {
+                let count = u64::try_from(arguments.take_integer()?);
+                options.count =
+                    count.ok().filter(|&count| count > 0).ok_or(CommandError::Syntax)?;
+            } else if has_operand && arguments.take_word("MATCH") {
+                options.pattern = Some(arguments.take()?);
+            } else if arguments.take_word("NOVALUES") {
+                options.no_values = true;
+            } else {
+                return Err(CommandError::Syntax);
+            }
+        }
+        options.pattern = options.pattern.filter(|&pattern| pattern != b"*");
+        Ok(options)
+    }
+}
+
+/// `HSCAN key cursor [MATCH pattern] [COUNT count] [NOVALUES]`: the next cursor (0 at the end) as a bulk string, and an array
+/// of fields and values in turn. Without such a key the options are not looked at, as in Redis.
+fn hscan(ctx: &mut Context<'_>) -> CommandResult {
+    let cursor = parse_cursor(ctx.args.get(2)).ok_or(CommandError::NegativeOrInvalidCursor)?;
+    let options = ScanOptions::parse(ctx);
+    let now = ctx.db.now();
+    let Some(hash) = ctx.db.read::<Hash>(ctx.key(1))? else {
+        ctx.reply.array(2);
+        ctx.reply.bulk(b"0");
+        ctx.reply.array(0);
+        return Ok(Outcome::Replied);
+    };
+    let options = options?;
+    // The cursor, which comes first in the reply, is known last.
+    let mut elements = OutputBuffer::default();
+    let mut writer = ReplyWriter::new(&mut elements, ctx.reply.protocol());
+    let (mut next, mut seen, mut steps, mut found) = (cursor, 0u64, 0u64, 0);
+    loop {
+        next = hash.scan(next, &now, |field, value| {
+            seen += 1;
+            if options.pattern.is_some_and(|pattern| !glob::matches(pattern, field, false)) {
+                return;
+            }
+            writer.bulk(field);
+            found += 1;
+            if !options.no_values {
+                writer.bulk(value);
+                found += 1;
+            }
+        });
+        steps += 1;
+        if next == 0
+            || seen >= options.count
+            || steps >= options.count.saturating_mul(STEPS_PER_FIELD)
+        {
+            break;
+        }
+    }
+    ctx.reply.array(2);
+    ctx.reply.bulk_display(next);
+    ctx.reply.array(found);
+    ctx.reply.output().append(&elements);
+    Ok(Outcome::Replied)
+}

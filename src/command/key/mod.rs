@@ -1,0 +1,414 @@
+//! Keys whatever they hold: delete, look, rename, copy, move; whole databases.
+
+pub(crate) mod expire;
+pub(crate) mod object;
+pub(crate) mod scan;
+pub(crate) mod sort;
+
+use crate::config::KeyspaceEvents;
+use crate::error::CommandError;
+use crate::gate::context::{CommandResult, Context, Outcome};
+use crate::gate::spec::{Categories, CommandSpec, Flags, Group, KeyFlags, key, keys, spec};
+use crate::keyspace::{Key, Keyspace};
+use crate::types::type_name;
+
+const DELETED: KeyFlags = KeyFlags::RM.union(KeyFlags::DELETE);
+const RENAMED: KeyFlags = KeyFlags::RW.union(KeyFlags::ACCESS).union(KeyFlags::DELETE);
+const OVERWRITTEN: KeyFlags = KeyFlags::OW.union(KeyFlags::UPDATE);
+const INSERTED: KeyFlags = KeyFlags::OW.union(KeyFlags::INSERT);
+const COPIED: KeyFlags = KeyFlags::RO.union(KeyFlags::ACCESS);
+const MOVED: KeyFlags = KeyFlags::RW.union(KeyFlags::ACCESS).union(KeyFlags::UPDATE);
+const FAST_READ: Flags = Flags::READONLY.union(Flags::FAST);
+const FAST_WRITE: Flags = Flags::WRITE.union(Flags::FAST);
+const DANGEROUS: Categories = Categories::KEYSPACE.union(Categories::DANGEROUS);
+const SUM_OF_SHARDS: &[&str] = &["request_policy:multi_shard", "response_policy:agg_sum"];
+const ALL_SHARDS_SUCCEED: &[&str] = &["request_policy:all_shards", "response_policy:all_succeeded"];
+const LEAST_OF_SHARDS: &[&str] = &["request_policy:all_shards", "response_policy:agg_min"];
+
+pub const COMMANDS: &[CommandSpec] = &[
+    spec("DEL", delete)
+        .at_least(2)
+        .keys(&[keys(1, -1, 1, DELETED)])
+        .flags(Flags::WRITE)
+        .categories(Categories::KEYSPACE)
+        .since("1.0.0")
+        .docs("key [key ...]", "Removes keys with all they hold.", "O(1) for each key.")
+        .tips(SUM_OF_SHARDS),
+    spec("UNLINK", delete)
+        .at_least(2)
+        .keys(&[keys(1, -1, 1, DELETED)])
+        .flags(FAST_WRITE)
+        .categories(Categories::KEYSPACE)
+        .since("4.0.0")
+        .docs(
+            "key [key ...]",
+            "Removes keys; their memory is freed in the background.",
+            "O(1) for each key.",
+        )
+        .tips(SUM_OF_SHARDS),
+    spec("EXISTS", exists)
+        .at_least(2)
+        .keys(&[keys(1, -1, 1, KeyFlags::RO)])
+        .flags(FAST_READ)
+        .categories(Categories::KEYSPACE)
+        .since("1.0.0")
+        .docs("key [key ...]", "Counts those of the given keys that exist.", "O(1) for each key.")
+        .tips(SUM_OF_SHARDS),
+    spec("TOUCH", touch)
+        .at_least(2)
+        .keys(&[keys(1, -1, 1, KeyFlags::RO)])
+        .flags(FAST_READ)
+        .categories(Categories::KEYSPACE)
+        .since("3.2.1")
+        .docs(
+            "key [key ...]",
+            "Marks keys as just used, and counts those that exist.",
+            "O(1) for each key.",
+        )
+        .tips(SUM_OF_SHARDS),
+    spec("TYPE", type_of)
+        .exactly(2)
+        .keys(&[key(1, KeyFlags::RO)])
+        .flags(FAST_READ)
+        .categories(Categories::KEYSPACE)
+        .since("1.0.0")
+        .docs("key", "Names the type of what a key holds.", "O(1)"),
+    spec("RENAME", rename)
+        .exactly(3)
+        .keys(&[key(1, RENAMED), key(2, OVERWRITTEN)])
+        .flags(Flags::WRITE)
+        .categories(Categories::KEYSPACE)
+        .since("1.0.0")
+        .docs("key newkey", "Gives a key another name, whatever that one held.", "O(1)"),
+    spec("RENAMENX", rename_if_absent)
+        .exactly(3)
+        .keys(&[key(1, RENAMED), key(2, INSERTED)])
+        .flags(FAST_WRITE)
+        .categories(Categories::KEYSPACE)
+        .since("1.0.0")
+        .docs("key newkey", "Gives a key another name unless that one exists.", "O(1)"),
+    spec("COPY", copy)
+        .at_least(3)
+        .keys(&[key(1, COPIED), key(2, OVERWRITTEN)])
+        .flags(Flags::WRITE.union(Flags::DENYOOM))
+        .categories(Categories::KEYSPACE)
+        .since("6.2.0")
+        .docs(
+            "source destination [DB destination-db] [REPLACE]",
+            "Copies what a key holds to another key.",
+            "O(N), N being the number of elements; O(1) for strings.",
+        ),
+    spec("MOVE", move_key)
+        .exactly(3)
+        .keys(&[key(1, MOVED)])
+        .flags(FAST_WRITE)
+        .categories(Categories::KEYSPACE)
+        .since("1.0.0")
+        .docs("key db", "Moves a key to another database.", "O(1)"),
+    spec("RANDOMKEY", random_key)
+        .exactly(1)
+        .flags(Flags::READONLY)
+        .categories(Categories::KEYSPACE)
+        .since("1.0.0")
+        .docs("", "Names a key of the database by chance.", "O(1)")
+        .tips(&["request_policy:all_shards", "nondeterministic_output"]),
+    spec("DBSIZE", database_size)
+        .exactly(1)
+        .flags(FAST_READ)
+        .categories(Categories::KEYSPACE)
+        .group(Group::Server)
+        .since("1.0.0")
+        .docs("", "Counts the keys of the database.", "O(1)")
+        .tips(&["request_policy:all_shards", "response_policy:agg_sum"]),
+    spec("SWAPDB", swap_databases)
+        .exactly(3)
+        .flags(FAST_WRITE)
+        .categories(DANGEROUS)
+        .group(Group::Server)
+        .since("4.0.0")
+        .docs("index1 index2", "Exchanges two databases for all clients.", "O(1)"),
+    spec("FLUSHDB", flush_database)
+        .at_least(1)
+        .flags(Flags::WRITE)
+        .categories(DANGEROUS)
+        .group(Group::Server)
+        .since("1.0.0")
+        .docs("[ASYNC | SYNC]", "Empties the database.", "O(1); O(N) for N keys with SYNC.")
+        .tips(ALL_SHARDS_SUCCEED),
+    spec("FLUSHALL", flush_all)
+        .at_least(1)
+        .flags(Flags::WRITE)
+        .categories(DANGEROUS)
+        .group(Group::Server)
+        .since("1.0.0")
+        .docs("[ASYNC | SYNC]", "Empties all databases.", "O(1); O(N) for N keys with SYNC.")
+        .tips(ALL_SHARDS_SUCCEED),
+    spec("WAIT", wait)
+        .exactly(3)
+        .flags(Flags::NOSCRIPT)
+        .categories(Categories::CONNECTION)
+        .since("3.0.0")
+        .docs(
+            "numreplicas timeout",
+            "Waits until replicas have the client's earlier writes; counts those that do.",
+            "O(1)",
+        )
+        .tips(LEAST_OF_SHARDS),
+    spec("WAITAOF", wait_for_file)
+        .exactly(4)
+        .flags(Flags::BLOCKING)
+        .categories(Categories::CONNECTION)
+        .since("7.2.0")
+        .docs(
+            "numlocal numreplicas timeout",
+            "Waits until the client's earlier writes are on disk, here and at replicas.",
+            "O(1)",
+        )
+        .tips(LEAST_OF_SHARDS),
+];
+
+const SAME_OBJECT: CommandError =
+    CommandError::Text("ERR source and destination objects are the same");
+const NOT_AN_INT: CommandError =
+    CommandError::ValueOutOfRange("value must between -2147483648 and 2147483647");
+
+/// `DEL key [key ...]` and `UNLINK`: how many were deleted. What is large is freed in the background by both.
+fn delete(ctx: &mut Context<'_>) -> CommandResult {
+    count_keys(ctx, |db, key| db.delete(key, "del"))
+}
+
+/// `EXISTS key [key ...]`: how many exist; one named twice counts twice.
+fn exists(ctx: &mut Context<'_>) -> CommandResult {
+    count_keys(ctx, |db, key| db.find_untouched(key).is_some())
+}
+
+/// `TOUCH key [key ...]`: as EXISTS, but it counts as an access.
+fn touch(ctx: &mut Context<'_>) -> CommandResult {
+    count_keys(ctx, |db, key| db.find_for_read(key).is_some())
+}
+
+/// Answers how many of the arguments, all keys, do what `counts` looks for.
+fn count_keys(
+    ctx: &mut Context<'_>,
+    mut counts: impl FnMut(&mut Keyspace, Key<'_>) -> bool,
+) -> CommandResult {
+    let mut count = 0;
+    for index in 1..ctx.args.len() {
+        let key = ctx.key(index);
+        count += counts(ctx.db, key) as i64;
+    }
+    ctx.reply.integer(count);
+    Ok(Outcome::Replied)
+}
+
+/// `TYPE key`: a simple string, `none` if there is no such key.
+fn type_of(ctx: &mut Context<'_>) -> CommandResult {
+    let name = match ctx.db.find_untouched(ctx.key(1)) {
+        Some(slot) => type_name(ctx.db.entry(slot).value()),
+        None => "none",
+    };
+    ctx.reply.simple(name);
+    Ok(Outcome::Replied)
+}
+
+/// `RENAME key newkey`: OK.
+fn rename(ctx: &mut Context<'_>) -> CommandResult {
+    rename_key(ctx, true)?;
+    ctx.reply.ok();
+    Ok(Outcome::Replied)
+}
+
+/// `RENAMENX key newkey`: 1, or 0 if `newkey` exists.
+fn rename_if_absent(ctx: &mut Context<'_>) -> CommandResult {
+    let renamed = rename_key(ctx, false)?;
+    ctx.reply.integer(renamed as i64);
+    Ok(Outcome::Replied)
+}
+
+/// Renames a key; false if it stays as it is because the new name exists.
+fn rename_key(ctx: &mut Context<'_>, overwrite: bool) -> Result<bool, CommandError> {
+    let (from, to) = (ctx.key(1), ctx.key(2));
+    if ctx.db.find_for_write(from).is_none() {
+        return Err(CommandError::NoSuchKey);
+    }
+    if from.bytes == to.bytes {
+        return Ok(false);
+    }
+    if ctx.db.find_for_write(to).is_some() && !overwrite {
+        return Ok(false);
+    }
+    ctx.db.transfer(from, ctx.db.selected(), to);
+    ctx.db.notify(KeyspaceEvents::GENERIC, "rename_from", from.bytes);
+    ctx.db.changed(KeyspaceEvents::GENERIC, "rename_to", to.bytes);
+    Ok(true)
+}
+
+/// What COPY was asked for: `COPY source destination [DB destination-db] [REPLACE]`.
+struct CopyOptions {
+    database: usize,
+    replace: bool,
+}
+
+impl CopyOptions {
+    fn parse(ctx: &Context<'_>) -> Result<Self, CommandError> {
+        let mut options = CopyOptions { database: ctx.db.selected(), replace: false };
+        let mut cursor = ctx.args.cursor(3);
+        while !cursor.is_at_end() {
+            if cursor.take_word("REPLACE") {
+                options.replace = true;
+            } else if cursor.remaining() >= 2 && cursor.take_word("DB") {
+                options.database = database(cursor.take_integer()?, ctx.db.databases())?;
+            } else {
+                return Err(CommandError::Syntax);
+            }
+        }
+        Ok(options)
+    }
+}
+
+/// `COPY source destination [DB destination-db] [REPLACE]`: 1, or 0 if there is no source, or there is a destination and
+/// no REPLACE.
+fn copy(ctx: &mut Context<'_>) -> CommandResult {
+    let CopyOptions { database, replace } = CopyOptions::parse(ctx)?;
+    let (from, to) = (ctx.key(1), ctx.key(2));
+    if database == ctx.db.selected() && from.bytes == to.bytes {
+        return Err(SAME_OBJECT);
+    }
+    let is_copied = ctx.db.find_for_read(from).is_some()
+        && (ctx.db.in_database(database, |db| db.find_for_write(to)).is_none() || replace);
+    if is_copied {
+        ctx.db.duplicate(from, database, to);
+        ctx.db.in_database(database, |db| {
+            db.changed(KeyspaceEvents::GENERIC, "copy_to", to.bytes);
+        });
+    }
+    ctx.reply.integer(is_copied as i64);
+    Ok(Outcome::Replied)
+}
+
+/// `MOVE key db`: 1, or 0 if there is no such key, or one of that name there.
+fn move_key(ctx: &mut Context<'_>) -> CommandResult {
+    let database = database(ctx.args.integer(2)?, ctx.db.databases())?;
+    if database == ctx.db.selected() {
+        return Err(SAME_OBJECT);
+    }
+    let key = ctx.key(1);
+    let is_moved = ctx.db.find_for_write(key).is_some()
+        && ctx.db.in_database(database, |db| db.find_for_write(key)).is_none();
+    if is_moved {
+        ctx.db.transfer(key, database, key);
+        ctx.db.notify(KeyspaceEvents::GENERIC, "move_from", key.bytes);
+        ctx.db.in_database(database, |db| {
+            db.changed(KeyspaceEvents::GENERIC, "move_to", key.bytes);
+        });
+    }
+    ctx.reply.integer(is_moved as i64);
+    Ok(Outcome::Replied)
+}
+
+/// A database's number as COPY and MOVE take it.
+fn database(index: i64, databases: usize) -> Result<usize, CommandError> {
+    let index = i32::try_from(index).map_err(|_| NOT_AN_INT)?;
+    let index = usize::try_from(index).ok().filter(|&index| index < databases);
+    index.ok_or(CommandError::DbIndexOutOfRange)
+}
+
+/// `RANDOMKEY`: a key, each as likely as the other, or nil.
+fn random_key(ctx: &mut Context<'_>) -> CommandResult {
+    match ctx.db.random_key() {
+        Some(key) => ctx.reply.bulk(&key),
+        None => ctx.reply.null(),
+    }
+    Ok(Outcome::Replied)
+}
+
+/// `DBSIZE`: the number of keys.
+fn database_size(ctx: &mut Context<'_>) -> CommandResult {
+    ctx.reply.integer(ctx.db.table().len() as i64);
+    Ok(Outcome::Replied)
+}
+
+/// `SWAPDB index1 index2`: OK.
+fn swap_databases(ctx: &mut Context<'_>) -> CommandResult {
+    let number = |index: usize, error: &'static str| {
+        let number = ctx.args.integer(index).ok().and_then(|number| i32::try_from(number).ok());
+        number.ok_or(CommandError::Text(error))
+    };
+    let first = number(1, "ERR invalid first DB index")?;
+    let second = number(2, "ERR invalid second DB index")?;
+    let databases = ctx.db.databases();
+    ctx.db.swap(database(first.into(), databases)?, database(second.into(), databases)?);
+    ctx.db.dirty += 1;
+    ctx.reply.ok();
+    Ok(Outcome::Replied)
+}
+
+/// `FLUSHDB [ASYNC | SYNC]`: OK.
+fn flush_database(ctx: &mut Context<'_>) -> CommandResult {
+    let sync = flushes_synchronously(ctx)?;
+    let selected = ctx.db.selected();
+    ctx.db.dirty += ctx.db.clear(selected, sync) as u64;
+    ctx.db.tracking.note_all();
+    ctx.reply.ok();
+    Ok(Outcome::Replied)
+}
+
+/// `FLUSHALL [ASYNC | SYNC]`: OK.
+fn flush_all(ctx: &mut Context<'_>) -> CommandResult {
+    let sync = flushes_synchronously(ctx)?;
+    for index in 0..ctx.db.databases() {
+        ctx.db.dirty += ctx.db.clear(index, sync) as u64;
+    }
+    ctx.db.tracking.note_all();
+    ctx.reply.ok();
+    Ok(Outcome::Replied)
+}
+
+/// Whether the reply comes after the memory is freed. Only who says SYNC waits for that: nothing else can be told apart.
+fn flushes_synchronously(ctx: &Context<'_>) -> Result<bool, CommandError> {
+    let mut cursor = ctx.args.cursor(1);
+    let sync = cursor.take_word("SYNC");
+    if !sync {
+        cursor.take_word("ASYNC");
+    }
+    if cursor.is_at_end() { Ok(sync) } else { Err(CommandError::Syntax) }
+}
+
+/// `WAIT numreplicas timeout`: how many replicas have the client's writes. There are none, and none can come.
+fn wait(ctx: &mut Context<'_>) -> CommandResult {
+    ctx.args.integer(1)?;
+    check_timeout(ctx, 2)?;
+    ctx.reply.integer(0);
+    Ok(Outcome::Replied)
+}
+
+/// `WAITAOF numlocal numreplicas timeout`: whether the append-only file here, and how many of replicas, have the client's
+/// writes.
+fn wait_for_file(ctx: &mut Context<'_>) -> CommandResult {
+    let local = ctx.args.integer(1)?;
+    if !(0..=1).contains(&local) {
+        return Err(CommandError::ValueOutOfRange("value must between 0 and 1"));
+    }
+    if !ctx.args.integer(2).is_ok_and(|replicas| replicas >= 0) {
+        return Err(CommandError::ValueOutOfRange("must be positive"));
+    }
+    check_timeout(ctx, 3)?;
+    if local > 0 {
+        return Err(CommandError::Text(
+            "ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.",
+        ));
+    }
+    ctx.reply.array(2);
+    ctx.reply.integer(0);
+    ctx.reply.integer(0);
+    Ok(Outcome::Replied)
+}
+
+/// Whether an argument is a timeout in milliseconds.
+fn check_timeout(ctx: &Context<'_>, index: usize) -> Result<(), CommandError> {
+    match ctx.args.integer(index) {
+        Ok(0..) => Ok(()),
+        Ok(_) => Err(CommandError::Text("ERR timeout is negative")),
+        Err(_) => Err(CommandError::Text("ERR timeout is not an integer or out of range")),
+    }
+}

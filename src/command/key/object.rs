@@ -1,0 +1,220 @@
+//! OBJECT: how a value is kept, and when it was last used.
+
+use crate::collections::table::{Slot, ValueRef};
+use crate::config::MaxmemoryPolicy;
+use crate::error::CommandError;
+use crate::gate::context::{CommandResult, Context, Outcome};
+use crate::gate::spec::{
+    Categories, CommandSpec, Flags, Handler, KeyFlags, KeySpec, container, key, spec,
+};
+use crate::resp::number::{parse_i64, parse_u64};
+use crate::types::{Value, kind};
+
+pub const COMMANDS: &[CommandSpec] = &[container("OBJECT", SUBCOMMANDS).since("2.2.3").docs(
+    "",
+    "Commands that look into values.",
+    "Depends on the subcommand.",
+)];
+
+const SUBCOMMANDS: &[CommandSpec] = &[
+    about_key("ENCODING", encoding).since("2.2.3").docs(
+        "key",
+        "Names the encoding of what a key holds.",
+        "O(1)",
+    ),
+    about_key("FREQ", frequency).since("4.0.0").docs(
+        "key",
+        "Tells the logarithmic counter of a key's accesses, under an LFU policy.",
+        "O(1)",
+    ),
+    about_key("IDLETIME", idle_time).since("2.2.3").docs(
+        "key",
+        "Tells the seconds since a key's last access, unless under an LFU policy.",
+        "O(1)",
+    ),
+    about_key("REFCOUNT", reference_count).since("2.2.3").docs(
+        "key",
+        "Counts the references to what a key holds.",
+        "O(1)",
+    ),
+    spec("HELP", help)
+        .exactly(2)
+        .flags(Flags::LOADING.union(Flags::STALE))
+        .categories(Categories::KEYSPACE)
+        .since("6.2.0")
+        .docs("", "Lists the subcommands.", "O(1)"),
+];
+
+const NAMED_KEY: &[KeySpec] = &[key(2, KeyFlags::RO)];
+
+const fn about_key(name: &'static str, handler: Handler) -> CommandSpec {
+    spec(name, handler)
+        .exactly(3)
+        .keys(NAMED_KEY)
+        .flags(Flags::READONLY)
+        .categories(Categories::KEYSPACE)
+        .tips(&["nondeterministic_output"])
+}
+
+const HELP: &[&str] = &[
+    "OBJECT <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+    "ENCODING <key>",
+    "    Names the way in which the value of <key> is kept in memory.",
+    "FREQ <key>",
+    "    Tells how often <key> was used lately: a counter that grows with the",
+    "    logarithm of the accesses. Only under an LFU policy.",
+    "IDLETIME <key>",
+    "    Tells how many seconds ago <key> was last used, about.",
+    "REFCOUNT <key>",
+    "    Counts the references to the value of <key>.",
+    "HELP",
+    "    Prints this help.",
+];
+
+/// Longest string that Redis keeps in one allocation with its header: `embstr`.
+const EMBSTR_BYTES_MAX: usize = 44;
+/// Integers from 0 to here Redis keeps once for all keys.
+const SHARED_INTEGER_MAX: i64 = 9999;
+/// The reference count of what is never freed.
+const SHARED_REFERENCES: i64 = i32::MAX as i64;
+
+const FREQUENCY_UNKNOWN: CommandError = CommandError::Text(
+    "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that when switching between \
+     policies at runtime LRU and LFU data will take some time to adjust.",
+);
+const IDLE_TIME_UNKNOWN: CommandError = CommandError::Text(
+    "ERR An LFU maxmemory policy is selected, idle time not tracked. Please note that when switching between policies at \
+     runtime LRU and LFU data will take some time to adjust.",
+);
+
+/// The name `OBJECT ENCODING` gives a value, as the Redis of `version` would. Before 7.2 no set was a listpack, and every list a
+/// quicklist.
+pub(crate) fn encoding_name(value: ValueRef<'_, Value>, version: &[u8]) -> &'static str {
+    let is_set =
+        matches!(value, ValueRef::Bytes { kind: kind::SET, .. } | ValueRef::Object(Value::Set(_)));
+    let is_list = matches!(
+        value,
+        ValueRef::Bytes { kind: kind::LIST, .. } | ValueRef::Object(Value::List(_))
+    );
+    match encoding_of(value) {
+        "listpack" if is_set && is_before_7_2(version) => "hashtable",
+        "listpack" if is_list && is_before_7_2(version) => "quicklist",
+        name => name,
+    }
+}
+
+/// Whether this is a version of Redis before 7.2. What is no number counts as the newest.
+fn is_before_7_2(version: &[u8]) -> bool {
+    let number = |text: Option<&[u8]>| text.and_then(parse_u64).unwrap_or(u64::MAX);
+    let mut numbers = version.split(|&byte| byte == b'.');
+    let major = number(numbers.next());
+    (major, number(numbers.next())) < (7, 2)
+}
+
+fn encoding_of(value: ValueRef<'_, Value>) -> &'static str {
+    match value {
+        ValueRef::Object(object) => object.encoding(),
+        // Edited in place: Redis leaves such a string as it is.
+        ValueRef::Bytes { kind: kind::EDITED_STRING, .. } => "raw",
+        ValueRef::Bytes { kind: kind::INTSET, .. } => "intset",
+        ValueRef::Bytes { kind: kind::UNENCODED_STRING, .. } => "embstr",
+        ValueRef::Bytes { kind: 2.., .. } => "listpack",
+        ValueRef::Bytes { bytes, .. } if parse_i64(bytes).is_some() => "int",
+        ValueRef::Bytes { bytes, .. } if bytes.len() <= EMBSTR_BYTES_MAX => "embstr",
+        ValueRef::Bytes { .. } => "raw",
+    }
+}
+
+/// The key a subcommand is about; None after the reply for an absent one. Counts as a look, not as an access.
+fn find(ctx: &mut Context<'_>) -> Option<Slot> {
+    let found = ctx.db.find(ctx.key(2));
+    match found {
+        Some(_) => ctx.db.stats.hits += 1,
+        None => {
+            ctx.db.stats.misses += 1;
+            ctx.reply.null();
+        }
+    }
+    found
+}
+
+/// `OBJECT ENCODING key`: a bulk string, or nil.
+fn encoding(ctx: &mut Context<'_>) -> CommandResult {
+    if let Some(slot) = find(ctx) {
+        let version = &ctx.server.config.redis_version;
+        let name = encoding_name(ctx.db.entry(slot).value(), version);
+        ctx.reply.bulk(name.as_bytes());
+    }
+    Ok(Outcome::Replied)
+}
+
+/// `OBJECT FREQ key`: an integer up to 255, or nil.
+fn frequency(ctx: &mut Context<'_>) -> CommandResult {
+    if let Some(slot) = find(ctx) {
+        if !ctx.db.access.lfu {
+            return Err(FREQUENCY_UNKNOWN);
+        }
+        let counter = ctx.db.lfu_counter(ctx.db.entry(slot).access());
+        ctx.reply.integer(counter.into());
+    }
+    Ok(Outcome::Replied)
+}
+
+/// `OBJECT IDLETIME key`: seconds, or nil.
+fn idle_time(ctx: &mut Context<'_>) -> CommandResult {
+    if let Some(slot) = find(ctx) {
+        if ctx.db.access.lfu {
+            return Err(IDLE_TIME_UNKNOWN);
+        }
+        let seconds = ctx.db.idle_seconds(ctx.db.entry(slot).access());
+        ctx.reply.integer(seconds.into());
+    }
+    Ok(Outcome::Replied)
+}
+
+/// `OBJECT REFCOUNT key`: 1, or what Redis counts for a small integer, which it shares unless each key needs access bits of
+/// its own.
+fn reference_count(ctx: &mut Context<'_>) -> CommandResult {
+    use MaxmemoryPolicy::{AllkeysLfu, AllkeysLru, VolatileLfu, VolatileLru};
+    let policy = ctx.server.config.maxmemory_policy;
+    let shares = ctx.server.config.maxmemory == 0
+        || !matches!(policy, VolatileLru | VolatileLfu | AllkeysLru | AllkeysLfu);
+    if let Some(slot) = find(ctx) {
+        let is_shared = match ctx.db.entry(slot).value() {
+            ValueRef::Bytes { bytes, kind: kind::STRING } => {
+                parse_i64(bytes).is_some_and(|value| (0..=SHARED_INTEGER_MAX).contains(&value))
+            }
+            _ => false,
+        };
+        ctx.reply.integer(if shares && is_shared { SHARED_REFERENCES } else { 1 });
+    }
+    Ok(Outcome::Replied)
+}
+
+/// `OBJECT HELP`: an array of simple strings.
+fn help(ctx: &mut Context<'_>) -> CommandResult {
+    ctx.reply.array(HELP.len());
+    HELP.iter().for_each(|line| ctx.reply.simple(line));
+    Ok(Outcome::Replied)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_before_7_2_are_told_by_their_first_two_numbers() {
+        for (version, is_before) in [
+            ("7.0.15", true),
+            ("6.9", true),
+            ("7.1.240", true),
+            ("7.2.4", false),
+            ("7.10.0", false),
+            ("8.0.0", false),
+            ("7", false),
+            ("unstable", false),
+        ] {
+            assert_eq!(is_before_7_2(version.as_bytes()), is_before, "{version}");
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! Walks over the keys of a database: SCAN in steps, KEYS at once.
+//!
+//! SCAN's cursor is a boundary in the order in which the table keeps keys, see `collections/table.rs`. So a key that is there
+//! from the first call to the last is returned exactly once, whatever is added, deleted or moved meanwhile; one that is not
+//! there all the time may be returned, once for each time it was there. Keys past their deadline are never returned.
+
+use crate::clock::Now;
+use crate::collections::glob;
+use crate::collections::table::Entry;
+use crate::error::CommandError;
+use crate::gate::args::Cursor;
+use crate::gate::context::{CommandResult, Context, Outcome};
+use crate::gate::spec::{Categories, CommandSpec, Flags, spec};
+use crate::resp::reply::{OutputBuffer, ReplyWriter};
+use crate::types::{Value, type_name};
+
+pub const COMMANDS: &[CommandSpec] = &[
+    spec("SCAN", scan)
+        .at_least(2)
+        .flags(Flags::READONLY)
+        .categories(Categories::KEYSPACE)
+        .since("2.8.0")
+        .docs(
+            "cursor [MATCH pattern] [COUNT count] [TYPE type]",
+            "Walks over the keys of the database, some with each call.",
+            "O(COUNT) for each call, O(N) for the whole walk.",
+        )
+        .tips(&["nondeterministic_output", "request_policy:special"]),
+    spec("KEYS", all_keys)
+        .exactly(2)
+        .flags(Flags::READONLY)
+        .categories(Categories::KEYSPACE.union(Categories::DANGEROUS))
+        .since("1.0.0")
+        .docs(
+            "pattern",
+            "Lists the keys that match a pattern.",
+            "O(N), N being the number of keys.",
+        )
+        .tips(&["request_policy:all_shards", "nondeterministic_output_order"]),
+];
+
+/// Buckets looked at for each key asked for: a nearly empty table ends a call early.
+const STEPS_PER_KEY: u64 = 10;
+
+/// What SCAN was asked for: `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]`.
+struct ScanOptions<'a> {
+    cursor: u64,
+    pattern: Option<&'a [u8]>,
+    /// How many keys to look at, at least 1.
+    count: u64,
+    type_name: Option<&'a [u8]>,
+}
+
+impl<'a> ScanOptions<'a> {
+    fn parse(ctx: &Context<'a>) -> Result<Self, CommandError> {
+        let cursor = parse_cursor(ctx.args.get(1)).ok_or(CommandError::NegativeOrInvalidCursor)?;
+        let mut options = ScanOptions { cursor, pattern: None, count: 10, type_name: None };
+        let mut arguments = ctx.args.cursor(2);
+        while !arguments.is_at_end() {
+            if arguments.remaining() < 2 {
+                return Err(CommandError::Syntax);
+            }
+            if arguments.take_word("COUNT") {
+                let count = u64::try_from(arguments.take_integer()?);
+                options.count =
+                    count.ok().filter(|&count| count > 0).ok_or(CommandError::Syntax)?;
+            } else if arguments.take_word("MATCH") {
+                options.pattern = Some(arguments.take()?);
+            } else if arguments.take_word("TYPE") {
+                options.type_name = Some(arguments.take()?);
+            } else {
+                return Err(CommandError::Syntax);
+            }
+        }
+        // A pattern that matches all need not be tried.
+        options.pattern = options.pattern.filter(|&pattern| pattern != b"*");
+        Ok(options)
+    }
+
+    fn wants(&self, now: &Now, entry: &Entry<'_, Value>) -> bool {
+        let matches = |pattern| glob::matches(pattern, entry.key(), false);
+        self.pattern.is_none_or(matches)
+            && self.type_name.is_none_or(|wanted| {
+                wanted.eq_ignore_ascii_case(type_name(entry.value()).as_bytes())
+            })
+            && is_alive(now, entry)
+    }
+}
+
+/// A cursor as C's `strtoul` reads it, without white space: Redis takes a sign, and the empty text for 0.
+pub(crate) fn parse_cursor(text: &[u8]) -> Option<u64> {
+    let (negative, digits) = match text {
+        [] => return Some(0),
+        [b'-', digits @ ..] => (true, digits),
+        [b'+', digits @ ..] => (false, digits),
+        digits => (false, digits),
+    };
+    if digits.is_empty() {
+        return None;
+    }
+    let mut cursor = 0u64;
+    for &byte in digits {
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 {
+            return None;
+        }
+        cursor = cursor.checked_mul(10)?.checked_add(digit.into())?;
+    }
+    Some(if negative { cursor.wrapping_neg() } else { cursor })
+}
+
+/// What HSCAN, SSCAN and ZSCAN take behind their cursor: `[MATCH pattern] [COUNT count]`, and a word for the names alone.
+pub(crate) struct MemberScan<'a> {
+    pattern: Option<&'a [u8]>,
+    /// How many members to look at, at least 1.
+    pub count: u64,
+    /// Scores or values are left out.
+    pub names_only: bool,
+}
+
+impl<'a> MemberScan<'a> {
+    pub fn parse(mut arguments: Cursor<'a>, names_only: &str) -> Result<Self, CommandError> {
+        let mut options = MemberScan { pattern: None, count: 10, names_only: false };
+        while !arguments.is_at_end() {
+            if arguments.remaining() > 1 && arguments.take_word("COUNT") {
+                let count = u64::try_from(arguments.take_integer()?);
+                options.count =
+                    count.ok().filter(|&count| count > 0).ok_or(CommandError::Syntax)?;
+            } else if arguments.remaining() > 1 && arguments.take_word("MATCH") {
+                options.pattern = Some(arguments.take()?);
+            } else if !names_only.is_empty() && arguments.take_word(names_only) {
+                options.names_only = true;
+            } else {
+                return Err(CommandError::Syntax);
+            }
+        }
+        options.pattern = options.pattern.filter(|&pattern| pattern != b"*");
+        Ok(options)
+    }
+
+    pub fn wants(&self, member: &[u8]) -> bool {
+        self.pattern.is_none_or(|pattern| glob::matches(pattern, member, false))
+    }
+}
+
+fn is_alive(now: &Now, entry: &Entry<'_, Value>) -> bool {
+    entry.deadline().is_none_or(|deadline| !now.is_past(deadline))
+}
+
+/// `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]`: the next cursor (0 at the end) as a bulk string, and an array of
+/// keys.
+fn scan(ctx: &mut Context<'_>) -> CommandResult {
+    let options = ScanOptions::parse(ctx)?;
+    let now = ctx.db.now();
+    let table = ctx.db.table();
+    let (mut seen, mut found, mut steps) = (0u64, 0, 0u64);
+    let mut cursor = options.cursor;
+    // The cursor, which comes first in the reply, is known last.
+    let mut keys = OutputBuffer::default();
+    let mut writer = ReplyWriter::new(&mut keys, ctx.reply.protocol());
+    loop {
+        cursor = table.scan(cursor, |entry| {
+            seen += 1;
+            if options.wants(&now, &entry) {
+                found += 1;
+                writer.bulk(entry.key());
+            }
+        });
+        steps += 1;
+        if cursor == 0
+            || seen >= options.count
+            || steps >= options.count.saturating_mul(STEPS_PER_KEY)
+        {
+            break;
+        }
+    }
+    ctx.reply.array(2);
+    ctx.reply.bulk_display(cursor);
+    ctx.reply.array(found);
+    ctx.reply.output().append(&keys);
+    Ok(Outcome::Replied)
+}
+
+/// `KEYS pattern`: an array, in no order.
+fn all_keys(ctx: &mut Context<'_>) -> CommandResult {
+    let pattern = ctx.args.get(1);
+    let now = ctx.db.now();
+    let mut found = 0;
+    let keys = ctx.reply.defer_array();
+    for entry in ctx.db.table().iter() {
+        if (pattern == b"*" || glob::matches(pattern, entry.key(), false)) && is_alive(&now, &entry)
+        {
+            ctx.reply.bulk(entry.key());
+            found += 1;
+        }
+    }
+    ctx.reply.finish(keys, found);
+    Ok(Outcome::Replied)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_is_read_as_redis_reads_it() {
+        for (text, cursor) in [
+            ("0", 0),
+            ("", 0),
+            ("007", 7),
+            ("+7", 7),
+            ("-1", u64::MAX),
+            ("18446744073709551615", u64::MAX),
+        ] {
+            assert_eq!(parse_cursor(text.as_bytes()), Some(cursor), "{text}");
+        }
+        for text in
+            ["x", " 1", "1 ", "-", "+", "1x", "18446744073709551616", "99999999999999999999"]
+        {
+            assert_eq!(parse_cursor(text.as_bytes()), None, "{text}");
+        }
+    }
+}

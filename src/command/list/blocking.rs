@@ -1,0 +1,123 @@
+//! Lists: commands that wait until there is an element.
+//!
+//! Each does what its twin in `list.rs` does if a list is there, and blocks otherwise. A key that has become a list runs
+//! the command again for that key alone (`blocking.rs`); the timeout counts from the first time.
+
+use crate::command::list::{
+    MOVE, MultiPop, TAKE, list_spec, move_one, parse_end, pop_named_array, pop_one,
+};
+use crate::gate::blocking::TimeoutUnit;
+use crate::gate::context::{CommandResult, Context, Outcome, TimeoutReply, Wait};
+use crate::gate::spec::{CommandSpec, Flags, Handler, KeySpec, counted_keys, keys};
+use crate::keyspace::waiting::Wanted;
+use crate::types::list::{End, List};
+
+const FLAGS: Flags = Flags::WRITE.union(Flags::BLOCKING);
+/// What stands before the timeout.
+const ALL_BUT_LAST: &[KeySpec] = &[keys(1, -2, 1, TAKE)];
+const MOVE_FLAGS: Flags = FLAGS.union(Flags::DENYOOM).union(Flags::NOSCRIPT);
+
+pub const COMMANDS: &[CommandSpec] = &[
+    blocking_pop("BLPOP", blpop).docs(
+        "key [key ...] timeout",
+        "Takes the first element of the first list that is there, waiting for one if need be.",
+        "O(N) where N is the number of keys",
+    ),
+    blocking_pop("BRPOP", brpop).docs(
+        "key [key ...] timeout",
+        "Takes the last element of the first list that is there, waiting for one if need be.",
+        "O(N) where N is the number of keys",
+    ),
+    list_spec("BLMOVE", blmove, "6.2.0", MOVE_FLAGS).exactly(6).keys(MOVE).docs(
+        "source destination <LEFT | RIGHT> <LEFT | RIGHT> timeout",
+        "Moves an element from an end of a list to an end of another, waiting for one if need be.",
+        "O(1)",
+    ),
+    list_spec("BRPOPLPUSH", brpoplpush, "2.2.0", MOVE_FLAGS)
+        .exactly(4)
+        .keys(MOVE)
+        .docs(
+            "source destination timeout",
+            "Moves the last element of a list to the front of another, waiting for one if need be.",
+            "O(1)",
+        )
+        .deprecated("6.2.0", "`BLMOVE` with the `RIGHT` and `LEFT` arguments"),
+    list_spec("BLMPOP", blmpop, "7.0.0", FLAGS).at_least(5).keys(&[counted_keys(2, TAKE)]).docs(
+        "timeout numkeys key [key ...] <LEFT | RIGHT> [COUNT count]",
+        "Takes elements from the first of several lists that is there, waiting for one if need be.",
+        "O(N+M) where N is the number of keys and M that of the elements",
+    ),
+];
+
+const fn blocking_pop(name: &'static str, handler: Handler) -> CommandSpec {
+    list_spec(name, handler, "2.0.0", FLAGS.union(Flags::NOSCRIPT)).at_least(3).keys(ALL_BUT_LAST)
+}
+
+/// `BLPOP key [key ...] timeout`: the key and the element; a nil array when the time is up.
+fn blpop(ctx: &mut Context<'_>) -> CommandResult {
+    pop_or_wait(ctx, End::Front)
+}
+
+/// `BRPOP key [key ...] timeout`: the key and the element; a nil array when the time is up.
+fn brpop(ctx: &mut Context<'_>) -> CommandResult {
+    pop_or_wait(ctx, End::Back)
+}
+
+fn pop_or_wait(ctx: &mut Context<'_>, end: End) -> CommandResult {
+    let last = ctx.args.len() - 1;
+    let deadline_us = ctx.timeout(last, TimeoutUnit::Seconds)?;
+    for index in ctx.keys_to_try(1..last) {
+        let key = ctx.key(index);
+        if let Some(slot) = ctx.db.slot_of::<List>(key)? {
+            ctx.reply.array(2);
+            ctx.reply.bulk(key.bytes);
+            pop_one(ctx, slot, key, end);
+            return Ok(Outcome::Replied);
+        }
+    }
+    wait(ctx, 1..last, deadline_us, TimeoutReply::NullArray)
+}
+
+fn wait(
+    ctx: &mut Context<'_>,
+    keys: std::ops::Range<usize>,
+    deadline_us: Option<i64>,
+    on_timeout: TimeoutReply,
+) -> CommandResult {
+    ctx.block(Wait { wanted: Wanted::List, keys, deadline_us, on_timeout, rewritten: None })
+}
+
+/// `BLMOVE source destination <LEFT | RIGHT> <LEFT | RIGHT> timeout`: the element; nil when the time is up.
+fn blmove(ctx: &mut Context<'_>) -> CommandResult {
+    let (from, to) = (parse_end(ctx.args.get(3))?, parse_end(ctx.args.get(4))?);
+    move_or_wait(ctx, from, to, 5)
+}
+
+/// `BRPOPLPUSH source destination timeout`: the element; nil when the time is up.
+fn brpoplpush(ctx: &mut Context<'_>) -> CommandResult {
+    move_or_wait(ctx, End::Back, End::Front, 3)
+}
+
+/// The destination is looked at only when there is an element for it.
+fn move_or_wait(ctx: &mut Context<'_>, from: End, to: End, timeout: usize) -> CommandResult {
+    let deadline_us = ctx.timeout(timeout, TimeoutUnit::Seconds)?;
+    match ctx.db.slot_of::<List>(ctx.key(1))? {
+        Some(source) => move_one(ctx, source, from, to),
+        None => wait(ctx, 1..2, deadline_us, TimeoutReply::Null),
+    }
+}
+
+/// `BLMPOP timeout numkeys key [key ...] <LEFT | RIGHT> [COUNT count]`: the key and an array of elements; a nil array when
+/// the time is up.
+fn blmpop(ctx: &mut Context<'_>) -> CommandResult {
+    let MultiPop { keys, end, count } = MultiPop::parse(ctx.args, 2)?;
+    let deadline_us = ctx.timeout(1, TimeoutUnit::Seconds)?;
+    for index in ctx.keys_to_try(keys.clone()) {
+        let key = ctx.key(index);
+        if let Some(slot) = ctx.db.slot_of::<List>(key)? {
+            pop_named_array(ctx, slot, key, end, count);
+            return Ok(Outcome::Replied);
+        }
+    }
+    wait(ctx, keys, deadline_us, TimeoutReply::NullArray)
+}

@@ -1,0 +1,713 @@
+//! Lists: what changes and reads them at once. Commands that wait for elements are in `list_blocking.rs`.
+//!
+//! Elements go from the request into the list and from the list into the reply without a copy between; only LMOVE has to
+//! hold one. How long a list may become before its form changes is read from `list-max-listpack-size` by each command.
+
+pub(crate) mod blocking;
+
+use crate::collections::packed::Element;
+use crate::collections::table::Slot;
+use crate::config::KeyspaceEvents;
+use crate::error::CommandError;
+use crate::gate::args::{Args, Cursor};
+use crate::gate::context::{CommandResult, Context, Outcome};
+use crate::gate::spec::{
+    CommandSpec, Flags, Group, Handler, KeyFlags, KeySpec, counted_keys, key, spec,
+};
+use crate::keyspace::Key;
+use crate::resp::number::parse_i64;
+use crate::resp::reply::ReplyWriter;
+use crate::types::list::{End, Limits, List, ListView};
+
+const READ: KeyFlags = KeyFlags::RO.union(KeyFlags::ACCESS);
+const INSERT: KeyFlags = KeyFlags::RW.union(KeyFlags::INSERT);
+pub(crate) const TAKE: KeyFlags = KeyFlags::RW.union(KeyFlags::ACCESS).union(KeyFlags::DELETE);
+const INSERTED: &[KeySpec] = &[key(1, INSERT)];
+const TAKEN: &[KeySpec] = &[key(1, TAKE)];
+const DELETE: &[KeySpec] = &[key(1, KeyFlags::RW.union(KeyFlags::DELETE))];
+/// A source that is popped from and a destination that is pushed to.
+pub(crate) const MOVE: &[KeySpec] = &[key(1, TAKE), key(2, INSERT)];
+
+const READ_FLAGS: Flags = Flags::READONLY;
+const GROW: Flags = Flags::WRITE.union(Flags::DENYOOM);
+const PUSH: Flags = GROW.union(Flags::FAST);
+
+pub const COMMANDS: &[CommandSpec] = &[
+    push("LPUSH", lpush, "1.0.0").docs(
+        "key element [element ...]",
+        "Adds elements before the first one of a list, which is made if it is not there.",
+        "O(N) for N elements",
+    ),
+    push("RPUSH", rpush, "1.0.0").docs(
+        "key element [element ...]",
+        "Adds elements behind the last one of a list, which is made if it is not there.",
+        "O(N) for N elements",
+    ),
+    push("LPUSHX", lpushx, "2.2.0").docs(
+        "key element [element ...]",
+        "Adds elements before the first one of a list, unless there is none.",
+        "O(N) for N elements",
+    ),
+    push("RPUSHX", rpushx, "2.2.0").docs(
+        "key element [element ...]",
+        "Adds elements behind the last one of a list, unless there is none.",
+        "O(N) for N elements",
+    ),
+    pop("LPOP", lpop).docs(
+        "key [count]",
+        "Takes the first elements of a list and returns them.",
+        "O(N) for N elements",
+    ),
+    pop("RPOP", rpop).docs(
+        "key [count]",
+        "Takes the last elements of a list and returns them, the last one first.",
+        "O(N) for N elements",
+    ),
+    list_spec("LLEN", llen, "1.0.0", READ_FLAGS.union(Flags::FAST))
+        .exactly(2)
+        .keys(&[key(1, KeyFlags::RO)])
+        .docs("key", "Counts the elements of a list.", "O(1)"),
+    list_spec("LRANGE", lrange, "1.0.0", READ_FLAGS).exactly(4).keys(&[key(1, READ)]).docs(
+        "key start stop",
+        "Returns a part of a list.",
+        "O(S+N) where S is the way to the part from the nearer end, and N the part's length",
+    ),
+    list_spec("LINDEX", lindex, "1.0.0", READ_FLAGS).exactly(3).keys(&[key(1, READ)]).docs(
+        "key index",
+        "Returns one element of a list.",
+        "O(N) where N is the way to the element from the nearer end",
+    ),
+    list_spec("LSET", lset, "1.0.0", GROW)
+        .exactly(4)
+        .keys(&[key(1, KeyFlags::RW.union(KeyFlags::UPDATE))])
+        .docs(
+            "key index element",
+            "Replaces one element of a list.",
+            "O(N) where N is the way to the element from the nearer end",
+        ),
+    list_spec("LINSERT", linsert, "2.2.0", GROW).exactly(5).keys(&[key(1, INSERT)]).docs(
+        "key <BEFORE | AFTER> pivot element",
+        "Adds an element beside the first one that equals another.",
+        "O(N) where N is the way to that element from the front",
+    ),
+    list_spec("LREM", lrem, "1.0.0", Flags::WRITE).exactly(4).keys(DELETE).docs(
+        "key count element",
+        "Removes elements that equal another one, from the front or from the back on.",
+        "O(N) where N is the length of the list",
+    ),
+    list_spec("LTRIM", ltrim, "1.0.0", Flags::WRITE).exactly(4).keys(DELETE).docs(
+        "key start stop",
+        "Removes what lies outside of a part of a list.",
+        "O(N) where N is the number of elements removed",
+    ),
+    list_spec("LPOS", lpos, "6.0.6", READ_FLAGS).at_least(3).keys(&[key(1, READ)]).docs(
+        "key element [RANK rank] [COUNT num-matches] [MAXLEN len]",
+        "Tells the indexes at which an element stands in a list.",
+        "O(N) where N is the number of elements compared",
+    ),
+    list_spec("LMOVE", lmove, "6.2.0", GROW).exactly(5).keys(MOVE).docs(
+        "source destination <LEFT | RIGHT> <LEFT | RIGHT>",
+        "Takes an element from an end of a list, adds it to an end of another and returns it.",
+        "O(1)",
+    ),
+    list_spec("RPOPLPUSH", rpoplpush, "1.2.0", GROW)
+        .exactly(3)
+        .keys(MOVE)
+        .docs(
+            "source destination",
+            "Takes the last element of a list, adds it before the first of another and returns it.",
+            "O(1)",
+        )
+        .deprecated("6.2.0", "`LMOVE` with the `RIGHT` and `LEFT` arguments"),
+    list_spec("LMPOP", lmpop, "7.0.0", Flags::WRITE)
+        .at_least(4)
+        .keys(&[counted_keys(1, TAKE)])
+        .docs(
+            "numkeys key [key ...] <LEFT | RIGHT> [COUNT count]",
+            "Takes elements from the first of several lists that is there and returns them.",
+            "O(N+M) where N is the number of keys and M that of the elements",
+        ),
+];
+
+/// The beginning of a line in a table of list commands.
+pub(crate) const fn list_spec(
+    name: &'static str,
+    handler: Handler,
+    since: &'static str,
+    flags: Flags,
+) -> CommandSpec {
+    spec(name, handler).group(Group::List).since(since).flags(flags)
+}
+
+const fn push(name: &'static str, handler: Handler, since: &'static str) -> CommandSpec {
+    list_spec(name, handler, since, PUSH).at_least(3).keys(INSERTED)
+}
+
+const fn pop(name: &'static str, handler: Handler) -> CommandSpec {
+    list_spec(name, handler, "1.0.0", Flags::WRITE.union(Flags::FAST)).at_least(2).keys(TAKEN)
+}
+
+pub(crate) fn limits(ctx: &Context<'_>) -> Limits {
+    Limits::from_setting(ctx.server.config.list_max_listpack_size)
+}
+
+/// An element as a bulk string.
+#[inline]
+fn reply_element(reply: &mut ReplyWriter<'_>, element: Element<'_>) {
+    match element {
+        Element::Bytes(bytes) => reply.bulk(bytes),
+        Element::Integer(value) => reply.bulk_integer(value),
+    }
+}
+
+fn reply_all<'e>(reply: &mut ReplyWriter<'_>, elements: impl Iterator<Item = Element<'e>>) {
+    elements.for_each(|element| reply_element(reply, element));
+}
+
+/// The event of a push to this end.
+fn push_event(end: End) -> &'static str {
+    match end {
+        End::Front => "lpush",
+        End::Back => "rpush",
+    }
+}
+
+/// The event of a pop from this end.
+fn pop_event(end: End) -> &'static str {
+    match end {
+        End::Front => "lpop",
+        End::Back => "rpop",
+    }
+}
+
+/// Says that `count` elements of a list changed.
+fn changed(ctx: &mut Context<'_>, event: &'static str, key: Key<'_>, count: usize) {
+    let before = ctx.db.dirty;
+    ctx.db.changed(KeyspaceEvents::LIST, event, key.bytes);
+    ctx.db.dirty = before + count as u64;
+}
+
+// ---- push and pop ------------------------------------------------------------------------------------------------
+
+/// `LPUSH key element [element ...]`: how many there are then.
+fn lpush(ctx: &mut Context<'_>) -> CommandResult {
+    push_all(ctx, End::Front, true)
+}
+
+/// `RPUSH key element [element ...]`: how many there are then.
+fn rpush(ctx: &mut Context<'_>) -> CommandResult {
+    push_all(ctx, End::Back, true)
+}
+
+/// `LPUSHX key element [element ...]`: how many there are then; 0 without a list.
+fn lpushx(ctx: &mut Context<'_>) -> CommandResult {
+    push_all(ctx, End::Front, false)
+}
+
+/// `RPUSHX key element [element ...]`: how many there are then; 0 without a list.
+fn rpushx(ctx: &mut Context<'_>) -> CommandResult {
+    push_all(ctx, End::Back, false)
+}
+
+fn push_all(ctx: &mut Context<'_>, end: End, create: bool) -> CommandResult {
+    let key = ctx.key(1);
+    let found = ctx.db.slot_of::<List>(key)?;
+    if found.is_none() && !create {
+        ctx.reply.integer(0);
+        return Ok(Outcome::Replied);
+    }
+    let elements = ctx.args.iter_from(2);
+    let count = elements.len();
+    let length = push_elements(ctx, found, key, end, elements);
+    changed(ctx, push_event(end), key, count);
+    ctx.reply.integer(length as i64);
+    Ok(Outcome::Replied)
+}
+
+/// Adds elements to a list just looked up, which is made if it is not there. How many it has then.
+fn push_elements<'e>(
+    ctx: &mut Context<'_>,
+    found: Option<Slot>,
+    key: Key<'_>,
+    end: End,
+    elements: impl ExactSizeIterator<Item = &'e [u8]> + Clone,
+) -> usize {
+    let limits = limits(ctx);
+    let add = |list: &mut List| {
+        let count = elements.len();
+        let bytes = elements.clone().map(<[u8]>::len).sum();
+        list.make_room(bytes, count, &limits);
+        elements.for_each(|element| list.push(end, element, &limits));
+        list.len()
+    };
+    match found {
+        Some(slot) => ctx.db.edit(slot, add),
+        None => {
+            let mut list = List::default();
+            let length = add(&mut list);
+            ctx.db.insert_collection(key, list);
+            length
+        }
+    }
+}
+
+/// `LPOP key [count]`: the element or nil; with a count, an array or a nil array.
+fn lpop(ctx: &mut Context<'_>) -> CommandResult {
+    pop_some(ctx, End::Front)
+}
+
+/// `RPOP key [count]`: the element or nil; with a count, an array or a nil array.
+fn rpop(ctx: &mut Context<'_>) -> CommandResult {
+    pop_some(ctx, End::Back)
+}
+
+fn pop_some(ctx: &mut Context<'_>, end: End) -> CommandResult {
+    let count = match ctx.args.len() {
+        2 => None,
+        3 => Some(parse_count(ctx.args.get(2))?),
+        _ => return Err(CommandError::WrongArity(ctx.name().into())),
+    };
+    let key = ctx.key(1);
+    let Some(slot) = ctx.db.slot_of::<List>(key)? else {
+        match count {
+            Some(_) => ctx.reply.null_array(),
+            None => ctx.reply.null(),
+        }
+        return Ok(Outcome::Replied);
+    };
+    match count {
+        None => pop_one(ctx, slot, key, end),
+        Some(0) => ctx.reply.array(0),
+        Some(count) => pop_array(ctx, slot, key, end, count),
+    }
+    Ok(Outcome::Replied)
+}
+
+/// A count of elements, which may be 0.
+fn parse_count(text: &[u8]) -> Result<usize, CommandError> {
+    let count = parse_i64(text).and_then(|count| usize::try_from(count).ok());
+    count.ok_or(CommandError::ValueOutOfRange("must be positive"))
+}
+
+/// Takes the element at an end of a list and replies with it.
+pub(crate) fn pop_one(ctx: &mut Context<'_>, slot: Slot, key: Key<'_>, end: End) {
+    let limits = limits(ctx);
+    let reply = &mut ctx.reply;
+    ctx.db.edit(slot, |list: &mut List| {
+        list.pop(end, |element| reply_element(reply, element));
+        list.settle(&limits);
+    });
+    popped(ctx, slot, key, end, 1);
+}
+
+/// Takes up to `count` elements, at least one, from an end of a list and replies with an array of them.
+fn pop_array(ctx: &mut Context<'_>, slot: Slot, key: Key<'_>, end: End, count: usize) {
+    let limits = limits(ctx);
+    let reply = &mut ctx.reply;
+    let count = ctx.db.edit(slot, |list: &mut List| {
+        let view = list.as_view();
+        let count = count.min(view.len());
+        reply.array(count);
+        match end {
+            End::Front => reply_all(reply, view.forwards(0).take(count)),
+            End::Back => reply_all(reply, view.backwards(view.len()).take(count)),
+        }
+        list.drop_many(end, count);
+        list.settle(&limits);
+        count
+    });
+    popped(ctx, slot, key, end, count);
+}
+
+/// The same, with the key's name before the array, as LMPOP replies.
+pub(crate) fn pop_named_array(
+    ctx: &mut Context<'_>,
+    slot: Slot,
+    key: Key<'_>,
+    end: End,
+    count: usize,
+) {
+    ctx.reply.array(2);
+    ctx.reply.bulk(key.bytes);
+    pop_array(ctx, slot, key, end, count);
+}
+
+fn popped(ctx: &mut Context<'_>, slot: Slot, key: Key<'_>, end: End, count: usize) {
+    changed(ctx, pop_event(end), key, count);
+    ctx.db.delete_if_empty::<List>(slot, key);
+}
+
+// ---- reading -----------------------------------------------------------------------------------------------------
+
+/// `LLEN key`: 0 without a list.
+fn llen(ctx: &mut Context<'_>) -> CommandResult {
+    let length = ctx.db.read::<List>(ctx.key(1))?.map_or(0, |list| list.len());
+    ctx.reply.integer(length as i64);
+    Ok(Outcome::Replied)
+}
+
+/// `LRANGE key start stop`: an array.
+fn lrange(ctx: &mut Context<'_>) -> CommandResult {
+    let (start, stop) = (ctx.args.integer(2)?, ctx.args.integer(3)?);
+    let Some(list) = ctx.db.read::<List>(ctx.key(1))? else {
+        ctx.reply.array(0);
+        return Ok(Outcome::Replied);
+    };
+    let range = resolve_range(start, stop, list.len());
+    ctx.reply.array(range.len());
+    reply_all(&mut ctx.reply, list.forwards(range.start).take(range.len()));
+    Ok(Outcome::Replied)
+}
+
+/// The elements between two indexes, both included, negative ones counted from the end.
+fn resolve_range(start: i64, stop: i64, length: usize) -> std::ops::Range<usize> {
+    let length = length as i64;
+    let from_end = |index: i64| if index < 0 { index + length } else { index };
+    let start = from_end(start).max(0);
+    let stop = from_end(stop).min(length - 1);
+    if start > stop {
+        return 0..0;
+    }
+    start as usize..stop as usize + 1
+}
+
+/// The number of the element at an index; None if there is none.
+fn resolve_index(index: i64, length: usize) -> Option<usize> {
+    let index = if index < 0 { index + length as i64 } else { index };
+    usize::try_from(index).ok().filter(|&index| index < length)
+}
+
+/// `LINDEX key index`: the element or nil. Without a list the index is not looked at.
+fn lindex(ctx: &mut Context<'_>) -> CommandResult {
+    let args = ctx.args;
+    let Some(list) = ctx.db.read::<List>(ctx.key(1))? else {
+        ctx.reply.null();
+        return Ok(Outcome::Replied);
+    };
+    let index = resolve_index(args.integer(2)?, list.len());
+    match index.and_then(|index| list.get(index)) {
+        Some(element) => reply_element(&mut ctx.reply, element),
+        None => ctx.reply.null(),
+    }
+    Ok(Outcome::Replied)
+}
+
+/// Options of `LPOS key element [RANK rank] [COUNT num-matches] [MAXLEN len]`.
+struct PositionOptions {
+    /// Matches to pass over.
+    skipped: usize,
+    from: End,
+    /// None: a single index is asked for.
+    count: Option<usize>,
+    /// Elements to compare.
+    most: usize,
+}
+
+impl PositionOptions {
+    fn parse(mut args: Cursor<'_>) -> Result<Self, CommandError> {
+        const RANK_IS_ZERO: CommandError = CommandError::Text(
+            "ERR RANK can't be zero: use 1 to start from the first match, 2 from the second ... or use negative to \
+             start from the end of the list",
+        );
+        let mut options =
+            PositionOptions { skipped: 0, from: End::Front, count: None, most: usize::MAX };
+        let number = |args: &mut Cursor<'_>, error| {
+            let number = parse_i64(args.take()?).and_then(|number| usize::try_from(number).ok());
+            number.ok_or(CommandError::Text(error))
+        };
+        while !args.is_at_end() {
+            let has_more = args.remaining() > 1;
+            if has_more && args.take_word("RANK") {
+                let rank = args.take_integer()?;
+                if rank == i64::MIN {
+                    // Its opposite is no rank. Redis 7.0 finds the first match for it.
+                    return Err(CommandError::ValueOutOfRange(
+                        "value must between -9223372036854775807 and 9223372036854775807",
+                    ));
+                }
+                let number = usize::try_from(rank.unsigned_abs()).unwrap_or(usize::MAX);
+                options.skipped = number.checked_sub(1).ok_or(RANK_IS_ZERO)?;
+                options.from = if rank < 0 { End::Back } else { End::Front };
+            } else if has_more && args.take_word("COUNT") {
+                options.count = Some(number(&mut args, "ERR COUNT can't be negative")?);
+            } else if has_more && args.take_word("MAXLEN") {
+                options.most = match number(&mut args, "ERR MAXLEN can't be negative")? {
+                    0 => usize::MAX,
+                    most => most,
+                };
+            } else {
+                return Err(CommandError::Syntax);
+            }
+        }
+        Ok(options)
+    }
+
+    /// The indexes at which an element stands, as asked.
+    fn matches(
+        &self,
+        list: ListView<'_>,
+        element: Element<'_>,
+        mut show: impl FnMut(usize),
+    ) -> usize {
+        let length = list.len();
+        let wanted = match self.count {
+            None => 1,
+            Some(0) => usize::MAX,
+            Some(count) => count,
+        };
+        let walk = |elements: &mut dyn Iterator<Item = Element<'_>>,
+                    show: &mut dyn FnMut(usize)| {
+            let found = elements.take(self.most).enumerate().filter(|(_, other)| *other == element);
+            found.skip(self.skipped).take(wanted).map(|(number, _)| show(number)).count()
+        };
+        match self.from {
+            End::Front => walk(&mut list.forwards(0), &mut show),
+            End::Back => walk(&mut list.backwards(length), &mut |number| show(length - 1 - number)),
+        }
+    }
+}
+
+/// `LPOS key element [RANK rank] [COUNT num-matches] [MAXLEN len]`: an index or nil; with COUNT, an array.
+fn lpos(ctx: &mut Context<'_>) -> CommandResult {
+    let options = PositionOptions::parse(ctx.args.cursor(3))?;
+    let element = Element::new(ctx.args.get(2));
+    let list = ctx.db.read::<List>(ctx.key(1))?;
+    let reply = &mut ctx.reply;
+    match (list, options.count) {
+        (Some(list), Some(_)) => {
+            let array = reply.defer_array();
+            let count = options.matches(list, element, |index| reply.integer(index as i64));
+            reply.finish(array, count);
+        }
+        (Some(list), None) => {
+            if options.matches(list, element, |index| reply.integer(index as i64)) == 0 {
+                reply.null();
+            }
+        }
+        (None, Some(_)) => reply.array(0),
+        (None, None) => reply.null(),
+    }
+    Ok(Outcome::Replied)
+}
+
+// ---- changing in the middle --------------------------------------------------------------------------------------
+
+/// `LSET key index element`: OK.
+fn lset(ctx: &mut Context<'_>) -> CommandResult {
+    let key = ctx.key(1);
+    let slot = ctx.db.slot_of::<List>(key)?.ok_or(CommandError::NoSuchKey)?;
+    let (index, text) = (ctx.args.integer(2)?, ctx.args.get(3));
+    let limits = limits(ctx);
+    let set = ctx.db.edit(slot, |list: &mut List| {
+        list.make_room(text.len(), 1, &limits);
+        let set = resolve_index(index, list.len());
+        let set = set.is_some_and(|index| list.set(index, text, &limits));
+        if set {
+            list.settle(&limits);
+        }
+        set
+    });
+    if !set {
+        return Err(CommandError::IndexOutOfRange);
+    }
+    changed(ctx, "lset", key, 1);
+    ctx.reply.ok();
+    Ok(Outcome::Replied)
+}
+
+/// `LINSERT key <BEFORE | AFTER> pivot element`: how many there are then; -1 without the pivot, 0 without a list.
+fn linsert(ctx: &mut Context<'_>) -> CommandResult {
+    let behind = match ctx.args.get(2) {
+        word if word.eq_ignore_ascii_case(b"AFTER") => true,
+        word if word.eq_ignore_ascii_case(b"BEFORE") => false,
+        _ => return Err(CommandError::Syntax),
+    };
+    let key = ctx.key(1);
+    let Some(slot) = ctx.db.slot_of::<List>(key)? else {
+        ctx.reply.integer(0);
+        return Ok(Outcome::Replied);
+    };
+    let (pivot, text) = (ctx.args.get(3), ctx.args.get(4));
+    let limits = limits(ctx);
+    let length = ctx.db.edit(slot, |list: &mut List| {
+        // The form changes even if there is no such pivot: as in Redis, which looks for it afterwards.
+        list.make_room(text.len(), 1, &limits);
+        list.insert(pivot, behind, text, &limits).then(|| list.len())
+    });
+    if length.is_some() {
+        changed(ctx, "linsert", key, 1);
+    }
+    ctx.reply.integer(length.map_or(-1, |length| length as i64));
+    Ok(Outcome::Replied)
+}
+
+/// `LREM key count element`: how many went. A negative count begins at the back, 0 means all.
+fn lrem(ctx: &mut Context<'_>) -> CommandResult {
+    let count = ctx.args.integer(2)?;
+    let key = ctx.key(1);
+    let Some(slot) = ctx.db.slot_of::<List>(key)? else {
+        ctx.reply.integer(0);
+        return Ok(Outcome::Replied);
+    };
+    let end = if count < 0 { End::Back } else { End::Front };
+    let most = match count.unsigned_abs() {
+        0 => usize::MAX,
+        most => usize::try_from(most).unwrap_or(usize::MAX),
+    };
+    let text = ctx.args.get(3);
+    let limits = limits(ctx);
+    let removed = ctx.db.edit(slot, |list: &mut List| {
+        let removed = list.remove(end, text, most, &limits);
+        list.settle(&limits);
+        removed
+    });
+    if removed > 0 {
+        changed(ctx, "lrem", key, removed);
+        ctx.db.delete_if_empty::<List>(slot, key);
+    }
+    ctx.reply.integer(removed as i64);
+    Ok(Outcome::Replied)
+}
+
+/// `LTRIM key start stop`: OK.
+fn ltrim(ctx: &mut Context<'_>) -> CommandResult {
+    let (start, stop) = (ctx.args.integer(2)?, ctx.args.integer(3)?);
+    let key = ctx.key(1);
+    if let Some(slot) = ctx.db.slot_of::<List>(key)? {
+        let limits = limits(ctx);
+        let removed = ctx.db.edit(slot, |list: &mut List| {
+            let length = list.len();
+            let kept = resolve_range(start, stop, length);
+            list.drop_many(End::Back, length - kept.end);
+            list.drop_many(End::Front, kept.start);
+            list.settle(&limits);
+            length - kept.len()
+        });
+        changed(ctx, "ltrim", key, removed);
+        ctx.db.delete_if_empty::<List>(slot, key);
+    }
+    ctx.reply.ok();
+    Ok(Outcome::Replied)
+}
+
+// ---- from list to list -------------------------------------------------------------------------------------------
+
+/// The end that a word names.
+pub(crate) fn parse_end(word: &[u8]) -> Result<End, CommandError> {
+    if word.eq_ignore_ascii_case(b"LEFT") {
+        Ok(End::Front)
+    } else if word.eq_ignore_ascii_case(b"RIGHT") {
+        Ok(End::Back)
+    } else {
+        Err(CommandError::Syntax)
+    }
+}
+
+/// `LMOVE source destination <LEFT | RIGHT> <LEFT | RIGHT>`: the element or nil.
+fn lmove(ctx: &mut Context<'_>) -> CommandResult {
+    let (from, to) = (parse_end(ctx.args.get(3))?, parse_end(ctx.args.get(4))?);
+    move_or_null(ctx, from, to)
+}
+
+/// `RPOPLPUSH source destination`: the element or nil.
+fn rpoplpush(ctx: &mut Context<'_>) -> CommandResult {
+    move_or_null(ctx, End::Back, End::Front)
+}
+
+fn move_or_null(ctx: &mut Context<'_>, from: End, to: End) -> CommandResult {
+    match ctx.db.slot_of::<List>(ctx.key(1))? {
+        Some(source) => move_one(ctx, source, from, to),
+        None => {
+            ctx.reply.null();
+            Ok(Outcome::Replied)
+        }
+    }
+}
+
+/// Takes an element from an end of the list at `source`, the first key, adds it to an end of the second key's, and replies
+/// with it.
+pub(crate) fn move_one(ctx: &mut Context<'_>, source: Slot, from: End, to: End) -> CommandResult {
+    let (key, target) = (ctx.key(1), ctx.key(2));
+    let destination = ctx.db.slot_of::<List>(target)?;
+    let limits = limits(ctx);
+    let pop = |list: &mut List| {
+        let element = list.pop(from, |element| element.text().as_ref().to_vec());
+        (element.unwrap_or_default(), list.is_empty())
+    };
+    let mut is_emptied = false;
+    let element = if destination == Some(source) {
+        ctx.db.edit(source, |list: &mut List| {
+            let (element, _) = pop(list);
+            list.make_room(element.len(), 1, &limits);
+            list.push(to, &element, &limits);
+            list.settle(&limits);
+            element
+        })
+    } else {
+        let (element, is_empty) = ctx.db.edit(source, |list: &mut List| {
+            let popped = pop(list);
+            list.settle(&limits);
+            popped
+        });
+        is_emptied = is_empty;
+        push_elements(ctx, destination, target, to, [&element[..]].into_iter());
+        element
+    };
+    changed(ctx, push_event(to), target, 0);
+    changed(ctx, pop_event(from), key, 1);
+    if is_emptied {
+        // A new destination may have moved the source.
+        let slot = ctx.db.find(key).expect("an emptied list stays until it is deleted");
+        ctx.db.delete_if_empty::<List>(slot, key);
+    }
+    ctx.reply.bulk(&element);
+    Ok(Outcome::Replied)
+}
+
+// ---- several lists -----------------------------------------------------------------------------------------------
+
+/// What LMPOP and BLMPOP are told behind their first numbers.
+pub(crate) struct MultiPop {
+    /// The arguments that are the keys.
+    pub keys: std::ops::Range<usize>,
+    pub end: End,
+    pub count: usize,
+}
+
+impl MultiPop {
+    /// Parses `numkeys key [key ...] <LEFT | RIGHT> [COUNT count]` from argument `at` on.
+    pub(crate) fn parse(args: Args<'_>, at: usize) -> Result<Self, CommandError> {
+        let number = |text, error| {
+            let number = parse_i64(text).and_then(|number| usize::try_from(number).ok());
+            number.filter(|&number| number > 0).ok_or(CommandError::Text(error))
+        };
+        let keys = number(args.get(at), "ERR numkeys should be greater than 0")?;
+        let first = at + 1;
+        let behind = first.checked_add(keys).filter(|&behind| behind < args.len());
+        let behind = behind.ok_or(CommandError::Syntax)?;
+        let mut cursor = args.cursor(behind);
+        let end = parse_end(cursor.take()?)?;
+        let mut count = None;
+        while !cursor.is_at_end() {
+            if count.is_some() || cursor.remaining() < 2 || !cursor.take_word("COUNT") {
+                return Err(CommandError::Syntax);
+            }
+            count = Some(number(cursor.take()?, "ERR count should be greater than 0")?);
+        }
+        Ok(MultiPop { keys: first..behind, end, count: count.unwrap_or(1) })
+    }
+}
+
+/// `LMPOP numkeys key [key ...] <LEFT | RIGHT> [COUNT count]`: the key and an array of elements, or a nil array.
+fn lmpop(ctx: &mut Context<'_>) -> CommandResult {
+    let MultiPop { keys, end, count } = MultiPop::parse(ctx.args, 1)?;
+    for index in keys {
+        let key = ctx.key(index);
+        if let Some(slot) = ctx.db.slot_of::<List>(key)? {
+            pop_named_array(ctx, slot, key, end, count);
+            return Ok(Outcome::Replied);
+        }
+    }
+    ctx.reply.null_array();
+    Ok(Outcome::Replied)
+}

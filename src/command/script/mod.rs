@@ -1,0 +1,732 @@
+//! Scripts: EVAL and its like, and SCRIPT.
+//!
+//! A body is compiled and cached by `script/`; here are the commands, and [`ServerHost`], through which a script reaches the
+//! server: each of its calls is looked up, checked by the rules for scripts, and run by the gate as any other command.
+
+pub(crate) mod function;
+
+use std::borrow::Cow;
+
+use crate::client::{ClientFlags, ClientId};
+use crate::command::help::reply_help;
+use crate::command::server::monitor;
+use crate::config::{BusyScriptPolicy, Choice};
+use crate::error::CommandError;
+use crate::gate::args::Args;
+use crate::gate::context::{CommandResult, Context, Outcome};
+use crate::gate::evict::{self, Room};
+use crate::gate::execute::{Request, run_scripted};
+use crate::gate::spec::{
+    Categories, CommandSpec, Flags, Group, KeyFlags, KeySpec, container, counted_keys, spec,
+};
+use crate::gate::state::State;
+use crate::keyspace::Keyspace;
+use crate::resp::reply::{OutputBuffer, Protocol};
+use crate::resp::request::Range;
+use crate::script::cache::{Sha, hex};
+use crate::script::lua::{Failure, Returned};
+use crate::script::shebang::{self, ScriptFlags};
+use crate::script::{Called, Engine, Host, LoadError, Run, Running, Script, Verdict};
+use crate::sys::log::Level;
+
+pub(crate) const RUNS: Flags = Flags::NOSCRIPT
+    .union(Flags::STALE)
+    .union(Flags::SKIP_MONITOR)
+    .union(Flags::MAY_REPLICATE)
+    .union(Flags::NO_MANDATORY_KEYS)
+    .union(Flags::MOVABLEKEYS);
+pub(crate) const READS: Flags = Flags::NOSCRIPT
+    .union(Flags::STALE)
+    .union(Flags::SKIP_MONITOR)
+    .union(Flags::NO_MANDATORY_KEYS)
+    .union(Flags::MOVABLEKEYS)
+    .union(Flags::READONLY);
+
+const ANY_ACCESS: KeyFlags = KeyFlags::RW.union(KeyFlags::ACCESS).union(KeyFlags::UPDATE);
+const READ_ACCESS: KeyFlags = KeyFlags::RO.union(KeyFlags::ACCESS);
+
+const fn noted(spec: KeySpec, notes: &'static str) -> KeySpec {
+    KeySpec { notes: Some(notes), ..spec }
+}
+
+pub(crate) const ANY_KEYS: &[KeySpec] = &[noted(
+    counted_keys(2, ANY_ACCESS),
+    "We cannot tell how the keys will be used so we assume the worst, RW and UPDATE",
+)];
+pub(crate) const READ_KEYS: &[KeySpec] = &[noted(
+    counted_keys(2, READ_ACCESS),
+    "We cannot tell how the keys will be used so we assume the worst, RO and ACCESS",
+)];
+
+const COST: &str = "Depends on the script";
+
+pub const COMMANDS: &[CommandSpec] = &[
+    spec("EVAL", |ctx| eval(ctx, false))
+        .at_least(3)
+        .keys(ANY_KEYS)
+        .flags(RUNS)
+        .group(Group::Scripting)
+        .since("2.6.0")
+        .docs(
+            "script numkeys [key [key ...]] [arg [arg ...]]",
+            "Runs a Lua script, whose body it brings.",
+            COST,
+        ),
+    spec("EVALSHA", |ctx| eval_sha(ctx, false))
+        .at_least(3)
+        .keys(&[counted_keys(2, ANY_ACCESS)])
+        .flags(RUNS)
+        .group(Group::Scripting)
+        .since("2.6.0")
+        .docs(
+            "sha1 numkeys [key [key ...]] [arg [arg ...]]",
+            "Runs a Lua script that the server knows, by the SHA1 of its body.",
+            COST,
+        ),
+    spec("EVAL_RO", |ctx| eval(ctx, true))
+        .at_least(3)
+        .keys(READ_KEYS)
+        .flags(READS)
+        .group(Group::Scripting)
+        .since("7.0.0")
+        .docs(
+            "script numkeys key [key ...] arg [arg ...]",
+            "Runs a Lua script that only reads, whose body it brings.",
+            COST,
+        ),
+    spec("EVALSHA_RO", |ctx| eval_sha(ctx, true))
+        .at_least(3)
+        .keys(&[counted_keys(2, READ_ACCESS)])
+        .flags(READS)
+        .group(Group::Scripting)
+        .since("7.0.0")
+        .docs(
+            "sha1 numkeys key [key ...] arg [arg ...]",
+            "Runs a Lua script that the server knows and that only reads.",
+            COST,
+        ),
+    container("SCRIPT", SUBCOMMANDS).group(Group::Scripting).since("2.6.0").docs(
+        "",
+        "Manages the server's Lua scripts.",
+        "Depends on the subcommand",
+    ),
+];
+
+const SUBCOMMANDS: &[CommandSpec] = &[
+    spec("DEBUG", debug)
+        .exactly(3)
+        .flags(Flags::NOSCRIPT)
+        .categories(Categories::SCRIPTING)
+        .group(Group::Scripting)
+        .since("3.2.0")
+        .docs("<YES | SYNC | NO>", "Turns debugging of scripts off; there is no debugger.", "O(1)"),
+    spec("EXISTS", exists)
+        .at_least(3)
+        .flags(Flags::NOSCRIPT)
+        .categories(Categories::SCRIPTING)
+        .group(Group::Scripting)
+        .since("2.6.0")
+        .docs("sha1 [sha1 ...]", "Tells which scripts the server knows.", "O(N), N scripts")
+        .tips(&["request_policy:all_shards", "response_policy:agg_logical_and"]),
+    spec("FLUSH", flush)
+        .at_least(2)
+        .flags(Flags::NOSCRIPT)
+        .categories(Categories::SCRIPTING)
+        .group(Group::Scripting)
+        .since("2.6.0")
+        .docs("[ASYNC | SYNC]", "Forgets all scripts.", "O(N), N scripts known")
+        .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"]),
+    spec("HELP", help)
+        .exactly(2)
+        .flags(Flags::LOADING.union(Flags::STALE))
+        .categories(Categories::SCRIPTING)
+        .group(Group::Scripting)
+        .since("5.0.0")
+        .docs("", "Lists the subcommands.", "O(1)"),
+    spec("KILL", kill)
+        .at_least(2)
+        .flags(Flags::NOSCRIPT.union(Flags::ALLOW_BUSY))
+        .categories(Categories::SCRIPTING)
+        .group(Group::Scripting)
+        .since("2.6.0")
+        .docs(
+            "[ROLLBACK]",
+            "Ends the script that keeps the server busy.",
+            "O(1), with ROLLBACK O(N), N keys it has changed",
+        )
+        .tips(&["request_policy:all_shards", "response_policy:one_succeeded"]),
+    spec("LOAD", load)
+        .exactly(3)
+        .flags(Flags::NOSCRIPT.union(Flags::STALE))
+        .categories(Categories::SCRIPTING)
+        .group(Group::Scripting)
+        .since("2.6.0")
+        .docs("script", "Has the server know a script, without running it.", "O(N), N bytes")
+        .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"]),
+    spec("SHOW", show)
+        .exactly(3)
+        .flags(Flags::NOSCRIPT.union(Flags::STALE))
+        .categories(Categories::SCRIPTING)
+        .group(Group::Scripting)
+        .since("8.0.0")
+        .docs("sha1", "Returns the body of a script that the server knows.", "O(1)"),
+];
+
+const NO_SCRIPT: CommandError = CommandError::Text("NOSCRIPT No matching script. Please use EVAL.");
+const NO_SCRIPT_TO_SHOW: CommandError = CommandError::Text("NOSCRIPT No matching script.");
+pub(crate) const TOO_MANY_KEYS: CommandError =
+    CommandError::Text("ERR Number of keys can't be greater than number of args");
+pub(crate) const NEGATIVE_KEYS: CommandError =
+    CommandError::Text("ERR Number of keys can't be negative");
+const WRITE_FLAG: CommandError =
+    CommandError::Text("ERR Can not execute a script with write flag using *_ro command.");
+const NO_MEMORY: CommandError = CommandError::Text(
+    "OOM allow-oom flag is not set on the script, can not run it when used memory > 'maxmemory'",
+);
+const FLUSH_OPTIONS: CommandError =
+    CommandError::Text("ERR SCRIPT FLUSH only support SYNC|ASYNC option");
+const DEBUG_OPTIONS: CommandError = CommandError::Text("ERR Use SCRIPT DEBUG YES/SYNC/NO");
+const NO_DEBUGGER: CommandError = CommandError::Text("ERR the Lua debugger is not supported");
+pub(crate) const NOT_BUSY: CommandError =
+    CommandError::Text("NOTBUSY No scripts in execution right now.");
+pub(crate) const UNKILLABLE: CommandError = CommandError::Text(
+    "UNKILLABLE Sorry the script already executed write commands against the dataset. You can either wait the script \
+     termination or kill the server in a hard way using the SHUTDOWN NOSAVE command.",
+);
+pub(crate) const INSIDE: CommandError =
+    CommandError::Text("ERR scripts cannot be used from within a script");
+
+/// The same for one that is to be rolled back.
+const TOO_MUCH_TO_UNDO: CommandError = CommandError::Text(
+    "UNKILLABLE Sorry the script has changed more than script-undo-limit keeps. You can either wait the script \
+     termination or kill the server in a hard way using the SHUTDOWN NOSAVE command.",
+);
+
+/// What others are told while a script keeps the server busy.
+const BUSY_SCRIPT: CommandError = CommandError::Text(
+    "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
+);
+/// The same for a function.
+const BUSY_FUNCTION: CommandError = CommandError::Text(
+    "BUSY Redis is busy running a script. You can only call FUNCTION KILL or SHUTDOWN NOSAVE.",
+);
+
+/// Whether a command may run while a script keeps the server busy.
+pub(crate) fn check_busy(
+    server: &State,
+    command: &crate::gate::table::Command,
+) -> Result<(), CommandError> {
+    if command.is(Flags::ALLOW_BUSY) {
+        return Ok(());
+    }
+    Err(busy(server))
+}
+
+/// A command's flags as checks before it see them: of one that runs a script or a function, what that declares counts.
+pub(crate) fn flags_of(
+    server: &State,
+    command: &crate::gate::table::Command,
+    args: Args<'_>,
+) -> Flags {
+    let flags = command.spec.flags;
+    if !command.is(Flags::NO_MANDATORY_KEYS) {
+        return flags;
+    }
+    let declared = match command.spec.name {
+        "EVAL" | "EVAL_RO" => shebang::parse(args.get(1)).ok().map(|(flags, _)| flags),
+        "EVALSHA" | "EVALSHA_RO" => server.scripts.flags_of_script(args.get(1)),
+        _ => server.scripts.flags_of_function(args.get(1)),
+    };
+    let Some(declared) = declared.filter(|flags| !flags.contains(ScriptFlags::UNDECLARED)) else {
+        return flags;
+    };
+    let may = |flag, needed| if declared.intersects(flag) { Flags::empty() } else { needed };
+    flags.difference(Flags::MAY_REPLICATE)
+        | may(ScriptFlags::NO_WRITES, Flags::WRITE)
+        | may(ScriptFlags::NO_WRITES | ScriptFlags::ALLOW_OOM, Flags::DENYOOM)
+}
+
+/// What others are told while a script or a function keeps the server busy.
+pub(crate) fn busy(server: &State) -> CommandError {
+    let by_eval = server.scripts.running.as_ref().is_none_or(|running| running.by_eval);
+    if by_eval { BUSY_SCRIPT } else { BUSY_FUNCTION }
+}
+
+/// What a script is told that was killed.
+pub(crate) const KILLED: &str = "ERR Script killed by user with SCRIPT KILL...";
+
+/// What a script is told that was ended by `busy-script-policy`.
+const KILLED_BY_POLICY: &str =
+    "ERR Script killed by the server: it kept it busy for longer than busy-reply-threshold";
+
+/// `EVAL script numkeys [key ...] [arg ...]`: what the script returns.
+fn eval(ctx: &mut Context<'_>, read_only: bool) -> CommandResult {
+    let body = ctx.args.get(1);
+    with_engine(ctx, |ctx, engine| {
+        let keys = numkeys(ctx)?;
+        let script = engine.load(body, false).map_err(not_loaded)?;
+        run_script(ctx, engine, script, keys, read_only)
+    })
+}
+
+/// `EVALSHA sha1 numkeys [key ...] [arg ...]`: what the script returns, or NOSCRIPT.
+fn eval_sha(ctx: &mut Context<'_>, read_only: bool) -> CommandResult {
+    let sha = ctx.args.get(1);
+    with_engine(ctx, |ctx, engine| {
+        if sha.len() != 40 {
+            return Err(NO_SCRIPT);
+        }
+        let keys = numkeys(ctx)?;
+        let script = engine.find(sha).ok_or(NO_SCRIPT)?;
+        run_script(ctx, engine, script, keys, read_only)
+    })
+}
+
+/// Takes the engine out of the state for `f`.
+pub(crate) fn with_engine(
+    ctx: &mut Context<'_>,
+    f: impl FnOnce(&mut Context<'_>, &mut Engine) -> CommandResult,
+) -> CommandResult {
+    if !ctx.server.monitors.is_empty() {
+        // Before the commands that the script calls.
+        monitor::feed_script(ctx);
+    }
+    let Some(mut engine) = ctx.server.take_engine() else { return Err(INSIDE) };
+    let result = f(ctx, &mut engine);
+    ctx.server.scripts.put_engine(engine);
+    result
+}
+
+/// The number of keys, which is argument 2.
+fn numkeys(ctx: &Context<'_>) -> Result<usize, CommandError> {
+    let keys = ctx.args.integer(2)?;
+    if keys > ctx.args.len() as i64 - 3 {
+        return Err(TOO_MANY_KEYS);
+    }
+    usize::try_from(keys).map_err(|_| NEGATIVE_KEYS)
+}
+
+fn not_loaded(error: LoadError) -> CommandError {
+    let text = match error {
+        LoadError::Shebang(bad) => bad.text(),
+        LoadError::Syntax(words) => {
+            [&b"Error compiling script (new function): "[..], &words].concat()
+        }
+    };
+    CommandError::formatted([&b"ERR "[..], &text].concat())
+}
+
+/// Whether a script may run now, and by which rules.
+pub(crate) fn prepare(
+    ctx: &mut Context<'_>,
+    flags: ScriptFlags,
+    read_only: bool,
+) -> Result<Running, CommandError> {
+    let declared = !flags.contains(ScriptFlags::UNDECLARED);
+    let no_writes = flags.contains(ScriptFlags::NO_WRITES);
+    let allow_oom = flags.contains(ScriptFlags::ALLOW_OOM);
+    if declared && !no_writes && read_only {
+        return Err(WRITE_FLAG);
+    }
+    if declared && !no_writes && ctx.server.lacks_replicas() {
+        return Err(CommandError::NoReplicas);
+    }
+    let out_of_memory =
+        ctx.server.config.maxmemory > 0 && evict::evict(ctx.db, ctx.server) == Room::NoMore;
+    if declared && out_of_memory && !allow_oom && !no_writes {
+        return Err(match ctx.origin {
+            crate::gate::context::Origin::Transaction => NO_MEMORY,
+            _ => CommandError::OutOfMemory,
+        });
+    }
+    let read_only = read_only || (declared && no_writes);
+    if !read_only {
+        let config = &ctx.server.config;
+        let copies_large = config.busy_script_policy == BusyScriptPolicy::Rollback;
+        ctx.db.begin_undo(config.script_undo_limit as usize, copies_large);
+    }
+    Ok(Running {
+        client: ctx.client,
+        by_eval: true,
+        read_only,
+        allow_oom,
+        out_of_memory,
+        wrote: false,
+        killed: None,
+        rolls_back: false,
+        is_busy: false,
+        others_heard: false,
+    })
+}
+
+fn run_script(
+    ctx: &mut Context<'_>,
+    engine: &mut Engine,
+    script: Script,
+    keys: usize,
+    read_only: bool,
+) -> CommandResult {
+    let running = prepare(ctx, script.flags, read_only)?;
+    ctx.server.scripts.running = Some(running);
+    let database = ctx.db.selected();
+    let begun = ctx.server.timing.mark();
+    let config = &ctx.server.config;
+    let (memory_max, busy) = (config.script_memory_limit, config.busy_reply_threshold);
+    let args = ctx.args;
+    let name = Name::Script(script.sha);
+    let mut host = ServerHost { db: ctx.db, server: ctx.server, client: ctx.client, name };
+    let result = engine.run(
+        Run {
+            function: script.function,
+            keys: args.iter_from(3).take(keys),
+            args: args.iter_from(3 + keys),
+            host: &mut host,
+            memory_max: memory_max as usize,
+            busy_after_ms: busy.max(0) as u64,
+        },
+        &mut ctx.reply,
+    );
+    finish(ctx, database, begun);
+    conclude(ctx, name, result)
+}
+
+/// Puts things back as they were before a script or a function ran.
+pub(crate) fn finish(ctx: &mut Context<'_>, database: usize, begun: u64) {
+    // SELECT within a script ends with it.
+    if ctx.db.selected() != database {
+        ctx.db.select(database);
+        ctx.client().db = database;
+    }
+    let ended = ctx.server.scripts.running.take();
+    if ended.as_ref().is_some_and(|running| running.rolls_back) {
+        ctx.db.roll_back();
+    }
+    ctx.db.end_undo();
+    if ended.is_some_and(|running| running.is_busy) {
+        if let Some(client) = ctx.server.clients.get_mut(ctx.client) {
+            client.flags.remove(ClientFlags::HELD);
+        }
+        // Time stood still; what comes next is to see how late it is.
+        let now = ctx.server.clock.now();
+        ctx.server.now = now;
+        ctx.db.set_now(now);
+    }
+    // The commands it called are part of the time it took.
+    ctx.server.timing.go_back(begun);
+}
+
+/// Counts the errors among what a script or a function has returned, or answers with the error that ended it, and where it
+/// was raised.
+pub(crate) fn conclude(
+    ctx: &mut Context<'_>,
+    name: Name<'_>,
+    result: Result<Returned, Failure>,
+) -> CommandResult {
+    let failure = match result {
+        Err(failure) => failure,
+        Ok(returned) => {
+            for text in &returned.errors {
+                ctx.server.count_error(text);
+            }
+            if returned.failed {
+                ctx.server.command_stats[ctx.command.id as usize].failed += 1;
+            }
+            return Ok(Outcome::Replied);
+        }
+    };
+    let Failure { mut text, place, is_counted } = failure;
+    if let Some((source, line)) = place {
+        text.extend_from_slice(b" script: ");
+        text.extend_from_slice(&name.text());
+        text.extend_from_slice(b", on ");
+        text.extend_from_slice(&source);
+        text.extend_from_slice(format!(":{line}.").as_bytes());
+    }
+    if is_counted {
+        ctx.server.command_stats[ctx.command.id as usize].failed += 1;
+        ctx.reply.error(&text);
+        return Ok(Outcome::Replied);
+    }
+    Err(CommandError::formatted(text))
+}
+
+/// What runs.
+#[derive(Clone, Copy)]
+pub(crate) enum Name<'a> {
+    Script(Sha),
+    Function(&'a [u8]),
+}
+
+impl Name<'_> {
+    /// As messages have it.
+    pub(crate) fn text(&self) -> Cow<'_, [u8]> {
+        match self {
+            Name::Script(sha) => hex(sha).to_vec().into(),
+            Name::Function(name) => (*name).into(),
+        }
+    }
+}
+
+/// What a script reaches of the server.
+pub(crate) struct ServerHost<'a> {
+    pub db: &'a mut Keyspace,
+    pub server: &'a mut State,
+    pub client: ClientId,
+    pub name: Name<'a>,
+}
+
+const UNKNOWN: &[u8] = b"ERR Unknown Redis command called from script";
+const ARITY: &[u8] = b"ERR Wrong number of args calling Redis command from script";
+const NOT_ALLOWED: &[u8] = b"ERR This Redis command is not allowed from script";
+const READ_ONLY: &[u8] = b"ERR Write commands are not allowed from read-only scripts.";
+
+/// Whether a command that is denied to scripts does no harm there if DEBUG lets it through: it does not touch the state of the
+/// connection, a transaction or another script that the one which calls it stands on. CLIENT does not.
+fn bears_script(command: &crate::gate::table::Command) -> bool {
+    match command.spec.group {
+        Group::PubSub | Group::Scripting | Group::Transactions => false,
+        Group::Connection => command.parent.is_some(),
+        _ => true,
+    }
+}
+
+impl ServerHost<'_> {
+    fn refuse(&mut self, command: Option<u16>, text: &[u8]) -> Called {
+        if let Some(id) = command {
+            self.server.command_stats[id as usize].rejected += 1;
+        }
+        self.server.count_error(text);
+        Called::Refused(text.to_vec())
+    }
+
+    /// The command or subcommand that a request names.
+    fn find(&self, args: Args<'_>) -> Option<&'static crate::gate::table::Command> {
+        let command = self.server.find_command(args.get(0))?;
+        if command.subcommands.is_empty() || args.len() < 2 {
+            return Some(command);
+        }
+        self.server.commands.find_subcommand(command, args.get(1))
+    }
+}
+
+impl ServerHost<'_> {
+    /// What `busy-script-policy` does to the script that has just become busy. None: nothing.
+    fn apply_policy(&mut self) -> Option<Verdict> {
+        let policy = self.server.config.busy_script_policy;
+        let running = self.server.scripts.running.as_mut()?;
+        match policy {
+            BusyScriptPolicy::Wait => return None,
+            BusyScriptPolicy::KillReadonly if running.wrote => return None,
+            BusyScriptPolicy::Rollback if running.wrote => {
+                if !self.db.can_roll_back() {
+                    let words = "It goes on: it has changed more than script-undo-limit keeps.";
+                    self.server.log(Level::Warning, format_args!("{words}"));
+                    return None;
+                }
+                running.rolls_back = true;
+            }
+            _ => {}
+        }
+        running.killed = Some(KILLED_BY_POLICY);
+        let words = if running.rolls_back { " and rolled back" } else { "" };
+        let word = policy.word();
+        let message = format_args!("Script ended{words}: busy-script-policy is {word}.");
+        self.server.log(Level::Warning, message);
+        Some(Verdict::End(KILLED_BY_POLICY))
+    }
+}
+
+impl Host for ServerHost<'_> {
+    fn call(
+        &mut self,
+        buffer: &[u8],
+        ranges: &[Range],
+        mut protocol: Protocol,
+        output: &mut OutputBuffer,
+    ) -> Called {
+        let args = Args::new(buffer, ranges);
+        let Some(command) = self.find(args) else { return self.refuse(None, UNKNOWN) };
+        let id = Some(command.id);
+        if !command.spec.accepts(args.len()) || command.spec.handler.is_none() {
+            return self.refuse(id, ARITY);
+        }
+        if command.is(Flags::NOSCRIPT)
+            && !(self.server.scripts.denies_nothing && bears_script(command))
+        {
+            return self.refuse(id, NOT_ALLOWED);
+        }
+        let writes = command.is(Flags::WRITE);
+        let lacks_replicas = self.server.lacks_replicas();
+        let Some(running) = &mut self.server.scripts.running else {
+            return self.refuse(id, NOT_ALLOWED);
+        };
+        if let Some(error) = running.killed {
+            return Called::Refused(error.into());
+        }
+        if running.read_only && (writes || command.is(Flags::MAY_REPLICATE)) {
+            return self.refuse(id, READ_ONLY);
+        }
+        if writes && !running.wrote && lacks_replicas {
+            let text = CommandError::NoReplicas.wire().into_owned();
+            return self.refuse(id, &text);
+        }
+        if running.out_of_memory
+            && !running.wrote
+            && !running.allow_oom
+            && command.is(Flags::DENYOOM)
+        {
+            let text = CommandError::OutOfMemory.wire().into_owned();
+            return self.refuse(id, &text);
+        }
+        running.wrote |= writes;
+        let request = Request { args, command: Some(command), prehashed: Default::default() };
+        run_scripted(self.db, self.server, self.client, command, &request, output, &mut protocol);
+        Called::Ran
+    }
+
+    fn may_call(&mut self, buffer: &[u8], ranges: &[Range]) -> Option<bool> {
+        self.find(Args::new(buffer, ranges)).map(|_| true)
+    }
+
+    fn serve_others(&mut self) -> Verdict {
+        let serve = self.server.serve_while_busy;
+        let Some(running) = &mut self.server.scripts.running else { return Verdict::GoOn };
+        if !running.is_busy {
+            running.is_busy = true;
+            let how = if running.by_eval { "SCRIPT KILL" } else { "FUNCTION KILL" };
+            let name = self.name.text();
+            let name = String::from_utf8_lossy(&name);
+            let after_ms = self.server.config.busy_reply_threshold;
+            self.server.log(
+                Level::Warning,
+                format_args!(
+                    "Slow script detected: still in execution after {after_ms} milliseconds. You can try killing the \
+                     script using the {how} command. Script name is: {name}."
+                ),
+            );
+            if let Some(verdict) = self.apply_policy() {
+                return verdict;
+            }
+        }
+        serve(self.db, self.server);
+        let running = self.server.scripts.running.as_ref();
+        if let Some(error) = running.and_then(|running| running.killed) {
+            self.server
+                .log(Level::Warning, format_args!("Lua script killed by user with SCRIPT KILL."));
+            return Verdict::End(error);
+        }
+        if self.server.shutdown.is_some_and(|order| !order.by_signal) {
+            return Verdict::End("ERR the server is shutting down");
+        }
+        Verdict::GoOn
+    }
+
+    fn log(&mut self, level: Level, text: &[u8]) {
+        self.server.log(level, format_args!("{}", String::from_utf8_lossy(text)));
+    }
+}
+
+/// `SCRIPT LOAD script`: its SHA1.
+fn load(ctx: &mut Context<'_>) -> CommandResult {
+    let Some(mut engine) = ctx.server.take_engine() else { return Err(INSIDE) };
+    let loaded = engine.load(ctx.args.get(2), true).map_err(not_loaded);
+    ctx.server.scripts.put_engine(engine);
+    ctx.reply.bulk(&hex(&loaded?.sha));
+    Ok(Outcome::Replied)
+}
+
+/// `SCRIPT EXISTS sha1 [sha1 ...]`: an array of 1 and 0.
+fn exists(ctx: &mut Context<'_>) -> CommandResult {
+    let Some(engine) = ctx.server.take_engine() else { return Err(INSIDE) };
+    ctx.reply.array(ctx.args.len() - 2);
+    for sha in ctx.args.iter_from(2) {
+        ctx.reply.integer(engine.contains(sha) as i64);
+    }
+    ctx.server.scripts.put_engine(engine);
+    Ok(Outcome::Replied)
+}
+
+/// `SCRIPT SHOW sha1`: the body.
+fn show(ctx: &mut Context<'_>) -> CommandResult {
+    let Some(engine) = ctx.server.take_engine() else { return Err(INSIDE) };
+    let body = engine.body(ctx.args.get(2));
+    let result = body.map(|body| ctx.reply.bulk(body)).ok_or(NO_SCRIPT_TO_SHOW);
+    ctx.server.scripts.put_engine(engine);
+    result.map(|()| Outcome::Replied)
+}
+
+/// `SCRIPT FLUSH [ASYNC | SYNC]`: OK. Both forget the scripts at once.
+fn flush(ctx: &mut Context<'_>) -> CommandResult {
+    let mode = ctx.args.iter_from(2).next();
+    let is_mode =
+        |word: &[u8]| word.eq_ignore_ascii_case(b"sync") || word.eq_ignore_ascii_case(b"async");
+    if ctx.args.len() > 3 || mode.is_some_and(|word| !is_mode(word)) {
+        return Err(FLUSH_OPTIONS);
+    }
+    let Some(mut engine) = ctx.server.take_engine() else { return Err(INSIDE) };
+    engine.flush();
+    ctx.server.scripts.put_engine(engine);
+    ctx.reply.ok();
+    Ok(Outcome::Replied)
+}
+
+/// `SCRIPT KILL [ROLLBACK]`: OK; the script ends within milliseconds. Refused once it has written, unless what it has
+/// written is to be put back.
+fn kill(ctx: &mut Context<'_>) -> CommandResult {
+    kill_running(ctx, true)
+}
+
+/// Ends the script, or the function, that keeps the server busy.
+pub(crate) fn kill_running(ctx: &mut Context<'_>, by_eval: bool) -> CommandResult {
+    let rolls_back = match ctx.args.iter_from(2).next() {
+        None => false,
+        Some(word) if ctx.args.len() == 3 && word.eq_ignore_ascii_case(b"rollback") => true,
+        Some(_) => return Err(CommandError::WrongArity(ctx.command.full_name.clone())),
+    };
+    let can_roll_back = ctx.db.can_roll_back();
+    let Some(running) = &mut ctx.server.scripts.running else { return Err(NOT_BUSY) };
+    if running.wrote && !(rolls_back && can_roll_back) {
+        return Err(if rolls_back { TOO_MUCH_TO_UNDO } else { UNKILLABLE });
+    }
+    if running.by_eval != by_eval {
+        return Err(busy(ctx.server));
+    }
+    running.rolls_back |= running.wrote;
+    running.killed = Some(KILLED);
+    ctx.reply.ok();
+    Ok(Outcome::Replied)
+}
+
+/// `SCRIPT DEBUG YES | SYNC | NO`: OK for NO.
+fn debug(ctx: &mut Context<'_>) -> CommandResult {
+    let mode = ctx.args.get(2);
+    if mode.eq_ignore_ascii_case(b"no") {
+        ctx.reply.ok();
+        return Ok(Outcome::Replied);
+    }
+    if mode.eq_ignore_ascii_case(b"yes") || mode.eq_ignore_ascii_case(b"sync") {
+        return Err(NO_DEBUGGER);
+    }
+    Err(DEBUG_OPTIONS)
+}
+
+/// `SCRIPT HELP`: lines of text.
+fn help(ctx: &mut Context<'_>) -> CommandResult {
+    reply_help(
+        ctx,
+        &[
+            "DEBUG (YES|SYNC|NO)",
+            "    NO is taken; there is no debugger to turn on.",
+            "EXISTS <sha1> [<sha1> ...]",
+            "    Tell for each SHA1 whether its script is known.",
+            "FLUSH [ASYNC|SYNC]",
+            "    Forget all scripts. Both modes do so at once.",
+            "KILL [ROLLBACK]",
+            "    End the script that keeps the server busy; ROLLBACK puts back what it has written.",
+            "LOAD <script>",
+            "    Have the server know a script, and return its SHA1.",
+            "SHOW <sha1>",
+            "    Return the body of a script.",
+        ],
+    )
+}

@@ -1,0 +1,183 @@
+//! CLUSTER, READONLY, READWRITE and ASKING of a server that is no node of a cluster: `cluster-enabled` is no, so all of them are
+//! refused, HELP too, as Redis does. Arity, flags and documentation are what clients look up beforehand.
+
+use crate::error::CommandError;
+use crate::gate::context::{CommandResult, Context};
+use crate::gate::spec::{Categories, CommandSpec, Flags, Group, container, spec};
+
+const NONDETERMINISTIC: &[&str] = &["nondeterministic_output"];
+const ADMIN: Flags = Flags::ADMIN.union(Flags::STALE);
+
+/// A subcommand that tells about the cluster.
+const fn asks(name: &'static str) -> CommandSpec {
+    spec(name, refuse).exactly(2).flags(Flags::STALE).group(Group::Cluster).since("3.0.0")
+}
+
+/// One that tells what only who runs the cluster needs.
+const fn inspects(name: &'static str) -> CommandSpec {
+    asks(name).flags(ADMIN)
+}
+
+/// One that changes the cluster.
+const fn changes(name: &'static str) -> CommandSpec {
+    asks(name).flags(ADMIN.union(Flags::NO_ASYNC_LOADING))
+}
+
+/// A command about this connection's use of a cluster.
+const fn connection(name: &'static str) -> CommandSpec {
+    spec(name, refuse)
+        .exactly(1)
+        .flags(Flags::LOADING.union(Flags::STALE).union(Flags::FAST))
+        .categories(Categories::CONNECTION)
+        .group(Group::Cluster)
+        .since("3.0.0")
+}
+
+pub const COMMANDS: &[CommandSpec] = &[
+    container(
+        "CLUSTER",
+        &[
+            changes("ADDSLOTS").at_least(3).docs(
+                "slot [slot ...]",
+                "Gives slots to this node.",
+                "O(N), N being the number of slots",
+            ),
+            changes("ADDSLOTSRANGE").at_least(4).since("7.0.0").docs(
+                "start-slot end-slot [start-slot end-slot ...]",
+                "Gives ranges of slots to this node.",
+                "O(N), N being the number of slots in the ranges",
+            ),
+            changes("BUMPEPOCH").tips(NONDETERMINISTIC).docs(
+                "",
+                "Raises the configuration epoch.",
+                "O(1)",
+            ),
+            inspects("COUNT-FAILURE-REPORTS").exactly(3).tips(NONDETERMINISTIC).docs(
+                "node-id",
+                "Counts the nodes that report a node as failing.",
+                "O(N), N being the number of reports",
+            ),
+            asks("COUNTKEYSINSLOT").exactly(3).docs(
+                "slot",
+                "Counts the keys of a slot that are here.",
+                "O(1)",
+            ),
+            changes("DELSLOTS").at_least(3).docs(
+                "slot [slot ...]",
+                "Takes slots away from their nodes, as this node sees it.",
+                "O(N), N being the number of slots",
+            ),
+            changes("DELSLOTSRANGE").at_least(4).since("7.0.0").docs(
+                "start-slot end-slot [start-slot end-slot ...]",
+                "Takes ranges of slots away from their nodes, as this node sees it.",
+                "O(N), N being the number of slots in the ranges",
+            ),
+            changes("FAILOVER").at_least(2).docs(
+                "[FORCE | TAKEOVER]",
+                "Has a replica take the place of its primary.",
+                "O(1)",
+            ),
+            changes("FLUSHSLOTS").docs("", "Takes all slots away from this node.", "O(1)"),
+            changes("FORGET").exactly(3).docs(
+                "node-id",
+                "Removes a node from those this node knows.",
+                "O(1)",
+            ),
+            asks("GETKEYSINSLOT").exactly(4).tips(NONDETERMINISTIC).docs(
+                "slot count",
+                "Returns names of keys of a slot that are here.",
+                "O(log(N)), N being the number of keys asked for",
+            ),
+            asks("HELP").flags(Flags::LOADING.union(Flags::STALE)).since("5.0.0").docs(
+                "",
+                "Explains CLUSTER.",
+                "O(1)",
+            ),
+            asks("INFO").tips(NONDETERMINISTIC).docs(
+                "",
+                "Returns the state of the cluster as this node sees it.",
+                "O(1)",
+            ),
+            asks("KEYSLOT").exactly(3).docs(
+                "key",
+                "Returns the slot of a key.",
+                "O(N), N being the number of bytes in the key",
+            ),
+            asks("LINKS").since("7.0.0").tips(NONDETERMINISTIC).docs(
+                "",
+                "Returns the connections between this node and others.",
+                "O(N), N being the number of nodes",
+            ),
+            changes("MEET").at_least(4).docs(
+                "ip port [cluster_bus_port]",
+                "Has this node join another one.",
+                "O(1)",
+            ),
+            asks("MYID").docs("", "Returns the id of this node.", "O(1)"),
+            asks("NODES").tips(NONDETERMINISTIC).docs(
+                "",
+                "Returns the nodes and their slots as this node sees them.",
+                "O(N), N being the number of nodes",
+            ),
+            inspects("REPLICAS").exactly(3).since("5.0.0").tips(NONDETERMINISTIC).docs(
+                "node-id",
+                "Returns the replicas of a primary.",
+                "O(1)",
+            ),
+            changes("REPLICATE").exactly(3).docs(
+                "node-id",
+                "Makes this node a replica of a primary.",
+                "O(1)",
+            ),
+            changes("RESET")
+                .flags(Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::STALE))
+                .at_least(2)
+                .docs(
+                    "[HARD | SOFT]",
+                    "Makes this node forget the cluster.",
+                    "O(N), N being the number of nodes",
+                ),
+            changes("SAVECONFIG").docs("", "Writes the state of the cluster to disk.", "O(1)"),
+            changes("SET-CONFIG-EPOCH").exactly(3).docs(
+                "config-epoch",
+                "Sets the configuration epoch of a new node.",
+                "O(1)",
+            ),
+            changes("SETSLOT").at_least(4).docs(
+                "slot <IMPORTING node-id | MIGRATING node-id | NODE node-id | STABLE>",
+                "Says where a slot is, or between which nodes it moves.",
+                "O(1)",
+            ),
+            asks("SHARDS").since("7.0.0").tips(NONDETERMINISTIC).docs(
+                "",
+                "Returns the slots and their nodes.",
+                "O(N), N being the number of nodes",
+            ),
+            inspects("SLAVES")
+                .exactly(3)
+                .tips(NONDETERMINISTIC)
+                .deprecated("5.0.0", "`CLUSTER REPLICAS`")
+                .docs("node-id", "Returns the replicas of a primary.", "O(1)"),
+            asks("SLOTS").tips(NONDETERMINISTIC).deprecated("7.0.0", "`CLUSTER SHARDS`").docs(
+                "",
+                "Returns the ranges of slots and their nodes.",
+                "O(N), N being the number of nodes",
+            ),
+        ],
+    )
+    .group(Group::Cluster)
+    .since("3.0.0")
+    .docs("", "Commands about the cluster.", "Depends on the subcommand"),
+    connection("ASKING").flags(Flags::FAST).docs(
+        "",
+        "Lets the next command ask for a slot that moves here.",
+        "O(1)",
+    ),
+    connection("READONLY").docs("", "Allows a replica to serve this connection's reads.", "O(1)"),
+    connection("READWRITE").docs("", "Takes READONLY back.", "O(1)"),
+];
+
+/// Any of them: an error.
+fn refuse(_: &mut Context<'_>) -> CommandResult {
+    Err(CommandError::Text("ERR This instance has cluster support disabled"))
+}

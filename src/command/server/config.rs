@@ -1,0 +1,324 @@
+//! CONFIG: the configuration as clients see and change it, and what follows from a change.
+//!
+//! `config` reads values and checks them; here its [`Action`]s are carried out. A change is in place before they run, and is
+//! taken back if one of them fails, so CONFIG SET does all or nothing.
+
+use std::os::unix::ffi::OsStrExt;
+
+use crate::client::ClientFlags;
+use crate::command::connection::client::count_clients_memory;
+use crate::command::help::reply_help;
+use crate::command::server::info::reset_stats;
+use crate::config::{
+    Action, Config, LogLevel, OomScoreAdj, RewriteError, SetBy, SetError, expand_title,
+};
+use crate::error::CommandError;
+use crate::gate::context::{CommandResult, Context, Outcome};
+use crate::gate::evict::evict;
+use crate::gate::spec::{CommandSpec, Flags, Group, container, spec};
+use crate::gate::state::{State, Task};
+use crate::keyspace::{AccessPolicy, Keyspace};
+use crate::net::listener::{Listener, tcp_listeners};
+use crate::sys::log::Level;
+use crate::sys::process::{self, Score};
+use crate::sys::{alloc, crash};
+
+pub const COMMANDS: &[CommandSpec] = &[container("CONFIG", SUBCOMMANDS)
+    .group(Group::Server)
+    .since("2.0.0")
+    .docs("", "Commands that read and change the configuration.", "Depends on the subcommand.")];
+
+const ADMIN: Flags = Flags::ADMIN.union(Flags::NOSCRIPT).union(HARMLESS);
+const HARMLESS: Flags = Flags::LOADING.union(Flags::STALE);
+
+const SUBCOMMANDS: &[CommandSpec] = &[
+    spec("GET", get).at_least(3).flags(ADMIN).group(Group::Server).since("2.0.0").docs(
+        "parameter [parameter ...]",
+        "Tells the values of the parameters that match.",
+        "O(N), N: parameters given",
+    ),
+    spec("HELP", help).exactly(2).flags(HARMLESS).group(Group::Server).since("5.0.0").docs(
+        "",
+        "Lists the subcommands.",
+        "O(1)",
+    ),
+    spec("RESETSTAT", reset_stat).exactly(2).flags(ADMIN).group(Group::Server).since("2.0.0").docs(
+        "",
+        "Sets the statistics that INFO reports to zero.",
+        "O(1)",
+    ),
+    spec("REWRITE", rewrite).exactly(2).flags(ADMIN).group(Group::Server).since("2.8.0").docs(
+        "",
+        "Writes the present configuration to the file the server started from.",
+        "O(1)",
+    ),
+    spec("SET", set)
+        .at_least(4)
+        .flags(ADMIN)
+        .group(Group::Server)
+        .since("2.0.0")
+        .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])
+        .docs(
+            "parameter value [parameter value ...]",
+            "Changes parameters: all of those given or, on an error, none.",
+            "O(N), N: parameters given",
+        ),
+];
+
+const HELP: &[&str] = &[
+    "GET <pattern>",
+    "    Return parameters matching the glob-like <pattern> and their values.",
+    "SET <directive> <value>",
+    "    Set the configuration <directive> to <value>.",
+    "RESETSTAT",
+    "    Reset statistics reported by the INFO command.",
+    "REWRITE",
+    "    Rewrite the configuration file.",
+];
+
+/// `CONFIG GET parameter [parameter ...]`: a map of names to values, each a bulk string.
+fn get(ctx: &mut Context<'_>) -> CommandResult {
+    let patterns: Vec<&[u8]> = ctx.args.iter_from(2).collect();
+    let found = ctx.server.config.get(&patterns);
+    ctx.reply.map(found.len());
+    for (name, value) in &found {
+        ctx.reply.bulk(name);
+        ctx.reply.bulk(value);
+    }
+    Ok(Outcome::Replied)
+}
+
+/// `CONFIG SET parameter value [parameter value ...]`: OK.
+fn set(ctx: &mut Context<'_>) -> CommandResult {
+    let args: Vec<&[u8]> = ctx.args.iter_from(2).collect();
+    let (pairs, []) = args.as_chunks::<2>() else {
+        return Err(CommandError::Syntax);
+    };
+    let pairs: Vec<(&[u8], &[u8])> = pairs.iter().map(|&[name, value]| (name, value)).collect();
+    let by = SetBy { local_client: ctx.client().peer.is_local(), loading: false };
+    let refused = |error: SetError| CommandError::formatted(error.reply());
+    let changes = ctx.server.config.set(&pairs, by).map_err(refused)?;
+    let actions = changes.actions.clone();
+    if let Err((name, reason)) = carry_out(ctx.server, &actions) {
+        let error = ctx.server.config.rollback(changes, name, reason);
+        // The old values have worked before. What fails all the same is in the log, the client learns the first error.
+        for action in actions {
+            let _ = carry_out(ctx.server, &[action]);
+        }
+        return Err(refused(error));
+    }
+    apply_config(ctx.db, ctx.server);
+    if actions.iter().any(|(action, _)| *action == Action::MaxMemory) {
+        shrink(ctx);
+    }
+    ctx.reply.ok();
+    Ok(Outcome::Replied)
+}
+
+/// `CONFIG RESETSTAT`: OK.
+fn reset_stat(ctx: &mut Context<'_>) -> CommandResult {
+    reset_stats(ctx.db, ctx.server);
+    ctx.reply.ok();
+    Ok(Outcome::Replied)
+}
+
+/// `CONFIG REWRITE`: OK.
+fn rewrite(ctx: &mut Context<'_>) -> CommandResult {
+    match ctx.server.config.rewrite(&[]) {
+        Ok(()) => {
+            let message = format_args!("CONFIG REWRITE executed with success.");
+            ctx.server.log(Level::Warning, message);
+            ctx.reply.ok();
+            Ok(Outcome::Replied)
+        }
+        Err(error) => {
+            if let RewriteError::Io(error) = &error {
+                ctx.server.log(Level::Warning, format_args!("CONFIG REWRITE failed: {error}"));
+            }
+            Err(CommandError::formatted(error.reply()))
+        }
+    }
+}
+
+/// `CONFIG HELP`: an array of simple strings.
+fn help(ctx: &mut Context<'_>) -> CommandResult {
+    reply_help(ctx, HELP)
+}
+
+/// Tells all parts what the configuration says: at the start and after CONFIG SET.
+pub fn apply_config(db: &mut Keyspace, server: &mut State) {
+    let config = &server.config;
+    db.access = AccessPolicy {
+        lfu: config.maxmemory_policy.is_lfu(),
+        lfu_log_factor: config.lfu_log_factor,
+        lfu_decay_minutes: config.lfu_decay_time,
+    };
+    db.events.set_classes(config.notify_keyspace_events);
+    server.timing.set_thresholds(config.slowlog_log_slower_than, config.latency_monitor_threshold);
+    server.logger.level = log_level(config);
+    crash::enable(config.crash_log_enabled);
+    crash::watch(config.watchdog_period);
+}
+
+/// The least important messages to log.
+pub fn log_level(config: &Config) -> Level {
+    match config.loglevel {
+        LogLevel::Debug => Level::Debug,
+        LogLevel::Verbose => Level::Verbose,
+        LogLevel::Notice => Level::Notice,
+        LogLevel::Warning => Level::Warning,
+    }
+}
+
+/// Listens on the TCP addresses that `bind` and `port` say, in place of those before, which are closed first: `*` and an
+/// address of its own cannot both be listened on. The Unix socket stays. On an error nothing is listened on but that.
+pub fn listen(server: &mut State) -> Result<(), String> {
+    server.listeners.retain(|listener| matches!(listener, Listener::Unix(..)));
+    server.listening.clear();
+    server.identity.port = server.config.port;
+    let mut warnings = Vec::new();
+    let config = &server.config;
+    let bound = tcp_listeners(&config.bind, config.port, config.tcp_backlog, &mut warnings);
+    for warning in warnings {
+        server.log(Level::Warning, format_args!("Warning: {warning}"));
+    }
+    server.listeners.extend(bound?);
+    server.listening = server.listeners.iter().filter_map(Listener::local_address).collect();
+    server.tasks.push(Task::Listen);
+    Ok(())
+}
+
+/// Does what a change asks for. An error names the parameter and says why.
+fn carry_out(
+    server: &mut State,
+    actions: &[(Action, &'static str)],
+) -> Result<(), (&'static str, String)> {
+    let mut is_listening = false;
+    for &(action, name) in actions {
+        let done = match action {
+            Action::Port | Action::Bind if is_listening => Ok(()),
+            Action::Port | Action::Bind => {
+                is_listening = true;
+                listen(server).map_err(|_| match action {
+                    Action::Port => "Unable to listen on this port. Check server logs.".into(),
+                    _ => "Failed to bind to specified addresses.".into(),
+                })
+            }
+            Action::Dir => {
+                std::env::set_current_dir(&server.config.dir).map_err(|error| error.to_string())
+            }
+            Action::MaxClients => raise_open_files(server),
+            Action::OomScore => set_oom_score(server),
+            Action::RequirePass => {
+                // Who is in stays in; without a password everybody is.
+                if server.config.requirepass.is_empty() {
+                    for client in server.clients.iter_mut() {
+                        client.flags |= ClientFlags::AUTHENTICATED;
+                    }
+                }
+                Ok(())
+            }
+            // Who is idle has not been counted without a limit.
+            Action::MaxMemoryClients => {
+                count_clients_memory(server);
+                Ok(())
+            }
+            // Evicts behind all of them, when the change stands.
+            Action::MaxMemory => Ok(()),
+            Action::ProcessTitle => {
+                set_process_title(server);
+                Ok(())
+            }
+            Action::Watchdog => {
+                // The periodic work keeps it quiet: it must come by twice in that time.
+                let period_ms = &mut server.config.watchdog_period;
+                if *period_ms > 0 {
+                    *period_ms = (*period_ms).max(2000 / server.config.hz.max(1));
+                }
+                Ok(())
+            }
+            // Read where it matters, or by `apply_config`.
+            Action::Hz | Action::CrashLog | Action::GoodReplicas => Ok(()),
+            // Of parameters that are stored only.
+            Action::TlsPort
+            | Action::Tls
+            | Action::AppendOnly
+            | Action::AofHistory
+            | Action::ReplicationBacklog
+            | Action::AllocatorThread
+            | Action::ClusterAnnounce => Ok(()),
+        };
+        done.map_err(|reason| (name, reason))?;
+    }
+    Ok(())
+}
+
+/// Shows the process' title that the configuration describes.
+pub fn set_process_title(server: &mut State) {
+    let Some(title) = &mut server.title else { return };
+    let config = &server.config;
+    let port = if config.port != 0 { config.port } else { config.tls_port };
+    let address = match config.bind.first() {
+        _ if port == 0 => [b"unixsocket:", &config.unixsocket[..]].concat(),
+        Some(address) => [address, format!(":{port}").as_bytes()].concat(),
+        None => format!("*:{port}").into_bytes(),
+    };
+    let file = config.config_file.as_ref();
+    let file = file.map_or(&b"-"[..], |path| path.as_os_str().as_bytes());
+    let text = expand_title(&config.proc_title_template, |variable| match variable {
+        b"title" => server.identity.invoked_as.clone(),
+        b"listen-addr" => address.clone(),
+        b"port" => config.port.to_string().into_bytes(),
+        b"tls-port" => config.tls_port.to_string().into_bytes(),
+        b"unixsocket" => config.unixsocket.clone(),
+        b"config-file" => file.to_vec(),
+        // server-mode has a name in a cluster and as a Sentinel only.
+        _ => Vec::new(),
+    });
+    title.set(&text);
+}
+
+/// Evicts down to a new `maxmemory`.
+fn shrink(ctx: &mut Context<'_>) {
+    let (limit, used) = (ctx.server.config.maxmemory, alloc::allocated() as u64);
+    if limit == 0 || limit >= used {
+        return;
+    }
+    ctx.server.log(
+        Level::Warning,
+        format_args!(
+            "WARNING: the new maxmemory value set via CONFIG SET ({limit}) is smaller than the current memory usage \
+             ({used}). This will result in key eviction and/or the inability to accept new write commands depending \
+             on the maxmemory-policy."
+        ),
+    );
+    // What cannot be evicted is no error of this command: writes will be refused.
+    evict(ctx.db, ctx.server);
+}
+
+/// Has the system allow as many open files as `maxclients` needs.
+fn raise_open_files(server: &mut State) -> Result<(), String> {
+    let wanted = server.config.maxclients;
+    let files = process::raise_open_files(wanted as u64 + process::RESERVED_FILES);
+    match files.limit.saturating_sub(process::RESERVED_FILES) {
+        clients if clients >= wanted as u64 => Ok(()),
+        clients => Err(format!(
+            "The operating system is not able to handle the specified number of clients, try with {clients}"
+        )),
+    }
+}
+
+/// Sets the process' score for the kernel's choice when memory runs out, as the configuration says.
+pub fn set_oom_score(server: &mut State) -> Result<(), String> {
+    let config = &server.config;
+    let value = config.oom_score_adj_values[0];
+    let score = match config.oom_score_adj {
+        OomScoreAdj::No => Score::Untouched,
+        OomScoreAdj::Relative => Score::Added(value),
+        OomScoreAdj::Absolute => Score::Absolute(value),
+    };
+    server.oom_score.set(score).map_err(|error| {
+        server.log(Level::Warning, format_args!("Unable to write oom_score_adj: {error}"));
+        "Failed to set current oom_score_adj. Check server logs.".to_owned()
+    })
+}

@@ -1,0 +1,430 @@
+//! The arguments of a command as a tree, for `COMMAND DOCS`: parsed from the notation of the command's page.
+//!
+//! `key value [NX | XX] [GET] [EX seconds | PX milliseconds]` goes in, [`Argument`]s come out. Small words are values, capital
+//! words and signs are tokens; `[]` is optional, `<>` groups, `|` chooses, `...` repeats what is written before it:
+//! `key [key ...]`.
+
+use crate::gate::spec::{CommandSpec, Group};
+
+/// What may stand at an argument's place, with the names of `COMMAND DOCS`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    String,
+    Integer,
+    Double,
+    Key,
+    Pattern,
+    UnixTime,
+    PureToken,
+    OneOf,
+    Block,
+}
+
+impl Kind {
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::String => "string",
+            Kind::Integer => "integer",
+            Kind::Double => "double",
+            Kind::Key => "key",
+            Kind::Pattern => "pattern",
+            Kind::UnixTime => "unix-time",
+            Kind::PureToken => "pure-token",
+            Kind::OneOf => "oneof",
+            Kind::Block => "block",
+        }
+    }
+}
+
+/// One argument, or a group of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Argument {
+    pub name: String,
+    pub kind: Kind,
+    /// The word before the value, or the word itself.
+    pub token: Option<String>,
+    /// For keys: which of the command's key specifications finds it.
+    pub key_spec_index: Option<usize>,
+    pub optional: bool,
+    pub multiple: bool,
+    /// When repeated, the token is repeated too.
+    pub multiple_token: bool,
+    /// Of a choice or a block.
+    pub arguments: Vec<Argument>,
+}
+
+/// The arguments of a command.
+pub fn arguments_of(spec: &CommandSpec) -> Vec<Argument> {
+    let mut tokens = tokenize(spec.syntax).into_iter().peekable();
+    let alternatives = parse_alternatives(&mut tokens);
+    let mut arguments = choice(&alternatives);
+    let mut next = 0;
+    number_keys(&mut arguments, spec.keys.len(), &mut next);
+    // The same word stands for an integer elsewhere.
+    if spec.name.ends_with("FLOAT")
+        && let Some(increment) = arguments.iter_mut().find(|argument| argument.name == "increment")
+    {
+        increment.kind = Kind::Double;
+    }
+    // So does the time to wait for an element, which may have a fraction.
+    if matches!(spec.group, Group::List | Group::SortedSet)
+        && let Some(timeout) = arguments.iter_mut().find(|argument| argument.name == "timeout")
+    {
+        timeout.kind = Kind::Double;
+    }
+    let mut ends = arguments.iter_mut().filter(|argument| argument.name == "where");
+    if let (Some(from), Some(to)) = (ends.next(), ends.next()) {
+        from.name = "wherefrom".into();
+        to.name = "whereto".into();
+    }
+    arguments
+}
+
+/// A piece of the notation.
+enum Node {
+    Word(String),
+    Group {
+        optional: bool,
+        alternatives: Vec<Vec<Node>>,
+    },
+    /// `...`
+    Repeat,
+}
+
+fn tokenize(syntax: &str) -> Vec<String> {
+    let mut tokens = Vec::new();
+    for part in syntax.split_whitespace() {
+        let mut word = String::new();
+        for char in part.chars() {
+            if matches!(char, '[' | ']' | '<' | '>' | '|') {
+                if !word.is_empty() {
+                    tokens.push(std::mem::take(&mut word));
+                }
+                tokens.push(char.into());
+            } else {
+                word.push(char);
+            }
+        }
+        if !word.is_empty() {
+            tokens.push(word);
+        }
+    }
+    tokens
+}
+
+type Tokens = std::iter::Peekable<std::vec::IntoIter<String>>;
+
+/// Sequences between `|`, up to the group's end.
+fn parse_alternatives(tokens: &mut Tokens) -> Vec<Vec<Node>> {
+    let mut alternatives = vec![Vec::new()];
+    while let Some(token) = tokens.next_if(|token| token != "]" && token != ">") {
+        if token == "|" {
+            alternatives.push(Vec::new());
+            continue;
+        }
+        let node = match token.as_str() {
+            "[" | "<" => {
+                let inner = parse_alternatives(tokens);
+                tokens.next();
+                Node::Group { optional: token == "[", alternatives: inner }
+            }
+            "..." => Node::Repeat,
+            _ => Node::Word(token),
+        };
+        alternatives.last_mut().expect("it begins with one").push(node);
+    }
+    alternatives
+}
+
+fn is_token(word: &str) -> bool {
+    !word.chars().any(|char| char.is_ascii_lowercase())
+}
+
+/// A choice is one argument; a single sequence is its arguments.
+fn choice(alternatives: &[Vec<Node>]) -> Vec<Argument> {
+    if let [sequence] = alternatives {
+        return arguments(sequence);
+    }
+    let arguments: Vec<Argument> =
+        alternatives.iter().filter_map(|sequence| one(arguments(sequence))).collect();
+    vec![Argument { name: choice_name(&arguments), ..group(Kind::OneOf, arguments) }]
+}
+
+/// Several arguments as one block.
+fn one(mut arguments: Vec<Argument>) -> Option<Argument> {
+    if arguments.len() > 1 {
+        let mut block = group(Kind::Block, arguments);
+        // How many random elements, and whether with what belongs to them.
+        if matches!(block.name.as_str(), "count_withvalues" | "count_withscores") {
+            block.name = "options".into();
+        }
+        return Some(block);
+    }
+    arguments.pop()
+}
+
+fn group(kind: Kind, arguments: Vec<Argument>) -> Argument {
+    let names: Vec<&str> = arguments.iter().map(|argument| argument.name.as_str()).collect();
+    Argument {
+        name: names.join("_"),
+        kind,
+        token: None,
+        key_spec_index: None,
+        optional: false,
+        multiple: false,
+        multiple_token: false,
+        arguments,
+    }
+}
+
+fn choice_name(arguments: &[Argument]) -> String {
+    let has =
+        |token: &str| arguments.iter().any(|argument| argument.token.as_deref() == Some(token));
+    let name = match () {
+        () if has("EX") || has("PX") => "expiration",
+        () if has("ASC") => "order",
+        () if has("BYTE") || has("M") => "unit",
+        () if has("=") || has("~") => "operator",
+        () if has("NX") || has("XX") => "condition",
+        () if has("GT") || has("LT") => "comparison",
+        () if has("LEFT") || has("BEFORE") => "where",
+        () if has("SUM") => "aggregate",
+        () if has("MIN") && has("MAX") => "where",
+        () if has("BYSCORE") => "sortby",
+        () if has("FROMMEMBER") => "from",
+        () => return group(Kind::OneOf, arguments.to_vec()).name,
+    };
+    name.into()
+}
+
+fn value(name: &str, token: Option<&str>) -> Argument {
+    let kind = match name {
+        "sourcekey" | "srckey" | "key" | "newkey" | "key1" | "key2" | "destkey" | "destination"
+        | "source" | "dst" | "src" => Kind::Key,
+        "pattern" => Kind::Pattern,
+        "unix-time-seconds" | "unix-time-milliseconds" => Kind::UnixTime,
+        "seconds" | "milliseconds" | "count" | "offset" | "start" | "end" | "stop" | "index"
+        | "cursor" | "numkeys" | "increment" | "decrement" | "db" | "index1" | "index2" | "len"
+        | "bit" | "min-match-len" | "samples" | "client-id" | "version" | "protover"
+        | "timeout" | "numreplicas" | "port" | "rank" | "destination-db" | "num-matches"
+        | "weight" | "limit" | "slot" | "start-slot" | "end-slot" | "config-epoch"
+        | "cluster_bus_port" => Kind::Integer,
+        "score" | "longitude" | "latitude" | "radius" | "width" | "height" => Kind::Double,
+        _ => Kind::String,
+    };
+    let name = name.trim_matches('"').into();
+    Argument { name, kind, token: token.map(str::to_owned), ..group(kind, Vec::new()) }
+}
+
+fn pure_token(token: &str) -> Argument {
+    let token = token.trim_matches('"');
+    let name = match token {
+        "=" => "equal".into(),
+        "~" => "approximately".into(),
+        "*" => "auto_id".into(),
+        "$" => "last_id".into(),
+        "" => "empty_string".into(),
+        "CH" => "change".into(),
+        "INCR" => "increment".into(),
+        _ => token.to_ascii_lowercase(),
+    };
+    Argument { name, token: Some(token.into()), ..group(Kind::PureToken, Vec::new()) }
+}
+
+fn arguments(sequence: &[Node]) -> Vec<Argument> {
+    let mut found: Vec<Argument> = Vec::new();
+    let mut rest = sequence;
+    while let [node, behind @ ..] = rest {
+        rest = behind;
+        match node {
+            Node::Word(word) if !is_token(word) => found.push(value(word, None)),
+            Node::Word(token) => {
+                let (argument, taken) = token_argument(token, behind, found.is_empty());
+                found.push(argument);
+                rest = &behind[taken..];
+            }
+            Node::Group { optional: true, alternatives } if repeats(alternatives) => {
+                let body = arguments(&alternatives[0][..alternatives[0].len() - 1]);
+                repeat(&mut found, body);
+            }
+            Node::Group { optional, alternatives } => {
+                let inner = choice(alternatives);
+                if *optional {
+                    found.extend(one(inner).map(|inner| Argument { optional: true, ..inner }));
+                } else {
+                    found.extend(inner);
+                }
+            }
+            Node::Repeat => {
+                if let Some(last) = found.last_mut() {
+                    last.multiple = true;
+                }
+            }
+        }
+    }
+    found
+}
+
+/// Whether a group is `[something ...]`.
+fn repeats(alternatives: &[Vec<Node>]) -> bool {
+    matches!(alternatives, [sequence] if matches!(sequence.last(), Some(Node::Repeat)))
+}
+
+/// Whether nothing follows but `[TOKEN ... ...]` with the same token.
+fn is_end_or_repeat(token: &str, behind: &[Node]) -> bool {
+    match behind {
+        [] => true,
+        [Node::Group { optional: true, alternatives }] if repeats(alternatives) => {
+            matches!(alternatives[0].first(), Some(Node::Word(word)) if word == token)
+        }
+        _ => false,
+    }
+}
+
+/// A token with the value, values or choice that follow it; and how many nodes those were.
+fn token_argument(token: &str, behind: &[Node], is_first: bool) -> (Argument, usize) {
+    let is_value = |node: &&Node| matches!(node, Node::Word(word) if !is_token(word));
+    let values = behind.iter().take_while(is_value).count();
+    match behind {
+        // `LIMIT offset count` alone in its group, or only repeated behind it.
+        [..] if is_first && values > 1 && is_end_or_repeat(token, &behind[values..]) => {
+            let block = group(Kind::Block, arguments(&behind[..values]));
+            (Argument { token: Some(token.into()), ..block }, values)
+        }
+        [Node::Word(word), ..] if values > 0 => (value(word, Some(token)), 1),
+        [Node::Group { optional: false, alternatives }, ..] => {
+            let argument = one(choice(alternatives)).unwrap_or_else(|| pure_token(token));
+            (Argument { token: Some(token.into()), ..argument }, 1)
+        }
+        _ => (pure_token(token), 0),
+    }
+}
+
+/// `[body ...]`: what stands before it, if it is the same, may be repeated; else the body may come any number of times.
+fn repeat(found: &mut Vec<Argument>, body: Vec<Argument>) {
+    let Some(start) = found.len().checked_sub(body.len()).filter(|_| !body.is_empty()) else {
+        if let Some(last) = found.last_mut().filter(|_| body.is_empty()) {
+            last.multiple = true;
+        } else if let Some(argument) = one(body) {
+            found.push(Argument { optional: true, multiple: true, ..argument });
+        }
+        return;
+    };
+    // `ID client-id [client-id ...]` repeats without the token.
+    let is_again = |before: &Argument, again: &Argument| {
+        before.name == again.name && (again.token.is_none() || before.token == again.token)
+    };
+    let same = found[start..].iter().zip(&body).all(|(before, again)| is_again(before, again));
+    let repeats_token = matches!(&body[..], [again] if again.token.is_some());
+    if same {
+        let repeated = one(found.split_off(start));
+        found.extend(repeated.map(|argument| {
+            let multiple_token = repeats_token && argument.kind != Kind::PureToken;
+            Argument { multiple: true, multiple_token, ..argument }
+        }));
+    } else {
+        let repeated = one(body);
+        found.extend(repeated.map(|argument| Argument {
+            optional: true,
+            multiple: true,
+            ..argument
+        }));
+    }
+}
+
+/// Gives the keys, in their order, the numbers of the specifications.
+fn number_keys(arguments: &mut [Argument], specs: usize, next: &mut usize) {
+    for argument in arguments {
+        if argument.kind == Kind::Key {
+            if specs == 0 {
+                argument.kind = Kind::String;
+            } else {
+                argument.key_spec_index = Some((*next).min(specs - 1));
+                *next += 1;
+            }
+        }
+        number_keys(&mut argument.arguments, specs, next);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gate::spec::{KeyFlags, key, spec};
+
+    /// The tree in one line: name:kind, `=TOKEN`, `?` optional, `+` multiple, `++` with its token, `#n` key.
+    fn show(arguments: &[Argument]) -> String {
+        let shown = arguments.iter().map(|argument| {
+            let mut text = format!("{}:{}", argument.name, argument.kind.name());
+            if let Some(token) = &argument.token {
+                text.push_str(&format!("={token}"));
+            }
+            if let Some(index) = argument.key_spec_index {
+                text.push_str(&format!("#{index}"));
+            }
+            for (is, mark) in
+                [(argument.optional, "?"), (argument.multiple, "+"), (argument.multiple_token, "+")]
+            {
+                text.push_str(if is { mark } else { "" });
+            }
+            if !argument.arguments.is_empty() {
+                text.push_str(&format!("({})", show(&argument.arguments)));
+            }
+            text
+        });
+        shown.collect::<Vec<_>>().join(" ")
+    }
+
+    fn check(syntax: &'static str, expected: &str) {
+        const KEYS: &[crate::gate::spec::KeySpec] = &[key(1, KeyFlags::RO), key(2, KeyFlags::OW)];
+        let spec = spec("X", |_| unreachable!("only described")).keys(KEYS).docs(syntax, "", "");
+        assert_eq!(show(&arguments_of(&spec)), expected, "{syntax}");
+    }
+
+    #[test]
+    fn the_notation_of_the_pages_becomes_the_tree_of_command_docs() {
+        check("", "");
+        check("key", "key:key#0");
+        check("key [key ...]", "key:key#0+");
+        check("key value [key value ...]", "key_value:block+(key:key#0 value:string)");
+        check(
+            "key value [NX | XX] [GET] [EX seconds | KEEPTTL]",
+            "key:key#0 value:string condition:oneof?(nx:pure-token=NX xx:pure-token=XX) \
+             get:pure-token=GET? \
+             expiration:oneof?(seconds:integer=EX keepttl:pure-token=KEEPTTL)",
+        );
+        check(
+            "key [LIMIT offset count] [GET pattern [GET pattern ...]] [STORE destination]",
+            "key:key#0 offset_count:block=LIMIT?(offset:integer count:integer) \
+             pattern:pattern=GET?++ destination:key=STORE#1?",
+        );
+        check(
+            "key [<MAXLEN | MINID> [= | ~] threshold [LIMIT count]] <* | id> field value [field value ...]",
+            "key:key#0 maxlen_minid_operator_threshold_count:block?(\
+             maxlen_minid:oneof(maxlen:pure-token=MAXLEN minid:pure-token=MINID) \
+             operator:oneof?(equal:pure-token== approximately:pure-token=~) \
+             threshold:string count:integer=LIMIT?) \
+             auto_id_id:oneof(auto_id:pure-token=* id:string) \
+             field_value:block+(field:string value:string)",
+        );
+        check(
+            "[GET encoding offset [GET encoding offset ...]]",
+            "encoding_offset:block=GET?++(encoding:string offset:integer)",
+        );
+        check("[ID client-id [client-id ...]]", "client-id:integer=ID?+");
+        check("ON | OFF", "on_off:oneof(on:pure-token=ON off:pure-token=OFF)");
+        check("[section [section ...]]", "section:string?+");
+    }
+
+    #[test]
+    fn every_command_s_syntax_can_be_parsed() {
+        for command in &crate::gate::table::TABLE.commands {
+            let syntax = command.spec.syntax;
+            let opened = syntax.matches(['[', '<']).count();
+            let closed = syntax.matches([']', '>']).count();
+            assert_eq!(opened, closed, "{}: {syntax}", command.full_name);
+            let arguments = arguments_of(command.spec);
+            assert_eq!(arguments.is_empty(), syntax.is_empty(), "{}: {syntax}", command.full_name);
+        }
+    }
+}

@@ -1,0 +1,504 @@
+//! INFO: the server's state as text, in sections of `field:value` lines.
+//!
+//! Sections, fields and their order are those of Redis 7.0, so that monitoring finds what it knows; `latchkey_version` is
+//! ours. What this server does not do (yet) stands there with the value a server has that does not do it.
+
+use std::fmt::Write;
+
+use crate::client::{Client, ClientFlags};
+use crate::config::{Choice, MaxmemoryPolicy};
+use crate::gate::context::{CommandResult, Context, Outcome};
+use crate::gate::spec::{Categories, CommandSpec, Flags, Group, spec};
+use crate::gate::state::State;
+use crate::gate::table::Command;
+use crate::keyspace::{Keyspace, KeyspaceStats};
+use crate::pubsub::Kind;
+use crate::stats::commands::CommandStats;
+use crate::stats::{Counters, Rate};
+use crate::sys::{alloc, jemalloc, machine};
+
+pub const COMMANDS: &[CommandSpec] = &[spec("INFO", info)
+    .at_least(1)
+    .flags(Flags::LOADING.union(Flags::STALE))
+    .categories(Categories::DANGEROUS)
+    .group(Group::Server)
+    .since("1.0.0")
+    .tips(&["nondeterministic_output", "request_policy:all_shards", "response_policy:special"])
+    .docs("[section [section ...]]", "Returns facts and statistics about the server.", "O(1)")];
+
+/// Keys looked at for a database's average TTL.
+const TTL_SAMPLES: usize = 32;
+
+/// Appends a section's lines.
+type WriteSection = fn(&mut String, &mut Keyspace, &State);
+
+/// A section of the text.
+struct Section {
+    /// As asked for, in small letters; the heading is the same with a capital.
+    name: &'static str,
+    heading: &'static str,
+    /// Shown unless others are asked for.
+    by_default: bool,
+    write: WriteSection,
+}
+
+const fn section(name: &'static str, heading: &'static str, write: WriteSection) -> Section {
+    Section { name, heading, by_default: true, write }
+}
+
+const SECTIONS: &[Section] = &[
+    section("server", "Server", server),
+    section("clients", "Clients", clients),
+    section("memory", "Memory", memory),
+    section("persistence", "Persistence", persistence),
+    section("stats", "Stats", stats),
+    section("replication", "Replication", replication),
+    section("cpu", "CPU", cpu),
+    section("modules", "Modules", |_, _, _| {}),
+    Section { by_default: false, ..section("commandstats", "Commandstats", command_stats) },
+    section("errorstats", "Errorstats", error_stats),
+    Section { by_default: false, ..section("latencystats", "Latencystats", latency_stats) },
+    section("cluster", "Cluster", |out, _, _| line(out, "cluster_enabled", 0)),
+    section("keyspace", "Keyspace", keyspace),
+];
+
+/// `INFO [section ...]`: text as a bulk string (RESP3: verbatim).
+fn info(ctx: &mut Context<'_>) -> CommandResult {
+    let asked = |word: &str| {
+        ctx.args.iter_from(1).any(|argument| argument.eq_ignore_ascii_case(word.as_bytes()))
+    };
+    let all = asked("all") || asked("everything");
+    let default = ctx.args.len() == 1 || asked("default");
+    let mut text = String::new();
+    for section in SECTIONS {
+        if all || (default && section.by_default) || asked(section.name) {
+            if !text.is_empty() {
+                text.push_str("\r\n");
+            }
+            text.push_str(&format!("# {}\r\n", section.heading));
+            (section.write)(&mut text, ctx.db, ctx.server);
+        }
+    }
+    ctx.reply.verbatim(b"txt", text.as_bytes());
+    Ok(Outcome::Replied)
+}
+
+/// `CONFIG RESETSTAT`: begins all counts anew.
+pub fn reset_stats(db: &mut Keyspace, server: &mut State) {
+    server.counters = Counters::default();
+    server.command_stats.fill_with(CommandStats::default);
+    server.error_stats.clear();
+    server.commands_rate = Rate::default();
+    server.input_rate = Rate::default();
+    server.output_rate = Rate::default();
+    db.stats = KeyspaceStats::default();
+    (db.eviction.over_us, db.eviction.over_since_us) = (0, None);
+    db.lazyfree.reset_freed();
+}
+
+fn line(out: &mut String, name: &str, value: impl std::fmt::Display) {
+    let _ = write!(out, "{name}:{value}\r\n"); // a String takes everything
+}
+
+/// A number of bytes, and the same for humans.
+fn bytes_line(out: &mut String, name: &str, bytes: usize) {
+    line(out, name, bytes);
+    line(out, &format!("{name}_human"), human_bytes(bytes));
+}
+
+/// Bytes in the largest unit that leaves a whole part: `1.50K`.
+pub(crate) fn human_bytes(bytes: usize) -> String {
+    const UNITS: [char; 5] = ['K', 'M', 'G', 'T', 'P'];
+    if bytes < 1024 {
+        return format!("{bytes}B");
+    }
+    let power = (bytes.ilog2() / 10).min(5);
+    let value = bytes as f64 / (1u64 << (10 * power)) as f64;
+    format!("{value:.2}{}", UNITS[power as usize - 1])
+}
+
+fn server(out: &mut String, db: &mut Keyspace, server: &State) {
+    let identity = &server.identity;
+    let uptime = (server.now.boot_us - identity.started_us).max(0) / 1_000_000;
+    let version = String::from_utf8_lossy(&server.config.redis_version);
+    line(out, "redis_version", version);
+    line(out, "redis_git_sha1", "00000000");
+    line(out, "redis_git_dirty", 0);
+    line(out, "redis_build_id", 0);
+    line(out, "redis_mode", "standalone");
+    line(out, "os", machine::system_name());
+    line(out, "arch_bits", usize::BITS);
+    line(out, "monotonic_clock", "POSIX clock_gettime");
+    line(out, "multiplexing_api", if cfg!(target_os = "linux") { "epoll" } else { "kqueue" });
+    line(out, "atomicvar_api", "c11-builtin");
+    line(out, "gcc_version", "0.0.0");
+    line(out, "process_id", std::process::id());
+    line(out, "process_supervised", server.config.supervised);
+    line(out, "run_id", &identity.run_id);
+    line(out, "tcp_port", identity.port);
+    line(out, "server_time_usec", server.now.wall_us);
+    line(out, "uptime_in_seconds", uptime);
+    line(out, "uptime_in_days", uptime / 86_400);
+    line(out, "hz", server.config.hz);
+    line(out, "configured_hz", server.config.hz);
+    line(out, "lru_clock", db.lru_clock());
+    line(out, "executable", &identity.executable);
+    let file = server.config.config_file.as_deref().unwrap_or(std::path::Path::new(""));
+    line(out, "config_file", file.display());
+    line(out, "io_threads_active", 0);
+    line(out, "latchkey_version", env!("CARGO_PKG_VERSION"));
+}
+
+fn clients(out: &mut String, db: &mut Keyspace, server: &State) {
+    let all = || server.clients.iter();
+    let blocked = all()
+        .filter(|client| client.flags.intersects(ClientFlags::SUSPENDED | ClientFlags::PAUSED))
+        .count();
+    line(out, "connected_clients", server.clients.len());
+    line(out, "cluster_connections", 0);
+    line(out, "maxclients", server.config.maxclients);
+    let input = all().map(|client| client.input.capacity()).max().unwrap_or(0);
+    let output = all().map(|client| client.output.capacity()).max().unwrap_or(0);
+    line(out, "client_recent_max_input_buffer", input);
+    line(out, "client_recent_max_output_buffer", output);
+    line(out, "blocked_clients", blocked);
+    line(out, "tracking_clients", db.tracking.clients());
+    line(out, "clients_in_timeout_table", 0);
+}
+
+/// What memory is used for, and how well. Unit: bytes.
+pub(crate) struct MemoryUse {
+    pub used: usize,
+    pub peak: usize,
+    pub startup: usize,
+    pub clients: usize,
+    /// Of each database that has keys: its number, and the bytes of its table.
+    pub tables: Vec<(usize, usize)>,
+    pub keys: usize,
+    pub allocator: jemalloc::AllocatorStats,
+    pub resident: usize,
+}
+
+impl MemoryUse {
+    pub fn measure(db: &Keyspace, server: &State) -> Self {
+        let used = alloc::allocated();
+        let databases = (0..db.databases()).filter(|&index| !db.table_of(index).is_empty());
+        MemoryUse {
+            used,
+            peak: server.peak_memory.max(used),
+            startup: server.startup_memory,
+            clients: server.clients.iter().map(Client::memory).sum(),
+            tables: databases.map(|index| (index, db.table_of(index).memory())).collect(),
+            keys: (0..db.databases()).map(|index| db.table_of(index).len()).sum(),
+            allocator: jemalloc::stats(),
+            resident: machine::resident_bytes(),
+        }
+    }
+
+    /// Bytes that are no data: what there was at the start, tables, clients.
+    pub fn overhead(&self) -> usize {
+        let tables: usize = self.tables.iter().map(|(_, bytes)| bytes).sum();
+        self.startup + tables + self.clients
+    }
+
+    pub fn dataset(&self) -> usize {
+        self.used.saturating_sub(self.overhead())
+    }
+
+    /// Share of the data in what was allocated since the start.
+    pub fn dataset_percent(&self) -> f64 {
+        percent(self.dataset(), self.used.saturating_sub(self.startup))
+    }
+
+    pub fn peak_percent(&self) -> f64 {
+        percent(self.used, self.peak)
+    }
+}
+
+fn percent(part: usize, whole: usize) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 * 100.0 / whole as f64 }
+}
+
+/// How many times the second fits into the first; 0 if there is nothing.
+pub(crate) fn ratio(large: usize, small: usize) -> f64 {
+    if small == 0 { 0.0 } else { large as f64 / small as f64 }
+}
+
+/// How much the first exceeds the second.
+pub(crate) fn excess(large: usize, small: usize) -> i64 {
+    large as i64 - small as i64
+}
+
+fn policy_name(policy: MaxmemoryPolicy) -> &'static str {
+    MaxmemoryPolicy::WORDS.iter().find(|(_, word)| *word == policy).map_or("", |(name, _)| name)
+}
+
+fn memory(out: &mut String, db: &mut Keyspace, server: &State) {
+    let memory = MemoryUse::measure(db, server);
+    let jemalloc::AllocatorStats { allocated, active, resident } = memory.allocator;
+    let rss = memory.resident;
+    let scripts = server.scripts.stats;
+    bytes_line(out, "used_memory", memory.used);
+    bytes_line(out, "used_memory_rss", rss);
+    bytes_line(out, "used_memory_peak", memory.peak);
+    line(out, "used_memory_peak_perc", format_args!("{:.2}%", memory.peak_percent()));
+    line(out, "used_memory_overhead", memory.overhead());
+    line(out, "used_memory_startup", memory.startup);
+    line(out, "used_memory_dataset", memory.dataset());
+    line(out, "used_memory_dataset_perc", format_args!("{:.2}%", memory.dataset_percent()));
+    line(out, "allocator_allocated", allocated);
+    line(out, "allocator_active", active);
+    line(out, "allocator_resident", resident);
+    bytes_line(out, "total_system_memory", machine::total_memory());
+    line(out, "used_memory_lua", scripts.lua_bytes);
+    line(out, "used_memory_vm_eval", scripts.lua_bytes);
+    line(out, "used_memory_lua_human", human_bytes(scripts.lua_bytes));
+    line(out, "used_memory_scripts_eval", scripts.scripts_bytes);
+    line(out, "number_of_cached_scripts", scripts.scripts);
+    line(out, "number_of_functions", scripts.functions);
+    line(out, "number_of_libraries", scripts.libraries);
+    line(out, "used_memory_vm_functions", 0);
+    bytes_line(out, "used_memory_vm_total", scripts.lua_bytes);
+    line(out, "used_memory_functions", scripts.libraries_bytes);
+    bytes_line(out, "used_memory_scripts", scripts.scripts_bytes + scripts.libraries_bytes);
+    bytes_line(out, "maxmemory", server.config.maxmemory as usize);
+    line(out, "maxmemory_policy", policy_name(server.config.maxmemory_policy));
+    for (name, large, small) in [
+        ("allocator_frag", active, allocated),
+        ("allocator_rss", resident, active),
+        ("rss_overhead", rss, resident),
+        ("mem_fragmentation", rss, memory.used),
+    ] {
+        line(out, &format!("{name}_ratio"), format_args!("{:.2}", ratio(large, small)));
+        line(out, &format!("{name}_bytes"), excess(large, small));
+    }
+    line(out, "mem_not_counted_for_evict", 0);
+    line(out, "mem_replication_backlog", 0);
+    line(out, "mem_total_replication_buffers", 0);
+    line(out, "mem_clients_slaves", 0);
+    line(out, "mem_clients_normal", memory.clients);
+    line(out, "mem_cluster_links", 0);
+    line(out, "mem_aof_buffer", 0);
+    let version = jemalloc::text("version").unwrap_or_default();
+    let version = version.split('-').next().unwrap_or_default();
+    line(out, "mem_allocator", format_args!("jemalloc-{version}"));
+    line(out, "active_defrag_running", 0);
+    line(out, "lazyfree_pending_objects", db.lazyfree.pending());
+    line(out, "lazyfreed_objects", db.lazyfree.freed());
+}
+
+fn persistence(out: &mut String, db: &mut Keyspace, server: &State) {
+    for name in
+        ["loading", "async_loading", "current_cow_peak", "current_cow_size", "current_cow_size_age"]
+    {
+        line(out, name, 0);
+    }
+    line(out, "current_fork_perc", "0.00");
+    line(out, "current_save_keys_processed", 0);
+    line(out, "current_save_keys_total", 0);
+    line(out, "rdb_changes_since_last_save", db.dirty);
+    line(out, "rdb_bgsave_in_progress", 0);
+    line(out, "rdb_last_save_time", server.identity.started_unix);
+    line(out, "rdb_last_bgsave_status", "ok");
+    line(out, "rdb_last_bgsave_time_sec", -1);
+    line(out, "rdb_current_bgsave_time_sec", -1);
+    line(out, "rdb_saves", 0);
+    line(out, "rdb_last_cow_size", 0);
+    line(out, "rdb_last_load_keys_expired", 0);
+    line(out, "rdb_last_load_keys_loaded", 0);
+    line(out, "aof_enabled", 0);
+    line(out, "aof_rewrite_in_progress", 0);
+    line(out, "aof_rewrite_scheduled", 0);
+    line(out, "aof_last_rewrite_time_sec", -1);
+    line(out, "aof_current_rewrite_time_sec", -1);
+    line(out, "aof_last_bgrewrite_status", "ok");
+    line(out, "aof_rewrites", 0);
+    line(out, "aof_rewrites_consecutive_failures", 0);
+    line(out, "aof_last_write_status", "ok");
+    line(out, "aof_last_cow_size", 0);
+    line(out, "module_fork_in_progress", 0);
+    line(out, "module_fork_last_cow_size", 0);
+}
+
+fn stats(out: &mut String, db: &mut Keyspace, server: &State) {
+    let counters = &server.counters;
+    let kilobytes = |rate: &Rate| format!("{:.2}", rate.per_second() as f64 / 1024.0);
+    line(out, "total_connections_received", counters.connections);
+    line(out, "total_commands_processed", counters.commands);
+    line(out, "instantaneous_ops_per_sec", server.commands_rate.per_second());
+    line(out, "total_net_input_bytes", counters.bytes_in);
+    line(out, "total_net_output_bytes", counters.bytes_out);
+    line(out, "total_net_repl_input_bytes", 0);
+    line(out, "total_net_repl_output_bytes", 0);
+    line(out, "instantaneous_input_kbps", kilobytes(&server.input_rate));
+    line(out, "instantaneous_output_kbps", kilobytes(&server.output_rate));
+    line(out, "instantaneous_input_repl_kbps", "0.00");
+    line(out, "instantaneous_output_repl_kbps", "0.00");
+    line(out, "rejected_connections", counters.rejected_connections);
+    line(out, "sync_full", 0);
+    line(out, "sync_partial_ok", 0);
+    line(out, "sync_partial_err", 0);
+    line(out, "expired_keys", db.stats.expired);
+    line(out, "expired_fields", db.stats.expired_fields);
+    line(out, "expired_stale_perc", "0.00");
+    line(out, "expired_time_cap_reached_count", counters.expired_slices_exhausted);
+    line(out, "expire_cycle_cpu_milliseconds", 0);
+    line(out, "evicted_keys", db.stats.evicted);
+    line(out, "evicted_clients", counters.evicted_clients);
+    line(out, "evicted_scripts", server.scripts.stats.evicted);
+    let since_us = db.eviction.over_since_us;
+    let over_us = since_us.map_or(0, |since_us| (server.now.boot_us - since_us).max(0) as u64);
+    line(out, "total_eviction_exceeded_time", (db.eviction.over_us + over_us) / 1000);
+    line(out, "current_eviction_exceeded_time", over_us / 1000);
+    line(out, "keyspace_hits", db.stats.hits);
+    line(out, "keyspace_misses", db.stats.misses);
+    line(out, "pubsub_channels", server.pubsub.count(Kind::Channel));
+    line(out, "pubsub_patterns", server.pubsub.count(Kind::Pattern));
+    line(out, "pubsubshard_channels", server.pubsub.count(Kind::Shard));
+    for name in [
+        "latest_fork_usec",
+        "total_forks",
+        "migrate_cached_sockets",
+        "slave_expires_tracked_keys",
+        "active_defrag_hits",
+        "active_defrag_misses",
+        "active_defrag_key_hits",
+        "active_defrag_key_misses",
+        "total_active_defrag_time",
+        "current_active_defrag_time",
+    ] {
+        line(out, name, 0);
+    }
+    line(out, "tracking_total_keys", db.tracking.keys());
+    line(out, "tracking_total_items", db.tracking.items());
+    line(out, "tracking_total_prefixes", db.tracking.prefixes());
+    line(out, "unexpected_error_replies", 0);
+    line(out, "total_error_replies", counters.error_replies);
+    line(out, "dump_payload_sanitizations", 0);
+    line(out, "total_reads_processed", counters.reads);
+    line(out, "total_writes_processed", counters.writes);
+    line(out, "io_threaded_reads_processed", 0);
+    line(out, "io_threaded_writes_processed", 0);
+    let disconnections = counters.query_buffer_limit_disconnections;
+    line(out, "client_query_buffer_limit_disconnections", disconnections);
+    let disconnections = counters.output_buffer_limit_disconnections;
+    line(out, "client_output_buffer_limit_disconnections", disconnections);
+    line(out, "reply_buffer_shrinks", 0);
+    line(out, "reply_buffer_expands", 0);
+}
+
+fn replication(out: &mut String, _: &mut Keyspace, server: &State) {
+    line(out, "role", "master");
+    line(out, "connected_slaves", 0);
+    line(out, "master_failover_state", "no-failover");
+    line(out, "master_replid", &server.replication_id);
+    line(out, "master_replid2", "0".repeat(40));
+    line(out, "master_repl_offset", 0);
+    line(out, "second_repl_offset", -1);
+    line(out, "repl_backlog_active", 0);
+    line(out, "repl_backlog_size", server.config.repl_backlog_size);
+    line(out, "repl_backlog_first_byte_offset", 0);
+    line(out, "repl_backlog_histlen", 0);
+}
+
+fn cpu(out: &mut String, _: &mut Keyspace, _: &State) {
+    let times = machine::cpu_times();
+    for (name, seconds) in [
+        ("used_cpu_sys", times.system),
+        ("used_cpu_user", times.user),
+        ("used_cpu_sys_children", times.system_children),
+        ("used_cpu_user_children", times.user_children),
+        ("used_cpu_sys_main_thread", times.system_thread),
+        ("used_cpu_user_main_thread", times.user_thread),
+    ] {
+        line(out, name, format_args!("{seconds:.6}"));
+    }
+}
+
+/// Commands with what is known of them.
+fn with_stats(server: &State) -> impl Iterator<Item = (&'static Command, &CommandStats)> {
+    server.commands.commands.iter().zip(&server.command_stats)
+}
+
+fn command_stats(out: &mut String, _: &mut Keyspace, server: &State) {
+    for (command, stats) in with_stats(server) {
+        if stats.calls + stats.rejected + stats.failed == 0 {
+            continue;
+        }
+        let us = stats.nanoseconds / 1000;
+        let per_call = if stats.calls == 0 { 0.0 } else { us as f64 / stats.calls as f64 };
+        line(
+            out,
+            &format!("cmdstat_{}", command.full_name),
+            format_args!(
+                "calls={},usec={us},usec_per_call={per_call:.2},rejected_calls={},failed_calls={}",
+                stats.calls, stats.rejected, stats.failed
+            ),
+        );
+    }
+}
+
+fn error_stats(out: &mut String, _: &mut Keyspace, server: &State) {
+    let mut errors: Vec<(&str, u64)> =
+        server.error_stats.iter().map(|(word, count)| (&**word, *count)).collect();
+    errors.sort_unstable();
+    for (word, count) in errors {
+        line(out, &format!("errorstat_{word}"), format_args!("count={count}"));
+    }
+}
+
+fn latency_stats(out: &mut String, _: &mut Keyspace, server: &State) {
+    for (command, stats) in with_stats(server) {
+        let Some(histogram) = &stats.histogram else {
+            continue;
+        };
+        let percentiles = server.config.latency_tracking_info_percentiles.iter().map(|percent| {
+            let us = histogram.percentile(*percent) as f64 / 1000.0;
+            format!("p{percent}={us:.3}")
+        });
+        let percentiles = percentiles.collect::<Vec<_>>().join(",");
+        line(out, &format!("latency_percentiles_usec_{}", command.full_name), percentiles);
+    }
+}
+
+fn keyspace(out: &mut String, db: &mut Keyspace, _: &State) {
+    let now = db.now();
+    for index in 0..db.databases() {
+        let table = db.table_of(index);
+        if table.is_empty() {
+            continue;
+        }
+        let (mut sum_ms, mut count) = (0i128, 0);
+        table.sample(TTL_SAMPLES, true, |_, entry| {
+            if let Some(deadline) = entry.deadline() {
+                sum_ms += now.remaining_ms(deadline).max(0) as i128;
+                count += 1;
+            }
+        });
+        let average = if count == 0 { 0 } else { sum_ms / count };
+        line(
+            out,
+            &format!("db{index}"),
+            format_args!("keys={},expires={},avg_ttl={average}", table.len(), table.volatile_len()),
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_shown_in_the_largest_unit_that_fits() {
+        for (bytes, shown) in [
+            (0, "0B"),
+            (1023, "1023B"),
+            (1024, "1.00K"),
+            (1_064_512, "1.02M"),
+            (25_276_510_208, "23.54G"),
+            (usize::MAX, "16384.00P"),
+        ] {
+            assert_eq!(human_bytes(bytes), shown);
+        }
+    }
+}

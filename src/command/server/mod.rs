@@ -1,0 +1,179 @@
+//! The server as a whole: its clock, its role, its end.
+
+pub(crate) mod cluster;
+pub(crate) mod config;
+pub(crate) mod debug;
+pub(crate) mod docs;
+pub(crate) mod info;
+pub(crate) mod introspection;
+pub(crate) mod latency;
+pub(crate) mod memory;
+pub(crate) mod monitor;
+
+use crate::client::ClientFlags;
+use crate::error::CommandError;
+use crate::gate::context::{CommandResult, Context, Origin, Outcome};
+use crate::gate::spec::{Categories, CommandSpec, Flags, Group, spec};
+use crate::gate::state::Shutdown;
+use crate::sys::log::Level;
+
+const ALWAYS: Flags = Flags::LOADING.union(Flags::STALE);
+const ADMIN: Categories = Categories::ADMIN.union(Categories::DANGEROUS);
+const NONDETERMINISTIC: &[&str] = &["nondeterministic_output"];
+
+pub const COMMANDS: &[CommandSpec] = &[
+    spec("TIME", time)
+        .exactly(1)
+        .flags(ALWAYS.union(Flags::FAST))
+        .group(Group::Server)
+        .since("2.6.0")
+        .tips(NONDETERMINISTIC)
+        .docs("", "Returns the server's wall clock.", "O(1)"),
+    spec("ROLE", role)
+        .exactly(1)
+        .flags(ALWAYS.union(Flags::FAST).union(Flags::NOSCRIPT))
+        .categories(ADMIN)
+        .group(Group::Server)
+        .since("2.8.12")
+        .docs("", "Tells the server's part in replication.", "O(1)"),
+    spec("LASTSAVE", last_save)
+        .exactly(1)
+        .flags(ALWAYS.union(Flags::FAST))
+        .categories(ADMIN)
+        .group(Group::Server)
+        .since("1.0.0")
+        .tips(NONDETERMINISTIC)
+        .docs("", "Tells when the data was last saved.", "O(1)"),
+    spec("LOLWUT", lolwut)
+        .at_least(1)
+        .flags(Flags::READONLY.union(Flags::FAST))
+        .group(Group::Server)
+        .since("5.0.0")
+        .docs("[VERSION version]", "Draws a picture and names the version.", "O(1)"),
+    spec("SHUTDOWN", shutdown)
+        .at_least(1)
+        .flags(
+            ALWAYS
+                .union(Flags::ADMIN)
+                .union(Flags::NOSCRIPT)
+                .union(Flags::NO_MULTI)
+                .union(Flags::ALLOW_BUSY),
+        )
+        .group(Group::Server)
+        .since("1.0.0")
+        .docs(
+            "[NOSAVE | SAVE] [NOW] [FORCE] [ABORT]",
+            "Ends the server.",
+            "O(N) when saving, N being the number of keys",
+        ),
+];
+
+/// `TIME`: an array of seconds since 1970 and the microseconds of the current one, both as bulk strings.
+fn time(ctx: &mut Context<'_>) -> CommandResult {
+    // Within a script time stands still.
+    let now = match ctx.origin {
+        Origin::Script => ctx.server.now,
+        _ => ctx.server.clock.now(),
+    };
+    ctx.reply.array(2);
+    ctx.reply.bulk_integer(now.unix_seconds());
+    ctx.reply.bulk_integer(now.wall_us.rem_euclid(1_000_000));
+    Ok(Outcome::Replied)
+}
+
+/// `ROLE`: an array of `master`, the replication offset and the replicas.
+fn role(ctx: &mut Context<'_>) -> CommandResult {
+    ctx.reply.array(3);
+    ctx.reply.bulk(b"master");
+    ctx.reply.integer(0);
+    ctx.reply.array(0);
+    Ok(Outcome::Replied)
+}
+
+/// `LASTSAVE`: the Unix time of the last save in seconds; of the start, as nothing was saved since.
+fn last_save(ctx: &mut Context<'_>) -> CommandResult {
+    ctx.reply.integer(ctx.server.identity.started_unix);
+    Ok(Outcome::Replied)
+}
+
+/// What LOLWUT draws.
+const PICTURE: &str = "
+      .-\"\"-.
+     /  ..  \\        every lock has a key,
+     \\  ''  /______________
+      '-..-'---------|_|_|_|   every key has its time
+";
+
+/// `LOLWUT [VERSION version]`: a bulk string (RESP3: verbatim). All versions draw the same.
+fn lolwut(ctx: &mut Context<'_>) -> CommandResult {
+    let mut cursor = ctx.args.cursor(1);
+    if cursor.remaining() >= 2 && cursor.take_word("VERSION") {
+        cursor.take_integer()?;
+    }
+    let mut text = PICTURE.as_bytes().to_vec();
+    text.extend_from_slice(b"\nRedis ver. ");
+    text.extend_from_slice(&ctx.server.config.redis_version);
+    text.push(b'\n');
+    ctx.reply.verbatim(b"txt", &text);
+    Ok(Outcome::Replied)
+}
+
+/// What SHUTDOWN was told.
+enum ShutdownOrder {
+    End(Shutdown),
+    /// Take an earlier SHUTDOWN back.
+    Abort,
+}
+
+impl ShutdownOrder {
+    fn parse(ctx: &Context<'_>) -> Result<Self, CommandError> {
+        let mut order = Shutdown { by_signal: false, save: None, now: false, force: false };
+        let (mut abort, mut save, mut nosave) = (false, false, false);
+        let mut cursor = ctx.args.cursor(1);
+        while !cursor.is_at_end() {
+            match () {
+                () if cursor.take_word("NOSAVE") => nosave = true,
+                () if cursor.take_word("SAVE") => save = true,
+                () if cursor.take_word("NOW") => order.now = true,
+                () if cursor.take_word("FORCE") => order.force = true,
+                () if cursor.take_word("ABORT") => abort = true,
+                () => return Err(CommandError::Syntax),
+            }
+        }
+        if save && nosave || abort && (save || nosave || order.now || order.force) {
+            return Err(CommandError::Syntax);
+        }
+        if abort {
+            return Ok(ShutdownOrder::Abort);
+        }
+        if save || nosave {
+            order.save = Some(save);
+        }
+        Ok(ShutdownOrder::End(order))
+    }
+}
+
+/// `SHUTDOWN [NOSAVE | SAVE] [NOW] [FORCE] [ABORT]`: no reply, the connection ends; OK to ABORT.
+fn shutdown(ctx: &mut Context<'_>) -> CommandResult {
+    match ShutdownOrder::parse(ctx)? {
+        // A script is not waited for, and what it has half done not saved.
+        ShutdownOrder::End(order) if order.save != Some(false) && ctx.server.scripts.is_busy() => {
+            Err(crate::command::script::busy(ctx.server))
+        }
+        ShutdownOrder::End(order) => {
+            // One by a signal may have been put off.
+            ctx.server.shutdown =
+                ctx.server.shutdown.filter(|earlier| !earlier.by_signal).or(Some(order));
+            ctx.client().flags |= ClientFlags::SUSPENDED;
+            Ok(Outcome::Suspended)
+        }
+        ShutdownOrder::Abort => match ctx.server.shutdown.take() {
+            Some(_) => {
+                ctx.server.log(Level::Notice, format_args!("Shutdown manually aborted."));
+                ctx.reply.ok();
+                Ok(Outcome::Replied)
+            }
+            None => Err(CommandError::Text("ERR No shutdown in progress.")),
+        },
+    }
+}

@@ -1,0 +1,270 @@
+//! Delay queues: sorted sets whose scores are the Unix times at which their members are due.
+//!
+//! Latchkey's own commands; `docs/due.md` describes them. A member is due when its score, in seconds or milliseconds, is not
+//! later than the wall clock, which stands still within a command. Who waits sleeps until the first member is due or an earlier
+//! one arrives: each key has one alarm for each unit (`keyspace/waiting.rs`), however many wait.
+
+use std::ops::Range;
+
+use crate::collections::table::Slot;
+use crate::command::list::limits;
+use crate::config::KeyspaceEvents;
+use crate::error::CommandError;
+use crate::gate::args::{Args, Cursor};
+use crate::gate::blocking::TimeoutUnit;
+use crate::gate::context::{CommandResult, Context, Outcome, TimeoutReply, Wait};
+use crate::gate::spec::{CommandSpec, Flags, Group, KeyFlags, KeySpec, key, keys, spec};
+use crate::keyspace::waiting::Wanted;
+use crate::keyspace::{Key, Keyspace};
+use crate::resp::Protocol;
+use crate::types::list::{End, List};
+use crate::types::sorted_set::{SortedSet, SortedSetView};
+
+const TAKE: KeyFlags = KeyFlags::RW.union(KeyFlags::ACCESS).union(KeyFlags::DELETE);
+const INSERT: KeyFlags = KeyFlags::RW.union(KeyFlags::INSERT);
+const WAITING: Flags = Flags::WRITE.union(Flags::BLOCKING);
+const MOVED_KEYS: &[KeySpec] = &[key(1, TAKE), key(2, INSERT)];
+
+pub const COMMANDS: &[CommandSpec] = &[
+    spec("ZPOPDUE", zpopdue)
+        .at_least(2)
+        .keys(&[key(1, TAKE)])
+        .flags(Flags::WRITE.union(Flags::FAST))
+        .group(Group::SortedSet)
+        .since("0.2.0")
+        .docs(
+            "key [COUNT count] [UNIT <S | MS>]",
+            "Takes out the members whose score, a Unix time, is due.",
+            "O(M log(N)) with N the size of the sorted set and M the number of members taken.",
+        ),
+    spec("BZPOPDUE", bzpopdue)
+        .at_least(3)
+        .keys(&[keys(1, -2, 1, TAKE)])
+        .flags(WAITING)
+        .group(Group::SortedSet)
+        .since("0.2.0")
+        .docs(
+            "key [key ...] timeout [UNIT <S | MS>]",
+            "Takes out the first member that is due of one of several sorted sets, or waits until one is.",
+            "O(K + log(N)) with K keys and N the size of the sorted set.",
+        ),
+    spec("BZMOVEDUE", bzmovedue)
+        .at_least(4)
+        .keys(MOVED_KEYS)
+        .flags(WAITING.union(Flags::DENYOOM))
+        .group(Group::SortedSet)
+        .since("0.2.0")
+        .docs(
+            "source destination timeout [COUNT count] [LEFT | RIGHT] [UNIT <S | MS>]",
+            "Moves members that are due from a sorted set to a list, or waits until one is.",
+            "O(M log(N)) with N the size of the sorted set and M the number of members moved.",
+        ),
+];
+
+/// The unit of the scores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unit {
+    Seconds,
+    Milliseconds,
+}
+
+impl Unit {
+    /// What stands behind `UNIT`.
+    fn parse(text: &[u8]) -> Option<Unit> {
+        match text {
+            b"S" | b"s" => Some(Unit::Seconds),
+            text if text.eq_ignore_ascii_case(b"MS") => Some(Unit::Milliseconds),
+            _ => None,
+        }
+    }
+
+    fn wanted(self) -> Wanted {
+        match self {
+            Unit::Seconds => Wanted::DueSeconds,
+            Unit::Milliseconds => Wanted::DueMilliseconds,
+        }
+    }
+
+    /// The first millisecond of the Unix time in which a score is due; `i64::MAX` for one that never is.
+    fn due_ms(self, score: f64) -> i64 {
+        // `as` saturates: what is too large for the clock is never due.
+        match self {
+            Unit::Seconds => (score * 1000.0).ceil() as i64,
+            Unit::Milliseconds => score.ceil() as i64,
+        }
+    }
+}
+
+/// What stands behind the keys and the timeout.
+struct Options {
+    count: usize,
+    has_count: bool,
+    end: End,
+    unit: Unit,
+}
+
+impl Options {
+    /// `[COUNT count] [LEFT | RIGHT] [UNIT <S | MS>]` in any order; the ends only if `ends`.
+    fn parse(mut arguments: Cursor<'_>, ends: bool) -> Result<Options, CommandError> {
+        let mut options =
+            Options { count: 1, has_count: false, end: End::Back, unit: Unit::Seconds };
+        while !arguments.is_at_end() {
+            if arguments.take_word("COUNT") {
+                let count = arguments.take_integer()?;
+                options.count = usize::try_from(count)
+                    .ok()
+                    .filter(|&count| count > 0)
+                    .ok_or(CommandError::Text("ERR count should be greater than 0"))?;
+                options.has_count = true;
+            } else if arguments.take_word("UNIT") {
+                options.unit = Unit::parse(arguments.take()?).ok_or(CommandError::Syntax)?;
+            } else if ends && arguments.take_word("LEFT") {
+                options.end = End::Front;
+            } else if ends && arguments.take_word("RIGHT") {
+                options.end = End::Back;
+            } else {
+                return Err(CommandError::Syntax);
+            }
+        }
+        Ok(options)
+    }
+}
+
+/// How many members of a sorted set are due, up to `most`.
+fn due_len(view: SortedSetView<'_>, unit: Unit, now_ms: i64, most: usize) -> usize {
+    view.iter().take(most).take_while(|(score, _)| unit.due_ms(*score) <= now_ms).count()
+}
+
+/// When the first member of the sorted set `key` is due for those who wait in a unit: Unix milliseconds. None: never, or
+/// there is none.
+pub(crate) fn next_due_ms(db: &mut Keyspace, key: &[u8], wanted: Wanted) -> Option<i64> {
+    let unit = match wanted {
+        Wanted::DueSeconds => Unit::Seconds,
+        Wanted::DueMilliseconds => Unit::Milliseconds,
+        _ => return None,
+    };
+    let slot = db.find(db.key(key))?;
+    let (score, _) = db.view::<SortedSet>(slot).ok()?.first()?;
+    Some(unit.due_ms(score)).filter(|&ms| ms < i64::MAX)
+}
+
+fn wait(
+    ctx: &mut Context<'_>,
+    unit: Unit,
+    keys: Range<usize>,
+    deadline_us: Option<i64>,
+    on_timeout: TimeoutReply,
+) -> CommandResult {
+    ctx.block(Wait { wanted: unit.wanted(), keys, deadline_us, on_timeout, rewritten: None })
+}
+
+/// Takes the first `count` members out, after they were replied or copied.
+fn take_out(ctx: &mut Context<'_>, slot: Slot, key: Key<'_>, count: usize) {
+    ctx.db.edit::<SortedSet, _>(slot, |set| set.remove_ranks(0..count));
+    ctx.db.changed(KeyspaceEvents::ZSET, "zrem", key.bytes);
+    ctx.db.delete_if_empty::<SortedSet>(slot, key);
+}
+
+/// `ZPOPDUE key [COUNT count] [UNIT <S | MS>]`: members and scores, as ZPOPMIN replies them; an empty array if none is due.
+fn zpopdue(ctx: &mut Context<'_>) -> CommandResult {
+    let options = Options::parse(ctx.args.cursor(2), false)?;
+    let now_ms = ctx.server.now.unix().0;
+    let key = ctx.key(1);
+    let slot = ctx.db.slot_of::<SortedSet>(key)?;
+    let count = match slot {
+        Some(slot) => due_len(ctx.db.view::<SortedSet>(slot)?, options.unit, now_ms, options.count),
+        None => 0,
+    };
+    let Some(slot) = slot.filter(|_| count > 0) else {
+        ctx.reply.array(0);
+        return Ok(Outcome::Replied);
+    };
+    let nested = options.has_count && ctx.reply.protocol() == Protocol::Resp3;
+    ctx.reply.array(if nested { count } else { 2 * count });
+    for (score, member) in ctx.db.view::<SortedSet>(slot)?.iter().take(count) {
+        if nested {
+            ctx.reply.array(2);
+        }
+        ctx.reply.bulk(member.as_ref());
+        ctx.reply.double(score);
+    }
+    take_out(ctx, slot, key, count);
+    Ok(Outcome::Replied)
+}
+
+/// Where BZPOPDUE's timeout stands: before `UNIT <S | MS>`, if that is there, else at the end.
+fn timeout_index(args: &Args<'_>) -> usize {
+    let last = args.len() - 1;
+    let has_unit = last > 3
+        && args.get(last - 1).eq_ignore_ascii_case(b"UNIT")
+        && Unit::parse(args.get(last)).is_some();
+    if has_unit { last - 2 } else { last }
+}
+
+/// `BZPOPDUE key [key ...] timeout [UNIT <S | MS>]`: key, member and score, as BZPOPMIN replies them; a nil array when the
+/// time is up.
+fn bzpopdue(ctx: &mut Context<'_>) -> CommandResult {
+    let timeout = timeout_index(&ctx.args);
+    let Options { unit, .. } = Options::parse(ctx.args.cursor(timeout + 1), false)?;
+    let deadline_us = ctx.timeout(timeout, TimeoutUnit::Seconds)?;
+    let now_ms = ctx.server.now.unix().0;
+    for index in ctx.keys_to_try(1..timeout) {
+        let key = ctx.key(index);
+        let Some(slot) = ctx.db.slot_of::<SortedSet>(key)? else { continue };
+        let view = ctx.db.view::<SortedSet>(slot)?;
+        if let Some((score, member)) = view.first()
+            && unit.due_ms(score) <= now_ms
+        {
+            ctx.reply.array(3);
+            ctx.reply.bulk(key.bytes);
+            ctx.reply.bulk(member.as_ref());
+            ctx.reply.double(score);
+            take_out(ctx, slot, key, 1);
+            return Ok(Outcome::Replied);
+        }
+    }
+    wait(ctx, unit, 1..timeout, deadline_us, TimeoutReply::NullArray)
+}
+
+/// `BZMOVEDUE source destination timeout [COUNT count] [LEFT | RIGHT] [UNIT <S | MS>]`: how many members were moved; nil when
+/// the time is up. They are pushed one after the other, the earliest first, at the list's end (`RIGHT`) or front. The
+/// destination is looked at only when there is something for it.
+fn bzmovedue(ctx: &mut Context<'_>) -> CommandResult {
+    let options = Options::parse(ctx.args.cursor(4), true)?;
+    let deadline_us = ctx.timeout(3, TimeoutUnit::Seconds)?;
+    let now_ms = ctx.server.now.unix().0;
+    let (source, destination) = (ctx.key(1), ctx.key(2));
+    let slot = ctx.db.slot_of::<SortedSet>(source)?;
+    let count = match slot {
+        Some(slot) => due_len(ctx.db.view::<SortedSet>(slot)?, options.unit, now_ms, options.count),
+        None => 0,
+    };
+    let Some(slot) = slot.filter(|_| count > 0) else {
+        return wait(ctx, options.unit, 1..2, deadline_us, TimeoutReply::Null);
+    };
+    // A source that is its own destination is no list.
+    let found = ctx.db.slot_of::<List>(destination)?;
+    let view = ctx.db.view::<SortedSet>(slot)?;
+    let members: Vec<Vec<u8>> =
+        view.iter().take(count).map(|(_, member)| member.as_ref().to_vec()).collect();
+    let limits = limits(ctx);
+    let push = |list: &mut List| {
+        members.iter().for_each(|member| list.push(options.end, member, &limits));
+    };
+    match found {
+        Some(slot) => ctx.db.edit::<List, _>(slot, push),
+        None => {
+            let mut list = List::default();
+            push(&mut list);
+            ctx.db.insert_collection(destination, list);
+        }
+    }
+    let event = if options.end == End::Front { "lpush" } else { "rpush" };
+    ctx.db.changed(KeyspaceEvents::LIST, event, destination.bytes);
+    // Looked up again: the list may have moved it.
+    if let Some(slot) = ctx.db.slot_of::<SortedSet>(source)? {
+        take_out(ctx, slot, source, count);
+    }
+    ctx.reply.integer(count as i64);
+    Ok(Outcome::Replied)
+}

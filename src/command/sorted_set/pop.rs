@@ -1,0 +1,301 @@
+//! Taking the first or last members of sorted sets, and waiting for them.
+
+use crate::collections::table::Slot;
+use crate::config::KeyspaceEvents;
+use crate::error::CommandError;
+use crate::gate::args::Args;
+use crate::gate::blocking::TimeoutUnit;
+use crate::gate::context::{CommandResult, Context, Outcome, TimeoutReply, Wait};
+use crate::gate::spec::{
+    Begin, CommandSpec, Find, Flags, Group, KeyFlags, KeySpec, counted_keys, key, keys, spec,
+};
+use crate::keyspace::Key;
+use crate::keyspace::waiting::Wanted;
+use crate::resp::{Protocol, number};
+use crate::types::sorted_set::SortedSet;
+use std::ops::Range;
+
+const TAKE: KeyFlags = KeyFlags::RW.union(KeyFlags::ACCESS).union(KeyFlags::DELETE);
+const WAITING: Flags =
+    Flags::WRITE.union(Flags::NOSCRIPT).union(Flags::FAST).union(Flags::BLOCKING);
+const COST: &str =
+    "O(M log(N)) with N the size of the sorted set and M the number of members taken.";
+const MANY_COST: &str =
+    "O(K + M log(N)) with K keys, N the size of the sorted set and M the number of members taken.";
+
+pub const COMMANDS: &[CommandSpec] = &[
+    spec("ZPOPMIN", zpopmin)
+        .at_least(2)
+        .keys(&[key(1, TAKE)])
+        .flags(Flags::WRITE.union(Flags::FAST))
+        .group(Group::SortedSet)
+        .since("5.0.0")
+        .docs("key [count]", "Takes out and returns the members with the lowest scores.", COST),
+    spec("ZPOPMAX", zpopmax)
+        .at_least(2)
+        .keys(&[key(1, TAKE)])
+        .flags(Flags::WRITE.union(Flags::FAST))
+        .group(Group::SortedSet)
+        .since("5.0.0")
+        .docs("key [count]", "Takes out and returns the members with the highest scores.", COST),
+    spec("ZMPOP", zmpop)
+        .at_least(4)
+        .keys(&[counted_keys(1, TAKE)])
+        .flags(Flags::WRITE)
+        .group(Group::SortedSet)
+        .since("7.0.0")
+        .docs(
+            "numkeys key [key ...] <MIN | MAX> [COUNT count]",
+            "Takes members out of the first of several sorted sets that is not empty.",
+            MANY_COST,
+        ),
+    spec("BZPOPMIN", bzpopmin)
+        .at_least(3)
+        .keys(&[keys(1, -2, 1, TAKE)])
+        .flags(WAITING)
+        .group(Group::SortedSet)
+        .since("5.0.0")
+        .docs(
+            "key [key ...] timeout",
+            "Takes out the member with the lowest score of the first sorted set that is not empty, or waits for one.",
+            "O(log(N)), N being the size of the sorted set.",
+        ),
+    spec("BZPOPMAX", bzpopmax)
+        .at_least(3)
+        .keys(&[keys(1, -2, 1, TAKE)])
+        .flags(WAITING)
+        .group(Group::SortedSet)
+        .since("5.0.0")
+        .docs(
+            "key [key ...] timeout",
+            "Takes out the member with the highest score of the first sorted set that is not empty, or waits for one.",
+            "O(log(N)), N being the size of the sorted set.",
+        ),
+    spec("BZMPOP", bzmpop)
+        .at_least(5)
+        .keys(BLOCKING_COUNTED)
+        .flags(Flags::WRITE.union(Flags::BLOCKING))
+        .group(Group::SortedSet)
+        .since("7.0.0")
+        .docs(
+            "timeout numkeys key [key ...] <MIN | MAX> [COUNT count]",
+            "Takes members out of the first of several sorted sets that is not empty, or waits for one.",
+            MANY_COST,
+        ),
+];
+
+const BLOCKING_COUNTED: &[KeySpec] = &[KeySpec {
+    begin: Begin::Index(2),
+    find: Find::Count { count: 0, first: 1, step: 1 },
+    flags: TAKE,
+    notes: None,
+}];
+
+const FEW_KEYS: CommandError = CommandError::Text("ERR numkeys should be greater than 0");
+const SMALL_COUNT: CommandError = CommandError::Text("ERR count should be greater than 0");
+
+/// Which end of a sorted set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    Min,
+    Max,
+}
+
+impl Side {
+    fn event(self) -> &'static str {
+        match self {
+            Side::Min => "zpopmin",
+            Side::Max => "zpopmax",
+        }
+    }
+}
+
+/// How popped members are replied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shape {
+    /// Members and scores in turn.
+    Flat,
+    /// Pairs.
+    Nested,
+    /// The key, then one member and its score.
+    KeyAndFlat,
+    /// The key and an array of pairs.
+    KeyAndNested,
+}
+
+/// `ZPOPMIN key [count]`: an array of members and scores in turn; in RESP3 with a count, an array of pairs.
+fn zpopmin(ctx: &mut Context<'_>) -> CommandResult {
+    pop_one_key(ctx, Side::Min)
+}
+
+/// `ZPOPMAX key [count]`: the same.
+fn zpopmax(ctx: &mut Context<'_>) -> CommandResult {
+    pop_one_key(ctx, Side::Max)
+}
+
+fn pop_one_key(ctx: &mut Context<'_>, side: Side) -> CommandResult {
+    if ctx.args.len() > 3 {
+        return Err(CommandError::Syntax);
+    }
+    let has_count = ctx.args.len() == 3;
+    let count = match has_count {
+        true => number::parse_i64(ctx.args.get(2))
+            .and_then(|count| usize::try_from(count).ok())
+            .ok_or(CommandError::ValueOutOfRange("must be positive"))?,
+        false => 1,
+    };
+    let key = ctx.key(1);
+    match ctx.db.slot_of::<SortedSet>(key)? {
+        Some(slot) if count > 0 => {
+            let is_nested = has_count && ctx.reply.protocol() == Protocol::Resp3;
+            let shape = if is_nested { Shape::Nested } else { Shape::Flat };
+            pop(ctx, key, slot, side, count, shape);
+        }
+        _ => ctx.reply.array(0),
+    }
+    Ok(Outcome::Replied)
+}
+
+/// Takes up to `count` members out and replies them.
+fn pop(ctx: &mut Context<'_>, key: Key<'_>, slot: Slot, side: Side, count: usize, shape: Shape) {
+    let reply = &mut ctx.reply;
+    let taken = ctx.db.edit(slot, |set: &mut SortedSet| {
+        let view = set.as_view();
+        let len = view.len();
+        let taken = count.min(len);
+        match shape {
+            Shape::Flat => reply.array(2 * taken),
+            Shape::Nested => reply.array(taken),
+            Shape::KeyAndFlat => {
+                reply.array(1 + 2 * taken);
+                reply.bulk(key.bytes);
+            }
+            Shape::KeyAndNested => {
+                reply.array(2);
+                reply.bulk(key.bytes);
+                reply.array(taken);
+            }
+        }
+        let ranks = match side {
+            Side::Min => 0..taken,
+            Side::Max => len - taken..len,
+        };
+        view.each(ranks.clone(), side == Side::Max, |score, member| {
+            if matches!(shape, Shape::Nested | Shape::KeyAndNested) {
+                reply.array(2);
+            }
+            reply.bulk(member);
+            reply.double(score);
+        });
+        set.remove_ranks(ranks);
+        taken
+    });
+    ctx.db.changed_by(taken as u64, KeyspaceEvents::ZSET, side.event(), key.bytes);
+    ctx.db.delete_if_empty::<SortedSet>(slot, key);
+}
+
+/// Pops from the first of these keys that is there. False if none is.
+fn pop_first(
+    ctx: &mut Context<'_>,
+    keys: Range<usize>,
+    side: Side,
+    count: usize,
+    shape: Shape,
+) -> Result<bool, CommandError> {
+    for index in keys {
+        let key = ctx.key(index);
+        if let Some(slot) = ctx.db.slot_of::<SortedSet>(key)? {
+            pop(ctx, key, slot, side, count, shape);
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// `numkeys key [key ...] <MIN | MAX> [COUNT count]`.
+struct PopOptions {
+    keys: Range<usize>,
+    side: Side,
+    count: usize,
+}
+
+impl PopOptions {
+    /// `numkeys` is its argument.
+    fn parse(args: Args<'_>, numkeys: usize) -> Result<Self, CommandError> {
+        let count = number_from_one(args.get(numkeys)).ok_or(FEW_KEYS)?;
+        let first = numkeys + 1;
+        let end = first.checked_add(count).filter(|&end| end < args.len());
+        let end = end.ok_or(CommandError::Syntax)?;
+        let mut arguments = args.cursor(end);
+        let side = if arguments.take_word("MIN") {
+            Side::Min
+        } else if arguments.take_word("MAX") {
+            Side::Max
+        } else {
+            return Err(CommandError::Syntax);
+        };
+        let mut count = None;
+        while !arguments.is_at_end() {
+            if count.is_some() || arguments.remaining() < 2 || !arguments.take_word("COUNT") {
+                return Err(CommandError::Syntax);
+            }
+            count = Some(number_from_one(arguments.take()?).ok_or(SMALL_COUNT)?);
+        }
+        Ok(PopOptions { keys: first..end, side, count: count.unwrap_or(1) })
+    }
+}
+
+fn number_from_one(text: &[u8]) -> Option<usize> {
+    let number = number::parse_i64(text)?;
+    usize::try_from(number).ok().filter(|&number| number > 0)
+}
+
+/// `ZMPOP numkeys key [key ...] <MIN | MAX> [COUNT count]`: the key and an array of pairs, or nil.
+fn zmpop(ctx: &mut Context<'_>) -> CommandResult {
+    let PopOptions { keys, side, count } = PopOptions::parse(ctx.args, 1)?;
+    if !pop_first(ctx, keys, side, count, Shape::KeyAndNested)? {
+        ctx.reply.null_array();
+    }
+    Ok(Outcome::Replied)
+}
+
+/// `BZPOPMIN key [key ...] timeout`: the key, the member and its score, or nil in time.
+fn bzpopmin(ctx: &mut Context<'_>) -> CommandResult {
+    let keys = 1..ctx.args.len() - 1;
+    let timeout = ctx.args.len() - 1;
+    pop_or_wait(ctx, keys, timeout, Side::Min, 1, Shape::KeyAndFlat)
+}
+
+/// `BZPOPMAX key [key ...] timeout`: the same.
+fn bzpopmax(ctx: &mut Context<'_>) -> CommandResult {
+    let keys = 1..ctx.args.len() - 1;
+    let timeout = ctx.args.len() - 1;
+    pop_or_wait(ctx, keys, timeout, Side::Max, 1, Shape::KeyAndFlat)
+}
+
+/// `BZMPOP timeout numkeys key [key ...] <MIN | MAX> [COUNT count]`: as ZMPOP, or nil in time.
+fn bzmpop(ctx: &mut Context<'_>) -> CommandResult {
+    let PopOptions { keys, side, count } = PopOptions::parse(ctx.args, 2)?;
+    pop_or_wait(ctx, keys, 1, side, count, Shape::KeyAndNested)
+}
+
+fn pop_or_wait(
+    ctx: &mut Context<'_>,
+    keys: Range<usize>,
+    timeout: usize,
+    side: Side,
+    count: usize,
+    shape: Shape,
+) -> CommandResult {
+    let deadline_us = ctx.timeout(timeout, TimeoutUnit::Seconds)?;
+    if pop_first(ctx, ctx.keys_to_try(keys.clone()), side, count, shape)? {
+        return Ok(Outcome::Replied);
+    }
+    ctx.block(Wait {
+        wanted: Wanted::SortedSet,
+        keys,
+        deadline_us,
+        on_timeout: TimeoutReply::NullArray,
+        rewritten: None,
+    })
+}

@@ -1,0 +1,727 @@
+//! Consumer groups: making and removing them, and what their consumers do with entries besides reading them: acknowledge,
+//! look at what is pending, and take it over from each other.
+
+use crate::collections::table::Slot;
+use crate::command::help::reply_help;
+use crate::command::stream::{
+    Bound, announce, parse_bound, parse_id, parse_ids, reply_entry, reply_id, reports_7_2,
+    stream_spec,
+};
+use crate::config::KeyspaceEvents;
+use crate::error::CommandError;
+use crate::gate::args::Args;
+use crate::gate::context::{CommandResult, Context, Outcome};
+use crate::gate::spec::{Categories, CommandSpec, Flags, Group as CommandGroup, Handler, KeyFlags};
+use crate::gate::spec::{container, key, spec};
+use crate::resp::number;
+use crate::resp::reply::{OutputBuffer, ReplyWriter};
+use crate::types::stream::{ConsumerId, Entries, Group, Pending, Stream, StreamId};
+
+const RW_UPDATE: KeyFlags = KeyFlags::RW.union(KeyFlags::UPDATE);
+const RW_INSERT: KeyFlags = KeyFlags::RW.union(KeyFlags::INSERT);
+const RW_DELETE: KeyFlags = KeyFlags::RW.union(KeyFlags::DELETE);
+const WRITE: Flags = Flags::WRITE;
+const WRITE_FAST: Flags = WRITE.union(Flags::FAST);
+const WRITE_MORE: Flags = WRITE.union(Flags::DENYOOM);
+const NONDETERMINISTIC: &[&str] = &["nondeterministic_output"];
+
+pub const COMMANDS: &[CommandSpec] = &[
+    container("XGROUP", SUBCOMMANDS).group(CommandGroup::Stream).since("5.0.0").docs(
+        "",
+        "Commands about consumer groups.",
+        "Depends on the subcommand.",
+    ),
+    stream_spec("XACK", xack, "5.0.0", WRITE_FAST).at_least(4).keys(&[key(1, RW_UPDATE)]).docs(
+        "key group id [id ...]",
+        "Takes entries off a group's list of pending ones and counts those that were on it.",
+        "O(log N) for each entry, N being the number of pending ones",
+    ),
+    stream_spec("XPENDING", xpending, "5.0.0", Flags::READONLY)
+        .at_least(3)
+        .keys(&[key(1, KeyFlags::RO.union(KeyFlags::ACCESS))])
+        .tips(NONDETERMINISTIC)
+        .docs(
+            "key group [[IDLE min-idle-time] start end count [consumer]]",
+            "Tells which entries of a group are pending, since when, and at which consumers.",
+            "O(N) for N entries that are looked at; a summary costs O(N) for N consumers",
+        ),
+    stream_spec("XCLAIM", xclaim, "5.0.0", WRITE_FAST)
+        .at_least(6)
+        .keys(&[key(1, RW_UPDATE)])
+        .tips(NONDETERMINISTIC)
+        .docs(
+            "key group consumer min-idle-time id [id ...] [IDLE ms] [TIME unix-time-milliseconds] \
+             [RETRYCOUNT count] [FORCE] [JUSTID] [LASTID lastid]",
+            "Gives pending entries to another consumer, if they have been idle for long enough.",
+            "O(log N) for each entry, N being the number of pending ones",
+        ),
+    stream_spec("XAUTOCLAIM", xautoclaim, "6.2.0", WRITE_FAST)
+        .at_least(6)
+        .keys(&[key(1, RW_DELETE)])
+        .tips(NONDETERMINISTIC)
+        .docs(
+            "key group consumer min-idle-time start [COUNT count] [JUSTID]",
+            "Gives a consumer those pending entries that have been idle for long enough.",
+            "O(N) for N entries that are looked at, at most ten times the count",
+        ),
+];
+
+const SUBCOMMANDS: &[CommandSpec] = &[
+    group_spec("CREATE", create, "5.0.0", WRITE_MORE).at_least(5).keys(&[key(2, RW_INSERT)]).docs(
+        "key group <id | $> [MKSTREAM] [ENTRIESREAD entries-read]",
+        "Makes a group that reads a stream from a given ID on.",
+        "O(1)",
+    ),
+    group_spec("CREATECONSUMER", create_consumer, "6.2.0", WRITE_MORE)
+        .exactly(5)
+        .keys(&[key(2, RW_INSERT)])
+        .docs("key group consumer", "Makes a consumer before it reads.", "O(1)"),
+    group_spec("DELCONSUMER", delete_consumer, "5.0.0", WRITE)
+        .exactly(5)
+        .keys(&[key(2, RW_DELETE)])
+        .docs(
+            "key group consumer",
+            "Removes a consumer with its pending entries, which it counts.",
+            "O(N) for N pending entries",
+        ),
+    group_spec("DESTROY", destroy, "5.0.0", WRITE).exactly(4).keys(&[key(2, RW_DELETE)]).docs(
+        "key group",
+        "Removes a group with all it knows.",
+        "O(N) for N pending entries",
+    ),
+    group_spec("SETID", set_id, "5.0.0", WRITE).at_least(5).keys(&[key(2, RW_UPDATE)]).docs(
+        "key group <id | $> [ENTRIESREAD entries-read]",
+        "Sets the ID from which on a group reads.",
+        "O(1)",
+    ),
+    spec("HELP", help)
+        .exactly(2)
+        .group(CommandGroup::Stream)
+        .since("5.0.0")
+        .flags(Flags::LOADING.union(Flags::STALE))
+        .categories(Categories::STREAM)
+        .docs("", "Lists the subcommands.", "O(1)"),
+];
+
+const fn group_spec(
+    name: &'static str,
+    handler: Handler,
+    since: &'static str,
+    flags: Flags,
+) -> CommandSpec {
+    stream_spec(name, handler, since, flags)
+}
+
+const NO_KEY: CommandError = CommandError::Text(
+    "ERR The XGROUP subcommand requires the key to exist. Note that for CREATE you may want to \
+     use the MKSTREAM option to create an empty stream automatically.",
+);
+const BUSY: CommandError = CommandError::Text("BUSYGROUP Consumer Group name already exists");
+const BAD_ENTRIES_READ: CommandError =
+    CommandError::Text("ERR value for ENTRIESREAD must be positive or -1");
+
+/// A group that is not there, as XGROUP and XINFO say it.
+pub(crate) fn no_group(group: &[u8], key: &[u8]) -> CommandError {
+    let parts: [&[u8]; 5] =
+        [b"NOGROUP No such consumer group '", group, b"' for key name '", key, b"'"];
+    CommandError::formatted(parts.concat())
+}
+
+/// The same as XPENDING, XCLAIM and XAUTOCLAIM say it.
+fn no_key_or_group(key: &[u8], group: &[u8]) -> CommandError {
+    let parts: [&[u8]; 5] = [b"NOGROUP No such key '", key, b"' or consumer group '", group, b"'"];
+    CommandError::formatted(parts.concat())
+}
+
+// ---- XGROUP ------------------------------------------------------------------------------------------------------
+
+/// The options of CREATE and SETID.
+#[derive(Default)]
+struct GroupOptions {
+    makes_stream: bool,
+    read: Option<i64>,
+}
+
+impl GroupOptions {
+    /// `[MKSTREAM] [ENTRIESREAD entries-read]`, from argument 5 on.
+    fn parse(ctx: &Context<'_>, may_make_stream: bool) -> Result<Self, CommandError> {
+        let mut options = GroupOptions::default();
+        let mut cursor = ctx.args.cursor(5);
+        while !cursor.is_at_end() {
+            if may_make_stream && cursor.take_word("MKSTREAM") {
+                options.makes_stream = true;
+            } else if cursor.remaining() >= 2 && cursor.take_word("ENTRIESREAD") {
+                options.read = match cursor.take_integer()? {
+                    -1 => None,
+                    ..-1 => return Err(BAD_ENTRIES_READ),
+                    read => Some(read),
+                };
+            } else {
+                return Err(ctx.wrong_subcommand());
+            }
+        }
+        Ok(options)
+    }
+}
+
+/// The slot of the stream in argument 2.
+fn find_stream(ctx: &mut Context<'_>) -> Result<Option<Slot>, CommandError> {
+    let found = ctx.db.find_for_write(ctx.key(2));
+    if let Some(slot) = found {
+        ctx.db.stream_at(slot)?;
+    }
+    Ok(found)
+}
+
+/// The slot of the stream in argument 2, which has the group in argument 3.
+fn find_group(ctx: &mut Context<'_>) -> Result<Slot, CommandError> {
+    let slot = find_stream(ctx)?.ok_or(NO_KEY)?;
+    let (key, name) = (ctx.args.get(2), ctx.args.get(3));
+    if !ctx.db.stream_at(slot)?.groups.contains_key(name) {
+        return Err(no_group(name, key));
+    }
+    Ok(slot)
+}
+
+/// The group in argument 3 of a stream that has it.
+fn group_mut<'c>(ctx: &'c mut Context<'_>, slot: Slot) -> Result<&'c mut Group, CommandError> {
+    let (key, name) = (ctx.args.get(2), ctx.args.get(3));
+    ctx.db.groups_mut(slot)?.1.get_mut(name).ok_or_else(|| no_group(name, key))
+}
+
+/// `XGROUP CREATE key group <id | $> [MKSTREAM] [ENTRIESREAD entries-read]`: OK.
+fn create(ctx: &mut Context<'_>) -> CommandResult {
+    let options = GroupOptions::parse(ctx, true)?;
+    let found = find_stream(ctx)?;
+    if found.is_none() && !options.makes_stream {
+        return Err(NO_KEY);
+    }
+    if ctx.args.len() > 8 {
+        return Err(ctx.wrong_subcommand());
+    }
+    let (key, name) = (ctx.key(2), ctx.args.get(3));
+    let last = match (ctx.args.get(4), found) {
+        (b"$", Some(slot)) => ctx.db.stream_at(slot)?.entries.last,
+        (b"$", None) => StreamId::MIN,
+        (text, _) => parse_id(text, 0)?,
+    };
+    let group = Group::new(last, options.read);
+    let Some(slot) = found else {
+        let mut stream = Stream::default();
+        stream.groups.insert(name.into(), group);
+        ctx.db.insert_stream(key, stream);
+        ctx.db.changed(KeyspaceEvents::STREAM, "xgroup-create", key.bytes);
+        ctx.reply.ok();
+        return Ok(Outcome::Replied);
+    };
+    let (_, groups) = ctx.db.groups_mut(slot)?;
+    if groups.contains_key(name) {
+        return Err(BUSY);
+    }
+    groups.insert(name.into(), group);
+    announce(ctx, "xgroup-create", key);
+    ctx.reply.ok();
+    Ok(Outcome::Replied)
+}
+
+/// `XGROUP SETID key group <id | $> [ENTRIESREAD entries-read]`: OK.
+fn set_id(ctx: &mut Context<'_>) -> CommandResult {
+    let options = GroupOptions::parse(ctx, false)?;
+    let slot = find_group(ctx)?;
+    if !matches!(ctx.args.len(), 5 | 7) {
+        return Err(ctx.wrong_subcommand());
+    }
+    let last = match ctx.args.get(4) {
+        b"$" => ctx.db.stream_at(slot)?.entries.last,
+        b"-" => StreamId::MIN,
+        b"+" => StreamId::MAX,
+        text => parse_id(text, 0)?,
+    };
+    let group = group_mut(ctx, slot)?;
+    (group.last, group.read) = (last, options.read);
+    announce(ctx, "xgroup-setid", ctx.key(2));
+    ctx.reply.ok();
+    Ok(Outcome::Replied)
+}
+
+/// `XGROUP DESTROY key group`: 1, or 0 if there was none.
+fn destroy(ctx: &mut Context<'_>) -> CommandResult {
+    let slot = find_stream(ctx)?.ok_or(NO_KEY)?;
+    let key = ctx.key(2);
+    let group = ctx.db.groups_mut(slot)?.1.remove(ctx.args.get(3));
+    if group.is_some() {
+        announce(ctx, "xgroup-destroy", key);
+        // Its consumers wait for it no more.
+        let db = ctx.db.selected();
+        ctx.db.waiting.note_change(db, key.bytes);
+    }
+    ctx.reply.integer(group.is_some().into());
+    Ok(Outcome::Replied)
+}
+
+/// `XGROUP CREATECONSUMER key group consumer`: 1, or 0 if it was there.
+fn create_consumer(ctx: &mut Context<'_>) -> CommandResult {
+    let slot = find_group(ctx)?;
+    let (name, now_ms) = (ctx.args.get(4), ctx.server.now.unix().0);
+    let group = group_mut(ctx, slot)?;
+    let is_new = group.find_consumer(name).is_none();
+    if is_new {
+        group.meet_consumer(name, now_ms);
+        announce(ctx, "xgroup-createconsumer", ctx.key(2));
+    }
+    ctx.reply.integer(is_new.into());
+    Ok(Outcome::Replied)
+}
+
+/// `XGROUP DELCONSUMER key group consumer`: how many entries it had pending.
+fn delete_consumer(ctx: &mut Context<'_>) -> CommandResult {
+    let slot = find_group(ctx)?;
+    let name = ctx.args.get(4);
+    let group = group_mut(ctx, slot)?;
+    let pending = group.find_consumer(name).map(|consumer| group.remove_consumer(consumer));
+    if pending.is_some() {
+        announce(ctx, "xgroup-delconsumer", ctx.key(2));
+    }
+    ctx.reply.integer(pending.unwrap_or(0) as i64);
+    Ok(Outcome::Replied)
+}
+
+/// `XGROUP HELP`: an array of simple strings.
+fn help(ctx: &mut Context<'_>) -> CommandResult {
+    reply_help(
+        ctx,
+        &[
+            "CREATE <key> <group> <id|$> [<option> ...]",
+            "    Make a group that reads entries above an ID; $ is the last one. Options:",
+            "    * MKSTREAM",
+            "      Make an empty stream if there is none.",
+            "    * ENTRIESREAD <count>",
+            "      Tell how many entries the group has read by now.",
+            "CREATECONSUMER <key> <group> <consumer>",
+            "    Make a consumer.",
+            "DELCONSUMER <key> <group> <consumer>",
+            "    Remove a consumer, with its pending entries.",
+            "DESTROY <key> <group>",
+            "    Remove a group.",
+            "SETID <key> <group> <id|$> [ENTRIESREAD <count>]",
+            "    Set the ID above which a group reads, and how many entries it has read.",
+        ],
+    )
+}
+
+// ---- XACK and XPENDING -------------------------------------------------------------------------------------------
+
+/// The slot of the stream in argument 1, if it has the group in argument 2.
+fn find_read(ctx: &mut Context<'_>) -> Result<Option<Slot>, CommandError> {
+    let Some(slot) = ctx.db.find_for_read(ctx.key(1)) else { return Ok(None) };
+    let has_group = ctx.db.stream_at(slot)?.groups.contains_key(ctx.args.get(2));
+    Ok(has_group.then_some(slot))
+}
+
+/// Entries and the group in argument 2 of a stream that has it.
+fn parts_mut<'c>(
+    ctx: &'c mut Context<'_>,
+    slot: Slot,
+) -> Result<(&'c Entries, &'c mut Group), CommandError> {
+    let (key, name) = (ctx.args.get(1), ctx.args.get(2));
+    let (entries, groups) = ctx.db.groups_mut(slot)?;
+    let group = groups.get_mut(name).ok_or_else(|| no_key_or_group(key, name))?;
+    Ok((entries, group))
+}
+
+/// `XACK key group id [id ...]`: how many were pending.
+fn xack(ctx: &mut Context<'_>) -> CommandResult {
+    let Some(slot) = find_read(ctx)? else {
+        ctx.reply.integer(0);
+        return Ok(Outcome::Replied);
+    };
+    let ids = parse_ids(ctx.args, 3)?;
+    let (_, group) = parts_mut(ctx, slot)?;
+    let acknowledged = ids.into_iter().filter(|id| group.acknowledge(*id)).count();
+    ctx.db.dirty += acknowledged as u64;
+    ctx.reply.integer(acknowledged as i64);
+    Ok(Outcome::Replied)
+}
+
+/// Which pending entries `XPENDING` is to show.
+struct PendingFilter<'a> {
+    /// Idle for at least so long; 0: any.
+    idle_ms_min: i64,
+    start: StreamId,
+    end: StreamId,
+    count: usize,
+    consumer: Option<&'a [u8]>,
+}
+
+impl<'a> PendingFilter<'a> {
+    /// `[IDLE min-idle-time] start end count [consumer]`; None without anything.
+    fn parse(args: Args<'a>) -> Result<Option<Self>, CommandError> {
+        if args.len() == 3 {
+            return Ok(None);
+        }
+        if !(6..=9).contains(&args.len()) {
+            return Err(CommandError::Syntax);
+        }
+        let mut cursor = args.cursor(3);
+        let mut idle_ms_min = 0;
+        if cursor.take_word("IDLE") {
+            idle_ms_min = cursor.take_integer()?;
+            if args.len() < 8 {
+                return Err(CommandError::Syntax);
+            }
+        }
+        let (start, end) = (cursor.take()?, cursor.take()?);
+        // The count is found fault with first.
+        let count = usize::try_from(cursor.take_integer()?).unwrap_or(0);
+        Ok(Some(PendingFilter {
+            idle_ms_min,
+            start: parse_bound(start, Bound::Start)?,
+            end: parse_bound(end, Bound::End)?,
+            count,
+            consumer: cursor.peek(),
+        }))
+    }
+}
+
+/// `XPENDING key group [[IDLE min-idle-time] start end count [consumer]]`: a summary (how many, the first and the last ID, and
+/// how many each consumer has), or an array of ID, consumer, idle milliseconds and deliveries.
+fn xpending(ctx: &mut Context<'_>) -> CommandResult {
+    let filter = PendingFilter::parse(ctx.args)?;
+    let now_ms = ctx.server.now.unix().0;
+    let (key, name) = (ctx.args.get(1), ctx.args.get(2));
+    let slot = find_read(ctx)?.ok_or_else(|| no_key_or_group(key, name))?;
+    let stream = ctx.db.stream_at(slot)?;
+    let group = stream.groups.get(name).ok_or_else(|| no_key_or_group(key, name))?;
+    match filter {
+        None => reply_summary(&mut ctx.reply, group),
+        Some(filter) => reply_pending(&mut ctx.reply, group, &filter, now_ms),
+    }
+    Ok(Outcome::Replied)
+}
+
+fn reply_summary(reply: &mut ReplyWriter<'_>, group: &Group) {
+    reply.array(4);
+    reply.integer(group.pending().len() as i64);
+    let (first, last) = (group.pending().first(), group.pending().last());
+    let (Some((first, _)), Some((last, _))) = (first, last) else {
+        reply.null();
+        reply.null();
+        reply.null_array();
+        return;
+    };
+    reply_id(reply, *first);
+    reply_id(reply, *last);
+    let consumers = group.consumers().filter(|consumer| !consumer.pending().is_empty());
+    reply.array(consumers.clone().count());
+    for consumer in consumers {
+        reply.array(2);
+        reply.bulk(&consumer.name);
+        reply.bulk_integer(consumer.pending().len() as i64);
+    }
+}
+
+fn reply_pending(
+    reply: &mut ReplyWriter<'_>,
+    group: &Group,
+    filter: &PendingFilter<'_>,
+    now_ms: i64,
+) {
+    let PendingFilter { start, end, count, idle_ms_min, .. } = *filter;
+    let list = reply.defer_array();
+    let mut sent = 0;
+    let idle_ms = |pending: &Pending| now_ms.saturating_sub(pending.delivered_ms);
+    let is_idle = |pending: &Pending| idle_ms_min == 0 || idle_ms(pending) >= idle_ms_min;
+    let mut show = |id: StreamId, pending: &Pending| {
+        sent += 1;
+        reply.array(4);
+        reply_id(reply, id);
+        reply.bulk(&group.consumer(pending.consumer).name);
+        reply.integer(idle_ms(pending).max(0));
+        reply.integer(pending.deliveries);
+    };
+    match filter.consumer.map(|name| group.find_consumer(name)) {
+        Some(None) => {}
+        Some(Some(consumer)) => {
+            let ids = group.consumer(consumer).pending().from(start).map(|(id, ())| id);
+            let entries = ids.take_while(|id| **id <= end);
+            let entries = entries.filter_map(|id| Some((id, group.pending().get(id)?)));
+            let found = entries.filter(|(_, pending)| is_idle(pending)).take(count);
+            found.for_each(|(id, pending)| show(*id, pending));
+        }
+        None => {
+            let entries = group.pending().from(start).take_while(|(id, _)| *id <= end);
+            let found = entries.filter(|(_, pending)| is_idle(pending)).take(count);
+            found.for_each(|(id, pending)| show(*id, pending));
+        }
+    }
+    reply.finish(list, sent);
+}
+
+// ---- XCLAIM and XAUTOCLAIM ---------------------------------------------------------------------------------------
+
+/// An integer argument with its own error.
+fn integer_or(text: &[u8], error: &'static str) -> Result<i64, CommandError> {
+    number::parse_i64(text).ok_or(CommandError::Text(error))
+}
+
+/// What `XCLAIM` is told behind the consumer.
+struct ClaimOptions {
+    idle_ms_min: i64,
+    ids: Vec<StreamId>,
+    delivered_ms: i64,
+    deliveries: Option<i64>,
+    force: bool,
+    just_id: bool,
+    last: StreamId,
+}
+
+impl ClaimOptions {
+    /// `min-idle-time id [id ...] [options]`, from argument 4 on. What is no ID begins the options.
+    fn parse(args: Args<'_>, now_ms: i64) -> Result<Self, CommandError> {
+        let idle = integer_or(args.get(4), "ERR Invalid min-idle-time argument for XCLAIM")?;
+        let ids: Vec<StreamId> =
+            args.iter_from(5).map_while(|text| StreamId::parse(text, 0)).collect();
+        let mut cursor = args.cursor(5 + ids.len());
+        let mut options = ClaimOptions {
+            idle_ms_min: idle.max(0),
+            ids,
+            delivered_ms: now_ms,
+            deliveries: None,
+            force: false,
+            just_id: false,
+            last: StreamId::MIN,
+        };
+        while !cursor.is_at_end() {
+            let has_value = cursor.remaining() >= 2;
+            if cursor.take_word("FORCE") {
+                options.force = true;
+            } else if cursor.take_word("JUSTID") {
+                options.just_id = true;
+            } else if has_value && cursor.take_word("IDLE") {
+                let text = cursor.take()?;
+                let idle = integer_or(text, "ERR Invalid IDLE option argument for XCLAIM")?;
+                options.delivered_ms = now_ms.wrapping_sub(idle);
+            } else if has_value && cursor.take_word("TIME") {
+                let text = cursor.take()?;
+                options.delivered_ms =
+                    integer_or(text, "ERR Invalid TIME option argument for XCLAIM")?;
+            } else if has_value && cursor.take_word("RETRYCOUNT") {
+                let text = cursor.take()?;
+                let count = integer_or(text, "ERR Invalid RETRYCOUNT option argument for XCLAIM")?;
+                options.deliveries = Some(count).filter(|count| *count >= 0);
+            } else if has_value && cursor.take_word("LASTID") {
+                options.last = parse_id(cursor.take()?, 0)?;
+            } else {
+                let parts: [&[u8]; 3] = [b"ERR Unrecognized XCLAIM option '", cursor.take()?, b"'"];
+                return Err(CommandError::formatted(parts.concat()));
+            }
+        }
+        // A time that cannot be is taken for now: it is computed by clocks that are not ours.
+        if !(0..=now_ms).contains(&options.delivered_ms) {
+            options.delivered_ms = now_ms;
+        }
+        Ok(options)
+    }
+}
+
+/// Who takes entries over, and what was done.
+struct Claimant<'a> {
+    name: &'a [u8],
+    now_ms: i64,
+    just_id: bool,
+    /// Its place in the group, once it took something.
+    consumer: Option<ConsumerId>,
+    is_new: bool,
+    changes: u64,
+    claimed: usize,
+}
+
+impl<'a> Claimant<'a> {
+    fn new(name: &'a [u8], now_ms: i64, just_id: bool) -> Self {
+        Claimant { name, now_ms, just_id, consumer: None, is_new: false, changes: 0, claimed: 0 }
+    }
+
+    /// Its place in the group, which it is given if need be.
+    fn meet(&mut self, group: &mut Group) -> ConsumerId {
+        *self.consumer.get_or_insert_with(|| {
+            let (consumer, is_new) = group.meet_consumer(self.name, self.now_ms);
+            self.is_new = is_new;
+            consumer
+        })
+    }
+
+    /// Takes an entry over and sends it.
+    fn take(
+        &mut self,
+        reply: &mut ReplyWriter<'_>,
+        entries: &Entries,
+        group: &mut Group,
+        id: StreamId,
+        delivered_ms: i64,
+        deliveries: i64,
+    ) {
+        let consumer = self.meet(group);
+        group.assign(id, Pending { consumer, delivered_ms, deliveries });
+        group.consumer_mut(consumer).active_ms = Some(self.now_ms);
+        match entries.get(id) {
+            Some(entry) if !self.just_id => reply_entry(reply, entry),
+            _ => reply_id(reply, id),
+        }
+        self.claimed += 1;
+        self.changes += 1;
+    }
+
+    /// Counts and announces what was done.
+    fn finish(self, ctx: &mut Context<'_>) {
+        ctx.db.dirty += self.changes;
+        if self.is_new {
+            announce(ctx, "xgroup-createconsumer", ctx.key(1));
+        }
+    }
+}
+
+/// `XCLAIM key group consumer min-idle-time id [id ...] [IDLE ms] [TIME unix-time-milliseconds] [RETRYCOUNT count] [FORCE]
+/// [JUSTID] [LASTID id]`: an array of the entries claimed, or of their IDs.
+fn xclaim(ctx: &mut Context<'_>) -> CommandResult {
+    let (key, name) = (ctx.args.get(1), ctx.args.get(2));
+    let slot = find_read(ctx)?.ok_or_else(|| no_key_or_group(key, name))?;
+    let now_ms = ctx.server.now.unix().0;
+    let options = ClaimOptions::parse(ctx.args, now_ms)?;
+    let mut claimant = Claimant::new(ctx.args.get(3), now_ms, options.just_id);
+    let is_always_seen = reports_7_2(&ctx.server.config);
+    let (entries, groups) = ctx.db.groups_mut(slot)?;
+    let group = groups.get_mut(name).ok_or_else(|| no_key_or_group(key, name))?;
+    let reply = &mut ctx.reply;
+    if options.last > group.last {
+        group.last = options.last;
+        claimant.changes += 1;
+    }
+    if is_always_seen {
+        claimant.meet(group);
+    }
+    let list = reply.defer_array();
+    for &id in &options.ids {
+        let pending = group.pending().get(&id).copied();
+        if !entries.contains(id) {
+            claimant.changes += u64::from(group.acknowledge(id));
+            continue;
+        }
+        let deliveries = match pending {
+            Some(pending) => {
+                let idle_ms = now_ms.saturating_sub(pending.delivered_ms);
+                if options.idle_ms_min > 0 && idle_ms < options.idle_ms_min {
+                    continue;
+                }
+                pending.deliveries
+            }
+            // One that is made here counts as delivered once before.
+            None if options.force => 1,
+            None => continue,
+        };
+        let deliveries = match options.deliveries {
+            Some(deliveries) => deliveries,
+            None => deliveries.wrapping_add(i64::from(!options.just_id)),
+        };
+        claimant.take(reply, entries, group, id, options.delivered_ms, deliveries);
+    }
+    reply.finish(list, claimant.claimed);
+    claimant.finish(ctx);
+    Ok(Outcome::Replied)
+}
+
+/// How many pending entries `XAUTOCLAIM` looks at for each it may return.
+const ATTEMPTS: u64 = 10;
+/// The greatest count it takes.
+const AUTOCLAIM_COUNT_MAX: i64 = i64::MAX / 16;
+
+/// What `XAUTOCLAIM` is told behind the consumer.
+struct AutoclaimOptions {
+    idle_ms_min: i64,
+    start: StreamId,
+    count: u64,
+    just_id: bool,
+}
+
+impl AutoclaimOptions {
+    /// `min-idle-time start [COUNT count] [JUSTID]`, from argument 4 on.
+    fn parse(args: Args<'_>) -> Result<Self, CommandError> {
+        const COUNT: &str = "ERR COUNT must be > 0";
+        let idle = integer_or(args.get(4), "ERR Invalid min-idle-time argument for XAUTOCLAIM")?;
+        let mut options = AutoclaimOptions {
+            idle_ms_min: idle.max(0),
+            start: parse_bound(args.get(5), Bound::Start)?,
+            count: 100,
+            just_id: false,
+        };
+        let mut cursor = args.cursor(6);
+        while !cursor.is_at_end() {
+            if cursor.remaining() >= 2 && cursor.take_word("COUNT") {
+                let count = integer_or(cursor.take()?, COUNT)?;
+                if !(1..=AUTOCLAIM_COUNT_MAX).contains(&count) {
+                    return Err(CommandError::Text(COUNT));
+                }
+                options.count = count as u64;
+            } else if cursor.take_word("JUSTID") {
+                options.just_id = true;
+            } else {
+                return Err(CommandError::Syntax);
+            }
+        }
+        Ok(options)
+    }
+}
+
+/// `XAUTOCLAIM key group consumer min-idle-time start [COUNT count] [JUSTID]`: where to go on (0-0: all was seen), the entries
+/// claimed (or their IDs), and the IDs of those that were deleted and are pending no more.
+fn xautoclaim(ctx: &mut Context<'_>) -> CommandResult {
+    let options = AutoclaimOptions::parse(ctx.args)?;
+    let (key, name) = (ctx.args.get(1), ctx.args.get(2));
+    let slot = find_read(ctx)?.ok_or_else(|| no_key_or_group(key, name))?;
+    let now_ms = ctx.server.now.unix().0;
+    let mut claimant = Claimant::new(ctx.args.get(3), now_ms, options.just_id);
+    let is_always_seen = reports_7_2(&ctx.server.config);
+    let (entries, groups) = ctx.db.groups_mut(slot)?;
+    let group = groups.get_mut(name).ok_or_else(|| no_key_or_group(key, name))?;
+    if is_always_seen {
+        claimant.meet(group);
+    }
+    // The cursor, which comes first, is known last.
+    let mut output = OutputBuffer::default();
+    let mut claimed = ReplyWriter::new(&mut output, ctx.reply.protocol());
+    let mut deleted = Vec::new();
+    let mut next = Some(options.start);
+    let (mut attempts, mut count) = (options.count.saturating_mul(ATTEMPTS), options.count);
+    let first_from =
+        |group: &Group, next: Option<StreamId>| group.pending().from(next?).next().copied();
+    while attempts > 0
+        && count > 0
+        && let Some((id, pending)) = first_from(group, next)
+    {
+        attempts -= 1;
+        next = id.next();
+        if !entries.contains(id) {
+            group.acknowledge(id);
+            claimant.changes += 1;
+            deleted.push(id);
+            count -= 1;
+            continue;
+        }
+        let idle_ms = now_ms.saturating_sub(pending.delivered_ms);
+        if options.idle_ms_min > 0 && idle_ms < options.idle_ms_min {
+            continue;
+        }
+        let deliveries = pending.deliveries.wrapping_add(i64::from(!options.just_id));
+        claimant.take(&mut claimed, entries, group, id, now_ms, deliveries);
+        count -= 1;
+    }
+    let end = first_from(group, next).map_or(StreamId::MIN, |(id, _)| id);
+    let reply = &mut ctx.reply;
+    reply.array(3);
+    reply_id(reply, end);
+    reply.array(claimant.claimed);
+    reply.output().append(&output);
+    reply.array(deleted.len());
+    deleted.into_iter().for_each(|id| reply_id(reply, id));
+    claimant.finish(ctx);
+    Ok(Outcome::Replied)
+}

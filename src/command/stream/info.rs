@@ -1,0 +1,259 @@
+//! XINFO: what a stream, its groups and their consumers are like.
+
+use crate::collections::table::Slot;
+use crate::command::help::reply_help;
+use crate::command::stream::group::no_group;
+use crate::command::stream::{reply_entry, reply_id, reports_7_2, stream_spec};
+use crate::error::CommandError;
+use crate::gate::context::{CommandResult, Context, Outcome};
+use crate::gate::spec::{Categories, CommandSpec, Flags, Group as CommandGroup, KeyFlags, KeySpec};
+use crate::gate::spec::{container, key, spec};
+use crate::resp::reply::ReplyWriter;
+use crate::types::stream::{Consumer, Entries, Group, Stream, StreamId};
+
+pub const COMMANDS: &[CommandSpec] = &[container("XINFO", SUBCOMMANDS)
+    .group(CommandGroup::Stream)
+    .since("5.0.0")
+    .docs("", "Commands that look into streams.", "Depends on the subcommand.")];
+
+const NAMED_KEY: &[KeySpec] = &[key(2, KeyFlags::RO.union(KeyFlags::ACCESS))];
+
+const SUBCOMMANDS: &[CommandSpec] = &[
+    stream_spec("CONSUMERS", consumers, "5.0.0", Flags::READONLY)
+        .exactly(4)
+        .keys(NAMED_KEY)
+        .tips(&["nondeterministic_output"])
+        .docs("key group", "Describes the consumers of a group.", "O(N) for N consumers"),
+    stream_spec("GROUPS", groups, "5.0.0", Flags::READONLY).exactly(3).keys(NAMED_KEY).docs(
+        "key",
+        "Describes the groups of a stream.",
+        "O(N) for N groups",
+    ),
+    stream_spec("STREAM", stream, "5.0.0", Flags::READONLY).at_least(3).keys(NAMED_KEY).docs(
+        "key [FULL [COUNT count]]",
+        "Describes a stream, with its entries and groups if asked for in full.",
+        "O(N) for N nodes, and for the entries that are returned",
+    ),
+    spec("HELP", help)
+        .exactly(2)
+        .group(CommandGroup::Stream)
+        .since("5.0.0")
+        .flags(Flags::LOADING.union(Flags::STALE))
+        .categories(Categories::STREAM)
+        .docs("", "Lists the subcommands.", "O(1)"),
+];
+
+/// Entries and pending entries a full description shows, unless it is told otherwise.
+const FULL_COUNT: usize = 10;
+
+/// The slot of the stream in argument 2.
+fn find(ctx: &mut Context<'_>) -> Result<Slot, CommandError> {
+    let slot = ctx.db.find_for_read(ctx.key(2)).ok_or(CommandError::NoSuchKey)?;
+    ctx.db.stream_at(slot)?;
+    Ok(slot)
+}
+
+fn named_id(reply: &mut ReplyWriter<'_>, name: &str, id: StreamId) {
+    reply.bulk(name.as_bytes());
+    reply_id(reply, id);
+}
+
+fn named_integer(reply: &mut ReplyWriter<'_>, name: &str, value: i64) {
+    reply.bulk(name.as_bytes());
+    reply.integer(value);
+}
+
+/// An integer, or nil where it is not known.
+fn named_guess(reply: &mut ReplyWriter<'_>, name: &str, value: Option<i64>) {
+    reply.bulk(name.as_bytes());
+    match value {
+        Some(value) => reply.integer(value),
+        None => reply.null(),
+    }
+}
+
+/// `XINFO STREAM key [FULL [COUNT count]]`: a map.
+fn stream(ctx: &mut Context<'_>) -> CommandResult {
+    let slot = find(ctx)?;
+    let has_active_time = reports_7_2(&ctx.server.config);
+    let mut cursor = ctx.args.cursor(3);
+    let mut full = None;
+    if !cursor.is_at_end() {
+        let is_form = matches!(ctx.args.len(), 4 | 6) && cursor.take_word("FULL");
+        if !is_form || !(cursor.is_at_end() || cursor.take_word("COUNT")) {
+            return Err(ctx.wrong_subcommand());
+        }
+        full = Some(FULL_COUNT);
+        if !cursor.is_at_end() {
+            full = Some(match cursor.take_integer()? {
+                0 => usize::MAX,
+                count => usize::try_from(count).unwrap_or(FULL_COUNT),
+            });
+        }
+    }
+    let stream = ctx.db.stream_at(slot)?;
+    let reply = &mut ctx.reply;
+    reply.map(if full.is_some() { 9 } else { 10 });
+    reply_entries(reply, &stream.entries);
+    match full {
+        None => reply_ends(reply, stream),
+        Some(count) => FullReply { count, has_active_time }.write(reply, stream),
+    }
+    Ok(Outcome::Replied)
+}
+
+/// What both forms tell.
+fn reply_entries(reply: &mut ReplyWriter<'_>, entries: &Entries) {
+    named_integer(reply, "length", entries.len() as i64);
+    named_integer(reply, "radix-tree-keys", entries.nodes() as i64);
+    named_integer(reply, "radix-tree-nodes", entries.radix_tree_nodes() as i64);
+    named_id(reply, "last-generated-id", entries.last);
+    named_id(reply, "max-deleted-entry-id", entries.max_deleted);
+    named_integer(reply, "entries-added", entries.added);
+    named_id(reply, "recorded-first-entry-id", entries.first());
+}
+
+/// How many groups there are, the first and the last entry.
+fn reply_ends(reply: &mut ReplyWriter<'_>, stream: &Stream) {
+    named_integer(reply, "groups", stream.groups.len() as i64);
+    let entries = &stream.entries;
+    let first = entries.range(StreamId::MIN, StreamId::MAX).next();
+    let last = entries.top().and_then(|top| entries.get(top));
+    for (name, entry) in [("first-entry", first), ("last-entry", last)] {
+        reply.bulk(name.as_bytes());
+        match entry {
+            Some(entry) => reply_entry(reply, entry),
+            None => reply.null(),
+        }
+    }
+}
+
+/// The description in full.
+struct FullReply {
+    /// Of entries and of pending ones, for each group and consumer.
+    count: usize,
+    has_active_time: bool,
+}
+
+impl FullReply {
+    fn write(&self, reply: &mut ReplyWriter<'_>, stream: &Stream) {
+        reply.bulk(b"entries");
+        let shown = self.count.min(usize::try_from(stream.entries.len()).unwrap_or(usize::MAX));
+        reply.array(shown);
+        let entries = stream.entries.range(StreamId::MIN, StreamId::MAX);
+        entries.take(shown).for_each(|entry| reply_entry(reply, entry));
+        reply.bulk(b"groups");
+        reply.array(stream.groups.len());
+        for (name, group) in &stream.groups {
+            self.write_group(reply, &stream.entries, name, group);
+        }
+    }
+
+    fn write_group(
+        &self,
+        reply: &mut ReplyWriter<'_>,
+        entries: &Entries,
+        name: &[u8],
+        group: &Group,
+    ) {
+        reply.map(7);
+        reply.bulk(b"name");
+        reply.bulk(name);
+        named_id(reply, "last-delivered-id", group.last);
+        named_guess(reply, "entries-read", group.read);
+        named_guess(reply, "lag", entries.lag(group.last, group.read));
+        named_integer(reply, "pel-count", group.pending().len() as i64);
+        reply.bulk(b"pending");
+        reply.array(group.pending().len().min(self.count));
+        for (id, pending) in group.pending().iter().take(self.count) {
+            reply.array(4);
+            reply_id(reply, *id);
+            reply.bulk(&group.consumer(pending.consumer).name);
+            reply.integer(pending.delivered_ms);
+            reply.integer(pending.deliveries);
+        }
+        reply.bulk(b"consumers");
+        reply.array(group.consumers().len());
+        for consumer in group.consumers() {
+            self.write_consumer(reply, group, consumer);
+        }
+    }
+
+    fn write_consumer(&self, reply: &mut ReplyWriter<'_>, group: &Group, consumer: &Consumer) {
+        reply.map(if self.has_active_time { 5 } else { 4 });
+        reply.bulk(b"name");
+        reply.bulk(&consumer.name);
+        named_integer(reply, "seen-time", consumer.seen_ms);
+        if self.has_active_time {
+            named_integer(reply, "active-time", consumer.active_ms.unwrap_or(-1));
+        }
+        named_integer(reply, "pel-count", consumer.pending().len() as i64);
+        reply.bulk(b"pending");
+        reply.array(consumer.pending().len().min(self.count));
+        for (id, ()) in consumer.pending().iter().take(self.count) {
+            let Some(pending) = group.pending().get(id) else { continue };
+            reply.array(3);
+            reply_id(reply, *id);
+            reply.integer(pending.delivered_ms);
+            reply.integer(pending.deliveries);
+        }
+    }
+}
+
+/// `XINFO GROUPS key`: an array of maps.
+fn groups(ctx: &mut Context<'_>) -> CommandResult {
+    let slot = find(ctx)?;
+    let stream = ctx.db.stream_at(slot)?;
+    let reply = &mut ctx.reply;
+    reply.array(stream.groups.len());
+    for (name, group) in &stream.groups {
+        reply.map(6);
+        reply.bulk(b"name");
+        reply.bulk(name);
+        named_integer(reply, "consumers", group.consumers().len() as i64);
+        named_integer(reply, "pending", group.pending().len() as i64);
+        named_id(reply, "last-delivered-id", group.last);
+        named_guess(reply, "entries-read", group.read);
+        named_guess(reply, "lag", stream.entries.lag(group.last, group.read));
+    }
+    Ok(Outcome::Replied)
+}
+
+/// `XINFO CONSUMERS key group`: an array of maps.
+fn consumers(ctx: &mut Context<'_>) -> CommandResult {
+    let slot = find(ctx)?;
+    let now_ms = ctx.server.now.unix().0;
+    let has_active_time = reports_7_2(&ctx.server.config);
+    let (key, name) = (ctx.args.get(2), ctx.args.get(3));
+    let groups = &ctx.db.stream_at(slot)?.groups;
+    let group = groups.get(name).ok_or_else(|| no_group(name, key))?;
+    let reply = &mut ctx.reply;
+    reply.array(group.consumers().len());
+    for consumer in group.consumers() {
+        reply.map(if has_active_time { 4 } else { 3 });
+        reply.bulk(b"name");
+        reply.bulk(&consumer.name);
+        named_integer(reply, "pending", consumer.pending().len() as i64);
+        named_integer(reply, "idle", now_ms.saturating_sub(consumer.seen_ms).max(0));
+        if has_active_time {
+            let inactive = consumer.active_ms.map_or(-1, |active| now_ms.saturating_sub(active));
+            named_integer(reply, "inactive", inactive);
+        }
+    }
+    Ok(Outcome::Replied)
+}
+
+/// `XINFO HELP`: an array of simple strings.
+fn help(ctx: &mut Context<'_>) -> CommandResult {
+    reply_help(
+        ctx,
+        &[
+            "CONSUMERS <key> <group>",
+            "    Describe the consumers of a group.",
+            "GROUPS <key>",
+            "    Describe the groups of a stream.",
+            "STREAM <key> [FULL [COUNT <count>]]",
+            "    Describe a stream; in full with entries, groups and what is pending.",
+        ],
+    )
+}

@@ -1,0 +1,433 @@
+//! Streams: adding, deleting and trimming entries. Reading is `stream_read`, groups are `stream_group`, XINFO `stream_info`.
+//!
+//! A stream stays when its last entry goes: its key remembers the last ID, and its groups.
+
+pub(crate) mod group;
+pub(crate) mod info;
+pub(crate) mod read;
+
+use crate::config::{Config, KeyspaceEvents};
+use crate::error::CommandError;
+use crate::gate::args::{Args, Cursor};
+use crate::gate::context::{CommandResult, Context, Outcome};
+use crate::gate::spec::{CommandSpec, Flags, Group, Handler, KeyFlags, KeySpec, key, spec};
+use crate::keyspace::Key;
+use crate::resp::reply::ReplyWriter;
+use crate::types::stream::{AddError, Entry, Keep, NewId, NodeLimits, Stream, StreamId, Trim};
+
+const UPDATED_KEY: &[KeySpec] = &[key(1, KeyFlags::RW.union(KeyFlags::UPDATE))];
+const SHORTENED_KEY: &[KeySpec] = &[key(1, KeyFlags::RW.union(KeyFlags::DELETE))];
+
+pub(crate) const fn stream_spec(
+    name: &'static str,
+    handler: Handler,
+    since: &'static str,
+    flags: Flags,
+) -> CommandSpec {
+    spec(name, handler).group(Group::Stream).since(since).flags(flags)
+}
+
+pub const COMMANDS: &[CommandSpec] = &[
+    stream_spec("XADD", xadd, "5.0.0", Flags::WRITE.union(Flags::DENYOOM).union(Flags::FAST))
+        .at_least(5)
+        .keys(&[KeySpec {
+            notes: Some("An update rather than an insertion: it may trim as well"),
+            ..key(1, KeyFlags::RW.union(KeyFlags::UPDATE))
+        }])
+        .tips(&["nondeterministic_output"])
+        .docs(
+            "key [NOMKSTREAM] [<MAXLEN | MINID> [= | ~] threshold [LIMIT count]] <* | id> \
+             field value [field value ...]",
+            "Adds an entry to the end of a stream, which is made if need be and may be trimmed.",
+            "O(1), and O(N) for the N entries that are trimmed",
+        ),
+    stream_spec("XTRIM", xtrim, "5.0.0", Flags::WRITE)
+        .at_least(4)
+        .keys(SHORTENED_KEY)
+        .tips(&["nondeterministic_output"])
+        .docs(
+            "key <MAXLEN | MINID> [= | ~] threshold [LIMIT count]",
+            "Removes the oldest entries of a stream, down to a length or up to an ID.",
+            "O(N) for the N entries that are removed",
+        ),
+    stream_spec("XDEL", xdel, "5.0.0", Flags::WRITE.union(Flags::FAST))
+        .at_least(3)
+        .keys(SHORTENED_KEY)
+        .docs(
+            "key id [id ...]",
+            "Deletes entries of a stream and counts those that were there.",
+            "O(log N) for each entry, N being the length of the stream",
+        ),
+    stream_spec("XLEN", xlen, "5.0.0", Flags::READONLY.union(Flags::FAST))
+        .exactly(2)
+        .keys(&[key(1, KeyFlags::RO)])
+        .docs("key", "Counts the entries of a stream.", "O(1)"),
+    stream_spec("XSETID", xsetid, "5.0.0", Flags::WRITE.union(Flags::DENYOOM).union(Flags::FAST))
+        .at_least(3)
+        .keys(UPDATED_KEY)
+        .docs(
+            "key last-id [ENTRIESADDED entries-added] [MAXDELETEDID max-deleted-id]",
+            "Sets what a stream remembers of its past, as a replica or a restored copy needs it.",
+            "O(1)",
+        ),
+];
+
+pub(crate) const INVALID_ID: CommandError =
+    CommandError::Text("ERR Invalid stream ID specified as stream command argument");
+const TWO_STRATEGIES: CommandError = CommandError::Text(
+    "ERR syntax error, MAXLEN and MINID options at the same time are not compatible",
+);
+const NEGATIVE_MAXLEN: CommandError = CommandError::Text("ERR The MAXLEN argument must be >= 0.");
+const NEGATIVE_LIMIT: CommandError = CommandError::Text("ERR The LIMIT argument must be >= 0.");
+const LIMIT_ALONE: CommandError = CommandError::Text(
+    "ERR syntax error, LIMIT cannot be used without specifying a trimming strategy",
+);
+const NO_STRATEGY: CommandError =
+    CommandError::Text("ERR syntax error, XTRIM must be called with a trimming strategy");
+const LIMIT_OF_EXACT: CommandError =
+    CommandError::Text("ERR syntax error, LIMIT cannot be used without the special ~ option");
+const ZERO_ID: CommandError =
+    CommandError::Text("ERR The ID specified in XADD must be greater than 0-0");
+const EXHAUSTED: CommandError = CommandError::Text(
+    "ERR The stream has exhausted the last possible ID, unable to add more items",
+);
+const ID_NOT_ABOVE: CommandError = CommandError::Text(
+    "ERR The ID specified in XADD is equal or smaller than the target stream top item",
+);
+const TOO_LARGE: CommandError = CommandError::Text("ERR Elements are too large to be stored");
+
+/// Entries an approximate trim takes at most, in nodes; and the bounds of that number.
+const LIMIT_NODES: i64 = 100;
+const LIMIT_DEFAULT: i64 = 10_000;
+const LIMIT_MAX: i64 = 1_000_000;
+
+// ---- what the stream commands share ------------------------------------------------------------------------------
+
+/// An ID that is neither `-` nor `+`; without a sequence number it has this one.
+pub(crate) fn parse_id(text: &[u8], missing_seq: u64) -> Result<StreamId, CommandError> {
+    StreamId::parse(text, missing_seq).ok_or(INVALID_ID)
+}
+
+/// The IDs from argument `start` on.
+pub(crate) fn parse_ids(args: Args<'_>, start: usize) -> Result<Vec<StreamId>, CommandError> {
+    args.iter_from(start).map(|text| parse_id(text, 0)).collect()
+}
+
+/// Which end of a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Bound {
+    Start,
+    End,
+}
+
+/// An end of a range, which `(` excludes: the ID next to it then.
+pub(crate) fn parse_bound(text: &[u8], bound: Bound) -> Result<StreamId, CommandError> {
+    let missing_seq = if bound == Bound::Start { 0 } else { u64::MAX };
+    let excluded = match text {
+        [b'(', rest @ ..] if !rest.is_empty() => parse_id(rest, missing_seq)?,
+        _ => return StreamId::parse_bound(text, missing_seq).ok_or(INVALID_ID),
+    };
+    match bound {
+        Bound::Start => {
+            excluded.next().ok_or(CommandError::Text("ERR invalid start ID for the interval"))
+        }
+        Bound::End => {
+            excluded.previous().ok_or(CommandError::Text("ERR invalid end ID for the interval"))
+        }
+    }
+}
+
+/// Whether the version this server reports has what Redis 7.2 brought: consumers that are seen without being served, and
+/// the time they were.
+pub(crate) fn reports_7_2(config: &Config) -> bool {
+    let mut parts = config.redis_version.split(|byte| *byte == b'.').map(|part| {
+        std::str::from_utf8(part).ok().and_then(|part| part.parse::<u64>().ok()).unwrap_or(0)
+    });
+    (parts.next().unwrap_or(0), parts.next().unwrap_or(0)) >= (7, 2)
+}
+
+pub(crate) fn reply_id(reply: &mut ReplyWriter<'_>, id: StreamId) {
+    reply.bulk(id.text().as_ref());
+}
+
+/// An entry: its ID, and its fields and values in turn.
+#[inline]
+pub(crate) fn reply_entry(reply: &mut ReplyWriter<'_>, entry: Entry<'_>) {
+    reply.array(2);
+    reply_id(reply, entry.id);
+    reply.array(2 * entry.fields);
+    for (field, value) in entry {
+        reply.bulk(field.text().as_ref());
+        reply.bulk(value.text().as_ref());
+    }
+}
+
+/// Announces what leaves the entries as they were: nobody waits for that, as in Redis.
+pub(crate) fn announce(ctx: &mut Context<'_>, event: &'static str, key: Key<'_>) {
+    ctx.db.dirty += 1;
+    ctx.db.notify(KeyspaceEvents::STREAM, event, key.bytes);
+}
+
+// ---- XADD and XTRIM ----------------------------------------------------------------------------------------------
+
+/// `[MAXLEN | MINID [= | ~] threshold] [LIMIT count]`, in any order.
+#[derive(Default)]
+struct TrimOptions {
+    keep: Option<Keep>,
+    is_approximate: bool,
+    limit: Option<i64>,
+}
+
+impl TrimOptions {
+    /// Takes one of these options, if one comes next.
+    fn take(&mut self, cursor: &mut Cursor<'_>) -> Result<bool, CommandError> {
+        // The last argument is no option's name: an option has a value.
+        if cursor.remaining() < 2 {
+            return Ok(false);
+        }
+        let is_maxlen = cursor.take_word("MAXLEN");
+        if is_maxlen || cursor.take_word("MINID") {
+            if self.keep.is_some() {
+                return Err(TWO_STRATEGIES);
+            }
+            if cursor.remaining() >= 2 {
+                self.is_approximate = cursor.take_word("~");
+                let _ = !self.is_approximate && cursor.take_word("=");
+            }
+            self.keep = Some(if is_maxlen {
+                let length = cursor.take_integer()?;
+                Keep::Newest(u64::try_from(length).map_err(|_| NEGATIVE_MAXLEN)?)
+            } else {
+                Keep::From(parse_id(cursor.take()?, 0)?)
+            });
+            return Ok(true);
+        }
+        if cursor.take_word("LIMIT") {
+            let limit = cursor.take_integer()?;
+            if limit < 0 {
+                return Err(NEGATIVE_LIMIT);
+            }
+            self.limit = Some(limit);
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    /// What is to be done, if trimming was asked for.
+    fn finish(&self, config: &Config) -> Result<Option<Trim>, CommandError> {
+        let Some(keep) = self.keep else {
+            return match self.limit {
+                Some(1..) => Err(LIMIT_ALONE),
+                Some(_) => Err(LIMIT_OF_EXACT),
+                None => Ok(None),
+            };
+        };
+        let limit = match self.limit {
+            Some(_) if !self.is_approximate => return Err(LIMIT_OF_EXACT),
+            Some(limit) => limit,
+            None if self.is_approximate => {
+                match config.stream_node_max_entries.saturating_mul(LIMIT_NODES) {
+                    0 => LIMIT_DEFAULT,
+                    limit => limit.min(LIMIT_MAX),
+                }
+            }
+            None => 0,
+        };
+        let is_approximate = self.is_approximate;
+        Ok(Some(Trim { keep, is_approximate, limit: limit as u64 }))
+    }
+}
+
+/// What `XADD` is told before the fields.
+struct AddOptions {
+    makes_stream: bool,
+    id: NewId,
+    trim: Option<Trim>,
+    /// The argument that is the first field.
+    fields_at: usize,
+}
+
+impl AddOptions {
+    /// `[NOMKSTREAM] [trimming] <* | id> field value [field value ...]`, from argument 2 on.
+    fn parse(ctx: &Context<'_>) -> Result<Self, CommandError> {
+        let mut cursor = ctx.args.cursor(2);
+        let now_ms = ctx.server.now.unix().0.max(0) as u64;
+        let mut options =
+            AddOptions { makes_stream: true, id: NewId::Now(now_ms), trim: None, fields_at: 0 };
+        let mut trim = TrimOptions::default();
+        while let Some(argument) = cursor.peek() {
+            if argument == b"*" {
+                cursor.take()?;
+                break;
+            }
+            if trim.take(&mut cursor)? {
+                continue;
+            }
+            if cursor.take_word("NOMKSTREAM") {
+                options.makes_stream = false;
+                continue;
+            }
+            options.id = parse_new_id(cursor.take()?)?;
+            break;
+        }
+        options.trim = trim.finish(&ctx.server.config)?;
+        options.fields_at = cursor.position();
+        if cursor.is_at_end() || !cursor.remaining().is_multiple_of(2) {
+            return Err(CommandError::WrongArity(ctx.command.full_name.clone()));
+        }
+        if options.id == NewId::Given(StreamId::MIN) {
+            return Err(ZERO_ID);
+        }
+        Ok(options)
+    }
+}
+
+/// `ms-seq`, `ms` (with sequence number 0), or `ms-*`.
+fn parse_new_id(text: &[u8]) -> Result<NewId, CommandError> {
+    match text.strip_suffix(b"-*") {
+        // What has another sign in front of it is no time.
+        Some(ms) if !ms.contains(&b'-') => Ok(NewId::At(parse_id(ms, 0)?.ms)),
+        _ => Ok(NewId::Given(parse_id(text, 0)?)),
+    }
+}
+
+/// `XADD key [NOMKSTREAM] [<MAXLEN | MINID> [= | ~] threshold [LIMIT count]] <* | id> field value [...]`: the ID; nil if
+/// there is no stream and none was to be made.
+fn xadd(ctx: &mut Context<'_>) -> CommandResult {
+    let options = AddOptions::parse(ctx)?;
+    let (args, key) = (ctx.args, ctx.key(1));
+    let limits = NodeLimits {
+        bytes: ctx.server.config.stream_node_max_bytes,
+        entries: ctx.server.config.stream_node_max_entries as u64,
+    };
+    let fields = (args.len() - options.fields_at) / 2;
+    let piece = |index: usize| args.get(options.fields_at + index);
+    let added = match ctx.db.find_for_write(key) {
+        Some(slot) => {
+            let added = ctx.db.edit_entries(slot, |entries| {
+                let is_exhausted = entries.last == StreamId::MAX;
+                (!is_exhausted).then(|| entries.add(options.id, fields, piece, limits))
+            });
+            added?.ok_or(EXHAUSTED)?.map(|id| (id, slot))
+        }
+        None if !options.makes_stream => {
+            ctx.reply.null();
+            return Ok(Outcome::Replied);
+        }
+        None => {
+            let mut stream = Stream::default();
+            let added = stream.entries.add(options.id, fields, piece, limits);
+            added.map(|id| (id, ctx.db.insert_stream(key, stream)))
+        }
+    };
+    let (id, slot) = added.map_err(|error| match error {
+        AddError::NotAbove => ID_NOT_ABOVE,
+        AddError::TooLarge => TOO_LARGE,
+    })?;
+    ctx.db.changed(KeyspaceEvents::STREAM, "xadd", key.bytes);
+    if let Some(trim) = options.trim
+        && ctx.db.edit_entries(slot, |entries| entries.trim(trim))? > 0
+    {
+        ctx.db.notify(KeyspaceEvents::STREAM, "xtrim", key.bytes);
+    }
+    reply_id(&mut ctx.reply, id);
+    Ok(Outcome::Replied)
+}
+
+/// `XTRIM key <MAXLEN | MINID> [= | ~] threshold [LIMIT count]`: how many entries went.
+fn xtrim(ctx: &mut Context<'_>) -> CommandResult {
+    let mut cursor = ctx.args.cursor(2);
+    let mut options = TrimOptions::default();
+    while !cursor.is_at_end() {
+        if !options.take(&mut cursor)? {
+            return Err(CommandError::Syntax);
+        }
+    }
+    if options.keep.is_none() && options.limit == Some(0) {
+        return Err(NO_STRATEGY);
+    }
+    let trim = options.finish(&ctx.server.config)?.ok_or(NO_STRATEGY)?;
+    let key = ctx.key(1);
+    let Some(slot) = ctx.db.find_for_write(key) else {
+        ctx.reply.integer(0);
+        return Ok(Outcome::Replied);
+    };
+    let removed = ctx.db.edit_entries(slot, |entries| entries.trim(trim))?;
+    if removed > 0 {
+        ctx.db.changed_by(removed, KeyspaceEvents::STREAM, "xtrim", key.bytes);
+    }
+    ctx.reply.integer(removed as i64);
+    Ok(Outcome::Replied)
+}
+
+// ---- deleting, counting, setting ---------------------------------------------------------------------------------
+
+/// `XDEL key id [id ...]`: how many were there.
+fn xdel(ctx: &mut Context<'_>) -> CommandResult {
+    let key = ctx.key(1);
+    let Some(slot) = ctx.db.find_for_write(key) else {
+        ctx.reply.integer(0);
+        return Ok(Outcome::Replied);
+    };
+    ctx.db.stream_at(slot)?;
+    let ids = parse_ids(ctx.args, 2)?;
+    let deleted = ctx.db.edit_entries(slot, |entries| entries.delete(&ids))?;
+    if deleted > 0 {
+        ctx.db.changed_by(deleted, KeyspaceEvents::STREAM, "xdel", key.bytes);
+    }
+    ctx.reply.integer(deleted as i64);
+    Ok(Outcome::Replied)
+}
+
+/// `XLEN key`: 0 without a key.
+fn xlen(ctx: &mut Context<'_>) -> CommandResult {
+    let len = match ctx.db.find_for_read(ctx.key(1)) {
+        Some(slot) => ctx.db.stream_at(slot)?.entries.len(),
+        None => 0,
+    };
+    ctx.reply.integer(len as i64);
+    Ok(Outcome::Replied)
+}
+
+/// `XSETID key last-id [ENTRIESADDED entries-added] [MAXDELETEDID max-deleted-id]`: OK.
+fn xsetid(ctx: &mut Context<'_>) -> CommandResult {
+    const NEGATIVE_ADDED: CommandError = CommandError::Text("ERR entries_added must be positive");
+    const BELOW_DELETED: CommandError = CommandError::Text(
+        "ERR The ID specified in XSETID is smaller than the provided max_deleted_entry_id",
+    );
+    const BELOW_TOP: CommandError = CommandError::Text(
+        "ERR The ID specified in XSETID is smaller than the target stream top item",
+    );
+    const BELOW_LENGTH: CommandError = CommandError::Text(
+        "ERR The entries_added specified in XSETID is smaller than the target stream length",
+    );
+    let last = parse_id(ctx.args.get(2), 0)?;
+    let (mut added, mut max_deleted) = (None, StreamId::MIN);
+    let mut cursor = ctx.args.cursor(3);
+    while !cursor.is_at_end() {
+        if cursor.remaining() >= 2 && cursor.take_word("ENTRIESADDED") {
+            added = Some(Some(cursor.take_integer()?).filter(|it| *it >= 0).ok_or(NEGATIVE_ADDED)?);
+        } else if cursor.remaining() >= 2 && cursor.take_word("MAXDELETEDID") {
+            max_deleted = parse_id(cursor.take()?, 0)?;
+            if last < max_deleted {
+                return Err(BELOW_DELETED);
+            }
+        } else {
+            return Err(CommandError::Syntax);
+        }
+    }
+    let key = ctx.key(1);
+    let slot = ctx.db.find_for_write(key).ok_or(CommandError::NoSuchKey)?;
+    let entries = &ctx.db.stream_at(slot)?.entries;
+    if entries.top().is_some_and(|top| last < top) {
+        return Err(BELOW_TOP);
+    }
+    if !entries.is_empty() && added.is_some_and(|added: i64| entries.len() > added as u64) {
+        return Err(BELOW_LENGTH);
+    }
+    let max_deleted = (max_deleted != StreamId::MIN).then_some(max_deleted);
+    ctx.db.edit_entries(slot, |entries| entries.set_remembered(last, added, max_deleted))?;
+    announce(ctx, "xsetid", key);
+    ctx.reply.ok();
+    Ok(Outcome::Replied)
+}

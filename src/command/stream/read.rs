@@ -1,0 +1,552 @@
+//! Reading streams: ranges, and what came after an ID, alone or as one of a group's consumers; waiting for it if need be.
+//!
+//! Who waits has its request kept with `$` and `+` resolved: `$` is the last ID at the time of the request. A consumer
+//! always waits for what its group has not read.
+
+use crate::command::stream::{
+    Bound, announce, parse_bound, parse_id, reply_entry, reply_id, reports_7_2, stream_spec,
+};
+use crate::gate::blocking::TimeoutUnit;
+use crate::gate::context::{CommandResult, Context, Origin, Outcome, TimeoutReply, Wait};
+use crate::gate::spec::{Begin, CommandSpec, Find, Flags, KeyFlags, KeySpec, key};
+use smallvec::SmallVec;
+
+use crate::collections::table::Slot;
+use crate::error::CommandError;
+use crate::keyspace::waiting::Wanted;
+use crate::resp::reply::{Deferred, Protocol, ReplyWriter};
+use crate::types::stream::{ConsumerId, Entries, Group, Pending, Stream, StreamId};
+
+const READ_KEY: &[KeySpec] = &[key(1, KeyFlags::RO.union(KeyFlags::ACCESS))];
+
+const fn behind_streams(from: i16) -> KeySpec {
+    KeySpec {
+        begin: Begin::Keyword { word: "STREAMS", from },
+        find: Find::Range { last: -1, step: 1, limit: 2 },
+        flags: KeyFlags::RO.union(KeyFlags::ACCESS),
+        notes: None,
+    }
+}
+
+pub const COMMANDS: &[CommandSpec] = &[
+    stream_spec("XRANGE", xrange, "5.0.0", Flags::READONLY).at_least(4).keys(READ_KEY).docs(
+        "key start end [COUNT count]",
+        "Returns the entries between two IDs.",
+        "O(N) for N entries, and O(log M) for finding the first of M",
+    ),
+    stream_spec("XREVRANGE", xrevrange, "5.0.0", Flags::READONLY).at_least(4).keys(READ_KEY).docs(
+        "key end start [COUNT count]",
+        "Returns the entries between two IDs, the last one first.",
+        "O(N) for N entries, and O(log M) for finding the last of M",
+    ),
+    stream_spec("XREAD", xread, "5.0.0", Flags::READONLY.union(Flags::BLOCKING))
+        .at_least(4)
+        .keys(&[behind_streams(1)])
+        .docs(
+            "[COUNT count] [BLOCK milliseconds] STREAMS key [key ...] id [id ...]",
+            "Returns the entries of streams that came after given IDs, and can wait for them.",
+            "O(N) for N entries; with BLOCK whoever adds an entry serves all that wait",
+        ),
+    stream_spec("XREADGROUP", xreadgroup, "5.0.0", Flags::WRITE.union(Flags::BLOCKING))
+        .at_least(7)
+        .keys(&[behind_streams(4)])
+        .docs(
+            "GROUP group consumer [COUNT count] [BLOCK milliseconds] [NOACK] \
+             STREAMS key [key ...] id [id ...]",
+            "Delivers entries that a group has not read to one of its consumers, or shows it what \
+             it has pending; can wait.",
+            "O(N log M) for N entries and M pending ones",
+        ),
+];
+
+const UNBALANCED: CommandError = CommandError::Text(
+    "ERR Unbalanced XREAD list of streams: for each stream key an ID or '$' must be specified.",
+);
+const GROUP_IN_XREAD: CommandError = CommandError::Text(
+    "ERR The GROUP option is only supported by XREADGROUP. You called XREAD instead.",
+);
+const NOACK_IN_XREAD: CommandError = CommandError::Text(
+    "ERR The NOACK option is only supported by XREADGROUP. You called XREAD instead.",
+);
+const NO_GROUP_OPTION: CommandError = CommandError::Text("ERR Missing GROUP option for XREADGROUP");
+const LAST_IN_GROUP: CommandError = CommandError::Text(
+    "ERR The $ ID is meaningless in the context of XREADGROUP: you want to read the history of \
+     this consumer by specifying a proper ID, or use the > ID to get new messages. The $ ID would \
+     just return an empty result set.",
+);
+const TOP_IN_GROUP: CommandError = CommandError::Text(
+    "ERR The + ID is meaningless in the context of XREADGROUP: you want to read the history of \
+     this consumer by specifying a proper ID, or use the > ID to get new messages. The + ID would \
+     just return an empty result set.",
+);
+const NEW_IN_XREAD: CommandError = CommandError::Text(
+    "ERR The > ID can be specified only when calling XREADGROUP using the GROUP <group> \
+     <consumer> option.",
+);
+const STREAM_GONE: CommandError = CommandError::Text("UNBLOCKED the stream key no longer exists");
+const GROUP_GONE: CommandError =
+    CommandError::Text("NOGROUP the consumer group this client was blocked on no longer exists");
+
+/// Entries a client that waited is sent at most, unless it said COUNT.
+const WOKEN_COUNT: usize = 1000;
+
+// ---- ranges ------------------------------------------------------------------------------------------------------
+
+/// `XRANGE key start end [COUNT count]`: an array of entries.
+fn xrange(ctx: &mut Context<'_>) -> CommandResult {
+    reply_range(ctx, false)
+}
+
+/// `XREVRANGE key end start [COUNT count]`: an array of entries.
+fn xrevrange(ctx: &mut Context<'_>) -> CommandResult {
+    reply_range(ctx, true)
+}
+
+fn reply_range(ctx: &mut Context<'_>, backwards: bool) -> CommandResult {
+    let (start_at, end_at) = if backwards { (3, 2) } else { (2, 3) };
+    let start = parse_bound(ctx.args.get(start_at), Bound::Start)?;
+    let end = parse_bound(ctx.args.get(end_at), Bound::End)?;
+    let mut count = usize::MAX;
+    let mut cursor = ctx.args.cursor(4);
+    while !cursor.is_at_end() {
+        if cursor.remaining() < 2 || !cursor.take_word("COUNT") {
+            return Err(CommandError::Syntax);
+        }
+        count = usize::try_from(cursor.take_integer()?).unwrap_or(0);
+    }
+    let Some(slot) = ctx.db.find_for_read(ctx.key(1)) else {
+        ctx.reply.array(0);
+        return Ok(Outcome::Replied);
+    };
+    let entries = &ctx.db.stream_at(slot)?.entries;
+    if count == 0 {
+        ctx.reply.null_array();
+        return Ok(Outcome::Replied);
+    }
+    let list = ctx.reply.defer_array();
+    let mut sent = 0;
+    let mut send = |entry| {
+        reply_entry(&mut ctx.reply, entry);
+        sent += 1;
+    };
+    if backwards {
+        entries.backwards(start, end).take(count).for_each(&mut send);
+    } else {
+        entries.range(start, end).take(count).for_each(&mut send);
+    }
+    ctx.reply.finish(list, sent);
+    Ok(Outcome::Replied)
+}
+
+// ---- XREAD and XREADGROUP ----------------------------------------------------------------------------------------
+
+/// What `XREAD` and `XREADGROUP` are asked.
+struct ReadRequest<'a> {
+    /// Some: wait, until this time if it is given.
+    block: Option<Option<i64>>,
+    /// 0: all.
+    count: usize,
+    /// The group and the consumer.
+    reader: Option<(&'a [u8], &'a [u8])>,
+    no_ack: bool,
+    /// The argument that is the first key.
+    keys_at: usize,
+    streams: usize,
+}
+
+impl<'a> ReadRequest<'a> {
+    /// `[GROUP group consumer] [COUNT count] [BLOCK milliseconds] [NOACK] STREAMS key [key ...] id [id ...]`.
+    fn parse(ctx: &Context<'a>, in_group: bool) -> Result<Self, CommandError> {
+        let mut request = ReadRequest {
+            block: None,
+            count: 0,
+            reader: None,
+            no_ack: false,
+            keys_at: 0,
+            streams: 0,
+        };
+        let mut cursor = ctx.args.cursor(1);
+        while request.keys_at == 0 {
+            let behind = cursor.remaining().saturating_sub(1);
+            if behind >= 1 && cursor.take_word("BLOCK") {
+                if ctx.origin == Origin::Script {
+                    let text = b" command is not allowed with BLOCK option from scripts";
+                    let text = [b"ERR ", ctx.args.get(0), text].concat();
+                    return Err(CommandError::formatted(text));
+                }
+                request.block = Some(ctx.timeout(cursor.position(), TimeoutUnit::Milliseconds)?);
+                cursor.take()?;
+            } else if behind >= 1 && cursor.take_word("COUNT") {
+                request.count = usize::try_from(cursor.take_integer()?).unwrap_or(0);
+            } else if behind >= 1 && cursor.take_word("STREAMS") {
+                if !cursor.remaining().is_multiple_of(2) {
+                    return Err(UNBALANCED);
+                }
+                request.keys_at = cursor.position();
+                request.streams = cursor.remaining() / 2;
+            } else if behind >= 2 && cursor.take_word("GROUP") {
+                if !in_group {
+                    return Err(GROUP_IN_XREAD);
+                }
+                request.reader = Some((cursor.take()?, cursor.take()?));
+            } else if cursor.take_word("NOACK") {
+                if !in_group {
+                    return Err(NOACK_IN_XREAD);
+                }
+                request.no_ack = true;
+            } else {
+                return Err(CommandError::Syntax);
+            }
+        }
+        if in_group && request.reader.is_none() {
+            return Err(NO_GROUP_OPTION);
+        }
+        Ok(request)
+    }
+
+    /// The streams to be read, each as `parse` makes it of the argument that is its key.
+    fn sources(
+        &self,
+        parse: impl FnMut(usize) -> Result<Source, CommandError>,
+    ) -> Result<SmallVec<[Source; 1]>, CommandError> {
+        (self.keys_at..self.keys_at + self.streams).map(parse).collect()
+    }
+
+    /// How many entries of a stream are sent at most.
+    fn limit(&self) -> usize {
+        if self.count == 0 { usize::MAX } else { self.count }
+    }
+
+    /// The same for a client that waited.
+    fn limit_woken(&self) -> usize {
+        if self.count == 0 { WOKEN_COUNT } else { self.count }
+    }
+}
+
+/// What is to be read of one stream.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wish {
+    /// Entries above an ID; for a consumer: of those it has pending.
+    Above(StreamId),
+    /// What no consumer of the group has read.
+    Unread,
+}
+
+/// One stream of a request.
+struct Source {
+    /// The argument that is the key.
+    key_at: usize,
+    slot: Option<Slot>,
+    wish: Wish,
+}
+
+/// `XREAD [COUNT count] [BLOCK milliseconds] STREAMS key [key ...] id [id ...]`: an array of keys with their entries, in RESP3
+/// a map; nil if there are none.
+fn xread(ctx: &mut Context<'_>) -> CommandResult {
+    let request = ReadRequest::parse(ctx, false)?;
+    if let Origin::Woken(key_at) = ctx.origin {
+        let after = parse_id(ctx.args.get(key_at + request.streams), 0)?;
+        let Some(slot) = ctx.db.find_for_read(ctx.key(key_at)) else {
+            return Ok(Outcome::Blocked);
+        };
+        if ctx.db.stream_at(slot)?.entries.top().is_none_or(|top| top <= after) {
+            return Ok(Outcome::Blocked);
+        }
+        begin_streams(&mut ctx.reply, 1);
+        return send_above(ctx, key_at, slot, after, request.limit_woken());
+    }
+    let sources = request.sources(|key_at| {
+        let slot = ctx.db.find_for_read(ctx.key(key_at));
+        let stream = slot.map(|slot| ctx.db.stream_at(slot)).transpose()?;
+        let text = ctx.args.get(key_at + request.streams);
+        Ok(Source { key_at, slot, wish: Wish::Above(parse_after(text, stream)?) })
+    })?;
+    let list = defer_streams(&mut ctx.reply);
+    let mut served = 0;
+    for source in &sources {
+        let (Some(slot), Wish::Above(after)) = (find_again(ctx, source, &sources), source.wish)
+        else {
+            continue;
+        };
+        if ctx.db.stream_at(slot)?.entries.top().is_some_and(|top| top > after) {
+            served += 1;
+            send_above(ctx, source.key_at, slot, after, request.limit())?;
+        }
+    }
+    if served > 0 {
+        ctx.reply.finish(list, served);
+        return Ok(Outcome::Replied);
+    }
+    ctx.reply.rewind(list);
+    wait_or_give_up(ctx, &request, &sources, Wanted::Stream)
+}
+
+/// The ID above which XREAD reads: `$` is the last one given, `+` the one before the last entry.
+fn parse_after(text: &[u8], stream: Option<&Stream>) -> Result<StreamId, CommandError> {
+    let entries = stream.map(|stream| &stream.entries);
+    match text {
+        b"$" => Ok(entries.map_or(StreamId::MIN, |entries| entries.last)),
+        b"+" => Ok(entries.map_or(StreamId::MIN, |entries| match entries.top() {
+            Some(top) => top.previous().unwrap_or(StreamId::MIN),
+            None => entries.last,
+        })),
+        b">" => Err(NEW_IN_XREAD),
+        _ => parse_id(text, 0),
+    }
+}
+
+/// The slot of a stream that was found before: other keys were looked up since, and an expired one may have gone.
+fn find_again(ctx: &mut Context<'_>, source: &Source, sources: &[Source]) -> Option<Slot> {
+    if sources.len() == 1 {
+        return source.slot;
+    }
+    source.slot?;
+    ctx.db.find(ctx.key(source.key_at))
+}
+
+/// Begins a list of `len` keys with their entries.
+fn begin_streams(reply: &mut ReplyWriter<'_>, len: usize) {
+    match reply.protocol() {
+        Protocol::Resp2 => reply.array(len),
+        Protocol::Resp3 => reply.map(len),
+    }
+}
+
+/// The same where the length is not known yet.
+fn defer_streams(reply: &mut ReplyWriter<'_>) -> Deferred {
+    match reply.protocol() {
+        Protocol::Resp2 => reply.defer_array(),
+        Protocol::Resp3 => reply.defer_map(),
+    }
+}
+
+/// Begins one of them: its entries follow.
+fn begin_stream(reply: &mut ReplyWriter<'_>, key: &[u8]) {
+    if reply.protocol() == Protocol::Resp2 {
+        reply.array(2);
+    }
+    reply.bulk(key);
+}
+
+/// Sends a key with its entries above an ID.
+fn send_above(
+    ctx: &mut Context<'_>,
+    key_at: usize,
+    slot: Slot,
+    after: StreamId,
+    limit: usize,
+) -> CommandResult {
+    begin_stream(&mut ctx.reply, ctx.args.get(key_at));
+    let list = ctx.reply.defer_array();
+    let mut sent = 0;
+    if let Some(start) = after.next() {
+        let entries = &ctx.db.stream_at(slot)?.entries;
+        for entry in entries.range(start, StreamId::MAX).take(limit) {
+            reply_entry(&mut ctx.reply, entry);
+            sent += 1;
+        }
+    }
+    ctx.reply.finish(list, sent);
+    Ok(Outcome::Replied)
+}
+
+/// Nothing was there: waits for it, or says so.
+fn wait_or_give_up(
+    ctx: &mut Context<'_>,
+    request: &ReadRequest<'_>,
+    sources: &[Source],
+    wanted: Wanted,
+) -> CommandResult {
+    let Some(deadline_us) = request.block else {
+        ctx.reply.null_array();
+        return Ok(Outcome::Replied);
+    };
+    let mut rewritten: Vec<Vec<u8>> = ctx.args.iter_from(0).map(<[u8]>::to_vec).collect();
+    for source in sources {
+        if let Wish::Above(after) = source.wish {
+            rewritten[source.key_at + request.streams] = after.text().as_ref().to_vec();
+        }
+    }
+    ctx.block(Wait {
+        wanted,
+        keys: request.keys_at..request.keys_at + request.streams,
+        deadline_us,
+        on_timeout: TimeoutReply::NullArray,
+        rewritten: Some(rewritten),
+    })
+}
+
+/// `XREADGROUP GROUP group consumer [COUNT count] [BLOCK milliseconds] [NOACK] STREAMS key [key ...] id [id ...]`: as `XREAD`; of
+/// an entry that is pending and was deleted, the ID and nil.
+fn xreadgroup(ctx: &mut Context<'_>) -> CommandResult {
+    let request = ReadRequest::parse(ctx, true)?;
+    let Some((group, _)) = request.reader else { return Err(NO_GROUP_OPTION) };
+    if let Origin::Woken(key_at) = ctx.origin {
+        return read_woken(ctx, &request, group, key_at);
+    }
+    let sources = request.sources(|key_at| {
+        let slot = ctx.db.find_for_read(ctx.key(key_at));
+        let stream = slot.map(|slot| ctx.db.stream_at(slot)).transpose()?;
+        if !stream.is_some_and(|stream| stream.groups.contains_key(group)) {
+            return Err(no_such_group(ctx.args.get(key_at), group));
+        }
+        let wish = match ctx.args.get(key_at + request.streams) {
+            b"$" => return Err(LAST_IN_GROUP),
+            b"+" => return Err(TOP_IN_GROUP),
+            b">" => Wish::Unread,
+            text => match parse_id(text, 0)? {
+                StreamId::MAX => Wish::Unread,
+                id => Wish::Above(id),
+            },
+        };
+        Ok(Source { key_at, slot, wish })
+    })?;
+    let list = defer_streams(&mut ctx.reply);
+    let mut served = 0;
+    for source in &sources {
+        let Some(slot) = find_again(ctx, source, &sources) else { continue };
+        served += usize::from(serve_group(ctx, &request, slot, source, request.limit())?);
+    }
+    if served > 0 {
+        ctx.reply.finish(list, served);
+        return Ok(Outcome::Replied);
+    }
+    ctx.reply.rewind(list);
+    wait_or_give_up(ctx, &request, &sources, Wanted::StreamGroup)
+}
+
+fn no_such_group(key: &[u8], group: &[u8]) -> CommandError {
+    let parts: [&[u8]; 5] = [
+        b"NOGROUP No such key '",
+        key,
+        b"' or consumer group '",
+        group,
+        b"' in XREADGROUP with GROUP option",
+    ];
+    CommandError::formatted(parts.concat())
+}
+
+/// A consumer that waits, its key having changed: maybe the stream has gone, or the group.
+fn read_woken(
+    ctx: &mut Context<'_>,
+    request: &ReadRequest<'_>,
+    group: &[u8],
+    key_at: usize,
+) -> CommandResult {
+    let slot = ctx.db.find_for_read(ctx.key(key_at)).ok_or(STREAM_GONE)?;
+    let stream = ctx.db.stream_at(slot).map_err(|_| STREAM_GONE)?;
+    let group = stream.groups.get(group).ok_or(GROUP_GONE)?;
+    if stream.entries.top().is_none_or(|top| top <= group.last) {
+        return Ok(Outcome::Blocked);
+    }
+    begin_streams(&mut ctx.reply, 1);
+    let source = Source { key_at, slot: Some(slot), wish: Wish::Unread };
+    serve_group(ctx, request, slot, &source, request.limit_woken())?;
+    Ok(Outcome::Replied)
+}
+
+/// Sends a key with what a consumer wishes of it. False if there is nothing; its pending entries are always sent, even if
+/// there are none.
+fn serve_group(
+    ctx: &mut Context<'_>,
+    request: &ReadRequest<'_>,
+    slot: Slot,
+    source: &Source,
+    limit: usize,
+) -> Result<bool, CommandError> {
+    let Some((group, name)) = request.reader else { return Ok(false) };
+    let now_ms = ctx.server.now.unix().0;
+    let is_always_seen = reports_7_2(&ctx.server.config);
+    let key = ctx.key(source.key_at);
+    let (entries, groups) = ctx.db.groups_mut(slot)?;
+    let Some(group) = groups.get_mut(group) else { return Ok(false) };
+    let start = match source.wish {
+        Wish::Above(id) => id.next(),
+        Wish::Unread if entries.top().is_some_and(|top| top > group.last) => group.last.next(),
+        Wish::Unread => None,
+    };
+    if start.is_none() && !is_always_seen {
+        return Ok(false);
+    }
+    let (consumer, is_new) = group.meet_consumer(name, now_ms);
+    if let Some(start) = start {
+        begin_stream(&mut ctx.reply, key.bytes);
+        let list = ctx.reply.defer_array();
+        let reader = Reader { consumer, now_ms, limit, acknowledges: request.no_ack };
+        let sent = match source.wish {
+            Wish::Unread => reader.read_new(&mut ctx.reply, entries, group, start),
+            Wish::Above(_) => reader.read_pending(&mut ctx.reply, entries, group, start),
+        };
+        ctx.reply.finish(list, sent);
+    }
+    if is_new {
+        announce(ctx, "xgroup-createconsumer", key);
+    }
+    ctx.db.dirty += u64::from(start.is_some());
+    Ok(start.is_some())
+}
+
+/// A consumer that reads.
+struct Reader {
+    consumer: ConsumerId,
+    now_ms: i64,
+    limit: usize,
+    /// Nothing it gets becomes pending.
+    acknowledges: bool,
+}
+
+impl Reader {
+    /// Sends entries from an ID on and has the group go on to them; returns how many.
+    fn read_new(
+        &self,
+        reply: &mut ReplyWriter<'_>,
+        entries: &Entries,
+        group: &mut Group,
+        start: StreamId,
+    ) -> usize {
+        let mut sent = 0;
+        for entry in entries.range(start, StreamId::MAX).take(self.limit) {
+            let id = entry.id;
+            if id > group.last {
+                group.read = entries.read_after(id, group.read);
+                group.last = id;
+            }
+            reply_entry(reply, entry);
+            if !self.acknowledges {
+                let Reader { consumer, now_ms: delivered_ms, .. } = *self;
+                group.assign(id, Pending { consumer, delivered_ms, deliveries: 1 });
+            }
+            sent += 1;
+        }
+        if sent > 0 && !self.acknowledges {
+            group.consumer_mut(self.consumer).active_ms = Some(self.now_ms);
+        }
+        sent
+    }
+
+    /// Sends the consumer's pending entries from an ID on, which counts as another delivery; returns how many.
+    fn read_pending(
+        &self,
+        reply: &mut ReplyWriter<'_>,
+        entries: &Entries,
+        group: &mut Group,
+        start: StreamId,
+    ) -> usize {
+        let pending = group.consumer(self.consumer).pending().from(start);
+        let ids: Vec<StreamId> = pending.take(self.limit).map(|(id, ())| *id).collect();
+        for id in &ids {
+            match entries.get(*id) {
+                Some(entry) => {
+                    reply_entry(reply, entry);
+                    group.redeliver(*id, self.now_ms);
+                }
+                None => {
+                    reply.array(2);
+                    reply_id(reply, *id);
+                    reply.null_array();
+                }
+            }
+        }
+        ids.len()
+    }
+}

@@ -1,0 +1,441 @@
+//! Bitmaps: strings read and written bit by bit, and as integers of any width.
+//!
+//! The arithmetic is `types::bitmap`'s. Here arguments are parsed, in the order in which a peer finds fault with them, and
+//! strings grow. A string grows to at most `proto-max-bulk-len` bytes: each offset is checked before anything is looked up.
+
+use crate::config::KeyspaceEvents;
+use crate::error::CommandError;
+use crate::gate::args::{Args, Cursor};
+use crate::gate::context::{CommandResult, Context, Outcome};
+use crate::gate::spec::{CommandSpec, Flags, Group, KeyFlags, KeySpec, key, keys, spec};
+use crate::keyspace::{Expiry, Key};
+use crate::resp::number;
+use crate::resp::reply::ReplyWriter;
+use crate::types::bitmap::{self, BitOperation, FieldType, Overflow, Unit};
+
+const READ: KeyFlags = KeyFlags::RO.union(KeyFlags::ACCESS);
+const CHANGE: KeyFlags = KeyFlags::RW.union(KeyFlags::ACCESS).union(KeyFlags::UPDATE);
+
+pub const COMMANDS: &[CommandSpec] = &[
+    spec("SETBIT", setbit)
+        .exactly(4)
+        .keys(&[key(1, CHANGE)])
+        .flags(Flags::WRITE.union(Flags::DENYOOM))
+        .group(Group::Bitmap)
+        .since("2.2.0")
+        .docs(
+            "key offset value",
+            "Sets or clears one bit of a string, which grows as needed, and returns what it was.",
+            "O(1)",
+        ),
+    spec("GETBIT", getbit)
+        .exactly(3)
+        .keys(&[key(1, READ)])
+        .flags(Flags::READONLY.union(Flags::FAST))
+        .group(Group::Bitmap)
+        .since("2.2.0")
+        .docs("key offset", "Returns one bit of a string.", "O(1)"),
+    spec("BITCOUNT", bitcount)
+        .at_least(2)
+        .keys(&[key(1, READ)])
+        .flags(Flags::READONLY)
+        .group(Group::Bitmap)
+        .since("2.6.0")
+        .docs(
+            "key [start end [BYTE | BIT]]",
+            "Counts the bits that are set in a string or in a part of it.",
+            "O(N) with N the bytes of the part",
+        ),
+    spec("BITPOS", bitpos)
+        .at_least(3)
+        .keys(&[key(1, READ)])
+        .flags(Flags::READONLY)
+        .group(Group::Bitmap)
+        .since("2.8.7")
+        .docs(
+            "key bit [start [end [BYTE | BIT]]]",
+            "Finds the first set or the first clear bit of a string or of a part of it.",
+            "O(N) with N the bytes of the part",
+        ),
+    spec("BITOP", bitop)
+        .at_least(4)
+        .keys(&[key(2, KeyFlags::OW.union(KeyFlags::UPDATE)), keys(3, -1, 1, READ)])
+        .flags(Flags::WRITE.union(Flags::DENYOOM))
+        .group(Group::Bitmap)
+        .since("2.6.0")
+        .docs(
+            "<AND | OR | XOR | NOT | DIFF | DIFF1 | ANDOR | ONE> destkey key [key ...]",
+            "Combines strings bit by bit and stores the result.",
+            "O(N) with N the bytes of all sources",
+        ),
+    spec("BITFIELD", bitfield)
+        .at_least(2)
+        .keys(&[KeySpec {
+            notes: Some("The key is only read if all operations are GET"),
+            ..key(1, CHANGE.union(KeyFlags::VARIABLE_FLAGS))
+        }])
+        .flags(Flags::WRITE.union(Flags::DENYOOM))
+        .group(Group::Bitmap)
+        .since("3.2.0")
+        .docs(
+            "key [GET encoding offset | [OVERFLOW <WRAP | SAT | FAIL>] \
+             <SET encoding offset value | INCRBY encoding offset increment> ...]",
+            "Reads, sets and adds to integers of any width at any bit of a string.",
+            "O(1) for each operation",
+        ),
+    spec("BITFIELD_RO", bitfield_ro)
+        .at_least(2)
+        .keys(&[key(1, READ)])
+        .flags(Flags::READONLY.union(Flags::FAST))
+        .group(Group::Bitmap)
+        .since("6.0.0")
+        .docs(
+            "key [GET encoding offset [GET encoding offset ...]]",
+            "Reads integers of any width at any bit of a string.",
+            "O(1) for each operation",
+        ),
+];
+
+const OFFSET_OUT_OF_RANGE: CommandError =
+    CommandError::Text("ERR bit offset is not an integer or out of range");
+const BIT_OUT_OF_RANGE: CommandError =
+    CommandError::Text("ERR bit is not an integer or out of range");
+const BIT_NEITHER: CommandError = CommandError::Text("ERR The bit argument must be 1 or 0.");
+const INVALID_FIELD_TYPE: CommandError = CommandError::Text(
+    "ERR Invalid bitfield type. Use something like i16 u8. Note that u64 is not supported but i64 is.",
+);
+const INVALID_OVERFLOW: CommandError = CommandError::Text("ERR Invalid OVERFLOW type specified");
+const ONLY_GET: CommandError =
+    CommandError::Text("ERR BITFIELD_RO only supports the GET subcommand");
+const ONE_SOURCE: CommandError =
+    CommandError::Text("ERR BITOP NOT must be called with a single source key.");
+
+/// `SETBIT key offset value`: what the bit was.
+fn setbit(ctx: &mut Context<'_>) -> CommandResult {
+    let offset = parse_offset(ctx.args.get(2), ctx.server.config.proto_max_bulk_len)?;
+    let bit = match number::parse_i64(ctx.args.get(3)) {
+        Some(0) => false,
+        Some(1) => true,
+        _ => return Err(BIT_OUT_OF_RANGE),
+    };
+    let needed = bitmap::bytes_needed(offset, 1).ok_or(OFFSET_OUT_OF_RANGE)?;
+    let key = ctx.key(1);
+    let (before, has_grown) =
+        edit_bits(ctx, key, needed, |bytes, _| bitmap::set_bit(bytes, offset, bit))?;
+    if has_grown || before != bit {
+        ctx.db.changed(KeyspaceEvents::STRING, "setbit", key.bytes);
+    }
+    ctx.reply.integer(before.into());
+    Ok(Outcome::Replied)
+}
+
+/// `GETBIT key offset`: 0 behind the end and without a key.
+fn getbit(ctx: &mut Context<'_>) -> CommandResult {
+    let offset = parse_offset(ctx.args.get(2), ctx.server.config.proto_max_bulk_len)?;
+    let bytes = ctx.db.string(ctx.key(1))?.unwrap_or_default();
+    ctx.reply.integer(bitmap::get_bit(bytes, offset).into());
+    Ok(Outcome::Replied)
+}
+
+/// `BITCOUNT key [start end [BYTE | BIT]]`.
+///
+/// As in Redis 7.0, the range is not looked at if there is no key.
+fn bitcount(ctx: &mut Context<'_>) -> CommandResult {
+    let args = ctx.args;
+    let count = match ctx.db.string(ctx.key(1))? {
+        None => 0,
+        Some(bytes) if args.len() == 2 => bitmap::count(bytes),
+        Some(bytes) => count_in_range(bytes, args)?,
+    };
+    ctx.reply.integer(count as i64);
+    Ok(Outcome::Replied)
+}
+
+fn count_in_range(bytes: &[u8], args: Args<'_>) -> Result<u64, CommandError> {
+    if !(4..=5).contains(&args.len()) {
+        return Err(CommandError::Syntax);
+    }
+    let (start, end) = (args.integer(2)?, args.integer(3)?);
+    // Answered before the unit is looked at, as in Redis 7.0.
+    if start < 0 && end < 0 && start > end {
+        return Ok(0);
+    }
+    let unit = if args.len() > 4 { parse_unit(args.get(4))? } else { Unit::Byte };
+    Ok(bitmap::count_between(bytes, start, end, unit))
+}
+
+/// `BITPOS key bit [start [end [BYTE | BIT]]]`: -1 if there is no such bit.
+///
+/// As in Redis 7.0, the range is not looked at if there is no key.
+fn bitpos(ctx: &mut Context<'_>) -> CommandResult {
+    let args = ctx.args;
+    let bit = match args.integer(2)? {
+        0 => false,
+        1 => true,
+        _ => return Err(BIT_NEITHER),
+    };
+    let position = match ctx.db.string(ctx.key(1))? {
+        // Clear bits without end.
+        None => (!bit).then_some(0),
+        Some(bytes) => position_in_range(bytes, bit, args)?,
+    };
+    ctx.reply.integer(position.map_or(-1, |position| position as i64));
+    Ok(Outcome::Replied)
+}
+
+fn position_in_range(bytes: &[u8], bit: bool, args: Args<'_>) -> Result<Option<u64>, CommandError> {
+    if args.len() > 6 {
+        return Err(CommandError::Syntax);
+    }
+    let start = if args.len() > 3 { args.integer(3)? } else { 0 };
+    // The unit is found wrong before the end is, unlike in BITCOUNT.
+    let unit = if args.len() > 5 { parse_unit(args.get(5))? } else { Unit::Byte };
+    let end = if args.len() > 4 { Some(args.integer(4)?) } else { None };
+    Ok(bitmap::position_between(bytes, bit, start, end, unit))
+}
+
+/// `BITOP operation destkey key [key ...]`: the length of the result. An empty result deletes the destination.
+fn bitop(ctx: &mut Context<'_>) -> CommandResult {
+    let operation = parse_operation(ctx.args.get(1), ctx.args.len() - 3)?;
+    let destination = ctx.key(2);
+    let sources: Vec<Key<'_>> = (3..ctx.args.len()).map(|index| ctx.key(index)).collect();
+    for &source in &sources {
+        // Counts, expires and checks; the bytes are borrowed below, together.
+        ctx.db.string(source)?;
+    }
+    let db = &*ctx.db;
+    let strings: Vec<&[u8]> = sources
+        .iter()
+        .map(|source| match db.table().find(source.hash, source.bytes) {
+            Some(slot) => db.string_at(slot),
+            None => Ok(&[][..]),
+        })
+        .collect::<Result<_, _>>()?;
+    let result = bitmap::bitop(operation, &strings);
+    let length = result.len();
+    if result.is_empty() {
+        ctx.db.delete(destination, "del");
+    } else {
+        let found = ctx.db.find(destination);
+        ctx.db.set_computed_string_at(found, destination, result, Expiry::Clear);
+        ctx.db.changed(KeyspaceEvents::STRING, "set", destination.bytes);
+    }
+    ctx.reply.integer(length as i64);
+    Ok(Outcome::Replied)
+}
+
+/// The operation of that name, if it may have so many sources.
+fn parse_operation(name: &[u8], sources: usize) -> Result<BitOperation, CommandError> {
+    const OPERATIONS: &[(&str, BitOperation)] = &[
+        ("AND", BitOperation::And),
+        ("OR", BitOperation::Or),
+        ("XOR", BitOperation::Xor),
+        ("NOT", BitOperation::Not),
+        ("DIFF", BitOperation::Diff),
+        ("DIFF1", BitOperation::Diff1),
+        ("ANDOR", BitOperation::AndOr),
+        ("ONE", BitOperation::One),
+    ];
+    let &(name, operation) = OPERATIONS
+        .iter()
+        .find(|(word, _)| name.eq_ignore_ascii_case(word.as_bytes()))
+        .ok_or(CommandError::Syntax)?;
+    match operation {
+        BitOperation::Not if sources != 1 => Err(ONE_SOURCE),
+        BitOperation::Diff | BitOperation::Diff1 | BitOperation::AndOr if sources < 2 => {
+            let text = format!("ERR BITOP {name} must be called with at least two source keys.");
+            Err(CommandError::formatted(text))
+        }
+        _ => Ok(operation),
+    }
+}
+
+/// `BITFIELD key [GET encoding offset | [OVERFLOW <WRAP | SAT | FAIL>] <SET ... | INCRBY ...> ...]`: an element for each
+/// operation.
+fn bitfield(ctx: &mut Context<'_>) -> CommandResult {
+    let operations = parse_fields(ctx.args.cursor(2), ctx.server.config.proto_max_bulk_len)?;
+    run_fields(ctx, &operations)
+}
+
+/// `BITFIELD_RO key [GET encoding offset ...]`. All operations are parsed before one is refused.
+fn bitfield_ro(ctx: &mut Context<'_>) -> CommandResult {
+    let operations = parse_fields(ctx.args.cursor(2), ctx.server.config.proto_max_bulk_len)?;
+    if operations.iter().any(|operation| operation.action != FieldAction::Get) {
+        return Err(ONLY_GET);
+    }
+    run_fields(ctx, &operations)
+}
+
+/// What BITFIELD does with one field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FieldAction {
+    Get,
+    /// Answers what the field held before.
+    Set(i64),
+    /// Answers what the field holds then.
+    IncrementBy(i64),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct FieldOperation {
+    action: FieldAction,
+    field: FieldType,
+    /// Unit: bits.
+    offset: u64,
+    /// Bytes a string must have to hold the field.
+    needed: usize,
+    overflow: Overflow,
+}
+
+fn parse_fields(
+    mut cursor: Cursor<'_>,
+    bytes_max: u64,
+) -> Result<Vec<FieldOperation>, CommandError> {
+    let mut operations = Vec::new();
+    let mut overflow = Overflow::default();
+    while !cursor.is_at_end() {
+        // A word with too few arguments behind it is a syntax error before any of them is looked at.
+        let takes = |cursor: &mut Cursor<'_>, word, count| {
+            cursor.remaining() > count && cursor.take_word(word)
+        };
+        if takes(&mut cursor, "OVERFLOW", 1) {
+            overflow = parse_overflow(cursor.take()?)?;
+            continue;
+        }
+        let is_get = takes(&mut cursor, "GET", 2);
+        let is_set = !is_get && takes(&mut cursor, "SET", 3);
+        if !is_get && !is_set && !takes(&mut cursor, "INCRBY", 3) {
+            return Err(CommandError::Syntax);
+        }
+        let field = FieldType::parse(cursor.take()?).ok_or(INVALID_FIELD_TYPE)?;
+        let offset = parse_field_offset(cursor.take()?, field, bytes_max)?;
+        let needed = bitmap::bytes_needed(offset, field.bits()).ok_or(OFFSET_OUT_OF_RANGE)?;
+        let action = if is_get {
+            FieldAction::Get
+        } else if is_set {
+            FieldAction::Set(cursor.take_integer()?)
+        } else {
+            FieldAction::IncrementBy(cursor.take_integer()?)
+        };
+        operations.push(FieldOperation { action, field, offset, needed, overflow });
+    }
+    Ok(operations)
+}
+
+fn run_fields(ctx: &mut Context<'_>, operations: &[FieldOperation]) -> CommandResult {
+    let writes = operations.iter().filter(|operation| operation.action != FieldAction::Get);
+    let Some(needed) = writes.map(|operation| operation.needed).max() else {
+        let bytes = ctx.db.string(ctx.key(1))?.unwrap_or_default();
+        ctx.reply.array(operations.len());
+        for operation in operations {
+            ctx.reply.integer(operation.field.get(bytes, operation.offset));
+        }
+        return Ok(Outcome::Replied);
+    };
+    let key = ctx.key(1);
+    let (changes, has_grown) = edit_bits(ctx, key, needed, |bytes, reply| {
+        reply.array(operations.len());
+        let mut changes = FieldChanges::default();
+        for operation in operations {
+            operation.run(bytes, reply, &mut changes);
+        }
+        changes
+    })?;
+    // Where the string grew, writing what was there already is a change too.
+    let changes = if has_grown { changes.written } else { changes.different };
+    if changes > 0 {
+        ctx.db.changed_by(changes, KeyspaceEvents::STRING, "setbit", key.bytes);
+    }
+    Ok(Outcome::Replied)
+}
+
+/// How many fields were written, and how many of them with another value.
+#[derive(Default)]
+struct FieldChanges {
+    written: u64,
+    different: u64,
+}
+
+impl FieldOperation {
+    /// Does the operation and replies its element.
+    fn run(&self, bytes: &mut [u8], reply: &mut ReplyWriter<'_>, changes: &mut FieldChanges) {
+        let before = self.field.get(bytes, self.offset);
+        let value = match self.action {
+            FieldAction::Get => return reply.integer(before),
+            FieldAction::Set(value) => self.field.fit(value, self.overflow),
+            FieldAction::IncrementBy(increment) => self.field.add(before, increment, self.overflow),
+        };
+        let Some(value) = value else {
+            return reply.null();
+        };
+        self.field.set(bytes, self.offset, value);
+        changes.written += 1;
+        changes.different += u64::from(value != before);
+        let is_set = matches!(self.action, FieldAction::Set(_));
+        reply.integer(if is_set { before } else { value });
+    }
+}
+
+/// Lets `edit` change a string brought to at least `needed` bytes, and reply. Also returns whether it was made or grew.
+fn edit_bits<R>(
+    ctx: &mut Context<'_>,
+    key: Key<'_>,
+    needed: usize,
+    edit: impl FnOnce(&mut [u8], &mut ReplyWriter<'_>) -> R,
+) -> Result<(R, bool), CommandError> {
+    let Some(slot) = ctx.db.string_slot(key)? else {
+        let mut bytes = vec![0; needed];
+        let result = edit(&mut bytes, &mut ctx.reply);
+        ctx.db.set_computed_string_at(None, key, bytes, Expiry::Clear);
+        return Ok((result, true));
+    };
+    let length = ctx.db.string_at(slot)?.len();
+    let bytes = ctx.db.resize_string(slot, length.max(needed));
+    Ok((edit(bytes, &mut ctx.reply), needed > length))
+}
+
+/// A bit offset within a string of at most `bytes_max` bytes.
+fn parse_offset(text: &[u8], bytes_max: u64) -> Result<u64, CommandError> {
+    check_offset(number::parse_i64(text), bytes_max)
+}
+
+/// The same for a field, where `#n` is the offset of the n-th field of its type.
+fn parse_field_offset(text: &[u8], field: FieldType, bytes_max: u64) -> Result<u64, CommandError> {
+    match text.strip_prefix(b"#") {
+        Some(index) => {
+            let index = number::parse_i64(index);
+            // Redis lets the product wrap, and may take the place for a valid one.
+            check_offset(index.and_then(|it| it.checked_mul(field.bits().into())), bytes_max)
+        }
+        None => parse_offset(text, bytes_max),
+    }
+}
+
+fn check_offset(offset: Option<i64>, bytes_max: u64) -> Result<u64, CommandError> {
+    offset
+        .and_then(|offset| u64::try_from(offset).ok())
+        .filter(|offset| offset / 8 < bytes_max)
+        .ok_or(OFFSET_OUT_OF_RANGE)
+}
+
+fn parse_unit(text: &[u8]) -> Result<Unit, CommandError> {
+    if text.eq_ignore_ascii_case(b"BIT") {
+        Ok(Unit::Bit)
+    } else if text.eq_ignore_ascii_case(b"BYTE") {
+        Ok(Unit::Byte)
+    } else {
+        Err(CommandError::Syntax)
+    }
+}
+
+fn parse_overflow(text: &[u8]) -> Result<Overflow, CommandError> {
+    if text.eq_ignore_ascii_case(b"WRAP") {
+        Ok(Overflow::Wrap)
+    } else if text.eq_ignore_ascii_case(b"SAT") {
+        Ok(Overflow::Saturate)
+    } else if text.eq_ignore_ascii_case(b"FAIL") {
+        Ok(Overflow::Fail)
+    } else {
+        Err(INVALID_OVERFLOW)
+    }
+}

@@ -1,0 +1,495 @@
+//! Strings: setting, reading and deleting them. What changes a part of one is in `string_edit`, LCS in `string_lcs`.
+
+pub(crate) mod bitmap;
+pub(crate) mod edit;
+pub(crate) mod hyperloglog;
+pub(crate) mod lcs;
+pub(crate) mod options;
+
+use crate::command::string::edit::{
+    append, decr, decrby, getrange, incr, incrby, incrbyfloat, setrange, strlen,
+};
+use crate::command::string::lcs::lcs;
+use crate::command::string::options::{
+    Comparison, Condition, Lifetime, SetOptions, Unit, digest as digest_of, parse_getex,
+};
+use crate::config::KeyspaceEvents;
+use crate::error::CommandError;
+use crate::gate::context::{CommandResult, Context, Outcome};
+use crate::gate::spec::{
+    Begin, CommandSpec, Find, Flags, Group, KeyFlags, KeySpec, key, keys, spec,
+};
+use crate::keyspace::{Expiry, Key};
+use crate::resp::number;
+
+const READ: Flags = Flags::READONLY;
+const READ_FAST: Flags = Flags::READONLY.union(Flags::FAST);
+const WRITE: Flags = Flags::WRITE.union(Flags::DENYOOM);
+const WRITE_FAST: Flags = WRITE.union(Flags::FAST);
+
+const RO_ACCESS: KeyFlags = KeyFlags::RO.union(KeyFlags::ACCESS);
+const RW_ACCESS: KeyFlags = KeyFlags::RW.union(KeyFlags::ACCESS);
+const OW_UPDATE: KeyFlags = KeyFlags::OW.union(KeyFlags::UPDATE);
+const OW_INSERT: KeyFlags = KeyFlags::OW.union(KeyFlags::INSERT);
+
+const READ_KEY: &[KeySpec] = &[key(1, RO_ACCESS)];
+const UPDATED_KEY: &[KeySpec] = &[key(1, RW_ACCESS.union(KeyFlags::UPDATE))];
+
+pub const COMMANDS: &[CommandSpec] = &[
+    string_spec("APPEND", append, "2.0.0", WRITE_FAST)
+        .exactly(3)
+        .keys(&[key(1, KeyFlags::RW.union(KeyFlags::INSERT))])
+        .docs(
+            "key value",
+            "Adds bytes to the end of a string, which is made if it is not there.",
+            "O(N) where N is the length of the value; a string that grows is moved now and then",
+        ),
+    string_spec("DECR", decr, "1.0.0", WRITE_FAST)
+        .exactly(2)
+        .keys(UPDATED_KEY)
+        .docs("key", "Subtracts one from the integer a key holds, 0 if there is none.", "O(1)"),
+    string_spec("DECRBY", decrby, "1.0.0", WRITE_FAST).exactly(3).keys(UPDATED_KEY).docs(
+        "key decrement",
+        "Subtracts from the integer a key holds, 0 if there is none.",
+        "O(1)",
+    ),
+    string_spec("DELEX", delex, "8.4.0", Flags::WRITE.union(Flags::FAST))
+        .at_least(2)
+        .keys(&[key(1, KeyFlags::RW.union(KeyFlags::DELETE).union(KeyFlags::VARIABLE_FLAGS))])
+        .docs(
+            "key [IFEQ value | IFNE value | IFDEQ digest | IFDNE digest]",
+            "Deletes a key if its string or the string's digest compares as asked.",
+            "O(1) for IFEQ and IFNE, O(N) for digests, where N is the length of the string",
+        ),
+    string_spec("DELIFEQ", delifeq, "9.0.0", Flags::WRITE.union(Flags::FAST))
+        .exactly(3)
+        .keys(&[key(1, KeyFlags::RM.union(KeyFlags::DELETE))])
+        .docs("key value", "Deletes a key if it holds this string.", "O(1)"),
+    string_spec("DIGEST", digest, "8.4.0", READ_FAST).exactly(2).keys(READ_KEY).docs(
+        "key",
+        "Returns the XXH3 hash of the string a key holds, in hexadecimal.",
+        "O(N) where N is the length of the string",
+    ),
+    string_spec("GET", get, "1.0.0", READ_FAST)
+        .exactly(2)
+        .keys(READ_KEY)
+        .docs("key", "Returns the string a key holds.", "O(1)"),
+    string_spec("GETDEL", getdel, "6.2.0", Flags::WRITE.union(Flags::FAST))
+        .exactly(2)
+        .keys(&[key(1, RW_ACCESS.union(KeyFlags::DELETE))])
+        .docs("key", "Returns the string a key holds and deletes the key.", "O(1)"),
+    string_spec("GETEX", getex, "6.2.0", Flags::WRITE.union(Flags::FAST))
+        .at_least(2)
+        .keys(&[KeySpec {
+            notes: Some("RW and UPDATE because it changes the TTL"),
+            ..key(1, RW_ACCESS.union(KeyFlags::UPDATE))
+        }])
+        .docs(
+            "key [EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT unix-time-milliseconds | PERSIST]",
+            "Returns the string a key holds, and sets or removes the key's expiry.",
+            "O(1)",
+        ),
+    string_spec("GETRANGE", getrange, "2.4.0", READ).exactly(4).keys(READ_KEY).docs(
+        "key start end",
+        "Returns a part of the string a key holds.",
+        "O(N) where N is the length of the part",
+    ),
+    string_spec("GETSET", getset, "1.0.0", WRITE_FAST)
+        .exactly(3)
+        .keys(UPDATED_KEY)
+        .docs("key value", "Sets a key to a string and returns the one it held.", "O(1)")
+        .deprecated("6.2.0", "`SET` with the `!GET` argument"),
+    string_spec("INCR", incr, "1.0.0", WRITE_FAST)
+        .exactly(2)
+        .keys(UPDATED_KEY)
+        .docs("key", "Adds one to the integer a key holds, 0 if there is none.", "O(1)"),
+    string_spec("INCRBY", incrby, "1.0.0", WRITE_FAST).exactly(3).keys(UPDATED_KEY).docs(
+        "key increment",
+        "Adds to the integer a key holds, 0 if there is none.",
+        "O(1)",
+    ),
+    string_spec("INCRBYFLOAT", incrbyfloat, "2.6.0", WRITE_FAST).exactly(3).keys(UPDATED_KEY).docs(
+        "key increment",
+        "Adds to the floating-point number a key holds, 0 if there is none.",
+        "O(1)",
+    ),
+    string_spec("LCS", lcs, "7.0.0", READ).at_least(3).keys(&[keys(1, 1, 1, RO_ACCESS)]).docs(
+        "key1 key2 [LEN] [IDX] [MINMATCHLEN min-match-len] [WITHMATCHLEN]",
+        "Finds a longest common subsequence of two strings.",
+        "O(N*M) where N and M are the lengths of the strings",
+    ),
+    string_spec("MGET", mget, "1.0.0", READ_FAST)
+        .at_least(2)
+        .keys(&[keys(1, -1, 1, RO_ACCESS)])
+        .docs(
+            "key [key ...]",
+            "Returns the strings several keys hold.",
+            "O(N) where N is the number of keys",
+        )
+        .tips(&["request_policy:multi_shard"]),
+    string_spec("MSET", mset, "1.0.1", WRITE)
+        .at_least(3)
+        .keys(&[keys(1, -1, 2, OW_UPDATE)])
+        .docs(
+            "key value [key value ...]",
+            "Sets several keys to strings.",
+            "O(N) where N is the number of keys",
+        )
+        .tips(&["request_policy:multi_shard", "response_policy:all_succeeded"]),
+    string_spec("MSETEX", msetex, "8.4.0", WRITE.union(Flags::MOVABLEKEYS))
+        .at_least(4)
+        .keys(&[KeySpec {
+            begin: Begin::Index(1),
+            find: Find::Count { count: 0, first: 1, step: 2 },
+            flags: OW_UPDATE,
+            notes: None,
+        }])
+        .docs(
+            "numkeys key value [key value ...] [NX | XX] [EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT unix-time-milliseconds | KEEPTTL]",
+            "Sets several keys to strings with the same expiry, if all or none of them are there as asked.",
+            "O(N) where N is the number of keys",
+        )
+        .tips(&["request_policy:multi_shard", "response_policy:all_succeeded"]),
+    string_spec("MSETNX", msetnx, "1.0.1", WRITE)
+        .at_least(3)
+        .keys(&[keys(1, -1, 2, OW_INSERT)])
+        .docs(
+            "key value [key value ...]",
+            "Sets several keys to strings if none of them is there.",
+            "O(N) where N is the number of keys",
+        )
+        .tips(&["request_policy:multi_shard", "response_policy:agg_min"]),
+    string_spec("PSETEX", psetex, "2.6.0", WRITE).exactly(4).keys(&[key(1, OW_UPDATE)]).docs(
+        "key milliseconds value",
+        "Sets a key to a string that expires after some milliseconds.",
+        "O(1)",
+    ),
+    string_spec("SET", set, "1.0.0", WRITE)
+        .at_least(3)
+        .keys(&[KeySpec {
+            notes: Some("RW and ACCESS due to the optional `GET` argument"),
+            ..key(1, RW_ACCESS.union(KeyFlags::UPDATE).union(KeyFlags::VARIABLE_FLAGS))
+        }])
+        .docs(
+            "key value [NX | XX | IFEQ value | IFNE value | IFDEQ digest | IFDNE digest] [GET] [EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT unix-time-milliseconds | KEEPTTL]",
+            "Sets a key to a string, whatever it held.",
+            "O(1), O(N) for IFDEQ and IFDNE where N is the length of the old string",
+        ),
+    string_spec("SETEX", setex, "2.0.0", WRITE)
+        .exactly(4)
+        .keys(&[key(1, OW_UPDATE)])
+        .docs("key seconds value", "Sets a key to a string that expires after some seconds.", "O(1)"),
+    string_spec("SETNX", setnx, "1.0.0", WRITE_FAST)
+        .exactly(3)
+        .keys(&[key(1, OW_INSERT)])
+        .docs("key value", "Sets a key to a string if the key is not there.", "O(1)"),
+    string_spec("SETRANGE", setrange, "2.2.0", WRITE)
+        .exactly(4)
+        .keys(&[key(1, KeyFlags::RW.union(KeyFlags::UPDATE))])
+        .docs(
+            "key offset value",
+            "Overwrites a part of a string, which grows with zero bytes if need be.",
+            "O(N) where N is the length of the value, or of the string if it grows",
+        ),
+    string_spec("STRLEN", strlen, "2.2.0", READ_FAST)
+        .exactly(2)
+        .keys(&[key(1, KeyFlags::RO)])
+        .docs("key", "Returns the length of the string a key holds.", "O(1)"),
+    string_spec("SUBSTR", getrange, "1.0.0", READ)
+        .exactly(4)
+        .keys(READ_KEY)
+        .docs(
+            "key start end",
+            "Returns a part of the string a key holds.",
+            "O(N) where N is the length of the part",
+        )
+        .deprecated("2.0.0", "`GETRANGE`"),
+];
+
+const fn string_spec(
+    name: &'static str,
+    handler: fn(&mut Context<'_>) -> CommandResult,
+    since: &'static str,
+    flags: Flags,
+) -> CommandSpec {
+    spec(name, handler).since(since).flags(flags).group(Group::String)
+}
+
+const NOT_A_STRING: CommandError =
+    CommandError::Text("ERR Key should be of string type if conditions are specified");
+const UNKNOWN_CONDITION: CommandError =
+    CommandError::Text("ERR Invalid condition. Use IFEQ, IFNE, IFDEQ, or IFDNE");
+const BAD_KEY_COUNT: CommandError = CommandError::Text("ERR invalid numkeys value or out of range");
+
+/// `GET key`: the string, or nil.
+fn get(ctx: &mut Context<'_>) -> CommandResult {
+    match ctx.db.string(ctx.key(1))? {
+        Some(value) => ctx.reply.bulk(value),
+        None => ctx.reply.null(),
+    }
+    Ok(Outcome::Replied)
+}
+
+/// `SET key value [NX | XX | IFEQ value | ...] [GET] [EX seconds | ... | KEEPTTL]`: OK, or nil if the condition does not
+/// hold; with GET the old string or nil in either case.
+fn set(ctx: &mut Context<'_>) -> CommandResult {
+    let (key, value) = (ctx.key(1), ctx.args.get(2));
+    if ctx.args.len() == 3 {
+        ctx.db.set_string(key, value, Expiry::Clear);
+        ctx.db.changed(KeyspaceEvents::STRING, "set", key.bytes);
+        ctx.reply.ok();
+        return Ok(Outcome::Replied);
+    }
+    let options = SetOptions::parse(ctx.args.cursor(3))?;
+    let expiry = options.lifetime.expiry(&ctx.db.now(), ctx.name())?;
+    let found = if options.get { ctx.db.find_for_read(key) } else { ctx.db.find_for_write(key) };
+    if options.get {
+        match found {
+            Some(slot) => ctx.reply.bulk(ctx.db.string_at(slot)?),
+            None => ctx.reply.null(),
+        }
+    }
+    let holds = match (options.condition, found) {
+        (Condition::Always, _) => true,
+        (Condition::Absent, found) => found.is_none(),
+        (Condition::Present, found) => found.is_some(),
+        (Condition::If(comparison), Some(slot)) => comparison.holds(ctx.db.string_at(slot)?),
+        (Condition::If(comparison), None) => comparison.holds_for_absent(),
+    };
+    if holds {
+        ctx.db.set_string_at(found, key, value, expiry);
+        announce_set(ctx, key, expiry);
+    }
+    match (options.get, holds) {
+        (true, _) => {}
+        (false, true) => ctx.reply.ok(),
+        (false, false) => ctx.reply.null(),
+    }
+    Ok(Outcome::Replied)
+}
+
+/// The change and the events of a key that was set.
+fn announce_set(ctx: &mut Context<'_>, key: Key<'_>, expiry: Expiry) {
+    ctx.db.changed(KeyspaceEvents::STRING, "set", key.bytes);
+    if let Expiry::At(_) = expiry {
+        ctx.db.notify(KeyspaceEvents::GENERIC, "expire", key.bytes);
+    }
+}
+
+/// `SETNX key value`: 1 if it was set, 0 if the key is there.
+fn setnx(ctx: &mut Context<'_>) -> CommandResult {
+    let key = ctx.key(1);
+    let found = ctx.db.find_for_write(key);
+    if found.is_none() {
+        ctx.db.set_string_at(None, key, ctx.args.get(2), Expiry::Clear);
+        announce_set(ctx, key, Expiry::Clear);
+    }
+    ctx.reply.integer(found.is_none() as i64);
+    Ok(Outcome::Replied)
+}
+
+/// `SETEX key seconds value`: OK.
+fn setex(ctx: &mut Context<'_>) -> CommandResult {
+    set_expiring(ctx, Unit::Seconds)
+}
+
+/// `PSETEX key milliseconds value`: OK.
+fn psetex(ctx: &mut Context<'_>) -> CommandResult {
+    set_expiring(ctx, Unit::Milliseconds)
+}
+
+fn set_expiring(ctx: &mut Context<'_>, unit: Unit) -> CommandResult {
+    let expiry = unit.deadline(ctx.args.get(2), &ctx.db.now(), ctx.name())?;
+    let key = ctx.key(1);
+    ctx.db.set_string(key, ctx.args.get(3), expiry);
+    announce_set(ctx, key, expiry);
+    ctx.reply.ok();
+    Ok(Outcome::Replied)
+}
+
+/// `GETSET key value`: the old string, or nil.
+fn getset(ctx: &mut Context<'_>) -> CommandResult {
+    let key = ctx.key(1);
+    let found = ctx.db.find_for_read(key);
+    match found {
+        Some(slot) => ctx.reply.bulk(ctx.db.string_at(slot)?),
+        None => ctx.reply.null(),
+    }
+    ctx.db.set_string_at(found, key, ctx.args.get(2), Expiry::Clear);
+    announce_set(ctx, key, Expiry::Clear);
+    Ok(Outcome::Replied)
+}
+
+/// `GETDEL key`: the string, or nil.
+fn getdel(ctx: &mut Context<'_>) -> CommandResult {
+    let key = ctx.key(1);
+    match ctx.db.find_for_read(key) {
+        Some(slot) => {
+            ctx.reply.bulk(ctx.db.string_at(slot)?);
+            ctx.db.delete_at(slot, key, "del");
+        }
+        None => ctx.reply.null(),
+    }
+    Ok(Outcome::Replied)
+}
+
+/// `GETEX key [EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT unix-time-milliseconds | PERSIST]`: the string,
+/// or nil. An absolute time that is not in the future deletes the key.
+fn getex(ctx: &mut Context<'_>) -> CommandResult {
+    let lifetime = parse_getex(ctx.args.cursor(2))?;
+    let key = ctx.key(1);
+    let Some(slot) = ctx.db.find_for_read(key) else {
+        ctx.reply.null();
+        return Ok(Outcome::Replied);
+    };
+    let value = ctx.db.string_at(slot)?;
+    let now = ctx.db.now();
+    // Only now: the time given for a key that is not there is not looked at.
+    let expiry = lifetime.expiry(&now, &ctx.command.full_name)?;
+    ctx.reply.bulk(value);
+    match (lifetime, expiry) {
+        (Lifetime::Given(unit, _), Expiry::At(deadline)) => {
+            if unit.is_absolute() && now.remaining_ms(deadline) <= 0 {
+                ctx.db.delete_at(slot, key, "del");
+            } else {
+                ctx.db.set_deadline(slot, Some(deadline));
+                ctx.db.changed(KeyspaceEvents::GENERIC, "expire", key.bytes);
+            }
+        }
+        (Lifetime::Persist, _) if ctx.db.entry(slot).deadline().is_some() => {
+            ctx.db.set_deadline(slot, None);
+            ctx.db.changed(KeyspaceEvents::GENERIC, "persist", key.bytes);
+        }
+        _ => {}
+    }
+    Ok(Outcome::Replied)
+}
+
+/// `DELIFEQ key value`: 1 if the key was deleted, else 0.
+fn delifeq(ctx: &mut Context<'_>) -> CommandResult {
+    let key = ctx.key(1);
+    let slot = ctx.db.string_slot(key)?;
+    let mut deleted = false;
+    if let Some(slot) = slot
+        && ctx.db.string_at(slot)? == ctx.args.get(2)
+    {
+        ctx.db.delete_at(slot, key, "del");
+        deleted = true;
+    }
+    ctx.reply.integer(deleted as i64);
+    Ok(Outcome::Replied)
+}
+
+/// `DELEX key [IFEQ value | IFNE value | IFDEQ digest | IFDNE digest]`: 1 if the key was deleted, else 0. Without a
+/// condition the key may hold anything. The condition is looked at only if there is a string to compare.
+fn delex(ctx: &mut Context<'_>) -> CommandResult {
+    if !matches!(ctx.args.len(), 2 | 4) {
+        return Err(CommandError::WrongArity(ctx.name().into()));
+    }
+    let key = ctx.key(1);
+    let mut deleted = false;
+    if let Some(slot) = ctx.db.find_for_write(key) {
+        let holds = match ctx.args.len() {
+            2 => true,
+            _ => {
+                let value = ctx.db.string_at(slot).map_err(|_| NOT_A_STRING)?;
+                let comparison = Comparison::of(ctx.args.get(2), ctx.args.get(3));
+                comparison.ok_or(UNKNOWN_CONDITION)??.holds(value)
+            }
+        };
+        if holds {
+            ctx.db.delete_at(slot, key, "del");
+            deleted = true;
+        }
+    }
+    ctx.reply.integer(deleted as i64);
+    Ok(Outcome::Replied)
+}
+
+/// `DIGEST key`: 16 hexadecimal digits, or nil.
+fn digest(ctx: &mut Context<'_>) -> CommandResult {
+    match ctx.db.string(ctx.key(1))? {
+        Some(value) => {
+            let text = format!("{:016x}", digest_of(value));
+            ctx.reply.bulk(text.as_bytes());
+        }
+        None => ctx.reply.null(),
+    }
+    Ok(Outcome::Replied)
+}
+
+/// `MGET key [key ...]`: an array of strings, nil for a key that is not there or holds something else.
+fn mget(ctx: &mut Context<'_>) -> CommandResult {
+    ctx.reply.array(ctx.args.len() - 1);
+    for index in 1..ctx.args.len() {
+        match ctx.db.string(ctx.key(index)) {
+            Ok(Some(value)) => ctx.reply.bulk(value),
+            Ok(None) | Err(_) => ctx.reply.null(),
+        }
+    }
+    Ok(Outcome::Replied)
+}
+
+/// `MSET key value [key value ...]`: OK.
+fn mset(ctx: &mut Context<'_>) -> CommandResult {
+    check_pairs(ctx)?;
+    set_pairs(ctx, 1, ctx.args.len(), Expiry::Clear);
+    ctx.reply.ok();
+    Ok(Outcome::Replied)
+}
+
+/// `MSETNX key value [key value ...]`: 1 if all were set, 0 if one of the keys is there.
+fn msetnx(ctx: &mut Context<'_>) -> CommandResult {
+    check_pairs(ctx)?;
+    let end = ctx.args.len();
+    let none_there =
+        (1..end).step_by(2).all(|index| ctx.db.find_for_write(ctx.key(index)).is_none());
+    if none_there {
+        set_pairs(ctx, 1, end, Expiry::Clear);
+    }
+    ctx.reply.integer(none_there as i64);
+    Ok(Outcome::Replied)
+}
+
+/// `MSETEX numkeys key value [key value ...] [NX | XX] [EX seconds | ... | KEEPTTL]`: 1 if all were set, 0 if one of the
+/// keys is there (NX) or not there (XX).
+fn msetex(ctx: &mut Context<'_>) -> CommandResult {
+    let count = number::parse_i64(ctx.args.get(1))
+        .filter(|count| (1..=i64::from(i32::MAX)).contains(count))
+        .ok_or(BAD_KEY_COUNT)?;
+    let end = 2 + 2 * count as usize;
+    if end > ctx.args.len() {
+        return Err(CommandError::Syntax);
+    }
+    let options = SetOptions::parse_msetex(ctx.args.cursor(end))?;
+    let expiry = options.lifetime.expiry(&ctx.db.now(), ctx.name())?;
+    let mut indices = (2..end).step_by(2);
+    let mut is_there = |index| ctx.db.find_for_write(ctx.key(index)).is_some();
+    let holds = match options.condition {
+        Condition::Absent => !indices.any(is_there),
+        Condition::Present => indices.all(&mut is_there),
+        Condition::Always | Condition::If(_) => true,
+    };
+    if holds {
+        set_pairs(ctx, 2, end, expiry);
+    }
+    ctx.reply.integer(holds as i64);
+    Ok(Outcome::Replied)
+}
+
+/// Keys and values must come in pairs.
+fn check_pairs(ctx: &Context<'_>) -> Result<(), CommandError> {
+    match ctx.args.len() % 2 {
+        1 => Ok(()),
+        _ => Err(CommandError::WrongArity(ctx.name().into())),
+    }
+}
+
+/// Sets the keys and values from argument `start` up to argument `end`.
+fn set_pairs(ctx: &mut Context<'_>, start: usize, end: usize, expiry: Expiry) {
+    for index in (start..end).step_by(2) {
+        let key = ctx.key(index);
+        ctx.db.set_string(key, ctx.args.get(index + 1), expiry);
+        announce_set(ctx, key, expiry);
+    }
+}

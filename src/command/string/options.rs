@@ -1,0 +1,355 @@
+//! Options that several commands on strings share: on what condition a key is written, and how long it lives then.
+//!
+//! Arguments come in as a [`Cursor`], complete values go out; nothing here sees the keyspace.
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::clock::{Now, UnixMillis};
+use crate::error::CommandError;
+use crate::gate::args::Cursor;
+use crate::keyspace::Expiry;
+use crate::resp::number;
+
+/// Hexadecimal digits of a digest.
+const DIGEST_DIGITS: usize = 16;
+const DIGEST_LENGTH: CommandError =
+    CommandError::Text("ERR must be exactly 16 hexadecimal characters");
+
+/// The words these options are made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Word {
+    Nx,
+    Xx,
+    IfEq,
+    IfNe,
+    IfDeq,
+    IfDne,
+    Get,
+    Time(Unit),
+    KeepTtl,
+    Persist,
+}
+
+impl Word {
+    /// The word an argument is, in any case.
+    fn of(argument: &[u8]) -> Option<Word> {
+        let mut lower = [0; 7];
+        let lower = lower.get_mut(..argument.len())?;
+        lower.copy_from_slice(argument);
+        lower.make_ascii_lowercase();
+        Some(match &*lower {
+            b"nx" => Word::Nx,
+            b"xx" => Word::Xx,
+            b"ifeq" => Word::IfEq,
+            b"ifne" => Word::IfNe,
+            b"ifdeq" => Word::IfDeq,
+            b"ifdne" => Word::IfDne,
+            b"get" => Word::Get,
+            b"ex" => Word::Time(Unit::Seconds),
+            b"px" => Word::Time(Unit::Milliseconds),
+            b"exat" => Word::Time(Unit::UnixSeconds),
+            b"pxat" => Word::Time(Unit::UnixMilliseconds),
+            b"keepttl" => Word::KeepTtl,
+            b"persist" => Word::Persist,
+            _ => return None,
+        })
+    }
+}
+
+/// What a time given with a command counts, and from when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    Seconds,
+    Milliseconds,
+    UnixSeconds,
+    UnixMilliseconds,
+}
+
+impl Unit {
+    pub fn is_absolute(self) -> bool {
+        matches!(self, Unit::UnixSeconds | Unit::UnixMilliseconds)
+    }
+
+    /// The deadline a time stands for. Refused unless positive, and if its milliseconds since 1970 do not fit 64 bits.
+    /// `command` is the name quoted in the error.
+    pub fn deadline(
+        self,
+        time: &[u8],
+        now: &Now,
+        command: &'static str,
+    ) -> Result<Expiry, CommandError> {
+        let time = number::parse_i64(time).ok_or(CommandError::NotInteger)?;
+        let invalid = || CommandError::InvalidExpire(command);
+        if time <= 0 {
+            return Err(invalid());
+        }
+        let ms = match self {
+            Unit::Seconds | Unit::UnixSeconds => time.checked_mul(1000).ok_or_else(invalid)?,
+            Unit::Milliseconds | Unit::UnixMilliseconds => time,
+        };
+        if self.is_absolute() {
+            return Ok(Expiry::At(now.at(UnixMillis(ms))));
+        }
+        now.unix().0.checked_add(ms).ok_or_else(invalid)?;
+        Ok(Expiry::At(now.after(ms)))
+    }
+}
+
+/// What the options say about a key's deadline. The time is checked only by [`Lifetime::expiry`]: syntax errors in what
+/// follows come first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Lifetime<'a> {
+    /// Nothing.
+    #[default]
+    Unsaid,
+    Keep,
+    Persist,
+    Given(Unit, &'a [u8]),
+}
+
+impl<'a> Lifetime<'a> {
+    /// Takes in a word about the deadline. The same may be said twice, the last time counts; different ones exclude each
+    /// other.
+    fn add(&mut self, word: Word, cursor: &mut Cursor<'a>) -> Result<(), CommandError> {
+        *self = match (word, *self) {
+            (Word::KeepTtl, Lifetime::Unsaid | Lifetime::Keep) => Lifetime::Keep,
+            (Word::Persist, Lifetime::Unsaid | Lifetime::Persist) => Lifetime::Persist,
+            (Word::Time(unit), Lifetime::Unsaid) => Lifetime::Given(unit, cursor.take()?),
+            (Word::Time(unit), Lifetime::Given(before, _)) if unit == before => {
+                Lifetime::Given(unit, cursor.take()?)
+            }
+            _ => return Err(CommandError::Syntax),
+        };
+        Ok(())
+    }
+
+    /// What happens to the deadline when the key is set.
+    pub fn expiry(self, now: &Now, command: &'static str) -> Result<Expiry, CommandError> {
+        match self {
+            Lifetime::Unsaid | Lifetime::Persist => Ok(Expiry::Clear),
+            Lifetime::Keep => Ok(Expiry::Keep),
+            Lifetime::Given(unit, time) => unit.deadline(time, now, command),
+        }
+    }
+}
+
+/// `[EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT unix-time-milliseconds | PERSIST]`: GETEX.
+pub fn parse_getex<'a>(mut cursor: Cursor<'a>) -> Result<Lifetime<'a>, CommandError> {
+    let mut lifetime = Lifetime::default();
+    while let Some(argument) = cursor.peek() {
+        cursor.take()?;
+        match Word::of(argument) {
+            Some(word @ (Word::Time(_) | Word::Persist)) => lifetime.add(word, &mut cursor)?,
+            _ => return Err(CommandError::Syntax),
+        }
+    }
+    Ok(lifetime)
+}
+
+/// A test of the string a key holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Comparison<'a> {
+    Equal(&'a [u8]),
+    Different(&'a [u8]),
+    DigestEqual(u64),
+    DigestDifferent(u64),
+}
+
+impl<'a> Comparison<'a> {
+    /// The comparison a word (`IFEQ`, `IFNE`, `IFDEQ`, `IFDNE`) and its operand say; `None` for another word.
+    pub fn of(word: &[u8], operand: &'a [u8]) -> Option<Result<Self, CommandError>> {
+        Self::of_word(Word::of(word)?, operand)
+    }
+
+    fn of_word(word: Word, operand: &'a [u8]) -> Option<Result<Self, CommandError>> {
+        Some(match word {
+            Word::IfEq => Ok(Comparison::Equal(operand)),
+            Word::IfNe => Ok(Comparison::Different(operand)),
+            Word::IfDeq => parse_digest(operand).map(Comparison::DigestEqual),
+            Word::IfDne => parse_digest(operand).map(Comparison::DigestDifferent),
+            _ => return None,
+        })
+    }
+
+    pub fn holds(&self, value: &[u8]) -> bool {
+        match self {
+            Comparison::Equal(operand) => value == *operand,
+            Comparison::Different(operand) => value != *operand,
+            Comparison::DigestEqual(operand) => digest(value) == *operand,
+            Comparison::DigestDifferent(operand) => digest(value) != *operand,
+        }
+    }
+
+    /// Whether it holds where there is no string: what is not there differs from everything.
+    pub fn holds_for_absent(&self) -> bool {
+        matches!(self, Comparison::Different(_) | Comparison::DigestDifferent(_))
+    }
+}
+
+/// The digest DIGEST answers, as a number: XXH3 with 64 bits and no seed.
+pub fn digest(value: &[u8]) -> u64 {
+    xxh3_64(value)
+}
+
+fn parse_digest(text: &[u8]) -> Result<u64, CommandError> {
+    if text.len() != DIGEST_DIGITS || !text.iter().all(u8::is_ascii_hexdigit) {
+        return Err(DIGEST_LENGTH);
+    }
+    std::str::from_utf8(text)
+        .ok()
+        .and_then(|text| u64::from_str_radix(text, 16).ok())
+        .ok_or(DIGEST_LENGTH)
+}
+
+/// When SET sets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Condition<'a> {
+    #[default]
+    Always,
+    Absent,
+    Present,
+    If(Comparison<'a>),
+}
+
+/// `[NX | XX | IFEQ value | IFNE value | IFDEQ digest | IFDNE digest] [GET] [EX seconds | PX milliseconds | EXAT
+/// unix-time-seconds | PXAT unix-time-milliseconds | KEEPTTL]`, in any order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SetOptions<'a> {
+    pub condition: Condition<'a>,
+    /// The old value is the reply.
+    pub get: bool,
+    pub lifetime: Lifetime<'a>,
+}
+
+impl<'a> SetOptions<'a> {
+    /// SET's options, which are all the arguments that are left.
+    pub fn parse(mut cursor: Cursor<'a>) -> Result<Self, CommandError> {
+        let mut options = SetOptions::default();
+        while let Some(argument) = cursor.peek() {
+            cursor.take()?;
+            let word = Word::of(argument).ok_or(CommandError::Syntax)?;
+            match word {
+                Word::Get => options.get = true,
+                Word::IfEq | Word::IfNe | Word::IfDeq | Word::IfDne
+                    if options.condition == Condition::Always =>
+                {
+                    let comparison = Comparison::of_word(word, cursor.take()?);
+                    options.condition = Condition::If(comparison.ok_or(CommandError::Syntax)??);
+                }
+                _ => options.add(word, &mut cursor)?,
+            }
+        }
+        Ok(options)
+    }
+
+    /// MSETEX's options: without GET and comparisons.
+    pub fn parse_msetex(mut cursor: Cursor<'a>) -> Result<Self, CommandError> {
+        let mut options = SetOptions::default();
+        while let Some(argument) = cursor.peek() {
+            cursor.take()?;
+            options.add(Word::of(argument).ok_or(CommandError::Syntax)?, &mut cursor)?;
+        }
+        Ok(options)
+    }
+
+    fn add(&mut self, word: Word, cursor: &mut Cursor<'a>) -> Result<(), CommandError> {
+        match (word, self.condition) {
+            (Word::Nx, Condition::Always | Condition::Absent) => self.condition = Condition::Absent,
+            (Word::Xx, Condition::Always | Condition::Present) => {
+                self.condition = Condition::Present;
+            }
+            (Word::Time(_) | Word::KeepTtl, _) => self.lifetime.add(word, cursor)?,
+            _ => return Err(CommandError::Syntax),
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gate::args::Args;
+    use crate::resp::request::Range;
+    use proptest::prelude::*;
+    use proptest::sample::select;
+
+    fn with_arguments<R>(arguments: &[&str], f: impl FnOnce(Cursor<'_>) -> R) -> R {
+        let buffer = arguments.concat();
+        let mut start = 0;
+        let ranges: Vec<Range> = arguments
+            .iter()
+            .map(|argument| {
+                let len = argument.len() as u32;
+                start += len;
+                Range { start: start - len, len }
+            })
+            .collect();
+        f(Args::new(buffer.as_bytes(), &ranges).cursor(0))
+    }
+
+    /// A word of SET with its operand.
+    fn option() -> impl Strategy<Value = Vec<&'static str>> {
+        select(vec![
+            vec!["nx"],
+            vec!["XX"],
+            vec!["Get"],
+            vec!["KEEPTTL"],
+            vec!["ex", "10"],
+            vec!["PX", "get"],
+            vec!["EXAT", "12"],
+            vec!["pxat", "13"],
+            vec!["ifeq", "nx"],
+            vec!["IFNE", "ifne"],
+        ])
+    }
+
+    /// How many different ones of these words are among the options, and how often any of them stands there.
+    fn count(options: &[Vec<&'static str>], words: &[&str]) -> (usize, usize) {
+        let is_there =
+            |word: &&&str| options.iter().any(|option| option[0].eq_ignore_ascii_case(word));
+        let is_one =
+            |option: &&Vec<&str>| words.iter().any(|word| option[0].eq_ignore_ascii_case(word));
+        (words.iter().filter(is_there).count(), options.iter().filter(is_one).count())
+    }
+
+    proptest! {
+        #[test]
+        fn options_come_in_any_order_and_exclude_others_of_their_kind(
+            options in proptest::collection::vec(option(), 0..5),
+        ) {
+            let conditions = count(&options, &["NX", "XX", "IFEQ", "IFNE"]);
+            let comparisons = count(&options, &["IFEQ", "IFNE"]);
+            let lifetimes = count(&options, &["EX", "PX", "EXAT", "PXAT", "KEEPTTL"]);
+            let good = conditions.0 <= 1 && comparisons.1 <= 1 && lifetimes.0 <= 1;
+            let parsed = with_arguments(&options.concat(), |cursor| SetOptions::parse(cursor).is_ok());
+            prop_assert_eq!(parsed, good);
+            let reversed: Vec<_> = options.iter().rev().cloned().collect();
+            let parsed = with_arguments(&reversed.concat(), |cursor| SetOptions::parse(cursor).is_ok());
+            prop_assert_eq!(parsed, good);
+        }
+
+        #[test]
+        fn a_time_is_refused_unless_its_milliseconds_fit(time in any::<i64>(), near in -2i64..2) {
+            let now = Now { wall_us: 1_700_000_000_000_000, boot_us: 5_000_000 };
+            let limit_ms = i64::MAX - now.unix().0;
+            let max = i64::MAX;
+            for time in [time, near, limit_ms + near, limit_ms / 1000 + near, max / 1000 + near, max] {
+                let text = time.to_string();
+                let exact = i128::from(time);
+                let far = i128::from(max);
+                for (unit, ms) in [
+                    (Unit::Seconds, exact * 1000 + i128::from(now.unix().0)),
+                    (Unit::Milliseconds, exact + i128::from(now.unix().0)),
+                    (Unit::UnixSeconds, exact * 1000),
+                    (Unit::UnixMilliseconds, exact),
+                ] {
+                    let deadline = unit.deadline(text.as_bytes(), &now, "set");
+                    prop_assert_eq!(deadline.is_ok(), time > 0 && ms <= far, "{:?} {}", unit, time);
+                    if let Ok(Expiry::At(deadline)) = deadline {
+                        prop_assert_eq!(i128::from(now.unix_of(deadline).0), ms);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,315 @@
+//! Blocked commands: how they begin to wait, are woken, time out, and are told to stop.
+//!
+//! A command that finds nothing calls [`Context::block`]. Its request is kept, and the client stands in the queue of each of
+//! its keys (`keyspace/waiting.rs`). When one of them has changed, the command runs again for that key alone, before the
+//! next request of anybody; it either replies, and the client goes on, or it waits on in its place. So who came first is
+//! served first, and each element wakes one client.
+
+use std::collections::BTreeSet;
+
+use crate::client::{ClientFlags, ClientId};
+use crate::clock::Now;
+use crate::command::sorted_set::due;
+use crate::error::CommandError;
+use crate::gate::args::Args;
+use crate::gate::context::{Context, Origin, Outcome, Wait};
+use crate::gate::execute::{Request, run_woken};
+use crate::gate::state::{State, Task};
+use crate::gate::table::Command;
+use crate::keyspace::Keyspace;
+use crate::keyspace::waiting::{Ticket, Wanted};
+use crate::resp::float80::Float80;
+use crate::resp::number;
+use crate::resp::reply::{OutputBuffer, ReplyWriter};
+use crate::resp::request::Range;
+use crate::types::type_name;
+
+/// What a blocked client waits for.
+pub struct Blocked {
+    pub command: &'static Command,
+    wait: Wait,
+    db: usize,
+    ticket: Ticket,
+    /// The request's arguments, one after the other.
+    buffer: Vec<u8>,
+    ranges: Vec<Range>,
+    /// When it began to wait: boot-time clock, microseconds.
+    pub since_us: i64,
+}
+
+impl Blocked {
+    fn args(&self) -> Args<'_> {
+        Args::new(&self.buffer, &self.ranges)
+    }
+
+    /// Bytes of memory held.
+    pub fn memory(&self) -> usize {
+        size_of::<Blocked>() + self.buffer.capacity() + self.ranges.capacity() * size_of::<Range>()
+    }
+
+    /// The keys with the arguments they are.
+    fn keys(&self) -> impl Iterator<Item = (usize, &[u8])> {
+        self.wait.keys.clone().map(|index| (index, self.args().get(index)))
+    }
+}
+
+/// Who is blocked until when.
+#[derive(Default)]
+pub struct Blocking {
+    deadlines: BTreeSet<(i64, ClientId)>,
+    count: usize,
+}
+
+impl Blocking {
+    /// Clients that are blocked by a command.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// When the first of them times out: boot-time clock, microseconds.
+    pub fn next_deadline_us(&self) -> Option<i64> {
+        self.deadlines.first().map(|(deadline, _)| *deadline)
+    }
+}
+
+/// Unit of a timeout argument.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TimeoutUnit {
+    /// Seconds, with a fraction if need be: rounded up to milliseconds.
+    Seconds,
+    /// Whole milliseconds.
+    Milliseconds,
+}
+
+/// The deadline a timeout argument gives on the boot-time clock, in microseconds; None for 0, which waits for ever.
+pub fn parse_timeout(
+    text: &[u8],
+    unit: TimeoutUnit,
+    now: Now,
+) -> Result<Option<i64>, CommandError> {
+    const OUT_OF_RANGE: CommandError = CommandError::Text("ERR timeout is out of range");
+    let ms = match unit {
+        TimeoutUnit::Seconds => {
+            let ms = parse_seconds(text)
+                .ok_or(CommandError::Text("ERR timeout is not a float or out of range"))?
+                * 1000.0;
+            if ms > i64::MAX as f64 {
+                return Err(OUT_OF_RANGE);
+            }
+            ms.ceil() as i64
+        }
+        TimeoutUnit::Milliseconds => number::parse_i64(text)
+            .ok_or(CommandError::Text("ERR timeout is not an integer or out of range"))?,
+    };
+    if ms < 0 {
+        return Err(CommandError::Text("ERR timeout is negative"));
+    }
+    if ms == 0 {
+        return Ok(None);
+    }
+    // Redis adds the wall clock's milliseconds.
+    if ms.checked_add(now.unix().0).is_none() {
+        return Err(OUT_OF_RANGE);
+    }
+    Ok(Some(now.boot_us.saturating_add(ms.saturating_mul(1000))))
+}
+
+/// Seconds, as an extended-precision number would be read: one that no double holds is infinite.
+fn parse_seconds(text: &[u8]) -> Option<f64> {
+    match number::parse_f64(text) {
+        Some(seconds) => Some(seconds).filter(|seconds| !seconds.is_nan()),
+        None if Float80::parse(text).is_some_and(|number| number.is_finite()) => {
+            Some(if text.starts_with(b"-") { -f64::INFINITY } else { f64::INFINITY })
+        }
+        None => None,
+    }
+}
+
+/// Puts the client of a command that said so to wait.
+pub(crate) fn begin(
+    db: &mut Keyspace,
+    server: &mut State,
+    id: ClientId,
+    command: &'static Command,
+    args: Args<'_>,
+    mut wait: Wait,
+) {
+    let Some(client) = server.clients.get_mut(id) else { return };
+    let (mut buffer, mut ranges) = (Vec::new(), Vec::new());
+    let mut keep = |argument: &[u8]| {
+        ranges.push(Range { start: buffer.len() as u32, len: argument.len() as u32 });
+        buffer.extend_from_slice(argument);
+    };
+    match wait.rewritten.take() {
+        Some(rewritten) => rewritten.iter().for_each(|argument| keep(argument)),
+        None => args.iter_from(0).for_each(keep),
+    }
+    let ticket = db.waiting.next_ticket();
+    let since_us = server.now.boot_us;
+    let blocked = Blocked { command, wait, db: client.db, ticket, buffer, ranges, since_us };
+    for (_, key) in blocked.keys() {
+        db.waiting.add(client.db, key, blocked.wait.wanted, ticket, id);
+    }
+    if let Some(deadline) = blocked.wait.deadline_us {
+        server.blocking.deadlines.insert((deadline, id));
+    }
+    server.blocking.count += 1;
+    client.flags |= ClientFlags::SUSPENDED;
+    for (_, key) in blocked.keys() {
+        set_alarm(db, blocked.db, key, blocked.wait.wanted);
+    }
+    client.blocked = Some(Box::new(blocked));
+}
+
+/// Has who waits in a key's queue for a member to be due woken when the first of them is.
+fn set_alarm(db: &mut Keyspace, database: usize, key: &[u8], wanted: Wanted) {
+    if matches!(wanted, Wanted::DueSeconds | Wanted::DueMilliseconds) {
+        let at_ms = due::next_due_ms(db, key, wanted);
+        db.waiting.set_alarm(database, key, wanted, at_ms);
+    }
+}
+
+/// Takes a client out of all queues. Some if it was blocked.
+fn end(db: &mut Keyspace, server: &mut State, id: ClientId) -> Option<Box<Blocked>> {
+    let blocked = server.clients.get_mut(id)?.blocked.take()?;
+    for (_, key) in blocked.keys() {
+        db.waiting.remove(blocked.db, key, blocked.wait.wanted, blocked.ticket);
+    }
+    if let Some(deadline) = blocked.wait.deadline_us {
+        server.blocking.deadlines.remove(&(deadline, id));
+    }
+    server.blocking.count -= 1;
+    Some(blocked)
+}
+
+/// Forgets a client that goes.
+pub fn forget(db: &mut Keyspace, server: &mut State, id: ClientId) {
+    end(db, server, id);
+}
+
+/// Sends a client that waits no more its reply, and has it go on with its requests.
+fn answer(server: &mut State, id: ClientId, reply: &OutputBuffer) {
+    if let Some(client) = server.clients.get_to_push(id) {
+        if !client.flags.intersects(ClientFlags::REPLY_OFF) {
+            client.output.append(reply);
+        }
+        server.tasks.push(Task::Resume(id));
+        crate::command::check_output_limit(server, id);
+    }
+}
+
+/// Runs the commands that wait for keys that have changed, until no key is ready. Leaves another database selected.
+pub fn serve(db: &mut Keyspace, server: &mut State) {
+    while db.waiting.has_ready() {
+        for (database, key) in db.waiting.take_ready() {
+            db.select(database);
+            serve_key(db, server, database, &key);
+        }
+    }
+}
+
+/// The queues that the value of a key can serve now.
+fn served_by(db: &mut Keyspace, key: &[u8]) -> &'static [Wanted] {
+    let key = db.key(key);
+    let Some(slot) = db.find(key) else { return &[Wanted::StreamGroup] };
+    match type_name(db.entry(slot).value()) {
+        "list" => &[Wanted::List, Wanted::StreamGroup],
+        "zset" => {
+            &[Wanted::SortedSet, Wanted::DueSeconds, Wanted::DueMilliseconds, Wanted::StreamGroup]
+        }
+        "stream" => &[Wanted::Stream, Wanted::StreamGroup],
+        _ => &[Wanted::StreamGroup],
+    }
+}
+
+fn serve_key(db: &mut Keyspace, server: &mut State, database: usize, key: &[u8]) {
+    for &wanted in served_by(db, key) {
+        let mut after = 0;
+        while let Some((ticket, id)) = db.waiting.next_after(database, key, wanted, after) {
+            after = ticket;
+            let served = wake(db, server, id, key);
+            db.select(database);
+            // Who came later gets nothing either, unless all get the same or each waits for something else.
+            if !served && !matches!(wanted, Wanted::Stream | Wanted::StreamGroup) {
+                break;
+            }
+        }
+        set_alarm(db, database, key, wanted);
+    }
+}
+
+/// Runs a blocked client's command for a key. True if it has its reply.
+fn wake(db: &mut Keyspace, server: &mut State, id: ClientId, key: &[u8]) -> bool {
+    let Some(client) = server.clients.get_mut(id) else { return false };
+    let mut protocol = client.protocol;
+    let Some(blocked) = client.blocked.take() else { return false };
+    let found = blocked.keys().find(|(_, name)| *name == key);
+    let index = found.map_or(blocked.wait.keys.start, |(index, _)| index);
+    let request = Request {
+        args: blocked.args(),
+        command: Some(blocked.command),
+        prehashed: Default::default(),
+    };
+    let mut output = OutputBuffer::default();
+    let origin = Origin::Woken(index);
+    let outcome = run_woken(db, server, id, &request, origin, &mut output, &mut protocol);
+    if let Some(client) = server.clients.get_mut(id) {
+        client.blocked = Some(blocked);
+    }
+    if outcome == Outcome::Blocked {
+        return false;
+    }
+    end(db, server, id);
+    answer(server, id, &output);
+    true
+}
+
+/// Wakes whose time has come: those that time out, and those whose keys' alarms ring.
+pub fn on_time(db: &mut Keyspace, server: &mut State) {
+    db.waiting.ring(server.now.unix().0);
+    while let Some((deadline, id)) = server.blocking.deadlines.first().copied()
+        && deadline <= server.now.boot_us
+    {
+        time_out(db, server, id);
+    }
+}
+
+fn time_out(db: &mut Keyspace, server: &mut State, id: ClientId) {
+    let Some(blocked) = end(db, server, id) else { return };
+    let Some(client) = server.clients.get_mut(id) else { return };
+    let mut output = OutputBuffer::default();
+    blocked.wait.on_timeout.write(&mut ReplyWriter::new(&mut output, client.protocol));
+    crate::gate::execute::account_unserved(server, id, blocked.command, false);
+    answer(server, id, &output);
+}
+
+/// Ends a client's waiting at another one's request, with the reply of a timeout or with an error. False if it was not
+/// blocked.
+pub fn unblock(db: &mut Keyspace, server: &mut State, id: ClientId, with_error: bool) -> bool {
+    if server.clients.get(id).is_none_or(|client| client.blocked.is_none()) {
+        return false;
+    }
+    if !with_error {
+        time_out(db, server, id);
+        return true;
+    }
+    let Some(blocked) = end(db, server, id) else { return false };
+    let protocol = server.clients.get(id).map_or_else(Default::default, |client| client.protocol);
+    let mut output = OutputBuffer::default();
+    let text = b"UNBLOCKED client unblocked via CLIENT UNBLOCK";
+    ReplyWriter::new(&mut output, protocol).error(text);
+    server.count_error(text);
+    crate::gate::execute::account_unserved(server, id, blocked.command, true);
+    answer(server, id, &output);
+    true
+}
+
+impl Context<'_> {
+    /// The deadline of a timeout argument, see [`parse_timeout`]. Who is woken has had one since it began to wait.
+    pub fn timeout(&self, index: usize, unit: TimeoutUnit) -> Result<Option<i64>, CommandError> {
+        if matches!(self.origin, Origin::Woken(_)) {
+            return Ok(None);
+        }
+        parse_timeout(self.args.get(index), unit, self.server.now)
+    }
+}

@@ -1,0 +1,188 @@
+//! Which arguments of a request are keys: read off the command's key specifications.
+//!
+//! `COMMAND GETKEYS` asks here, and whoever must know a request's keys before it runs. The specifications are enough for
+//! nearly all commands; those whose specification says that it is incomplete, or that what is done with the key depends on
+//! the options, get the rest from here.
+
+use crate::gate::args::Args;
+use crate::gate::spec::{Begin, CommandSpec, Find, KeyFlags, KeySpec};
+use crate::resp::number;
+
+/// A key's place among the arguments, and what the command does with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyPosition {
+    pub index: usize,
+    pub flags: KeyFlags,
+}
+
+/// The keys of a request, in the order of the specifications. Empty if there are none, or if the arguments cannot be those
+/// of a valid request (a count larger than what follows it). `args` are the whole request, for a subcommand its container
+/// included.
+pub fn keys_of(spec: &CommandSpec, args: Args<'_>) -> Vec<KeyPosition> {
+    let mut found = Vec::new();
+    for keys in spec.keys.iter().filter(|keys| !keys.flags.contains(KeyFlags::NOT_KEY)) {
+        if keys.begin == Begin::Unknown || keys.find == Find::Unknown {
+            continue;
+        }
+        let Some(first) = begin(keys, args) else {
+            continue;
+        };
+        let Some((first, last, step)) = range(keys, first, args) else {
+            return Vec::new();
+        };
+        let flags = actual_flags(spec, keys, args);
+        let places = (first..=last).step_by(step).map(|index| KeyPosition { index, flags });
+        found.extend(places);
+    }
+    match spec.name {
+        "SORT" => found.extend(sort_destination(args)),
+        // With several keys the place of the single one holds an empty string.
+        "MIGRATE" => found.retain(|key| !args.get(key.index).is_empty()),
+        _ => {}
+    }
+    found
+}
+
+/// The argument at which a specification's keys begin; None if its keyword is not there.
+fn begin(keys: &KeySpec, args: Args<'_>) -> Option<usize> {
+    let is_word = |index: usize, word: &str| args.get(index).eq_ignore_ascii_case(word.as_bytes());
+    match keys.begin {
+        Begin::Index(index) => Some(index as usize),
+        Begin::Keyword { word, from } if from > 0 => {
+            // The last argument can be no keyword: nothing follows it.
+            let end = args.len().saturating_sub(1);
+            (from as usize..end).find(|&index| is_word(index, word)).map(|index| index + 1)
+        }
+        Begin::Keyword { word, from } => {
+            let start = args.len().checked_sub(from.unsigned_abs() as usize)?;
+            let mut places = (2..=start.min(args.len() - 1)).rev();
+            places.find(|&index| is_word(index, word)).map(|index| index + 1)
+        }
+        Begin::Unknown => None,
+    }
+}
+
+/// First and last key and the step between keys; None if they do not lie within the request.
+fn range(keys: &KeySpec, first: usize, args: Args<'_>) -> Option<(usize, usize, usize)> {
+    let len = args.len() as i64;
+    let (first, last, step) = match keys.find {
+        Find::Range { last, step, limit } => {
+            let first = first as i64;
+            let last = match (last, limit) {
+                (0.., _) => first + last as i64,
+                (_, 0) => len + last as i64,
+                (_, limit) => first + (len - first) / limit as i64 + last as i64,
+            };
+            (first, last, step)
+        }
+        Find::Count { count, first: offset, step } => {
+            let place = first + count as usize;
+            let text = (place < args.len()).then(|| args.get(place))?;
+            let count = number::parse_i64(text).filter(|count| (0..=len).contains(count))?;
+            let first = (first + offset as usize) as i64;
+            (first, first + count * step as i64 - 1, step)
+        }
+        Find::Unknown => return None,
+    };
+    let is_inside = first >= 1 && first <= last && last < len;
+    is_inside.then_some((first as usize, last as usize, step.max(1) as usize))
+}
+
+/// What is done with a key, where that depends on the options.
+fn actual_flags(spec: &CommandSpec, keys: &KeySpec, args: Args<'_>) -> KeyFlags {
+    if !keys.flags.contains(KeyFlags::VARIABLE_FLAGS) {
+        return keys.flags;
+    }
+    let has = |word: &str, from: usize| {
+        args.iter_from(from).any(|argument| argument.eq_ignore_ascii_case(word.as_bytes()))
+    };
+    match spec.name {
+        "SET" if !has("GET", 3) => KeyFlags::OW | KeyFlags::UPDATE,
+        "BITFIELD" if !has("SET", 2) && !has("INCRBY", 2) => KeyFlags::RO | KeyFlags::ACCESS,
+        _ => keys.flags - KeyFlags::VARIABLE_FLAGS,
+    }
+}
+
+/// The key behind SORT's last STORE. Other options are skipped together with their values, which may be any word.
+fn sort_destination(args: Args<'_>) -> Option<KeyPosition> {
+    let mut destination = None;
+    let mut index = 2;
+    while index < args.len() {
+        let word = args.get(index).to_ascii_uppercase();
+        index += match word.as_slice() {
+            b"LIMIT" => 3,
+            b"GET" | b"BY" => 2,
+            b"STORE" if index + 1 < args.len() => {
+                destination = Some(index + 1);
+                2
+            }
+            _ => 1,
+        };
+    }
+    let flags = KeyFlags::OW | KeyFlags::UPDATE;
+    destination.map(|index| KeyPosition { index, flags })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gate::spec::{Flags, counted_keys, key, keys, spec};
+    use crate::resp::request::Range;
+
+    const ANY: KeyFlags = KeyFlags::RO;
+
+    /// Places of the keys in a request written with spaces.
+    fn places(specs: &'static [KeySpec], request: &str) -> Vec<usize> {
+        let spec = spec("X", |_| unreachable!("only described")).keys(specs).flags(Flags::READONLY);
+        let mut ranges = Vec::new();
+        let mut start = 0;
+        for word in request.split(' ') {
+            ranges.push(Range { start, len: word.len() as u32 });
+            start += word.len() as u32 + 1;
+        }
+        let args = Args::new(request.as_bytes(), &ranges);
+        keys_of(&spec, args).iter().map(|key| key.index).collect()
+    }
+
+    #[test]
+    fn ranges_count_from_the_first_key_or_from_the_end() {
+        assert_eq!(places(&[const { key(1, ANY) }], "x a b"), [1]);
+        assert_eq!(places(&[const { keys(1, -1, 2, ANY) }], "x a 1 b 2"), [1, 3]);
+        assert_eq!(places(&[const { keys(1, -2, 1, ANY) }], "x a b 0"), [1, 2]);
+        assert_eq!(places(&[const { keys(1, -2, 1, ANY) }], "x a"), [0; 0]);
+        assert_eq!(places(&[const { key(3, ANY) }], "x a"), [0; 0]);
+    }
+
+    #[test]
+    fn counted_keys_must_all_be_there() {
+        const KEYS: &[KeySpec] = &[counted_keys(2, ANY)];
+        assert_eq!(places(KEYS, "x script 2 a b c"), [3, 4]);
+        for bad in ["3", "0", "-1", "x", "9223372036854775807"] {
+            assert_eq!(places(KEYS, &format!("x script {bad} a b")), [0; 0], "{bad}");
+        }
+        assert_eq!(places(KEYS, "x script"), [0; 0]);
+    }
+
+    #[test]
+    fn keywords_are_found_from_either_end() {
+        const HALF: Find = Find::Range { last: -1, step: 1, limit: 2 };
+        const ONE: Find = Find::Range { last: 0, step: 1, limit: 0 };
+        const FORWARD: &[KeySpec] = &[KeySpec {
+            begin: Begin::Keyword { word: "STREAMS", from: 1 },
+            find: HALF,
+            flags: ANY,
+            notes: None,
+        }];
+        assert_eq!(places(FORWARD, "x COUNT 1 streams a b 0 0"), [4, 5]);
+        assert_eq!(places(FORWARD, "x COUNT 1"), [0; 0]);
+        assert_eq!(places(FORWARD, "x STREAMS"), [0; 0]);
+        const BACKWARD: &[KeySpec] = &[KeySpec {
+            begin: Begin::Keyword { word: "STORE", from: -2 },
+            find: ONE,
+            flags: ANY,
+            notes: None,
+        }];
+        assert_eq!(places(BACKWARD, "x a store d"), [3]);
+        assert_eq!(places(BACKWARD, "x"), [0; 0]);
+    }
+}

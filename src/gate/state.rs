@@ -1,0 +1,305 @@
+//! What the server owns besides the keyspace, as commands see it: clients, configuration, statistics, subscriptions.
+//!
+//! Each part keeps its own invariants; this struct only holds them side by side, so that a handler can borrow one while it
+//! writes to another. Nothing here does I/O: what only the loop can do is left as a [`Task`] for it.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+
+use mio::Poll;
+
+use crate::client::{ClientId, Clients};
+use crate::clock::{Clock, Now};
+use crate::config::Config;
+use crate::gate::blocking::Blocking;
+use crate::gate::table::{Command, CommandTable, TABLE};
+use crate::keyspace::Keyspace;
+use crate::net::listener::Listener;
+use crate::pubsub::PubSub;
+use crate::script::{Engine, Scripts};
+use crate::stats::commands::CommandStats;
+use crate::stats::latency::LatencyMonitor;
+use crate::stats::slowlog::Slowlog;
+use crate::stats::{Counters, Rate};
+use crate::sys::log::{Level, Logger};
+use crate::sys::process::OomScore;
+use crate::sys::title::Title;
+
+/// A script can make up error prefixes; the table does not grow with them beyond this.
+const ERROR_PREFIXES_MAX: usize = 128;
+
+/// Something a command wants done that only the loop can do, at the end of the turn.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Task {
+    /// `State::listeners` changed: wait for connections at the new ones.
+    Listen,
+    /// These clients go on with the requests they have sent.
+    Resume(ClientId),
+    /// CLIENT UNPAUSE, or the pause changed.
+    Unpause,
+}
+
+/// What has come, or may have come, and was left for the next turn: the system will not announce it again.
+#[derive(Debug, Default)]
+pub struct Pending {
+    /// Listeners where connections still wait after a full share was taken.
+    pub accept_again: Vec<usize>,
+    /// Listeners the system gave no connection, although some may wait: for the next periodic work.
+    pub accept_later: Vec<usize>,
+    /// Clients to be read in the next turn without waiting: the last read filled its buffer.
+    pub read_again: Vec<ClientId>,
+    /// Clients that go on with requests they have sent before.
+    pub resumed: Vec<ClientId>,
+}
+
+/// CLIENT PAUSE: whose requests wait, and until when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pause {
+    /// Boot-time clock, microseconds.
+    pub until_us: i64,
+    /// Only commands that may write wait.
+    pub writes_only: bool,
+}
+
+/// SHUTDOWN was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shutdown {
+    /// A signal asked for it, which is periodic work: DEBUG PAUSE-CRON puts it off.
+    pub by_signal: bool,
+    pub save: Option<bool>,
+    pub now: bool,
+    pub force: bool,
+}
+
+/// What is fixed from the start on.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// 40 hexadecimal digits, new at each start.
+    pub run_id: String,
+    pub started_us: i64,
+    pub started_unix: i64,
+    pub executable: String,
+    /// The program's name as it was called.
+    pub invoked_as: Vec<u8>,
+    /// TCP port in use.
+    pub port: u16,
+}
+
+/// Everything commands act upon besides the keyspace.
+pub struct State {
+    pub clients: Clients,
+    pub config: Config,
+    pub commands: &'static CommandTable,
+    /// `rename-command`: lower-case new names; None forbids the name.
+    pub renamed: HashMap<Box<[u8]>, Option<&'static Command>>,
+    pub pubsub: PubSub,
+    pub clock: Clock,
+    /// The turn's sample of the clocks.
+    pub now: Now,
+    pub identity: Identity,
+    pub logger: Logger,
+    pub counters: Counters,
+    /// By command number.
+    pub command_stats: Vec<CommandStats>,
+    /// By the error's first word.
+    pub error_stats: HashMap<Box<str>, u64>,
+    pub slowlog: Slowlog,
+    pub latency: LatencyMonitor,
+    pub commands_rate: Rate,
+    pub input_rate: Rate,
+    pub output_rate: Rate,
+    pub peak_memory: usize,
+    /// Bytes in use when the server had started, before it had any data.
+    pub startup_memory: usize,
+    /// 40 hexadecimal digits that name this history of changes; DEBUG CHANGE-REPL-ID makes up others.
+    pub replication_id: String,
+    /// Sockets that take connections: the Unix socket first, which stays, then TCP. Their tokens follow from their places.
+    pub listeners: Vec<Listener>,
+    /// TCP addresses listened on.
+    pub listening: Vec<SocketAddr>,
+    pub monitors: Vec<ClientId>,
+    pub blocking: Blocking,
+    pub scripts: Scripts,
+    /// Serves other clients for a moment while a script runs on and on. Set by the server.
+    pub serve_while_busy: fn(&mut Keyspace, &mut State),
+    pub pause: Option<Pause>,
+    /// Who waits for the pause to end, in the order they came.
+    pub paused: Vec<ClientId>,
+    pub shutdown: Option<Shutdown>,
+    /// Where the system says what has come from whom.
+    pub poll: Poll,
+    /// What the loop has not come to yet.
+    pub pending: Pending,
+    /// For the loop, at the end of the turn.
+    pub tasks: Vec<Task>,
+    pub timing: Timing,
+    /// DEBUG PAUSE-CRON: the periodic work waits.
+    pub cron_paused: bool,
+    pub oom_score: OomScore,
+    /// The process' title, of a server that is a program of its own.
+    pub title: Option<Title>,
+}
+
+/// The processor's time stamp counter and the thresholds in its ticks: each command costs one reading.
+pub struct Timing {
+    clock: quanta::Clock,
+    /// Reading at the end of the last command.
+    last: u64,
+    /// A command that took as many ticks is looked at more closely: slow log or latency monitor. u64::MAX: neither is on.
+    notable_ns: u64,
+}
+
+impl Timing {
+    pub fn new(clock: quanta::Clock) -> Self {
+        Timing { clock, last: 0, notable_ns: u64::MAX }
+    }
+
+    /// The next command begins now.
+    #[inline]
+    pub fn start(&mut self) {
+        self.last = self.clock.raw();
+    }
+
+    /// The beginning of the command that runs, to come back to with [`Timing::go_back`].
+    pub fn mark(&self) -> u64 {
+        self.last
+    }
+
+    /// Has the next lap count from a mark: the command that began there has run others.
+    pub fn go_back(&mut self, mark: u64) {
+        self.last = mark;
+    }
+
+    /// Nanoseconds from a mark to now.
+    pub fn since(&self, mark: u64) -> u64 {
+        self.clock.delta_as_nanos(mark, self.clock.raw())
+    }
+
+    /// Nanoseconds since the start or the last lap.
+    #[inline]
+    pub fn lap(&mut self) -> u64 {
+        let before = std::mem::replace(&mut self.last, self.clock.raw());
+        self.clock.delta_as_nanos(before, self.last)
+    }
+
+    /// Whether a duration is worth a closer look.
+    #[inline]
+    pub fn is_notable(&self, nanoseconds: u64) -> bool {
+        nanoseconds >= self.notable_ns
+    }
+
+    /// Thresholds: of the slow log in microseconds (negative: off), of the latency monitor in milliseconds (0: off).
+    pub fn set_thresholds(&mut self, slowlog_us: i64, latency_ms: i64) {
+        let slow = u64::try_from(slowlog_us).map_or(u64::MAX, |us| us.saturating_mul(1000));
+        let latency = match u64::try_from(latency_ms) {
+            Ok(0) | Err(_) => u64::MAX,
+            Ok(ms) => ms.saturating_mul(1_000_000),
+        };
+        self.notable_ns = slow.min(latency);
+    }
+}
+
+/// 40 random hexadecimal digits, as run and replication ids are made of.
+pub fn random_hex() -> String {
+    (0..5).map(|_| format!("{:08x}", fastrand::u32(..))).collect()
+}
+
+impl State {
+    /// The state of a server that starts now, without clients.
+    pub fn new(config: Config, clock: Clock, logger: Logger, poll: Poll) -> Self {
+        let now = clock.now();
+        let identity = Identity {
+            run_id: random_hex(),
+            started_us: now.boot_us,
+            started_unix: now.unix_seconds(),
+            executable: std::env::current_exe()
+                .map_or_else(|_| String::new(), |path| path.to_string_lossy().into_owned()),
+            invoked_as: Vec::new(),
+            port: config.port,
+        };
+        let commands = &*TABLE;
+        let scripts = Scripts::default();
+        let command_stats = commands.commands.iter().map(|_| CommandStats::default()).collect();
+        State {
+            clients: Clients::default(),
+            config,
+            commands,
+            renamed: HashMap::new(),
+            pubsub: PubSub::default(),
+            clock,
+            now,
+            identity,
+            logger,
+            counters: Counters::default(),
+            command_stats,
+            error_stats: HashMap::new(),
+            slowlog: Slowlog::default(),
+            latency: LatencyMonitor::default(),
+            commands_rate: Rate::default(),
+            input_rate: Rate::default(),
+            output_rate: Rate::default(),
+            peak_memory: 0,
+            startup_memory: 0,
+            replication_id: random_hex(),
+            listeners: Vec::new(),
+            listening: Vec::new(),
+            monitors: Vec::new(),
+            blocking: Blocking::default(),
+            scripts,
+            serve_while_busy: |_, _| {},
+            pause: None,
+            paused: Vec::new(),
+            shutdown: None,
+            poll,
+            pending: Pending::default(),
+            tasks: Vec::new(),
+            timing: Timing::new(quanta::Clock::new()),
+            cron_paused: false,
+            oom_score: OomScore::default(),
+            title: None,
+        }
+    }
+
+    /// Takes the interpreter out, to run a script or to change what it has compiled. None while a script runs.
+    pub fn take_engine(&mut self) -> Option<Box<Engine>> {
+        let deprecated = self.config.lua_enable_deprecated_api;
+        self.scripts.take_engine(&self.config.redis_version, deprecated)
+    }
+
+    /// Writes a line to the log.
+    pub fn log(&self, level: Level, message: std::fmt::Arguments<'_>) {
+        // Time stands still for commands while a script keeps the server busy, for minutes perhaps.
+        let now = if self.scripts.is_busy() { self.clock.now() } else { self.now };
+        self.logger.write(now, level, message);
+    }
+
+    /// Whether writes are refused for want of replicas: there are none here yet, so any number asked for is too many.
+    #[inline]
+    pub fn lacks_replicas(&self) -> bool {
+        self.config.min_replicas_to_write > 0 && self.config.min_replicas_max_lag > 0
+    }
+
+    /// Counts an error reply by its first word.
+    pub fn count_error(&mut self, text: &[u8]) {
+        self.counters.error_replies += 1;
+        let word = text.split(|&byte| byte == b' ').next().unwrap_or_default();
+        let word = String::from_utf8_lossy(word);
+        if let Some(count) = self.error_stats.get_mut(&*word) {
+            *count += 1;
+        } else if self.error_stats.len() < ERROR_PREFIXES_MAX {
+            self.error_stats.insert(word.into(), 1);
+        }
+    }
+
+    /// The command of a name as this server knows it, after `rename-command`.
+    #[inline]
+    pub fn find_command(&self, name: &[u8]) -> Option<&'static Command> {
+        if self.renamed.is_empty() {
+            return self.commands.find(name);
+        }
+        match self.renamed.get(name.to_ascii_lowercase().as_slice()) {
+            Some(command) => *command,
+            None => self.commands.find(name),
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! All commands, numbered, and the look-up of a name. Made once from the families' tables.
+
+use std::sync::LazyLock;
+
+use crate::gate::spec::{CommandSpec, Flags};
+
+/// A command or subcommand with its number.
+pub struct Command {
+    pub spec: &'static CommandSpec,
+    /// Index into [`CommandTable::commands`], and into the statistics.
+    pub id: u16,
+    /// Lower case; a subcommand's with its container's: `client|kill`.
+    pub full_name: Box<str>,
+    /// Container of a subcommand.
+    pub parent: Option<u16>,
+    /// Numbers of the subcommands, which follow each other.
+    pub subcommands: std::ops::Range<u16>,
+}
+
+/// Every command by number and by name.
+pub struct CommandTable {
+    pub commands: Vec<Command>,
+    /// Open addressing over the top-level names.
+    slots: Vec<Slot>,
+}
+
+/// The place of a name, with as much of it as decides most look-ups without a second place in memory.
+#[derive(Clone, Copy, Default)]
+struct Slot {
+    /// See [`fold`].
+    folded: u64,
+    len: u8,
+    /// From this byte on the name is compared with the command's own.
+    compared_from: u8,
+    /// The command's number + 1; 0: nothing is here.
+    number: u16,
+}
+
+/// The families, in the order of `COMMAND LIST`.
+static FAMILIES: &[&[CommandSpec]] = &[
+    crate::command::string::COMMANDS,
+    crate::command::string::bitmap::COMMANDS,
+    crate::command::hash::COMMANDS,
+    crate::command::string::hyperloglog::COMMANDS,
+    crate::command::list::COMMANDS,
+    crate::command::list::blocking::COMMANDS,
+    crate::command::set::COMMANDS,
+    crate::command::stream::COMMANDS,
+    crate::command::stream::read::COMMANDS,
+    crate::command::stream::group::COMMANDS,
+    crate::command::stream::info::COMMANDS,
+    crate::command::sorted_set::COMMANDS,
+    crate::command::sorted_set::range::COMMANDS,
+    crate::command::sorted_set::pop::COMMANDS,
+    crate::command::sorted_set::combine::COMMANDS,
+    crate::command::sorted_set::geo::COMMANDS,
+    crate::command::sorted_set::due::COMMANDS,
+    crate::command::key::COMMANDS,
+    crate::command::key::sort::COMMANDS,
+    crate::command::key::expire::COMMANDS,
+    crate::command::key::scan::COMMANDS,
+    crate::command::key::object::COMMANDS,
+    crate::command::connection::COMMANDS,
+    crate::command::connection::client::COMMANDS,
+    crate::command::server::cluster::COMMANDS,
+    crate::command::server::monitor::COMMANDS,
+    crate::command::pubsub::COMMANDS,
+    crate::command::transaction::COMMANDS,
+    crate::command::script::COMMANDS,
+    crate::command::script::function::COMMANDS,
+    crate::command::server::config::COMMANDS,
+    crate::command::server::info::COMMANDS,
+    crate::command::server::introspection::COMMANDS,
+    crate::command::server::COMMANDS,
+    crate::command::server::memory::COMMANDS,
+    crate::command::server::latency::COMMANDS,
+    crate::command::server::debug::COMMANDS,
+];
+
+/// The one table. The server keeps a reference to it, so that the hot path does not ask whether it is there.
+pub static TABLE: LazyLock<CommandTable> = LazyLock::new(CommandTable::build);
+
+/// A name of at most this many bytes is looked up by two words; a longer one is no command.
+const NAME_BYTES_MAX: usize = 32;
+
+impl CommandTable {
+    fn build() -> Self {
+        let specs = FAMILIES.iter().flat_map(|family| family.iter());
+        let mut commands: Vec<Command> = specs
+            .map(|spec| Command {
+                spec,
+                id: 0,
+                full_name: spec.name.to_ascii_lowercase().into_boxed_str(),
+                parent: None,
+                subcommands: 0..0,
+            })
+            .collect();
+        let top_level = commands.len();
+        for parent in 0..top_level {
+            let start = commands.len() as u16;
+            for spec in commands[parent].spec.subcommands {
+                let name = spec.name.to_ascii_lowercase();
+                let full_name = format!("{}|{name}", commands[parent].full_name).into_boxed_str();
+                let parent = Some(parent as u16);
+                commands.push(Command { spec, id: 0, full_name, parent, subcommands: 0..0 });
+            }
+            commands[parent].subcommands = start..commands.len() as u16;
+        }
+        for (id, command) in commands.iter_mut().enumerate() {
+            command.id = id as u16;
+        }
+        let mut slots = vec![Slot::default(); (top_level * 4).next_power_of_two()];
+        for command in &commands[..top_level] {
+            let name = command.full_name.as_bytes();
+            assert!(name.len() <= NAME_BYTES_MAX, "{} is too long a name", command.full_name);
+            let folded = fold(name);
+            let mut position = mix(folded, name.len()) & (slots.len() - 1);
+            while slots[position].number != 0 {
+                position = (position + 1) & (slots.len() - 1);
+            }
+            // Folded alike, a letter is the same letter; other bytes may be others.
+            let letters = name.iter().take(8).all(u8::is_ascii_alphabetic);
+            let compared_from = if letters { name.len().min(8) as u8 } else { 0 };
+            slots[position] =
+                Slot { folded, len: name.len() as u8, compared_from, number: command.id + 1 };
+        }
+        CommandTable { commands, slots }
+    }
+
+    /// The top-level command of this name, in any case.
+    #[inline]
+    pub fn find(&self, name: &[u8]) -> Option<&Command> {
+        if name.len() > NAME_BYTES_MAX {
+            return None;
+        }
+        let folded = fold(name);
+        let mut position = mix(folded, name.len()) & (self.slots.len() - 1);
+        loop {
+            let slot = self.slots[position];
+            if slot.number == 0 {
+                return None;
+            }
+            if slot.folded == folded && slot.len as usize == name.len() {
+                let command = &self.commands[slot.number as usize - 1];
+                let rest = slot.compared_from as usize..;
+                if slot.compared_from == slot.len
+                    || name[rest.clone()].eq_ignore_ascii_case(&command.full_name.as_bytes()[rest])
+                {
+                    return Some(command);
+                }
+            }
+            position = (position + 1) & (self.slots.len() - 1);
+        }
+    }
+
+    /// The subcommand of this name, in any case.
+    pub fn find_subcommand(&self, parent: &Command, name: &[u8]) -> Option<&Command> {
+        self.subcommands(parent)
+            .iter()
+            .find(|command| name.eq_ignore_ascii_case(command.spec.name.as_bytes()))
+    }
+
+    /// A command by its full name (`get`, `client|kill`), in any case.
+    pub fn find_full(&self, name: &[u8]) -> Option<&Command> {
+        match name.iter().position(|&byte| byte == b'|') {
+            None => self.find(name),
+            Some(bar) => self.find_subcommand(self.find(&name[..bar])?, &name[bar + 1..]),
+        }
+    }
+
+    pub fn subcommands(&self, parent: &Command) -> &[Command] {
+        &self.commands[parent.subcommands.start as usize..parent.subcommands.end as usize]
+    }
+
+    /// The commands that are no subcommands.
+    pub fn top_level(&self) -> impl Iterator<Item = &Command> {
+        self.commands.iter().filter(|command| command.parent.is_none())
+    }
+}
+
+impl Command {
+    pub fn is(&self, flags: Flags) -> bool {
+        self.spec.flags.intersects(flags)
+    }
+}
+
+/// The first eight bytes of a name, without regard to case.
+#[inline]
+fn fold(name: &[u8]) -> u64 {
+    let word = if let Some(first) = name.first_chunk::<8>() {
+        u64::from_le_bytes(*first)
+    } else if let (Some(first), Some(last)) = (name.first_chunk::<4>(), name.last_chunk::<4>()) {
+        // Where the two overlap they say the same.
+        let last = u64::from(u32::from_le_bytes(*last)) << (8 * (name.len() - 4));
+        u64::from(u32::from_le_bytes(*first)) | last
+    } else {
+        name.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
+    };
+    // Bit 5 tells the case of a letter; set everywhere, it tells nothing.
+    word | 0x2020_2020_2020_2020
+}
+
+/// Mixes a name's length and what [`fold`] makes of it.
+#[inline]
+fn mix(folded: u64, len: usize) -> usize {
+    let mixed = (folded ^ ((len as u64) << 48)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed >> 40) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_is_found_in_any_case_and_nothing_like_it() {
+        for command in TABLE.top_level() {
+            let name = command.spec.name.as_bytes();
+            let found = |name: &[u8]| TABLE.find(name).map(|found| found.id);
+            assert_eq!(found(name), Some(command.id));
+            assert_eq!(found(&name.to_ascii_lowercase()), Some(command.id));
+            for at in 0..name.len() {
+                let mut other = name.to_vec();
+                // Bit 5 and the bit above it, which tells letters from digits and control bytes.
+                other[at] ^= 0x40;
+                assert_ne!(found(&other), Some(command.id));
+                if !name[at].is_ascii_alphabetic() {
+                    other[at] = name[at] ^ 0x20;
+                    assert_ne!(found(&other), Some(command.id));
+                }
+            }
+            assert_ne!(found(&name[1..]), Some(command.id));
+            assert_ne!(found(&[name, b"x"].concat()), Some(command.id));
+        }
+        assert!(TABLE.find(b"").is_none());
+    }
+}
