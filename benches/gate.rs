@@ -2,6 +2,7 @@
 //! and 32-byte values. Requests are parsed beforehand; sockets have no part in it. As in the server, a batch of 64 is
 //! prefetched, then run. Counted is the CPU time of the thread, so that other programs disturb it less.
 
+use latchkey::command::TABLE;
 use std::hint::black_box;
 
 use criterion::measurement::{Measurement, ValueFormatter, WallTime};
@@ -11,12 +12,12 @@ use latchkey::clock::Clock;
 use latchkey::collections::hash::KeyHasher;
 use latchkey::collections::table::Table;
 use latchkey::config::Config;
-use latchkey::gate::args::Args;
-use latchkey::gate::context::Prehashed;
 use latchkey::gate::execute::{Request, execute};
 use latchkey::gate::state::State;
 use latchkey::keyspace::{Expiry, Keyspace};
 use latchkey::net::stream::{Address, Stream};
+use latchkey::resp::args::Args;
+use latchkey::resp::args::Prehashed;
 use latchkey::resp::request::Range;
 use latchkey::resp::{OutputBuffer, Protocol};
 use latchkey::sys::log::Logger;
@@ -60,7 +61,7 @@ impl Gate {
         }
         let config = Config::from_text(b"").expect("an empty configuration is good");
         let mut state =
-            State::new(config, clock, Logger::silent(), mio::Poll::new().expect("a poll"));
+            State::new(&TABLE, config, clock, Logger::silent(), mio::Poll::new().expect("a poll"));
         let (stream, _) = mio::net::UnixStream::pair().expect("a pair of sockets");
         let client = state.clients.insert(|id| Client {
             flags: ClientFlags::AUTHENTICATED,

@@ -1,5 +1,6 @@
 //! What a script costs from the gate to its reply: nanoseconds, in this process; sockets have no part in it.
 
+use latchkey::command::TABLE;
 use std::hint::black_box;
 
 use criterion::{Criterion, criterion_group, criterion_main};
@@ -7,12 +8,12 @@ use latchkey::client::{Client, ClientFlags, ClientId};
 use latchkey::clock::Clock;
 use latchkey::collections::hash::KeyHasher;
 use latchkey::config::Config;
-use latchkey::gate::args::Args;
-use latchkey::gate::context::Prehashed;
 use latchkey::gate::execute::{Request, execute};
 use latchkey::gate::state::State;
 use latchkey::keyspace::Keyspace;
 use latchkey::net::stream::{Address, Stream};
+use latchkey::resp::args::Args;
+use latchkey::resp::args::Prehashed;
 use latchkey::resp::request::Range;
 use latchkey::resp::{OutputBuffer, Protocol};
 use latchkey::sys::log::Logger;
@@ -31,7 +32,7 @@ impl Gate {
         let db = Keyspace::new(16, KeyHasher::new([1, 2]), clock.now());
         let config = Config::from_text(b"").expect("an empty configuration is good");
         let poll = mio::Poll::new().expect("a poll");
-        let mut state = State::new(config, clock, Logger::silent(), poll);
+        let mut state = State::new(&TABLE, config, clock, Logger::silent(), poll);
         let (stream, _) = mio::net::UnixStream::pair().expect("a pair of sockets");
         let client = state.clients.insert(|id| Client {
             flags: ClientFlags::AUTHENTICATED,

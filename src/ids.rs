@@ -6,3 +6,14 @@ pub struct ClientId {
     pub slot: u32,
     pub number: u64,
 }
+
+/// A command's place in the table of commands, and in the statistics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CommandId(pub u16);
+
+impl CommandId {
+    #[inline]
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}

@@ -6,11 +6,14 @@
 //!
 //! ```text
 //! server                                   owns all state; runs one turn of the loop
-//! net  command  gate  client               bytes in and out; the commands; the one way they run
+//! command                                  one folder or file for each family: specifications and handlers
+//! gate                                     the one way a command runs, whoever asks for it
+//! client                                   what one client is: protocol state, transaction, what it waits for and tracks
+//! net                                      bytes in and out
 //! script                                   hands requests up to be run; never runs one itself
 //! keyspace  pubsub  config  stats          what commands act upon
 //! types                                    what the values mean
-//! collections  resp  clock  error  ids  sys   know nothing of clients, configuration or each other's callers
+//! collections  resp  clock  error  facts  ids  sys   know nothing of clients, configuration or each other's callers
 //! ```
 
 pub mod client;
@@ -19,6 +22,7 @@ pub mod collections;
 pub mod command;
 pub mod config;
 pub mod error;
+pub mod facts;
 pub mod gate;
 pub mod ids;
 pub mod keyspace;

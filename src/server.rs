@@ -12,11 +12,12 @@ use std::time::Duration;
 
 use mio::{Events, Token, Waker};
 
-use crate::command::connection::client_tracking;
-use crate::command::{evict_clients, publish_events};
 use crate::gate::blocking;
 use crate::gate::evict::evict;
+use crate::gate::limits::evict_clients;
+use crate::gate::publish::publish_events;
 use crate::gate::state::{State, Task};
+use crate::gate::tracking;
 use crate::keyspace::Keyspace;
 use crate::sys::process::Supervisor;
 use hands::{Hands, Intake};
@@ -230,7 +231,7 @@ impl Server {
     /// Tells who tracks keys what changed outside of commands, or under whole prefixes.
     fn invalidate(&mut self) {
         if self.keyspace.tracking.is_on() {
-            client_tracking::end_turn(&mut self.keyspace, &mut self.state);
+            tracking::end_turn(&mut self.keyspace, &mut self.state);
         }
     }
 

@@ -6,11 +6,14 @@ use std::path::{Path, PathBuf};
 const ROWS: &[&[&str]] = &[
     &["main"],
     &["server"],
-    &["command", "gate", "client", "net"],
+    &["command"],
+    &["gate"],
+    &["client"],
+    &["net"],
     &["script"],
     &["keyspace", "pubsub", "config", "stats"],
     &["types"],
-    &["collections", "resp", "clock", "error", "ids", "sys"],
+    &["collections", "resp", "clock", "error", "facts", "ids", "sys"],
 ];
 
 /// A file longer than this wants a reason, or a division by duty.

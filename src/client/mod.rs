@@ -3,20 +3,24 @@
 //! A client is named by a [`ClientId`]: its place in the registry and its number, which is never used again. Who keeps one
 //! across a command looks it up anew. Closing is asked for by a flag and done in one place, at the end of the turn.
 
+pub mod blocked;
+pub mod tracking;
+pub mod transaction;
+
 use std::collections::HashMap;
 
 use bitflags::bitflags;
 use slab::Slab;
 
-use crate::command::connection::client_tracking::ClientTracking;
-use crate::command::transaction::{Transaction, Watching};
-use crate::gate::blocking::Blocked;
-use crate::gate::table::Command;
 pub use crate::ids::ClientId;
+use crate::ids::CommandId;
 use crate::net::stream::{Address, Stream};
 use crate::pubsub::Subscriptions;
 use crate::resp::reply::{OutputBuffer, Protocol};
 use crate::resp::request::Parser;
+use blocked::Blocked;
+use tracking::ClientTracking;
+use transaction::{Transaction, Watching};
 
 bitflags! {
     /// What is so about a client. Those in [`ClientFlags::GATE`] make the gate look closer at each command.
@@ -151,7 +155,7 @@ pub struct Client {
     pub active_us: i64,
     /// Since when the output is over its soft limit; boot-time clock, microseconds.
     pub over_soft_limit_since_us: Option<i64>,
-    pub last_command: Option<&'static Command>,
+    pub last_command: Option<CommandId>,
     pub commands: u64,
     pub bytes_in: u64,
     pub bytes_out: u64,

@@ -5,9 +5,10 @@ use crate::gate::context::{CommandResult, Context, Outcome};
 /// Replies the lines of a command's help, framed as redis-cli's users know them. `lines` alternate between a subcommand with
 /// its arguments and its explanation, indented by four spaces.
 pub(crate) fn reply_help(ctx: &mut Context<'_>, lines: &[&str]) -> CommandResult {
-    let name = ctx.command.parent.map_or(ctx.command.spec.name, |parent| {
-        ctx.server.commands.commands[parent as usize].spec.name
-    });
+    let name = ctx
+        .command
+        .parent
+        .map_or(ctx.command.spec.name, |parent| ctx.server.commands.get(parent).spec.name);
     ctx.reply.array(lines.len() + 3);
     let title = "<subcommand> [<arg> [value] [opt] ...]. Subcommands are:";
     ctx.reply.simple(format!("{name} {title}"));
@@ -26,7 +27,7 @@ pub(crate) fn help_from_specs(ctx: &mut Context<'_>) -> CommandResult {
         return reply_help(ctx, &[]);
     };
     let mut lines = Vec::new();
-    for command in table.subcommands(&table.commands[parent as usize]) {
+    for command in table.subcommands(table.get(parent)) {
         let spec = command.spec;
         if spec.name != "HELP" {
             lines.push(format!("{} {}", spec.name, spec.syntax).trim_end().to_owned());

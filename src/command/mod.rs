@@ -14,10 +14,53 @@ pub(crate) mod stream;
 pub(crate) mod string;
 pub(crate) mod transaction;
 
-pub use connection::client::{
-    check_output_limit, clients_memory_max, count_clients_memory, describe_client, evict_clients,
-    forget_client, output_limit,
-};
-pub use connection::needs_password;
-pub use pubsub::publish_events;
+use std::sync::LazyLock;
+
+use crate::gate::spec::CommandSpec;
+use crate::gate::table::CommandTable;
+
 pub use server::config::{apply_config, listen, log_level, set_oom_score, set_process_title};
+
+/// The families, in the order of `COMMAND LIST`.
+static FAMILIES: &[&[CommandSpec]] = &[
+    string::COMMANDS,
+    string::bitmap::COMMANDS,
+    hash::COMMANDS,
+    string::hyperloglog::COMMANDS,
+    list::COMMANDS,
+    list::blocking::COMMANDS,
+    set::COMMANDS,
+    stream::COMMANDS,
+    stream::read::COMMANDS,
+    stream::group::COMMANDS,
+    stream::info::COMMANDS,
+    sorted_set::COMMANDS,
+    sorted_set::range::COMMANDS,
+    sorted_set::pop::COMMANDS,
+    sorted_set::combine::COMMANDS,
+    sorted_set::geo::COMMANDS,
+    sorted_set::due::COMMANDS,
+    key::COMMANDS,
+    key::sort::COMMANDS,
+    key::expire::COMMANDS,
+    key::scan::COMMANDS,
+    key::object::COMMANDS,
+    connection::COMMANDS,
+    connection::client::COMMANDS,
+    server::cluster::COMMANDS,
+    server::monitor::COMMANDS,
+    pubsub::COMMANDS,
+    transaction::COMMANDS,
+    script::COMMANDS,
+    script::function::COMMANDS,
+    server::config::COMMANDS,
+    server::info::COMMANDS,
+    server::introspection::COMMANDS,
+    server::COMMANDS,
+    server::memory::COMMANDS,
+    server::latency::COMMANDS,
+    server::debug::COMMANDS,
+];
+
+/// The one table. The server keeps a reference to it, so that the hot path does not ask whether it is there.
+pub static TABLE: LazyLock<CommandTable> = LazyLock::new(|| CommandTable::build(FAMILIES));

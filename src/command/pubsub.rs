@@ -5,21 +5,16 @@
 //! The executing client's own output is away while its command runs, so what it publishes to itself is put behind its
 //! reply by [`take_pushed`]: a push never lands inside a reply.
 
-use bytes::Bytes;
-
-use crate::client::{Client, ClientFlags, ClientId, Clients};
+use crate::client::{Client, ClientFlags};
 use crate::collections::glob;
-use crate::command::connection::client::{self, OUTPUT_UNCOUNTED_MAX};
 use crate::command::help::help_from_specs;
-use crate::config::KeyspaceEvents;
-use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Origin, Outcome};
+use crate::gate::limits;
+use crate::gate::publish::{deliver, take_pushed};
 use crate::gate::spec::{CommandSpec, Flags, Group, KeyFlags, KeySpec, container, key, keys, spec};
 use crate::gate::state::State;
-use crate::gate::table::Command;
-use crate::keyspace::Keyspace;
 use crate::pubsub::{Kind, Name, PubSub};
-use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
+use crate::resp::reply::ReplyWriter;
 
 const SUBSCRIBING: Flags =
     Flags::PUBSUB.union(Flags::NOSCRIPT).union(Flags::LOADING).union(Flags::STALE);
@@ -171,10 +166,6 @@ const SUBCOMMANDS: &[CommandSpec] = &[
         ),
 ];
 
-/// A payload at least this long is shared by its listeners instead of copied to each. At 8,000 bytes and 50 listeners sharing
-/// took 4.0 us a delivery, copying 5.9 (user and system time); at 4,500 bytes both take about as long.
-const SHARED_MIN: usize = 4 * 1024;
-
 // ---- subscriptions ---------------------------------------------------------------------------------------------------
 
 /// `SUBSCRIBE channel [channel ...]` and its kin: a confirmation for each name, with the number of subscriptions.
@@ -242,7 +233,7 @@ fn confirm(
         // The class changes meanwhile, and with it the limit. What is confirmed is no longer than what was asked for.
         ctx.reply.output().set_limit(usize::MAX);
         change(pubsub, client, &mut ctx.reply);
-        let limit = client::output_limit(config, client.flags);
+        let limit = limits::output_limit(config, client.flags);
         ctx.reply.output().set_limit(limit);
     }
     Ok(Outcome::Replied)
@@ -258,30 +249,6 @@ fn confirmation(reply: &mut ReplyWriter<'_>, word: &str, name: Option<&[u8]>, co
     reply.integer(count as i64);
 }
 
-/// Ends all subscriptions of a client, without a word to it.
-pub fn unsubscribe_all(server: &mut State, id: ClientId) {
-    let State { pubsub, clients, .. } = server;
-    let Some(client) = clients.get_mut(id) else {
-        return;
-    };
-    client.flags.remove(ClientFlags::SUBSCRIBED);
-    if let Some(mut own) = client.subscriptions.take() {
-        pubsub.forget(&mut own, id);
-    }
-}
-
-/// Whether a RESP2 client may run a command while it is subscribed.
-pub fn check_subscribed(command: &Command) -> Result<(), CommandError> {
-    match &*command.full_name {
-        "ping" | "subscribe" | "ssubscribe" | "psubscribe" | "unsubscribe" | "sunsubscribe"
-        | "punsubscribe" | "quit" | "reset" => Ok(()),
-        name => Err(CommandError::formatted(format!(
-            "ERR Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this \
-             context"
-        ))),
-    }
-}
-
 // ---- messages --------------------------------------------------------------------------------------------------------
 
 /// `PUBLISH channel message`, `SPUBLISH shardchannel message`: how many times it was delivered.
@@ -293,114 +260,6 @@ fn publish(ctx: &mut Context<'_>, kind: Kind) -> CommandResult {
         take_pushed(ctx.server, ctx.client, ctx.reply.output());
     }
     Ok(Outcome::Replied)
-}
-
-/// Puts what was pushed to the executing client behind its replies.
-pub fn take_pushed(server: &mut State, id: ClientId, output: &mut OutputBuffer) {
-    if let Some(client) = server.clients.get_mut(id)
-        && !client.output.is_empty()
-        && !client.flags.intersects(ClientFlags::REPLY_OFF | ClientFlags::REPLY_SKIP)
-    {
-        output.append(&client.output);
-        client.output.clear();
-    }
-}
-
-/// What of a message is not text: its length and two line ends, where that is a few digits.
-const LENGTH_BYTES: usize = 12;
-
-/// A message as its listeners get it, encoded once.
-struct Message {
-    /// All of it, or all that comes before a shared payload.
-    head: Vec<u8>,
-    shared: Option<Bytes>,
-}
-
-impl Message {
-    /// `shared` keeps the payload between the messages of one PUBLISH.
-    fn new(words: &[&[u8]], payload: &[u8], shared: &mut Option<Bytes>) -> Self {
-        let words_bytes: usize = words.iter().map(|word| word.len() + LENGTH_BYTES).sum();
-        let own = if payload.len() < SHARED_MIN { payload.len() } else { 0 };
-        let room = LENGTH_BYTES + words_bytes + LENGTH_BYTES + own;
-        let mut head = OutputBuffer::default();
-        head.give_storage(Vec::with_capacity(room));
-        let mut writer = ReplyWriter::new(&mut head, Protocol::Resp2);
-        writer.push(words.len() + 1);
-        words.iter().for_each(|word| writer.bulk(word));
-        if payload.len() < SHARED_MIN {
-            writer.bulk(payload);
-            return Message { head: head.into_vec(), shared: None };
-        }
-        writer.raw(format!("${}\r\n", payload.len()).as_bytes());
-        let payload = shared.get_or_insert_with(|| Bytes::copy_from_slice(payload)).clone();
-        Message { head: head.into_vec(), shared: Some(payload) }
-    }
-
-    /// Appends the message to the listeners' outputs. Who has much output waiting is noted in `full`.
-    fn send(&mut self, clients: &mut Clients, listeners: &[ClientId], full: &mut Vec<ClientId>) {
-        for &id in listeners {
-            let Some(client) = clients.get_to_push(id) else {
-                continue;
-            };
-            if client.is_closing() {
-                continue;
-            }
-            // The two versions differ in the first byte alone.
-            self.head[0] = if client.protocol == Protocol::Resp3 { b'>' } else { b'*' };
-            client.output.push(&self.head);
-            if let Some(payload) = &self.shared {
-                client.output.push_shared(payload.clone());
-                client.output.push(b"\r\n");
-            }
-            if client.output.len() > OUTPUT_UNCOUNTED_MAX {
-                full.push(id);
-            }
-        }
-    }
-}
-
-/// Sends a message to all who listen. Returns how many times: once for each channel and each pattern.
-fn deliver(server: &mut State, kind: Kind, channel: &[u8], payload: &[u8]) -> usize {
-    let State { pubsub, clients, .. } = &mut *server;
-    let mut shared = None;
-    let mut full = Vec::new();
-    let listeners = pubsub.listeners(kind, channel);
-    let mut receivers = listeners.len();
-    if !listeners.is_empty() {
-        let word: &[u8] = if kind == Kind::Shard { b"smessage" } else { b"message" };
-        Message::new(&[word, channel], payload, &mut shared).send(clients, listeners, &mut full);
-    }
-    if kind == Kind::Channel {
-        for (pattern, listeners) in pubsub.matching(channel) {
-            receivers += listeners.len();
-            Message::new(&[b"pmessage", pattern, channel], payload, &mut shared)
-                .send(clients, listeners, &mut full);
-        }
-    }
-    server.counters.pubsub_messages += receivers as u64;
-    for id in full {
-        client::check_output_limit(server, id);
-    }
-    receivers
-}
-
-/// Publishes the keyspace events that were collected: the event's name to the key's channel, the key to the event's.
-pub fn publish_events(db: &mut Keyspace, server: &mut State) {
-    let classes = db.events.classes();
-    for event in db.events.take() {
-        if server.pubsub.is_silent() {
-            continue;
-        }
-        if classes.contains(KeyspaceEvents::KEYSPACE) {
-            let mut channel = format!("__keyspace@{}__:", event.db).into_bytes();
-            channel.extend_from_slice(&event.key);
-            deliver(server, Kind::Channel, &channel, event.name.as_bytes());
-        }
-        if classes.contains(KeyspaceEvents::KEYEVENT) {
-            let channel = format!("__keyevent@{}__:{}", event.db, event.name);
-            deliver(server, Kind::Channel, channel.as_bytes(), &event.key);
-        }
-    }
 }
 
 // ---- PUBSUB ----------------------------------------------------------------------------------------------------------

@@ -4,17 +4,13 @@
 //! running it. A command that is refused then spoils the whole transaction (EXECABORT); one that fails while EXEC runs does
 //! not undo the others. Watched keys are compared by their counts of changes (`keyspace/watch.rs`).
 
-use crate::client::{Client, ClientFlags, ClientId};
-use crate::command::script;
+use crate::client::ClientFlags;
+use crate::client::transaction::WatchedKey;
 use crate::error::CommandError;
-use crate::gate::args::Args;
-use crate::gate::context::{CommandResult, Context, Outcome, Prehashed};
+use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::gate::execute::{Request, run_queued};
 use crate::gate::spec::{CommandSpec, Flags, Group, KeyFlags, keys, spec};
-use crate::gate::state::State;
-use crate::gate::table::Command;
-use crate::keyspace::Keyspace;
-use crate::resp::request::Range;
+use crate::gate::transaction::{abandon, forget_watched};
 
 const AT_ANY_TIME: Flags = Flags::NOSCRIPT
     .union(Flags::LOADING)
@@ -67,218 +63,6 @@ const WATCH_INSIDE_MULTI: CommandError =
     CommandError::Text("ERR WATCH inside MULTI is not allowed");
 const ABORTED: CommandError =
     CommandError::Text("EXECABORT Transaction discarded because of previous errors.");
-const NOT_IN_TRANSACTION: CommandError =
-    CommandError::Text("ERR Command not allowed inside a transaction");
-
-/// The commands that a client has queued.
-#[derive(Default)]
-pub struct Transaction {
-    commands: Vec<Queued>,
-    ranges: Vec<Range>,
-    buffer: Vec<u8>,
-    hashes: Vec<u64>,
-    /// A command was refused.
-    failed: bool,
-    /// Flags of all commands together.
-    flags: Flags,
-}
-
-/// One of them.
-struct Queued {
-    command: &'static Command,
-    args: std::ops::Range<u32>,
-    /// Its keys' hashes, as far as they are known, and which arguments they are of: see [`Prehashed`].
-    hashes: std::ops::Range<u32>,
-    first: u32,
-    step: u32,
-}
-
-/// The storage of a transaction that has ended is kept for the next one, unless it is larger. Unit: bytes.
-const SPARE_BYTES_MAX: usize = 16 * 1024;
-
-impl Transaction {
-    /// Commands queued.
-    pub fn len(&self) -> usize {
-        self.commands.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.commands.is_empty()
-    }
-
-    /// Bytes of memory held.
-    pub fn memory(&self) -> usize {
-        size_of::<Transaction>()
-            + self.buffer.capacity()
-            + self.ranges.capacity() * size_of::<Range>()
-            + self.hashes.capacity() * size_of::<u64>()
-            + self.commands.capacity() * size_of::<Queued>()
-    }
-
-    /// Whether one of the commands has one of these flags.
-    pub fn has_any(&self, flags: Flags) -> bool {
-        self.flags.intersects(flags)
-    }
-
-    /// Keeps a command whose checks see these flags. False if there is no room: offsets have 32 bits.
-    fn queue(&mut self, command: &'static Command, flags: Flags, request: &Request<'_>) -> bool {
-        let Prehashed { first, step, hashes } = request.prehashed;
-        if self.buffer.len() + request.args.bytes() > u32::MAX as usize
-            || self.ranges.len() + request.args.len() > u32::MAX as usize
-        {
-            return false;
-        }
-        let (args, known) = (self.ranges.len() as u32, self.hashes.len() as u32);
-        for argument in request.args.iter_from(0) {
-            let (start, len) = (self.buffer.len() as u32, argument.len() as u32);
-            self.ranges.push(Range { start, len });
-            self.buffer.extend_from_slice(argument);
-        }
-        self.hashes.extend_from_slice(hashes);
-        self.commands.push(Queued {
-            command,
-            args: args..self.ranges.len() as u32,
-            hashes: known..self.hashes.len() as u32,
-            first: first as u32,
-            step: step as u32,
-        });
-        self.flags |= flags;
-        true
-    }
-
-    /// The commands in their order.
-    fn requests(&self) -> impl Iterator<Item = (&'static Command, Request<'_>)> {
-        let of = |range: &std::ops::Range<u32>| range.start as usize..range.end as usize;
-        self.commands.iter().map(move |queued| {
-            let hashes = &self.hashes[of(&queued.hashes)];
-            let (first, step) = (queued.first as usize, queued.step as usize);
-            let request = Request {
-                args: Args::new(&self.buffer, &self.ranges[of(&queued.args)]),
-                command: Some(queued.command),
-                prehashed: Prehashed { first, step, hashes },
-            };
-            (queued.command, request)
-        })
-    }
-
-    /// Its storage for another one, if that is worth keeping.
-    fn emptied(mut self: Box<Self>) -> Option<Box<Self>> {
-        if self.memory() > SPARE_BYTES_MAX {
-            return None;
-        }
-        self.commands.clear();
-        self.ranges.clear();
-        self.buffer.clear();
-        self.hashes.clear();
-        self.failed = false;
-        self.flags = Flags::empty();
-        Some(self)
-    }
-}
-
-/// A key a client watches.
-struct WatchedKey {
-    db: usize,
-    key: Box<[u8]>,
-    changes: u64,
-}
-
-/// The keys a client watches.
-#[derive(Default)]
-pub struct Watching {
-    keys: Vec<WatchedKey>,
-    /// Bytes of the keys together.
-    key_bytes: usize,
-}
-
-impl Watching {
-    /// Bytes of memory held.
-    pub fn memory(&self) -> usize {
-        size_of::<Watching>() + self.keys.capacity() * size_of::<WatchedKey>() + self.key_bytes
-    }
-
-    fn push(&mut self, key: WatchedKey) {
-        self.key_bytes += key.key.len();
-        self.keys.push(key);
-    }
-}
-
-/// Whether a command runs at once although its client has begun a transaction.
-fn runs_at_once(command: &Command) -> bool {
-    matches!(command.spec.name, "EXEC" | "DISCARD" | "MULTI" | "WATCH" | "QUIT" | "RESET")
-}
-
-/// Keeps a command of a client that has begun a transaction. True: it is kept; false: it is to run now.
-pub(crate) fn queue(
-    server: &mut State,
-    id: ClientId,
-    command: &'static Command,
-    request: &Request<'_>,
-) -> Result<bool, CommandError> {
-    if runs_at_once(command) {
-        return Ok(false);
-    }
-    let flags = script::flags_of(server, command, request.args);
-    let Some(client) = server.clients.get_mut(id) else { return Ok(false) };
-    let Some(transaction) = &mut client.transaction else { return Ok(false) };
-    // EXEC will run none of them: what comes now need not be kept.
-    if !transaction.failed && !transaction.queue(command, flags, request) {
-        return Err(CommandError::Text("ERR transaction is too large"));
-    }
-    client.last_command = Some(command);
-    Ok(true)
-}
-
-/// Whether a command has one of these flags or, if it is EXEC, runs one that has.
-pub(crate) fn runs_any(server: &State, id: ClientId, command: &Command, flags: Flags) -> bool {
-    let transaction = server.clients.get(id).and_then(|client| client.transaction.as_deref());
-    match transaction {
-        Some(transaction) if command.spec.name == "EXEC" => transaction.has_any(flags),
-        _ => command.is(flags),
-    }
-}
-
-/// The error for a command that no transaction may hold.
-pub(crate) fn check_allowed(client: &Client, command: &Command) -> Result<(), CommandError> {
-    if client.transaction.is_some() && command.is(Flags::NO_MULTI) {
-        return Err(NOT_IN_TRANSACTION);
-    }
-    Ok(())
-}
-
-/// Says that a command was refused: if it was meant for a transaction, EXEC will refuse too.
-pub(crate) fn fail(server: &mut State, id: ClientId) {
-    if let Some(client) = server.clients.get_mut(id)
-        && let Some(transaction) = &mut client.transaction
-    {
-        transaction.failed = true;
-        transaction.buffer = Vec::new();
-        transaction.ranges = Vec::new();
-        transaction.hashes = Vec::new();
-        transaction.commands = Vec::new();
-    }
-}
-
-/// What an EXEC is answered that was refused itself.
-pub(crate) fn refused(error: &CommandError) -> CommandError {
-    let text = error.wire();
-    let reason = text.strip_prefix(b"ERR ").unwrap_or(&text);
-    let text = b"EXECABORT Transaction discarded because of: ";
-    CommandError::formatted([&text[..], reason].concat())
-}
-
-/// Ends a client's transaction and forgets its watched keys.
-pub fn abandon(db: &mut Keyspace, client: &mut Client) {
-    client.transaction = None;
-    client.flags.remove(ClientFlags::IN_TRANSACTION);
-    forget_watched(db, client);
-}
-
-fn forget_watched(db: &mut Keyspace, client: &mut Client) {
-    for watched in client.watching.take().into_iter().flat_map(|watching| watching.keys) {
-        db.watch.remove(watched.db, &watched.key);
-    }
-}
 
 /// `MULTI`: OK.
 fn multi(ctx: &mut Context<'_>) -> CommandResult {
@@ -311,7 +95,9 @@ fn exec(ctx: &mut Context<'_>) -> CommandResult {
     ctx.reply.array(transaction.len());
     let mut protocol = ctx.reply.protocol();
     let mut last = Outcome::Replied;
-    for (command, request) in transaction.requests() {
+    for (command, args, prehashed) in transaction.requests() {
+        let command = ctx.server.commands.get(command);
+        let request = Request { args, command: Some(command), prehashed };
         let output = ctx.reply.output();
         let outcome =
             run_queued(ctx.db, ctx.server, ctx.client, command, &request, output, &mut protocol);

@@ -5,72 +5,23 @@
 //! next request of anybody; it either replies, and the client goes on, or it waits on in its place. So who came first is
 //! served first, and each element wakes one client.
 
-use std::collections::BTreeSet;
-
+use crate::client::blocked::Blocked;
 use crate::client::{ClientFlags, ClientId};
 use crate::clock::Now;
-use crate::command::sorted_set::due;
 use crate::error::CommandError;
-use crate::gate::args::Args;
 use crate::gate::context::{Context, Origin, Outcome, Wait};
-use crate::gate::execute::{Request, run_woken};
+use crate::gate::execute::{Request, account_unserved, run_woken};
+use crate::gate::limits;
 use crate::gate::state::{State, Task};
 use crate::gate::table::Command;
 use crate::keyspace::Keyspace;
-use crate::keyspace::waiting::{Ticket, Wanted};
+use crate::keyspace::waiting::Wanted;
+use crate::resp::args::Args;
 use crate::resp::float80::Float80;
 use crate::resp::number;
 use crate::resp::reply::{OutputBuffer, ReplyWriter};
 use crate::resp::request::Range;
 use crate::types::type_name;
-
-/// What a blocked client waits for.
-pub struct Blocked {
-    pub command: &'static Command,
-    wait: Wait,
-    db: usize,
-    ticket: Ticket,
-    /// The request's arguments, one after the other.
-    buffer: Vec<u8>,
-    ranges: Vec<Range>,
-    /// When it began to wait: boot-time clock, microseconds.
-    pub since_us: i64,
-}
-
-impl Blocked {
-    fn args(&self) -> Args<'_> {
-        Args::new(&self.buffer, &self.ranges)
-    }
-
-    /// Bytes of memory held.
-    pub fn memory(&self) -> usize {
-        size_of::<Blocked>() + self.buffer.capacity() + self.ranges.capacity() * size_of::<Range>()
-    }
-
-    /// The keys with the arguments they are.
-    fn keys(&self) -> impl Iterator<Item = (usize, &[u8])> {
-        self.wait.keys.clone().map(|index| (index, self.args().get(index)))
-    }
-}
-
-/// Who is blocked until when.
-#[derive(Default)]
-pub struct Blocking {
-    deadlines: BTreeSet<(i64, ClientId)>,
-    count: usize,
-}
-
-impl Blocking {
-    /// Clients that are blocked by a command.
-    pub fn count(&self) -> usize {
-        self.count
-    }
-
-    /// When the first of them times out: boot-time clock, microseconds.
-    pub fn next_deadline_us(&self) -> Option<i64> {
-        self.deadlines.first().map(|(deadline, _)| *deadline)
-    }
-}
 
 /// Unit of a timeout argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,7 +97,8 @@ pub(crate) fn begin(
     }
     let ticket = db.waiting.next_ticket();
     let since_us = server.now.boot_us;
-    let blocked = Blocked { command, wait, db: client.db, ticket, buffer, ranges, since_us };
+    let blocked =
+        Blocked { command: command.id, wait, db: client.db, ticket, buffer, ranges, since_us };
     for (_, key) in blocked.keys() {
         db.waiting.add(client.db, key, blocked.wait.wanted, ticket, id);
     }
@@ -164,7 +116,7 @@ pub(crate) fn begin(
 /// Has who waits in a key's queue for a member to be due woken when the first of them is.
 fn set_alarm(db: &mut Keyspace, database: usize, key: &[u8], wanted: Wanted) {
     if matches!(wanted, Wanted::DueSeconds | Wanted::DueMilliseconds) {
-        let at_ms = due::next_due_ms(db, key, wanted);
+        let at_ms = db.next_due_ms(key, wanted);
         db.waiting.set_alarm(database, key, wanted, at_ms);
     }
 }
@@ -194,7 +146,7 @@ fn answer(server: &mut State, id: ClientId, reply: &OutputBuffer) {
             client.output.append(reply);
         }
         server.tasks.push(Task::Resume(id));
-        crate::command::check_output_limit(server, id);
+        limits::check_output_limit(server, id);
     }
 }
 
@@ -247,7 +199,7 @@ fn wake(db: &mut Keyspace, server: &mut State, id: ClientId, key: &[u8]) -> bool
     let index = found.map_or(blocked.wait.keys.start, |(index, _)| index);
     let request = Request {
         args: blocked.args(),
-        command: Some(blocked.command),
+        command: Some(server.commands.get(blocked.command)),
         prehashed: Default::default(),
     };
     let mut output = OutputBuffer::default();
@@ -279,7 +231,8 @@ fn time_out(db: &mut Keyspace, server: &mut State, id: ClientId) {
     let Some(client) = server.clients.get_mut(id) else { return };
     let mut output = OutputBuffer::default();
     blocked.wait.on_timeout.write(&mut ReplyWriter::new(&mut output, client.protocol));
-    crate::gate::execute::account_unserved(server, id, blocked.command, false);
+    let command = server.commands.get(blocked.command);
+    account_unserved(server, id, command, false);
     answer(server, id, &output);
 }
 
@@ -299,7 +252,8 @@ pub fn unblock(db: &mut Keyspace, server: &mut State, id: ClientId, with_error: 
     let text = b"UNBLOCKED client unblocked via CLIENT UNBLOCK";
     ReplyWriter::new(&mut output, protocol).error(text);
     server.count_error(text);
-    crate::gate::execute::account_unserved(server, id, blocked.command, true);
+    let command = server.commands.get(blocked.command);
+    account_unserved(server, id, command, true);
     answer(server, id, &output);
     true
 }

@@ -1,14 +1,15 @@
 //! What a handler gets: the keyspace, the server's other state, the request, and where to reply.
 
-use crate::gate::args::Args;
 use crate::gate::table::Command;
+use crate::resp::args::Args;
 use std::ops::Range;
 
+pub use crate::client::blocked::{TimeoutReply, Wait};
 use crate::client::{Client, ClientId};
 use crate::error::CommandError;
 use crate::gate::state::State;
-use crate::keyspace::waiting::Wanted;
 use crate::keyspace::{Key, Keyspace};
+use crate::resp::args::Prehashed;
 use crate::resp::reply::ReplyWriter;
 
 /// What a handler says when it is done. An error is written as the reply by the gate.
@@ -42,35 +43,6 @@ pub enum Origin {
     Woken(usize),
 }
 
-/// What is answered when nothing came in time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TimeoutReply {
-    Null,
-    NullArray,
-}
-
-impl TimeoutReply {
-    pub fn write(self, reply: &mut ReplyWriter<'_>) {
-        match self {
-            TimeoutReply::Null => reply.null(),
-            TimeoutReply::NullArray => reply.null_array(),
-        }
-    }
-}
-
-/// What a command waits for.
-#[derive(Debug)]
-pub struct Wait {
-    pub wanted: Wanted,
-    /// The arguments that are the keys.
-    pub keys: Range<usize>,
-    /// Boot-time clock, microseconds; None: as long as it takes.
-    pub deadline_us: Option<i64>,
-    pub on_timeout: TimeoutReply,
-    /// The request to run when a key is ready, if it is not the one that was sent; the keys stand in the same places.
-    pub rewritten: Option<Vec<Vec<u8>>>,
-}
-
 /// One command being run.
 pub struct Context<'a> {
     /// The keyspace, with the client's database selected.
@@ -85,28 +57,6 @@ pub struct Context<'a> {
     pub origin: Origin,
     /// Set by [`Context::block`].
     pub wait: Option<Wait>,
-}
-
-/// The hashes of a request's keys, computed while they were prefetched.
-#[derive(Clone, Copy, Default)]
-pub struct Prehashed<'a> {
-    /// Argument of the first hash; the next ones follow every `step` arguments.
-    pub first: usize,
-    pub step: usize,
-    pub hashes: &'a [u64],
-}
-
-impl Prehashed<'_> {
-    /// The hash of argument `index`, if it is known.
-    #[inline]
-    fn get(&self, index: usize) -> Option<u64> {
-        let distance = index.wrapping_sub(self.first);
-        match self.step {
-            1 => self.hashes.get(distance).copied(),
-            2 if distance.is_multiple_of(2) => self.hashes.get(distance / 2).copied(),
-            _ => None,
-        }
-    }
 }
 
 impl<'a> Context<'a> {
@@ -145,7 +95,7 @@ impl<'a> Context<'a> {
 
     /// The error for a subcommand that takes fewer arguments than its arity lets through.
     pub fn wrong_subcommand(&self) -> CommandError {
-        let container = self.command.parent.map(|id| &self.server.commands.commands[id as usize]);
+        let container = self.command.parent.map(|id| self.server.commands.get(id));
         let mut text = b"ERR unknown subcommand or wrong number of arguments for '".to_vec();
         text.extend_from_slice(self.args.get(1));
         text.extend_from_slice(b"'. Try ");

@@ -6,9 +6,9 @@
 //! of evicted keys that wait for those who track them to be told, or each key that goes would take others with it.
 
 use crate::client::ClientId;
-use crate::command::pubsub::publish_events;
 use crate::config::MaxmemoryPolicy;
 use crate::error::CommandError;
+use crate::gate::publish::publish_events;
 use crate::gate::spec::Flags;
 use crate::gate::state::State;
 use crate::gate::table::Command;

@@ -4,25 +4,18 @@
 //! handler; then what it changed is announced, and its time and outcome are counted.
 
 use crate::client::{Client, ClientFlags, ClientId};
-use crate::command::connection;
-use crate::command::connection::client;
-use crate::command::connection::client_tracking;
-use crate::command::pubsub;
-use crate::command::script;
-use crate::command::server::debug;
-use crate::command::server::monitor;
-use crate::command::transaction;
 use crate::error::CommandError;
-use crate::gate::args::Args;
-use crate::gate::blocking;
-use crate::gate::context::{Context, Origin, Outcome, Prehashed};
-use crate::gate::evict;
+use crate::gate::context::{Context, Origin, Outcome};
 use crate::gate::spec::Flags;
 use crate::gate::state::State;
 use crate::gate::table::Command;
+use crate::gate::{admit, blocking, monitor, publish, tracking, transaction};
 use crate::keyspace::Keyspace;
+use crate::resp::args::Args;
+use crate::resp::args::Prehashed;
 use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
 use crate::stats::commands::Histogram;
+use crate::sys::log::Level;
 
 /// A parsed request, its command looked up, its keys hashed while they were prefetched.
 #[derive(Clone, Copy)]
@@ -53,7 +46,7 @@ pub fn execute(
         // For most requests this asks once what `run` asks step by step.
         if !flags.contains(ClientFlags::IN_TRANSACTION)
             && let Some(command) = request.command
-            && needs_no_check(db, server, command, request.args.len())
+            && admit::needs_no_check(db, server, command, request.args.len())
         {
             let origin = Origin::Client;
             return run_handler(db, server, id, command, request, origin, output, protocol);
@@ -61,7 +54,7 @@ pub fn execute(
         let outcome = run(db, server, id, request, output, protocol);
         // CLIENT CACHING may have been among what EXEC has run.
         if flags.contains(ClientFlags::IN_TRANSACTION) && outcome != Outcome::Postponed {
-            client_tracking::end_caching(server, id, request);
+            tracking::end_caching(server, id, request);
         }
         return outcome;
     }
@@ -104,7 +97,7 @@ fn execute_closely(
         client.flags.remove(ClientFlags::REPLY_SKIP);
     }
     if outcome != Outcome::Postponed {
-        client_tracking::end_caching(server, id, request);
+        tracking::end_caching(server, id, request);
     }
     db.no_touch = false;
     db.keeps_expired = false;
@@ -123,7 +116,7 @@ fn run(
     let command = match resolve(server, request) {
         Ok(command) => command,
         Err(_) if speaks_http(request) => {
-            connection::log_other_protocol(server, id);
+            log_other_protocol(server, id);
             server.clients.close(id);
             return Outcome::Close;
         }
@@ -134,7 +127,7 @@ fn run(
         let error = CommandError::WrongArity(command.full_name.clone());
         return reject(server, id, Some(command), &error, output, *protocol);
     }
-    match may_run(db, server, id, command, request.args, *protocol) {
+    match admit::may_run(db, server, id, command, request.args, *protocol) {
         Ok(true) => {}
         Ok(false) => return Outcome::Postponed,
         Err(error) => {
@@ -143,7 +136,7 @@ fn run(
         }
     }
     if db.tracking.has_changes() {
-        client_tracking::before_command(db, server, id, output);
+        tracking::before_command(db, server, id, output);
     }
     let in_transaction = |client: &Client| client.flags.contains(ClientFlags::IN_TRANSACTION);
     if server.clients.get(id).is_some_and(in_transaction) {
@@ -260,13 +253,13 @@ fn run_handler(
         _ => account(server, id, command, request, failed),
     }
     if db.tracking.is_on() {
-        client_tracking::after_command(db, server, id, command, request, origin, output);
+        tracking::after_command(db, server, id, command, request, origin, output);
     }
     if !db.events.is_empty() {
-        pubsub::publish_events(db, server);
+        publish::publish_events(db, server);
         // Within EXEC's reply there is no place for a push, nor in one that a script reads: it follows at the end.
         if !matches!(origin, Origin::Transaction | Origin::Script) {
-            pubsub::take_pushed(server, id, output);
+            publish::take_pushed(server, id, output);
         }
     }
     outcome
@@ -326,59 +319,6 @@ pub fn unknown_command(args: Args<'_>) -> CommandError {
     CommandError::UnknownCommand(text.into())
 }
 
-/// Whether [`run`] and [`may_run`] can have nothing to say of a command, whose client's flags concern no check either. What
-/// they come to check is to be asked here too.
-#[inline(always)]
-fn needs_no_check(db: &Keyspace, server: &State, command: &Command, args: usize) -> bool {
-    server.config.maxmemory == 0
-        && !server.lacks_replicas()
-        && !server.scripts.is_busy()
-        && !db.tracking.has_changes()
-        && command.subcommands.is_empty()
-        && command.spec.handler.is_some()
-        && !command.is(Flags::PROTECTED)
-        && command.spec.accepts(args)
-}
-
-/// Whether a client may run a command now. False: later. The order of the checks is Redis's, as the first error found is the
-/// one that is told.
-#[inline]
-fn may_run(
-    db: &mut Keyspace,
-    server: &mut State,
-    id: ClientId,
-    command: &'static Command,
-    args: Args<'_>,
-    protocol: Protocol,
-) -> Result<bool, CommandError> {
-    let Some(client) = server.clients.get(id) else { return Ok(true) };
-    let flags = client.flags;
-    if command.is(Flags::PROTECTED) {
-        debug::check_allowed(server, client)?;
-    }
-    if !command.is(Flags::NO_AUTH) && connection::needs_password(server, flags) {
-        return Err(CommandError::NoAuth);
-    }
-    transaction::check_allowed(client, command)?;
-    let is_busy = server.scripts.is_busy();
-    if server.config.maxmemory > 0 && !is_busy {
-        evict::make_room(db, server, id, command)?;
-    }
-    if server.lacks_replicas() && transaction::runs_any(server, id, command, Flags::WRITE) {
-        return Err(CommandError::NoReplicas);
-    }
-    if flags.contains(ClientFlags::SUBSCRIBED) && protocol == Protocol::Resp2 {
-        pubsub::check_subscribed(command)?;
-    }
-    if is_busy {
-        script::check_busy(server, command)?;
-    }
-    if flags.contains(ClientFlags::MONITOR) {
-        monitor::check_monitoring(command)?;
-    }
-    Ok(is_busy || server.pause.is_none() || !client::must_wait(server, id, command, args))
-}
-
 /// An EXEC that is refused ends its transaction all the same.
 fn abandon_if_exec(db: &mut Keyspace, server: &mut State, id: ClientId, command: &Command) {
     if command.spec.name == "EXEC"
@@ -399,7 +339,7 @@ fn reject(
     protocol: Protocol,
 ) -> Outcome {
     if let Some(command) = command {
-        server.command_stats[command.id as usize].rejected += 1;
+        server.command_stats[command.id.index()].rejected += 1;
     }
     transaction::fail(server, id);
     match command {
@@ -435,7 +375,7 @@ fn account(
 ) {
     let nanoseconds = server.timing.lap();
     server.counters.commands += 1;
-    let stats = &mut server.command_stats[command.id as usize];
+    let stats = &mut server.command_stats[command.id.index()];
     stats.calls += 1;
     stats.nanoseconds += nanoseconds;
     stats.failed += failed as u64;
@@ -446,7 +386,7 @@ fn account(
         note_slow(server, id, command, request, nanoseconds);
     }
     if let Some(client) = server.clients.get_mut(id) {
-        client.last_command = Some(command);
+        client.last_command = Some(command.id);
         client.commands += 1;
     }
 }
@@ -459,11 +399,11 @@ pub(crate) fn account_unserved(
     failed: bool,
 ) {
     server.counters.commands += 1;
-    let stats = &mut server.command_stats[command.id as usize];
+    let stats = &mut server.command_stats[command.id.index()];
     stats.calls += 1;
     stats.failed += failed as u64;
     if let Some(client) = server.clients.get_mut(id) {
-        client.last_command = Some(command);
+        client.last_command = Some(command.id);
         client.commands += 1;
     }
 }
@@ -495,4 +435,16 @@ fn note_slow(
         let event = if command.is(Flags::FAST) { "fast-command" } else { "command" };
         server.latency.add(event, time, us / 1000);
     }
+}
+
+/// Says in the log that somebody spoke HTTP to this server.
+pub fn log_other_protocol(server: &State, id: ClientId) {
+    let peer = server.clients.get(id).map(|client| client.peer.to_string()).unwrap_or_default();
+    server.log(
+        Level::Warning,
+        format_args!(
+            "Possible SECURITY ATTACK detected: {peer} sent POST or Host: commands, as cross-protocol scripting does. \
+             Connection aborted."
+        ),
+    );
 }

@@ -4,8 +4,8 @@
 //! nearly all commands; those whose specification says that it is incomplete, or that what is done with the key depends on
 //! the options, get the rest from here.
 
-use crate::gate::args::Args;
 use crate::gate::spec::{Begin, CommandSpec, Find, KeyFlags, KeySpec};
+use crate::resp::args::Args;
 use crate::resp::number;
 
 /// A key's place among the arguments, and what the command does with it.

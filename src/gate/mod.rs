@@ -1,11 +1,19 @@
-//! The one way a command runs, whoever asks for it.
+//! The one way a command runs, whoever asks for it: a client, EXEC, a script.
+//!
+//! `execute` is the gate itself; `admit` says whether a command may run; `spec` and `table` say what commands there are. The
+//! families above are known here by their specifications alone.
 
-pub mod args;
+pub mod admit;
 pub mod blocking;
 pub mod context;
 pub mod evict;
 pub mod execute;
 pub mod keys;
+pub mod limits;
+pub mod monitor;
+pub mod publish;
 pub mod spec;
 pub mod state;
 pub mod table;
+pub mod tracking;
+pub mod transaction;

@@ -8,11 +8,11 @@ use std::net::SocketAddr;
 
 use mio::Poll;
 
+use crate::client::blocked::Blocking;
 use crate::client::{ClientId, Clients};
 use crate::clock::{Clock, Now};
 use crate::config::Config;
-use crate::gate::blocking::Blocking;
-use crate::gate::table::{Command, CommandTable, TABLE};
+use crate::gate::table::{Command, CommandTable};
 use crate::keyspace::Keyspace;
 use crate::net::listener::Listener;
 use crate::pubsub::PubSub;
@@ -206,7 +206,13 @@ pub fn random_hex() -> String {
 
 impl State {
     /// The state of a server that starts now, without clients.
-    pub fn new(config: Config, clock: Clock, logger: Logger, poll: Poll) -> Self {
+    pub fn new(
+        commands: &'static CommandTable,
+        config: Config,
+        clock: Clock,
+        logger: Logger,
+        poll: Poll,
+    ) -> Self {
         let now = clock.now();
         let identity = Identity {
             run_id: random_hex(),
@@ -217,7 +223,6 @@ impl State {
             invoked_as: Vec::new(),
             port: config.port,
         };
-        let commands = &*TABLE;
         let scripts = Scripts::default();
         let command_stats = commands.commands.iter().map(|_| CommandStats::default()).collect();
         State {

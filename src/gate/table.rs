@@ -1,18 +1,17 @@
 //! All commands, numbered, and the look-up of a name. Made once from the families' tables.
 
-use std::sync::LazyLock;
-
 use crate::gate::spec::{CommandSpec, Flags};
+use crate::ids::CommandId;
 
 /// A command or subcommand with its number.
 pub struct Command {
     pub spec: &'static CommandSpec,
-    /// Index into [`CommandTable::commands`], and into the statistics.
-    pub id: u16,
+    /// Its place in [`CommandTable::commands`], and in the statistics.
+    pub id: CommandId,
     /// Lower case; a subcommand's with its container's: `client|kill`.
     pub full_name: Box<str>,
     /// Container of a subcommand.
-    pub parent: Option<u16>,
+    pub parent: Option<CommandId>,
     /// Numbers of the subcommands, which follow each other.
     pub subcommands: std::ops::Range<u16>,
 }
@@ -36,60 +35,17 @@ struct Slot {
     number: u16,
 }
 
-/// The families, in the order of `COMMAND LIST`.
-static FAMILIES: &[&[CommandSpec]] = &[
-    crate::command::string::COMMANDS,
-    crate::command::string::bitmap::COMMANDS,
-    crate::command::hash::COMMANDS,
-    crate::command::string::hyperloglog::COMMANDS,
-    crate::command::list::COMMANDS,
-    crate::command::list::blocking::COMMANDS,
-    crate::command::set::COMMANDS,
-    crate::command::stream::COMMANDS,
-    crate::command::stream::read::COMMANDS,
-    crate::command::stream::group::COMMANDS,
-    crate::command::stream::info::COMMANDS,
-    crate::command::sorted_set::COMMANDS,
-    crate::command::sorted_set::range::COMMANDS,
-    crate::command::sorted_set::pop::COMMANDS,
-    crate::command::sorted_set::combine::COMMANDS,
-    crate::command::sorted_set::geo::COMMANDS,
-    crate::command::sorted_set::due::COMMANDS,
-    crate::command::key::COMMANDS,
-    crate::command::key::sort::COMMANDS,
-    crate::command::key::expire::COMMANDS,
-    crate::command::key::scan::COMMANDS,
-    crate::command::key::object::COMMANDS,
-    crate::command::connection::COMMANDS,
-    crate::command::connection::client::COMMANDS,
-    crate::command::server::cluster::COMMANDS,
-    crate::command::server::monitor::COMMANDS,
-    crate::command::pubsub::COMMANDS,
-    crate::command::transaction::COMMANDS,
-    crate::command::script::COMMANDS,
-    crate::command::script::function::COMMANDS,
-    crate::command::server::config::COMMANDS,
-    crate::command::server::info::COMMANDS,
-    crate::command::server::introspection::COMMANDS,
-    crate::command::server::COMMANDS,
-    crate::command::server::memory::COMMANDS,
-    crate::command::server::latency::COMMANDS,
-    crate::command::server::debug::COMMANDS,
-];
-
-/// The one table. The server keeps a reference to it, so that the hot path does not ask whether it is there.
-pub static TABLE: LazyLock<CommandTable> = LazyLock::new(CommandTable::build);
-
 /// A name of at most this many bytes is looked up by two words; a longer one is no command.
 const NAME_BYTES_MAX: usize = 32;
 
 impl CommandTable {
-    fn build() -> Self {
-        let specs = FAMILIES.iter().flat_map(|family| family.iter());
+    /// The table of these families, in the order of `COMMAND LIST`.
+    pub fn build(families: &'static [&'static [CommandSpec]]) -> Self {
+        let specs = families.iter().flat_map(|family| family.iter());
         let mut commands: Vec<Command> = specs
             .map(|spec| Command {
                 spec,
-                id: 0,
+                id: CommandId(0),
                 full_name: spec.name.to_ascii_lowercase().into_boxed_str(),
                 parent: None,
                 subcommands: 0..0,
@@ -101,13 +57,19 @@ impl CommandTable {
             for spec in commands[parent].spec.subcommands {
                 let name = spec.name.to_ascii_lowercase();
                 let full_name = format!("{}|{name}", commands[parent].full_name).into_boxed_str();
-                let parent = Some(parent as u16);
-                commands.push(Command { spec, id: 0, full_name, parent, subcommands: 0..0 });
+                let parent = Some(CommandId(parent as u16));
+                commands.push(Command {
+                    spec,
+                    id: CommandId(0),
+                    full_name,
+                    parent,
+                    subcommands: 0..0,
+                });
             }
             commands[parent].subcommands = start..commands.len() as u16;
         }
         for (id, command) in commands.iter_mut().enumerate() {
-            command.id = id as u16;
+            command.id = CommandId(id as u16);
         }
         let mut slots = vec![Slot::default(); (top_level * 4).next_power_of_two()];
         for command in &commands[..top_level] {
@@ -122,7 +84,7 @@ impl CommandTable {
             let letters = name.iter().take(8).all(u8::is_ascii_alphabetic);
             let compared_from = if letters { name.len().min(8) as u8 } else { 0 };
             slots[position] =
-                Slot { folded, len: name.len() as u8, compared_from, number: command.id + 1 };
+                Slot { folded, len: name.len() as u8, compared_from, number: command.id.0 + 1 };
         }
         CommandTable { commands, slots }
     }
@@ -151,6 +113,12 @@ impl CommandTable {
             }
             position = (position + 1) & (self.slots.len() - 1);
         }
+    }
+
+    /// The command of this number.
+    #[inline]
+    pub fn get(&self, id: CommandId) -> &Command {
+        &self.commands[id.index()]
     }
 
     /// The subcommand of this name, in any case.
@@ -209,7 +177,7 @@ fn mix(folded: u64, len: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::command::TABLE;
 
     #[test]
     fn every_name_is_found_in_any_case_and_nothing_like_it() {

@@ -7,6 +7,7 @@
 //! What this module refuses to know: clients, replies, the network.
 
 pub mod collection;
+pub mod due;
 pub mod evict;
 pub mod expire;
 pub mod field_deadlines;

@@ -8,6 +8,7 @@
 //! Specification: <https://redis.io/docs/latest/develop/reference/protocol-spec/>; where it is silent, what Redis 7.0.15
 //! does.
 
+pub mod args;
 pub mod float80;
 pub mod number;
 pub mod reply;

@@ -2,7 +2,7 @@
 
 use super::Server;
 use crate::client::{Client, ClientFlags, ClientId};
-use crate::command::{check_output_limit, count_clients_memory};
+use crate::gate::limits::{check_output_limit, count_clients_memory};
 use crate::sys::{alloc, crash};
 
 impl Server {

@@ -12,19 +12,21 @@ use super::{FIRST_LISTENER, LISTENERS_MAX, WAKER};
 use crate::client::{Client, ClientFlags, ClientId, Input, LargeInput};
 use crate::collections::prefetch::Ahead;
 use crate::collections::table::Table;
-use crate::command::connection::client_tracking;
-use crate::command::{
-    check_output_limit, clients_memory_max, describe_client, evict_clients, forget_client,
-    needs_password, output_limit, transaction,
-};
-use crate::gate::args::Args;
+use crate::gate::admit::needs_password;
 use crate::gate::blocking;
-use crate::gate::context::{Outcome, Prehashed};
+use crate::gate::context::Outcome;
 use crate::gate::execute::{Request, execute};
+use crate::gate::limits::{
+    check_output_limit, clients_memory_max, describe_client, evict_clients, forget_client,
+    output_limit,
+};
 use crate::gate::spec::{Begin, Find, Flags, Group};
 use crate::gate::state::State;
 use crate::gate::table::Command;
+use crate::gate::{tracking, transaction};
 use crate::keyspace::Keyspace;
+use crate::resp::args::Args;
+use crate::resp::args::Prehashed;
 use crate::resp::reply::{OutputBuffer, ReplyWriter};
 use crate::resp::request::{Limits, Parsed, Parser, ProtocolError, Range, encode};
 use crate::sys::log::Level;
@@ -853,7 +855,7 @@ impl Hands<'_> {
             }
             blocking::forget(self.keyspace, self.state, id);
             forget_client(self.state, id);
-            client_tracking::stop(self.keyspace, self.state, id);
+            tracking::stop(self.keyspace, self.state, id);
             if let Some(mut client) = self.state.clients.remove(id) {
                 transaction::abandon(self.keyspace, &mut client);
                 // A socket the system has dropped already needs no deregistration.

@@ -15,10 +15,10 @@ use super::hands::Intake;
 use super::{Server, WAKER, busy};
 use crate::clock::Clock;
 use crate::collections::hash::KeyHasher;
-use crate::command::{apply_config, listen, set_oom_score, set_process_title};
+use crate::command::{TABLE, apply_config, listen, set_oom_score, set_process_title};
 use crate::config::{Config, ConfigError, Directive, ShutdownOptions};
 use crate::gate::state::{Shutdown, State};
-use crate::gate::table::{Command, TABLE};
+use crate::gate::table::Command;
 use crate::keyspace::Keyspace;
 use crate::net::listener::Listener;
 use crate::sys::alloc;
@@ -36,7 +36,7 @@ impl Server {
         let now = clock.now();
         let hasher = KeyHasher::new([fastrand::u64(..), fastrand::u64(..)]);
         let keyspace = Keyspace::new(config.databases as usize, hasher, now);
-        let mut state = State::new(config, clock, logger, poll);
+        let mut state = State::new(&TABLE, config, clock, logger, poll);
         state.serve_while_busy = busy::serve;
         let mut server = Server {
             keyspace,

@@ -1,31 +1,17 @@
 //! CLIENT: who is connected, what each may hold, and who has to wait or to go.
 
-use std::cmp::Reverse;
-use std::fmt::Write;
-use std::os::fd::AsRawFd;
-
-use crate::client::{Client, ClientFlags, ClientId, Input};
-use crate::clock::Now;
-use crate::command::connection;
+use crate::client::{Client, ClientFlags, ClientId};
 use crate::command::connection::client_filter::{ANY_ID, Filter};
-use crate::command::connection::client_tracking::{self, ClientTracking};
+use crate::command::connection::client_tracking;
 use crate::command::help::help_from_specs;
-use crate::command::pubsub;
-use crate::command::script;
-use crate::command::transaction::Transaction;
-use crate::config::{ClientClass, Config, MemoryLimit};
 use crate::error::CommandError;
-use crate::gate::args::Args;
 use crate::gate::blocking;
 use crate::gate::context::{CommandResult, Context, Outcome};
+use crate::gate::limits::{Running, describe, forget_client};
 use crate::gate::spec::{CommandSpec, Flags, Group, container, spec};
-use crate::gate::state::{Pause, State, Task};
-use crate::gate::table::Command;
-use crate::pubsub::{Kind, Subscriptions};
+use crate::gate::state::{Pause, Task};
+use crate::gate::tracking;
 use crate::resp::number;
-use crate::resp::reply::{OutputBuffer, Protocol};
-use crate::resp::request::encoded_len;
-use crate::sys::log::Level;
 
 const OWN: Flags = Flags::NOSCRIPT.union(Flags::LOADING).union(Flags::STALE);
 const OTHERS: Flags = OWN.union(Flags::ADMIN);
@@ -162,7 +148,7 @@ fn info(ctx: &mut Context<'_>) -> CommandResult {
     let mut lines = String::new();
     let running = Running::of(ctx);
     if let Some(client) = ctx.server.clients.get(ctx.client) {
-        describe(client, ctx.server.now, Some(&running), &mut lines);
+        describe(ctx.server, client, Some(&running), &mut lines);
         lines.push('\n');
     }
     ctx.reply.verbatim(b"txt", lines.as_bytes());
@@ -197,7 +183,7 @@ fn list(ctx: &mut Context<'_>) -> CommandResult {
     let running = Running::of(ctx);
     let mut lines = String::new();
     for client in clients {
-        describe(client, server.now, Some(&running), &mut lines);
+        describe(server, client, Some(&running), &mut lines);
         lines.push('\n');
     }
     ctx.reply.verbatim(b"txt", lines.as_bytes());
@@ -223,7 +209,7 @@ fn kill(ctx: &mut Context<'_>) -> CommandResult {
     for &id in killed.iter().filter(|&&id| id != ctx.client) {
         // Nothing of it is to be seen any more, though its socket is closed at the end of the turn.
         forget_client(server, id);
-        client_tracking::stop(ctx.db, server, id);
+        tracking::stop(ctx.db, server, id);
         server.clients.close(id);
     }
     match (by_address, killed.len()) {
@@ -232,112 +218,6 @@ fn kill(ctx: &mut Context<'_>) -> CommandResult {
         (false, count) => ctx.reply.integer(count as i64),
     }
     Ok(if killed.contains(&ctx.client) { Outcome::Close } else { Outcome::Replied })
-}
-
-/// The client that runs a command now, which it has not yet to its name.
-struct Running {
-    id: ClientId,
-    command: &'static Command,
-    argument_bytes: usize,
-    /// Of the request as it was sent.
-    request_bytes: usize,
-}
-
-impl Running {
-    fn of(ctx: &Context<'_>) -> Self {
-        Running {
-            id: ctx.client,
-            command: ctx.command,
-            argument_bytes: ctx.args.bytes(),
-            request_bytes: encoded_len(ctx.args.iter_from(0)),
-        }
-    }
-}
-
-/// A client as a line of CLIENT LIST.
-pub fn describe_client(server: &State, id: ClientId) -> String {
-    let mut line = String::new();
-    if let Some(client) = server.clients.get(id) {
-        describe(client, server.now, None, &mut line);
-    }
-    line
-}
-
-/// Appends a client's line of CLIENT LIST, without a line end.
-///
-/// Where the field's names speak of buffers this server has not: `qbuf` is what was read and did not run, kept for the
-/// client alone, and the request that runs; the arguments of a large request that are complete before it is count as
-/// `argv-mem`; `rbs` and `rbp` are the output buffer's size; up to 16 KiB of output are `obl`, more is `oll` pieces of together
-/// `omem`, as where a static buffer of that size comes before a list.
-fn describe(client: &Client, now: Now, running: Option<&Running>, line: &mut String) {
-    let running = running.filter(|running| running.id == client.id);
-    let command = running.map(|running| running.command).or(client.last_command);
-    let argument_bytes = running.map_or(0, |running| running.argument_bytes);
-    let request_bytes = running.map_or(0, |running| running.request_bytes);
-    let seconds_since = |us: i64| (now.boot_us - us).max(0) / 1_000_000;
-    let count = |kind: Kind| {
-        client.subscriptions.as_deref().map_or(0, |own: &Subscriptions| own.of(kind).len())
-    };
-    let output_memory = output_memory(client);
-    let (in_buffer, pieces) = match output_memory {
-        0 => (client.output.len(), 0),
-        _ => (0, client.output.pieces().count()),
-    };
-    let events = if client.flags.contains(ClientFlags::WANTS_WRITE) { "rw" } else { "r" };
-    let input = &client.input;
-    let output_size = client.output.capacity();
-    let result = write!(
-        line,
-        "id={} addr={} laddr={} fd={} name={} age={} idle={} flags={} db={} sub={} psub={} ssub={} multi={} qbuf={} \
-         qbuf-free={} argv-mem={} multi-mem={} rbs={output_size} rbp={output_size} obl={in_buffer} oll={pieces} \
-         omem={output_memory} tot-mem={} events={events} cmd={} user=default redir={} resp={} lib-name={} lib-ver={}",
-        client.id.number,
-        client.peer,
-        client.local,
-        client.stream.as_raw_fd(),
-        String::from_utf8_lossy(&client.name),
-        seconds_since(client.created_us),
-        seconds_since(client.active_us),
-        flag_letters(client),
-        client.db,
-        count(Kind::Channel),
-        count(Kind::Pattern),
-        count(Kind::Shard),
-        client.transaction.as_deref().map_or(-1, |transaction| transaction.len() as i64),
-        input.len() - input.parsed() + request_bytes,
-        input.capacity() - input.len(),
-        input.parsed() + argument_bytes,
-        client.transaction.as_deref().map_or(0, Transaction::memory),
-        client.memory() + argument_bytes,
-        command.map_or("NULL", |command| &command.full_name),
-        ClientTracking::redirection(client),
-        if client.protocol == Protocol::Resp3 { 3 } else { 2 },
-        String::from_utf8_lossy(&client.library_name),
-        String::from_utf8_lossy(&client.library_version),
-    );
-    result.expect("a String takes what is written to it");
-}
-
-/// The letters of the `flags` field.
-pub fn flag_letters(client: &Client) -> String {
-    let state = [
-        (ClientFlags::MONITOR, 'O'),
-        (ClientFlags::SUBSCRIBED, 'P'),
-        (ClientFlags::IN_TRANSACTION, 'x'),
-        (ClientFlags::SUSPENDED.union(ClientFlags::PAUSED), 'b'),
-    ];
-    let rest = [
-        (ClientFlags::CLOSE_AFTER_REPLY, 'c'),
-        (ClientFlags::CLOSE_NOW, 'A'),
-        (ClientFlags::UNIX_SOCKET, 'U'),
-        (ClientFlags::NO_EVICT, 'e'),
-        (ClientFlags::NO_TOUCH, 'T'),
-    ];
-    let is_set = |(flags, _): &&(ClientFlags, char)| client.flags.intersects(*flags);
-    let mut set: String = state.iter().filter(is_set).map(|(_, letter)| letter).collect();
-    set.extend(client.tracking.iter().flat_map(|tracking| tracking.letters()));
-    set.extend(rest.iter().filter(is_set).map(|(_, letter)| letter));
-    if set.is_empty() { "N".into() } else { set }
 }
 
 // ---- what a client says about itself ---------------------------------------------------------------------------------
@@ -468,29 +348,6 @@ fn unpause(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// Whether CLIENT PAUSE holds a client's command back. The client is then marked as waiting.
-pub fn must_wait(server: &mut State, id: ClientId, command: &Command, args: Args<'_>) -> bool {
-    let Some(pause) = server.pause else {
-        return false;
-    };
-    let may_write = Flags::WRITE.union(Flags::MAY_REPLICATE);
-    let writes = script::flags_of(server, command, args).intersects(may_write);
-    let Some(client) = server.clients.get_mut(id) else {
-        return false;
-    };
-    let queued = client.transaction.as_deref().filter(|_| command.spec.name == "EXEC");
-    let writes = writes || queued.is_some_and(|transaction| transaction.has_any(may_write));
-    let waits = pause.until_us > server.now.boot_us
-        && (!pause.writes_only || writes)
-        // It cannot touch the keyspace.
-        && !client.flags.contains(ClientFlags::MONITOR);
-    if waits {
-        client.flags |= ClientFlags::PAUSED;
-        server.paused.push(id);
-    }
-    waits
-}
-
 /// `CLIENT UNBLOCK client-id [TIMEOUT | ERROR]`: 1 if the client was blocked by a command, else 0.
 fn unblock(ctx: &mut Context<'_>) -> CommandResult {
     if ctx.args.len() > 4 {
@@ -508,139 +365,4 @@ fn unblock(ctx: &mut Context<'_>) -> CommandResult {
     let unblocked = id.is_some_and(|id| blocking::unblock(ctx.db, ctx.server, id, with_error));
     ctx.reply.integer(unblocked as i64);
     Ok(Outcome::Replied)
-}
-
-// ---- who has to go ---------------------------------------------------------------------------------------------------
-
-/// Output that limits do not count: in the field, a buffer that every client owns.
-pub const OUTPUT_UNCOUNTED_MAX: usize = 16 * 1024;
-
-/// Output an unauthenticated client may leave unread besides.
-const OUTPUT_UNAUTHENTICATED_MAX: usize = 1024;
-
-/// Bytes of output that wait, as limits count them.
-fn output_memory(client: &Client) -> usize {
-    match client.output.len() {
-        0..=OUTPUT_UNCOUNTED_MAX => 0,
-        waiting => waiting,
-    }
-}
-
-/// The class whose output limits a client with these flags has.
-pub fn class_of(flags: ClientFlags) -> ClientClass {
-    match flags.contains(ClientFlags::SUBSCRIBED) {
-        true => ClientClass::Pubsub,
-        false => ClientClass::Normal,
-    }
-}
-
-/// Bytes of unsent output that a client with these flags may have, as the limit of [`OutputBuffer`].
-pub fn output_limit(config: &Config, flags: ClientFlags) -> usize {
-    match config.client_output_buffer_limit[class_of(flags) as usize].hard_bytes {
-        0 => usize::MAX,
-        bytes => usize::try_from(bytes).unwrap_or(usize::MAX).max(OUTPUT_UNCOUNTED_MAX),
-    }
-}
-
-/// Closes a client whose unsent output is over the limit of its class, or was cut off at it.
-pub fn check_output_limit(server: &mut State, id: ClientId) {
-    let Some(client) = server.clients.get_mut(id) else {
-        return;
-    };
-    let used = output_memory(client) as u64;
-    if client.flags.contains(ClientFlags::CLOSE_NOW) {
-        return;
-    }
-    let flags = client.flags;
-    let limit = server.config.client_output_buffer_limit[class_of(flags) as usize];
-    let over_hard = client.output.is_cut() || (limit.hard_bytes > 0 && used >= limit.hard_bytes);
-    let mut over_soft = false;
-    if limit.soft_bytes > 0 && used >= limit.soft_bytes {
-        let now_us = server.now.boot_us;
-        let since_us = client.over_soft_limit_since_us;
-        client.over_soft_limit_since_us = since_us.or(Some(now_us));
-        if since_us.is_none() {
-            server.clients.over_soft_limit.push(id);
-        }
-        let allowed_us =
-            i64::try_from(limit.soft_seconds).unwrap_or(i64::MAX).saturating_mul(1_000_000);
-        over_soft = since_us.is_some_and(|since_us| now_us - since_us > allowed_us);
-    } else {
-        client.over_soft_limit_since_us = None;
-    }
-    let over_unauthenticated =
-        used > OUTPUT_UNAUTHENTICATED_MAX as u64 && connection::needs_password(server, flags);
-    if !over_hard && !over_soft && !over_unauthenticated {
-        return;
-    }
-    server.counters.output_buffer_limit_disconnections += 1;
-    let line = describe_client(server, id);
-    let why = "scheduled to be closed ASAP for overcoming of output buffer limits.";
-    server.log(Level::Warning, format_args!("Client {line} {why}"));
-    server.clients.close(id);
-}
-
-/// What all clients together may hold, `maxmemory-clients`. Zero: no limit.
-pub fn clients_memory_max(server: &State) -> usize {
-    match server.config.maxmemory_clients {
-        MemoryLimit::Bytes(bytes) => bytes as usize,
-        MemoryLimit::Percent(percent) => {
-            (server.config.maxmemory as u128 * u128::from(percent) / 100) as usize
-        }
-    }
-}
-
-/// Counts all clients' memory towards `maxmemory-clients`, that of idle ones too, if there is such a limit.
-pub fn count_clients_memory(server: &mut State) {
-    if clients_memory_max(server) > 0 {
-        let ids: Vec<ClientId> = server.clients.iter().map(|client| client.id).collect();
-        ids.into_iter().for_each(|id| server.clients.count_memory(id));
-    }
-}
-
-/// Closes the clients that hold the most until all together hold less than `maxmemory-clients`.
-pub fn evict_clients(server: &mut State) {
-    let limit = clients_memory_max(server);
-    if limit == 0 || server.clients.memory() < limit {
-        return;
-    }
-    let spared = ClientFlags::NO_EVICT | ClientFlags::CLOSE_NOW;
-    let mut largest: Vec<(usize, ClientId)> = server
-        .clients
-        .iter()
-        .filter(|client| !client.flags.intersects(spared))
-        .map(|client| (client.counted_memory, client.id))
-        .collect();
-    largest.sort_unstable_by_key(|&(memory, id)| (Reverse(memory), id.number));
-    // Who is to be closed holds its memory until the end of the turn.
-    let closing = |client: &&Client| client.flags.contains(ClientFlags::CLOSE_NOW);
-    let mut left = server.clients.memory();
-    left -=
-        server.clients.iter().filter(closing).map(|client| client.counted_memory).sum::<usize>();
-    for (memory, id) in largest {
-        if left < limit {
-            return;
-        }
-        left -= memory;
-        let line = describe_client(server, id);
-        server.log(Level::Notice, format_args!("Evicting client: {line}"));
-        server.counters.evicted_clients += 1;
-        server.clients.close(id);
-        // What it held is free at once: at the end of the turn would be too late for the keys.
-        if let Some(client) = server.clients.get_mut(id) {
-            client.input = Input::Empty;
-            client.output = OutputBuffer::default();
-        }
-        server.clients.count_memory(id);
-    }
-    if left >= limit {
-        let why = "Over client maxmemory after evicting all evictable clients";
-        server.log(Level::Warning, format_args!("{why}"));
-    }
-}
-
-/// Takes a client that is about to be closed out of all that knows it.
-pub fn forget_client(server: &mut State, id: ClientId) {
-    pubsub::unsubscribe_all(server, id);
-    server.monitors.retain(|&monitor| monitor != id);
 }

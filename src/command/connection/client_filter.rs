@@ -4,11 +4,11 @@ use std::mem::discriminant;
 
 use crate::client::Client;
 use crate::clock::Now;
-use crate::command::connection::client::{class_of, flag_letters};
 use crate::config::ClientClass;
 use crate::error::CommandError;
-use crate::gate::args::Cursor;
+use crate::gate::limits::{class_of, flag_letters};
 use crate::net::stream::Address;
+use crate::resp::args::Cursor;
 use crate::resp::number;
 
 /// For [`Filter::parse`]: `ID` takes any number (CLIENT LIST); else only those a client may have (CLIENT KILL).

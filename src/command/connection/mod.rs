@@ -4,16 +4,15 @@ pub(crate) mod client;
 pub(crate) mod client_filter;
 pub(crate) mod client_tracking;
 
-use crate::client::{ClientFlags, ClientId};
-use crate::command::pubsub;
-use crate::command::transaction;
+use crate::client::ClientFlags;
 use crate::error::CommandError;
+use crate::gate::admit::needs_password;
 use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::gate::spec::{CommandSpec, Flags, Group, spec};
 use crate::gate::state::State;
+use crate::gate::{publish, tracking, transaction};
 use crate::resp::number;
 use crate::resp::reply::Protocol;
-use crate::sys::log::Level;
 
 /// Allowed while loading, with stale data, by a busy server, and before authentication.
 const ALWAYS: Flags = Flags::NOSCRIPT
@@ -120,23 +119,6 @@ fn select(ctx: &mut Context<'_>) -> CommandResult {
     ctx.db.select(index);
     ctx.reply.ok();
     Ok(Outcome::Replied)
-}
-
-/// Whether a client has to authenticate before it may do anything else.
-pub fn needs_password(server: &State, flags: ClientFlags) -> bool {
-    !flags.contains(ClientFlags::AUTHENTICATED) && !server.config.requirepass.is_empty()
-}
-
-/// Says in the log that somebody spoke HTTP to this server.
-pub fn log_other_protocol(server: &State, id: ClientId) {
-    let peer = server.clients.get(id).map(|client| client.peer.to_string()).unwrap_or_default();
-    server.log(
-        Level::Warning,
-        format_args!(
-            "Possible SECURITY ATTACK detected: {peer} sent POST or Host: commands, as cross-protocol scripting does. \
-             Connection aborted."
-        ),
-    );
 }
 
 /// Whether these are a user and its password. A user without a password accepts any.
@@ -250,9 +232,9 @@ fn hello(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `RESET`: `RESET`. Database 0, RESP2, no name, no subscriptions, no monitoring or tracking, answers on, to be authenticated anew.
 fn reset(ctx: &mut Context<'_>) -> CommandResult {
-    pubsub::unsubscribe_all(ctx.server, ctx.client);
+    publish::unsubscribe_all(ctx.server, ctx.client);
     ctx.server.monitors.retain(|&id| id != ctx.client);
-    client_tracking::stop(ctx.db, ctx.server, ctx.client);
+    tracking::stop(ctx.db, ctx.server, ctx.client);
     let authenticated = ctx.server.config.requirepass.is_empty();
     let client = ctx.server.clients.get_mut(ctx.client).expect("a client outlives its command");
     transaction::abandon(ctx.db, client);

@@ -9,9 +9,9 @@ use crate::collections::table::Slot;
 use crate::command::hash::{edit_or_create, limits};
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
-use crate::gate::args::Args;
 use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::keyspace::Key;
+use crate::resp::args::Args;
 use crate::types::hash::Hash;
 
 const BAD_FIELD_COUNT: CommandError = CommandError::Text(

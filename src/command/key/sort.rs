@@ -10,12 +10,12 @@ use crate::collections::packed::Element;
 use crate::command::list;
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
-use crate::gate::args::Args;
 use crate::gate::context::{CommandResult, Context, Origin, Outcome};
 use crate::gate::spec::{
     Begin, Categories, CommandSpec, Find, Flags, KeyFlags, KeySpec, key, spec,
 };
 use crate::keyspace::{Expiry, Key, Keyspace};
+use crate::resp::args::Args;
 use crate::resp::number::parse_f64;
 use crate::types::hash::Hash;
 use crate::types::list::{End, List};

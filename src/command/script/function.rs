@@ -7,10 +7,11 @@ use crate::collections::glob;
 use crate::command::help::reply_help;
 use crate::command::script::{self, Name, ServerHost};
 use crate::error::CommandError;
-use crate::gate::args::Args;
+use crate::gate::admit;
 use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::gate::spec::{Categories, CommandSpec, Flags, Group, container, spec};
 use crate::gate::state::State;
+use crate::resp::args::Args;
 use crate::resp::reply::{OutputBuffer, Protocol};
 use crate::resp::request::Range;
 use crate::script::functions::{
@@ -380,7 +381,7 @@ fn reply_library(ctx: &mut Context<'_>, name: &[u8], library: &Library, with_cod
 fn stats(ctx: &mut Context<'_>) -> CommandResult {
     let scripts = &ctx.server.scripts;
     if scripts.running.as_ref().is_some_and(|running| running.by_eval) {
-        return Err(script::busy(ctx.server));
+        return Err(admit::busy(ctx.server));
     }
     let reply = &mut ctx.reply;
     reply.map(2);

@@ -5,27 +5,30 @@
 
 pub(crate) mod function;
 
+use crate::ids::CommandId;
 use std::borrow::Cow;
 
 use crate::client::{ClientFlags, ClientId};
 use crate::command::help::reply_help;
-use crate::command::server::monitor;
 use crate::config::{BusyScriptPolicy, Choice};
 use crate::error::CommandError;
-use crate::gate::args::Args;
+use crate::gate::admit::busy;
 use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::gate::evict::{self, Room};
 use crate::gate::execute::{Request, run_scripted};
+use crate::gate::monitor;
 use crate::gate::spec::{
     Categories, CommandSpec, Flags, Group, KeyFlags, KeySpec, container, counted_keys, spec,
 };
 use crate::gate::state::State;
+use crate::gate::table::Command;
 use crate::keyspace::Keyspace;
+use crate::resp::args::Args;
 use crate::resp::reply::{OutputBuffer, Protocol};
 use crate::resp::request::Range;
 use crate::script::cache::{Sha, hex};
 use crate::script::lua::{Failure, Returned};
-use crate::script::shebang::{self, ScriptFlags};
+use crate::script::shebang::ScriptFlags;
 use crate::script::{Called, Engine, Host, LoadError, Run, Running, Script, Verdict};
 use crate::sys::log::Level;
 
@@ -201,56 +204,6 @@ const TOO_MUCH_TO_UNDO: CommandError = CommandError::Text(
     "UNKILLABLE Sorry the script has changed more than script-undo-limit keeps. You can either wait the script \
      termination or kill the server in a hard way using the SHUTDOWN NOSAVE command.",
 );
-
-/// What others are told while a script keeps the server busy.
-const BUSY_SCRIPT: CommandError = CommandError::Text(
-    "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
-);
-/// The same for a function.
-const BUSY_FUNCTION: CommandError = CommandError::Text(
-    "BUSY Redis is busy running a script. You can only call FUNCTION KILL or SHUTDOWN NOSAVE.",
-);
-
-/// Whether a command may run while a script keeps the server busy.
-pub(crate) fn check_busy(
-    server: &State,
-    command: &crate::gate::table::Command,
-) -> Result<(), CommandError> {
-    if command.is(Flags::ALLOW_BUSY) {
-        return Ok(());
-    }
-    Err(busy(server))
-}
-
-/// A command's flags as checks before it see them: of one that runs a script or a function, what that declares counts.
-pub(crate) fn flags_of(
-    server: &State,
-    command: &crate::gate::table::Command,
-    args: Args<'_>,
-) -> Flags {
-    let flags = command.spec.flags;
-    if !command.is(Flags::NO_MANDATORY_KEYS) {
-        return flags;
-    }
-    let declared = match command.spec.name {
-        "EVAL" | "EVAL_RO" => shebang::parse(args.get(1)).ok().map(|(flags, _)| flags),
-        "EVALSHA" | "EVALSHA_RO" => server.scripts.flags_of_script(args.get(1)),
-        _ => server.scripts.flags_of_function(args.get(1)),
-    };
-    let Some(declared) = declared.filter(|flags| !flags.contains(ScriptFlags::UNDECLARED)) else {
-        return flags;
-    };
-    let may = |flag, needed| if declared.intersects(flag) { Flags::empty() } else { needed };
-    flags.difference(Flags::MAY_REPLICATE)
-        | may(ScriptFlags::NO_WRITES, Flags::WRITE)
-        | may(ScriptFlags::NO_WRITES | ScriptFlags::ALLOW_OOM, Flags::DENYOOM)
-}
-
-/// What others are told while a script or a function keeps the server busy.
-pub(crate) fn busy(server: &State) -> CommandError {
-    let by_eval = server.scripts.running.as_ref().is_none_or(|running| running.by_eval);
-    if by_eval { BUSY_SCRIPT } else { BUSY_FUNCTION }
-}
 
 /// What a script is told that was killed.
 pub(crate) const KILLED: &str = "ERR Script killed by user with SCRIPT KILL...";
@@ -429,7 +382,7 @@ pub(crate) fn conclude(
                 ctx.server.count_error(text);
             }
             if returned.failed {
-                ctx.server.command_stats[ctx.command.id as usize].failed += 1;
+                ctx.server.command_stats[ctx.command.id.index()].failed += 1;
             }
             return Ok(Outcome::Replied);
         }
@@ -443,7 +396,7 @@ pub(crate) fn conclude(
         text.extend_from_slice(format!(":{line}.").as_bytes());
     }
     if is_counted {
-        ctx.server.command_stats[ctx.command.id as usize].failed += 1;
+        ctx.server.command_stats[ctx.command.id.index()].failed += 1;
         ctx.reply.error(&text);
         return Ok(Outcome::Replied);
     }
@@ -482,7 +435,7 @@ const READ_ONLY: &[u8] = b"ERR Write commands are not allowed from read-only scr
 
 /// Whether a command that is denied to scripts does no harm there if DEBUG lets it through: it does not touch the state of the
 /// connection, a transaction or another script that the one which calls it stands on. CLIENT does not.
-fn bears_script(command: &crate::gate::table::Command) -> bool {
+fn bears_script(command: &Command) -> bool {
     match command.spec.group {
         Group::PubSub | Group::Scripting | Group::Transactions => false,
         Group::Connection => command.parent.is_some(),
@@ -491,16 +444,16 @@ fn bears_script(command: &crate::gate::table::Command) -> bool {
 }
 
 impl ServerHost<'_> {
-    fn refuse(&mut self, command: Option<u16>, text: &[u8]) -> Called {
+    fn refuse(&mut self, command: Option<CommandId>, text: &[u8]) -> Called {
         if let Some(id) = command {
-            self.server.command_stats[id as usize].rejected += 1;
+            self.server.command_stats[id.index()].rejected += 1;
         }
         self.server.count_error(text);
         Called::Refused(text.to_vec())
     }
 
     /// The command or subcommand that a request names.
-    fn find(&self, args: Args<'_>) -> Option<&'static crate::gate::table::Command> {
+    fn find(&self, args: Args<'_>) -> Option<&'static Command> {
         let command = self.server.find_command(args.get(0))?;
         if command.subcommands.is_empty() || args.len() < 2 {
             return Some(command);

@@ -6,7 +6,6 @@
 use std::os::unix::ffi::OsStrExt;
 
 use crate::client::ClientFlags;
-use crate::command::connection::client::count_clients_memory;
 use crate::command::help::reply_help;
 use crate::command::server::info::reset_stats;
 use crate::config::{
@@ -15,6 +14,7 @@ use crate::config::{
 use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::gate::evict::evict;
+use crate::gate::limits::count_clients_memory;
 use crate::gate::spec::{CommandSpec, Flags, Group, container, spec};
 use crate::gate::state::{State, Task};
 use crate::keyspace::{AccessPolicy, Keyspace};

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use sha1::{Digest, Sha1};
 
-use crate::client::Client;
 use crate::collections::glob;
 use crate::collections::table::{Entry, Slot, ValueRef};
 use crate::command::help::reply_help;
@@ -13,7 +12,7 @@ use crate::config::parse_memory;
 use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::gate::spec::{CommandSpec, Flags, Group, spec};
-use crate::gate::state::{State, random_hex};
+use crate::gate::state::random_hex;
 use crate::keyspace::{Expiry, Key, Keyspace};
 use crate::resp::number;
 use crate::resp::reply::Protocol;
@@ -42,19 +41,6 @@ pub const COMMANDS: &[CommandSpec] = &[spec("DEBUG", debug)
         "Looks inside the server, for its tests.",
         "Depends on the subcommand",
     )];
-
-const NOT_ALLOWED: &str = "ERR DEBUG command not allowed. If the enable-debug-command option is \
-    set to \"local\", you can run it from a local connection, otherwise you need to set this \
-    option in the configuration file, and then restart the server.";
-
-/// Whether a client may use DEBUG. The gate asks, even while a transaction is queued.
-#[cold]
-pub(crate) fn check_allowed(server: &State, client: &Client) -> Result<(), CommandError> {
-    if server.config.enable_debug_command.allows(client.peer.is_local()) {
-        return Ok(());
-    }
-    Err(CommandError::Text(NOT_ALLOWED))
-}
 
 /// `DEBUG subcommand [arg ...]`.
 fn debug(ctx: &mut Context<'_>) -> CommandResult {

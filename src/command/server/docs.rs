@@ -418,7 +418,7 @@ mod tests {
 
     #[test]
     fn every_command_s_syntax_can_be_parsed() {
-        for command in &crate::gate::table::TABLE.commands {
+        for command in &crate::command::TABLE.commands {
             let syntax = command.spec.syntax;
             let opened = syntax.matches(['[', '<']).count();
             let closed = syntax.matches([']', '>']).count();

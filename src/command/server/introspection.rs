@@ -579,7 +579,7 @@ fn help(ctx: &mut Context<'_>) -> CommandResult {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gate::table::TABLE;
+    use crate::command::TABLE;
 
     /// What Redis 7.0.15 tells of its commands: name, arity, flags and ACL classes in the order of letters, keys.
     const REDIS: &str = include_str!("../../../tests/data/commands-7.0.tsv");

@@ -227,7 +227,7 @@ fn latency_histogram(ctx: &mut Context<'_>) -> CommandResult {
     let stats = &ctx.server.command_stats;
     let known: Vec<(&Command, &Histogram)> = commands
         .into_iter()
-        .filter_map(|command| Some((command, stats[command.id as usize].histogram.as_deref()?)))
+        .filter_map(|command| Some((command, stats[command.id.index()].histogram.as_deref()?)))
         .collect();
     let reply = &mut ctx.reply;
     reply.map(known.len());

@@ -158,7 +158,7 @@ fn shutdown(ctx: &mut Context<'_>) -> CommandResult {
     match ShutdownOrder::parse(ctx)? {
         // A script is not waited for, and what it has half done not saved.
         ShutdownOrder::End(order) if order.save != Some(false) && ctx.server.scripts.is_busy() => {
-            Err(crate::command::script::busy(ctx.server))
+            Err(crate::gate::admit::busy(ctx.server))
         }
         ShutdownOrder::End(order) => {
             // One by a signal may have been put off.

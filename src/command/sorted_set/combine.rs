@@ -7,12 +7,12 @@ use crate::collections::table::Entry;
 use crate::command::sorted_set::range::store;
 use crate::command::sorted_set::{Pairs, limits};
 use crate::error::CommandError;
-use crate::gate::args::Cursor;
 use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::gate::spec::{
     CommandSpec, Flags, Group, Handler, KeyFlags, KeySpec, counted_keys, key, spec,
 };
 use crate::keyspace::{Key, Keyspace};
+use crate::resp::args::Cursor;
 use crate::resp::number;
 use crate::types::set::{Set, SetView};
 use crate::types::sorted_set::{SortedSet, SortedSetView};

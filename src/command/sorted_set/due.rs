@@ -4,19 +4,19 @@
 //! later than the wall clock, which stands still within a command. Who waits sleeps until the first member is due or an earlier
 //! one arrives: each key has one alarm for each unit (`keyspace/waiting.rs`), however many wait.
 
+use crate::keyspace::due::Unit;
 use std::ops::Range;
 
 use crate::collections::table::Slot;
 use crate::command::list::limits;
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
-use crate::gate::args::{Args, Cursor};
 use crate::gate::blocking::TimeoutUnit;
 use crate::gate::context::{CommandResult, Context, Outcome, TimeoutReply, Wait};
 use crate::gate::spec::{CommandSpec, Flags, Group, KeyFlags, KeySpec, key, keys, spec};
-use crate::keyspace::waiting::Wanted;
-use crate::keyspace::{Key, Keyspace};
+use crate::keyspace::Key;
 use crate::resp::Protocol;
+use crate::resp::args::{Args, Cursor};
 use crate::types::list::{End, List};
 use crate::types::sorted_set::{SortedSet, SortedSetView};
 
@@ -61,40 +61,6 @@ pub const COMMANDS: &[CommandSpec] = &[
         ),
 ];
 
-/// The unit of the scores.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Unit {
-    Seconds,
-    Milliseconds,
-}
-
-impl Unit {
-    /// What stands behind `UNIT`.
-    fn parse(text: &[u8]) -> Option<Unit> {
-        match text {
-            b"S" | b"s" => Some(Unit::Seconds),
-            text if text.eq_ignore_ascii_case(b"MS") => Some(Unit::Milliseconds),
-            _ => None,
-        }
-    }
-
-    fn wanted(self) -> Wanted {
-        match self {
-            Unit::Seconds => Wanted::DueSeconds,
-            Unit::Milliseconds => Wanted::DueMilliseconds,
-        }
-    }
-
-    /// The first millisecond of the Unix time in which a score is due; `i64::MAX` for one that never is.
-    fn due_ms(self, score: f64) -> i64 {
-        // `as` saturates: what is too large for the clock is never due.
-        match self {
-            Unit::Seconds => (score * 1000.0).ceil() as i64,
-            Unit::Milliseconds => score.ceil() as i64,
-        }
-    }
-}
-
 /// What stands behind the keys and the timeout.
 struct Options {
     count: usize,
@@ -133,19 +99,6 @@ impl Options {
 /// How many members of a sorted set are due, up to `most`.
 fn due_len(view: SortedSetView<'_>, unit: Unit, now_ms: i64, most: usize) -> usize {
     view.iter().take(most).take_while(|(score, _)| unit.due_ms(*score) <= now_ms).count()
-}
-
-/// When the first member of the sorted set `key` is due for those who wait in a unit: Unix milliseconds. None: never, or
-/// there is none.
-pub(crate) fn next_due_ms(db: &mut Keyspace, key: &[u8], wanted: Wanted) -> Option<i64> {
-    let unit = match wanted {
-        Wanted::DueSeconds => Unit::Seconds,
-        Wanted::DueMilliseconds => Unit::Milliseconds,
-        _ => return None,
-    };
-    let slot = db.find(db.key(key))?;
-    let (score, _) = db.view::<SortedSet>(slot).ok()?.first()?;
-    Some(unit.due_ms(score)).filter(|&ms| ms < i64::MAX)
 }
 
 fn wait(

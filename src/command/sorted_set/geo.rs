@@ -7,12 +7,12 @@ use crate::collections::score_tree::Place;
 use crate::command::sorted_set::range::store;
 use crate::command::sorted_set::{AddOptions, add_pairs, limits};
 use crate::error::CommandError;
-use crate::gate::args::Cursor;
 use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::gate::spec::{
     Begin, CommandSpec, Find, Flags, Group, Handler, KeyFlags, KeySpec, key, spec,
 };
 use crate::keyspace::Key;
+use crate::resp::args::Cursor;
 use crate::resp::float80::Float80;
 use crate::resp::number;
 use crate::resp::reply::ReplyWriter;

@@ -3,7 +3,6 @@
 use crate::collections::table::Slot;
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
-use crate::gate::args::Args;
 use crate::gate::blocking::TimeoutUnit;
 use crate::gate::context::{CommandResult, Context, Outcome, TimeoutReply, Wait};
 use crate::gate::spec::{
@@ -11,6 +10,7 @@ use crate::gate::spec::{
 };
 use crate::keyspace::Key;
 use crate::keyspace::waiting::Wanted;
+use crate::resp::args::Args;
 use crate::resp::{Protocol, number};
 use crate::types::sorted_set::SortedSet;
 use std::ops::Range;

@@ -9,10 +9,10 @@ use crate::collections::score_tree::Place;
 use crate::command::sorted_set::{Pairs, limits, ranks_between};
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
-use crate::gate::args::Args;
 use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::gate::spec::{CommandSpec, Flags, Group, KeyFlags, KeySpec, key, spec};
 use crate::keyspace::{Expiry, Key};
+use crate::resp::args::Args;
 use crate::resp::number;
 use crate::types::sorted_set::{SortedSet, SortedSetView};
 

@@ -8,10 +8,10 @@ pub(crate) mod read;
 
 use crate::config::{Config, KeyspaceEvents};
 use crate::error::CommandError;
-use crate::gate::args::{Args, Cursor};
 use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::gate::spec::{CommandSpec, Flags, Group, Handler, KeyFlags, KeySpec, key, spec};
 use crate::keyspace::Key;
+use crate::resp::args::{Args, Cursor};
 use crate::resp::reply::ReplyWriter;
 use crate::types::stream::{AddError, Entry, Keep, NewId, NodeLimits, Stream, StreamId, Trim};
 

@@ -5,10 +5,10 @@
 
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
-use crate::gate::args::{Args, Cursor};
 use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::gate::spec::{CommandSpec, Flags, Group, KeyFlags, KeySpec, key, keys, spec};
 use crate::keyspace::{Expiry, Key};
+use crate::resp::args::{Args, Cursor};
 use crate::resp::number;
 use crate::resp::reply::ReplyWriter;
 use crate::types::bitmap::{self, BitOperation, FieldType, Overflow, Unit};

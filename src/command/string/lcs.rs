@@ -2,8 +2,8 @@
 
 use crate::collections::table::Slot;
 use crate::error::CommandError;
-use crate::gate::args::Args;
 use crate::gate::context::{CommandResult, Context, Outcome};
+use crate::resp::args::Args;
 use crate::resp::reply::ReplyWriter;
 use crate::types::lcs::{LcsError, Subsequence, length, subsequence};
 

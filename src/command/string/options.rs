@@ -6,8 +6,8 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::clock::{Now, UnixMillis};
 use crate::error::CommandError;
-use crate::gate::args::Cursor;
 use crate::keyspace::Expiry;
+use crate::resp::args::Cursor;
 use crate::resp::number;
 
 /// Hexadecimal digits of a digest.
@@ -268,7 +268,7 @@ impl<'a> SetOptions<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gate::args::Args;
+    use crate::resp::args::Args;
     use crate::resp::request::Range;
     use proptest::prelude::*;
     use proptest::sample::select;

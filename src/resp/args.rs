@@ -111,3 +111,25 @@ impl<'a> Cursor<'a> {
         }
     }
 }
+
+/// The hashes of a request's keys, computed while they were prefetched.
+#[derive(Clone, Copy, Default)]
+pub struct Prehashed<'a> {
+    /// Argument of the first hash; the next ones follow every `step` arguments.
+    pub first: usize,
+    pub step: usize,
+    pub hashes: &'a [u64],
+}
+
+impl Prehashed<'_> {
+    /// The hash of argument `index`, if it is known.
+    #[inline]
+    pub fn get(&self, index: usize) -> Option<u64> {
+        let distance = index.wrapping_sub(self.first);
+        match self.step {
+            1 => self.hashes.get(distance).copied(),
+            2 if distance.is_multiple_of(2) => self.hashes.get(distance / 2).copied(),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! What a client has queued since MULTI, and the keys it watches.
+
+use crate::facts::Flags;
+use crate::ids::CommandId;
+use crate::resp::args::{Args, Prehashed};
+use crate::resp::request::Range;
+
+/// The commands that a client has queued.
+#[derive(Default)]
+pub struct Transaction {
+    commands: Vec<Queued>,
+    ranges: Vec<Range>,
+    buffer: Vec<u8>,
+    hashes: Vec<u64>,
+    /// A command was refused.
+    pub failed: bool,
+    /// Flags of all commands together.
+    flags: Flags,
+}
+
+/// One of them.
+struct Queued {
+    command: CommandId,
+    args: std::ops::Range<u32>,
+    /// Its keys' hashes, as far as they are known, and which arguments they are of: see [`Prehashed`].
+    hashes: std::ops::Range<u32>,
+    first: u32,
+    step: u32,
+}
+
+/// The storage of a transaction that has ended is kept for the next one, unless it is larger. Unit: bytes.
+const SPARE_BYTES_MAX: usize = 16 * 1024;
+
+impl Transaction {
+    /// Commands queued.
+    pub fn len(&self) -> usize {
+        self.commands.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.commands.is_empty()
+    }
+
+    /// Bytes of memory held.
+    pub fn memory(&self) -> usize {
+        size_of::<Transaction>()
+            + self.buffer.capacity()
+            + self.ranges.capacity() * size_of::<Range>()
+            + self.hashes.capacity() * size_of::<u64>()
+            + self.commands.capacity() * size_of::<Queued>()
+    }
+
+    /// Whether one of the commands has one of these flags.
+    pub fn has_any(&self, flags: Flags) -> bool {
+        self.flags.intersects(flags)
+    }
+
+    /// Keeps a command whose checks see these flags. False if there is no room: offsets have 32 bits.
+    pub fn queue(
+        &mut self,
+        command: CommandId,
+        flags: Flags,
+        arguments: Args<'_>,
+        prehashed: Prehashed<'_>,
+    ) -> bool {
+        let Prehashed { first, step, hashes } = prehashed;
+        if self.buffer.len() + arguments.bytes() > u32::MAX as usize
+            || self.ranges.len() + arguments.len() > u32::MAX as usize
+        {
+            return false;
+        }
+        let (args, known) = (self.ranges.len() as u32, self.hashes.len() as u32);
+        for argument in arguments.iter_from(0) {
+            let (start, len) = (self.buffer.len() as u32, argument.len() as u32);
+            self.ranges.push(Range { start, len });
+            self.buffer.extend_from_slice(argument);
+        }
+        self.hashes.extend_from_slice(hashes);
+        self.commands.push(Queued {
+            command,
+            args: args..self.ranges.len() as u32,
+            hashes: known..self.hashes.len() as u32,
+            first: first as u32,
+            step: step as u32,
+        });
+        self.flags |= flags;
+        true
+    }
+
+    /// The commands in their order.
+    pub fn requests(&self) -> impl Iterator<Item = (CommandId, Args<'_>, Prehashed<'_>)> {
+        let of = |range: &std::ops::Range<u32>| range.start as usize..range.end as usize;
+        self.commands.iter().map(move |queued| {
+            let hashes = &self.hashes[of(&queued.hashes)];
+            let (first, step) = (queued.first as usize, queued.step as usize);
+            let args = Args::new(&self.buffer, &self.ranges[of(&queued.args)]);
+            (queued.command, args, Prehashed { first, step, hashes })
+        })
+    }
+
+    /// Its storage for another one, if that is worth keeping.
+    pub fn emptied(mut self: Box<Self>) -> Option<Box<Self>> {
+        if self.memory() > SPARE_BYTES_MAX {
+            return None;
+        }
+        self.commands.clear();
+        self.ranges.clear();
+        self.buffer.clear();
+        self.hashes.clear();
+        self.failed = false;
+        self.flags = Flags::empty();
+        Some(self)
+    }
+}
+
+/// A key a client watches.
+pub struct WatchedKey {
+    pub db: usize,
+    pub key: Box<[u8]>,
+    pub changes: u64,
+}
+
+/// The keys a client watches.
+#[derive(Default)]
+pub struct Watching {
+    pub keys: Vec<WatchedKey>,
+    /// Bytes of the keys together.
+    key_bytes: usize,
+}
+
+impl Transaction {
+    /// Gives the commands up: EXEC will run none of them.
+    pub fn spoil(&mut self) {
+        self.failed = true;
+        self.buffer = Vec::new();
+        self.ranges = Vec::new();
+        self.hashes = Vec::new();
+        self.commands = Vec::new();
+    }
+}
+
+impl Watching {
+    /// Bytes of memory held.
+    pub fn memory(&self) -> usize {
+        size_of::<Watching>() + self.keys.capacity() * size_of::<WatchedKey>() + self.key_bytes
+    }
+
+    pub fn push(&mut self, key: WatchedKey) {
+        self.key_bytes += key.key.len();
+        self.keys.push(key);
+    }
+}

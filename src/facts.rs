@@ -1,0 +1,169 @@
+//! What is known of a command besides how it runs: its group, arity, flags, and where its keys are.
+//!
+//! The specifications in `gate/spec.rs` are made of these; what a client keeps of its commands needs no more.
+
+use bitflags::bitflags;
+
+bitflags! {
+    /// What the gate and `COMMAND INFO` need to know, with the names of `COMMAND INFO`.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct Flags: u32 {
+        const WRITE = 1 << 0;
+        const READONLY = 1 << 1;
+        const DENYOOM = 1 << 2;
+        const ADMIN = 1 << 3;
+        const PUBSUB = 1 << 4;
+        const NOSCRIPT = 1 << 5;
+        const BLOCKING = 1 << 6;
+        const LOADING = 1 << 7;
+        const STALE = 1 << 8;
+        const SKIP_MONITOR = 1 << 9;
+        const SKIP_SLOWLOG = 1 << 10;
+        const ASKING = 1 << 11;
+        const FAST = 1 << 12;
+        const NO_AUTH = 1 << 13;
+        const MAY_REPLICATE = 1 << 14;
+        const NO_ASYNC_LOADING = 1 << 15;
+        const NO_MULTI = 1 << 16;
+        const MOVABLEKEYS = 1 << 17;
+        const ALLOW_BUSY = 1 << 18;
+        const NO_MANDATORY_KEYS = 1 << 19;
+        /// The configuration must allow it: `enable-debug-command`.
+        const PROTECTED = 1 << 20;
+    }
+
+    /// ACL classes that do not follow from the flags or the group.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Categories: u32 {
+        const KEYSPACE = 1 << 0;
+        const READ = 1 << 1;
+        const WRITE = 1 << 2;
+        const SET = 1 << 3;
+        const SORTEDSET = 1 << 4;
+        const LIST = 1 << 5;
+        const HASH = 1 << 6;
+        const STRING = 1 << 7;
+        const BITMAP = 1 << 8;
+        const HYPERLOGLOG = 1 << 9;
+        const GEO = 1 << 10;
+        const STREAM = 1 << 11;
+        const PUBSUB = 1 << 12;
+        const ADMIN = 1 << 13;
+        const FAST = 1 << 14;
+        const SLOW = 1 << 15;
+        const BLOCKING = 1 << 16;
+        const DANGEROUS = 1 << 17;
+        const CONNECTION = 1 << 18;
+        const TRANSACTION = 1 << 19;
+        const SCRIPTING = 1 << 20;
+    }
+
+    /// What a command does with a key, with the names of the key specifications.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct KeyFlags: u16 {
+        const RO = 1 << 0;
+        const RW = 1 << 1;
+        const OW = 1 << 2;
+        const RM = 1 << 3;
+        const ACCESS = 1 << 4;
+        const UPDATE = 1 << 5;
+        const INSERT = 1 << 6;
+        const DELETE = 1 << 7;
+        const NOT_KEY = 1 << 8;
+        const INCOMPLETE = 1 << 9;
+        const VARIABLE_FLAGS = 1 << 10;
+    }
+}
+
+/// The group of the documentation a command belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Group {
+    Generic,
+    String,
+    List,
+    Set,
+    SortedSet,
+    Hash,
+    PubSub,
+    Transactions,
+    Connection,
+    Server,
+    Scripting,
+    HyperLogLog,
+    Cluster,
+    Geo,
+    Stream,
+    Bitmap,
+}
+
+/// How many arguments, the name included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arity {
+    Exactly(u16),
+    AtLeast(u16),
+}
+
+/// Where a command's keys begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begin {
+    /// At this argument.
+    Index(u16),
+    /// Behind this word, looked for from argument `from` (negative: from the end, backwards).
+    Keyword {
+        word: &'static str,
+        from: i16,
+    },
+    Unknown,
+}
+
+/// Which arguments from there on are keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Find {
+    /// `last` relative to the first key (-1: to the end, -2: all but the last), `step`, and `limit` (2: half of the rest).
+    Range {
+        last: i16,
+        step: u16,
+        limit: u16,
+    },
+    /// The argument at `count` (relative) holds the number of keys, which start at `first` (relative).
+    Count {
+        count: u16,
+        first: u16,
+        step: u16,
+    },
+    Unknown,
+}
+
+/// One specification of keys, as `COMMAND INFO` gives them.
+#[derive(Clone, Copy, Debug)]
+pub struct KeySpec {
+    pub begin: Begin,
+    pub find: Find,
+    pub flags: KeyFlags,
+    pub notes: Option<&'static str>,
+}
+
+/// One key at argument `index`.
+pub const fn key(index: u16, flags: KeyFlags) -> KeySpec {
+    keys(index, 0, 1, flags)
+}
+
+/// Keys from argument `first`, the last one `last` further on (-1: up to the end), every `step`-th.
+pub const fn keys(first: u16, last: i16, step: u16, flags: KeyFlags) -> KeySpec {
+    KeySpec {
+        begin: Begin::Index(first),
+        find: Find::Range { last, step, limit: 0 },
+        flags,
+        notes: None,
+    }
+}
+
+/// Keys behind their number, which is argument `count`.
+pub const fn counted_keys(count: u16, flags: KeyFlags) -> KeySpec {
+    KeySpec {
+        begin: Begin::Index(count),
+        find: Find::Count { count: 0, first: 1, step: 1 },
+        flags,
+        notes: None,
+    }
+}

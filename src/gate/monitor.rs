@@ -1,0 +1,191 @@
+//! What those who monitor are shown, and what nobody is shown: secrets among the arguments.
+
+use std::fmt::Write;
+
+use crate::client::{Client, ClientFlags, ClientId};
+use crate::gate::context::Context;
+use crate::gate::limits;
+use crate::gate::publish;
+use crate::gate::spec::Flags;
+use crate::gate::state::State;
+use crate::gate::table::Command;
+use crate::resp::args::Args;
+use crate::resp::reply::OutputBuffer;
+
+/// What stands in place of a secret.
+const REDACTED: &[u8] = b"(redacted)";
+
+/// Shows a command that ran to those who monitor. `output` is the executing client's, who may be one of them.
+#[cold]
+pub fn feed_monitors(
+    server: &mut State,
+    id: ClientId,
+    command: &Command,
+    args: Args<'_>,
+    output: &mut OutputBuffer,
+) {
+    if command.spec.flags.intersects(Flags::SKIP_MONITOR | Flags::ADMIN) {
+        return;
+    }
+    let Some(client) = server.clients.get(id) else {
+        return;
+    };
+    let from = address(server, client);
+    let db = client.db;
+    show(server, id, db, &from, command, args);
+    publish::take_pushed(server, id, output);
+}
+
+/// Shows EVAL and its like, before the commands that the script calls.
+#[cold]
+pub fn feed_script(ctx: &mut Context<'_>) {
+    let (command, args, db) = (ctx.command, ctx.args, ctx.db.selected());
+    let Some(client) = ctx.server.clients.get(ctx.client) else { return };
+    let from = address(ctx.server, client);
+    show(ctx.server, ctx.client, db, &from, command, args);
+    publish::take_pushed(ctx.server, ctx.client, ctx.reply.output());
+}
+
+/// Shows a command that a script called.
+#[cold]
+pub fn feed_scripted(server: &mut State, id: ClientId, command: &Command, args: Args<'_>) {
+    if command.spec.flags.intersects(Flags::SKIP_MONITOR | Flags::ADMIN) {
+        return;
+    }
+    let Some(client) = server.clients.get(id) else { return };
+    show(server, id, client.db, "lua", command, args);
+}
+
+/// Where a client is connected from.
+fn address(server: &State, client: &Client) -> String {
+    match client.flags.contains(ClientFlags::UNIX_SOCKET) {
+        true => format!("unix:{}", String::from_utf8_lossy(&server.config.unixsocket)),
+        false => client.peer.to_string(),
+    }
+}
+
+/// Sends a command's line to all who monitor; the client `id`, which is executing, has it in its own output.
+fn show(
+    server: &mut State,
+    id: ClientId,
+    db: usize,
+    from: &str,
+    command: &Command,
+    args: Args<'_>,
+) {
+    let now = server.clock.now();
+    let (seconds, us) = (now.unix_seconds(), now.wall_us.rem_euclid(1_000_000));
+    let mut line = format!("+{seconds}.{us:06} [{db} {from}]");
+    for argument in shown_args(command, args) {
+        line.push(' ');
+        quote(argument, &mut line);
+    }
+    line.push_str("\r\n");
+    let monitors = std::mem::take(&mut server.monitors);
+    for &monitor in &monitors {
+        let Some(client) = server.clients.get_mut(monitor) else {
+            continue;
+        };
+        if client.flags.intersects(ClientFlags::REPLY_OFF | ClientFlags::REPLY_SKIP)
+            || client.is_closing()
+        {
+            continue;
+        }
+        client.output.push(line.as_bytes());
+        if monitor != id {
+            server.clients.flush_later(monitor);
+            limits::check_output_limit(server, monitor);
+        }
+    }
+    server.monitors = monitors;
+}
+
+/// A request's arguments as others may see them: passwords are hidden.
+pub fn shown_args<'a>(command: &Command, args: Args<'a>) -> Vec<&'a [u8]> {
+    let mut shown: Vec<&[u8]> = args.iter_from(0).collect();
+    match &*command.full_name {
+        "auth" => shown[1..].fill(REDACTED),
+        "hello" => {
+            // Also where the request is refused before it gets there: a slip of the hand is no reason to tell.
+            for at in 2..shown.len() {
+                if shown[at].eq_ignore_ascii_case(b"AUTH") {
+                    let end = shown.len().min(at + 3);
+                    shown[at + 1..end].fill(REDACTED);
+                }
+            }
+        }
+        "config|set" => {
+            for at in (2..shown.len().saturating_sub(1)).step_by(2) {
+                if crate::config::is_sensitive(shown[at]) {
+                    shown[at + 1] = REDACTED;
+                }
+            }
+        }
+        _ => {}
+    }
+    shown
+}
+
+/// Appends an argument in quotes, with escapes for what is not printable ASCII.
+fn quote(argument: &[u8], line: &mut String) {
+    line.push('"');
+    for &byte in argument {
+        match byte {
+            b'\\' | b'"' => line.extend(['\\', byte as char]),
+            b'\n' => line.push_str("\\n"),
+            b'\r' => line.push_str("\\r"),
+            b'\t' => line.push_str("\\t"),
+            0x07 => line.push_str("\\a"),
+            0x08 => line.push_str("\\b"),
+            b' '..=b'~' => line.push(byte as char),
+            _ => write!(line, "\\x{byte:02x}").expect("a String takes what is written to it"),
+        }
+    }
+    line.push('"');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::TABLE;
+    use crate::resp::request::Range;
+
+    /// The request as monitors see it, its arguments divided by spaces.
+    fn shown(request: &str) -> String {
+        let mut ranges = Vec::new();
+        let mut start = 0;
+        for argument in request.split(' ') {
+            ranges.push(Range { start, len: argument.len() as u32 });
+            start += argument.len() as u32 + 1;
+        }
+        let args = Args::new(request.as_bytes(), &ranges);
+        let command = TABLE.find(args.get(0)).expect("a command");
+        let command =
+            TABLE.find_subcommand(command, args.get(args.len().min(2) - 1)).unwrap_or(command);
+        let shown = shown_args(command, args).join(&b' ');
+        String::from_utf8(shown).expect("text")
+    }
+
+    #[test]
+    fn passwords_are_hidden_and_nothing_else() {
+        for (request, expected) in [
+            ("AUTH pw", "AUTH (redacted)"),
+            ("auth me pw", "auth (redacted) (redacted)"),
+            ("AUTH me pw x", "AUTH (redacted) (redacted) (redacted)"),
+            ("HELLO", "HELLO"),
+            ("HELLO 3 AUTH me pw SETNAME x", "HELLO 3 AUTH (redacted) (redacted) SETNAME x"),
+            ("HELLO 3 SETNAME x AUTH me pw", "HELLO 3 SETNAME x AUTH (redacted) (redacted)"),
+            ("HELLO 3 auth me", "HELLO 3 auth (redacted)"),
+            ("ECHO AUTH", "ECHO AUTH"),
+        ] {
+            assert_eq!(shown(request), expected);
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_not_printable_are_escaped() {
+        let mut line = String::new();
+        quote(b"a \"\\\n\r\t\x07\x08\0\xff", &mut line);
+        assert_eq!(line, r#""a \"\\\n\r\t\a\b\x00\xff""#);
+    }
+}

@@ -1,0 +1,67 @@
+//! Transactions as the gate sees them: commands that are queued, and what spoils a transaction.
+
+use crate::client::{Client, ClientFlags};
+use crate::error::CommandError;
+use crate::gate::admit;
+use crate::gate::execute::Request;
+use crate::gate::state::State;
+use crate::gate::table::Command;
+use crate::ids::ClientId;
+use crate::keyspace::Keyspace;
+
+/// Whether a command runs at once although its client has begun a transaction.
+fn runs_at_once(command: &Command) -> bool {
+    matches!(command.spec.name, "EXEC" | "DISCARD" | "MULTI" | "WATCH" | "QUIT" | "RESET")
+}
+
+/// Keeps a command of a client that has begun a transaction. True: it is kept; false: it is to run now.
+pub(crate) fn queue(
+    server: &mut State,
+    id: ClientId,
+    command: &'static Command,
+    request: &Request<'_>,
+) -> Result<bool, CommandError> {
+    if runs_at_once(command) {
+        return Ok(false);
+    }
+    let flags = admit::flags_of(server, command, request.args);
+    let Some(client) = server.clients.get_mut(id) else { return Ok(false) };
+    let Some(transaction) = &mut client.transaction else { return Ok(false) };
+    // EXEC will run none of them: what comes now need not be kept.
+    if !transaction.failed && !transaction.queue(command.id, flags, request.args, request.prehashed)
+    {
+        return Err(CommandError::Text("ERR transaction is too large"));
+    }
+    client.last_command = Some(command.id);
+    Ok(true)
+}
+
+/// Says that a command was refused: if it was meant for a transaction, EXEC will refuse too.
+pub(crate) fn fail(server: &mut State, id: ClientId) {
+    if let Some(client) = server.clients.get_mut(id)
+        && let Some(transaction) = &mut client.transaction
+    {
+        transaction.spoil();
+    }
+}
+
+/// What an EXEC is answered that was refused itself.
+pub(crate) fn refused(error: &CommandError) -> CommandError {
+    let text = error.wire();
+    let reason = text.strip_prefix(b"ERR ").unwrap_or(&text);
+    let text = b"EXECABORT Transaction discarded because of: ";
+    CommandError::formatted([&text[..], reason].concat())
+}
+
+/// Ends a client's transaction and forgets its watched keys.
+pub fn abandon(db: &mut Keyspace, client: &mut Client) {
+    client.transaction = None;
+    client.flags.remove(ClientFlags::IN_TRANSACTION);
+    forget_watched(db, client);
+}
+
+pub fn forget_watched(db: &mut Keyspace, client: &mut Client) {
+    for watched in client.watching.take().into_iter().flat_map(|watching| watching.keys) {
+        db.watch.remove(watched.db, &watched.key);
+    }
+}

@@ -1,0 +1,54 @@
+//! When members of a sorted set are due: scores read as times.
+
+use super::Keyspace;
+use super::waiting::Wanted;
+use crate::types::sorted_set::SortedSet;
+
+/// The unit of the scores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    Seconds,
+    Milliseconds,
+}
+
+impl Unit {
+    /// What stands behind `UNIT`.
+    pub fn parse(text: &[u8]) -> Option<Unit> {
+        match text {
+            b"S" | b"s" => Some(Unit::Seconds),
+            text if text.eq_ignore_ascii_case(b"MS") => Some(Unit::Milliseconds),
+            _ => None,
+        }
+    }
+
+    pub fn wanted(self) -> Wanted {
+        match self {
+            Unit::Seconds => Wanted::DueSeconds,
+            Unit::Milliseconds => Wanted::DueMilliseconds,
+        }
+    }
+
+    /// The first millisecond of the Unix time in which a score is due; `i64::MAX` for one that never is.
+    pub fn due_ms(self, score: f64) -> i64 {
+        // `as` saturates: what is too large for the clock is never due.
+        match self {
+            Unit::Seconds => (score * 1000.0).ceil() as i64,
+            Unit::Milliseconds => score.ceil() as i64,
+        }
+    }
+}
+
+impl Keyspace {
+    /// When the first member of the sorted set `key` is due for those who wait in a unit: Unix milliseconds. None: never, or
+    /// there is none.
+    pub fn next_due_ms(&mut self, key: &[u8], wanted: Wanted) -> Option<i64> {
+        let unit = match wanted {
+            Wanted::DueSeconds => Unit::Seconds,
+            Wanted::DueMilliseconds => Unit::Milliseconds,
+            _ => return None,
+        };
+        let slot = self.find(self.key(key))?;
+        let (score, _) = self.view::<SortedSet>(slot).ok()?.first()?;
+        Some(unit.due_ms(score)).filter(|&ms| ms < i64::MAX)
+    }
+}
