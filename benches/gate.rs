@@ -12,14 +12,15 @@ use latchkey::clock::Clock;
 use latchkey::collections::hash::KeyHasher;
 use latchkey::collections::table::Table;
 use latchkey::config::Config;
-use latchkey::gate::execute::{Request, execute};
+use latchkey::gate::context::Caller;
+use latchkey::gate::execute::{self as gate, Request};
 use latchkey::gate::state::State;
 use latchkey::keyspace::{Expiry, Keyspace};
 use latchkey::net::stream::{Address, Stream};
 use latchkey::resp::args::Args;
 use latchkey::resp::args::Prehashed;
 use latchkey::resp::request::Range;
-use latchkey::resp::{OutputBuffer, Protocol};
+use latchkey::resp::{OutputBuffer, Protocol, ReplyWriter};
 use latchkey::sys::log::Logger;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -67,6 +68,7 @@ impl Gate {
             flags: ClientFlags::AUTHENTICATED,
             ..Client::new(id, Stream::Unix(stream), Address::Unknown, Address::Unknown, 0)
         });
+        state.note_gate();
         state.timing.start();
         Gate { db, state, client, output: OutputBuffer::default(), hashes: Vec::new() }
     }
@@ -88,21 +90,16 @@ impl Gate {
         ] {
             self.hashes.iter().for_each(|hash| stage(table, *hash));
         }
-        let mut protocol = Protocol::Resp2;
         let requests = batch.ranges.chunks_exact(batch.width);
         for (ranges, hashes) in requests.zip(self.hashes.chunks_exact(batch.keys)) {
             let args = Args::new(&batch.buffer, ranges);
             let command = self.state.find_command(args.get(0));
             let prehashed = Prehashed { first: 1, step: 1, hashes };
             let request = Request { args, command, prehashed };
-            execute(
-                &mut self.db,
-                &mut self.state,
-                self.client,
-                &request,
-                &mut self.output,
-                &mut protocol,
-            );
+            let reply = ReplyWriter::new(&mut self.output, Protocol::Resp2);
+            let caller = Caller::Client(self.client);
+            gate::Gate { db: &mut self.db, server: &mut self.state, caller, reply }
+                .execute(&request);
         }
         let replied = self.output.len();
         self.output.clear();

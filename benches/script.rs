@@ -8,7 +8,8 @@ use latchkey::client::{Client, ClientFlags, ClientId};
 use latchkey::clock::Clock;
 use latchkey::collections::hash::KeyHasher;
 use latchkey::config::Config;
-use latchkey::gate::execute::{Request, execute};
+use latchkey::gate::context::Caller;
+use latchkey::gate::execute::{self as gate, Request};
 use latchkey::gate::state::State;
 use latchkey::keyspace::Keyspace;
 use latchkey::net::stream::{Address, Stream};
@@ -38,6 +39,7 @@ impl Gate {
             flags: ClientFlags::AUTHENTICATED,
             ..Client::new(id, Stream::Unix(stream), Address::Unknown, Address::Unknown, 0)
         });
+        state.note_gate();
         state.timing.start();
         Gate { db, state, client, output: OutputBuffer::default() }
     }
@@ -48,8 +50,9 @@ impl Gate {
         let args = Args::new(buffer, ranges);
         let command = self.state.find_command(args.get(0));
         let request = Request { args, command, prehashed: Prehashed::default() };
-        let (output, mut protocol) = (&mut self.output, Protocol::Resp2);
-        execute(&mut self.db, &mut self.state, self.client, &request, output, &mut protocol);
+        let reply = ReplyWriter::new(&mut self.output, Protocol::Resp2);
+        let caller = Caller::Client(self.client);
+        gate::Gate { db: &mut self.db, server: &mut self.state, caller, reply }.execute(&request);
         self.output.pieces().next().unwrap_or_default().to_vec()
     }
 

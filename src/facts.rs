@@ -30,6 +30,33 @@ bitflags! {
         const NO_MANDATORY_KEYS = 1 << 19;
         /// The configuration must allow it: `enable-debug-command`.
         const PROTECTED = 1 << 20;
+
+        // From here on the gate alone knows them; `COMMAND INFO` does not show them.
+
+        /// It runs what is queued since MULTI.
+        const RUNS_QUEUED = 1 << 21;
+        /// It runs at once although its client has begun a transaction.
+        const NEVER_QUEUED = 1 << 22;
+        /// It runs the script that its first argument is.
+        const RUNS_BODY = 1 << 23;
+        /// It runs the script whose SHA1 its first argument is.
+        const RUNS_SHA = 1 << 24;
+        /// It runs the function that its first argument names.
+        const RUNS_FUNCTION = 1 << 25;
+        /// It marks accesses although its client has said CLIENT NO-TOUCH.
+        const MARKS_ACCESS = 1 << 26;
+        /// RESP2 clients may run it while they are subscribed.
+        const WHILE_SUBSCRIBED = 1 << 27;
+        /// CLIENT CACHING holds beyond it.
+        const KEEPS_CACHING = 1 << 28;
+        /// It has to do with the connection that it comes from: who has none cannot run it.
+        const NEEDS_CLIENT = 1 << 29;
+
+        /// It ends its client's transaction without running it.
+        const ENDS_TRANSACTION = 1 << 30;
+
+        /// It runs a script or a function.
+        const RUNS_SCRIPT = Self::RUNS_BODY.bits() | Self::RUNS_SHA.bits() | Self::RUNS_FUNCTION.bits();
     }
 
     /// ACL classes that do not follow from the flags or the group.

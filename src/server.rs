@@ -153,7 +153,7 @@ impl Server {
             return Some(Duration::ZERO);
         }
         let mut wait_us = (self.next_cron_us - now_us).max(0);
-        if let Some(pause) = self.state.pause {
+        if let Some(pause) = self.state.pause() {
             wait_us = wait_us.min((pause.until_us - now_us).max(0));
         } else if let Some(ms) = self.keyspace.next_due_in_ms() {
             // The turn has taken a while since its sample of the clock; the next sample is compared, not this one.
@@ -179,8 +179,8 @@ impl Server {
 
     /// Does what commands left to the loop.
     fn do_tasks(&mut self) {
-        if self.state.pause.is_some_and(|pause| pause.until_us <= self.state.now.boot_us) {
-            self.state.pause = None;
+        if self.state.pause().is_some_and(|pause| pause.until_us <= self.state.now.boot_us) {
+            self.state.set_pause(None);
             self.state.tasks.push(Task::Unpause);
         }
         for task in std::mem::take(&mut self.state.tasks) {
@@ -200,7 +200,7 @@ impl Server {
     /// field has expired is not there any more for them.
     fn expire_fields(&mut self) {
         self.expire_again =
-            self.state.pause.is_none() && self.keyspace.expire_fields(EXPIRE_FIELD_PAGES);
+            self.state.pause().is_none() && self.keyspace.expire_fields(EXPIRE_FIELD_PAGES);
         if !self.keyspace.events.is_empty() {
             publish_events(&mut self.keyspace, &mut self.state);
         }
@@ -209,7 +209,7 @@ impl Server {
     /// Deletes the keys that are due, in a bounded slice.
     fn expire(&mut self) {
         // While clients are paused the data stands still; the end of the pause begins a turn.
-        if self.state.pause.is_some() {
+        if self.state.pause().is_some() {
             self.expire_again = false;
             return;
         }

@@ -32,6 +32,7 @@ pub const COMMANDS: &[CommandSpec] = &[
     spec("PSUBSCRIBE", |ctx| subscribe(ctx, Kind::Pattern))
         .at_least(2)
         .flags(SUBSCRIBING)
+        .with(Flags::WHILE_SUBSCRIBED.union(Flags::NEEDS_CLIENT))
         .group(Group::PubSub)
         .since("2.0.0")
         .docs(
@@ -57,6 +58,7 @@ pub const COMMANDS: &[CommandSpec] = &[
     spec("PUNSUBSCRIBE", |ctx| unsubscribe(ctx, Kind::Pattern))
         .at_least(1)
         .flags(SUBSCRIBING)
+        .with(Flags::WHILE_SUBSCRIBED.union(Flags::NEEDS_CLIENT))
         .group(Group::PubSub)
         .since("2.0.0")
         .docs(
@@ -79,6 +81,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .at_least(2)
         .flags(SUBSCRIBING)
         .keys(SHARD_CHANNELS)
+        .with(Flags::WHILE_SUBSCRIBED.union(Flags::NEEDS_CLIENT))
         .group(Group::PubSub)
         .since("7.0.0")
         .docs(
@@ -89,6 +92,7 @@ pub const COMMANDS: &[CommandSpec] = &[
     spec("SUBSCRIBE", |ctx| subscribe(ctx, Kind::Channel))
         .at_least(2)
         .flags(SUBSCRIBING)
+        .with(Flags::WHILE_SUBSCRIBED.union(Flags::NEEDS_CLIENT))
         .group(Group::PubSub)
         .since("2.0.0")
         .docs("channel [channel ...]", "Listens to channels.", "O(N), N channels given"),
@@ -96,6 +100,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .at_least(1)
         .flags(SUBSCRIBING)
         .keys(SHARD_CHANNELS)
+        .with(Flags::WHILE_SUBSCRIBED.union(Flags::NEEDS_CLIENT))
         .group(Group::PubSub)
         .since("7.0.0")
         .docs(
@@ -106,6 +111,7 @@ pub const COMMANDS: &[CommandSpec] = &[
     spec("UNSUBSCRIBE", |ctx| unsubscribe(ctx, Kind::Channel))
         .at_least(1)
         .flags(SUBSCRIBING)
+        .with(Flags::WHILE_SUBSCRIBED.union(Flags::NEEDS_CLIENT))
         .group(Group::PubSub)
         .since("2.0.0")
         .docs(
@@ -222,13 +228,14 @@ fn confirm(
     ctx: &mut Context<'_>,
     change: impl FnOnce(&mut PubSub, &mut Client, &mut ReplyWriter<'_>),
 ) -> CommandResult {
+    let id = ctx.client_id();
     let State { pubsub, clients, config, .. } = &mut *ctx.server;
-    let client = clients.get_mut(ctx.client).expect("a client outlives the command it runs");
+    let client = clients.get_mut(id).expect("a client outlives the command it runs");
     if client.flags.intersects(ClientFlags::REPLY_OFF | ClientFlags::REPLY_SKIP) {
         let mut output = std::mem::take(&mut client.output);
         change(pubsub, client, &mut ReplyWriter::new(&mut output, ctx.reply.protocol()));
         client.output = output;
-        clients.flush_later(ctx.client);
+        clients.flush_later(id);
     } else {
         // The class changes meanwhile, and with it the limit. What is confirmed is no longer than what was asked for.
         ctx.reply.output().set_limit(usize::MAX);
@@ -257,7 +264,7 @@ fn publish(ctx: &mut Context<'_>, kind: Kind) -> CommandResult {
     ctx.reply.integer(receivers as i64);
     // Within EXEC's reply there is no place for a push, nor in one that a script reads: it follows at the end.
     if !matches!(ctx.origin, Origin::Transaction | Origin::Script) {
-        take_pushed(ctx.server, ctx.client, ctx.reply.output());
+        take_pushed(ctx.server, ctx.caller, ctx.reply.output());
     }
     Ok(Outcome::Replied)
 }

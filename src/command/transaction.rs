@@ -8,9 +8,10 @@ use crate::client::ClientFlags;
 use crate::client::transaction::WatchedKey;
 use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Outcome};
-use crate::gate::execute::{Request, run_queued};
+use crate::gate::execute::{Gate, Ran, Request};
 use crate::gate::spec::{CommandSpec, Flags, Group, KeyFlags, keys, spec};
 use crate::gate::transaction::{abandon, forget_watched};
+use crate::resp::reply::ReplyWriter;
 
 const AT_ANY_TIME: Flags = Flags::NOSCRIPT
     .union(Flags::LOADING)
@@ -22,18 +23,21 @@ pub const COMMANDS: &[CommandSpec] = &[
     spec("MULTI", multi)
         .exactly(1)
         .flags(AT_ANY_TIME)
+        .with(Flags::NEVER_QUEUED.union(Flags::NEEDS_CLIENT))
         .group(Group::Transactions)
         .since("1.2.0")
         .docs("", "Begins a transaction: the commands that follow are kept until EXEC.", "O(1)"),
     spec("EXEC", exec)
         .exactly(1)
         .flags(Flags::NOSCRIPT.union(Flags::LOADING).union(Flags::STALE).union(Flags::SKIP_SLOWLOG))
+        .with(Flags::NEVER_QUEUED.union(Flags::RUNS_QUEUED).union(Flags::NEEDS_CLIENT))
         .group(Group::Transactions)
         .since("1.2.0")
         .docs("", "Runs the commands of the transaction.", "Depends on the commands"),
     spec("DISCARD", discard)
         .exactly(1)
         .flags(AT_ANY_TIME)
+        .with(Flags::NEVER_QUEUED.union(Flags::ENDS_TRANSACTION).union(Flags::NEEDS_CLIENT))
         .group(Group::Transactions)
         .since("2.0.0")
         .docs("", "Ends the transaction without running it.", "O(N), N commands kept"),
@@ -41,6 +45,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .at_least(2)
         .keys(&[keys(1, -1, 1, KeyFlags::RO)])
         .flags(AT_ANY_TIME)
+        .with(Flags::NEVER_QUEUED.union(Flags::NEEDS_CLIENT))
         .group(Group::Transactions)
         .since("2.2.0")
         .docs(
@@ -51,6 +56,7 @@ pub const COMMANDS: &[CommandSpec] = &[
     spec("UNWATCH", unwatch)
         .exactly(1)
         .flags(AT_ANY_TIME)
+        .with(Flags::NEEDS_CLIENT)
         .group(Group::Transactions)
         .since("2.2.0")
         .docs("", "Forgets all watched keys.", "O(1)"),
@@ -83,7 +89,8 @@ fn exec(ctx: &mut Context<'_>) -> CommandResult {
         return Err(EXEC_WITHOUT_MULTI);
     };
     let changed = watched_have_changed(ctx);
-    let client = ctx.server.clients.get_mut(ctx.client).expect("a client outlives its command");
+    let client =
+        ctx.server.clients.get_mut(ctx.client_id()).expect("a client outlives its command");
     abandon(ctx.db, client);
     if transaction.failed {
         return Err(ABORTED);
@@ -93,18 +100,24 @@ fn exec(ctx: &mut Context<'_>) -> CommandResult {
         return Ok(Outcome::Replied);
     }
     ctx.reply.array(transaction.len());
-    let mut protocol = ctx.reply.protocol();
     let mut last = Outcome::Replied;
+    let protocol = ctx.reply.protocol();
+    let mut gate = Gate {
+        db: ctx.db,
+        server: ctx.server,
+        caller: ctx.caller,
+        reply: ReplyWriter::new(ctx.reply.output(), protocol),
+    };
     for (command, args, prehashed) in transaction.requests() {
-        let command = ctx.server.commands.get(command);
+        let command = gate.server.commands.get(command);
         let request = Request { args, command: Some(command), prehashed };
-        let output = ctx.reply.output();
-        let outcome =
-            run_queued(ctx.db, ctx.server, ctx.client, command, &request, output, &mut protocol);
-        if matches!(outcome, Outcome::Close | Outcome::Suspended) {
-            last = outcome;
+        match gate.run_queued(command, &request) {
+            Ran::Closes => last = Outcome::Close,
+            Ran::Waits => last = Outcome::Suspended,
+            Ran::Done | Ran::NotYet => {}
         }
     }
+    let protocol = gate.reply.protocol();
     ctx.reply.set_protocol(protocol);
     ctx.server.clients.spare_transaction = transaction.emptied();
     Ok(last)
@@ -126,7 +139,8 @@ fn watched_have_changed(ctx: &mut Context<'_>) -> bool {
 
 /// `DISCARD`: OK.
 fn discard(ctx: &mut Context<'_>) -> CommandResult {
-    let client = ctx.server.clients.get_mut(ctx.client).expect("a client outlives its command");
+    let client =
+        ctx.server.clients.get_mut(ctx.client_id()).expect("a client outlives its command");
     if client.transaction.is_none() {
         return Err(DISCARD_WITHOUT_MULTI);
     }
@@ -160,7 +174,8 @@ fn watch(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `UNWATCH`: OK.
 fn unwatch(ctx: &mut Context<'_>) -> CommandResult {
-    let client = ctx.server.clients.get_mut(ctx.client).expect("a client outlives its command");
+    let client =
+        ctx.server.clients.get_mut(ctx.client_id()).expect("a client outlives its command");
     forget_watched(ctx.db, client);
     ctx.reply.ok();
     Ok(Outcome::Replied)

@@ -1,9 +1,13 @@
 //! Whether a command may run now: every rule that can refuse, queue or postpone it, in the order in which they are asked.
+//!
+//! [`admit`] changes nothing. The order of the checks is Redis's, as the first error found is the one that is told.
 
-use crate::client::{Client, ClientFlags, ClientId};
+use crate::client::transaction::Transaction;
+use crate::client::{Client, ClientFlags};
 use crate::error::CommandError;
-use crate::gate::evict;
-use crate::gate::spec::Flags;
+use crate::gate::context::Caller;
+use crate::gate::evict::Room;
+use crate::gate::spec::{Flags, Group};
 use crate::gate::state::State;
 use crate::gate::table::Command;
 use crate::keyspace::Keyspace;
@@ -11,61 +15,205 @@ use crate::resp::args::Args;
 use crate::resp::reply::Protocol;
 use crate::script::shebang::{self, ScriptFlags};
 
+/// What is to become of a command.
+#[derive(Debug)]
+pub enum Verdict {
+    Run,
+    /// It is kept until EXEC.
+    Queue,
+    /// It runs later, and so does what its client has sent behind it.
+    Postpone,
+    Refuse(CommandError),
+    /// It depends on whether there is memory: evict, and ask again with [`Asked::room`].
+    MakeRoom,
+}
+
+/// A command that somebody wants to run. It exists, and its arguments fit its arity.
+#[derive(Clone, Copy)]
+pub struct Asked<'a> {
+    pub caller: Caller,
+    pub command: &'static Command,
+    pub args: Args<'a>,
+    pub protocol: Protocol,
+    /// What came of evicting for it; None: nobody has tried.
+    pub room: Option<Room>,
+}
+
 const NOT_IN_TRANSACTION: CommandError =
     CommandError::Text("ERR Command not allowed inside a transaction");
+const NEEDS_CLIENT: CommandError =
+    CommandError::Text("ERR this command has to do with a connection, and there is none here");
 
-/// Whether [`run`] and [`may_run`] can have nothing to say of a command, whose client's flags concern no check either. What
-/// they come to check is to be asked here too.
+/// Whether [`admit`] can have nothing to say of a command, whose client's flags concern no check either. What it comes to
+/// check is to be asked here too, or by [`State::closes_gate`]; a test compares the two.
 #[inline(always)]
-pub fn needs_no_check(db: &Keyspace, server: &State, command: &Command, args: usize) -> bool {
-    server.config.maxmemory == 0
-        && !server.lacks_replicas()
-        && !server.scripts.is_busy()
+pub fn is_open(db: &Keyspace, server: &State, command: &Command, args: usize) -> bool {
+    !server.is_gate_closed()
         && !db.tracking.has_changes()
-        && command.subcommands.is_empty()
-        && command.spec.handler.is_some()
-        && !command.is(Flags::PROTECTED)
+        && command.is_plain
         && command.spec.accepts(args)
 }
 
-/// Whether a client may run a command now. False: later. The order of the checks is Redis's, as the first error found is the
-/// one that is told.
+/// Whether a command may run now.
 #[inline]
-pub fn may_run(
-    db: &mut Keyspace,
-    server: &mut State,
-    id: ClientId,
-    command: &'static Command,
-    args: Args<'_>,
-    protocol: Protocol,
-) -> Result<bool, CommandError> {
-    let Some(client) = server.clients.get(id) else { return Ok(true) };
-    let flags = client.flags;
+pub fn admit(server: &State, asked: &Asked<'_>) -> Verdict {
+    let command = asked.command;
+    let client = asked.caller.client().and_then(|id| server.clients.get(id));
+    let Some(client) = client else {
+        // With full rights, whatever happens: what is in the file has run before.
+        return match command.is(Flags::NEEDS_CLIENT) {
+            true => Verdict::Refuse(NEEDS_CLIENT),
+            false => Verdict::Run,
+        };
+    };
+    let transaction = client.transaction.as_deref();
+    let is_busy = server.scripts.is_busy();
+    if server.config.maxmemory > 0 && !is_busy && asked.room.is_none() {
+        // Who may not run it at all has nothing evicted.
+        return match check_rights(server, client, command) {
+            Ok(()) => Verdict::MakeRoom,
+            Err(error) => Verdict::Refuse(error),
+        };
+    }
+    match check(server, client, asked, is_busy) {
+        Err(error) => Verdict::Refuse(error),
+        Ok(()) if !is_busy && is_held_back(server, client, asked) => Verdict::Postpone,
+        Ok(()) if transaction.is_some() && !command.is(Flags::NEVER_QUEUED) => Verdict::Queue,
+        Ok(()) => Verdict::Run,
+    }
+}
+
+/// The checks that come before memory is made room in.
+fn check_rights(server: &State, client: &Client, command: &Command) -> Result<(), CommandError> {
     if command.is(Flags::PROTECTED) {
         check_debug_allowed(server, client)?;
     }
-    if !command.is(Flags::NO_AUTH) && needs_password(server, flags) {
+    if !command.is(Flags::NO_AUTH) && needs_password(server, client.flags) {
         return Err(CommandError::NoAuth);
     }
-    check_allowed(client, command)?;
-    let is_busy = server.scripts.is_busy();
-    if server.config.maxmemory > 0 && !is_busy {
-        evict::make_room(db, server, id, command)?;
+    if client.transaction.is_some() && command.is(Flags::NO_MULTI) {
+        return Err(NOT_IN_TRANSACTION);
     }
-    if server.lacks_replicas() && runs_any(server, id, command, Flags::WRITE) {
+    Ok(())
+}
+
+/// All checks that refuse a command of a client.
+fn check(
+    server: &State,
+    client: &Client,
+    asked: &Asked<'_>,
+    is_busy: bool,
+) -> Result<(), CommandError> {
+    let command = asked.command;
+    let transaction = client.transaction.as_deref();
+    check_rights(server, client, command)?;
+    if asked.room == Some(Room::NoMore) && needs_room(transaction, command) {
+        return Err(CommandError::OutOfMemory);
+    }
+    if server.lacks_replicas() && runs_any(transaction, command, Flags::WRITE) {
         return Err(CommandError::NoReplicas);
     }
-    if flags.contains(ClientFlags::SUBSCRIBED) && protocol == Protocol::Resp2 {
+    if client.flags.contains(ClientFlags::SUBSCRIBED) && asked.protocol == Protocol::Resp2 {
         check_subscribed(command)?;
     }
-    if is_busy {
-        check_busy(server, command)?;
+    if is_busy && !command.is(Flags::ALLOW_BUSY) {
+        return Err(busy(server));
     }
-    if flags.contains(ClientFlags::MONITOR) {
+    if client.flags.contains(ClientFlags::MONITOR) {
         check_monitoring(command)?;
     }
-    Ok(is_busy || server.pause.is_none() || !must_wait(server, id, command, args))
+    Ok(())
 }
+
+/// Whether CLIENT PAUSE holds a command back.
+fn is_held_back(server: &State, client: &Client, asked: &Asked<'_>) -> bool {
+    let Some(pause) = server.pause() else { return false };
+    let may_write = Flags::WRITE.union(Flags::MAY_REPLICATE);
+    let writes = || {
+        flags_of(server, asked.command, asked.args).intersects(may_write)
+            || runs_any(client.transaction.as_deref(), asked.command, may_write)
+    };
+    pause.until_us > server.now.boot_us
+        && (!pause.writes_only || writes())
+        // It cannot touch the keyspace.
+        && !client.flags.contains(ClientFlags::MONITOR)
+}
+
+/// Whether a command is refused when there is no memory. What is queued takes memory whatever it does.
+fn needs_room(transaction: Option<&Transaction>, command: &Command) -> bool {
+    match transaction {
+        Some(transaction) if command.is(Flags::RUNS_QUEUED) => transaction.has_any(Flags::DENYOOM),
+        Some(_) => !command.is(Flags::ENDS_TRANSACTION),
+        None => command.is(Flags::DENYOOM),
+    }
+}
+
+/// Whether a command has one of these flags or, if it is EXEC, runs one that has.
+fn runs_any(transaction: Option<&Transaction>, command: &Command, flags: Flags) -> bool {
+    match transaction {
+        Some(transaction) if command.is(Flags::RUNS_QUEUED) => transaction.has_any(flags),
+        _ => command.is(flags),
+    }
+}
+
+// ---- what scripts call -----------------------------------------------------------------------------------------------
+
+const UNKNOWN: &[u8] = b"ERR Unknown Redis command called from script";
+const ARITY: &[u8] = b"ERR Wrong number of args calling Redis command from script";
+const NOT_ALLOWED_IN_SCRIPT: &[u8] = b"ERR This Redis command is not allowed from script";
+const READ_ONLY: &[u8] = b"ERR Write commands are not allowed from read-only scripts.";
+
+/// What is answered to a script's call that does not run.
+pub enum Refused {
+    /// It counts as an error of the command, if there is such a command.
+    Command(Vec<u8>),
+    /// The script was killed.
+    Killed(&'static str),
+}
+
+/// Whether a script may run a command now. The rules of [`admit`] were asked when the script began.
+pub fn admit_scripted(
+    server: &State,
+    command: Option<&'static Command>,
+    args: Args<'_>,
+) -> Result<&'static Command, Refused> {
+    let refuse = |text: &[u8]| Err(Refused::Command(text.to_vec()));
+    let Some(command) = command else { return refuse(UNKNOWN) };
+    if !command.spec.accepts(args.len()) || command.spec.handler.is_none() {
+        return refuse(ARITY);
+    }
+    if command.is(Flags::NOSCRIPT) && !(server.scripts.denies_nothing && bears_script(command)) {
+        return refuse(NOT_ALLOWED_IN_SCRIPT);
+    }
+    let Some(running) = &server.scripts.running else { return refuse(NOT_ALLOWED_IN_SCRIPT) };
+    if let Some(error) = running.killed {
+        return Err(Refused::Killed(error));
+    }
+    let writes = command.is(Flags::WRITE);
+    if running.read_only && (writes || command.is(Flags::MAY_REPLICATE)) {
+        return refuse(READ_ONLY);
+    }
+    if writes && !running.wrote && server.lacks_replicas() {
+        return refuse(&CommandError::NoReplicas.wire());
+    }
+    let lacks_memory = running.out_of_memory && !running.wrote && !running.allow_oom;
+    if lacks_memory && command.is(Flags::DENYOOM) {
+        return refuse(&CommandError::OutOfMemory.wire());
+    }
+    Ok(command)
+}
+
+/// Whether a command that is denied to scripts does no harm there if DEBUG lets it through: it does not touch the state of the
+/// connection, a transaction or another script that the one which calls it stands on. CLIENT does not.
+fn bears_script(command: &Command) -> bool {
+    match command.spec.group {
+        Group::PubSub | Group::Scripting | Group::Transactions => false,
+        Group::Connection => command.parent.is_some(),
+        _ => true,
+    }
+}
+
+// ---- single rules ----------------------------------------------------------------------------------------------------
 
 /// Whether a client has to authenticate before it may do anything else.
 pub fn needs_password(server: &State, flags: ClientFlags) -> bool {
@@ -85,65 +233,24 @@ pub(crate) fn check_debug_allowed(server: &State, client: &Client) -> Result<(),
     Err(CommandError::Text(NOT_ALLOWED))
 }
 
-/// Whether a command has one of these flags or, if it is EXEC, runs one that has.
-pub(crate) fn runs_any(server: &State, id: ClientId, command: &Command, flags: Flags) -> bool {
-    let transaction = server.clients.get(id).and_then(|client| client.transaction.as_deref());
-    match transaction {
-        Some(transaction) if command.spec.name == "EXEC" => transaction.has_any(flags),
-        _ => command.is(flags),
-    }
-}
-
-/// The error for a command that no transaction may hold.
-pub(crate) fn check_allowed(client: &Client, command: &Command) -> Result<(), CommandError> {
-    if client.transaction.is_some() && command.is(Flags::NO_MULTI) {
-        return Err(NOT_IN_TRANSACTION);
-    }
-    Ok(())
-}
-
 /// Whether a RESP2 client may run a command while it is subscribed.
-pub fn check_subscribed(command: &Command) -> Result<(), CommandError> {
-    match &*command.full_name {
-        "ping" | "subscribe" | "ssubscribe" | "psubscribe" | "unsubscribe" | "sunsubscribe"
-        | "punsubscribe" | "quit" | "reset" => Ok(()),
-        name => Err(CommandError::formatted(format!(
-            "ERR Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this \
-             context"
-        ))),
+fn check_subscribed(command: &Command) -> Result<(), CommandError> {
+    if command.is(Flags::WHILE_SUBSCRIBED) {
+        return Ok(());
     }
+    let name = &command.full_name;
+    Err(CommandError::formatted(format!(
+        "ERR Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context"
+    )))
 }
 
 const NO_KEYSPACE: CommandError =
     CommandError::Text("ERR Replica can't interact with the keyspace");
 
 /// Whether a client that monitors may run a command: none that has to do with keys.
-pub fn check_monitoring(command: &Command) -> Result<(), CommandError> {
+fn check_monitoring(command: &Command) -> Result<(), CommandError> {
     let keyspace = Flags::READONLY | Flags::WRITE | Flags::MAY_REPLICATE;
     if command.spec.flags.intersects(keyspace) { Err(NO_KEYSPACE) } else { Ok(()) }
-}
-
-/// Whether CLIENT PAUSE holds a client's command back. The client is then marked as waiting.
-pub fn must_wait(server: &mut State, id: ClientId, command: &Command, args: Args<'_>) -> bool {
-    let Some(pause) = server.pause else {
-        return false;
-    };
-    let may_write = Flags::WRITE.union(Flags::MAY_REPLICATE);
-    let writes = flags_of(server, command, args).intersects(may_write);
-    let Some(client) = server.clients.get_mut(id) else {
-        return false;
-    };
-    let queued = client.transaction.as_deref().filter(|_| command.spec.name == "EXEC");
-    let writes = writes || queued.is_some_and(|transaction| transaction.has_any(may_write));
-    let waits = pause.until_us > server.now.boot_us
-        && (!pause.writes_only || writes)
-        // It cannot touch the keyspace.
-        && !client.flags.contains(ClientFlags::MONITOR);
-    if waits {
-        client.flags |= ClientFlags::PAUSED;
-        server.paused.push(id);
-    }
-    waits
 }
 
 /// What others are told while a script keeps the server busy.
@@ -155,24 +262,19 @@ const BUSY_FUNCTION: CommandError = CommandError::Text(
     "BUSY Redis is busy running a script. You can only call FUNCTION KILL or SHUTDOWN NOSAVE.",
 );
 
-/// Whether a command may run while a script keeps the server busy.
-pub(crate) fn check_busy(server: &State, command: &Command) -> Result<(), CommandError> {
-    if command.is(Flags::ALLOW_BUSY) {
-        return Ok(());
-    }
-    Err(busy(server))
-}
-
 /// A command's flags as checks before it see them: of one that runs a script or a function, what that declares counts.
 pub(crate) fn flags_of(server: &State, command: &Command, args: Args<'_>) -> Flags {
     let flags = command.spec.flags;
-    if !command.is(Flags::NO_MANDATORY_KEYS) {
+    if !command.is(Flags::RUNS_SCRIPT) {
         return flags;
     }
-    let declared = match command.spec.name {
-        "EVAL" | "EVAL_RO" => shebang::parse(args.get(1)).ok().map(|(flags, _)| flags),
-        "EVALSHA" | "EVALSHA_RO" => server.scripts.flags_of_script(args.get(1)),
-        _ => server.scripts.flags_of_function(args.get(1)),
+    let named = args.get(1);
+    let declared = if command.is(Flags::RUNS_BODY) {
+        shebang::parse(named).ok().map(|(flags, _)| flags)
+    } else if command.is(Flags::RUNS_SHA) {
+        server.scripts.flags_of_script(named)
+    } else {
+        server.scripts.flags_of_function(named)
     };
     let Some(declared) = declared.filter(|flags| !flags.contains(ScriptFlags::UNDECLARED)) else {
         return flags;
@@ -187,4 +289,108 @@ pub(crate) fn flags_of(server: &State, command: &Command, args: Args<'_>) -> Fla
 pub(crate) fn busy(server: &State) -> CommandError {
     let by_eval = server.scripts.running.as_ref().is_none_or(|running| running.by_eval);
     if by_eval { BUSY_SCRIPT } else { BUSY_FUNCTION }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::Client;
+    use crate::clock::Clock;
+    use crate::collections::hash::KeyHasher;
+    use crate::command::TABLE;
+    use crate::config::Config;
+    use crate::gate::state::Pause;
+    use crate::net::stream::{Address, Stream};
+    use crate::resp::request::Range;
+    use crate::script::Running;
+    use crate::sys::log::Logger;
+
+    fn state(config: &str) -> State {
+        let config = Config::from_text(config.as_bytes()).expect("a good configuration");
+        let poll = mio::Poll::new().expect("a poll");
+        let mut state = State::new(&TABLE, config, Clock::System, Logger::silent(), poll);
+        state.note_gate();
+        state
+    }
+
+    fn busy_script() -> Running {
+        Running {
+            client: None,
+            by_eval: true,
+            read_only: false,
+            allow_oom: false,
+            out_of_memory: false,
+            wrote: false,
+            killed: None,
+            rolls_back: false,
+            is_busy: true,
+            others_heard: false,
+        }
+    }
+
+    /// Each cause that closes the gate, alone and together with each other one.
+    fn causes() -> Vec<State> {
+        let mut states = Vec::new();
+        for bits in 0..32_u32 {
+            let is = |bit: u32| bits & 1 << bit != 0;
+            let mut config = String::new();
+            config.push_str(if is(0) { "maxmemory 1gb\n" } else { "" });
+            config.push_str(if is(1) { "min-replicas-to-write 1\n" } else { "" });
+            let mut state = state(&config);
+            if is(2) {
+                state.scripts.running = Some(busy_script());
+                state.note_gate();
+            }
+            if is(3) {
+                state.add_monitor(crate::ids::ClientId { slot: 99, number: 99 });
+            }
+            if is(4) {
+                let until_us = state.now.boot_us + 1_000_000;
+                state.set_pause(Some(Pause { until_us, writes_only: false }));
+            }
+            states.push(state);
+        }
+        states
+    }
+
+    #[test]
+    fn an_open_gate_says_what_admit_says() {
+        let mut opened = 0;
+        for mut state in causes() {
+            let db = Keyspace::new(1, KeyHasher::new([1, 2]), state.now);
+            let (stream, _) = mio::net::UnixStream::pair().expect("a pair of sockets");
+            let id = state.clients.insert(|id| Client {
+                flags: ClientFlags::AUTHENTICATED,
+                ..Client::new(id, Stream::Unix(stream), Address::Unknown, Address::Unknown, 0)
+            });
+            for command in &TABLE.commands {
+                for count in 1..6 {
+                    let ranges = vec![Range { start: 0, len: 1 }; count];
+                    let args = Args::new(b"x", &ranges);
+                    if !is_open(&db, &state, command, count) {
+                        continue;
+                    }
+                    opened += 1;
+                    let (caller, protocol) = (Caller::Client(id), Protocol::Resp2);
+                    let asked = Asked { caller, command, args, protocol, room: None };
+                    let verdict = admit(&state, &asked);
+                    assert!(matches!(verdict, Verdict::Run), "{}: {verdict:?}", command.full_name);
+                    assert!(command.spec.accepts(count) && command.spec.handler.is_some());
+                }
+            }
+        }
+        assert!(opened > 300, "the gate was open for {opened} requests");
+    }
+
+    #[test]
+    fn a_command_that_needs_a_client_does_not_run_without_one() {
+        let state = state("");
+        for command in &TABLE.commands {
+            let args = Args::new(b"", &[]);
+            let caller = Caller::Load;
+            let asked = Asked { caller, command, args, protocol: Protocol::Resp2, room: None };
+            let runs = matches!(admit(&state, &asked), Verdict::Run);
+            assert_eq!(runs, !command.is(Flags::NEEDS_CLIENT), "{}", command.full_name);
+        }
+    }
 }

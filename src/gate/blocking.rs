@@ -9,8 +9,8 @@ use crate::client::blocked::Blocked;
 use crate::client::{ClientFlags, ClientId};
 use crate::clock::Now;
 use crate::error::CommandError;
-use crate::gate::context::{Context, Origin, Outcome, Wait};
-use crate::gate::execute::{Request, account_unserved, run_woken};
+use crate::gate::context::{Caller, Context, Origin, Wait};
+use crate::gate::execute::{Gate, Request, account_unserved};
 use crate::gate::limits;
 use crate::gate::state::{State, Task};
 use crate::gate::table::Command;
@@ -193,22 +193,21 @@ fn serve_key(db: &mut Keyspace, server: &mut State, database: usize, key: &[u8])
 /// Runs a blocked client's command for a key. True if it has its reply.
 fn wake(db: &mut Keyspace, server: &mut State, id: ClientId, key: &[u8]) -> bool {
     let Some(client) = server.clients.get_mut(id) else { return false };
-    let mut protocol = client.protocol;
+    let protocol = client.protocol;
     let Some(blocked) = client.blocked.take() else { return false };
     let found = blocked.keys().find(|(_, name)| *name == key);
     let index = found.map_or(blocked.wait.keys.start, |(index, _)| index);
-    let request = Request {
-        args: blocked.args(),
-        command: Some(server.commands.get(blocked.command)),
-        prehashed: Default::default(),
-    };
+    let command = server.commands.get(blocked.command);
+    let request =
+        Request { args: blocked.args(), command: Some(command), prehashed: Default::default() };
     let mut output = OutputBuffer::default();
-    let origin = Origin::Woken(index);
-    let outcome = run_woken(db, server, id, &request, origin, &mut output, &mut protocol);
+    let reply = ReplyWriter::new(&mut output, protocol);
+    let mut gate = Gate { db, server, caller: Caller::Client(id), reply };
+    let ran = gate.run_woken(command, &request, index);
     if let Some(client) = server.clients.get_mut(id) {
         client.blocked = Some(blocked);
     }
-    if outcome == Outcome::Blocked {
+    if ran.is_none() {
         return false;
     }
     end(db, server, id);

@@ -16,7 +16,7 @@ use crate::resp::reply::ReplyWriter;
 pub type CommandResult = Result<Outcome, CommandError>;
 
 /// What became of a command.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum Outcome {
     /// The reply is complete (or there is none by design).
     Replied,
@@ -24,16 +24,37 @@ pub enum Outcome {
     Postponed,
     /// The reply is complete, and the client's further commands wait until the server resumes it.
     Suspended,
-    /// There is no reply yet: the client waits for what [`Context::block`] was told.
-    Blocked,
+    /// There is no reply yet: the client waits. [`Context::block`] makes this.
+    Blocked(Box<Wait>),
+    /// A command that was woken has still nothing to reply: the client keeps its place and its time.
+    WaitsOn,
     /// The connection ends once the reply is sent.
     Close,
 }
 
-/// Who asks for a command.
+/// Who asks for commands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Caller {
+    Client(ClientId),
+    /// A file that is being loaded: with full rights, and nobody reads the replies.
+    Load,
+}
+
+impl Caller {
+    /// The client, if it is one.
+    #[inline]
+    pub fn client(self) -> Option<ClientId> {
+        match self {
+            Caller::Client(id) => Some(id),
+            Caller::Load => None,
+        }
+    }
+}
+
+/// On which way a command has come to the gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// A client, by its request.
+    /// By a request of its caller.
     Client,
     /// EXEC, which the client has asked for: nothing in it waits.
     Transaction,
@@ -52,11 +73,9 @@ pub struct Context<'a> {
     pub reply: ReplyWriter<'a>,
     pub args: Args<'a>,
     pub command: &'static Command,
-    pub client: ClientId,
+    pub caller: Caller,
     pub prehashed: Prehashed<'a>,
     pub origin: Origin,
-    /// Set by [`Context::block`].
-    pub wait: Option<Wait>,
 }
 
 impl<'a> Context<'a> {
@@ -77,20 +96,30 @@ impl<'a> Context<'a> {
     }
 
     /// Leaves the client waiting. A woken command that is not served waits on with its place and its time; its new wait is
-    /// of no account.
-    /// In a transaction or a script the answer is that of a timeout.
+    /// of no account. In a transaction, in a script and without a client the answer is that of a timeout.
     pub fn block(&mut self, wait: Wait) -> CommandResult {
-        if matches!(self.origin, Origin::Transaction | Origin::Script) {
-            wait.on_timeout.write(&mut self.reply);
-            return Ok(Outcome::Replied);
+        match self.origin {
+            Origin::Client if self.caller.client().is_some() => {
+                Ok(Outcome::Blocked(Box::new(wait)))
+            }
+            Origin::Woken(_) => Ok(Outcome::WaitsOn),
+            Origin::Client | Origin::Transaction | Origin::Script => {
+                wait.on_timeout.write(&mut self.reply);
+                Ok(Outcome::Replied)
+            }
         }
-        self.wait = Some(wait);
-        Ok(Outcome::Blocked)
     }
 
-    /// The client that runs this command.
+    /// The number of the client that runs this command, which is one that needs a client (`Flags::NEEDS_CLIENT`).
+    #[inline]
+    pub fn client_id(&self) -> ClientId {
+        self.caller.client().expect("the gate lets what needs a client run for clients alone")
+    }
+
+    /// The client that runs this command, which is one that needs a client.
     pub fn client(&mut self) -> &mut Client {
-        self.server.clients.get_mut(self.client).expect("a client outlives the command it runs")
+        let id = self.client_id();
+        self.server.clients.get_mut(id).expect("a client outlives the command it runs")
     }
 
     /// The error for a subcommand that takes fewer arguments than its arity lets through.

@@ -5,13 +5,9 @@
 //! is about to free counts as free, so that a FLUSHALL or a large value on its way out does not cost other keys; so do the names
 //! of evicted keys that wait for those who track them to be told, or each key that goes would take others with it.
 
-use crate::client::ClientId;
 use crate::config::MaxmemoryPolicy;
-use crate::error::CommandError;
 use crate::gate::publish::publish_events;
-use crate::gate::spec::Flags;
 use crate::gate::state::State;
-use crate::gate::table::Command;
 use crate::keyspace::Keyspace;
 use crate::sys::alloc;
 
@@ -30,29 +26,6 @@ pub enum Room {
     Unfinished,
     /// Nothing is left that may go.
     NoMore,
-}
-
-/// Makes room for a command. Refuses one that may need more memory where there is none.
-pub fn make_room(
-    db: &mut Keyspace,
-    server: &mut State,
-    id: ClientId,
-    command: &Command,
-) -> Result<(), CommandError> {
-    match evict(db, server) {
-        Room::NoMore if needs_room(server, id, command) => Err(CommandError::OutOfMemory),
-        _ => Ok(()),
-    }
-}
-
-/// Whether a command is refused when there is no memory. What is queued takes memory whatever it does.
-fn needs_room(server: &State, id: ClientId, command: &Command) -> bool {
-    let transaction = server.clients.get(id).and_then(|client| client.transaction.as_deref());
-    match (transaction, command.spec.name) {
-        (Some(transaction), "EXEC") => transaction.has_any(Flags::DENYOOM),
-        (Some(_), name) => !matches!(name, "DISCARD" | "QUIT" | "RESET"),
-        (None, _) => command.is(Flags::DENYOOM),
-    }
 }
 
 /// Evicts keys until memory is below its limit, as long as `maxmemory-eviction-tenacity` allows. Called by the gate, after
@@ -80,7 +53,7 @@ fn evict_slice(db: &mut Keyspace, server: &mut State) -> Room {
 
 fn evict_for_a_while(db: &mut Keyspace, server: &mut State) -> Room {
     let policy = server.config.maxmemory_policy;
-    if !is_over(db, server) || server.pause.is_some() {
+    if !is_over(db, server) || server.pause().is_some() {
         // While clients are paused the data stands still.
         return Room::Enough;
     }

@@ -1,19 +1,21 @@
-//! The one gate: every command runs through [`execute`], whoever asks for it.
+//! The one gate: every command runs through here, whoever asks for it.
 //!
-//! In order: does the command exist, do its arguments fit, may this client run it now, is there memory for it; then the
-//! handler; then what it changed is announced, and its time and outcome are counted.
+//! In order: does the command exist, do its arguments fit, may it run now ([`admit`]); then the handler; then what it changed
+//! is announced, and its time and outcome are counted. A client's requests come in by [`Gate::execute`], those of a
+//! transaction, a script or a file that is loaded by methods of their own, as they are checked less or elsewhere.
 
 use crate::client::{Client, ClientFlags, ClientId};
 use crate::error::CommandError;
-use crate::gate::context::{Context, Origin, Outcome};
+use crate::gate::admit::{Asked, Verdict, admit};
+use crate::gate::context::{Caller, CommandResult, Context, Origin, Outcome};
+use crate::gate::evict::evict;
 use crate::gate::spec::Flags;
 use crate::gate::state::State;
 use crate::gate::table::Command;
 use crate::gate::{admit, blocking, monitor, publish, tracking, transaction};
 use crate::keyspace::Keyspace;
-use crate::resp::args::Args;
-use crate::resp::args::Prehashed;
-use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
+use crate::resp::args::{Args, Prehashed};
+use crate::resp::reply::{OutputBuffer, ReplyWriter};
 use crate::stats::commands::Histogram;
 use crate::sys::log::Level;
 
@@ -26,243 +28,408 @@ pub struct Request<'a> {
     pub prehashed: Prehashed<'a>,
 }
 
-/// Runs one request for a client and writes its reply to `output`.
-#[inline]
-pub fn execute(
-    db: &mut Keyspace,
-    server: &mut State,
-    id: ClientId,
-    request: &Request<'_>,
-    output: &mut OutputBuffer,
-    protocol: &mut Protocol,
-) -> Outcome {
-    let Some(client) = server.clients.get_mut(id) else { return Outcome::Close };
-    let flags = client.flags;
-    let gate = ClientFlags::GATE.difference(ClientFlags::IN_TRANSACTION);
-    if flags & (gate | ClientFlags::AUTHENTICATED) == ClientFlags::AUTHENTICATED
-        && server.monitors.is_empty()
-        && server.pause.is_none()
-    {
+/// What became of a request, for those who sent it here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ran {
+    /// It is done: the reply is complete, or there is none by design.
+    Done,
+    /// It did not run: it and all behind it wait until the server resumes the client.
+    NotYet,
+    /// It has run, or waits for a key; what the client has sent behind it waits.
+    Waits,
+    /// The connection ends once the reply is sent.
+    Closes,
+}
+
+/// All that running a command takes: lent for one request or for a few.
+pub struct Gate<'a> {
+    /// The keyspace, with the caller's database selected.
+    pub db: &'a mut Keyspace,
+    /// Everything else the server owns.
+    pub server: &'a mut State,
+    pub caller: Caller,
+    pub reply: ReplyWriter<'a>,
+}
+
+/// Commands that change nothing, nor what a script or a function may change.
+const MAY_WRITE: Flags = Flags::WRITE.union(Flags::MAY_REPLICATE).union(Flags::ADMIN);
+
+impl Gate<'_> {
+    /// Runs one request of a client and writes its reply.
+    #[inline]
+    pub fn execute(&mut self, request: &Request<'_>) -> Ran {
+        let Some(client) = self.client() else { return Ran::Closes };
+        let flags = client.flags;
+        let gate = ClientFlags::GATE.difference(ClientFlags::IN_TRANSACTION);
+        let is_quiet = flags & (gate | ClientFlags::AUTHENTICATED) == ClientFlags::AUTHENTICATED;
         // For most requests this asks once what `run` asks step by step.
-        if !flags.contains(ClientFlags::IN_TRANSACTION)
+        if is_quiet
+            && !flags.contains(ClientFlags::IN_TRANSACTION)
             && let Some(command) = request.command
-            && admit::needs_no_check(db, server, command, request.args.len())
+            && admit::is_open(self.db, self.server, command, request.args.len())
         {
-            let origin = Origin::Client;
-            return run_handler(db, server, id, command, request, origin, output, protocol);
+            return self.run_handler(command, request, Origin::Client);
         }
-        let outcome = run(db, server, id, request, output, protocol);
-        // CLIENT CACHING may have been among what EXEC has run.
-        if flags.contains(ClientFlags::IN_TRANSACTION) && outcome != Outcome::Postponed {
-            tracking::end_caching(server, id, request);
+        if is_quiet && !self.server.is_monitored() && self.server.pause().is_none() {
+            let ran = self.run(request);
+            // CLIENT CACHING may have been among what EXEC has run.
+            if flags.contains(ClientFlags::IN_TRANSACTION) && ran != Ran::NotYet {
+                tracking::end_caching(self.server, self.caller, request);
+            }
+            return ran;
         }
-        return outcome;
+        self.execute_closely(request)
     }
-    execute_closely(db, server, id, request, output, protocol)
+
+    /// The way of clients and times that need a closer look.
+    #[cold]
+    fn execute_closely(&mut self, request: &Request<'_>) -> Ran {
+        let Some(client) = self.client() else { return Ran::Closes };
+        if client.flags.contains(ClientFlags::REPLY_SKIP_NEXT) {
+            client.flags.remove(ClientFlags::REPLY_SKIP_NEXT);
+            client.flags |= ClientFlags::REPLY_SKIP;
+        }
+        let muted = ClientFlags::REPLY_OFF | ClientFlags::REPLY_SKIP;
+        let is_muted = client.flags.intersects(muted);
+        let leaves_no_mark = client.flags.contains(ClientFlags::NO_TOUCH);
+        self.db.no_touch = leaves_no_mark
+            && request.command.is_none_or(|command| !command.is(Flags::MARKS_ACCESS));
+        self.db.keeps_expired = self.server.pause().is_some()
+            && request.command.is_some_and(|command| !command.is(MAY_WRITE));
+        let ran = if is_muted { self.run_muted(request, muted) } else { self.run(request) };
+        if ran != Ran::NotYet {
+            tracking::end_caching(self.server, self.caller, request);
+        }
+        self.db.no_touch = false;
+        self.db.keeps_expired = false;
+        ran
+    }
+
+    /// Runs a request whose reply is not to be sent.
+    fn run_muted(&mut self, request: &Request<'_>, muted: ClientFlags) -> Ran {
+        let mut unheard = OutputBuffer::with_limit_of(self.reply.output());
+        let mut gate = Gate {
+            db: self.db,
+            server: self.server,
+            caller: self.caller,
+            reply: ReplyWriter::new(&mut unheard, self.reply.protocol()),
+        };
+        let ran = gate.run(request);
+        let protocol = gate.reply.protocol();
+        self.reply.set_protocol(protocol);
+        if let Some(id) = self.caller.client()
+            && let Some(client) = self.server.clients.get_mut(id)
+        {
+            let skipped = client.flags.contains(ClientFlags::REPLY_SKIP);
+            if !client.flags.intersects(muted) {
+                // CLIENT REPLY ON and RESET are the first to be answered again.
+                self.reply.output().append(&unheard);
+            } else if skipped && ran == Ran::NotYet {
+                client.flags |= ClientFlags::REPLY_SKIP_NEXT;
+            }
+            client.flags.remove(ClientFlags::REPLY_SKIP);
+        }
+        ran
+    }
+
+    /// Checks, runs and counts one request of a client.
+    fn run(&mut self, request: &Request<'_>) -> Ran {
+        let command = match resolve(self.server, request) {
+            Ok(command) => command,
+            Err(_) if speaks_http(request) => {
+                if let Some(id) = self.caller.client() {
+                    log_other_protocol(self.server, id);
+                    self.server.clients.close(id);
+                }
+                return Ran::Closes;
+            }
+            Err(error) => return self.reject(None, &error),
+        };
+        if !command.spec.accepts(request.args.len()) {
+            self.abandon_if_exec(command);
+            let error = CommandError::WrongArity(command.full_name.clone());
+            return self.reject(Some(command), &error);
+        }
+        let mut asked = Asked {
+            caller: self.caller,
+            command,
+            args: request.args,
+            protocol: self.reply.protocol(),
+            room: None,
+        };
+        let verdict = loop {
+            match admit(self.server, &asked) {
+                Verdict::MakeRoom => asked.room = Some(evict(self.db, self.server)),
+                verdict => break verdict,
+            }
+        };
+        match verdict {
+            Verdict::Run | Verdict::Queue | Verdict::MakeRoom => {}
+            Verdict::Postpone => {
+                self.hold_back();
+                return Ran::NotYet;
+            }
+            Verdict::Refuse(error) => {
+                self.abandon_if_exec(command);
+                return self.reject(Some(command), &error);
+            }
+        }
+        if self.db.tracking.has_changes() {
+            tracking::before_command(self);
+        }
+        if matches!(verdict, Verdict::Queue) {
+            return match transaction::queue(self.server, self.caller, command, request) {
+                Ok(()) => {
+                    self.reply.queued();
+                    Ran::Done
+                }
+                Err(error) => self.reject(Some(command), &error),
+            };
+        }
+        let ran = self.run_handler(command, request, Origin::Client);
+        if self.server.is_monitored() && ran != Ran::NotYet {
+            monitor::feed_monitors(
+                self.server,
+                self.caller,
+                command,
+                request.args,
+                self.reply.output(),
+            );
+        }
+        ran
+    }
+
+    /// Runs a blocked client's command again, a key it waits for having changed. None: it waits on.
+    pub fn run_woken(
+        &mut self,
+        command: &'static Command,
+        request: &Request<'_>,
+        key: usize,
+    ) -> Option<Ran> {
+        let (outcome, failed) = self.call(command, request, Origin::Woken(key));
+        if matches!(outcome, Outcome::Blocked(_) | Outcome::WaitsOn) {
+            self.announce(command, request, Origin::Woken(key));
+            return None;
+        }
+        Some(self.conclude(command, request, Origin::Woken(key), outcome, failed))
+    }
+
+    /// Runs a command that EXEC has come to. Those who monitor see it before the EXEC.
+    pub fn run_queued(&mut self, command: &'static Command, request: &Request<'_>) -> Ran {
+        self.db.keeps_expired = self.server.pause().is_some() && !command.is(MAY_WRITE);
+        let ran = self.run_handler(command, request, Origin::Transaction);
+        if self.server.is_monitored() {
+            let mut apart = OutputBuffer::default();
+            monitor::feed_monitors(self.server, self.caller, command, request.args, &mut apart);
+        }
+        ran
+    }
+
+    /// Runs a command that a script calls, once [`admit::admit_scripted`] has let it in.
+    pub fn run_scripted(&mut self, command: &'static Command, request: &Request<'_>) {
+        self.run_handler(command, request, Origin::Script);
+        if self.server.is_monitored() {
+            monitor::feed_scripted(self.server, self.caller, command, request.args);
+        }
+    }
+
+    /// Runs a command's handler, announces what it changed, and counts it.
+    #[inline]
+    fn run_handler(
+        &mut self,
+        command: &'static Command,
+        request: &Request<'_>,
+        origin: Origin,
+    ) -> Ran {
+        let (outcome, failed) = self.call(command, request, origin);
+        self.conclude(command, request, origin, outcome, failed)
+    }
+
+    /// Runs a command's handler. Whether it failed: its error is written.
+    #[inline]
+    fn call(
+        &mut self,
+        command: &'static Command,
+        request: &Request<'_>,
+        origin: Origin,
+    ) -> (Outcome, bool) {
+        let handler = command.spec.handler.expect("a command without subcommands has a handler");
+        let protocol = self.reply.protocol();
+        let mut context = Context {
+            db: self.db,
+            server: self.server,
+            reply: ReplyWriter::new(self.reply.output(), protocol),
+            args: request.args,
+            command,
+            caller: self.caller,
+            prehashed: request.prehashed,
+            origin,
+        };
+        let result: CommandResult = handler(&mut context);
+        let protocol = context.reply.protocol();
+        self.reply.set_protocol(protocol);
+        match result {
+            Ok(outcome) => (outcome, false),
+            Err(error) => {
+                self.write_error(&error);
+                (Outcome::Replied, true)
+            }
+        }
+    }
+
+    /// Announces what a command changed, and counts it.
+    #[inline]
+    fn conclude(
+        &mut self,
+        command: &'static Command,
+        request: &Request<'_>,
+        origin: Origin,
+        outcome: Outcome,
+        failed: bool,
+    ) -> Ran {
+        let ran = match outcome {
+            Outcome::Replied => Ran::Done,
+            Outcome::Postponed => Ran::NotYet,
+            Outcome::Suspended | Outcome::Blocked(_) | Outcome::WaitsOn => Ran::Waits,
+            Outcome::Close => Ran::Closes,
+        };
+        match outcome {
+            Outcome::Postponed | Outcome::WaitsOn => {}
+            Outcome::Blocked(wait) => {
+                if let Some(id) = self.caller.client() {
+                    blocking::begin(self.db, self.server, id, command, request.args, *wait);
+                }
+            }
+            _ => self.account(command, request, failed),
+        }
+        self.announce(command, request, origin);
+        ran
+    }
+
+    /// Tells those who track keys, and who listen to keyspace events, what a command changed.
+    #[inline]
+    fn announce(&mut self, command: &'static Command, request: &Request<'_>, origin: Origin) {
+        if self.db.tracking.is_on() {
+            tracking::after_command(self, command, request, origin);
+        }
+        if !self.db.events.is_empty() {
+            publish::publish_events(self.db, self.server);
+            // Within EXEC's reply there is no place for a push, nor in one that a script reads: it follows at the end.
+            if !matches!(origin, Origin::Transaction | Origin::Script) {
+                publish::take_pushed(self.server, self.caller, self.reply.output());
+            }
+        }
+    }
+
+    fn client(&mut self) -> Option<&mut Client> {
+        self.server.clients.get_mut(self.caller.client()?)
+    }
+
+    /// Has a client wait for CLIENT PAUSE to end.
+    fn hold_back(&mut self) {
+        if let Some(id) = self.caller.client()
+            && let Some(client) = self.server.clients.get_mut(id)
+        {
+            client.flags |= ClientFlags::PAUSED;
+            self.server.paused.push(id);
+        }
+    }
+
+    /// An EXEC that is refused ends its transaction all the same.
+    fn abandon_if_exec(&mut self, command: &Command) {
+        if command.is(Flags::RUNS_QUEUED)
+            && let Some(id) = self.caller.client()
+            && let Some(client) = self.server.clients.get_mut(id)
+        {
+            transaction::abandon(self.db, client);
+        }
+    }
+
+    /// Answers a request that does not run.
+    #[cold]
+    fn reject(&mut self, command: Option<&'static Command>, error: &CommandError) -> Ran {
+        if let Some(command) = command {
+            self.server.command_stats[command.id.index()].rejected += 1;
+        }
+        transaction::fail(self.server, self.caller);
+        match command {
+            Some(command) if command.is(Flags::RUNS_QUEUED) => {
+                self.write_error(&transaction::refused(error));
+            }
+            _ => self.write_error(error),
+        }
+        Ran::Done
+    }
+
+    #[cold]
+    fn write_error(&mut self, error: &CommandError) {
+        let text = error.wire();
+        self.server.count_error(&text);
+        self.reply.error(&text);
+    }
+
+    /// Counts a command that ran: calls, time, histogram; slow log and latency monitor if it took long.
+    #[inline]
+    fn account(&mut self, command: &'static Command, request: &Request<'_>, failed: bool) {
+        let server = &mut *self.server;
+        let nanoseconds = server.timing.lap();
+        server.counters.commands += 1;
+        let stats = &mut server.command_stats[command.id.index()];
+        stats.calls += 1;
+        stats.nanoseconds += nanoseconds;
+        stats.failed += failed as u64;
+        if server.config.latency_tracking {
+            stats.histogram.get_or_insert_with(Box::<Histogram>::default).record(nanoseconds);
+        }
+        if server.timing.is_notable(nanoseconds) {
+            note_slow(server, self.caller, command, request, nanoseconds);
+        }
+        if let Some(client) = self.client() {
+            client.last_command = Some(command.id);
+            client.commands += 1;
+        }
+    }
 }
 
-/// The way of clients and times that need a closer look.
+/// Counts a blocked command that ended without running again.
+pub fn account_unserved(server: &mut State, id: ClientId, command: &'static Command, failed: bool) {
+    server.counters.commands += 1;
+    let stats = &mut server.command_stats[command.id.index()];
+    stats.calls += 1;
+    stats.failed += failed as u64;
+    if let Some(client) = server.clients.get_mut(id) {
+        client.last_command = Some(command.id);
+        client.commands += 1;
+    }
+}
+
 #[cold]
-fn execute_closely(
-    db: &mut Keyspace,
+fn note_slow(
     server: &mut State,
-    id: ClientId,
-    request: &Request<'_>,
-    output: &mut OutputBuffer,
-    protocol: &mut Protocol,
-) -> Outcome {
-    let Some(client) = server.clients.get_mut(id) else { return Outcome::Close };
-    if client.flags.contains(ClientFlags::REPLY_SKIP_NEXT) {
-        client.flags.remove(ClientFlags::REPLY_SKIP_NEXT);
-        client.flags |= ClientFlags::REPLY_SKIP;
-    }
-    let muted = ClientFlags::REPLY_OFF | ClientFlags::REPLY_SKIP;
-    let is_muted = client.flags.intersects(muted);
-    db.no_touch = client.flags.contains(ClientFlags::NO_TOUCH)
-        && request.command.is_none_or(|command| command.spec.name != "TOUCH");
-    let may_write = Flags::WRITE.union(Flags::MAY_REPLICATE).union(Flags::ADMIN);
-    db.keeps_expired = server.pause.is_some()
-        && request.command.is_some_and(|command| !command.spec.flags.intersects(may_write));
-    let mut unheard = OutputBuffer::with_limit_of(output);
-    let heard = if is_muted { &mut unheard } else { &mut *output };
-    let outcome = run(db, server, id, request, heard, protocol);
-    if is_muted && let Some(client) = server.clients.get_mut(id) {
-        let skipped = client.flags.contains(ClientFlags::REPLY_SKIP);
-        if !client.flags.intersects(muted) {
-            // CLIENT REPLY ON and RESET are the first to be answered again.
-            output.append(&unheard);
-        } else if skipped && outcome == Outcome::Postponed {
-            client.flags |= ClientFlags::REPLY_SKIP_NEXT;
-        }
-        client.flags.remove(ClientFlags::REPLY_SKIP);
-    }
-    if outcome != Outcome::Postponed {
-        tracking::end_caching(server, id, request);
-    }
-    db.no_touch = false;
-    db.keeps_expired = false;
-    outcome
-}
-
-/// Checks, runs and counts one request.
-fn run(
-    db: &mut Keyspace,
-    server: &mut State,
-    id: ClientId,
-    request: &Request<'_>,
-    output: &mut OutputBuffer,
-    protocol: &mut Protocol,
-) -> Outcome {
-    let command = match resolve(server, request) {
-        Ok(command) => command,
-        Err(_) if speaks_http(request) => {
-            log_other_protocol(server, id);
-            server.clients.close(id);
-            return Outcome::Close;
-        }
-        Err(error) => return reject(server, id, None, &error, output, *protocol),
-    };
-    if !command.spec.accepts(request.args.len()) {
-        abandon_if_exec(db, server, id, command);
-        let error = CommandError::WrongArity(command.full_name.clone());
-        return reject(server, id, Some(command), &error, output, *protocol);
-    }
-    match admit::may_run(db, server, id, command, request.args, *protocol) {
-        Ok(true) => {}
-        Ok(false) => return Outcome::Postponed,
-        Err(error) => {
-            abandon_if_exec(db, server, id, command);
-            return reject(server, id, Some(command), &error, output, *protocol);
-        }
-    }
-    if db.tracking.has_changes() {
-        tracking::before_command(db, server, id, output);
-    }
-    let in_transaction = |client: &Client| client.flags.contains(ClientFlags::IN_TRANSACTION);
-    if server.clients.get(id).is_some_and(in_transaction) {
-        match transaction::queue(server, id, command, request) {
-            Ok(true) => {
-                ReplyWriter::new(output, *protocol).queued();
-                return Outcome::Replied;
-            }
-            Ok(false) => {}
-            Err(error) => return reject(server, id, Some(command), &error, output, *protocol),
-        }
-    }
-    let outcome = run_handler(db, server, id, command, request, Origin::Client, output, protocol);
-    if !server.monitors.is_empty() && outcome != Outcome::Postponed {
-        monitor::feed_monitors(server, id, command, request.args, output);
-    }
-    outcome
-}
-
-/// Runs a blocked client's command again, a key it waits for having changed.
-pub(crate) fn run_woken(
-    db: &mut Keyspace,
-    server: &mut State,
-    id: ClientId,
-    request: &Request<'_>,
-    origin: Origin,
-    output: &mut OutputBuffer,
-    protocol: &mut Protocol,
-) -> Outcome {
-    let command = request.command.expect("a command that was blocked exists");
-    run_handler(db, server, id, command, request, origin, output, protocol)
-}
-
-/// Runs a command that EXEC has come to. Those who monitor see it before the EXEC.
-pub(crate) fn run_queued(
-    db: &mut Keyspace,
-    server: &mut State,
-    id: ClientId,
+    caller: Caller,
     command: &'static Command,
     request: &Request<'_>,
-    output: &mut OutputBuffer,
-    protocol: &mut Protocol,
-) -> Outcome {
-    let may_write = Flags::WRITE.union(Flags::MAY_REPLICATE).union(Flags::ADMIN);
-    db.keeps_expired = server.pause.is_some() && !command.spec.flags.intersects(may_write);
-    let origin = Origin::Transaction;
-    let outcome = run_handler(db, server, id, command, request, origin, output, protocol);
-    if !server.monitors.is_empty() {
-        monitor::feed_monitors(server, id, command, request.args, &mut OutputBuffer::default());
-    }
-    outcome
-}
-
-/// Runs a command that a script calls. Whether it may has been checked.
-pub(crate) fn run_scripted(
-    db: &mut Keyspace,
-    server: &mut State,
-    id: ClientId,
-    command: &'static Command,
-    request: &Request<'_>,
-    output: &mut OutputBuffer,
-    protocol: &mut Protocol,
+    nanoseconds: u64,
 ) {
-    run_handler(db, server, id, command, request, Origin::Script, output, protocol);
-    if !server.monitors.is_empty() {
-        monitor::feed_scripted(server, id, command, request.args);
+    let us = nanoseconds / 1000;
+    let threshold_us = server.config.slowlog_log_slower_than;
+    let time = server.clock.now().unix_seconds();
+    if threshold_us >= 0
+        && us >= threshold_us as u64
+        && !command.is(Flags::SKIP_SLOWLOG)
+        && let Some(client) = caller.client().and_then(|id| server.clients.get(id))
+    {
+        let max_len = server.config.slowlog_max_len;
+        let peer = client.peer.to_string();
+        let name = client.name.clone();
+        let args = monitor::shown_args(command, request.args);
+        server.slowlog.push(args.into_iter(), time, us, peer, &name, max_len);
     }
-}
-
-/// Runs a command's handler, announces what it changed, and counts it.
-#[inline]
-#[allow(clippy::too_many_arguments)] // what a context is made of
-fn run_handler(
-    db: &mut Keyspace,
-    server: &mut State,
-    id: ClientId,
-    command: &'static Command,
-    request: &Request<'_>,
-    origin: Origin,
-    output: &mut OutputBuffer,
-    protocol: &mut Protocol,
-) -> Outcome {
-    let handler = command.spec.handler.expect("a command without subcommands has a handler");
-    let mut context = Context {
-        db,
-        server,
-        reply: ReplyWriter::new(output, *protocol),
-        args: request.args,
-        command,
-        client: id,
-        prehashed: request.prehashed,
-        origin,
-        wait: None,
-    };
-    let result = handler(&mut context);
-    *protocol = context.reply.protocol();
-    let wait = context.wait.take();
-    let (outcome, failed) = match result {
-        Ok(outcome) => (outcome, false),
-        Err(error) => {
-            write_error(server, &error, output, *protocol);
-            (Outcome::Replied, true)
-        }
-    };
-    match outcome {
-        Outcome::Postponed => {}
-        Outcome::Blocked => {
-            if origin == Origin::Client
-                && let Some(wait) = wait
-            {
-                blocking::begin(db, server, id, command, request.args, wait);
-            }
-        }
-        _ => account(server, id, command, request, failed),
+    let threshold_ms = server.config.latency_monitor_threshold;
+    if threshold_ms > 0 && us / 1000 >= threshold_ms as u64 {
+        let event = if command.is(Flags::FAST) { "fast-command" } else { "command" };
+        server.latency.add(event, time, us / 1000);
     }
-    if db.tracking.is_on() {
-        tracking::after_command(db, server, id, command, request, origin, output);
-    }
-    if !db.events.is_empty() {
-        publish::publish_events(db, server);
-        // Within EXEC's reply there is no place for a push, nor in one that a script reads: it follows at the end.
-        if !matches!(origin, Origin::Transaction | Origin::Script) {
-            publish::take_pushed(server, id, output);
-        }
-    }
-    outcome
 }
 
 /// The command or subcommand a request names.
@@ -285,6 +452,18 @@ fn resolve(server: &State, request: &Request<'_>) -> Result<&'static Command, Co
         text.extend_from_slice(format!("'. Try {} HELP.", command.spec.name).as_bytes());
         CommandError::UnknownSubcommand(text.into())
     })
+}
+
+/// Says in the log that somebody spoke HTTP to this server.
+pub fn log_other_protocol(server: &State, id: ClientId) {
+    let peer = server.clients.get(id).map(|client| client.peer.to_string()).unwrap_or_default();
+    server.log(
+        Level::Warning,
+        format_args!(
+            "Possible SECURITY ATTACK detected: {peer} sent POST or Host: commands, as cross-protocol scripting does. \
+             Connection aborted."
+        ),
+    );
 }
 
 /// Whether this is the beginning of an HTTP request: a browser was talked into sending it here.
@@ -317,134 +496,4 @@ pub fn unknown_command(args: Args<'_>) -> CommandError {
     text.extend_from_slice(b"', with args beginning with: ");
     text.extend_from_slice(&rest);
     CommandError::UnknownCommand(text.into())
-}
-
-/// An EXEC that is refused ends its transaction all the same.
-fn abandon_if_exec(db: &mut Keyspace, server: &mut State, id: ClientId, command: &Command) {
-    if command.spec.name == "EXEC"
-        && let Some(client) = server.clients.get_mut(id)
-    {
-        transaction::abandon(db, client);
-    }
-}
-
-/// Answers a request that does not run.
-#[cold]
-fn reject(
-    server: &mut State,
-    id: ClientId,
-    command: Option<&'static Command>,
-    error: &CommandError,
-    output: &mut OutputBuffer,
-    protocol: Protocol,
-) -> Outcome {
-    if let Some(command) = command {
-        server.command_stats[command.id.index()].rejected += 1;
-    }
-    transaction::fail(server, id);
-    match command {
-        Some(command) if command.spec.name == "EXEC" => {
-            let error = transaction::refused(error);
-            write_error(server, &error, output, protocol);
-        }
-        _ => write_error(server, error, output, protocol),
-    }
-    Outcome::Replied
-}
-
-#[cold]
-fn write_error(
-    server: &mut State,
-    error: &CommandError,
-    output: &mut OutputBuffer,
-    protocol: Protocol,
-) {
-    let text = error.wire();
-    server.count_error(&text);
-    ReplyWriter::new(output, protocol).error(&text);
-}
-
-/// Counts a command that ran: calls, time, histogram; slow log and latency monitor if it took long.
-#[inline]
-fn account(
-    server: &mut State,
-    id: ClientId,
-    command: &'static Command,
-    request: &Request<'_>,
-    failed: bool,
-) {
-    let nanoseconds = server.timing.lap();
-    server.counters.commands += 1;
-    let stats = &mut server.command_stats[command.id.index()];
-    stats.calls += 1;
-    stats.nanoseconds += nanoseconds;
-    stats.failed += failed as u64;
-    if server.config.latency_tracking {
-        stats.histogram.get_or_insert_with(Box::<Histogram>::default).record(nanoseconds);
-    }
-    if server.timing.is_notable(nanoseconds) {
-        note_slow(server, id, command, request, nanoseconds);
-    }
-    if let Some(client) = server.clients.get_mut(id) {
-        client.last_command = Some(command.id);
-        client.commands += 1;
-    }
-}
-
-/// Counts a blocked command that ended without running again.
-pub(crate) fn account_unserved(
-    server: &mut State,
-    id: ClientId,
-    command: &'static Command,
-    failed: bool,
-) {
-    server.counters.commands += 1;
-    let stats = &mut server.command_stats[command.id.index()];
-    stats.calls += 1;
-    stats.failed += failed as u64;
-    if let Some(client) = server.clients.get_mut(id) {
-        client.last_command = Some(command.id);
-        client.commands += 1;
-    }
-}
-
-#[cold]
-fn note_slow(
-    server: &mut State,
-    id: ClientId,
-    command: &'static Command,
-    request: &Request<'_>,
-    nanoseconds: u64,
-) {
-    let us = nanoseconds / 1000;
-    let threshold_us = server.config.slowlog_log_slower_than;
-    let time = server.clock.now().unix_seconds();
-    if threshold_us >= 0
-        && us >= threshold_us as u64
-        && !command.is(Flags::SKIP_SLOWLOG)
-        && let Some(client) = server.clients.get(id)
-    {
-        let max_len = server.config.slowlog_max_len;
-        let peer = client.peer.to_string();
-        let name = client.name.clone();
-        let args = monitor::shown_args(command, request.args);
-        server.slowlog.push(args.into_iter(), time, us, peer, &name, max_len);
-    }
-    let threshold_ms = server.config.latency_monitor_threshold;
-    if threshold_ms > 0 && us / 1000 >= threshold_ms as u64 {
-        let event = if command.is(Flags::FAST) { "fast-command" } else { "command" };
-        server.latency.add(event, time, us / 1000);
-    }
-}
-
-/// Says in the log that somebody spoke HTTP to this server.
-pub fn log_other_protocol(server: &State, id: ClientId) {
-    let peer = server.clients.get(id).map(|client| client.peer.to_string()).unwrap_or_default();
-    server.log(
-        Level::Warning,
-        format_args!(
-            "Possible SECURITY ATTACK detected: {peer} sent POST or Host: commands, as cross-protocol scripting does. \
-             Connection aborted."
-        ),
-    );
 }

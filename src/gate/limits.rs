@@ -30,7 +30,7 @@ pub struct Running {
 impl Running {
     pub fn of(ctx: &Context<'_>) -> Self {
         Running {
-            id: ctx.client,
+            id: ctx.client_id(),
             command: ctx.command,
             argument_bytes: ctx.args.bytes(),
             request_bytes: encoded_len(ctx.args.iter_from(0)),
@@ -257,5 +257,5 @@ pub fn evict_clients(server: &mut State) {
 /// Takes a client that is about to be closed out of all that knows it.
 pub fn forget_client(server: &mut State, id: ClientId) {
     publish::unsubscribe_all(server, id);
-    server.monitors.retain(|&monitor| monitor != id);
+    server.remove_monitor(id);
 }

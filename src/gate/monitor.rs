@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use crate::client::{Client, ClientFlags, ClientId};
-use crate::gate::context::Context;
+use crate::gate::context::{Caller, Context};
 use crate::gate::limits;
 use crate::gate::publish;
 use crate::gate::spec::Flags;
@@ -19,7 +19,7 @@ const REDACTED: &[u8] = b"(redacted)";
 #[cold]
 pub fn feed_monitors(
     server: &mut State,
-    id: ClientId,
+    caller: Caller,
     command: &Command,
     args: Args<'_>,
     output: &mut OutputBuffer,
@@ -27,33 +27,32 @@ pub fn feed_monitors(
     if command.spec.flags.intersects(Flags::SKIP_MONITOR | Flags::ADMIN) {
         return;
     }
-    let Some(client) = server.clients.get(id) else {
-        return;
-    };
-    let from = address(server, client);
-    let db = client.db;
+    let Some(client) = caller.client().and_then(|id| server.clients.get(id)) else { return };
+    let (id, from, db) = (client.id, address(server, client), client.db);
     show(server, id, db, &from, command, args);
-    publish::take_pushed(server, id, output);
+    publish::take_pushed(server, caller, output);
 }
 
 /// Shows EVAL and its like, before the commands that the script calls.
 #[cold]
 pub fn feed_script(ctx: &mut Context<'_>) {
     let (command, args, db) = (ctx.command, ctx.args, ctx.db.selected());
-    let Some(client) = ctx.server.clients.get(ctx.client) else { return };
-    let from = address(ctx.server, client);
-    show(ctx.server, ctx.client, db, &from, command, args);
-    publish::take_pushed(ctx.server, ctx.client, ctx.reply.output());
+    let client = ctx.caller.client().and_then(|id| ctx.server.clients.get(id));
+    let Some(client) = client else { return };
+    let (id, from) = (client.id, address(ctx.server, client));
+    show(ctx.server, id, db, &from, command, args);
+    publish::take_pushed(ctx.server, ctx.caller, ctx.reply.output());
 }
 
 /// Shows a command that a script called.
 #[cold]
-pub fn feed_scripted(server: &mut State, id: ClientId, command: &Command, args: Args<'_>) {
+pub fn feed_scripted(server: &mut State, caller: Caller, command: &Command, args: Args<'_>) {
     if command.spec.flags.intersects(Flags::SKIP_MONITOR | Flags::ADMIN) {
         return;
     }
-    let Some(client) = server.clients.get(id) else { return };
-    show(server, id, client.db, "lua", command, args);
+    let Some(client) = caller.client().and_then(|id| server.clients.get(id)) else { return };
+    let (id, db) = (client.id, client.db);
+    show(server, id, db, "lua", command, args);
 }
 
 /// Where a client is connected from.
@@ -81,8 +80,7 @@ fn show(
         quote(argument, &mut line);
     }
     line.push_str("\r\n");
-    let monitors = std::mem::take(&mut server.monitors);
-    for &monitor in &monitors {
+    for monitor in server.monitors().to_vec() {
         let Some(client) = server.clients.get_mut(monitor) else {
             continue;
         };
@@ -97,7 +95,6 @@ fn show(
             limits::check_output_limit(server, monitor);
         }
     }
-    server.monitors = monitors;
 }
 
 /// A request's arguments as others may see them: passwords are hidden.

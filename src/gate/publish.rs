@@ -4,6 +4,7 @@ use bytes::Bytes;
 
 use crate::client::{ClientFlags, ClientId, Clients};
 use crate::config::KeyspaceEvents;
+use crate::gate::context::Caller;
 use crate::gate::limits::{self, OUTPUT_UNCOUNTED_MAX};
 use crate::gate::state::State;
 use crate::keyspace::Keyspace;
@@ -27,8 +28,8 @@ pub fn unsubscribe_all(server: &mut State, id: ClientId) {
 }
 
 /// Puts what was pushed to the executing client behind its replies.
-pub fn take_pushed(server: &mut State, id: ClientId, output: &mut OutputBuffer) {
-    if let Some(client) = server.clients.get_mut(id)
+pub fn take_pushed(server: &mut State, caller: Caller, output: &mut OutputBuffer) {
+    if let Some(client) = caller.client().and_then(|id| server.clients.get_mut(id))
         && !client.output.is_empty()
         && !client.flags.intersects(ClientFlags::REPLY_OFF | ClientFlags::REPLY_SKIP)
     {

@@ -71,6 +71,12 @@ impl CommandSpec {
         self
     }
 
+    /// These flags besides those there are.
+    pub const fn with(mut self, flags: Flags) -> Self {
+        self.flags = self.flags.union(flags);
+        self
+    }
+
     pub const fn categories(mut self, categories: Categories) -> Self {
         self.categories = categories;
         self

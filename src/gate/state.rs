@@ -117,12 +117,14 @@ pub struct State {
     pub listeners: Vec<Listener>,
     /// TCP addresses listened on.
     pub listening: Vec<SocketAddr>,
-    pub monitors: Vec<ClientId>,
+    monitors: Vec<ClientId>,
     pub blocking: Blocking,
     pub scripts: Scripts,
     /// Serves other clients for a moment while a script runs on and on. Set by the server.
     pub serve_while_busy: fn(&mut Keyspace, &mut State),
-    pub pause: Option<Pause>,
+    pause: Option<Pause>,
+    /// See [`State::closes_gate`].
+    gate_is_closed: bool,
     /// Who waits for the pause to end, in the order they came.
     pub paused: Vec<ClientId>,
     pub shutdown: Option<Shutdown>,
@@ -253,6 +255,8 @@ impl State {
             scripts,
             serve_while_busy: |_, _| {},
             pause: None,
+            // Until the configuration has been applied.
+            gate_is_closed: true,
             paused: Vec::new(),
             shutdown: None,
             poll,
@@ -282,6 +286,57 @@ impl State {
     #[inline]
     pub fn lacks_replicas(&self) -> bool {
         self.config.min_replicas_to_write > 0 && self.config.min_replicas_max_lag > 0
+    }
+
+    /// Whether the gate has to ask [`admit`](super::admit::admit) for each command.
+    fn closes_gate(&self) -> bool {
+        self.config.maxmemory > 0
+            || self.lacks_replicas()
+            || self.scripts.is_busy()
+            || !self.monitors.is_empty()
+            || self.pause.is_some()
+    }
+
+    /// To be called where one of the causes of [`Self::closes_gate`] may have changed.
+    pub fn note_gate(&mut self) {
+        self.gate_is_closed = self.closes_gate();
+    }
+
+    #[inline]
+    pub fn is_gate_closed(&self) -> bool {
+        debug_assert!(self.gate_is_closed || !self.closes_gate(), "note_gate was not called");
+        self.gate_is_closed
+    }
+
+    /// CLIENT PAUSE, if it is on.
+    #[inline]
+    pub fn pause(&self) -> Option<Pause> {
+        self.pause
+    }
+
+    pub fn set_pause(&mut self, pause: Option<Pause>) {
+        self.pause = pause;
+        self.note_gate();
+    }
+
+    /// Whether somebody monitors.
+    #[inline]
+    pub fn is_monitored(&self) -> bool {
+        !self.monitors.is_empty()
+    }
+
+    pub fn monitors(&self) -> &[ClientId] {
+        &self.monitors
+    }
+
+    pub fn add_monitor(&mut self, id: ClientId) {
+        self.monitors.push(id);
+        self.note_gate();
+    }
+
+    pub fn remove_monitor(&mut self, id: ClientId) {
+        self.monitors.retain(|&monitor| monitor != id);
+        self.note_gate();
     }
 
     /// Counts an error reply by its first word.

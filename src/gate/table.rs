@@ -14,6 +14,8 @@ pub struct Command {
     pub parent: Option<CommandId>,
     /// Numbers of the subcommands, which follow each other.
     pub subcommands: std::ops::Range<u16>,
+    /// It has a handler, no subcommands, and no permission of its own is asked for.
+    pub is_plain: bool,
 }
 
 /// Every command by number and by name.
@@ -49,6 +51,7 @@ impl CommandTable {
                 full_name: spec.name.to_ascii_lowercase().into_boxed_str(),
                 parent: None,
                 subcommands: 0..0,
+                is_plain: false,
             })
             .collect();
         let top_level = commands.len();
@@ -64,12 +67,16 @@ impl CommandTable {
                     full_name,
                     parent,
                     subcommands: 0..0,
+                    is_plain: false,
                 });
             }
             commands[parent].subcommands = start..commands.len() as u16;
         }
         for (id, command) in commands.iter_mut().enumerate() {
             command.id = CommandId(id as u16);
+            command.is_plain = command.spec.handler.is_some()
+                && command.subcommands.is_empty()
+                && !command.spec.flags.contains(Flags::PROTECTED);
         }
         let mut slots = vec![Slot::default(); (top_level * 4).next_power_of_two()];
         for command in &commands[..top_level] {

@@ -11,8 +11,8 @@ use bytes::Bytes;
 
 use crate::client::tracking::{Choice, Mode};
 use crate::client::{Client, ClientFlags, ClientId};
-use crate::gate::context::Origin;
-use crate::gate::execute::Request;
+use crate::gate::context::{Caller, Origin};
+use crate::gate::execute::{Gate, Request};
 use crate::gate::keys::keys_of;
 use crate::gate::limits::{self, OUTPUT_UNCOUNTED_MAX};
 use crate::gate::publish;
@@ -48,35 +48,31 @@ pub fn stop(db: &mut Keyspace, server: &mut State, id: ClientId) {
 /// Tells who it concerns what happened before a command: keys that were evicted for it. The client hears of its own copies
 /// before the reply.
 #[cold]
-pub(crate) fn before_command(
-    db: &mut Keyspace,
-    server: &mut State,
-    id: ClientId,
-    output: &mut OutputBuffer,
-) {
-    tell_changes(db, server, None);
-    publish::take_pushed(server, id, output);
+pub fn before_command(gate: &mut Gate<'_>) {
+    tell_changes(gate.db, gate.server, None);
+    publish::take_pushed(gate.server, gate.caller, gate.reply.output());
 }
 
 /// Tells who it concerns what a command changed, and notes the keys it has read. Called while anybody tracks.
 #[cold]
-pub(crate) fn after_command(
-    db: &mut Keyspace,
-    server: &mut State,
-    id: ClientId,
+pub fn after_command(
+    gate: &mut Gate<'_>,
     command: &Command,
     request: &Request<'_>,
     origin: Origin,
-    output: &mut OutputBuffer,
 ) {
-    tell_changes(db, server, Some(id));
+    let client = gate.caller.client();
+    tell_changes(gate.db, gate.server, client);
     // A command that waited was noted when it began to wait.
-    if command.is(Flags::READONLY) && !matches!(origin, Origin::Woken(_)) {
-        remember(db, server, id, command, request.args);
+    if command.is(Flags::READONLY)
+        && !matches!(origin, Origin::Woken(_))
+        && let Some(id) = client
+    {
+        remember(gate.db, gate.server, id, command, request.args);
     }
     // Within another reply there is no place for a push: it follows at the end.
     if origin == Origin::Client {
-        publish::take_pushed(server, id, output);
+        publish::take_pushed(gate.server, gate.caller, gate.reply.output());
     }
 }
 
@@ -91,8 +87,7 @@ fn remember(db: &mut Keyspace, server: &State, id: ClientId, command: &Command, 
         Some(Mode::Reads(Choice::OptOut)) => !caching,
     };
     // A script's keys are those that its commands read.
-    let is_script = matches!(command.spec.name, "EVAL_RO" | "EVALSHA_RO" | "FCALL_RO");
-    if !tracks || is_script || command.is(Flags::PUBSUB) {
+    if !tracks || command.is(Flags::RUNS_SCRIPT | Flags::PUBSUB) {
         return;
     }
     for key in keys_of(command.spec, args) {
@@ -100,16 +95,17 @@ fn remember(db: &mut Keyspace, server: &State, id: ClientId, command: &Command, 
     }
 }
 
-/// CLIENT CACHING holds for one command, or for one transaction: ends it behind that.
-pub(crate) fn end_caching(server: &mut State, id: ClientId, request: &Request<'_>) {
-    let of_client = request.command.filter(|command| command.spec.name == "CLIENT");
-    let is_client = of_client.is_some_and(|command| {
-        request.args.len() > 1
+/// CLIENT CACHING holds for one command, or for one transaction: ends it behind that. A subcommand of CLIENT is no such
+/// command.
+pub fn end_caching(server: &mut State, caller: Caller, request: &Request<'_>) {
+    let keeps = request.command.is_some_and(|command| {
+        command.is(Flags::KEEPS_CACHING)
+            && request.args.len() > 1
             && server.commands.find_subcommand(command, request.args.get(1)).is_some()
     });
-    if let Some(client) = server.clients.get_mut(id)
+    if let Some(client) = caller.client().and_then(|id| server.clients.get_mut(id))
         && !client.flags.contains(ClientFlags::IN_TRANSACTION)
-        && !is_client
+        && !keeps
     {
         client.flags.remove(ClientFlags::CACHING);
     }

@@ -3,42 +3,36 @@
 use crate::client::{Client, ClientFlags};
 use crate::error::CommandError;
 use crate::gate::admit;
+use crate::gate::context::Caller;
 use crate::gate::execute::Request;
 use crate::gate::state::State;
 use crate::gate::table::Command;
-use crate::ids::ClientId;
 use crate::keyspace::Keyspace;
 
-/// Whether a command runs at once although its client has begun a transaction.
-fn runs_at_once(command: &Command) -> bool {
-    matches!(command.spec.name, "EXEC" | "DISCARD" | "MULTI" | "WATCH" | "QUIT" | "RESET")
-}
-
-/// Keeps a command of a client that has begun a transaction. True: it is kept; false: it is to run now.
-pub(crate) fn queue(
+/// Keeps a command of a client that has begun a transaction.
+pub fn queue(
     server: &mut State,
-    id: ClientId,
+    caller: Caller,
     command: &'static Command,
     request: &Request<'_>,
-) -> Result<bool, CommandError> {
-    if runs_at_once(command) {
-        return Ok(false);
-    }
+) -> Result<(), CommandError> {
     let flags = admit::flags_of(server, command, request.args);
-    let Some(client) = server.clients.get_mut(id) else { return Ok(false) };
-    let Some(transaction) = &mut client.transaction else { return Ok(false) };
+    let Some(client) = caller.client().and_then(|id| server.clients.get_mut(id)) else {
+        return Ok(());
+    };
+    let Some(transaction) = &mut client.transaction else { return Ok(()) };
     // EXEC will run none of them: what comes now need not be kept.
     if !transaction.failed && !transaction.queue(command.id, flags, request.args, request.prehashed)
     {
         return Err(CommandError::Text("ERR transaction is too large"));
     }
     client.last_command = Some(command.id);
-    Ok(true)
+    Ok(())
 }
 
 /// Says that a command was refused: if it was meant for a transaction, EXEC will refuse too.
-pub(crate) fn fail(server: &mut State, id: ClientId) {
-    if let Some(client) = server.clients.get_mut(id)
+pub(crate) fn fail(server: &mut State, caller: Caller) {
+    if let Some(client) = caller.client().and_then(|id| server.clients.get_mut(id))
         && let Some(transaction) = &mut client.transaction
     {
         transaction.spoil();

@@ -91,7 +91,7 @@ pub struct Function(i32);
 /// The script that runs, as commands see it.
 #[derive(Debug)]
 pub struct Running {
-    pub client: ClientId,
+    pub client: Option<ClientId>,
     /// It was begun by EVAL and its like, not by FCALL.
     pub by_eval: bool,
     /// It may call nothing that writes.

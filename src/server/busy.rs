@@ -23,7 +23,7 @@ pub(super) fn serve(keyspace: &mut Keyspace, state: &mut State) {
     let database = keyspace.selected();
     let (no_touch, keeps_expired) = (keyspace.no_touch, keyspace.keeps_expired);
     let begun = state.timing.mark();
-    if let Some(client) = state.clients.get_mut(client) {
+    if let Some(client) = client.and_then(|id| state.clients.get_mut(id)) {
         client.flags |= ClientFlags::HELD;
     }
     stand_in(

@@ -14,8 +14,8 @@ use crate::collections::prefetch::Ahead;
 use crate::collections::table::Table;
 use crate::gate::admit::needs_password;
 use crate::gate::blocking;
-use crate::gate::context::Outcome;
-use crate::gate::execute::{Request, execute};
+use crate::gate::context::Caller;
+use crate::gate::execute::{Gate, Ran, Request};
 use crate::gate::limits::{
     check_output_limit, clients_memory_max, describe_client, evict_clients, forget_client,
     output_limit,
@@ -667,16 +667,22 @@ impl Hands<'_> {
             };
             let request =
                 Request { args: Args::new(buffer, args), command: request.command, prehashed };
-            let outcome =
-                execute(self.keyspace, self.state, id, &request, &mut output, &mut protocol);
-            match outcome {
-                Outcome::Replied => next += 1,
-                Outcome::Postponed => runs = false,
-                Outcome::Suspended | Outcome::Blocked => {
+            let mut gate = Gate {
+                db: self.keyspace,
+                server: self.state,
+                caller: Caller::Client(id),
+                reply: ReplyWriter::new(&mut output, protocol),
+            };
+            let ran = gate.execute(&request);
+            protocol = gate.reply.protocol();
+            match ran {
+                Ran::Done => next += 1,
+                Ran::NotYet => runs = false,
+                Ran::Waits => {
                     next += 1;
                     runs = false;
                 }
-                Outcome::Close => {
+                Ran::Closes => {
                     self.close_after_reply(id);
                     next = requests.len();
                 }

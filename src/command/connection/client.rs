@@ -13,10 +13,12 @@ use crate::gate::state::{Pause, Task};
 use crate::gate::tracking;
 use crate::resp::number;
 
-const OWN: Flags = Flags::NOSCRIPT.union(Flags::LOADING).union(Flags::STALE);
+const OWN: Flags =
+    Flags::NOSCRIPT.union(Flags::LOADING).union(Flags::STALE).union(Flags::NEEDS_CLIENT);
 const OTHERS: Flags = OWN.union(Flags::ADMIN);
 
 pub const COMMANDS: &[CommandSpec] = &[container("CLIENT", SUBCOMMANDS)
+    .with(Flags::KEEPS_CACHING)
     .group(Group::Connection)
     .since("2.4.0")
     .docs("", "Tells about connections and manages them.", "Depends on the subcommand")];
@@ -139,7 +141,7 @@ const NO_SUCH_CLIENT: CommandError = CommandError::Text("ERR No such client");
 
 /// `CLIENT ID`: a number that no other connection of this server had or will have.
 fn get_id(ctx: &mut Context<'_>) -> CommandResult {
-    ctx.reply.integer(ctx.client.number as i64);
+    ctx.reply.integer(ctx.client_id().number as i64);
     Ok(Outcome::Replied)
 }
 
@@ -147,7 +149,7 @@ fn get_id(ctx: &mut Context<'_>) -> CommandResult {
 fn info(ctx: &mut Context<'_>) -> CommandResult {
     let mut lines = String::new();
     let running = Running::of(ctx);
-    if let Some(client) = ctx.server.clients.get(ctx.client) {
+    if let Some(client) = ctx.server.clients.get(ctx.client_id()) {
         describe(ctx.server, client, Some(&running), &mut lines);
         lines.push('\n');
     }
@@ -171,7 +173,8 @@ fn list(ctx: &mut Context<'_>) -> CommandResult {
             .filter(is_there)
             .collect(),
         None => {
-            let skipped = filter.skip_me.unwrap_or(false).then_some(ctx.client);
+            let _own = ctx.client_id();
+            let skipped = filter.skip_me.unwrap_or(false).then_some(ctx.client_id());
             let chosen =
                 |client: &&Client| Some(client.id) != skipped && filter.matches(client, server.now);
             let mut clients: Vec<&Client> =
@@ -197,7 +200,8 @@ fn kill(ctx: &mut Context<'_>) -> CommandResult {
         true => Filter::by_address(ctx.args.get(2)),
         false => Filter::parse(ctx.args.cursor(2), ctx.db.databases(), !ANY_ID)?,
     };
-    let skipped = filter.skip_me.unwrap_or(true).then_some(ctx.client);
+    let own = ctx.client_id();
+    let skipped = filter.skip_me.unwrap_or(true).then_some(own);
     let server = &mut *ctx.server;
     let chosen = |client: &&Client| {
         !client.flags.contains(ClientFlags::CLOSE_NOW)
@@ -206,7 +210,7 @@ fn kill(ctx: &mut Context<'_>) -> CommandResult {
     };
     let killed: Vec<ClientId> =
         server.clients.iter().filter(chosen).map(|client| client.id).collect();
-    for &id in killed.iter().filter(|&&id| id != ctx.client) {
+    for &id in killed.iter().filter(|&&id| id != own) {
         // Nothing of it is to be seen any more, though its socket is closed at the end of the turn.
         forget_client(server, id);
         tracking::stop(ctx.db, server, id);
@@ -217,7 +221,7 @@ fn kill(ctx: &mut Context<'_>) -> CommandResult {
         (true, _) => ctx.reply.ok(),
         (false, count) => ctx.reply.integer(count as i64),
     }
-    Ok(if killed.contains(&ctx.client) { Outcome::Close } else { Outcome::Replied })
+    Ok(if killed.contains(&own) { Outcome::Close } else { Outcome::Replied })
 }
 
 // ---- what a client says about itself ---------------------------------------------------------------------------------
@@ -331,18 +335,18 @@ fn pause(ctx: &mut Context<'_>) -> CommandResult {
     let now_us = ctx.server.now.boot_us;
     let until_us = timeout_ms.checked_mul(1000).and_then(|us| us.checked_add(now_us));
     let mut pause = Pause { until_us: until_us.ok_or(TIMEOUT_TOO_LONG)?, writes_only };
-    if let Some(old) = ctx.server.pause {
+    if let Some(old) = ctx.server.pause() {
         pause.until_us = pause.until_us.max(old.until_us);
         pause.writes_only &= old.writes_only;
     }
-    ctx.server.pause = Some(pause).filter(|pause| pause.until_us > now_us);
+    ctx.server.set_pause(Some(pause).filter(|pause| pause.until_us > now_us));
     ctx.reply.ok();
     Ok(Outcome::Replied)
 }
 
 /// `CLIENT UNPAUSE`: `OK`.
 fn unpause(ctx: &mut Context<'_>) -> CommandResult {
-    ctx.server.pause = None;
+    ctx.server.set_pause(None);
     ctx.server.tasks.push(Task::Unpause);
     ctx.reply.ok();
     Ok(Outcome::Replied)

@@ -20,7 +20,8 @@ use crate::gate::tracking::{receiver, stop};
 use crate::resp::args::Args;
 use crate::resp::number;
 
-const OWN: Flags = Flags::NOSCRIPT.union(Flags::LOADING).union(Flags::STALE);
+const OWN: Flags =
+    Flags::NOSCRIPT.union(Flags::LOADING).union(Flags::STALE).union(Flags::NEEDS_CLIENT);
 
 // Subcommands of CLIENT, which names them in its table.
 
@@ -186,12 +187,13 @@ impl<'a> Options<'a> {
 
 /// `CLIENT TRACKING <ON | OFF> [option ...]`: `OK`.
 fn tracking(ctx: &mut Context<'_>) -> CommandResult {
+    let id = ctx.client_id();
     let options = Options::parse(ctx.args, ctx.server)?;
     let mut switch = ctx.args.cursor(2);
     if switch.take_word("OFF") {
-        stop(ctx.db, ctx.server, ctx.client);
+        stop(ctx.db, ctx.server, id);
     } else if switch.take_word("ON") {
-        let client = ctx.server.clients.get_mut(ctx.client).expect("a client outlives its command");
+        let client = ctx.server.clients.get_mut(id).expect("a client outlives its command");
         let mode = options.mode(client.tracking.as_deref())?;
         if client.tracking.is_none() {
             ctx.db.tracking.enter();
@@ -199,7 +201,7 @@ fn tracking(ctx: &mut Context<'_>) -> CommandResult {
         let Options { redirect, no_loop, .. } = options;
         let tracking = ClientTracking { mode, redirect, is_broken: false, no_loop };
         for prefix in tracking.prefixes().into_iter().flatten() {
-            ctx.db.tracking.add_prefix(ctx.client, prefix);
+            ctx.db.tracking.add_prefix(id, prefix);
         }
         client.tracking = Some(Box::new(tracking));
     } else {
@@ -212,7 +214,8 @@ fn tracking(ctx: &mut Context<'_>) -> CommandResult {
 /// `CLIENT CACHING <YES | NO>`: `OK`.
 fn caching(ctx: &mut Context<'_>) -> CommandResult {
     let mut answer = ctx.args.cursor(2);
-    let client = ctx.server.clients.get_mut(ctx.client).expect("a client outlives its command");
+    let client =
+        ctx.server.clients.get_mut(ctx.client_id()).expect("a client outlives its command");
     let mode = &client.tracking.as_deref().ok_or(NOT_TRACKING)?.mode;
     if answer.take_word("YES") {
         if !matches!(mode, Mode::Reads(Choice::OptIn)) {
@@ -239,7 +242,8 @@ fn get_redirection(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `CLIENT TRACKINGINFO`: a map of `flags`, `redirect` (as CLIENT GETREDIR) and `prefixes`.
 fn tracking_info(ctx: &mut Context<'_>) -> CommandResult {
-    let client = ctx.server.clients.get_mut(ctx.client).expect("a client outlives its command");
+    let client =
+        ctx.server.clients.get_mut(ctx.client_id()).expect("a client outlives its command");
     let caching = client.flags.contains(ClientFlags::CACHING);
     let mut flags = Vec::new();
     let mut prefixes = None;

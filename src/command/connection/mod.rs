@@ -24,24 +24,37 @@ const ALWAYS: Flags = Flags::NOSCRIPT
 const QUICK: Flags = Flags::LOADING.union(Flags::STALE).union(Flags::FAST);
 
 pub const COMMANDS: &[CommandSpec] = &[
-    spec("AUTH", auth).at_least(2).flags(ALWAYS).group(Group::Connection).since("1.0.0").docs(
-        "[username] password",
-        "Authenticates the connection.",
-        "O(N), N passwords of the user",
-    ),
+    spec("AUTH", auth)
+        .at_least(2)
+        .flags(ALWAYS)
+        .with(Flags::NEEDS_CLIENT)
+        .group(Group::Connection)
+        .since("1.0.0")
+        .docs(
+            "[username] password",
+            "Authenticates the connection.",
+            "O(N), N passwords of the user",
+        ),
     spec("ECHO", echo).exactly(2).flags(QUICK).group(Group::Connection).since("1.0.0").docs(
         "message",
         "Answers the message.",
         "O(1)",
     ),
-    spec("HELLO", hello).at_least(1).flags(ALWAYS).group(Group::Connection).since("6.0.0").docs(
-        "[protover [AUTH username password] [SETNAME clientname]]",
-        "Tells about the server, and chooses the protocol's version.",
-        "O(1)",
-    ),
+    spec("HELLO", hello)
+        .at_least(1)
+        .flags(ALWAYS)
+        .with(Flags::NEEDS_CLIENT)
+        .group(Group::Connection)
+        .since("6.0.0")
+        .docs(
+            "[protover [AUTH username password] [SETNAME clientname]]",
+            "Tells about the server, and chooses the protocol's version.",
+            "O(1)",
+        ),
     spec("PING", ping)
         .at_least(1)
         .flags(Flags::FAST)
+        .with(Flags::WHILE_SUBSCRIBED)
         .group(Group::Connection)
         .since("1.0.0")
         .docs("[message]", "Answers PONG, or the message.", "O(1)")
@@ -49,20 +62,30 @@ pub const COMMANDS: &[CommandSpec] = &[
     spec("QUIT", quit)
         .at_least(1)
         .flags(ALWAYS)
+        .with(Flags::NEVER_QUEUED.union(Flags::ENDS_TRANSACTION).union(Flags::WHILE_SUBSCRIBED))
         .group(Group::Connection)
         .since("1.0.0")
         .docs("", "Ends the connection.", "O(1)")
         .deprecated("7.2.0", "just closing the connection"),
-    spec("RESET", reset).exactly(1).flags(ALWAYS).group(Group::Connection).since("6.2.0").docs(
-        "",
-        "Puts the connection back to how it began.",
-        "O(1)",
-    ),
-    spec("SELECT", select).exactly(2).flags(QUICK).group(Group::Connection).since("1.0.0").docs(
-        "index",
-        "Chooses the database of this connection.",
-        "O(1)",
-    ),
+    spec("RESET", reset)
+        .exactly(1)
+        .flags(ALWAYS)
+        .with(
+            Flags::NEVER_QUEUED
+                .union(Flags::ENDS_TRANSACTION)
+                .union(Flags::WHILE_SUBSCRIBED)
+                .union(Flags::NEEDS_CLIENT),
+        )
+        .group(Group::Connection)
+        .since("6.2.0")
+        .docs("", "Puts the connection back to how it began.", "O(1)"),
+    spec("SELECT", select)
+        .exactly(2)
+        .flags(QUICK)
+        .with(Flags::NEEDS_CLIENT)
+        .group(Group::Connection)
+        .since("1.0.0")
+        .docs("index", "Chooses the database of this connection.", "O(1)"),
 ];
 
 const AUTH_WITHOUT_PASSWORD: CommandError = CommandError::Text(
@@ -211,6 +234,7 @@ fn hello(ctx: &mut Context<'_>) -> CommandResult {
         ctx.reply.set_protocol(protocol);
     }
     let version = if ctx.reply.protocol() == Protocol::Resp3 { 3 } else { 2 };
+    let number = ctx.client_id().number;
     let reply = &mut ctx.reply;
     reply.map(7);
     reply.bulk(b"server");
@@ -220,7 +244,7 @@ fn hello(ctx: &mut Context<'_>) -> CommandResult {
     reply.bulk(b"proto");
     reply.integer(version);
     reply.bulk(b"id");
-    reply.integer(ctx.client.number as i64);
+    reply.integer(number as i64);
     reply.bulk(b"mode");
     reply.bulk(b"standalone");
     reply.bulk(b"role");
@@ -232,11 +256,13 @@ fn hello(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `RESET`: `RESET`. Database 0, RESP2, no name, no subscriptions, no monitoring or tracking, answers on, to be authenticated anew.
 fn reset(ctx: &mut Context<'_>) -> CommandResult {
-    publish::unsubscribe_all(ctx.server, ctx.client);
-    ctx.server.monitors.retain(|&id| id != ctx.client);
-    tracking::stop(ctx.db, ctx.server, ctx.client);
+    publish::unsubscribe_all(ctx.server, ctx.client_id());
+    let id = ctx.client_id();
+    ctx.server.remove_monitor(id);
+    tracking::stop(ctx.db, ctx.server, ctx.client_id());
     let authenticated = ctx.server.config.requirepass.is_empty();
-    let client = ctx.server.clients.get_mut(ctx.client).expect("a client outlives its command");
+    let client =
+        ctx.server.clients.get_mut(ctx.client_id()).expect("a client outlives its command");
     transaction::abandon(ctx.db, client);
     client.flags.remove(
         ClientFlags::MONITOR

@@ -116,6 +116,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .exactly(1)
         .flags(FAST_READ)
         .categories(Categories::KEYSPACE)
+        .with(Flags::MARKS_ACCESS)
         .group(Group::Server)
         .since("1.0.0")
         .docs("", "Counts the keys of the database.", "O(1)")

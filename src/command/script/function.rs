@@ -30,6 +30,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .at_least(3)
         .keys(script::ANY_KEYS)
         .flags(script::RUNS)
+        .with(Flags::RUNS_FUNCTION)
         .group(Group::Scripting)
         .since("7.0.0")
         .docs(
@@ -41,6 +42,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .at_least(3)
         .keys(script::READ_KEYS)
         .flags(script::READS)
+        .with(Flags::RUNS_FUNCTION)
         .group(Group::Scripting)
         .since("7.0.0")
         .docs(
@@ -159,7 +161,7 @@ fn call(ctx: &mut Context<'_>, engine: &mut Engine, read_only: bool) -> CommandR
     let args = ctx.args;
     let name = Name::Function(&callee.name);
     let mut host = FunctionHost {
-        host: ServerHost { db: ctx.db, server: ctx.server, client: ctx.client, name },
+        host: ServerHost { db: ctx.db, server: ctx.server, caller: ctx.caller, name },
         args,
         begun,
     };

@@ -8,14 +8,14 @@ pub(crate) mod function;
 use crate::ids::CommandId;
 use std::borrow::Cow;
 
-use crate::client::{ClientFlags, ClientId};
+use crate::client::ClientFlags;
 use crate::command::help::reply_help;
 use crate::config::{BusyScriptPolicy, Choice};
 use crate::error::CommandError;
-use crate::gate::admit::busy;
-use crate::gate::context::{CommandResult, Context, Outcome};
+use crate::gate::admit::{Refused, admit_scripted, busy};
+use crate::gate::context::{Caller, CommandResult, Context, Origin, Outcome};
 use crate::gate::evict::{self, Room};
-use crate::gate::execute::{Request, run_scripted};
+use crate::gate::execute::{Gate, Request};
 use crate::gate::monitor;
 use crate::gate::spec::{
     Categories, CommandSpec, Flags, Group, KeyFlags, KeySpec, container, counted_keys, spec,
@@ -24,7 +24,7 @@ use crate::gate::state::State;
 use crate::gate::table::Command;
 use crate::keyspace::Keyspace;
 use crate::resp::args::Args;
-use crate::resp::reply::{OutputBuffer, Protocol};
+use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
 use crate::resp::request::Range;
 use crate::script::cache::{Sha, hex};
 use crate::script::lua::{Failure, Returned};
@@ -68,6 +68,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .at_least(3)
         .keys(ANY_KEYS)
         .flags(RUNS)
+        .with(Flags::RUNS_BODY)
         .group(Group::Scripting)
         .since("2.6.0")
         .docs(
@@ -79,6 +80,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .at_least(3)
         .keys(&[counted_keys(2, ANY_ACCESS)])
         .flags(RUNS)
+        .with(Flags::RUNS_SHA)
         .group(Group::Scripting)
         .since("2.6.0")
         .docs(
@@ -90,6 +92,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .at_least(3)
         .keys(READ_KEYS)
         .flags(READS)
+        .with(Flags::RUNS_BODY)
         .group(Group::Scripting)
         .since("7.0.0")
         .docs(
@@ -101,6 +104,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .at_least(3)
         .keys(&[counted_keys(2, READ_ACCESS)])
         .flags(READS)
+        .with(Flags::RUNS_SHA)
         .group(Group::Scripting)
         .since("7.0.0")
         .docs(
@@ -240,7 +244,7 @@ pub(crate) fn with_engine(
     ctx: &mut Context<'_>,
     f: impl FnOnce(&mut Context<'_>, &mut Engine) -> CommandResult,
 ) -> CommandResult {
-    if !ctx.server.monitors.is_empty() {
+    if ctx.server.is_monitored() {
         // Before the commands that the script calls.
         monitor::feed_script(ctx);
     }
@@ -288,7 +292,7 @@ pub(crate) fn prepare(
         ctx.server.config.maxmemory > 0 && evict::evict(ctx.db, ctx.server) == Room::NoMore;
     if declared && out_of_memory && !allow_oom && !no_writes {
         return Err(match ctx.origin {
-            crate::gate::context::Origin::Transaction => NO_MEMORY,
+            Origin::Transaction => NO_MEMORY,
             _ => CommandError::OutOfMemory,
         });
     }
@@ -299,7 +303,7 @@ pub(crate) fn prepare(
         ctx.db.begin_undo(config.script_undo_limit as usize, copies_large);
     }
     Ok(Running {
-        client: ctx.client,
+        client: ctx.caller.client(),
         by_eval: true,
         read_only,
         allow_oom,
@@ -327,7 +331,7 @@ fn run_script(
     let (memory_max, busy) = (config.script_memory_limit, config.busy_reply_threshold);
     let args = ctx.args;
     let name = Name::Script(script.sha);
-    let mut host = ServerHost { db: ctx.db, server: ctx.server, client: ctx.client, name };
+    let mut host = ServerHost { db: ctx.db, server: ctx.server, caller: ctx.caller, name };
     let result = engine.run(
         Run {
             function: script.function,
@@ -348,15 +352,18 @@ pub(crate) fn finish(ctx: &mut Context<'_>, database: usize, begun: u64) {
     // SELECT within a script ends with it.
     if ctx.db.selected() != database {
         ctx.db.select(database);
-        ctx.client().db = database;
+        if let Some(client) = ctx.caller.client().and_then(|id| ctx.server.clients.get_mut(id)) {
+            client.db = database;
+        }
     }
     let ended = ctx.server.scripts.running.take();
+    ctx.server.note_gate();
     if ended.as_ref().is_some_and(|running| running.rolls_back) {
         ctx.db.roll_back();
     }
     ctx.db.end_undo();
     if ended.is_some_and(|running| running.is_busy) {
-        if let Some(client) = ctx.server.clients.get_mut(ctx.client) {
+        if let Some(client) = ctx.caller.client().and_then(|id| ctx.server.clients.get_mut(id)) {
             client.flags.remove(ClientFlags::HELD);
         }
         // Time stood still; what comes next is to see how late it is.
@@ -424,32 +431,17 @@ impl Name<'_> {
 pub(crate) struct ServerHost<'a> {
     pub db: &'a mut Keyspace,
     pub server: &'a mut State,
-    pub client: ClientId,
+    pub caller: Caller,
     pub name: Name<'a>,
 }
 
-const UNKNOWN: &[u8] = b"ERR Unknown Redis command called from script";
-const ARITY: &[u8] = b"ERR Wrong number of args calling Redis command from script";
-const NOT_ALLOWED: &[u8] = b"ERR This Redis command is not allowed from script";
-const READ_ONLY: &[u8] = b"ERR Write commands are not allowed from read-only scripts.";
-
-/// Whether a command that is denied to scripts does no harm there if DEBUG lets it through: it does not touch the state of the
-/// connection, a transaction or another script that the one which calls it stands on. CLIENT does not.
-fn bears_script(command: &Command) -> bool {
-    match command.spec.group {
-        Group::PubSub | Group::Scripting | Group::Transactions => false,
-        Group::Connection => command.parent.is_some(),
-        _ => true,
-    }
-}
-
 impl ServerHost<'_> {
-    fn refuse(&mut self, command: Option<CommandId>, text: &[u8]) -> Called {
+    fn refuse(&mut self, command: Option<CommandId>, text: Vec<u8>) -> Called {
         if let Some(id) = command {
             self.server.command_stats[id.index()].rejected += 1;
         }
-        self.server.count_error(text);
-        Called::Refused(text.to_vec())
+        self.server.count_error(&text);
+        Called::Refused(text)
     }
 
     /// The command or subcommand that a request names.
@@ -494,46 +486,23 @@ impl Host for ServerHost<'_> {
         &mut self,
         buffer: &[u8],
         ranges: &[Range],
-        mut protocol: Protocol,
+        protocol: Protocol,
         output: &mut OutputBuffer,
     ) -> Called {
         let args = Args::new(buffer, ranges);
-        let Some(command) = self.find(args) else { return self.refuse(None, UNKNOWN) };
-        let id = Some(command.id);
-        if !command.spec.accepts(args.len()) || command.spec.handler.is_none() {
-            return self.refuse(id, ARITY);
-        }
-        if command.is(Flags::NOSCRIPT)
-            && !(self.server.scripts.denies_nothing && bears_script(command))
-        {
-            return self.refuse(id, NOT_ALLOWED);
-        }
-        let writes = command.is(Flags::WRITE);
-        let lacks_replicas = self.server.lacks_replicas();
-        let Some(running) = &mut self.server.scripts.running else {
-            return self.refuse(id, NOT_ALLOWED);
+        let command = self.find(args);
+        let command = match admit_scripted(self.server, command, args) {
+            Ok(command) => command,
+            Err(Refused::Killed(error)) => return Called::Refused(error.into()),
+            Err(Refused::Command(text)) => return self.refuse(command.map(|it| it.id), text),
         };
-        if let Some(error) = running.killed {
-            return Called::Refused(error.into());
+        if let Some(running) = &mut self.server.scripts.running {
+            running.wrote |= command.is(Flags::WRITE);
         }
-        if running.read_only && (writes || command.is(Flags::MAY_REPLICATE)) {
-            return self.refuse(id, READ_ONLY);
-        }
-        if writes && !running.wrote && lacks_replicas {
-            let text = CommandError::NoReplicas.wire().into_owned();
-            return self.refuse(id, &text);
-        }
-        if running.out_of_memory
-            && !running.wrote
-            && !running.allow_oom
-            && command.is(Flags::DENYOOM)
-        {
-            let text = CommandError::OutOfMemory.wire().into_owned();
-            return self.refuse(id, &text);
-        }
-        running.wrote |= writes;
         let request = Request { args, command: Some(command), prehashed: Default::default() };
-        run_scripted(self.db, self.server, self.client, command, &request, output, &mut protocol);
+        let reply = ReplyWriter::new(output, protocol);
+        Gate { db: self.db, server: self.server, caller: self.caller, reply }
+            .run_scripted(command, &request);
         Called::Ran
     }
 
@@ -546,7 +515,9 @@ impl Host for ServerHost<'_> {
         let Some(running) = &mut self.server.scripts.running else { return Verdict::GoOn };
         if !running.is_busy {
             running.is_busy = true;
-            let how = if running.by_eval { "SCRIPT KILL" } else { "FUNCTION KILL" };
+            let by_eval = running.by_eval;
+            self.server.note_gate();
+            let how = if by_eval { "SCRIPT KILL" } else { "FUNCTION KILL" };
             let name = self.name.text();
             let name = String::from_utf8_lossy(&name);
             let after_ms = self.server.config.busy_reply_threshold;

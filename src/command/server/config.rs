@@ -55,6 +55,7 @@ const SUBCOMMANDS: &[CommandSpec] = &[
     spec("SET", set)
         .at_least(4)
         .flags(ADMIN)
+        .with(Flags::NEEDS_CLIENT)
         .group(Group::Server)
         .since("2.0.0")
         .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])
@@ -158,6 +159,7 @@ pub fn apply_config(db: &mut Keyspace, server: &mut State) {
     server.logger.level = log_level(config);
     crash::enable(config.crash_log_enabled);
     crash::watch(config.watchdog_period);
+    server.note_gate();
 }
 
 /// The least important messages to log.

@@ -59,6 +59,7 @@ pub const COMMANDS: &[CommandSpec] = &[
                 .union(Flags::NO_MULTI)
                 .union(Flags::ALLOW_BUSY),
         )
+        .with(Flags::NEEDS_CLIENT)
         .group(Group::Server)
         .since("1.0.0")
         .docs(

@@ -7,6 +7,7 @@ use crate::gate::spec::{CommandSpec, Flags, Group, spec};
 pub const COMMANDS: &[CommandSpec] = &[spec("MONITOR", monitor)
     .exactly(1)
     .flags(Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::LOADING).union(Flags::STALE))
+    .with(Flags::NEEDS_CLIENT)
     .group(Group::Server)
     .since("1.0.0")
     .docs("", "Shows every command the server runs from now on.", "O(1)")];
@@ -16,7 +17,8 @@ fn monitor(ctx: &mut Context<'_>) -> CommandResult {
     let client = ctx.client();
     if !client.flags.contains(ClientFlags::MONITOR) {
         client.flags |= ClientFlags::MONITOR;
-        ctx.server.monitors.push(ctx.client);
+        let id = ctx.client_id();
+        ctx.server.add_monitor(id);
         ctx.reply.ok();
     }
     Ok(Outcome::Replied)

@@ -247,10 +247,10 @@ fn xread(ctx: &mut Context<'_>) -> CommandResult {
     if let Origin::Woken(key_at) = ctx.origin {
         let after = parse_id(ctx.args.get(key_at + request.streams), 0)?;
         let Some(slot) = ctx.db.find_for_read(ctx.key(key_at)) else {
-            return Ok(Outcome::Blocked);
+            return Ok(Outcome::WaitsOn);
         };
         if ctx.db.stream_at(slot)?.entries.top().is_none_or(|top| top <= after) {
-            return Ok(Outcome::Blocked);
+            return Ok(Outcome::WaitsOn);
         }
         begin_streams(&mut ctx.reply, 1);
         return send_above(ctx, key_at, slot, after, request.limit_woken());
@@ -437,7 +437,7 @@ fn read_woken(
     let stream = ctx.db.stream_at(slot).map_err(|_| STREAM_GONE)?;
     let group = stream.groups.get(group).ok_or(GROUP_GONE)?;
     if stream.entries.top().is_none_or(|top| top <= group.last) {
-        return Ok(Outcome::Blocked);
+        return Ok(Outcome::WaitsOn);
     }
     begin_streams(&mut ctx.reply, 1);
     let source = Source { key_at, slot: Some(slot), wish: Wish::Unread };
