@@ -7,6 +7,7 @@ use std::ops::Range;
 pub use crate::client::blocked::{TimeoutReply, Wait};
 use crate::client::{Client, ClientId};
 use crate::error::CommandError;
+use crate::gate::effect::Effect;
 use crate::gate::state::State;
 use crate::keyspace::{Key, Keyspace};
 use crate::resp::args::Prehashed;
@@ -76,6 +77,8 @@ pub struct Context<'a> {
     pub caller: Caller,
     pub prehashed: Prehashed<'a>,
     pub origin: Origin,
+    /// What is to be repeated elsewhere.
+    pub effect: Effect,
 }
 
 impl<'a> Context<'a> {

@@ -8,6 +8,7 @@ use crate::client::{Client, ClientFlags, ClientId};
 use crate::error::CommandError;
 use crate::gate::admit::{Asked, Verdict, admit};
 use crate::gate::context::{Caller, CommandResult, Context, Origin, Outcome};
+use crate::gate::effect::{self, Effect};
 use crate::gate::evict::evict;
 use crate::gate::spec::Flags;
 use crate::gate::state::State;
@@ -264,16 +265,47 @@ impl Gate<'_> {
             caller: self.caller,
             prehashed: request.prehashed,
             origin,
+            effect: Effect::AsSent,
         };
+        let changes = context.db.dirty;
         let result: CommandResult = handler(&mut context);
-        let protocol = context.reply.protocol();
+        let (protocol, effect) = (context.reply.protocol(), context.effect);
         self.reply.set_protocol(protocol);
+        if self.server.effects.is_heard() {
+            self.note_effect(command, request, effect, changes);
+        }
         match result {
             Ok(outcome) => (outcome, false),
             Err(error) => {
                 self.write_error(&error);
                 (Outcome::Replied, true)
             }
+        }
+    }
+
+    /// Adds what a command did to the stream of changes. `changes`: their count before it ran.
+    #[cold]
+    fn note_effect(
+        &mut self,
+        command: &Command,
+        request: &Request<'_>,
+        effect: Effect,
+        changes: u64,
+    ) {
+        let has_changed = self.db.dirty != changes;
+        effect::note_deletions(self.db, &mut self.server.effects);
+        let repeats = match effect {
+            Effect::AsSent => {
+                has_changed
+                    && command.is(Flags::WRITE | Flags::MAY_REPLICATE)
+                    && !command.is(Flags::RUNS_SCRIPT)
+            }
+            Effect::Forced => true,
+            Effect::Instead | Effect::Nothing => false,
+        };
+        if repeats {
+            let db = self.db.selected();
+            self.server.effects.push(db, request.args.iter_from(0));
         }
     }
 
@@ -303,6 +335,9 @@ impl Gate<'_> {
             _ => self.account(command, request, failed),
         }
         self.announce(command, request, origin);
+        if matches!(origin, Origin::Client | Origin::Woken(_)) {
+            self.server.effects.end_unit();
+        }
         ran
     }
 

@@ -6,6 +6,7 @@
 pub mod admit;
 pub mod blocking;
 pub mod context;
+pub mod effect;
 pub mod evict;
 pub mod execute;
 pub mod keys;

@@ -12,6 +12,7 @@ use crate::client::blocked::Blocking;
 use crate::client::{ClientId, Clients};
 use crate::clock::{Clock, Now};
 use crate::config::Config;
+use crate::gate::effect::Effects;
 use crate::gate::table::{Command, CommandTable};
 use crate::keyspace::Keyspace;
 use crate::net::listener::Listener;
@@ -120,6 +121,7 @@ pub struct State {
     monitors: Vec<ClientId>,
     pub blocking: Blocking,
     pub scripts: Scripts,
+    pub effects: Effects,
     /// Serves other clients for a moment while a script runs on and on. Set by the server.
     pub serve_while_busy: fn(&mut Keyspace, &mut State),
     pause: Option<Pause>,
@@ -253,6 +255,7 @@ impl State {
             monitors: Vec::new(),
             blocking: Blocking::default(),
             scripts,
+            effects: Effects::default(),
             serve_while_busy: |_, _| {},
             pause: None,
             // Until the configuration has been applied.
