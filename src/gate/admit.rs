@@ -130,8 +130,10 @@ fn is_held_back(server: &State, client: &Client, asked: &Asked<'_>) -> bool {
     let Some(pause) = server.pause() else { return false };
     let may_write = Flags::WRITE.union(Flags::MAY_REPLICATE);
     let writes = || {
+        let queued = client.transaction.as_deref();
+        let queued = queued.filter(|_| asked.command.is(Flags::RUNS_QUEUED));
         flags_of(server, asked.command, asked.args).intersects(may_write)
-            || runs_any(client.transaction.as_deref(), asked.command, may_write)
+            || queued.is_some_and(|transaction| transaction.has_any(may_write))
     };
     pause.until_us > server.now.boot_us
         && (!pause.writes_only || writes())
