@@ -256,6 +256,7 @@ fn run_handler(
     if db.tracking.is_on() {
         client_tracking::after_command(db, server, id, command, request, origin, output);
     }
+    db.delete_found_expired();
     if !db.events.is_empty() {
         pubsub::publish_events(db, server);
         // Within EXEC's reply there is no place for a push, nor in one that a script reads: it follows at the end.

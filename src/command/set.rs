@@ -453,7 +453,6 @@ fn find_sets(
     find: impl Fn(&mut Keyspace, Key<'_>) -> Option<Slot>,
     first_decides: bool,
 ) -> Result<Slots, CommandError> {
-    let keys_before = db.table().len();
     let mut slots = Slots::new();
     let mut fault = None;
     for &key in keys {
@@ -473,10 +472,6 @@ fn find_sets(
         && let Some(error) = fault
     {
         return Err(error);
-    }
-    if db.table().len() != keys_before {
-        // Keys that had expired went, and others may have moved.
-        slots = keys.iter().map(|&key| db.find(key)).collect();
     }
     Ok(slots)
 }

@@ -8,7 +8,7 @@ use super::context::{CommandResult, Context, Outcome};
 use super::sorted_set::{Pairs, limits};
 use super::sorted_set_range::store;
 use super::spec::{CommandSpec, Flags, Group, Handler, KeyFlags, KeySpec, counted_keys, key, spec};
-use crate::collections::table::Entry;
+use crate::collections::table::{Entry, Slot};
 use crate::error::CommandError;
 use crate::keyspace::{Key, Keyspace};
 use crate::resp::number;
@@ -239,21 +239,16 @@ impl<'a> Members<'a> {
 }
 
 impl<'a> Source<'a> {
-    /// Looks a key up, so that it counts and expires. False if it is absent.
-    fn look_up(db: &mut Keyspace, key: Key<'_>) -> Result<bool, CommandError> {
-        match db.find_for_read(key) {
-            Some(slot) => {
-                Members::of(db.entry(slot)).ok_or(CommandError::WrongType)?;
-                Ok(true)
-            }
-            None => Ok(false),
-        }
+    /// Looks a key up, and checks what it holds.
+    fn look_up(db: &mut Keyspace, key: Key<'_>) -> Result<Option<Slot>, CommandError> {
+        let slot = db.find_for_read(key);
+        slot.map(|slot| Members::of(db.entry(slot)).ok_or(CommandError::WrongType)).transpose()?;
+        Ok(slot)
     }
 
     /// Reads a key that was looked up.
-    fn read(db: &'a Keyspace, key: Option<Key<'_>>, weight: f64) -> Source<'a> {
-        let slot = key.and_then(|key| db.table().find(key.hash, key.bytes));
-        let members = slot.and_then(|slot| Members::of(db.table().entry(slot)));
+    fn read(db: &'a Keyspace, slot: Option<Slot>, weight: f64) -> Source<'a> {
+        let members = slot.and_then(|slot| Members::of(db.entry(slot)));
         Source { members: members.unwrap_or(Members::None), weight }
     }
 
@@ -300,17 +295,16 @@ fn combine(ctx: &mut Context<'_>, operation: Operation, purpose: Purpose) -> Com
     let first = numkeys + 1;
     let count = usize::try_from(count).ok().filter(|&count| count <= ctx.args.len() - first);
     let count = count.ok_or(CommandError::Syntax)?;
-    let mut keys = Vec::with_capacity(count);
+    let mut slots = Vec::with_capacity(count);
     for index in first..first + count {
-        let key = ctx.key(index);
-        keys.push(Source::look_up(ctx.db, key)?.then_some(key));
+        slots.push(Source::look_up(ctx.db, ctx.key(index))?);
     }
     let arguments = ctx.args.cursor(first + count);
     let options = CombineOptions::parse(arguments, count, operation, purpose)?;
-    let mut sources: Vec<Source<'_>> = keys
-        .iter()
+    let mut sources: Vec<Source<'_>> = slots
+        .into_iter()
         .zip(&options.weights)
-        .map(|(&key, &weight)| Source::read(ctx.db, key, weight))
+        .map(|(slot, &weight)| Source::read(ctx.db, slot, weight))
         .collect();
     if operation != Operation::Difference {
         // The order of Redis, which shows in sums of doubles; and intersections begin with the fewest members.

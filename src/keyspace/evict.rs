@@ -115,6 +115,7 @@ impl Keyspace {
     /// Deletes the key that the policy would rather do without, judging from `samples` keys of each database. False if
     /// there is none that may go. Announces `evicted`; a key past its deadline goes as `expired`.
     pub fn evict_one(&mut self, policy: MaxmemoryPolicy, samples: usize) -> bool {
+        self.delete_found_expired();
         let samples = samples.clamp(1, SAMPLES_MAX);
         let victim = match policy {
             MaxmemoryPolicy::NoEviction => None,

@@ -142,6 +142,7 @@ impl Keyspace {
         if !self.active_expire || self.next_field_boot_ms().is_none() {
             return false;
         }
+        self.delete_found_expired();
         let now = self.now;
         let mut budget = budget;
         let before = self.selected;

@@ -31,6 +31,7 @@ use crate::error::CommandError;
 use crate::resp::number::parse_i64;
 use crate::types::{Value, kind};
 use evict::Eviction;
+use expire::FoundExpired;
 use field_deadlines::FieldDeadlines;
 use lazyfree::LazyFree;
 use notify::Events;
@@ -102,6 +103,7 @@ pub struct Keyspace {
     pub dirty: u64,
     /// DEBUG SET-ACTIVE-EXPIRE.
     pub active_expire: bool,
+    found_expired: FoundExpired,
     pub lazyfree: LazyFree,
     pub eviction: Eviction,
     pub waiting: Waiting,
@@ -128,6 +130,7 @@ impl Keyspace {
             events: Events::default(),
             dirty: 0,
             active_expire: true,
+            found_expired: FoundExpired::default(),
             lazyfree: LazyFree::start(),
             eviction: Eviction::default(),
             waiting: Waiting::default(),
@@ -204,18 +207,19 @@ impl Keyspace {
     }
 
     // ---- look-up -------------------------------------------------------------------------------------------------
+    //
+    // A look-up changes no table: slots that a command holds stay valid while it looks up other keys. A key that has
+    // expired counts as absent at once, and is deleted when the command is done ([`Keyspace::delete_found_expired`]).
 
-    /// Finds a key to change it or to look at its frame (TYPE, TTL): an expired one is deleted first, or hidden
-    /// while [`Keyspace::keeps_expired`]; nothing is counted.
+    /// Finds a key to change it or to look at its frame (TYPE, TTL); nothing is counted. One that has expired is not
+    /// found; it is announced as expired, unless [`Keyspace::keeps_expired`].
     #[inline]
     pub fn find(&mut self, key: Key<'_>) -> Option<Slot> {
         let slot = self.table().find(key.hash, key.bytes)?;
         if let Some(deadline) = self.table().entry(slot).deadline()
             && self.now.is_past(deadline)
         {
-            if !self.keeps_expired {
-                self.remove_expired(slot);
-            }
+            self.note_expired(key);
             return None;
         }
         Some(slot)
@@ -354,8 +358,7 @@ impl Keyspace {
             }
             None => {
                 let deadline = expiry.replacing(|| None);
-                let access = self.fresh_access();
-                self.tables.insert(self.selected, key, value, deadline, access);
+                self.insert(key, value, deadline);
                 self.notify(KeyspaceEvents::NEW, "new", key.bytes);
             }
         }
@@ -391,8 +394,7 @@ impl Keyspace {
         } else {
             NewValue::Object(Box::new(Value::String(vec![0; length])))
         };
-        let access = self.fresh_access();
-        let slot = self.tables.insert(self.selected, key, value, None, access);
+        let slot = self.insert(key, value, None);
         self.notify(KeyspaceEvents::NEW, "new", key.bytes);
         self.resize_string(slot, length)
     }
@@ -456,6 +458,21 @@ impl Keyspace {
 
     // ---- keys ----------------------------------------------------------------------------------------------------
 
+    /// Puts a value under a key that a look-up has not found: it is absent, or has expired and still lies there.
+    #[inline]
+    fn insert(
+        &mut self,
+        key: Key<'_>,
+        value: NewValue<'_, Value>,
+        deadline: Option<Deadline>,
+    ) -> Slot {
+        if !self.found_expired.is_empty() {
+            self.make_way_for(key);
+        }
+        let access = self.fresh_access();
+        self.tables.insert(self.selected, key, value, deadline, access)
+    }
+
     /// Deletes a key. False if there was none. `how` names the event (`del`).
     pub fn delete(&mut self, key: Key<'_>, how: &'static str) -> bool {
         let Some(slot) = self.find(key) else { return false };
@@ -481,8 +498,10 @@ impl Keyspace {
         self.tables.set_access(self.selected, slot, access);
     }
 
-    /// A random key of the selected database, each as likely as the other; expired ones are not returned.
+    /// A random key of the selected database, each as likely as the other. Expired ones that it comes upon are not returned
+    /// but deleted: no look-up, it changes the table.
     pub fn random_key(&mut self) -> Option<Vec<u8>> {
+        self.delete_found_expired();
         let mut tries = RANDOM_TRIES;
         loop {
             let slot = self.table().random()?;
@@ -501,6 +520,7 @@ impl Keyspace {
 
     /// Empties a database; returns how many keys it had. Freed in the background unless `sync`.
     pub fn clear(&mut self, index: usize, sync: bool) -> usize {
+        self.delete_found_expired();
         let keys = self.tables[index].len();
         if keys == 0 {
             return 0;
@@ -535,6 +555,7 @@ impl Keyspace {
     pub fn swap(&mut self, a: usize, b: usize) {
         self.expire_watched(a, b);
         self.expire_watched(b, a);
+        self.delete_found_expired();
         self.touch_watched(a, b);
         self.touch_watched(b, a);
         self.tables.swap(a, b);

@@ -30,7 +30,6 @@ impl Keyspace {
         let Some(slot) = self.make_way(from, database, to) else {
             return false;
         };
-        let access = self.fresh_access();
         let entry = self.entry(slot);
         let deadline = entry.deadline();
         match entry.value() {
@@ -38,12 +37,14 @@ impl Keyspace {
                 // The table may move its entries while it makes room for the copy.
                 let bytes = bytes.to_vec();
                 let value = NewValue::Bytes { bytes: &bytes, kind };
-                self.tables.insert(database, to, value, deadline, access);
+                self.in_database(database, |db| db.insert(to, value, deadline));
             }
             ValueRef::Object(object) => {
                 let value = NewValue::Object(Box::new(object.clone()));
-                let slot = self.tables.insert(database, to, value, deadline, access);
-                self.in_database(database, |db| db.note_moved_field_deadlines(slot, to.bytes));
+                self.in_database(database, |db| {
+                    let slot = db.insert(to, value, deadline);
+                    db.note_moved_field_deadlines(slot, to.bytes);
+                });
             }
         }
         self.in_database(database, |db| db.notify(KeyspaceEvents::NEW, "new", to.bytes));
@@ -54,12 +55,13 @@ impl Keyspace {
     fn make_way(&mut self, from: Key<'_>, database: usize, to: Key<'_>) -> Option<Slot> {
         debug_assert!(database != self.selected || from.bytes != to.bytes);
         self.find(from)?;
-        self.in_database(database, |db| {
-            if let Some(slot) = db.find(to)
-                && let Some(owned) = db.tables.remove(db.selected, slot)
-            {
-                db.lazyfree.discard(owned);
+        self.in_database(database, |db| match db.find(to) {
+            Some(slot) => {
+                if let Some(owned) = db.tables.remove(db.selected, slot) {
+                    db.lazyfree.discard(owned);
+                }
             }
+            None => db.make_way_for(to),
         });
         // Looked up again: the removal may have moved it.
         self.find(from)

@@ -129,7 +129,7 @@ impl Known {
 
 /// Keys come with their hash.
 #[derive(Default)]
-struct AsItIs(u64);
+pub(super) struct AsItIs(u64);
 
 impl Hasher for AsItIs {
     fn finish(&self) -> u64 {
@@ -174,7 +174,7 @@ pub(super) struct Undo {
     expired: u64,
 }
 
-fn place(database: usize, hash: u64) -> u64 {
+pub(super) fn place(database: usize, hash: u64) -> u64 {
     hash ^ (database as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
@@ -435,6 +435,7 @@ impl Keyspace {
     /// Ends recording and puts back what was changed since it began.
     pub fn roll_back(&mut self) {
         debug_assert!(self.can_roll_back());
+        self.delete_found_expired();
         self.tables.undo.mode = Mode::Off;
         let steps = std::mem::take(&mut self.tables.undo.steps);
         let bytes = std::mem::take(&mut self.tables.undo.bytes);

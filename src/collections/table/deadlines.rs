@@ -117,7 +117,7 @@ impl<O> Table<O> {
         for (slot, link) in volatile() {
             let deadline = link.entry().deadline().expect("a volatile entry has a deadline");
             if now.is_past(deadline) {
-                return Ok(Slot::new(id, at, slot));
+                return Ok(self.slot(id, at, slot));
             }
             hint = hint.min(self.hint_of(deadline));
         }

@@ -84,7 +84,7 @@ impl<O> Table<O> {
                 let bucket = chunk.bucket(index, at);
                 for slot in bucket.occupied() {
                     let link = bucket.link(slot);
-                    let entry = self.entry(Slot::new(id, at, slot));
+                    let entry = self.entry(self.slot(id, at, slot));
                     let hash = self.hash(entry.key());
                     assert_eq!(prefix_of(hash, segment.depth()) as u32, annex.prefix);
                     assert_eq!(tag_of(hash, segment.depth()), bucket.tag(slot));
