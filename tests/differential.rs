@@ -95,7 +95,8 @@ impl Pair {
     }
 
     fn pass(&self, request: &Request) {
-        let ms = std::str::from_utf8(&request.args[1]).expect("a number").parse().expect("a number");
+        let ms =
+            std::str::from_utf8(&request.args[1]).expect("a number").parse().expect("a number");
         match &self.time {
             Time::Unseen => {}
             Time::Moved(servers) => servers.iter().for_each(|it| it.advance(1000 * ms as i64)),

@@ -1,12 +1,11 @@
-//! A key that has expired but still lies in its table disturbs no command that comes upon it.
-//!
-//! The table is brought to just before it shrinks: whoever deletes one more key moves all others.
+//! A key that has expired but still lies in its table disturbs no command that comes upon it; and what is told of deadlines.
 
 mod support;
 
 use support::{Client, TestServer, split_args};
 
-/// Strings beside the keys of a command: with 120 keys a table has room that it gives up at 76.
+/// Strings beside the keys of a command. With 120 keys a table has room that it gives up as one of 77 is deleted: whoever
+/// deletes that one moves all others.
 const STRINGS_MOST: usize = 120;
 const KEYS_LEFT: usize = 77;
 /// Each round has other names, and so other places in the table.
@@ -28,24 +27,80 @@ const CASES: &[Case] = &[
     (LIST, OLD_LIST, "RPOPLPUSH @src @dst", "\"c\"", LEFT_OF_LIST, "1) \"a\"\n2) \"b\""),
     (LIST, OLD_LIST, "BLMOVE @src @dst LEFT RIGHT 0", "\"a\"", LEFT_OF_LIST, "1) \"b\"\n2) \"c\""),
     (LIST, OLD_LIST, "BRPOPLPUSH @src @dst 0", "\"c\"", LEFT_OF_LIST, "1) \"a\"\n2) \"b\""),
-    (SCORES, OLD_LIST, "BZMOVEDUE @src @dst 0", "(integer) 1", "ZRANGE @src 0 -1", "1) \"b\"\n2) \"c\""),
+    (
+        SCORES,
+        OLD_LIST,
+        "BZMOVEDUE @src @dst 0",
+        "(integer) 1",
+        "ZRANGE @src 0 -1",
+        "1) \"b\"\n2) \"c\"",
+    ),
     (SET, "SADD @dst x", "SMOVE @src @dst a", "(integer) 1", "SCARD @src", "(integer) 2"),
     (SET, "SADD @dst x", "SINTERSTORE @dst @src @src", "(integer) 3", "SCARD @src", "(integer) 3"),
     (SET, "SADD @dst x", "SUNIONSTORE @src @src @dst", "(integer) 3", "SCARD @src", "(integer) 3"),
     (SET, "SADD @dst x", "SDIFFSTORE @src @src @dst", "(integer) 3", "SCARD @src", "(integer) 3"),
-    (SCORES, "ZADD @dst 1 a", "ZUNIONSTORE @src 2 @src @dst", "(integer) 3", "ZCARD @src", "(integer) 3"),
-    (SCORES, "ZADD @dst 1 a", "ZDIFFSTORE @dst 2 @src @dst", "(integer) 3", "ZCARD @src", "(integer) 3"),
-    (SCORES, "ZADD @dst 1 a", "ZRANGESTORE @dst @src 0 1", "(integer) 2", "ZCARD @src", "(integer) 3"),
+    (
+        SCORES,
+        "ZADD @dst 1 a",
+        "ZUNIONSTORE @src 2 @src @dst",
+        "(integer) 3",
+        "ZCARD @src",
+        "(integer) 3",
+    ),
+    (
+        SCORES,
+        "ZADD @dst 1 a",
+        "ZDIFFSTORE @dst 2 @src @dst",
+        "(integer) 3",
+        "ZCARD @src",
+        "(integer) 3",
+    ),
+    (
+        SCORES,
+        "ZADD @dst 1 a",
+        "ZRANGESTORE @dst @src 0 1",
+        "(integer) 2",
+        "ZCARD @src",
+        "(integer) 3",
+    ),
     ("SET @src ab", OLD_STRING, "BITOP OR @src @src @dst", "(integer) 2", "GET @src", "\"ab\""),
     ("SET @src ab", OLD_STRING, "LCS @src @dst", "\"\"", "GET @src", "\"ab\""),
     ("SET @src ab", OLD_STRING, "MSETNX @dst new @src more", "(integer) 0", "GET @src", "\"ab\""),
     ("PFADD @src a", "PFADD @dst b", "PFMERGE @src @dst", "OK", "PFCOUNT @src", "(integer) 1"),
-    (LIST, OLD_STRING, "RENAME @src @dst", "OK", "LRANGE @dst 0 -1", "1) \"a\"\n2) \"b\"\n3) \"c\""),
+    (
+        LIST,
+        OLD_STRING,
+        "RENAME @src @dst",
+        "OK",
+        "LRANGE @dst 0 -1",
+        "1) \"a\"\n2) \"b\"\n3) \"c\"",
+    ),
     (LIST, OLD_STRING, "RENAMENX @src @dst", "(integer) 1", "LLEN @dst", "(integer) 3"),
     (LIST, OLD_STRING, "COPY @src @dst", "(integer) 1", "LLEN @dst", "(integer) 3"),
-    (LIST, OLD_STRING, "SORT @src ALPHA BY @dst* GET @dst STORE @dst", "(integer) 3", "LLEN @src", "(integer) 3"),
-    (LIST, OLD_STRING, "LMPOP 2 @dst @src LEFT", "1) \"@src\"\n2) 1) \"a\"", LEFT_OF_LIST, "1) \"b\"\n2) \"c\""),
-    (LIST, OLD_STRING, "EVAL \"redis.call('GET', KEYS[2]) return redis.call('LPOP', KEYS[1])\" 2 @src @dst", "\"a\"", "LLEN @src", "(integer) 2"),
+    (
+        LIST,
+        OLD_STRING,
+        "SORT @src ALPHA BY @dst* GET @dst STORE @dst",
+        "(integer) 3",
+        "LLEN @src",
+        "(integer) 3",
+    ),
+    (
+        LIST,
+        OLD_STRING,
+        "LMPOP 2 @dst @src LEFT",
+        "1) \"@src\"\n2) 1) \"a\"",
+        LEFT_OF_LIST,
+        "1) \"b\"\n2) \"c\"",
+    ),
+    (
+        LIST,
+        OLD_STRING,
+        "EVAL \"redis.call('GET', KEYS[2]) return redis.call('LPOP', KEYS[1])\" 2 @src @dst",
+        "\"a\"",
+        "LLEN @src",
+        "(integer) 2",
+    ),
 ];
 
 fn call(client: &mut Client, line: &str) -> String {
@@ -123,7 +178,10 @@ fn an_expired_key_is_counted_and_announced_once_and_before_the_command() {
     assert_eq!(told(&mut client, "RPUSH k new"), ["expired", "rpush"]);
     assert_eq!(told(&mut client, "DEL k"), ["expired"]);
     assert_eq!(told(&mut client, "FLUSHALL"), [""; 0]);
-    assert_eq!(told(&mut client, r#"EVAL "redis.call('GET', 'k') redis.call('GET', 'k')" 0"#), ["expired"]);
+    assert_eq!(
+        told(&mut client, r#"EVAL "redis.call('GET', 'k') redis.call('GET', 'k')" 0"#),
+        ["expired"]
+    );
     call(&mut client, "SET k v PX 1");
     call(&mut client, "SET other v");
     server.advance(3_000);
@@ -132,4 +190,33 @@ fn an_expired_key_is_counted_and_announced_once_and_before_the_command() {
     assert_eq!(call(&mut client, script), "(integer) 1");
     let info = call(&mut client, "INFO stats");
     assert!(info.contains("expired_keys:9\\r\\n"), "{info}");
+}
+
+#[test]
+fn a_deadline_is_told_alike_until_the_wall_clock_steps() {
+    let server = TestServer::start(&[]);
+    let mut client = server.connect();
+    call(&mut client, "SET k v EX 100");
+    call(&mut client, "HSET h f v");
+    call(&mut client, "HPEXPIRE h 100000 FIELDS 1 f");
+    let asked =
+        ["PEXPIRETIME k", "EXPIRETIME k", "HPEXPIRETIME h FIELDS 1 f", "HEXPIRETIME h FIELDS 1 f"];
+    let told = |client: &mut Client| asked.map(|question| call(client, question));
+    let first = told(&mut client);
+    // Both clocks are read one after the other: their difference wavers.
+    for jitter_us in [900, -1000, 100, -900, 1900, -1500, 400] {
+        server.step_wall(jitter_us);
+        server.advance(1_234_567);
+        assert_eq!(told(&mut client), first);
+    }
+    server.step_wall(60_000_000);
+    let later = told(&mut client);
+    for (first, later) in first.iter().zip(&later) {
+        let number = |text: &str| -> i64 {
+            let digits: String = text.chars().filter(char::is_ascii_digit).collect();
+            digits.parse().expect("a number")
+        };
+        let step = if number(first) > 1_000_000_000_000 { 60_000 } else { 60 };
+        assert!((number(later) - number(first) - step).abs() <= 2, "{first} {later}");
+    }
 }

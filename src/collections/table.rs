@@ -25,9 +25,9 @@
 //! # Deadlines
 //! A tree of minima lies over the table: for each bucket the earliest deadline in it (4 bytes a bucket, made when a segment
 //! gets its first deadline), for each segment, each chunk, and the whole. These are *hints*: they may be too early, never
-//! too late. Adding a deadline lowers them; removing or prolonging one leaves them alone, and `pop_due` corrects a hint
+//! too late. Adding a deadline lowers them; removing or prolonging one leaves them alone, and `find_due` corrects a hint
 //! when its time has come. Keys that are set and deleted a million times leave nothing behind to be collected.
-//! Hints are milliseconds of the boot-time clock relative to `base_ms`, which `pop_due` moves on every 24 days.
+//! Hints are milliseconds of the boot-time clock relative to `base_ms`, which `find_due` moves on every 24 days.
 //!
 //! # SCAN
 //! The cursor is a boundary in the order of hashes, which no growth, split, shrinking or merge alters. So a key that is
@@ -82,7 +82,7 @@ const FAR: u32 = u32::MAX - 1;
 /// How long hints may run before their base moves: half of what they hold.
 const BASE_AGE_MAX_MS: i64 = 1 << 31;
 
-/// The position of an entry. Valid until the next insert or remove (and what calls them: `pop_due`, `clear`). Used later,
+/// The position of an entry. Valid until the next insert or remove (and what calls them: `clear`). Used later,
 /// it may name another entry or panic; with debug assertions it always panics, as does a slot of another table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot {

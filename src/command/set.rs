@@ -354,11 +354,9 @@ fn spop(ctx: &mut Context<'_>) -> CommandResult {
     }
     if count >= len {
         reply_all(reply, Some(set));
-        ctx.db.changed(KeyspaceEvents::SET, "spop", key.bytes);
         // Deleting is counted as a change, which stands for one of the members here.
+        ctx.db.changed_by(len as u64 - 1, KeyspaceEvents::SET, "spop", key.bytes);
         ctx.db.delete_at(slot, key, "del");
-        ctx.db.dirty += len as u64;
-        ctx.db.dirty -= 2;
         return Ok(Outcome::Replied);
     }
     let limits = limits(ctx);

@@ -339,7 +339,7 @@ fn combine(ctx: &mut Context<'_>, operation: Operation, purpose: Purpose) -> Com
             Operation::Intersection => "zinterstore",
             Operation::Difference => "zdiffstore",
         };
-        let count = store(ctx, ctx.key(1), result, event);
+        let count = store(ctx, ctx.key(1), result, event, 1);
         ctx.reply.integer(count as i64);
         return Ok(Outcome::Replied);
     }

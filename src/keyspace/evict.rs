@@ -8,7 +8,7 @@ use crate::collections::table::{Entry, Slot};
 use crate::config::{KeyspaceEvents, MaxmemoryPolicy};
 use crate::types::Value;
 
-use super::{Key, Keyspace};
+use super::{Cause, Key, Keyspace};
 
 /// The access bits hold 24 bits.
 const LRU_MASK: u32 = (1 << 24) - 1;
@@ -138,9 +138,7 @@ impl Keyspace {
         }
         let owned = self.tables.remove_for_good(self.selected, slot);
         self.stats.evicted += 1;
-        self.waiting.note_change(self.selected, owned.key());
-        self.watch.note_change(self.selected, owned.key());
-        self.tracking.note_change(owned.key(), false);
+        self.touch(self.selected, owned.key(), 0, Cause::Server);
         self.notify(KeyspaceEvents::EVICTED, "evicted", owned.key());
         self.lazyfree.discard(owned);
     }

@@ -11,7 +11,7 @@ use std::mem;
 use crate::collections::table::Slot;
 
 use super::undo::{AsItIs, place};
-use super::{Key, Keyspace};
+use super::{Cause, Key, Keyspace};
 use crate::config::KeyspaceEvents;
 
 /// Keys that look-ups have found expired, announced already, and that still lie in their tables.
@@ -57,7 +57,9 @@ impl Keyspace {
     /// before those of the command, and once.
     #[cold]
     pub(super) fn note_expired(&mut self, key: Key<'_>) {
-        if !self.keeps_expired && self.found_expired.keys.insert(ExpiredKey::new(self.selected, key)) {
+        if !self.keeps_expired
+            && self.found_expired.keys.insert(ExpiredKey::new(self.selected, key))
+        {
             self.announce_expired(key.bytes);
         }
     }
@@ -106,7 +108,8 @@ impl Keyspace {
 
     fn announce_expired(&mut self, key: &[u8]) {
         self.stats.expired += 1;
-        self.changed(KeyspaceEvents::EXPIRED, "expired", key);
+        self.touch(self.selected, key, 1, Cause::Server);
+        self.notify(KeyspaceEvents::EXPIRED, "expired", key);
     }
 
     /// Deletes due keys, at most about `budget` buckets' worth. True if more may be due now.

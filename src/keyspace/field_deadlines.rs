@@ -170,7 +170,7 @@ impl Keyspace {
     fn expire_fields_of(&mut self, slot: Slot, key: &[u8], clock: ClockOf, budget: &mut usize) {
         let now = self.now;
         // What has expired does not come back if a script is rolled back, or expires once more.
-        let value = self.tables.noted_object_mut(self.selected, slot);
+        let value = self.tables.expiring_object_mut(self.selected, slot);
         let Some(Value::Hash(hash)) = value else { return };
         if let Some(hash) = hash.table_mut() {
             *clock.of(&mut hash.noted) = i64::MAX;
@@ -380,7 +380,7 @@ mod tests {
                         model.swap(0, 1);
                     }
                     Step::Clear(database) => {
-                        db.clear(database, true);
+                        db.clear(database..database + 1, true);
                         model[database].clear();
                     }
                     Step::Pass(ms) => hands.advance_us(ms * 1000),

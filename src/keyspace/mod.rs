@@ -22,6 +22,8 @@ pub mod watch;
 #[cfg(test)]
 mod tests;
 
+use std::ops::Range;
+
 pub use crate::clock::Expiry;
 use crate::clock::{Deadline, Now};
 use crate::collections::hash::KeyHasher;
@@ -35,6 +37,7 @@ use expire::FoundExpired;
 use field_deadlines::FieldDeadlines;
 use lazyfree::LazyFree;
 use notify::Events;
+pub use tables::TableId;
 use tables::Tables;
 use tracking::Tracking;
 use waiting::Waiting;
@@ -81,6 +84,15 @@ const RANDOM_TRIES: usize = 100;
 /// Keys looked at to estimate how many bytes a database takes.
 const BYTES_SAMPLES: usize = 64;
 
+/// Who causes a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cause {
+    /// By a command.
+    Client,
+    /// By itself: the key has expired or is evicted.
+    Server,
+}
+
 /// All databases of the server.
 pub struct Keyspace {
     tables: Tables,
@@ -89,7 +101,7 @@ pub struct Keyspace {
     selected: usize,
     hasher: KeyHasher,
     now: Now,
-    /// The wall clock's lead that the tables' hints reckon with.
+    /// The wall clock's lead that the tables' hints and all told deadlines reckon with.
     wall_offset_ms: i64,
     pub access: AccessPolicy,
     /// Reads leave the access bits alone: the client said CLIENT NO-TOUCH.
@@ -99,8 +111,8 @@ pub struct Keyspace {
     pub keeps_expired: bool,
     pub stats: KeyspaceStats,
     pub events: Events,
-    /// Changes since the start; `rdb_changes_since_last_save`.
-    pub dirty: u64,
+    /// Changes since the start; written by [`Keyspace::touch`] and its kin alone.
+    dirty: u64,
     /// DEBUG SET-ACTIVE-EXPIRE.
     pub active_expire: bool,
     found_expired: FoundExpired,
@@ -160,7 +172,8 @@ impl Keyspace {
     }
 
     /// A new sample of the clocks. A wall clock that moved against the boot-time clock by more than the jitter of reading
-    /// both moves the tables' hints, so that no deadline on it is noticed late.
+    /// both moves the tables' hints, so that no deadline on it is noticed late, and the Unix times of deadlines that count on the
+    /// boot-time clock.
     #[inline]
     pub fn set_now(&mut self, now: Now) {
         self.now = now;
@@ -169,6 +182,12 @@ impl Keyspace {
             self.wall_offset_ms = offset;
             self.tables.set_wall_offset(offset);
         }
+    }
+
+    /// How far the wall clock is ahead of the boot-time clock, for telling deadlines ([`Deadline::unix`]): the same until the
+    /// wall clock is moved.
+    pub fn wall_offset_ms(&self) -> i64 {
+        self.wall_offset_ms
     }
 
     pub fn databases(&self) -> usize {
@@ -199,6 +218,11 @@ impl Keyspace {
     #[inline]
     pub fn table(&self) -> &Table<Value> {
         &self.tables[self.selected]
+    }
+
+    /// The identity of a database's table.
+    pub fn table_id(&self, index: usize) -> TableId {
+        self.tables.id_of(index)
     }
 
     /// The table of any database.
@@ -518,23 +542,24 @@ impl Keyspace {
         }
     }
 
-    /// Empties a database; returns how many keys it had. Freed in the background unless `sync`.
-    pub fn clear(&mut self, index: usize, sync: bool) -> usize {
+    /// Empties databases; each key counts as a change. Freed in the background unless `sync`.
+    pub fn clear(&mut self, databases: Range<usize>, sync: bool) {
         self.delete_found_expired();
-        let keys = self.tables[index].len();
-        if keys == 0 {
-            return 0;
+        for index in databases {
+            let keys = self.tables[index].len();
+            if keys == 0 {
+                continue;
+            }
+            self.touch_all(index, index, keys as u64);
+            let bytes = self.estimate_bytes(index);
+            let fields = std::mem::take(&mut self.fields[index]);
+            match self.tables.clear(index, fields, keys, bytes) {
+                Some(old) if sync => drop(old),
+                Some(old) => self.lazyfree.discard_all(old, keys, bytes),
+                None => {}
+            }
         }
-        self.touch_watched(index, index);
-        let bytes = self.estimate_bytes(index);
-        let fields = std::mem::take(&mut self.fields[index]);
-        match self.tables.clear(index, fields, keys, bytes) {
-            Some(old) if sync => drop(old),
-            Some(old) => self.lazyfree.discard_all(old, keys, bytes),
-            None => {}
-        }
-        self.waiting.note_all(index);
-        keys
+        self.tracking.note_all();
     }
 
     /// About how many bytes a database takes, judging from a few of its keys.
@@ -551,32 +576,32 @@ impl Keyspace {
         table.memory() + (bytes / seen.max(1)).saturating_mul(table.len())
     }
 
-    /// Exchanges two databases.
+    /// Exchanges two databases. One change.
     pub fn swap(&mut self, a: usize, b: usize) {
         self.expire_watched(a, b);
         self.expire_watched(b, a);
         self.delete_found_expired();
-        self.touch_watched(a, b);
-        self.touch_watched(b, a);
+        self.touch_all(a, b, 1);
+        self.touch_all(b, a, 0);
         self.tables.swap(a, b);
         self.fields.swap(a, b);
-        self.waiting.note_all(a);
-        self.waiting.note_all(b);
     }
 
     // ---- what changed --------------------------------------------------------------------------------------------
 
-    /// Says that a command changed a key: counts the change and announces the event.
-    #[inline]
-    pub fn changed(&mut self, class: KeyspaceEvents, event: &'static str, key: &[u8]) {
-        self.dirty += 1;
-        self.waiting.note_change(self.selected, key);
-        self.watch.note_change(self.selected, key);
-        self.tracking.note_change(key, class != KeyspaceEvents::EXPIRED);
-        self.notify(class, event, key);
+    /// Changes since the start; `rdb_changes_since_last_save`.
+    pub fn dirty(&self) -> u64 {
+        self.dirty
     }
 
-    /// The same for a command that has changed several of the key's elements; `elements` counts as so many changes.
+    /// Says that a command changed a key of the selected database: counts the change and announces the event.
+    #[inline]
+    pub fn changed(&mut self, class: KeyspaceEvents, event: &'static str, key: &[u8]) {
+        self.changed_by(1, class, event, key);
+    }
+
+    /// The same for a command that has changed several of the key's elements, each of which counts. None of them counts where
+    /// another key's have been counted already.
     #[inline]
     pub fn changed_by(
         &mut self,
@@ -585,8 +610,32 @@ impl Keyspace {
         event: &'static str,
         key: &[u8],
     ) {
-        self.changed(class, event, key);
-        self.dirty += elements.saturating_sub(1);
+        self.touch(self.selected, key, elements, Cause::Client);
+        self.notify(class, event, key);
+    }
+
+    /// Counts changes that concern nobody who waits for the key, watches it, or holds a copy of it, as Redis has it of the groups
+    /// of a stream.
+    pub fn changed_aside(&mut self, changes: u64) {
+        self.dirty += changes;
+    }
+
+    /// Says that a key changes: tells all who are to know, but for who listens to events. Whatever changes a key's value,
+    /// deadline or existence comes by here, whoever causes it.
+    #[inline]
+    fn touch(&mut self, database: usize, key: &[u8], changes: u64, cause: Cause) {
+        self.dirty += changes;
+        self.waiting.note_change(database, key);
+        self.watch.note_change(database, key);
+        self.tracking.note_change(key, cause == Cause::Client);
+    }
+
+    /// The same of all keys that a database has, or will have from the other one. Who tracks keys is not told: that databases
+    /// are exchanged is no change to them, as in Redis.
+    fn touch_all(&mut self, database: usize, other: usize, changes: u64) {
+        self.dirty += changes;
+        self.waiting.note_all(database);
+        self.touch_watched(database, other);
     }
 
     /// Announces an event in the selected database, if `notify-keyspace-events` asks for its class.

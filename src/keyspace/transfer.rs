@@ -6,7 +6,7 @@
 use crate::collections::table::{NewValue, Slot, ValueRef};
 use crate::config::KeyspaceEvents;
 
-use super::{Key, Keyspace};
+use super::{Cause, Key, Keyspace};
 
 impl Keyspace {
     /// Moves the key `from` of the selected database to `to` in `database`. False if there is no such key. Announces `new`.
@@ -16,9 +16,7 @@ impl Keyspace {
         };
         let slot = self.tables.transfer(self.selected, slot, database, to);
         // Who waits for the old name, watches it or holds a copy is to know; the handler announces the new one.
-        self.waiting.note_change(self.selected, from.bytes);
-        self.watch.note_change(self.selected, from.bytes);
-        self.tracking.note_change(from.bytes, true);
+        self.touch(self.selected, from.bytes, 0, Cause::Client);
         self.in_database(database, |db| db.note_moved_field_deadlines(slot, to.bytes));
         self.in_database(database, |db| db.notify(KeyspaceEvents::NEW, "new", to.bytes));
         true

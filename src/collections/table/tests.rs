@@ -34,6 +34,10 @@ fn clumsy(key: &[u8]) -> u64 {
 }
 
 impl<O> Table<O> {
+    fn pop_due(&mut self, now: &Now, budget: &mut usize) -> Option<Owned<O>> {
+        self.find_due(now, budget).map(|slot| self.remove(slot))
+    }
+
     fn at(&self, key: &[u8]) -> Option<Slot> {
         self.find(self.hash(key), key)
     }
