@@ -47,6 +47,14 @@ impl Deadline {
         let ms = (self.0 & !BOOT) as i64;
         if self.0 & BOOT != 0 { ms } else { ms.saturating_sub(wall_offset_ms) }
     }
+
+    /// This deadline as a wall-clock time, as EXPIRETIME and everything that leaves this process tell it. The offset is to be
+    /// the keyspace's, which moves only when the wall clock does: one computed from each sample of the clocks wavers by a
+    /// millisecond.
+    pub fn unix(self, wall_offset_ms: i64) -> UnixMillis {
+        let ms = self.ms();
+        UnixMillis(if self.is_on_boot_clock() { ms.saturating_add(wall_offset_ms) } else { ms })
+    }
 }
 
 /// What happens to a deadline when the value it belongs to is replaced.
@@ -117,11 +125,6 @@ impl Now {
         let ms = (deadline.0 & !BOOT) as i64;
         let now = if deadline.0 & BOOT != 0 { self.boot_ms() } else { self.unix().0 };
         ms.saturating_sub(now)
-    }
-
-    /// The deadline as a wall-clock time, as EXPIRETIME and everything that leaves this process tell it.
-    pub fn unix_of(&self, deadline: Deadline) -> UnixMillis {
-        UnixMillis(self.unix().0.saturating_add(self.remaining_ms(deadline)))
     }
 }
 
@@ -214,7 +217,7 @@ mod tests {
         let now = Now { wall_us: 1_700_000_000_000_000, boot_us: 5_000_000 };
         assert!(!now.is_past(now.after(i64::MAX)));
         assert_eq!(
-            now.unix_of(now.at(UnixMillis(9_223_372_036_854_770_000))).0,
+            now.at(UnixMillis(9_223_372_036_854_770_000)).unix(now.wall_offset_ms()).0,
             9_223_372_036_854_770_000
         );
     }

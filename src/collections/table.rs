@@ -25,9 +25,9 @@
 //! # Deadlines
 //! A tree of minima lies over the table: for each bucket the earliest deadline in it (4 bytes a bucket, made when a segment
 //! gets its first deadline), for each segment, each chunk, and the whole. These are *hints*: they may be too early, never
-//! too late. Adding a deadline lowers them; removing or prolonging one leaves them alone, and `pop_due` corrects a hint
+//! too late. Adding a deadline lowers them; removing or prolonging one leaves them alone, and `find_due` corrects a hint
 //! when its time has come. Keys that are set and deleted a million times leave nothing behind to be collected.
-//! Hints are milliseconds of the boot-time clock relative to `base_ms`, which `pop_due` moves on every 24 days.
+//! Hints are milliseconds of the boot-time clock relative to `base_ms`, which `find_due` moves on every 24 days.
 //!
 //! # SCAN
 //! The cursor is a boundary in the order of hashes, which no growth, split, shrinking or merge alters. So a key that is
@@ -82,26 +82,38 @@ const FAR: u32 = u32::MAX - 1;
 /// How long hints may run before their base moves: half of what they hold.
 const BASE_AGE_MAX_MS: i64 = 1 << 31;
 
-/// The position of an entry. Valid until the next insert or remove (and what calls them: `pop_due`, `clear`). Used later,
-/// it may name another entry or panic.
+/// The position of an entry. Valid until the next insert or remove (and what calls them: `clear`). Used later,
+/// it may name another entry or panic; with debug assertions it always panics, as does a slot of another table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot {
     segment: u32,
     /// Bucket times 8, plus the slot in it.
     position: u32,
+    #[cfg(debug_assertions)]
+    generation: Generation,
 }
 
 impl Slot {
-    fn new(segment: u32, bucket: usize, slot: usize) -> Slot {
-        Slot { segment, position: (bucket * SLOTS + slot) as u32 }
-    }
-
     fn bucket(self) -> usize {
         self.position as usize / SLOTS
     }
 
     fn slot(self) -> usize {
         self.position as usize % SLOTS
+    }
+}
+
+/// A number for each state of a table's positions, never the same for two states or two tables (of the last four billion).
+#[cfg(debug_assertions)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Generation(u32);
+
+#[cfg(debug_assertions)]
+impl Generation {
+    fn next() -> Generation {
+        use std::sync::atomic::{AtomicU32, Ordering};
+        static LAST: AtomicU32 = AtomicU32::new(0);
+        Generation(LAST.fetch_add(1, Ordering::Relaxed))
     }
 }
 
@@ -259,6 +271,9 @@ pub struct Table<O> {
     /// Scratch space of rebuilding.
     moving: [Vec<Moving>; 2],
     fill: Vec<u8>,
+    /// Another one after each insert and remove: slots found before are stale.
+    #[cfg(debug_assertions)]
+    generation: Generation,
     objects: PhantomData<Box<O>>,
 }
 
@@ -287,7 +302,28 @@ impl<O> Table<O> {
             segment_bytes: 0,
             moving: [Vec::new(), Vec::new()],
             fill: Vec::new(),
+            #[cfg(debug_assertions)]
+            generation: Generation::next(),
             objects: PhantomData,
+        }
+    }
+
+    #[inline]
+    fn slot(&self, segment: u32, bucket: usize, slot: usize) -> Slot {
+        Slot {
+            segment,
+            position: (bucket * SLOTS + slot) as u32,
+            #[cfg(debug_assertions)]
+            generation: self.generation,
+        }
+    }
+
+    /// Makes all slots found so far stale: entries have moved, come, or gone.
+    #[inline]
+    fn outdate_slots(&mut self) {
+        #[cfg(debug_assertions)]
+        {
+            self.generation = Generation::next();
         }
     }
 
@@ -362,7 +398,7 @@ impl<O> Table<O> {
             for slot in Bits(bucket.matches(tag)) {
                 // SAFETY: an occupied slot's entry is alive while the table is borrowed.
                 if unsafe { bucket.link(slot).entry().key() } == key {
-                    return Some(Slot::new(id, at, slot));
+                    return Some(self.slot(id, at, slot));
                 }
             }
             if !bucket.is_full() {
@@ -374,6 +410,8 @@ impl<O> Table<O> {
     }
 
     fn link(&self, slot: Slot) -> Link {
+        #[cfg(debug_assertions)]
+        assert_eq!(slot.generation, self.generation, "a slot was used after its table had changed");
         let (chunk, index) = self.chunk(slot.segment);
         let bucket = chunk.bucket(index, slot.bucket());
         assert!(bucket.tag(slot.slot()) != 0, "a slot is used while it is valid");
@@ -508,7 +546,8 @@ impl<O> Table<O> {
             self.count_volatile(id, 1);
             self.note(id, at, self.hint_of(deadline));
         }
-        Slot::new(id, at, slot)
+        self.outdate_slots();
+        self.slot(id, at, slot)
     }
 
     /// Gives a key another value and deadline; key, access bits and position stay. Returns the old object, if it was one.
@@ -595,6 +634,7 @@ impl<O> Table<O> {
         }
         self.len -= 1;
         self.shrink(slot.segment);
+        self.outdate_slots();
         // SAFETY: the entry was alive and of this `O`, and no slot leads to it any more.
         unsafe { Owned::new(link.entry()) }
     }
@@ -729,7 +769,7 @@ impl<O> Table<O> {
                 break;
             }
             if at < segment.buckets() && chunk.bucket(index, at).tag(slot) != 0 {
-                return Some(Slot::new(id, at, slot));
+                return Some(self.slot(id, at, slot));
             }
         }
         // Hardly a slot in thirty is occupied, or hashes collide: count to a random rank, a number for each segment.
@@ -744,7 +784,7 @@ impl<O> Table<O> {
             for at in 0..segment.buckets() {
                 let occupied = chunk.bucket(index, at).occupied();
                 match occupied.clone().nth(rank) {
-                    Some(slot) => return Some(Slot::new(id, at, slot)),
+                    Some(slot) => return Some(self.slot(id, at, slot)),
                     None => rank -= occupied.count(),
                 }
             }
@@ -784,7 +824,7 @@ impl<O> Table<O> {
                             continue;
                         }
                         // SAFETY: an occupied slot's entry is alive and unchanged while the table is borrowed.
-                        visit(Slot::new(id, at, slot), unsafe { Entry::new(link.entry()) });
+                        visit(self.slot(id, at, slot), unsafe { Entry::new(link.entry()) });
                         left -= 1;
                         if left == 0 {
                             return;

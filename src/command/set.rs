@@ -354,11 +354,9 @@ fn spop(ctx: &mut Context<'_>) -> CommandResult {
     }
     if count >= len {
         reply_all(reply, Some(set));
-        ctx.db.changed(KeyspaceEvents::SET, "spop", key.bytes);
         // Deleting is counted as a change, which stands for one of the members here.
+        ctx.db.changed_by(len as u64 - 1, KeyspaceEvents::SET, "spop", key.bytes);
         ctx.db.delete_at(slot, key, "del");
-        ctx.db.dirty += len as u64;
-        ctx.db.dirty -= 2;
         return Ok(Outcome::Replied);
     }
     let limits = limits(ctx);
@@ -453,7 +451,6 @@ fn find_sets(
     find: impl Fn(&mut Keyspace, Key<'_>) -> Option<Slot>,
     first_decides: bool,
 ) -> Result<Slots, CommandError> {
-    let keys_before = db.table().len();
     let mut slots = Slots::new();
     let mut fault = None;
     for &key in keys {
@@ -473,10 +470,6 @@ fn find_sets(
         && let Some(error) = fault
     {
         return Err(error);
-    }
-    if db.table().len() != keys_before {
-        // Keys that had expired went, and others may have moved.
-        slots = keys.iter().map(|&key| db.find(key)).collect();
     }
     Ok(slots)
 }

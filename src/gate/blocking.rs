@@ -156,6 +156,7 @@ pub fn serve(db: &mut Keyspace, server: &mut State) {
         for (database, key) in db.waiting.take_ready() {
             db.select(database);
             serve_key(db, server, database, &key);
+            db.delete_found_expired();
         }
     }
 }

@@ -267,7 +267,7 @@ impl Gate<'_> {
             origin,
             effect: Effect::AsSent,
         };
-        let changes = context.db.dirty;
+        let changes = context.db.dirty();
         let result: CommandResult = handler(&mut context);
         let (protocol, effect) = (context.reply.protocol(), context.effect);
         self.reply.set_protocol(protocol);
@@ -292,7 +292,7 @@ impl Gate<'_> {
         effect: Effect,
         changes: u64,
     ) {
-        let has_changed = self.db.dirty != changes;
+        let has_changed = self.db.dirty() != changes;
         effect::note_deletions(self.db, &mut self.server.effects);
         let repeats = match effect {
             Effect::AsSent => {
@@ -347,6 +347,7 @@ impl Gate<'_> {
         if self.db.tracking.is_on() {
             tracking::after_command(self, command, request, origin);
         }
+        self.db.delete_found_expired();
         if !self.db.events.is_empty() {
             publish::publish_events(self.db, self.server);
             // Within EXEC's reply there is no place for a push, nor in one that a script reads: it follows at the end.

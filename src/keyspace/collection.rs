@@ -91,17 +91,14 @@ impl Keyspace {
 
     /// Puts a collection under a key that is absent. Announces `new`.
     pub fn insert_collection<C: Collection>(&mut self, key: Key<'_>, collection: C) -> Slot {
-        let access = self.fresh_access();
         let slot = match collection.store() {
             Stored::Inline { kind, bytes } => {
-                let value = NewValue::Bytes { bytes: &bytes, kind };
-                let slot = self.tables.insert(self.selected, key, value, None, access);
+                let slot = self.insert(key, NewValue::Bytes { bytes: &bytes, kind }, None);
                 self.scratch = bytes;
                 slot
             }
             Stored::Boxed(value) => {
-                let value = NewValue::Object(Box::new(value));
-                let slot = self.tables.insert(self.selected, key, value, None, access);
+                let slot = self.insert(key, NewValue::Object(Box::new(value)), None);
                 self.note_moved_field_deadlines(slot, key.bytes);
                 slot
             }
@@ -194,9 +191,8 @@ impl Keyspace {
 
     /// Puts a stream under a key that is absent. Announces `new`.
     pub fn insert_stream(&mut self, key: Key<'_>, stream: Stream) -> Slot {
-        let access = self.fresh_access();
         let value = NewValue::Object(Box::new(Value::Stream(stream)));
-        let slot = self.tables.insert(self.selected, key, value, None, access);
+        let slot = self.insert(key, value, None);
         self.notify(KeyspaceEvents::NEW, "new", key.bytes);
         slot
     }

@@ -8,7 +8,7 @@ use crate::collections::table::{Entry, Slot};
 use crate::config::{KeyspaceEvents, MaxmemoryPolicy};
 use crate::types::Value;
 
-use super::{Key, Keyspace};
+use super::{Cause, Key, Keyspace};
 
 /// The access bits hold 24 bits.
 const LRU_MASK: u32 = (1 << 24) - 1;
@@ -115,6 +115,7 @@ impl Keyspace {
     /// Deletes the key that the policy would rather do without, judging from `samples` keys of each database. False if
     /// there is none that may go. Announces `evicted`; a key past its deadline goes as `expired`.
     pub fn evict_one(&mut self, policy: MaxmemoryPolicy, samples: usize) -> bool {
+        self.delete_found_expired();
         let samples = samples.clamp(1, SAMPLES_MAX);
         let victim = match policy {
             MaxmemoryPolicy::NoEviction => None,
@@ -137,9 +138,7 @@ impl Keyspace {
         }
         let owned = self.tables.remove_for_good(self.selected, slot);
         self.stats.evicted += 1;
-        self.waiting.note_change(self.selected, owned.key());
-        self.watch.note_change(self.selected, owned.key());
-        self.tracking.note_change(owned.key(), false);
+        self.touch(self.selected, owned.key(), 0, Cause::Server);
         self.notify(KeyspaceEvents::EVICTED, "evicted", owned.key());
         self.lazyfree.discard(owned);
     }

@@ -142,6 +142,7 @@ impl Keyspace {
         if !self.active_expire || self.next_field_boot_ms().is_none() {
             return false;
         }
+        self.delete_found_expired();
         let now = self.now;
         let mut budget = budget;
         let before = self.selected;
@@ -169,7 +170,7 @@ impl Keyspace {
     fn expire_fields_of(&mut self, slot: Slot, key: &[u8], clock: ClockOf, budget: &mut usize) {
         let now = self.now;
         // What has expired does not come back if a script is rolled back, or expires once more.
-        let value = self.tables.noted_object_mut(self.selected, slot);
+        let value = self.tables.expiring_object_mut(self.selected, slot);
         let Some(Value::Hash(hash)) = value else { return };
         if let Some(hash) = hash.table_mut() {
             *clock.of(&mut hash.noted) = i64::MAX;
@@ -379,7 +380,7 @@ mod tests {
                         model.swap(0, 1);
                     }
                     Step::Clear(database) => {
-                        db.clear(database, true);
+                        db.clear(database..database + 1, true);
                         model[database].clear();
                     }
                     Step::Pass(ms) => hands.advance_us(ms * 1000),

@@ -23,6 +23,8 @@ pub mod watch;
 #[cfg(test)]
 mod tests;
 
+use std::ops::Range;
+
 pub use crate::clock::Expiry;
 use crate::clock::{Deadline, Now};
 use crate::collections::hash::KeyHasher;
@@ -32,9 +34,11 @@ use crate::error::CommandError;
 use crate::resp::number::parse_i64;
 use crate::types::{Value, kind};
 use evict::Eviction;
+use expire::FoundExpired;
 use field_deadlines::FieldDeadlines;
 use lazyfree::LazyFree;
 use notify::Events;
+pub use tables::TableId;
 use tables::Tables;
 use tracking::Tracking;
 use waiting::Waiting;
@@ -81,6 +85,15 @@ const RANDOM_TRIES: usize = 100;
 /// Keys looked at to estimate how many bytes a database takes.
 const BYTES_SAMPLES: usize = 64;
 
+/// Who causes a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cause {
+    /// By a command.
+    Client,
+    /// By itself: the key has expired or is evicted.
+    Server,
+}
+
 /// All databases of the server.
 pub struct Keyspace {
     tables: Tables,
@@ -89,7 +102,7 @@ pub struct Keyspace {
     selected: usize,
     hasher: KeyHasher,
     now: Now,
-    /// The wall clock's lead that the tables' hints reckon with.
+    /// The wall clock's lead that the tables' hints and all told deadlines reckon with.
     wall_offset_ms: i64,
     pub access: AccessPolicy,
     /// Reads leave the access bits alone: the client said CLIENT NO-TOUCH.
@@ -99,10 +112,11 @@ pub struct Keyspace {
     pub keeps_expired: bool,
     pub stats: KeyspaceStats,
     pub events: Events,
-    /// Changes since the start; `rdb_changes_since_last_save`.
-    pub dirty: u64,
+    /// Changes since the start; written by [`Keyspace::touch`] and its kin alone.
+    dirty: u64,
     /// DEBUG SET-ACTIVE-EXPIRE.
     pub active_expire: bool,
+    found_expired: FoundExpired,
     pub lazyfree: LazyFree,
     pub eviction: Eviction,
     pub waiting: Waiting,
@@ -129,6 +143,7 @@ impl Keyspace {
             events: Events::default(),
             dirty: 0,
             active_expire: true,
+            found_expired: FoundExpired::default(),
             lazyfree: LazyFree::start(),
             eviction: Eviction::default(),
             waiting: Waiting::default(),
@@ -158,7 +173,8 @@ impl Keyspace {
     }
 
     /// A new sample of the clocks. A wall clock that moved against the boot-time clock by more than the jitter of reading
-    /// both moves the tables' hints, so that no deadline on it is noticed late.
+    /// both moves the tables' hints, so that no deadline on it is noticed late, and the Unix times of deadlines that count on the
+    /// boot-time clock.
     #[inline]
     pub fn set_now(&mut self, now: Now) {
         self.now = now;
@@ -167,6 +183,12 @@ impl Keyspace {
             self.wall_offset_ms = offset;
             self.tables.set_wall_offset(offset);
         }
+    }
+
+    /// How far the wall clock is ahead of the boot-time clock, for telling deadlines ([`Deadline::unix`]): the same until the
+    /// wall clock is moved.
+    pub fn wall_offset_ms(&self) -> i64 {
+        self.wall_offset_ms
     }
 
     pub fn databases(&self) -> usize {
@@ -199,24 +221,30 @@ impl Keyspace {
         &self.tables[self.selected]
     }
 
+    /// The identity of a database's table.
+    pub fn table_id(&self, index: usize) -> TableId {
+        self.tables.id_of(index)
+    }
+
     /// The table of any database.
     pub fn table_of(&self, index: usize) -> &Table<Value> {
         &self.tables[index]
     }
 
     // ---- look-up -------------------------------------------------------------------------------------------------
+    //
+    // A look-up changes no table: slots that a command holds stay valid while it looks up other keys. A key that has
+    // expired counts as absent at once, and is deleted when the command is done ([`Keyspace::delete_found_expired`]).
 
-    /// Finds a key to change it or to look at its frame (TYPE, TTL): an expired one is deleted first, or hidden
-    /// while [`Keyspace::keeps_expired`]; nothing is counted.
+    /// Finds a key to change it or to look at its frame (TYPE, TTL); nothing is counted. One that has expired is not
+    /// found; it is announced as expired, unless [`Keyspace::keeps_expired`].
     #[inline]
     pub fn find(&mut self, key: Key<'_>) -> Option<Slot> {
         let slot = self.table().find(key.hash, key.bytes)?;
         if let Some(deadline) = self.table().entry(slot).deadline()
             && self.now.is_past(deadline)
         {
-            if !self.keeps_expired {
-                self.remove_expired(slot);
-            }
+            self.note_expired(key);
             return None;
         }
         Some(slot)
@@ -355,8 +383,7 @@ impl Keyspace {
             }
             None => {
                 let deadline = expiry.replacing(|| None);
-                let access = self.fresh_access();
-                self.tables.insert(self.selected, key, value, deadline, access);
+                self.insert(key, value, deadline);
                 self.notify(KeyspaceEvents::NEW, "new", key.bytes);
             }
         }
@@ -392,8 +419,7 @@ impl Keyspace {
         } else {
             NewValue::Object(Box::new(Value::String(vec![0; length])))
         };
-        let access = self.fresh_access();
-        let slot = self.tables.insert(self.selected, key, value, None, access);
+        let slot = self.insert(key, value, None);
         self.notify(KeyspaceEvents::NEW, "new", key.bytes);
         self.resize_string(slot, length)
     }
@@ -457,6 +483,21 @@ impl Keyspace {
 
     // ---- keys ----------------------------------------------------------------------------------------------------
 
+    /// Puts a value under a key that a look-up has not found: it is absent, or has expired and still lies there.
+    #[inline]
+    fn insert(
+        &mut self,
+        key: Key<'_>,
+        value: NewValue<'_, Value>,
+        deadline: Option<Deadline>,
+    ) -> Slot {
+        if !self.found_expired.is_empty() {
+            self.make_way_for(key);
+        }
+        let access = self.fresh_access();
+        self.tables.insert(self.selected, key, value, deadline, access)
+    }
+
     /// Deletes a key. False if there was none. `how` names the event (`del`).
     pub fn delete(&mut self, key: Key<'_>, how: &'static str) -> bool {
         let Some(slot) = self.find(key) else { return false };
@@ -482,8 +523,10 @@ impl Keyspace {
         self.tables.set_access(self.selected, slot, access);
     }
 
-    /// A random key of the selected database, each as likely as the other; expired ones are not returned.
+    /// A random key of the selected database, each as likely as the other. Expired ones that it comes upon are not returned
+    /// but deleted: no look-up, it changes the table.
     pub fn random_key(&mut self) -> Option<Vec<u8>> {
+        self.delete_found_expired();
         let mut tries = RANDOM_TRIES;
         loop {
             let slot = self.table().random()?;
@@ -500,22 +543,24 @@ impl Keyspace {
         }
     }
 
-    /// Empties a database; returns how many keys it had. Freed in the background unless `sync`.
-    pub fn clear(&mut self, index: usize, sync: bool) -> usize {
-        let keys = self.tables[index].len();
-        if keys == 0 {
-            return 0;
+    /// Empties databases; each key counts as a change. Freed in the background unless `sync`.
+    pub fn clear(&mut self, databases: Range<usize>, sync: bool) {
+        self.delete_found_expired();
+        for index in databases {
+            let keys = self.tables[index].len();
+            if keys == 0 {
+                continue;
+            }
+            self.touch_all(index, index, keys as u64);
+            let bytes = self.estimate_bytes(index);
+            let fields = std::mem::take(&mut self.fields[index]);
+            match self.tables.clear(index, fields, keys, bytes) {
+                Some(old) if sync => drop(old),
+                Some(old) => self.lazyfree.discard_all(old, keys, bytes),
+                None => {}
+            }
         }
-        self.touch_watched(index, index);
-        let bytes = self.estimate_bytes(index);
-        let fields = std::mem::take(&mut self.fields[index]);
-        match self.tables.clear(index, fields, keys, bytes) {
-            Some(old) if sync => drop(old),
-            Some(old) => self.lazyfree.discard_all(old, keys, bytes),
-            None => {}
-        }
-        self.waiting.note_all(index);
-        keys
+        self.tracking.note_all();
     }
 
     /// About how many bytes a database takes, judging from a few of its keys.
@@ -532,31 +577,32 @@ impl Keyspace {
         table.memory() + (bytes / seen.max(1)).saturating_mul(table.len())
     }
 
-    /// Exchanges two databases.
+    /// Exchanges two databases. One change.
     pub fn swap(&mut self, a: usize, b: usize) {
         self.expire_watched(a, b);
         self.expire_watched(b, a);
-        self.touch_watched(a, b);
-        self.touch_watched(b, a);
+        self.delete_found_expired();
+        self.touch_all(a, b, 1);
+        self.touch_all(b, a, 0);
         self.tables.swap(a, b);
         self.fields.swap(a, b);
-        self.waiting.note_all(a);
-        self.waiting.note_all(b);
     }
 
     // ---- what changed --------------------------------------------------------------------------------------------
 
-    /// Says that a command changed a key: counts the change and announces the event.
-    #[inline]
-    pub fn changed(&mut self, class: KeyspaceEvents, event: &'static str, key: &[u8]) {
-        self.dirty += 1;
-        self.waiting.note_change(self.selected, key);
-        self.watch.note_change(self.selected, key);
-        self.tracking.note_change(key, class != KeyspaceEvents::EXPIRED);
-        self.notify(class, event, key);
+    /// Changes since the start; `rdb_changes_since_last_save`.
+    pub fn dirty(&self) -> u64 {
+        self.dirty
     }
 
-    /// The same for a command that has changed several of the key's elements; `elements` counts as so many changes.
+    /// Says that a command changed a key of the selected database: counts the change and announces the event.
+    #[inline]
+    pub fn changed(&mut self, class: KeyspaceEvents, event: &'static str, key: &[u8]) {
+        self.changed_by(1, class, event, key);
+    }
+
+    /// The same for a command that has changed several of the key's elements, each of which counts. None of them counts where
+    /// another key's have been counted already.
     #[inline]
     pub fn changed_by(
         &mut self,
@@ -565,8 +611,32 @@ impl Keyspace {
         event: &'static str,
         key: &[u8],
     ) {
-        self.changed(class, event, key);
-        self.dirty += elements.saturating_sub(1);
+        self.touch(self.selected, key, elements, Cause::Client);
+        self.notify(class, event, key);
+    }
+
+    /// Counts changes that concern nobody who waits for the key, watches it, or holds a copy of it, as Redis has it of the groups
+    /// of a stream.
+    pub fn changed_aside(&mut self, changes: u64) {
+        self.dirty += changes;
+    }
+
+    /// Says that a key changes: tells all who are to know, but for who listens to events. Whatever changes a key's value,
+    /// deadline or existence comes by here, whoever causes it.
+    #[inline]
+    fn touch(&mut self, database: usize, key: &[u8], changes: u64, cause: Cause) {
+        self.dirty += changes;
+        self.waiting.note_change(database, key);
+        self.watch.note_change(database, key);
+        self.tracking.note_change(key, cause == Cause::Client);
+    }
+
+    /// The same of all keys that a database has, or will have from the other one. Who tracks keys is not told: that databases
+    /// are exchanged is no change to them, as in Redis.
+    fn touch_all(&mut self, database: usize, other: usize, changes: u64) {
+        self.dirty += changes;
+        self.waiting.note_all(database);
+        self.touch_watched(database, other);
     }
 
     /// Announces an event in the selected database, if `notify-keyspace-events` asks for its class.

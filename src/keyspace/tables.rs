@@ -1,11 +1,15 @@
-//! The databases' tables, and the one door through which they change: so that what a script has changed can be put back.
+//! The databases' tables, and the one door through which they change: so that what a script has changed can be put back, and
+//! whoever copies a table while it goes on changing sees each entry before it does.
+//!
+//! Every change asks [`Tables::before_change`] first, or for a key that is absent [`Tables::before_insert`]; whoever causes it.
+//! A whole table that is emptied or exchanged takes its identity with it ([`TableId`]).
 //!
 //! While a script is recorded, each change of an entry leaves in the log ([`Undo`]) what the entry was before. Who takes an entry
 //! out or gives it another value does so without a copy: the old entry moves into the log whole. Who changes a value where it
 //! lies has a copy made first, once for each key and script; who changes elements of a collection ([`Tables::begin_elements`])
 //! has only them noted if it is large. While nothing is recorded all this costs one branch a change.
 //!
-//! Not recorded: access bits, which are no data, and what [`Tables::remove_for_good`] takes out.
+//! Not recorded: access bits, which are no data, and what time or eviction takes out ([`Change::ByServer`]).
 
 use std::ops::Index;
 
@@ -18,9 +22,50 @@ use crate::collections::table::{Drained, Entry, NewValue, Owned, Slot, Table, Va
 use crate::types::Value;
 use crate::types::stream::Stream;
 
+/// A table's identity, which no other table has ever had. It goes with the table where databases are exchanged; a database
+/// that is emptied gets a new table, and a script that is rolled back brings the old one back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TableId(u64);
+
+/// What is about to be done to an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Change {
+    /// It is taken out, or another one put in its place; whoever does so hands the old one to the log if
+    /// [`Keep::Entry`] asks for it.
+    Whole,
+    /// Its deadline alone.
+    Deadline,
+    /// Its value, where it lies.
+    Value,
+    /// Elements of its collection, which note themselves if [`Keep::Elements`] says so.
+    Elements,
+    /// The groups of its stream.
+    Groups,
+    /// It moves under another key. The log notes where it went.
+    Transfer,
+    /// It, or some of its elements, have expired, or it is evicted: gone already, or without a client's doing. It does not
+    /// come back with the log.
+    ByServer,
+    /// The log puts back what it was.
+    PutBack,
+}
+
+/// What has to be done with the entry as it was, besides what [`Tables::before_change`] has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Keep {
+    Nothing,
+    /// The log wants it whole. The key's hash.
+    Entry(u64),
+    /// The elements note what they were, until [`Tables::end_elements`].
+    Elements,
+}
+
 /// All databases' tables.
 pub(super) struct Tables {
     tables: Vec<Table<Value>>,
+    /// Of each of them.
+    ids: Vec<TableId>,
+    last_id: u64,
     hasher: KeyHasher,
     pub undo: Undo,
 }
@@ -37,7 +82,18 @@ impl Index<usize> for Tables {
 impl Tables {
     pub fn new(databases: usize, hasher: KeyHasher, wall_offset_ms: i64) -> Self {
         let tables = (0..databases).map(|_| Table::new(hasher, wall_offset_ms)).collect();
-        Tables { tables, hasher, undo: Undo::default() }
+        let ids = (0..databases as u64).map(TableId).collect();
+        Tables { tables, ids, last_id: databases as u64, hasher, undo: Undo::default() }
+    }
+
+    /// The identity of a database's table.
+    pub fn id_of(&self, database: usize) -> TableId {
+        self.ids[database]
+    }
+
+    fn new_id(&mut self) -> TableId {
+        self.last_id += 1;
+        TableId(self.last_id)
     }
 
     pub fn len(&self) -> usize {
@@ -57,7 +113,54 @@ impl Tables {
         self.tables[database].set_access(slot, access);
     }
 
-    // ---- changes that are recorded -------------------------------------------------------------------------------
+    // ---- before changes ------------------------------------------------------------------------------------------
+
+    /// To be called before the entry at `slot` changes in any way but its access bits. One branch while nobody asks to see it.
+    #[inline]
+    fn before_change(&mut self, database: usize, slot: Slot, change: Change) -> Keep {
+        if self.undo.is_recording() { self.record(database, slot, change) } else { Keep::Nothing }
+    }
+
+    /// The same before something is put under a key that is absent.
+    #[inline]
+    fn before_insert(&mut self, database: usize, key: Key<'_>, change: Change) {
+        if self.undo.is_recording() && change == Change::Whole {
+            self.undo.note_absent(database, key);
+        }
+    }
+
+    /// Has the log note what an entry was.
+    #[cold]
+    fn record(&mut self, database: usize, slot: Slot, change: Change) -> Keep {
+        let entry = self.tables[database].entry(slot);
+        match change {
+            Change::Whole => {
+                let key = Key { bytes: entry.key(), hash: self.hasher.hash(entry.key()) };
+                if !self.undo.holds(database, key) {
+                    return Keep::Entry(key.hash);
+                }
+            }
+            Change::Deadline => match entry.value() {
+                // The value stays as it is: no reason to copy a large one.
+                ValueRef::Object(_) => {
+                    let key = Key { bytes: entry.key(), hash: self.hasher.hash(entry.key()) };
+                    self.undo.note_deadline(database, key, entry.deadline());
+                }
+                ValueRef::Bytes { .. } => self.keep_copy(database, slot),
+            },
+            Change::Value => self.keep_copy(database, slot),
+            Change::Elements => {
+                if self.keep_elements(database, slot) {
+                    return Keep::Elements;
+                }
+            }
+            Change::Groups => self.keep_groups(database, slot),
+            Change::Transfer | Change::ByServer | Change::PutBack => {}
+        }
+        Keep::Nothing
+    }
+
+    // ---- changes -------------------------------------------------------------------------------------------------
 
     /// [`Table::insert`].
     #[inline]
@@ -69,9 +172,7 @@ impl Tables {
         deadline: Option<Deadline>,
         access: u32,
     ) -> Slot {
-        if self.undo.is_recording() {
-            self.undo.note_absent(database, key);
-        }
+        self.before_insert(database, key, Change::Whole);
         self.tables[database].insert(key.hash, key.bytes, value, deadline, access)
     }
 
@@ -84,7 +185,7 @@ impl Tables {
         value: NewValue<'_, Value>,
         deadline: Option<Deadline>,
     ) -> Option<Box<Value>> {
-        if let Some(hash) = self.new_to_log(database, slot) {
+        if let Keep::Entry(hash) = self.before_change(database, slot, Change::Whole) {
             let table = &mut self.tables[database];
             let entry = table.entry(slot);
             let new = Owned::make(entry.key(), value, deadline, entry.access());
@@ -98,44 +199,31 @@ impl Tables {
     /// [`Table::set_deadline`].
     #[inline]
     pub fn set_deadline(&mut self, database: usize, slot: Slot, deadline: Option<Deadline>) {
-        if self.undo.is_recording() {
-            let entry = self.tables[database].entry(slot);
-            match entry.value() {
-                // The value stays as it is: no reason to copy a large one.
-                ValueRef::Object(_) => {
-                    let key = Key { bytes: entry.key(), hash: self.hasher.hash(entry.key()) };
-                    self.undo.note_deadline(database, key, entry.deadline());
-                }
-                ValueRef::Bytes { .. } => self.keep_copy(database, slot),
-            }
-        }
+        self.before_change(database, slot, Change::Deadline);
         self.tables[database].set_deadline(slot, deadline);
     }
 
     /// [`Table::resize_bytes`].
     #[inline]
     pub fn resize_bytes(&mut self, database: usize, slot: Slot, len: usize, kind: u8) -> &mut [u8] {
-        if self.undo.is_recording() {
-            self.keep_copy(database, slot);
-        }
+        self.before_change(database, slot, Change::Value);
         self.tables[database].resize_bytes(slot, len, kind)
     }
 
     /// [`Table::bytes_mut`].
     #[inline]
     pub fn bytes_mut(&mut self, database: usize, slot: Slot) -> Option<&mut [u8]> {
-        if self.undo.is_recording() {
-            self.keep_copy(database, slot);
-        }
+        self.before_change(database, slot, Change::Value);
         self.tables[database].bytes_mut(slot)
     }
 
-    /// [`Table::object_mut`].
+    /// [`Table::object_mut`]. Nothing happens where bytes lie.
     #[inline]
     pub fn object_mut(&mut self, database: usize, slot: Slot) -> Option<&mut Value> {
-        if self.undo.is_recording() {
-            self.keep_object(database, slot);
+        if let ValueRef::Bytes { .. } = self.tables[database].entry(slot).value() {
+            return None;
         }
+        self.before_change(database, slot, Change::Value);
         self.tables[database].object_mut(slot)
     }
 
@@ -143,7 +231,7 @@ impl Tables {
     /// [`Self::end_elements`] is to be called afterwards.
     #[inline]
     pub fn begin_elements(&mut self, database: usize, slot: Slot) -> bool {
-        self.undo.is_recording() && self.keep_elements(database, slot)
+        self.before_change(database, slot, Change::Elements) == Keep::Elements
     }
 
     #[cold]
@@ -151,7 +239,7 @@ impl Tables {
         self.undo.end_elements();
     }
 
-    /// [`Table::object_mut`] where [`Self::begin_elements`] was called, or for changes that are none to anybody.
+    /// [`Table::object_mut`] where [`Self::begin_elements`] was called, or to change nothing that is data.
     #[inline]
     pub fn noted_object_mut(&mut self, database: usize, slot: Slot) -> Option<&mut Value> {
         self.tables[database].object_mut(slot)
@@ -160,9 +248,7 @@ impl Tables {
     /// The stream at `slot`, of which the groups may be changed.
     #[inline]
     pub fn groups_mut(&mut self, database: usize, slot: Slot) -> Option<&mut Stream> {
-        if self.undo.is_recording() {
-            self.keep_groups(database, slot);
-        }
+        self.before_change(database, slot, Change::Groups);
         match self.tables[database].object_mut(slot) {
             Some(Value::Stream(stream)) => Some(stream),
             _ => None,
@@ -172,9 +258,9 @@ impl Tables {
     /// [`Table::remove`]. An entry that went into the log is not returned.
     #[inline]
     pub fn remove(&mut self, database: usize, slot: Slot) -> Option<Owned<Value>> {
-        let hash = self.new_to_log(database, slot);
+        let keep = self.before_change(database, slot, Change::Whole);
         let old = self.tables[database].remove(slot);
-        if let Some(hash) = hash {
+        if let Keep::Entry(hash) = keep {
             self.undo.note_entry(database, hash, old);
             return None;
         }
@@ -183,6 +269,8 @@ impl Tables {
 
     /// Moves the entry at `slot` under another key, which is absent, of any database; deadline and access bits stay.
     pub fn transfer(&mut self, database: usize, slot: Slot, target: usize, to: Key<'_>) -> Slot {
+        self.before_change(database, slot, Change::Transfer);
+        self.before_insert(target, to, Change::Transfer);
         let old = self.tables[database].remove(slot);
         if self.undo.is_recording() {
             let from = Key { bytes: old.key(), hash: self.hasher.hash(old.key()) };
@@ -212,9 +300,11 @@ impl Tables {
         keys: usize,
         bytes: usize,
     ) -> Option<Drained<Value>> {
+        let id = self.new_id();
+        let id = std::mem::replace(&mut self.ids[database], id);
         if self.undo.is_recording() && self.undo.may_keep_cleared(database, bytes) {
             let table = self.tables[database].take();
-            self.undo.note_cleared(database, Cleared { table, fields, keys, bytes });
+            self.undo.note_cleared(database, Cleared { table, id, fields, keys, bytes });
             return None;
         }
         Some(self.tables[database].clear())
@@ -226,19 +316,7 @@ impl Tables {
             self.undo.note_swapped(a, b);
         }
         self.tables.swap(a, b);
-    }
-
-    /// The key's hash, if changes are recorded and the log does not hold yet what the entry at `slot` was.
-    #[inline]
-    fn new_to_log(&self, database: usize, slot: Slot) -> Option<u64> {
-        if self.undo.is_recording() { self.not_held(database, slot) } else { None }
-    }
-
-    #[cold]
-    fn not_held(&self, database: usize, slot: Slot) -> Option<u64> {
-        let bytes = self.tables[database].entry(slot).key();
-        let hash = self.hasher.hash(bytes);
-        (!self.undo.holds(database, Key { bytes, hash })).then_some(hash)
+        self.ids.swap(a, b);
     }
 
     /// Keeps a copy of the entry at `slot`, which holds bytes, before it is changed.
@@ -300,22 +378,29 @@ impl Tables {
         }
     }
 
-    // ---- changes that are not ------------------------------------------------------------------------------------
+    // ---- changes that do not come back ---------------------------------------------------------------------------
 
-    /// Takes out an entry that has expired or is evicted: it was gone already, or goes without a client's doing, and does
-    /// not come back.
+    /// Takes out an entry that has expired or is evicted.
     pub fn remove_for_good(&mut self, database: usize, slot: Slot) -> Owned<Value> {
+        self.before_change(database, slot, Change::ByServer);
         self.tables[database].remove(slot)
     }
 
-    /// [`Table::pop_due`].
+    /// Takes out an entry whose deadline is past: [`Table::find_due`].
     pub fn pop_due(
         &mut self,
         database: usize,
         now: &Now,
         budget: &mut usize,
     ) -> Option<Owned<Value>> {
-        self.tables[database].pop_due(now, budget)
+        let slot = self.tables[database].find_due(now, budget)?;
+        Some(self.remove_for_good(database, slot))
+    }
+
+    /// [`Table::object_mut`] for elements of a collection that have expired.
+    pub fn expiring_object_mut(&mut self, database: usize, slot: Slot) -> Option<&mut Value> {
+        self.before_change(database, slot, Change::ByServer);
+        self.tables[database].object_mut(slot)
     }
 
     // ---- playing back --------------------------------------------------------------------------------------------
@@ -327,8 +412,13 @@ impl Tables {
         key: Key<'_>,
         old: Option<Owned<Value>>,
     ) -> (Option<Owned<Value>>, Option<Slot>) {
+        let found = self.tables[database].find(key.hash, key.bytes);
+        match found {
+            Some(slot) => drop(self.before_change(database, slot, Change::PutBack)),
+            None => self.before_insert(database, key, Change::PutBack),
+        }
         let table = &mut self.tables[database];
-        match (table.find(key.hash, key.bytes), old) {
+        match (found, old) {
             (Some(slot), Some(old)) => (Some(table.exchange(slot, old)), Some(slot)),
             (Some(slot), None) => (Some(table.remove(slot)), None),
             (None, Some(old)) => (None, Some(table.insert_owned(key.hash, old))),
@@ -341,9 +431,11 @@ impl Tables {
         &mut self,
         database: usize,
         table: Table<Value>,
+        id: TableId,
     ) -> Drained<Value> {
         let since = self.tables[database].clear();
         self.tables[database] = table;
+        self.ids[database] = id;
         since
     }
 }

@@ -156,7 +156,7 @@ impl Pair {
             Operation::Append { key, bytes } => self.append(key, bytes),
             Operation::Select { database } => self.db.select(database),
             Operation::Clear { database, sync } => {
-                self.db.clear(database, sync);
+                self.db.clear(database..database + 1, sync);
                 self.model[database].clear();
             }
             Operation::Swap { a, b } => {

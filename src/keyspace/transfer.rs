@@ -6,7 +6,7 @@
 use crate::collections::table::{NewValue, Slot, ValueRef};
 use crate::config::KeyspaceEvents;
 
-use super::{Key, Keyspace};
+use super::{Cause, Key, Keyspace};
 
 impl Keyspace {
     /// Moves the key `from` of the selected database to `to` in `database`. False if there is no such key. Announces `new`.
@@ -16,9 +16,7 @@ impl Keyspace {
         };
         let slot = self.tables.transfer(self.selected, slot, database, to);
         // Who waits for the old name, watches it or holds a copy is to know; the handler announces the new one.
-        self.waiting.note_change(self.selected, from.bytes);
-        self.watch.note_change(self.selected, from.bytes);
-        self.tracking.note_change(from.bytes, true);
+        self.touch(self.selected, from.bytes, 0, Cause::Client);
         self.in_database(database, |db| db.note_moved_field_deadlines(slot, to.bytes));
         self.in_database(database, |db| db.notify(KeyspaceEvents::NEW, "new", to.bytes));
         true
@@ -30,7 +28,6 @@ impl Keyspace {
         let Some(slot) = self.make_way(from, database, to) else {
             return false;
         };
-        let access = self.fresh_access();
         let entry = self.entry(slot);
         let deadline = entry.deadline();
         match entry.value() {
@@ -38,12 +35,14 @@ impl Keyspace {
                 // The table may move its entries while it makes room for the copy.
                 let bytes = bytes.to_vec();
                 let value = NewValue::Bytes { bytes: &bytes, kind };
-                self.tables.insert(database, to, value, deadline, access);
+                self.in_database(database, |db| db.insert(to, value, deadline));
             }
             ValueRef::Object(object) => {
                 let value = NewValue::Object(Box::new(object.clone()));
-                let slot = self.tables.insert(database, to, value, deadline, access);
-                self.in_database(database, |db| db.note_moved_field_deadlines(slot, to.bytes));
+                self.in_database(database, |db| {
+                    let slot = db.insert(to, value, deadline);
+                    db.note_moved_field_deadlines(slot, to.bytes);
+                });
             }
         }
         self.in_database(database, |db| db.notify(KeyspaceEvents::NEW, "new", to.bytes));
@@ -54,12 +53,13 @@ impl Keyspace {
     fn make_way(&mut self, from: Key<'_>, database: usize, to: Key<'_>) -> Option<Slot> {
         debug_assert!(database != self.selected || from.bytes != to.bytes);
         self.find(from)?;
-        self.in_database(database, |db| {
-            if let Some(slot) = db.find(to)
-                && let Some(owned) = db.tables.remove(db.selected, slot)
-            {
-                db.lazyfree.discard(owned);
+        self.in_database(database, |db| match db.find(to) {
+            Some(slot) => {
+                if let Some(owned) = db.tables.remove(db.selected, slot) {
+                    db.lazyfree.discard(owned);
+                }
             }
+            None => db.make_way_for(to),
         });
         // Looked up again: the removal may have moved it.
         self.find(from)

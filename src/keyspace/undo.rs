@@ -23,7 +23,8 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
 use super::field_deadlines::FieldDeadlines;
-use super::{Key, Keyspace};
+use super::tables::TableId;
+use super::{Cause, Key, Keyspace};
 use crate::clock::Deadline;
 use crate::collections::table::{Owned, Table, ValueRef};
 use crate::types::Value;
@@ -54,6 +55,7 @@ impl Span {
 /// A database that was emptied.
 pub(super) struct Cleared {
     pub table: Table<Value>,
+    pub id: TableId,
     pub fields: FieldDeadlines,
     pub keys: usize,
     pub bytes: usize,
@@ -129,7 +131,7 @@ impl Known {
 
 /// Keys come with their hash.
 #[derive(Default)]
-struct AsItIs(u64);
+pub(super) struct AsItIs(u64);
 
 impl Hasher for AsItIs {
     fn finish(&self) -> u64 {
@@ -174,7 +176,7 @@ pub(super) struct Undo {
     expired: u64,
 }
 
-fn place(database: usize, hash: u64) -> u64 {
+pub(super) fn place(database: usize, hash: u64) -> u64 {
     hash ^ (database as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
@@ -435,6 +437,7 @@ impl Keyspace {
     /// Ends recording and puts back what was changed since it began.
     pub fn roll_back(&mut self) {
         debug_assert!(self.can_roll_back());
+        self.delete_found_expired();
         self.tables.undo.mode = Mode::Off;
         let steps = std::mem::take(&mut self.tables.undo.steps);
         let bytes = std::mem::take(&mut self.tables.undo.bytes);
@@ -456,7 +459,7 @@ impl Keyspace {
                     journal.play_back(first, value);
                     if let Some(slot) = slot {
                         self.in_database(database, |db| db.note_moved_field_deadlines(slot, key));
-                        self.note_put_back(database, key);
+                        self.touch(database, key, 0, Cause::Client);
                     }
                 }
                 Before::Groups(span, groups) => {
@@ -465,14 +468,14 @@ impl Keyspace {
                         && let Some(stream) = self.tables.groups_mut(database, slot)
                     {
                         stream.groups = *groups;
-                        self.note_put_back(database, key);
+                        self.touch(database, key, 0, Cause::Client);
                     }
                 }
                 Before::Deadline(span, deadline) => {
                     let key = span.of(&bytes);
                     if let Some(slot) = self.tables[database].find(hash, key) {
                         self.tables.set_deadline(database, slot, deadline);
-                        self.note_put_back(database, key);
+                        self.touch(database, key, 0, Cause::Client);
                     }
                 }
                 Before::Elsewhere { database: source, from, from_hash, key } => {
@@ -483,20 +486,19 @@ impl Keyspace {
                         self.in_database(source, |db| {
                             db.note_moved_field_deadlines(slot, from.bytes);
                         });
-                        self.note_put_back(database, key);
-                        self.note_put_back(source, from.bytes);
+                        self.touch(database, key, 0, Cause::Client);
+                        self.touch(source, from.bytes, 0, Cause::Client);
                     }
                 }
                 Before::Cleared(cleared) => {
-                    self.touch_watched(database, database);
-                    let Cleared { table, fields, .. } = *cleared;
+                    self.touch_all(database, database, 0);
+                    let Cleared { table, id, fields, .. } = *cleared;
                     let keys = self.tables[database].len();
                     let bytes = self.estimate_bytes(database);
-                    let since = self.tables.put_back_table(database, table);
+                    let since = self.tables.put_back_table(database, table, id);
                     self.lazyfree.discard_all(since, keys, bytes);
                     self.fields[database] = fields;
-                    self.touch_watched(database, database);
-                    self.waiting.note_all(database);
+                    self.touch_all(database, database, 0);
                     self.tracking.note_all();
                 }
                 Before::Swapped(other) => self.swap(database, other),
@@ -516,13 +518,6 @@ impl Keyspace {
         if let Some(slot) = slot {
             self.in_database(database, |db| db.note_moved_field_deadlines(slot, key.bytes));
         }
-        self.note_put_back(database, key.bytes);
-    }
-
-    /// Tells those who watch, track or wait that a key is what it was.
-    fn note_put_back(&mut self, database: usize, key: &[u8]) {
-        self.waiting.note_change(database, key);
-        self.watch.note_change(database, key);
-        self.tracking.note_change(key, true);
+        self.touch(database, key.bytes, 0, Cause::Client);
     }
 }

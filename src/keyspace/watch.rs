@@ -73,7 +73,7 @@ impl Watch {
 }
 
 impl Keyspace {
-    /// Deletes the watched keys of a database, and the keys of their names in another one, that are past their deadlines:
+    /// Notes the watched keys of a database, and the keys of their names in another one, that are past their deadlines:
     /// before an exchange, so that an absent key is not taken to change where one that has expired comes in its place.
     pub(super) fn expire_watched(&mut self, index: usize, other: usize) {
         let Some(keys) = self.watch.databases.get(index) else { return };

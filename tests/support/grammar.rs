@@ -1,5 +1,8 @@
 //! Commands made up at random from the lines of a grammar.
 
+/// Numbers of the keys `fill:...`, which let tables grow, split, shrink and merge where many of them come and go.
+pub const FILLERS: u32 = 1000;
+
 /// How the replies to a command are compared.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Order {
@@ -150,6 +153,7 @@ impl Generator {
                     if any { ["h", "l", "s", "z", "x", "g", "t"][random.usize(..7)] } else { name };
                 format!("{kind}{}", random.u32(..4))
             }
+            "fill" => format!("fill:{}", random.u32(..FILLERS)),
             "y" | "q" | "u" => format!("{name}{}", random.u32(..4)),
             "f" | "m" => return self.member(),
             "v" => return self.value(),

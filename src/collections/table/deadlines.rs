@@ -48,15 +48,15 @@ impl<O> Table<O> {
         }
     }
 
-    /// The boot-time millisecond that must pass before any key is due: perhaps too early (then `pop_due` corrects it),
+    /// The boot-time millisecond that must pass before any key is due: perhaps too early (then `find_due` corrects it),
     /// never too late. `None`: no key has a deadline.
     pub fn next_due_boot_ms(&self) -> Option<i64> {
         (self.volatile > 0 && self.minimum != NEVER).then(|| self.base_ms + i64::from(self.minimum))
     }
 
-    /// Takes out one key whose deadline is past. `budget` is how many buckets may be looked at, and is lowered by each.
-    /// `None` with budget left: no key is due at `now`; with none left: there may be more.
-    pub fn pop_due(&mut self, now: &Now, budget: &mut usize) -> Option<Owned<O>> {
+    /// Finds one key whose deadline is past, to be removed. `budget` is how many buckets may be looked at, and is lowered by
+    /// each. `None` with budget left: no key is due at `now`; with none left: there may be more. Moves no entry.
+    pub fn find_due(&mut self, now: &Now, budget: &mut usize) -> Option<Slot> {
         self.set_wall_offset(now.wall_offset_ms());
         if now.boot_ms().saturating_sub(self.base_ms) > BASE_AGE_MAX_MS {
             let moved = now.boot_ms() - self.base_ms;
@@ -94,7 +94,7 @@ impl<O> Table<O> {
             *budget -= 1;
             let id = (number * CHUNK + index) as u32;
             match self.check_bucket(id, at, now) {
-                Ok(slot) => return Some(self.remove(slot)),
+                Ok(slot) => return Some(slot),
                 // A deadline that is not past yet cannot be before now, whatever the rounding of the clocks said.
                 Err(NEVER) => self.set_hint(id, at, NEVER),
                 Err(hint) => self.set_hint(id, at, hint.max(now_hint)),
@@ -117,7 +117,7 @@ impl<O> Table<O> {
         for (slot, link) in volatile() {
             let deadline = link.entry().deadline().expect("a volatile entry has a deadline");
             if now.is_past(deadline) {
-                return Ok(Slot::new(id, at, slot));
+                return Ok(self.slot(id, at, slot));
             }
             hint = hint.min(self.hint_of(deadline));
         }

@@ -34,6 +34,10 @@ fn clumsy(key: &[u8]) -> u64 {
 }
 
 impl<O> Table<O> {
+    fn pop_due(&mut self, now: &Now, budget: &mut usize) -> Option<Owned<O>> {
+        self.find_due(now, budget).map(|slot| self.remove(slot))
+    }
+
     fn at(&self, key: &[u8]) -> Option<Slot> {
         self.find(self.hash(key), key)
     }
@@ -84,7 +88,7 @@ impl<O> Table<O> {
                 let bucket = chunk.bucket(index, at);
                 for slot in bucket.occupied() {
                     let link = bucket.link(slot);
-                    let entry = self.entry(Slot::new(id, at, slot));
+                    let entry = self.entry(self.slot(id, at, slot));
                     let hash = self.hash(entry.key());
                     assert_eq!(prefix_of(hash, segment.depth()) as u32, annex.prefix);
                     assert_eq!(tag_of(hash, segment.depth()), bucket.tag(slot));

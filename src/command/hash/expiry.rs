@@ -351,12 +351,14 @@ pub(crate) fn hpttl(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `HEXPIRETIME key FIELDS numfields field [field ...]`: as HTTL, but the Unix time.
 pub(crate) fn hexpire_time(ctx: &mut Context<'_>) -> CommandResult {
-    tell(ctx, |now, deadline| to_seconds(now.unix_of(deadline).0))
+    let offset_ms = ctx.db.wall_offset_ms();
+    tell(ctx, |_, deadline| to_seconds(deadline.unix(offset_ms).0))
 }
 
 /// `HPEXPIRETIME key FIELDS numfields field [field ...]`: the same in milliseconds.
 pub(crate) fn hpexpire_time(ctx: &mut Context<'_>) -> CommandResult {
-    tell(ctx, |now, deadline| now.unix_of(deadline).0)
+    let offset_ms = ctx.db.wall_offset_ms();
+    tell(ctx, |_, deadline| deadline.unix(offset_ms).0)
 }
 
 fn tell(ctx: &mut Context<'_>, told: impl Fn(&Now, Deadline) -> i64) -> CommandResult {

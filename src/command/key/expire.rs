@@ -233,12 +233,14 @@ fn pttl(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `EXPIRETIME key`: Unix time in seconds, rounded; -1 if it stays, -2 if there is no such key.
 fn expire_time(ctx: &mut Context<'_>) -> CommandResult {
-    tell_deadline(ctx, |now, deadline| to_seconds(now.unix_of(deadline).0))
+    let offset_ms = ctx.db.wall_offset_ms();
+    tell_deadline(ctx, |_, deadline| to_seconds(deadline.unix(offset_ms).0))
 }
 
 /// `PEXPIRETIME key`: the same in milliseconds.
 fn pexpire_time(ctx: &mut Context<'_>) -> CommandResult {
-    tell_deadline(ctx, |now, deadline| now.unix_of(deadline).0)
+    let offset_ms = ctx.db.wall_offset_ms();
+    tell_deadline(ctx, |_, deadline| deadline.unix(offset_ms).0)
 }
 
 fn tell_deadline(ctx: &mut Context<'_>, tell: impl FnOnce(&Now, Deadline) -> i64) -> CommandResult {

@@ -339,7 +339,6 @@ fn swap_databases(ctx: &mut Context<'_>) -> CommandResult {
     let second = number(2, "ERR invalid second DB index")?;
     let databases = ctx.db.databases();
     ctx.db.swap(database(first.into(), databases)?, database(second.into(), databases)?);
-    ctx.db.dirty += 1;
     ctx.reply.ok();
     Ok(Outcome::Replied)
 }
@@ -348,8 +347,7 @@ fn swap_databases(ctx: &mut Context<'_>) -> CommandResult {
 fn flush_database(ctx: &mut Context<'_>) -> CommandResult {
     let sync = flushes_synchronously(ctx)?;
     let selected = ctx.db.selected();
-    ctx.db.dirty += ctx.db.clear(selected, sync) as u64;
-    ctx.db.tracking.note_all();
+    ctx.db.clear(selected..selected + 1, sync);
     ctx.reply.ok();
     Ok(Outcome::Replied)
 }
@@ -357,10 +355,7 @@ fn flush_database(ctx: &mut Context<'_>) -> CommandResult {
 /// `FLUSHALL [ASYNC | SYNC]`: OK.
 fn flush_all(ctx: &mut Context<'_>) -> CommandResult {
     let sync = flushes_synchronously(ctx)?;
-    for index in 0..ctx.db.databases() {
-        ctx.db.dirty += ctx.db.clear(index, sync) as u64;
-    }
-    ctx.db.tracking.note_all();
+    ctx.db.clear(0..ctx.db.databases(), sync);
     ctx.reply.ok();
     Ok(Outcome::Replied)
 }

@@ -182,9 +182,7 @@ fn pop_event(end: End) -> &'static str {
 
 /// Says that `count` elements of a list changed.
 fn changed(ctx: &mut Context<'_>, event: &'static str, key: Key<'_>, count: usize) {
-    let before = ctx.db.dirty;
-    ctx.db.changed(KeyspaceEvents::LIST, event, key.bytes);
-    ctx.db.dirty = before + count as u64;
+    ctx.db.changed_by(count as u64, KeyspaceEvents::LIST, event, key.bytes);
 }
 
 // ---- push and pop ------------------------------------------------------------------------------------------------

@@ -296,7 +296,7 @@ fn persistence(out: &mut String, db: &mut Keyspace, server: &State) {
     line(out, "current_fork_perc", "0.00");
     line(out, "current_save_keys_processed", 0);
     line(out, "current_save_keys_total", 0);
-    line(out, "rdb_changes_since_last_save", db.dirty);
+    line(out, "rdb_changes_since_last_save", db.dirty());
     line(out, "rdb_bgsave_in_progress", 0);
     line(out, "rdb_last_save_time", server.identity.started_unix);
     line(out, "rdb_last_bgsave_status", "ok");

@@ -3,7 +3,7 @@
 //! All keys are looked up, and their types checked, before an option is parsed: that is the order in which Redis finds faults.
 //! The result is put together as a sorted set of its own, and then replied or stored.
 
-use crate::collections::table::Entry;
+use crate::collections::table::{Entry, Slot};
 use crate::command::sorted_set::range::store;
 use crate::command::sorted_set::{Pairs, limits};
 use crate::error::CommandError;
@@ -241,21 +241,16 @@ impl<'a> Members<'a> {
 }
 
 impl<'a> Source<'a> {
-    /// Looks a key up, so that it counts and expires. False if it is absent.
-    fn look_up(db: &mut Keyspace, key: Key<'_>) -> Result<bool, CommandError> {
-        match db.find_for_read(key) {
-            Some(slot) => {
-                Members::of(db.entry(slot)).ok_or(CommandError::WrongType)?;
-                Ok(true)
-            }
-            None => Ok(false),
-        }
+    /// Looks a key up, and checks what it holds.
+    fn look_up(db: &mut Keyspace, key: Key<'_>) -> Result<Option<Slot>, CommandError> {
+        let slot = db.find_for_read(key);
+        slot.map(|slot| Members::of(db.entry(slot)).ok_or(CommandError::WrongType)).transpose()?;
+        Ok(slot)
     }
 
     /// Reads a key that was looked up.
-    fn read(db: &'a Keyspace, key: Option<Key<'_>>, weight: f64) -> Source<'a> {
-        let slot = key.and_then(|key| db.table().find(key.hash, key.bytes));
-        let members = slot.and_then(|slot| Members::of(db.table().entry(slot)));
+    fn read(db: &'a Keyspace, slot: Option<Slot>, weight: f64) -> Source<'a> {
+        let members = slot.and_then(|slot| Members::of(db.entry(slot)));
         Source { members: members.unwrap_or(Members::None), weight }
     }
 
@@ -302,17 +297,16 @@ fn combine(ctx: &mut Context<'_>, operation: Operation, purpose: Purpose) -> Com
     let first = numkeys + 1;
     let count = usize::try_from(count).ok().filter(|&count| count <= ctx.args.len() - first);
     let count = count.ok_or(CommandError::Syntax)?;
-    let mut keys = Vec::with_capacity(count);
+    let mut slots = Vec::with_capacity(count);
     for index in first..first + count {
-        let key = ctx.key(index);
-        keys.push(Source::look_up(ctx.db, key)?.then_some(key));
+        slots.push(Source::look_up(ctx.db, ctx.key(index))?);
     }
     let arguments = ctx.args.cursor(first + count);
     let options = CombineOptions::parse(arguments, count, operation, purpose)?;
-    let mut sources: Vec<Source<'_>> = keys
-        .iter()
+    let mut sources: Vec<Source<'_>> = slots
+        .into_iter()
         .zip(&options.weights)
-        .map(|(&key, &weight)| Source::read(ctx.db, key, weight))
+        .map(|(slot, &weight)| Source::read(ctx.db, slot, weight))
         .collect();
     if operation != Operation::Difference {
         // The order of Redis, which shows in sums of doubles; and intersections begin with the fewest members.
@@ -347,7 +341,7 @@ fn combine(ctx: &mut Context<'_>, operation: Operation, purpose: Purpose) -> Com
             Operation::Intersection => "zinterstore",
             Operation::Difference => "zdiffstore",
         };
-        let count = store(ctx, ctx.key(1), result, event);
+        let count = store(ctx, ctx.key(1), result, event, 1);
         ctx.reply.integer(count as i64);
         return Ok(Outcome::Replied);
     }

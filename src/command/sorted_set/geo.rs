@@ -621,8 +621,8 @@ fn store_found(
         result.put(member, |_| if options.stores_distances { distance } else { *score });
     }
     let result = result.settle(limits(ctx));
-    let count = store(ctx, key, result, event);
-    ctx.db.dirty += (count as u64).saturating_sub(1);
+    let changes = result.len() as u64;
+    let count = store(ctx, key, result, event, changes);
     ctx.reply.integer(count as i64);
 }
 

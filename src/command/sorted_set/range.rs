@@ -396,7 +396,7 @@ fn zrangestore(ctx: &mut Context<'_>) -> CommandResult {
             result.insert(score, member, limits);
         });
     }
-    let count = store(ctx, ctx.key(1), result, "zrangestore");
+    let count = store(ctx, ctx.key(1), result, "zrangestore", 1);
     ctx.reply.integer(count as i64);
     Ok(Outcome::Replied)
 }
@@ -407,6 +407,7 @@ pub(crate) fn store(
     key: Key<'_>,
     result: SortedSet,
     event: &'static str,
+    changes: u64,
 ) -> usize {
     let count = result.len();
     if count == 0 {
@@ -414,7 +415,7 @@ pub(crate) fn store(
     } else {
         let found = ctx.db.find(key);
         ctx.db.set_collection(found, key, result, Expiry::Clear);
-        ctx.db.changed(KeyspaceEvents::ZSET, event, key.bytes);
+        ctx.db.changed_by(changes, KeyspaceEvents::ZSET, event, key.bytes);
     }
     count
 }

@@ -338,7 +338,7 @@ fn xack(ctx: &mut Context<'_>) -> CommandResult {
     let ids = parse_ids(ctx.args, 3)?;
     let (_, group) = parts_mut(ctx, slot)?;
     let acknowledged = ids.into_iter().filter(|id| group.acknowledge(*id)).count();
-    ctx.db.dirty += acknowledged as u64;
+    ctx.db.changed_aside(acknowledged as u64);
     ctx.reply.integer(acknowledged as i64);
     Ok(Outcome::Replied)
 }
@@ -573,7 +573,7 @@ impl<'a> Claimant<'a> {
 
     /// Counts and announces what was done.
     fn finish(self, ctx: &mut Context<'_>) {
-        ctx.db.dirty += self.changes;
+        ctx.db.changed_aside(self.changes);
         if self.is_new {
             announce(ctx, "xgroup-createconsumer", ctx.key(1));
         }

@@ -164,7 +164,7 @@ pub(crate) fn reply_entry(reply: &mut ReplyWriter<'_>, entry: Entry<'_>) {
 
 /// Announces what leaves the entries as they were: nobody waits for that, as in Redis.
 pub(crate) fn announce(ctx: &mut Context<'_>, event: &'static str, key: Key<'_>) {
-    ctx.db.dirty += 1;
+    ctx.db.changed_aside(1);
     ctx.db.notify(KeyspaceEvents::STREAM, event, key.bytes);
 }
 

@@ -482,7 +482,7 @@ fn serve_group(
     if is_new {
         announce(ctx, "xgroup-createconsumer", key);
     }
-    ctx.db.dirty += u64::from(start.is_some());
+    ctx.db.changed_aside(start.is_some().into());
     Ok(start.is_some())
 }
 

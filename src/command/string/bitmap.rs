@@ -196,20 +196,18 @@ fn position_in_range(bytes: &[u8], bit: bool, args: Args<'_>) -> Result<Option<u
 
 /// `BITOP operation destkey key [key ...]`: the length of the result. An empty result deletes the destination.
 fn bitop(ctx: &mut Context<'_>) -> CommandResult {
-    let operation = parse_operation(ctx.args.get(1), ctx.args.len() - 3)?;
+    let sources = ctx.args.len() - 3;
+    let operation = parse_operation(ctx.args.get(1), sources)?;
     let destination = ctx.key(2);
-    let sources: Vec<Key<'_>> = (3..ctx.args.len()).map(|index| ctx.key(index)).collect();
-    for &source in &sources {
-        // Counts, expires and checks; the bytes are borrowed below, together.
-        ctx.db.string(source)?;
+    let mut slots = Vec::with_capacity(sources);
+    for index in 3..ctx.args.len() {
+        let slot = ctx.db.find_for_read(ctx.key(index));
+        slot.map(|slot| ctx.db.string_at(slot)).transpose()?;
+        slots.push(slot);
     }
-    let db = &*ctx.db;
-    let strings: Vec<&[u8]> = sources
-        .iter()
-        .map(|source| match db.table().find(source.hash, source.bytes) {
-            Some(slot) => db.string_at(slot),
-            None => Ok(&[][..]),
-        })
+    let strings: Vec<&[u8]> = slots
+        .into_iter()
+        .map(|slot| slot.map_or(Ok(&[][..]), |slot| ctx.db.string_at(slot)))
         .collect::<Result<_, _>>()?;
     let result = bitmap::bitop(operation, &strings);
     let length = result.len();

@@ -56,11 +56,7 @@ pub(crate) fn lcs(ctx: &mut Context<'_>) -> CommandResult {
     // Complained about only below: keys that hold no strings come first.
     let wanted = Wanted::parse(ctx.args);
     let keys = [ctx.key(1), ctx.key(2)];
-    for key in keys {
-        ctx.db.find_for_read(key);
-    }
-    // Found again: looking for the second may have deleted it, and moved the first.
-    let [a, b] = keys.map(|key| ctx.db.find(key));
+    let [a, b] = keys.map(|key| ctx.db.find_for_read(key));
     let text = |found: Option<Slot>| match found {
         Some(slot) => ctx.db.string_at(slot).map_err(|_| NOT_STRINGS),
         None => Ok(&[][..]),
