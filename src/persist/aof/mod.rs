@@ -8,6 +8,7 @@
 
 pub mod folder;
 pub mod manifest;
+pub mod reader;
 
 pub use folder::{AofFolder, BaseFormat};
 pub use manifest::{AofFile, Manifest, ManifestError};
