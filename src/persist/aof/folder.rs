@@ -2,7 +2,8 @@
 //! with a whole state, the old one or the new.
 //!
 //! The orders (all within `appenddirname`):
-//! - *any new manifest*: `temp-<name>.manifest` written, synced, renamed over the old, folder synced.
+//! - *any new manifest*: folder synced, so that the names it mentions are durable before it is; `temp-<name>.manifest` written,
+//!   synced, renamed over the old; folder synced.
 //! - *a new increment*: created empty, then the manifest that names it. Only then may it be written.
 //! - *a rewrite's end*: the base was written aside and synced by who made it; it gets its name, then the manifest that names
 //!   it and calls the files before it history. Then those are removed, and a manifest without them is written.
@@ -310,8 +311,10 @@ impl AofFolder {
         Ok(left)
     }
 
-    /// Makes a state the folder's, durably.
+    /// Makes a state the folder's, durably. The names it mentions are made so first: a manifest must not survive a file of it.
     fn persist(&mut self, next: Manifest) -> Result<(), FolderError> {
+        let synced = self.disk.sync_folder(&self.path);
+        synced.map_err(|error| self.cannot("fsync AOF directory", error))?;
         let name = [&self.filename, b".manifest".as_slice()].concat();
         let temporary = [b"temp-".as_slice(), &name].concat();
         let replaced = replace_file(

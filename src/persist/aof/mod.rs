@@ -7,6 +7,8 @@
 //! Bytes and orders of operations: `docs/aof.md`. Knows files and the protocol; refuses to know commands, clients and keys.
 
 pub mod folder;
+pub mod load;
+pub mod log;
 pub mod manifest;
 pub mod reader;
 
