@@ -713,4 +713,6 @@ impl Syncer {
 }
 
 #[cfg(test)]
+mod crash_tests;
+#[cfg(test)]
 mod tests;
