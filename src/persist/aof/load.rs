@@ -89,7 +89,7 @@ impl AofFolder {
         let mut reader = Reader::new(source, offset.min(size), size);
         loop {
             match reader.next().map_err(|error| unreadable(name, error))? {
-                Item::Annotation { .. } => {}
+                Item::Annotation(_) => {}
                 Item::End(end) => return Ok(end),
                 Item::Request(request) => sink.request(&request).map_err(|why| {
                     let name = String::from_utf8_lossy(name);

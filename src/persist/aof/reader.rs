@@ -58,12 +58,28 @@ impl<'a> Request<'a> {
 #[derive(Debug)]
 pub enum Item<'a> {
     Request(Request<'a>),
-    /// An annotation that begins at `offset`. `seconds`: the Unix time it tells, if it is one of time and well formed.
-    Annotation {
-        offset: u64,
-        seconds: Option<i64>,
-    },
+    Annotation(Annotation),
     End(End),
+}
+
+/// A line that begins with `#`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Annotation {
+    /// Its first byte in the file.
+    pub offset: u64,
+    /// All before this is whole: `offset`, or where the transaction begins that it stands in.
+    pub valid_up_to: u64,
+    pub kind: AnnotationKind,
+}
+
+/// What an annotation tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AnnotationKind {
+    /// When the commands behind it ran, in seconds since 1970.
+    Time(i64),
+    /// It says `#TS:`, and then no time.
+    BrokenTime,
+    Other,
 }
 
 /// The verdict on a file.
@@ -183,7 +199,7 @@ pub struct Reader<R> {
 /// How one attempt to parse a request ended.
 enum Attempt {
     Request,
-    Annotation(Option<i64>),
+    Annotation(AnnotationKind),
     Wants,
     Stopped(Fault, IsCut),
 }
@@ -239,11 +255,11 @@ impl<R: Read> Reader<R> {
             }
             match self.attempt() {
                 Attempt::Wants => self.fill()?,
-                Attempt::Annotation(seconds) => {
+                Attempt::Annotation(kind) => {
                     let offset = self.offset;
-                    let (_, len) = (self.resume.take(), self.annotation_len());
-                    self.consume(len);
-                    return Ok(Item::Annotation { offset, seconds });
+                    let valid_up_to = self.multi.unwrap_or(offset);
+                    self.consume(self.annotation_len());
+                    return Ok(Item::Annotation(Annotation { offset, valid_up_to, kind }));
                 }
                 Attempt::Request => break,
                 Attempt::Stopped(fault, is_cut) => {
@@ -496,9 +512,11 @@ impl<R: Read> Reader<R> {
                 Attempt::Wants
             };
         };
-        let digits =
-            window[..newline].strip_prefix(b"#TS:").and_then(|rest| rest.strip_suffix(b"\r"));
-        Attempt::Annotation(digits.and_then(crate::resp::number::parse_i64))
+        let Some(time) = window[..newline].strip_prefix(b"#TS:") else {
+            return Attempt::Annotation(AnnotationKind::Other);
+        };
+        let seconds = time.strip_suffix(b"\r").and_then(crate::resp::number::parse_i64);
+        Attempt::Annotation(seconds.map_or(AnnotationKind::BrokenTime, AnnotationKind::Time))
     }
 }
 

@@ -31,7 +31,7 @@ fn read(bytes: &[u8], step: usize) -> (Vec<Words>, End) {
                     requests.append(&mut transaction);
                 }
             }
-            Item::Annotation { .. } => {}
+            Item::Annotation(_) => {}
             Item::End(end) => return (requests, end),
         }
     }
