@@ -147,7 +147,9 @@ impl Checker<'_, '_> {
             tell!(self, "\n*** FATAL AOF MANIFEST FILE ERROR ***\n", error);
             Stop
         })?;
-        let folder = path.parent().unwrap_or(Path::new(""));
+        // As `dirname` gives it.
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let folder = folder.unwrap_or(Path::new("."));
         let in_folder = |name: &[u8]| folder.join(OsStr::from_bytes(name));
         let sizes = manifest.files().map(|file| self.around.disk.size(&in_folder(&file.name)));
         let last = sizes.collect::<Vec<_>>().iter().rposition(|size| !matches!(size, Ok(0)));
@@ -300,6 +302,8 @@ impl Checker<'_, '_> {
             }
             Tail::Cut(fault) | Tail::Nuls(fault) | Tail::Damage(fault) => match &fault.kind {
                 FaultKind::NoRequest(_) => tell!(self, "AOF ", name, " format error"),
+                // Said by the numbers below.
+                FaultKind::NoLine => {}
                 FaultKind::NestedMulti | FaultKind::ExecWithoutMulti => {
                     let text = format!("{} in AOF {}", fault.kind, path.display());
                     self.tell_fault(fault.field_at, &text);

@@ -349,3 +349,6 @@ impl AofFolder {
         FolderError::system(&format!("Fail to {what} ({})", self.path.display()), error)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -179,3 +179,6 @@ fn unreadable(name: &[u8], error: io::Error) -> FolderError {
     );
     FolderError { text, source: Some(error) }
 }
+
+#[cfg(test)]
+mod tests;
