@@ -145,7 +145,7 @@ pub(super) fn trim(line: &[u8]) -> &[u8] {
 }
 
 /// The text in double quotes, such that [`parse_line`] gives it back.
-pub(super) fn quoted(text: &[u8]) -> Vec<u8> {
+pub(crate) fn quoted(text: &[u8]) -> Vec<u8> {
     let mut quoted = vec![b'"'];
     for byte in text {
         match byte {

@@ -19,6 +19,7 @@ mod value;
 
 pub use command_line::{Settings, Startup, USAGE};
 pub use example::example_file;
+pub(crate) use file::quoted;
 pub(crate) use file::split_args;
 pub use file::{ConfigError, Directive, Line, parse_line};
 pub use kind::{Reason, expand_title, parse_memory, system_text};

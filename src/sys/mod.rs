@@ -2,6 +2,7 @@
 
 pub mod alloc;
 pub mod crash;
+pub mod disk;
 pub mod jemalloc;
 pub mod log;
 pub mod machine;

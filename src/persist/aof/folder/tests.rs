@@ -1,0 +1,98 @@
+use super::*;
+use crate::sys::disk::model::{Death, Fault, ModelDisk};
+
+const OLD: &[u8] = b"*1\r\n$4\r\nPING\r\n";
+
+fn open(disk: &ModelDisk) -> Result<AofFolder, FolderError> {
+    AofFolder::open(Arc::new(disk.clone()), Path::new("/"), b"dir", b"a.aof")
+}
+
+/// What a start would load: the bytes of all files, in order.
+fn content(disk: &ModelDisk, folder: &AofFolder) -> Vec<u8> {
+    let files = folder.manifest().files();
+    files.flat_map(|file| disk.bytes(&folder.path_of(&file.name)).unwrap()).collect()
+}
+
+#[test]
+fn a_single_file_is_taken_over_whole_at_every_crash_point() {
+    for death in [Death::Kill, Death::PowerLoss] {
+        for seed in 0..40 {
+            for operation in 1.. {
+                let disk = ModelDisk::new(seed);
+                disk.put(Path::new("/a.aof"), OLD);
+                disk.end_at(operation);
+                let first = open(&disk).and_then(|mut folder| folder.take_over_single_file());
+                let ended = disk.has_ended();
+                assert_eq!(first.is_err(), ended);
+                disk.restart(death);
+                let mut folder = open(&disk).unwrap();
+                folder.take_over_single_file().unwrap();
+                assert_eq!(content(&disk, &folder), OLD, "{death:?}, {seed}, {operation}");
+                assert_eq!(folder.manifest().text(), b"file a.aof seq 1 type b\n");
+                if !ended {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_file_beside_a_folder_in_use_is_left_alone() {
+    let disk = ModelDisk::new(1);
+    let mut folder = open(&disk).unwrap();
+    folder.open_at_start(BaseFormat::Rdb, |_| Ok(())).unwrap();
+    disk.put(Path::new("/a.aof"), OLD);
+    assert!(!open(&disk).unwrap().take_over_single_file().unwrap());
+    assert!(disk.bytes(Path::new("/a.aof")).is_some());
+}
+
+#[test]
+fn a_first_start_makes_base_increment_and_manifest_and_a_second_one_goes_on() {
+    let disk = ModelDisk::new(1);
+    let mut folder = open(&disk).unwrap();
+    let first = folder
+        .open_at_start(BaseFormat::Rdb, |file| crate::sys::disk::write_all(file, b"REDIS"))
+        .unwrap();
+    crate::sys::disk::write_all(&*first.file, OLD).unwrap();
+    disk.restart(Death::Kill);
+    let mut folder = open(&disk).unwrap();
+    let second = folder.open_at_start(BaseFormat::Rdb, |_| panic!("there is a base")).unwrap();
+    assert_eq!((&second.name, second.len), (&first.name, OLD.len() as u64));
+    // What the first process has only written is durable now, as clients will see it.
+    disk.restart(Death::PowerLoss);
+    let folder = open(&disk).unwrap();
+    assert_eq!(content(&disk, &folder), [b"REDIS", OLD].concat());
+    let text = b"file a.aof.1.base.rdb seq 1 type b\nfile a.aof.1.incr.aof seq 1 type i\n";
+    assert_eq!(folder.manifest().text(), text);
+}
+
+#[test]
+fn history_that_cannot_be_removed_is_told_and_forgotten() {
+    let disk = ModelDisk::new(1);
+    let mut folder = open(&disk).unwrap();
+    folder.open_at_start(BaseFormat::Rdb, |_| Ok(())).unwrap();
+    let next = folder.next_increment().unwrap();
+    let written = folder.path_of(b"temp");
+    disk.put(&written, b"REDIS");
+    folder.finish_rewrite(&written, BaseFormat::Aof, next.seq, false).unwrap();
+    let history: Vec<_> = folder.manifest().history().to_vec();
+    assert_eq!(history.len(), 2);
+    disk.fail_at(disk.operations() + 1, Fault::Error(libc::EIO));
+    let left = folder.remove_history().unwrap();
+    assert_eq!(left[0].0, history[0].name);
+    assert_eq!(left.len(), 1);
+    assert!(folder.manifest().history().is_empty());
+    assert_eq!(open(&disk).unwrap().manifest().text(), folder.manifest().text());
+}
+
+#[test]
+fn a_manifest_that_is_wrong_is_refused_with_its_line() {
+    let disk = ModelDisk::new(1);
+    disk.create_folder(Path::new("/dir")).unwrap();
+    disk.put(Path::new("/dir/a.aof.manifest"), b"file a seq 1 type x\n");
+    let error = open(&disk).unwrap_err().to_string();
+    let told = "FATAL AOF MANIFEST FILE ERROR /dir/a.aof.manifest: Reading the manifest file, at line 1 >>> 'file a seq 1 type x' \
+                Unknown AOF file type";
+    assert_eq!(error, told);
+}

@@ -1,0 +1,150 @@
+use std::path::Path;
+use std::sync::Arc;
+
+use super::*;
+use crate::persist::aof::manifest::{BaseFormat, Manifest};
+use crate::sys::disk::model::ModelDisk;
+
+const GOOD: &str = "*3\r\n$3\r\nSET\r\n$1\r\na\r\n$1\r\n1\r\n";
+const MULTI: &str = "*1\r\n$5\r\nMULTI\r\n";
+
+/// Notes what it is told; a request BAD cannot be applied.
+#[derive(Default)]
+struct Notes(Vec<String>);
+
+impl Sink for Notes {
+    fn file_begins(&mut self, name: &[u8], bytes: u64) {
+        self.0.push(format!("{} {bytes}", String::from_utf8_lossy(name)));
+    }
+
+    fn rdb(&mut self, source: &mut dyn DiskReader, bytes: u64) -> Result<u64, String> {
+        let mut image = [0; 9];
+        source.read_exact(&mut image).map_err(|error| error.to_string())?;
+        // Reads on, as a buffered reader does.
+        source.read_to_end(&mut Vec::new()).map_err(|error| error.to_string())?;
+        self.0.push(format!("rdb of {bytes}"));
+        if image == *b"REDIS0010" { Ok(9) } else { Err("version of tomorrow".into()) }
+    }
+
+    fn request(&mut self, request: &Request<'_>) -> Result<(), String> {
+        let name = request.arguments().next().unwrap_or_default();
+        self.0.push(String::from_utf8_lossy(name).into_owned());
+        if name == b"BAD" { Err("Unknown command 'BAD'".into()) } else { Ok(()) }
+    }
+
+    fn transaction_abandoned(&mut self) {
+        self.0.push("abandoned".into());
+    }
+}
+
+/// A folder with a base and increments.
+fn folder(base: &[u8], increments: &[&str]) -> (ModelDisk, AofFolder) {
+    let disk = ModelDisk::new(1);
+    crate::sys::disk::Disk::create_folder(&disk, Path::new("/aof")).unwrap();
+    let mut manifest = Manifest::default().with_next_base(b"a", BaseFormat::Rdb);
+    disk.put(Path::new("/aof/a.1.base.rdb"), base);
+    for (index, text) in increments.iter().enumerate() {
+        manifest = manifest.with_next_increment(b"a");
+        disk.put(Path::new(&format!("/aof/a.{}.incr.aof", index + 1)), text.as_bytes());
+    }
+    disk.put(Path::new("/aof/a.manifest"), &manifest.text());
+    let folder = AofFolder::open(Arc::new(disk.clone()), Path::new("/"), b"aof", b"a").unwrap();
+    (disk, folder)
+}
+
+fn load(folder: &AofFolder, may_cut: bool) -> (Result<Loaded, String>, Vec<String>) {
+    let mut notes = Notes::default();
+    let result = folder.load(may_cut, &mut notes).map_err(|error| error.to_string());
+    (result, notes.0)
+}
+
+/// What a refusal says; nothing may have been changed.
+fn refused(base: &[u8], increments: &[&str], may_cut: bool) -> String {
+    let (disk, folder) = folder(base, increments);
+    let error = load(&folder, may_cut).0.unwrap_err();
+    assert!(!error.contains('\n'), "one line: {error}");
+    for (index, text) in increments.iter().enumerate() {
+        let path = format!("/aof/a.{}.incr.aof", index + 1);
+        assert_eq!(disk.bytes(Path::new(&path)).unwrap(), text.as_bytes());
+    }
+    assert_eq!(disk.bytes(Path::new("/aof/a.1.base.rdb")).unwrap(), base);
+    error
+}
+
+#[test]
+fn files_are_loaded_in_order_and_a_tail_of_commands_behind_an_image_too() {
+    let base = [b"REDIS0010".as_slice(), GOOD.as_bytes()].concat();
+    let second = format!("#TS:1\r\n{MULTI}{GOOD}*1\r\n$4\r\nEXEC\r\n");
+    let (_, folder) = folder(&base, &[GOOD, &second]);
+    let (result, notes) = load(&folder, false);
+    let bytes = (base.len() + GOOD.len() + second.len()) as u64;
+    let expected = Loaded { bytes, base_bytes: base.len() as u64, warnings: Vec::new() };
+    assert_eq!(result, Ok(expected));
+    let told = [
+        "a.1.base.rdb 36",
+        "rdb of 36",
+        "SET",
+        "a.1.incr.aof 27",
+        "SET",
+        "a.2.incr.aof 63",
+        "MULTI",
+        "SET",
+        "EXEC",
+    ];
+    assert_eq!(notes, told);
+}
+
+#[test]
+fn a_torn_last_file_is_cut_back_if_that_is_allowed() {
+    for tail in
+        [&GOOD[..20], &format!("{MULTI}{GOOD}"), "\0\0\0\0", "*3\r\n$3\r\nS\0\0\0\0\0\0", "#TS:17"]
+    {
+        let torn = format!("{GOOD}{tail}");
+        let (disk, folder) = folder(b"", &[GOOD, &torn]);
+        let (result, notes) = load(&folder, true);
+        let loaded = result.unwrap();
+        assert_eq!(loaded.bytes, 54);
+        assert_eq!(loaded.warnings[1], "!!! Truncating the AOF a.2.incr.aof at offset 27 !!!");
+        assert_eq!(notes.last().unwrap(), "abandoned");
+        assert_eq!(disk.bytes(Path::new("/aof/a.2.incr.aof")).unwrap(), GOOD.as_bytes());
+        let error = refused(b"", &[GOOD, &torn], false);
+        assert!(
+            error.starts_with("Unexpected end of file reading the append only file a.2.incr.aof")
+        );
+        assert!(error.contains("whole up to offset 27 of"), "{error}");
+    }
+}
+
+#[test]
+fn a_torn_file_is_the_last_one_if_those_behind_it_are_empty() {
+    let (disk, folder) = folder(b"", &[&GOOD[..20], ""]);
+    assert_eq!(load(&folder, true).0.unwrap().bytes, 0);
+    assert_eq!(disk.bytes(Path::new("/aof/a.1.incr.aof")).unwrap(), b"");
+    let error = refused(b"", &[&GOOD[..20], GOOD], true);
+    assert!(error.starts_with("Fatal error: the truncated file is not the last file"), "{error}");
+}
+
+#[test]
+fn damage_is_refused_with_file_offset_and_fault() {
+    let damaged = format!("{GOOD}*1\r\n$3\r\nDELxx{GOOD}");
+    let error = refused(b"", &[&damaged], true);
+    let told = "Bad file format reading the append only file a.1.incr.aof: Expected \\r\\n, got: 7878 at offset 38 (of 67; line or \
+                argument at 35): make a backup";
+    assert!(error.starts_with(told), "{error}");
+    let error = refused(b"", &[&format!("{GOOD}*1\r\n$3\r\nBAD\r\n")], true);
+    assert_eq!(error, "Unknown command 'BAD' (append only file a.1.incr.aof, offset 27)");
+    let error = refused(b"REDIS9999", &[GOOD], true);
+    let told =
+        "Error reading the RDB base file a.1.base.rdb, AOF loading aborted: version of tomorrow";
+    assert_eq!(error, told);
+}
+
+#[test]
+fn a_file_that_is_named_and_not_there_is_refused_before_anything_is_loaded() {
+    use crate::sys::disk::Disk;
+    let (disk, folder) = folder(b"", &[GOOD, GOOD]);
+    disk.remove(Path::new("/aof/a.2.incr.aof")).unwrap();
+    let (result, notes) = load(&folder, true);
+    assert!(result.unwrap_err().starts_with("The append log file a.2.incr.aof can't be read"));
+    assert!(notes.is_empty());
+}

@@ -1,0 +1,718 @@
+//! The append side: bytes of a turn to the end of the current increment, and the thread that syncs them.
+//!
+//! What commands changed is appended to a buffer in memory, written once at the end of the turn, and synced by a thread of its
+//! own: the loop never waits for the disk. [`AppendLog::acknowledged`] tells up to where replies may leave; an output
+//! remembers in a [`Depends`] the offset it depends on.
+//!
+//! | `appendfsync` | synced | replies may leave once |
+//! |---|---|---|
+//! | `always` | all that is written, as soon as the sync before has ended: one sync serves all who wait | it is synced |
+//! | `everysec` | when a second has passed since the last one began | it is written: the process may be killed |
+//! | `no` | never, but before another file is begun and at the end | the same |
+//!
+//! Another increment begins when a rewrite does. From that moment bytes stay in the buffer until the thread has synced the old
+//! file and made the manifest durable that names the new one; replies that depend on them wait so long under any policy.
+//! Written earlier they might be lost by a kill, or survive a power loss that tears the file before them.
+//!
+//! Errors follow Redis: a write that fails is tried again each turn (`always`: the process ends), and commands that write are
+//! refused meanwhile. An error of a sync is final for its file, as the kernel tells it once and then forgets: the status stays
+//! until a rewrite has replaced the file.
+//!
+//! Knows no clients: whoever keeps outputs asks here.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use super::folder::{AofFolder, FolderError, Increment};
+use super::reader::timestamp_annotation;
+use crate::clock::Now;
+use crate::config::{AppendFsync, system_text};
+use crate::sys::disk::DiskFile;
+use crate::sys::log::Level;
+
+/// How long after one sync began the next may, in microseconds. Source: `everysec`.
+const SYNC_EVERY_US: i64 = 1_000_000;
+/// A sync that takes longer is counted as late, in microseconds. Source: `aof.c` of Redis 7.0.15.
+const SYNC_LATE_US: i64 = 2_000_000;
+/// Between two lines about writes that fail, in microseconds. Source: `AOF_WRITE_LOG_ERROR_RATE`.
+const ERROR_LINE_EVERY_US: i64 = 30_000_000;
+/// A write that failed is tried again after this at the latest, in microseconds.
+const RETRY_US: i64 = 100_000;
+/// A buffer larger than this is given back once it is written, in bytes.
+const BUFFER_KEPT_MAX: usize = 1 << 20;
+
+/// A place in all that was appended since the start, whatever file it went to: bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LogOffset(pub u64);
+
+impl LogOffset {
+    fn plus(self, bytes: usize) -> Self {
+        LogOffset(self.0 + bytes as u64)
+    }
+}
+
+/// What an output shows: it may leave once the log has come so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Depends(LogOffset);
+
+impl Depends {
+    /// The output shows what was appended before `offset` too.
+    pub fn on(&mut self, offset: LogOffset) {
+        self.0 = self.0.max(offset);
+    }
+
+    /// Whether it may leave, given [`AppendLog::acknowledged`].
+    pub fn may_leave(self, acknowledged: LogOffset) -> bool {
+        self.0 <= acknowledged
+    }
+}
+
+/// The process must end: what was promised cannot be kept. Displays as the line for the log.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Fatal(pub String);
+
+/// Why no other file is begun.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SwitchError {
+    /// The old one goes on. The text is for the log.
+    #[error("{0}")]
+    Refused(&'static str),
+    #[error(transparent)]
+    Fatal(#[from] Fatal),
+}
+
+/// A line for the server's log.
+pub type Notice = (Level, String);
+
+/// The append side. Owned by the loop's thread. See the module.
+pub struct AppendLog {
+    policy: AppendFsync,
+    /// Whether syncs are left out (`no-appendfsync-on-rewrite` while a rewrite or save runs).
+    paused: bool,
+    timestamps: bool,
+    last_timestamp: i64,
+    /// The database that the file's commands apply to; None in a new file.
+    selected_db: Option<u32>,
+    /// Appended and not written; begins at `written`.
+    buffer: Vec<u8>,
+    written: LogOffset,
+    current: Increment,
+    /// Bytes of the current increment.
+    current_bytes: u64,
+    /// Bytes of all files before it.
+    earlier_bytes: u64,
+    /// Bytes of all files when the last rewrite ended.
+    base_bytes: u64,
+    /// Another increment is being made, and the buffer waits for it.
+    switching: bool,
+    /// What the last switch came to, until somebody asks.
+    switch_result: Option<Result<i64, String>>,
+    /// Up to where syncing was asked for, when on the boot-time clock, and whether the loop is woken when it is done.
+    requested: LogOffset,
+    requested_us: i64,
+    requested_wakes: bool,
+    late_was_counted: bool,
+    delayed_fsync: u64,
+    write_error: Option<WriteError>,
+    error_line_us: Option<i64>,
+    notices: Vec<Notice>,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct WriteError {
+    text: String,
+    /// When it was tried last.
+    tried_us: i64,
+}
+
+/// Between the loop's thread and the one that syncs.
+struct Shared {
+    state: Mutex<State>,
+    /// Work has come, or the end.
+    changed: Condvar,
+    /// All before it is durable.
+    synced: AtomicU64,
+    folder: Arc<Mutex<AofFolder>>,
+    /// Wakes the loop.
+    wake: Box<dyn Fn() + Send + Sync>,
+}
+
+#[derive(Default)]
+struct State {
+    sync: Option<SyncJob>,
+    /// What is to be synced before another increment is made.
+    switch: Option<SyncJob>,
+    /// Whether work was taken and is not done.
+    running: bool,
+    /// What a switch came to.
+    switched: Option<Result<Increment, FolderError>>,
+    /// The increment whose sync failed, and how.
+    failed: Option<(i64, String)>,
+    ended: bool,
+}
+
+struct SyncJob {
+    file: Arc<dyn DiskFile>,
+    seq: i64,
+    up_to: LogOffset,
+    wakes: bool,
+}
+
+impl AppendLog {
+    /// A log that goes on in `current`; `folder` is where further increments are made, `loaded_bytes` and `base_bytes` what
+    /// the folder's files had when they were loaded. `wake` is called from the syncing thread when the loop should look again.
+    ///
+    /// Nothing is synced before [`AppendLog::spawn`].
+    pub fn new(
+        folder: Arc<Mutex<AofFolder>>,
+        current: Increment,
+        loaded_bytes: u64,
+        base_bytes: u64,
+        policy: AppendFsync,
+        wake: Box<dyn Fn() + Send + Sync>,
+    ) -> Self {
+        let shared = Shared {
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            synced: AtomicU64::new(0),
+            folder,
+            wake,
+        };
+        AppendLog {
+            policy,
+            paused: false,
+            timestamps: false,
+            last_timestamp: i64::MIN,
+            selected_db: None,
+            buffer: Vec::new(),
+            written: LogOffset::default(),
+            current_bytes: current.len,
+            earlier_bytes: loaded_bytes.saturating_sub(current.len),
+            current,
+            base_bytes,
+            switching: false,
+            switch_result: None,
+            requested: LogOffset::default(),
+            requested_us: i64::MIN / 2,
+            requested_wakes: false,
+            late_was_counted: false,
+            delayed_fsync: 0,
+            write_error: None,
+            error_line_us: None,
+            notices: Vec::new(),
+            shared: Arc::new(shared),
+            thread: None,
+        }
+    }
+
+    /// Starts the syncing thread. Errors: the system has no thread to give.
+    pub fn spawn(&mut self) -> io::Result<()> {
+        let syncer = self.syncer();
+        let thread = std::thread::Builder::new().name("aof".into()).spawn(move || syncer.run())?;
+        self.thread = Some(thread);
+        Ok(())
+    }
+
+    /// The other side, to be run by a thread, or step by step by a test.
+    pub fn syncer(&self) -> Syncer {
+        Syncer { shared: self.shared.clone() }
+    }
+
+    // ---- appending ---------------------------------------------------------------------------------------------------
+
+    /// Appends a unit: a whole command, or MULTI to EXEC with all between. Returns the offset behind it, which what shows the
+    /// change depends on. Nothing is written yet.
+    pub fn append(&mut self, unit: &[u8], now: Now) -> LogOffset {
+        if self.timestamps && self.last_timestamp < now.unix_seconds() {
+            self.last_timestamp = now.unix_seconds();
+            self.buffer.extend(timestamp_annotation(self.last_timestamp));
+        }
+        self.buffer.extend_from_slice(unit);
+        self.end()
+    }
+
+    /// The offset behind all that was appended.
+    pub fn end(&self) -> LogOffset {
+        self.written.plus(self.buffer.len())
+    }
+
+    /// The database that commands of the file apply to as it stands; None: not selected yet, which is so whenever another file
+    /// has begun. Who appends puts a SELECT in front if his is another, and says so with [`AppendLog::select_db`].
+    pub fn selected_db(&self) -> Option<u32> {
+        self.selected_db
+    }
+
+    /// See [`AppendLog::selected_db`].
+    pub fn select_db(&mut self, db: u32) {
+        self.selected_db = Some(db);
+    }
+
+    // ---- a turn's end ------------------------------------------------------------------------------------------------
+
+    /// Writes what was appended and asks for a sync where the policy wants one. To be called once a turn, before replies leave,
+    /// also in turns without commands (see [`AppendLog::next_call_us`]). Never waits for a sync.
+    ///
+    /// Afterwards [`AppendLog::acknowledged`] has its new value and [`AppendLog::take_notices`] may have lines.
+    pub fn write(&mut self, now: Now) -> Result<(), Fatal> {
+        self.take_switched();
+        self.check_sync_errors()?;
+        if !self.switching {
+            self.write_buffer(now)?;
+        }
+        self.request_sync(now);
+        Ok(())
+    }
+
+    /// Up to where what was appended may be shown to anybody: outputs that depend on more wait.
+    ///
+    /// While writes fail, replies leave as in Redis (but under `always`): commands that write are refused then.
+    pub fn acknowledged(&self) -> LogOffset {
+        if self.policy == AppendFsync::Always && !self.paused {
+            self.synced()
+        } else if self.write_error.is_some() && !self.switching {
+            self.end()
+        } else {
+            self.written
+        }
+    }
+
+    /// All before it is on disk: what WAITAOF asks for.
+    pub fn synced(&self) -> LogOffset {
+        LogOffset(self.shared.synced.load(Ordering::Acquire))
+    }
+
+    /// When [`AppendLog::write`] is to be called at the latest though nothing happens, in microseconds of the boot-time clock.
+    pub fn next_call_us(&self) -> Option<i64> {
+        let retry = self.write_error.as_ref().map(|error| error.tried_us + RETRY_US);
+        let wants_sync = self.policy == AppendFsync::EverySecond && !self.paused;
+        let sync = (wants_sync && self.requested < self.written)
+            .then_some(self.requested_us + SYNC_EVERY_US);
+        [retry, sync].into_iter().flatten().min()
+    }
+
+    /// Lines for the server's log since the last call.
+    pub fn take_notices(&mut self) -> Vec<Notice> {
+        std::mem::take(&mut self.notices)
+    }
+
+    fn write_buffer(&mut self, now: Now) -> Result<(), Fatal> {
+        let mut count = 0;
+        let error = loop {
+            if count == self.buffer.len() {
+                break None;
+            }
+            match self.current.file.write(&self.buffer[count..]) {
+                Ok(0) => break Some(io::ErrorKind::WriteZero.into()),
+                Ok(some) => count += some,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => break Some(error),
+            }
+        };
+        let Some(error) = error else {
+            self.written_to_file(count);
+            self.buffer.clear();
+            self.buffer.shrink_to(BUFFER_KEPT_MAX);
+            if self.write_error.take().is_some() {
+                let text = "AOF write error looks solved. The server can write again.";
+                self.notices.push((Level::Warning, text.into()));
+            }
+            return Ok(());
+        };
+        let is_always = self.policy == AppendFsync::Always;
+        let tells = is_always
+            || self.error_line_us.is_none_or(|told| now.boot_us - told > ERROR_LINE_EVERY_US);
+        if tells {
+            self.error_line_us = Some(now.boot_us);
+            self.notices.push((
+                Level::Warning,
+                if count == 0 {
+                    format!("Error writing to the AOF file: {}", system_text(&error))
+                } else {
+                    let expected = self.buffer.len();
+                    format!("Short write while writing to the AOF file: (nwritten={count}, expected={expected})")
+                },
+            ));
+        }
+        self.write_error = Some(WriteError { text: system_text(&error), tried_us: now.boot_us });
+        if count > 0 {
+            // A torn request at the end is what a start without `aof-load-truncated` refuses.
+            match self.current.file.set_len(self.current_bytes) {
+                Ok(()) => {}
+                Err(error) => {
+                    if tells {
+                        let text = format!(
+                            "Could not remove short write from the append-only file.  The server may refuse to load the AOF \
+                             the next time it starts.  ftruncate: {}",
+                            system_text(&error)
+                        );
+                        self.notices.push((Level::Warning, text));
+                    }
+                    // What is in the file stays there, and the rest will follow it.
+                    self.written_to_file(count);
+                    self.buffer.drain(..count);
+                }
+            }
+        }
+        if is_always {
+            let text = "Can't recover from AOF write error when the AOF fsync policy is 'always'. Exiting...";
+            return Err(Fatal(text.into()));
+        }
+        Ok(())
+    }
+
+    fn written_to_file(&mut self, count: usize) {
+        self.written = self.written.plus(count);
+        self.current_bytes += count as u64;
+    }
+
+    /// Under `always` an error of a sync ends the process; otherwise it is told once.
+    fn check_sync_errors(&mut self) -> Result<(), Fatal> {
+        if self.policy != AppendFsync::Always || self.paused {
+            return Ok(());
+        }
+        match &self.shared.lock().failed {
+            Some((_, text)) => Err(Fatal(format!(
+                "Can't persist AOF for fsync error when the AOF fsync policy is 'always': {text}. Exiting..."
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    fn request_sync(&mut self, now: Now) {
+        if self.paused || self.switching || self.policy == AppendFsync::No {
+            return;
+        }
+        let is_always = self.policy == AppendFsync::Always;
+        // A sync that was asked for under another policy does not wake the loop.
+        let is_asked_for = self.requested_wakes || !is_always || self.synced() >= self.written;
+        if self.requested >= self.written && is_asked_for {
+            return;
+        }
+        if !is_always && now.boot_us - self.requested_us < SYNC_EVERY_US {
+            return;
+        }
+        let state = &mut *self.shared.lock();
+        if state.failed.is_some() {
+            // Final for this file: another try would only seem to succeed.
+            return;
+        }
+        if !is_always && (state.running || state.sync.is_some()) {
+            if now.boot_us - self.requested_us >= SYNC_LATE_US && !self.late_was_counted {
+                self.late_was_counted = true;
+                self.delayed_fsync += 1;
+                let text = "Asynchronous AOF fsync is taking too long (disk is busy?). Writing the AOF buffer without waiting \
+                            for fsync to complete, this may slow down the server.";
+                self.notices.push((Level::Notice, text.into()));
+            }
+            return;
+        }
+        state.sync = Some(self.current_sync(is_always));
+        self.requested = self.written;
+        self.requested_us = now.boot_us;
+        self.requested_wakes = is_always;
+        self.late_was_counted = false;
+        self.shared.changed.notify_one();
+    }
+
+    fn current_sync(&self, wakes: bool) -> SyncJob {
+        SyncJob {
+            file: self.current.file.clone(),
+            seq: self.current.seq,
+            up_to: self.written,
+            wakes,
+        }
+    }
+
+    // ---- another file ------------------------------------------------------------------------------------------------
+
+    /// Begins another increment, at the moment a rewrite's snapshot is taken: what is appended from now on goes there. To be
+    /// called between turns' commands; the file is made by the syncing thread, and [`AppendLog::take_switch_result`] tells how
+    /// that went, some turns later.
+    pub fn begin_switch(&mut self, now: Now) -> Result<(), SwitchError> {
+        if self.switching {
+            return Err(SwitchError::Refused("Another AOF file is being made already"));
+        }
+        self.write_buffer(now)?;
+        if !self.buffer.is_empty() {
+            // With its rest in another file the old one would be damaged for good.
+            let text = "Can't begin another AOF file while writes to this one fail";
+            return Err(SwitchError::Refused(text));
+        }
+        self.switching = true;
+        self.selected_db = None;
+        let state = &mut *self.shared.lock();
+        state.sync = None;
+        state.switched = None;
+        state.switch = Some(self.current_sync(true));
+        self.requested = self.written;
+        self.requested_us = now.boot_us;
+        self.requested_wakes = true;
+        self.shared.changed.notify_one();
+        Ok(())
+    }
+
+    /// Whether another file is being made, and the buffer waits for it.
+    pub fn is_switching(&self) -> bool {
+        self.switching
+    }
+
+    /// What the last switch came to, once: the number of the new increment, which the rewrite's end passes to
+    /// [`AofFolder::finish_rewrite`]; or why there is none, in which case the old one goes on and the rewrite is to be given up.
+    pub fn take_switch_result(&mut self) -> Option<Result<i64, String>> {
+        self.switch_result.take()
+    }
+
+    /// The number of the increment that is being written.
+    pub fn current_seq(&self) -> i64 {
+        self.current.seq
+    }
+
+    /// The thread has made another file, or could not.
+    fn take_switched(&mut self) {
+        if !self.switching {
+            return;
+        }
+        let Some(switched) = self.shared.lock().switched.take() else {
+            return;
+        };
+        self.switching = false;
+        match switched {
+            Ok(next) => {
+                let name = String::from_utf8_lossy(&next.name).into_owned();
+                let text = format!("Creating AOF incr file {name} on background rewrite");
+                self.notices.push((Level::Notice, text));
+                self.earlier_bytes += self.current_bytes;
+                self.current_bytes = next.len;
+                self.switch_result = Some(Ok(next.seq));
+                self.current = next;
+            }
+            Err(error) => {
+                self.notices.push((Level::Warning, error.to_string()));
+                self.switch_result = Some(Err(error.to_string()));
+            }
+        }
+    }
+
+    /// A rewrite has ended and its base, of `base_bytes`, is in place; all that came before the current increment is replaced.
+    pub fn rewrite_finished(&mut self, base_bytes: u64) {
+        self.earlier_bytes = base_bytes;
+        self.base_bytes = base_bytes + self.current_bytes;
+        let state = &mut *self.shared.lock();
+        if state.failed.as_ref().is_some_and(|(seq, _)| *seq < self.current.seq) {
+            state.failed = None;
+            // What was asked for meanwhile was not done.
+            self.requested = LogOffset(self.shared.synced.load(Ordering::Acquire));
+            let text = "The AOF file whose fsync failed is replaced. The server can write again.";
+            self.notices.push((Level::Warning, text.into()));
+        }
+    }
+
+    // ---- parameters --------------------------------------------------------------------------------------------------
+
+    /// Another policy, from the next [`AppendLog::write`] on. Source: `appendfsync`.
+    pub fn set_policy(&mut self, policy: AppendFsync) {
+        self.policy = policy;
+    }
+
+    /// Leaves syncs out, or not any more. Source: `no-appendfsync-on-rewrite`, while something writes a snapshot. Under
+    /// `always` replies wait for no sync meanwhile, as in Redis: that is what the parameter asks for.
+    pub fn pause_syncs(&mut self, paused: bool) {
+        self.paused = paused;
+    }
+
+    /// Whether units are preceded by the time in seconds, where it is another. Source: `aof-timestamp-enabled`.
+    pub fn set_timestamps(&mut self, enabled: bool) {
+        self.timestamps = enabled;
+    }
+
+    // ---- the end -----------------------------------------------------------------------------------------------------
+
+    /// Writes and syncs all, and ends the thread. This waits for the disk. Errors: the text for the log.
+    pub fn close(mut self, now: Now) -> Result<(), Fatal> {
+        self.stop_thread();
+        // Without a thread, or where it ended with work left.
+        while self.syncer().step() {}
+        self.take_switched();
+        self.write_buffer(now)?;
+        if let Some(error) = &self.write_error {
+            return Err(Fatal(format!("Error writing to the AOF file: {}", error.text)));
+        }
+        if let Some((_, text)) = &self.shared.lock().failed {
+            return Err(Fatal(format!("Fail to fsync the AOF file: {text}")));
+        }
+        self.current.file.sync_data().map_err(|error| {
+            Fatal(format!("Fail to fsync the AOF file: {}", system_text(&error)))
+        })?;
+        self.shared.synced.store(self.written.0, Ordering::Release);
+        Ok(())
+    }
+
+    fn stop_thread(&mut self) {
+        self.shared.lock().ended = true;
+        self.shared.changed.notify_one();
+        if let Some(thread) = self.thread.take() {
+            // If it panicked, its message was printed, and its work is left to be done by `close`.
+            let _ = thread.join();
+        }
+    }
+
+    // ---- figures -----------------------------------------------------------------------------------------------------
+
+    /// Bytes of all files. INFO: `aof_current_size`.
+    pub fn current_size(&self) -> u64 {
+        self.earlier_bytes + self.current_bytes
+    }
+
+    /// Bytes of all files when the last rewrite ended, or of the base at the start. INFO: `aof_base_size`.
+    pub fn base_size(&self) -> u64 {
+        self.base_bytes
+    }
+
+    /// Bytes that are not written yet. INFO: `aof_buffer_length`.
+    pub fn buffer_length(&self) -> usize {
+        self.buffer.len()
+    }
+
+    /// Memory of the buffer, in bytes. INFO: `mem_aof_buffer`.
+    pub fn buffer_memory(&self) -> usize {
+        self.buffer.capacity()
+    }
+
+    /// Syncs asked for and not done. INFO: `aof_pending_bio_fsync`.
+    pub fn pending_fsync(&self) -> u32 {
+        let state = self.shared.lock();
+        u32::from(state.running)
+            + u32::from(state.sync.is_some())
+            + u32::from(state.switch.is_some())
+    }
+
+    /// Syncs that took more than two seconds while there was more to sync. INFO: `aof_delayed_fsync`.
+    pub fn delayed_fsync(&self) -> u64 {
+        self.delayed_fsync
+    }
+
+    /// What is wrong with the disk, if anything: commands that write are refused with `MISCONF Errors writing to the AOF file:
+    /// <text>`. INFO: `aof_last_write_status` is `ok` if None.
+    pub fn disk_error(&self) -> Option<String> {
+        if let Some(error) = &self.write_error {
+            return Some(error.text.clone());
+        }
+        self.shared.lock().failed.as_ref().map(|(_, text)| text.clone())
+    }
+}
+
+impl Drop for AppendLog {
+    fn drop(&mut self) {
+        self.stop_thread();
+    }
+}
+
+impl std::fmt::Debug for AppendLog {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AppendLog")
+            .field("written", &self.written)
+            .field("buffer", &self.buffer.len())
+            .field("current", &self.current)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // The state is whole at every moment: a thread that panicked held it while it moved values alone.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The side that waits for the disk. See [`AppendLog::syncer`].
+pub struct Syncer {
+    shared: Arc<Shared>,
+}
+
+enum Work {
+    Sync(SyncJob),
+    Switch(SyncJob),
+}
+
+impl Syncer {
+    /// Works until the log is closed.
+    fn run(&self) {
+        loop {
+            if self.step() {
+                continue;
+            }
+            let mut state = self.shared.lock();
+            while state.sync.is_none() && state.switch.is_none() {
+                if state.ended {
+                    return;
+                }
+                state = self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+    }
+
+    /// Does one piece of work, if there is any.
+    pub fn step(&self) -> bool {
+        let work = {
+            let state = &mut *self.shared.lock();
+            let switch = state.switch.take().map(Work::Switch);
+            let Some(work) = switch.or_else(|| state.sync.take().map(Work::Sync)) else {
+                return false;
+            };
+            state.running = true;
+            work
+        };
+        let wakes = match work {
+            Work::Sync(sync) => {
+                let is_ok = self.sync(&sync);
+                sync.wakes || !is_ok
+            }
+            Work::Switch(old) => {
+                self.switch(&old);
+                true
+            }
+        };
+        self.shared.lock().running = false;
+        if wakes {
+            (self.shared.wake)();
+        }
+        true
+    }
+
+    /// Syncs, unless an earlier one of this file failed. Tells whether it is durable.
+    fn sync(&self, sync: &SyncJob) -> bool {
+        if self.shared.lock().failed.is_some() {
+            return false;
+        }
+        match sync.file.sync_data() {
+            Ok(()) => {
+                self.shared.synced.fetch_max(sync.up_to.0, Ordering::Release);
+                true
+            }
+            Err(error) => {
+                self.shared.lock().failed = Some((sync.seq, system_text(&error)));
+                false
+            }
+        }
+    }
+
+    fn switch(&self, old: &SyncJob) {
+        // If this fails the rewrite goes on: it is what mends the failure.
+        self.sync(old);
+        let made = {
+            let folder = &mut *self.shared.folder.lock().unwrap_or_else(PoisonError::into_inner);
+            folder.next_increment()
+        };
+        self.shared.lock().switched = Some(made);
+    }
+}
+
+#[cfg(test)]
+mod crash_tests;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,301 @@
+//! What a crash loses, at every operation of the disk.
+//!
+//! The data is a row of units, counted from 1; a base says how many it holds. Whatever a start finds must be a beginning of
+//! that row without gaps or repetitions, at least as long as what was acknowledged.
+
+use std::path::{Path, PathBuf};
+
+use super::*;
+use crate::clock::{Clock, ManualClock, UnixMillis};
+use crate::persist::aof::folder::BaseFormat;
+use crate::persist::aof::load::Sink;
+use crate::persist::aof::reader::Request;
+use crate::sys::disk::model::{Death, Fault, ModelDisk};
+use crate::sys::disk::{Disk, DiskReader, write_all};
+
+pub(super) fn words(words: &[&str]) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
+    for word in words {
+        bytes.extend(format!("${}\r\n{word}\r\n", word.len()).into_bytes());
+    }
+    bytes
+}
+
+/// The unit of that number: every third is a transaction.
+fn unit(number: u64) -> Vec<u8> {
+    let text = number.to_string();
+    if number % 3 == 0 {
+        let half = words(&["HALF", &text]);
+        [words(&["MULTI"]), half.clone(), half, words(&["EXEC"])].concat()
+    } else {
+        words(&["UNIT", &text])
+    }
+}
+
+fn base(units: u64) -> Vec<u8> {
+    if units == 0 { Vec::new() } else { words(&["BASE", &units.to_string()]) }
+}
+
+/// Applies what is loaded.
+#[derive(Default)]
+struct Row {
+    units: u64,
+    halves: Option<Vec<u64>>,
+}
+
+impl Sink for Row {
+    fn file_begins(&mut self, _name: &[u8], _bytes: u64) {
+        assert_eq!(self.halves, None, "no file ends within a transaction");
+    }
+
+    fn rdb(&mut self, source: &mut dyn DiskReader, _bytes: u64) -> Result<u64, String> {
+        let mut image = Vec::new();
+        source.read_to_end(&mut image).map_err(|error| error.to_string())?;
+        let len = image.iter().position(|byte| *byte == b'.').ok_or("no end")? + 1;
+        let units = std::str::from_utf8(&image[5..len - 1]).map_err(|error| error.to_string())?;
+        self.units = units.parse().map_err(|_| "no number")?;
+        Ok(len as u64)
+    }
+
+    fn request(&mut self, request: &Request<'_>) -> Result<(), String> {
+        let words: Vec<&[u8]> = request.arguments().collect();
+        let number =
+            words.get(1).map_or(0, |word| std::str::from_utf8(word).unwrap().parse().unwrap());
+        match words[0] {
+            b"BASE" => self.units = number,
+            b"UNIT" if number == self.units + 1 => self.units = number,
+            b"MULTI" => self.halves = Some(Vec::new()),
+            b"HALF" => self.halves.as_mut().ok_or("a half alone")?.push(number),
+            b"EXEC" if self.halves.take() == Some(vec![self.units + 1; 2]) => self.units += 1,
+            _ => return Err(format!("{words:?} behind unit {}", self.units)),
+        }
+        Ok(())
+    }
+
+    fn transaction_abandoned(&mut self) {
+        self.halves = None;
+    }
+}
+
+const NAME: &[u8] = b"appendonly.aof";
+
+fn open_folder(disk: &ModelDisk) -> Result<AofFolder, FolderError> {
+    AofFolder::open(Arc::new(disk.clone()), Path::new("/"), b"appendonlydir", NAME)
+}
+
+/// A server's life on a disk that may fail.
+struct Life {
+    clock: ManualClock,
+    folder: Arc<Mutex<AofFolder>>,
+    log: AppendLog,
+    policy: AppendFsync,
+    /// The offset behind each unit that was appended in this life, and its number.
+    appended: Vec<(LogOffset, u64)>,
+    units: u64,
+    acknowledged: u64,
+    synced: u64,
+    /// Units in the snapshot of the rewrite that runs.
+    snapshot: Option<u64>,
+}
+
+/// The life is over: the disk has ended the process, or the process itself.
+struct Over;
+
+impl Life {
+    /// Starts on what is there.
+    fn begin(disk: &ModelDisk, policy: AppendFsync) -> Result<Self, FolderError> {
+        let mut folder = open_folder(disk)?;
+        folder.take_over_single_file()?;
+        let mut row = Row::default();
+        let loaded = folder.load(true, &mut row)?;
+        let current = folder.open_at_start(BaseFormat::Aof, |_| Ok(()))?;
+        let folder = Arc::new(Mutex::new(folder));
+        let wake = Box::new(|| {});
+        let log =
+            AppendLog::new(folder.clone(), current, loaded.bytes, loaded.base_bytes, policy, wake);
+        let clock = ManualClock::new(UnixMillis(1_700_000_000_000));
+        let units = row.units;
+        let (acknowledged, synced) = (units, units);
+        let appended = Vec::new();
+        Ok(Life {
+            clock,
+            folder,
+            log,
+            policy,
+            appended,
+            units,
+            acknowledged,
+            synced,
+            snapshot: None,
+        })
+    }
+
+    fn now(&self) -> Now {
+        Clock::Manual(self.clock.clone()).now()
+    }
+
+    fn append(&mut self) {
+        self.units += 1;
+        let offset = self.log.append(&unit(self.units), self.now());
+        self.appended.push((offset, self.units));
+    }
+
+    fn units_before(&self, offset: LogOffset) -> u64 {
+        let found = self.appended.iter().rev().find(|(end, _)| *end <= offset);
+        found.map_or(0, |(_, number)| *number)
+    }
+
+    /// A turn's end.
+    fn write(&mut self) -> Result<(), Over> {
+        self.log.write(self.now()).map_err(|_| Over)?;
+        // While writes fail, replies leave as in Redis, and nothing is promised.
+        if self.log.disk_error().is_none() {
+            self.acknowledged = self.acknowledged.max(self.units_before(self.log.acknowledged()));
+            self.synced = self.synced.max(self.units_before(self.log.synced()));
+        }
+        Ok(())
+    }
+
+    fn step(&mut self) {
+        self.log.syncer().step();
+    }
+
+    /// One step of a rewrite, from beginning to end.
+    fn rewrite(&mut self, disk: &ModelDisk) -> Result<(), Over> {
+        let Some(units) = self.snapshot else {
+            match self.log.begin_switch(self.now()) {
+                Ok(()) => self.snapshot = Some(self.units),
+                Err(SwitchError::Refused(_)) => {}
+                Err(SwitchError::Fatal(_)) => return Err(Over),
+            }
+            return Ok(());
+        };
+        let Some(switched) = self.log.take_switch_result() else {
+            return Ok(());
+        };
+        self.snapshot = None;
+        let Ok(first_kept) = switched else {
+            return Ok(());
+        };
+        let folder = &mut *self.folder.lock().unwrap();
+        let written: PathBuf = folder.path_of(b"temp-rewriteaof-bg-1.aof");
+        let made = disk.create(&written).and_then(|file| {
+            write_all(&*file, &base(units))?;
+            file.sync_data()
+        });
+        if made.is_ok()
+            && let Ok(bytes) = folder.finish_rewrite(&written, BaseFormat::Aof, first_kept, false)
+        {
+            self.log.rewrite_finished(bytes);
+            // What it does not remove it forgets.
+            let _ = folder.remove_history();
+        }
+        Ok(())
+    }
+
+    /// Anything at all, until the disk ends it or it has lived long enough.
+    fn go_on(&mut self, disk: &ModelDisk, random: &mut fastrand::Rng, steps: usize) {
+        for _ in 0..steps {
+            let result = match random.u8(..16) {
+                0..6 => {
+                    self.append();
+                    Ok(())
+                }
+                6..10 => self.write(),
+                10..13 => {
+                    self.step();
+                    Ok(())
+                }
+                13 => {
+                    self.clock.advance_us(random.i64(0..2_000_000));
+                    Ok(())
+                }
+                _ => self.rewrite(disk),
+            };
+            if result.is_err() || disk.has_ended() {
+                return;
+            }
+        }
+    }
+
+    /// How many units must be found after such a death.
+    fn promised(&self, death: Death) -> u64 {
+        match (self.policy, death) {
+            (AppendFsync::Always, _) | (_, Death::Kill) => self.acknowledged,
+            (_, Death::PowerLoss) => self.synced,
+        }
+    }
+}
+
+/// A life that ends at the operation, then another, then a look. Tells whether the first one ended there.
+fn live_and_die(seed: u64, policy: AppendFsync, death: Death, operation: u64, fault: bool) -> bool {
+    let disk = ModelDisk::new(seed);
+    let mut random = fastrand::Rng::with_seed(seed ^ 0x5eed);
+    let context = format!("seed {seed}, {policy:?}, {death:?}, operation {operation}, {fault}");
+    if fault {
+        let kind = [Fault::Error(libc::ENOSPC), Fault::Short(3)][random.usize(..2)];
+        disk.fail_at(random.u64(8..40), kind);
+    }
+    disk.end_at(operation);
+    let (mut promised, mut most) = (0, 0);
+    if let Ok(mut life) = Life::begin(&disk, policy) {
+        life.go_on(&disk, &mut random, 120);
+        (promised, most) = (life.promised(death), life.units);
+    }
+    let ended = disk.has_ended();
+    for round in 0..2 {
+        disk.restart(death);
+        let mut life = match Life::begin(&disk, policy) {
+            Ok(life) => life,
+            Err(error) => panic!("{context}, round {round}: a start refuses: {error}"),
+        };
+        assert!(life.units >= promised, "{context}, {round}: {} < {promised}", life.units);
+        assert!(life.units <= most, "{context}, {round}: {} > {most}", life.units);
+        disk.end_at(disk.operations() + random.u64(1..60));
+        life.go_on(&disk, &mut random, 60);
+        (promised, most) = (life.promised(death), life.units);
+    }
+    ended
+}
+
+fn every_crash_point(policy: AppendFsync, death: Death) {
+    for seed in 0..12 {
+        let mut operation = 1;
+        while live_and_die(seed, policy, death, operation, false) {
+            operation += 1;
+        }
+        assert!(operation > 20, "only {operation} operations");
+        for operation in 1..operation {
+            live_and_die(seed + 1000 * operation, policy, death, operation, false);
+        }
+    }
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_under_always_by_a_power_loss_at_any_operation() {
+    every_crash_point(AppendFsync::Always, Death::PowerLoss);
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_under_always_by_a_kill_at_any_operation() {
+    every_crash_point(AppendFsync::Always, Death::Kill);
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_under_everysec_by_a_kill_at_any_operation() {
+    every_crash_point(AppendFsync::EverySecond, Death::Kill);
+}
+
+#[test]
+fn nothing_synced_is_lost_under_everysec_by_a_power_loss_at_any_operation() {
+    every_crash_point(AppendFsync::EverySecond, Death::PowerLoss);
+}
+
+#[test]
+fn a_full_disk_before_the_crash_loses_nothing_more() {
+    for policy in [AppendFsync::Always, AppendFsync::EverySecond] {
+        for seed in 0..600 {
+            live_and_die(seed, policy, Death::Kill, 20 + seed % 60, true);
+        }
+    }
+}

@@ -1,0 +1,394 @@
+//! The manifest: which files make up the append-only file, and in what order.
+//!
+//! ```text
+//! file appendonly.aof.2.base.rdb seq 2 type b      at most one base, first
+//! file appendonly.aof.1.incr.aof seq 1 type h      history: replaced by the base, to be removed
+//! file appendonly.aof.2.incr.aof seq 2 type i      increments, numbers rising; the last one is being written
+//! ```
+//!
+//! Text comes in and a [`Manifest`] goes out, and the other way; the changes a manifest goes through are functions from one to
+//! the next. Refuses to know the disk: `folder` makes a state durable. Format and messages are those of Redis 7.0.15
+//! (`aof.c`), so that the folder can be moved to and fro.
+
+use std::fmt;
+
+use crate::config::{parse_line, quoted};
+
+/// Longest line that is read, its end included, in bytes.
+const LINE_BYTES_MAX: usize = 1024;
+/// Highest number that is read: far from where counting on would overflow.
+const SEQ_MAX: i64 = i64::MAX / 2;
+/// Bytes of a manifest that are read at most.
+pub const MANIFEST_BYTES_MAX: u64 = 4 << 20;
+
+/// One file of the folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AofFile {
+    /// Its name in the folder, never a path.
+    pub name: Vec<u8>,
+    /// Counted from 1, bases and increments each on their own.
+    pub seq: i64,
+}
+
+/// How a base is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BaseFormat {
+    Rdb,
+    /// Commands, as `aof-use-rdb-preamble no` asks for.
+    Aof,
+}
+
+/// One state of the folder. See the module.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Manifest {
+    base: Option<AofFile>,
+    history: Vec<AofFile>,
+    /// Numbers rise.
+    increments: Vec<AofFile>,
+    /// Number of the last base there was.
+    base_seq: i64,
+    /// Number of the last increment there was.
+    increment_seq: i64,
+}
+
+/// Why a manifest is refused. Displays as Redis tells it, in one line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ManifestError {
+    /// The line, counted from 1, and its text, if one is to blame.
+    pub line: Option<(usize, Vec<u8>)>,
+    pub reason: &'static str,
+}
+
+impl fmt::Display for ManifestError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some((number, text)) = &self.line {
+            let text = String::from_utf8_lossy(text);
+            write!(f, "Reading the manifest file, at line {number} >>> '{text}' ")?;
+        }
+        f.write_str(self.reason)
+    }
+}
+
+impl std::error::Error for ManifestError {}
+
+impl Manifest {
+    /// The base, if there is one.
+    pub fn base(&self) -> Option<&AofFile> {
+        self.base.as_ref()
+    }
+
+    /// Files that a rewrite has replaced and that are still to be removed.
+    pub fn history(&self) -> &[AofFile] {
+        &self.history
+    }
+
+    /// The increments, the one being written last.
+    pub fn increments(&self) -> &[AofFile] {
+        &self.increments
+    }
+
+    /// The files that are loaded, in order.
+    pub fn files(&self) -> impl Iterator<Item = &AofFile> {
+        self.base.iter().chain(&self.increments)
+    }
+
+    /// Whether nothing was ever written.
+    pub fn is_empty(&self) -> bool {
+        self.base.is_none() && self.increments.is_empty()
+    }
+
+    /// Reads the text of a manifest.
+    pub fn parse(text: &[u8]) -> Result<Self, ManifestError> {
+        let fault = |reason| ManifestError { line: None, reason };
+        if text.is_empty() {
+            return Err(fault("Found an empty AOF manifest"));
+        }
+        let mut manifest = Manifest::default();
+        for (index, line) in text.split_inclusive(|byte| *byte == b'\n').enumerate() {
+            if line.starts_with(b"#") {
+                continue;
+            }
+            // A NUL ends what C sees of a line, so that its end is not found.
+            if line.len() > LINE_BYTES_MAX || !line.ends_with(b"\n") || line.contains(&0) {
+                return Err(fault("The AOF manifest file contains too long line"));
+            }
+            let trimmed = line.trim_ascii();
+            manifest.read_line(trimmed).map_err(|reason| ManifestError {
+                line: (!trimmed.is_empty()).then(|| (index + 1, trimmed.to_vec())),
+                reason,
+            })?;
+        }
+        Ok(manifest)
+    }
+
+    fn read_line(&mut self, line: &[u8]) -> Result<(), &'static str> {
+        const INVALID: &str = "Invalid AOF manifest file format";
+        let Ok(Some(words)) = parse_line(line) else {
+            return Err(INVALID);
+        };
+        // More pairs than the three may come from a later version.
+        if words.len() < 6 || words.len() % 2 != 0 {
+            return Err(INVALID);
+        }
+        let (mut name, mut seq, mut kind) = (None, 0, None);
+        for pair in words.chunks_exact(2) {
+            if pair[0].eq_ignore_ascii_case(b"file") {
+                if !is_file_name(&pair[1]) {
+                    return Err("File can't be a path, just a filename");
+                }
+                name = Some(pair[1].clone());
+            } else if pair[0].eq_ignore_ascii_case(b"seq") {
+                seq = leading_number(&pair[1]);
+            } else if pair[0].eq_ignore_ascii_case(b"type") {
+                kind = pair[1].first().copied();
+            }
+        }
+        let (Some(name), Some(kind)) = (name, kind) else {
+            return Err(INVALID);
+        };
+        if seq == 0 || seq > SEQ_MAX {
+            return Err(INVALID);
+        }
+        let file = AofFile { name, seq };
+        match kind {
+            b'b' if self.base.is_some() => return Err("Found duplicate base file information"),
+            b'b' => {
+                self.base_seq = seq;
+                self.base = Some(file);
+            }
+            b'h' => self.history.push(file),
+            b'i' if seq <= self.increment_seq => {
+                return Err("Found a non-monotonic sequence number");
+            }
+            b'i' => {
+                self.increment_seq = seq;
+                self.increments.push(file);
+            }
+            _ => return Err("Unknown AOF file type"),
+        }
+        Ok(())
+    }
+
+    /// The text of this manifest.
+    pub fn text(&self) -> Vec<u8> {
+        let mut text = Vec::new();
+        let bases = self.base.iter().map(|file| (file, 'b'));
+        let history = self.history.iter().map(|file| (file, 'h'));
+        let increments = self.increments.iter().map(|file| (file, 'i'));
+        for (file, kind) in bases.chain(history).chain(increments) {
+            text.extend_from_slice(b"file ");
+            if needs_quotes(&file.name) {
+                text.extend(quoted(&file.name));
+            } else {
+                text.extend_from_slice(&file.name);
+            }
+            text.extend_from_slice(format!(" seq {} type {kind}\n", file.seq).as_bytes());
+        }
+        text
+    }
+
+    /// The state with one more increment, to be written from now on.
+    #[must_use]
+    pub fn with_next_increment(&self, filename: &[u8]) -> Self {
+        let mut next = self.clone();
+        next.increment_seq = next.increment_seq.max(0).saturating_add(1);
+        let suffix = format!(".{}.incr.aof", next.increment_seq);
+        let name = [filename, suffix.as_bytes()].concat();
+        next.increments.push(AofFile { name, seq: next.increment_seq });
+        next
+    }
+
+    /// The state with a new base; the base before it is history.
+    #[must_use]
+    pub fn with_next_base(&self, filename: &[u8], format: BaseFormat) -> Self {
+        let mut next = self.clone();
+        next.history.splice(0..0, next.base.take());
+        next.base_seq = next.base_seq.max(0).saturating_add(1);
+        let format = match format {
+            BaseFormat::Rdb => "rdb",
+            BaseFormat::Aof => "aof",
+        };
+        let name = [filename, format!(".{}.base.{format}", next.base_seq).as_bytes()].concat();
+        next.base = Some(AofFile { name, seq: next.base_seq });
+        next
+    }
+
+    /// The state after a rewrite whose snapshot was taken when the increment numbered `first_kept` began: a new base; the
+    /// increments before that one are history.
+    #[must_use]
+    pub fn with_rewrite_finished(
+        &self,
+        filename: &[u8],
+        format: BaseFormat,
+        first_kept: i64,
+    ) -> Self {
+        let mut next = self.with_next_base(filename, format);
+        let kept = next.increments.partition_point(|file| file.seq < first_kept);
+        for file in next.increments.drain(..kept).rev() {
+            next.history.insert(0, file);
+        }
+        next
+    }
+
+    /// The state in which an old single file, moved into the folder under its own name, is the base.
+    #[must_use]
+    pub fn of_single_file(filename: &[u8]) -> Self {
+        let base = AofFile { name: filename.to_vec(), seq: 1 };
+        Manifest { base: Some(base), base_seq: 1, ..Manifest::default() }
+    }
+
+    /// The state once the files of the history are removed.
+    #[must_use]
+    pub fn without_history(&self) -> Self {
+        Manifest { history: Vec::new(), ..self.clone() }
+    }
+}
+
+/// Whether a name is one: within the folder, and no way out of it.
+fn is_file_name(name: &[u8]) -> bool {
+    let is_special = matches!(name, b"" | b"." | b"..");
+    !is_special && !name.iter().any(|byte| matches!(byte, b'/' | b'\\' | 0))
+}
+
+fn needs_quotes(name: &[u8]) -> bool {
+    name.iter().any(|byte| !byte.is_ascii_graphic() || matches!(byte, b'\\' | b'"' | b'\''))
+}
+
+/// The number that a text begins with, as C's `atoll` reads it; 0 if there is none, the nearest bound beyond 64 bits.
+fn leading_number(text: &[u8]) -> i64 {
+    let text = text.trim_ascii_start();
+    let (negative, digits) = match text {
+        [b'-', rest @ ..] => (true, rest),
+        [b'+', rest @ ..] => (false, rest),
+        _ => (false, text),
+    };
+    let digits = digits.iter().take_while(|byte| byte.is_ascii_digit());
+    digits.fold(0i64, |number, digit| {
+        let digit = i64::from(digit - b'0');
+        let number = number.saturating_mul(10);
+        if negative { number.saturating_sub(digit) } else { number.saturating_add(digit) }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn refused(text: &[u8]) -> &'static str {
+        Manifest::parse(text).unwrap_err().reason
+    }
+
+    #[test]
+    fn a_manifest_of_redis_is_read_and_written_byte_for_byte() {
+        let text = b"file appendonly.aof.2.base.rdb seq 2 type b\n\
+            file appendonly.aof.1.incr.aof seq 1 type h\n\
+            file appendonly.aof.2.incr.aof seq 2 type h\n\
+            file appendonly.aof.4.incr.aof seq 4 type i\n\
+            file appendonly.aof.5.incr.aof seq 5 type i\n";
+        let manifest = Manifest::parse(text).unwrap();
+        assert_eq!(manifest.base().unwrap().seq, 2);
+        assert_eq!(manifest.history().len(), 2);
+        let names: Vec<_> = manifest.files().map(|file| &file.name[14..]).collect();
+        assert_eq!(names, [b".2.base.rdb".as_slice(), b".4.incr.aof", b".5.incr.aof"]);
+        assert_eq!(manifest.text(), text);
+    }
+
+    #[test]
+    fn names_with_blanks_and_other_bytes_stand_in_quotes() {
+        let manifest = Manifest::default().with_next_increment(b"a \"b\xff\n");
+        let text = b"file \"a \\\"b\\xff\\n.1.incr.aof\" seq 1 type i\n";
+        assert_eq!(manifest.text(), text);
+        assert_eq!(Manifest::parse(text).unwrap(), manifest);
+    }
+
+    #[test]
+    fn comments_more_pairs_and_any_case_and_order_are_read() {
+        let text = b"#comment\nTYPE incr Seq 3x new thing FILE f\r\n# the end";
+        let manifest = Manifest::parse(text).unwrap();
+        assert_eq!(manifest.increments(), [AofFile { name: b"f".to_vec(), seq: 3 }]);
+    }
+
+    #[test]
+    fn faults_are_told_in_the_words_of_redis() {
+        const INVALID: &str = "Invalid AOF manifest file format";
+        assert_eq!(refused(b""), "Found an empty AOF manifest");
+        assert_eq!(refused(b"\n"), INVALID);
+        assert_eq!(refused(b"file a seq 1 type i more\n"), INVALID);
+        assert_eq!(refused(b"file a seq 0 type i\n"), INVALID);
+        assert_eq!(refused(b"file a seq x type i\n"), INVALID);
+        assert_eq!(refused(b"file a seq 1 type \"\"\n"), INVALID);
+        assert_eq!(refused(b"file \"a seq 1 type i\n"), INVALID);
+        assert_eq!(refused(b"file a seq 99999999999999999999 type i\n"), INVALID);
+        let path = "File can't be a path, just a filename";
+        for name in ["/a", "a/b", "../a", "a\\\\b", "..", ".", "\\x00"] {
+            assert_eq!(refused(format!("file \"{name}\" seq 1 type i\n").as_bytes()), path);
+        }
+        assert_eq!(refused(b"file a seq 1 type x\n"), "Unknown AOF file type");
+        let bases = b"file a seq 1 type b\nfile b seq 2 type b\n";
+        assert_eq!(refused(bases), "Found duplicate base file information");
+        let falling = b"file a seq 2 type i\nfile b seq 2 type i\n";
+        assert_eq!(refused(falling), "Found a non-monotonic sequence number");
+        assert_eq!(refused(b"file a seq -1 type i\n"), "Found a non-monotonic sequence number");
+        let too_long = "The AOF manifest file contains too long line";
+        assert_eq!(refused(b"file a seq 1 type i"), too_long);
+        let name = "a".repeat(1100);
+        assert_eq!(refused(format!("file {name} seq 1 type i\n").as_bytes()), too_long);
+        let error = Manifest::parse(b"# c\nfile a seq 1 type x\n").unwrap_err();
+        let told =
+            "Reading the manifest file, at line 2 >>> 'file a seq 1 type x' Unknown AOF file type";
+        assert_eq!(error.to_string(), told);
+    }
+
+    #[test]
+    fn a_rewrite_makes_history_of_what_it_replaces() {
+        let first = Manifest::default().with_next_base(b"a", BaseFormat::Rdb);
+        let open = first.with_next_increment(b"a");
+        // A rewrite that failed has left an increment behind.
+        let failed = open.with_next_increment(b"a");
+        let begun = failed.with_next_increment(b"a");
+        let done = begun.with_rewrite_finished(b"a", BaseFormat::Aof, 3);
+        let text = b"file a.2.base.aof seq 2 type b\n\
+            file a.1.incr.aof seq 1 type h\n\
+            file a.2.incr.aof seq 2 type h\n\
+            file a.1.base.rdb seq 1 type h\n\
+            file a.3.incr.aof seq 3 type i\n";
+        assert_eq!(String::from_utf8(done.text()), String::from_utf8(text.to_vec()));
+        let clean = done.without_history();
+        let text = b"file a.2.base.aof seq 2 type b\nfile a.3.incr.aof seq 3 type i\n";
+        assert_eq!(clean.text(), text);
+        assert_eq!(clean.with_next_increment(b"a").increments().last().unwrap().seq, 4);
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_written_is_read_again(
+            name in proptest::collection::vec(1u8.., 1..40),
+            steps in proptest::collection::vec(0..4, 0..12),
+        ) {
+            prop_assume!(is_file_name(&name));
+            let mut manifest = Manifest::default();
+            for step in steps {
+                manifest = match step {
+                    0 => manifest.with_next_increment(&name),
+                    1 => manifest.with_next_base(&name, BaseFormat::Rdb),
+                    2 => manifest.with_rewrite_finished(
+                        &name, BaseFormat::Aof, manifest.increment_seq),
+                    _ => manifest.without_history(),
+                };
+            }
+            let text = manifest.text();
+            prop_assume!(!text.is_empty());
+            let read = Manifest::parse(&text).unwrap();
+            prop_assert_eq!(read.text(), text);
+            prop_assert_eq!(read.base(), manifest.base());
+            prop_assert_eq!(read.increments(), manifest.increments());
+        }
+
+        #[test]
+        fn no_text_makes_the_parser_stumble(text: Vec<u8>) {
+            let _ = Manifest::parse(&text);
+        }
+    }
+}

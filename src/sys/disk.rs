@@ -1,0 +1,277 @@
+//! The few operations on files that durability is made of, behind a seam.
+//!
+//! Snapshots, the append-only file and its manifest reach the disk through [`Disk`] alone. [`RealDisk`] is the operating system;
+//! [`model::ModelDisk`] keeps for each file what would survive a power loss, and fails or crashes at any operation: with it
+//! every step of a save or a rewrite is a crash point in a test.
+//!
+//! What makes a change durable is a matter of order: a file's bytes by [`DiskFile::sync_data`], its name (created, renamed,
+//! removed) by [`Disk::sync_folder`] of the folder it is in. [`replace_file`] is that order for a small file.
+//!
+//! Errors are the system's, without the path: the caller knows what it was about and says so.
+#![allow(unsafe_code)] // sync_file_range has no safe form.
+
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::Arc;
+
+pub mod model;
+
+/// Files and their names.
+pub trait Disk: Send + Sync + std::fmt::Debug {
+    /// Creates a file for writing, or empties the one that is there.
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
+
+    /// Opens a file to write at its end, and creates it if there is none.
+    fn open_append(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
+
+    /// Opens a file for reading from its start.
+    fn open_read(&self, path: &Path) -> io::Result<Box<dyn DiskReader>>;
+
+    /// Bytes of a file. `NotFound` if there is none.
+    fn size(&self, path: &Path) -> io::Result<u64>;
+
+    /// Whether there is a folder of that name.
+    fn is_folder(&self, path: &Path) -> bool;
+
+    /// Gives a file another name, in the place of one that has it. One step: either name leads to a whole file at any moment.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+
+    /// Removes a file's name.
+    fn remove(&self, path: &Path) -> io::Result<()>;
+
+    /// Makes a folder, if it is not there.
+    fn create_folder(&self, path: &Path) -> io::Result<()>;
+
+    /// Makes the names within a folder durable. A file system that cannot do so is no error.
+    fn sync_folder(&self, path: &Path) -> io::Result<()>;
+
+    /// The names within a folder, in no order.
+    fn list(&self, path: &Path) -> io::Result<Vec<OsString>>;
+}
+
+/// A file open for writing. Shared: one thread writes while another syncs.
+pub trait DiskFile: Send + Sync + std::fmt::Debug {
+    /// Writes what the system takes at once, at the end of what was written before; returns how many bytes.
+    fn write(&self, bytes: &[u8]) -> io::Result<usize>;
+
+    /// Makes the file's bytes and its length durable (fdatasync). After an error it is not known what is on disk, and a
+    /// later success does not tell: the kernel reports a lost page once.
+    fn sync_data(&self) -> io::Result<()>;
+
+    /// Cuts the file, or lengthens it with zeros. Where it was opened to append, writing goes on at the new end.
+    fn set_len(&self, len: u64) -> io::Result<()>;
+
+    /// Bytes of the file.
+    fn size(&self) -> io::Result<u64>;
+
+    /// Has the system begin to write a range out, so that a later [`DiskFile::sync_data`] finds less to do. Makes nothing durable.
+    fn start_writeback(&self, from: u64, len: u64) -> io::Result<()>;
+}
+
+/// A file open for reading.
+pub trait DiskReader: Read + Seek + Send {}
+
+impl<T: Read + Seek + Send> DiskReader for T {}
+
+/// Writes all bytes, however many calls that takes.
+pub fn write_all(file: &dyn DiskFile, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match file.write(bytes) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => bytes = &bytes[count..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// A file as something that `std::io` can write to.
+#[derive(Debug)]
+pub struct FileWriter<'a>(pub &'a dyn DiskFile);
+
+impl Write for FileWriter<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The bytes of a file of at most `bytes_max`; a longer one is `InvalidData`.
+pub fn read_whole(disk: &dyn Disk, path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    disk.open_read(path)?.take(bytes_max.saturating_add(1)).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > bytes_max {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    Ok(bytes)
+}
+
+/// Which of the steps that replace a file failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReplaceStep {
+    Create,
+    Write,
+    Sync,
+    Rename,
+    SyncFolder,
+}
+
+/// Puts a small file in place of another, durably: written aside, synced, renamed, the folder synced. At a crash there is the
+/// old file or the new one, whole.
+///
+/// Errors name the step. After `SyncFolder` failed the new file is in place but may not survive.
+pub fn replace_file(
+    disk: &dyn Disk,
+    folder: &Path,
+    temporary: &Path,
+    name: &Path,
+    bytes: &[u8],
+) -> Result<(), (ReplaceStep, io::Error)> {
+    let (temporary, target) = (folder.join(temporary), folder.join(name));
+    let file = disk.create(&temporary).map_err(|error| (ReplaceStep::Create, error))?;
+    write_all(&*file, bytes).map_err(|error| (ReplaceStep::Write, error))?;
+    file.sync_data().map_err(|error| (ReplaceStep::Sync, error))?;
+    disk.rename(&temporary, &target).map_err(|error| (ReplaceStep::Rename, error))?;
+    disk.sync_folder(folder).map_err(|error| (ReplaceStep::SyncFolder, error))
+}
+
+/// The operating system's files.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RealDisk;
+
+const FILE_MODE: u32 = 0o644;
+const FOLDER_MODE: u32 = 0o755;
+
+impl Disk for RealDisk {
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        let mut options = OpenOptions::new();
+        let file = options.write(true).create(true).truncate(true).mode(FILE_MODE).open(path)?;
+        Ok(Arc::new(RealFile(file)))
+    }
+
+    fn open_append(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        let file = OpenOptions::new().append(true).create(true).mode(FILE_MODE).open(path)?;
+        Ok(Arc::new(RealFile(file)))
+    }
+
+    fn open_read(&self, path: &Path) -> io::Result<Box<dyn DiskReader>> {
+        Ok(Box::new(File::open(path)?))
+    }
+
+    fn size(&self, path: &Path) -> io::Result<u64> {
+        Ok(std::fs::metadata(path)?.len())
+    }
+
+    fn is_folder(&self, path: &Path) -> bool {
+        path.is_dir()
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        std::fs::rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        std::fs::remove_file(path)
+    }
+
+    fn create_folder(&self, path: &Path) -> io::Result<()> {
+        match std::fs::DirBuilder::new().mode(FOLDER_MODE).create(path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+            result => result,
+        }
+    }
+
+    fn sync_folder(&self, path: &Path) -> io::Result<()> {
+        let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+        match File::open(path)?.sync_all() {
+            // Some systems cannot sync folders at all, and say so with one of these.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EBADF | libc::EINVAL)) => {
+                Ok(())
+            }
+            result => result,
+        }
+    }
+
+    fn list(&self, path: &Path) -> io::Result<Vec<OsString>> {
+        std::fs::read_dir(path)?.map(|entry| Ok(entry?.file_name())).collect()
+    }
+}
+
+#[derive(Debug)]
+struct RealFile(File);
+
+impl DiskFile for RealFile {
+    fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+        (&self.0).write(bytes)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.0.sync_data()
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.set_len(len)
+    }
+
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.0.metadata()?.len())
+    }
+
+    #[cfg(target_os = "linux")]
+    fn start_writeback(&self, from: u64, len: u64) -> io::Result<()> {
+        use std::os::fd::AsRawFd;
+        let (Ok(from), Ok(len)) = (i64::try_from(from), i64::try_from(len)) else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        // SAFETY: the call takes numbers alone, and the descriptor is open as long as `self`.
+        let result = unsafe {
+            libc::sync_file_range(self.0.as_raw_fd(), from, len, libc::SYNC_FILE_RANGE_WRITE)
+        };
+        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn start_writeback(&self, _from: u64, _len: u64) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_real_disk_does_what_its_names_say() {
+        let scratch = tempfile::tempdir().unwrap();
+        let disk = RealDisk;
+        let folder = scratch.path().join("inner");
+        disk.create_folder(&folder).unwrap();
+        disk.create_folder(&folder).unwrap();
+        assert!(disk.is_folder(&folder));
+        let file = disk.open_append(&folder.join("a")).unwrap();
+        write_all(&*file, b"hello world").unwrap();
+        file.start_writeback(0, 5).unwrap();
+        file.sync_data().unwrap();
+        file.set_len(5).unwrap();
+        write_all(&*file, b"!").unwrap();
+        assert_eq!(file.size().unwrap(), 6);
+        disk.rename(&folder.join("a"), &folder.join("b")).unwrap();
+        disk.sync_folder(&folder).unwrap();
+        assert_eq!(disk.size(&folder.join("a")).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert_eq!(read_whole(&disk, &folder.join("b"), 6).unwrap(), b"hello!");
+        let too_long = read_whole(&disk, &folder.join("b"), 5).unwrap_err();
+        assert_eq!(too_long.kind(), io::ErrorKind::InvalidData);
+        replace_file(&disk, &folder, "temp-b".as_ref(), "b".as_ref(), b"new").unwrap();
+        assert_eq!(disk.list(&folder).unwrap(), ["b"]);
+        assert_eq!(read_whole(&disk, &folder.join("b"), 6).unwrap(), b"new");
+        disk.remove(&folder.join("b")).unwrap();
+        assert!(disk.list(&folder).unwrap().is_empty());
+    }
+}

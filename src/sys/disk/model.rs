@@ -1,0 +1,531 @@
+//! A disk in memory, for tests: it knows what a power loss would leave.
+//!
+//! Each file has the bytes that are seen and those that are durable, and between them the writes that were not synced. Names
+//! likewise: created, renamed and removed names survive for certain only once their folder was synced. Changing operations
+//! are numbered from 1; at a number a test chooses one can fail, or the machine end. What survives is drawn from the seed, so
+//! a failure repeats.
+//!
+//! After a power loss a file has its durable bytes, then some of the unsynced writes in their order, the last of them torn;
+//! the file's length may have survived without its bytes, which are NULs then. Of unsynced names any subset survives. What
+//! the model does not do: keep a later write and lose an earlier one of the same file.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use super::{Disk, DiskFile, DiskReader};
+
+/// How the process ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Death {
+    /// The process alone: what was written stays.
+    Kill,
+    /// The machine: what was not synced may be gone.
+    PowerLoss,
+}
+
+/// What befalls one operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// It fails with this error number and changes nothing; a sync that fails loses what it should have made durable.
+    Error(i32),
+    /// A write takes so many bytes and no more; anything else goes on as usual.
+    Short(usize),
+}
+
+/// See the module. Clones share the disk.
+#[derive(Clone, Debug)]
+pub struct ModelDisk {
+    model: Arc<Mutex<Model>>,
+}
+
+#[derive(Debug)]
+struct Model {
+    files: Vec<Inode>,
+    names: BTreeMap<PathBuf, Node>,
+    durable_names: BTreeMap<PathBuf, Node>,
+    unsynced_names: Vec<NameChange>,
+    random: fastrand::Rng,
+    operations: u64,
+    faults: BTreeMap<u64, Fault>,
+    ends_at: Option<u64>,
+    ended: bool,
+    /// Files opened before the last restart are closed.
+    starts: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Node {
+    File(usize),
+    Folder,
+}
+
+#[derive(Clone, Debug)]
+struct NameChange {
+    gone: Option<PathBuf>,
+    here: Option<(PathBuf, Node)>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Inode {
+    seen: Vec<u8>,
+    durable: Vec<u8>,
+    unsynced: Vec<Change>,
+}
+
+#[derive(Clone, Debug)]
+enum Change {
+    Write(Vec<u8>),
+    SetLen(usize),
+}
+
+impl Change {
+    fn apply(&self, bytes: &mut Vec<u8>) {
+        match self {
+            Change::Write(written) => bytes.extend_from_slice(written),
+            Change::SetLen(len) => bytes.resize(*len, 0),
+        }
+    }
+}
+
+impl ModelDisk {
+    /// An empty disk with one folder, `/`.
+    pub fn new(seed: u64) -> Self {
+        let root = BTreeMap::from([(PathBuf::from("/"), Node::Folder)]);
+        let model = Model {
+            files: Vec::new(),
+            names: root.clone(),
+            durable_names: root,
+            unsynced_names: Vec::new(),
+            random: fastrand::Rng::with_seed(seed),
+            operations: 0,
+            faults: BTreeMap::new(),
+            ends_at: None,
+            ended: false,
+            starts: 0,
+        };
+        ModelDisk { model: Arc::new(Mutex::new(model)) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Model> {
+        self.model.lock().expect("no thread panics while it holds the model")
+    }
+
+    /// Changing operations so far.
+    pub fn operations(&self) -> u64 {
+        self.lock().operations
+    }
+
+    /// Has the operation of this number fail.
+    pub fn fail_at(&self, operation: u64, fault: Fault) {
+        self.lock().faults.insert(operation, fault);
+    }
+
+    /// Forgets all faults to come.
+    pub fn heal(&self) {
+        self.lock().faults.clear();
+    }
+
+    /// Ends the process in the midst of the operation of this number: it and all after it fail.
+    pub fn end_at(&self, operation: u64) {
+        self.lock().ends_at = Some(operation);
+    }
+
+    /// Whether the process has ended.
+    pub fn has_ended(&self) -> bool {
+        self.lock().ended
+    }
+
+    /// Starts anew after an end: what survived is there, files that were open are closed, nothing is going to fail.
+    pub fn restart(&self, death: Death) {
+        let model = &mut *self.lock();
+        if death == Death::PowerLoss {
+            model.lose_power();
+        }
+        model.faults.clear();
+        model.ends_at = None;
+        model.ended = false;
+        model.starts += 1;
+    }
+
+    /// The bytes of a file as they are seen.
+    pub fn bytes(&self, path: &Path) -> Option<Vec<u8>> {
+        let model = self.lock();
+        model.inode(path).ok().map(|inode| model.files[inode].seen.clone())
+    }
+
+    /// Puts a file there, durably, without counting an operation.
+    pub fn put(&self, path: &Path, bytes: &[u8]) {
+        let model = &mut *self.lock();
+        model.files.push(Inode { seen: bytes.into(), durable: bytes.into(), unsynced: Vec::new() });
+        let node = Node::File(model.files.len() - 1);
+        model.names.insert(path.into(), node);
+        model.durable_names.insert(path.into(), node);
+    }
+}
+
+impl Model {
+    /// Counts an operation. `Ok(None)`: carry it out. `Ok(Some(_))`: it takes so many bytes. `Err`: it fails; `self.ended`
+    /// tells whether for the end's sake, in which case a part of it may have happened.
+    fn operation(&mut self) -> io::Result<Option<usize>> {
+        self.alive()?;
+        self.operations += 1;
+        if self.ends_at == Some(self.operations) {
+            self.ended = true;
+            return Err(ended());
+        }
+        match self.faults.remove(&self.operations) {
+            None => Ok(None),
+            Some(Fault::Short(count)) => Ok(Some(count)),
+            Some(Fault::Error(number)) => Err(io::Error::from_raw_os_error(number)),
+        }
+    }
+
+    fn alive(&self) -> io::Result<()> {
+        if self.ended { Err(ended()) } else { Ok(()) }
+    }
+
+    /// An operation that happens as a whole or not at all, whoever is told.
+    fn whole(&mut self, change: impl FnOnce(&mut Self)) -> io::Result<()> {
+        match self.operation() {
+            Ok(_) => change(self),
+            Err(error) => {
+                if self.ended && self.operations_end_here() && self.random.bool() {
+                    change(self);
+                }
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn operations_end_here(&self) -> bool {
+        self.ends_at == Some(self.operations)
+    }
+
+    fn inode(&self, path: &Path) -> io::Result<usize> {
+        match self.names.get(path) {
+            Some(Node::File(inode)) => Ok(*inode),
+            Some(Node::Folder) => Err(io::Error::from_raw_os_error(libc::EISDIR)),
+            None => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+
+    fn change_name(&mut self, change: NameChange) {
+        change.apply(&mut self.names);
+        self.unsynced_names.push(change);
+    }
+
+    fn parent_is_folder(&self, path: &Path) -> io::Result<()> {
+        match path.parent().and_then(|parent| self.names.get(parent)) {
+            Some(Node::Folder) => Ok(()),
+            _ => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+
+    fn lose_power(&mut self) {
+        for change in std::mem::take(&mut self.unsynced_names) {
+            if self.random.bool() {
+                change.apply(&mut self.durable_names);
+            }
+        }
+        self.names = self.durable_names.clone();
+        for file in &mut self.files {
+            let unsynced = std::mem::take(&mut file.unsynced);
+            let survive = self.random.usize(..=unsynced.len());
+            for change in &unsynced[..survive] {
+                change.apply(&mut file.durable);
+            }
+            if let Some(Change::Write(torn)) = unsynced.get(survive) {
+                let len = self.random.usize(..=torn.len());
+                file.durable.extend_from_slice(&torn[..len]);
+                if self.random.u8(..4) == 0 {
+                    let nuls = self.random.usize(..=torn.len() - len);
+                    file.durable.resize(file.durable.len() + nuls, 0);
+                }
+            }
+            file.seen = file.durable.clone();
+        }
+    }
+}
+
+impl NameChange {
+    fn apply(&self, names: &mut BTreeMap<PathBuf, Node>) {
+        if let Some(gone) = &self.gone {
+            names.remove(gone);
+        }
+        if let Some((here, node)) = &self.here {
+            names.insert(here.clone(), *node);
+        }
+    }
+
+    /// The folder whose sync makes it durable.
+    fn folder(&self) -> Option<&Path> {
+        self.here.as_ref().map(|(path, _)| path).or(self.gone.as_ref())?.parent()
+    }
+}
+
+fn ended() -> io::Error {
+    io::Error::other("the process has ended")
+}
+
+impl Disk for ModelDisk {
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        let model = &mut *self.lock();
+        model.alive()?;
+        model.parent_is_folder(path)?;
+        let existing = model.inode(path).ok();
+        model.whole(|model| match existing {
+            Some(inode) => {
+                model.files[inode].seen.clear();
+                model.files[inode].unsynced.push(Change::SetLen(0));
+            }
+            None => model.new_file(path),
+        })?;
+        self.handle(model, path)
+    }
+
+    fn open_append(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        let model = &mut *self.lock();
+        model.alive()?;
+        model.parent_is_folder(path)?;
+        if model.inode(path).is_err() {
+            model.whole(|model| model.new_file(path))?;
+        }
+        self.handle(model, path)
+    }
+
+    fn open_read(&self, path: &Path) -> io::Result<Box<dyn DiskReader>> {
+        let model = self.lock();
+        model.alive()?;
+        let inode = model.inode(path)?;
+        Ok(Box::new(io::Cursor::new(model.files[inode].seen.clone())))
+    }
+
+    fn size(&self, path: &Path) -> io::Result<u64> {
+        let model = self.lock();
+        model.alive()?;
+        let inode = model.inode(path)?;
+        Ok(model.files[inode].seen.len() as u64)
+    }
+
+    fn is_folder(&self, path: &Path) -> bool {
+        self.lock().names.get(path) == Some(&Node::Folder)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let model = &mut *self.lock();
+        model.alive()?;
+        model.parent_is_folder(to)?;
+        let node = Node::File(model.inode(from)?);
+        let change = NameChange { gone: Some(from.into()), here: Some((to.into(), node)) };
+        model.whole(|model| model.change_name(change))
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        let model = &mut *self.lock();
+        model.alive()?;
+        model.inode(path)?;
+        let change = NameChange { gone: Some(path.into()), here: None };
+        model.whole(|model| model.change_name(change))
+    }
+
+    fn create_folder(&self, path: &Path) -> io::Result<()> {
+        let model = &mut *self.lock();
+        model.alive()?;
+        if model.names.get(path) == Some(&Node::Folder) {
+            return Ok(());
+        }
+        model.parent_is_folder(path)?;
+        let change = NameChange { gone: None, here: Some((path.into(), Node::Folder)) };
+        model.whole(|model| model.change_name(change))
+    }
+
+    fn sync_folder(&self, path: &Path) -> io::Result<()> {
+        self.lock().whole(|model| {
+            let (synced, left) = std::mem::take(&mut model.unsynced_names)
+                .into_iter()
+                .partition(|change: &NameChange| change.folder() == Some(path));
+            model.unsynced_names = left;
+            for change in synced {
+                change.apply(&mut model.durable_names);
+            }
+        })
+    }
+
+    fn list(&self, path: &Path) -> io::Result<Vec<OsString>> {
+        let model = self.lock();
+        model.alive()?;
+        let inside = model.names.keys().filter(|name| name.parent() == Some(path));
+        Ok(inside.filter_map(|name| name.file_name()).map(Into::into).collect())
+    }
+}
+
+impl Model {
+    fn new_file(&mut self, path: &Path) {
+        self.files.push(Inode::default());
+        let node = Node::File(self.files.len() - 1);
+        self.change_name(NameChange { gone: None, here: Some((path.into(), node)) });
+    }
+}
+
+impl ModelDisk {
+    fn handle(&self, model: &Model, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        let (inode, opened) = (model.inode(path)?, model.starts);
+        Ok(Arc::new(ModelFile { disk: self.clone(), inode, opened }))
+    }
+}
+
+#[derive(Debug)]
+struct ModelFile {
+    disk: ModelDisk,
+    inode: usize,
+    /// The start it was opened in.
+    opened: u64,
+}
+
+impl ModelFile {
+    fn with<T>(&self, work: impl FnOnce(&mut Model) -> io::Result<T>) -> io::Result<T> {
+        let model = &mut *self.disk.lock();
+        if model.starts == self.opened { work(model) } else { Err(ended()) }
+    }
+}
+
+impl DiskFile for ModelFile {
+    fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+        self.with(|model| {
+            let result = model.operation();
+            let count = match result {
+                Ok(count) => count.unwrap_or(bytes.len()).min(bytes.len()),
+                Err(_) if model.ended && model.operations_end_here() => {
+                    model.random.usize(..=bytes.len())
+                }
+                Err(_) => 0,
+            };
+            let file = &mut model.files[self.inode];
+            file.seen.extend_from_slice(&bytes[..count]);
+            file.unsynced.push(Change::Write(bytes[..count].into()));
+            result.map(|_| count)
+        })
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.with(|model| {
+            let inode = self.inode;
+            let result = model.whole(|model| {
+                let file = &mut model.files[inode];
+                for change in std::mem::take(&mut file.unsynced) {
+                    change.apply(&mut file.durable);
+                }
+            });
+            if result.is_err() && !model.ended {
+                // The kernel has marked the pages clean: a later sync succeeds without them.
+                for change in &mut model.files[inode].unsynced {
+                    if let Change::Write(bytes) = change {
+                        bytes.fill(0);
+                    }
+                }
+            }
+            result
+        })
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.with(|model| {
+            let len = usize::try_from(len).map_err(|_| io::ErrorKind::InvalidInput)?;
+            model.whole(|model| {
+                let file = &mut model.files[self.inode];
+                file.seen.resize(len, 0);
+                file.unsynced.push(Change::SetLen(len));
+            })
+        })
+    }
+
+    fn size(&self) -> io::Result<u64> {
+        self.with(|model| {
+            model.alive()?;
+            Ok(model.files[self.inode].seen.len() as u64)
+        })
+    }
+
+    fn start_writeback(&self, _from: u64, _len: u64) -> io::Result<()> {
+        self.with(|model| model.alive())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{read_whole, replace_file, write_all};
+    use super::*;
+
+    #[test]
+    fn only_what_was_synced_survives_for_certain() {
+        let (mut lost, mut kept, mut torn, mut nameless) = (0, 0, 0, 0);
+        for seed in 0..200 {
+            let disk = ModelDisk::new(seed);
+            let path = Path::new("/a");
+            let file = disk.create(path).unwrap();
+            write_all(&*file, b"durable").unwrap();
+            file.sync_data().unwrap();
+            disk.sync_folder("/".as_ref()).unwrap();
+            write_all(&*file, b" and not").unwrap();
+            disk.create("/b".as_ref()).unwrap();
+            disk.restart(Death::PowerLoss);
+            assert!(file.write(b"x").is_err(), "opened before the restart");
+            let bytes = disk.bytes(path).unwrap();
+            match bytes.strip_prefix(b"durable").unwrap() {
+                b"" => lost += 1,
+                b" and not" => kept += 1,
+                _ => torn += 1,
+            }
+            nameless += usize::from(disk.bytes("/b".as_ref()).is_none());
+        }
+        assert!(lost > 0 && kept > 0 && torn > 0, "{lost} {kept} {torn}");
+        assert!(nameless > 0 && nameless < 200);
+    }
+
+    #[test]
+    fn a_kill_keeps_what_was_written() {
+        let disk = ModelDisk::new(1);
+        let file = disk.create("/a".as_ref()).unwrap();
+        write_all(&*file, b"written").unwrap();
+        disk.restart(Death::Kill);
+        assert_eq!(disk.bytes("/a".as_ref()).unwrap(), b"written");
+    }
+
+    #[test]
+    fn a_replaced_file_is_old_or_new_at_every_crash_point() {
+        let old_and_new: [&[u8]; 2] = [b"old bytes", b"new"];
+        let (mut old, mut new) = (0, 0);
+        for operation in 1..=5 {
+            for seed in 0..50 {
+                let disk = ModelDisk::new(seed);
+                disk.put("/f".as_ref(), old_and_new[0]);
+                disk.end_at(operation);
+                let result =
+                    replace_file(&disk, "/".as_ref(), "temp".as_ref(), "f".as_ref(), b"new");
+                assert!(result.is_err());
+                disk.restart(Death::PowerLoss);
+                let bytes = read_whole(&disk, "/f".as_ref(), 100).unwrap();
+                assert!(old_and_new.contains(&&bytes[..]), "operation {operation}, seed {seed}");
+                *if bytes == b"new" { &mut new } else { &mut old } += 1;
+            }
+        }
+        assert!(old > 0 && new > 0);
+    }
+
+    #[test]
+    fn a_failed_sync_loses_its_bytes_even_if_the_next_succeeds() {
+        let disk = ModelDisk::new(7);
+        let file = disk.create("/a".as_ref()).unwrap();
+        disk.sync_folder("/".as_ref()).unwrap();
+        write_all(&*file, b"abc").unwrap();
+        disk.fail_at(disk.operations() + 1, Fault::Error(libc::EIO));
+        assert_eq!(file.sync_data().unwrap_err().raw_os_error(), Some(libc::EIO));
+        file.sync_data().unwrap();
+        disk.restart(Death::PowerLoss);
+        assert_eq!(disk.bytes("/a".as_ref()).unwrap(), b"\0\0\0");
+    }
+}
