@@ -7,7 +7,7 @@
 //! ```text
 //! server                                   owns all state; runs one turn of the loop
 //! net  command  client  state              bytes in and out; one gate; one file per command family
-//! script                                   hands requests up to be run; never runs one itself
+//! script  persist                          hand requests up to be run, values to be kept; never run one themselves
 //! keyspace  pubsub  config  stats          what commands act upon
 //! types                                    what the values mean
 //! collections  resp  clock  error  ids  sys   know nothing of clients, configuration or each other's callers
@@ -22,6 +22,7 @@ pub mod error;
 pub mod ids;
 pub mod keyspace;
 pub mod net;
+pub mod persist;
 pub mod pubsub;
 pub mod resp;
 pub mod script;

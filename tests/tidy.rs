@@ -7,7 +7,7 @@ const ROWS: &[&[&str]] = &[
     &["main"],
     &["server"],
     &["command", "client", "net", "state"],
-    &["script"],
+    &["script", "persist"],
     &["keyspace", "pubsub", "config", "stats"],
     &["types"],
     &["collections", "resp", "clock", "error", "ids", "sys"],

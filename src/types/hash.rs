@@ -377,9 +377,7 @@ impl<'a> HashView<'a> {
         match self {
             HashView::Packed(_) => self.for_each_kept(|field, value| visit(field, value, None)),
             HashView::Table(hash) => {
-                hash.table
-                    .iter()
-                    .for_each(|entry| visit(entry.field, entry.value, entry.deadline));
+                hash.table.iter().for_each(|entry| visit(entry.field, entry.value, entry.deadline));
             }
         }
     }

@@ -49,11 +49,7 @@ impl List {
             Some(run) => !limits.are_exceeded(run.entries.len(), run.count),
             None => true,
         };
-        if runs.nodes() <= 1 && is_short {
-            List::Packed(runs.into_run())
-        } else {
-            List::Long(runs)
-        }
+        if runs.nodes() <= 1 && is_short { List::Packed(runs.into_run()) } else { List::Long(runs) }
     }
 
     #[inline]

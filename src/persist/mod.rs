@@ -1,0 +1,3 @@
+//! Values as bytes that outlive the process.
+
+pub mod rdb;
