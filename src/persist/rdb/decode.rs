@@ -250,19 +250,24 @@ impl Decoder<'_> {
         // They are written from the last to the first. A tree fills its leaves where it grows at the end.
         let mut places = Vec::new();
         for _ in 0..count {
-            places.push(reader.clone());
+            places.push(reader.position());
             input::skip_string(reader, MEMBER)?;
             score(reader)?;
         }
-        let mut set = SortedSet::new();
-        for mut place in places.into_iter().rev() {
-            let member = place.string(MEMBER)?;
-            let score = score(&mut place)?;
-            if !set.insert(score, &member, self.limits.sorted_set) {
-                return Err(place.malformed("a sorted set that has a member twice"));
+        // A skiplist, and only in the end a listpack, if it is within the limits: a listpack does not know -0.
+        let mut set = SortedSet::for_result();
+        let no_limits = sorted_set::Limits { entries: 0, value: 0 };
+        let end = reader.position();
+        for place in places.into_iter().rev() {
+            reader.move_to(place);
+            let member = reader.string(MEMBER)?;
+            let score = score(reader)?;
+            if !set.insert(score, &member, no_limits) {
+                return Err(reader.malformed("a sorted set that has a member twice"));
             }
         }
-        Ok(set.store())
+        reader.move_to(end);
+        Ok(set.settle(self.limits.sorted_set).store())
     }
 
     fn packed_sorted_set(&self, packed: Packed<'_>, reader: &Reader<'_>) -> Decoded<Stored> {

@@ -70,6 +70,11 @@ impl<'a> Reader<'a> {
         self.at
     }
 
+    /// Goes to where it has been.
+    pub fn move_to(&mut self, position: usize) {
+        self.at = position.min(self.bytes.len());
+    }
+
     /// The offset that an error here would tell.
     pub fn offset(&self) -> u64 {
         self.base + self.at as u64
