@@ -1,5 +1,7 @@
 //! Values of every type through bytes and back, old types written by hand, and bytes that are damaged.
 
+mod files;
+
 use proptest::prelude::*;
 
 use crate::clock::{Expiry, Now, UnixMillis};
