@@ -37,6 +37,16 @@ impl<'a> Intset<'a> {
         }
     }
 
+    /// Bytes of each integer.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// The integers as they lie: little-endian, ascending.
+    pub fn integers(&self) -> &'a [u8] {
+        self.integers
+    }
+
     #[inline]
     pub fn len(&self) -> usize {
         self.integers.len() / self.width

@@ -100,6 +100,14 @@ impl Quicklist {
         Quicklist { nodes, len }
     }
 
+    /// Adds a run behind all others, as it is; an empty one is left out.
+    pub fn push_run(&mut self, run: Run) {
+        if !run.is_empty() {
+            self.len += run.count();
+            self.nodes.push_back(run);
+        }
+    }
+
     #[inline]
     pub fn len(&self) -> usize {
         self.len

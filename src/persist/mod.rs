@@ -1,4 +1,6 @@
-//! What outlives the process: the append-only file. Hands requests up to be run; never runs one itself.
+//! What outlives the process: values as bytes, the append-only file, the tools that check both. Hands requests up to be run;
+//! never runs one itself.
 
 pub mod aof;
 pub mod check;
+pub mod rdb;

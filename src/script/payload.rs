@@ -4,69 +4,41 @@
 //! ( F5 string )*  version  checksum
 //! ```
 //!
-//! `F5` is RDB's opcode for a library, the string its whole text as RDB writes strings: a length of 1, 2, 5 or 9 bytes, or
-//! compressed by LZF (`C3`, length compressed, length, bytes). The version of RDB has 2 bytes, little-endian; the checksum
-//! is CRC-64/REDIS over all before it, 8 bytes, little-endian. Ours are not compressed and of version 10, which Redis 7.0
-//! and all later servers read.
+//! `F5` is RDB's opcode for a library, the string its whole text as RDB writes strings; version and checksum are those of any
+//! DUMP. Ours are not compressed and of version 10, which Redis 7.0 and all later servers read.
 
-use crc::{CRC_64_REDIS, Crc, Table};
-
-/// The opcode of a library; that of the release candidates of 7.0 had more fields.
-const OPCODE: u8 = 0xf5;
-const OPCODE_OF_CANDIDATES: u8 = 0xf6;
-const VERSION: u16 = 10;
-/// Valkey 9 writes 80. The form of libraries has not changed since 10.
-const VERSION_MAX: u16 = 80;
-const FOOTER: usize = 10;
-/// A text is never longer: what declares more is broken.
-const TEXT_MAX: u64 = 512 * 1024 * 1024;
-
-const CHECKSUM: Crc<u64, Table<16>> = Crc::<u64, Table<16>>::new(&CRC_64_REDIS);
+use crate::persist::rdb::{Encoder, Reader, Version, opcode, payload};
 
 /// The payload of these texts.
 pub fn write<'a>(texts: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
-    let mut payload = Vec::new();
+    let mut content = Vec::new();
+    let mut encoder = Encoder::new(false);
     for text in texts {
-        payload.push(OPCODE);
-        match text.len() {
-            len @ ..0x40 => payload.push(len as u8),
-            len @ ..0x4000 => payload.extend_from_slice(&(len as u16 | 0x4000).to_be_bytes()),
-            len => {
-                payload.push(0x80);
-                payload.extend_from_slice(&(len as u32).to_be_bytes());
-            }
-        }
-        payload.extend_from_slice(text);
+        content.push(opcode::FUNCTION);
+        encoder.string(text, &mut content);
     }
-    payload.extend_from_slice(&VERSION.to_le_bytes());
-    let checksum = CHECKSUM.checksum(&payload);
-    payload.extend_from_slice(&checksum.to_le_bytes());
-    payload
+    payload::seal(&mut content, Version::REDIS_10);
+    content
 }
 
 /// The payload without its footer; none if that is wrong.
 pub fn verify(payload: &[u8]) -> Option<&[u8]> {
-    let (content, footer) = payload.split_at_checked(payload.len().checked_sub(FOOTER)?)?;
-    let (version, checksum) = footer.split_first_chunk()?;
-    let is_known = u16::from_le_bytes(*version) <= VERSION_MAX;
-    let computed = CHECKSUM.checksum(&payload[..content.len() + 2]).to_le_bytes();
-    (is_known && computed == checksum).then_some(content)
+    payload::verify(payload).map(|(_, content)| content)
 }
 
 /// Hands on the texts of a payload's content, until one is refused.
 pub fn read(
-    mut content: &[u8],
+    content: &[u8],
     mut take: impl FnMut(&[u8]) -> Result<(), Vec<u8>>,
 ) -> Result<(), Vec<u8>> {
-    while let Some((&opcode, rest)) = content.split_first() {
-        content = rest;
-        match opcode {
-            OPCODE => {
-                let text =
-                    read_string(&mut content).ok_or(&b"Failed loading library payload"[..])?;
-                take(&text)?;
+    let mut reader = Reader::new(content, 0);
+    while let Ok(kind) = reader.byte("a library") {
+        match kind {
+            opcode::FUNCTION => {
+                let text = reader.string("a library");
+                take(&text.map_err(|_| &b"Failed loading library payload"[..])?)?;
             }
-            OPCODE_OF_CANDIDATES => {
+            opcode::FUNCTION_OF_CANDIDATES => {
                 return Err(
                     b"libraries of the release candidates of 7.0 are not supported".to_vec()
                 );
@@ -75,70 +47,6 @@ pub fn read(
         }
     }
     Ok(())
-}
-
-fn take<'a>(rest: &mut &'a [u8], len: u64) -> Option<&'a [u8]> {
-    let (bytes, behind) = rest.split_at_checked(usize::try_from(len).ok()?)?;
-    *rest = behind;
-    Some(bytes)
-}
-
-/// A number as RDB writes lengths; the second part tells that it is not one but a special encoding.
-fn read_len(rest: &mut &[u8]) -> Option<(u64, bool)> {
-    let first = take(rest, 1)?[0];
-    let len = match first >> 6 {
-        0 => u64::from(first & 0x3f),
-        1 => u64::from(first & 0x3f) << 8 | u64::from(take(rest, 1)?[0]),
-        2 if first == 0x80 => u64::from(u32::from_be_bytes(take(rest, 4)?.try_into().ok()?)),
-        2 if first == 0x81 => u64::from_be_bytes(take(rest, 8)?.try_into().ok()?),
-        2 => return None,
-        _ => return Some((u64::from(first & 0x3f), true)),
-    };
-    Some((len, false))
-}
-
-fn read_string(rest: &mut &[u8]) -> Option<Vec<u8>> {
-    match read_len(rest)? {
-        (len, false) => Some(take(rest, len)?.to_vec()),
-        // Integers of 1, 2 and 4 bytes: their digits.
-        (0, true) => Some(i8::from_le_bytes(take(rest, 1)?.try_into().ok()?).to_string().into()),
-        (1, true) => Some(i16::from_le_bytes(take(rest, 2)?.try_into().ok()?).to_string().into()),
-        (2, true) => Some(i32::from_le_bytes(take(rest, 4)?.try_into().ok()?).to_string().into()),
-        (3, true) => {
-            let (compressed, _) = read_len(rest)?;
-            let (len, _) = read_len(rest)?;
-            decompress(take(rest, compressed)?, len)
-        }
-        _ => None,
-    }
-}
-
-/// LZF: runs of bytes as they are, and repetitions of what came up to 8 KiB before.
-fn decompress(mut rest: &[u8], len: u64) -> Option<Vec<u8>> {
-    // The declared length is not reserved: it may be anything. Each byte gives 264 at most.
-    if len > TEXT_MAX {
-        return None;
-    }
-    let mut text = Vec::new();
-    while let Some((&control, behind)) = rest.split_first() {
-        rest = behind;
-        let high = usize::from(control >> 5);
-        if high == 0 {
-            text.extend_from_slice(take(&mut rest, u64::from(control) + 1)?);
-        } else {
-            let more = if high == 7 { usize::from(take(&mut rest, 1)?[0]) } else { 0 };
-            let back = (usize::from(control & 0x1f) << 8 | usize::from(take(&mut rest, 1)?[0])) + 1;
-            let start = text.len().checked_sub(back)?;
-            // It may overlap what it writes.
-            for index in start..start + high + more + 2 {
-                text.push(text[index]);
-            }
-        }
-        if text.len() as u64 > len {
-            return None;
-        }
-    }
-    (text.len() as u64 == len).then_some(text)
 }
 
 #[cfg(test)]
@@ -171,13 +79,6 @@ mod tests {
                 Some(vec![text, b"x".to_vec()])
             );
         }
-    }
-
-    #[test]
-    fn repetitions_may_overlap() {
-        assert_eq!(decompress(b"\x00a\xe0\x02\x00", 12).as_deref(), Some(&b"aaaaaaaaaaaa"[..]));
-        assert_eq!(decompress(b"\x00a\x20\x01", 4), None);
-        assert_eq!(decompress(b"\x00a", 2), None);
     }
 
     proptest! {

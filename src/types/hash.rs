@@ -105,6 +105,15 @@ impl Hash {
         }
     }
 
+    /// An empty hash that `count` fields are to be added to.
+    pub fn with_hint(count: usize, limits: &Limits) -> Hash {
+        let mut hash = Hash::default();
+        if count > limits.entries_max {
+            hash.end_listpack(limits);
+        }
+        hash
+    }
+
     /// Sets a field's value and deadline. Whether it was not there before.
     pub fn set(
         &mut self,
@@ -114,31 +123,47 @@ impl Hash {
         limits: &Limits,
         now: &Now,
     ) -> bool {
+        match self.put(field, value, expiry, limits) {
+            Put::New => true,
+            Put::Replaced(deadline) => deadline.is_some_and(|it| now.is_past(it)),
+        }
+    }
+
+    /// Adds a field as it was saved, whose deadline may have passed. False if there was one of this name.
+    pub fn add_saved(
+        &mut self,
+        field: &[u8],
+        value: &[u8],
+        deadline: Option<Deadline>,
+        limits: &Limits,
+    ) -> bool {
+        let expiry = deadline.map_or(Expiry::Clear, Expiry::At);
+        self.put(field, value, expiry, limits) == Put::New
+    }
+
+    fn put(&mut self, field: &[u8], value: &[u8], expiry: Expiry, limits: &Limits) -> Put {
         let is_long = field.len() > limits.bytes_max || value.len() > limits.bytes_max;
         if self.is_listpack() && (is_long || matches!(expiry, Expiry::At(_))) {
             self.end_listpack(limits);
         }
-        let (is_new, len) = match self {
+        let (put, len) = match self {
             Hash::Packed(bytes) => match find(bytes, field) {
                 Ok(pair) => {
                     replace(bytes, pair.value, pair.end, value);
-                    (false, 0)
+                    (Put::Replaced(None), 0)
                 }
                 Err(len) => {
                     Element::new(field).write(bytes);
                     Element::new(value).write(bytes);
-                    (true, len + 1)
+                    (Put::New, len + 1)
                 }
             },
             Hash::Table(hash) => {
                 if journal::is_on() {
                     hash.note_field(field);
                 }
-                let is_new = match hash.table.set(field, value, expiry) {
-                    Put::New => true,
-                    Put::Replaced(deadline) => deadline.is_some_and(|it| now.is_past(it)),
-                };
-                (is_new, hash.table.len())
+                let put = hash.table.set(field, value, expiry);
+                (put, hash.table.len())
             }
         };
         if len > limits.entries_max && self.is_listpack() {
@@ -148,7 +173,7 @@ impl Hash {
         {
             self.make_table(limits);
         }
-        is_new
+        put
     }
 
     /// Takes texts that are about to be stored for the end of the listpack if one of them is too long, as Redis does before
@@ -344,6 +369,32 @@ impl<'a> HashView<'a> {
             HashView::Table(hash) => {
                 hash.table.iter().for_each(|entry| visit(entry.field, entry.value));
             }
+        }
+    }
+
+    /// The same with their deadlines.
+    pub fn for_each_saved(&self, mut visit: impl FnMut(&[u8], &[u8], Option<Deadline>)) {
+        match self {
+            HashView::Packed(_) => self.for_each_kept(|field, value| visit(field, value, None)),
+            HashView::Table(hash) => {
+                hash.table.iter().for_each(|entry| visit(entry.field, entry.value, entry.deadline));
+            }
+        }
+    }
+
+    /// How many fields are in memory, those past their deadline included.
+    pub fn kept_len(&self) -> usize {
+        match self {
+            HashView::Packed(bytes) => Elements::new(bytes).count() / 2,
+            HashView::Table(hash) => hash.table.len(),
+        }
+    }
+
+    /// Whether its encoding is `listpack`.
+    pub fn is_listpack(&self) -> bool {
+        match self {
+            HashView::Packed(_) => true,
+            HashView::Table(hash) => hash.is_listpack,
         }
     }
 

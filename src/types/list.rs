@@ -43,6 +43,15 @@ impl Default for List {
 }
 
 impl List {
+    /// The list of these runs, in the form that Redis gives a list it has loaded: one run within the limits is a listpack.
+    pub fn from_runs(runs: Quicklist, limits: &Limits) -> Self {
+        let is_short = match runs.runs().next() {
+            Some(run) => !limits.are_exceeded(run.entries.len(), run.count),
+            None => true,
+        };
+        if runs.nodes() <= 1 && is_short { List::Packed(runs.into_run()) } else { List::Long(runs) }
+    }
+
     #[inline]
     pub fn len(&self) -> usize {
         match self {

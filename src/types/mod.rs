@@ -56,6 +56,7 @@ pub enum Value {
 }
 
 /// How a collection is to be kept.
+#[derive(Debug)]
 pub enum Stored {
     /// Inside the entry; the kind is one of [`kind`].
     Inline {

@@ -12,6 +12,7 @@ mod groups;
 mod id;
 mod journal;
 mod node;
+mod saved;
 #[cfg(test)]
 mod tests;
 
@@ -23,8 +24,10 @@ use journal::Change;
 pub use journal::Note;
 pub use node::Entry;
 use node::{NewEntry, Node, Place, Walk};
+pub use saved::{Loader, LoaderError, SavedEntry, SavedNode};
 
 use super::journal::is_on;
+use crate::collections::packed::Elements;
 
 /// Bytes of pieces one entry may have; also what a node may have at most.
 const NODE_BYTES_MAX: usize = 1 << 30;
@@ -350,7 +353,7 @@ impl Entries {
     }
 
     /// How many entries were ever added up to this ID; None if that cannot be known.
-    fn estimate_read(&self, id: StreamId) -> Option<i64> {
+    pub fn estimate_read(&self, id: StreamId) -> Option<i64> {
         if self.added == 0 {
             return Some(0);
         }

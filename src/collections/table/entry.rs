@@ -54,6 +54,14 @@ pub enum ValueRef<'t, O> {
     Object(&'t O),
 }
 
+impl<O> Clone for ValueRef<'_, O> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<O> Copy for ValueRef<'_, O> {}
+
 /// What the header tells, decoded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Shape {

@@ -259,6 +259,21 @@ impl Node {
         Some(Place { id: self.last, ..walk.next()? })
     }
 
+    /// The fields of the first entry: how many, and what they are.
+    pub fn names(&self) -> (usize, Elements<'_>) {
+        (self.fields as usize, Elements::new(&self.bytes[..self.entries_at as usize]))
+    }
+
+    /// The fields (unless they are the node's) and values of the entry at a place, in turn.
+    pub fn pieces(&self, place: &Place) -> Elements<'_> {
+        Elements::new(&self.bytes[place.pieces_at as usize..place.end as usize])
+    }
+
+    /// Marks the last entry, which is not deleted.
+    pub fn mark_last_deleted(&mut self) {
+        self.mark_deleted(self.last_at);
+    }
+
     /// Where the entry of this ID is that is not deleted.
     pub fn find(&self, id: StreamId) -> Option<Place> {
         if id > self.last {
@@ -287,8 +302,8 @@ pub(super) struct Place {
     pub offset: u32,
     pieces_at: u32,
     end: u32,
-    fields: u32,
-    own_fields: bool,
+    pub fields: u32,
+    pub own_fields: bool,
     pub is_deleted: bool,
 }
 

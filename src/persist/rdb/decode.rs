@@ -1,0 +1,439 @@
+//! Values from their bytes, in the form in which the keyspace keeps them.
+//!
+//! All is checked, as Redis does with `sanitize-dump-payload yes`: whatever is accepted here is a value that commands could have
+//! made.
+
+use crate::clock::{Deadline, Now, UnixMillis};
+use crate::collections::packed::Text as ElementText;
+use crate::collections::quicklist::Quicklist;
+use crate::collections::run::{End, Run};
+use crate::collections::table::{NewValue, Owned};
+use crate::resp::number::{parse_f64, parse_i64};
+use crate::types::hash::Hash;
+use crate::types::list::List;
+use crate::types::set::Set;
+use crate::types::sorted_set::SortedSet;
+use crate::types::{Collection, Stored, Value, hash, kind, list, set, sorted_set};
+
+use super::error::{DecodeError, Fault, ModuleId};
+use super::input::{self, Input};
+use super::packed::{self, Packed};
+use super::reader::{Reader, Text};
+use super::{Version, streams, value_type};
+
+/// Up to where a collection counts as which encoding, and how its fields and members are hashed.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    pub list: list::Limits,
+    pub hash: hash::Limits,
+    pub set: set::Limits,
+    pub sorted_set: sorted_set::Limits,
+}
+
+/// Decodes values of a file or payload.
+#[derive(Clone, Copy, Debug)]
+pub struct Decoder<'a> {
+    pub limits: &'a Limits,
+    /// What deadlines of fields are counted from.
+    pub now: Now,
+    pub version: Version,
+}
+
+type Decoded<T> = Result<T, DecodeError>;
+
+const COUNT: &str = "a count";
+const FIELD: &str = "a field";
+const FIELD_VALUE: &str = "a field's value";
+const MEMBER: &str = "a member";
+const ELEMENT: &str = "an element";
+const DEADLINE: &str = "a field's deadline";
+
+/// Deadlines of fields are written in 48 bits by Redis 7.4; none of them is later.
+const DEADLINE_MAX: u64 = (1 << 48) - 2;
+
+impl Decoder<'_> {
+    /// The value that `bytes` are, all of them. `offset` is where they begin in what errors are about.
+    pub fn value(&self, value_type: u8, bytes: &[u8], offset: u64) -> Decoded<Stored> {
+        let mut reader = Reader::new(bytes, offset);
+        let stored = match value_type {
+            value_type::STRING => {
+                Stored::Inline { kind: kind::STRING, bytes: reader.string("a string")?.into_vec() }
+            }
+            _ => self.collection(value_type, &mut reader)?,
+        };
+        end(&reader)?;
+        Ok(stored)
+    }
+
+    /// The entry of a key with the value that `bytes` are, ready for the keyspace's table.
+    pub fn entry(
+        &self,
+        key: &[u8],
+        value_type: u8,
+        bytes: &[u8],
+        offset: u64,
+        deadline: Option<Deadline>,
+        access: u32,
+    ) -> Decoded<Owned<Value>> {
+        if value_type == value_type::STRING {
+            // The most frequent one, not copied twice.
+            let mut reader = Reader::new(bytes, offset);
+            let text = reader.string("a string")?;
+            end(&reader)?;
+            let value = NewValue::Bytes { bytes: &text, kind: kind::STRING };
+            return Ok(Owned::make(key, value, deadline, access));
+        }
+        Ok(match self.value(value_type, bytes, offset)? {
+            Stored::Inline { kind, bytes } => {
+                Owned::make(key, NewValue::Bytes { bytes: &bytes, kind }, deadline, access)
+            }
+            Stored::Boxed(value) => {
+                Owned::make(key, NewValue::Object(Box::new(value)), deadline, access)
+            }
+        })
+    }
+
+    fn collection(&self, value_type: u8, reader: &mut Reader<'_>) -> Decoded<Stored> {
+        if !input::is_value_type(value_type, self.version) {
+            return Err(reader.error(Fault::UnknownType(value_type)));
+        }
+        let is_valkey = self.version.is_valkey();
+        match value_type {
+            value_type::LIST => self.list(reader),
+            value_type::SET => self.set(reader),
+            value_type::SORTED_SET => self.sorted_set(reader, |reader| reader.text_score()),
+            value_type::SORTED_SET_2 => self.sorted_set(reader, |reader| reader.score()),
+            value_type::HASH => self.hash(reader),
+            value_type::MODULE | value_type::MODULE_2 => {
+                let id = reader.length("a module's name")?;
+                Err(reader.error(Fault::Module(ModuleId(id))))
+            }
+            value_type::HASH_ZIPMAP => {
+                let text = reader.string("a zipmap")?;
+                let packed = Packed::of_zipmap(&text);
+                self.packed_hash(whole(packed, reader, "a zipmap that is damaged")?, reader)
+            }
+            value_type::HASH_ZIPLIST => {
+                let text = reader.string("a ziplist")?;
+                self.packed_hash(ziplist(&text, reader)?, reader)
+            }
+            value_type::HASH_LISTPACK => {
+                let text = reader.string("a listpack")?;
+                self.packed_hash(listpack(&text, reader)?, reader)
+            }
+            value_type::LIST_ZIPLIST => self.list_of_ziplist(reader),
+            value_type::LIST_QUICKLIST | value_type::LIST_QUICKLIST_2 => {
+                self.quicklist(reader, value_type)
+            }
+            value_type::SET_INTSET => self.intset(reader),
+            value_type::SET_LISTPACK => self.packed_set(reader),
+            value_type::SORTED_SET_ZIPLIST => {
+                let text = reader.string("a ziplist")?;
+                self.packed_sorted_set(ziplist(&text, reader)?, reader)
+            }
+            value_type::SORTED_SET_LISTPACK => {
+                let text = reader.string("a listpack")?;
+                self.packed_sorted_set(listpack(&text, reader)?, reader)
+            }
+            value_type::STREAM | value_type::STREAM_2 | value_type::STREAM_3 => {
+                streams::read(reader, value_type).map(|stream| Stored::Boxed(Value::Stream(stream)))
+            }
+            value_type::HASH_22 if is_valkey => self.hash_of_valkey(reader),
+            value_type::HASH_22 | value_type::HASH_DEADLINES => {
+                self.hash_of_redis(reader, value_type)
+            }
+            _ => self.packed_hash_of_redis(reader, value_type),
+        }
+    }
+
+    // ---- lists ---------------------------------------------------------------------------------------------------
+
+    fn list(&self, reader: &mut Reader<'_>) -> Decoded<Stored> {
+        let count = count(reader, 1)?;
+        let mut runs = Quicklist::default();
+        for _ in 0..count {
+            runs.push(End::Back, &reader.string(ELEMENT)?, &self.limits.list);
+        }
+        Ok(List::from_runs(runs, &self.limits.list).store())
+    }
+
+    fn list_of_ziplist(&self, reader: &mut Reader<'_>) -> Decoded<Stored> {
+        let text = reader.string("a ziplist")?;
+        let packed = ziplist(&text, reader)?;
+        let mut runs = Quicklist::default();
+        for text in packed.texts() {
+            runs.push(End::Back, text.as_ref(), &self.limits.list);
+        }
+        self.stored_list(runs, reader)
+    }
+
+    /// A list of nodes, which stay the runs that they are.
+    fn quicklist(&self, reader: &mut Reader<'_>, value_type: u8) -> Decoded<Stored> {
+        let count = count(reader, 1)?;
+        let mut runs = Quicklist::default();
+        for _ in 0..count {
+            let container = match value_type {
+                value_type::LIST_QUICKLIST_2 => reader.length("a node's container")?,
+                _ => input::NODE_PACKED,
+            };
+            let text = reader.string("a node")?;
+            runs.push_run(match (container, value_type) {
+                (input::NODE_PLAIN, _) => {
+                    let mut run = Run::default();
+                    run.push(End::Back, crate::collections::packed::Element::new(&text), 0);
+                    run
+                }
+                (input::NODE_PACKED, value_type::LIST_QUICKLIST_2) => run(listpack(&text, reader)?),
+                (input::NODE_PACKED, _) => run(ziplist(&text, reader)?),
+                _ => return Err(reader.malformed("a list's node of an unknown container")),
+            });
+        }
+        self.stored_list(runs, reader)
+    }
+
+    fn stored_list(&self, runs: Quicklist, reader: &Reader<'_>) -> Decoded<Stored> {
+        if runs.is_empty() {
+            return Err(reader.error(Fault::Empty));
+        }
+        Ok(List::from_runs(runs, &self.limits.list).store())
+    }
+
+    // ---- sets ----------------------------------------------------------------------------------------------------
+
+    fn set(&self, reader: &mut Reader<'_>) -> Decoded<Stored> {
+        let count = count(reader, 1)?;
+        let mut set = None;
+        for _ in 0..count {
+            let member = reader.string(MEMBER)?;
+            let limits = &self.limits.set;
+            let set = set.get_or_insert_with(|| Set::with_hint(&member, count, limits));
+            if !set.add(&member, limits) {
+                return Err(reader.malformed("a set that has a member twice"));
+            }
+        }
+        Ok(set.unwrap_or_else(|| Set::Ints(Vec::new())).store())
+    }
+
+    fn intset(&self, reader: &mut Reader<'_>) -> Decoded<Stored> {
+        let text = reader.string("an intset")?;
+        if text.len() == 8 {
+            return Err(reader.error(Fault::Empty));
+        }
+        let bytes = whole(packed::intset(&text), reader, "an intset that is damaged")?;
+        let mut set = Set::Ints(bytes);
+        let len = set.as_view().len();
+        set.expect_more(len, &self.limits.set);
+        Ok(set.store())
+    }
+
+    fn packed_set(&self, reader: &mut Reader<'_>) -> Decoded<Stored> {
+        let text = reader.string("a listpack")?;
+        let packed = listpack(&text, reader)?;
+        let mut set = Set::Packed(Vec::new());
+        set.expect_more(packed.count, &self.limits.set);
+        for member in packed.texts() {
+            if !set.add(member.as_ref(), &self.limits.set) {
+                return Err(reader.malformed("a set that has a member twice"));
+            }
+        }
+        Ok(set.store())
+    }
+
+    // ---- sorted sets ---------------------------------------------------------------------------------------------
+
+    fn sorted_set(
+        &self,
+        reader: &mut Reader<'_>,
+        score: impl Fn(&mut Reader<'_>) -> Decoded<f64>,
+    ) -> Decoded<Stored> {
+        let count = count(reader, 2)?;
+        // They are written from the last to the first. A tree fills its leaves where it grows at the end.
+        let mut places = Vec::new();
+        for _ in 0..count {
+            places.push(reader.position());
+            input::skip_string(reader, MEMBER)?;
+            score(reader)?;
+        }
+        // A skiplist, and only in the end a listpack, if it is within the limits: a listpack does not know -0.
+        let mut set = SortedSet::for_result();
+        let no_limits = sorted_set::Limits { entries: 0, value: 0 };
+        let end = reader.position();
+        for place in places.into_iter().rev() {
+            reader.move_to(place);
+            let member = reader.string(MEMBER)?;
+            let score = score(reader)?;
+            if !set.insert(score, &member, no_limits) {
+                return Err(reader.malformed("a sorted set that has a member twice"));
+            }
+        }
+        reader.move_to(end);
+        Ok(set.settle(self.limits.sorted_set).store())
+    }
+
+    fn packed_sorted_set(&self, packed: Packed<'_>, reader: &Reader<'_>) -> Decoded<Stored> {
+        let mut set = SortedSet::new();
+        for (member, score) in pairs(&packed, reader)? {
+            let score = parse_f64(score.as_ref());
+            let score = whole(score, reader, "a score that is not a number")?;
+            if !set.insert(score, member.as_ref(), self.limits.sorted_set) {
+                return Err(reader.malformed("a sorted set that has a member twice"));
+            }
+        }
+        Ok(set.store())
+    }
+
+    // ---- hashes --------------------------------------------------------------------------------------------------
+
+    fn hash(&self, reader: &mut Reader<'_>) -> Decoded<Stored> {
+        let count = count(reader, 2)?;
+        let mut hash = Hash::with_hint(count, &self.limits.hash);
+        for _ in 0..count {
+            let field = reader.string(FIELD)?;
+            let value = reader.string(FIELD_VALUE)?;
+            self.add_field(&mut hash, &field, &value, None, reader)?;
+        }
+        Ok(hash.store())
+    }
+
+    fn hash_of_valkey(&self, reader: &mut Reader<'_>) -> Decoded<Stored> {
+        let count = count(reader, 10)?;
+        let mut hash = Hash::with_hint(count, &self.limits.hash);
+        for _ in 0..count {
+            let field = reader.string(FIELD)?;
+            let value = reader.string(FIELD_VALUE)?;
+            let deadline = match reader.unix_ms(DEADLINE)? {
+                -1 => None,
+                ms => Some(self.deadline(ms as u64, reader)?),
+            };
+            self.add_field(&mut hash, &field, &value, deadline, reader)?;
+        }
+        Ok(hash.store())
+    }
+
+    /// Redis 7.4's: deadlines are lengths, counted from the earliest one, or, of the release candidates, from 1970.
+    fn hash_of_redis(&self, reader: &mut Reader<'_>, value_type: u8) -> Decoded<Stored> {
+        let before_first = match value_type {
+            value_type::HASH_DEADLINES => {
+                (reader.unix_ms("the earliest deadline")? as u64).wrapping_sub(1)
+            }
+            _ => 0,
+        };
+        let count = count(reader, 3)?;
+        let mut hash = Hash::with_hint(count, &self.limits.hash);
+        for _ in 0..count {
+            let deadline = match reader.length(DEADLINE)? {
+                0 => None,
+                ms => Some(self.deadline(ms.wrapping_add(before_first), reader)?),
+            };
+            let field = reader.string(FIELD)?;
+            let value = reader.string(FIELD_VALUE)?;
+            self.add_field(&mut hash, &field, &value, deadline, reader)?;
+        }
+        Ok(hash.store())
+    }
+
+    fn packed_hash(&self, packed: Packed<'_>, reader: &Reader<'_>) -> Decoded<Stored> {
+        let mut hash = Hash::with_hint(packed.count / 2, &self.limits.hash);
+        for (field, value) in pairs(&packed, reader)? {
+            self.add_field(&mut hash, field.as_ref(), value.as_ref(), None, reader)?;
+        }
+        Ok(hash.store())
+    }
+
+    /// A listpack of fields, values and deadlines; 0 is none.
+    fn packed_hash_of_redis(&self, reader: &mut Reader<'_>, value_type: u8) -> Decoded<Stored> {
+        if value_type == value_type::HASH_LISTPACK_DEADLINES {
+            reader.unix_ms("the earliest deadline")?;
+        }
+        let text = reader.string("a listpack")?;
+        let packed = listpack(&text, reader)?;
+        if packed.count == 0 {
+            return Err(reader.error(Fault::Empty));
+        }
+        let mut hash = Hash::with_hint(packed.count / 3, &self.limits.hash);
+        let mut texts = packed.texts();
+        while let Some(field) = texts.next() {
+            let (Some(value), Some(deadline)) = (texts.next(), texts.next()) else {
+                return Err(reader.malformed("a field without value or deadline"));
+            };
+            let deadline = parse_i64(deadline.as_ref()).and_then(|ms| u64::try_from(ms).ok());
+            let deadline = match whole(deadline, reader, "a deadline that is no time")? {
+                0 => None,
+                ms => Some(self.deadline(ms, reader)?),
+            };
+            self.add_field(&mut hash, field.as_ref(), value.as_ref(), deadline, reader)?;
+        }
+        Ok(hash.store())
+    }
+
+    fn add_field(
+        &self,
+        hash: &mut Hash,
+        field: &[u8],
+        value: &[u8],
+        deadline: Option<Deadline>,
+        reader: &Reader<'_>,
+    ) -> Decoded<()> {
+        if hash.add_saved(field, value, deadline, &self.limits.hash) {
+            Ok(())
+        } else {
+            Err(reader.malformed("a hash that has a field twice"))
+        }
+    }
+
+    fn deadline(&self, unix_ms: u64, reader: &Reader<'_>) -> Decoded<Deadline> {
+        if unix_ms > DEADLINE_MAX {
+            return Err(reader.malformed("a field's deadline beyond all times"));
+        }
+        Ok(self.now.at(UnixMillis(unix_ms as i64)))
+    }
+}
+
+/// Nothing may follow a value.
+fn end(reader: &Reader<'_>) -> Decoded<()> {
+    if reader.is_at_end() {
+        Ok(())
+    } else {
+        Err(reader.malformed("bytes behind the end of the value"))
+    }
+}
+
+/// A count of elements, which have `least` bytes each at least. There is one at least.
+fn count(reader: &mut Reader<'_>, least: usize) -> Decoded<usize> {
+    match reader.count(least, COUNT)? {
+        0 => Err(reader.error(Fault::Empty)),
+        count => Ok(count),
+    }
+}
+
+fn whole<T>(found: Option<T>, reader: &Reader<'_>, what: &'static str) -> Decoded<T> {
+    found.ok_or_else(|| reader.malformed(what))
+}
+
+pub(super) fn listpack<'t>(text: &'t Text<'_>, reader: &Reader<'_>) -> Decoded<Packed<'t>> {
+    whole(Packed::of_listpack(text), reader, "a listpack that is damaged")
+}
+
+fn ziplist<'t>(text: &'t Text<'_>, reader: &Reader<'_>) -> Decoded<Packed<'t>> {
+    whole(Packed::of_ziplist(text), reader, "a ziplist that is damaged")
+}
+
+fn run(packed: Packed<'_>) -> Run {
+    let count = packed.count;
+    Run::from_entries(packed.into_canonical(), 0, count)
+}
+
+/// The elements two by two; there is a pair at least.
+fn pairs<'p>(
+    packed: &'p Packed<'_>,
+    reader: &Reader<'_>,
+) -> Decoded<impl Iterator<Item = (ElementText<'p>, ElementText<'p>)> + use<'p>> {
+    if packed.count == 0 {
+        return Err(reader.error(Fault::Empty));
+    }
+    if !packed.count.is_multiple_of(2) {
+        return Err(reader.malformed("pairs of which one is half"));
+    }
+    let mut texts = packed.texts();
+    Ok(std::iter::from_fn(move || Some((texts.next()?, texts.next()?))))
+}

@@ -1,0 +1,299 @@
+//! Values as bytes: in the oldest type that holds what is there, so that the oldest servers can read them.
+
+use std::error::Error;
+use std::fmt;
+
+use crate::clock::Now;
+use crate::collections::listpack;
+use crate::collections::packed::Element;
+use crate::collections::run::RunView;
+use crate::collections::table::ValueRef;
+use crate::resp::number::{f64_as_i64, format_double_17g, parse_i64};
+use crate::types::hash::{Hash, HashView};
+use crate::types::list::{List, ListView};
+use crate::types::set::{Set, SetView};
+use crate::types::sorted_set::{SortedSet, SortedSetView};
+use crate::types::{Collection, Value};
+
+use super::input::{INT8, INT16, INT32, LZF, NODE_PACKED, NODE_PLAIN};
+use super::lzf::Compressor;
+use super::packed::ListpackWriter;
+use super::{Version, streams, value_type};
+
+/// Where bytes go. Whether they arrive is asked in the end.
+pub trait Sink {
+    fn put(&mut self, bytes: &[u8]);
+}
+
+impl Sink for Vec<u8> {
+    fn put(&mut self, bytes: &[u8]) {
+        self.extend_from_slice(bytes);
+    }
+}
+
+/// Shorter strings are not compressed, as in Redis. Unit: bytes.
+const COMPRESSED_MIN: usize = 21;
+/// Longer texts are no integers of 32 bits.
+const INTEGER_LEN_MAX: usize = 11;
+/// The longest run of a list that is written as a listpack: Redis makes none longer. Unit: bytes.
+const NODE_BYTES_MAX: usize = 1 << 30;
+
+/// A value that cannot be written in the version asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NeedsVersion(pub Version);
+
+impl fmt::Display for NeedsVersion {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "the value needs version {}", self.0)
+    }
+}
+
+impl Error for NeedsVersion {}
+
+/// A value as one of the types it can be written as.
+enum View<'a> {
+    String(&'a [u8]),
+    List(ListView<'a>),
+    Hash(HashView<'a>),
+    Set(SetView<'a>),
+    SortedSet(SortedSetView<'a>),
+    Stream(&'a crate::types::stream::Stream),
+}
+
+impl<'a> View<'a> {
+    fn new(value: ValueRef<'a, Value>) -> Self {
+        // The types know by themselves what is theirs; what is nobody's is a string.
+        if let ValueRef::Object(Value::Stream(stream)) = value {
+            return View::Stream(stream);
+        }
+        if let Some(list) = List::view(value) {
+            return View::List(list);
+        }
+        if let Some(hash) = Hash::view(value) {
+            return View::Hash(hash);
+        }
+        if let Some(set) = Set::view(value) {
+            return View::Set(set);
+        }
+        if let Some(set) = SortedSet::view(value) {
+            return View::SortedSet(set);
+        }
+        match value {
+            ValueRef::Bytes { bytes, .. } => View::String(bytes),
+            ValueRef::Object(Value::String(bytes)) => View::String(bytes),
+            ValueRef::Object(_) => unreachable!("each boxed collection has a view"),
+        }
+    }
+
+    fn value_type(&self, version: Version) -> Result<u8, NeedsVersion> {
+        Ok(match self {
+            View::String(_) => value_type::STRING,
+            View::List(_) => value_type::LIST_QUICKLIST_2,
+            View::Hash(hash) if hash.is_volatile() => {
+                if version < Version::VALKEY_80 {
+                    return Err(NeedsVersion(Version::VALKEY_80));
+                }
+                value_type::HASH_22
+            }
+            View::Hash(hash) if hash.is_listpack() => value_type::HASH_LISTPACK,
+            View::Hash(_) => value_type::HASH,
+            View::Set(SetView::Ints(_)) => value_type::SET_INTSET,
+            View::Set(_) => value_type::SET,
+            View::SortedSet(set) if set.encoding() == "listpack" => value_type::SORTED_SET_LISTPACK,
+            View::SortedSet(_) => value_type::SORTED_SET_2,
+            View::Stream(stream)
+                if version >= Version::REDIS_11 && streams::needs_active_times(stream) =>
+            {
+                value_type::STREAM_3
+            }
+            View::Stream(_) => value_type::STREAM_2,
+        })
+    }
+}
+
+/// The lowest version that holds all of a value. Cost: for a stream the number of its consumers.
+pub fn version_for(value: ValueRef<'_, Value>) -> Version {
+    match View::new(value) {
+        View::Hash(hash) if hash.is_volatile() => Version::VALKEY_80,
+        View::Stream(stream) if streams::needs_active_times(stream) => Version::REDIS_11,
+        _ => Version::REDIS_10,
+    }
+}
+
+/// Writes values. Keeps the compressor's table and scratch memory from one to the next; each thread has its own.
+pub struct Encoder {
+    /// None: strings are not compressed. Source: `rdbcompression`.
+    compressor: Option<Compressor>,
+    compressed: Vec<u8>,
+    scratch: ListpackWriter,
+}
+
+impl Encoder {
+    pub fn new(compresses: bool) -> Self {
+        Encoder {
+            compressor: compresses.then(Compressor::default),
+            compressed: Vec::new(),
+            scratch: ListpackWriter::default(),
+        }
+    }
+
+    /// The type that [`Self::write_value`] writes a value as in this version. In version 10 the time at which a stream's
+    /// consumers were active is left out, for it cannot be told; a hash with deadlines of fields is an error below 80.
+    pub fn value_type(value: ValueRef<'_, Value>, version: Version) -> Result<u8, NeedsVersion> {
+        View::new(value).value_type(version)
+    }
+
+    /// Writes a value without its type. Fields past their deadline are written as the others, with it. Deadlines that count
+    /// from the start of the machine become times as they are `now`.
+    pub fn write_value(
+        &mut self,
+        value: ValueRef<'_, Value>,
+        value_type: u8,
+        now: &Now,
+        out: &mut impl Sink,
+    ) {
+        match View::new(value) {
+            View::String(text) => self.string(text, out),
+            View::List(list) => self.list(list, out),
+            View::Hash(hash) => self.hash(hash, value_type, now, out),
+            View::Set(set) => self.set(set, out),
+            View::SortedSet(set) => self.sorted_set(set, value_type, out),
+            View::Stream(stream) => streams::write(self, stream, value_type, out),
+        }
+    }
+
+    // ---- primitives ----------------------------------------------------------------------------------------------
+
+    /// A length or count.
+    #[inline]
+    pub fn length(&self, length: u64, out: &mut impl Sink) {
+        match length {
+            0..0x40 => out.put(&[length as u8]),
+            0x40..0x4000 => out.put(&(length as u16 | 0x4000).to_be_bytes()),
+            0x4000..=0xffff_ffff => {
+                out.put(&[0x80]);
+                out.put(&(length as u32).to_be_bytes());
+            }
+            _ => {
+                out.put(&[0x81]);
+                out.put(&length.to_be_bytes());
+            }
+        }
+    }
+
+    /// A string: as an integer, compressed, or as it is, whichever is possible first.
+    pub fn string(&mut self, text: &[u8], out: &mut impl Sink) {
+        if text.len() <= INTEGER_LEN_MAX
+            && let Some(value) = parse_i64(text)
+        {
+            if let Ok(value) = i8::try_from(value) {
+                return out.put(&[0xc0 | INT8, value as u8]);
+            }
+            if let Ok(value) = i16::try_from(value) {
+                let [low, high] = value.to_le_bytes();
+                return out.put(&[0xc0 | INT16, low, high]);
+            }
+            if let Ok(value) = i32::try_from(value) {
+                out.put(&[0xc0 | INT32]);
+                return out.put(&value.to_le_bytes());
+            }
+        }
+        if text.len() >= COMPRESSED_MIN
+            && let Some(compressor) = &mut self.compressor
+        {
+            self.compressed.clear();
+            if compressor.compress(text, &mut self.compressed) {
+                out.put(&[0xc0 | LZF]);
+                self.length(self.compressed.len() as u64, out);
+                self.length(text.len() as u64, out);
+                return out.put(&self.compressed);
+            }
+        }
+        self.length(text.len() as u64, out);
+        out.put(text);
+    }
+
+    /// A listpack, as a string.
+    pub(super) fn listpack(&mut self, out: &mut impl Sink, fill: impl FnOnce(&mut ListpackWriter)) {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        scratch.clear();
+        fill(&mut scratch);
+        self.string(scratch.finish(), out);
+        self.scratch = scratch;
+    }
+
+    // ---- collections ---------------------------------------------------------------------------------------------
+
+    fn list(&mut self, list: ListView<'_>, out: &mut impl Sink) {
+        let is_too_long = |run: &RunView<'_>| run.entries.len() > NODE_BYTES_MAX;
+        let nodes = list.runs().map(|run| if is_too_long(&run) { run.count } else { 1 });
+        self.length(nodes.sum::<usize>() as u64, out);
+        for run in list.runs() {
+            if is_too_long(&run) {
+                let mut rest = run.entries;
+                while let Some((element, len)) = listpack::first(rest) {
+                    rest = &rest[len..];
+                    self.length(NODE_PLAIN, out);
+                    self.string(element.text().as_ref(), out);
+                }
+                continue;
+            }
+            self.length(NODE_PACKED, out);
+            self.listpack(out, |listpack| listpack.push_entries(run.entries, run.count));
+        }
+    }
+
+    fn hash(&mut self, hash: HashView<'_>, value_type: u8, now: &Now, out: &mut impl Sink) {
+        if value_type == value_type::HASH_LISTPACK {
+            return self.listpack(out, |listpack| {
+                hash.for_each_kept(|field, value| {
+                    listpack.push_text(field);
+                    listpack.push_text(value);
+                });
+            });
+        }
+        self.length(hash.kept_len() as u64, out);
+        hash.for_each_saved(|field, value, deadline| {
+            self.string(field, out);
+            self.string(value, out);
+            if value_type == value_type::HASH_22 {
+                // -1 is none, and no time is negative.
+                let ms = deadline.map_or(-1, |deadline| now.unix_of(deadline).0.max(0));
+                out.put(&ms.to_le_bytes());
+            }
+        });
+    }
+
+    fn set(&mut self, set: SetView<'_>, out: &mut impl Sink) {
+        if let SetView::Ints(set) = set {
+            let mut bytes = Vec::with_capacity(8 + set.integers().len());
+            bytes.extend_from_slice(&(set.width() as u32).to_le_bytes());
+            bytes.extend_from_slice(&(set.len() as u32).to_le_bytes());
+            bytes.extend_from_slice(set.integers());
+            return self.string(&bytes, out);
+        }
+        self.length(set.len() as u64, out);
+        set.for_each(|member| self.string(member.text().as_ref(), out));
+    }
+
+    fn sorted_set(&mut self, set: SortedSetView<'_>, value_type: u8, out: &mut impl Sink) {
+        let len = set.len();
+        if value_type == value_type::SORTED_SET_LISTPACK {
+            return self.listpack(out, |listpack| {
+                set.each(0..len, false, |score, member| {
+                    listpack.push_text(member);
+                    match f64_as_i64(score) {
+                        Some(score) => listpack.push_integer(score),
+                        None => listpack.push(Element::Bytes(&format_double_17g(score))),
+                    }
+                });
+            });
+        }
+        self.length(len as u64, out);
+        // From the last to the first, as Redis does.
+        set.each(0..len, true, |score, member| {
+            self.string(member, out);
+            out.put(&score.to_le_bytes());
+        });
+    }
+}

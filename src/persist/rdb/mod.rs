@@ -1,0 +1,103 @@
+//! The RDB format: values and whole keyspaces as bytes, as Redis and Valkey read and write them (`docs/rdb.md`).
+//!
+//! ```text
+//!   file     magic and version | fields, functions, databases with their entries | end | CRC-64
+//!   DUMP     type | value | version (2 bytes) | CRC-64 (8 bytes)
+//! ```
+//!
+//! **In.** [`Parser`] takes a file from any `Read` and finds where each entry ends by its structure alone; the bytes of the value
+//! go on as they are, to be decoded by [`Decoder`], in this thread or another one. [`payload`] does the same for DUMP. Decoding
+//! checks everything: nothing that is accepted can surprise a command later.
+//!
+//! **Out.** [`Encoder`] writes a value it has borrowed, in the oldest type that holds it; [`Writer`] puts a file around it.
+//!
+//! No file, no thread and no clock is known here, and no keyspace: that a key comes twice is for whoever inserts it to see. No
+//! length that is declared reserves memory; no depth of the data is a depth of the stack.
+
+mod decode;
+mod encode;
+mod error;
+mod input;
+pub mod lzf;
+mod packed;
+mod parser;
+pub mod payload;
+mod reader;
+mod streams;
+mod version;
+mod writer;
+
+#[cfg(test)]
+mod tests;
+
+use crc::{CRC_64_REDIS, Crc, Table};
+
+pub use decode::{Decoder, Limits};
+pub use encode::{Encoder, NeedsVersion, Sink};
+pub use error::{DecodeError, Fault, FileError, ModuleId, Place};
+pub use parser::{Checksum, Event, Parser, RawEntry};
+pub use reader::{Reader, Text};
+pub use version::Version;
+pub use writer::{SavedEntry, WriteError, Writer};
+
+/// The checksum of files and payloads. Its tables take 16 bytes at a time.
+pub static CHECKSUM: Crc<u64, Table<16>> = Crc::<u64, Table<16>>::new(&CRC_64_REDIS);
+
+/// What the first byte of a record says if it is no type of a value.
+pub mod opcode {
+    /// A slot that is being imported by a node of a Valkey cluster.
+    pub const SLOT_IMPORT: u8 = 243;
+    pub const SLOT_INFO: u8 = 244;
+    pub const FUNCTION: u8 = 245;
+    /// The release candidates of Redis 7.0 wrote functions otherwise.
+    pub const FUNCTION_OF_CANDIDATES: u8 = 246;
+    pub const MODULE_AUX: u8 = 247;
+    pub const IDLE: u8 = 248;
+    pub const FREQ: u8 = 249;
+    pub const AUX: u8 = 250;
+    pub const RESIZE_DB: u8 = 251;
+    pub const EXPIRE_MS: u8 = 252;
+    pub const EXPIRE_SECONDS: u8 = 253;
+    pub const SELECT_DB: u8 = 254;
+    pub const END: u8 = 255;
+}
+
+/// Types of values.
+pub mod value_type {
+    pub const STRING: u8 = 0;
+    pub const LIST: u8 = 1;
+    pub const SET: u8 = 2;
+    /// Scores as text.
+    pub const SORTED_SET: u8 = 3;
+    pub const HASH: u8 = 4;
+    /// Scores as doubles.
+    pub const SORTED_SET_2: u8 = 5;
+    /// As the release candidates of Redis 4.0 wrote them.
+    pub const MODULE: u8 = 6;
+    pub const MODULE_2: u8 = 7;
+    pub const HASH_ZIPMAP: u8 = 9;
+    pub const LIST_ZIPLIST: u8 = 10;
+    pub const SET_INTSET: u8 = 11;
+    pub const SORTED_SET_ZIPLIST: u8 = 12;
+    pub const HASH_ZIPLIST: u8 = 13;
+    /// A list of ziplists.
+    pub const LIST_QUICKLIST: u8 = 14;
+    pub const STREAM: u8 = 15;
+    pub const HASH_LISTPACK: u8 = 16;
+    pub const SORTED_SET_LISTPACK: u8 = 17;
+    /// A list of listpacks and of large elements.
+    pub const LIST_QUICKLIST_2: u8 = 18;
+    /// With the numbers of entries ever added and read.
+    pub const STREAM_2: u8 = 19;
+    pub const SET_LISTPACK: u8 = 20;
+    /// With the times at which consumers were active.
+    pub const STREAM_3: u8 = 21;
+    /// A hash with deadlines of fields. Valkey 9 and the release candidates of Redis 7.4 gave two formats the same number.
+    pub const HASH_22: u8 = 22;
+    /// A listpack with deadlines of fields, of the release candidates of Redis 7.4.
+    pub const HASH_LISTPACK_DEADLINES_OF_CANDIDATES: u8 = 23;
+    /// A hash with deadlines of fields, as Redis 7.4 writes it.
+    pub const HASH_DEADLINES: u8 = 24;
+    /// A listpack with deadlines of fields, as Redis 7.4 writes it.
+    pub const HASH_LISTPACK_DEADLINES: u8 = 25;
+}

@@ -1,0 +1,400 @@
+//! A file, record by record: what each is about, and the bytes of its value, found by their structure alone.
+//!
+//! The parser holds one record at a time and what was read ahead of it; a record's bytes are read as they come, so that a
+//! length that is declared takes no memory by itself. The source must block: an error of any kind is final.
+
+use std::io::{ErrorKind, Read};
+use std::ops::Range;
+
+use crc::{Digest, Table};
+
+use super::error::{DecodeError, Fault, FileError, Place};
+use super::input::{self, Input};
+use super::reader::{Reader, Text};
+use super::{CHECKSUM, Version, opcode};
+
+/// Bytes asked from the source at once.
+const CHUNK: usize = 64 * 1024;
+/// A buffer that a large record has made larger is given back.
+const BUFFER_MAX: usize = 1024 * 1024;
+
+/// One record of a file.
+#[derive(Debug)]
+pub enum Event<'a> {
+    /// The file begins.
+    Header(Version),
+    /// A field about the file or its server.
+    Aux {
+        name: Text<'a>,
+        value: Text<'a>,
+    },
+    /// The entries from here on are in this database.
+    SelectDb(u64),
+    /// How many keys the database has, and how many of them with deadlines: a hint, not a promise.
+    ResizeDb {
+        keys: u64,
+        volatile_keys: u64,
+    },
+    /// The text of a library of functions.
+    Function(Text<'a>),
+    Entry(RawEntry<'a>),
+    /// The file ends. What follows belongs to somebody else: see [`Parser::into_rest`].
+    End(Checksum),
+}
+
+/// What is known of a whole file's checksum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Checksum {
+    Right,
+    /// The file has none, or none was asked for.
+    Unchecked,
+}
+
+/// A key whose value is not decoded yet.
+#[derive(Debug)]
+pub struct RawEntry<'a> {
+    pub db: u64,
+    pub key: Text<'a>,
+    /// Unix milliseconds.
+    pub deadline_ms: Option<i64>,
+    pub idle_seconds: Option<u64>,
+    pub frequency: Option<u8>,
+    pub value_type: u8,
+    /// What [`super::Decoder`] takes.
+    pub value: &'a [u8],
+    /// Where the value begins in the file.
+    pub offset: u64,
+    pub version: Version,
+}
+
+impl RawEntry<'_> {
+    /// What an error of the value's decoding is about.
+    pub fn place(&self) -> Place {
+        Place {
+            version: Some(self.version),
+            db: self.db,
+            key: Some(self.key.to_vec()),
+            value_type: Some(self.value_type),
+        }
+    }
+}
+
+/// What precedes an entry's type.
+#[derive(Clone, Copy, Debug, Default)]
+struct Attributes {
+    deadline_ms: Option<i64>,
+    idle_seconds: Option<u64>,
+    frequency: Option<u8>,
+}
+
+/// Reads a file.
+pub struct Parser<R> {
+    source: Source<R>,
+    /// None before the header.
+    version: Option<Version>,
+    db: u64,
+    /// Whether the checksum is compared. Source: `rdbchecksum`.
+    checks: bool,
+}
+
+impl<R: Read> Parser<R> {
+    pub fn new(reader: R, checks: bool) -> Self {
+        let source = Source {
+            reader,
+            buffer: Vec::new(),
+            filled: 0,
+            at: 0,
+            offset: 0,
+            digest: checks.then(|| CHECKSUM.digest()),
+            digested: 0,
+        };
+        Parser { source, version: None, db: 0, checks }
+    }
+
+    /// Bytes of the file that were read so far.
+    pub fn offset(&self) -> u64 {
+        self.source.offset + self.source.at as u64
+    }
+
+    /// The version, once the header was read.
+    pub fn version(&self) -> Option<Version> {
+        self.version
+    }
+
+    /// What was read from the source and not used, and the source.
+    pub fn into_rest(mut self) -> (Vec<u8>, R) {
+        self.source.buffer.truncate(self.source.filled);
+        self.source.buffer.drain(..self.source.at);
+        (self.source.buffer, self.source.reader)
+    }
+
+    /// The next record. Not to be called again behind [`Event::End`] or an error.
+    pub fn next_event(&mut self) -> Result<Event<'_>, FileError> {
+        self.source.forget();
+        let Some(version) = self.version else {
+            let magic = input::array(&mut self.source, "the header");
+            let magic = magic.map_err(|error| error.at(self.place()))?;
+            let version = Version::of_magic(&magic).map_err(FileError::Magic)?;
+            if !version.has_checksum() {
+                self.source.digest = None;
+            }
+            self.version = Some(version);
+            return Ok(Event::Header(version));
+        };
+        let mut place = self.place();
+        let record = match self.source.record(version, &mut place) {
+            Ok(record) => record,
+            Err(error) => return Err(error.at(place)),
+        };
+        if let Record::End = record {
+            return self.end(version).map(Event::End);
+        }
+        let Source { buffer, offset, .. } = &self.source;
+        let text = |range: &Range<usize>, what| {
+            let mut reader = Reader::new(&buffer[range.clone()], offset + range.start as u64);
+            reader.string(what)
+        };
+        let fault = |error, place: Place| FileError::Fault { place: Box::new(place), error };
+        match record {
+            Record::Aux { name, value } => {
+                let name = text(&name, "a field's name");
+                let value = text(&value, "a field");
+                match (name, value) {
+                    (Ok(name), Ok(value)) => Ok(Event::Aux { name, value }),
+                    (Err(error), _) | (_, Err(error)) => Err(fault(error, place)),
+                }
+            }
+            Record::SelectDb(db) => {
+                self.db = db;
+                Ok(Event::SelectDb(db))
+            }
+            Record::ResizeDb { keys, volatile_keys } => Ok(Event::ResizeDb { keys, volatile_keys }),
+            Record::Function(range) => match text(&range, "a library of functions") {
+                Ok(text) => Ok(Event::Function(text)),
+                Err(error) => Err(fault(error, place)),
+            },
+            Record::Entry { attributes, value_type, key, value } => {
+                let key = match text(&key, "a key") {
+                    Ok(key) => key,
+                    Err(error) => return Err(fault(error, place)),
+                };
+                Ok(Event::Entry(RawEntry {
+                    db: self.db,
+                    key,
+                    deadline_ms: attributes.deadline_ms,
+                    idle_seconds: attributes.idle_seconds,
+                    frequency: attributes.frequency,
+                    value_type,
+                    offset: offset + value.start as u64,
+                    value: &buffer[value],
+                    version,
+                }))
+            }
+            Record::End => unreachable!("the end was seen above"),
+        }
+    }
+
+    fn place(&self) -> Place {
+        Place { version: self.version, db: self.db, ..Place::default() }
+    }
+
+    fn end(&mut self, version: Version) -> Result<Checksum, FileError> {
+        if !version.has_checksum() {
+            return Ok(Checksum::Unchecked);
+        }
+        self.source.digest_read();
+        let stored = input::array(&mut self.source, "the checksum");
+        let stored = u64::from_le_bytes(stored.map_err(|error| error.at(self.place()))?);
+        let Some(digest) = self.source.digest.take().filter(|_| self.checks && stored != 0) else {
+            return Ok(Checksum::Unchecked);
+        };
+        let computed = digest.finalize();
+        if computed == stored {
+            Ok(Checksum::Right)
+        } else {
+            Err(FileError::Checksum { stored, computed })
+        }
+    }
+}
+
+/// A record by the places of its parts in the buffer.
+enum Record {
+    Aux { name: Range<usize>, value: Range<usize> },
+    SelectDb(u64),
+    ResizeDb { keys: u64, volatile_keys: u64 },
+    Function(Range<usize>),
+    Entry { attributes: Attributes, value_type: u8, key: Range<usize>, value: Range<usize> },
+    End,
+}
+
+/// The file's bytes from the beginning of the current record on.
+struct Source<R> {
+    reader: R,
+    buffer: Vec<u8>,
+    /// Bytes of the buffer that were read from the file.
+    filled: usize,
+    /// Bytes of the buffer that were used.
+    at: usize,
+    /// Where the buffer begins in the file.
+    offset: u64,
+    digest: Option<Digest<'static, u64, Table<16>>>,
+    /// Bytes of the buffer that the digest has.
+    digested: usize,
+}
+
+/// Why bytes could not be taken.
+enum SourceError {
+    Fault(DecodeError),
+    Io(std::io::Error, u64),
+}
+
+impl SourceError {
+    fn at(self, place: Place) -> FileError {
+        match self {
+            SourceError::Fault(error) => FileError::Fault { place: Box::new(place), error },
+            SourceError::Io(error, offset) => FileError::Io { offset, error },
+        }
+    }
+}
+
+impl<R: Read> Input for Source<R> {
+    type Error = SourceError;
+
+    #[inline]
+    fn take(&mut self, len: u64, what: &'static str) -> Result<&[u8], SourceError> {
+        let ahead = self.filled - self.at;
+        if len > ahead as u64 {
+            self.fill(len, what)?;
+        }
+        let start = self.at;
+        self.at += len as usize;
+        Ok(&self.buffer[start..self.at])
+    }
+
+    fn error(&self, fault: Fault) -> SourceError {
+        SourceError::Fault(DecodeError { fault, offset: self.offset + self.at as u64 })
+    }
+}
+
+impl<R: Read> Source<R> {
+    /// Reads until `len` bytes lie ahead.
+    #[cold]
+    fn fill(&mut self, len: u64, what: &'static str) -> Result<(), SourceError> {
+        while ((self.filled - self.at) as u64) < len {
+            if self.buffer.len() - self.filled < CHUNK {
+                self.buffer.resize((self.filled + CHUNK).max(self.filled * 2), 0);
+            }
+            match self.reader.read(&mut self.buffer[self.filled..]) {
+                Ok(0) => return Err(self.error(Fault::Truncated(what))),
+                Ok(read) => self.filled += read,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => {
+                    return Err(SourceError::Io(error, self.offset + self.filled as u64));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets the digest have what was used.
+    fn digest_read(&mut self) {
+        if let Some(digest) = &mut self.digest {
+            digest.update(&self.buffer[self.digested..self.at]);
+        }
+        self.digested = self.at;
+    }
+
+    /// Gives up the bytes of the records before, once they are many.
+    fn forget(&mut self) {
+        if self.at < CHUNK {
+            return;
+        }
+        self.digest_read();
+        self.buffer.copy_within(self.at..self.filled, 0);
+        self.filled -= self.at;
+        self.offset += self.at as u64;
+        (self.at, self.digested) = (0, 0);
+        if self.buffer.len() > BUFFER_MAX && self.filled < BUFFER_MAX / 2 {
+            self.buffer.truncate(BUFFER_MAX);
+            self.buffer.shrink_to_fit();
+        }
+    }
+
+    fn string(&mut self, what: &'static str) -> Result<Range<usize>, SourceError> {
+        let start = self.at;
+        input::skip_string(self, what)?;
+        Ok(start..self.at)
+    }
+
+    /// The next record that is not passed over. `place` tells what it is about as far as that is known.
+    fn record(&mut self, version: Version, place: &mut Place) -> Result<Record, SourceError> {
+        let mut attributes = Attributes::default();
+        loop {
+            match input::byte(self, "a record's type")? {
+                opcode::EXPIRE_SECONDS => {
+                    let seconds = i32::from_le_bytes(input::array(self, "a deadline")?);
+                    attributes.deadline_ms = Some(i64::from(seconds) * 1000);
+                }
+                opcode::EXPIRE_MS => {
+                    let ms = i64::from_le_bytes(input::array(self, "a deadline")?);
+                    attributes.deadline_ms = Some(ms);
+                }
+                opcode::IDLE => {
+                    attributes.idle_seconds = Some(input::length(self, "an idle time")?);
+                }
+                opcode::FREQ => {
+                    attributes.frequency = Some(input::byte(self, "a count of accesses")?);
+                }
+                opcode::AUX => {
+                    let name = self.string("a field's name")?;
+                    return Ok(Record::Aux { name, value: self.string("a field")? });
+                }
+                opcode::SELECT_DB => {
+                    return Ok(Record::SelectDb(input::length(self, "a database's number")?));
+                }
+                opcode::RESIZE_DB => {
+                    let keys = input::length(self, "a count of keys")?;
+                    let volatile_keys = input::length(self, "a count of keys")?;
+                    return Ok(Record::ResizeDb { keys, volatile_keys });
+                }
+                opcode::FUNCTION => {
+                    return Ok(Record::Function(self.string("a library of functions")?));
+                }
+                opcode::FUNCTION_OF_CANDIDATES => {
+                    return Err(self.error(Fault::Malformed(
+                        "functions as the release candidates of Redis 7.0 wrote them",
+                    )));
+                }
+                opcode::SLOT_IMPORT => {
+                    return Err(self
+                        .error(Fault::Malformed("a slot that is being imported into a cluster")));
+                }
+                passed @ (opcode::MODULE_AUX | opcode::SLOT_INFO) => {
+                    input::skip_record(self, passed)?;
+                    // What was passed over may be more than memory has room for.
+                    self.forget();
+                }
+                opcode::END => return Ok(Record::End),
+                value_type => {
+                    place.value_type = Some(value_type);
+                    if !input::is_value_type(value_type, version) {
+                        return Err(self.error(Fault::UnknownType(value_type)));
+                    }
+                    let key = self.string("a key")?;
+                    let start = self.at;
+                    if let Err(error) = input::skip_value(self, value_type, version) {
+                        let key = Reader::new(&self.buffer[key], 0).string("a key");
+                        place.key = key.ok().map(Text::into_vec);
+                        return Err(error);
+                    }
+                    return Ok(Record::Entry {
+                        attributes,
+                        value_type,
+                        key,
+                        value: start..self.at,
+                    });
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! What DUMP answers and RESTORE takes: one value, the version, and a checksum over both.
+
+use thiserror::Error;
+
+use crate::clock::Now;
+use crate::collections::table::ValueRef;
+use crate::types::{Stored, Value};
+
+use super::encode::version_for;
+use super::{CHECKSUM, DecodeError, Decoder, Encoder, Limits, Version};
+
+/// Version and checksum.
+const FOOTER: usize = 10;
+
+/// Why a payload cannot be restored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum PayloadError {
+    #[error("the version is not known, or the checksum is wrong")]
+    Footer,
+    #[error(transparent)]
+    Value(#[from] DecodeError),
+}
+
+/// The payload of a value, of the lowest version that holds it.
+pub fn dump(encoder: &mut Encoder, value: ValueRef<'_, Value>, now: &Now) -> Vec<u8> {
+    let version = version_for(value);
+    let value_type =
+        Encoder::value_type(value, version).expect("the version was chosen for this value");
+    let mut payload = vec![value_type];
+    encoder.write_value(value, value_type, now, &mut payload);
+    seal(&mut payload, version);
+    payload
+}
+
+/// Puts the footer behind a payload's content.
+pub fn seal(content: &mut Vec<u8>, version: Version) {
+    content.extend_from_slice(&version.number().to_le_bytes());
+    let checksum = CHECKSUM.checksum(content);
+    content.extend_from_slice(&checksum.to_le_bytes());
+}
+
+/// The version and content of a payload with a right footer.
+pub fn verify(payload: &[u8]) -> Option<(Version, &[u8])> {
+    let (content, footer) = payload.split_at_checked(payload.len().checked_sub(FOOTER)?)?;
+    let (version, stored) = footer.split_first_chunk()?;
+    let version = Version::of_number(u16::from_le_bytes(*version))?;
+    let computed = CHECKSUM.checksum(&payload[..content.len() + 2]).to_le_bytes();
+    (computed == stored).then_some((version, content))
+}
+
+/// The value of a payload. Deadlines of fields count from `now`.
+pub fn restore(payload: &[u8], limits: &Limits, now: Now) -> Result<Stored, PayloadError> {
+    let (version, content) = verify(payload).ok_or(PayloadError::Footer)?;
+    let (&value_type, value) = content.split_first().ok_or(PayloadError::Footer)?;
+    Ok(Decoder { limits, now, version }.value(value_type, value, 1)?)
+}

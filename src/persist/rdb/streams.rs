@@ -1,0 +1,317 @@
+//! Streams: nodes of entries as listpacks, what the stream remembers, and its groups.
+//!
+//! ```text
+//!   stream    nodes | entries | last ID | [first ID | greatest deleted ID | entries ever added] | groups
+//!   node      ID as 16 bytes | listpack
+//!   group     name | last ID | [entries read] | pending entries | consumers
+//!   pending   ID as 16 bytes | time of delivery | deliveries
+//!   consumer  name | time seen | [time active] | IDs of its pending entries
+//! ```
+//!
+//! What stands in brackets came with types 19 and 21. A node's listpack:
+//!
+//! ```text
+//!   entries | deleted entries | number of fields | fields | 0
+//!   flags | ms and sequence number, counted from the node's ID | [number of fields] | pieces | number of elements before
+//! ```
+
+use crate::collections::packed::{Element, Text as ElementText};
+use crate::types::stream::{
+    Entries, Group, Loader, LoaderError, Pending, SavedNode, Stream, StreamId,
+};
+
+use super::decode::listpack;
+use super::encode::{Encoder, Sink};
+use super::error::DecodeError;
+use super::input::ID_BYTES;
+use super::packed::{ListpackWriter, Packed};
+use super::reader::Reader;
+use super::value_type;
+
+type Decoded<T> = Result<T, DecodeError>;
+
+/// Flags of an entry.
+const DELETED: i64 = 1;
+const SAME_FIELDS: i64 = 2;
+
+/// `entries_read` where that is not known.
+const UNKNOWN_READ: i64 = -1;
+/// A consumer that was never active.
+const NEVER_ACTIVE: i64 = -1;
+
+/// A listpack larger than Redis makes any. Unit: bytes.
+const NODE_BYTES_MAX: usize = 1 << 30;
+
+// ---- reading -----------------------------------------------------------------------------------------------------------
+
+pub(super) fn read(reader: &mut Reader<'_>, value_type: u8) -> Decoded<Stream> {
+    let mut loader = Loader::default();
+    let nodes = reader.count(2 + ID_BYTES, "a count of nodes")?;
+    for _ in 0..nodes {
+        let id = reader.string("a node's ID")?;
+        let id = id.first_chunk().filter(|_| id.len() == ID_BYTES);
+        let id = id
+            .map(|id| read_id(*id))
+            .ok_or_else(|| reader.malformed("a node's ID that is none"))?;
+        let text = reader.string("a node")?;
+        if text.len() > NODE_BYTES_MAX {
+            return Err(reader.malformed("a stream's node that is too large"));
+        }
+        let packed = listpack(&text, reader)?;
+        let what = read_node(&mut loader, id, &packed).err();
+        if let Some(what) = what {
+            return Err(reader.malformed(what));
+        }
+    }
+    let len = reader.length("a count of entries")?;
+    let last = id_of_lengths(reader)?;
+    if loader.top().is_some_and(|top| top > last) {
+        return Err(reader.malformed("an entry's ID above the stream's last one"));
+    }
+    let mut entries = loader.finish();
+    if entries.len() != len {
+        return Err(reader.malformed("a stream that has not as many entries as it says"));
+    }
+    let (max_deleted, added) = match value_type {
+        value_type::STREAM => (StreamId::MIN, len),
+        _ => {
+            // The first ID is known from the entries.
+            id_of_lengths(reader)?;
+            (id_of_lengths(reader)?, reader.length("a count of entries")?)
+        }
+    };
+    entries.set_remembered(last, Some(added as i64), Some(max_deleted));
+    let mut stream = Stream { entries: Box::new(entries), ..Stream::default() };
+    for _ in 0..reader.count(6, "a count of groups")? {
+        let name = reader.string("a group's name")?;
+        let group = read_group(reader, value_type, &stream.entries)?;
+        if stream.groups.insert(name.into_vec().into_boxed_slice(), group).is_some() {
+            return Err(reader.malformed("a stream that has a group twice"));
+        }
+    }
+    Ok(stream)
+}
+
+fn read_id(bytes: [u8; ID_BYTES]) -> StreamId {
+    let id = u128::from_be_bytes(bytes);
+    StreamId { ms: (id >> 64) as u64, seq: id as u64 }
+}
+
+fn id_of_lengths(reader: &mut Reader<'_>) -> Decoded<StreamId> {
+    let ms = reader.length("an ID")?;
+    Ok(StreamId { ms, seq: reader.length("an ID")? })
+}
+
+/// Adds a node's entries; what is wrong with them if they cannot be.
+fn read_node(loader: &mut Loader, node: StreamId, packed: &Packed<'_>) -> Result<(), &'static str> {
+    const SHORT: &str = "a stream's node that ends early";
+    let mut elements = packed.elements();
+    let live = count(elements.next(), packed)?;
+    let deleted = count(elements.next(), packed)?;
+    let names = count(elements.next(), packed)?;
+    let names: Vec<Element<'_>> = elements.by_ref().take(names).collect();
+    if integer(elements.next())? != 0 {
+        return Err("a stream's node whose fields do not end");
+    }
+    loader.begin_node();
+    let mut pieces: Vec<ElementText<'_>> = Vec::new();
+    // How many of each there are.
+    let mut found = [0usize; 2];
+    let mut is_first = true;
+    let mut has_names = false;
+    while let Some(flags) = elements.next() {
+        let flags = integer(Some(flags))?;
+        let ms = integer(elements.next())? as u64;
+        let seq = integer(elements.next())? as u64;
+        let id = StreamId { ms: node.ms.wrapping_add(ms), seq: node.seq.wrapping_add(seq) };
+        let has_same = flags & SAME_FIELDS != 0;
+        // The fields are kept with the first entry. If they are not its own, each later one would need a copy.
+        has_names |= is_first && has_same;
+        is_first = false;
+        if has_same && !has_names {
+            return Err("a stream's node whose first entry has not the node's fields");
+        }
+        let fields = if has_same { names.len() } else { count(elements.next(), packed)? };
+        if fields == 0 {
+            return Err("an entry without fields");
+        }
+        pieces.clear();
+        for index in 0..fields {
+            let field = match has_same {
+                true => Some(names[index]),
+                false => elements.next(),
+            };
+            let (Some(field), Some(value)) = (field, elements.next()) else { return Err(SHORT) };
+            pieces.extend([field.text(), value.text()]);
+        }
+        let before = if has_same { fields as i64 + 3 } else { 2 * fields as i64 + 4 };
+        if integer(elements.next())? != before {
+            return Err("an entry that has not as many elements as it says");
+        }
+        let is_deleted = flags & DELETED != 0;
+        found[usize::from(is_deleted)] += 1;
+        loader.push(id, is_deleted, fields, |index| pieces[index].as_ref()).map_err(|error| {
+            match error {
+                LoaderError::NotAbove => "entries whose IDs do not ascend",
+                LoaderError::TooLarge => "a stream's node that is too large",
+            }
+        })?;
+    }
+    if is_first || found != [live, deleted] {
+        return Err("a stream's node that has not as many entries as it says");
+    }
+    Ok(())
+}
+
+fn integer(element: Option<Element<'_>>) -> Result<i64, &'static str> {
+    match element {
+        Some(Element::Integer(value)) => Ok(value),
+        _ => Err("a stream's node without an integer where one belongs"),
+    }
+}
+
+/// A count of elements that a listpack has.
+fn count(element: Option<Element<'_>>, packed: &Packed<'_>) -> Result<usize, &'static str> {
+    match usize::try_from(integer(element)?) {
+        Ok(count) if count <= packed.count => Ok(count),
+        _ => Err("a stream's node with a count that it cannot hold"),
+    }
+}
+
+/// An entry of a group's list, whose consumer is read later.
+struct Unassigned {
+    id: StreamId,
+    delivered_ms: i64,
+    deliveries: i64,
+    consumer: Option<u32>,
+}
+
+fn read_group(reader: &mut Reader<'_>, value_type: u8, entries: &Entries) -> Decoded<Group> {
+    let last = id_of_lengths(reader)?;
+    let read = match value_type {
+        value_type::STREAM => entries.estimate_read(last),
+        _ => Some(reader.length("a count of entries")? as i64).filter(|read| *read >= 0),
+    };
+    let mut group = Group::new(last, read);
+    let mut pending = Vec::new();
+    for _ in 0..reader.count(ID_BYTES + 9, "a count of pending entries")? {
+        let id = read_id(reader.array("a pending entry")?);
+        let delivered_ms = reader.unix_ms("a pending entry")?;
+        let deliveries = reader.length("a pending entry")? as i64;
+        pending.push(Unassigned { id, delivered_ms, deliveries, consumer: None });
+    }
+    if !pending.is_sorted_by(|a, b| a.id < b.id) {
+        return Err(reader.malformed("pending entries whose IDs do not ascend"));
+    }
+    for _ in 0..reader.count(10, "a count of consumers")? {
+        let name = reader.string("a consumer's name")?;
+        let seen_ms = reader.unix_ms("a consumer's times")?;
+        let active_ms = match value_type {
+            // Before it was written apart, a consumer counted as active when it was seen.
+            value_type::STREAM_3 => reader.unix_ms("a consumer's times")?,
+            _ => seen_ms,
+        };
+        let (consumer, is_new) = group.meet_consumer(&name, seen_ms);
+        if !is_new {
+            return Err(reader.malformed("a group that has a consumer twice"));
+        }
+        group.consumer_mut(consumer).active_ms =
+            Some(active_ms).filter(|active| *active != NEVER_ACTIVE);
+        for _ in 0..reader.count(ID_BYTES, "a count of pending entries")? {
+            let id = read_id(reader.array("a consumer's pending entry")?);
+            let Ok(index) = pending.binary_search_by(|entry| entry.id.cmp(&id)) else {
+                return Err(reader.malformed("a consumer's entry that is not its group's"));
+            };
+            if pending[index].consumer.replace(consumer).is_some() {
+                return Err(reader.malformed("an entry that is pending twice"));
+            }
+        }
+    }
+    for Unassigned { id, delivered_ms, deliveries, consumer } in pending {
+        let Some(consumer) = consumer else {
+            return Err(reader.malformed("a pending entry without a consumer"));
+        };
+        group.assign(id, Pending { consumer, delivered_ms, deliveries });
+    }
+    Ok(group)
+}
+
+// ---- writing -----------------------------------------------------------------------------------------------------------
+
+/// Whether the times of consumers need the newest type.
+pub(super) fn needs_active_times(stream: &Stream) -> bool {
+    let mut consumers = stream.groups.values().flat_map(Group::consumers);
+    consumers.any(|consumer| consumer.active_ms != Some(consumer.seen_ms))
+}
+
+/// Writes a stream as type 19 or 21.
+pub(super) fn write(encoder: &mut Encoder, stream: &Stream, value_type: u8, out: &mut impl Sink) {
+    let Stream { entries, groups } = stream;
+    let nodes = entries.saved_nodes();
+    encoder.length(nodes.len() as u64, out);
+    for node in nodes {
+        encoder.string(&id_bytes(node.first()), out);
+        encoder.listpack(out, |listpack| write_node(node, listpack));
+    }
+    let id = |id: StreamId, encoder: &Encoder, out: &mut _| {
+        encoder.length(id.ms, out);
+        encoder.length(id.seq, out);
+    };
+    encoder.length(entries.len(), out);
+    id(entries.last, encoder, out);
+    id(entries.first(), encoder, out);
+    id(entries.max_deleted, encoder, out);
+    encoder.length(entries.added as u64, out);
+    encoder.length(groups.len() as u64, out);
+    for (name, group) in groups {
+        encoder.string(name, out);
+        id(group.last, encoder, out);
+        encoder.length(group.read.unwrap_or(UNKNOWN_READ) as u64, out);
+        encoder.length(group.pending().len() as u64, out);
+        for (id, pending) in group.pending().iter() {
+            out.put(&id_bytes(*id));
+            out.put(&pending.delivered_ms.to_le_bytes());
+            encoder.length(pending.deliveries as u64, out);
+        }
+        let consumers = group.consumers();
+        encoder.length(consumers.len() as u64, out);
+        for consumer in consumers {
+            encoder.string(&consumer.name, out);
+            out.put(&consumer.seen_ms.to_le_bytes());
+            if value_type == value_type::STREAM_3 {
+                out.put(&consumer.active_ms.unwrap_or(NEVER_ACTIVE).to_le_bytes());
+            }
+            encoder.length(consumer.pending().len() as u64, out);
+            for (id, ()) in consumer.pending().iter() {
+                out.put(&id_bytes(*id));
+            }
+        }
+    }
+}
+
+fn id_bytes(id: StreamId) -> [u8; ID_BYTES] {
+    (u128::from(id.ms) << 64 | u128::from(id.seq)).to_be_bytes()
+}
+
+fn write_node(node: SavedNode<'_>, listpack: &mut ListpackWriter) {
+    listpack.push_integer(node.live().into());
+    listpack.push_integer(node.deleted().into());
+    let (count, fields) = node.fields();
+    listpack.push_integer(count as i64);
+    fields.for_each(|field| listpack.push(field));
+    listpack.push_integer(0);
+    let first = node.first();
+    for entry in node.entries() {
+        let deleted = if entry.is_deleted { DELETED } else { 0 };
+        let same = if entry.has_own_fields { 0 } else { SAME_FIELDS };
+        listpack.push_integer(deleted | same);
+        listpack.push_integer(entry.id.ms.wrapping_sub(first.ms) as i64);
+        listpack.push_integer(entry.id.seq.wrapping_sub(first.seq) as i64);
+        let fields = entry.fields as i64;
+        if entry.has_own_fields {
+            listpack.push_integer(fields);
+        }
+        entry.pieces.for_each(|piece| listpack.push(piece));
+        listpack.push_integer(if entry.has_own_fields { 2 * fields + 4 } else { fields + 3 });
+    }
+}

@@ -1,0 +1,316 @@
+//! Whole files.
+
+use std::io::{self, Read};
+
+use super::*;
+
+const REDIS_FILE: &[u8] = include_bytes!("../../../../tests/data/rdb/redis-7.0.15.rdb");
+
+/// Gives at most so many bytes at once.
+struct Drops<'a>(&'a [u8], usize);
+
+impl Read for Drops<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let len = self.0.len().min(self.1).min(buffer.len());
+        let (given, rest) = self.0.split_at(len);
+        buffer[..len].copy_from_slice(given);
+        self.0 = rest;
+        Ok(len)
+    }
+}
+
+/// What a file holds, and what is wrong with it.
+fn records(file: &[u8], at_once: usize) -> (Vec<String>, Option<FileError>) {
+    let mut parser = Parser::new(Drops(file, at_once), true);
+    let mut lines = Vec::new();
+    let limits = limits(512);
+    loop {
+        let line = match parser.next_event() {
+            Ok(Event::Header(version)) => version.to_string(),
+            Ok(Event::Aux { name, value }) => format!("{} = {}", shown(&name), shown(&value)),
+            Ok(Event::SelectDb(db)) => format!("database {db}"),
+            Ok(Event::ResizeDb { keys, volatile_keys }) => format!("{keys} {volatile_keys}"),
+            Ok(Event::Function(text)) => format!("function {}", shown(&text)),
+            Ok(Event::Entry(entry)) => {
+                let decoder = Decoder { limits: &limits, now: NOW, version: entry.version };
+                let RawEntry { value_type, value, offset, .. } = entry;
+                assert_eq!(&file[offset as usize..offset as usize + value.len()], value);
+                let content = match decoder.value(value_type, value, offset) {
+                    Ok(stored) => content(&stored),
+                    Err(error) => {
+                        let place = Box::new(entry.place());
+                        return (lines, Some(FileError::Fault { place, error }));
+                    }
+                };
+                let RawEntry { db, key, deadline_ms, idle_seconds, frequency, .. } = entry;
+                let key = shown(&key);
+                format!("{db} {key} {deadline_ms:?} {idle_seconds:?} {frequency:?} {content:?}")
+            }
+            Ok(Event::End(checksum)) => {
+                lines.push(format!("{checksum:?}"));
+                return (lines, None);
+            }
+            Err(error) => return (lines, Some(error)),
+        };
+        lines.push(line);
+    }
+}
+
+#[test]
+fn a_file_of_redis_is_read_however_it_comes() {
+    let (lines, error) = records(REDIS_FILE, usize::MAX);
+    assert!(error.is_none(), "{error:?}");
+    for expected in [
+        "REDIS0010",
+        "redis-ver = 7.0.15",
+        "aof-base = 0",
+        "database 0",
+        "11 0",
+        "0 number None Some(0) None [\"-70000\"]",
+        "0 list None Some(0) None [\"a\", \"1\", \"b\", \"inline 2\"]",
+        "0 hash None Some(0) None [\"f = v None\", \"inline 3\"]",
+        "database 3",
+        "2 1",
+        "3 volatile Some(4000000000000) Some(0) None [\"v\"]",
+        "Right",
+    ] {
+        assert!(lines.iter().any(|line| line == expected), "{expected} in {lines:#?}");
+    }
+    assert!(lines.iter().any(|line| line.starts_with("function #!lua name=lib\\nredis.reg")));
+    assert_eq!(lines.iter().filter(|line| line.contains(" Some(0) ")).count(), 13);
+    for at_once in [1, 2, 3, 7, 100] {
+        assert_eq!(records(REDIS_FILE, at_once).0, lines);
+    }
+}
+
+#[test]
+fn a_file_of_redis_is_written_again_with_the_same_bytes() {
+    let mut parser = Parser::new(REDIS_FILE, true);
+    let mut writer = None;
+    let mut db = 0;
+    let limits = limits(128);
+    let written = loop {
+        let event = parser.next_event().expect("the file is whole");
+        if let Event::Header(version) = event {
+            let encoder = Encoder::new(true);
+            writer = Some(Writer::new(Vec::new(), version, encoder, true).expect("memory"));
+            continue;
+        }
+        let writer = writer.as_mut().expect("the header comes first");
+        match event {
+            Event::Header(_) => {}
+            Event::Aux { name, value } => writer.aux(&name, &value).expect("memory"),
+            Event::SelectDb(number) => db = number,
+            Event::ResizeDb { keys, volatile_keys } => {
+                writer.select_db(db, keys, volatile_keys).expect("memory");
+            }
+            Event::Function(text) => writer.function(&text).expect("memory"),
+            Event::Entry(raw) => {
+                let decoder = Decoder { limits: &limits, now: NOW, version: raw.version };
+                let stored = decoder.value(raw.value_type, raw.value, raw.offset);
+                let stored = stored.expect("Redis wrote it");
+                let RawEntry { key, deadline_ms, idle_seconds, frequency, .. } = raw;
+                let value = value_of(&stored);
+                let entry = SavedEntry { key: &key, value, deadline_ms, idle_seconds, frequency };
+                writer.entry(entry, &NOW).expect("memory");
+            }
+            Event::End(_) => break writer.len(),
+        }
+    };
+    assert_eq!(written, REDIS_FILE.len() as u64 - 9);
+    let (bytes, _) = writer.expect("the header came").finish().expect("memory");
+    assert_eq!(bytes.escape_ascii().to_string(), REDIS_FILE.escape_ascii().to_string());
+}
+
+#[test]
+fn a_file_that_is_cut_or_altered_is_refused() {
+    let whole = records(REDIS_FILE, usize::MAX).0;
+    for len in 0..REDIS_FILE.len() {
+        let (lines, error) = records(&REDIS_FILE[..len], usize::MAX);
+        assert!(error.is_some(), "cut to {len}");
+        assert_eq!(lines, whole[..lines.len()]);
+    }
+    for at in 0..REDIS_FILE.len() {
+        let mut altered = REDIS_FILE.to_vec();
+        altered[at] ^= 1;
+        assert!(records(&altered, usize::MAX).1.is_some(), "altered at {at}");
+    }
+}
+
+#[test]
+fn what_cannot_be_read_is_named() {
+    let mut file = b"REDIS0012".to_vec();
+    file.extend_from_slice(b"\xfe\x02\x07\x07bloom:a\x81");
+    file.extend_from_slice(&(0x1234_5678_9abc_def0u64).to_be_bytes());
+    let error = records(&file, 9).1.expect("a module's value");
+    let text = error.to_string();
+    assert!(
+        text.starts_with("REDIS0012, database 2, key 'bloom:a', type 7: a value of module "),
+        "{text}"
+    );
+    assert!(text.ends_with(" cannot be read without it (byte 29)"), "{text}");
+    for (file, expected) in [
+        (
+            &b"REDIS0013"[..],
+            "the file has a version that cannot be read: 1 to 12 of Redis and 80 of Valkey can",
+        ),
+        (
+            b"VALKEY011",
+            "the file has a version that cannot be read: 1 to 12 of Redis and 80 of Valkey can",
+        ),
+        (b"REDIS00x1", "the file does not begin as an RDB file does"),
+        (b"*1\r\n$4\r\nPING", "the file does not begin as an RDB file does"),
+        (b"REDIS", "database 0: the data ends within the header (byte 0)"),
+        (
+            b"REDIS0010\x04\x01k\x01\x01f",
+            "REDIS0010, database 0, key 'k', type 4: the data ends within a field's value (byte 15)",
+        ),
+        (b"REDIS0010\x20\x01k", "REDIS0010, database 0, type 32: type 32 is not known (byte 10)"),
+        (
+            b"REDIS0010\xf6\x01k",
+            "REDIS0010, database 0: functions as the release candidates of Redis 7.0 wrote them (byte 10)",
+        ),
+        (
+            b"REDIS0010\x02\x01k\x02\x01a\x01a\xff",
+            "REDIS0010, database 0, key 'k', type 2: a set that has a member twice (byte 17)",
+        ),
+        (b"REDIS0010\xff\x01\0\0\0\0\0\0\0", "the checksum"),
+    ] {
+        let error = records(file, usize::MAX).1.expect("a fault");
+        if expected.starts_with("the checksum") {
+            assert!(matches!(error, FileError::Checksum { stored: 1, .. }));
+        } else {
+            assert_eq!(error.to_string(), expected, "{}", file.escape_ascii());
+        }
+    }
+}
+
+#[test]
+fn what_is_of_no_interest_is_passed_over() {
+    let mut file = b"REDIS0003".to_vec();
+    // A module's data with each kind of part, and a slot's sizes.
+    file.extend_from_slice(
+        b"\xf7\x05\x02\x02\x01\x07\x02\x07\x03\0\0\0\0\x04\0\0\0\0\0\0\0\0\x05\x03abc\x00",
+    );
+    file.extend_from_slice(b"\xf4\x01\x02\x03");
+    file.extend_from_slice(b"\xfd\x10\0\0\0\xf9\x07\x00\x01k\x01v\xff");
+    let (lines, error) = records(&file, usize::MAX);
+    assert!(error.is_none(), "{error:?}");
+    assert_eq!(lines, ["REDIS0003", "0 k Some(16000) None Some(7) [\"v\"]", "Unchecked"]);
+}
+
+#[test]
+fn what_follows_a_file_is_left() {
+    let both = [REDIS_FILE, b"*1\r\n$4\r\nPING\r\n"].concat();
+    let mut parser = Parser::new(Drops(&both, 100), true);
+    while !matches!(parser.next_event(), Ok(Event::End(Checksum::Right))) {}
+    let (mut rest, source) = parser.into_rest();
+    rest.extend_from_slice(source.0);
+    assert_eq!(rest, b"*1\r\n$4\r\nPING\r\n");
+}
+
+#[test]
+fn a_hash_with_deadlines_needs_the_version_of_valkey() {
+    let mut hash = Hash::default();
+    hash.add_saved(b"f", b"v", Some(NOW.after(1000)), &limits(512).hash);
+    let stored = hash.store();
+    let entry = || SavedEntry {
+        key: b"k",
+        value: value_of(&stored),
+        deadline_ms: None,
+        idle_seconds: None,
+        frequency: None,
+    };
+    let mut writer =
+        Writer::new(Vec::new(), Version::REDIS_11, Encoder::new(true), true).expect("memory");
+    let refused = writer.entry(entry(), &NOW).expect_err("it cannot be told");
+    assert_eq!(refused.to_string(), "the value needs version VALKEY080");
+    assert_eq!(writer.len(), 9);
+    let mut writer =
+        Writer::new(Vec::new(), Version::VALKEY_80, Encoder::new(true), false).expect("memory");
+    writer.entry(entry(), &NOW).expect("memory");
+    let (file, _) = writer.finish().expect("memory");
+    let (lines, error) = records(&file, usize::MAX);
+    assert!(error.is_none());
+    assert_eq!(lines[1], "0 k None None None [\"f = v Some(1700000001000)\", \"hashtable\"]");
+    assert_eq!(lines[2], "Unchecked");
+}
+
+/// Takes so many bytes, and no more.
+struct Full(usize);
+
+impl io::Write for Full {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.0 == 0 {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        let taken = bytes.len().min(self.0);
+        self.0 -= taken;
+        Ok(taken)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_full_disk_is_told_and_nothing_is_written_behind() {
+    let mut writer =
+        Writer::new(Full(100_000), Version::REDIS_10, Encoder::new(false), true).expect("room");
+    let text = vec![7; 70_000];
+    let mut results = (0..3).map(|_| writer.aux(b"name", &text));
+    assert!(results.next().expect("the first").is_ok());
+    let error = results.next().expect("the second").expect_err("no room");
+    assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+    assert!(results.next().expect("the third").is_err());
+    drop(results);
+    assert!(writer.finish().is_err());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn what_is_written_is_read(
+        values in prop::collection::vec(value(512), 0..8),
+        version in prop::sample::select(vec![Version::REDIS_11, Version::VALKEY_80]),
+        at_once in prop::sample::select(vec![11usize, 1000, 1_000_000]),
+    ) {
+        let mut writer =
+            Writer::new(Vec::new(), version, Encoder::new(true), true).expect("memory");
+        writer.select_db(5, values.len() as u64, 0).expect("memory");
+        let mut expected = Vec::new();
+        for (number, stored) in values.iter().enumerate() {
+            let key = number.to_string();
+            let value = value_of(stored);
+            let entry = SavedEntry {
+                key: key.as_bytes(),
+                value,
+                deadline_ms: (number % 2 == 0).then_some(number as i64),
+                idle_seconds: None,
+                frequency: (number % 3 == 0).then_some(number as u8),
+            };
+            if writer.entry(entry, &NOW).is_ok() {
+                expected.push(key);
+            }
+        }
+        let (file, _) = writer.finish().expect("memory");
+        let (lines, error) = records(&file, at_once);
+        prop_assert!(error.is_none(), "{:?}", error);
+        let keys: Vec<_> = lines[3..lines.len() - 1]
+            .iter()
+            .map(|line| line.split(' ').nth(1).expect("a key").to_owned())
+            .collect();
+        prop_assert_eq!(keys, expected);
+        prop_assert_eq!(lines.last().map(String::as_str), Some("Right"));
+    }
+
+    #[test]
+    fn any_bytes_behind_a_header_are_read_or_refused(
+        bytes in prop::collection::vec(prop_oneof![0..30u8, 240..=255u8, any::<u8>()], 0..120),
+        magic in prop::sample::select(vec![&b"REDIS0004"[..], b"REDIS0012", b"VALKEY080"]),
+    ) {
+        records(&[magic, &bytes].concat(), 50);
+    }
+}

@@ -1,0 +1,73 @@
+//! Versions of the format.
+
+use std::fmt;
+
+/// The version of a file or payload, and whose it is: Redis's numbers end at 12 here, Valkey's own begin at 80.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Version(u16);
+
+impl Version {
+    /// What Redis 7.0 writes and reads.
+    pub const REDIS_10: Version = Version(10);
+    /// Redis 7.2: consumers of streams with the time they were active.
+    pub const REDIS_11: Version = Version(11);
+    /// Valkey 9: hashes with deadlines of fields.
+    pub const VALKEY_80: Version = Version(80);
+
+    /// Bytes of a file's magic.
+    pub const MAGIC_BYTES: usize = 9;
+
+    /// The version of a payload; None if it is not known.
+    pub fn of_number(number: u16) -> Option<Version> {
+        matches!(number, 1..=12 | 80).then_some(Version(number))
+    }
+
+    /// The version that a file's first bytes tell; an error text if they tell none that can be read.
+    pub fn of_magic(magic: &[u8; Version::MAGIC_BYTES]) -> Result<Version, &'static str> {
+        let (digits, is_valkey) =
+            match (magic.strip_prefix(b"REDIS"), magic.strip_prefix(b"VALKEY")) {
+                (Some(digits), _) => (digits, false),
+                (_, Some(digits)) => (digits, true),
+                _ => return Err("does not begin as an RDB file does"),
+            };
+        let mut number = 0;
+        for digit in digits {
+            if !digit.is_ascii_digit() {
+                return Err("does not begin as an RDB file does");
+            }
+            number = number * 10 + u16::from(digit - b'0');
+        }
+        let version = Version::of_number(number).filter(|version| version.is_valkey() == is_valkey);
+        version.ok_or("has a version that cannot be read: 1 to 12 of Redis and 80 of Valkey can")
+    }
+
+    /// The first bytes of a file.
+    pub fn magic(self) -> [u8; Version::MAGIC_BYTES] {
+        let mut magic = if self.is_valkey() { *b"VALKEY000" } else { *b"REDIS0000" };
+        let mut rest = self.0;
+        for digit in magic.iter_mut().rev().take(3) {
+            *digit = b'0' + (rest % 10) as u8;
+            rest /= 10;
+        }
+        magic
+    }
+
+    pub fn number(self) -> u16 {
+        self.0
+    }
+
+    pub fn is_valkey(self) -> bool {
+        self.0 >= 80
+    }
+
+    /// Whether a file ends with a checksum.
+    pub fn has_checksum(self) -> bool {
+        self.0 >= 5
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.magic().map(char::from).iter().collect::<String>())
+    }
+}

@@ -1,0 +1,182 @@
+//! A file around values: written as it comes, with a running checksum, never held in memory as a whole.
+
+use std::io::{self, Write};
+use std::mem;
+
+use crc::{Digest, Table};
+use thiserror::Error;
+
+use crate::clock::Now;
+use crate::collections::table::ValueRef;
+use crate::types::Value;
+
+use super::encode::{Encoder, NeedsVersion, Sink};
+use super::{CHECKSUM, Version, opcode};
+
+/// Bytes collected before they are written.
+const BUFFER_BYTES: usize = 64 * 1024;
+
+/// Why an entry was not written.
+#[derive(Debug, Error)]
+pub enum WriteError {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// Nothing of the entry was written; others may follow.
+    #[error(transparent)]
+    NeedsVersion(#[from] NeedsVersion),
+}
+
+/// A key with all that a file tells of it.
+pub struct SavedEntry<'a> {
+    pub key: &'a [u8],
+    pub value: ValueRef<'a, Value>,
+    /// Unix milliseconds.
+    pub deadline_ms: Option<i64>,
+    /// Seconds since the last access, where the eviction policy goes by it.
+    pub idle_seconds: Option<u64>,
+    /// The counter of accesses, where the eviction policy goes by it.
+    pub frequency: Option<u8>,
+}
+
+/// Writes a file.
+pub struct Writer<W: Write> {
+    out: Output<W>,
+    encoder: Encoder,
+    version: Version,
+}
+
+impl<W: Write> Writer<W> {
+    /// Begins a file. Entries that this version cannot hold are refused; `checks` is `rdbchecksum`: without it the file ends with a
+    /// checksum of 0, which readers do not look at.
+    pub fn new(inner: W, version: Version, encoder: Encoder, checks: bool) -> io::Result<Self> {
+        let digest = checks.then(|| CHECKSUM.digest());
+        let buffer = Vec::with_capacity(BUFFER_BYTES);
+        let mut out = Output { inner, buffer, digest, is_broken: false, error: None, written: 0 };
+        out.put(&version.magic());
+        Ok(Writer { out, encoder, version })
+    }
+
+    /// A field about the file or its server.
+    pub fn aux(&mut self, name: &[u8], value: &[u8]) -> io::Result<()> {
+        self.out.put(&[opcode::AUX]);
+        self.encoder.string(name, &mut self.out);
+        self.encoder.string(value, &mut self.out);
+        self.out.check()
+    }
+
+    /// The text of a library of functions.
+    pub fn function(&mut self, text: &[u8]) -> io::Result<()> {
+        self.out.put(&[opcode::FUNCTION]);
+        self.encoder.string(text, &mut self.out);
+        self.out.check()
+    }
+
+    /// The entries from here on are in this database. How many they are, and how many of them have deadlines, lets readers
+    /// make room at once; it need not be exact.
+    pub fn select_db(&mut self, db: u64, keys: u64, volatile_keys: u64) -> io::Result<()> {
+        let Writer { out, encoder, .. } = self;
+        out.put(&[opcode::SELECT_DB]);
+        encoder.length(db, out);
+        out.put(&[opcode::RESIZE_DB]);
+        encoder.length(keys, out);
+        encoder.length(volatile_keys, out);
+        out.check()
+    }
+
+    /// One key. Deadlines of fields become times as they are `now`.
+    pub fn entry(&mut self, entry: SavedEntry<'_>, now: &Now) -> Result<(), WriteError> {
+        let value_type = Encoder::value_type(entry.value, self.version)?;
+        let Writer { out, encoder, .. } = self;
+        if let Some(ms) = entry.deadline_ms {
+            out.put(&[opcode::EXPIRE_MS]);
+            out.put(&ms.to_le_bytes());
+        }
+        if let Some(seconds) = entry.idle_seconds {
+            out.put(&[opcode::IDLE]);
+            encoder.length(seconds, out);
+        }
+        if let Some(frequency) = entry.frequency {
+            out.put(&[opcode::FREQ, frequency]);
+        }
+        out.put(&[value_type]);
+        encoder.string(entry.key, out);
+        encoder.write_value(entry.value, value_type, now, out);
+        Ok(out.check()?)
+    }
+
+    /// Bytes given to the file or still to be given.
+    pub fn len(&self) -> u64 {
+        self.out.written + self.out.buffer.len() as u64
+    }
+
+    /// The file written to, for whoever syncs what is there.
+    pub fn get_ref(&self) -> &W {
+        &self.out.inner
+    }
+
+    /// Ends the file and gives it back; the encoder can write another one.
+    pub fn finish(mut self) -> io::Result<(W, Encoder)> {
+        self.out.put(&[opcode::END]);
+        self.out.write_buffer();
+        let checksum = self.out.digest.take().map_or(0u64, |digest| digest.finalize());
+        self.out.put(&checksum.to_le_bytes());
+        self.out.write_buffer();
+        self.out.check()?;
+        self.out.inner.flush()?;
+        Ok((self.out.inner, self.encoder))
+    }
+}
+
+/// A buffer before the file. After an error nothing is written any more.
+struct Output<W> {
+    inner: W,
+    buffer: Vec<u8>,
+    digest: Option<Digest<'static, u64, Table<16>>>,
+    /// A write failed.
+    is_broken: bool,
+    /// Why, until that was told.
+    error: Option<io::Error>,
+    written: u64,
+}
+
+impl<W: Write> Sink for Output<W> {
+    #[inline]
+    fn put(&mut self, bytes: &[u8]) {
+        if self.buffer.len() + bytes.len() > BUFFER_BYTES {
+            self.write_buffer();
+            if bytes.len() > BUFFER_BYTES {
+                return self.write(bytes);
+            }
+        }
+        self.buffer.extend_from_slice(bytes);
+    }
+}
+
+impl<W: Write> Output<W> {
+    fn write_buffer(&mut self) {
+        let mut buffer = mem::take(&mut self.buffer);
+        self.write(&buffer);
+        buffer.clear();
+        self.buffer = buffer;
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        if self.is_broken {
+            return;
+        }
+        if let Some(digest) = &mut self.digest {
+            digest.update(bytes);
+        }
+        self.written += bytes.len() as u64;
+        self.error = self.inner.write_all(bytes).err();
+        self.is_broken = self.error.is_some();
+    }
+
+    fn check(&mut self) -> io::Result<()> {
+        match self.error.take() {
+            Some(error) => Err(error),
+            None if self.is_broken => Err(io::Error::other("an earlier write failed")),
+            None => Ok(()),
+        }
+    }
+}
