@@ -13,6 +13,7 @@ use std::time::Duration;
 use mio::{Events, Token, Waker};
 
 use crate::gate::blocking;
+use crate::gate::effect::note_deletions_apart;
 use crate::gate::evict::evict;
 use crate::gate::limits::evict_clients;
 use crate::gate::publish::publish_events;
@@ -196,14 +197,22 @@ impl Server {
         }
     }
 
+    /// Has what was deleted outside of commands be repeated elsewhere, and tells those who listen to events.
+    fn announce_deletions(&mut self) {
+        if !self.keyspace.deletions.is_empty() {
+            note_deletions_apart(&mut self.keyspace, &mut self.state.effects);
+        }
+        if !self.keyspace.events.is_empty() {
+            publish_events(&mut self.keyspace, &mut self.state);
+        }
+    }
+
     /// Deletes the fields of hashes that are due, in a bounded slice: before the turn's commands, so that a key whose last
     /// field has expired is not there any more for them.
     fn expire_fields(&mut self) {
         self.expire_again =
             self.state.pause().is_none() && self.keyspace.expire_fields(EXPIRE_FIELD_PAGES);
-        if !self.keyspace.events.is_empty() {
-            publish_events(&mut self.keyspace, &mut self.state);
-        }
+        self.announce_deletions();
     }
 
     /// Deletes the keys that are due, in a bounded slice.
@@ -216,9 +225,7 @@ impl Server {
         let threshold_ms = self.state.config.latency_monitor_threshold;
         let start_us = (threshold_ms > 0).then(|| self.state.clock.now().boot_us);
         self.expire_again |= self.keyspace.expire_due(EXPIRE_BUCKETS);
-        if !self.keyspace.events.is_empty() {
-            publish_events(&mut self.keyspace, &mut self.state);
-        }
+        self.announce_deletions();
         if let Some(start_us) = start_us {
             let ms = (self.state.clock.now().boot_us - start_us) / 1000;
             if ms >= threshold_ms {
@@ -239,9 +246,7 @@ impl Server {
     fn evict(&mut self) {
         if self.keyspace.eviction.unfinished {
             evict(&mut self.keyspace, &mut self.state);
-            if !self.keyspace.events.is_empty() {
-                publish_events(&mut self.keyspace, &mut self.state);
-            }
+            self.announce_deletions();
         }
     }
 }

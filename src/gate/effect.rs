@@ -15,6 +15,7 @@
 
 use crate::gate::context::Context;
 use crate::keyspace::Keyspace;
+use crate::keyspace::deletions::Deletion;
 
 /// What is to be repeated of a command that has changed something.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -80,6 +81,18 @@ impl Effects {
             encode([b"SELECT", db].into_iter(), &mut self.stream);
         }
         encode(request, &mut self.stream);
+    }
+
+    fn push_deletion(&mut self, deletion: &Deletion) {
+        let Deletion { database, key, fields } = deletion;
+        match fields {
+            None => self.push(*database, [&b"DEL"[..], key].into_iter()),
+            Some(fields) => {
+                let mut request: Vec<&[u8]> = vec![b"HDEL", key];
+                request.extend(fields.iter().map(Vec::as_slice));
+                self.push(*database, request.into_iter());
+            }
+        }
     }
 
     /// Ends the unit.
@@ -154,7 +167,22 @@ impl Context<'_> {
 /// Adds what has expired or was evicted since the last call.
 #[inline]
 pub fn note_deletions(db: &mut Keyspace, effects: &mut Effects) {
-    let _ = (db, effects);
+    if !db.deletions.is_empty() {
+        note_all_deletions(db, effects);
+    }
+}
+
+#[cold]
+fn note_all_deletions(db: &mut Keyspace, effects: &mut Effects) {
+    db.deletions.take().iter().for_each(|deletion| effects.push_deletion(deletion));
+}
+
+/// Adds what was deleted outside of commands, each as a unit of its own.
+pub fn note_deletions_apart(db: &mut Keyspace, effects: &mut Effects) {
+    for deletion in db.deletions.take() {
+        effects.push_deletion(&deletion);
+        effects.end_unit();
+    }
 }
 
 #[cfg(test)]

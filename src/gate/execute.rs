@@ -267,7 +267,7 @@ impl Gate<'_> {
             origin,
             effect: Effect::AsSent,
         };
-        let changes = context.db.dirty();
+        let changes = context.db.changes_by_commands();
         let result: CommandResult = handler(&mut context);
         let (protocol, effect) = (context.reply.protocol(), context.effect);
         self.reply.set_protocol(protocol);
@@ -292,7 +292,7 @@ impl Gate<'_> {
         effect: Effect,
         changes: u64,
     ) {
-        let has_changed = self.db.dirty() != changes;
+        let has_changed = self.db.changes_by_commands() != changes;
         effect::note_deletions(self.db, &mut self.server.effects);
         let repeats = match effect {
             Effect::AsSent => {

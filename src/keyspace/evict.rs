@@ -138,6 +138,7 @@ impl Keyspace {
         }
         let owned = self.tables.remove_for_good(self.selected, slot);
         self.stats.evicted += 1;
+        self.deletions.note_key(self.selected, owned.key());
         self.touch(self.selected, owned.key(), 0, Cause::Server);
         self.notify(KeyspaceEvents::EVICTED, "evicted", owned.key());
         self.lazyfree.discard(owned);

@@ -108,6 +108,7 @@ impl Keyspace {
 
     fn announce_expired(&mut self, key: &[u8]) {
         self.stats.expired += 1;
+        self.deletions.note_key(self.selected, key);
         self.touch(self.selected, key, 1, Cause::Server);
         self.notify(KeyspaceEvents::EXPIRED, "expired", key);
     }

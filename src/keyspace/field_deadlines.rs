@@ -175,7 +175,14 @@ impl Keyspace {
         if let Some(hash) = hash.table_mut() {
             *clock.of(&mut hash.noted) = i64::MAX;
         }
-        let removed = hash.remove_due(&now, budget);
+        let mut names = Vec::new();
+        let is_heard = self.deletions.is_heard();
+        let removed = hash.remove_due(&now, budget, |field| {
+            if is_heard {
+                names.push(field);
+            }
+        });
+        self.deletions.note_fields(self.selected, key, names);
         if removed > 0 {
             self.stats.expired_fields += removed as u64;
             self.changed_by(removed as u64, KeyspaceEvents::HASH, "hexpired", key);

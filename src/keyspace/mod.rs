@@ -7,6 +7,7 @@
 //! What this module refuses to know: clients, replies, the network.
 
 pub mod collection;
+pub mod deletions;
 pub mod due;
 pub mod evict;
 pub mod expire;
@@ -33,6 +34,7 @@ use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
 use crate::resp::number::parse_i64;
 use crate::types::{Value, kind};
+use deletions::Deletions;
 use evict::Eviction;
 use expire::FoundExpired;
 use field_deadlines::FieldDeadlines;
@@ -117,6 +119,7 @@ pub struct Keyspace {
     /// DEBUG SET-ACTIVE-EXPIRE.
     pub active_expire: bool,
     found_expired: FoundExpired,
+    pub deletions: Deletions,
     pub lazyfree: LazyFree,
     pub eviction: Eviction,
     pub waiting: Waiting,
@@ -144,6 +147,7 @@ impl Keyspace {
             dirty: 0,
             active_expire: true,
             found_expired: FoundExpired::default(),
+            deletions: Deletions::default(),
             lazyfree: LazyFree::start(),
             eviction: Eviction::default(),
             waiting: Waiting::default(),
@@ -593,6 +597,12 @@ impl Keyspace {
     /// Changes since the start; `rdb_changes_since_last_save`.
     pub fn dirty(&self) -> u64 {
         self.dirty
+    }
+
+    /// The same without those keys that have expired: what commands have changed.
+    #[inline]
+    pub fn changes_by_commands(&self) -> u64 {
+        self.dirty.wrapping_sub(self.stats.expired)
     }
 
     /// Says that a command changed a key of the selected database: counts the change and announces the event.

@@ -218,11 +218,19 @@ impl Hash {
         }
     }
 
-    /// Removes fields whose deadline has passed; how many. Looks at no more than `budget` pages and takes those off it.
-    pub fn remove_due(&mut self, now: &Now, budget: &mut usize) -> usize {
+    /// Removes fields whose deadline has passed, and names them; how many. Looks at no more than `budget` pages and takes those
+    /// off it.
+    pub fn remove_due(
+        &mut self,
+        now: &Now,
+        budget: &mut usize,
+        mut removed: impl FnMut(Vec<u8>),
+    ) -> usize {
         match self {
             Hash::Packed(_) => 0,
-            Hash::Table(hash) => hash.table.remove_due(now, budget, |_| ()),
+            Hash::Table(hash) => {
+                hash.table.remove_due(now, budget, |entry| removed(entry.field.to_vec()))
+            }
         }
     }
 
@@ -619,7 +627,7 @@ mod tests {
                     }
                     Step::RemoveDue(budget) => {
                         let mut budget = budget;
-                        let removed = hash.remove_due(&now, &mut budget);
+                        let removed = hash.remove_due(&now, &mut budget, |_| ());
                         if budget > 0 {
                             let before = model.len();
                             model.retain(|pair| alive(pair.2));

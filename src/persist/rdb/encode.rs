@@ -258,7 +258,8 @@ impl Encoder {
             self.string(value, out);
             if value_type == value_type::HASH_22 {
                 // -1 is none, and no time is negative.
-                let ms = deadline.map_or(-1, |deadline| now.unix_of(deadline).0.max(0));
+                let ms =
+                    deadline.map_or(-1, |deadline| deadline.unix(now.wall_offset_ms()).0.max(0));
                 out.put(&ms.to_le_bytes());
             }
         });
