@@ -41,6 +41,7 @@ mod entry;
 mod growth;
 #[cfg(test)]
 mod tests;
+mod walk;
 
 use std::array;
 use std::iter;
@@ -56,6 +57,7 @@ use super::prefetch::prefetch;
 use bucket::{BLOCK_BUCKETS, Bits, Block, Bucket, Link, SLOTS};
 use entry::RawEntry;
 pub use entry::{Entry, KIND_MAX, NewValue, Owned, ValueRef};
+use walk::{Shown, WalkState};
 
 /// Blocks a segment has before it splits. Seven pointers and two numbers fill a cache line.
 const BLOCKS_MAX: usize = 7;
@@ -182,6 +184,8 @@ struct Annex {
     hints: Box<[u32]>,
     /// The blocks from the eighth on: only for hashes that cannot be split.
     extra: Vec<Block>,
+    /// What the walk has shown.
+    shown: Shown,
 }
 
 struct Chunk {
@@ -201,6 +205,7 @@ impl Chunk {
                 volatile: 0,
                 hints: Box::default(),
                 extra: Vec::new(),
+                shown: Shown::default(),
             }),
         })
     }
@@ -271,6 +276,7 @@ pub struct Table<O> {
     /// Scratch space of rebuilding.
     moving: [Vec<Moving>; 2],
     fill: Vec<u8>,
+    walk: WalkState,
     /// Another one after each insert and remove: slots found before are stale.
     #[cfg(debug_assertions)]
     generation: Generation,
@@ -302,6 +308,7 @@ impl<O> Table<O> {
             segment_bytes: 0,
             moving: [Vec::new(), Vec::new()],
             fill: Vec::new(),
+            walk: WalkState::default(),
             #[cfg(debug_assertions)]
             generation: Generation::next(),
             objects: PhantomData,

@@ -2,6 +2,16 @@
 
 use super::*;
 
+/// How a segment with few entries gets less memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shrinking {
+    None,
+    /// To so many blocks.
+    Resize(usize),
+    /// Two siblings become one.
+    Merge(u32, u32),
+}
+
 impl<O> Table<O> {
     /// The segment of a hash, with room for one more.
     pub(super) fn make_room(&mut self, hash: u64) -> u32 {
@@ -42,6 +52,7 @@ impl<O> Table<O> {
     /// Appends a segment's entries to the scratch space, with hints and converted tags. The segment is to be rebuilt or
     /// released.
     pub(super) fn gather(&mut self, id: u32, convert: impl Fn(u16) -> u16) {
+        debug_assert!(self.is_shown(id), "a walk sees a segment before its entries move");
         let (chunk, index) = (&self.chunks[id as usize / CHUNK], id as usize % CHUNK);
         let (segment, annex) = (&chunk.segments[index], &chunk.annexes[index]);
         let moving = &mut self.moving[0];
@@ -178,30 +189,36 @@ impl<O> Table<O> {
 
     /// Gives a segment with few entries less memory.
     pub(super) fn shrink(&mut self, id: u32) {
+        match self.plan_shrinking(id, self.segment(id).len as usize) {
+            Shrinking::None => {}
+            Shrinking::Resize(blocks) => self.resize(id, blocks),
+            Shrinking::Merge(lower, upper) => self.merge(lower, upper),
+        }
+    }
+
+    /// What becomes of a segment that has `len` entries left.
+    #[inline]
+    pub(super) fn plan_shrinking(&self, id: u32, len: usize) -> Shrinking {
         let (chunk, index) = self.chunk(id);
         let segment = &chunk.segments[index];
-        let (len, blocks, depth) = (segment.len as usize, segment.block_count(), segment.depth());
+        let (blocks, depth) = (segment.block_count(), segment.depth());
         // A segment of one block asks only at every 16th removal, because the sibling is a cache miss.
         if len > blocks * BLOCK_SPARSE || blocks == 1 && !len.is_multiple_of(16) {
-            return;
+            return Shrinking::None;
         }
         if depth > 0 {
             let prefix = chunk.annexes[index].prefix;
             let sibling = self.directory[((prefix ^ 1) as usize) << (self.depth - depth)];
             let other = self.segment(sibling);
             if other.depth() == depth && len + other.len as usize <= MERGE_MAX {
-                if prefix & 1 == 0 {
-                    self.merge(id, sibling)
-                } else {
-                    self.merge(sibling, id)
-                }
-                return;
+                return match prefix & 1 {
+                    0 => Shrinking::Merge(id, sibling),
+                    _ => Shrinking::Merge(sibling, id),
+                };
             }
         }
         let wanted = blocks_for(len, BLOCK_EASY);
-        if wanted < blocks {
-            self.resize(id, wanted);
-        }
+        if wanted < blocks { Shrinking::Resize(wanted) } else { Shrinking::None }
     }
 
     /// Makes one segment of two siblings, by tags alone.
@@ -253,6 +270,8 @@ impl<O> Table<O> {
         let (chunk, index) = self.chunk_mut(id);
         chunk.segments[index].set_shape(depth, 0);
         chunk.annexes[index].prefix = prefix;
+        // What comes here has been shown where it was, or is newer than the walk.
+        self.mark_shown(id);
         id
     }
 
@@ -278,6 +297,7 @@ impl<O> Table<O> {
                 volatile: mem::take(&mut chunk.annexes[index].volatile),
                 hints: mem::take(&mut chunk.annexes[index].hints),
                 extra: mem::take(&mut chunk.annexes[index].extra),
+                shown: mem::take(&mut chunk.annexes[index].shown),
             };
             let minimum = mem::replace(&mut chunk.minima[index], NEVER);
             let (chunk, index) = self.chunk_mut(id);
