@@ -14,6 +14,7 @@ pub mod expire;
 pub mod field_deadlines;
 pub mod lazyfree;
 pub mod notify;
+pub mod snapshot;
 mod tables;
 pub mod tracking;
 pub mod transfer;

@@ -15,6 +15,7 @@ use std::ops::Index;
 
 use super::Key;
 use super::field_deadlines::FieldDeadlines;
+use super::snapshot::Snapshot;
 use super::undo::{Cleared, Undo};
 use crate::clock::{Deadline, Now};
 use crate::collections::hash::KeyHasher;
@@ -68,6 +69,7 @@ pub(super) struct Tables {
     last_id: u64,
     hasher: KeyHasher,
     pub undo: Undo,
+    pub snapshot: Option<Box<Snapshot>>,
 }
 
 impl Index<usize> for Tables {
@@ -83,7 +85,14 @@ impl Tables {
     pub fn new(databases: usize, hasher: KeyHasher, wall_offset_ms: i64) -> Self {
         let tables = (0..databases).map(|_| Table::new(hasher, wall_offset_ms)).collect();
         let ids = (0..databases as u64).map(TableId).collect();
-        Tables { tables, ids, last_id: databases as u64, hasher, undo: Undo::default() }
+        Tables {
+            tables,
+            ids,
+            last_id: databases as u64,
+            hasher,
+            undo: Undo::default(),
+            snapshot: None,
+        }
     }
 
     /// The identity of a database's table.
@@ -118,15 +127,65 @@ impl Tables {
     /// To be called before the entry at `slot` changes in any way but its access bits. One branch while nobody asks to see it.
     #[inline]
     fn before_change(&mut self, database: usize, slot: Slot, change: Change) -> Keep {
+        if self.snapshot.is_some() {
+            self.copy_before_change(database, slot, change);
+        }
         if self.undo.is_recording() { self.record(database, slot, change) } else { Keep::Nothing }
     }
 
     /// The same before something is put under a key that is absent.
     #[inline]
     fn before_insert(&mut self, database: usize, key: Key<'_>, change: Change) {
+        if let Some(snapshot) = &mut self.snapshot {
+            let (table, id) = (&mut self.tables[database], self.ids[database]);
+            let mut take = |entry: Entry<'_, Value>| snapshot.take_before_change(id, entry);
+            table.show_before_insert(key.hash, &mut take);
+        }
         if self.undo.is_recording() && change == Change::Whole {
             self.undo.note_absent(database, key);
         }
+    }
+
+    /// Has the snapshot copy what an entry is, and where it goes the entries that its going moves.
+    #[cold]
+    fn copy_before_change(&mut self, database: usize, slot: Slot, change: Change) {
+        let Some(snapshot) = &mut self.snapshot else { return };
+        let (table, id) = (&mut self.tables[database], self.ids[database]);
+        let mut take = |entry: Entry<'_, Value>| snapshot.take_before_change(id, entry);
+        table.show_before_change(slot, &mut take);
+        if matches!(change, Change::Whole | Change::Transfer | Change::ByServer | Change::PutBack) {
+            table.show_before_remove(slot, &mut take);
+        }
+    }
+
+    // ---- snapshots -----------------------------------------------------------------------------------------------
+
+    /// Begins to walk all tables that hold something; names them.
+    pub fn begin_walks(&mut self) -> Vec<(TableId, usize)> {
+        let ids = self.ids.iter().enumerate();
+        let left = ids.filter(|(number, _)| !self.tables[*number].is_empty());
+        let left = left.map(|(number, id)| (*id, number)).rev().collect();
+        self.tables.iter_mut().filter(|table| !table.is_empty()).for_each(Table::begin_walk);
+        left
+    }
+
+    pub fn end_walks(&mut self) {
+        self.tables.iter_mut().for_each(Table::end_walk);
+    }
+
+    /// Copies the next segment of a table. False at its end.
+    pub fn walk_on(&mut self, id: TableId, snapshot: &mut Snapshot) -> bool {
+        let Some(database) = self.ids.iter().position(|table| *table == id) else { return false };
+        self.tables[database].walk_on(&mut |entry| snapshot.take(id, entry))
+    }
+
+    /// Puts an entry from a file under its key. None: there is one already.
+    pub fn load(&mut self, database: usize, key: Key<'_>, entry: Owned<Value>) -> Option<Slot> {
+        if self.tables[database].find(key.hash, key.bytes).is_some() {
+            return None;
+        }
+        self.before_insert(database, key, Change::ByServer);
+        Some(self.tables[database].insert_owned(key.hash, entry))
     }
 
     /// Has the log note what an entry was.
@@ -302,6 +361,17 @@ impl Tables {
     ) -> Option<Drained<Value>> {
         let id = self.new_id();
         let id = std::mem::replace(&mut self.ids[database], id);
+        if let Some(snapshot) = &mut self.snapshot
+            && self.tables[database].is_walked()
+        {
+            if !self.undo.is_recording() {
+                let table = self.tables[database].take();
+                snapshot.take_over(id, table);
+                return None;
+            }
+            // The log wants the table too, and may bring it back.
+            while self.tables[database].walk_on(&mut |entry| snapshot.take(id, entry)) {}
+        }
         if self.undo.is_recording() && self.undo.may_keep_cleared(database, bytes) {
             let table = self.tables[database].take();
             self.undo.note_cleared(database, Cleared { table, id, fields, keys, bytes });

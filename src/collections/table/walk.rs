@@ -37,6 +37,11 @@ impl<O> Table<O> {
         self.walk = WalkState { number: self.walk.number.wrapping_add(1), next: Some(0) };
     }
 
+    /// Ends the walk before its end.
+    pub fn end_walk(&mut self) {
+        self.walk.next = None;
+    }
+
     /// Whether a walk is under way: then the table is not changed before one of the functions below was called.
     #[inline]
     pub fn is_walked(&self) -> bool {
