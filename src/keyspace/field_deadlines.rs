@@ -194,6 +194,11 @@ impl Keyspace {
         self.note_field_deadlines(slot, key);
     }
 
+    /// Whether there may be fields with deadlines.
+    pub fn has_volatile_fields(&self) -> bool {
+        self.next_field_boot_ms().is_some()
+    }
+
     /// Milliseconds of the boot-time clock at which a field may be due.
     pub(super) fn next_field_boot_ms(&self) -> Option<i64> {
         let offset = self.now.wall_offset_ms();

@@ -4,3 +4,4 @@
 pub mod aof;
 pub mod check;
 pub mod rdb;
+pub mod saver;

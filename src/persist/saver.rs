@@ -1,0 +1,325 @@
+//! Writing a snapshot to a file: by a thread of its own while the server goes on, or at once.
+//!
+//! ```text
+//!   keyspace -- chunks --> queue --> thread: encode, write, sync --> rename, sync the folder
+//! ```
+//!
+//! The loop's thread walks the keyspace in slices and only as fast as the queue drains; what is about to change comes in between.
+//! The file has another name until it is whole and synced, so that at any moment there is the old file or the new one.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::rdb::{Encoder, SavedEntry, Version, WriteError, Writer};
+use crate::clock::Now;
+use crate::config::system_text;
+use crate::keyspace::Keyspace;
+use crate::keyspace::snapshot::{Chunk, Walked};
+use crate::sys::disk::{Disk, DiskFile, FileWriter};
+
+/// Chunks that wait to be encoded may take so much before the walk pauses. Unit: bytes.
+const QUEUE_BYTES_MAX: usize = 16 << 20;
+
+/// The system is asked to begin to write out what was written whenever so much has come. Unit: bytes.
+const WRITEBACK_BYTES: u64 = 4 << 20;
+
+/// How access bits are told in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AccessTold {
+    /// Not at all: the eviction policy does not go by them.
+    No,
+    /// Seconds since the last access.
+    Idle,
+    Frequency,
+}
+
+/// What a file is to hold besides the entries, and how it is written.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub version: Version,
+    /// `rdbcompression`
+    pub compresses: bool,
+    /// `rdbchecksum`
+    pub checks: bool,
+    /// `rdb-save-incremental-fsync`, `aof-rewrite-incremental-fsync`
+    pub writes_back: bool,
+    pub aux: Vec<(&'static str, Vec<u8>)>,
+    /// The texts of libraries of functions.
+    pub functions: Vec<Vec<u8>>,
+    pub access: AccessTold,
+    /// The snapshot's moment.
+    pub now: Now,
+    /// The wall clock's lead that deadlines are told with.
+    pub wall_offset_ms: i64,
+    /// Of each database: keys, and those with a deadline.
+    pub databases: Vec<(u64, u64)>,
+    /// The LRU clock.
+    pub lru_clock: u32,
+    /// `rdb-key-save-delay`, microseconds; negative: keys for each microsecond.
+    pub key_delay: i32,
+}
+
+impl Plan {
+    /// The plan of a file that is saved now.
+    pub fn new(db: &Keyspace, functions: Vec<Vec<u8>>) -> Plan {
+        let databases = (0..db.databases()).map(|index| {
+            let table = db.table_of(index);
+            (table.len() as u64, table.volatile_len() as u64)
+        });
+        Plan {
+            // Only deadlines of fields need a later one.
+            version: if db.has_volatile_fields() { Version::VALKEY_80 } else { Version::REDIS_10 },
+            compresses: true,
+            checks: true,
+            writes_back: true,
+            aux: Vec::new(),
+            functions,
+            access: AccessTold::No,
+            now: db.now(),
+            wall_offset_ms: db.wall_offset_ms(),
+            databases: databases.collect(),
+            lru_clock: db.lru_clock(),
+            key_delay: 0,
+        }
+    }
+}
+
+/// Encodes chunks into a file.
+struct FileSaver<'a> {
+    writer: Writer<FileWriter<'a>>,
+    file: &'a dyn DiskFile,
+    plan: &'a Plan,
+    database: Option<usize>,
+    written_back: u64,
+    keys: u64,
+}
+
+fn failed(error: WriteError) -> io::Error {
+    match error {
+        WriteError::Io(error) => error,
+        WriteError::NeedsVersion(error) => io::Error::other(error),
+    }
+}
+
+impl<'a> FileSaver<'a> {
+    fn new(file: &'a dyn DiskFile, plan: &'a Plan) -> io::Result<Self> {
+        let encoder = Encoder::new(plan.compresses);
+        let mut writer = Writer::new(FileWriter(file), plan.version, encoder, plan.checks)?;
+        for (name, value) in &plan.aux {
+            writer.aux(name.as_bytes(), value)?;
+        }
+        for text in &plan.functions {
+            writer.function(text)?;
+        }
+        Ok(FileSaver { writer, file, plan, database: None, written_back: 0, keys: 0 })
+    }
+
+    fn chunk(&mut self, chunk: &Chunk) -> io::Result<()> {
+        let Plan { now, wall_offset_ms, access, lru_clock, key_delay, .. } = *self.plan;
+        if self.database != Some(chunk.database) {
+            self.database = Some(chunk.database);
+            let (keys, volatile) = self.plan.databases[chunk.database];
+            self.writer.select_db(chunk.database as u64, keys, volatile)?;
+        }
+        chunk.each(|copied| {
+            if copied.deadline.is_some_and(|deadline| now.is_past(deadline)) {
+                return Ok(());
+            }
+            let idle = u64::from(lru_clock.wrapping_sub(copied.access) & 0xff_ffff);
+            let entry = SavedEntry {
+                key: copied.key,
+                value: copied.value,
+                deadline_ms: copied.deadline.map(|deadline| deadline.unix(wall_offset_ms).0),
+                idle_seconds: (access == AccessTold::Idle).then_some(idle),
+                frequency: (access == AccessTold::Frequency).then_some(copied.access as u8),
+            };
+            self.keys += 1;
+            if key_delay > 0 {
+                std::thread::sleep(Duration::from_micros(key_delay as u64));
+            }
+            self.writer.entry(entry, &now).map_err(failed)
+        })?;
+        if self.plan.writes_back && self.writer.len() > self.written_back + WRITEBACK_BYTES {
+            self.file.start_writeback(self.written_back, self.writer.len() - self.written_back)?;
+            self.written_back = self.writer.len();
+        }
+        Ok(())
+    }
+
+    /// Ends the file and syncs it; its bytes.
+    fn finish(self) -> io::Result<u64> {
+        self.writer.finish()?;
+        self.file.sync_data()?;
+        self.file.size()
+    }
+}
+
+/// Puts a whole and synced file in its place.
+pub fn put_in_place(disk: &dyn Disk, temporary: &Path, target: &Path) -> io::Result<()> {
+    disk.rename(temporary, target)?;
+    disk.sync_folder(target.parent().unwrap_or(Path::new(".")))
+}
+
+/// Saves all databases now, without a thread. Returns the file's bytes. Errors: the system's; nothing is left then but the old
+/// file.
+pub fn save_now(
+    db: &mut Keyspace,
+    disk: &dyn Disk,
+    temporary: &Path,
+    target: &Path,
+    plan: &Plan,
+) -> io::Result<u64> {
+    let saved = save_aside_now(db, disk, temporary, plan)
+        .and_then(|bytes| put_in_place(disk, temporary, target).map(|()| bytes));
+    if saved.is_err() {
+        db.abort_snapshot();
+        // It may not even have been made.
+        let _ = disk.remove(temporary);
+    }
+    saved
+}
+
+fn save_aside_now(db: &mut Keyspace, disk: &dyn Disk, path: &Path, plan: &Plan) -> io::Result<u64> {
+    let file = disk.create(path)?;
+    write_now(db, &*file, plan)
+}
+
+/// Writes all databases to a file and syncs it.
+pub fn write_now(db: &mut Keyspace, file: &dyn DiskFile, plan: &Plan) -> io::Result<u64> {
+    let mut saver = FileSaver::new(file, plan)?;
+    let queue = Rc::new(RefCell::new(VecDeque::new()));
+    let sink = queue.clone();
+    db.begin_snapshot(Box::new(move |chunk| sink.borrow_mut().push_back(chunk)));
+    loop {
+        let walked = db.walk_snapshot();
+        while let Some(chunk) = queue.borrow_mut().pop_front() {
+            saver.chunk(&chunk)?;
+        }
+        if let Walked::Done = walked {
+            return saver.finish();
+        }
+    }
+}
+
+/// A file that is being written by a thread.
+pub struct Job {
+    temporary: PathBuf,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+    pub started_us: i64,
+    pub keys_total: u64,
+}
+
+struct Shared {
+    /// Bytes of chunks that wait.
+    queued: AtomicUsize,
+    keys: AtomicUsize,
+    aborted: AtomicBool,
+    /// The file's bytes, or why there is none.
+    result: Mutex<Option<Result<u64, String>>>,
+    wake: Arc<dyn Fn() + Send + Sync>,
+}
+
+impl Job {
+    /// Begins a snapshot of this moment and a thread that writes it to `temporary`. `wake` is called when the queue has room again
+    /// and at the end. Errors: the file cannot be made, or there is no thread.
+    pub fn begin(
+        db: &mut Keyspace,
+        disk: &dyn Disk,
+        temporary: PathBuf,
+        plan: Plan,
+        wake: Arc<dyn Fn() + Send + Sync>,
+    ) -> io::Result<Job> {
+        let file = disk.create(&temporary)?;
+        let shared = Arc::new(Shared {
+            queued: AtomicUsize::new(0),
+            keys: AtomicUsize::new(0),
+            aborted: AtomicBool::new(false),
+            result: Mutex::new(None),
+            wake,
+        });
+        let (sender, receiver) = channel::<Chunk>();
+        let started_us = plan.now.boot_us;
+        let keys_total = plan.databases.iter().map(|(keys, _)| keys).sum();
+        let theirs = shared.clone();
+        let thread = std::thread::Builder::new().name("saver".into()).spawn(move || {
+            let saved = encode_all(&*file, &plan, &receiver, &theirs);
+            let result = saved.map_err(|error| system_text(&error));
+            *theirs.result.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(result);
+            (theirs.wake)();
+        })?;
+        let ours = shared.clone();
+        db.begin_snapshot(Box::new(move |chunk| {
+            ours.queued.fetch_add(chunk.memory(), Ordering::Relaxed);
+            // A thread that has failed takes no more; its result says why.
+            let _ = sender.send(chunk);
+        }));
+        Ok(Job { temporary, shared, thread: Some(thread), started_us, keys_total })
+    }
+
+    /// The file that is written, until it is put in place.
+    pub fn temporary(&self) -> &Path {
+        &self.temporary
+    }
+
+    /// Whether the walk is to wait until the thread has caught up.
+    pub fn is_full(&self) -> bool {
+        self.shared.queued.load(Ordering::Relaxed) >= QUEUE_BYTES_MAX
+    }
+
+    /// Keys written so far.
+    pub fn keys_done(&self) -> usize {
+        self.shared.keys.load(Ordering::Relaxed)
+    }
+
+    /// What came of it, once the thread is done: the file's bytes, or why there is no file.
+    pub fn take_result(&mut self) -> Option<Result<u64, String>> {
+        let mut result = self.shared.result.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        result.take()
+    }
+
+    /// Has the thread stop, and waits for it.
+    pub fn abort(mut self, db: &mut Keyspace, disk: &dyn Disk) {
+        self.shared.aborted.store(true, Ordering::Relaxed);
+        db.abort_snapshot();
+        if let Some(thread) = self.thread.take() {
+            // If it panicked, its message was printed.
+            let _ = thread.join();
+        }
+        // It may be gone already.
+        let _ = disk.remove(&self.temporary);
+    }
+}
+
+fn encode_all(
+    file: &dyn DiskFile,
+    plan: &Plan,
+    chunks: &Receiver<Chunk>,
+    shared: &Shared,
+) -> io::Result<u64> {
+    let mut saver = FileSaver::new(file, plan)?;
+    while let Ok(chunk) = chunks.recv() {
+        if shared.aborted.load(Ordering::Relaxed) {
+            return Err(io::Error::other("the save was given up"));
+        }
+        saver.chunk(&chunk)?;
+        shared.keys.fetch_add(chunk.len(), Ordering::Relaxed);
+        let bytes = chunk.memory();
+        let before = shared.queued.fetch_sub(bytes, Ordering::Relaxed);
+        if before >= QUEUE_BYTES_MAX && before - bytes < QUEUE_BYTES_MAX {
+            (shared.wake)();
+        }
+    }
+    if shared.aborted.load(Ordering::Relaxed) {
+        return Err(io::Error::other("the save was given up"));
+    }
+    saver.finish()
+}
