@@ -37,6 +37,11 @@ impl MaxmemoryPolicy {
         matches!(self, MaxmemoryPolicy::VolatileLfu | MaxmemoryPolicy::AllkeysLfu)
     }
 
+    /// Whether it goes by the time of the last access.
+    pub fn is_lru(self) -> bool {
+        matches!(self, MaxmemoryPolicy::VolatileLru | MaxmemoryPolicy::AllkeysLru)
+    }
+
     /// Whether only keys with a deadline may go.
     pub fn is_volatile(self) -> bool {
         use MaxmemoryPolicy::*;

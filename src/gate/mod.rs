@@ -12,6 +12,7 @@ pub mod execute;
 pub mod keys;
 pub mod limits;
 pub mod monitor;
+pub mod persistence;
 pub mod publish;
 pub mod spec;
 pub mod state;

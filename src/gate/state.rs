@@ -13,6 +13,7 @@ use crate::client::{ClientId, Clients};
 use crate::clock::{Clock, Now};
 use crate::config::Config;
 use crate::gate::effect::Effects;
+use crate::gate::persistence::Persistence;
 use crate::gate::table::{Command, CommandTable};
 use crate::keyspace::Keyspace;
 use crate::net::listener::Listener;
@@ -122,6 +123,7 @@ pub struct State {
     pub blocking: Blocking,
     pub scripts: Scripts,
     pub effects: Effects,
+    pub persistence: Persistence,
     /// Serves other clients for a moment while a script runs on and on. Set by the server.
     pub serve_while_busy: fn(&mut Keyspace, &mut State),
     pause: Option<Pause>,
@@ -256,6 +258,7 @@ impl State {
             blocking: Blocking::default(),
             scripts,
             effects: Effects::default(),
+            persistence: Persistence::new(now.unix_seconds()),
             serve_while_busy: |_, _| {},
             pause: None,
             // Until the configuration has been applied.
@@ -298,6 +301,8 @@ impl State {
             || self.scripts.is_busy()
             || !self.monitors.is_empty()
             || self.pause.is_some()
+            || self.persistence.loading.is_some()
+            || self.disk_refusal().is_some()
     }
 
     /// To be called where one of the causes of [`Self::closes_gate`] may have changed.

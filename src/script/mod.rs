@@ -176,6 +176,12 @@ impl Scripts {
         self.engine.as_ref()?.libraries.find(name).map(|callee| callee.flags)
     }
 
+    /// The texts of all libraries of functions.
+    pub fn library_texts(&self) -> Vec<Vec<u8>> {
+        let libraries = self.engine.iter().flat_map(|engine| engine.libraries.iter());
+        libraries.map(|(_, library)| library.code.to_vec()).collect()
+    }
+
     /// Puts the engine back.
     pub fn put_engine(&mut self, engine: Box<Engine>) {
         self.stats.lua_bytes = engine.lua.memory();

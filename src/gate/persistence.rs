@@ -1,0 +1,763 @@
+//! What outlives the process: saving, the append-only file, and loading both.
+//!
+//! ```text
+//!   SAVE, BGSAVE, save points -> snapshot -> saver's thread -> temporary file, synced -> renamed
+//!   stream of changes -> append-only log, written at the turn's end, before replies leave -> synced by a thread
+//!   rewrite: another increment begins and a snapshot is taken at the same moment; the snapshot becomes the base
+//! ```
+//!
+//! [`turn`] is called once a turn of the loop, [`periodic`] some times a second. Replies wait for the log by way of
+//! [`Persistence::may_leave`].
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use crate::config::{AppendFsync, system_text};
+use crate::error::CommandError;
+use crate::gate::state::State;
+use crate::keyspace::Keyspace;
+use crate::keyspace::snapshot::Walked;
+use crate::persist::aof::folder::AofFolder;
+use crate::persist::aof::log::{AppendLog, Fatal, LogOffset, SwitchError};
+use crate::persist::aof::manifest::BaseFormat;
+use crate::persist::saver::{AccessTold, Job, Plan, put_in_place, save_now, write_now};
+use crate::sys::disk::{Disk, RealDisk};
+use crate::sys::log::Level;
+
+/// A slice of the walk through the keyspace, each turn. Unit: microseconds.
+const SLICE_US: i64 = 500;
+/// A save that failed is tried again by save points after so long. Unit: microseconds.
+const RETRY_US: i64 = 5_000_000;
+/// After so many failures in a row rewrites are begun less and less often.
+const FAILURES_MAX: u32 = 3;
+/// The longest wait between rewrites that fail. Unit: minutes.
+const WAIT_MINUTES_MAX: i64 = 60;
+
+/// Why something is written in the background.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// The RDB file.
+    Save,
+    /// The append-only file's base.
+    Rewrite,
+}
+
+/// A background job.
+struct Running {
+    purpose: Purpose,
+    job: Job,
+    /// Changes that were counted when it began.
+    changes: u64,
+}
+
+/// The append-only file, while it is on.
+struct Aof {
+    log: AppendLog,
+    folder: Arc<Mutex<AofFolder>>,
+    /// The first increment that the rewrite under way keeps, once it is known.
+    first_kept: Option<i64>,
+    /// No manifest names the increment yet: the file is being switched on.
+    is_aside: bool,
+}
+
+/// State and figures of all that is saved.
+pub struct Persistence {
+    disk: Arc<dyn Disk>,
+    wake: Arc<dyn Fn() + Send + Sync>,
+    running: Option<Running>,
+    aof: Option<Aof>,
+    /// Unix seconds of the last save that succeeded; of the start before the first.
+    pub last_save_unix: i64,
+    /// Changes that were counted when it was begun.
+    saved_changes: u64,
+    pub last_save_failed: bool,
+    last_try_us: i64,
+    /// Seconds; -1: none.
+    pub last_save_seconds: i64,
+    pub saves: u64,
+    /// BGSAVE SCHEDULE, or a BGREWRITEAOF that waits for a save.
+    pub save_is_scheduled: bool,
+    pub rewrite_is_scheduled: bool,
+    pub last_rewrite_seconds: i64,
+    pub last_rewrite_failed: bool,
+    pub rewrites: u64,
+    pub rewrite_failures: u32,
+    next_rewrite_us: i64,
+    pub last_save_copied: usize,
+    pub last_rewrite_copied: usize,
+    pub keys_loaded: u64,
+    pub keys_expired_at_load: u64,
+    /// A file is being loaded: what clients are told.
+    pub loading: Option<Loading>,
+}
+
+/// What is known of the file that is being loaded.
+#[derive(Clone, Copy, Debug)]
+pub struct Loading {
+    pub started_unix: i64,
+    pub total_bytes: u64,
+    pub loaded_bytes: u64,
+}
+
+impl Persistence {
+    pub fn new(started_unix: i64) -> Self {
+        Persistence {
+            disk: Arc::new(RealDisk),
+            wake: Arc::new(|| ()),
+            running: None,
+            aof: None,
+            last_save_unix: started_unix,
+            saved_changes: 0,
+            last_save_failed: false,
+            last_try_us: i64::MIN / 2,
+            last_save_seconds: -1,
+            saves: 0,
+            save_is_scheduled: false,
+            rewrite_is_scheduled: false,
+            last_rewrite_seconds: -1,
+            last_rewrite_failed: false,
+            rewrites: 0,
+            rewrite_failures: 0,
+            next_rewrite_us: i64::MIN / 2,
+            last_save_copied: 0,
+            last_rewrite_copied: 0,
+            keys_loaded: 0,
+            keys_expired_at_load: 0,
+            loading: None,
+        }
+    }
+
+    /// How the loop is woken when a thread is done.
+    pub fn set_wake(&mut self, wake: Arc<dyn Fn() + Send + Sync>) {
+        self.wake = wake;
+    }
+
+    pub fn disk(&self) -> &Arc<dyn Disk> {
+        &self.disk
+    }
+
+    /// What is being written in the background, since when (boot-time clock, microseconds), and keys written and in all.
+    pub fn under_way(&self) -> Option<(Purpose, i64, usize, u64)> {
+        let running = self.running.as_ref()?;
+        let job = &running.job;
+        Some((running.purpose, job.started_us, job.keys_done(), job.keys_total))
+    }
+
+    fn is_under_way(&self, purpose: Purpose) -> bool {
+        self.running.as_ref().is_some_and(|running| running.purpose == purpose)
+    }
+
+    /// The append-only log, if it is on.
+    pub fn log(&self) -> Option<&AppendLog> {
+        self.aof.as_ref().map(|aof| &aof.log)
+    }
+
+    pub fn is_aof_on(&self) -> bool {
+        self.aof.is_some()
+    }
+
+    /// The offset that what is sent now depends on.
+    #[inline]
+    pub fn depends_on(&self) -> LogOffset {
+        self.aof.as_ref().map_or(LogOffset::default(), |aof| aof.log.end())
+    }
+
+    /// Whether what depends on this offset may be shown.
+    #[inline]
+    pub fn may_leave(&self, offset: LogOffset) -> bool {
+        self.aof.as_ref().is_none_or(|aof| offset <= aof.log.acknowledged())
+    }
+
+    /// When the log wants to be asked again though nothing happens: boot-time clock, microseconds.
+    pub fn next_call_us(&self) -> Option<i64> {
+        self.aof.as_ref().and_then(|aof| aof.log.next_call_us())
+    }
+
+    /// Whether the walk for a snapshot has something to do now.
+    pub fn wants_turn(&self) -> bool {
+        self.running.as_ref().is_some_and(|running| !running.job.is_full())
+    }
+}
+
+impl State {
+    /// Changes since the last save, as INFO shows them.
+    pub fn changes_since_save(&self, db: &Keyspace) -> u64 {
+        db.dirty().saturating_sub(self.persistence.saved_changes)
+    }
+
+    /// Why commands that write are refused, if the disk is at fault.
+    pub fn disk_refusal(&self) -> Option<CommandError> {
+        const SAVES_FAIL: CommandError = CommandError::Text(
+            "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk. Commands that may \
+             modify the data set are disabled, because this instance is configured to report errors during writes if RDB \
+             snapshotting fails (stop-writes-on-bgsave-error option). Please check the Redis logs for details about the RDB \
+             error.",
+        );
+        let config = &self.config;
+        if config.stop_writes_on_bgsave_error
+            && self.persistence.last_save_failed
+            && !config.save.is_empty()
+        {
+            return Some(SAVES_FAIL);
+        }
+        let error = self.persistence.log().and_then(AppendLog::disk_error)?;
+        Some(CommandError::formatted(format!("MISCONF Errors writing to the AOF file: {error}")))
+    }
+
+    fn rdb_path(&self) -> PathBuf {
+        self.config.dir.join(OsStr::from_bytes(&self.config.dbfilename))
+    }
+}
+
+// ---- saving ----------------------------------------------------------------------------------------------------------
+
+fn plan(db: &Keyspace, server: &State, is_base: bool) -> Plan {
+    let config = &server.config;
+    let mut plan = Plan::new(db, server.scripts.library_texts());
+    plan.compresses = config.rdbcompression;
+    plan.checks = config.rdbchecksum;
+    plan.writes_back = match is_base {
+        true => config.aof_rewrite_incremental_fsync,
+        false => config.rdb_save_incremental_fsync,
+    };
+    plan.key_delay = config.rdb_key_save_delay;
+    plan.access = if config.maxmemory_policy.is_lfu() {
+        AccessTold::Frequency
+    } else if config.maxmemory_policy.is_lru() {
+        AccessTold::Idle
+    } else {
+        AccessTold::No
+    };
+    let number = |number: i64| number.to_string().into_bytes();
+    plan.aux = vec![
+        ("redis-ver", config.redis_version.clone()),
+        ("redis-bits", number(64)),
+        ("ctime", number(db.now().unix_seconds())),
+        ("used-mem", number(crate::sys::alloc::allocated() as i64)),
+        ("aof-base", number(is_base as i64)),
+    ];
+    plan
+}
+
+fn temporary_name() -> String {
+    format!("temp-{}.rdb", std::process::id())
+}
+
+/// `SAVE`: writes the RDB file and waits for it. Errors: in words, logged already.
+pub fn save(db: &mut Keyspace, server: &mut State) -> Result<(), String> {
+    let plan = plan(db, server, false);
+    let (changes, target) = (db.dirty(), server.rdb_path());
+    let temporary = server.config.dir.join(temporary_name());
+    let disk = server.persistence.disk.clone();
+    server.persistence.saves += 1;
+    match save_now(db, &*disk, &temporary, &target, &plan) {
+        Ok(_) => {
+            server.log(Level::Notice, format_args!("DB saved on disk"));
+            note_saved(server, changes);
+            Ok(())
+        }
+        Err(error) => {
+            let why = system_text(&error);
+            let at = target.display();
+            server.log(Level::Warning, format_args!("Failed saving the DB to {at}: {why}"));
+            Err(why)
+        }
+    }
+}
+
+fn note_saved(server: &mut State, changes: u64) {
+    let unix = server.clock.now().unix_seconds();
+    let persistence = &mut server.persistence;
+    persistence.saved_changes = changes;
+    persistence.last_save_unix = unix;
+    persistence.last_save_failed = false;
+    server.note_gate();
+}
+
+fn note_save_failed(server: &mut State) {
+    server.persistence.last_save_failed = true;
+    server.note_gate();
+}
+
+/// Begins to save in the background. False: it could not be begun, which is logged.
+pub fn begin_save(db: &mut Keyspace, server: &mut State) -> bool {
+    let plan = plan(db, server, false);
+    let temporary = server.config.dir.join(temporary_name());
+    server.persistence.saves += 1;
+    server.persistence.save_is_scheduled = false;
+    server.persistence.last_try_us = server.now.boot_us;
+    let begun = begin_job(db, server, Purpose::Save, temporary, plan);
+    match begun {
+        Ok(()) => {
+            server.log(Level::Notice, format_args!("Background saving started"));
+            true
+        }
+        Err(error) => {
+            let why = system_text(&error);
+            server.log(Level::Warning, format_args!("Can't save in background: {why}"));
+            note_save_failed(server);
+            false
+        }
+    }
+}
+
+fn begin_job(
+    db: &mut Keyspace,
+    server: &mut State,
+    purpose: Purpose,
+    temporary: PathBuf,
+    plan: Plan,
+) -> io::Result<()> {
+    let changes = db.dirty();
+    let persistence = &mut server.persistence;
+    let wake = persistence.wake.clone();
+    let job = Job::begin(db, &*persistence.disk, temporary, plan, wake)?;
+    persistence.running = Some(Running { purpose, job, changes });
+    pause_syncs(server);
+    Ok(())
+}
+
+/// `no-appendfsync-on-rewrite`: no syncs while something else is written.
+fn pause_syncs(server: &mut State) {
+    let paused = server.config.no_appendfsync_on_rewrite && server.persistence.running.is_some();
+    if let Some(aof) = &mut server.persistence.aof {
+        aof.log.pause_syncs(paused);
+    }
+}
+
+/// Ends what is being written in the background.
+pub fn abort(db: &mut Keyspace, server: &mut State, purpose: Purpose) {
+    if let Some(running) = server.persistence.running.take_if(|running| running.purpose == purpose)
+    {
+        let disk = server.persistence.disk.clone();
+        running.job.abort(db, &*disk);
+        pause_syncs(server);
+    }
+}
+
+// ---- each turn -------------------------------------------------------------------------------------------------------
+
+/// Writes the changes of the turn to the log, goes on with a snapshot, and finishes what a thread has done. To be called
+/// before replies leave. An error ends the process: what was promised cannot be kept.
+pub fn turn(db: &mut Keyspace, server: &mut State) -> Result<(), Fatal> {
+    write_log(server)?;
+    if server.persistence.running.is_some() {
+        walk(db, server);
+        finish_job(db, server);
+    }
+    Ok(())
+}
+
+fn write_log(server: &mut State) -> Result<(), Fatal> {
+    let now = server.now;
+    let State { persistence, effects, .. } = server;
+    let Some(aof) = &mut persistence.aof else { return Ok(()) };
+    if !effects.is_empty() {
+        effects.take(|units| drop(aof.log.append(units, now)));
+    }
+    let had_error = aof.log.disk_error().is_some();
+    aof.log.write(now)?;
+    let has_error = aof.log.disk_error().is_some();
+    if let Some(result) = aof.log.take_switch_result() {
+        match result {
+            Ok(seq) => aof.first_kept = Some(seq),
+            Err(_) => aof.first_kept = None,
+        }
+    }
+    for (level, line) in aof.log.take_notices() {
+        server.log(level, format_args!("{line}"));
+    }
+    if had_error != has_error {
+        server.note_gate();
+    }
+    Ok(())
+}
+
+/// A slice of the walk, as far as the thread keeps up.
+fn walk(db: &mut Keyspace, server: &mut State) {
+    let start_us = server.clock.now().boot_us;
+    while db.has_snapshot() {
+        let full = server.persistence.running.as_ref().is_none_or(|running| running.job.is_full());
+        if full || matches!(db.walk_snapshot(), Walked::Done) {
+            break;
+        }
+        if server.clock.now().boot_us - start_us >= SLICE_US {
+            break;
+        }
+    }
+}
+
+/// Takes up what the thread has written.
+fn finish_job(db: &mut Keyspace, server: &mut State) {
+    let Some(running) = &mut server.persistence.running else { return };
+    if running.purpose == Purpose::Rewrite {
+        // The increment must be there before its base is.
+        if server.persistence.aof.as_ref().is_some_and(|aof| aof.log.is_switching()) {
+            return;
+        }
+    }
+    let Some(result) = running.job.take_result() else { return };
+    let Some(running) = server.persistence.running.take() else { return };
+    let copied = db.snapshot_copied();
+    db.abort_snapshot();
+    pause_syncs(server);
+    let seconds = (server.now.boot_us - running.job.started_us) / 1_000_000;
+    let temporary = running.job.temporary().to_owned();
+    let placed = result.and_then(|bytes| match running.purpose {
+        Purpose::Save => {
+            let target = server.rdb_path();
+            let placed = put_in_place(&*server.persistence.disk, &temporary, &target);
+            placed.map(|()| bytes).map_err(|error| system_text(&error))
+        }
+        Purpose::Rewrite => finish_rewrite(server, &temporary),
+    });
+    if placed.is_err() {
+        // It may have been renamed already.
+        let _ = server.persistence.disk.remove(&temporary);
+    }
+    match running.purpose {
+        Purpose::Save => {
+            server.persistence.last_save_seconds = seconds;
+            server.persistence.last_save_copied = copied;
+            match placed {
+                Ok(_) => {
+                    server.log(Level::Notice, format_args!("DB saved on disk"));
+                    let text = "Background saving terminated with success";
+                    server.log(Level::Notice, format_args!("{text}"));
+                    note_saved(server, running.changes);
+                }
+                Err(why) => {
+                    server.log(Level::Warning, format_args!("Background saving error: {why}"));
+                    note_save_failed(server);
+                }
+            }
+        }
+        Purpose::Rewrite => {
+            server.persistence.last_rewrite_seconds = seconds;
+            server.persistence.last_rewrite_copied = copied;
+            note_rewrite_ended(server, placed.map(drop));
+        }
+    }
+}
+
+// ---- the append-only file --------------------------------------------------------------------------------------------
+
+fn lock(folder: &Mutex<AofFolder>) -> MutexGuard<'_, AofFolder> {
+    folder.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// Why a rewrite cannot be begun.
+#[derive(Debug)]
+pub enum RewriteError {
+    /// The text for the log.
+    Failed(String),
+    Fatal(Fatal),
+}
+
+/// Begins to rewrite the append-only file: another increment, and a snapshot of this moment as the new base. Without an
+/// append-only file (`appendonly no`) the base is written all the same, as in Redis.
+pub fn begin_rewrite(db: &mut Keyspace, server: &mut State) -> Result<(), RewriteError> {
+    server.persistence.rewrite_is_scheduled = false;
+    if server.persistence.aof.is_none() {
+        // There is nothing to be shortened: a start with `appendonly yes` begins with what is in memory then.
+        return Ok(());
+    }
+    // All that was done before this moment is in the old increment, all after it in the next one.
+    write_log(server).map_err(RewriteError::Fatal)?;
+    let now = server.now;
+    let temporary = format!("temp-rewriteaof-bg-{}.aof", std::process::id());
+    let plan = plan(db, server, true);
+    let Some(aof) = &mut server.persistence.aof else { return Ok(()) };
+    let temporary = lock(&aof.folder).path_of(temporary.as_bytes());
+    if !aof.is_aside {
+        aof.first_kept = None;
+        match aof.log.begin_switch(now) {
+            Ok(()) => {}
+            Err(SwitchError::Refused(why)) => return Err(RewriteError::Failed(why.into())),
+            Err(SwitchError::Fatal(fatal)) => return Err(RewriteError::Fatal(fatal)),
+        }
+    }
+    server.effects.select_anew();
+    let begun = begin_job(db, server, Purpose::Rewrite, temporary, plan);
+    begun.map_err(|error| RewriteError::Failed(system_text(&error)))?;
+    let text = "Background append only file rewriting started";
+    server.log(Level::Notice, format_args!("{text}"));
+    Ok(())
+}
+
+fn finish_rewrite(server: &mut State, temporary: &Path) -> Result<u64, String> {
+    let keeps_history = server.config.aof_disable_auto_gc;
+    let Some(aof) = &mut server.persistence.aof else { return Err("it is switched off".into()) };
+    let first_kept = aof.first_kept.take().ok_or("no other increment could be made")?;
+    let mut folder = lock(&aof.folder);
+    let finished = folder.finish_rewrite(temporary, BaseFormat::Rdb, first_kept, aof.is_aside);
+    let bytes = finished.map_err(|error| error.to_string())?;
+    aof.is_aside = false;
+    let left = if keeps_history { Ok(Vec::new()) } else { folder.remove_history() };
+    drop(folder);
+    aof.log.rewrite_finished(bytes);
+    match left {
+        Ok(left) => {
+            for (name, error) in left {
+                let (name, why) = (String::from_utf8_lossy(&name), system_text(&error));
+                let line = format!("Removing the old AOF file {name}: {why}");
+                server.log(Level::Warning, format_args!("{line}"));
+            }
+        }
+        Err(error) => server.log(Level::Warning, format_args!("{error}")),
+    }
+    Ok(bytes)
+}
+
+fn note_rewrite_ended(server: &mut State, result: Result<(), String>) {
+    let now_us = server.now.boot_us;
+    let persistence = &mut server.persistence;
+    persistence.rewrites += 1;
+    persistence.last_rewrite_failed = result.is_err();
+    match result {
+        Ok(()) => {
+            persistence.rewrite_failures = 0;
+            let text = "Background AOF rewrite terminated with success";
+            server.log(Level::Notice, format_args!("{text}"));
+        }
+        Err(why) => {
+            persistence.rewrite_failures += 1;
+            if persistence.rewrite_failures >= FAILURES_MAX {
+                let doubled = persistence.rewrite_failures - FAILURES_MAX;
+                let minutes = 1_i64.checked_shl(doubled.min(16)).unwrap_or(WAIT_MINUTES_MAX);
+                let minutes = minutes.min(WAIT_MINUTES_MAX);
+                persistence.next_rewrite_us = now_us + minutes * 60_000_000;
+            }
+            if persistence.aof.as_ref().is_some_and(|aof| aof.is_aside) {
+                persistence.rewrite_is_scheduled = true;
+            }
+            let text = "Background AOF rewrite terminated with error";
+            server.log(Level::Warning, format_args!("{text}: {why}"));
+        }
+    }
+}
+
+/// Takes what `appendfsync` and its kin say now.
+pub fn apply_parameters(server: &mut State) {
+    let (policy, timestamps) = (server.config.appendfsync, server.config.aof_timestamp_enabled);
+    if let Some(aof) = &mut server.persistence.aof {
+        aof.log.set_policy(policy);
+        aof.log.set_timestamps(timestamps);
+    }
+    pause_syncs(server);
+}
+
+fn open_folder(server: &State) -> Result<AofFolder, String> {
+    let config = &server.config;
+    let disk = server.persistence.disk.clone();
+    let folder = AofFolder::open(disk, &config.dir, &config.appenddirname, &config.appendfilename);
+    folder.map_err(|error| error.to_string())
+}
+
+fn switch_on(
+    db: &mut Keyspace,
+    server: &mut State,
+    folder: Arc<Mutex<AofFolder>>,
+    log: AppendLog,
+    is_aside: bool,
+) {
+    server.persistence.aof = Some(Aof { log, folder, first_kept: None, is_aside });
+    apply_parameters(server);
+    server.effects.listen(true);
+    db.deletions.listen(true);
+    server.note_gate();
+}
+
+/// `CONFIG SET appendonly yes` on a running server: what happens from now on goes to an increment, and what is there now
+/// becomes the base. Until that is whole the folder means what it meant before.
+pub fn begin_aof(db: &mut Keyspace, server: &mut State) -> Result<(), String> {
+    if server.persistence.aof.is_some() {
+        return Ok(());
+    }
+    // What is being saved for something else makes room for it.
+    abort(db, server, Purpose::Save);
+    let mut folder = open_folder(server)?;
+    let increment = folder.increment_aside().map_err(|error| error.to_string())?;
+    let first_kept = increment.seq;
+    let folder = Arc::new(Mutex::new(folder));
+    let wake = server.persistence.wake.clone();
+    let policy = server.config.appendfsync;
+    let wake = Box::new(move || wake());
+    let mut log = AppendLog::new(folder.clone(), increment, 0, 0, policy, wake);
+    log.spawn().map_err(|error| system_text(&error))?;
+    switch_on(db, server, folder, log, true);
+    match begin_rewrite(db, server) {
+        Ok(()) => {
+            if let Some(aof) = &mut server.persistence.aof {
+                aof.first_kept = Some(first_kept);
+            }
+            Ok(())
+        }
+        Err(RewriteError::Failed(why)) => {
+            end_aof(db, server);
+            Err(why)
+        }
+        Err(RewriteError::Fatal(fatal)) => Err(fatal.to_string()),
+    }
+}
+
+/// `CONFIG SET appendonly no`.
+pub fn end_aof(db: &mut Keyspace, server: &mut State) {
+    abort(db, server, Purpose::Rewrite);
+    server.persistence.rewrite_is_scheduled = false;
+    let now = server.now;
+    if let Some(mut aof) = server.persistence.aof.take() {
+        if !server.effects.is_empty() {
+            server.effects.take(|units| drop(aof.log.append(units, now)));
+        }
+        if let Err(fatal) = aof.log.close(now) {
+            server.log(Level::Warning, format_args!("{fatal}"));
+        }
+    }
+    server.effects.listen(false);
+    db.deletions.listen(false);
+    server.note_gate();
+}
+
+// ---- periodic work ---------------------------------------------------------------------------------------------------
+
+/// Begins what is due: scheduled saves and rewrites, save points, a rewrite of a file that has grown.
+pub fn periodic(db: &mut Keyspace, server: &mut State) -> Result<(), Fatal> {
+    if server.persistence.running.is_some() {
+        return Ok(());
+    }
+    let now_us = server.now.boot_us;
+    let may_retry = now_us >= server.persistence.next_rewrite_us;
+    if server.persistence.rewrite_is_scheduled && may_retry || has_grown(server) && may_retry {
+        return match begin_rewrite(db, server) {
+            Ok(()) => Ok(()),
+            Err(RewriteError::Failed(why)) => {
+                note_rewrite_ended(server, Err(why));
+                Ok(())
+            }
+            Err(RewriteError::Fatal(fatal)) => Err(fatal),
+        };
+    }
+    if server.persistence.save_is_scheduled {
+        begin_save(db, server);
+        return Ok(());
+    }
+    let changes = server.changes_since_save(db);
+    let since = server.now.unix_seconds() - server.persistence.last_save_unix;
+    let failed_lately =
+        server.persistence.last_save_failed && now_us - server.persistence.last_try_us <= RETRY_US;
+    let points = server.config.save.iter();
+    let due = points.clone().find(|point| {
+        changes >= point.changes as u64 && since > point.seconds as i64 && !failed_lately
+    });
+    if let Some(point) = due {
+        let (changes, seconds) = (point.changes, point.seconds);
+        server
+            .log(Level::Notice, format_args!("{changes} changes in {seconds} seconds. Saving..."));
+        begin_save(db, server);
+    }
+    Ok(())
+}
+
+/// Whether the append-only file has grown so much since the last rewrite that it is to be rewritten.
+fn has_grown(server: &State) -> bool {
+    let config = &server.config;
+    let Some(log) = server.persistence.log() else { return false };
+    if config.auto_aof_rewrite_percentage == 0
+        || log.current_size() <= config.auto_aof_rewrite_min_size
+    {
+        return false;
+    }
+    let base = log.base_size().max(1);
+    let growth = log.current_size().saturating_mul(100) / base;
+    let grown = growth.saturating_sub(100);
+    let is_due = grown >= u64::from(config.auto_aof_rewrite_percentage);
+    if is_due && server.now.boot_us >= server.persistence.next_rewrite_us {
+        let text = "Starting automatic rewriting of AOF on";
+        server.log(Level::Notice, format_args!("{text} {grown}% growth"));
+    }
+    is_due
+}
+
+// ---- start and end ---------------------------------------------------------------------------------------------------
+
+/// Opens the append-only file behind loading: from now on changes go there.
+pub fn begin_aof_at_start(
+    db: &mut Keyspace,
+    server: &mut State,
+    mut folder: AofFolder,
+    loaded_bytes: u64,
+    base_bytes: u64,
+) -> Result<(), String> {
+    let plan = plan(db, server, true);
+    let increment = folder
+        .open_at_start(BaseFormat::Rdb, |file| write_now(db, file, &plan).map(drop))
+        .map_err(|error| error.to_string())?;
+    let folder = Arc::new(Mutex::new(folder));
+    let wake = server.persistence.wake.clone();
+    let wake = Box::new(move || wake());
+    let policy = server.config.appendfsync;
+    let mut log = AppendLog::new(folder.clone(), increment, loaded_bytes, base_bytes, policy, wake);
+    log.spawn().map_err(|error| system_text(&error))?;
+    switch_on(db, server, folder, log, false);
+    Ok(())
+}
+
+/// The folder of the append-only file, with an old single file taken over.
+pub fn folder_at_start(server: &State) -> Result<AofFolder, String> {
+    let mut folder = open_folder(server)?;
+    let taken = folder.take_over_single_file().map_err(|error| error.to_string())?;
+    if taken {
+        let text = "Successfully migrated an old-style AOF configuration into the AOF directory";
+        server.log(Level::Notice, format_args!("{text}"));
+    }
+    Ok(folder)
+}
+
+/// Ends all files before the process ends: writes and syncs the log, and saves if that is asked for or save points say so.
+/// False: the process is to go on, as what was asked for could not be done.
+pub fn shut_down(
+    db: &mut Keyspace,
+    server: &mut State,
+    save_asked: Option<bool>,
+    force: bool,
+) -> bool {
+    abort(db, server, Purpose::Save);
+    abort(db, server, Purpose::Rewrite);
+    if server.persistence.aof.is_some() {
+        let text = "Calling fsync() on the AOF file.";
+        server.log(Level::Notice, format_args!("{text}"));
+        if let Err(fatal) = write_log(server) {
+            server.log(Level::Warning, format_args!("{fatal}"));
+        }
+    }
+    let saves = save_asked.unwrap_or(!server.config.save.is_empty());
+    if saves {
+        let text = "Saving the final RDB snapshot before exiting.";
+        server.log(Level::Notice, format_args!("{text}"));
+        if save(db, server).is_err() {
+            if !force {
+                let text = "Error trying to save the DB, can't exit.";
+                server.log(Level::Warning, format_args!("{text}"));
+                return false;
+            }
+            let text = "Error trying to save the DB. Exit anyway.";
+            server.log(Level::Warning, format_args!("{text}"));
+        }
+    }
+    let now = server.now;
+    if let Some(aof) = server.persistence.aof.take()
+        && let Err(fatal) = aof.log.close(now)
+    {
+        server.log(Level::Warning, format_args!("{fatal}"));
+    }
+    true
+}
+
+/// Whether replies may have to wait for a sync.
+pub fn waits_for_disk(server: &State) -> bool {
+    server.persistence.is_aof_on() && server.config.appendfsync == AppendFsync::Always
+}
