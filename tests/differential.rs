@@ -138,6 +138,17 @@ impl Pair {
             self.ours.call(&["DEBUG", "SET-ACTIVE-EXPIRE", "1"]);
             servers.iter().for_each(TestServer::settle);
         }
+        if let Time::Real(_) = self.time {
+            // Which expired keys have been met is not the same: a command with two faults meets its keys first, or not.
+            let kinds = "hlszxgtyqu".chars();
+            let mut names: Vec<String> = kinds
+                .flat_map(|kind| (0..4).map(move |number| format!("{kind}{number}")))
+                .collect();
+            names.extend((0..FILLERS + 200).map(|number| format!("fill:{number}")));
+            names.insert(0, "EXISTS".into());
+            self.ours.call(&names);
+            self.theirs.call(&names);
+        }
         (self.ours.call(&["DEBUG", "DIGEST"]), self.theirs.call(&["DEBUG", "DIGEST"]))
     }
 
@@ -306,6 +317,7 @@ fn a_random_stream_of_commands_gets_the_replies_of_the_real_server() {
     let pair = |ours, time| Pair { ours, theirs: Client::connect(peer), time };
     compare(pair(server.connect(), Time::Unseen), seed, commands, rules());
     let mut rules = rules();
+    rules.retain(|rule| rule.words[0] != "DBSIZE");
     rules.extend(parse(SEVERAL_KEYS));
     compare(pair(server.connect(), Time::Real(server)), seed, commands / 4, rules);
 }

@@ -9,7 +9,7 @@
 //! lies has a copy made first, once for each key and script; who changes elements of a collection ([`Tables::begin_elements`])
 //! has only them noted if it is large. While nothing is recorded all this costs one branch a change.
 //!
-//! Not recorded: access bits, which are no data, and what time or eviction takes out ([`Change::ByServer`]).
+//! Not recorded: access bits, which are no data, and what time or eviction takes out ([`Change::RemoveByServer`]).
 
 use std::ops::Index;
 
@@ -31,9 +31,10 @@ pub struct TableId(u64);
 /// What is about to be done to an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Change {
-    /// It is taken out, or another one put in its place; whoever does so hands the old one to the log if
-    /// [`Keep::Entry`] asks for it.
-    Whole,
+    /// Another one is put in its place; whoever does so hands the old one to the log if [`Keep::Entry`] asks for it.
+    Replace,
+    /// It is taken out; the same.
+    Remove,
     /// Its deadline alone.
     Deadline,
     /// Its value, where it lies.
@@ -42,13 +43,25 @@ enum Change {
     Elements,
     /// The groups of its stream.
     Groups,
-    /// It moves under another key. The log notes where it went.
+    /// It is taken out to go under another key. The log notes where it went.
     Transfer,
-    /// It, or some of its elements, have expired, or it is evicted: gone already, or without a client's doing. It does not
-    /// come back with the log.
-    ByServer,
-    /// The log puts back what it was.
+    /// It is taken out, having expired or to be evicted: gone already, or without a client's doing. The log does not bring it
+    /// back.
+    RemoveByServer,
+    /// The same of some of its elements.
+    ElementsByServer,
+    /// The log replaces it by what was there before.
     PutBack,
+    /// The log takes it out, as nothing was there before.
+    PutBackAbsent,
+}
+
+/// What is put under a key that is absent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Arrival {
+    New,
+    /// What was there before, or under another key: the log knows of it.
+    Old,
 }
 
 /// What has to be done with the entry as it was, besides what [`Tables::before_change`] has done.
@@ -125,6 +138,7 @@ impl Tables {
     // ---- before changes ------------------------------------------------------------------------------------------
 
     /// To be called before the entry at `slot` changes in any way but its access bits. One branch while nobody asks to see it.
+    /// That are the log of a script and a snapshot.
     #[inline]
     fn before_change(&mut self, database: usize, slot: Slot, change: Change) -> Keep {
         if self.snapshot.is_some() {
@@ -135,13 +149,13 @@ impl Tables {
 
     /// The same before something is put under a key that is absent.
     #[inline]
-    fn before_insert(&mut self, database: usize, key: Key<'_>, change: Change) {
+    fn before_insert(&mut self, database: usize, key: Key<'_>, arrival: Arrival) {
         if let Some(snapshot) = &mut self.snapshot {
             let (table, id) = (&mut self.tables[database], self.ids[database]);
             let mut take = |entry: Entry<'_, Value>| snapshot.take_before_change(id, entry);
             table.show_before_insert(key.hash, &mut take);
         }
-        if self.undo.is_recording() && change == Change::Whole {
+        if self.undo.is_recording() && arrival == Arrival::New {
             self.undo.note_absent(database, key);
         }
     }
@@ -153,7 +167,11 @@ impl Tables {
         let (table, id) = (&mut self.tables[database], self.ids[database]);
         let mut take = |entry: Entry<'_, Value>| snapshot.take_before_change(id, entry);
         table.show_before_change(slot, &mut take);
-        if matches!(change, Change::Whole | Change::Transfer | Change::ByServer | Change::PutBack) {
+        let leaves = matches!(
+            change,
+            Change::Remove | Change::Transfer | Change::RemoveByServer | Change::PutBackAbsent
+        );
+        if leaves {
             table.show_before_remove(slot, &mut take);
         }
     }
@@ -184,7 +202,7 @@ impl Tables {
         if self.tables[database].find(key.hash, key.bytes).is_some() {
             return None;
         }
-        self.before_insert(database, key, Change::ByServer);
+        self.before_insert(database, key, Arrival::Old);
         Some(self.tables[database].insert_owned(key.hash, entry))
     }
 
@@ -193,7 +211,7 @@ impl Tables {
     fn record(&mut self, database: usize, slot: Slot, change: Change) -> Keep {
         let entry = self.tables[database].entry(slot);
         match change {
-            Change::Whole => {
+            Change::Replace | Change::Remove => {
                 let key = Key { bytes: entry.key(), hash: self.hasher.hash(entry.key()) };
                 if !self.undo.holds(database, key) {
                     return Keep::Entry(key.hash);
@@ -214,7 +232,11 @@ impl Tables {
                 }
             }
             Change::Groups => self.keep_groups(database, slot),
-            Change::Transfer | Change::ByServer | Change::PutBack => {}
+            Change::Transfer
+            | Change::RemoveByServer
+            | Change::ElementsByServer
+            | Change::PutBack
+            | Change::PutBackAbsent => {}
         }
         Keep::Nothing
     }
@@ -231,7 +253,7 @@ impl Tables {
         deadline: Option<Deadline>,
         access: u32,
     ) -> Slot {
-        self.before_insert(database, key, Change::Whole);
+        self.before_insert(database, key, Arrival::New);
         self.tables[database].insert(key.hash, key.bytes, value, deadline, access)
     }
 
@@ -244,7 +266,7 @@ impl Tables {
         value: NewValue<'_, Value>,
         deadline: Option<Deadline>,
     ) -> Option<Box<Value>> {
-        if let Keep::Entry(hash) = self.before_change(database, slot, Change::Whole) {
+        if let Keep::Entry(hash) = self.before_change(database, slot, Change::Replace) {
             let table = &mut self.tables[database];
             let entry = table.entry(slot);
             let new = Owned::make(entry.key(), value, deadline, entry.access());
@@ -317,7 +339,7 @@ impl Tables {
     /// [`Table::remove`]. An entry that went into the log is not returned.
     #[inline]
     pub fn remove(&mut self, database: usize, slot: Slot) -> Option<Owned<Value>> {
-        let keep = self.before_change(database, slot, Change::Whole);
+        let keep = self.before_change(database, slot, Change::Remove);
         let old = self.tables[database].remove(slot);
         if let Keep::Entry(hash) = keep {
             self.undo.note_entry(database, hash, old);
@@ -329,7 +351,7 @@ impl Tables {
     /// Moves the entry at `slot` under another key, which is absent, of any database; deadline and access bits stay.
     pub fn transfer(&mut self, database: usize, slot: Slot, target: usize, to: Key<'_>) -> Slot {
         self.before_change(database, slot, Change::Transfer);
-        self.before_insert(target, to, Change::Transfer);
+        self.before_insert(target, to, Arrival::Old);
         let old = self.tables[database].remove(slot);
         if self.undo.is_recording() {
             let from = Key { bytes: old.key(), hash: self.hasher.hash(old.key()) };
@@ -452,7 +474,7 @@ impl Tables {
 
     /// Takes out an entry that has expired or is evicted.
     pub fn remove_for_good(&mut self, database: usize, slot: Slot) -> Owned<Value> {
-        self.before_change(database, slot, Change::ByServer);
+        self.before_change(database, slot, Change::RemoveByServer);
         self.tables[database].remove(slot)
     }
 
@@ -469,7 +491,7 @@ impl Tables {
 
     /// [`Table::object_mut`] for elements of a collection that have expired.
     pub fn expiring_object_mut(&mut self, database: usize, slot: Slot) -> Option<&mut Value> {
-        self.before_change(database, slot, Change::ByServer);
+        self.before_change(database, slot, Change::ElementsByServer);
         self.tables[database].object_mut(slot)
     }
 
@@ -483,9 +505,11 @@ impl Tables {
         old: Option<Owned<Value>>,
     ) -> (Option<Owned<Value>>, Option<Slot>) {
         let found = self.tables[database].find(key.hash, key.bytes);
-        match found {
-            Some(slot) => drop(self.before_change(database, slot, Change::PutBack)),
-            None => self.before_insert(database, key, Change::PutBack),
+        match (found, &old) {
+            (Some(slot), Some(_)) => drop(self.before_change(database, slot, Change::PutBack)),
+            (Some(slot), None) => drop(self.before_change(database, slot, Change::PutBackAbsent)),
+            (None, Some(_)) => self.before_insert(database, key, Arrival::Old),
+            (None, None) => {}
         }
         let table = &mut self.tables[database];
         match (found, old) {

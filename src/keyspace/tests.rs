@@ -341,3 +341,56 @@ fn a_renamed_key_keeps_its_access_bits_and_stays_raw() {
     assert_eq!(pair.db.idle_seconds(entry.access()), 10);
     assert!(matches!(entry.value(), ValueRef::Bytes { kind: kind::EDITED_STRING, .. }));
 }
+
+#[test]
+fn a_table_keeps_its_identity_where_databases_are_exchanged_and_not_where_they_are_emptied() {
+    let now = Clock::Manual(ManualClock::new(UnixMillis(1_700_000_000_000))).now();
+    let mut db = Keyspace::new(3, KeyHasher::new([1, 2]), now);
+    let ids = |db: &Keyspace| [0, 1, 2].map(|index| db.table_id(index));
+    let first = ids(&db);
+    assert!(first[0] != first[1] && first[1] != first[2]);
+    db.swap(0, 2);
+    assert_eq!(ids(&db), [first[2], first[1], first[0]]);
+    let key = db.key(b"k");
+    db.set_string(key, b"v", Expiry::Clear);
+    db.begin_undo(1 << 20, false);
+    db.clear(0..3, false);
+    db.swap(0, 1);
+    assert!(!ids(&db).contains(&first[2]));
+    db.roll_back();
+    assert_eq!(ids(&db), [first[2], first[1], first[0]]);
+    db.clear(0..1, true);
+    assert!(!first.contains(&db.table_id(0)));
+}
+
+#[test]
+fn a_look_up_moves_nothing() {
+    let hands = ManualClock::new(UnixMillis(1_700_000_000_000));
+    let clock = Clock::Manual(hands.clone());
+    let mut db = Keyspace::new(1, KeyHasher::new([1, 2]), clock.now());
+    for number in 0..100 {
+        let name = format!("due:{number}");
+        let key = db.key(name.as_bytes());
+        db.set_string(key, b"v", Expiry::At(clock.now().after(1)));
+    }
+    let key = db.key(b"stays");
+    db.set_string(key, b"v", Expiry::Clear);
+    hands.advance_us(5_000);
+    db.set_now(clock.now());
+    let slot = db.find(key).expect("it is there");
+    for number in 0..100 {
+        let name = format!("due:{number}");
+        let key = db.key(name.as_bytes());
+        assert!(db.find(key).is_none());
+        assert!(db.find(key).is_none());
+    }
+    // With debug assertions this fails if the table has changed.
+    assert_eq!(db.string_at(slot).ok(), Some(&b"v"[..]));
+    assert_eq!((db.stats.expired, db.dirty(), db.table().len()), (100, 100, 101));
+    let due = db.key(b"due:7");
+    db.set_string(due, b"new", Expiry::Clear);
+    assert_eq!(db.table().len(), 101);
+    db.delete_found_expired();
+    assert_eq!(db.table().len(), 2);
+    assert!(db.find(due).is_some());
+}
