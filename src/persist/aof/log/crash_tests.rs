@@ -184,7 +184,7 @@ impl Life {
             file.sync_data()
         });
         if made.is_ok()
-            && let Ok(bytes) = folder.finish_rewrite(&written, BaseFormat::Aof, first_kept, false)
+            && let Ok(bytes) = folder.finish_rewrite(&written, BaseFormat::Aof, first_kept)
         {
             self.log.rewrite_finished(bytes);
             // What it does not remove it forgets.
