@@ -48,6 +48,8 @@ pub struct AofFolder {
     path: PathBuf,
     filename: Vec<u8>,
     manifest: Manifest,
+    /// Number of the increment that no manifest names yet. See [`AofFolder::increment_aside`].
+    aside: Option<i64>,
 }
 
 /// An increment, open to be written at its end.
@@ -77,6 +79,7 @@ impl AofFolder {
             path,
             filename: filename.into(),
             manifest: Manifest::default(),
+            aside: None,
         };
         let name = folder.manifest_path();
         match read_whole(&*folder.disk, &name, MANIFEST_BYTES_MAX) {
@@ -224,18 +227,37 @@ impl AofFolder {
     /// A new increment after the last, for a rewrite to begin with: when this returns it may be written. On an error the folder
     /// is as it was, whatever lies in it without being named.
     pub fn next_increment(&mut self) -> Result<Increment, FolderError> {
+        if self.aside.is_some() {
+            // The rewrite that was to make the folder count is begun once more.
+            return self.increment_aside();
+        }
         let next = self.manifest.with_next_increment(&self.filename);
         let increment = self.open_last(&next, false)?;
         self.persist(next)?;
         Ok(increment)
     }
 
-    /// A new increment that no manifest names until a rewrite's end: for switching the append-only file on while the server
-    /// runs. A start before that end loads what the folder had before.
+    /// A new increment that no manifest names before [`AofFolder::finish_rewrite`]: for switching the append-only file on while
+    /// the server runs. A start before that loads what the folder had before. One from before that is aside is removed.
     pub fn increment_aside(&mut self) -> Result<Increment, FolderError> {
         self.create()?;
-        let next = self.manifest.with_next_increment(&self.filename);
-        self.open_last(&next, false)
+        let seq = self.aside.map_or(self.manifest.next_increment_seq(), |seq| seq + 1);
+        let next = self.manifest.with_increment(&self.filename, seq);
+        let increment = self.open_last(&next, false)?;
+        self.drop_aside();
+        self.aside = Some(seq);
+        Ok(increment)
+    }
+
+    /// Gives up the increment that is aside, if there is one: the append-only file was switched off before its first rewrite
+    /// ended. Where it cannot be removed it stays, named by nothing.
+    pub fn drop_aside(&mut self) {
+        if let Some(seq) = self.aside.take() {
+            let manifest = self.manifest.with_increment(&self.filename, seq);
+            if let Some(file) = manifest.increments().last() {
+                let _ = self.disk.remove(&self.path_of(&file.name));
+            }
+        }
     }
 
     fn open_last(&self, manifest: &Manifest, keep: bool) -> Result<Increment, FolderError> {
@@ -263,19 +285,17 @@ impl AofFolder {
     }
 
     /// Ends a rewrite: `written`, a whole and synced file in this folder, becomes the base, and all that was written before
-    /// the increment numbered `first_kept` is history. Returns the bytes of the base.
-    ///
-    /// `aside` is that increment if no manifest names it yet (see [`AofFolder::increment_aside`]).
+    /// the increment numbered `first_kept` is history. An increment that was aside is named from now on. Returns the bytes of
+    /// the base.
     pub fn finish_rewrite(
         &mut self,
         written: &Path,
         format: BaseFormat,
         first_kept: i64,
-        aside: bool,
     ) -> Result<u64, FolderError> {
         let mut next = self.manifest.clone();
-        if aside {
-            next = next.with_next_increment(&self.filename);
+        if let Some(seq) = self.aside {
+            next = next.with_increment(&self.filename, seq);
         }
         let next = next.with_rewrite_finished(&self.filename, format, first_kept);
         let name = next.base().map(|base| base.name.clone()).unwrap_or_default();
@@ -288,7 +308,12 @@ impl AofFolder {
             );
             FolderError::system(&what, error)
         })?;
-        self.persist(next)?;
+        let persisted = self.persist(next);
+        if self.manifest.base().is_some_and(|base| base.name == name) {
+            // Its name is there, though perhaps not durably.
+            self.aside = None;
+        }
+        persisted?;
         Ok(self.base_size())
     }
 

@@ -190,11 +190,21 @@ impl Manifest {
     /// The state with one more increment, to be written from now on.
     #[must_use]
     pub fn with_next_increment(&self, filename: &[u8]) -> Self {
+        self.with_increment(filename, self.next_increment_seq())
+    }
+
+    /// The number that the next increment gets.
+    pub fn next_increment_seq(&self) -> i64 {
+        self.increment_seq.max(0).saturating_add(1)
+    }
+
+    /// The state with an increment of that number, at least [`Manifest::next_increment_seq`].
+    #[must_use]
+    pub fn with_increment(&self, filename: &[u8], seq: i64) -> Self {
+        let name = [filename, format!(".{seq}.incr.aof").as_bytes()].concat();
         let mut next = self.clone();
-        next.increment_seq = next.increment_seq.max(0).saturating_add(1);
-        let suffix = format!(".{}.incr.aof", next.increment_seq);
-        let name = [filename, suffix.as_bytes()].concat();
-        next.increments.push(AofFile { name, seq: next.increment_seq });
+        next.increment_seq = seq;
+        next.increments.push(AofFile { name, seq });
         next
     }
 

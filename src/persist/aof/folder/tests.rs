@@ -75,7 +75,7 @@ fn history_that_cannot_be_removed_is_told_and_forgotten() {
     let next = folder.next_increment().unwrap();
     let written = folder.path_of(b"temp");
     disk.put(&written, b"REDIS");
-    folder.finish_rewrite(&written, BaseFormat::Aof, next.seq, false).unwrap();
+    folder.finish_rewrite(&written, BaseFormat::Aof, next.seq).unwrap();
     let history: Vec<_> = folder.manifest().history().to_vec();
     assert_eq!(history.len(), 2);
     disk.fail_at(disk.operations() + 1, Fault::Error(libc::EIO));

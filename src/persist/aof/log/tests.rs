@@ -7,7 +7,7 @@ use super::*;
 use crate::clock::{Clock, ManualClock, UnixMillis};
 use crate::persist::aof::folder::BaseFormat;
 use crate::sys::disk::model::{Death, Fault, ModelDisk};
-use crate::sys::disk::{Disk, RealDisk, read_whole, write_all};
+use crate::sys::disk::{Disk, RealDisk, read_whole};
 
 /// A log on a model's disk whose thread the test is.
 struct Rig {
@@ -288,7 +288,7 @@ fn a_switch_holds_what_follows_until_the_old_file_and_the_manifest_are_durable()
     let written = Path::new("/aof/temp-rewriteaof-bg-1.aof");
     rig.disk.put(written, b"REDIS");
     let folder = &mut *rig.folder.lock().unwrap();
-    let bytes = folder.finish_rewrite(written, BaseFormat::Rdb, 2, false).unwrap();
+    let bytes = folder.finish_rewrite(written, BaseFormat::Rdb, 2).unwrap();
     rig.log.rewrite_finished(bytes);
     assert!(folder.remove_history().unwrap().is_empty());
     let size = 5 + after.0 - before.0;
@@ -321,19 +321,35 @@ fn a_switch_that_fails_goes_on_in_the_old_file() {
 }
 
 #[test]
-fn switched_on_while_running_the_new_file_counts_when_the_rewrite_ends() {
-    let disk = ModelDisk::new(1);
-    disk.put(Path::new("/aof-is-a-file"), b"");
+fn switched_on_while_running_the_new_file_counts_when_a_rewrite_ends() {
+    let mut rig = Rig::new(AppendFsync::EverySecond);
+    let disk = rig.disk.clone();
     let shared: Arc<dyn Disk> = Arc::new(disk.clone());
-    let mut folder = AofFolder::open(shared, Path::new("/"), b"aof", b"a").unwrap();
+    let mut folder = AofFolder::open(shared, Path::new("/"), b"on", b"a").unwrap();
     let current = folder.increment_aside().unwrap();
-    write_all(&*current.file, b"x").unwrap();
+    let folder = Arc::new(Mutex::new(folder));
+    let policy = AppendFsync::EverySecond;
+    rig.log = AppendLog::new(folder.clone(), current, 0, 0, policy, Box::new(|| {}));
+    rig.append();
+    rig.write().unwrap();
+    // The first rewrite fails, a second one begins.
+    let now = rig.now();
+    rig.log.begin_switch(now).unwrap();
+    rig.step();
+    rig.append();
+    rig.write().unwrap();
+    assert_eq!(rig.log.take_switch_result(), Some(Ok(2)));
+    let folder = &mut *folder.lock().unwrap();
     assert!(folder.manifest().is_empty());
+    assert_eq!(disk.list(folder.path()).unwrap(), ["a.2.incr.aof"]);
     let written = folder.path_of(b"temp");
     disk.put(&written, b"REDIS");
-    folder.finish_rewrite(&written, BaseFormat::Rdb, current.seq, true).unwrap();
-    let manifest = b"file a.1.base.rdb seq 1 type b\nfile a.1.incr.aof seq 1 type i\n";
+    folder.finish_rewrite(&written, BaseFormat::Rdb, 2).unwrap();
+    let manifest = b"file a.1.base.rdb seq 1 type b\nfile a.2.incr.aof seq 2 type i\n";
     assert_eq!(disk.bytes(&folder.manifest_path()).unwrap(), manifest);
+    assert_eq!(disk.bytes(&folder.path_of(b"a.2.incr.aof")).unwrap(), words(&["SET", "k", "v"]));
+    assert_eq!(folder.next_increment().unwrap().seq, 3);
+    assert_eq!(folder.manifest().increments().len(), 2);
 }
 
 #[test]
