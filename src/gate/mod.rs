@@ -11,6 +11,7 @@ pub mod evict;
 pub mod execute;
 pub mod keys;
 pub mod limits;
+pub mod load;
 pub mod monitor;
 pub mod persistence;
 pub mod publish;

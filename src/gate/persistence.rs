@@ -12,7 +12,7 @@
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::config::{AppendFsync, system_text};
@@ -51,7 +51,12 @@ struct Running {
     job: Job,
     /// Changes that were counted when it began.
     changes: u64,
+    /// The file is whole, and a thread puts it in its place.
+    placing: Option<Arc<Placing>>,
 }
+
+/// What came of putting a file in its place: its bytes, or why it is not there. None: not done yet.
+type Placing = Mutex<Option<Result<u64, String>>>;
 
 /// The append-only file, while it is on.
 struct Aof {
@@ -59,7 +64,7 @@ struct Aof {
     folder: Arc<Mutex<AofFolder>>,
     /// The first increment that the rewrite under way keeps, once it is known.
     first_kept: Option<i64>,
-    /// No manifest names the increment yet: the file is being switched on.
+    /// No rewrite has ended since the file was switched on, and a start would not load it.
     is_aside: bool,
 }
 
@@ -144,10 +149,6 @@ impl Persistence {
         let running = self.running.as_ref()?;
         let job = &running.job;
         Some((running.purpose, job.started_us, job.keys_done(), job.keys_total))
-    }
-
-    fn is_under_way(&self, purpose: Purpose) -> bool {
-        self.running.as_ref().is_some_and(|running| running.purpose == purpose)
     }
 
     /// The append-only log, if it is on.
@@ -315,7 +316,7 @@ fn begin_job(
     let persistence = &mut server.persistence;
     let wake = persistence.wake.clone();
     let job = Job::begin(db, &*persistence.disk, temporary, plan, wake)?;
-    persistence.running = Some(Running { purpose, job, changes });
+    persistence.running = Some(Running { purpose, job, changes, placing: None });
     pause_syncs(server);
     Ok(())
 }
@@ -356,7 +357,7 @@ fn write_log(server: &mut State) -> Result<(), Fatal> {
     let State { persistence, effects, .. } = server;
     let Some(aof) = &mut persistence.aof else { return Ok(()) };
     if !effects.is_empty() {
-        effects.take(|units| drop(aof.log.append(units, now)));
+        effects.take(|units| _ = aof.log.append(units, now));
     }
     let had_error = aof.log.disk_error().is_some();
     aof.log.write(now)?;
@@ -390,41 +391,47 @@ fn walk(db: &mut Keyspace, server: &mut State) {
     }
 }
 
-/// Takes up what the thread has written.
+/// Takes up what the thread has written: has another one put the file in its place, and tells what came of that.
 fn finish_job(db: &mut Keyspace, server: &mut State) {
-    let Some(running) = &mut server.persistence.running else { return };
-    if running.purpose == Purpose::Rewrite {
-        // The increment must be there before its base is.
-        if server.persistence.aof.as_ref().is_some_and(|aof| aof.log.is_switching()) {
-            return;
+    let State { persistence, .. } = server;
+    let Some(running) = &mut persistence.running else { return };
+    let placed = match &running.placing {
+        Some(placing) => match lock(placing).take() {
+            Some(placed) => placed,
+            None => return,
+        },
+        None => {
+            // The increment must be there before its base is.
+            if running.purpose == Purpose::Rewrite
+                && persistence.aof.as_ref().is_some_and(|aof| aof.log.is_switching())
+            {
+                return;
+            }
+            match running.job.take_result() {
+                None => return,
+                Some(Err(why)) => Err(why),
+                Some(Ok(bytes)) => match place(server, bytes) {
+                    Ok(()) => return,
+                    Err(why) => Err(why),
+                },
+            }
         }
-    }
-    let Some(result) = running.job.take_result() else { return };
+    };
     let Some(running) = server.persistence.running.take() else { return };
     let copied = db.snapshot_copied();
     db.abort_snapshot();
     pause_syncs(server);
-    let seconds = (server.now.boot_us - running.job.started_us) / 1_000_000;
-    let temporary = running.job.temporary().to_owned();
-    let placed = result.and_then(|bytes| match running.purpose {
-        Purpose::Save => {
-            let target = server.rdb_path();
-            let placed = put_in_place(&*server.persistence.disk, &temporary, &target);
-            placed.map(|()| bytes).map_err(|error| system_text(&error))
-        }
-        Purpose::Rewrite => finish_rewrite(server, &temporary),
-    });
     if placed.is_err() {
         // It may have been renamed already.
-        let _ = server.persistence.disk.remove(&temporary);
+        let _ = server.persistence.disk.remove(running.job.temporary());
     }
+    let seconds = (server.now.boot_us - running.job.started_us) / 1_000_000;
     match running.purpose {
         Purpose::Save => {
             server.persistence.last_save_seconds = seconds;
             server.persistence.last_save_copied = copied;
             match placed {
                 Ok(_) => {
-                    server.log(Level::Notice, format_args!("DB saved on disk"));
                     let text = "Background saving terminated with success";
                     server.log(Level::Notice, format_args!("{text}"));
                     note_saved(server, running.changes);
@@ -438,15 +445,59 @@ fn finish_job(db: &mut Keyspace, server: &mut State) {
         Purpose::Rewrite => {
             server.persistence.last_rewrite_seconds = seconds;
             server.persistence.last_rewrite_copied = copied;
+            if let (Ok(bytes), Some(aof)) = (&placed, &mut server.persistence.aof) {
+                aof.is_aside = false;
+                aof.log.rewrite_finished(*bytes);
+            }
             note_rewrite_ended(server, placed.map(drop));
         }
     }
 }
 
+/// Has a thread put a whole file of so many bytes in its place: that syncs folders, which the loop does not wait for.
+fn place(server: &mut State, bytes: u64) -> Result<(), String> {
+    let (target, keeps_history) = (server.rdb_path(), server.config.aof_disable_auto_gc);
+    let Persistence { disk, wake, running, aof, .. } = &mut server.persistence;
+    let Some(running) = running else { return Ok(()) };
+    let (disk, wake) = (disk.clone(), wake.clone());
+    let temporary = running.job.temporary().to_owned();
+    let work: Box<dyn FnOnce() -> Result<u64, String> + Send> = match running.purpose {
+        Purpose::Save => Box::new(move || {
+            let placed = put_in_place(&*disk, &temporary, &target);
+            placed.map(|()| bytes).map_err(|error| system_text(&error))
+        }),
+        Purpose::Rewrite => {
+            let aof = aof.as_mut().ok_or("it is switched off")?;
+            let first_kept = aof.first_kept.take().ok_or("no other increment could be made")?;
+            let folder = aof.folder.clone();
+            Box::new(move || {
+                let mut folder = lock(&folder);
+                let finished = folder.finish_rewrite(&temporary, BaseFormat::Rdb, first_kept);
+                let bytes = finished.map_err(|error| error.to_string())?;
+                if !keeps_history {
+                    // What cannot be removed is named by nothing, and does no harm.
+                    let _ = folder.remove_history();
+                }
+                Ok(bytes)
+            })
+        }
+    };
+    let placing = Arc::new(Placing::default());
+    let theirs = placing.clone();
+    let spawned = std::thread::Builder::new().name("placer".into()).spawn(move || {
+        let placed = work();
+        *lock(&theirs) = Some(placed);
+        wake();
+    });
+    spawned.map_err(|error| system_text(&error))?;
+    running.placing = Some(placing);
+    Ok(())
+}
+
 // ---- the append-only file --------------------------------------------------------------------------------------------
 
-fn lock(folder: &Mutex<AofFolder>) -> MutexGuard<'_, AofFolder> {
-    folder.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 /// Why a rewrite cannot be begun.
@@ -472,13 +523,11 @@ pub fn begin_rewrite(db: &mut Keyspace, server: &mut State) -> Result<(), Rewrit
     let plan = plan(db, server, true);
     let Some(aof) = &mut server.persistence.aof else { return Ok(()) };
     let temporary = lock(&aof.folder).path_of(temporary.as_bytes());
-    if !aof.is_aside {
-        aof.first_kept = None;
-        match aof.log.begin_switch(now) {
-            Ok(()) => {}
-            Err(SwitchError::Refused(why)) => return Err(RewriteError::Failed(why.into())),
-            Err(SwitchError::Fatal(fatal)) => return Err(RewriteError::Fatal(fatal)),
-        }
+    aof.first_kept = None;
+    match aof.log.begin_switch(now) {
+        Ok(()) => {}
+        Err(SwitchError::Refused(why)) => return Err(RewriteError::Failed(why.into())),
+        Err(SwitchError::Fatal(fatal)) => return Err(RewriteError::Fatal(fatal)),
     }
     server.effects.select_anew();
     let begun = begin_job(db, server, Purpose::Rewrite, temporary, plan);
@@ -486,30 +535,6 @@ pub fn begin_rewrite(db: &mut Keyspace, server: &mut State) -> Result<(), Rewrit
     let text = "Background append only file rewriting started";
     server.log(Level::Notice, format_args!("{text}"));
     Ok(())
-}
-
-fn finish_rewrite(server: &mut State, temporary: &Path) -> Result<u64, String> {
-    let keeps_history = server.config.aof_disable_auto_gc;
-    let Some(aof) = &mut server.persistence.aof else { return Err("it is switched off".into()) };
-    let first_kept = aof.first_kept.take().ok_or("no other increment could be made")?;
-    let mut folder = lock(&aof.folder);
-    let finished = folder.finish_rewrite(temporary, BaseFormat::Rdb, first_kept, aof.is_aside);
-    let bytes = finished.map_err(|error| error.to_string())?;
-    aof.is_aside = false;
-    let left = if keeps_history { Ok(Vec::new()) } else { folder.remove_history() };
-    drop(folder);
-    aof.log.rewrite_finished(bytes);
-    match left {
-        Ok(left) => {
-            for (name, error) in left {
-                let (name, why) = (String::from_utf8_lossy(&name), system_text(&error));
-                let line = format!("Removing the old AOF file {name}: {why}");
-                server.log(Level::Warning, format_args!("{line}"));
-            }
-        }
-        Err(error) => server.log(Level::Warning, format_args!("{error}")),
-    }
-    Ok(bytes)
 }
 
 fn note_rewrite_ended(server: &mut State, result: Result<(), String>) {
@@ -581,7 +606,6 @@ pub fn begin_aof(db: &mut Keyspace, server: &mut State) -> Result<(), String> {
     abort(db, server, Purpose::Save);
     let mut folder = open_folder(server)?;
     let increment = folder.increment_aside().map_err(|error| error.to_string())?;
-    let first_kept = increment.seq;
     let folder = Arc::new(Mutex::new(folder));
     let wake = server.persistence.wake.clone();
     let policy = server.config.appendfsync;
@@ -590,12 +614,7 @@ pub fn begin_aof(db: &mut Keyspace, server: &mut State) -> Result<(), String> {
     log.spawn().map_err(|error| system_text(&error))?;
     switch_on(db, server, folder, log, true);
     match begin_rewrite(db, server) {
-        Ok(()) => {
-            if let Some(aof) = &mut server.persistence.aof {
-                aof.first_kept = Some(first_kept);
-            }
-            Ok(())
-        }
+        Ok(()) => Ok(()),
         Err(RewriteError::Failed(why)) => {
             end_aof(db, server);
             Err(why)
@@ -611,11 +630,12 @@ pub fn end_aof(db: &mut Keyspace, server: &mut State) {
     let now = server.now;
     if let Some(mut aof) = server.persistence.aof.take() {
         if !server.effects.is_empty() {
-            server.effects.take(|units| drop(aof.log.append(units, now)));
+            server.effects.take(|units| _ = aof.log.append(units, now));
         }
         if let Err(fatal) = aof.log.close(now) {
             server.log(Level::Warning, format_args!("{fatal}"));
         }
+        lock(&aof.folder).drop_aside();
     }
     server.effects.listen(false);
     db.deletions.listen(false);
@@ -704,6 +724,11 @@ pub fn begin_aof_at_start(
     log.spawn().map_err(|error| system_text(&error))?;
     switch_on(db, server, folder, log, false);
     Ok(())
+}
+
+/// Nothing has changed since what was just loaded was saved.
+pub fn note_loaded(db: &Keyspace, server: &mut State) {
+    server.persistence.saved_changes = db.dirty();
 }
 
 /// The folder of the append-only file, with an old single file taken over.

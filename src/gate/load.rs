@@ -1,0 +1,320 @@
+//! Loading what was saved: the RDB file, or the append-only file with its base.
+//!
+//! Entries of an RDB image go straight into the tables, checked in depth by the decoder; requests of an append-only file run through
+//! the gate, as those of a caller with full rights and without a connection. Nothing expires meanwhile: what a log says of a key
+//! holds for the time at which it was written.
+
+use std::path::Path;
+
+use crate::clock::UnixMillis;
+use crate::config::system_text;
+use crate::gate::context::Caller;
+use crate::gate::execute::{Gate, Request};
+use crate::gate::persistence::{self, Loading};
+use crate::gate::state::State;
+use crate::keyspace::Keyspace;
+use crate::persist::aof::load::Sink;
+use crate::persist::aof::reader;
+use crate::persist::rdb::{Decoder, Event, Limits, Parser, RawEntry};
+use crate::resp::args::Args;
+use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
+use crate::resp::request::Range;
+use crate::sys::disk::DiskReader;
+use crate::sys::log::Level;
+use crate::types::{hash, list, set, sorted_set};
+
+/// Bits of an access word below the time of the last decrement: the counter of accesses.
+const LFU_COUNTER_BITS: u32 = 8;
+
+/// The limits of encodings that values are decoded with.
+pub fn rdb_limits(db: &Keyspace, server: &State) -> Limits {
+    let config = &server.config;
+    Limits {
+        list: list::Limits::from_setting(config.list_max_listpack_size),
+        hash: hash::Limits {
+            entries_max: config.hash_max_listpack_entries,
+            bytes_max: config.hash_max_listpack_value,
+            hasher: db.hasher(),
+        },
+        set: set::Limits {
+            intset_entries: config.set_max_intset_entries,
+            listpack_entries: config.set_max_listpack_entries,
+            listpack_value: config.set_max_listpack_value,
+            hasher: db.hasher(),
+        },
+        sorted_set: sorted_set::Limits {
+            entries: config.zset_max_listpack_entries,
+            value: config.zset_max_listpack_value,
+        },
+    }
+}
+
+/// What becomes of keys that a file says have expired, and of those that are there already.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rules {
+    /// Expired keys are loaded too: a log follows that says when they went.
+    pub keeps_expired: bool,
+    /// A key that is there already stays, as DEBUG RELOAD NOFLUSH MERGE wants it.
+    pub merges: bool,
+}
+
+/// Loads an RDB image. Returns its bytes. Errors: in words, with key, type and offset where they are known; what came before is
+/// loaded.
+pub fn load_rdb(
+    db: &mut Keyspace,
+    server: &mut State,
+    source: &mut dyn DiskReader,
+    rules: Rules,
+) -> Result<u64, String> {
+    let limits = rdb_limits(db, server);
+    let mut parser = Parser::new(source, server.config.rdbchecksum);
+    loop {
+        let event = parser.next_event().map_err(|error| error.to_string())?;
+        match event {
+            Event::Entry(entry) => load_entry(db, server, &limits, &entry, rules)?,
+            Event::Function(text) => {
+                run(db, server, &[b"FUNCTION", b"LOAD", b"REPLACE", &text])?;
+            }
+            Event::Header(_) | Event::Aux { .. } | Event::SelectDb(_) | Event::ResizeDb { .. } => {}
+            Event::End(_) => return Ok(parser.offset()),
+        }
+    }
+}
+
+fn load_entry(
+    db: &mut Keyspace,
+    server: &mut State,
+    limits: &Limits,
+    raw: &RawEntry<'_>,
+    rules: Rules,
+) -> Result<(), String> {
+    let now = server.now;
+    let database = usize::try_from(raw.db).ok().filter(|&number| number < db.databases());
+    let Some(database) = database else {
+        let databases = db.databases();
+        return Err(format!(
+            "the file has keys in database {}, and this server has {databases}",
+            raw.db
+        ));
+    };
+    let deadline = raw.deadline_ms.map(|ms| now.at(UnixMillis(ms)));
+    if !rules.keeps_expired && deadline.is_some_and(|deadline| now.is_past(deadline)) {
+        server.persistence.keys_expired_at_load += 1;
+        return Ok(());
+    }
+    let decoder = Decoder { limits, now, version: raw.version };
+    let access = access_bits(db, raw);
+    let decoded = decoder.entry(&raw.key, raw.value_type, raw.value, raw.offset, deadline, access);
+    let entry = decoded.map_err(|error| format!("{}{error}", raw.place()))?;
+    if !db.load(database, entry) && !rules.merges {
+        return Err(format!("{}the key is there already", raw.place()));
+    }
+    server.persistence.keys_loaded += 1;
+    Ok(())
+}
+
+/// The access bits of a key that is loaded.
+fn access_bits(db: &Keyspace, raw: &RawEntry<'_>) -> u32 {
+    match (raw.frequency, raw.idle_seconds) {
+        (Some(counter), _) if db.access.lfu => {
+            let minutes = (db.now().unix_seconds() / 60) as u32 & 0xffff;
+            minutes << LFU_COUNTER_BITS | u32::from(counter)
+        }
+        (_, Some(seconds)) if !db.access.lfu => {
+            db.lru_clock().wrapping_sub(seconds.min(0xff_ffff) as u32) & 0xff_ffff
+        }
+        _ => db.new_access(),
+    }
+}
+
+/// Runs a request of a file. Errors: it cannot be run at all. That it fails is no error, as it did when it was written.
+fn run(db: &mut Keyspace, server: &mut State, words: &[&[u8]]) -> Result<(), String> {
+    let (mut buffer, mut ranges) = (Vec::new(), Vec::new());
+    for word in words {
+        ranges.push(Range { start: buffer.len() as u32, len: word.len() as u32 });
+        buffer.extend_from_slice(word);
+    }
+    run_request(db, server, &buffer, &ranges, &mut OutputBuffer::default())
+}
+
+fn run_request(
+    db: &mut Keyspace,
+    server: &mut State,
+    buffer: &[u8],
+    ranges: &[Range],
+    output: &mut OutputBuffer,
+) -> Result<(), String> {
+    let args = Args::new(buffer, ranges);
+    let command = server.commands.find(args.get(0));
+    let reply = ReplyWriter::new(output, Protocol::Resp2);
+    let mut gate = Gate { db, server, caller: Caller::Load, reply };
+    let ran = gate.run_loaded(&Request { args, command, prehashed: Default::default() });
+    output.clear();
+    ran.map_err(|error| String::from_utf8_lossy(&error.wire()).into_owned())
+}
+
+/// Applies the files of the append-only folder.
+struct Loader<'a> {
+    db: &'a mut Keyspace,
+    server: &'a mut State,
+    /// Requests of a transaction whose EXEC has not come: bytes, and the ends of requests among the ranges.
+    kept: Vec<u8>,
+    kept_ranges: Vec<Range>,
+    kept_ends: Vec<usize>,
+    output: OutputBuffer,
+}
+
+impl Loader<'_> {
+    fn apply(&mut self, buffer: &[u8], ranges: &[Range]) -> Result<(), String> {
+        let args = Args::new(buffer, ranges);
+        if args.get(0).eq_ignore_ascii_case(b"SELECT") {
+            let number = if args.len() == 2 { args.integer(1).ok() } else { None };
+            let number = number.and_then(|number| usize::try_from(number).ok());
+            let number = number.filter(|&number| number < self.db.databases());
+            self.db.select(number.ok_or("a SELECT of a database that is not there")?);
+            return Ok(());
+        }
+        run_request(self.db, self.server, buffer, ranges, &mut self.output)
+    }
+}
+
+impl Sink for Loader<'_> {
+    fn file_begins(&mut self, _: &[u8], _: u64) {
+        self.db.select(0);
+        self.transaction_abandoned();
+    }
+
+    fn rdb(&mut self, source: &mut dyn DiskReader, _: u64) -> Result<u64, String> {
+        let rules = Rules { keeps_expired: true, merges: false };
+        load_rdb(self.db, self.server, source, rules)
+    }
+
+    fn request(&mut self, request: &reader::Request<'_>) -> Result<(), String> {
+        if !request.in_transaction {
+            return self.apply(request.buf, request.args);
+        }
+        let name = request.args[0].of(request.buf);
+        if name.eq_ignore_ascii_case(b"MULTI") {
+            self.transaction_abandoned();
+        } else if name.eq_ignore_ascii_case(b"EXEC") {
+            let (kept, ranges) =
+                (std::mem::take(&mut self.kept), std::mem::take(&mut self.kept_ranges));
+            let mut start = 0;
+            for end in std::mem::take(&mut self.kept_ends) {
+                self.apply(&kept, &ranges[start..end])?;
+                start = end;
+            }
+        } else {
+            for argument in request.arguments() {
+                let start =
+                    u32::try_from(self.kept.len()).map_err(|_| "the transaction is too large")?;
+                self.kept_ranges.push(Range { start, len: argument.len() as u32 });
+                self.kept.extend_from_slice(argument);
+            }
+            self.kept_ends.push(self.kept_ranges.len());
+        }
+        Ok(())
+    }
+
+    fn transaction_abandoned(&mut self) {
+        self.kept.clear();
+        self.kept_ranges.clear();
+        self.kept_ends.clear();
+    }
+}
+
+fn begin(db: &mut Keyspace, server: &mut State, total_bytes: u64) {
+    let started_unix = server.now.unix_seconds();
+    server.persistence.loading = Some(Loading { started_unix, total_bytes, loaded_bytes: 0 });
+    server.note_gate();
+    db.begin_loading();
+}
+
+fn end(db: &mut Keyspace, server: &mut State) {
+    db.end_loading();
+    db.select(0);
+    server.persistence.loading = None;
+    server.note_gate();
+}
+
+/// Loads what there is when the server starts: the append-only file if it is on, else the RDB file. Errors: in words, for the log;
+/// the server is not to start then.
+pub fn load_at_start(db: &mut Keyspace, server: &mut State) -> Result<(), String> {
+    let started_us = server.clock.now().boot_us;
+    let seconds = |server: &State| (server.clock.now().boot_us - started_us) as f64 / 1e6;
+    if !server.config.appendonly {
+        let path = server.config.dir.join(file_name(&server.config.dbfilename));
+        let loaded = load_file(db, server, &path, Rules::default())?;
+        if loaded {
+            let (keys, expired) =
+                (server.persistence.keys_loaded, server.persistence.keys_expired_at_load);
+            server.log(
+                Level::Notice,
+                format_args!("Done loading RDB, keys loaded: {keys}, keys expired: {expired}."),
+            );
+            let took = seconds(server);
+            server.log(Level::Notice, format_args!("DB loaded from disk: {took:.3} seconds"));
+        }
+        persistence::note_loaded(db, server);
+        return Ok(());
+    }
+    let folder = persistence::folder_at_start(server)?;
+    let bytes = folder.size().map_err(|error| error.to_string())?;
+    let may_cut = server.config.aof_load_truncated;
+    begin(db, server, bytes);
+    let mut loader = Loader {
+        db,
+        server,
+        kept: Vec::new(),
+        kept_ranges: Vec::new(),
+        kept_ends: Vec::new(),
+        output: OutputBuffer::default(),
+    };
+    let loaded = folder.load(may_cut, &mut loader);
+    end(db, server);
+    let loaded = loaded.map_err(|error| error.to_string())?;
+    for warning in &loaded.warnings {
+        server.log(Level::Warning, format_args!("{warning}"));
+    }
+    if bytes > 0 {
+        let took = seconds(server);
+        let text = "DB loaded from append only file";
+        server.log(Level::Notice, format_args!("{text}: {took:.3} seconds"));
+    }
+    persistence::note_loaded(db, server);
+    persistence::begin_aof_at_start(db, server, folder, loaded.bytes, loaded.base_bytes)
+}
+
+fn file_name(name: &[u8]) -> &Path {
+    use std::os::unix::ffi::OsStrExt;
+    Path::new(std::ffi::OsStr::from_bytes(name))
+}
+
+/// Loads an RDB file. False: there is none. Errors: in words.
+pub fn load_file(
+    db: &mut Keyspace,
+    server: &mut State,
+    path: &Path,
+    rules: Rules,
+) -> Result<bool, String> {
+    let disk = server.persistence.disk().clone();
+    let told = |error: std::io::Error| {
+        format!(
+            "Fatal error loading the DB, check server logs. {}: {}",
+            path.display(),
+            system_text(&error)
+        )
+    };
+    let mut source = match disk.open_read(path) {
+        Ok(source) => source,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(told(error)),
+    };
+    let bytes = disk.size(path).map_err(told)?;
+    begin(db, server, bytes);
+    let loaded = load_rdb(db, server, &mut *source, rules);
+    end(db, server);
+    loaded.map(|_| true).map_err(|why| {
+        format!("Fatal error loading the DB, check server logs. {}: {why}", path.display())
+    })
+}
