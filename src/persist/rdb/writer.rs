@@ -105,7 +105,7 @@ impl<W: Write> Writer<W> {
     }
 
     /// Bytes given to the file or still to be given.
-    pub fn len(&self) -> u64 {
+    pub fn written_bytes(&self) -> u64 {
         self.out.written + self.out.buffer.len() as u64
     }
 
