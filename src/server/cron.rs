@@ -3,6 +3,7 @@
 use super::Server;
 use crate::client::{Client, ClientFlags, ClientId};
 use crate::gate::limits::{check_output_limit, count_clients_memory};
+use crate::gate::persistence;
 use crate::sys::{alloc, crash};
 
 impl Server {
@@ -27,6 +28,9 @@ impl Server {
             state.output_rate.sample(state.counters.bytes_out, now_us);
         }
         self.state.pending.accept_again.append(&mut self.state.pending.accept_later);
+        if let Err(fatal) = persistence::periodic(&mut self.keyspace, &mut self.state) {
+            self.die(&fatal);
+        }
         self.close_idle_clients();
         self.check_soft_limits();
         count_clients_memory(&mut self.state);
