@@ -208,7 +208,7 @@ impl Server {
     /// Has what was deleted outside of commands be repeated elsewhere, and tells those who listen to events.
     fn announce_deletions(&mut self) {
         if !self.keyspace.deletions.is_empty() {
-            note_deletions_apart(&mut self.keyspace, &mut self.state.effects);
+            note_deletions_apart(&mut self.keyspace, &mut self.state);
         }
         if !self.keyspace.events.is_empty() {
             publish_events(&mut self.keyspace, &mut self.state);

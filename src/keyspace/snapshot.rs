@@ -214,12 +214,6 @@ impl Keyspace {
 
     // ---- loading -------------------------------------------------------------------------------------------------
 
-    /// A file is loaded from now on.
-    pub fn begin_loading(&mut self) {}
-
-    /// The file is loaded.
-    pub fn end_loading(&mut self) {}
-
     /// Puts an entry that was read from a file into a database. False: the key is there already, and the entry is dropped.
     pub fn load(&mut self, database: usize, entry: Owned<Value>) -> bool {
         let hash = self.hasher.hash(entry.key());

@@ -18,7 +18,7 @@ use crate::types::{Collection, Stored, Value, hash, kind, list, set, sorted_set}
 use super::payload::{PayloadError, dump, restore, seal};
 use super::*;
 
-const NOW: Now = Now { wall_us: 1_700_000_000_000_000, boot_us: 5_000_000 };
+const NOW: Now = Now { wall_us: 1_700_000_000_000_000, boot_us: 5_000_000, is_loading: false };
 
 /// Limits of collections: `entries` for each.
 fn limits(entries: usize) -> Limits {
