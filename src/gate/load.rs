@@ -5,6 +5,7 @@
 //! holds for the time at which it was written.
 
 use std::path::Path;
+use std::time::Duration;
 
 use crate::clock::UnixMillis;
 use crate::config::system_text;
@@ -49,6 +50,70 @@ pub fn rdb_limits(db: &Keyspace, server: &State) -> Limits {
     }
 }
 
+/// Others are heard so often while a file is loaded. Unit: microseconds.
+const HEARD_EVERY_US: i64 = 5_000;
+/// The clock is read once in so many entries or requests.
+const STEPS: u32 = 64;
+
+/// What is told when somebody ends the server while it loads.
+pub const INTERRUPTED: &str = "The server is ended while it loads";
+
+/// Lets others be heard while a file is loaded.
+struct Heard {
+    steps: u32,
+    last_us: i64,
+    /// Bytes of files that are loaded already.
+    before: u64,
+}
+
+impl Heard {
+    fn new(server: &State) -> Heard {
+        Heard { steps: 0, last_us: server.clock.now().boot_us, before: 0 }
+    }
+
+    /// Called for each entry and each request; `bytes` is how far the file is read. Errors: the server is to end.
+    #[inline]
+    fn step(&mut self, db: &mut Keyspace, server: &mut State, bytes: u64) -> Result<(), String> {
+        let delay = server.config.key_load_delay;
+        self.steps += 1;
+        if delay == 0 && !self.steps.is_multiple_of(STEPS) {
+            return Ok(());
+        }
+        self.listen(db, server, bytes, delay)
+    }
+
+    #[cold]
+    fn listen(
+        &mut self,
+        db: &mut Keyspace,
+        server: &mut State,
+        bytes: u64,
+        delay: i32,
+    ) -> Result<(), String> {
+        if delay > 0 {
+            std::thread::sleep(Duration::from_micros(delay as u64));
+        } else if delay < 0 && self.steps.is_multiple_of(delay.unsigned_abs()) {
+            std::thread::sleep(Duration::from_micros(1));
+        }
+        let now = server.clock.now();
+        if now.boot_us - self.last_us < HEARD_EVERY_US {
+            return Ok(());
+        }
+        self.last_us = now.boot_us;
+        server.now = now;
+        db.set_now(now);
+        if let Some(loading) = &mut server.persistence.loading {
+            loading.loaded_bytes = self.before + bytes;
+        }
+        let serve = server.serve_while_busy;
+        serve(db, server);
+        match server.shutdown.is_some() || server.persistence.is_stopped() {
+            true => Err(INTERRUPTED.into()),
+            false => Ok(()),
+        }
+    }
+}
+
 /// What becomes of keys that a file says have expired, and of those that are there already.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rules {
@@ -67,11 +132,16 @@ pub fn load_rdb(
     rules: Rules,
 ) -> Result<u64, String> {
     let limits = rdb_limits(db, server);
+    let mut heard = Heard::new(server);
     let mut parser = Parser::new(source, server.config.rdbchecksum);
     loop {
         let event = parser.next_event().map_err(|error| error.to_string())?;
         match event {
-            Event::Entry(entry) => load_entry(db, server, &limits, &entry, rules)?,
+            Event::Entry(entry) => {
+                load_entry(db, server, &limits, &entry, rules)?;
+                let bytes = entry.offset;
+                heard.step(db, server, bytes)?;
+            }
             Event::Function(text) => {
                 run(db, server, &[b"FUNCTION", b"LOAD", b"REPLACE", &text])?;
             }
@@ -162,6 +232,9 @@ struct Loader<'a> {
     kept_ranges: Vec<Range>,
     kept_ends: Vec<usize>,
     output: OutputBuffer,
+    heard: Heard,
+    /// Of the file that is loaded now.
+    file_bytes: u64,
 }
 
 impl Loader<'_> {
@@ -179,7 +252,8 @@ impl Loader<'_> {
 }
 
 impl Sink for Loader<'_> {
-    fn file_begins(&mut self, _: &[u8], _: u64) {
+    fn file_begins(&mut self, _: &[u8], bytes: u64) {
+        self.heard.before += std::mem::replace(&mut self.file_bytes, bytes);
         self.db.select(0);
         self.transaction_abandoned();
     }
@@ -190,6 +264,7 @@ impl Sink for Loader<'_> {
     }
 
     fn request(&mut self, request: &reader::Request<'_>) -> Result<(), String> {
+        self.heard.step(self.db, self.server, request.end)?;
         if !request.in_transaction {
             return self.apply(request.buf, request.args);
         }
@@ -262,7 +337,10 @@ pub fn load_at_start(db: &mut Keyspace, server: &mut State) -> Result<(), String
     let bytes = folder.size().map_err(|error| error.to_string())?;
     let may_cut = server.config.aof_load_truncated;
     begin(db, server, bytes);
+    let heard = Heard::new(server);
     let mut loader = Loader {
+        heard,
+        file_bytes: 0,
         db,
         server,
         kept: Vec::new(),

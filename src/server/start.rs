@@ -60,6 +60,7 @@ impl Server {
             owns_pidfile: false,
             turns: Arc::new(AtomicUsize::new(0)),
         };
+        server.state.persistence.set_stop(server.stop.clone());
         apply_config(&mut server.keyspace, &mut server.state);
         if listen(&mut server.state).is_err() {
             // The log has the address and why.
@@ -181,10 +182,19 @@ impl Server {
     pub fn load(&mut self) -> Result<(), String> {
         self.sample_clock();
         let loaded = load::load_at_start(&mut self.keyspace, &mut self.state);
-        if let Err(why) = &loaded {
-            self.state.log(Level::Warning, format_args!("{why}"));
+        match loaded {
+            Err(why) if why.contains(load::INTERRUPTED) => {
+                // What is in memory is a part of what is in the files.
+                self.state.log(Level::Warning, format_args!("{why}"));
+                self.stopping = true;
+                Ok(())
+            }
+            Err(why) => {
+                self.state.log(Level::Warning, format_args!("{why}"));
+                Err(why)
+            }
+            Ok(()) => Ok(()),
         }
-        loaded
     }
 
     /// Ends the loop, unless what is to be saved cannot be.
