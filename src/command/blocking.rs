@@ -278,7 +278,7 @@ fn time_out(db: &mut Keyspace, server: &mut State, id: ClientId) {
     let Some(blocked) = end(db, server, id) else { return };
     let Some(client) = server.clients.get_mut(id) else { return };
     let mut output = OutputBuffer::default();
-    blocked.wait.on_timeout.write(&mut ReplyWriter::new(&mut output, client.protocol));
+    ReplyWriter::new(&mut output, client.protocol).null_array();
     super::execute::account_unserved(server, id, blocked.command, false);
     answer(server, id, &output);
 }

@@ -42,22 +42,6 @@ pub enum Origin {
     Woken(usize),
 }
 
-/// What is answered when nothing came in time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TimeoutReply {
-    Null,
-    NullArray,
-}
-
-impl TimeoutReply {
-    pub fn write(self, reply: &mut ReplyWriter<'_>) {
-        match self {
-            TimeoutReply::Null => reply.null(),
-            TimeoutReply::NullArray => reply.null_array(),
-        }
-    }
-}
-
 /// What a command waits for.
 #[derive(Debug)]
 pub struct Wait {
@@ -66,7 +50,6 @@ pub struct Wait {
     pub keys: Range<usize>,
     /// Boot-time clock, microseconds; None: as long as it takes.
     pub deadline_us: Option<i64>,
-    pub on_timeout: TimeoutReply,
     /// The request to run when a key is ready, if it is not the one that was sent; the keys stand in the same places.
     pub rewritten: Option<Vec<Vec<u8>>>,
 }
@@ -126,12 +109,17 @@ impl<'a> Context<'a> {
         }
     }
 
+    /// Whether the command may leave its client waiting: in a transaction or a script nothing waits.
+    pub fn may_wait(&self) -> bool {
+        !matches!(self.origin, Origin::Transaction | Origin::Script)
+    }
+
     /// Leaves the client waiting. A woken command that is not served waits on with its place and its time; its new wait is
     /// of no account.
-    /// In a transaction or a script the answer is that of a timeout.
+    /// In a transaction or a script the answer is that of a timeout, a null array.
     pub fn block(&mut self, wait: Wait) -> CommandResult {
-        if matches!(self.origin, Origin::Transaction | Origin::Script) {
-            wait.on_timeout.write(&mut self.reply);
+        if !self.may_wait() {
+            self.reply.null_array();
             return Ok(Outcome::Replied);
         }
         self.wait = Some(wait);

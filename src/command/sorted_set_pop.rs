@@ -2,7 +2,7 @@
 
 use super::args::Args;
 use super::blocking::TimeoutUnit;
-use super::context::{CommandResult, Context, Outcome, TimeoutReply, Wait};
+use super::context::{CommandResult, Context, Outcome, Wait};
 use super::spec::{
     Begin, CommandSpec, Find, Flags, Group, KeyFlags, KeySpec, counted_keys, key, keys, spec,
 };
@@ -295,7 +295,6 @@ fn pop_or_wait(
         wanted: Wanted::SortedSet,
         keys,
         deadline_us,
-        on_timeout: TimeoutReply::NullArray,
         rewritten: None,
     })
 }

@@ -4,7 +4,7 @@
 //! always waits for what its group has not read.
 
 use super::blocking::TimeoutUnit;
-use super::context::{CommandResult, Context, Origin, Outcome, TimeoutReply, Wait};
+use super::context::{CommandResult, Context, Origin, Outcome, Wait};
 use super::spec::{Begin, CommandSpec, Find, Flags, KeyFlags, KeySpec, key};
 use super::stream::{
     Bound, announce, parse_bound, parse_id, reply_entry, reply_id, reports_7_2, stream_spec,
@@ -371,7 +371,6 @@ fn wait_or_give_up(
         wanted,
         keys: request.keys_at..request.keys_at + request.streams,
         deadline_us,
-        on_timeout: TimeoutReply::NullArray,
         rewritten: Some(rewritten),
     })
 }
