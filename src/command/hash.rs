@@ -5,7 +5,7 @@ use super::hash_expiry::{
     hexpire, hexpire_at, hexpire_time, hgetdel, hgetex, hpersist, hpexpire, hpexpire_at,
     hpexpire_time, hpttl, hsetex, httl,
 };
-use super::scan::parse_cursor;
+use super::scan::{count_left, parse_cursor};
 use super::spec::{CommandSpec, Flags, Group, Handler, KeyFlags, KeySpec, key, spec};
 use crate::clock::Expiry;
 use crate::collections::glob;
@@ -583,7 +583,7 @@ fn hscan(ctx: &mut Context<'_>) -> CommandResult {
     let mut writer = ReplyWriter::new(&mut elements, ctx.reply.protocol());
     let (mut next, mut seen, mut steps, mut found) = (cursor, 0u64, 0u64, 0);
     loop {
-        next = hash.scan(next, &now, |field, value| {
+        next = hash.scan(next, count_left(options.count, seen), &now, |field, value| {
             seen += 1;
             if options.pattern.is_some_and(|pattern| !glob::matches(pattern, field, false)) {
                 return;

@@ -6,7 +6,7 @@
 use smallvec::SmallVec;
 
 use super::context::{CommandResult, Context, Outcome};
-use super::scan::{MemberScan, parse_cursor};
+use super::scan::{MemberScan, count_left, parse_cursor};
 use super::spec::{
     CommandSpec, Flags, Group, Handler, KeyFlags, KeySpec, counted_keys, key, keys, spec,
 };
@@ -422,7 +422,7 @@ fn sscan(ctx: &mut Context<'_>) -> CommandResult {
     let mut members = OutputBuffer::default();
     let mut writer = ReplyWriter::new(&mut members, protocol);
     loop {
-        cursor = set.scan(cursor, |member| {
+        cursor = set.scan(cursor, count_left(options.count, seen), |member| {
             seen += 1;
             if options.wants(member.text().as_ref()) {
                 found += 1;

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use super::args::Args;
 use super::context::{CommandResult, Context, Outcome};
-use super::scan::{MemberScan, parse_cursor};
+use super::scan::{MemberScan, count_left, parse_cursor};
 use super::spec::{CommandSpec, Flags, Group, KeyFlags, KeySpec, key, spec};
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
@@ -499,7 +499,7 @@ fn zscan(ctx: &mut Context<'_>) -> CommandResult {
     // A cursor of ours is a boundary of 32 bits; any other stands for the end.
     let mut boundary = u32::try_from(cursor).unwrap_or(u32::MAX);
     loop {
-        boundary = set.scan(boundary, |score, member| {
+        boundary = set.scan(boundary, count_left(options.count, seen), |score, member| {
             seen += 1;
             if options.wants(member) {
                 found += 1;
