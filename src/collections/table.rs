@@ -85,7 +85,7 @@ const BASE_AGE_MAX_MS: i64 = 1 << 31;
 
 /// The position of an entry. Valid until the next insert or remove (and what calls them: `pop_due`, `clear`). Used later,
 /// it may name another entry or panic.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Slot {
     segment: u32,
     /// Bucket times 8, plus the slot in it.

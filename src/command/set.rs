@@ -3,6 +3,8 @@
 //! Replies are written straight from where the members lie. Unions, intersections and differences read all their sets where
 //! they are; a set of their own they make to store it, or where a member could not else be told from one already answered.
 
+use std::collections::HashSet;
+
 use smallvec::SmallVec;
 
 use super::context::{CommandResult, Context, Outcome};
@@ -588,13 +590,19 @@ fn intersection(db: &Keyspace, slots: &Slots, limits: &Limits) -> Result<Set, Co
 
 /// The sets to intersect, the smallest first and each once; none if one is not there.
 fn intersected<'a>(db: &'a Keyspace, slots: &Slots) -> Result<Views<'a>, CommandError> {
-    let mut different = SmallVec::<[Slot; 8]>::new();
-    for slot in slots {
-        match slot {
-            Some(slot) if different.contains(slot) => {}
-            Some(slot) => different.push(*slot),
-            None => return Ok(Views::new()),
-        }
+    let Some(mut different) = slots.iter().copied().collect::<Option<SmallVec<[Slot; 8]>>>() else {
+        return Ok(Views::new());
+    };
+    let mut seen = SmallVec::<[Slot; 8]>::new();
+    if different.len() <= seen.inline_size() {
+        different.retain(|slot| {
+            let is_new = !seen.contains(slot);
+            seen.extend(is_new.then_some(*slot));
+            is_new
+        });
+    } else {
+        let mut seen = HashSet::with_capacity(different.len());
+        different.retain(|slot| seen.insert(*slot));
     }
     let mut sets = views(db, different.into_iter())?;
     if sets.len() > 1 {

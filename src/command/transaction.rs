@@ -4,6 +4,8 @@
 //! running it. A command that is refused then spoils the whole transaction (EXECABORT); one that fails while EXEC runs does
 //! not undo the others. Watched keys are compared by their counts of changes (`keyspace/watch.rs`).
 
+use std::collections::HashMap;
+
 use super::args::Args;
 use super::context::{CommandResult, Context, Outcome, Prehashed};
 use super::execute::{Request, run_queued};
@@ -176,17 +178,14 @@ impl Transaction {
     }
 }
 
-/// A key a client watches.
-struct WatchedKey {
-    db: usize,
-    key: Box<[u8]>,
-    changes: u64,
-}
+/// The keys a client watches in one database, each with the count of its changes that was seen first.
+type WatchedKeys = HashMap<Box<[u8]>, u64>;
 
 /// The keys a client watches.
 #[derive(Default)]
 pub struct Watching {
-    keys: Vec<WatchedKey>,
+    /// By database; most clients watch in one.
+    databases: Vec<(usize, WatchedKeys)>,
     /// Bytes of the keys together.
     key_bytes: usize,
 }
@@ -194,12 +193,29 @@ pub struct Watching {
 impl Watching {
     /// Bytes of memory held.
     pub fn memory(&self) -> usize {
-        size_of::<Watching>() + self.keys.capacity() * size_of::<WatchedKey>() + self.key_bytes
+        let slots: usize = self.databases.iter().map(|(_, keys)| keys.capacity()).sum();
+        let databases = self.databases.capacity() * size_of::<(usize, WatchedKeys)>();
+        let slot_bytes = size_of::<(Box<[u8]>, u64)>() + 1;
+        size_of::<Watching>() + databases + slots * slot_bytes + self.key_bytes
     }
 
-    fn push(&mut self, key: WatchedKey) {
-        self.key_bytes += key.key.len();
-        self.keys.push(key);
+    /// The keys of a database, which may not have any yet.
+    fn of(&mut self, db: usize) -> &mut WatchedKeys {
+        let place = match self.databases.iter().position(|(other, _)| *other == db) {
+            Some(place) => place,
+            None => {
+                self.databases.push((db, WatchedKeys::new()));
+                self.databases.len() - 1
+            }
+        };
+        &mut self.databases[place].1
+    }
+
+    /// All keys, each with its database and the count of its changes.
+    fn keys(&self) -> impl Iterator<Item = (usize, &[u8], u64)> {
+        self.databases
+            .iter()
+            .flat_map(|(db, keys)| keys.iter().map(|(key, changes)| (*db, &**key, *changes)))
     }
 }
 
@@ -275,8 +291,8 @@ pub fn abandon(db: &mut Keyspace, client: &mut Client) {
 }
 
 fn forget_watched(db: &mut Keyspace, client: &mut Client) {
-    for watched in client.watching.take().into_iter().flat_map(|watching| watching.keys) {
-        db.watch.remove(watched.db, &watched.key);
+    if let Some(watching) = client.watching.take() {
+        watching.keys().for_each(|(database, key, _)| db.watch.remove(database, key));
     }
 }
 
@@ -327,13 +343,13 @@ fn exec(ctx: &mut Context<'_>) -> CommandResult {
 /// Whether one of the client's watched keys has changed or expired.
 fn watched_have_changed(ctx: &mut Context<'_>) -> bool {
     let watching = ctx.client().watching.take();
-    let keys = watching.as_deref().map_or(&[][..], |watching| &watching.keys);
     let db = &mut *ctx.db;
-    let changed = keys.iter().any(|watched| {
-        // An expired one is deleted by the look-up, and so has changed.
-        db.in_database(watched.db, |db| db.find(db.key(&watched.key)));
-        db.watch.has_changed(watched.db, &watched.key, watched.changes)
-    });
+    let changed =
+        watching.iter().flat_map(|watching| watching.keys()).any(|(index, key, changes)| {
+            // An expired one is deleted by the look-up, and so has changed.
+            db.in_database(index, |db| db.find(db.key(key)));
+            db.watch.has_changed(index, key, changes)
+        });
     ctx.client().watching = watching;
     changed
 }
@@ -357,16 +373,15 @@ fn watch(ctx: &mut Context<'_>) -> CommandResult {
     let db = ctx.db.selected();
     for index in 1..ctx.args.len() {
         let key = ctx.key(index);
-        let known = |watched: &WatchedKey| watched.db == db && *watched.key == *key.bytes;
-        let watching = ctx.client().watching.as_deref();
-        if watching.is_some_and(|watching| watching.keys.iter().any(known)) {
+        if ctx.client().watching.get_or_insert_default().of(db).contains_key(key.bytes) {
             continue;
         }
         // One that is past its deadline is deleted first: that is no change for who watches it from now on.
         ctx.db.find(key);
         let changes = ctx.db.watch.add(db, key.bytes);
-        let watched = WatchedKey { db, key: key.bytes.into(), changes };
-        ctx.client().watching.get_or_insert_default().push(watched);
+        let watching = ctx.client().watching.get_or_insert_default();
+        watching.of(db).insert(key.bytes.into(), changes);
+        watching.key_bytes += key.bytes.len();
     }
     ctx.reply.ok();
     Ok(Outcome::Replied)
