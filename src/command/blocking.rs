@@ -155,6 +155,7 @@ pub(super) fn begin(
     }
     server.blocking.count += 1;
     client.flags |= ClientFlags::SUSPENDED;
+    client.last_command = Some(command);
     for (_, key) in blocked.keys() {
         set_alarm(db, blocked.db, key, blocked.wait.wanted);
     }
