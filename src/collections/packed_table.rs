@@ -256,12 +256,7 @@ impl PackedTable {
 
     /// Visits the entries behind a cursor up to the next one, a page's, but at most `most` (1 at least, and all that share a
     /// cursor); returns that, 0 at the end. 0 begins. Cost: O(entries of the page).
-    pub fn scan<'a>(
-        &'a self,
-        cursor: u64,
-        most: usize,
-        mut visit: impl FnMut(Entry<'a>),
-    ) -> u64 {
+    pub fn scan<'a>(&'a self, cursor: u64, most: usize, mut visit: impl FnMut(Entry<'a>)) -> u64 {
         if cursor >> (64 - CURSOR_SHIFT) != 0 {
             return 0;
         }

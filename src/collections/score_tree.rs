@@ -822,8 +822,7 @@ impl ScoreTree {
         if self.height == 0 {
             let leaf = self.leaves.get(self.root);
             let places = leaf.tags().map(|tag| u64::from(tag.reverse_bits()));
-            let mut places: Vec<u64> =
-                places.filter(|&place| place >= boundary.into()).collect();
+            let mut places: Vec<u64> = places.filter(|&place| place >= boundary.into()).collect();
             let next = cut(&mut places, most, 0);
             let end = next.unwrap_or(1 << 32);
             let wanted = u64::from(boundary)..end;
