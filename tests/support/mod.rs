@@ -5,7 +5,7 @@ pub mod grammar;
 
 use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -124,6 +124,11 @@ impl Client {
         stream.set_nodelay(true).expect("an option of TCP");
         stream.set_read_timeout(Some(PATIENCE)).expect("an option of sockets");
         Client { stream, buffer: Vec::new(), pushes: Vec::new() }
+    }
+
+    /// Ends one direction of the connection, or both.
+    pub fn shutdown(&mut self, how: Shutdown) {
+        self.stream.shutdown(how).expect("the connection is there");
     }
 
     /// Sends raw bytes.
