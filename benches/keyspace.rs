@@ -152,7 +152,7 @@ fn operations_on(criterion: &mut Criterion, keys: usize) {
             let (mut cursor, mut seen) = (0, 0);
             let start = cpu_time();
             while seen < turns {
-                cursor = table.scan(cursor, |entry| {
+                cursor = table.scan(cursor, 10, |entry| {
                     black_box(entry.key());
                     seen += 1;
                 });

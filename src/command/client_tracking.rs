@@ -131,6 +131,8 @@ pub struct ClientTracking {
     is_broken: bool,
     /// What the client changes itself does not concern it.
     no_loop: bool,
+    /// Bytes of the prefixes together, about.
+    prefix_bytes: usize,
 }
 
 impl ClientTracking {
@@ -143,9 +145,7 @@ impl ClientTracking {
 
     /// Bytes of memory held, about.
     pub fn memory(&self) -> usize {
-        let prefixes = self.prefixes().into_iter().flatten();
-        size_of::<Self>()
-            + prefixes.map(|prefix| prefix.len() + 2 * size_of::<usize>()).sum::<usize>()
+        size_of::<Self>() + self.prefix_bytes
     }
 
     /// What CLIENT LIST shows as `redir`: 0 for no other client.
@@ -288,12 +288,12 @@ fn first_overlapping(prefixes: &[&[u8]]) -> Option<usize> {
 
 /// The first of those there are that overlaps with a prefix. Among them only the empty one may begin others. O(log n).
 fn overlapping_with<'p>(prefixes: &'p BTreeSet<Box<[u8]>>, prefix: &[u8]) -> Option<&'p [u8]> {
-    let empty = prefixes.first().filter(|first| first.is_empty());
-    let up_to = || prefixes.range::<[u8], _>((Bound::Unbounded, Bound::Included(prefix)));
-    let from = || prefixes.range::<[u8], _>((Bound::Included(prefix), Bound::Unbounded));
-    let is_near = |other: &&Box<[u8]>| overlap(other, prefix);
-    let found = empty.or_else(|| up_to().next_back().filter(is_near));
-    found.or_else(|| from().next().filter(is_near)).map(|found| &**found)
+    let names = |from, to| prefixes.range::<[u8], _>((from, to)).map(|found| &**found);
+    let is_near = |other: &&[u8]| overlap(other, prefix);
+    let empty = prefixes.first().map(|first| &**first).filter(|first| first.is_empty());
+    let before = || names(Bound::Unbounded, Bound::Included(prefix)).next_back().filter(is_near);
+    let behind = || names(Bound::Included(prefix), Bound::Unbounded).next().filter(is_near);
+    empty.or_else(before).or_else(behind)
 }
 
 /// `CLIENT TRACKING <ON | OFF> [option ...]`: `OK`.
@@ -309,10 +309,14 @@ fn tracking(ctx: &mut Context<'_>) -> CommandResult {
             ctx.db.tracking.enter();
         }
         let Options { redirect, no_loop, .. } = options;
-        let tracking = ClientTracking { mode, redirect, is_broken: false, no_loop };
+        let mut tracking =
+            ClientTracking { mode, redirect, is_broken: false, no_loop, prefix_bytes: 0 };
+        let mut prefix_bytes = 0;
         for prefix in tracking.prefixes().into_iter().flatten() {
             ctx.db.tracking.add_prefix(ctx.client, prefix);
+            prefix_bytes += prefix.len() + 2 * size_of::<usize>();
         }
+        tracking.prefix_bytes = prefix_bytes;
         client.tracking = Some(Box::new(tracking));
     } else {
         return Err(CommandError::Syntax);

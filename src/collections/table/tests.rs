@@ -262,7 +262,7 @@ impl Machine {
                 self.visited.clear();
             }
             let visited = &mut self.visited;
-            let most = if steps % 5 == 0 { usize::MAX } else { steps % 5 };
+            let most = if steps > 15 { usize::MAX } else { steps % 5 + 1 };
             self.cursor = self.table.scan(self.cursor, most, |entry| {
                 *visited.entry(entry.key().to_vec()).or_default() += 1;
             });
