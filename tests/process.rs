@@ -289,9 +289,9 @@ fn telling_of_evicted_keys_evicts_no_others() {
     for key in 0..300 {
         redis::cmd("SET").arg(name(key)).arg("v").query::<()>(&mut connection).expect("OK");
     }
-    let readers: Vec<std::net::TcpStream> = (0..10)
+    let readers: Vec<TcpStream> = (0..10)
         .map(|_| {
-            let mut reader = std::net::TcpStream::connect(("127.0.0.1", port)).expect("served");
+            let mut reader = TcpStream::connect(("127.0.0.1", port)).expect("served");
             let reads: String = (0..300).map(|key| format!("GET {}\r\n", name(key))).collect();
             let begin = "HELLO 3\r\nCLIENT TRACKING on\r\n";
             write!(reader, "{begin}{reads}").expect("the server reads");
