@@ -98,7 +98,9 @@ fn whole(criterion: &mut Criterion) {
             bencher.iter(|| {
                 let (mut cursor, mut seen) = (0, 0);
                 loop {
-                    cursor = hash.as_view().scan(cursor, &NOW, |_, value| seen += value.len());
+                    cursor = hash.as_view().scan(cursor, usize::MAX, &NOW, |_, value| {
+                        seen += value.len();
+                    });
                     if cursor == 0 {
                         break;
                     }

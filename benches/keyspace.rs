@@ -152,7 +152,7 @@ fn operations_on(criterion: &mut Criterion, keys: usize) {
             let (mut cursor, mut seen) = (0, 0);
             let start = cpu_time();
             while seen < turns {
-                cursor = table.scan(cursor, |entry| {
+                cursor = table.scan(cursor, 10, |entry| {
                     black_box(entry.key());
                     seen += 1;
                 });
@@ -194,7 +194,8 @@ fn growth_and_expiry(criterion: &mut Criterion) {
                     Now { wall_us: NOW.wall_us + 2_000_000, boot_us: NOW.boot_us + 2_000_000 };
                 let start = cpu_time();
                 let mut budget = usize::MAX;
-                while let Some(owned) = table.pop_due(&now, &mut budget) {
+                while let Some(slot) = table.find_due(&now, &mut budget) {
+                    let owned = table.remove(slot);
                     drop(owned);
                 }
                 elapsed += cpu_time() - start;
@@ -213,7 +214,8 @@ fn growth_and_expiry(criterion: &mut Criterion) {
                 put(&mut table, number, b"abc", Some(NOW.after(5)));
                 let now = Now { wall_us: NOW.wall_us + 6_000, boot_us: NOW.boot_us + 6_000 };
                 let mut budget = usize::MAX;
-                while let Some(owned) = table.pop_due(&now, &mut budget) {
+                while let Some(slot) = table.find_due(&now, &mut budget) {
+                    let owned = table.remove(slot);
                     drop(owned);
                 }
             }

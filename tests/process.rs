@@ -5,7 +5,7 @@
 #![allow(clippy::disallowed_methods)] // the limit of patience is measured in real time
 
 use std::io::{Read, Write};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -289,9 +289,9 @@ fn telling_of_evicted_keys_evicts_no_others() {
     for key in 0..300 {
         redis::cmd("SET").arg(name(key)).arg("v").query::<()>(&mut connection).expect("OK");
     }
-    let readers: Vec<std::net::TcpStream> = (0..10)
+    let readers: Vec<TcpStream> = (0..10)
         .map(|_| {
-            let mut reader = std::net::TcpStream::connect(("127.0.0.1", port)).expect("served");
+            let mut reader = TcpStream::connect(("127.0.0.1", port)).expect("served");
             let reads: String = (0..300).map(|key| format!("GET {}\r\n", name(key))).collect();
             let begin = "HELLO 3\r\nCLIENT TRACKING on\r\n";
             write!(reader, "{begin}{reads}").expect("the server reads");
@@ -597,4 +597,24 @@ fn the_watchdog_shows_where_the_server_stands_still() {
     process.signal(libc::SIGALRM);
     call(&["DEBUG", "SLEEP", "0.05"]).expect("OK");
     call(&["PING"]).expect("the server is still there");
+}
+
+#[test]
+fn that_nobody_can_be_evicted_is_logged_once() {
+    let port = free_port();
+    let process = Process::start(&format!("port {port}\nmaxmemory-clients 1mb"));
+    let mut client = TcpStream::connect(("127.0.0.1", port)).expect("the server takes connections");
+    let mut reply = [0; 5];
+    client.write_all(b"CLIENT NO-EVICT ON\r\n").expect("the server reads");
+    client.read_exact(&mut reply).expect("OK");
+    let mut other = connect(port);
+    redis::cmd("CLIENT").arg("NO-EVICT").arg("ON").exec(&mut other).expect("OK");
+    client.write_all(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$200000000\r\n").expect("the server reads");
+    client.write_all(&[b'x'; 2_000_000]).expect("the server reads");
+    let line = "Over client maxmemory after evicting all evictable clients";
+    process.wait_for_log(line);
+    for _ in 0..100 {
+        redis::cmd("PING").exec(&mut other).expect("PONG");
+    }
+    assert_eq!(process.log().matches(line).count(), 1);
 }

@@ -295,7 +295,7 @@ fn kill_rollback_ends_a_script_that_has_written() {
     assert_eq!(client.call(&["LLEN", "l"]).show(), "(integer) 1");
     assert_eq!(client.call(&["DBSIZE"]).show(), "(integer) 2");
     watching.call(&["MULTI"]);
-    assert_eq!(watching.call(&["EXEC"]), Reply::Null);
+    assert_eq!(watching.call(&["EXEC"]), Reply::NullArray);
     client.call(&["RPUSH", "queue", "y"]);
     assert_eq!(waiting.reply().expect("an answer").show(), "1) \"queue\"\n2) \"y\"");
 

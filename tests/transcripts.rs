@@ -13,7 +13,8 @@
 //!
 //! In a request, `id:b` stands for the number of client b, as CLIENT ID answers it.
 //!
-//! A reply is written as redis-cli shows it on a terminal. `(any)` stands for any reply, `(no reply)` for none; a line that
+//! A reply is written as redis-cli shows it on a terminal; what that shows alike is told apart: `(nil)` is a null bulk string,
+//! `(nil array)` a null array, `(null)` RESP3's null, and a verbatim string begins with its format, `txt:`. `(any)` stands for any reply, `(no reply)` for none; a line that
 //! ends in `...` matches any rest of that line. Directives:
 //!
 //! ```text

@@ -4,7 +4,7 @@ use crate::gate::table::Command;
 use crate::resp::args::Args;
 use std::ops::Range;
 
-pub use crate::client::blocked::{TimeoutReply, Wait};
+pub use crate::client::blocked::Wait;
 use crate::client::{Client, ClientId};
 use crate::error::CommandError;
 use crate::gate::effect::Effect;
@@ -98,8 +98,15 @@ impl<'a> Context<'a> {
         }
     }
 
+    /// Whether the command may leave its client waiting: in a transaction, in a script and without a client nothing waits.
+    pub fn may_wait(&self) -> bool {
+        let has_client = self.caller.client().is_some();
+        has_client && matches!(self.origin, Origin::Client | Origin::Woken(_))
+    }
+
     /// Leaves the client waiting. A woken command that is not served waits on with its place and its time; its new wait is
-    /// of no account. In a transaction, in a script and without a client the answer is that of a timeout.
+    /// of no account. In a transaction, in a script and without a client the answer is that of a timeout,
+    /// a null array.
     pub fn block(&mut self, wait: Wait) -> CommandResult {
         match self.origin {
             Origin::Client if self.caller.client().is_some() => {
@@ -107,7 +114,7 @@ impl<'a> Context<'a> {
             }
             Origin::Woken(_) => Ok(Outcome::WaitsOn),
             Origin::Client | Origin::Transaction | Origin::Script => {
-                wait.on_timeout.write(&mut self.reply);
+                self.reply.null_array();
                 Ok(Outcome::Replied)
             }
         }

@@ -278,7 +278,7 @@ mod tests {
         for database in 0..db.databases() {
             let mut cursor = 0;
             loop {
-                cursor = db.table_of(database).scan(cursor, |entry| {
+                cursor = db.table_of(database).scan(cursor, usize::MAX, |entry| {
                     let ValueRef::Bytes { bytes, .. } = entry.value() else { panic!("a string") };
                     model.insert((database, entry.key().to_vec()), bytes.to_vec());
                 });

@@ -5,7 +5,7 @@ pub mod grammar;
 
 use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -26,8 +26,14 @@ pub enum Reply {
     Error(Vec<u8>),
     Integer(i64),
     Bulk(Vec<u8>),
+    /// With its format and the colon, as it came: `txt:some text`.
     Verbatim(Vec<u8>),
+    /// RESP3's null, `_`.
     Null,
+    /// RESP2's null bulk string, `$-1`.
+    NullBulk,
+    /// RESP2's null array, `*-1`.
+    NullArray,
     Double(String),
     Boolean(bool),
     BigNumber(String),
@@ -118,6 +124,11 @@ impl Client {
         stream.set_nodelay(true).expect("an option of TCP");
         stream.set_read_timeout(Some(PATIENCE)).expect("an option of sockets");
         Client { stream, buffer: Vec::new(), pushes: Vec::new() }
+    }
+
+    /// Ends one direction of the connection, or both.
+    pub fn shutdown(&mut self, how: Shutdown) {
+        self.stream.shutdown(how).expect("the connection is there");
     }
 
     /// Sends raw bytes.
@@ -229,13 +240,14 @@ pub fn decode(bytes: &[u8], at: &mut usize) -> Option<Reply> {
         b',' => Reply::Double(text()),
         b'#' => Reply::Boolean(line == b"t"),
         b'(' => Reply::BigNumber(text()),
-        b'$' | b'=' | b'*' if number() < 0 => Reply::Null,
+        b'$' if number() < 0 => Reply::NullBulk,
+        b'*' if number() < 0 => Reply::NullArray,
         b'$' | b'=' => {
             let length = number() as usize;
             let value = bytes.get(*at..*at + length)?.to_vec();
             bytes.get(*at + length + 1)?;
             *at += length + 2;
-            if kind == b'=' { Reply::Verbatim(value[4..].to_vec()) } else { Reply::Bulk(value) }
+            if kind == b'=' { Reply::Verbatim(value) } else { Reply::Bulk(value) }
         }
         b'*' => Reply::Array(several(number(), at)?),
         b'~' => Reply::Set(several(number(), at)?),
@@ -267,7 +279,8 @@ pub fn quote(bytes: &[u8]) -> String {
 }
 
 impl Reply {
-    /// The reply as redis-cli shows it on a terminal, without a line end at its end.
+    /// The reply as redis-cli shows it on a terminal, without a line end at its end; what redis-cli shows alike is told
+    /// apart: `(nil)` is a null bulk string, `(nil array)` a null array, `(null)` RESP3's null; `txt:` begins a verbatim string.
     pub fn show(&self) -> String {
         let mut shown = String::new();
         self.show_into(&mut shown, "");
@@ -282,10 +295,12 @@ impl Reply {
             Reply::Error(bytes) => format!("(error) {}", text(bytes)),
             Reply::Integer(value) => format!("(integer) {value}"),
             Reply::Bulk(bytes) => quote(bytes),
-            Reply::Null => "(nil)".into(),
+            Reply::Null => "(null)".into(),
+            Reply::NullBulk => "(nil)".into(),
+            Reply::NullArray => "(nil array)".into(),
             Reply::Double(value) => format!("(double) {value}"),
             Reply::Boolean(value) => format!("({value})"),
-            Reply::BigNumber(value) => value.clone(),
+            Reply::BigNumber(value) => format!("(big number) {value}"),
             Reply::Array(items) => return show_items(out, prefix, items, ')', "(empty array)"),
             Reply::Push(items) => return show_items(out, prefix, items, ')', "(empty push)"),
             Reply::Set(items) => return show_items(out, prefix, items, '~', "(empty set)"),

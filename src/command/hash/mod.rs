@@ -9,7 +9,7 @@ use crate::command::hash::expiry::{
     hexpire, hexpire_at, hexpire_time, hgetdel, hgetex, hpersist, hpexpire, hpexpire_at,
     hpexpire_time, hpttl, hsetex, httl,
 };
-use crate::command::key::scan::parse_cursor;
+use crate::command::key::scan::{count_left, parse_cursor};
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Outcome};
@@ -585,7 +585,7 @@ fn hscan(ctx: &mut Context<'_>) -> CommandResult {
     let mut writer = ReplyWriter::new(&mut elements, ctx.reply.protocol());
     let (mut next, mut seen, mut steps, mut found) = (cursor, 0u64, 0u64, 0);
     loop {
-        next = hash.scan(next, &now, |field, value| {
+        next = hash.scan(next, count_left(options.count, seen), &now, |field, value| {
             seen += 1;
             if options.pattern.is_some_and(|pattern| !glob::matches(pattern, field, false)) {
                 return;
