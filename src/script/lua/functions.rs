@@ -2,8 +2,8 @@
 //!
 //! A library's chunk runs once, when it is loaded, to call `redis.register_function`; what it registers is called later
 //! with its keys and arguments. All chunks have one table of globals of their own, empty and read-only. What is not in it
-//! is looked up behind it: while a library is loaded in a table that has but `redis`, with little in it; afterwards in the
-//! globals that scripts have. So a library can neither see another one nor leave anything to it.
+//! is looked up behind it: while a library is loaded in a table that has but `redis` (also called `server`), with little in
+//! it; afterwards in the globals that scripts have. So a library can neither see another one nor leave anything to it.
 
 use std::ffi::{CStr, c_int};
 
@@ -160,7 +160,7 @@ unsafe fn prepare(state: *mut lua_State) {
     lua_setreadonly(state, -1, 1);
     lua_rawsetfield(state, LUA_REGISTRYINDEX, CHUNK_GLOBALS.as_ptr());
 
-    lua_createtable(state, 0, 1);
+    lua_createtable(state, 0, 2);
     lua_createtable(state, 0, 8);
     lua_rawgetfield(state, LUA_GLOBALSINDEX, c"redis".as_ptr());
     for name in WHILE_LOADING {
@@ -172,6 +172,8 @@ unsafe fn prepare(state: *mut lua_State) {
     push_function(state, name, register_function);
     lua_rawsetfield(state, -2, name);
     seal(state);
+    lua_pushvalue(state, -1);
+    lua_rawsetfield(state, -3, c"server".as_ptr());
     lua_rawsetfield(state, -2, c"redis".as_ptr());
     seal(state);
     lua_rawsetfield(state, LUA_REGISTRYINDEX, LOADING_GLOBALS.as_ptr());

@@ -22,6 +22,7 @@ mod api;
 mod convert;
 pub mod functions;
 mod memory;
+mod numbers;
 mod pieces;
 mod sandbox;
 
