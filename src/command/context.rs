@@ -87,6 +87,13 @@ pub struct Context<'a> {
     pub wait: Option<Wait>,
 }
 
+/// Elements that a script may have one command draw with repetition, and bytes of them: a command is not interrupted, and
+/// these are not bounded by what is there.
+const SCRIPT_DRAWS_MAX: u64 = 100_000;
+const SCRIPT_DRAWN_BYTES_MAX: usize = 16 << 20;
+const TOO_MANY_DRAWS: CommandError =
+    CommandError::Text("ERR a script may draw at most 100000 elements with repetition at once");
+
 /// The hashes of a request's keys, computed while they were prefetched.
 #[derive(Clone, Copy, Default)]
 pub struct Prehashed<'a> {
@@ -136,6 +143,18 @@ impl<'a> Context<'a> {
         }
         self.wait = Some(wait);
         Ok(Outcome::Blocked)
+    }
+
+    /// Before elements are drawn with repetition. Refuses a script that asks for too many; what it gets may be cut.
+    pub fn check_draws(&mut self, count: u64) -> Result<(), CommandError> {
+        if self.origin != Origin::Script {
+            return Ok(());
+        }
+        if count > SCRIPT_DRAWS_MAX {
+            return Err(TOO_MANY_DRAWS);
+        }
+        self.reply.output().lower_limit(SCRIPT_DRAWN_BYTES_MAX);
+        Ok(())
     }
 
     /// The client that runs this command.

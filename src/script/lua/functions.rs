@@ -62,25 +62,19 @@ impl Lua {
             lua_rawcheckstack(state, SLOTS);
             prepare(state);
             lua_rawgetfield(state, LUA_REGISTRYINDEX, CHUNK_GLOBALS.as_ptr());
-            let mut options = lua_CompileOptions::default();
-            options.optimizationLevel = 0;
-            let code = luau_compile(source, options);
-            let name = c"@user_function";
-            let failed =
-                luau_load(state, name.as_ptr(), code.as_ptr().cast(), code.len(), top + 1) != 0;
-            if failed {
+            if !super::load(state, c"@user_function", source, top + 1) {
                 let words = bytes_at(state, -1).unwrap_or_default().to_vec();
                 lua_settop(state, top);
                 return Err(LibraryError::Syntax(words));
             }
             look_behind(state, Some(LOADING_GLOBALS));
             *self.shared().loading.borrow_mut() = Some(Vec::new());
-            let result = self.call(0, host, memory_max, time_max_ms);
+            let result = self.call(0, host, memory_max, time_max_ms, None);
             let registered = self.shared().loading.take().unwrap_or_default();
             look_behind(state, None);
             lua_settop(state, top);
             match result {
-                Ok(()) => Ok(registered),
+                Ok(_) => Ok(registered),
                 Err(Failure { text, .. }) => {
                     for function in registered {
                         self.forget(function.function);
@@ -120,8 +114,7 @@ impl Lua {
                 lua_settop(state, top);
                 return Err(Failure::plain("ERR arguments are too large for a script"));
             }
-            self.call(2, host, memory_max, busy_after_ms)?;
-            Ok(self.write_returned(reply))
+            self.call(2, host, memory_max, busy_after_ms, Some(reply))
         }
     }
 }

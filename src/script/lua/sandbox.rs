@@ -252,7 +252,7 @@ unsafe fn push_chunk(state: *mut lua_State, name: &CStr, source: &[u8]) -> c_int
         push_bytes(state, b"chunk is too large");
         return 2;
     }
-    if load(state, name, source) {
+    if load(state, name, source, 0) {
         return 1;
     }
     lua_pushnil(state);
