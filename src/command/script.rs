@@ -23,9 +23,7 @@ use crate::resp::request::Range;
 use crate::script::cache::{Sha, hex};
 use crate::script::lua::{Failure, Returned};
 use crate::script::shebang::{self, ScriptFlags};
-use crate::script::{
-    Called, Engine, Host, LoadError, Run, Running, Script, SourceLimits, Verdict,
-};
+use crate::script::{Called, Engine, Host, LoadError, Run, Running, Script, SourceLimits, Verdict};
 use crate::state::State;
 use crate::sys::log::Level;
 

@@ -216,7 +216,9 @@ impl SourceLimits {
         if source.len() > self.source_max {
             return Err("The source is larger than script-source-limit");
         }
-        if source.len() > SMALL_SOURCE && source.len().saturating_mul(COMPILER_BYTES) > self.memory_max {
+        if source.len() > SMALL_SOURCE
+            && source.len().saturating_mul(COMPILER_BYTES) > self.memory_max
+        {
             return Err("Compiling the source could take more memory than script-memory-limit");
         }
         Ok(())

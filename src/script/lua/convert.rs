@@ -343,7 +343,8 @@ unsafe fn begin_table(
         let is_error = lua_type(state, -1) == LUA_TSTRING;
         lua_settop(state, -2);
         if is_error {
-            let (text, is_counted) = error_of_table(state, upvalue(Name::Err), upvalue(Name::Ignore));
+            let (text, is_counted) =
+                error_of_table(state, upvalue(Name::Err), upvalue(Name::Ignore));
             reply.error(&text);
             returned.failed = true;
             if !is_counted {
@@ -444,7 +445,11 @@ unsafe fn write_verbatim(state: *mut lua_State, reply: &mut ReplyWriter<'_>) -> 
 }
 
 /// Writes the value on top, which is no table.
-pub(super) unsafe fn write_simple(state: *mut lua_State, reply: &mut ReplyWriter<'_>, protocol: Protocol) {
+pub(super) unsafe fn write_simple(
+    state: *mut lua_State,
+    reply: &mut ReplyWriter<'_>,
+    protocol: Protocol,
+) {
     match lua_type(state, -1) {
         LUA_TSTRING => reply.bulk(bytes_at(state, -1).unwrap_or_default()),
         LUA_TNUMBER => reply.integer(truncated(lua_tonumber(state, -1))),

@@ -23,6 +23,7 @@ mod convert;
 pub mod functions;
 mod memory;
 mod numbers;
+mod patterns;
 mod pieces;
 mod sandbox;
 

@@ -49,9 +49,8 @@ mod tests {
     fn printed(number: f64) -> Vec<u8> {
         let mut buffer = [0 as c_char; 64];
         // SAFETY: the length is the buffer's, and the format takes a double.
-        let len = unsafe {
-            libc::snprintf(buffer.as_mut_ptr(), buffer.len(), c"%.14g".as_ptr(), number)
-        };
+        let len =
+            unsafe { libc::snprintf(buffer.as_mut_ptr(), buffer.len(), c"%.14g".as_ptr(), number) };
         buffer[..len as usize].iter().map(|&byte| byte as u8).collect()
     }
 

@@ -10,7 +10,7 @@ use std::os::raw::{c_char, c_int};
 use mlua::ffi::*;
 
 use super::sandbox::raise_here;
-use super::{bytes_at, push_bytes};
+use super::{bytes_at, patterns, push_bytes, string_at};
 use crate::script::library::{LONG_NUMBER, safepoint};
 use crate::script::number::format_json;
 
@@ -31,8 +31,11 @@ const MOVED: i64 = 50_000;
 /// A format of at most so many bytes and arguments is left to the interpreter.
 const FORMAT_BYTES: usize = 1024;
 const FORMAT_ARGUMENTS: c_int = 50;
-/// A replacement of `string.gsub` may have so many `%`, as it is put together in one go.
-const ESCAPES_MAX: usize = 50_000;
+/// A text and a pattern are left to the interpreter if the product of their lengths is at most this: so many steps the
+/// interpreter may make without a look for interrupts.
+const STEPS_MAX: usize = 1 << 20;
+/// So is a replacement of at most so many bytes.
+const REPLACEMENT_BYTES: usize = 4096;
 
 /// What takes the place of the interpreter's functions.
 const REPLACED: &[(&CStr, &[(&CStr, lua_CFunction)])] = &[
@@ -42,8 +45,10 @@ const REPLACED: &[(&CStr, &[(&CStr, lua_CFunction)])] = &[
             (c"char", with_numbers),
             (c"find", find),
             (c"format", format),
+            (c"gmatch", gmatch),
             (c"gsub", gsub),
             (c"lower", lower),
+            (c"match", match_pattern),
             (c"rep", rep),
             (c"reverse", reverse),
             (c"split", split),
@@ -104,7 +109,7 @@ unsafe fn look(state: *mut lua_State, number: c_int) {
 }
 
 /// The bytes of a string that is an argument; they stay where they are as long as it does.
-unsafe fn text_argument<'a>(state: *mut lua_State, index: c_int) -> &'a [u8] {
+pub(super) unsafe fn text_argument<'a>(state: *mut lua_State, index: c_int) -> &'a [u8] {
     let mut len = 0;
     let text: *const c_char = luaL_checklstring(state, index, &mut len);
     // SAFETY: Lua says where its string is and how long.
@@ -256,7 +261,10 @@ unsafe extern "C-unwind" fn find(state: *mut lua_State) -> c_int {
     let init = luaL_optnumber(state, 3, 1.0);
     let is_special = |byte: &u8| b"^$*+?.([%-".contains(byte);
     if lua_toboolean(state, 4) == 0 && wanted.iter().any(is_special) {
-        return call_original(state);
+        return match is_quick(text, wanted) {
+            true => call_original(state),
+            false => patterns::find_or_match(state, true),
+        };
     }
     let from_end = if init < 0.0 { text.len() as f64 + init } else { init - 1.0 };
     let start = from_end.max(0.0).min(text.len() as f64) as usize;
@@ -328,32 +336,61 @@ unsafe fn take_number(state: *mut lua_State, index: c_int) -> bool {
     true
 }
 
-/// `string.gsub(s, pattern, replacement [, n])`: the interpreter's, for replacements that can be put together quickly.
-unsafe extern "C-unwind" fn gsub(state: *mut lua_State) -> c_int {
-    if let Some(text) = super::string_at(state, 3)
-        && text.len() > ESCAPES_MAX
-        && memchr::memchr_iter(b'%', text).count() > ESCAPES_MAX
-    {
-        raise_here(state, b"replacement string too complex");
+/// Whether the interpreter is through with a pattern in a moment.
+fn is_quick(text: &[u8], pattern: &[u8]) -> bool {
+    text.len().saturating_mul(pattern.len()) <= STEPS_MAX
+}
+
+/// `string.match(s, pattern [, init])`
+unsafe extern "C-unwind" fn match_pattern(state: *mut lua_State) -> c_int {
+    match is_quick(text_argument(state, 1), text_argument(state, 2)) {
+        true => call_original(state),
+        false => patterns::find_or_match(state, false),
     }
-    call_original(state)
+}
+
+/// `string.gmatch(s, pattern)`
+unsafe extern "C-unwind" fn gmatch(state: *mut lua_State) -> c_int {
+    match is_quick(text_argument(state, 1), text_argument(state, 2)) {
+        true => call_original(state),
+        false => patterns::gmatch(state),
+    }
+}
+
+/// `string.gsub(s, pattern, replacement [, n])`
+unsafe extern "C-unwind" fn gsub(state: *mut lua_State) -> c_int {
+    let is_quick = is_quick(text_argument(state, 1), text_argument(state, 2));
+    let is_short = |text: &[u8]| text.len() <= REPLACEMENT_BYTES;
+    match lua_type(state, 3) {
+        LUA_TSTRING if !string_at(state, 3).is_some_and(is_short) => patterns::gsub(state),
+        LUA_TSTRING | LUA_TNUMBER | LUA_TTABLE | LUA_TFUNCTION if !is_quick => {
+            patterns::gsub(state)
+        }
+        _ => call_original(state),
+    }
 }
 
 /// Bytes that are being put together, as many as a script may make in one block.
 #[derive(Default)]
-struct Text(Vec<u8>);
+pub(super) struct Text(Vec<u8>);
 
 impl Text {
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
     /// Appends bytes, piece by piece.
-    unsafe fn push(&mut self, state: *mut lua_State, bytes: &[u8]) {
+    #[inline]
+    pub unsafe fn push(&mut self, state: *mut lua_State, bytes: &[u8]) {
         if bytes.len() > MADE_BYTES_MAX - self.0.len() {
             super::raise(state, b"not enough memory");
         }
+        if bytes.len() <= PIECE {
+            return self.0.extend_from_slice(bytes);
+        }
         for piece in bytes.chunks(PIECE) {
             self.0.extend_from_slice(piece);
-            if bytes.len() > PIECE {
-                safepoint(state);
-            }
+            safepoint(state);
         }
     }
 }
@@ -362,9 +399,8 @@ impl Text {
 unsafe extern "C-unwind" fn format(state: *mut lua_State) -> c_int {
     let format = text_argument(state, 1);
     let top = lua_gettop(state);
-    let is_long = |index| {
-        lua_type(state, index) == LUA_TSTRING && lua_objlen(state, index) > LONG_NUMBER
-    };
+    let is_long =
+        |index| lua_type(state, index) == LUA_TSTRING && lua_objlen(state, index) > LONG_NUMBER;
     if format.len() <= FORMAT_BYTES && top <= FORMAT_ARGUMENTS && !(2..=top).any(is_long) {
         return call_original(state);
     }
