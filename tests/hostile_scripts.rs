@@ -512,7 +512,8 @@ const WORST: &[(&str, &str)] = &[
 /// The memory that scripts may take in the server of the next test, and what it may take beyond: the compiler, a reply being read.
 const MEMORY_MB: u64 = 300;
 const MORE_MB: u64 = 100;
-/// How soon SCRIPT KILL is to be answered. The promise is 20 ms on a machine that is not busy itself.
+/// How soon SCRIPT KILL is to be answered, in time that the server has the processor: the machine may be busy itself. The promise
+/// is 20 ms on one that is not; memory is slower on one that is.
 const ANSWER: Duration = Duration::from_millis(100);
 
 /// The program in a process of its own.
@@ -545,7 +546,15 @@ impl Process {
         (process, address)
     }
 
-    /// The most memory it ever had, in bytes.
+    /// How long its main thread, which runs everything, has had the processor.
+    fn cpu_time(&self) -> Duration {
+        let path = format!("/proc/{}/schedstat", self.0.id());
+        let figures = std::fs::read_to_string(path).expect("the process lives");
+        let nanoseconds = figures.split(' ').next().and_then(|figure| figure.parse().ok());
+        Duration::from_nanos(nanoseconds.expect("a number"))
+    }
+
+    /// The most memory it ever had.
     fn peak_mb(&self) -> u64 {
         let path = format!("/proc/{}/status", self.0.id());
         let status = std::fs::read_to_string(path).expect("the process lives");
@@ -558,7 +567,7 @@ impl Process {
 #[test]
 #[cfg(target_os = "linux")]
 fn whatever_a_script_calls_it_is_ended_soon_and_holds_no_more_than_it_may() {
-    let (mut worst, mut peak) = ((Duration::ZERO, ""), (0, ""));
+    let (mut slowest, mut peak) = (Vec::new(), (0, ""));
     let (mut late, mut large) = (Vec::new(), Vec::new());
     for part in WORST.chunks(10) {
         // A new one now and then: the peak of memory is since the start.
@@ -566,7 +575,7 @@ fn whatever_a_script_calls_it_is_ended_soon_and_holds_no_more_than_it_may() {
         let before = process.peak_mb();
         for (prepared, repeated) in part {
             let body = format!("local S = string.rep {prepared} while true do {repeated} end");
-            let mut fastest = Duration::MAX;
+            let mut longest = Duration::ZERO;
             for _ in 0..3 {
                 let (mut runner, mut other) = (Client::connect(address), Client::connect(address));
                 runner.send(&["EVAL", &body, "0"]);
@@ -578,28 +587,27 @@ fn whatever_a_script_calls_it_is_ended_soon_and_holds_no_more_than_it_may() {
                 while begun.elapsed() < Duration::from_millis(300) {
                     other.call(&["PING"]);
                 }
-                let begun = Instant::now();
+                let begun = process.cpu_time();
                 let killed = text(&other.call(&["SCRIPT", "KILL", "ROLLBACK"]));
-                fastest = fastest.min(begun.elapsed());
+                longest = longest.max(process.cpu_time() - begun);
                 let shown = text(&runner.reply().expect("the script's client is answered"));
                 assert_eq!(killed, "OK", "{body}: {shown}");
                 assert!(shown.contains("Script killed by user"), "{body}: {shown}");
-                if fastest < ANSWER / 5 {
-                    break;
-                }
             }
-            worst = worst.max((fastest, repeated));
-            if fastest > ANSWER {
-                late.push((fastest, repeated));
+            slowest.push((longest, *repeated));
+            if longest > ANSWER {
+                late.push((longest, repeated));
             }
             let mb = process.peak_mb() - before;
-            peak = peak.max((mb, repeated));
+            peak = peak.max((mb, *repeated));
             if mb > MEMORY_MB + MORE_MB {
                 large.push((mb, repeated));
             }
         }
     }
-    println!("The latest answer came after {worst:?}, the most memory was {peak:?} MB.");
+    slowest.sort_by(|one, other| other.cmp(one));
+    slowest.truncate(5);
+    println!("The latest answers came after {slowest:?}, the most memory was {peak:?} MB.");
     assert!(late.is_empty() && large.is_empty(), "late: {late:#?} large: {large:#?}");
 }
 

@@ -209,7 +209,17 @@ unsafe fn take_arguments(
             if buffer.len() + bytes.len() + size_of_val(&**ranges) > bytes_max {
                 return Err("ERR not enough memory");
             }
-            buffer.extend_from_slice(bytes);
+            if bytes.len() <= BYTES {
+                buffer.extend_from_slice(bytes);
+            } else {
+                // Room for all at once: moving megabytes as the buffer grows takes longer than copying them.
+                let rest: usize = (index..=count).map(|index| text_len(state, index)).sum();
+                buffer.reserve_exact(rest.min(bytes_max - buffer.len()));
+                for piece in bytes.chunks(BYTES) {
+                    buffer.extend_from_slice(piece);
+                    safepoint(state);
+                }
+            }
         } else if lua_type(state, index) == LUA_TNUMBER {
             push_number(lua_tonumber(state, index), buffer);
         } else {
@@ -218,6 +228,11 @@ unsafe fn take_arguments(
         ranges.push(Range { start, len: buffer.len() as u32 - start });
     }
     Ok(())
+}
+
+/// The length of a string at an index; 0 if there is something else.
+unsafe fn text_len(state: *mut lua_State, index: c_int) -> usize {
+    if lua_type(state, index) == LUA_TSTRING { lua_objlen(state, index) } else { 0 }
 }
 
 /// Appends a number as commands are given it: an integer without a fraction or exponent, others with 17 digits.

@@ -1,8 +1,9 @@
 //! Functions of Lua's libraries that work in pieces.
 //!
 //! No call into the interpreter can be interrupted in its midst, and a script that is to end within milliseconds may have
-//! strings of megabytes. These functions look for interrupts between one piece and the next; where the interpreter's own do
-//! so too (patterns), or what a script can make in one block bounds them (`memory.rs`), there is none here.
+//! strings of megabytes. These functions look for interrupts between one piece and the next, and go the interpreter's way
+//! where that is short. What is bounded by what a script can make in one block (`memory.rs`) is not here. Patterns over long
+//! texts are in `patterns.rs`. A test lists every function at its worst (`tests/hostile_scripts.rs`).
 
 use std::ffi::CStr;
 use std::os::raw::{c_char, c_int};
