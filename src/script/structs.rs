@@ -84,7 +84,7 @@ impl<'call> Format<'call> {
         self.options += 1;
         // SAFETY: the caller's promise.
         let size = unsafe {
-            if self.options % OPTIONS == 0 {
+            if self.options.is_multiple_of(OPTIONS) {
                 safepoint(self.state);
             }
             match option {
