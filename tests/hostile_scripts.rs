@@ -387,7 +387,7 @@ const WORST: &[(&str, &str)] = &[
     ("local s = S('0', 2 ^ 24 - 64)", "tonumber(s)"),
     ("local s = S('0', 2 ^ 24 - 64)", "tonumber(s, 16)"),
     ("local s = S('9', 2 ^ 24 - 64)", "tostring(tonumber(s))"),
-    ("local t = table.create(9e5, 1)", "select(2, unpack(t))"),
+    ("local t = table.create(2e5, 1)", "select(2, unpack(t))"),
     ("local t = {} for i = 1, 999999, 3 do t[i] = 1 end", "pcall(unpack, t, 1, 999999)"),
     ("local s = S('x=1 ', 2 ^ 14 - 1)", "loadstring(s)"),
     ("local s = 'return {' .. S('{},', 21000) .. '}'", "loadstring(s)"),
@@ -406,7 +406,7 @@ const WORST: &[(&str, &str)] = &[
     ),
     ("local f = function() error(S('x', 2 ^ 20)) end", "pcall(f) xpcall(f, tostring)"),
     // string
-    ("local s = S('a', 2 ^ 24 - 64)", "s:byte(1, 9e5)"),
+    ("local s = S('a', 2 ^ 24 - 64)", "s:byte(1, 2e5)"),
     ("local t = table.create(1000, S('0', 2 ^ 24 - 64))", "string.char(unpack(t))"),
     ("local s = S('a', 2 ^ 24 - 64)", "s:find('.*')"),
     ("local s = S('a', 2 ^ 24 - 64)", "s:find('.*b')"),
@@ -467,14 +467,14 @@ const WORST: &[(&str, &str)] = &[
     ("local t = table.create(1e6, 1)", "table.clone(t)"),
     ("", "table.clear(table.create(1e6, 1))"),
     ("local t = table.create(1e6, 1)", "table.maxn(t) table.getn(t)"),
-    ("local t = table.create(9e5, 1)", "table.pack(unpack(t))"),
+    ("local t = table.create(2e5, 1)", "table.pack(unpack(t))"),
     ("", "table.freeze(table.create(1e6, 1))"),
     // math, coroutine, os
     ("local t = table.create(1000, S('0', 2 ^ 24 - 64))", "math.max(unpack(t))"),
     ("local t = table.create(1000, S('0', 2 ^ 24 - 64))", "math.min(unpack(t))"),
     ("local s = S('0', 2 ^ 24 - 64)", "math.floor(s)"),
     (
-        "local t = table.create(9e5, 1)",
+        "local t = table.create(2e5, 1)",
         "coroutine.wrap(function(...) coroutine.yield(...) end)(unpack(t))",
     ),
     ("", "os.clock() math.random() math.noise(1, 2, 3)"),
@@ -485,10 +485,10 @@ const WORST: &[(&str, &str)] = &[
     ("local s = S(' ', 2 ^ 24 - 64)", "pcall(cjson.decode, s)"),
     ("local s = S('1', 2 ^ 24 - 64)", "pcall(cjson.decode, s)"),
     ("local s = S('[', 2 ^ 20)", "pcall(cjson.decode, s)"),
-    ("local t = table.create(9e5, 1)", "cmsgpack.pack(unpack(t))"),
+    ("local t = table.create(2e5, 1)", "cmsgpack.pack(unpack(t))"),
     ("local s = S('a', 2 ^ 23)", "cmsgpack.unpack(cmsgpack.pack(s))"),
-    ("local s = cmsgpack.pack(table.create(9e5, 1))", "cmsgpack.unpack(s)"),
-    ("local s = S('\\1', 9e5)", "pcall(cmsgpack.unpack, s)"),
+    ("local s = cmsgpack.pack(table.create(2e5, 1))", "cmsgpack.unpack(s)"),
+    ("local s = S('\\1', 2e5)", "pcall(cmsgpack.unpack, s)"),
     ("local s = S(' ', 2 ^ 24 - 64)", "pcall(struct.size, s)"),
     ("local s = S('x', 2 ^ 24 - 64)", "pcall(struct.pack, s)"),
     ("local f, s = S('b', 2 ^ 20), S('x', 2 ^ 20)", "pcall(struct.unpack, f, s)"),
@@ -501,7 +501,7 @@ const WORST: &[(&str, &str)] = &[
         "local t = table.create(100, S('a', 2 ^ 24 - 64))",
         "pcall(redis.acl_check_cmd, 'get', unpack(t))",
     ),
-    ("local t = table.create(9e5, 'x')", "redis.pcall('exists', unpack(t))"),
+    ("local t = table.create(2e5, 'x')", "redis.pcall('exists', unpack(t))"),
     ("local s = S('a', 2 ^ 22)", "redis.error_reply(s) redis.status_reply(s)"),
     ("redis.call('sadd', 'k', 1)", "redis.pcall('srandmember', 'k', '-9223372036854775807')"),
     ("redis.call('hset', 'h', 1, 1)", "redis.pcall('hrandfield', 'h', '-9223372036854775807')"),
@@ -574,7 +574,10 @@ fn whatever_a_script_calls_it_is_ended_soon_and_holds_no_more_than_it_may() {
         let (process, address) = Process::start();
         let before = process.peak_mb();
         for (prepared, repeated) in part {
-            let body = format!("local S = string.rep {prepared} while true do {repeated} end");
+            // What is more than a script may have ends the call, not the script.
+            let body = format!(
+                "local S = string.rep {prepared} while true do pcall(function() {repeated} end) end"
+            );
             let mut longest = Duration::ZERO;
             for _ in 0..3 {
                 let (mut runner, mut other) = (Client::connect(address), Client::connect(address));
@@ -584,7 +587,7 @@ fn whatever_a_script_calls_it_is_ended_soon_and_holds_no_more_than_it_may() {
                     assert!(begun.elapsed() < PATIENCE, "never busy: {body}");
                 }
                 // Whatever comes before has been done by now, on most machines.
-                while begun.elapsed() < Duration::from_millis(300) {
+                while begun.elapsed() < Duration::from_millis(100) {
                     other.call(&["PING"]);
                 }
                 let begun = process.cpu_time();
