@@ -398,10 +398,13 @@ fn who_subscribes_has_the_limit_of_subscribers_from_then_on() {
 fn a_script_is_told_when_a_reply_is_more_than_it_may_hold() {
     let server = config(&["script-memory-limit 32mb"]);
     let mut client = server.connect();
-    client.call(&["SADD", "s", "m"]);
-    let script = "return redis.pcall('srandmember', 's', -1000000000000).err";
-    let reply = client.call(&["EVAL", script, "0"]);
-    assert_eq!(reply, Reply::Bulk(b"ERR not enough memory".into()));
+    client.call(&["SADD", "s", &"m".repeat(1 << 20)]);
+    let too_many = "ERR a script may draw at most 100000 elements with repetition at once";
+    for (count, answer) in [("-100", "ERR not enough memory"), ("-100001", too_many)] {
+        let script = "return redis.pcall('srandmember', 's', ARGV[1]).err";
+        let reply = client.call(&["EVAL", script, "0", count]);
+        assert_eq!(reply, Reply::Bulk(answer.into()));
+    }
     assert_eq!(client.call(&["EVAL", "return redis.call('scard', 's')", "0"]), Reply::Integer(1));
 }
 

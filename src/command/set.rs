@@ -381,6 +381,9 @@ fn srandmember(ctx: &mut Context<'_>) -> CommandResult {
         }
         _ => return Err(CommandError::Syntax),
     };
+    if let Some(count @ ..0) = count {
+        ctx.check_draws(count.unsigned_abs())?;
+    }
     let set = ctx.db.read::<Set>(ctx.key(1))?;
     let reply = &mut ctx.reply;
     match (set, count) {

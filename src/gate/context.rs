@@ -65,6 +65,13 @@ pub enum Origin {
     Woken(usize),
 }
 
+/// Elements that a script may have one command draw with repetition, and bytes of them: a command is not interrupted, and
+/// these are not bounded by what is there.
+const SCRIPT_DRAWS_MAX: u64 = 100_000;
+const SCRIPT_DRAWN_BYTES_MAX: usize = 16 << 20;
+const TOO_MANY_DRAWS: CommandError =
+    CommandError::Text("ERR a script may draw at most 100000 elements with repetition at once");
+
 /// One command being run.
 pub struct Context<'a> {
     /// The keyspace, with the client's database selected.
@@ -118,6 +125,18 @@ impl<'a> Context<'a> {
                 Ok(Outcome::Replied)
             }
         }
+    }
+
+    /// Before elements are drawn with repetition. Refuses a script that asks for too many; what it gets may be cut.
+    pub fn check_draws(&mut self, count: u64) -> Result<(), CommandError> {
+        if self.origin != Origin::Script {
+            return Ok(());
+        }
+        if count > SCRIPT_DRAWS_MAX {
+            return Err(TOO_MANY_DRAWS);
+        }
+        self.reply.output().lower_limit(SCRIPT_DRAWN_BYTES_MAX);
+        Ok(())
     }
 
     /// The number of the client that runs this command, which is one that needs a client (`Flags::NEEDS_CLIENT`).

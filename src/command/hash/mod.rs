@@ -482,6 +482,9 @@ fn hrandfield(ctx: &mut Context<'_>) -> CommandResult {
     if with_values && count.unsigned_abs() > i64::MAX as u64 / 2 {
         return Err(CommandError::ValueOutOfRange(""));
     }
+    if count < 0 {
+        ctx.check_draws(count.unsigned_abs())?;
+    }
     let hash = ctx.db.read::<Hash>(ctx.key(1))?.unwrap_or(HashView::Packed(&[]));
     let len = hash.len(&now);
     let wanted = usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX);

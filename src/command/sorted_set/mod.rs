@@ -416,6 +416,9 @@ fn zrandmember(ctx: &mut Context<'_>) -> CommandResult {
     if with_scores && count.unsigned_abs() > i64::MAX as u64 / 2 {
         return Err(CommandError::ValueOutOfRange(""));
     }
+    if count < 0 {
+        ctx.check_draws(count.unsigned_abs())?;
+    }
     let Some(set) = ctx.db.read::<SortedSet>(ctx.key(1))? else {
         ctx.reply.array(0);
         return Ok(Outcome::Replied);
