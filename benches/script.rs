@@ -16,7 +16,7 @@ use latchkey::net::stream::{Address, Stream};
 use latchkey::resp::args::Args;
 use latchkey::resp::args::Prehashed;
 use latchkey::resp::request::Range;
-use latchkey::resp::{OutputBuffer, Protocol};
+use latchkey::resp::{OutputBuffer, Protocol, ReplyWriter};
 use latchkey::sys::log::Logger;
 
 /// A keyspace, the rest of the server, one client.
