@@ -132,12 +132,24 @@ fn connect(port: u16) -> redis::Connection {
 fn the_version_has_the_fields_that_scripts_look_for() {
     let ended = run(&["--version"], "");
     assert_eq!(ended.status.code(), Some(0));
-    let start = format!(
-        "Latchkey server v={} sha=00000000:0 malloc=jemalloc-5.",
-        env!("CARGO_PKG_VERSION")
+    let shown = ended.stdout.trim_end();
+    let fields: Vec<(&str, &str)> =
+        shown.split(' ').skip(2).filter_map(|field| field.split_once('=')).collect();
+    let names: Vec<&str> = fields.iter().map(|(name, _)| *name).collect();
+    assert_eq!(names, ["v", "sha", "malloc", "bits", "build", "latchkey"], "{shown}");
+    // As hiredis, redis-rs and roles of ansible read it: the number behind ` v=` is that of Redis.
+    assert!(shown.starts_with("Latchkey server v=7.2.4 sha="), "{shown}");
+    assert_eq!(shown, run(&["-v"], "").stdout.trim_end());
+    let hexadecimal = |text: &str| text.bytes().all(|digit| digit.is_ascii_hexdigit());
+    let (commit, is_modified) =
+        fields[1].1.split_once(':').expect("a commit and whether it was changed");
+    assert!(
+        commit.len() == 8 && hexadecimal(commit) && ["0", "1"].contains(&is_modified),
+        "{shown}"
     );
-    assert!(ended.stdout.starts_with(&start), "{}", ended.stdout);
-    assert!(ended.stdout.contains(" bits=64 build="), "{}", ended.stdout);
+    assert!(fields[2].1.starts_with("jemalloc-5."), "{shown}");
+    assert!(fields[4].1.len() == 16 && hexadecimal(fields[4].1), "{shown}");
+    assert_eq!((fields[3].1, fields[5].1), ("64", env!("CARGO_PKG_VERSION")));
     assert_eq!(run(&["-h"], "").status.code(), Some(1));
 }
 
@@ -202,12 +214,13 @@ fn the_log_of_a_whole_life_is_that_of_redis() {
         .filter(|line| !line.contains("open files"))
         .collect();
     let version = env!("CARGO_PKG_VERSION");
+    let (commit, is_modified) = latchkey::sys::build::commit();
     assert_eq!(
         messages,
         [
             "# oO0OoO0OoO0Oo Latchkey is starting oO0OoO0OoO0Oo",
             &format!(
-                "# Latchkey version={version}, bits=64, commit=00000000, modified=0, pid={pid}, just started"
+                "# Latchkey version={version}, bits=64, commit={commit}, modified={is_modified}, pid={pid}, just started"
             ),
             "# Configuration loaded",
             &format!("* Running mode=standalone, port={port}."),

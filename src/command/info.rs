@@ -15,7 +15,7 @@ use crate::pubsub::Kind;
 use crate::state::State;
 use crate::stats::commands::CommandStats;
 use crate::stats::{Counters, Rate};
-use crate::sys::{alloc, jemalloc, machine};
+use crate::sys::{alloc, build, jemalloc, machine};
 
 pub const COMMANDS: &[CommandSpec] = &[spec("INFO", info)
     .at_least(1)
@@ -122,9 +122,10 @@ fn server(out: &mut String, db: &mut Keyspace, server: &State) {
     let uptime = (server.now.boot_us - identity.started_us).max(0) / 1_000_000;
     let version = String::from_utf8_lossy(&server.config.redis_version);
     line(out, "redis_version", version);
-    line(out, "redis_git_sha1", "00000000");
-    line(out, "redis_git_dirty", 0);
-    line(out, "redis_build_id", 0);
+    let (commit, is_modified) = build::commit();
+    line(out, "redis_git_sha1", commit);
+    line(out, "redis_git_dirty", is_modified);
+    line(out, "redis_build_id", build::id());
     line(out, "redis_mode", "standalone");
     line(out, "os", machine::system_name());
     line(out, "arch_bits", usize::BITS);
@@ -146,7 +147,7 @@ fn server(out: &mut String, db: &mut Keyspace, server: &State) {
     let file = server.config.config_file.as_deref().unwrap_or(std::path::Path::new(""));
     line(out, "config_file", file.display());
     line(out, "io_threads_active", 0);
-    line(out, "latchkey_version", env!("CARGO_PKG_VERSION"));
+    line(out, "latchkey_version", build::VERSION);
 }
 
 fn clients(out: &mut String, db: &mut Keyspace, server: &State) {
