@@ -16,6 +16,7 @@ use crate::command::{blocking, client_tracking, evict, evict_clients, publish_ev
 use crate::keyspace::Keyspace;
 use crate::state::{State, Task};
 use crate::sys::process::Supervisor;
+use crate::sys::random;
 use hands::{Hands, Intake};
 
 pub mod accept;
@@ -91,6 +92,7 @@ impl Server {
 
     /// Runs until SHUTDOWN or a signal.
     pub fn run(&mut self) -> io::Result<()> {
+        random::seed_statistics();
         let mut events = Events::with_capacity(1024);
         while !self.stopping {
             self.turn(&mut events)?;

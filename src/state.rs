@@ -23,6 +23,7 @@ use crate::stats::slowlog::Slowlog;
 use crate::stats::{Counters, Rate};
 use crate::sys::log::{Level, Logger};
 use crate::sys::process::OomScore;
+use crate::sys::random;
 use crate::sys::title::Title;
 
 /// A script can make up error prefixes; the table does not grow with them beyond this.
@@ -199,17 +200,12 @@ impl Timing {
     }
 }
 
-/// 40 random hexadecimal digits, as run and replication ids are made of.
-pub fn random_hex() -> String {
-    (0..5).map(|_| format!("{:08x}", fastrand::u32(..))).collect()
-}
-
 impl State {
     /// The state of a server that starts now, without clients.
     pub fn new(config: Config, clock: Clock, logger: Logger, poll: Poll) -> Self {
         let now = clock.now();
         let identity = Identity {
-            run_id: random_hex(),
+            run_id: random::hex_id(),
             started_us: now.boot_us,
             started_unix: now.unix_seconds(),
             executable: std::env::current_exe()
@@ -240,7 +236,7 @@ impl State {
             output_rate: Rate::default(),
             peak_memory: 0,
             startup_memory: 0,
-            replication_id: random_hex(),
+            replication_id: random::hex_id(),
             listeners: Vec::new(),
             listening: Vec::new(),
             monitors: Vec::new(),

@@ -167,6 +167,42 @@ fn no_file_grows_for_ever() {
     }
 }
 
+/// Who draws numbers that can be guessed, how often they are named, and what for: statistics, no secret. Secrets come from
+/// `sys/random.rs`.
+const GUESSABLE: &[(&str, usize, &str)] = &[
+    ("collections/packed_table.rs", 3, "a random element of a large hash or set"),
+    ("collections/table.rs", 6, "RANDOMKEY, and where a sample for eviction begins"),
+    ("command/hash.rs", 1, "HRANDFIELD"),
+    ("command/hyperloglog.rs", 1, "PFSELFTEST"),
+    ("command/sorted_set.rs", 3, "ZRANDMEMBER"),
+    ("keyspace/evict.rs", 3, "candidates for eviction, LFU's counter"),
+    ("keyspace/tracking.rs", 1, "which key is forgotten when there are too many"),
+    ("sys/random.rs", 1, "seeds this thread's generator"),
+    ("types/hash.rs", 2, "HRANDFIELD"),
+    ("types/hyperloglog.rs", 1, "PFSELFTEST"),
+    ("types/set.rs", 6, "SRANDMEMBER, SPOP"),
+];
+
+#[test]
+fn what_nobody_may_guess_does_not_come_from_statistics() {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut users = Vec::new();
+    for (path, text) in source_files() {
+        let lines = without_tests(&path, &text);
+        let count: usize = lines.iter().map(|line| code_of(line).matches("fastrand").count()).sum();
+        if count > 0 {
+            let name = path.strip_prefix(&root).expect("a file of the source");
+            users.push((name.to_string_lossy().into_owned(), count));
+        }
+    }
+    let known: Vec<(String, usize)> =
+        GUESSABLE.iter().map(|(name, count, _)| ((*name).to_owned(), *count)).collect();
+    assert_eq!(
+        users, known,
+        "a new use of fastrand is listed as statistics, or takes sys/random.rs"
+    );
+}
+
 /// Every file and folder of the repository, from its root; what is built and what git keeps left out.
 fn repository() -> Vec<String> {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));

@@ -16,9 +16,9 @@ use crate::error::CommandError;
 use crate::keyspace::{Expiry, Key, Keyspace};
 use crate::resp::number;
 use crate::resp::reply::Protocol;
-use crate::state::{State, random_hex};
+use crate::state::State;
 use crate::sys::log::Level;
-use crate::sys::{alloc, crash, jemalloc};
+use crate::sys::{alloc, crash, jemalloc, random};
 use crate::types::hash::Hash;
 use crate::types::list::List;
 use crate::types::set::Set;
@@ -93,7 +93,7 @@ fn debug(ctx: &mut Context<'_>) -> CommandResult {
         },
         (b"error", 3) => error(ctx),
         (b"change-repl-id", 2) => {
-            ctx.server.replication_id = random_hex();
+            ctx.server.replication_id = random::hex_id();
             let message = format_args!("Changing replication IDs after receiving change-repl-id");
             ctx.server.log(Level::Warning, message);
             ok(ctx)

@@ -7,4 +7,5 @@ pub mod jemalloc;
 pub mod log;
 pub mod machine;
 pub mod process;
+pub mod random;
 pub mod title;
