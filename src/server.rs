@@ -108,6 +108,7 @@ impl Server {
             Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
             _ => {}
         }
+        self.state.timing.begin_turn();
         self.sample_clock();
         self.take_signal();
         self.expire_fields();
@@ -128,6 +129,7 @@ impl Server {
         evict_clients(&mut self.state);
         self.cron_if_due();
         self.hands().close_clients();
+        self.state.timing.end_turn();
         self.turns.fetch_add(1, Ordering::Release);
         Ok(())
     }

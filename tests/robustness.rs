@@ -644,3 +644,76 @@ fn deadlines_at_the_ends_of_time_are_refused_or_kept() {
     server.settle();
     assert_eq!(client.call(&["PING"]), simple("PONG"));
 }
+
+// ---- figures ---------------------------------------------------------------------------------------------------------
+
+#[test]
+fn info_tells_what_the_loop_and_commands_took() {
+    let server = config(&[]);
+    let mut client = server.connect();
+    let figures = |client: &mut Client| {
+        ["eventloop_cycles", "eventloop_duration_sum", "eventloop_duration_cmd_sum"]
+            .map(|name| info(client, "stats", name))
+    };
+    // A turn is counted when it has ended: the figures of the one before are complete.
+    let [cycles, turns_us, commands_us] = figures(&mut client);
+    client.call(&["DEBUG", "POPULATE", "200000"]);
+    client.call(&["PING"]);
+    let [cycles_then, turns_us_then, commands_us_then] = figures(&mut client);
+    assert!(cycles_then >= cycles + 2, "{cycles} to {cycles_then}");
+    let (turns_us, commands_us) = (turns_us_then - turns_us, commands_us_then - commands_us);
+    assert!(commands_us > 1_000 && turns_us > 1_000, "{commands_us} of {turns_us} us");
+    // Both are whole microseconds, and the commands of this very turn are counted already.
+    let this_turn_us = 1_000_000;
+    assert!(commands_us <= turns_us + this_turn_us, "{commands_us} of {turns_us} us");
+    for _ in 0..3 {
+        server.advance(100_000);
+        client.call(&["PING"]);
+    }
+    assert!(info(&mut client, "stats", "instantaneous_eventloop_cycles_per_sec") > 0);
+    client.call(&["CONFIG", "RESETSTAT"]);
+    assert!(info(&mut client, "stats", "eventloop_cycles") <= 3);
+    assert!(info(&mut client, "stats", "eventloop_duration_cmd_sum") < commands_us);
+    assert_eq!(info(&mut client, "stats", "instantaneous_eventloop_cycles_per_sec"), 0);
+    info(&mut client, "stats", "instantaneous_eventloop_duration_usec");
+}
+
+#[test]
+fn info_counts_awaited_keys_and_refusals_and_names_the_listeners() {
+    let server = config(&["requirepass pw"]);
+    let mut client = server.connect();
+    for _ in 0..2 {
+        client.call(&["AUTH", "wrong"]);
+    }
+    client.call(&["AUTH", "pw"]);
+    for (name, value) in [("auth", 2), ("cmd", 0), ("key", 0), ("channel", 0)] {
+        let name = format!("acl_access_denied_{name}");
+        assert_eq!(info(&mut client, "stats", &name), value, "{name}");
+    }
+    client.call(&["XGROUP", "CREATE", "s", "g", "$", "MKSTREAM"]);
+    let waits: [&[&str]; 3] = [
+        &["BLPOP", "k", "l", "0"],
+        &["BLPOP", "k", "100"],
+        &["XREADGROUP", "GROUP", "g", "c", "BLOCK", "0", "STREAMS", "s", ">"],
+    ];
+    let waiters = waits.map(|wait| {
+        let mut waiter = server.connect();
+        waiter.call(&["AUTH", "pw"]);
+        waiter.send(wait);
+        server.settle();
+        waiter
+    });
+    let figures = |client: &mut Client| {
+        ["total_blocking_keys", "total_blocking_keys_on_nokey", "clients_in_timeout_table"]
+            .map(|name| info(client, "clients", name))
+    };
+    assert_eq!(figures(&mut client), [3, 1, 1]);
+    drop(waiters);
+    server.settle();
+    assert_eq!(figures(&mut client), [0, 0, 0]);
+    let Reply::Bulk(text) = client.call(&["INFO", "server"]) else { panic!("INFO is a text") };
+    let listener =
+        format!("\r\nlistener0:name=tcp,bind=127.0.0.1,port={}\r\n", server.address.port());
+    assert!(shown(&text).contains(&listener), "{}", shown(&text));
+    assert!(!shown(&text).contains("listener1"));
+}

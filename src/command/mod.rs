@@ -35,6 +35,7 @@ mod latency;
 mod list;
 mod list_blocking;
 mod memory;
+mod module;
 mod monitor;
 mod object;
 mod pubsub;

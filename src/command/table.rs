@@ -73,6 +73,7 @@ static FAMILIES: &[&[CommandSpec]] = &[
     super::introspection::COMMANDS,
     super::server::COMMANDS,
     super::memory::COMMANDS,
+    super::module::COMMANDS,
     super::latency::COMMANDS,
     super::debug::COMMANDS,
 ];
