@@ -31,24 +31,51 @@
 //! ```
 //!
 //! `TRANSCRIPTS_PEER=127.0.0.1:PORT` runs the same files against a server that is there already, Redis 7.0.15 for example;
-//! scenarios with `@ours`, `@config`, `@advance` or `@step` are left out then. `TRANSCRIPT=name` runs only matching files.
+//! scenarios with `@ours`, `@config`, `@advance` or `@step` are left out then, and the files run one after the other, since
+//! they share its data. Each file is a test of its name: `cargo test --test transcripts list` runs those with `list` in it.
 
 mod support;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 use support::{Session, split_args};
 
-fn transcripts() -> Vec<PathBuf> {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/transcripts");
-    let mut files: Vec<PathBuf> = std::fs::read_dir(folder)
-        .expect("the folder of transcripts is there")
-        .map(|entry| entry.expect("a folder's entry can be read").path())
-        .filter(|path| path.extension().is_some_and(|extension| extension == "txt"))
-        .collect();
-    files.sort();
-    files
+/// Makes a test of each file.
+macro_rules! transcripts {
+    ($($name:ident),* $(,)?) => {
+        $(
+            #[test]
+            fn $name() {
+                run_file(stringify!($name));
+            }
+        )*
+
+        #[test]
+        fn every_file_is_a_test() {
+            let listed = [$(stringify!($name)),*];
+            let mut files: Vec<String> = std::fs::read_dir(folder())
+                .expect("the folder of transcripts is there")
+                .map(|entry| entry.expect("a folder's entry can be read").file_name())
+                .map(|name| name.to_string_lossy().trim_end_matches(".txt").to_owned())
+                .collect();
+            files.sort();
+            assert_eq!(files, listed, "the list in tests/transcripts.rs and the files in tests/transcripts");
+        }
+    };
+}
+
+transcripts! {
+    bitmap, client, cluster, command, config, connection, debug, due, evict, expire, function,
+    generic, geo, get, hash, hash_expiry, hyperloglog, list, list_blocking, module, monitor, object,
+    ping, pubsub, scan, script, server, set, set_encoding, set_events, sort, sorted_set,
+    sorted_set_combine, sorted_set_pop, sorted_set_range, stream_add, stream_group, stream_info,
+    stream_read, string, string_conditions, string_events, tracking, transaction,
+}
+
+fn folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/transcripts")
 }
 
 /// One step of a scenario: a line that does something, and the lines of the reply it shows.
@@ -213,40 +240,39 @@ fn run_scenario(
     Ok(())
 }
 
-#[test]
-fn the_server_answers_as_the_transcripts_show() {
-    let only = std::env::var("TRANSCRIPT").unwrap_or_default();
+/// Who speaks with the peer: its data is that of one transcript at a time.
+static PEER: Mutex<()> = Mutex::new(());
+
+fn run_file(name: &str) {
     let peer = std::env::var("TRANSCRIPTS_PEER").ok();
     let peer: Option<SocketAddr> = peer.map(|peer| peer.parse().expect("an address and a port"));
+    // A transcript that has failed leaves nothing behind that the next one does not clear away.
+    let _turn = peer.map(|_| PEER.lock().unwrap_or_else(|error| error.into_inner()));
+    let file = folder().join(format!("{name}.txt"));
+    let text = std::fs::read_to_string(&file).expect("a transcript can be read");
+    let (text, all_ours) = match text.strip_prefix("@ours\n") {
+        Some(rest) => (rest, true),
+        None => (text.as_str(), false),
+    };
+    if all_ours && peer.is_some() {
+        println!("{name}: all of it shows what the peer does not have");
+        return;
+    }
+    let scenarios = scenarios(text);
+    assert!(!scenarios.is_empty(), "{name} has scenarios");
     let mut failures = Vec::new();
-    let mut count = 0;
-    for file in transcripts() {
-        if !file.file_name().unwrap_or_default().to_string_lossy().contains(&only) {
+    for scenario in &scenarios {
+        if peer.is_some() && scenario.steps.iter().any(|step| is_only_ours(step.action)) {
             continue;
         }
-        let text = std::fs::read_to_string(&file).expect("a transcript can be read");
-        let (text, all_ours) = match text.strip_prefix("@ours\n") {
-            Some(rest) => (rest, true),
-            None => (text.as_str(), false),
-        };
-        if all_ours && peer.is_some() {
-            continue;
-        }
-        for scenario in scenarios(text) {
-            if peer.is_some() && scenario.steps.iter().any(|step| is_only_ours(step.action)) {
-                continue;
-            }
-            count += 1;
-            if let Err(failure) = run_scenario(&file, &scenario, peer) {
-                failures.push(failure);
-            }
+        if let Err(failure) = run_scenario(&file, scenario, peer) {
+            failures.push(failure);
         }
     }
-    assert!(count > 0, "there are transcripts");
+    let (failed, count) = (failures.len(), scenarios.len());
     assert!(
         failures.is_empty(),
-        "{} of {count} scenarios failed:\n\n{}",
-        failures.len(),
+        "{failed} of {count} scenarios failed:\n\n{}",
         failures.join("\n")
     );
 }
