@@ -2,12 +2,7 @@
 
 mod support;
 
-use std::time::Duration;
-
-use support::{Client, Reply, TestServer};
-
-/// The longest that a script which keeps the server busy may outlive its killing here; the machine may be busy itself.
-const PATIENCE: usize = 2000;
+use support::{Client, Reply, TestServer, wait_for};
 
 fn text(reply: &Reply) -> String {
     reply.show()
@@ -273,12 +268,7 @@ fn a_busy_script_is_ended_whatever_it_plays() {
         "load(function() while true do end end)",
     ] {
         runner.send(&["EVAL", body, "0"]);
-        let mut looks = 0;
-        while !text(&other.call(&["PING"])).starts_with("(error) BUSY") {
-            looks += 1;
-            assert!(looks < PATIENCE, "never busy: {body}");
-            std::thread::yield_now();
-        }
+        wait_until_busy(&mut other);
         assert_eq!(text(&other.call(&["SCRIPT", "KILL"])), "OK", "{body}");
         let shown = text(&runner.reply().expect("the script's client is answered"));
         assert!(shown.contains("Script killed by user with SCRIPT KILL"), "{body}: {shown}");
@@ -288,13 +278,8 @@ fn a_busy_script_is_ended_whatever_it_plays() {
 
 /// Waits until the server says that it is busy.
 fn wait_until_busy(client: &mut Client) {
-    for _ in 0..PATIENCE {
-        if text(&client.call(&["PING"])).starts_with("(error) BUSY") {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    panic!("never busy");
+    let mut is_busy = || text(&client.call(&["PING"])).starts_with("(error) BUSY");
+    wait_for("the server to be busy", || is_busy().then_some(()));
 }
 
 /// A script that goes on until somebody sets the wall clock forward... it cannot know: until it has called so often.

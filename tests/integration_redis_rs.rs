@@ -3,11 +3,13 @@
 mod support;
 
 use redis::{Commands, Connection, RedisResult, Value};
-use support::TestServer;
+use support::{PATIENCE, TestServer};
 
 fn connect(server: &TestServer) -> Connection {
     let client = redis::Client::open(format!("redis://{}/", server.address)).expect("an address");
-    client.get_connection().expect("the server takes connections")
+    let connection = client.get_connection().expect("the server takes connections");
+    connection.set_read_timeout(Some(PATIENCE)).expect("an option of sockets");
+    connection
 }
 
 #[test]

@@ -46,7 +46,15 @@ fn feed(child: &mut Child, text: &str) {
 fn run(args: &[&str], text: &str) -> Ended {
     let mut child = program().args(args).spawn().expect("the program starts");
     feed(&mut child, text);
-    let output = child.wait_with_output().expect("the program ends");
+    let start = Instant::now();
+    while child.try_wait().expect("a child").is_none() {
+        if start.elapsed() > PATIENCE {
+            let _ = child.kill();
+            panic!("waited too long for the end of the program {args:?}");
+        }
+        std::thread::yield_now();
+    }
+    let output = child.wait_with_output().expect("the program has ended");
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
     Ended { status: output.status, stdout: text(output.stdout), stderr: text(output.stderr) }
 }
@@ -125,7 +133,9 @@ fn send_signal(pid: u32, signal: libc::c_int) {
 
 fn connect(port: u16) -> redis::Connection {
     let client = redis::Client::open(format!("redis://127.0.0.1:{port}/")).expect("an address");
-    client.get_connection().expect("the server takes connections")
+    let connection = client.get_connection().expect("the server takes connections");
+    connection.set_read_timeout(Some(PATIENCE)).expect("an option of sockets");
+    connection
 }
 
 #[test]

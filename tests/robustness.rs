@@ -8,7 +8,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
 
-use support::{Client, Reply, TestServer};
+use support::{Client, Reply, TestServer, wait_for};
 
 fn config(lines: &[&str]) -> TestServer {
     let lines: Vec<String> = lines.iter().map(|&line| line.into()).collect();
@@ -112,9 +112,10 @@ fn clients_that_go_without_reading_leave_nothing_behind() {
         half.write_all(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$100000\r\nabc").expect("the server reads");
         drop((stream, half));
     }
-    while info(&mut other, "clients", "connected_clients") > 1 {
+    wait_for("clients to be gone", || {
         server.settle();
-    }
+        (info(&mut other, "clients", "connected_clients") <= 1).then_some(())
+    });
 }
 
 #[test]
@@ -433,9 +434,10 @@ fn a_large_request_waits_behind_one_that_blocks() {
         ];
         let mut writer = stream.try_clone().expect("a second handle");
         let writer = std::thread::spawn(move || writer.write_all(&sent.concat()));
-        while info(&mut other, "clients", "blocked_clients") == 0 {
+        wait_for("the client to block", || {
             server.settle();
-        }
+            (info(&mut other, "clients", "blocked_clients") > 0).then_some(())
+        });
         assert_eq!(other.call(&["RPUSH", "l", "e"]), Reply::Integer(1));
         let expected = format!("*2\r\n$1\r\nl\r\n$1\r\ne\r\n+OK\r\n:{size}\r\n");
         let mut reply = vec![0; expected.len()];

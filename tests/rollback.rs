@@ -8,7 +8,7 @@ mod support;
 use std::collections::BTreeMap;
 
 use support::grammar::{Generator, Rule, parse, rules};
-use support::{Client, Reply, TestServer, split_args};
+use support::{Client, Reply, TestServer, split_args, wait_for};
 
 const DATABASES: usize = 3;
 
@@ -266,6 +266,11 @@ fn kill(server: &TestServer, script: &[&str], container: &str) -> (String, Optio
     (answer, ended)
 }
 
+/// Waits until no script keeps the server busy.
+fn wait_until_served(client: &mut Client) {
+    wait_for("the server to be free", || (client.call(&["PING"]).show() == "PONG").then_some(()));
+}
+
 #[test]
 fn kill_rollback_ends_a_script_that_has_written() {
     let server = TestServer::start(&["busy-reply-threshold 5".into()]);
@@ -321,9 +326,7 @@ fn what_cannot_be_put_back_is_not_put_back_by_halves() {
         answer.starts_with("(error) UNKILLABLE Sorry the script has changed more than"),
         "{answer}"
     );
-    while client.call(&["PING"]).show() != "PONG" {
-        std::thread::yield_now();
-    }
+    wait_until_served(&mut client);
     assert_eq!(client.call(&["GET", "k"]).show(), "\"after\"");
     assert_eq!(client.call(&["DBSIZE"]).show(), "(integer) 1001");
     // What the script has made itself counts.
@@ -337,9 +340,7 @@ fn what_cannot_be_put_back_is_not_put_back_by_halves() {
             answer.starts_with("(error) UNKILLABLE Sorry the script has changed more"),
             "{answer}"
         );
-        while client.call(&["PING"]).show() != "PONG" {
-            std::thread::yield_now();
-        }
+        wait_until_served(&mut client);
     }
     // What is overwritten or deleted as a whole needs no copy, however large it is.
     client.call(&["FLUSHALL"]);
@@ -359,9 +360,7 @@ fn what_cannot_be_put_back_is_not_put_back_by_halves() {
         "redis.call('setrange', 'large', 0, 'z') local n = 0 while n < 30000000 do n = n + 1 end";
     let (answer, _) = kill(&server, &["EVAL", body, "0"], "SCRIPT");
     assert!(answer.starts_with("(error) UNKILLABLE"), "{answer}");
-    while client.call(&["PING"]).show() != "PONG" {
-        std::thread::yield_now();
-    }
+    wait_until_served(&mut client);
     client.call(&["CONFIG", "SET", "busy-script-policy", "rollback"]);
     let answer = client.call(&["EVAL", body, "0"]).show();
     assert!(answer.contains("Script killed by the server"), "{answer}");
