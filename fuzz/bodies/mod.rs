@@ -1,5 +1,5 @@
 //! What the fuzz targets do with their input: plain functions of bytes, so that the corpora are also replayed by a plain test
-//! (`tests/fuzz_corpus.rs`).
+//! (`tests/it/fuzz_corpus.rs`).
 #![allow(dead_code)] // each target uses one
 
 pub mod config;

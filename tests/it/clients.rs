@@ -1,11 +1,9 @@
 //! Clients that do not read what they are sent, and messages too large to be copied to each listener.
 
-mod support;
-
 use std::io::Write;
 use std::net::TcpStream;
 
-use support::{Reply, TestServer};
+use crate::support::{Reply, TestServer};
 
 /// More than the system's socket buffers and any limit here take.
 const PLENTY: usize = 400;

@@ -2,13 +2,11 @@
 //! more of everything than is reasonable. Whatever one of them does, its requests are answered in their order and the
 //! others are served.
 
-mod support;
-
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
 
-use support::{Client, Reply, TestServer, wait_for};
+use crate::support::{Client, Reply, TestServer, wait_for};
 
 fn config(lines: &[&str]) -> TestServer {
     let lines: Vec<String> = lines.iter().map(|&line| line.into()).collect();
@@ -587,7 +585,7 @@ fn a_monitor_sees_a_pipeline_in_its_order_and_its_own_requests() {
 fn steps_of_the_wall_clock_move_keys_with_a_date_and_no_others() {
     let server = config(&[]);
     let mut client = server.connect();
-    let seconds = support::START.0 / 1000;
+    let seconds = crate::support::START.0 / 1000;
     client.call(&["SET", "date", "v", "EXAT", &(seconds + 100).to_string()]);
     client.call(&["SET", "span", "v", "EX", "100"]);
     server.step_wall(-3_600_000_000);

@@ -7,12 +7,10 @@
 //! keeps to some commands. Commands come from the grammar in `differential/grammar.txt`. The stream is cut into epochs that begin with empty servers and end with a comparison
 //! of all data (`DEBUG DIGEST`), every other one in RESP3. What differs is reduced to a short session that shows it.
 
-mod support;
-
 use std::net::SocketAddr;
 
-use support::grammar::{Generator, Order, Request, Rule, rules};
-use support::{Client, Reply, TestServer, quote, split_args};
+use crate::support::grammar::{Generator, Order, Request, Rule, rules};
+use crate::support::{Client, Reply, TestServer, quote, split_args};
 
 /// Commands from one emptying of the servers to the next.
 const EPOCH: usize = 2_000;

@@ -1,9 +1,7 @@
 //! A real client (the `redis` crate) against a server in this process whose clock the test moves.
 
-mod support;
-
+use crate::support::{PATIENCE, TestServer};
 use redis::{Commands, Connection, RedisResult, Value};
-use support::{PATIENCE, TestServer};
 
 fn connect(server: &TestServer) -> Connection {
     let client = redis::Client::open(format!("redis://{}/", server.address)).expect("an address");

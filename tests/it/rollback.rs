@@ -3,12 +3,10 @@
 //! Commands come from the grammar of the comparison with other servers, and from more lines here: whole databases, deadlines,
 //! deadlines of fields. A run is repeated by its seed: `ROLLBACK_SEED`.
 
-mod support;
-
 use std::collections::BTreeMap;
 
-use support::grammar::{Generator, Rule, parse, rules};
-use support::{Client, Reply, TestServer, split_args, wait_for};
+use crate::support::grammar::{Generator, Rule, parse, rules};
+use crate::support::{Client, Reply, TestServer, split_args, wait_for};
 
 const DATABASES: usize = 3;
 

@@ -32,15 +32,13 @@
 //!
 //! `TRANSCRIPTS_PEER=127.0.0.1:PORT` runs the same files against a server that is there already, Redis 7.0.15 for example;
 //! scenarios with `@ours`, `@config`, `@advance` or `@step` are left out then, and the files run one after the other, since
-//! they share its data. Each file is a test of its name: `cargo test --test transcripts list` runs those with `list` in it.
-
-mod support;
+//! they share its data. Each file is a test of its name: `cargo test --test it transcripts::list` runs those with `list` in it.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use support::{Session, split_args};
+use crate::support::{Session, split_args};
 
 /// Makes a test of each file.
 macro_rules! transcripts {
@@ -61,7 +59,7 @@ macro_rules! transcripts {
                 .map(|name| name.to_string_lossy().trim_end_matches(".txt").to_owned())
                 .collect();
             files.sort();
-            assert_eq!(files, listed, "the list in tests/transcripts.rs and the files in tests/transcripts");
+            assert_eq!(files, listed, "the list in tests/it/transcripts.rs and the files in tests/transcripts");
         }
     };
 }

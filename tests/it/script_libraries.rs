@@ -10,8 +10,8 @@ use latchkey::script::open_libraries;
 use mlua::ffi;
 use proptest::prelude::*;
 
-const SHOW: &str = include_str!("data/show.lua");
-const FACTS: &str = include_str!("data/script-libraries-7.0.15.txt");
+const SHOW: &str = include_str!("../data/show.lua");
+const FACTS: &str = include_str!("../data/script-libraries-7.0.15.txt");
 
 /// Where we knowingly answer otherwise, and why.
 const DIFFERENCES: &[(&str, &str)] = &[];

@@ -1,8 +1,6 @@
 //! Scripts that mean harm. Whatever they do, the server answers, and the next script works.
 
-mod support;
-
-use support::{Client, Reply, TestServer, wait_for};
+use crate::support::{Client, Reply, TestServer, wait_for};
 
 fn text(reply: &Reply) -> String {
     reply.show()

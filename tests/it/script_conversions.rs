@@ -1,11 +1,9 @@
 //! Values of Lua become replies, and replies values, whatever they are.
 
-mod support;
-
 use std::cell::RefCell;
 
+use crate::support::{Reply, TestServer};
 use proptest::prelude::*;
-use support::{Reply, TestServer};
 
 /// A value that a script returns.
 #[derive(Clone, Debug)]

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 
 use latchkey::config::{Config, ConfigError, PARAMS, SetBy, parse_line};
 
-const GET: &str = include_str!("data/config-get-7.0.15.tsv");
-const SET: &str = include_str!("data/config-set-7.0.15.tsv");
-const SET_VALUES: &str = include_str!("data/config-set-values-7.0.15.tsv");
-const FILES: &str = include_str!("data/config-file-7.0.15.tsv");
+const GET: &str = include_str!("../data/config-get-7.0.15.tsv");
+const SET: &str = include_str!("../data/config-set-7.0.15.tsv");
+const SET_VALUES: &str = include_str!("../data/config-set-values-7.0.15.tsv");
+const FILES: &str = include_str!("../data/config-file-7.0.15.tsv");
 
 const LOCAL: SetBy = SetBy { local_client: true, loading: false };
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-#[path = "../fuzz/bodies/mod.rs"]
+#[path = "../../fuzz/bodies/mod.rs"]
 mod bodies;
 
 /// Makes a test of each target.
@@ -22,9 +22,9 @@ macro_rules! targets {
             let mut bodies = names.clone();
             bodies.push("mod.rs".into());
             bodies.sort();
-            assert_eq!(files("fuzz_targets"), names, "fuzz/fuzz_targets and the list in tests/fuzz_corpus.rs");
+            assert_eq!(files("fuzz_targets"), names, "fuzz/fuzz_targets and the list in tests/it/fuzz_corpus.rs");
             assert_eq!(files("bodies"), bodies, "fuzz/bodies");
-            let manifest = include_str!("../fuzz/Cargo.toml");
+            let manifest = include_str!("../../fuzz/Cargo.toml");
             for name in names {
                 assert!(manifest.contains(&format!("path = \"fuzz_targets/{name}\"")), "{name}");
             }
