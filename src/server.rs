@@ -21,6 +21,7 @@ use crate::gate::state::{State, Task};
 use crate::gate::tracking;
 use crate::keyspace::Keyspace;
 use crate::sys::process::Supervisor;
+use crate::sys::random;
 use hands::{Hands, Intake};
 
 pub mod accept;
@@ -96,6 +97,7 @@ impl Server {
 
     /// Runs until SHUTDOWN or a signal.
     pub fn run(&mut self) -> io::Result<()> {
+        random::seed_statistics();
         let mut events = Events::with_capacity(1024);
         while !self.stopping {
             self.turn(&mut events)?;
@@ -111,6 +113,7 @@ impl Server {
             Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
             _ => {}
         }
+        self.state.timing.begin_turn();
         self.sample_clock();
         self.take_signal();
         self.expire_fields();
@@ -131,6 +134,7 @@ impl Server {
         evict_clients(&mut self.state);
         self.cron_if_due();
         self.hands().close_clients();
+        self.state.timing.end_turn();
         self.turns.fetch_add(1, Ordering::Release);
         Ok(())
     }

@@ -65,6 +65,11 @@ impl Blocking {
         self.count
     }
 
+    /// Those that will time out.
+    pub fn timing_out(&self) -> usize {
+        self.deadlines.len()
+    }
+
     /// When the first of them times out: boot-time clock, microseconds.
     pub fn next_deadline_us(&self) -> Option<i64> {
         self.deadlines.first().map(|(deadline, _)| *deadline)

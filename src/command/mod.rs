@@ -58,6 +58,7 @@ static FAMILIES: &[&[CommandSpec]] = &[
     server::introspection::COMMANDS,
     server::COMMANDS,
     server::memory::COMMANDS,
+    server::module::COMMANDS,
     server::latency::COMMANDS,
     server::debug::COMMANDS,
 ];

@@ -19,7 +19,7 @@ pub mod functions;
 mod library;
 pub mod lua;
 mod number;
-mod payload;
+pub mod payload;
 pub mod shebang;
 mod structs;
 mod watchdog;

@@ -28,6 +28,9 @@ impl Server {
             state.commands_rate.sample(state.counters.commands, now_us);
             state.input_rate.sample(state.counters.bytes_in, now_us);
             state.output_rate.sample(state.counters.bytes_out, now_us);
+            let turns = state.timing.turns();
+            state.turns_rate.sample(turns, now_us);
+            state.turn_time.sample_by(state.timing.turns_us(), turns as i64, 1);
         }
         self.state.pending.accept_again.append(&mut self.state.pending.accept_later);
         self.close_idle_clients();

@@ -1,5 +1,6 @@
 //! A server in this process with a clock that stands still, and clients that see what redis-cli shows.
 #![allow(dead_code)] // every test program uses its own part of this
+#![allow(clippy::disallowed_methods)] // the limit of patience is measured in real time
 
 pub mod grammar;
 
@@ -7,7 +8,7 @@ use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use latchkey::clock::{Clock, ManualClock, UnixMillis};
 use latchkey::config::Config;
@@ -17,7 +18,19 @@ use latchkey::sys::log::Logger;
 /// The wall clock of a new session: 2023-11-14 22:13:20 UTC.
 pub const START: UnixMillis = UnixMillis(1_700_000_000_000);
 /// How long a reply may take before the test fails: a limit against hanging, not a measure of speed.
-const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Looks again and again, until there is something to see. Panics when patience ends.
+pub fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(start.elapsed() < PATIENCE, "waited too long for {what}");
+        std::thread::yield_now();
+    }
+}
 
 /// One reply, as it came.
 #[derive(Clone, Debug, PartialEq)]
@@ -90,10 +103,10 @@ impl TestServer {
     /// Waits for two turns: what was due at the beginning of the first is done and sent.
     pub fn settle(&self) {
         let before = self.handle.turns();
-        while self.handle.turns() < before + 2 {
+        wait_for("two turns of the loop", || {
             self.handle.wake().expect("the loop can be woken");
-            std::thread::yield_now();
-        }
+            (self.handle.turns() >= before + 2).then_some(())
+        });
     }
 }
 
@@ -101,12 +114,13 @@ impl Drop for TestServer {
     fn drop(&mut self) {
         // A server that has ended already needs no stop.
         let _ = self.handle.stop();
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-            && !std::thread::panicking()
-        {
-            panic!("the server panicked");
+        let Some(thread) = self.thread.take() else { return };
+        if std::thread::panicking() {
+            // What is wrong is being told already; a server that hangs would keep that from being seen.
+            return;
         }
+        wait_for("the end of the server", || thread.is_finished().then_some(()));
+        assert!(thread.join().is_ok(), "the server panicked");
     }
 }
 
@@ -123,6 +137,7 @@ impl Client {
         let stream = TcpStream::connect(address).expect("the server takes connections");
         stream.set_nodelay(true).expect("an option of TCP");
         stream.set_read_timeout(Some(PATIENCE)).expect("an option of sockets");
+        stream.set_write_timeout(Some(PATIENCE)).expect("an option of sockets");
         Client { stream, buffer: Vec::new(), pushes: Vec::new() }
     }
 

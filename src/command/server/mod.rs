@@ -8,6 +8,7 @@ pub(crate) mod info;
 pub(crate) mod introspection;
 pub(crate) mod latency;
 pub(crate) mod memory;
+pub(crate) mod module;
 pub(crate) mod monitor;
 
 use crate::client::ClientFlags;

@@ -3,7 +3,7 @@
 //! No call into the interpreter can be interrupted in its midst, and a script that is to end within milliseconds may have
 //! strings of megabytes. These functions look for interrupts between one piece and the next, and go the interpreter's way
 //! where that is short. What is bounded by what a script can make in one block (`memory.rs`) is not here. Patterns over long
-//! texts are in `patterns.rs`. A test lists every function at its worst (`tests/hostile_scripts.rs`).
+//! texts are in `patterns.rs`. A test lists every function at its worst (`tests/it/hostile_scripts.rs`).
 
 use std::ffi::CStr;
 use std::os::raw::{c_char, c_int};
