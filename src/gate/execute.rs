@@ -216,6 +216,12 @@ impl Gate<'_> {
         Some(self.conclude(command, request, Origin::Woken(key), outcome, failed))
     }
 
+    /// Runs a request of a file that is loaded, between [`Keyspace::begin_loading`] and [`Keyspace::end_loading`]. The database
+    /// that SELECT has chosen stays selected.
+    pub fn run_loaded(&mut self, request: &Request<'_>) -> Ran {
+        self.run(request)
+    }
+
     /// Runs a command that EXEC has come to. Those who monitor see it before the EXEC.
     pub fn run_queued(&mut self, command: &'static Command, request: &Request<'_>) -> Ran {
         self.db.keeps_expired = self.server.pause().is_some() && !command.is(MAY_WRITE);
@@ -299,7 +305,9 @@ impl Gate<'_> {
         debug_assert!(
             match effect {
                 Effect::AsSent =>
-                    !has_changed || runs_others || command.is(Flags::WRITE | Flags::MAY_REPLICATE),
+                    !has_changed
+                        || runs_others
+                        || command.is(Flags::WRITE | Flags::MAY_REPLICATE | Flags::PROTECTED),
                 Effect::Instead => has_changed,
                 Effect::Nothing => !has_changed,
                 Effect::Forced => true,

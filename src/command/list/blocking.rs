@@ -4,8 +4,7 @@
 //! the command again for that key alone (`blocking.rs`); the timeout counts from the first time.
 
 use crate::command::list::{
-    MOVE, MultiPop, TAKE, list_spec, move_one, parse_end, pop_command, pop_named_array,
-    pop_one,
+    MOVE, MultiPop, TAKE, list_spec, move_one, parse_end, pop_command, pop_named_array, pop_one,
 };
 use crate::gate::blocking::TimeoutUnit;
 use crate::gate::context::{CommandResult, Context, Origin, Outcome, TimeoutReply, Wait};

@@ -299,13 +299,7 @@ pub(crate) fn pop_one(ctx: &mut Context<'_>, slot: Slot, key: Key<'_>, end: End)
 }
 
 /// Takes up to `count` elements, at least one, from an end of a list and replies with an array of them. How many they were.
-fn pop_array(
-    ctx: &mut Context<'_>,
-    slot: Slot,
-    key: Key<'_>,
-    end: End,
-    count: usize,
-) -> usize {
+fn pop_array(ctx: &mut Context<'_>, slot: Slot, key: Key<'_>, end: End, count: usize) -> usize {
     let limits = limits(ctx);
     let reply = &mut ctx.reply;
     let count = ctx.db.edit(slot, |list: &mut List| {

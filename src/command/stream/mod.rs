@@ -15,9 +15,7 @@ use crate::gate::spec::{CommandSpec, Flags, Group, Handler, KeyFlags, KeySpec, k
 use crate::keyspace::Key;
 use crate::resp::args::{Args, Cursor};
 use crate::resp::reply::ReplyWriter;
-use crate::types::stream::{
-    AddError, Entry, Keep, NewId, NodeLimits, Stream, StreamId, Trim,
-};
+use crate::types::stream::{AddError, Entry, Keep, NewId, NodeLimits, Stream, StreamId, Trim};
 
 const UPDATED_KEY: &[KeySpec] = &[key(1, KeyFlags::RW.union(KeyFlags::UPDATE))];
 const SHORTENED_KEY: &[KeySpec] = &[key(1, KeyFlags::RW.union(KeyFlags::DELETE))];
@@ -269,8 +267,13 @@ impl AddOptions {
     fn parse(ctx: &Context<'_>) -> Result<Self, CommandError> {
         let mut cursor = ctx.args.cursor(2);
         let now_ms = ctx.server.now.unix().0.max(0) as u64;
-        let mut options =
-            AddOptions { makes_stream: true, id: NewId::Now(now_ms), trim: None, threshold_at: 0, fields_at: 0 };
+        let mut options = AddOptions {
+            makes_stream: true,
+            id: NewId::Now(now_ms),
+            trim: None,
+            threshold_at: 0,
+            fields_at: 0,
+        };
         let mut trim = TrimOptions::default();
         while let Some(argument) = cursor.peek() {
             if argument == b"*" {
