@@ -192,7 +192,11 @@ impl Pair {
         let start_ms = self.servers[0].clock_ms();
         // Absolute times in commands mean the same in each session.
         self.servers[0].step_wall((support::START.0 - start_ms) * 1000);
+        // Every other session's keys expire when commands meet them, and not before.
+        let expires = if later_ms % 2 == 0 { "1" } else { "0" };
+        self.clients[0].call(&["DEBUG", "SET-ACTIVE-EXPIRE", expires]);
         self.run(steps);
+        self.clients[0].call(&["DEBUG", "SET-ACTIVE-EXPIRE", "1"]);
         let stream = match self.clients[0].call(&["DEBUG", "EFFECTS", "TAKE"]) {
             Reply::Bulk(stream) => stream,
             reply => panic!("no stream: {}", reply.show()),
