@@ -96,6 +96,11 @@ impl TestServer {
         self.settle();
     }
 
+    /// Unix milliseconds on the server's clock.
+    pub fn clock_ms(&self) -> i64 {
+        Clock::Manual(self.clock.clone()).now().unix().0
+    }
+
     /// Sets the wall clock alone.
     pub fn step_wall(&self, us: i64) {
         self.clock.step_wall_us(us);

@@ -509,9 +509,10 @@ fn lset(ctx: &mut Context<'_>) -> CommandResult {
     let (index, text) = (ctx.args.integer(2)?, ctx.args.get(3));
     let limits = limits(ctx);
     let set = ctx.db.edit(slot, |list: &mut List| {
+        // Looked for first: what fails leaves the form as it is.
+        let Some(index) = resolve_index(index, list.len()) else { return false };
         list.make_room(text.len(), 1, &limits);
-        let set = resolve_index(index, list.len());
-        let set = set.is_some_and(|index| list.set(index, text, &limits));
+        let set = list.set(index, text, &limits);
         if set {
             list.settle(&limits);
         }
@@ -540,7 +541,11 @@ fn linsert(ctx: &mut Context<'_>) -> CommandResult {
     let (pivot, text) = (ctx.args.get(3), ctx.args.get(4));
     let limits = limits(ctx);
     let length = ctx.db.edit(slot, |list: &mut List| {
-        // The form changes even if there is no such pivot: as in Redis, which looks for it afterwards.
+        // Without the pivot nothing changes, the form neither: nothing would be repeated elsewhere.
+        let is_pivot = |element| element == Element::new(pivot);
+        if list.outgrows(text.len(), 1, &limits) && !list.as_view().forwards(0).any(is_pivot) {
+            return None;
+        }
         list.make_room(text.len(), 1, &limits);
         list.insert(pivot, behind, text, &limits).then(|| list.len())
     });

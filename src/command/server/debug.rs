@@ -8,6 +8,7 @@ use crate::collections::glob;
 use crate::collections::table::{Entry, Slot, ValueRef};
 use crate::command::help::reply_help;
 use crate::command::key::object::encoding_name;
+use crate::command::server::effects::effects;
 use crate::config::parse_memory;
 use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Outcome};
@@ -76,6 +77,7 @@ fn debug(ctx: &mut Context<'_>) -> CommandResult {
             Ok(()) => ok(ctx),
             Err(error) => Err(CommandError::formatted(error.reply())),
         },
+        (b"effects", 3..) => effects(ctx),
         (b"error", 3) => error(ctx),
         (b"change-repl-id", 2) => {
             ctx.server.replication_id = random::hex_id();
@@ -556,6 +558,8 @@ fn help(ctx: &mut Context<'_>) -> CommandResult {
             "    Return digits that are the same for the same data.",
             "DIGEST-VALUE <key> [<key> ...]",
             "    The same for the values of these keys alone.",
+            "EFFECTS ON | OFF | TAKE | LOAD <stream>",
+            "    Collect what the append only file would be given, return it, or run it.",
             "ERROR <string>",
             "    Reply with this error.",
             "HTSTATS <dbid>",

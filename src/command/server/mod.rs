@@ -4,6 +4,7 @@ pub(crate) mod cluster;
 pub(crate) mod config;
 pub(crate) mod debug;
 pub(crate) mod docs;
+mod effects;
 pub(crate) mod info;
 pub(crate) mod introspection;
 pub(crate) mod latency;
