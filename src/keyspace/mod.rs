@@ -36,6 +36,7 @@ use crate::error::CommandError;
 use crate::resp::number::parse_i64;
 use crate::types::{Value, kind};
 use deletions::Deletions;
+pub use evict::Accessed;
 use evict::Eviction;
 use expire::FoundExpired;
 use field_deadlines::FieldDeadlines;

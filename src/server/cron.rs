@@ -27,6 +27,7 @@ impl Server {
             state.output_rate.sample(state.counters.bytes_out, now_us);
         }
         self.state.pending.accept_again.append(&mut self.state.pending.accept_later);
+        self.state.outgoing.close_unused(now_us);
         self.close_idle_clients();
         self.check_soft_limits();
         count_clients_memory(&mut self.state);

@@ -7,7 +7,7 @@ use crate::collections::table::ValueRef;
 use crate::types::{Stored, Value};
 
 use super::encode::version_for;
-use super::{CHECKSUM, DecodeError, Decoder, Encoder, Limits, Version};
+use super::{CHECKSUM, DecodeError, Decoder, Encoder, Fault, Limits, Version};
 
 /// Version and checksum.
 const FOOTER: usize = 10;
@@ -51,6 +51,8 @@ pub fn verify(payload: &[u8]) -> Option<(Version, &[u8])> {
 /// The value of a payload. Deadlines of fields count from `now`.
 pub fn restore(payload: &[u8], limits: &Limits, now: Now) -> Result<Stored, PayloadError> {
     let (version, content) = verify(payload).ok_or(PayloadError::Footer)?;
-    let (&value_type, value) = content.split_first().ok_or(PayloadError::Footer)?;
+    let (&value_type, value) = content
+        .split_first()
+        .ok_or(DecodeError { fault: Fault::Truncated("the type of a value"), offset: 0 })?;
     Ok(Decoder { limits, now, version }.value(value_type, value, 1)?)
 }
