@@ -219,7 +219,11 @@ fn connect(ctx: &mut Context<'_>, order: &Order<'_>) -> Result<Connection, Comma
         (None, Ok(host)) => Connection::open(host, order.port, order.timeout),
         (None, Err(_)) => return Err(CONNECTING_FAILED),
     };
-    let connection = connected.map_err(|_| CONNECTING_FAILED)?;
+    let connection = connected.map_err(|error| match error.kind() {
+        // Redis learns only when it writes that it was turned away.
+        io::ErrorKind::ConnectionRefused | io::ErrorKind::HostUnreachable => WRITING_FAILED,
+        _ => CONNECTING_FAILED,
+    })?;
     connection.set_timeout(order.timeout).map_err(|_| CONNECTING_FAILED)?;
     Ok(connection)
 }
