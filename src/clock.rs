@@ -84,6 +84,8 @@ pub struct Now {
     pub wall_us: i64,
     /// Boot-time clock, microseconds; goes on while the machine sleeps and is never set.
     pub boot_us: i64,
+    /// Nothing is past: a file is being loaded ([`crate::keyspace::Keyspace::begin_loading`]).
+    pub is_loading: bool,
 }
 
 impl Now {
@@ -117,7 +119,12 @@ impl Now {
     /// Whether a key with this deadline is gone: strictly later, as in Redis, so that rounding the clock down to
     /// milliseconds never ends a lock early.
     pub fn is_past(&self, deadline: Deadline) -> bool {
-        self.remaining_ms(deadline) < 0
+        self.remaining_ms(deadline) < 0 && !self.is_loading
+    }
+
+    /// Whether a deadline that is to be set has come already, so that what it is for goes at once.
+    pub fn has_come(&self, deadline: Deadline) -> bool {
+        self.remaining_ms(deadline) <= 0 && !self.is_loading
     }
 
     /// Milliseconds left; negative once past.
@@ -159,11 +166,13 @@ impl Clock {
                 Now {
                     wall_us: wall.tv_sec * 1_000_000 + wall.tv_nsec as i64 / 1000,
                     boot_us: boot.tv_sec * 1_000_000 + boot.tv_nsec as i64 / 1000,
+                    is_loading: false,
                 }
             }
             Clock::Manual(clock) => Now {
                 wall_us: clock.hands.wall_us.load(Ordering::SeqCst),
                 boot_us: clock.hands.boot_us.load(Ordering::SeqCst),
+                is_loading: false,
             },
         }
     }
@@ -214,7 +223,7 @@ mod tests {
 
     #[test]
     fn the_largest_deadlines_saturate() {
-        let now = Now { wall_us: 1_700_000_000_000_000, boot_us: 5_000_000 };
+        let now = Now { wall_us: 1_700_000_000_000_000, boot_us: 5_000_000, is_loading: false };
         assert!(!now.is_past(now.after(i64::MAX)));
         assert_eq!(
             now.at(UnixMillis(9_223_372_036_854_770_000)).unix(now.wall_offset_ms()).0,

@@ -52,6 +52,8 @@ bitflags! {
         /// It has to do with the connection that it comes from: who has none cannot run it.
         const NEEDS_CLIENT = 1 << 29;
 
+        /// It is refused, as a command that writes is, where the disk is at fault: PING.
+        const TELLS_DISK = 1 << 31;
         /// It ends its client's transaction without running it.
         const ENDS_TRANSACTION = 1 << 30;
 

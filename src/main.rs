@@ -137,6 +137,9 @@ fn serve(settings: Settings, name: &OsStr, is_bare: bool) -> Result<ExitCode, Co
         log.warn(format_args!("Can't catch signals: {error}"));
         return Ok(ExitCode::FAILURE);
     }
+    if server.load().is_err() {
+        return Ok(ExitCode::FAILURE);
+    }
     server.announce(supervisor);
     if let Err(error) = server.run() {
         log.warn(format_args!("Waiting for events failed: {error}"));

@@ -16,10 +16,13 @@ use crate::gate::blocking;
 use crate::gate::effect::note_deletions_apart;
 use crate::gate::evict::evict;
 use crate::gate::limits::evict_clients;
+use crate::gate::persistence;
 use crate::gate::publish::publish_events;
 use crate::gate::state::{State, Task};
 use crate::gate::tracking;
 use crate::keyspace::Keyspace;
+use crate::persist::aof::log::Fatal;
+use crate::sys::log::Level;
 use crate::sys::process::Supervisor;
 use hands::{Hands, Intake};
 
@@ -127,6 +130,7 @@ impl Server {
         self.expire();
         self.evict();
         self.invalidate();
+        self.persist();
         self.hands().flush();
         evict_clients(&mut self.state);
         self.cron_if_due();
@@ -148,6 +152,7 @@ impl Server {
             !self.state.pending.read_again.is_empty() || !self.state.pending.resumed.is_empty();
         let keys_max = self.state.config.tracking_table_max_keys;
         let work = self.expire_again
+            || self.state.persistence.wants_turn()
             || self.keyspace.eviction.unfinished
             || self.keyspace.tracking.is_over(keys_max);
         if work || more || !self.state.pending.accept_again.is_empty() {
@@ -159,6 +164,9 @@ impl Server {
         } else if let Some(ms) = self.keyspace.next_due_in_ms() {
             // The turn has taken a while since its sample of the clock; the next sample is compared, not this one.
             wait_us = wait_us.min(ms.saturating_mul(1000));
+        }
+        if let Some(call_us) = self.state.persistence.next_call_us() {
+            wait_us = wait_us.min((call_us - now_us).max(0));
         }
         if let Some(deadline) = self.state.blocking.next_deadline_us() {
             wait_us = wait_us.min((deadline - now_us).max(0));
@@ -200,7 +208,7 @@ impl Server {
     /// Has what was deleted outside of commands be repeated elsewhere, and tells those who listen to events.
     fn announce_deletions(&mut self) {
         if !self.keyspace.deletions.is_empty() {
-            note_deletions_apart(&mut self.keyspace, &mut self.state.effects);
+            note_deletions_apart(&mut self.keyspace, &mut self.state);
         }
         if !self.keyspace.events.is_empty() {
             publish_events(&mut self.keyspace, &mut self.state);
@@ -240,6 +248,19 @@ impl Server {
         if self.keyspace.tracking.is_on() {
             tracking::end_turn(&mut self.keyspace, &mut self.state);
         }
+    }
+
+    /// Writes the turn's changes to the log, before anything that shows them leaves, and goes on with what is being saved.
+    fn persist(&mut self) {
+        if let Err(fatal) = persistence::turn(&mut self.keyspace, &mut self.state) {
+            self.die(&fatal);
+        }
+    }
+
+    /// Ends the process: what was promised cannot be kept.
+    fn die(&self, fatal: &Fatal) -> ! {
+        self.state.log(Level::Warning, format_args!("{fatal}"));
+        std::process::exit(1);
     }
 
     /// Goes on evicting where the time of the last command that met memory's limit was too short.

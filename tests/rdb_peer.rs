@@ -1,7 +1,7 @@
 //! Values as bytes, beside a real server: what it dumps is what was captured, what is written here it restores, and a file
 //! written here it loads.
 //!
-//! Needs a peer that runs already and may be emptied: `RDB_PEER=host:port`, else nothing is compared (`make peer` names one).
+//! The first needs a peer that runs already and may be emptied: `RDB_PEER=host:port`, else nothing is compared (`make peer` names one).
 
 mod support;
 
@@ -11,20 +11,23 @@ use latchkey::clock::Now;
 use latchkey::collections::hash::KeyHasher;
 use latchkey::collections::table::ValueRef;
 use latchkey::persist::rdb::payload::{dump, restore, seal, verify};
-use latchkey::persist::rdb::{Encoder, Limits, SavedEntry, Version, Writer};
+use latchkey::persist::rdb::{
+    DecodeError, Decoder, Encoder, Event, Fault, Limits, Parser, SavedEntry, Version, Writer,
+};
 use latchkey::types::{Stored, Value, hash, list, set, sorted_set};
 use support::{Client, Reply, split_args};
 
 const DUMPS: &str = include_str!("data/rdb/dumps-redis-7.0.15.txt");
 const NOW: Now = Now { wall_us: 1_700_000_000_000_000, boot_us: 5_000_000 };
 
-fn limits() -> Limits {
+/// The limits of a real server; of one key, which is to stay a skiplist, those of the capture.
+fn limits(key: &str) -> Limits {
     let hasher = KeyHasher::new([1, 2]);
     Limits {
         list: list::Limits::from_setting(-2),
         hash: hash::Limits { entries_max: 512, bytes_max: 64, hasher },
         set: set::Limits { intset_entries: 512, listpack_entries: 128, listpack_value: 64, hasher },
-        sorted_set: sorted_set::Limits { entries: 128, value: 64 },
+        sorted_set: sorted_set::Limits { entries: if key == "z2" { 3 } else { 128 }, value: 64 },
     }
 }
 
@@ -69,7 +72,7 @@ fn a_real_server_reads_what_is_written_here() {
         if how == "same" && key != "x3" {
             assert_eq!(hex, payload, "{key}");
         }
-        let stored = restore(&theirs, &limits(), NOW).expect("a real server's dump");
+        let stored = restore(&theirs, &limits(key), NOW).expect("a real server's dump");
         let mut encoder = Encoder::new(true);
         let mut ours = dump(&mut encoder, value_of(&stored), &NOW);
         if verify(&ours).map(|it| it.0) != Some(Version::REDIS_10) {
@@ -86,16 +89,24 @@ fn a_real_server_reads_what_is_written_here() {
         digests.push((key, before, ours));
     }
     for (key, _, payload) in &digests {
-        let stored = restore(payload, &limits(), NOW).expect("it was written here");
+        let stored = restore(payload, &limits(key), NOW).expect("it was written here");
         let entry = SavedEntry {
             key: key.as_bytes(),
             value: value_of(&stored),
-            deadline_ms: Some(4_000_000_000_000),
+            deadline_ms: None,
             idle_seconds: None,
             frequency: None,
         };
         writer.entry(entry, &NOW).expect("memory has room");
     }
+    let volatile = SavedEntry {
+        key: b"volatile",
+        value: ValueRef::Bytes { bytes: b"v", kind: 0 },
+        deadline_ms: Some(4_000_000_000_000),
+        idle_seconds: Some(5),
+        frequency: None,
+    };
+    writer.entry(volatile, &NOW).expect("memory has room");
     let (file, _) = writer.finish().expect("memory has room");
     let setting = |client: &mut Client, name: &str| {
         let reply = client.call(&["CONFIG", "GET", name]);
@@ -104,11 +115,43 @@ fn a_real_server_reads_what_is_written_here() {
     };
     let path = PathBuf::from(setting(&mut client, "dir")).join(setting(&mut client, "dbfilename"));
     std::fs::write(&path, file).expect("the peer's folder can be written");
+    // So that what was a skiplist stays one: a listpack does not know -0.
+    client.call(&["CONFIG", "SET", "zset-max-listpack-entries", "3"]);
     let reply = client.call(&["DEBUG", "RELOAD", "NOSAVE"]).show();
     std::fs::remove_file(&path).expect("it was just written");
     assert_eq!(reply, "OK");
     for (key, before, _) in &digests {
         assert_eq!(digest(&mut client, key), *before, "{key} of the file");
     }
+    assert_eq!(client.call(&["PEXPIRETIME", "volatile"]), Reply::Integer(4_000_000_000_000));
     assert!(digests.len() > 100);
+}
+
+/// `RDB_FILES="one.rdb two.rdb"`: files of whatever server are read to their end.
+#[test]
+fn files_are_read() {
+    let Ok(paths) = std::env::var("RDB_FILES") else { return };
+    let limits = limits("");
+    for path in paths.split_whitespace() {
+        let file = std::fs::File::open(path).expect("the file can be opened");
+        let mut parser = Parser::new(file, true);
+        let (mut keys, mut empty) = (0, 0);
+        loop {
+            match parser.next_event().unwrap_or_else(|error| panic!("{path}: {error}")) {
+                Event::Entry(entry) => {
+                    let decoder = Decoder { limits: &limits, now: NOW, version: entry.version };
+                    match decoder.value(entry.value_type, entry.value, entry.offset) {
+                        Ok(_) => keys += 1,
+                        Err(DecodeError { fault: Fault::Empty, .. }) => empty += 1,
+                        Err(error) => panic!("{path}: {}{error}", entry.place()),
+                    }
+                }
+                Event::End(checksum) => {
+                    println!("{path}: {keys} keys, {empty} without elements, {checksum:?}");
+                    break;
+                }
+                _ => {}
+            }
+        }
+    }
 }

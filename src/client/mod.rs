@@ -61,6 +61,10 @@ bitflags! {
         const IN_TRANSACTION = 1 << 18;
         /// What it has sent is in the hands of a turn that is not over: who stands in for the loop meanwhile lets it be.
         const HELD = 1 << 19;
+        /// What it has to be sent waits until the log is on disk, and so do its next requests.
+        const AWAITS_LOG = 1 << 25;
+        /// It is to be read again when it has been sent that.
+        const READ_WHEN_SENT = 1 << 26;
         /// CLIENT CACHING: the next command is an exception to whether its keys are tracked.
         const CACHING = 1 << 24;
 
@@ -169,6 +173,8 @@ pub struct Client {
     pub tracking: Option<Box<ClientTracking>>,
     /// What it waits for.
     pub blocked: Option<Box<Blocked>>,
+    /// The place in the log that its output depends on, and how long the output was then.
+    pub awaited: (u64, usize),
     /// Its part of [`Clients::memory`].
     pub counted_memory: usize,
 }
@@ -201,6 +207,7 @@ impl Client {
             watching: None,
             tracking: None,
             blocked: None,
+            awaited: (0, 0),
             counted_memory: 0,
         }
     }

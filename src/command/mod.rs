@@ -59,6 +59,7 @@ static FAMILIES: &[&[CommandSpec]] = &[
     server::info::COMMANDS,
     server::introspection::COMMANDS,
     server::COMMANDS,
+    server::save::COMMANDS,
     server::memory::COMMANDS,
     server::latency::COMMANDS,
     server::debug::COMMANDS,

@@ -11,6 +11,7 @@ use crate::command::key::scan::{MemberScan, parse_cursor};
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Outcome};
+use crate::gate::effect::Effect;
 use crate::gate::spec::{
     CommandSpec, Flags, Group, Handler, KeyFlags, KeySpec, counted_keys, key, keys, spec,
 };
@@ -341,8 +342,17 @@ fn spop(ctx: &mut Context<'_>) -> CommandResult {
     };
     let reply = &mut ctx.reply;
     let Some(count) = count else {
-        ctx.db.edit(slot, |set: &mut Set| set.pop(|member| reply_member(reply, member)));
+        let (is_heard, mut taken) = (ctx.server.effects.is_heard(), Vec::new());
+        ctx.db.edit(slot, |set: &mut Set| {
+            set.pop(|member| {
+                if is_heard {
+                    taken.extend_from_slice(member.text().as_ref());
+                }
+                reply_member(reply, member);
+            });
+        });
         ctx.db.changed(KeyspaceEvents::SET, "spop", key.bytes);
+        ctx.instead(&[b"SREM", key.bytes, &taken]);
         ctx.db.delete_if_empty::<Set>(slot, key);
         return Ok(Outcome::Replied);
     };
@@ -357,15 +367,24 @@ fn spop(ctx: &mut Context<'_>) -> CommandResult {
         // Deleting is counted as a change, which stands for one of the members here.
         ctx.db.changed_by(len as u64 - 1, KeyspaceEvents::SET, "spop", key.bytes);
         ctx.db.delete_at(slot, key, "del");
+        ctx.instead(&[b"DEL", key.bytes]);
         return Ok(Outcome::Replied);
     }
     let limits = limits(ctx);
+    let (is_heard, mut taken) = (ctx.is_heard(), Vec::new());
     let reply = &mut ctx.reply;
     reply.set(count);
     ctx.db.edit(slot, |set: &mut Set| {
-        set.pop_many(count, &limits, |member| reply_member(reply, member));
+        set.pop_many(count, &limits, |member| {
+            if is_heard {
+                taken.push(member.text().as_ref().to_vec());
+            }
+            reply_member(reply, member);
+        });
     });
     ctx.db.changed_by(count as u64, KeyspaceEvents::SET, "spop", key.bytes);
+    ctx.effect = Effect::Instead;
+    taken.iter().for_each(|member| ctx.instead(&[b"SREM", key.bytes, member]));
     Ok(Outcome::Replied)
 }
 

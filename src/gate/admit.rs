@@ -44,6 +44,8 @@ const NOT_IN_TRANSACTION: CommandError =
 const NEEDS_CLIENT: CommandError =
     CommandError::Text("ERR this command has to do with a connection, and there is none here");
 
+const LOADING: CommandError = CommandError::Text("LOADING Redis is loading the dataset in memory");
+
 /// Whether [`admit`] can have nothing to say of a command, whose client's flags concern no check either. What it comes to
 /// check is to be asked here too, or by [`State::closes_gate`]; a test compares the two.
 #[inline(always)]
@@ -110,11 +112,19 @@ fn check(
     if asked.room == Some(Room::NoMore) && needs_room(transaction, command) {
         return Err(CommandError::OutOfMemory);
     }
+    if runs_any(transaction, command, Flags::WRITE.union(Flags::TELLS_DISK))
+        && let Some(error) = server.disk_refusal()
+    {
+        return Err(error);
+    }
     if server.lacks_replicas() && runs_any(transaction, command, Flags::WRITE) {
         return Err(CommandError::NoReplicas);
     }
     if client.flags.contains(ClientFlags::SUBSCRIBED) && asked.protocol == Protocol::Resp2 {
         check_subscribed(command)?;
+    }
+    if server.persistence.loading.is_some() && !command.is(Flags::LOADING) {
+        return Err(LOADING);
     }
     if is_busy && !command.is(Flags::ALLOW_BUSY) {
         return Err(busy(server));
@@ -197,6 +207,12 @@ pub fn admit_scripted(
     }
     if writes && !running.wrote && server.lacks_replicas() {
         return refuse(&CommandError::NoReplicas.wire());
+    }
+    if writes
+        && !running.wrote
+        && let Some(error) = server.disk_refusal()
+    {
+        return refuse(&error.wire());
     }
     let lacks_memory = running.out_of_memory && !running.wrote && !running.allow_oom;
     if lacks_memory && command.is(Flags::DENYOOM) {

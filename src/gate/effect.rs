@@ -6,16 +6,19 @@
 //!
 //! ```text
 //! unit    = what one request of a client did, or one woken command, or one slice of expiry
-//! stream  = ( SELECT db )?  request            of a unit with one request
-//!         | MULTI ( ( SELECT db )? request )+ EXEC    of a unit with several
+//! stream  = ( SELECT db )? request                                              of a unit with one request
+//!         | ( SELECT db )? MULTI request ( ( SELECT db )? request )+ EXEC       of a unit with several
 //! ```
 //!
 //! Requests are in the form of the protocol, arrays of bulk strings. Redis 7.0.15's stream is the model, byte for byte; commands
 //! that it does not know are repeated as ones that it knows. While nobody listens nothing is encoded.
 
+use std::ops::Range;
+
 use crate::gate::context::Context;
-use crate::keyspace::Keyspace;
-use crate::keyspace::deletions::Deletion;
+use crate::gate::state::State;
+use crate::keyspace::deletions::{Deleted, Deletion};
+use crate::keyspace::{Expiry, Keyspace};
 
 /// What is to be repeated of a command that has changed something.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,10 +45,25 @@ pub struct Effects {
     stream: Vec<u8>,
     /// The database the stream's end has selected; None: its reader is to be told.
     selected: Option<usize>,
-    /// Where the unit begins that is not over.
-    unit_start: usize,
-    /// Requests of that unit.
-    unit_requests: usize,
+    unit: Unit,
+}
+
+/// The unit that is not over.
+#[derive(Debug, Default)]
+struct Unit {
+    requests: usize,
+    /// Where its first request begins, behind the SELECT.
+    first_at: usize,
+    /// What has expired or was evicted meanwhile, which no roll back puts back: database and place in the stream.
+    deletions: Vec<(usize, Range<usize>)>,
+}
+
+/// A place within a unit, to come back to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    len: usize,
+    requests: usize,
+    selected: Option<usize>,
 }
 
 impl Effects {
@@ -55,10 +73,15 @@ impl Effects {
         self.heard
     }
 
-    /// Has the stream begin, or end.
+    /// Has the stream begin, or end. What waits is dropped when it ends. [`crate::keyspace::deletions::Deletions::listen`] is to
+    /// be told the same.
     pub fn listen(&mut self, heard: bool) {
         self.heard = heard;
         self.select_anew();
+        if !heard {
+            self.stream.clear();
+            self.unit = Unit::default();
+        }
     }
 
     /// A new reader follows from here on: it is told the database.
@@ -68,29 +91,60 @@ impl Effects {
 
     /// Adds a request to the unit.
     pub fn push<'a>(&mut self, db: usize, request: impl ExactSizeIterator<Item = &'a [u8]>) {
-        if self.unit_requests == 1 {
-            let tail = self.stream.split_off(self.unit_start);
-            self.stream.extend_from_slice(MULTI);
-            self.stream.extend_from_slice(&tail);
-        }
-        self.unit_requests += 1;
+        self.select(db);
+        encode(request, &mut self.stream);
+    }
+
+    /// Begins a request for a database.
+    fn select(&mut self, db: usize) {
         if self.selected != Some(db) {
             self.selected = Some(db);
             let mut digits = itoa::Buffer::new();
             let db = digits.format(db).as_bytes();
             encode([b"SELECT", db].into_iter(), &mut self.stream);
         }
-        encode(request, &mut self.stream);
+        if self.unit.requests == 0 {
+            self.unit.first_at = self.stream.len();
+        }
+        self.unit.requests += 1;
     }
 
-    fn push_deletion(&mut self, deletion: &Deletion) {
-        let Deletion { database, key, fields } = deletion;
-        match fields {
-            None => self.push(*database, [&b"DEL"[..], key].into_iter()),
-            Some(fields) => {
+    fn push_deletion(&mut self, deletion: &Deletion, unlinks: Unlinks) {
+        let Deletion { database, key, what } = deletion;
+        self.select(*database);
+        let start = self.stream.len();
+        let verb = |unlinks| if unlinks { &b"UNLINK"[..] } else { b"DEL" };
+        match what {
+            Deleted::Expired => {
+                encode([verb(unlinks.expired), key].into_iter(), &mut self.stream);
+            }
+            Deleted::Evicted => {
+                encode([verb(unlinks.evicted), key].into_iter(), &mut self.stream);
+            }
+            Deleted::Fields(fields) => {
                 let mut request: Vec<&[u8]> = vec![b"HDEL", key];
                 request.extend(fields.iter().map(Vec::as_slice));
-                self.push(*database, request.into_iter());
+                encode(request.into_iter(), &mut self.stream);
+            }
+        }
+        self.unit.deletions.push((*database, start..self.stream.len()));
+    }
+
+    /// Where the unit is now.
+    pub fn mark(&self) -> Mark {
+        Mark { len: self.stream.len(), requests: self.unit.requests, selected: self.selected }
+    }
+
+    /// Takes back what the unit has been given since a mark within it, but for what has expired or was evicted: that is not put
+    /// back in the keyspace either.
+    pub fn roll_back(&mut self, mark: Mark) {
+        let tail = self.stream.split_off(mark.len);
+        self.selected = mark.selected;
+        self.unit.requests = mark.requests;
+        for (db, range) in std::mem::take(&mut self.unit.deletions) {
+            if let Some(start) = range.start.checked_sub(mark.len) {
+                self.select(db);
+                self.stream.extend_from_slice(&tail[start..range.end - mark.len]);
             }
         }
     }
@@ -98,19 +152,32 @@ impl Effects {
     /// Ends the unit.
     #[inline]
     pub fn end_unit(&mut self) {
-        if self.unit_requests > 1 {
+        if self.unit.requests > 0 {
+            self.end_unit_with_requests();
+        }
+    }
+
+    #[cold]
+    fn end_unit_with_requests(&mut self) {
+        if self.unit.requests > 1 {
+            let at = self.unit.first_at;
+            self.stream.splice(at..at, MULTI.iter().copied());
             self.stream.extend_from_slice(EXEC);
         }
-        self.unit_requests = 0;
-        self.unit_start = self.stream.len();
+        self.unit.requests = 0;
+        self.unit.deletions.clear();
+    }
+
+    /// Whether no request has been added since the last unit ended.
+    pub fn is_between_units(&self) -> bool {
+        self.unit.requests == 0
     }
 
     /// The units that are over, in order, and forgets them.
     pub fn take(&mut self, read: impl FnOnce(&[u8])) {
-        debug_assert_eq!(self.unit_requests, 0, "a unit is not over");
+        debug_assert!(self.is_between_units(), "a unit is not over");
         read(&self.stream);
         self.stream.clear();
-        self.unit_start = 0;
     }
 
     /// Whether there is something to be taken.
@@ -158,30 +225,90 @@ impl Context<'_> {
     pub fn instead_of<'b>(&mut self, db: usize, request: impl ExactSizeIterator<Item = &'b [u8]>) {
         self.effect = Effect::Instead;
         if self.server.effects.is_heard() {
-            note_deletions(self.db, &mut self.server.effects);
+            note_deletions(self.db, self.server);
             self.server.effects.push(db, request);
+        }
+    }
+
+    /// The same for a request of many arguments that are at hand one by one. `gather` is run only if somebody listens.
+    pub fn instead_gathered(&mut self, gather: impl FnOnce(&Self, &mut Vec<Vec<u8>>)) {
+        self.effect = Effect::Instead;
+        if self.server.effects.is_heard() {
+            let mut request = Vec::new();
+            gather(self, &mut request);
+            let db = self.db.selected();
+            self.instead_of(db, request.iter().map(Vec::as_slice));
+        }
+    }
+
+    /// Has a request with one number behind its other arguments be repeated in the place of this one.
+    pub fn instead_with(&mut self, request: &[&[u8]], number: i64) {
+        let mut digits = itoa::Buffer::new();
+        let number = digits.format(number).as_bytes();
+        let db = self.db.selected();
+        let all: smallvec::SmallVec<[&[u8]; 8]> = request.iter().copied().chain([number]).collect();
+        self.instead_of(db, all.into_iter());
+    }
+
+    /// Has the deletion of a key be repeated that a deadline in the past has brought about.
+    pub fn instead_expired(&mut self, key: &[u8]) {
+        let unlinks = self.server.config.lazyfree_lazy_expire;
+        self.instead(&[if unlinks { b"UNLINK" } else { b"DEL" }, key]);
+    }
+
+    /// Has `SET key value` be repeated in the place of this request, with the deadline as a Unix time.
+    pub fn instead_set(&mut self, key: &[u8], value: &[u8], expiry: Expiry) {
+        match expiry {
+            Expiry::Clear => self.instead(&[b"SET", key, value]),
+            Expiry::Keep => self.instead(&[b"SET", key, value, b"KEEPTTL"]),
+            Expiry::At(deadline) => {
+                let at = deadline.unix(self.db.wall_offset_ms()).0;
+                self.instead_with(&[b"SET", key, value, b"PXAT"], at);
+            }
+        }
+    }
+}
+
+/// Which keys that go by themselves are repeated as UNLINK.
+#[derive(Clone, Copy)]
+struct Unlinks {
+    expired: bool,
+    evicted: bool,
+}
+
+impl Unlinks {
+    fn of(server: &State) -> Self {
+        Unlinks {
+            expired: server.config.lazyfree_lazy_expire,
+            evicted: server.config.lazyfree_lazy_eviction,
         }
     }
 }
 
 /// Adds what has expired or was evicted since the last call.
 #[inline]
-pub fn note_deletions(db: &mut Keyspace, effects: &mut Effects) {
+pub fn note_deletions(db: &mut Keyspace, server: &mut State) {
     if !db.deletions.is_empty() {
-        note_all_deletions(db, effects);
+        note_all_deletions(db, server);
     }
 }
 
 #[cold]
-fn note_all_deletions(db: &mut Keyspace, effects: &mut Effects) {
-    db.deletions.take().iter().for_each(|deletion| effects.push_deletion(deletion));
+fn note_all_deletions(db: &mut Keyspace, server: &mut State) {
+    let unlinks = Unlinks::of(server);
+    let effects = &mut server.effects;
+    db.deletions.take().iter().for_each(|deletion| effects.push_deletion(deletion, unlinks));
 }
 
-/// Adds what was deleted outside of commands, each as a unit of its own.
-pub fn note_deletions_apart(db: &mut Keyspace, effects: &mut Effects) {
+/// Adds what was deleted outside of commands, each as a unit of its own; within a unit, to that.
+pub fn note_deletions_apart(db: &mut Keyspace, server: &mut State) {
+    let is_apart = server.effects.is_between_units();
+    let unlinks = Unlinks::of(server);
     for deletion in db.deletions.take() {
-        effects.push_deletion(&deletion);
-        effects.end_unit();
+        server.effects.push_deletion(&deletion, unlinks);
+        if is_apart {
+            server.effects.end_unit();
+        }
     }
 }
 
@@ -226,6 +353,32 @@ mod tests {
         push(&mut effects, 3, "INCR a");
         push(&mut effects, 3, "INCR a");
         effects.end_unit();
-        assert_eq!(lines(&mut effects), "MULTI\nSELECT 3\nINCR a\nINCR a\nEXEC");
+        assert_eq!(lines(&mut effects), "SELECT 3\nMULTI\nINCR a\nINCR a\nEXEC");
+    }
+
+    #[test]
+    fn what_is_rolled_back_leaves_only_what_has_expired() {
+        let mut effects = Effects::default();
+        effects.listen(true);
+        push(&mut effects, 0, "SET a 1");
+        let mark = effects.mark();
+        push(&mut effects, 0, "SET a 2");
+        let unlinks = Unlinks { expired: false, evicted: true };
+        let gone = |what| Deletion { database: 1, key: (*b"b").into(), what };
+        effects.push_deletion(&gone(Deleted::Expired), unlinks);
+        push(&mut effects, 2, "SET a 3");
+        effects.push_deletion(&gone(Deleted::Evicted), unlinks);
+        effects.roll_back(mark);
+        effects.end_unit();
+        let expected = "SELECT 0\nMULTI\nSET a 1\nSELECT 1\nDEL b\nUNLINK b\nEXEC";
+        assert_eq!(lines(&mut effects), expected);
+        let mark = effects.mark();
+        push(&mut effects, 5, "SET a 2");
+        effects.roll_back(mark);
+        effects.end_unit();
+        assert!(effects.is_empty());
+        push(&mut effects, 1, "SET a 2");
+        effects.end_unit();
+        assert_eq!(lines(&mut effects), "SET a 2");
     }
 }

@@ -6,6 +6,7 @@
 //! of evicted keys that wait for those who track them to be told, or each key that goes would take others with it.
 
 use crate::config::MaxmemoryPolicy;
+use crate::gate::effect::note_deletions_apart;
 use crate::gate::publish::publish_events;
 use crate::gate::state::State;
 use crate::keyspace::Keyspace;
@@ -41,6 +42,9 @@ pub fn evict(db: &mut Keyspace, server: &mut State) -> Room {
 #[cold]
 fn evict_slice(db: &mut Keyspace, server: &mut State) -> Room {
     let room = evict_for_a_while(db, server);
+    if !db.deletions.is_empty() {
+        note_deletions_apart(db, server);
+    }
     db.eviction.unfinished = room == Room::Unfinished;
     let now_us = server.now.boot_us;
     if room != Room::Enough {

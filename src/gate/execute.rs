@@ -226,6 +226,7 @@ impl Gate<'_> {
         let (outcome, failed) = self.call(command, request, Origin::Woken(key));
         if matches!(outcome, Outcome::Blocked(_) | Outcome::WaitsOn) {
             self.announce(command, request, Origin::Woken(key));
+            self.server.effects.end_unit();
             return None;
         }
         Some(self.conclude(command, request, Origin::Woken(key), outcome, failed))
@@ -309,12 +310,22 @@ impl Gate<'_> {
         changes: u64,
     ) {
         let has_changed = self.db.changes_by_commands() != changes;
-        effect::note_deletions(self.db, &mut self.server.effects);
+        effect::note_deletions(self.db, self.server);
+        let runs_others = command.is(Flags::RUNS_SCRIPT | Flags::RUNS_QUEUED);
+        debug_assert!(
+            match effect {
+                Effect::AsSent =>
+                    !has_changed || runs_others || command.is(Flags::WRITE | Flags::MAY_REPLICATE),
+                Effect::Instead => has_changed,
+                Effect::Nothing => !has_changed,
+                Effect::Forced => true,
+            },
+            "{} has an effect if and only if it has changed something ({effect:?}, {has_changed})",
+            command.full_name,
+        );
         let repeats = match effect {
             Effect::AsSent => {
-                has_changed
-                    && command.is(Flags::WRITE | Flags::MAY_REPLICATE)
-                    && !command.is(Flags::RUNS_SCRIPT)
+                has_changed && command.is(Flags::WRITE | Flags::MAY_REPLICATE) && !runs_others
             }
             Effect::Forced => true,
             Effect::Instead | Effect::Nothing => false,
@@ -351,7 +362,10 @@ impl Gate<'_> {
             _ => self.account(command, request, failed),
         }
         self.announce(command, request, origin);
-        if matches!(origin, Origin::Client | Origin::Woken(_)) {
+        // What runs while a script keeps the server busy does not end the script's unit.
+        if matches!(origin, Origin::Client | Origin::Woken(_))
+            && self.server.scripts.running.is_none()
+        {
             self.server.effects.end_unit();
         }
         ran

@@ -5,15 +5,18 @@
 //! holds for the time at which it was written.
 
 use std::path::Path;
+use std::time::Duration;
 
 use crate::clock::UnixMillis;
 use crate::config::system_text;
 use crate::gate::context::Caller;
+use crate::gate::effect;
 use crate::gate::execute::{Gate, Request};
-use crate::gate::persistence::{self, Loading};
+use crate::gate::persistence::{self, Loading, Purpose};
 use crate::gate::state::State;
 use crate::keyspace::Keyspace;
-use crate::persist::aof::load::Sink;
+use crate::persist::aof::folder::AofFolder;
+use crate::persist::aof::load::{Loaded, Sink};
 use crate::persist::aof::reader;
 use crate::persist::rdb::{Decoder, Event, Limits, Parser, RawEntry};
 use crate::resp::args::Args;
@@ -49,12 +52,76 @@ pub fn rdb_limits(db: &Keyspace, server: &State) -> Limits {
     }
 }
 
+/// Others are heard so often while a file is loaded. Unit: microseconds.
+const HEARD_EVERY_US: i64 = 5_000;
+/// The clock is read once in so many entries or requests.
+const STEPS: u32 = 64;
+
+/// What is told when somebody ends the server while it loads.
+pub const INTERRUPTED: &str = "The server is ended while it loads";
+
+/// Lets others be heard while a file is loaded.
+struct Heard {
+    steps: u32,
+    last_us: i64,
+    /// Bytes of files that are loaded already.
+    before: u64,
+}
+
+impl Heard {
+    fn new(server: &State) -> Heard {
+        Heard { steps: 0, last_us: server.clock.now().boot_us, before: 0 }
+    }
+
+    /// Called for each entry and each request; `bytes` is how far the file is read. Errors: the server is to end.
+    #[inline]
+    fn step(&mut self, db: &mut Keyspace, server: &mut State, bytes: u64) -> Result<(), String> {
+        let delay = server.config.key_load_delay;
+        self.steps += 1;
+        if delay == 0 && !self.steps.is_multiple_of(STEPS) {
+            return Ok(());
+        }
+        self.listen(db, server, bytes, delay)
+    }
+
+    #[cold]
+    fn listen(
+        &mut self,
+        db: &mut Keyspace,
+        server: &mut State,
+        bytes: u64,
+        delay: i32,
+    ) -> Result<(), String> {
+        if delay > 0 {
+            std::thread::sleep(Duration::from_micros(delay as u64));
+        } else if delay < 0 && self.steps.is_multiple_of(delay.unsigned_abs()) {
+            std::thread::sleep(Duration::from_micros(1));
+        }
+        let now = server.clock.now();
+        if now.boot_us - self.last_us < HEARD_EVERY_US {
+            return Ok(());
+        }
+        self.last_us = now.boot_us;
+        server.now = now;
+        db.set_now(now);
+        if let Some(loading) = &mut server.persistence.loading {
+            loading.loaded_bytes = self.before + bytes;
+        }
+        let serve = server.serve_while_busy;
+        serve(db, server);
+        match server.shutdown.is_some() || server.persistence.is_stopped() {
+            true => Err(INTERRUPTED.into()),
+            false => Ok(()),
+        }
+    }
+}
+
 /// What becomes of keys that a file says have expired, and of those that are there already.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rules {
     /// Expired keys are loaded too: a log follows that says when they went.
     pub keeps_expired: bool,
-    /// A key that is there already stays, as DEBUG RELOAD NOFLUSH MERGE wants it.
+    /// A key or library of functions that is there already is replaced, as DEBUG RELOAD MERGE wants it; otherwise it is an error.
     pub merges: bool,
 }
 
@@ -67,13 +134,23 @@ pub fn load_rdb(
     rules: Rules,
 ) -> Result<u64, String> {
     let limits = rdb_limits(db, server);
+    let mut heard = Heard::new(server);
     let mut parser = Parser::new(source, server.config.rdbchecksum);
     loop {
         let event = parser.next_event().map_err(|error| error.to_string())?;
         match event {
-            Event::Entry(entry) => load_entry(db, server, &limits, &entry, rules)?,
+            Event::Entry(entry) => {
+                load_entry(db, server, &limits, &entry, rules)?;
+                let bytes = entry.offset;
+                heard.step(db, server, bytes)?;
+            }
             Event::Function(text) => {
-                run(db, server, &[b"FUNCTION", b"LOAD", b"REPLACE", &text])?;
+                let mut request: Vec<&[u8]> = vec![b"FUNCTION", b"LOAD"];
+                if rules.merges {
+                    request.push(b"REPLACE");
+                }
+                request.push(&text);
+                run(db, server, &request)?;
             }
             Event::Header(_) | Event::Aux { .. } | Event::SelectDb(_) | Event::ResizeDb { .. } => {}
             Event::End(_) => return Ok(parser.offset()),
@@ -106,7 +183,10 @@ fn load_entry(
     let access = access_bits(db, raw);
     let decoded = decoder.entry(&raw.key, raw.value_type, raw.value, raw.offset, deadline, access);
     let entry = decoded.map_err(|error| format!("{}{error}", raw.place()))?;
-    if !db.load(database, entry) && !rules.merges {
+    if rules.merges {
+        db.in_database(database, |db| db.clear_way(db.key(&raw.key)));
+    }
+    if !db.load(database, entry) {
         return Err(format!("{}the key is there already", raw.place()));
     }
     server.persistence.keys_loaded += 1;
@@ -127,16 +207,22 @@ fn access_bits(db: &Keyspace, raw: &RawEntry<'_>) -> u32 {
     }
 }
 
-/// Runs a request of a file. Errors: it cannot be run at all. That it fails is no error, as it did when it was written.
+/// Runs a request made from a file that holds no requests. Errors: it fails.
 fn run(db: &mut Keyspace, server: &mut State, words: &[&[u8]]) -> Result<(), String> {
     let (mut buffer, mut ranges) = (Vec::new(), Vec::new());
     for word in words {
         ranges.push(Range { start: buffer.len() as u32, len: word.len() as u32 });
         buffer.extend_from_slice(word);
     }
-    run_request(db, server, &buffer, &ranges, &mut OutputBuffer::default())
+    let mut output = OutputBuffer::default();
+    run_request(db, server, &buffer, &ranges, &mut output)?;
+    match output.whole().strip_prefix(b"-") {
+        Some(error) => Err(String::from_utf8_lossy(error).trim_end().to_owned()),
+        None => Ok(()),
+    }
 }
 
+/// Runs a request of a file. Errors: it cannot be run at all. That it fails is no error, as it did when it was written.
 fn run_request(
     db: &mut Keyspace,
     server: &mut State,
@@ -149,7 +235,6 @@ fn run_request(
     let reply = ReplyWriter::new(output, Protocol::Resp2);
     let mut gate = Gate { db, server, caller: Caller::Load, reply };
     let ran = gate.run_loaded(&Request { args, command, prehashed: Default::default() });
-    output.clear();
     ran.map_err(|error| String::from_utf8_lossy(&error.wire()).into_owned())
 }
 
@@ -162,6 +247,9 @@ struct Loader<'a> {
     kept_ranges: Vec<Range>,
     kept_ends: Vec<usize>,
     output: OutputBuffer,
+    heard: Heard,
+    /// Of the file that is loaded now.
+    file_bytes: u64,
 }
 
 impl Loader<'_> {
@@ -174,12 +262,14 @@ impl Loader<'_> {
             self.db.select(number.ok_or("a SELECT of a database that is not there")?);
             return Ok(());
         }
+        self.output.clear();
         run_request(self.db, self.server, buffer, ranges, &mut self.output)
     }
 }
 
 impl Sink for Loader<'_> {
-    fn file_begins(&mut self, _: &[u8], _: u64) {
+    fn file_begins(&mut self, _: &[u8], bytes: u64) {
+        self.heard.before += std::mem::replace(&mut self.file_bytes, bytes);
         self.db.select(0);
         self.transaction_abandoned();
     }
@@ -190,6 +280,7 @@ impl Sink for Loader<'_> {
     }
 
     fn request(&mut self, request: &reader::Request<'_>) -> Result<(), String> {
+        self.heard.step(self.db, self.server, request.end)?;
         if !request.in_transaction {
             return self.apply(request.buf, request.args);
         }
@@ -261,18 +352,7 @@ pub fn load_at_start(db: &mut Keyspace, server: &mut State) -> Result<(), String
     let folder = persistence::folder_at_start(server)?;
     let bytes = folder.size().map_err(|error| error.to_string())?;
     let may_cut = server.config.aof_load_truncated;
-    begin(db, server, bytes);
-    let mut loader = Loader {
-        db,
-        server,
-        kept: Vec::new(),
-        kept_ranges: Vec::new(),
-        kept_ends: Vec::new(),
-        output: OutputBuffer::default(),
-    };
-    let loaded = folder.load(may_cut, &mut loader);
-    end(db, server);
-    let loaded = loaded.map_err(|error| error.to_string())?;
+    let loaded = load_folder(db, server, &folder, bytes, may_cut)?;
     for warning in &loaded.warnings {
         server.log(Level::Warning, format_args!("{warning}"));
     }
@@ -283,6 +363,96 @@ pub fn load_at_start(db: &mut Keyspace, server: &mut State) -> Result<(), String
     }
     persistence::note_loaded(db, server);
     persistence::begin_aof_at_start(db, server, folder, loaded.bytes, loaded.base_bytes)
+}
+
+/// Loads the files of an append-only folder, of so many bytes.
+fn load_folder(
+    db: &mut Keyspace,
+    server: &mut State,
+    folder: &AofFolder,
+    bytes: u64,
+    may_cut: bool,
+) -> Result<Loaded, String> {
+    begin(db, server, bytes);
+    let heard = Heard::new(server);
+    let mut loader = Loader {
+        heard,
+        file_bytes: 0,
+        db,
+        server,
+        kept: Vec::new(),
+        kept_ranges: Vec::new(),
+        kept_ends: Vec::new(),
+        output: OutputBuffer::default(),
+    };
+    let loaded = folder.load(may_cut, &mut loader);
+    end(db, server);
+    loaded.map_err(|error| error.to_string())
+}
+
+// ---- loading on a server that runs -----------------------------------------------------------------------------------
+
+/// `DEBUG RELOAD` without its saving: loads the RDB file again. Errors: in words, for the log.
+pub fn reload_rdb(
+    db: &mut Keyspace,
+    server: &mut State,
+    flushes: bool,
+    merges: bool,
+) -> Result<(), String> {
+    let path = server.config.dir.join(file_name(&server.config.dbfilename));
+    load_again(db, server, flushes, |db, server| {
+        match load_file(db, server, &path, Rules { keeps_expired: false, merges })? {
+            true => Ok(()),
+            false => Err(format!("{} is not there", path.display())),
+        }
+    })
+}
+
+/// `DEBUG LOADAOF`: loads the append-only file again, all that was written so far in it. Errors: in words, for the log.
+pub fn reload_aof(db: &mut Keyspace, server: &mut State) -> Result<(), String> {
+    if let Some((Purpose::Rewrite, ..)) = server.persistence.under_way() {
+        return Err("the append-only file is being rewritten".into());
+    }
+    persistence::turn(db, server).map_err(|fatal| fatal.to_string())?;
+    let folder = persistence::folder_at_start(server)?;
+    let bytes = folder.size().map_err(|error| error.to_string())?;
+    load_again(db, server, true, |db, server| {
+        load_folder(db, server, &folder, bytes, false).map(drop)
+    })
+}
+
+/// Loads on a server that runs. Nobody is heard meanwhile, and nothing of it is repeated elsewhere.
+fn load_again(
+    db: &mut Keyspace,
+    server: &mut State,
+    flushes: bool,
+    load: impl FnOnce(&mut Keyspace, &mut State) -> Result<(), String>,
+) -> Result<(), String> {
+    let selected = db.selected();
+    let serve = std::mem::replace(&mut server.serve_while_busy, |_, _| {});
+    effect::note_deletions(db, server);
+    let heard = (server.effects.is_heard(), db.deletions.is_heard());
+    server.effects.listen(false);
+    db.deletions.listen(false);
+    if flushes {
+        db.clear(0..db.databases(), true);
+        if let Some(mut engine) = server.take_engine() {
+            let (lua, libraries) = engine.functions();
+            libraries.flush(lua);
+            server.scripts.put_engine(engine);
+        }
+    }
+    server.persistence.keys_loaded = 0;
+    server.persistence.keys_expired_at_load = 0;
+    let loaded = load(db, server);
+    server.effects.listen(heard.0);
+    db.deletions.listen(heard.1);
+    server.serve_while_busy = serve;
+    db.select(selected);
+    if loaded.is_ok() && flushes {
+        persistence::note_loaded(db, server);
+    }
+    loaded
 }
 
 fn file_name(name: &[u8]) -> &Path {

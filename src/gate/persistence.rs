@@ -13,6 +13,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::config::{AppendFsync, system_text};
@@ -72,6 +73,7 @@ struct Aof {
 pub struct Persistence {
     disk: Arc<dyn Disk>,
     wake: Arc<dyn Fn() + Send + Sync>,
+    stop: Arc<AtomicUsize>,
     running: Option<Running>,
     aof: Option<Aof>,
     /// Unix seconds of the last save that succeeded; of the start before the first.
@@ -112,6 +114,7 @@ impl Persistence {
         Persistence {
             disk: Arc::new(RealDisk),
             wake: Arc::new(|| ()),
+            stop: Arc::default(),
             running: None,
             aof: None,
             last_save_unix: started_unix,
@@ -138,6 +141,15 @@ impl Persistence {
     /// How the loop is woken when a thread is done.
     pub fn set_wake(&mut self, wake: Arc<dyn Fn() + Send + Sync>) {
         self.wake = wake;
+    }
+
+    /// A signal that asks the server to end is seen there while it loads.
+    pub fn set_stop(&mut self, stop: Arc<AtomicUsize>) {
+        self.stop = stop;
+    }
+
+    pub fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed) != 0
     }
 
     pub fn disk(&self) -> &Arc<dyn Disk> {

@@ -30,7 +30,10 @@ impl Keyspace {
     #[inline]
     pub fn slot_of<C: Collection>(&mut self, key: Key<'_>) -> Result<Option<Slot>, CommandError> {
         match self.find_for_write(key) {
-            Some(slot) => self.view::<C>(slot).map(|_| Some(slot)),
+            Some(slot) => {
+                self.view::<C>(slot)?;
+                Ok(self.settle_fields(slot, key))
+            }
             None => Ok(None),
         }
     }

@@ -6,8 +6,18 @@
 pub struct Deletion {
     pub database: usize,
     pub key: Box<[u8]>,
-    /// The fields of the hash `key` that have gone; None: the key.
-    pub fields: Option<Vec<Vec<u8>>>,
+    pub what: Deleted,
+}
+
+/// What has gone.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Deleted {
+    /// The key, past its deadline.
+    Expired,
+    /// The key, for want of memory.
+    Evicted,
+    /// Fields of the hash.
+    Fields(Vec<Vec<u8>>),
 }
 
 /// Those that nobody has taken yet. Nothing is noted while nobody listens.
@@ -34,15 +44,16 @@ impl Deletions {
     }
 
     #[inline]
-    pub(super) fn note_key(&mut self, database: usize, key: &[u8]) {
+    pub(super) fn note_key(&mut self, database: usize, key: &[u8], what: Deleted) {
         if self.is_heard {
-            self.list.push(Deletion { database, key: key.into(), fields: None });
+            self.list.push(Deletion { database, key: key.into(), what });
         }
     }
 
     pub(super) fn note_fields(&mut self, database: usize, key: &[u8], fields: Vec<Vec<u8>>) {
         if self.is_heard && !fields.is_empty() {
-            self.list.push(Deletion { database, key: key.into(), fields: Some(fields) });
+            let what = Deleted::Fields(fields);
+            self.list.push(Deletion { database, key: key.into(), what });
         }
     }
 

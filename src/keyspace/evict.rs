@@ -8,6 +8,7 @@ use crate::collections::table::{Entry, Slot};
 use crate::config::{KeyspaceEvents, MaxmemoryPolicy};
 use crate::types::Value;
 
+use super::deletions::Deleted;
 use super::{Cause, Key, Keyspace};
 
 /// The access bits hold 24 bits.
@@ -166,7 +167,7 @@ impl Keyspace {
         }
         let owned = self.tables.remove_for_good(self.selected, slot);
         self.stats.evicted += 1;
-        self.deletions.note_key(self.selected, owned.key());
+        self.deletions.note_key(self.selected, owned.key(), Deleted::Evicted);
         self.touch(self.selected, owned.key(), 0, Cause::Server);
         self.notify(KeyspaceEvents::EVICTED, "evicted", owned.key());
         self.lazyfree.discard(owned);

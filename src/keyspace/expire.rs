@@ -10,6 +10,7 @@ use std::mem;
 
 use crate::collections::table::Slot;
 
+use super::deletions::Deleted;
 use super::undo::{AsItIs, place};
 use super::{Cause, Key, Keyspace};
 use crate::config::KeyspaceEvents;
@@ -108,14 +109,15 @@ impl Keyspace {
 
     fn announce_expired(&mut self, key: &[u8]) {
         self.stats.expired += 1;
-        self.deletions.note_key(self.selected, key);
+        self.deletions.note_key(self.selected, key, Deleted::Expired);
         self.touch(self.selected, key, 1, Cause::Server);
+        self.dirty_by_expiry += 1;
         self.notify(KeyspaceEvents::EXPIRED, "expired", key);
     }
 
     /// Deletes due keys, at most about `budget` buckets' worth. True if more may be due now.
     pub fn expire_due(&mut self, budget: usize) -> bool {
-        if !self.active_expire {
+        if !self.active_expire || self.now.is_loading {
             return false;
         }
         self.delete_found_expired();

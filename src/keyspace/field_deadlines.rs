@@ -14,7 +14,7 @@ use crate::config::KeyspaceEvents;
 use crate::types::Value;
 use crate::types::hash::{Hash, HashTable};
 
-use super::Keyspace;
+use super::{Key, Keyspace};
 
 /// Items up to which stale ones are not worth looking for.
 const SWEEP_MIN: usize = 1024;
@@ -139,7 +139,7 @@ impl Keyspace {
     /// Deletes due fields, looking at no more than about `budget` pages of hashes. True if more may be due now. Announces
     /// `hexpired` for each hash, and `del` for one that has lost its last field.
     pub fn expire_fields(&mut self, budget: usize) -> bool {
-        if !self.active_expire || self.next_field_boot_ms().is_none() {
+        if !self.active_expire || self.now.is_loading || self.next_field_boot_ms().is_none() {
             return false;
         }
         self.delete_found_expired();
@@ -166,6 +166,34 @@ impl Keyspace {
         budget == 0
     }
 
+    /// Deletes the due fields of the hash at `slot`, just looked up to be changed, if somebody repeats elsewhere what happens
+    /// here: there such fields are not hidden, but wait for their deletion. The slot from now on; None if no field is left.
+    #[inline]
+    pub fn settle_fields(&mut self, slot: Slot, key: Key<'_>) -> Option<Slot> {
+        if self.deletions.is_heard() && self.has_due_fields(slot) {
+            for clock in CLOCKS {
+                let mut budget = usize::MAX;
+                self.expire_fields_of(slot, key.bytes, clock, &mut budget);
+                let slot = self.table().find(key.hash, key.bytes)?;
+                if !self.has_due_fields(slot) {
+                    return Some(slot);
+                }
+            }
+            return self.table().find(key.hash, key.bytes);
+        }
+        Some(slot)
+    }
+
+    #[cold]
+    fn has_due_fields(&self, slot: Slot) -> bool {
+        let ValueRef::Object(Value::Hash(Hash::Table(hash))) = self.entry(slot).value() else {
+            return false;
+        };
+        let mut earliest = hash.earliest();
+        !self.now.is_loading
+            && CLOCKS.iter().any(|clock| *clock.of(&mut earliest) < clock.ms(&self.now))
+    }
+
     /// Deletes the due fields of the hash at `slot`, whose item for this clock has been taken out.
     fn expire_fields_of(&mut self, slot: Slot, key: &[u8], clock: ClockOf, budget: &mut usize) {
         let now = self.now;
@@ -185,6 +213,7 @@ impl Keyspace {
         self.deletions.note_fields(self.selected, key, names);
         if removed > 0 {
             self.stats.expired_fields += removed as u64;
+            self.dirty_by_expiry += removed as u64;
             self.changed_by(removed as u64, KeyspaceEvents::HASH, "hexpired", key);
             let key = self.key(key);
             if self.delete_if_empty::<Hash>(slot, key) {
@@ -276,7 +305,7 @@ mod tests {
                 let mut held = Fields::new();
                 for field in fields {
                     // Long before: the deadline of one that has passed is to be seen too.
-                    let before = Now { wall_us: 0, boot_us: 0 };
+                    let before = Now { wall_us: 0, boot_us: 0, is_loading: false };
                     let found = view.get(&field, &before).expect("the field is there");
                     if let Some(deadline) = found.deadline {
                         let left = now.remaining_ms(deadline) + 1;

@@ -118,6 +118,8 @@ pub struct Keyspace {
     pub events: Events,
     /// Changes since the start; written by [`Keyspace::touch`] and its kin alone.
     dirty: u64,
+    /// Those of them that no command has made: keys and fields that have expired.
+    dirty_by_expiry: u64,
     /// DEBUG SET-ACTIVE-EXPIRE.
     pub active_expire: bool,
     found_expired: FoundExpired,
@@ -147,6 +149,7 @@ impl Keyspace {
             stats: KeyspaceStats::default(),
             events: Events::default(),
             dirty: 0,
+            dirty_by_expiry: 0,
             active_expire: true,
             found_expired: FoundExpired::default(),
             deletions: Deletions::default(),
@@ -183,12 +186,25 @@ impl Keyspace {
     /// boot-time clock.
     #[inline]
     pub fn set_now(&mut self, now: Now) {
-        self.now = now;
+        self.now = Now { is_loading: self.now.is_loading, ..now };
         let offset = now.wall_offset_ms();
         if offset.abs_diff(self.wall_offset_ms) > WALL_JITTER_MS {
             self.wall_offset_ms = offset;
             self.tables.set_wall_offset(offset);
         }
+    }
+
+    /// A file is about to be loaded: until [`Self::end_loading`] nothing expires, whatever its deadline. What the file's writer
+    /// saw alive is to be there for the commands that follow in it, and its deadline with it; what expired for the writer, the
+    /// file deletes.
+    pub fn begin_loading(&mut self) {
+        self.delete_found_expired();
+        self.now.is_loading = true;
+    }
+
+    /// The file is loaded: what is past its deadline goes, as always.
+    pub fn end_loading(&mut self) {
+        self.now.is_loading = false;
     }
 
     /// How far the wall clock is ahead of the boot-time clock, for telling deadlines ([`Deadline::unix`]): the same until the
@@ -601,10 +617,10 @@ impl Keyspace {
         self.dirty
     }
 
-    /// The same without those keys that have expired: what commands have changed.
+    /// The same without those keys and fields that have expired: what commands have changed.
     #[inline]
     pub fn changes_by_commands(&self) -> u64 {
-        self.dirty.wrapping_sub(self.stats.expired)
+        self.dirty - self.dirty_by_expiry
     }
 
     /// Says that a command changed a key of the selected database: counts the change and announces the event.

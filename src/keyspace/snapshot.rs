@@ -104,7 +104,7 @@ impl Chunk {
 }
 
 /// Where chunks go.
-pub type Send = Box<dyn FnMut(Chunk)>;
+pub type Send = Box<dyn FnMut(Chunk) + std::marker::Send>;
 
 /// A snapshot that is being taken.
 pub(super) struct Snapshot {
@@ -214,12 +214,6 @@ impl Keyspace {
 
     // ---- loading -------------------------------------------------------------------------------------------------
 
-    /// A file is loaded from now on.
-    pub fn begin_loading(&mut self) {}
-
-    /// The file is loaded.
-    pub fn end_loading(&mut self) {}
-
     /// Puts an entry that was read from a file into a database. False: the key is there already, and the entry is dropped.
     pub fn load(&mut self, database: usize, entry: Owned<Value>) -> bool {
         let hash = self.hasher.hash(entry.key());
@@ -237,9 +231,8 @@ impl Keyspace {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::RefCell;
     use std::collections::BTreeMap;
-    use std::rc::Rc;
+    use std::sync::{Arc, Mutex};
 
     use proptest::prelude::*;
 
@@ -304,13 +297,13 @@ mod tests {
             set(&mut db, 0, 0..1500, b"old");
             set(&mut db, 1, 900..1300, b"other");
             let expected = contents(&db);
-            let taken = Rc::new(RefCell::new(Model::new()));
+            let taken = Arc::new(Mutex::new(Model::new()));
             let sink = taken.clone();
             db.begin_snapshot(Box::new(move |chunk: Chunk| {
                 let _ = chunk.each(|copied| -> Result<(), ()> {
                     let ValueRef::Bytes { bytes, .. } = copied.value else { panic!("a string") };
                     let place = (chunk.database, copied.key.to_vec());
-                    assert!(sink.borrow_mut().insert(place, bytes.to_vec()).is_none(), "copied twice");
+                    assert!(sink.lock().unwrap().insert(place, bytes.to_vec()).is_none(), "copied twice");
                     Ok(())
                 });
             }));
@@ -329,7 +322,7 @@ mod tests {
             }
             while let Walked::More = db.walk_snapshot() {}
             prop_assert!(!db.has_snapshot());
-            prop_assert_eq!(&*taken.borrow(), &expected);
+            prop_assert_eq!(&*taken.lock().unwrap(), &expected);
         }
     }
 }

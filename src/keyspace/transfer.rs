@@ -78,8 +78,8 @@ impl Keyspace {
         self.find(from)
     }
 
-    /// Drops what a key holds.
-    fn clear_way(&mut self, key: Key<'_>) {
+    /// Drops what a key holds, without a word about it.
+    pub fn clear_way(&mut self, key: Key<'_>) {
         match self.find(key) {
             Some(slot) => {
                 if let Some(owned) = self.tables.remove(self.selected, slot) {

@@ -391,7 +391,7 @@ impl Keyspace {
             undo.copied_max = if copies_large { room } else { COPIED_LARGE };
             (undo.has_moved, undo.has_swapped, undo.cleared) = (false, false, 0);
             undo.dirty = self.dirty;
-            undo.expired = self.stats.expired;
+            undo.expired = self.dirty_by_expiry;
         } else {
             undo.mode = Mode::Full;
         }
@@ -506,7 +506,7 @@ impl Keyspace {
         }
         let undo = &mut self.tables.undo;
         undo.known.clear();
-        self.dirty = undo.dirty + (self.stats.expired - undo.expired);
+        self.dirty = undo.dirty + (self.dirty_by_expiry - undo.expired);
     }
 
     /// Has a key be what it was.

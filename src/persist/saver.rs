@@ -7,11 +7,8 @@
 //! The loop's thread walks the keyspace in slices and only as fast as the queue drains; what is about to change comes in between.
 //! The file has another name until it is whole and synced, so that at any moment there is the old file or the new one.
 
-use std::cell::RefCell;
-use std::collections::VecDeque;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
@@ -195,12 +192,12 @@ fn save_aside_now(db: &mut Keyspace, disk: &dyn Disk, path: &Path, plan: &Plan) 
 /// Writes all databases to a file and syncs it.
 pub fn write_now(db: &mut Keyspace, file: &dyn DiskFile, plan: &Plan) -> io::Result<u64> {
     let mut saver = FileSaver::new(file, plan)?;
-    let queue = Rc::new(RefCell::new(VecDeque::new()));
-    let sink = queue.clone();
-    db.begin_snapshot(Box::new(move |chunk| sink.borrow_mut().push_back(chunk)));
+    let (sender, receiver) = channel();
+    // What an error has left unread need not arrive.
+    db.begin_snapshot(Box::new(move |chunk| _ = sender.send(chunk)));
     loop {
         let walked = db.walk_snapshot();
-        while let Some(chunk) = queue.borrow_mut().pop_front() {
+        while let Ok(chunk) = receiver.try_recv() {
             saver.chunk(&chunk)?;
         }
         if let Walked::Done = walked {

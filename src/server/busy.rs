@@ -1,6 +1,8 @@
 //! The stand-in for the loop while a script runs on and on: others are accepted, read, and told that the server is busy, or
 //! get to run the few commands that are allowed then, SCRIPT KILL above all.
 //!
+//! The same while a file is loaded when the server starts.
+//!
 //! A script that has run for `busy-reply-threshold` is interrupted every few milliseconds, and [`serve`] does what a turn of
 //! the loop would do for clients, with arms of its own: the loop's are full of what it is doing. Who is in the loop's hands
 //! (the client that runs the script, and those whose requests wait behind it) is left alone. Time stands still as it does
@@ -18,8 +20,12 @@ use crate::sys::log::Level;
 
 /// Serves clients for a moment.
 pub(super) fn serve(keyspace: &mut Keyspace, state: &mut State) {
-    let Some(running) = &mut state.scripts.running else { return };
-    let (client, is_first) = (running.client, !std::mem::replace(&mut running.others_heard, true));
+    let (client, is_first) = match (&mut state.scripts.running, state.persistence.loading) {
+        (Some(running), _) => (running.client, !std::mem::replace(&mut running.others_heard, true)),
+        // Nobody was heard before the file, and nobody's requests are in the loop's hands.
+        (None, Some(_)) => (None, false),
+        (None, None) => return,
+    };
     let database = keyspace.selected();
     let (no_touch, keeps_expired) = (keyspace.no_touch, keyspace.keeps_expired);
     let begun = state.timing.mark();

@@ -3,6 +3,7 @@
 use super::Server;
 use crate::client::{Client, ClientFlags, ClientId};
 use crate::gate::limits::{check_output_limit, count_clients_memory};
+use crate::gate::persistence;
 use crate::sys::{alloc, crash};
 
 impl Server {
@@ -28,6 +29,9 @@ impl Server {
         }
         self.state.pending.accept_again.append(&mut self.state.pending.accept_later);
         self.state.outgoing.close_unused(now_us);
+        if let Err(fatal) = persistence::periodic(&mut self.keyspace, &mut self.state) {
+            self.die(&fatal);
+        }
         self.close_idle_clients();
         self.check_soft_limits();
         count_clients_memory(&mut self.state);

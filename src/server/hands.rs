@@ -20,11 +20,13 @@ use crate::gate::limits::{
     check_output_limit, clients_memory_max, describe_client, evict_clients, forget_client,
     output_limit,
 };
+use crate::gate::persistence::Persistence;
 use crate::gate::spec::{Begin, Find, Flags, Group};
 use crate::gate::state::State;
 use crate::gate::table::Command;
 use crate::gate::{tracking, transaction};
 use crate::keyspace::Keyspace;
+use crate::persist::aof::log::LogOffset;
 use crate::resp::args::Args;
 use crate::resp::args::Prehashed;
 use crate::resp::reply::{OutputBuffer, ReplyWriter};
@@ -149,6 +151,21 @@ fn may_be_long(command: &Command) -> bool {
     matches!(command.spec.group, Group::Scripting | Group::Transactions)
 }
 
+/// Whether a client's output may leave: nothing shows a change before the log's policy has it kept. If not, it is noted what the
+/// output waits for.
+fn may_be_sent(persistence: &Persistence, client: &mut Client) -> bool {
+    let length = client.output.len();
+    if !client.flags.contains(ClientFlags::AWAITS_LOG) || length > client.awaited.1 {
+        client.awaited = (persistence.depends_on().0, length);
+    }
+    let may = client.flags.contains(ClientFlags::CLOSE_NOW)
+        || persistence.may_leave(LogOffset(client.awaited.0));
+    if !may {
+        client.flags |= ClientFlags::AWAITS_LOG;
+    }
+    may
+}
+
 /// Parsed requests that have not run.
 #[derive(Default)]
 struct Batch {
@@ -265,6 +282,11 @@ impl Hands<'_> {
         let Some(client) = self.state.clients.get_mut(id) else { return };
         client.flags.remove(ClientFlags::READ_PENDING);
         if client.is_closing() {
+            return;
+        }
+        if client.flags.contains(ClientFlags::AWAITS_LOG) {
+            // Its requests are read when what they are to be answered behind has been sent.
+            client.flags |= ClientFlags::READ_WHEN_SENT;
             return;
         }
         if client.flags.intersects(ClientFlags::SUSPENDED | ClientFlags::PAUSED) {
@@ -771,7 +793,19 @@ impl Hands<'_> {
                 self.state.clients.to_flush.push(id);
                 continue;
             }
+            if !may_be_sent(&self.state.persistence, client) {
+                self.state.clients.to_flush.push(id);
+                continue;
+            }
             client.flags.remove(ClientFlags::FLUSH_PENDING);
+            if client.flags.contains(ClientFlags::AWAITS_LOG) {
+                let reads = client.flags.contains(ClientFlags::READ_WHEN_SENT);
+                client.flags.remove(ClientFlags::AWAITS_LOG | ClientFlags::READ_WHEN_SENT);
+                if reads && !client.flags.contains(ClientFlags::READ_PENDING) {
+                    client.flags |= ClientFlags::READ_PENDING;
+                    self.state.pending.read_again.push(id);
+                }
+            }
             let full = ClientFlags::WANTS_WRITE;
             if client.flags.contains(ClientFlags::CLOSE_NOW)
                 || client.flags & (full | ClientFlags::CAN_WRITE) == full

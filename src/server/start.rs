@@ -13,14 +13,17 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::hands::Intake;
 use super::{Server, WAKER, busy};
+use crate::client::ClientFlags;
 use crate::clock::Clock;
 use crate::collections::hash::KeyHasher;
 use crate::command::{TABLE, apply_config, listen, set_oom_score, set_process_title};
 use crate::config::{Config, ConfigError, Directive, ShutdownOptions};
 use crate::gate::state::{Shutdown, State};
 use crate::gate::table::Command;
+use crate::gate::{load, persistence};
 use crate::keyspace::Keyspace;
 use crate::net::listener::Listener;
+use crate::resp::reply::ReplyWriter;
 use crate::sys::alloc;
 use crate::sys::log::{Level, Logger};
 use crate::sys::process::Supervisor;
@@ -38,10 +41,14 @@ impl Server {
         let keyspace = Keyspace::new(config.databases as usize, hasher, now);
         let mut state = State::new(&TABLE, config, clock, logger, poll);
         state.serve_while_busy = busy::serve;
+        let waker = Arc::new(waker);
+        let wakes = waker.clone();
+        // A loop that cannot be woken looks again by itself, some times a second.
+        state.persistence.set_wake(Arc::new(move || drop(wakes.wake())));
         let mut server = Server {
             keyspace,
             state,
-            waker: Arc::new(waker),
+            waker,
             intake: Intake::default(),
             expire_again: false,
             next_cron_us: 0,
@@ -53,6 +60,7 @@ impl Server {
             owns_pidfile: false,
             turns: Arc::new(AtomicUsize::new(0)),
         };
+        server.state.persistence.set_stop(server.stop.clone());
         apply_config(&mut server.keyspace, &mut server.state);
         if listen(&mut server.state).is_err() {
             // The log has the address and why.
@@ -170,11 +178,53 @@ impl Server {
         }
     }
 
-    /// Ends the loop.
-    pub(super) fn shut_down(&mut self, _: Shutdown) {
+    /// Loads what was saved. To be called once, before clients are served. Errors: in words, logged already.
+    pub fn load(&mut self) -> Result<(), String> {
+        self.sample_clock();
+        let loaded = load::load_at_start(&mut self.keyspace, &mut self.state);
+        match loaded {
+            Err(why) if why.contains(load::INTERRUPTED) => {
+                // What is in memory is a part of what is in the files.
+                self.state.log(Level::Warning, format_args!("{why}"));
+                self.stopping = true;
+                Ok(())
+            }
+            Err(why) => {
+                self.state.log(Level::Warning, format_args!("{why}"));
+                Err(why)
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
+    /// Ends the loop, unless what is to be saved cannot be.
+    pub(super) fn shut_down(&mut self, order: Shutdown) {
         self.state.log(Level::Warning, format_args!("User requested shutdown..."));
+        if !persistence::shut_down(&mut self.keyspace, &mut self.state, order.save, order.force) {
+            self.refuse_shutdown();
+            return;
+        }
         self.supervisor.stopping();
         self.stopping = true;
+    }
+
+    /// Tells those who asked for a shutdown that there is none.
+    fn refuse_shutdown(&mut self) {
+        let waits = ClientFlags::SUSPENDED;
+        let asked = self
+            .state
+            .clients
+            .iter()
+            .filter(|client| client.flags.contains(waits) && client.blocked.is_none());
+        let ids: Vec<_> = asked.map(|client| client.id).collect();
+        for id in ids {
+            if let Some(client) = self.state.clients.get_to_push(id) {
+                client.flags.remove(waits);
+                let text = b"ERR Errors trying to SHUTDOWN. Check logs.";
+                ReplyWriter::new(&mut client.output, client.protocol).error(text);
+                self.state.pending.resumed.push(id);
+            }
+        }
     }
 
     /// The last things before the process ends.

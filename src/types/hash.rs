@@ -579,7 +579,7 @@ mod tests {
             steps in prop::collection::vec(step(), 0..100),
         ) {
             let limits = Limits { entries_max, bytes_max, hasher: KeyHasher::new([1, 2]) };
-            let mut now = Now { wall_us: 1_700_000_000_000_000, boot_us: 5_000_000 };
+            let mut now = Now { wall_us: 1_700_000_000_000_000, boot_us: 5_000_000, is_loading: false };
             let mut hash = Hash::default();
             let mut model: Model = Vec::new();
             let mut is_listpack = true;

@@ -49,7 +49,9 @@ pub struct TestServer {
 impl TestServer {
     /// Starts a server on a free port of 127.0.0.1; `lines` are further lines of its configuration.
     pub fn start(lines: &[String]) -> Self {
-        let mut text = String::from("bind 127.0.0.1\nport 0\nenable-debug-command yes\n");
+        // Without save points: tests move the clock by hours, and leave no files behind.
+        let mut text =
+            String::from("bind 127.0.0.1\nport 0\nenable-debug-command yes\nsave \"\"\n");
         for line in lines {
             text.push_str(line);
             text.push('\n');

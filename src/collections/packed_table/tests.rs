@@ -12,7 +12,7 @@ fn hasher() -> KeyHasher {
 }
 
 fn now(ms: i64) -> Now {
-    Now { wall_us: (1_700_000_000_000 + ms) * 1000, boot_us: ms * 1000 }
+    Now { wall_us: (1_700_000_000_000 + ms) * 1000, boot_us: ms * 1000, is_loading: false }
 }
 
 /// The invariants that no single operation shows.

@@ -9,10 +9,15 @@ use crate::clock::UnixMillis;
 
 type Object = Vec<u32>;
 
-const START: Now = Now { wall_us: 1_700_000_000_000_000, boot_us: 3_600_000_000 };
+const START: Now =
+    Now { wall_us: 1_700_000_000_000_000, boot_us: 3_600_000_000, is_loading: false };
 
 fn later(ms: i64) -> Now {
-    Now { wall_us: START.wall_us + ms * 1000, boot_us: START.boot_us + ms * 1000 }
+    Now {
+        wall_us: START.wall_us + ms * 1000,
+        boot_us: START.boot_us + ms * 1000,
+        is_loading: false,
+    }
 }
 
 fn keyed() -> Table<Object> {
@@ -670,7 +675,11 @@ fn a_clock_read_between_two_milliseconds_neither_loops_nor_delays() {
     // The wall clock ticks a little before the boot-time clock or after it.
     for us in (0..12_000).step_by(100) {
         for wall_us in [0, 300, 999] {
-            let now = Now { wall_us: START.wall_us + us + wall_us, boot_us: START.boot_us + us };
+            let now = Now {
+                wall_us: START.wall_us + us + wall_us,
+                boot_us: START.boot_us + us,
+                is_loading: false,
+            };
             let mut budget = 50;
             if let Some(owned) = table.pop_due(&now, &mut budget) {
                 assert!(now.is_past(owned.deadline().unwrap()));

@@ -215,15 +215,41 @@ impl<'a> Options<'a> {
 /// The hash at a key that is read: counts the hit or miss.
 fn find_for_read(ctx: &mut Context<'_>, key: Key<'_>) -> Result<Option<Slot>, CommandError> {
     let found = ctx.db.find_for_read(key);
-    if let Some(slot) = found {
-        ctx.db.view::<Hash>(slot)?;
-    }
-    Ok(found)
+    let Some(slot) = found else { return Ok(None) };
+    ctx.db.view::<Hash>(slot)?;
+    Ok(ctx.db.settle_fields(slot, key))
 }
 
 /// Counts a change of so many fields, and announces it.
 fn changed(ctx: &mut Context<'_>, event: &'static str, key: Key<'_>, fields: u64) {
     ctx.db.changed_by(fields, KeyspaceEvents::HASH, event, key.bytes);
+}
+
+/// What has become of fields, to be repeated elsewhere.
+#[derive(Clone, Copy)]
+enum Became {
+    Deleted,
+    Persistent,
+    DueAt(Deadline),
+}
+
+/// Has what has become of a hash's fields be repeated elsewhere: these fields alone, their deadline as a Unix time.
+fn repeat(ctx: &mut Context<'_>, key: Key<'_>, fields: &[&[u8]], became: Became) {
+    let offset_ms = ctx.db.wall_offset_ms();
+    ctx.instead_gathered(|_, request| {
+        let count = fields.len().to_string();
+        let mut add = |words: &[&[u8]]| request.extend(words.iter().map(|word| word.to_vec()));
+        match became {
+            Became::Deleted => add(&[b"HDEL", key.bytes]),
+            Became::Persistent => add(&[b"HPERSIST", key.bytes, b"FIELDS", count.as_bytes()]),
+            Became::DueAt(deadline) => {
+                let at = deadline.unix(offset_ms).0.to_string();
+                let (at, count) = (at.as_bytes(), count.as_bytes());
+                add(&[b"HPEXPIREAT", key.bytes, at, b"FIELDS", count]);
+            }
+        }
+        add(fields);
+    });
 }
 
 // ---- deadlines alone -----------------------------------------------------------------------------------------------------
@@ -263,7 +289,8 @@ fn expire(ctx: &mut Context<'_>, unit: Unit) -> CommandResult {
         fields.for_each(|_| ctx.reply.integer(result::ABSENT));
         return Ok(Outcome::Replied);
     };
-    let is_past = now.remaining_ms(deadline) <= 0;
+    let is_past = now.has_come(deadline);
+    let (is_heard, mut altered) = (ctx.is_heard(), Vec::new());
     let reply = &mut ctx.reply;
     let changes = ctx.db.edit(slot, |hash: &mut Hash| {
         let mut changes = 0;
@@ -281,12 +308,17 @@ fn expire(ctx: &mut Context<'_>, unit: Unit) -> CommandResult {
                 }
             };
             changes += u64::from(done >= result::DONE);
+            if is_heard && done >= result::DONE {
+                altered.push(field);
+            }
             reply.integer(done);
         }
         changes
     });
     if changes > 0 {
         changed(ctx, if is_past { "hexpired" } else { "hexpire" }, key, changes);
+        let became = if is_past { Became::Deleted } else { Became::DueAt(deadline) };
+        repeat(ctx, key, &altered, became);
         settle(ctx, slot, key, changes, is_past);
     }
     Ok(Outcome::Replied)
@@ -397,6 +429,7 @@ pub(crate) fn hgetdel(ctx: &mut Context<'_>) -> CommandResult {
         fields.for_each(|_| ctx.reply.null());
         return Ok(Outcome::Replied);
     };
+    let (is_heard, mut altered) = (ctx.is_heard(), Vec::new());
     let reply = &mut ctx.reply;
     let removed = ctx.db.edit(slot, |hash: &mut Hash| {
         let mut removed = 0;
@@ -410,11 +443,15 @@ pub(crate) fn hgetdel(ctx: &mut Context<'_>) -> CommandResult {
             }
             hash.remove(field, &now);
             removed += 1;
+            if is_heard {
+                altered.push(field);
+            }
         }
         removed
     });
     if removed > 0 {
         changed(ctx, "hdel", key, removed);
+        repeat(ctx, key, &altered, Became::Deleted);
         ctx.db.delete_if_empty::<Hash>(slot, key);
     }
     Ok(Outcome::Replied)
@@ -450,7 +487,9 @@ pub(crate) fn hgetex(ctx: &mut Context<'_>) -> CommandResult {
         }
         return Ok(Outcome::Replied);
     }
-    let is_past = deadline.is_some_and(|deadline| now.remaining_ms(deadline) <= 0);
+    let is_past = deadline.is_some_and(|deadline| now.has_come(deadline));
+    let (is_heard, mut altered) = (ctx.is_heard(), Vec::new());
+    let reply = &mut ctx.reply;
     let changes = ctx.db.edit(slot, |hash: &mut Hash| {
         let mut changes = 0;
         for field in fields {
@@ -470,17 +509,21 @@ pub(crate) fn hgetex(ctx: &mut Context<'_>) -> CommandResult {
                 None if old.is_none() => continue,
                 None => hash.set_deadline(field, None, &limits),
             }
+            if is_heard {
+                altered.push(field);
+            }
             changes += 1;
         }
         changes
     });
     if changes > 0 {
-        let event = match deadline {
-            _ if is_past => "hexpired",
-            Some(_) => "hexpire",
-            None => "hpersist",
+        let (event, became) = match deadline {
+            _ if is_past => ("hexpired", Became::Deleted),
+            Some(deadline) => ("hexpire", Became::DueAt(deadline)),
+            None => ("hpersist", Became::Persistent),
         };
         changed(ctx, event, key, changes);
+        repeat(ctx, key, &altered, became);
         settle(ctx, slot, key, changes, is_past);
     }
     Ok(Outcome::Replied)
@@ -513,7 +556,7 @@ pub(crate) fn hsetex(ctx: &mut Context<'_>) -> CommandResult {
             return Ok(Outcome::Replied);
         }
     }
-    let is_past = deadline.is_some_and(|deadline| now.remaining_ms(deadline) <= 0);
+    let is_past = deadline.is_some_and(|deadline| now.has_come(deadline));
     if is_past {
         delete_pairs(ctx, key, found, first);
     } else {
@@ -545,6 +588,23 @@ fn set_pairs(
         }
     });
     changed(ctx, "hset", key, ((args.len() - first) / 2) as u64);
+    let offset_ms = ctx.db.wall_offset_ms();
+    ctx.instead_gathered(|_, request| {
+        let count = ((args.len() - first) / 2).to_string();
+        let mut add = |words: &[&[u8]]| request.extend(words.iter().map(|word| word.to_vec()));
+        match deadline {
+            Some(deadline) => {
+                let at = deadline.unix(offset_ms).0.to_string();
+                let (at, count) = (at.as_bytes(), count.as_bytes());
+                add(&[b"HSETEX", key.bytes, b"PXAT", at, b"FIELDS", count]);
+            }
+            None if keeps => {
+                add(&[b"HSETEX", key.bytes, b"KEEPTTL", b"FIELDS", count.as_bytes()]);
+            }
+            None => add(&[b"HSET", key.bytes]),
+        }
+        request.extend(args.iter_from(first).map(<[u8]>::to_vec));
+    });
     if deadline.is_some() {
         ctx.db.note_field_deadlines(slot, key.bytes);
         ctx.db.notify(KeyspaceEvents::HASH, "hexpire", key.bytes);
@@ -555,18 +615,19 @@ fn set_pairs(
 fn delete_pairs(ctx: &mut Context<'_>, key: Key<'_>, found: Option<Slot>, first: usize) {
     let (args, now) = (ctx.args, ctx.db.now());
     let pairs = ((args.len() - first) / 2) as u64;
-    let removed = found.map_or(0, |slot| {
+    let removed: Vec<&[u8]> = found.map_or(Vec::new(), |slot| {
         ctx.db.edit(slot, |hash: &mut Hash| {
             let fields = args.iter_from(first).step_by(2);
-            fields.filter(|field| hash.remove(field, &now)).count() as u64
+            fields.filter(|field| hash.remove(field, &now)).collect()
         })
     });
     ctx.db.stats.expired_fields += pairs;
     if found.is_none() {
         ctx.db.notify(KeyspaceEvents::NEW, "new", key.bytes);
     }
-    if removed > 0 {
-        changed(ctx, "hset", key, removed);
+    if !removed.is_empty() {
+        changed(ctx, "hset", key, removed.len() as u64);
+        repeat(ctx, key, &removed, Became::Deleted);
     } else {
         ctx.db.notify(KeyspaceEvents::HASH, "hset", key.bytes);
     }

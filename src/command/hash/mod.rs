@@ -345,6 +345,7 @@ fn hincrbyfloat(ctx: &mut Context<'_>) -> CommandResult {
         None => None,
     };
     let is_there = old.is_some();
+    let has_deadline = old.as_ref().is_some_and(|old| old.deadline.is_some());
     let old = match old {
         Some(old) => Float80::parse(old.value.as_ref()).ok_or(VALUE_NOT_FLOAT)?,
         None => Float80::from_i64(0),
@@ -356,6 +357,11 @@ fn hincrbyfloat(ctx: &mut Context<'_>) -> CommandResult {
     let text = new.to_text();
     set_computed(ctx, key, found, is_there, &text);
     ctx.db.changed(KeyspaceEvents::HASH, "hincrbyfloat", key.bytes);
+    if has_deadline {
+        ctx.instead(&[b"HSETEX", key.bytes, b"KEEPTTL", b"FIELDS", b"1", field, &text]);
+    } else {
+        ctx.instead(&[b"HSET", key.bytes, field, &text]);
+    }
     ctx.reply.bulk(&text);
     Ok(Outcome::Replied)
 }

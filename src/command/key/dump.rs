@@ -1,9 +1,9 @@
 //! DUMP and RESTORE: one value as bytes, in the form of an RDB file (`persist/rdb/payload.rs`).
 
-use crate::clock::{Deadline, UnixMillis};
+use crate::clock::UnixMillis;
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
-use crate::gate::context::{Caller, CommandResult, Context, Outcome};
+use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::gate::load::rdb_limits;
 use crate::gate::spec::{
     Categories, CommandSpec, Flags, Group, Handler, KeyFlags, KeySpec, key, spec,
@@ -133,9 +133,7 @@ fn restore(ctx: &mut Context<'_>) -> CommandResult {
         (ttl, true) => Some(now.at(UnixMillis(ttl))),
         (ttl, false) => Some(now.after(ttl)),
     };
-    // What a file says of a key holds for the time at which it was written.
-    let is_past = |deadline: Deadline| now.remaining_ms(deadline) <= 0;
-    if ctx.caller != Caller::Load && deadline.is_some_and(is_past) {
+    if deadline.is_some_and(|deadline| now.has_come(deadline)) {
         if ctx.db.delete(key, "del") {
             ctx.instead(&[b"DEL", key.bytes]);
         }

@@ -211,11 +211,21 @@ fn set_deadline(
         ctx.reply.integer(0);
         return Ok(Outcome::Replied);
     }
-    if remaining_ms <= 0 {
+    if remaining_ms <= 0 && !now.is_loading {
         ctx.db.delete(key, "del");
+        ctx.instead_expired(key.bytes);
     } else {
-        ctx.db.set_deadline(slot, Some(when.deadline(&now)));
+        let deadline = when.deadline(&now);
+        ctx.db.set_deadline(slot, Some(deadline));
         ctx.db.changed(KeyspaceEvents::GENERIC, "expire", key.bytes);
+        let (args, offset_ms) = (ctx.args, ctx.db.wall_offset_ms());
+        ctx.instead_gathered(|ctx, request| {
+            let is_exact = ctx.name() == "pexpireat";
+            request.push(if is_exact { args.get(0) } else { b"PEXPIREAT" }.to_vec());
+            request.push(key.bytes.to_vec());
+            request.push(deadline.unix(offset_ms).0.to_string().into_bytes());
+            request.extend(args.iter_from(3).map(<[u8]>::to_vec));
+        });
     }
     ctx.reply.integer(1);
     Ok(Outcome::Replied)

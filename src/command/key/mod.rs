@@ -10,6 +10,7 @@ pub(crate) mod sort;
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Outcome};
+use crate::gate::effect::Effect;
 use crate::gate::spec::{Categories, CommandSpec, Flags, Group, KeyFlags, key, keys, spec};
 use crate::keyspace::{Key, Keyspace};
 use crate::types::type_name;
@@ -341,6 +342,7 @@ fn swap_databases(ctx: &mut Context<'_>) -> CommandResult {
     let second = number(2, "ERR invalid second DB index")?;
     let databases = ctx.db.databases();
     ctx.db.swap(database(first.into(), databases)?, database(second.into(), databases)?);
+    ctx.effect = Effect::Forced;
     ctx.reply.ok();
     Ok(Outcome::Replied)
 }
@@ -350,6 +352,7 @@ fn flush_database(ctx: &mut Context<'_>) -> CommandResult {
     let sync = flushes_synchronously(ctx)?;
     let selected = ctx.db.selected();
     ctx.db.clear(selected..selected + 1, sync);
+    ctx.effect = Effect::Forced;
     ctx.reply.ok();
     Ok(Outcome::Replied)
 }
@@ -358,6 +361,7 @@ fn flush_database(ctx: &mut Context<'_>) -> CommandResult {
 fn flush_all(ctx: &mut Context<'_>) -> CommandResult {
     let sync = flushes_synchronously(ctx)?;
     ctx.db.clear(0..ctx.db.databases(), sync);
+    ctx.effect = Effect::Forced;
     ctx.reply.ok();
     Ok(Outcome::Replied)
 }

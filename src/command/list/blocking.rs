@@ -4,10 +4,10 @@
 //! the command again for that key alone (`blocking.rs`); the timeout counts from the first time.
 
 use crate::command::list::{
-    MOVE, MultiPop, TAKE, list_spec, move_one, parse_end, pop_named_array, pop_one,
+    MOVE, MultiPop, TAKE, list_spec, move_one, parse_end, pop_command, pop_named_array, pop_one,
 };
 use crate::gate::blocking::TimeoutUnit;
-use crate::gate::context::{CommandResult, Context, Outcome, TimeoutReply, Wait};
+use crate::gate::context::{CommandResult, Context, Origin, Outcome, TimeoutReply, Wait};
 use crate::gate::spec::{CommandSpec, Flags, Handler, KeySpec, counted_keys, keys};
 use crate::keyspace::waiting::Wanted;
 use crate::types::list::{End, List};
@@ -72,6 +72,7 @@ fn pop_or_wait(ctx: &mut Context<'_>, end: End) -> CommandResult {
             ctx.reply.array(2);
             ctx.reply.bulk(key.bytes);
             pop_one(ctx, slot, key, end);
+            ctx.instead(&[pop_command(end), key.bytes]);
             return Ok(Outcome::Replied);
         }
     }
@@ -102,9 +103,28 @@ fn brpoplpush(ctx: &mut Context<'_>) -> CommandResult {
 fn move_or_wait(ctx: &mut Context<'_>, from: End, to: End, timeout: usize) -> CommandResult {
     let deadline_us = ctx.timeout(timeout, TimeoutUnit::Seconds)?;
     match ctx.db.slot_of::<List>(ctx.key(1))? {
-        Some(source) => move_one(ctx, source, from, to),
+        Some(source) => {
+            let outcome = move_one(ctx, source, from, to)?;
+            repeat_move(ctx, from, to, timeout);
+            Ok(outcome)
+        }
         None => wait(ctx, 1..2, deadline_us, TimeoutReply::Null),
     }
+}
+
+/// Has the move be repeated without its timeout: LMOVE as it was asked for, or RPOPLPUSH.
+fn repeat_move(ctx: &mut Context<'_>, from: End, to: End, timeout: usize) {
+    let (source, destination) = (ctx.args.get(1), ctx.args.get(2));
+    if timeout == 3 {
+        return ctx.instead(&[b"RPOPLPUSH", source, destination]);
+    }
+    let word = |end| if end == End::Front { &b"left"[..] } else { b"right" };
+    let ends = match ctx.origin {
+        // As Redis has it of one that has waited.
+        Origin::Woken(_) => (word(from), word(to)),
+        _ => (ctx.args.get(3), ctx.args.get(4)),
+    };
+    ctx.instead(&[b"LMOVE", source, destination, ends.0, ends.1]);
 }
 
 /// `BLMPOP timeout numkeys key [key ...] <LEFT | RIGHT> [COUNT count]`: the key and an array of elements; a nil array when

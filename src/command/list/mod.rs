@@ -276,7 +276,7 @@ fn pop_some(ctx: &mut Context<'_>, end: End) -> CommandResult {
     match count {
         None => pop_one(ctx, slot, key, end),
         Some(0) => ctx.reply.array(0),
-        Some(count) => pop_array(ctx, slot, key, end, count),
+        Some(count) => _ = pop_array(ctx, slot, key, end, count),
     }
     Ok(Outcome::Replied)
 }
@@ -298,8 +298,8 @@ pub(crate) fn pop_one(ctx: &mut Context<'_>, slot: Slot, key: Key<'_>, end: End)
     popped(ctx, slot, key, end, 1);
 }
 
-/// Takes up to `count` elements, at least one, from an end of a list and replies with an array of them.
-fn pop_array(ctx: &mut Context<'_>, slot: Slot, key: Key<'_>, end: End, count: usize) {
+/// Takes up to `count` elements, at least one, from an end of a list and replies with an array of them. How many they were.
+fn pop_array(ctx: &mut Context<'_>, slot: Slot, key: Key<'_>, end: End, count: usize) -> usize {
     let limits = limits(ctx);
     let reply = &mut ctx.reply;
     let count = ctx.db.edit(slot, |list: &mut List| {
@@ -315,9 +315,18 @@ fn pop_array(ctx: &mut Context<'_>, slot: Slot, key: Key<'_>, end: End, count: u
         count
     });
     popped(ctx, slot, key, end, count);
+    count
 }
 
-/// The same, with the key's name before the array, as LMPOP replies.
+/// The command that takes elements from an end.
+pub(crate) fn pop_command(end: End) -> &'static [u8] {
+    match end {
+        End::Front => b"LPOP",
+        End::Back => b"RPOP",
+    }
+}
+
+/// The same for LMPOP and BLMPOP: with the key's name before the array.
 pub(crate) fn pop_named_array(
     ctx: &mut Context<'_>,
     slot: Slot,
@@ -327,7 +336,8 @@ pub(crate) fn pop_named_array(
 ) {
     ctx.reply.array(2);
     ctx.reply.bulk(key.bytes);
-    pop_array(ctx, slot, key, end, count);
+    let count = pop_array(ctx, slot, key, end, count);
+    ctx.instead_with(&[pop_command(end), key.bytes], count as i64);
 }
 
 fn popped(ctx: &mut Context<'_>, slot: Slot, key: Key<'_>, end: End, count: usize) {

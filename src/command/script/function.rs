@@ -5,10 +5,11 @@
 
 use crate::collections::glob;
 use crate::command::help::reply_help;
-use crate::command::script::{self, Name, ServerHost};
+use crate::command::script::{self, Before, Name, ServerHost};
 use crate::error::CommandError;
 use crate::gate::admit;
 use crate::gate::context::{CommandResult, Context, Outcome};
+use crate::gate::effect::Effect;
 use crate::gate::spec::{Categories, CommandSpec, Flags, Group, container, spec};
 use crate::gate::state::State;
 use crate::resp::args::Args;
@@ -154,8 +155,7 @@ fn call(ctx: &mut Context<'_>, engine: &mut Engine, read_only: bool) -> CommandR
     let mut running = script::prepare(ctx, callee.flags, read_only)?;
     running.by_eval = false;
     ctx.server.scripts.running = Some(running);
-    let database = ctx.db.selected();
-    let begun = ctx.server.timing.mark();
+    let before = Before::of(ctx);
     let config = &ctx.server.config;
     let (memory_max, busy) = (config.script_memory_limit, config.busy_reply_threshold);
     let args = ctx.args;
@@ -163,7 +163,7 @@ fn call(ctx: &mut Context<'_>, engine: &mut Engine, read_only: bool) -> CommandR
     let mut host = FunctionHost {
         host: ServerHost { db: ctx.db, server: ctx.server, caller: ctx.caller, name },
         args,
-        begun,
+        begun: before.begun,
     };
     let result = lua.run_function(
         Run {
@@ -177,7 +177,7 @@ fn call(ctx: &mut Context<'_>, engine: &mut Engine, read_only: bool) -> CommandR
         &mut ctx.reply,
     );
     ctx.server.scripts.function = None;
-    script::finish(ctx, database, begun);
+    script::finish(ctx, before);
     script::conclude(ctx, name, result)
 }
 
@@ -286,6 +286,7 @@ fn load(ctx: &mut Context<'_>) -> CommandResult {
         name = libraries.load(code, replace, loader)?;
         Ok(())
     })?;
+    ctx.effect = Effect::Forced;
     ctx.reply.bulk(&name);
     Ok(Outcome::Replied)
 }
@@ -296,6 +297,7 @@ fn delete(ctx: &mut Context<'_>) -> CommandResult {
     if !with_libraries(ctx, |_, libraries, lua| libraries.delete(name, lua))? {
         return Err(NO_LIBRARY);
     }
+    ctx.effect = Effect::Forced;
     ctx.reply.ok();
     Ok(Outcome::Replied)
 }
@@ -312,6 +314,7 @@ fn flush(ctx: &mut Context<'_>) -> CommandResult {
         return Err(FLUSH_OPTIONS);
     }
     with_libraries(ctx, |_, libraries, lua| libraries.flush(lua))?;
+    ctx.effect = Effect::Forced;
     ctx.reply.ok();
     Ok(Outcome::Replied)
 }
@@ -441,6 +444,7 @@ fn restore(ctx: &mut Context<'_>) -> CommandResult {
     };
     let payload = ctx.args.get(2);
     with_loader(ctx, |libraries, loader| libraries.restore(payload, policy, loader))?;
+    ctx.effect = Effect::Forced;
     ctx.reply.ok();
     Ok(Outcome::Replied)
 }

@@ -14,6 +14,7 @@ use crate::config::{BusyScriptPolicy, Choice};
 use crate::error::CommandError;
 use crate::gate::admit::{Refused, admit_scripted, busy};
 use crate::gate::context::{Caller, CommandResult, Context, Origin, Outcome};
+use crate::gate::effect::Mark;
 use crate::gate::evict::{self, Room};
 use crate::gate::execute::{Gate, Request};
 use crate::gate::monitor;
@@ -325,8 +326,7 @@ fn run_script(
 ) -> CommandResult {
     let running = prepare(ctx, script.flags, read_only)?;
     ctx.server.scripts.running = Some(running);
-    let database = ctx.db.selected();
-    let begun = ctx.server.timing.mark();
+    let before = Before::of(ctx);
     let config = &ctx.server.config;
     let (memory_max, busy) = (config.script_memory_limit, config.busy_reply_threshold);
     let args = ctx.args;
@@ -343,12 +343,33 @@ fn run_script(
         },
         &mut ctx.reply,
     );
-    finish(ctx, database, begun);
+    finish(ctx, before);
     conclude(ctx, name, result)
 }
 
+/// What was before a script or a function ran.
+#[derive(Clone, Copy)]
+pub(crate) struct Before {
+    database: usize,
+    /// Of the timing, see [`crate::stats`].
+    pub begun: u64,
+    /// Where what is repeated elsewhere stood.
+    effects: Mark,
+}
+
+impl Before {
+    pub(crate) fn of(ctx: &Context<'_>) -> Self {
+        Before {
+            database: ctx.db.selected(),
+            begun: ctx.server.timing.mark(),
+            effects: ctx.server.effects.mark(),
+        }
+    }
+}
+
 /// Puts things back as they were before a script or a function ran.
-pub(crate) fn finish(ctx: &mut Context<'_>, database: usize, begun: u64) {
+pub(crate) fn finish(ctx: &mut Context<'_>, before: Before) {
+    let Before { database, begun, effects } = before;
     // SELECT within a script ends with it.
     if ctx.db.selected() != database {
         ctx.db.select(database);
@@ -360,6 +381,7 @@ pub(crate) fn finish(ctx: &mut Context<'_>, database: usize, begun: u64) {
     ctx.server.note_gate();
     if ended.as_ref().is_some_and(|running| running.rolls_back) {
         ctx.db.roll_back();
+        ctx.server.effects.roll_back(effects);
     }
     ctx.db.end_undo();
     if ended.is_some_and(|running| running.is_busy) {

@@ -15,6 +15,7 @@ use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::gate::evict::evict;
 use crate::gate::limits::count_clients_memory;
+use crate::gate::persistence;
 use crate::gate::spec::{CommandSpec, Flags, Group, container, spec};
 use crate::gate::state::{State, Task};
 use crate::keyspace::{AccessPolicy, Keyspace};
@@ -100,7 +101,11 @@ fn set(ctx: &mut Context<'_>) -> CommandResult {
     let refused = |error: SetError| CommandError::formatted(error.reply());
     let changes = ctx.server.config.set(&pairs, by).map_err(refused)?;
     let actions = changes.actions.clone();
-    if let Err((name, reason)) = carry_out(ctx.server, &actions) {
+    let mut failed = carry_out(ctx.server, &actions).err();
+    if failed.is_none() && actions.iter().any(|(action, _)| *action == Action::AppendOnly) {
+        failed = switch_append_only(ctx).err().map(|reason| ("appendonly", reason));
+    }
+    if let Some((name, reason)) = failed {
         let error = ctx.server.config.rollback(changes, name, reason);
         // The old values have worked before. What fails all the same is in the log, the client learns the first error.
         for action in actions {
@@ -114,6 +119,18 @@ fn set(ctx: &mut Context<'_>) -> CommandResult {
     }
     ctx.reply.ok();
     Ok(Outcome::Replied)
+}
+
+/// Has the append-only file be what the parameter says.
+fn switch_append_only(ctx: &mut Context<'_>) -> Result<(), String> {
+    if !ctx.server.config.appendonly {
+        persistence::end_aof(ctx.db, ctx.server);
+        return Ok(());
+    }
+    persistence::begin_aof(ctx.db, ctx.server).map_err(|why| {
+        ctx.server.log(Level::Warning, format_args!("Can't switch the AOF on: {why}"));
+        "Unable to turn on AOF. Check server logs.".to_owned()
+    })
 }
 
 /// `CONFIG RESETSTAT`: OK.
@@ -159,6 +176,7 @@ pub fn apply_config(db: &mut Keyspace, server: &mut State) {
     server.logger.level = log_level(config);
     crash::enable(config.crash_log_enabled);
     crash::watch(config.watchdog_period);
+    persistence::apply_parameters(server);
     server.note_gate();
 }
 
@@ -239,12 +257,13 @@ fn carry_out(
                 }
                 Ok(())
             }
+            // `set` does it, which has the keyspace at hand.
+            Action::AppendOnly => Ok(()),
             // Read where it matters, or by `apply_config`.
             Action::Hz | Action::CrashLog | Action::GoodReplicas => Ok(()),
             // Of parameters that are stored only.
             Action::TlsPort
             | Action::Tls
-            | Action::AppendOnly
             | Action::AofHistory
             | Action::ReplicationBacklog
             | Action::AllocatorThread

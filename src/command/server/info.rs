@@ -8,6 +8,7 @@ use std::fmt::Write;
 use crate::client::{Client, ClientFlags};
 use crate::config::{Choice, MaxmemoryPolicy};
 use crate::gate::context::{CommandResult, Context, Outcome};
+use crate::gate::persistence::Purpose;
 use crate::gate::spec::{Categories, CommandSpec, Flags, Group, spec};
 use crate::gate::state::State;
 use crate::gate::table::Command;
@@ -288,36 +289,62 @@ fn memory(out: &mut String, db: &mut Keyspace, server: &State) {
 }
 
 fn persistence(out: &mut String, db: &mut Keyspace, server: &State) {
-    for name in
-        ["loading", "async_loading", "current_cow_peak", "current_cow_size", "current_cow_size_age"]
-    {
-        line(out, name, 0);
-    }
-    line(out, "current_fork_perc", "0.00");
-    line(out, "current_save_keys_processed", 0);
-    line(out, "current_save_keys_total", 0);
-    line(out, "rdb_changes_since_last_save", db.dirty());
-    line(out, "rdb_bgsave_in_progress", 0);
-    line(out, "rdb_last_save_time", server.identity.started_unix);
-    line(out, "rdb_last_bgsave_status", "ok");
-    line(out, "rdb_last_bgsave_time_sec", -1);
-    line(out, "rdb_current_bgsave_time_sec", -1);
-    line(out, "rdb_saves", 0);
-    line(out, "rdb_last_cow_size", 0);
-    line(out, "rdb_last_load_keys_expired", 0);
-    line(out, "rdb_last_load_keys_loaded", 0);
-    line(out, "aof_enabled", 0);
-    line(out, "aof_rewrite_in_progress", 0);
-    line(out, "aof_rewrite_scheduled", 0);
-    line(out, "aof_last_rewrite_time_sec", -1);
-    line(out, "aof_current_rewrite_time_sec", -1);
-    line(out, "aof_last_bgrewrite_status", "ok");
-    line(out, "aof_rewrites", 0);
-    line(out, "aof_rewrites_consecutive_failures", 0);
-    line(out, "aof_last_write_status", "ok");
-    line(out, "aof_last_cow_size", 0);
+    let state = &server.persistence;
+    let status = |failed: bool| if failed { "err" } else { "ok" };
+    let under_way = state.under_way();
+    let running = |purpose: Purpose| under_way.filter(|(running, ..)| *running == purpose);
+    let now_us = server.now.boot_us;
+    let seconds =
+        |purpose| running(purpose).map_or(-1, |(_, since, ..)| (now_us - since) / 1_000_000);
+    let copied = if under_way.is_some() { db.snapshot_copied() } else { 0 };
+    let (done, total) = under_way.map_or((0, 0), |(_, _, done, total)| (done, total));
+    line(out, "loading", u8::from(state.loading.is_some()));
+    line(out, "async_loading", 0);
+    line(out, "current_cow_peak", copied);
+    line(out, "current_cow_size", copied);
+    line(out, "current_cow_size_age", 0);
+    let percent = if total > 0 { done as f64 * 100.0 / total as f64 } else { 0.0 };
+    line(out, "current_fork_perc", format!("{percent:.2}"));
+    line(out, "current_save_keys_processed", done);
+    line(out, "current_save_keys_total", total);
+    line(out, "rdb_changes_since_last_save", server.changes_since_save(db));
+    line(out, "rdb_bgsave_in_progress", u8::from(running(Purpose::Save).is_some()));
+    line(out, "rdb_last_save_time", state.last_save_unix);
+    line(out, "rdb_last_bgsave_status", status(state.last_save_failed));
+    line(out, "rdb_last_bgsave_time_sec", state.last_save_seconds);
+    line(out, "rdb_current_bgsave_time_sec", seconds(Purpose::Save));
+    line(out, "rdb_saves", state.saves);
+    line(out, "rdb_last_cow_size", state.last_save_copied);
+    line(out, "rdb_last_load_keys_expired", state.keys_expired_at_load);
+    line(out, "rdb_last_load_keys_loaded", state.keys_loaded);
+    line(out, "aof_enabled", u8::from(state.is_aof_on()));
+    line(out, "aof_rewrite_in_progress", u8::from(running(Purpose::Rewrite).is_some()));
+    line(out, "aof_rewrite_scheduled", u8::from(state.rewrite_is_scheduled));
+    line(out, "aof_last_rewrite_time_sec", state.last_rewrite_seconds);
+    line(out, "aof_current_rewrite_time_sec", seconds(Purpose::Rewrite));
+    line(out, "aof_last_bgrewrite_status", status(state.last_rewrite_failed));
+    line(out, "aof_rewrites", state.rewrites);
+    line(out, "aof_rewrites_consecutive_failures", state.rewrite_failures);
+    let disk_error = state.log().and_then(|log| log.disk_error());
+    line(out, "aof_last_write_status", status(disk_error.is_some()));
+    line(out, "aof_last_cow_size", state.last_rewrite_copied);
     line(out, "module_fork_in_progress", 0);
     line(out, "module_fork_last_cow_size", 0);
+    if let Some(log) = state.log() {
+        line(out, "aof_current_size", log.current_size());
+        line(out, "aof_base_size", log.base_size());
+        line(out, "aof_pending_rewrite", 0);
+        line(out, "aof_buffer_length", log.buffer_length());
+        line(out, "aof_pending_bio_fsync", log.pending_fsync());
+        line(out, "aof_delayed_fsync", log.delayed_fsync());
+    }
+    if let Some(loading) = state.loading {
+        line(out, "loading_start_time", loading.started_unix);
+        line(out, "loading_total_bytes", loading.total_bytes);
+        line(out, "loading_loaded_bytes", loading.loaded_bytes);
+        let percent = loading.loaded_bytes as f64 * 100.0 / loading.total_bytes.max(1) as f64;
+        line(out, "loading_loaded_perc", format!("{percent:.2}"));
+    }
 }
 
 fn stats(out: &mut String, db: &mut Keyspace, server: &State) {

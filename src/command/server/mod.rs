@@ -9,6 +9,8 @@ pub(crate) mod introspection;
 pub(crate) mod latency;
 pub(crate) mod memory;
 pub(crate) mod monitor;
+pub(crate) mod reload;
+pub(crate) mod save;
 
 use crate::client::ClientFlags;
 use crate::error::CommandError;
@@ -36,14 +38,6 @@ pub const COMMANDS: &[CommandSpec] = &[
         .group(Group::Server)
         .since("2.8.12")
         .docs("", "Tells the server's part in replication.", "O(1)"),
-    spec("LASTSAVE", last_save)
-        .exactly(1)
-        .flags(ALWAYS.union(Flags::FAST))
-        .categories(ADMIN)
-        .group(Group::Server)
-        .since("1.0.0")
-        .tips(NONDETERMINISTIC)
-        .docs("", "Tells when the data was last saved.", "O(1)"),
     spec("LOLWUT", lolwut)
         .at_least(1)
         .flags(Flags::READONLY.union(Flags::FAST))
@@ -88,12 +82,6 @@ fn role(ctx: &mut Context<'_>) -> CommandResult {
     ctx.reply.bulk(b"master");
     ctx.reply.integer(0);
     ctx.reply.array(0);
-    Ok(Outcome::Replied)
-}
-
-/// `LASTSAVE`: the Unix time of the last save in seconds; of the start, as nothing was saved since.
-fn last_save(ctx: &mut Context<'_>) -> CommandResult {
-    ctx.reply.integer(ctx.server.identity.started_unix);
     Ok(Outcome::Replied)
 }
 

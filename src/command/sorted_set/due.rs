@@ -111,10 +111,25 @@ fn wait(
     ctx.block(Wait { wanted: unit.wanted(), keys, deadline_us, on_timeout, rewritten: None })
 }
 
+/// Has a command with a key and these arguments be repeated elsewhere.
+fn repeat_with(ctx: &mut Context<'_>, name: &[u8], key: Key<'_>, arguments: Vec<Vec<u8>>) {
+    ctx.instead_gathered(|_, request| {
+        request.extend([name.to_vec(), key.bytes.to_vec()]);
+        request.extend(arguments);
+    });
+}
+
 /// Takes the first `count` members out, after they were replied or copied.
 fn take_out(ctx: &mut Context<'_>, slot: Slot, key: Key<'_>, count: usize) {
+    let mut members = Vec::new();
+    if ctx.is_heard()
+        && let Ok(view) = ctx.db.view::<SortedSet>(slot)
+    {
+        members.extend(view.iter().take(count).map(|(_, member)| member.as_ref().to_vec()));
+    }
     ctx.db.edit::<SortedSet, _>(slot, |set| set.remove_ranks(0..count));
     ctx.db.changed(KeyspaceEvents::ZSET, "zrem", key.bytes);
+    repeat_with(ctx, b"ZREM", key, members);
     ctx.db.delete_if_empty::<SortedSet>(slot, key);
 }
 
@@ -214,6 +229,8 @@ fn bzmovedue(ctx: &mut Context<'_>) -> CommandResult {
     }
     let event = if options.end == End::Front { "lpush" } else { "rpush" };
     ctx.db.changed(KeyspaceEvents::LIST, event, destination.bytes);
+    let command = if options.end == End::Front { &b"LPUSH"[..] } else { b"RPUSH" };
+    repeat_with(ctx, command, destination, members);
     // Looked up again: the list may have moved it.
     if let Some(slot) = ctx.db.slot_of::<SortedSet>(source)? {
         take_out(ctx, slot, source, count);

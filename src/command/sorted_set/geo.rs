@@ -193,7 +193,20 @@ fn geoadd(ctx: &mut Context<'_>) -> CommandResult {
         let point = parse_point(arguments.take()?, arguments.take()?)?;
         pairs.push((point.score(), arguments.take()?));
     }
-    add_pairs(ctx, &options, &pairs)
+    let changes = ctx.db.changes_by_commands();
+    let outcome = add_pairs(ctx, &options, &pairs)?;
+    if ctx.db.changes_by_commands() != changes {
+        let args = ctx.args;
+        ctx.instead_gathered(|_, request| {
+            request.push(b"zadd".to_vec());
+            let before_pairs = args.len() - 3 * pairs.len();
+            request.extend(args.iter_from(1).take(before_pairs - 1).map(<[u8]>::to_vec));
+            for (score, member) in pairs {
+                request.extend([(score as i64).to_string().into_bytes(), member.to_vec()]);
+            }
+        });
+    }
+    Ok(outcome)
 }
 
 /// The place of a member.

@@ -102,6 +102,13 @@ enum Side {
 }
 
 impl Side {
+    fn command(self) -> &'static [u8] {
+        match self {
+            Side::Min => b"ZPOPMIN",
+            Side::Max => b"ZPOPMAX",
+        }
+    }
+
     fn event(self) -> &'static str {
         match self {
             Side::Min => "zpopmin",
@@ -191,6 +198,11 @@ fn pop(ctx: &mut Context<'_>, key: Key<'_>, slot: Slot, side: Side, count: usize
         taken
     });
     ctx.db.changed_by(taken as u64, KeyspaceEvents::ZSET, side.event(), key.bytes);
+    match shape {
+        Shape::Flat | Shape::Nested => {}
+        Shape::KeyAndFlat => ctx.instead(&[side.command(), key.bytes]),
+        Shape::KeyAndNested => ctx.instead_with(&[side.command(), key.bytes], taken as i64),
+    }
     ctx.db.delete_if_empty::<SortedSet>(slot, key);
 }
 

@@ -3,13 +3,14 @@
 
 use crate::collections::table::Slot;
 use crate::command::help::reply_help;
+use crate::command::stream::claims::Claims;
 use crate::command::stream::{
     Bound, announce, parse_bound, parse_id, parse_ids, reply_entry, reply_id, reports_7_2,
     stream_spec,
 };
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
-use crate::gate::context::{CommandResult, Context, Outcome};
+use crate::gate::context::{Caller, CommandResult, Context, Outcome};
 use crate::gate::spec::{Categories, CommandSpec, Flags, Group as CommandGroup, Handler, KeyFlags};
 use crate::gate::spec::{container, key, spec};
 use crate::resp::args::Args;
@@ -477,7 +478,7 @@ struct ClaimOptions {
 
 impl ClaimOptions {
     /// `min-idle-time id [id ...] [options]`, from argument 4 on. What is no ID begins the options.
-    fn parse(args: Args<'_>, now_ms: i64) -> Result<Self, CommandError> {
+    fn parse(args: Args<'_>, now_ms: i64, is_loading: bool) -> Result<Self, CommandError> {
         let idle = integer_or(args.get(4), "ERR Invalid min-idle-time argument for XCLAIM")?;
         let ids: Vec<StreamId> =
             args.iter_from(5).map_while(|text| StreamId::parse(text, 0)).collect();
@@ -516,8 +517,9 @@ impl ClaimOptions {
                 return Err(CommandError::formatted(parts.concat()));
             }
         }
-        // A time that cannot be is taken for now: it is computed by clocks that are not ours.
-        if !(0..=now_ms).contains(&options.delivered_ms) {
+        // A time that cannot be is taken for now: it is computed by clocks that are not ours. That of a file was now once.
+        let latest = if is_loading { i64::MAX } else { now_ms };
+        if !(0..=latest).contains(&options.delivered_ms) {
             options.delivered_ms = now_ms;
         }
         Ok(options)
@@ -534,11 +536,32 @@ struct Claimant<'a> {
     is_new: bool,
     changes: u64,
     claimed: usize,
+    claims: Claims<'a>,
 }
 
 impl<'a> Claimant<'a> {
-    fn new(name: &'a [u8], now_ms: i64, just_id: bool) -> Self {
-        Claimant { name, now_ms, just_id, consumer: None, is_new: false, changes: 0, claimed: 0 }
+    /// The claimant of a request: `key group consumer` behind the command's name.
+    fn new(ctx: &Context<'a>, now_ms: i64, just_id: bool) -> Self {
+        let args = ctx.args;
+        Claimant {
+            name: args.get(3),
+            now_ms,
+            just_id,
+            consumer: None,
+            is_new: false,
+            changes: 0,
+            claimed: 0,
+            claims: Claims::new(ctx, args.get(1), args.get(2)),
+        }
+    }
+
+    /// Takes an entry off the list that was deleted. Claimed elsewhere too, it goes there the same way.
+    fn drop_deleted(&mut self, group: &mut Group, id: StreamId) {
+        let Some(pending) = group.pending().get(&id).copied() else { return };
+        let consumer = &group.consumer(pending.consumer).name;
+        self.claims.assigned(consumer, id, pending, group.last);
+        group.acknowledge(id);
+        self.changes += 1;
     }
 
     /// Its place in the group, which it is given if need be.
@@ -561,7 +584,9 @@ impl<'a> Claimant<'a> {
         deliveries: i64,
     ) {
         let consumer = self.meet(group);
-        group.assign(id, Pending { consumer, delivered_ms, deliveries });
+        let pending = Pending { consumer, delivered_ms, deliveries };
+        group.assign(id, pending);
+        self.claims.assigned(self.name, id, pending, group.last);
         group.consumer_mut(consumer).active_ms = Some(self.now_ms);
         match entries.get(id) {
             Some(entry) if !self.just_id => reply_entry(reply, entry),
@@ -572,7 +597,13 @@ impl<'a> Claimant<'a> {
     }
 
     /// Counts and announces what was done.
-    fn finish(self, ctx: &mut Context<'_>) {
+    fn finish(mut self, ctx: &mut Context<'_>) {
+        if self.is_new && self.claimed == 0 {
+            self.claims.created(self.name);
+        }
+        if self.is_new || self.changes > 0 {
+            self.claims.repeat(ctx);
+        }
         ctx.db.changed_aside(self.changes);
         if self.is_new {
             announce(ctx, "xgroup-createconsumer", ctx.key(1));
@@ -586,12 +617,13 @@ fn xclaim(ctx: &mut Context<'_>) -> CommandResult {
     let (key, name) = (ctx.args.get(1), ctx.args.get(2));
     let slot = find_read(ctx)?.ok_or_else(|| no_key_or_group(key, name))?;
     let now_ms = ctx.server.now.unix().0;
-    let options = ClaimOptions::parse(ctx.args, now_ms)?;
-    let mut claimant = Claimant::new(ctx.args.get(3), now_ms, options.just_id);
+    let options = ClaimOptions::parse(ctx.args, now_ms, ctx.caller == Caller::Load)?;
+    let mut claimant = Claimant::new(ctx, now_ms, options.just_id);
     let is_always_seen = reports_7_2(&ctx.server.config);
     let (entries, groups) = ctx.db.groups_mut(slot)?;
     let group = groups.get_mut(name).ok_or_else(|| no_key_or_group(key, name))?;
     let reply = &mut ctx.reply;
+    let before = group.last;
     if options.last > group.last {
         group.last = options.last;
         claimant.changes += 1;
@@ -603,7 +635,7 @@ fn xclaim(ctx: &mut Context<'_>) -> CommandResult {
     for &id in &options.ids {
         let pending = group.pending().get(&id).copied();
         if !entries.contains(id) {
-            claimant.changes += u64::from(group.acknowledge(id));
+            claimant.drop_deleted(group, id);
             continue;
         }
         let deliveries = match pending {
@@ -625,6 +657,9 @@ fn xclaim(ctx: &mut Context<'_>) -> CommandResult {
         claimant.take(reply, entries, group, id, options.delivered_ms, deliveries);
     }
     reply.finish(list, claimant.claimed);
+    if claimant.changes == 1 && options.last > before && claimant.claimed == 0 {
+        claimant.claims.read(group.last, group.read);
+    }
     claimant.finish(ctx);
     Ok(Outcome::Replied)
 }
@@ -678,7 +713,7 @@ fn xautoclaim(ctx: &mut Context<'_>) -> CommandResult {
     let (key, name) = (ctx.args.get(1), ctx.args.get(2));
     let slot = find_read(ctx)?.ok_or_else(|| no_key_or_group(key, name))?;
     let now_ms = ctx.server.now.unix().0;
-    let mut claimant = Claimant::new(ctx.args.get(3), now_ms, options.just_id);
+    let mut claimant = Claimant::new(ctx, now_ms, options.just_id);
     let is_always_seen = reports_7_2(&ctx.server.config);
     let (entries, groups) = ctx.db.groups_mut(slot)?;
     let group = groups.get_mut(name).ok_or_else(|| no_key_or_group(key, name))?;
@@ -700,8 +735,7 @@ fn xautoclaim(ctx: &mut Context<'_>) -> CommandResult {
         attempts -= 1;
         next = id.next();
         if !entries.contains(id) {
-            group.acknowledge(id);
-            claimant.changes += 1;
+            claimant.drop_deleted(group, id);
             deleted.push(id);
             count -= 1;
             continue;

@@ -2,13 +2,15 @@
 //!
 //! A stream stays when its last entry goes: its key remembers the last ID, and its groups.
 
+mod claims;
 pub(crate) mod group;
 pub(crate) mod info;
 pub(crate) mod read;
 
+use crate::collections::table::Slot;
 use crate::config::{Config, KeyspaceEvents};
 use crate::error::CommandError;
-use crate::gate::context::{CommandResult, Context, Outcome};
+use crate::gate::context::{Caller, CommandResult, Context, Outcome};
 use crate::gate::spec::{CommandSpec, Flags, Group, Handler, KeyFlags, KeySpec, key, spec};
 use crate::keyspace::Key;
 use crate::resp::args::{Args, Cursor};
@@ -176,6 +178,8 @@ struct TrimOptions {
     keep: Option<Keep>,
     is_approximate: bool,
     limit: Option<i64>,
+    /// The argument that is the threshold.
+    threshold_at: usize,
 }
 
 impl TrimOptions {
@@ -194,6 +198,7 @@ impl TrimOptions {
                 self.is_approximate = cursor.take_word("~");
                 let _ = !self.is_approximate && cursor.take_word("=");
             }
+            self.threshold_at = cursor.position();
             self.keep = Some(if is_maxlen {
                 let length = cursor.take_integer()?;
                 Keep::Newest(u64::try_from(length).map_err(|_| NEGATIVE_MAXLEN)?)
@@ -214,7 +219,15 @@ impl TrimOptions {
     }
 
     /// What is to be done, if trimming was asked for.
-    fn finish(&self, config: &Config) -> Result<Option<Trim>, CommandError> {
+    ///
+    /// A file that is loaded says exactly what is to go, with a LIMIT that was obeyed when it was written.
+    fn finish(&self, ctx: &Context<'_>) -> Result<Option<Trim>, CommandError> {
+        let config = &ctx.server.config;
+        if ctx.caller == Caller::Load
+            && let Some(keep) = self.keep
+        {
+            return Ok(Some(Trim { keep, is_approximate: self.is_approximate, limit: 0 }));
+        }
         let Some(keep) = self.keep else {
             return match self.limit {
                 Some(1..) => Err(LIMIT_ALONE),
@@ -243,6 +256,8 @@ struct AddOptions {
     makes_stream: bool,
     id: NewId,
     trim: Option<Trim>,
+    /// The argument that is the trimming's threshold.
+    threshold_at: usize,
     /// The argument that is the first field.
     fields_at: usize,
 }
@@ -252,8 +267,13 @@ impl AddOptions {
     fn parse(ctx: &Context<'_>) -> Result<Self, CommandError> {
         let mut cursor = ctx.args.cursor(2);
         let now_ms = ctx.server.now.unix().0.max(0) as u64;
-        let mut options =
-            AddOptions { makes_stream: true, id: NewId::Now(now_ms), trim: None, fields_at: 0 };
+        let mut options = AddOptions {
+            makes_stream: true,
+            id: NewId::Now(now_ms),
+            trim: None,
+            threshold_at: 0,
+            fields_at: 0,
+        };
         let mut trim = TrimOptions::default();
         while let Some(argument) = cursor.peek() {
             if argument == b"*" {
@@ -270,8 +290,9 @@ impl AddOptions {
             options.id = parse_new_id(cursor.take()?)?;
             break;
         }
-        options.trim = trim.finish(&ctx.server.config)?;
+        options.trim = trim.finish(ctx)?;
         options.fields_at = cursor.position();
+        options.threshold_at = trim.threshold_at;
         if cursor.is_at_end() || !cursor.remaining().is_multiple_of(2) {
             return Err(CommandError::WrongArity(ctx.command.full_name.clone()));
         }
@@ -330,8 +351,45 @@ fn xadd(ctx: &mut Context<'_>) -> CommandResult {
     {
         ctx.db.notify(KeyspaceEvents::STREAM, "xtrim", key.bytes);
     }
+    let is_approximate = options.trim.is_some_and(|trim| trim.is_approximate);
+    let id_at = options.fields_at - 1;
+    let is_exact = args.get(id_at).contains(&b'-') && matches!(options.id, NewId::Given(_));
+    if !is_exact || is_approximate {
+        let threshold_at = is_approximate.then_some(options.threshold_at);
+        repeat_exactly(ctx, slot, options.trim, threshold_at, Some((id_at, id)));
+    }
     reply_id(&mut ctx.reply, id);
     Ok(Outcome::Replied)
+}
+
+/// Has XADD or XTRIM be repeated with what came of it: with the ID that was given, and with a threshold that has just those
+/// entries go that went here.
+fn repeat_exactly(
+    ctx: &mut Context<'_>,
+    slot: Slot,
+    trim: Option<Trim>,
+    threshold_at: Option<usize>,
+    id: Option<(usize, StreamId)>,
+) {
+    let args = ctx.args;
+    ctx.instead_gathered(|ctx, request| {
+        request.extend(args.iter_from(0).map(<[u8]>::to_vec));
+        if let Some((at, id)) = id {
+            request[at] = id.text().as_ref().to_vec();
+        }
+        if let (Some(at), Ok(stream)) = (threshold_at, ctx.db.stream_at(slot)) {
+            let entries = &stream.entries;
+            request[at - 1] = b"=".to_vec();
+            request[at] = match trim.map(|trim| trim.keep) {
+                Some(Keep::Newest(_)) => entries.len().to_string().into_bytes(),
+                _ => {
+                    let first = entries.range(StreamId::MIN, StreamId::MAX).next();
+                    let first = first.map_or(StreamId::MAX, |entry| entry.id);
+                    first.text().as_ref().to_vec()
+                }
+            };
+        }
+    });
 }
 
 /// `XTRIM key <MAXLEN | MINID> [= | ~] threshold [LIMIT count]`: how many entries went.
@@ -346,7 +404,7 @@ fn xtrim(ctx: &mut Context<'_>) -> CommandResult {
     if options.keep.is_none() && options.limit == Some(0) {
         return Err(NO_STRATEGY);
     }
-    let trim = options.finish(&ctx.server.config)?.ok_or(NO_STRATEGY)?;
+    let trim = options.finish(ctx)?.ok_or(NO_STRATEGY)?;
     let key = ctx.key(1);
     let Some(slot) = ctx.db.find_for_write(key) else {
         ctx.reply.integer(0);
@@ -355,6 +413,9 @@ fn xtrim(ctx: &mut Context<'_>) -> CommandResult {
     let removed = ctx.db.edit_entries(slot, |entries| entries.trim(trim))?;
     if removed > 0 {
         ctx.db.changed_by(removed, KeyspaceEvents::STREAM, "xtrim", key.bytes);
+        if trim.is_approximate {
+            repeat_exactly(ctx, slot, Some(trim), Some(options.threshold_at), None);
+        }
     }
     ctx.reply.integer(removed as i64);
     Ok(Outcome::Replied)

@@ -3,6 +3,7 @@
 //! Who waits has its request kept with `$` and `+` resolved: `$` is the last ID at the time of the request. A consumer
 //! always waits for what its group has not read.
 
+use crate::command::stream::claims::Claims;
 use crate::command::stream::{
     Bound, announce, parse_bound, parse_id, reply_entry, reply_id, reports_7_2, stream_spec,
 };
@@ -458,6 +459,7 @@ fn serve_group(
     let now_ms = ctx.server.now.unix().0;
     let is_always_seen = reports_7_2(&ctx.server.config);
     let key = ctx.key(source.key_at);
+    let mut claims = Claims::new(ctx, key.bytes, group);
     let (entries, groups) = ctx.db.groups_mut(slot)?;
     let Some(group) = groups.get_mut(group) else { return Ok(false) };
     let start = match source.wish {
@@ -469,20 +471,45 @@ fn serve_group(
         return Ok(false);
     }
     let (consumer, is_new) = group.meet_consumer(name, now_ms);
+    let mut changes = u64::from(start.is_some());
     if let Some(start) = start {
         begin_stream(&mut ctx.reply, key.bytes);
         let list = ctx.reply.defer_array();
         let reader = Reader { consumer, now_ms, limit, acknowledges: request.no_ack };
+        let mut redelivered = 0;
         let sent = match source.wish {
-            Wish::Unread => reader.read_new(&mut ctx.reply, entries, group, start),
-            Wish::Above(_) => reader.read_pending(&mut ctx.reply, entries, group, start),
+            Wish::Unread => {
+                let mut assign = |id, pending| claims.assigned(name, id, pending, id);
+                reader.read_new(&mut ctx.reply, entries, group, start, &mut assign)
+            }
+            Wish::Above(_) => {
+                let last = group.last;
+                let mut assign = |id, pending| {
+                    redelivered += 1;
+                    claims.assigned(name, id, pending, last);
+                };
+                reader.read_pending(&mut ctx.reply, entries, group, start, &mut assign)
+            }
         };
         ctx.reply.finish(list, sent);
+        if matches!(source.wish, Wish::Above(_)) {
+            // Entries that were deleted are shown, and stay as they are.
+            changes = redelivered;
+        }
+    }
+    if is_new && (changes == 0 || request.no_ack) {
+        claims.created(name);
+    }
+    if changes > 0 && source.wish == Wish::Unread {
+        claims.read(group.last, group.read);
     }
     if is_new {
         announce(ctx, "xgroup-createconsumer", key);
     }
-    ctx.db.changed_aside(start.is_some().into());
+    ctx.db.changed_aside(changes);
+    if is_new || changes > 0 {
+        claims.repeat(ctx);
+    }
     Ok(start.is_some())
 }
 
@@ -503,6 +530,7 @@ impl Reader {
         entries: &Entries,
         group: &mut Group,
         start: StreamId,
+        assigned: &mut dyn FnMut(StreamId, Pending),
     ) -> usize {
         let mut sent = 0;
         for entry in entries.range(start, StreamId::MAX).take(self.limit) {
@@ -514,7 +542,9 @@ impl Reader {
             reply_entry(reply, entry);
             if !self.acknowledges {
                 let Reader { consumer, now_ms: delivered_ms, .. } = *self;
-                group.assign(id, Pending { consumer, delivered_ms, deliveries: 1 });
+                let pending = Pending { consumer, delivered_ms, deliveries: 1 };
+                group.assign(id, pending);
+                assigned(id, pending);
             }
             sent += 1;
         }
@@ -531,6 +561,7 @@ impl Reader {
         entries: &Entries,
         group: &mut Group,
         start: StreamId,
+        redelivered: &mut dyn FnMut(StreamId, Pending),
     ) -> usize {
         let pending = group.consumer(self.consumer).pending().from(start);
         let ids: Vec<StreamId> = pending.take(self.limit).map(|(id, ())| *id).collect();
@@ -538,7 +569,9 @@ impl Reader {
             match entries.get(*id) {
                 Some(entry) => {
                     reply_entry(reply, entry);
-                    group.redeliver(*id, self.now_ms);
+                    if let Some(pending) = group.redeliver(*id, self.now_ms) {
+                        redelivered(*id, pending);
+                    }
                 }
                 None => {
                     reply.array(2);

@@ -64,6 +64,7 @@ pub(crate) fn incrbyfloat(ctx: &mut Context<'_>) -> CommandResult {
     let text = new.to_text();
     ctx.db.set_number_text_at(found, key, &text);
     ctx.db.changed(KeyspaceEvents::STRING, "incrbyfloat", key.bytes);
+    ctx.instead_set(key.bytes, &text, Expiry::Keep);
     ctx.reply.bulk(&text);
     Ok(Outcome::Replied)
 }

@@ -259,6 +259,7 @@ fn set(ctx: &mut Context<'_>) -> CommandResult {
     if holds {
         ctx.db.set_string_at(found, key, value, expiry);
         announce_set(ctx, key, expiry);
+        repeat_set(ctx, &options, expiry);
     }
     match (options.get, holds) {
         (true, _) => {}
@@ -266,6 +267,23 @@ fn set(ctx: &mut Context<'_>) -> CommandResult {
         (false, false) => ctx.reply.null(),
     }
     Ok(Outcome::Replied)
+}
+
+/// What is repeated elsewhere of a SET that has set: without GET, without what Redis 7.0 does not know, and with the deadline as
+/// a Unix time.
+fn repeat_set(ctx: &mut Context<'_>, options: &SetOptions<'_>, expiry: Expiry) {
+    let is_new_condition = matches!(options.condition, Condition::If(_));
+    let (key, value) = (ctx.args.get(1), ctx.args.get(2));
+    if is_new_condition || matches!(expiry, Expiry::At(_)) {
+        ctx.instead_set(key, value, expiry);
+    } else if options.get {
+        let args = ctx.args;
+        ctx.instead_gathered(|_, request| {
+            let kept = args.iter_from(0).enumerate();
+            let kept = kept.filter(|(at, arg)| *at < 3 || !arg.eq_ignore_ascii_case(b"GET"));
+            request.extend(kept.map(|(_, arg)| arg.to_vec()));
+        });
+    }
 }
 
 /// The change and the events of a key that was set.
@@ -303,6 +321,7 @@ fn set_expiring(ctx: &mut Context<'_>, unit: Unit) -> CommandResult {
     let key = ctx.key(1);
     ctx.db.set_string(key, ctx.args.get(3), expiry);
     announce_set(ctx, key, expiry);
+    ctx.instead_set(key.bytes, ctx.args.get(3), expiry);
     ctx.reply.ok();
     Ok(Outcome::Replied)
 }
@@ -317,6 +336,7 @@ fn getset(ctx: &mut Context<'_>) -> CommandResult {
     }
     ctx.db.set_string_at(found, key, ctx.args.get(2), Expiry::Clear);
     announce_set(ctx, key, Expiry::Clear);
+    ctx.instead_set(key.bytes, ctx.args.get(2), Expiry::Clear);
     Ok(Outcome::Replied)
 }
 
@@ -327,6 +347,8 @@ fn getdel(ctx: &mut Context<'_>) -> CommandResult {
         Some(slot) => {
             ctx.reply.bulk(ctx.db.string_at(slot)?);
             ctx.db.delete_at(slot, key, "del");
+            let unlinks = ctx.server.config.lazyfree_lazy_user_del;
+            ctx.instead(&[if unlinks { b"UNLINK" } else { b"DEL" }, key.bytes]);
         }
         None => ctx.reply.null(),
     }
@@ -349,16 +371,20 @@ fn getex(ctx: &mut Context<'_>) -> CommandResult {
     ctx.reply.bulk(value);
     match (lifetime, expiry) {
         (Lifetime::Given(unit, _), Expiry::At(deadline)) => {
-            if unit.is_absolute() && now.remaining_ms(deadline) <= 0 {
+            if unit.is_absolute() && now.has_come(deadline) {
                 ctx.db.delete_at(slot, key, "del");
+                ctx.instead_expired(key.bytes);
             } else {
                 ctx.db.set_deadline(slot, Some(deadline));
                 ctx.db.changed(KeyspaceEvents::GENERIC, "expire", key.bytes);
+                let at = deadline.unix(ctx.db.wall_offset_ms()).0;
+                ctx.instead_with(&[b"PEXPIREAT", key.bytes], at);
             }
         }
         (Lifetime::Persist, _) if ctx.db.entry(slot).deadline().is_some() => {
             ctx.db.set_deadline(slot, None);
             ctx.db.changed(KeyspaceEvents::GENERIC, "persist", key.bytes);
+            ctx.instead(&[b"PERSIST", key.bytes]);
         }
         _ => {}
     }
@@ -374,6 +400,7 @@ fn delifeq(ctx: &mut Context<'_>) -> CommandResult {
         && ctx.db.string_at(slot)? == ctx.args.get(2)
     {
         ctx.db.delete_at(slot, key, "del");
+        ctx.instead(&[b"DEL", key.bytes]);
         deleted = true;
     }
     ctx.reply.integer(deleted as i64);
@@ -399,6 +426,7 @@ fn delex(ctx: &mut Context<'_>) -> CommandResult {
         };
         if holds {
             ctx.db.delete_at(slot, key, "del");
+            ctx.instead(&[b"DEL", key.bytes]);
             deleted = true;
         }
     }
@@ -472,6 +500,9 @@ fn msetex(ctx: &mut Context<'_>) -> CommandResult {
     };
     if holds {
         set_pairs(ctx, 2, end, expiry);
+        for index in (2..end).step_by(2) {
+            ctx.instead_set(ctx.args.get(index), ctx.args.get(index + 1), expiry);
+        }
     }
     ctx.reply.integer(holds as i64);
     Ok(Outcome::Replied)

@@ -111,9 +111,10 @@ impl<'a> Packed<'a> {
         let is_canonical = |bytes: &[u8]| {
             let mut rest = bytes;
             while let Some((element, len)) = listpack::first(rest) {
-                let shortest = Element::new(element.text().as_ref()) == element
-                    && listpack::entry_len(element) == len;
-                if !shortest {
+                // The text of an integer is an integer.
+                let is_number =
+                    matches!(element, Element::Bytes(bytes) if Element::new(bytes) != element);
+                if is_number || listpack::entry_len(element) != len {
                     return false;
                 }
                 rest = &rest[len..];

@@ -82,7 +82,7 @@ pub(super) fn read(reader: &mut Reader<'_>, value_type: u8) -> Decoded<Stream> {
     };
     entries.set_remembered(last, Some(added as i64), Some(max_deleted));
     let mut stream = Stream { entries: Box::new(entries), ..Stream::default() };
-    for _ in 0..reader.count(6, "a count of groups")? {
+    for _ in 0..reader.count(5, "a count of groups")? {
         let name = reader.string("a group's name")?;
         let group = read_group(reader, value_type, &stream.entries)?;
         if stream.groups.insert(name.into_vec().into_boxed_slice(), group).is_some() {
@@ -136,11 +136,9 @@ fn read_node(loader: &mut Loader, node: StreamId, packed: &Packed<'_>) -> Result
             return Err("an entry without fields");
         }
         pieces.clear();
-        for index in 0..fields {
-            let field = match has_same {
-                true => Some(names[index]),
-                false => elements.next(),
-            };
+        let mut own_names = names.iter();
+        for _ in 0..fields {
+            let field = if has_same { own_names.next().copied() } else { elements.next() };
             let (Some(field), Some(value)) = (field, elements.next()) else { return Err(SHORT) };
             pieces.extend([field.text(), value.text()]);
         }

@@ -18,7 +18,7 @@ use crate::types::{Collection, Stored, Value, hash, kind, list, set, sorted_set}
 use super::payload::{PayloadError, dump, restore, seal};
 use super::*;
 
-const NOW: Now = Now { wall_us: 1_700_000_000_000_000, boot_us: 5_000_000 };
+const NOW: Now = Now { wall_us: 1_700_000_000_000_000, boot_us: 5_000_000, is_loading: false };
 
 /// Limits of collections: `entries` for each.
 fn limits(entries: usize) -> Limits {
@@ -564,6 +564,95 @@ fn more_elements_than_there_are_bytes_are_refused_at_once() {
             }
         }
     }
+}
+
+/// A stream of a node with these elements, and what follows it.
+fn stream_bytes(node: &[&str], behind: &[u8]) -> Vec<u8> {
+    let id = (7u128 << 64 | 1).to_be_bytes();
+    [&b"\x01"[..], &string(&id), &listpack(node), behind].concat()
+}
+
+/// An entry 7-1 with one field, and the deleted entry 7-2.
+const NODE: [&str; 15] =
+    ["1", "1", "1", "f", "0", "2", "0", "0", "v", "4", "3", "0", "1", "w", "4"];
+
+#[test]
+fn streams_of_the_oldest_type_are_read() {
+    // One entry; last 9-0; group g at 7-1 with its entry pending at c.
+    let mut behind = b"\x01\x09\x00\x01\x01g\x07\x01\x01".to_vec();
+    let id = (7u128 << 64 | 1).to_be_bytes();
+    behind.extend_from_slice(&id);
+    behind.extend_from_slice(&5i64.to_le_bytes());
+    behind.extend_from_slice(b"\x03\x01\x01c");
+    behind.extend_from_slice(&6i64.to_le_bytes());
+    behind.push(1);
+    behind.extend_from_slice(&id);
+    let whole = stream_bytes(&NODE, &behind);
+    let lines = read(9, value_type::STREAM, &whole).expect("it is whole");
+    let shown = |ms, seq| format!("{:?}", StreamId { ms, seq });
+    assert!(lines[0].starts_with(&format!("node {} 1", shown(7, 1))), "{lines:#?}");
+    assert!(lines[1].starts_with(&format!("{} false false", shown(7, 1))), "{lines:#?}");
+    assert!(lines[2].starts_with(&format!("{} true false", shown(7, 2))), "{lines:#?}");
+    assert!(lines.contains(&format!("{} 1 1", shown(0, 0))), "{lines:#?}");
+    assert!(lines.contains(&format!("group g {} Some(1)", shown(7, 1))), "{lines:#?}");
+    assert!(lines.contains(&format!("{} c 5 3", shown(7, 1))), "{lines:#?}");
+    assert!(lines.contains(&format!("c 6 Some(6) [{}]", shown(7, 1))), "{lines:#?}");
+    for len in 0..whole.len() {
+        assert!(read(9, value_type::STREAM, &whole[..len]).is_err());
+    }
+    // The shortest there is.
+    let empty = read(9, value_type::STREAM, b"\x00\x00\x05\x05\x01\x01g\x00\x00\x00\x00");
+    assert!(empty.expect("it is whole").contains(&format!("group g {} Some(0)", shown(0, 0))));
+}
+
+#[test]
+fn streams_that_contradict_themselves_are_refused() {
+    let fault = |node: &[&str], behind: &[u8]| {
+        malformed(read(10, value_type::STREAM, &stream_bytes(node, behind)))
+    };
+    let with = |at: usize, element: &'static str| {
+        let mut node = NODE;
+        node[at] = element;
+        node
+    };
+    let whole = b"\x01\x09\x00\x00";
+    let count = "a stream's node that has not as many entries as it says";
+    assert_eq!(fault(&with(0, "2"), whole), count);
+    assert_eq!(fault(&with(1, "0"), whole), count);
+    assert_eq!(fault(&with(0, "-1"), whole), "a stream's node with a count that it cannot hold");
+    assert_eq!(fault(&with(2, "100"), whole), "a stream's node with a count that it cannot hold");
+    assert_eq!(fault(&with(0, "x"), whole), "a stream's node without an integer where one belongs");
+    assert_eq!(fault(&with(4, "1"), whole), "a stream's node whose fields do not end");
+    assert_eq!(fault(&with(5, "0"), whole), "a stream's node without an integer where one belongs");
+    assert_eq!(fault(&with(9, "5"), whole), "an entry that has not as many elements as it says");
+    assert_eq!(fault(&with(12, "0"), whole), "entries whose IDs do not ascend");
+    assert_eq!(fault(&NODE[..14], whole), "a stream's node without an integer where one belongs");
+    assert_eq!(fault(&["1", "0", "0", "0", "2", "0", "0", "3"], whole), "an entry without fields");
+    let own = ["1", "1", "1", "f", "0", "0", "0", "0", "1", "g", "v", "6", "3", "0", "1", "w", "4"];
+    assert_eq!(fault(&own, whole), "a stream's node whose first entry has not the node's fields");
+    assert_eq!(
+        fault(&NODE, b"\x02\x09\x00\x00"),
+        "a stream that has not as many entries as it says"
+    );
+    assert_eq!(fault(&NODE, b"\x01\x07\x01\x00"), "an entry's ID above the stream's last one");
+    let group = |group: &[u8]| {
+        let bytes = [b"\x00\x00\x09\x00\x01\x01g\x07\x01", group].concat();
+        malformed(read(10, value_type::STREAM, &bytes))
+    };
+    let (id, time) = ([1; 16], [0; 8]);
+    let consumer = [b"\x01c", &time[..]].concat();
+    let pending = [&b"\x01"[..], &id, &time, b"\x01"].concat();
+    assert_eq!(group(&[&pending[..], b"\x00"].concat()), "a pending entry without a consumer");
+    let alien = [&b"\x00\x01"[..], &consumer, b"\x01", &id].concat();
+    assert_eq!(group(&alien), "a consumer's entry that is not its group's");
+    let twice = [&pending[..], b"\x01", &consumer, b"\x02", &id, &id].concat();
+    assert_eq!(group(&twice), "an entry that is pending twice");
+    let again = [&b"\x00\x02"[..], &consumer, b"\x00", &consumer, b"\x00"].concat();
+    assert_eq!(group(&again), "a group that has a consumer twice");
+    let unsorted = [&b"\x02"[..], &pending[1..], &pending[1..], b"\x00"].concat();
+    assert_eq!(group(&unsorted), "pending entries whose IDs do not ascend");
+    let groups = b"\x00\x00\x09\x00\x02\x01g\x00\x00\x00\x00\x01g\x00\x00\x00\x00";
+    assert_eq!(malformed(read(10, value_type::STREAM, groups)), "a stream that has a group twice");
 }
 
 // ---- what Redis 7.0.15 wrote -------------------------------------------------------------------------------------------

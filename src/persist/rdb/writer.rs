@@ -105,13 +105,22 @@ impl<W: Write> Writer<W> {
     }
 
     /// Bytes given to the file or still to be given.
-    pub fn len(&self) -> u64 {
+    pub fn written_bytes(&self) -> u64 {
         self.out.written + self.out.buffer.len() as u64
     }
 
     /// The file written to, for whoever syncs what is there.
     pub fn get_ref(&self) -> &W {
         &self.out.inner
+    }
+
+    /// Bytes given to the file so far, of those that were written.
+    pub fn len(&self) -> u64 {
+        self.out.written
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 
     /// Ends the file and gives it back; the encoder can write another one.

@@ -127,12 +127,12 @@ impl Group {
         self.consumer_mut(pending.consumer).pending.insert(id, ());
     }
 
-    /// Counts another delivery of a pending entry to its consumer.
-    pub fn redeliver(&mut self, id: StreamId, now_ms: i64) {
-        if let Some(pending) = self.pending.get_mut(&id) {
-            pending.delivered_ms = now_ms;
-            pending.deliveries = pending.deliveries.wrapping_add(1);
-        }
+    /// Counts another delivery of a pending entry to its consumer; what it is then.
+    pub fn redeliver(&mut self, id: StreamId, now_ms: i64) -> Option<Pending> {
+        let pending = self.pending.get_mut(&id)?;
+        pending.delivered_ms = now_ms;
+        pending.deliveries = pending.deliveries.wrapping_add(1);
+        Some(*pending)
     }
 
     /// Takes an entry off the list. False if it was not pending.

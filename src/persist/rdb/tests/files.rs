@@ -114,7 +114,7 @@ fn a_file_of_redis_is_written_again_with_the_same_bytes() {
                 let entry = SavedEntry { key: &key, value, deadline_ms, idle_seconds, frequency };
                 writer.entry(entry, &NOW).expect("memory");
             }
-            Event::End(_) => break writer.len(),
+            Event::End(_) => break writer.written_bytes(),
         }
     };
     assert_eq!(written, REDIS_FILE.len() as u64 - 9);
@@ -225,7 +225,7 @@ fn a_hash_with_deadlines_needs_the_version_of_valkey() {
         Writer::new(Vec::new(), Version::REDIS_11, Encoder::new(true), true).expect("memory");
     let refused = writer.entry(entry(), &NOW).expect_err("it cannot be told");
     assert_eq!(refused.to_string(), "the value needs version VALKEY080");
-    assert_eq!(writer.len(), 9);
+    assert_eq!(writer.written_bytes(), 9);
     let mut writer =
         Writer::new(Vec::new(), Version::VALKEY_80, Encoder::new(true), false).expect("memory");
     writer.entry(entry(), &NOW).expect("memory");

@@ -1,0 +1,126 @@
+//! SAVE, BGSAVE, LASTSAVE and BGREWRITEAOF.
+
+use crate::error::CommandError;
+use crate::gate::context::{CommandResult, Context, Origin, Outcome};
+use crate::gate::persistence::{self, Purpose, RewriteError};
+use crate::gate::spec::{Categories, CommandSpec, Flags, Group, spec};
+use crate::sys::log::Level;
+
+const FLAGS: Flags = Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::NO_ASYNC_LOADING);
+const ADMIN: Categories = Categories::ADMIN.union(Categories::DANGEROUS);
+
+pub const COMMANDS: &[CommandSpec] = &[
+    spec("SAVE", save)
+        .exactly(1)
+        .flags(FLAGS.union(Flags::NO_MULTI))
+        .group(Group::Server)
+        .since("1.0.0")
+        .docs("", "Saves the data to disk and waits for it.", "O(N), N keys in all databases"),
+    spec("BGSAVE", bgsave).at_least(1).flags(FLAGS).group(Group::Server).since("1.0.0").docs(
+        "[SCHEDULE]",
+        "Saves the data to disk in the background.",
+        "O(1)",
+    ),
+    spec("BGREWRITEAOF", bgrewriteaof)
+        .exactly(1)
+        .flags(FLAGS)
+        .group(Group::Server)
+        .since("1.0.0")
+        .docs("", "Rewrites the append-only file in the background.", "O(1)"),
+    spec("LASTSAVE", last_save)
+        .exactly(1)
+        .flags(Flags::LOADING.union(Flags::STALE).union(Flags::FAST))
+        .categories(ADMIN)
+        .group(Group::Server)
+        .since("1.0.0")
+        .tips(&["nondeterministic_output"])
+        .docs("", "Tells when the data was last saved.", "O(1)"),
+];
+
+const SAVE_UNDER_WAY: CommandError = CommandError::Text("ERR Background save already in progress");
+const REWRITE_UNDER_WAY: CommandError =
+    CommandError::Text("ERR Background append only file rewriting already in progress");
+const OTHER_UNDER_WAY: CommandError = CommandError::Text(
+    "ERR Another child process is active (AOF?): can't BGSAVE right now. Use BGSAVE SCHEDULE in order to schedule a BGSAVE \
+     whenever possible.",
+);
+const REWRITE_FAILED: CommandError = CommandError::Text(
+    "ERR Can't execute an AOF background rewriting. Please check the server logs for more information.",
+);
+const FAILED: CommandError = CommandError::Text("ERR");
+
+fn under_way(ctx: &Context<'_>) -> Option<Purpose> {
+    ctx.server.persistence.under_way().map(|(purpose, ..)| purpose)
+}
+
+/// `SAVE`: `OK` once the data is on disk.
+fn save(ctx: &mut Context<'_>) -> CommandResult {
+    if under_way(ctx) == Some(Purpose::Save) {
+        return Err(SAVE_UNDER_WAY);
+    }
+    // There is one snapshot at a time; a rewrite begins anew.
+    if under_way(ctx).is_some() {
+        persistence::abort(ctx.db, ctx.server, Purpose::Rewrite);
+        ctx.server.persistence.rewrite_is_scheduled = true;
+    }
+    persistence::save(ctx.db, ctx.server).map_err(|_| FAILED)?;
+    ctx.reply.ok();
+    Ok(Outcome::Replied)
+}
+
+/// `BGSAVE [SCHEDULE]`: a status line.
+fn bgsave(ctx: &mut Context<'_>) -> CommandResult {
+    let mut options = ctx.args.cursor(1);
+    let schedules = options.take_word("SCHEDULE");
+    if !options.is_at_end() || ctx.args.len() > 2 {
+        return Err(CommandError::Syntax);
+    }
+    let in_transaction = ctx.origin == Origin::Transaction;
+    match under_way(ctx) {
+        Some(Purpose::Save) => return Err(SAVE_UNDER_WAY),
+        Some(Purpose::Rewrite) if !schedules && !in_transaction => return Err(OTHER_UNDER_WAY),
+        Some(Purpose::Rewrite) => schedule_save(ctx),
+        None if in_transaction => schedule_save(ctx),
+        None if persistence::begin_save(ctx.db, ctx.server) => {
+            ctx.reply.simple("Background saving started");
+        }
+        None => return Err(FAILED),
+    }
+    Ok(Outcome::Replied)
+}
+
+fn schedule_save(ctx: &mut Context<'_>) {
+    ctx.server.persistence.save_is_scheduled = true;
+    ctx.reply.simple("Background saving scheduled");
+}
+
+/// `BGREWRITEAOF`: a status line.
+fn bgrewriteaof(ctx: &mut Context<'_>) -> CommandResult {
+    match under_way(ctx) {
+        Some(Purpose::Rewrite) => return Err(REWRITE_UNDER_WAY),
+        None if ctx.origin == Origin::Client => {}
+        _ => {
+            ctx.server.persistence.rewrite_is_scheduled = true;
+            ctx.reply.simple("Background append only file rewriting scheduled");
+            return Ok(Outcome::Replied);
+        }
+    }
+    match persistence::begin_rewrite(ctx.db, ctx.server) {
+        Ok(()) => {
+            ctx.reply.simple("Background append only file rewriting started");
+            Ok(Outcome::Replied)
+        }
+        Err(RewriteError::Failed(why)) => {
+            ctx.server.log(Level::Warning, format_args!("Can't rewrite append only file: {why}"));
+            Err(REWRITE_FAILED)
+        }
+        // The next write says so again, and ends the process.
+        Err(RewriteError::Fatal(_)) => Err(REWRITE_FAILED),
+    }
+}
+
+/// `LASTSAVE`: the Unix time of the last save in seconds; of the start, if nothing was saved since.
+fn last_save(ctx: &mut Context<'_>) -> CommandResult {
+    ctx.reply.integer(ctx.server.persistence.last_save_unix);
+    Ok(Outcome::Replied)
+}
