@@ -255,7 +255,8 @@ fn migrated_keys_are_there_and_no_longer_here() {
     assert_eq!(show(&mut there, &["PTTL", "k"]), "(integer) 60000");
     // One that is there stays, without REPLACE, and so does the one here.
     here.call(&["SET", "k", "w"]);
-    let busy = "(error) ERR Target instance replied with error: BUSYKEY Target key name already exists.";
+    let busy =
+        "(error) ERR Target instance replied with error: BUSYKEY Target key name already exists.";
     assert_eq!(show(&mut here, &migrate(&port, "k", &[])), busy);
     assert_eq!(show(&mut here, &["GET", "k"]), "\"w\"");
     assert_eq!(show(&mut here, &migrate(&port, "k", &["COPY", "REPLACE"])), "OK");

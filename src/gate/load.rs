@@ -418,7 +418,9 @@ pub fn reload_aof(db: &mut Keyspace, server: &mut State) -> Result<(), String> {
     let bytes = folder.size().map_err(|error| error.to_string())?;
     load_again(db, server, true, |db, server| {
         load_folder(db, server, &folder, bytes, false).map(drop)
-    })
+    })?;
+    persistence::note_loaded(db, server);
+    Ok(())
 }
 
 /// Loads on a server that runs. Nobody is heard meanwhile, and nothing of it is repeated elsewhere.
@@ -434,24 +436,23 @@ fn load_again(
     let heard = (server.effects.is_heard(), db.deletions.is_heard());
     server.effects.listen(false);
     db.deletions.listen(false);
-    if flushes {
-        db.clear(0..db.databases(), true);
-        if let Some(mut engine) = server.take_engine() {
-            let (lua, libraries) = engine.functions();
-            libraries.flush(lua);
-            server.scripts.put_engine(engine);
-        }
+    if flushes && let Some(mut engine) = server.take_engine() {
+        let (lua, libraries) = engine.functions();
+        libraries.flush(lua);
+        server.scripts.put_engine(engine);
     }
     server.persistence.keys_loaded = 0;
     server.persistence.keys_expired_at_load = 0;
-    let loaded = load(db, server);
+    let loaded = db.uncounted(|db| {
+        if flushes {
+            db.clear(0..db.databases(), true);
+        }
+        load(db, server)
+    });
     server.effects.listen(heard.0);
     db.deletions.listen(heard.1);
     server.serve_while_busy = serve;
     db.select(selected);
-    if loaded.is_ok() && flushes {
-        persistence::note_loaded(db, server);
-    }
     loaded
 }
 

@@ -207,6 +207,15 @@ impl Keyspace {
         self.now.is_loading = false;
     }
 
+    /// Lets `change` run without counting what it changes: what is in memory then is what is in a file.
+    pub fn uncounted<R>(&mut self, change: impl FnOnce(&mut Self) -> R) -> R {
+        self.delete_found_expired();
+        let before = self.dirty;
+        let result = change(self);
+        self.dirty = before;
+        result
+    }
+
     /// How far the wall clock is ahead of the boot-time clock, for telling deadlines ([`Deadline::unix`]): the same until the
     /// wall clock is moved.
     pub fn wall_offset_ms(&self) -> i64 {

@@ -61,7 +61,7 @@ fn dump(ctx: &mut Context<'_>) -> CommandResult {
         Some(slot) => {
             let now = ctx.db.now();
             let encoder = ctx.server.payload_encoder();
-            let payload = payload::dump(encoder, ctx.db.entry(slot).value(), &now);
+            let payload = payload::dump_as_in_files(encoder, ctx.db.entry(slot).value(), &now);
             ctx.reply.bulk(&payload);
         }
         None => ctx.reply.null(),

@@ -303,7 +303,7 @@ fn push_keys<'a>(
             None => 0,
         };
         let ttl = ttl_ms.to_string();
-        let payload = payload::dump(ctx.server.payload_encoder(), entry.value(), &now);
+        let payload = payload::dump_as_in_files(ctx.server.payload_encoder(), entry.value(), &now);
         let mut request = vec![&b"RESTORE"[..], key.bytes, ttl.as_bytes(), &payload];
         if order.replace {
             request.push(b"REPLACE");

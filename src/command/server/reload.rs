@@ -7,9 +7,8 @@ use crate::gate::persistence::{self, Purpose};
 use crate::sys::log::Level;
 
 const SAVING_FAILED: CommandError = CommandError::Text("ERR");
-const OPTIONS: CommandError = CommandError::Text(
-    "ERR DEBUG RELOAD only supports the MERGE, NOFLUSH and NOSAVE options.",
-);
+const OPTIONS: CommandError =
+    CommandError::Text("ERR DEBUG RELOAD only supports the MERGE, NOFLUSH and NOSAVE options.");
 const RDB_FAILED: CommandError =
     CommandError::Text("ERR Error trying to load the RDB dump, check server logs.");
 const AOF_FAILED: CommandError =
