@@ -43,6 +43,8 @@ static FAMILIES: &[&[CommandSpec]] = &[
     key::COMMANDS,
     key::sort::COMMANDS,
     key::expire::COMMANDS,
+    key::dump::COMMANDS,
+    key::migrate::COMMANDS,
     key::scan::COMMANDS,
     key::object::COMMANDS,
     connection::COMMANDS,

@@ -17,6 +17,8 @@ use crate::gate::persistence::Persistence;
 use crate::gate::table::{Command, CommandTable};
 use crate::keyspace::Keyspace;
 use crate::net::listener::Listener;
+use crate::net::outgoing::Outgoing;
+use crate::persist::rdb::Encoder;
 use crate::pubsub::PubSub;
 use crate::script::{Engine, Scripts};
 use crate::stats::commands::CommandStats;
@@ -128,6 +130,10 @@ pub struct State {
     pub scripts: Scripts,
     pub effects: Effects,
     pub persistence: Persistence,
+    /// Connections to other servers, kept for the next MIGRATE.
+    pub outgoing: Outgoing,
+    /// See [`State::payload_encoder`]; and whether it compresses.
+    encoder: Option<(bool, Box<Encoder>)>,
     /// Serves other clients for a moment while a script runs on and on. Set by the server.
     pub serve_while_busy: fn(&mut Keyspace, &mut State),
     pause: Option<Pause>,
@@ -309,6 +315,8 @@ impl State {
             scripts,
             effects: Effects::default(),
             persistence: Persistence::new(now.unix_seconds()),
+            outgoing: Outgoing::default(),
+            encoder: None,
             serve_while_busy: |_, _| {},
             pause: None,
             // Until the configuration has been applied.
@@ -329,6 +337,14 @@ impl State {
     pub fn take_engine(&mut self) -> Option<Box<Engine>> {
         let deprecated = self.config.lua_enable_deprecated_api;
         self.scripts.take_engine(&self.config.redis_version, deprecated)
+    }
+
+    /// The encoder of DUMP and MIGRATE. It is kept: the table it compresses with is not small.
+    pub fn payload_encoder(&mut self) -> &mut Encoder {
+        let compresses = self.config.rdbcompression;
+        let kept = self.encoder.take().filter(|(did, _)| *did == compresses);
+        let new = || (compresses, Box::new(Encoder::new(compresses)));
+        &mut self.encoder.insert(kept.unwrap_or_else(new)).1
     }
 
     /// Writes a line to the log.

@@ -7,7 +7,6 @@
 //! The loop's thread walks the keyspace in slices and only as fast as the queue drains; what is about to change comes in between.
 //! The file has another name until it is whole and synced, so that at any moment there is the old file or the new one.
 
-use std::collections::VecDeque;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -193,12 +192,12 @@ fn save_aside_now(db: &mut Keyspace, disk: &dyn Disk, path: &Path, plan: &Plan) 
 /// Writes all databases to a file and syncs it.
 pub fn write_now(db: &mut Keyspace, file: &dyn DiskFile, plan: &Plan) -> io::Result<u64> {
     let mut saver = FileSaver::new(file, plan)?;
-    let queue = Arc::new(Mutex::new(VecDeque::new()));
-    let sink = queue.clone();
-    db.begin_snapshot(Box::new(move |chunk| lock(&sink).push_back(chunk)));
+    let (sender, receiver) = channel();
+    // What an error has left unread need not arrive.
+    db.begin_snapshot(Box::new(move |chunk| _ = sender.send(chunk)));
     loop {
         let walked = db.walk_snapshot();
-        for chunk in std::mem::take(&mut *lock(&queue)) {
+        while let Ok(chunk) = receiver.try_recv() {
             saver.chunk(&chunk)?;
         }
         if let Walked::Done = walked {

@@ -34,6 +34,7 @@ impl Server {
             state.turn_time.sample_by(state.timing.turns_us(), turns as i64, 1);
         }
         self.state.pending.accept_again.append(&mut self.state.pending.accept_later);
+        self.state.outgoing.close_unused(now_us);
         if let Err(fatal) = persistence::periodic(&mut self.keyspace, &mut self.state) {
             self.die(&fatal);
         }

@@ -10,6 +10,7 @@ mod config_example;
 mod config_redis_7_0;
 mod costs;
 mod differential;
+mod dump;
 mod effect_forms;
 mod effects;
 mod effects_peer;

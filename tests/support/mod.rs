@@ -81,6 +81,10 @@ impl TestServer {
         let mut server = Server::start(config, Clock::Manual(clock.clone()), Logger::silent())
             .expect("the server starts");
         let address = server.listen_on(address).expect("a free port");
+        // Only from a folder of the test's own: what lies where the tests run is nobody's data.
+        if lines.iter().any(|line| line.starts_with("dir ")) {
+            server.load().expect("what was saved can be loaded");
+        }
         let handle = server.handle();
         let thread = std::thread::spawn(move || server.run().expect("the loop ends in order"));
         TestServer { address, clock, handle, thread: Some(thread) }

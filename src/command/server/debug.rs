@@ -9,6 +9,7 @@ use crate::collections::table::{Entry, Slot, ValueRef};
 use crate::command::help::reply_help;
 use crate::command::key::object::encoding_name;
 use crate::command::server::effects::effects;
+use crate::command::server::reload;
 use crate::config::parse_memory;
 use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Outcome};
@@ -62,6 +63,8 @@ fn debug(ctx: &mut Context<'_>) -> CommandResult {
         (b"sdslen", 3) => sdslen(ctx),
         (b"htstats", 3) => htstats(ctx),
         (b"htstats-key", 3) => htstats_key(ctx),
+        (b"reload", 2..) => reload::reload(ctx),
+        (b"loadaof", 2) => reload::load_aof(ctx),
         (b"digest", 2) => digest(ctx),
         (b"digest-value", 2..) => digest_value(ctx),
         (b"populate", 3..=5) => populate(ctx),
@@ -566,6 +569,8 @@ fn help(ctx: &mut Context<'_>) -> CommandResult {
             "    Return statistics of a database's hash table.",
             "HTSTATS-KEY <key>",
             "    Return statistics of the hash table a key holds.",
+            "LOADAOF",
+            "    Forget all data and load the append-only file.",
             "LOG <message>",
             "    Write <message> to the log.",
             "MALLCTL <name> [<value>]",
@@ -583,6 +588,9 @@ fn help(ctx: &mut Context<'_>) -> CommandResult {
             "    map, attrib, push, verbatim, true, false.",
             "QUICKLIST-PACKED-THRESHOLD <size>",
             "    Accepted for tests; large elements of lists are kept like others here.",
+            "RELOAD [NOSAVE] [NOFLUSH] [MERGE]",
+            "    Save all data, forget it, and load it again; without saving or forgetting it",
+            "    (NOSAVE, NOFLUSH), or with keys of the file in the place of those there are (MERGE).",
             "REPLYBUFFER PEAK-RESET-TIME <NEVER|RESET|ms> | RESIZING <0|1>",
             "    Accepted for tests; no buffers are resized here.",
             "SDSLEN <key>",

@@ -397,10 +397,10 @@ fn stats(out: &mut String, db: &mut Keyspace, server: &State) {
     line(out, "pubsub_channels", server.pubsub.count(Kind::Channel));
     line(out, "pubsub_patterns", server.pubsub.count(Kind::Pattern));
     line(out, "pubsubshard_channels", server.pubsub.count(Kind::Shard));
+    line(out, "latest_fork_usec", 0);
+    line(out, "total_forks", 0);
+    line(out, "migrate_cached_sockets", server.outgoing.len());
     for name in [
-        "latest_fork_usec",
-        "total_forks",
-        "migrate_cached_sockets",
         "slave_expires_tracked_keys",
         "active_defrag_hits",
         "active_defrag_misses",

@@ -11,6 +11,7 @@ pub(crate) mod latency;
 pub(crate) mod memory;
 pub(crate) mod module;
 pub(crate) mod monitor;
+pub(crate) mod reload;
 pub(crate) mod save;
 
 use crate::client::ClientFlags;
