@@ -4,7 +4,7 @@ use super::*;
 use crate::clock::Clock;
 use crate::sys::disk::model::ModelDisk;
 
-/// Two databases; a string, a list of three, a key with a deadline that is past.
+/// 16 keys in two databases, one of them with a deadline.
 const FILE: &[u8] = include_bytes!("../../../../tests/data/aof/values-7.0.15.rdb");
 
 fn check(file: &[u8]) -> (i32, Vec<String>) {
@@ -24,7 +24,7 @@ fn a_file_that_is_whole() {
     let last = [
         format!("[offset {end}] Checksum OK"),
         format!("[offset {end}] \\o/ RDB looks OK! \\o/"),
-        "[info] 19 keys read".into(),
+        "[info] 16 keys read".into(),
         "[info] 1 expires".into(),
         "[info] 0 already expired".into(),
     ];
@@ -78,7 +78,7 @@ fn faults_of_a_file() {
     let mut file = FILE.to_vec();
     *file.last_mut().unwrap() ^= 1;
     let at = format!("[offset {}] RDB CRC error", file.len());
-    assert_eq!(fault(&file), [&at, &doing("check-sum")]);
+    assert_eq!(fault(&file), [at, doing("check-sum")]);
 }
 
 #[test]
@@ -113,5 +113,9 @@ fn a_file_that_is_not_there() {
     let path = std::path::Path::new("/none");
     let code = check_file(path, &disk, &mut out, Clock::System.now(), &mut |_, _| ());
     assert_eq!(code, 1);
-    assert!(out.ends_with(b"Cannot open file /none: No such file or directory\n"));
+    let out = String::from_utf8(out).unwrap();
+    assert!(
+        out.starts_with("[offset 0] Checking RDB file /none\nCannot open file /none: "),
+        "{out}"
+    );
 }
