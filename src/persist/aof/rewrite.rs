@@ -251,22 +251,22 @@ fn stream_group<W: Write>(out: &mut Commands<W>, key: &[u8], name: &[u8], group:
             out.word(name);
             out.word(&consumer.name);
         }
-    }
-    // By the group's own list, which knows times and counts; the order of consumers does not matter.
-    for (id, pending) in group.pending().iter() {
-        out.begin(12);
-        out.word("XCLAIM");
-        out.word(key);
-        out.word(name);
-        out.word(&group.consumer(pending.consumer).name);
-        out.word("0");
-        out.id(*id);
-        out.word("TIME");
-        out.number(pending.delivered_ms);
-        out.word("RETRYCOUNT");
-        out.number(pending.deliveries);
-        out.word("JUSTID");
-        out.word("FORCE");
+        for (id, ()) in consumer.pending().iter() {
+            let Some(pending) = group.pending().get(id) else { continue };
+            out.begin(12);
+            out.word("XCLAIM");
+            out.word(key);
+            out.word(name);
+            out.word(&consumer.name);
+            out.word("0");
+            out.id(*id);
+            out.word("TIME");
+            out.number(pending.delivered_ms);
+            out.word("RETRYCOUNT");
+            out.number(pending.deliveries);
+            out.word("JUSTID");
+            out.word("FORCE");
+        }
     }
 }
 
