@@ -7,7 +7,7 @@ PEERS ?=
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 .DEFAULT_GOAL := build
-.PHONY: build help run check test bench bench-peers peer clients fuzz miri doc install
+.PHONY: build help run check test bench bench-peers peer clients crash fuzz miri doc install
 
 build: ## build the server, optimised
 	$(CARGO) build --release
@@ -44,6 +44,9 @@ peer: ## transcripts, random commands, and Redis's own test suite, beside the re
 clients: ## real clients in their languages against this server; ARGS="redis-py jedis" names some
 	tests/clients/run $(ARGS)
 
+crash: build ## kills a server under load for a minute and looks for answered writes; ARGS="--seconds 600 --binary PATH"
+	tests/crash/run --binary $(TARGET)/release/latchkey $(ARGS)
+
 # Luau's objects hold the compiler's constants under equal names, which AddressSanitizer would take for a fault.
 fuzz: ## each fuzz target for a minute (needs cargo-fuzz and a nightly toolchain)
 	cd fuzz && for target in $$(cargo +nightly fuzz list); do \
@@ -58,6 +61,7 @@ miri: ## the structures that hold unsafe code, under Miri (needs a nightly toolc
 doc: ## the crate's documentation
 	$(CARGO) doc --no-deps --document-private-items
 
-install: build ## install latchkey to PREFIX/bin; REDIS_SERVER=yes links it as redis-server too
+install: build ## install latchkey to PREFIX/bin; REDIS_SERVER=yes links it under Redis's names too
 	install -Dm755 $(TARGET)/release/latchkey $(DESTDIR)$(PREFIX)/bin/latchkey
-	if [ "$(REDIS_SERVER)" = yes ]; then ln -sf latchkey $(DESTDIR)$(PREFIX)/bin/redis-server; fi
+	if [ "$(REDIS_SERVER)" = yes ]; then for name in redis-server redis-check-rdb redis-check-aof; do \
+	  ln -sf latchkey $(DESTDIR)$(PREFIX)/bin/$$name || exit 1; done; fi

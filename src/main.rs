@@ -3,15 +3,21 @@
 //! What can stop a start comes first and is told on standard error or in the log, with exit code 1: the configuration, then
 //! the process' surroundings, then the sockets. Going to the background comes before the first thread.
 
+use std::cell::OnceCell;
 use std::ffi::{OsStr, OsString};
 use std::io::{IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::process::ExitCode;
 
+use indicatif::ProgressBar;
 use latchkey::clock::Clock;
 use latchkey::command::log_level;
 use latchkey::config::{Config, ConfigError, Settings, Startup, USAGE, system_text};
+use latchkey::persist::check::rdb::{CheckRdb, check_file, check_image};
+use latchkey::persist::check::{CheckAof, Surroundings};
 use latchkey::server::{Server, check_users, renamed_commands};
+use latchkey::sys::disk::RealDisk;
 use latchkey::sys::log::{Level, Logger};
 use latchkey::sys::process::{self, RESERVED_FILES, Supervisor};
 use latchkey::sys::title::Title;
@@ -24,6 +30,9 @@ fn main() -> ExitCode {
     let mut args = std::env::args_os();
     let name = args.next().unwrap_or_default();
     let args: Vec<OsString> = args.collect();
+    if let Some(code) = check_tool(&name, &args) {
+        return ExitCode::from(code);
+    }
     let served = match Config::load(&args) {
         Ok(Startup::Serve(settings)) => serve(*settings, &name, args.is_empty()),
         Ok(Startup::Version) => {
@@ -42,6 +51,84 @@ fn main() -> ExitCode {
             // Nobody to tell if standard error is closed.
             let _ = std::io::stderr().write_all(&error.message());
             ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs the check tool that is asked for by the program's name or its first argument; its exit code.
+fn check_tool(name: &OsStr, args: &[OsString]) -> Option<u8> {
+    let file_name = Path::new(name).file_name().unwrap_or_default();
+    let first = args.first().map(OsString::as_os_str);
+    let code = if file_name == "redis-check-rdb" {
+        check_rdb("redis-check-rdb", args)
+    } else if file_name == "redis-check-aof" {
+        check_aof("redis-check-aof", args)
+    } else if first == Some(OsStr::new("--check-rdb")) {
+        check_rdb("latchkey --check-rdb", &args[1..])
+    } else if first == Some(OsStr::new("--check-aof")) {
+        check_aof("latchkey --check-aof", &args[1..])
+    } else {
+        return None;
+    };
+    Some(code as u8)
+}
+
+fn check_rdb(program: &str, args: &[OsString]) -> i32 {
+    match CheckRdb::parse(program, args) {
+        Ok(CheckRdb::File(path)) => {
+            let bar = Bar::default();
+            let (mut out, now) = (std::io::stdout().lock(), Clock::System.now());
+            check_file(&path, &RealDisk, &mut out, now, &mut |done, size| bar.show(done, size))
+        }
+        Ok(CheckRdb::Version) => {
+            println!("redis-check-rdb {}", env!("CARGO_PKG_VERSION"));
+            0
+        }
+        Err(usage) => {
+            eprint!("{usage}");
+            1
+        }
+    }
+}
+
+fn check_aof(program: &str, args: &[OsString]) -> i32 {
+    let check = match CheckAof::parse(program, args) {
+        Ok(check) => check,
+        Err(usage) => {
+            print!("{usage}");
+            return 1;
+        }
+    };
+    let now = Clock::System.now();
+    check.run(Surroundings {
+        disk: &RealDisk,
+        out: &mut std::io::stdout(),
+        answer: &mut || {
+            let mut answer = String::new();
+            // No answer is no.
+            let _ = std::io::stdin().read_line(&mut answer);
+            answer.starts_with(['y', 'Y'])
+        },
+        rdb: &mut |name, mut source, size, out| {
+            let bar = Bar::default();
+            check_image(name, &mut source, out, now, &mut |done| bar.show(done, size))
+        },
+    })
+}
+
+/// How far a check has come, shown on standard error while that is a terminal.
+#[derive(Default)]
+struct Bar(OnceCell<ProgressBar>);
+
+impl Bar {
+    fn show(&self, done: u64, size: u64) {
+        let bar = self.0.get_or_init(|| match std::io::stderr().is_terminal() {
+            true => ProgressBar::new(size),
+            false => ProgressBar::hidden(),
+        });
+        bar.set_position(done);
+        if done == size {
+            bar.finish_and_clear();
         }
     }
 }

@@ -36,6 +36,8 @@ pub struct Settings {
 pub const USAGE: &str = "\
 Usage: latchkey [/path/to/redis.conf] [options] [-]
        latchkey -            reads the configuration from standard input
+       latchkey --check-rdb <file>
+       latchkey --check-aof [--fix | --truncate-to-timestamp <seconds>] <file or manifest>
        latchkey -v | --version
        latchkey -h | --help
 

@@ -655,19 +655,20 @@ section "Snapshots" {
         MODIFIABLE.protected().deny_loading().then(Action::Dir);
     /// Name of the snapshot's file.
     "dbfilename" => dbfilename: Vec<u8> = b"dump.rdb".to_vec(), DB_FILENAME, MODIFIABLE.protected();
-    /// Saves a snapshot after so many seconds if so many changes were made.
+    /// Saves a snapshot after so many seconds if so many changes were made. Without a fork: see
+    /// docs/durability.md.
     "save" => save: Vec<SavePoint> = vec![
         SavePoint { seconds: 3600, changes: 1 },
         SavePoint { seconds: 300, changes: 100 },
         SavePoint { seconds: 60, changes: 10000 },
-    ], Save, MODIFIABLE.stored();
-    /// Refuses writes after a snapshot failed.
+    ], Save, MODIFIABLE;
+    /// Refuses writes after a snapshot failed in the background, until one succeeds.
     "stop-writes-on-bgsave-error" => stop_writes_on_bgsave_error: bool = true, YesNo,
-        MODIFIABLE.stored();
+        MODIFIABLE;
     /// Compresses strings in snapshots.
-    "rdbcompression" => rdbcompression: bool = true, YesNo, MODIFIABLE.stored();
+    "rdbcompression" => rdbcompression: bool = true, YesNo, MODIFIABLE;
     /// Writes and checks a checksum at the end of snapshots.
-    "rdbchecksum" => rdbchecksum: bool = true, YesNo, IMMUTABLE.stored();
+    "rdbchecksum" => rdbchecksum: bool = true, YesNo, IMMUTABLE;
     /// Checks payloads of RESTORE and of snapshots in depth.
     "sanitize-dump-payload" => sanitize_dump_payload: SanitizeDumpPayload = SanitizeDumpPayload::No,
         OneOf, MODIFIABLE.stored();
@@ -675,7 +676,7 @@ section "Snapshots" {
     "rdb-del-sync-files" => rdb_del_sync_files: bool = false, YesNo, MODIFIABLE.stored();
     /// Forces snapshots to disk bit by bit while they are written.
     "rdb-save-incremental-fsync" => rdb_save_incremental_fsync: bool = true, YesNo,
-        MODIFIABLE.stored();
+        MODIFIABLE;
     /// Whether snapshots of versions that are not known are refused. Known from Valkey 9.
     "rdb-version-check" => rdb_version_check: &'static str = "strict",
         Word(&["strict", "relaxed"]),
@@ -683,50 +684,53 @@ section "Snapshots" {
     /// Microseconds to wait after each key that is saved, for tests; negative: keys for each
     /// microsecond.
     "rdb-key-save-delay" => rdb_key_save_delay: i32 = 0, int(INT_MIN, INT_MAX),
-        MODIFIABLE.hidden().stored();
+        MODIFIABLE.hidden();
     /// Microseconds to wait after each key that is loaded, for tests; negative: keys for each
     /// microsecond.
     "key-load-delay" => key_load_delay: i32 = 0, int(INT_MIN, INT_MAX),
-        MODIFIABLE.hidden().stored();
+        MODIFIABLE.hidden();
     /// Bytes loaded between two looks at clients.
     "loading-process-events-interval-bytes" => loading_process_events_interval_bytes: u64 = 2 << 20,
         int(1024, INT_MAX), MODIFIABLE.hidden().stored();
 }
 
 section "Append-only file" {
-    /// Logs every write.
+    /// Logs every write. Switched on while the server runs it takes effect once all that is
+    /// there was written.
     "appendonly" => appendonly: bool = false, YesNo,
-        MODIFIABLE.deny_loading().stored().then(Action::AppendOnly);
+        MODIFIABLE.deny_loading().then(Action::AppendOnly);
     /// Beginning of the names of the append-only files.
     "appendfilename" => appendfilename: Vec<u8> = b"appendonly.aof".to_vec(), APPEND_FILENAME,
-        IMMUTABLE.stored();
+        IMMUTABLE;
     /// Directory of the append-only files, within dir.
     "appenddirname" => appenddirname: Vec<u8> = b"appendonlydir".to_vec(), APPEND_DIRNAME,
-        IMMUTABLE.stored();
-    /// When the log is forced to disk.
+        IMMUTABLE;
+    /// When the log is forced to disk: before each reply to a write (always), each second, or when
+    /// the system likes (no). Replies never leave before the system has what they answer.
     "appendfsync" => appendfsync: AppendFsync = AppendFsync::EverySecond, OneOf,
-        MODIFIABLE.stored();
-    /// Does not force the log to disk while a child saves or rewrites.
+        MODIFIABLE;
+    /// Does not force the log to disk while a snapshot or rewrite is written.
     "no-appendfsync-on-rewrite" => no_appendfsync_on_rewrite: bool = false, YesNo,
-        MODIFIABLE.stored();
+        MODIFIABLE;
     /// Percentage by which the log must have grown before it is rewritten. 0 is never.
     "auto-aof-rewrite-percentage" => auto_aof_rewrite_percentage: u32 = 100, int(0, INT_MAX),
-        MODIFIABLE.stored();
+        MODIFIABLE;
     /// Bytes below which the log is not rewritten.
     "auto-aof-rewrite-min-size" => auto_aof_rewrite_min_size: u64 = 64 << 20, memory(0, LONG_MAX),
-        MODIFIABLE.stored();
-    /// Starts even if the log's end is cut off.
-    "aof-load-truncated" => aof_load_truncated: bool = true, YesNo, MODIFIABLE.stored();
-    /// Rewrites the log as a snapshot.
-    "aof-use-rdb-preamble" => aof_use_rdb_preamble: bool = true, YesNo, MODIFIABLE.stored();
+        MODIFIABLE;
+    /// Cuts off a request or transaction that is not whole at the log's end, and starts. Damage
+    /// elsewhere always refuses the start.
+    "aof-load-truncated" => aof_load_truncated: bool = true, YesNo, MODIFIABLE;
+    /// Rewrites the log as a snapshot; else as commands, which take longer to load.
+    "aof-use-rdb-preamble" => aof_use_rdb_preamble: bool = true, YesNo, MODIFIABLE;
     /// Writes times into the log, so that it can be cut at one.
-    "aof-timestamp-enabled" => aof_timestamp_enabled: bool = false, YesNo, MODIFIABLE.stored();
+    "aof-timestamp-enabled" => aof_timestamp_enabled: bool = false, YesNo, MODIFIABLE;
     /// Forces a rewritten log to disk bit by bit.
     "aof-rewrite-incremental-fsync" => aof_rewrite_incremental_fsync: bool = true, YesNo,
-        MODIFIABLE.stored();
+        MODIFIABLE;
     /// Keeps the files that a rewrite replaced.
     "aof-disable-auto-gc" => aof_disable_auto_gc: bool = false, YesNo,
-        MODIFIABLE.stored().then(Action::AofHistory);
+        MODIFIABLE.then(Action::AofHistory);
 }
 
 section "Replication" {

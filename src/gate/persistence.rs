@@ -23,8 +23,7 @@ use crate::keyspace::Keyspace;
 use crate::keyspace::snapshot::Walked;
 use crate::persist::aof::folder::AofFolder;
 use crate::persist::aof::log::{AppendLog, Fatal, LogOffset, SwitchError};
-use crate::persist::aof::manifest::BaseFormat;
-use crate::persist::saver::{AccessTold, Job, Plan, put_in_place, save_now, write_now};
+use crate::persist::saver::{AccessTold, Form, Job, Plan, put_in_place, save_now, write_now};
 use crate::sys::disk::{Disk, RealDisk};
 use crate::sys::log::Level;
 
@@ -244,6 +243,9 @@ fn plan(db: &Keyspace, server: &State, is_base: bool) -> Plan {
         false => config.rdb_save_incremental_fsync,
     };
     plan.key_delay = config.rdb_key_save_delay;
+    if is_base && !config.aof_use_rdb_preamble {
+        plan.form = Form::Commands { annotates: config.aof_timestamp_enabled };
+    }
     plan.access = if config.maxmemory_policy.is_lfu() {
         AccessTold::Frequency
     } else if config.maxmemory_policy.is_lru() {
@@ -499,9 +501,10 @@ fn place(server: &mut State, bytes: u64) -> Result<(), String> {
             let aof = aof.as_mut().ok_or("it is switched off")?;
             let first_kept = aof.first_kept.take().ok_or("no other increment could be made")?;
             let folder = aof.folder.clone();
+            let format = running.job.form.base_format();
             Box::new(move || {
                 let mut folder = lock(&folder);
-                let finished = folder.finish_rewrite(&temporary, BaseFormat::Rdb, first_kept);
+                let finished = folder.finish_rewrite(&temporary, format, first_kept);
                 let bytes = finished.map_err(|error| error.to_string())?;
                 if !keeps_history {
                     // What cannot be removed is named by nothing, and does no harm.
@@ -753,7 +756,7 @@ pub fn begin_aof_at_start(
 ) -> Result<(), String> {
     let plan = plan(db, server, true);
     let increment = folder
-        .open_at_start(BaseFormat::Rdb, |file| write_now(db, file, &plan).map(drop))
+        .open_at_start(plan.form.base_format(), |file| write_now(db, file, &plan).map(drop))
         .map_err(|error| error.to_string())?;
     let folder = Arc::new(Mutex::new(folder));
     let wake = server.persistence.wake.clone();

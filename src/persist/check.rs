@@ -12,6 +12,8 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+pub mod rdb;
+
 use crate::config::system_text;
 use crate::persist::aof::load::is_rdb;
 use crate::persist::aof::manifest::{MANIFEST_BYTES_MAX, Manifest};
@@ -25,13 +27,14 @@ pub struct Surroundings<'a> {
     pub out: &'a mut dyn Write,
     /// Reads one answer: whether it begins with `y` or `Y`.
     pub answer: &'a mut dyn FnMut() -> bool,
-    /// Checks an RDB image at the start of a file of so many bytes, telling on the output what it finds as `redis-check-rdb`
-    /// does. Returns how many bytes it has; None if it is not sane.
+    /// Checks an RDB image at the start of a file of this name and so many bytes, telling on the output what it finds as
+    /// `redis-check-rdb` does. Returns how many bytes it has; None if it is not sane.
     pub rdb: &'a mut RdbCheck<'a>,
 }
 
 /// See [`Surroundings::rdb`].
-pub type RdbCheck<'a> = dyn FnMut(&mut dyn DiskReader, u64, &mut dyn Write) -> Option<u64> + 'a;
+pub type RdbCheck<'a> =
+    dyn FnMut(&[u8], &mut dyn DiskReader, u64, &mut dyn Write) -> Option<u64> + 'a;
 
 /// What is to be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -213,7 +216,7 @@ impl Checker<'_, '_> {
         }
         let mut offset = 0;
         if is_rdb {
-            let checked = (self.around.rdb)(&mut *source, size, self.around.out);
+            let checked = (self.around.rdb)(name, &mut *source, size, self.around.out);
             let taken = checked.filter(|taken| *taken <= size);
             let taken = taken.filter(|taken| source.seek(SeekFrom::Start(*taken)).is_ok());
             let Some(taken) = taken else {

@@ -15,6 +15,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use super::aof::BaseFormat;
+use super::aof::rewrite::CommandWriter;
 use super::rdb::{Encoder, SavedEntry, Version, WriteError, Writer};
 use crate::clock::Now;
 use crate::config::system_text;
@@ -38,9 +40,31 @@ pub enum AccessTold {
     Frequency,
 }
 
+/// The form of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    Rdb,
+    /// Commands that make what is there: `aof-use-rdb-preamble no`.
+    Commands {
+        /// `aof-timestamp-enabled`
+        annotates: bool,
+    },
+}
+
+impl Form {
+    /// What a base of this form is called by.
+    pub fn base_format(self) -> BaseFormat {
+        match self {
+            Form::Rdb => BaseFormat::Rdb,
+            Form::Commands { .. } => BaseFormat::Aof,
+        }
+    }
+}
+
 /// What a file is to hold besides the entries, and how it is written.
 #[derive(Clone, Debug)]
 pub struct Plan {
+    pub form: Form,
     pub version: Version,
     /// `rdbcompression`
     pub compresses: bool,
@@ -72,6 +96,7 @@ impl Plan {
             (table.len() as u64, table.volatile_len() as u64)
         });
         Plan {
+            form: Form::Rdb,
             // Only deadlines of fields need a later one.
             version: if db.has_volatile_fields() { Version::VALKEY_80 } else { Version::REDIS_10 },
             compresses: true,
@@ -89,9 +114,24 @@ impl Plan {
     }
 }
 
+enum FormWriter<'a> {
+    Rdb(Box<Writer<FileWriter<'a>>>),
+    Commands(CommandWriter<FileWriter<'a>>),
+}
+
+impl FormWriter<'_> {
+    /// Bytes given to the file so far.
+    fn len(&self) -> u64 {
+        match self {
+            FormWriter::Rdb(writer) => writer.len(),
+            FormWriter::Commands(writer) => writer.len(),
+        }
+    }
+}
+
 /// Encodes chunks into a file.
 struct FileSaver<'a> {
-    writer: Writer<FileWriter<'a>>,
+    writer: FormWriter<'a>,
     file: &'a dyn DiskFile,
     plan: &'a Plan,
     database: Option<usize>,
@@ -108,14 +148,27 @@ fn failed(error: WriteError) -> io::Error {
 
 impl<'a> FileSaver<'a> {
     fn new(file: &'a dyn DiskFile, plan: &'a Plan) -> io::Result<Self> {
-        let encoder = Encoder::new(plan.compresses);
-        let mut writer = Writer::new(FileWriter(file), plan.version, encoder, plan.checks)?;
-        for (name, value) in &plan.aux {
-            writer.aux(name.as_bytes(), value)?;
-        }
-        for text in &plan.functions {
-            writer.function(text)?;
-        }
+        let writer = match plan.form {
+            Form::Rdb => {
+                let encoder = Encoder::new(plan.compresses);
+                let mut writer = Writer::new(FileWriter(file), plan.version, encoder, plan.checks)?;
+                for (name, value) in &plan.aux {
+                    writer.aux(name.as_bytes(), value)?;
+                }
+                for text in &plan.functions {
+                    writer.function(text)?;
+                }
+                FormWriter::Rdb(Box::new(writer))
+            }
+            Form::Commands { annotates } => {
+                let time = annotates.then(|| plan.now.unix_seconds());
+                let mut writer = CommandWriter::new(FileWriter(file), time);
+                for text in &plan.functions {
+                    writer.function(text)?;
+                }
+                FormWriter::Commands(writer)
+            }
+        };
         Ok(FileSaver { writer, file, plan, database: None, written_back: 0, keys: 0 })
     }
 
@@ -124,7 +177,11 @@ impl<'a> FileSaver<'a> {
         if self.database != Some(chunk.database) {
             self.database = Some(chunk.database);
             let (keys, volatile) = self.plan.databases[chunk.database];
-            self.writer.select_db(chunk.database as u64, keys, volatile)?;
+            let database = chunk.database as u64;
+            match &mut self.writer {
+                FormWriter::Rdb(writer) => writer.select_db(database, keys, volatile)?,
+                FormWriter::Commands(writer) => writer.select_db(database)?,
+            }
         }
         chunk.each(|copied| {
             if copied.deadline.is_some_and(|deadline| now.is_past(deadline)) {
@@ -142,7 +199,10 @@ impl<'a> FileSaver<'a> {
             if key_delay > 0 {
                 std::thread::sleep(Duration::from_micros(key_delay as u64));
             }
-            self.writer.entry(entry, &now).map_err(failed)
+            match &mut self.writer {
+                FormWriter::Rdb(writer) => writer.entry(entry, &now).map_err(failed),
+                FormWriter::Commands(writer) => writer.entry(&entry, &now),
+            }
         })?;
         if self.plan.writes_back && self.writer.len() > self.written_back + WRITEBACK_BYTES {
             self.file.start_writeback(self.written_back, self.writer.len() - self.written_back)?;
@@ -153,7 +213,10 @@ impl<'a> FileSaver<'a> {
 
     /// Ends the file and syncs it; its bytes.
     fn finish(self) -> io::Result<u64> {
-        self.writer.finish()?;
+        match self.writer {
+            FormWriter::Rdb(writer) => drop(writer.finish()?),
+            FormWriter::Commands(writer) => writer.finish()?,
+        }
         self.file.sync_data()?;
         self.file.size()
     }
@@ -215,6 +278,7 @@ pub struct Job {
     temporary: PathBuf,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
+    pub form: Form,
     pub started_us: i64,
     pub keys_total: u64,
 }
@@ -248,7 +312,7 @@ impl Job {
             wake,
         });
         let (sender, receiver) = channel::<Chunk>();
-        let started_us = plan.now.boot_us;
+        let (form, started_us) = (plan.form, plan.now.boot_us);
         let keys_total = plan.databases.iter().map(|(keys, _)| keys).sum();
         let theirs = shared.clone();
         let thread = std::thread::Builder::new().name("saver".into()).spawn(move || {
@@ -263,7 +327,7 @@ impl Job {
             // A thread that has failed takes no more; its result says why.
             let _ = sender.send(chunk);
         }));
-        Ok(Job { temporary, shared, thread: Some(thread), started_us, keys_total })
+        Ok(Job { temporary, shared, thread: Some(thread), form, started_us, keys_total })
     }
 
     /// The file that is written, until it is put in place.

@@ -367,7 +367,7 @@ impl Folder {
             let text = std::fs::read(file).expect("a file can be read");
             let mut at = 0;
             while at < text.len() {
-                let request = support::decode(&text, &mut at).expect("a whole request");
+                let request = crate::support::decode(&text, &mut at).expect("a whole request");
                 let Reply::Array(words) = request else { panic!("a request is an array") };
                 let words = words.into_iter().map(|word| bulk(word, "an argument"));
                 let words: Vec<String> =

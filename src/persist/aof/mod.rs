@@ -11,6 +11,7 @@ pub mod load;
 pub mod log;
 pub mod manifest;
 pub mod reader;
+pub mod rewrite;
 
 pub use folder::{AofFolder, BaseFormat};
 pub use manifest::{AofFile, Manifest, ManifestError};

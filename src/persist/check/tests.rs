@@ -28,7 +28,7 @@ fn run(disk: &ModelDisk, args: &[&str], yes: bool) -> (i32, String) {
             disk,
             out: &mut out,
             answer: &mut || yes,
-            rdb: &mut |source, _, _| {
+            rdb: &mut |_, source, _, _| {
                 let mut image = [0; 9];
                 source.read_exact(&mut image).ok()?;
                 (image == *b"REDIS0010").then_some(9)

@@ -51,7 +51,7 @@ impl fmt::Display for NeedsVersion {
 impl Error for NeedsVersion {}
 
 /// A value as one of the types it can be written as.
-enum View<'a> {
+pub(in crate::persist) enum View<'a> {
     String(&'a [u8]),
     List(ListView<'a>),
     Hash(HashView<'a>),
@@ -61,7 +61,7 @@ enum View<'a> {
 }
 
 impl<'a> View<'a> {
-    fn new(value: ValueRef<'a, Value>) -> Self {
+    pub fn new(value: ValueRef<'a, Value>) -> Self {
         // The types know by themselves what is theirs; what is nobody's is a string.
         if let ValueRef::Object(Value::Stream(stream)) = value {
             return View::Stream(stream);

@@ -50,8 +50,8 @@ impl<W: Write> Writer<W> {
     /// checksum of 0, which readers do not look at.
     pub fn new(inner: W, version: Version, encoder: Encoder, checks: bool) -> io::Result<Self> {
         let digest = checks.then(|| CHECKSUM.digest());
-        let buffer = Vec::with_capacity(BUFFER_BYTES);
-        let mut out = Output { inner, buffer, digest, is_broken: false, error: None, written: 0 };
+        let mut out = Output::new(inner);
+        out.digest = digest;
         out.put(&version.magic());
         Ok(Writer { out, encoder, version })
     }
@@ -137,7 +137,7 @@ impl<W: Write> Writer<W> {
 }
 
 /// A buffer before the file. After an error nothing is written any more.
-struct Output<W> {
+pub(in crate::persist) struct Output<W> {
     inner: W,
     buffer: Vec<u8>,
     digest: Option<Digest<'static, u64, Table<16>>>,
@@ -162,6 +162,24 @@ impl<W: Write> Sink for Output<W> {
 }
 
 impl<W: Write> Output<W> {
+    pub fn new(inner: W) -> Self {
+        let buffer = Vec::with_capacity(BUFFER_BYTES);
+        Output { inner, buffer, digest: None, is_broken: false, error: None, written: 0 }
+    }
+
+    /// Bytes given to the file so far.
+    pub fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// Gives the file all that was put.
+    pub fn finish(mut self) -> io::Result<W> {
+        self.write_buffer();
+        self.check()?;
+        self.inner.flush()?;
+        Ok(self.inner)
+    }
+
     fn write_buffer(&mut self) {
         let mut buffer = mem::take(&mut self.buffer);
         self.write(&buffer);
@@ -181,7 +199,8 @@ impl<W: Write> Output<W> {
         self.is_broken = self.error.is_some();
     }
 
-    fn check(&mut self) -> io::Result<()> {
+    /// The first error since this was asked last; another one if nothing is written any more.
+    pub fn check(&mut self) -> io::Result<()> {
         match self.error.take() {
             Some(error) => Err(error),
             None if self.is_broken => Err(io::Error::other("an earlier write failed")),

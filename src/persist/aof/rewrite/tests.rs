@@ -1,0 +1,93 @@
+//! The file of commands must be that which Redis 7.0.15 wrote for the same values, `tests/data/aof/values-7.0.15.aof`; the
+//! values come from its RDB file beside it.
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::collections::hash::KeyHasher;
+use crate::collections::table::ValueRef;
+use crate::persist::aof::reader::{Item, Reader};
+use crate::persist::rdb::{Decoder, Event, Limits, Parser};
+use crate::types::{Stored, hash, list, set, sorted_set};
+
+const VALUES: &[u8] = include_bytes!("../../../../tests/data/aof/values-7.0.15.rdb");
+const COMMANDS: &[u8] = include_bytes!("../../../../tests/data/aof/values-7.0.15.aof");
+const NOW: Now = Now { wall_us: 1_700_000_000_000_000, boot_us: 5_000_000, is_loading: false };
+
+/// The commands of a file: of each database and key in order, as keys come in any order.
+fn by_key(file: &[u8]) -> BTreeMap<(u64, String), Vec<Vec<String>>> {
+    let shown = |word: &[u8]| word.escape_ascii().to_string();
+    let mut reader = Reader::new(file, 0, file.len() as u64);
+    let mut found = BTreeMap::<_, Vec<_>>::new();
+    let mut db = 0;
+    loop {
+        let words: Vec<String> = match reader.next().unwrap() {
+            Item::Request(request) => request.arguments().map(shown).collect(),
+            Item::Annotation(_) => continue,
+            Item::End(end) => {
+                assert_eq!(end.valid_up_to, file.len() as u64);
+                return found;
+            }
+        };
+        match words[0].as_str() {
+            "SELECT" => db = words[1].parse().unwrap(),
+            "XGROUP" => found.entry((db, words[2].clone())).or_default().push(words),
+            _ => found.entry((db, words[1].clone())).or_default().push(words),
+        }
+    }
+}
+
+fn limits() -> Limits {
+    let hasher = KeyHasher::new([1, 2]);
+    Limits {
+        list: list::Limits::from_setting(-2),
+        hash: hash::Limits { entries_max: 512, bytes_max: 64, hasher },
+        set: set::Limits { intset_entries: 512, listpack_entries: 128, listpack_value: 64, hasher },
+        sorted_set: sorted_set::Limits { entries: 128, value: 64 },
+    }
+}
+
+/// What is written for the values of an RDB file.
+fn rewritten(file: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut writer = CommandWriter::new(&mut out, None);
+    let mut parser = Parser::new(file, true);
+    let limits = limits();
+    loop {
+        match parser.next_event().unwrap() {
+            Event::SelectDb(db) => writer.select_db(db).unwrap(),
+            Event::Function(text) => writer.function(&text).unwrap(),
+            Event::Entry(raw) => {
+                let decoder = Decoder { limits: &limits, now: NOW, version: raw.version };
+                let stored = decoder.value(raw.value_type, raw.value, raw.offset).unwrap();
+                let value = match &stored {
+                    Stored::Inline { kind, bytes } => ValueRef::Bytes { bytes, kind: *kind },
+                    Stored::Boxed(value) => ValueRef::Object(value),
+                };
+                let entry = SavedEntry {
+                    key: &raw.key,
+                    value,
+                    deadline_ms: raw.deadline_ms,
+                    idle_seconds: None,
+                    frequency: None,
+                };
+                writer.entry(&entry, &NOW).unwrap();
+            }
+            Event::End(_) => break,
+            _ => {}
+        }
+    }
+    writer.finish().unwrap();
+    out
+}
+
+#[test]
+fn commands_are_those_that_redis_writes() {
+    let (ours, theirs) = (by_key(&rewritten(VALUES)), by_key(COMMANDS));
+    // 16 keys and the library.
+    assert_eq!(theirs.len(), 17);
+    for (key, commands) in &theirs {
+        assert_eq!(ours.get(key), Some(commands), "{key:?}");
+    }
+    assert_eq!(ours.len(), theirs.len());
+}

@@ -1,0 +1,293 @@
+//! The check tool for RDB files: `--check-rdb`, and the name `redis-check-rdb`.
+//!
+//! Every record is read and every value decoded, by the parser and the decoder that the server loads files with: what passes
+//! here is loaded. It is told in the lines of `redis-check-rdb` 7.0.15, whose last ones and exit codes scripts look for; what
+//! a fault is called is the decoder's own. Nothing is ever changed.
+
+use std::ffi::OsString;
+use std::io::{Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use crate::clock::Now;
+use crate::collections::hash::KeyHasher;
+use crate::config::{Config, system_text};
+use crate::persist::rdb::{
+    Checksum, Decoder, Event, Fault, FileError, Limits, Parser, Place, Version, value_type,
+};
+use crate::sys::disk::Disk;
+use crate::types::{hash, list, set, sorted_set};
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CheckRdb {
+    File(PathBuf),
+    Version,
+}
+
+impl CheckRdb {
+    /// Reads the arguments behind the program's name. An error is the text for standard error; the exit code is 1 then.
+    pub fn parse(program: &str, args: &[OsString]) -> Result<Self, String> {
+        match args {
+            [option] if option == "-v" || option == "--version" => Ok(CheckRdb::Version),
+            [path] => Ok(CheckRdb::File(path.into())),
+            _ => Err(format!("Usage: {program} <rdb-file-name>\n")),
+        }
+    }
+}
+
+/// Checks a file, telling on `out` what is found. `progress` gets bytes read and in all, now and then. Returns the exit code: 0,
+/// or 1 for whatever is wrong.
+pub fn check_file(
+    path: &std::path::Path,
+    disk: &dyn Disk,
+    out: &mut dyn Write,
+    now: Now,
+    progress: &mut dyn FnMut(u64, u64),
+) -> i32 {
+    let name = path.as_os_str().as_bytes();
+    let opened = disk.open_read(path).and_then(|source| Ok((source, disk.size(path)?)));
+    let checked = match opened {
+        Ok((mut source, size)) => {
+            check_image(name, &mut *source, out, now, &mut |done| progress(done, size))
+        }
+        Err(error) => {
+            let mut tell = Telling { out, keys: 0, expires: 0, expired: 0 };
+            tell.found(0, &[b"Checking RDB file ", name]);
+            tell.line(&[b"Cannot open file ", name, b": ", system_text(&error).as_bytes()]);
+            None
+        }
+    };
+    // Trouble with the output has nobody to be told.
+    let _ = out.flush();
+    if checked.is_some() { 0 } else { 1 }
+}
+
+/// Checks an image that something else may follow. Returns its bytes, None if something is wrong.
+pub fn check_image(
+    name: &[u8],
+    source: &mut dyn Read,
+    out: &mut dyn Write,
+    now: Now,
+    progress: &mut dyn FnMut(u64),
+) -> Option<u64> {
+    let mut tell = Telling { out, keys: 0, expires: 0, expired: 0 };
+    tell.found(0, &[b"Checking RDB file ", name]);
+    let mut magic = Vec::new();
+    // An error here comes again below.
+    let _ = source.take(Version::MAGIC_BYTES as u64).read_to_end(&mut magic);
+    let checked = check(&magic, source, &mut tell, now, progress);
+    match &checked {
+        Ok(end) => {
+            tell.found(*end, &[b"\\o/ RDB looks OK! \\o/"]);
+        }
+        Err(wrong) => tell.wrong(wrong),
+    }
+    tell.figures();
+    checked.ok()
+}
+
+/// What is wrong, and where.
+struct Wrong {
+    offset: u64,
+    text: String,
+    doing: &'static str,
+    place: Place,
+}
+
+fn check(
+    magic: &[u8],
+    source: &mut dyn Read,
+    tell: &mut Telling<'_>,
+    now: Now,
+    progress: &mut dyn FnMut(u64),
+) -> Result<u64, Wrong> {
+    let mut parser = Parser::new(magic.chain(source), true);
+    let limits = limits();
+    loop {
+        match parser.next_event() {
+            Ok(Event::Aux { name, value }) => {
+                let line = [b"AUX FIELD ", &*name, b" = '", &*value, b"'"].concat();
+                tell.found(parser.offset(), &[&line]);
+            }
+            Ok(Event::SelectDb(db)) => {
+                let line = format!("Selecting DB ID {db}");
+                tell.found(parser.offset(), &[line.as_bytes()]);
+            }
+            Ok(Event::Header(_) | Event::ResizeDb { .. } | Event::Function(_)) => {}
+            Ok(Event::Entry(entry)) => {
+                tell.keys += 1;
+                if let Some(deadline_ms) = entry.deadline_ms {
+                    tell.expires += 1;
+                    tell.expired += u64::from(deadline_ms < now.unix().0);
+                }
+                let decoder = Decoder { limits: &limits, now, version: entry.version };
+                if let Err(error) = decoder.value(entry.value_type, entry.value, entry.offset) {
+                    return Err(Wrong {
+                        offset: error.offset,
+                        text: fault_text(&error.fault),
+                        doing: "read-object-value",
+                        place: entry.place(),
+                    });
+                }
+                let end = entry.offset + entry.value.len() as u64;
+                progress(end);
+            }
+            Ok(Event::End(checksum)) => {
+                let end = parser.offset();
+                let has_checksum = parser.version().is_some_and(Version::has_checksum);
+                match checksum {
+                    Checksum::Right => tell.found(end, &[b"Checksum OK"]),
+                    Checksum::Unchecked if has_checksum => {
+                        let text = "RDB file was saved with checksum disabled: no check performed.";
+                        tell.found(end, &[text.as_bytes()]);
+                    }
+                    Checksum::Unchecked => {}
+                }
+                progress(end);
+                return Ok(end);
+            }
+            Err(error) => return Err(wrong_file(error, magic, parser.offset())),
+        }
+    }
+}
+
+fn wrong_file(error: FileError, magic: &[u8], offset: u64) -> Wrong {
+    let wrong = |offset, text, doing| Wrong { offset, text, doing, place: Place::default() };
+    match error {
+        FileError::Magic(_) => {
+            let number = magic.strip_prefix(b"REDIS").or(magic.strip_prefix(b"VALKEY"));
+            let number = number.and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok());
+            let text = match number {
+                Some(number @ 0u32..) => format!("Can't handle RDB format version {number}"),
+                None => "Wrong signature trying to load DB from file".into(),
+            };
+            wrong(offset, text, "start")
+        }
+        FileError::Checksum { .. } => wrong(offset, "RDB CRC error".into(), "check-sum"),
+        FileError::Io { offset, error } => {
+            wrong(offset, format!("Reading failed: {}", system_text(&error)), "read-type")
+        }
+        FileError::Fault { place, error } => {
+            let doing = match (&error.fault, &place.value_type, &place.key) {
+                (Fault::UnknownType(_), ..) => "read-type",
+                (_, _, Some(_)) => "read-object-value",
+                (_, Some(_), None) => "read-key",
+                _ if magic.len() < Version::MAGIC_BYTES => "start",
+                _ => "read-type",
+            };
+            let mut place = *place;
+            if doing == "read-type" {
+                place.value_type = None;
+            }
+            Wrong { offset: error.offset, text: fault_text(&error.fault), doing, place }
+        }
+    }
+}
+
+fn fault_text(fault: &Fault) -> String {
+    match fault {
+        Fault::Truncated(_) => "Unexpected EOF reading RDB file".into(),
+        Fault::UnknownType(value_type) => format!("Invalid object type: {value_type}"),
+        other => other.to_string(),
+    }
+}
+
+/// The limits of the default configuration: they decide on encodings, never on what is right.
+fn limits() -> Limits {
+    let config = Config::default();
+    let hasher = KeyHasher::new([0, 0]);
+    Limits {
+        list: list::Limits::from_setting(config.list_max_listpack_size),
+        hash: hash::Limits {
+            entries_max: config.hash_max_listpack_entries,
+            bytes_max: config.hash_max_listpack_value,
+            hasher,
+        },
+        set: set::Limits {
+            intset_entries: config.set_max_intset_entries,
+            listpack_entries: config.set_max_listpack_entries,
+            listpack_value: config.set_max_listpack_value,
+            hasher,
+        },
+        sorted_set: sorted_set::Limits {
+            entries: config.zset_max_listpack_entries,
+            value: config.zset_max_listpack_value,
+        },
+    }
+}
+
+/// Says what is found, and counts keys.
+struct Telling<'a> {
+    out: &'a mut dyn Write,
+    keys: u64,
+    expires: u64,
+    expired: u64,
+}
+
+impl Telling<'_> {
+    fn line(&mut self, parts: &[&[u8]]) {
+        for part in parts.iter().chain([&b"\n".as_slice()]) {
+            // Trouble with the output has nobody to be told.
+            let _ = self.out.write_all(part);
+        }
+    }
+
+    fn found(&mut self, offset: u64, parts: &[&[u8]]) {
+        let _ = write!(self.out, "[offset {offset}] ");
+        self.line(parts);
+    }
+
+    fn wrong(&mut self, wrong: &Wrong) {
+        self.line(&[b"--- RDB ERROR DETECTED ---"]);
+        self.found(wrong.offset, &[wrong.text.as_bytes()]);
+        self.line(&[b"[additional info] While doing: ", wrong.doing.as_bytes()]);
+        if let Some(key) = &wrong.place.key {
+            self.line(&[b"[additional info] Reading key '", key, b"'"]);
+        }
+        if let Some(number) = wrong.place.value_type {
+            let line = format!("[additional info] Reading type {number} ({})", type_name(number));
+            self.line(&[line.as_bytes()]);
+        }
+    }
+
+    fn figures(&mut self) {
+        let Telling { keys, expires, expired, .. } = *self;
+        for (count, what) in
+            [(keys, "keys read"), (expires, "expires"), (expired, "already expired")]
+        {
+            self.line(&[format!("[info] {count} {what}").as_bytes()]);
+        }
+    }
+}
+
+/// What Redis calls a type of values.
+fn type_name(number: u8) -> &'static str {
+    match number {
+        value_type::STRING => "string",
+        value_type::LIST => "list-linked",
+        value_type::SET => "set-hashtable",
+        value_type::SORTED_SET => "zset-v1",
+        value_type::HASH => "hash-hashtable",
+        value_type::SORTED_SET_2 => "zset-v2",
+        value_type::MODULE => "module-pre-release",
+        value_type::MODULE_2 => "module-value",
+        value_type::HASH_ZIPMAP => "hash-zipmap",
+        value_type::LIST_ZIPLIST => "list-ziplist",
+        value_type::SET_INTSET => "set-intset",
+        value_type::SORTED_SET_ZIPLIST => "zset-ziplist",
+        value_type::HASH_ZIPLIST => "hash-ziplist",
+        value_type::LIST_QUICKLIST => "quicklist",
+        value_type::STREAM => "stream",
+        value_type::HASH_LISTPACK => "hash-listpack",
+        value_type::SORTED_SET_LISTPACK => "zset-listpack",
+        value_type::LIST_QUICKLIST_2 => "quicklist-v2",
+        value_type::STREAM_2 => "stream-v2",
+        value_type::SET_LISTPACK => "set-listpack",
+        value_type::STREAM_3 => "stream-v3",
+        _ => "unknown",
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,121 @@
+//! The expected texts are those of `redis-check-rdb` 7.0.15 for the same files, but for the words for what is wrong in a value.
+
+use super::*;
+use crate::clock::Clock;
+use crate::sys::disk::model::ModelDisk;
+
+/// 16 keys in two databases, one of them with a deadline.
+const FILE: &[u8] = include_bytes!("../../../../tests/data/aof/values-7.0.15.rdb");
+
+fn check(file: &[u8]) -> (i32, Vec<String>) {
+    let disk = ModelDisk::new(1);
+    let path = std::path::Path::new("/f");
+    disk.put(path, file);
+    let mut out = Vec::new();
+    let code = check_file(path, &disk, &mut out, Clock::System.now(), &mut |_, _| ());
+    let lines = String::from_utf8(out).unwrap();
+    (code, lines.lines().map(String::from).collect())
+}
+
+#[test]
+fn a_file_that_is_whole() {
+    let (code, lines) = check(FILE);
+    let end = FILE.len();
+    let last = [
+        format!("[offset {end}] Checksum OK"),
+        format!("[offset {end}] \\o/ RDB looks OK! \\o/"),
+        "[info] 16 keys read".into(),
+        "[info] 1 expires".into(),
+        "[info] 0 already expired".into(),
+    ];
+    assert_eq!(code, 0);
+    assert_eq!(
+        lines[..2],
+        ["[offset 0] Checking RDB file /f", "[offset 27] AUX FIELD redis-ver = '7.0.15'"]
+    );
+    assert_eq!(lines[lines.len() - 5..], last);
+    let databases = lines.iter().filter(|line| line.contains("Selecting DB ID"));
+    assert_eq!(databases.count(), 2);
+}
+
+#[test]
+fn a_file_without_a_checksum() {
+    let mut file = FILE.to_vec();
+    let sum = file.len() - 8;
+    file[sum..].fill(0);
+    let (code, lines) = check(&file);
+    let text = "RDB file was saved with checksum disabled: no check performed.";
+    assert_eq!(
+        (code, lines[lines.len() - 5].as_str()),
+        (0, &*format!("[offset {}] {text}", file.len()))
+    );
+}
+
+/// The lines from the fault on, without the figures.
+fn fault(file: &[u8]) -> Vec<String> {
+    let (code, lines) = check(file);
+    assert_eq!(code, 1);
+    let begin = lines.iter().position(|line| line == "--- RDB ERROR DETECTED ---").unwrap();
+    lines[begin + 1..lines.len() - 3].to_vec()
+}
+
+#[test]
+fn faults_of_a_file() {
+    let doing = |what| format!("[additional info] While doing: {what}");
+    assert_eq!(fault(b""), ["[offset 0] Unexpected EOF reading RDB file", &doing("start")]);
+    assert_eq!(
+        fault(b"XEDIS0010rest"),
+        ["[offset 9] Wrong signature trying to load DB from file", &doing("start")]
+    );
+    assert_eq!(
+        fault(b"REDIS0099rest"),
+        ["[offset 9] Can't handle RDB format version 99", &doing("start")]
+    );
+    assert_eq!(
+        fault(b"REDIS0010\x63\x01a\x01b"),
+        ["[offset 10] Invalid object type: 99", &doing("read-type")]
+    );
+    let mut file = FILE.to_vec();
+    *file.last_mut().unwrap() ^= 1;
+    let at = format!("[offset {}] RDB CRC error", file.len());
+    assert_eq!(fault(&file), [at, doing("check-sum")]);
+}
+
+#[test]
+fn a_fault_of_a_value_is_told_with_its_key_and_type() {
+    let truncated = fault(b"REDIS0010\x00\x03key\x05ab");
+    assert_eq!(
+        truncated[1..],
+        [
+            "[additional info] While doing: read-object-value",
+            "[additional info] Reading key 'key'",
+            "[additional info] Reading type 0 (string)"
+        ]
+    );
+    // A listpack whose last element goes on behind its end: right by its structure, wrong inside.
+    let damaged = fault(
+        b"REDIS0010\x12\x01l\x01\x02\x0a\x0a\0\0\0\x01\0\xf0\x01\x01\xff\xff\0\0\0\0\0\0\0\0",
+    );
+    assert_eq!(
+        damaged[1..],
+        [
+            "[additional info] While doing: read-object-value",
+            "[additional info] Reading key 'l'",
+            "[additional info] Reading type 18 (quicklist-v2)"
+        ]
+    );
+}
+
+#[test]
+fn a_file_that_is_not_there() {
+    let disk = ModelDisk::new(1);
+    let mut out = Vec::new();
+    let path = std::path::Path::new("/none");
+    let code = check_file(path, &disk, &mut out, Clock::System.now(), &mut |_, _| ());
+    assert_eq!(code, 1);
+    let out = String::from_utf8(out).unwrap();
+    assert!(
+        out.starts_with("[offset 0] Checking RDB file /none\nCannot open file /none: "),
+        "{out}"
+    );
+}
