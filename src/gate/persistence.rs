@@ -693,7 +693,7 @@ pub fn periodic(db: &mut Keyspace, server: &mut State) -> Result<(), Fatal> {
     }
     let now_us = server.now.boot_us;
     let may_retry = now_us >= server.persistence.next_rewrite_us;
-    if server.persistence.rewrite_is_scheduled && may_retry || has_grown(server) && may_retry {
+    if may_retry && (server.persistence.rewrite_is_scheduled || has_grown(server)) {
         return match begin_rewrite(db, server) {
             Ok(()) => Ok(()),
             Err(RewriteError::Failed(why)) => {
@@ -713,7 +713,7 @@ pub fn periodic(db: &mut Keyspace, server: &mut State) -> Result<(), Fatal> {
         server.persistence.last_save_failed && now_us - server.persistence.last_try_us <= RETRY_US;
     let points = server.config.save.iter();
     let due = points.clone().find(|point| {
-        changes >= point.changes as u64 && since > point.seconds as i64 && !failed_lately
+        changes >= point.changes && since > point.seconds as i64 && !failed_lately
     });
     if let Some(point) = due {
         let (changes, seconds) = (point.changes, point.seconds);
