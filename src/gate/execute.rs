@@ -200,6 +200,22 @@ impl Gate<'_> {
         ran
     }
 
+    /// Runs a request of a file that is loaded. Errors: there is no such command, or it cannot run here; that it fails itself is
+    /// none.
+    pub fn run_loaded(&mut self, request: &Request<'_>) -> Result<(), CommandError> {
+        let command = resolve(self.server, request)?;
+        if !command.spec.accepts(request.args.len()) {
+            return Err(CommandError::WrongArity(command.full_name.clone()));
+        }
+        let (caller, protocol) = (self.caller, self.reply.protocol());
+        let asked = Asked { caller, command, args: request.args, protocol, room: None };
+        if let Verdict::Refuse(error) = admit(self.server, &asked) {
+            return Err(error);
+        }
+        self.run_handler(command, request, Origin::Client);
+        Ok(())
+    }
+
     /// Runs a blocked client's command again, a key it waits for having changed. None: it waits on.
     pub fn run_woken(
         &mut self,
@@ -214,12 +230,6 @@ impl Gate<'_> {
             return None;
         }
         Some(self.conclude(command, request, Origin::Woken(key), outcome, failed))
-    }
-
-    /// Runs a request of a file that is loaded, between [`Keyspace::begin_loading`] and [`Keyspace::end_loading`]. The database
-    /// that SELECT has chosen stays selected.
-    pub fn run_loaded(&mut self, request: &Request<'_>) -> Ran {
-        self.run(request)
     }
 
     /// Runs a command that EXEC has come to. Those who monitor see it before the EXEC.

@@ -7,10 +7,13 @@ use crate::resp::args::Args;
 use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
 use crate::resp::request::{Limits, Parsed, Parser};
 
+const TAKEN: CommandError = CommandError::Text("ERR the append only file takes the stream");
+
 /// `DEBUG EFFECTS <ON | OFF | TAKE | LOAD stream>`: OK, the stream since it was last taken, or how many requests were run.
 pub(super) fn effects(ctx: &mut Context<'_>) -> CommandResult {
     let word = ctx.args.get(2).to_ascii_lowercase();
     match (word.as_slice(), ctx.args.len()) {
+        (b"on" | b"off" | b"take", 3) if ctx.server.config.appendonly => return Err(TAKEN),
         (b"on" | b"off", 3) => {
             let heard = word == b"on";
             ctx.server.effects.listen(heard);
@@ -61,7 +64,8 @@ fn run(ctx: &mut Context<'_>, mut stream: Vec<u8>) -> Result<i64, CommandError> 
         let command = ctx.server.find_command(name);
         let request = Request { args, command, prehashed: Default::default() };
         let reply = ReplyWriter::new(&mut output, Protocol::Resp2);
-        Gate { db: ctx.db, server: ctx.server, caller: Caller::Load, reply }.run_loaded(&request);
+        let mut gate = Gate { db: ctx.db, server: ctx.server, caller: Caller::Load, reply };
+        gate.run_loaded(&request)?;
         if output.whole().starts_with(b"-") {
             let words: Vec<&[u8]> = args.iter_from(0).collect();
             let text = [&output.whole()[1..], b" at ", &words.join(&b' ')].concat();
