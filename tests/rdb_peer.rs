@@ -16,7 +16,7 @@ use latchkey::types::{Stored, Value, hash, list, set, sorted_set};
 use support::{Client, Reply, split_args};
 
 const DUMPS: &str = include_str!("data/rdb/dumps-redis-7.0.15.txt");
-const NOW: Now = Now { wall_us: 1_700_000_000_000_000, boot_us: 5_000_000 };
+const NOW: Now = Now { wall_us: 1_700_000_000_000_000, boot_us: 5_000_000, is_loading: false };
 
 fn limits() -> Limits {
     let hasher = KeyHasher::new([1, 2]);
