@@ -8,7 +8,7 @@ use latchkey::persist::rdb::{Decoder, Encoder, Event, Limits, Parser, payload};
 use latchkey::types::{Stored, hash, list, set, sorted_set};
 use libfuzzer_sys::fuzz_target;
 
-const NOW: Now = Now { wall_us: 1_700_000_000_000_000, boot_us: 5_000_000 };
+const NOW: Now = Now { wall_us: 1_700_000_000_000_000, boot_us: 5_000_000, is_loading: false };
 
 fuzz_target!(|file: &[u8]| {
     let hasher = KeyHasher::new([1, 2]);

@@ -9,7 +9,7 @@ use latchkey::persist::rdb::{Encoder, Limits, Version, payload, value_type};
 use latchkey::types::{Stored, Value, hash, list, set, sorted_set};
 use libfuzzer_sys::fuzz_target;
 
-const NOW: Now = Now { wall_us: 1_700_000_000_000_000, boot_us: 5_000_000 };
+const NOW: Now = Now { wall_us: 1_700_000_000_000_000, boot_us: 5_000_000, is_loading: false };
 
 fn value_of(stored: &Stored) -> ValueRef<'_, Value> {
     match stored {
