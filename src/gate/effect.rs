@@ -169,6 +169,7 @@ impl Effects {
     }
 
     /// Whether no request has been added since the last unit ended.
+    #[inline]
     pub fn is_between_units(&self) -> bool {
         self.unit.requests == 0
     }

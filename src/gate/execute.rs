@@ -366,7 +366,8 @@ impl Gate<'_> {
         }
         self.announce(command, request, origin);
         // What runs while a script keeps the server busy does not end the script's unit.
-        if matches!(origin, Origin::Client | Origin::Woken(_))
+        if !self.server.effects.is_between_units()
+            && matches!(origin, Origin::Client | Origin::Woken(_))
             && self.server.scripts.running.is_none()
         {
             self.server.effects.end_unit();

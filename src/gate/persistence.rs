@@ -712,9 +712,9 @@ pub fn periodic(db: &mut Keyspace, server: &mut State) -> Result<(), Fatal> {
     let failed_lately =
         server.persistence.last_save_failed && now_us - server.persistence.last_try_us <= RETRY_US;
     let points = server.config.save.iter();
-    let due = points.clone().find(|point| {
-        changes >= point.changes && since > point.seconds as i64 && !failed_lately
-    });
+    let due = points
+        .clone()
+        .find(|point| changes >= point.changes && since > point.seconds as i64 && !failed_lately);
     if let Some(point) = due {
         let (changes, seconds) = (point.changes, point.seconds);
         server

@@ -6,7 +6,9 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
+
+use latchkey::clock::Clock;
 
 use crate::support::grammar::{Generator, parse, rules};
 use crate::support::{Client, Reply, TestServer, decode, quote, split_args};
@@ -185,8 +187,7 @@ fn the_stream_is_that_of_redis() {
     println!("EFFECTS_SEED={seed} EFFECTS_COMMANDS={commands}");
     let server = TestServer::start(&["redis-version 7.0.15".into()]);
     let (mut ours, mut theirs) = (server.connect(), Client::connect(peer));
-    let wall = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
-    let now_ms = wall.as_millis() as i64;
+    let now_ms = Clock::System.now().unix().0;
     server.step_wall((now_ms - server.clock_ms()) * 1000);
     theirs.call(&["FLUSHALL"]);
     theirs.call(&["FUNCTION", "FLUSH"]);

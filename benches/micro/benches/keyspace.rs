@@ -15,7 +15,7 @@ const KEYS: usize = 1_000_000;
 const BATCH: usize = 64;
 /// Keys between two looks at the clock, a system call.
 const ROUND: usize = 64 * BATCH;
-const NOW: Now = Now { wall_us: 1_700_000_000_000_000, boot_us: 3_600_000_000 };
+const NOW: Now = Now { wall_us: 1_700_000_000_000_000, boot_us: 3_600_000_000, is_loading: false };
 
 fn cpu_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
@@ -190,8 +190,11 @@ fn growth_and_expiry(criterion: &mut Criterion) {
                 let count = (turns - done).min(KEYS as u64);
                 let mut table =
                     filled(count as usize, b"abc", |number| Some(NOW.after(number as i64 % 1000)));
-                let now =
-                    Now { wall_us: NOW.wall_us + 2_000_000, boot_us: NOW.boot_us + 2_000_000 };
+                let now = Now {
+                    wall_us: NOW.wall_us + 2_000_000,
+                    boot_us: NOW.boot_us + 2_000_000,
+                    is_loading: false,
+                };
                 let start = cpu_time();
                 let mut budget = usize::MAX;
                 while let Some(slot) = table.find_due(&now, &mut budget) {
@@ -212,7 +215,11 @@ fn growth_and_expiry(criterion: &mut Criterion) {
             for turn in 0..turns {
                 let number = KEYS + shuffled(turn as usize, KEYS);
                 put(&mut table, number, b"abc", Some(NOW.after(5)));
-                let now = Now { wall_us: NOW.wall_us + 6_000, boot_us: NOW.boot_us + 6_000 };
+                let now = Now {
+                    wall_us: NOW.wall_us + 6_000,
+                    boot_us: NOW.boot_us + 6_000,
+                    is_loading: false,
+                };
                 let mut budget = usize::MAX;
                 while let Some(slot) = table.find_due(&now, &mut budget) {
                     let owned = table.remove(slot);

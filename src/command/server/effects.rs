@@ -7,10 +7,13 @@ use crate::resp::args::Args;
 use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
 use crate::resp::request::{Limits, Parsed, Parser};
 
+const TAKEN: CommandError = CommandError::Text("ERR the append only file takes the stream");
+
 /// `DEBUG EFFECTS <ON | OFF | TAKE | LOAD stream>`: OK, the stream since it was last taken, or how many requests were run.
 pub(super) fn effects(ctx: &mut Context<'_>) -> CommandResult {
     let word = ctx.args.get(2).to_ascii_lowercase();
     match (word.as_slice(), ctx.args.len()) {
+        (b"on" | b"off" | b"take", 3) if ctx.server.config.appendonly => return Err(TAKEN),
         (b"on" | b"off", 3) => {
             let heard = word == b"on";
             ctx.server.effects.listen(heard);
