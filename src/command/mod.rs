@@ -61,6 +61,7 @@ static FAMILIES: &[&[CommandSpec]] = &[
     server::COMMANDS,
     server::save::COMMANDS,
     server::memory::COMMANDS,
+    server::module::COMMANDS,
     server::latency::COMMANDS,
     server::debug::COMMANDS,
 ];

@@ -76,6 +76,9 @@ pub struct Persistence {
     stop: Arc<AtomicUsize>,
     running: Option<Running>,
     aof: Option<Aof>,
+    /// A rewrite was begun at this time (boot-time clock, microseconds), and waits for the log to be synced so far that another
+    /// increment takes no time.
+    preparing: Option<i64>,
     /// Unix seconds of the last save that succeeded; of the start before the first.
     pub last_save_unix: i64,
     /// Changes that were counted when it was begun.
@@ -117,6 +120,7 @@ impl Persistence {
             stop: Arc::default(),
             running: None,
             aof: None,
+            preparing: None,
             last_save_unix: started_unix,
             saved_changes: 0,
             last_save_failed: false,
@@ -158,6 +162,9 @@ impl Persistence {
 
     /// What is being written in the background, since when (boot-time clock, microseconds), and keys written and in all.
     pub fn under_way(&self) -> Option<(Purpose, i64, usize, u64)> {
+        if let Some(since_us) = self.preparing {
+            return Some((Purpose::Rewrite, since_us, 0, 0));
+        }
         let running = self.running.as_ref()?;
         let job = &running.job;
         Some((running.purpose, job.started_us, job.keys_done(), job.keys_total))
@@ -343,6 +350,9 @@ fn pause_syncs(server: &mut State) {
 
 /// Ends what is being written in the background.
 pub fn abort(db: &mut Keyspace, server: &mut State, purpose: Purpose) {
+    if purpose == Purpose::Rewrite {
+        server.persistence.preparing = None;
+    }
     if let Some(running) = server.persistence.running.take_if(|running| running.purpose == purpose)
     {
         let disk = server.persistence.disk.clone();
@@ -357,6 +367,13 @@ pub fn abort(db: &mut Keyspace, server: &mut State, purpose: Purpose) {
 /// before replies leave. An error ends the process: what was promised cannot be kept.
 pub fn turn(db: &mut Keyspace, server: &mut State) -> Result<(), Fatal> {
     write_log(server)?;
+    if server.persistence.preparing.is_some() {
+        match go_on_rewriting(db, server) {
+            Ok(()) => {}
+            Err(RewriteError::Failed(why)) => note_rewrite_ended(server, Err(why)),
+            Err(RewriteError::Fatal(fatal)) => return Err(fatal),
+        }
+    }
     if server.persistence.running.is_some() {
         walk(db, server);
         finish_job(db, server);
@@ -528,9 +545,22 @@ pub fn begin_rewrite(db: &mut Keyspace, server: &mut State) -> Result<(), Rewrit
         // There is nothing to be shortened: a start with `appendonly yes` begins with what is in memory then.
         return Ok(());
     }
+    server.persistence.preparing = Some(server.now.boot_us);
+    let text = "Background append only file rewriting started";
+    server.log(Level::Notice, format_args!("{text}"));
+    go_on_rewriting(db, server)
+}
+
+/// Begins the next increment and the snapshot, once the log is synced so far that this takes no time.
+fn go_on_rewriting(db: &mut Keyspace, server: &mut State) -> Result<(), RewriteError> {
+    let now = server.now;
+    let Some(aof) = &mut server.persistence.aof else { return Ok(()) };
+    if !aof.log.sync_ahead(now) {
+        return Ok(());
+    }
+    server.persistence.preparing = None;
     // All that was done before this moment is in the old increment, all after it in the next one.
     write_log(server).map_err(RewriteError::Fatal)?;
-    let now = server.now;
     let temporary = format!("temp-rewriteaof-bg-{}.aof", std::process::id());
     let plan = plan(db, server, true);
     let Some(aof) = &mut server.persistence.aof else { return Ok(()) };
@@ -543,10 +573,7 @@ pub fn begin_rewrite(db: &mut Keyspace, server: &mut State) -> Result<(), Rewrit
     }
     server.effects.select_anew();
     let begun = begin_job(db, server, Purpose::Rewrite, temporary, plan);
-    begun.map_err(|error| RewriteError::Failed(system_text(&error)))?;
-    let text = "Background append only file rewriting started";
-    server.log(Level::Notice, format_args!("{text}"));
-    Ok(())
+    begun.map_err(|error| RewriteError::Failed(system_text(&error)))
 }
 
 fn note_rewrite_ended(server: &mut State, result: Result<(), String>) {
@@ -658,7 +685,7 @@ pub fn end_aof(db: &mut Keyspace, server: &mut State) {
 
 /// Begins what is due: scheduled saves and rewrites, save points, a rewrite of a file that has grown.
 pub fn periodic(db: &mut Keyspace, server: &mut State) -> Result<(), Fatal> {
-    if server.persistence.running.is_some() {
+    if server.persistence.under_way().is_some() {
         return Ok(());
     }
     let now_us = server.now.boot_us;

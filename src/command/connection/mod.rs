@@ -276,6 +276,7 @@ fn reset(ctx: &mut Context<'_>) -> CommandResult {
     client.db = 0;
     client.name = Box::default();
     client.protocol = Protocol::Resp2;
+    ctx.server.clients.note_eviction(ctx.client_id());
     ctx.db.select(0);
     ctx.reply.set_protocol(Protocol::Resp2);
     ctx.reply.simple("RESET");

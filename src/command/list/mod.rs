@@ -419,6 +419,7 @@ impl PositionOptions {
         );
         let mut options =
             PositionOptions { skipped: 0, from: End::Front, count: None, most: usize::MAX };
+        let mut has_rank_without_opposite = false;
         let number = |args: &mut Cursor<'_>, error| {
             let number = parse_i64(args.take()?).and_then(|number| usize::try_from(number).ok());
             number.ok_or(CommandError::Text(error))
@@ -427,12 +428,7 @@ impl PositionOptions {
             let has_more = args.remaining() > 1;
             if has_more && args.take_word("RANK") {
                 let rank = args.take_integer()?;
-                if rank == i64::MIN {
-                    // Its opposite is no rank. Redis 7.0 finds the first match for it.
-                    return Err(CommandError::ValueOutOfRange(
-                        "value must between -9223372036854775807 and 9223372036854775807",
-                    ));
-                }
+                has_rank_without_opposite |= rank == i64::MIN;
                 let number = usize::try_from(rank.unsigned_abs()).unwrap_or(usize::MAX);
                 options.skipped = number.checked_sub(1).ok_or(RANK_IS_ZERO)?;
                 options.from = if rank < 0 { End::Back } else { End::Front };
@@ -446,6 +442,12 @@ impl PositionOptions {
             } else {
                 return Err(CommandError::Syntax);
             }
+        }
+        if has_rank_without_opposite {
+            // Redis 7.0 finds the first match for it, so that an error of the other options is told first.
+            return Err(CommandError::ValueOutOfRange(
+                "value must between -9223372036854775807 and 9223372036854775807",
+            ));
         }
         Ok(options)
     }

@@ -13,12 +13,11 @@ use crate::config::parse_memory;
 use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::gate::spec::{CommandSpec, Flags, Group, spec};
-use crate::gate::state::random_hex;
 use crate::keyspace::{Expiry, Key, Keyspace};
 use crate::resp::number;
 use crate::resp::reply::Protocol;
 use crate::sys::log::Level;
-use crate::sys::{alloc, crash, jemalloc};
+use crate::sys::{alloc, crash, jemalloc, random};
 use crate::types::hash::Hash;
 use crate::types::list::List;
 use crate::types::set::Set;
@@ -82,7 +81,7 @@ fn debug(ctx: &mut Context<'_>) -> CommandResult {
         },
         (b"error", 3) => error(ctx),
         (b"change-repl-id", 2) => {
-            ctx.server.replication_id = random_hex();
+            ctx.server.replication_id = random::hex_id();
             let message = format_args!("Changing replication IDs after receiving change-repl-id");
             ctx.server.log(Level::Warning, message);
             ok(ctx)

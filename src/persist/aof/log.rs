@@ -84,6 +84,11 @@ pub enum SwitchError {
     Fatal(#[from] Fatal),
 }
 
+/// So little may be unsynced when another file is begun that waiting for it is short. Unit: bytes.
+const SWITCH_BYTES: u64 = 64 << 10;
+/// Syncs ahead of that; each has less to do than the one before.
+const SYNCS_AHEAD_MAX: u32 = 5;
+
 /// A line for the server's log.
 pub type Notice = (Level, String);
 
@@ -108,6 +113,8 @@ pub struct AppendLog {
     base_bytes: u64,
     /// Another increment is being made, and the buffer waits for it.
     switching: bool,
+    /// Syncs ahead of the next switch.
+    syncs_ahead: u32,
     /// What the last switch came to, until somebody asks.
     switch_result: Option<Result<i64, String>>,
     /// Up to where syncing was asked for, when on the boot-time clock, and whether the loop is woken when it is done.
@@ -196,6 +203,7 @@ impl AppendLog {
             current,
             base_bytes,
             switching: false,
+            syncs_ahead: 0,
             switch_result: None,
             requested: LogOffset::default(),
             requested_us: i64::MIN / 2,
@@ -430,6 +438,32 @@ impl AppendLog {
 
     // ---- another file ------------------------------------------------------------------------------------------------
 
+    /// Has what was written synced ahead of [`AppendLog::begin_switch`], which makes everybody wait for the rest. To be called each
+    /// turn until it is true: little is left then, or the disk does not keep up with those who write.
+    pub fn sync_ahead(&mut self, now: Now) -> bool {
+        if self.switching {
+            return false;
+        }
+        let unsynced = self.written.0 - self.synced().0;
+        let mut state = self.shared.lock();
+        if unsynced <= SWITCH_BYTES || state.failed.is_some() {
+            return true;
+        }
+        if state.running || state.sync.is_some() {
+            return false;
+        }
+        if self.syncs_ahead >= SYNCS_AHEAD_MAX {
+            return true;
+        }
+        self.syncs_ahead += 1;
+        state.sync = Some(self.current_sync(true));
+        self.requested = self.written;
+        self.requested_us = now.boot_us;
+        self.requested_wakes = true;
+        self.shared.changed.notify_one();
+        false
+    }
+
     /// Begins another increment, at the moment a rewrite's snapshot is taken: what is appended from now on goes there. To be
     /// called between turns' commands; the file is made by the syncing thread, and [`AppendLog::take_switch_result`] tells how
     /// that went, some turns later.
@@ -444,6 +478,7 @@ impl AppendLog {
             return Err(SwitchError::Refused(text));
         }
         self.switching = true;
+        self.syncs_ahead = 0;
         self.selected_db = None;
         let state = &mut *self.shared.lock();
         state.sync = None;

@@ -59,7 +59,7 @@ fn content(stored: &Stored) -> Vec<String> {
         lines.extend(list.forwards(0).map(|element| shown(element.text().as_ref())));
     } else if let Some(hash) = Hash::view(value) {
         hash.for_each_saved(|field, value, deadline| {
-            let deadline = deadline.map(|deadline| NOW.unix_of(deadline).0);
+            let deadline = deadline.map(|deadline| deadline.unix(NOW.wall_offset_ms()).0);
             lines.push(format!("{} = {} {deadline:?}", shown(field), shown(value)));
         });
         if !hash.is_listpack() {
