@@ -127,7 +127,7 @@ impl FormWriter<'_> {
     fn len(&self) -> u64 {
         match self {
             FormWriter::Rdb(writer) => writer.len(),
-            FormWriter::Commands(writer) => writer.len(),
+            FormWriter::Commands(writer) => writer.written_bytes(),
         }
     }
 }

@@ -103,7 +103,7 @@ impl<W: Write> CommandWriter<W> {
     }
 
     /// Bytes given to the file so far.
-    pub fn len(&self) -> u64 {
+    pub fn written_bytes(&self) -> u64 {
         self.out.0.written()
     }
 
@@ -243,7 +243,7 @@ fn stream_group<W: Write>(out: &mut Commands<W>, key: &[u8], name: &[u8], group:
     out.word("ENTRIESREAD");
     out.number(group.read.unwrap_or(UNKNOWN_READ));
     for consumer in group.consumers() {
-        if consumer.pending().len() == 0 {
+        if consumer.pending().is_empty() {
             out.begin(5);
             out.word("XGROUP");
             out.word("CREATECONSUMER");
