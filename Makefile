@@ -18,16 +18,21 @@ help: ## list the targets
 run: ## build and start the server; ARGS="--port 7777" adds to its command line
 	$(CARGO) run --release -- $(ARGS)
 
-check: ## formatting, lints of all targets, and the architecture's rules
+check: ## formatting, lints of all targets, the architecture's rules, and a part of `make miri` where Miri is installed
 	$(CARGO) fmt --check
+	$(CARGO) fmt --check --manifest-path benches/micro/Cargo.toml
 	$(CARGO) clippy --all-targets -- -D warnings
+	$(CARGO) clippy --all-targets --manifest-path benches/micro/Cargo.toml --target-dir $(TARGET) -- -D warnings
 	$(CARGO) test --quiet --test tidy
+	@if $(CARGO) +nightly miri --version >/dev/null 2>&1; then \
+	  $(CARGO) +nightly miri test --lib -- $(MIRI_SMALL); \
+	else echo "SKIPPED Miri: no nightly toolchain with miri is installed"; fi
 
 test: ## all tests that need nothing but the toolchain
 	$(CARGO) test
 
 bench: ## criterion benches of the parts
-	$(CARGO) bench
+	$(CARGO) bench --manifest-path benches/micro/Cargo.toml --target-dir $(TARGET)/micro
 
 bench-peers: build ## CPU per operation, latency and memory beside Redis and Valkey; writes docs/benchmarks.md
 	$(CARGO) build --release --manifest-path benches/peers/Cargo.toml --target-dir $(TARGET)/peers
@@ -46,6 +51,9 @@ crash: build ## kills a server under load for a minute and looks for answered wr
 fuzz: ## each fuzz target for a minute (needs cargo-fuzz and a nightly toolchain)
 	cd fuzz && for target in $$(cargo +nightly fuzz list); do \
 	  ASAN_OPTIONS=detect_odr_violation=0 cargo +nightly fuzz run $$target -- -max_total_time=60 || exit 1; done
+
+# Tests of these that take seconds there: the table's entries, blocks and segments, which hold the unsafe code.
+MIRI_SMALL := collections::table::bucket $(addprefix collections::table::tests::,an_empty every_form entries_are keys_that_all hints_outlive)
 
 miri: ## the structures that hold unsafe code, under Miri (needs a nightly toolchain with miri)
 	$(CARGO) +nightly miri test --lib collections::

@@ -17,11 +17,11 @@ use latchkey::config::{Config, ConfigError, Settings, Startup, USAGE, system_tex
 use latchkey::persist::check::rdb::{CheckRdb, check_file, check_image};
 use latchkey::persist::check::{CheckAof, Surroundings};
 use latchkey::server::{Server, check_users, renamed_commands};
-use latchkey::sys::crash;
 use latchkey::sys::disk::RealDisk;
 use latchkey::sys::log::{Level, Logger};
 use latchkey::sys::process::{self, RESERVED_FILES, Supervisor};
 use latchkey::sys::title::Title;
+use latchkey::sys::{build, crash};
 
 /// Where the process id goes when the server runs in the background and `pidfile` is not set.
 const DEFAULT_PIDFILE: &[u8] = b"/var/run/redis.pid";
@@ -133,15 +133,18 @@ impl Bar {
     }
 }
 
-/// The line of `--version`, in the shape of redis-server's, which scripts take apart.
+/// The line of `--version`, in the shape of redis-server's, which scripts take apart: `v` is the version of Redis that clients
+/// are told, for they choose by it what to ask for.
 fn version() -> String {
     let jemalloc = tikv_jemalloc_ctl::version::read().unwrap_or_default();
+    let (commit, is_modified) = build::commit();
     format!(
-        "Latchkey server v={} sha=00000000:0 malloc=jemalloc-{} bits={} build={:016x}",
-        env!("CARGO_PKG_VERSION"),
+        "Latchkey server v={} sha={commit}:{is_modified} malloc=jemalloc-{} bits={} build={} latchkey={}",
+        String::from_utf8_lossy(&Config::default().redis_version),
         jemalloc.split('-').next().unwrap_or_default(),
         usize::BITS,
-        xxhash_rust::xxh3::xxh3_64(env!("CARGO_PKG_VERSION").as_bytes()),
+        build::id(),
+        build::VERSION,
     )
 }
 
@@ -172,9 +175,10 @@ fn serve(settings: Settings, name: &OsStr, is_bare: bool) -> Result<ExitCode, Co
         }
     }
     log.warn(format_args!("oO0OoO0OoO0Oo Latchkey is starting oO0OoO0OoO0Oo"));
+    let (commit, is_modified) = build::commit();
     log.warn(format_args!(
-        "Latchkey version={}, bits={}, commit=00000000, modified=0, pid={}, just started",
-        env!("CARGO_PKG_VERSION"),
+        "Latchkey version={}, bits={}, commit={commit}, modified={is_modified}, pid={}, just started",
+        build::VERSION,
         usize::BITS,
         std::process::id()
     ));
@@ -349,7 +353,7 @@ fn logo(port: u16) -> String {
      '-------'
 
 ",
-        env!("CARGO_PKG_VERSION"),
+        build::VERSION,
         usize::BITS,
         std::process::id(),
     )

@@ -24,6 +24,7 @@ use crate::keyspace::Keyspace;
 use crate::persist::aof::log::Fatal;
 use crate::sys::log::Level;
 use crate::sys::process::Supervisor;
+use crate::sys::random;
 use hands::{Hands, Intake};
 
 pub mod accept;
@@ -99,6 +100,7 @@ impl Server {
 
     /// Runs until SHUTDOWN or a signal.
     pub fn run(&mut self) -> io::Result<()> {
+        random::seed_statistics();
         let mut events = Events::with_capacity(1024);
         while !self.stopping {
             self.turn(&mut events)?;
@@ -114,6 +116,7 @@ impl Server {
             Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
             _ => {}
         }
+        self.state.timing.begin_turn();
         self.sample_clock();
         self.take_signal();
         self.expire_fields();
@@ -135,6 +138,7 @@ impl Server {
         evict_clients(&mut self.state);
         self.cron_if_due();
         self.hands().close_clients();
+        self.state.timing.end_turn();
         self.turns.fetch_add(1, Ordering::Release);
         Ok(())
     }

@@ -53,9 +53,75 @@ fn row_of(module: &str) -> Option<usize> {
     ROWS.iter().position(|row| row.contains(&module))
 }
 
-/// A file without its tests.
-fn without_tests(text: &str) -> &str {
-    text.split("\n#[cfg(test)]\n").next().unwrap_or(text)
+/// A file without what only tests compile, line by line: what is left out becomes empty lines, so that numbers stay.
+///
+/// An item behind `#[cfg(test)]` ends with the first line, indented as it is, that ends in `}`, `;` or `,`: rustfmt's layout.
+fn without_tests(path: &Path, text: &str) -> Vec<String> {
+    let is_test_file =
+        path.file_stem().is_some_and(|stem| stem.to_string_lossy().ends_with("tests"));
+    let mut cut = Vec::new();
+    // How far the item is indented that is being left out.
+    let mut leaving: Option<usize> = is_test_file.then_some(usize::MAX);
+    for line in text.lines() {
+        let code = line.trim_start();
+        let indent = line.len() - code.len();
+        let is_attribute = code.starts_with("#[") || code.starts_with("//");
+        if leaving.is_none() && code.starts_with("#[cfg(test)]") {
+            leaving = Some(indent);
+        }
+        cut.push(if leaving.is_some() { String::new() } else { line.to_owned() });
+        if leaving == Some(indent) && !is_attribute && code.ends_with(['}', ';', ',']) {
+            leaving = None;
+        }
+    }
+    cut
+}
+
+/// A line without its comment.
+fn code_of(line: &str) -> &str {
+    line.split("//").next().unwrap_or_default()
+}
+
+#[test]
+fn only_what_tests_compile_is_left_out() {
+    let text = "\
+use crate::a;
+enum E {
+    #[cfg(test)]
+    Chosen(fn(&[u8]) -> u64),
+    Other,
+}
+#[cfg(test)]
+mod tests;
+impl E {
+    #[cfg(test)]
+    #[inline]
+    fn check(
+        &self,
+    ) -> u64 {
+        if true {
+            1
+        }
+    }
+
+    fn kept(&self) {}
+}
+#[cfg(test)]
+mod tests {
+    use crate::b;
+}
+";
+    let left = without_tests(Path::new("x.rs"), text);
+    let left: Vec<&str> = left.iter().map(String::as_str).filter(|line| !line.is_empty()).collect();
+    let expected =
+        ["use crate::a;", "enum E {", "    Other,", "}", "impl E {", "    fn kept(&self) {}", "}"];
+    assert_eq!(left, expected);
+    // A file whose tests stand in the middle is looked at to its end.
+    let (path, text) = source_files()
+        .into_iter()
+        .find(|(path, _)| path.ends_with("collections/table.rs"))
+        .expect("the table");
+    assert!(without_tests(&path, &text).iter().any(|line| line.contains("pub fn random(")));
 }
 
 #[test]
@@ -67,9 +133,8 @@ fn a_module_uses_only_its_own_row_and_those_below() {
             continue;
         }
         let row = row_of(&module).unwrap_or_else(|| panic!("{module} stands in no row"));
-        for (number, line) in without_tests(&text).lines().enumerate() {
-            let code = line.split("//").next().unwrap_or_default();
-            for used in code.split("crate::").skip(1) {
+        for (number, line) in without_tests(&path, &text).iter().enumerate() {
+            for used in code_of(line).split("crate::").skip(1) {
                 let end = used.find(|c: char| !c.is_alphanumeric() && c != '_');
                 let used = &used[..end.unwrap_or(used.len())];
                 if row_of(used).is_some_and(|used_row| used_row < row) {
@@ -104,4 +169,112 @@ fn no_file_grows_for_ever() {
         let known = LONG_FILES.iter().any(|(name, _)| path.ends_with(name));
         assert!(lines <= LINES_MAX || known, "{} has {lines} lines", path.display());
     }
+}
+
+/// Who draws numbers that can be guessed, how often they are named, and what for: statistics, no secret. Secrets come from
+/// `sys/random.rs`.
+const GUESSABLE: &[(&str, usize, &str)] = &[
+    ("collections/packed_table.rs", 3, "a random element of a large hash or set"),
+    ("collections/table.rs", 6, "RANDOMKEY, and where a sample for eviction begins"),
+    ("command/hash/mod.rs", 1, "HRANDFIELD"),
+    ("command/sorted_set/mod.rs", 3, "ZRANDMEMBER"),
+    ("command/string/hyperloglog.rs", 1, "PFSELFTEST"),
+    ("keyspace/evict.rs", 3, "candidates for eviction, LFU's counter"),
+    ("keyspace/tracking.rs", 1, "which key is forgotten when there are too many"),
+    ("sys/disk/model.rs", 2, "what a disk of tests loses in a crash"),
+    ("sys/random.rs", 1, "seeds this thread's generator"),
+    ("types/hash.rs", 2, "HRANDFIELD"),
+    ("types/hyperloglog.rs", 1, "PFSELFTEST"),
+    ("types/set.rs", 6, "SRANDMEMBER, SPOP"),
+];
+
+#[test]
+fn what_nobody_may_guess_does_not_come_from_statistics() {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut users = Vec::new();
+    for (path, text) in source_files() {
+        let lines = without_tests(&path, &text);
+        let count: usize = lines.iter().map(|line| code_of(line).matches("fastrand").count()).sum();
+        if count > 0 {
+            let name = path.strip_prefix(&root).expect("a file of the source");
+            users.push((name.to_string_lossy().into_owned(), count));
+        }
+    }
+    let known: Vec<(String, usize)> =
+        GUESSABLE.iter().map(|(name, count, _)| ((*name).to_owned(), *count)).collect();
+    assert_eq!(
+        users, known,
+        "a new use of fastrand is listed as statistics, or takes sys/random.rs"
+    );
+}
+
+/// Every file and folder of the repository, from its root; what is built and what git keeps left out.
+fn repository() -> Vec<String> {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let mut folders = vec![root.clone()];
+    let mut names = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).expect("a folder can be read") {
+            let path = entry.expect("an entry can be read").path();
+            let name = path.strip_prefix(&root).expect("a path below the root").to_string_lossy();
+            if [".git", "target"].contains(&&*name) {
+                continue;
+            }
+            names.push(format!("/{name}"));
+            if path.is_dir() {
+                folders.push(path);
+            }
+        }
+    }
+    names
+}
+
+/// What stands between single backquotes in a document and looks like a path of this repository: with the ending of a file
+/// that we have, or beginning with a folder that we have.
+fn paths_named(text: &str, repository: &[String]) -> Vec<String> {
+    const ENDINGS: &[&str] = &["/", ".rs", ".md", ".toml", ".txt", ".tsv", ".tcl", ".yml"];
+    let is_path = |word: &&str| {
+        let known = |c: char| c.is_ascii_alphanumeric() || "_./*-".contains(c);
+        let first = word.split('/').next().unwrap_or_default();
+        word.chars().all(known)
+            && !word.starts_with('/')
+            && (ENDINGS.iter().any(|ending| word.ends_with(ending))
+                || word.contains('/') && repository.contains(&format!("/{first}")))
+    };
+    let blocks = text.split("```").step_by(2);
+    let words = blocks.flat_map(|block| block.split('`').skip(1).step_by(2));
+    words.filter(is_path).map(str::to_owned).collect()
+}
+
+#[test]
+fn documents_name_only_what_is_there() {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let repository = repository();
+    let is_there = |path: &str| {
+        let path = path.trim_end_matches('/');
+        // Of a pattern, what stands before the first star.
+        let (fixed, is_pattern) =
+            path.split_once('*').map_or((path, false), |(fixed, _)| (fixed, true));
+        let suffix = format!("/{fixed}");
+        repository
+            .iter()
+            .any(|name| name.ends_with(&suffix) || is_pattern && name.contains(&suffix))
+    };
+    assert!(is_there("collections/table.rs") && !is_there("collections/nosuch.rs"));
+    let mut missing = Vec::new();
+    let mut count = 0;
+    let is_document = |name: &&String| {
+        name.ends_with(".md") && (name.rfind('/') == Some(0) || name.starts_with("/docs/"))
+    };
+    for document in repository.iter().filter(is_document) {
+        let text = std::fs::read_to_string(root.join(&document[1..])).expect("a document");
+        for path in paths_named(&text, &repository) {
+            count += 1;
+            if !is_there(&path) {
+                missing.push(format!("{document}: `{path}`"));
+            }
+        }
+    }
+    assert!(count > 40, "documents name paths");
+    assert!(missing.is_empty(), "not there:\n{}", missing.join("\n"));
 }

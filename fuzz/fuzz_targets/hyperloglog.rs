@@ -1,37 +1,7 @@
-//! Any bytes behind a valid header: nothing panics, and no addition makes a valid value corrupt or a corrupt one valid.
+//! See `bodies/hyperloglog.rs`.
 #![no_main]
 
-use latchkey::types::hyperloglog as hll;
-use libfuzzer_sys::fuzz_target;
+#[path = "../bodies/mod.rs"]
+mod bodies;
 
-fuzz_target!(|input: (&[u8], Vec<&[u8]>, u16, bool)| {
-    let (opcodes, elements, sparse_max_bytes, as_written) = input;
-    let mut value = [&hll::new_sparse()[..16], opcodes].concat();
-    if as_written {
-        // The header is the fuzzer's too.
-        value = opcodes.to_vec();
-    }
-    let registers_of = |value: &[u8]| {
-        let mut registers = [0; hll::REGISTERS];
-        hll::merge(&mut registers, value).map(|()| registers)
-    };
-    let is_valid = registers_of(&value).is_ok();
-    assert_eq!(hll::count(&value).is_ok(), is_valid);
-    hll::cached_count(&value);
-    hll::decode(&value);
-    hll::raise_all(
-        &mut value.clone(),
-        &[7; hll::REGISTERS],
-        sparse_max_bytes.into(),
-    )
-    .ok();
-    for element in elements {
-        hll::add(&mut value, element, sparse_max_bytes.into()).ok();
-        assert_eq!(registers_of(&value).is_ok(), is_valid);
-    }
-    if is_valid {
-        let before = registers_of(&value);
-        hll::make_dense(&mut value).expect("a valid value can be made dense");
-        assert!(before == registers_of(&value));
-    }
-});
+libfuzzer_sys::fuzz_target!(|input: &[u8]| bodies::hyperloglog::run(input));

@@ -1,30 +1,7 @@
-//! Any bytes as entries: nothing panics, both walks agree, and what is written is read again.
+//! See `bodies/listpack.rs`.
 #![no_main]
 
-use latchkey::collections::listpack;
-use latchkey::collections::packed::Element;
-use libfuzzer_sys::fuzz_target;
+#[path = "../bodies/mod.rs"]
+mod bodies;
 
-fuzz_target!(|input: (&[u8], &[u8], u8)| {
-    let (bytes, text, index) = input;
-    listpack::seek(bytes, index.into(), 100);
-    let (mut at, mut end, mut forwards, mut backwards) = (0, bytes.len(), Vec::new(), Vec::new());
-    while let Some((element, len)) = listpack::first(&bytes[at..]) {
-        forwards.push(element);
-        at += len;
-    }
-    while let Some((element, len)) = listpack::last(&bytes[..end]) {
-        backwards.push(element);
-        end -= len;
-    }
-    if let Some(count) = listpack::count(bytes) {
-        backwards.reverse();
-        assert_eq!(forwards, backwards);
-        assert_eq!(forwards.len(), count);
-        let mut longer = bytes.to_vec();
-        listpack::append(Element::new(text), &mut longer);
-        assert_eq!(listpack::count(&longer), Some(count + 1));
-        let (element, _) = listpack::last(&longer).expect("an entry was appended");
-        assert_eq!(element.text().as_ref(), text);
-    }
-});
+libfuzzer_sys::fuzz_target!(|input: &[u8]| bodies::listpack::run(input));

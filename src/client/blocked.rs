@@ -6,24 +6,7 @@ use std::ops::Range;
 use crate::ids::{ClientId, CommandId};
 use crate::keyspace::waiting::{Ticket, Wanted};
 use crate::resp::args::Args;
-use crate::resp::reply::ReplyWriter;
 use crate::resp::request;
-
-/// What is answered when nothing came in time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TimeoutReply {
-    Null,
-    NullArray,
-}
-
-impl TimeoutReply {
-    pub fn write(self, reply: &mut ReplyWriter<'_>) {
-        match self {
-            TimeoutReply::Null => reply.null(),
-            TimeoutReply::NullArray => reply.null_array(),
-        }
-    }
-}
 
 /// What a command waits for.
 #[derive(Debug)]
@@ -33,7 +16,6 @@ pub struct Wait {
     pub keys: Range<usize>,
     /// Boot-time clock, microseconds; None: as long as it takes.
     pub deadline_us: Option<i64>,
-    pub on_timeout: TimeoutReply,
     /// The request to run when a key is ready, if it is not the one that was sent; the keys stand in the same places.
     pub rewritten: Option<Vec<Vec<u8>>>,
 }
@@ -81,6 +63,11 @@ impl Blocking {
     /// Clients that are blocked by a command.
     pub fn count(&self) -> usize {
         self.count
+    }
+
+    /// Those that will time out.
+    pub fn timing_out(&self) -> usize {
+        self.deadlines.len()
     }
 
     /// When the first of them times out: boot-time clock, microseconds.

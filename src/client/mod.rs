@@ -175,8 +175,20 @@ pub struct Client {
     pub blocked: Option<Box<Blocked>>,
     /// The place in the log that its output depends on, and how long the output was then.
     pub awaited: (u64, usize),
-    /// Its part of [`Clients::memory`].
+    /// Its part of [`Clients::memory`], and as what it is counted.
     pub counted_memory: usize,
+    pub counted_as: Eviction,
+}
+
+/// Whether a client can be closed to free its memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Eviction {
+    #[default]
+    Possible,
+    /// CLIENT NO-EVICT.
+    Refused,
+    /// It is being closed; its memory is free at the end of the turn.
+    Under,
 }
 
 impl Client {
@@ -209,6 +221,17 @@ impl Client {
             blocked: None,
             awaited: (0, 0),
             counted_memory: 0,
+            counted_as: Eviction::default(),
+        }
+    }
+
+    fn eviction(&self) -> Eviction {
+        if self.flags.contains(ClientFlags::CLOSE_NOW) {
+            Eviction::Under
+        } else if self.flags.contains(ClientFlags::NO_EVICT) {
+            Eviction::Refused
+        } else {
+            Eviction::Possible
         }
     }
 
@@ -242,8 +265,12 @@ pub struct Clients {
     /// Place of each number, for commands that name a client.
     by_number: HashMap<u64, u32>,
     last_number: u64,
-    /// Sum of the clients' memory, as far as it is counted: see `maxmemory-clients`.
-    memory: usize,
+    /// Sums of the clients' memory by [`Eviction`], as far as it is counted: see `maxmemory-clients`.
+    memory: [usize; 3],
+    /// It was said that they hold more than they may and nobody can be closed.
+    pub is_over_told: bool,
+    /// Clients that are closed once they have taken their replies.
+    pub last_replies: Vec<ClientId>,
     /// Clients with output that was not there at the beginning of the turn.
     pub to_flush: Vec<ClientId>,
     /// Clients that were found over their soft output limit. A client may stand here more than once.
@@ -319,7 +346,7 @@ impl Clients {
         self.get(id)?;
         self.by_number.remove(&id.number);
         let client = self.slab.remove(id.slot as usize);
-        self.memory -= client.counted_memory;
+        self.memory[client.counted_as as usize] -= client.counted_memory;
         Some(client)
     }
 
@@ -333,16 +360,40 @@ impl Clients {
 
     /// Bytes of memory that clients hold, those that were counted.
     pub fn memory(&self) -> usize {
-        self.memory
+        self.memory.iter().sum()
+    }
+
+    /// The same without those that are being closed.
+    pub fn memory_that_stays(&self) -> usize {
+        self.memory() - self.memory[Eviction::Under as usize]
+    }
+
+    /// Bytes of those that can be closed for it.
+    pub fn evictable_memory(&self) -> usize {
+        self.memory[Eviction::Possible as usize]
     }
 
     /// Counts the memory a client holds now.
     pub fn count_memory(&mut self, id: ClientId) {
         let memory = self.get(id).map_or(0, Client::memory);
-        if let Some(client) = self.get_mut(id) {
-            let before = std::mem::replace(&mut client.counted_memory, memory);
-            self.memory = self.memory - before + memory;
-        }
+        self.count_as(id, memory);
+    }
+
+    /// Counts a client's memory anew as what it is after its flags have changed.
+    pub fn note_eviction(&mut self, id: ClientId) {
+        let memory = self.get(id).map_or(0, |client| client.counted_memory);
+        self.count_as(id, memory);
+    }
+
+    fn count_as(&mut self, id: ClientId, memory: usize) {
+        let Some(client) = self.slab.get_mut(id.slot as usize).filter(|client| client.id == id)
+        else {
+            return;
+        };
+        let eviction = client.eviction();
+        self.memory[client.counted_as as usize] -= client.counted_memory;
+        self.memory[eviction as usize] += memory;
+        (client.counted_memory, client.counted_as) = (memory, eviction);
     }
 
     /// All clients, in the order of their places.
@@ -359,6 +410,7 @@ impl Clients {
         if let Some(client) = self.get_mut(id) {
             client.close();
             self.to_close.push(id);
+            self.note_eviction(id);
         }
     }
 

@@ -33,9 +33,22 @@ pub struct ClientTracking {
     pub is_broken: bool,
     /// What the client changes itself does not concern it.
     pub no_loop: bool,
+    /// Bytes of the prefixes together, about.
+    prefix_bytes: usize,
 }
 
 impl ClientTracking {
+    /// Tracking that begins, or begins anew with other options. Cost: O(number of prefixes).
+    pub fn new(mode: Mode, redirect: Option<u64>, no_loop: bool) -> Self {
+        let prefix_bytes = match &mode {
+            Mode::Reads(_) => 0,
+            Mode::Prefixes(prefixes) => {
+                prefixes.iter().map(|prefix| prefix.len() + 2 * size_of::<usize>()).sum()
+            }
+        };
+        ClientTracking { mode, redirect, is_broken: false, no_loop, prefix_bytes }
+    }
+
     /// The prefixes it tracks, if it tracks prefixes.
     pub fn prefixes(&self) -> Option<&BTreeSet<Box<[u8]>>> {
         match &self.mode {
@@ -46,9 +59,7 @@ impl ClientTracking {
 
     /// Bytes of memory held, about.
     pub fn memory(&self) -> usize {
-        let prefixes = self.prefixes().into_iter().flatten();
-        size_of::<Self>()
-            + prefixes.map(|prefix| prefix.len() + 2 * size_of::<usize>()).sum::<usize>()
+        size_of::<Self>() + self.prefix_bytes
     }
 
     /// What CLIENT LIST shows as `redir`: 0 for no other client.

@@ -1,5 +1,7 @@
 //! What a client has queued since MULTI, and the keys it watches.
 
+use std::collections::HashMap;
+
 use crate::facts::Flags;
 use crate::ids::CommandId;
 use crate::resp::args::{Args, Prehashed};
@@ -111,24 +113,7 @@ impl Transaction {
         self.flags = Flags::empty();
         Some(self)
     }
-}
 
-/// A key a client watches.
-pub struct WatchedKey {
-    pub db: usize,
-    pub key: Box<[u8]>,
-    pub changes: u64,
-}
-
-/// The keys a client watches.
-#[derive(Default)]
-pub struct Watching {
-    pub keys: Vec<WatchedKey>,
-    /// Bytes of the keys together.
-    key_bytes: usize,
-}
-
-impl Transaction {
     /// Gives the commands up: EXEC will run none of them.
     pub fn spoil(&mut self) {
         self.failed = true;
@@ -139,14 +124,49 @@ impl Transaction {
     }
 }
 
+/// The keys a client watches in one database, each with the count of its changes that was seen first.
+type WatchedKeys = HashMap<Box<[u8]>, u64>;
+
+/// The keys a client watches.
+#[derive(Default)]
+pub struct Watching {
+    /// By database; most clients watch in one.
+    databases: Vec<(usize, WatchedKeys)>,
+    /// Bytes of the keys together.
+    key_bytes: usize,
+}
+
 impl Watching {
     /// Bytes of memory held.
     pub fn memory(&self) -> usize {
-        size_of::<Watching>() + self.keys.capacity() * size_of::<WatchedKey>() + self.key_bytes
+        let slots: usize = self.databases.iter().map(|(_, keys)| keys.capacity()).sum();
+        let databases = self.databases.capacity() * size_of::<(usize, WatchedKeys)>();
+        let slot_bytes = size_of::<(Box<[u8]>, u64)>() + 1;
+        size_of::<Watching>() + databases + slots * slot_bytes + self.key_bytes
     }
 
-    pub fn push(&mut self, key: WatchedKey) {
-        self.key_bytes += key.key.len();
-        self.keys.push(key);
+    /// Whether it watches a key of a database.
+    pub fn contains(&self, db: usize, key: &[u8]) -> bool {
+        self.databases.iter().any(|(other, keys)| *other == db && keys.contains_key(key))
+    }
+
+    /// Watches a key of a database that it does not watch yet. `changes`: the count of its changes.
+    pub fn insert(&mut self, db: usize, key: &[u8], changes: u64) {
+        let place = match self.databases.iter().position(|(other, _)| *other == db) {
+            Some(place) => place,
+            None => {
+                self.databases.push((db, WatchedKeys::new()));
+                self.databases.len() - 1
+            }
+        };
+        self.databases[place].1.insert(key.into(), changes);
+        self.key_bytes += key.len();
+    }
+
+    /// All keys, each with its database and the count of its changes.
+    pub fn keys(&self) -> impl Iterator<Item = (usize, &[u8], u64)> {
+        self.databases
+            .iter()
+            .flat_map(|(db, keys)| keys.iter().map(|(key, changes)| (*db, &**key, *changes)))
     }
 }

@@ -17,7 +17,7 @@ use std::ops::Range;
 const HEADER: usize = 1;
 
 /// Once one set is so many times larger than the other, each member of the smaller is searched for instead of walking both: a
-/// search takes about as many steps as the logarithm of the larger length, 9 for 512. `benches/set.rs` compares other ratios.
+/// search takes about as many steps as the logarithm of the larger length, 9 for 512. `benches/micro/benches/set.rs` compares other ratios.
 const SEARCH_RATIO: usize = 8;
 
 /// A set of integers, to be read.

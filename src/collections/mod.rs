@@ -9,6 +9,7 @@ pub mod packed_table;
 pub mod prefetch;
 pub mod quicklist;
 pub mod run;
+mod scan;
 pub mod score_tree;
 pub mod sorted_chunks;
 pub mod table;

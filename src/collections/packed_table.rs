@@ -37,6 +37,7 @@ use smallvec::SmallVec;
 use crate::clock::{Deadline, Expiry, Now};
 use crate::collections::hash::KeyHasher;
 use crate::collections::prefetch::{Ahead, prefetch};
+use crate::collections::scan::cut;
 
 use deadlines::Deadlines;
 pub use deadlines::Earliest;
@@ -253,8 +254,9 @@ impl PackedTable {
         None
     }
 
-    /// Visits the entries behind a cursor up to the next one, a page's; returns that, 0 at the end. 0 begins.
-    pub fn scan<'a>(&'a self, cursor: u64, mut visit: impl FnMut(Entry<'a>)) -> u64 {
+    /// Visits the entries behind a cursor up to the next one, a page's, but at most `most` (1 at least, and all that share a
+    /// cursor); returns that, 0 at the end. 0 begins. Cost: O(entries of the page).
+    pub fn scan<'a>(&'a self, cursor: u64, most: usize, mut visit: impl FnMut(Entry<'a>)) -> u64 {
         if cursor >> (64 - CURSOR_SHIFT) != 0 {
             return 0;
         }
@@ -262,9 +264,25 @@ impl PackedTable {
         let number = page_of(from.reverse_bits(), self.pages.len());
         // Where a merge has moved the page's beginning to before the cursor, hashes tell what is behind it.
         let is_whole = (number as u64).reverse_bits() == from;
-        for (_, mark, bytes) in self.pages[number].iter() {
-            let entry = self.decode(mark, bytes);
-            if is_whole || self.hasher.hash(entry.field).reverse_bits() >= from {
+        let page = &self.pages[number];
+        let place = |entry: &Entry<'_>| self.hasher.hash(entry.field).reverse_bits();
+        let entries = page.iter().map(|(_, mark, bytes)| self.decode(mark, bytes));
+        if page.len() > most {
+            let places = entries.clone().map(|entry| place(&entry));
+            let places = SmallVec::<[u64; 64]>::from_iter(places);
+            let mut behind = places.clone();
+            behind.retain(|place| *place >= from);
+            if let Some(next) = cut(&mut behind, most, CURSOR_SHIFT) {
+                for (place, entry) in places.into_iter().zip(entries) {
+                    if place >= from && place >> CURSOR_SHIFT < next {
+                        visit(entry);
+                    }
+                }
+                return next;
+            }
+        }
+        for entry in entries {
+            if is_whole || place(&entry) >= from {
                 visit(entry);
             }
         }

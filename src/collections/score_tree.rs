@@ -27,6 +27,7 @@ use std::sync::LazyLock;
 
 use super::hash::KeyHasher;
 use super::prefetch::{Ahead, prefetch};
+use super::scan::cut;
 use index::Index;
 use leaf::Leaf;
 
@@ -805,11 +806,12 @@ impl ScoreTree {
 
     // ---- walking -------------------------------------------------------------------------------------------------
 
-    /// Visits a few members, in the order of their tags, from a boundary on; returns the next boundary, 0 at the end.
+    /// Visits a few members from a boundary on, at most `most` (1 at least, and all of one tag); returns the next boundary, 0 at
+    /// the end.
     ///
     /// A member that is there from the first call to the last is visited exactly once, whatever happens to the others and to its
     /// score; for the boundary separates those visited from those not, and a member stays on its side.
-    pub fn scan(&self, boundary: u32, mut visit: impl FnMut(f64, &[u8])) -> u32 {
+    pub fn scan(&self, boundary: u32, most: usize, mut visit: impl FnMut(f64, &[u8])) -> u32 {
         let mut visit_leaf = |leaf: &Leaf, wanted: &dyn Fn(u32) -> bool| {
             for (at, tag) in leaf.tags().enumerate() {
                 if wanted(tag) {
@@ -818,10 +820,16 @@ impl ScoreTree {
             }
         };
         if self.height == 0 {
-            visit_leaf(self.leaves.get(self.root), &|tag| tag.reverse_bits() >= boundary);
-            return 0;
+            let leaf = self.leaves.get(self.root);
+            let places = leaf.tags().map(|tag| u64::from(tag.reverse_bits()));
+            let mut places: Vec<u64> = places.filter(|&place| place >= boundary.into()).collect();
+            let next = cut(&mut places, most, 0);
+            let end = next.unwrap_or(1 << 32);
+            let wanted = u64::from(boundary)..end;
+            visit_leaf(leaf, &|tag| wanted.contains(&tag.reverse_bits().into()));
+            return next.unwrap_or(0) as u32;
         }
-        self.index.scan(boundary, |tag, leaf| {
+        self.index.scan(boundary, most, |tag, leaf| {
             visit_leaf(self.leaves.get(leaf), &|other| other == tag);
         })
     }

@@ -54,6 +54,7 @@ use crate::clock::{Deadline, Now};
 use crate::collections::hash::KeyHasher;
 
 use super::prefetch::prefetch;
+use super::scan::cut;
 use bucket::{BLOCK_BUCKETS, Bits, Block, Bucket, Link, SLOTS};
 use entry::RawEntry;
 pub use entry::{Entry, KIND_MAX, NewValue, Owned, ValueRef};
@@ -86,7 +87,7 @@ const BASE_AGE_MAX_MS: i64 = 1 << 31;
 
 /// The position of an entry. Valid until the next insert or remove (and what calls them: `clear`). Used later,
 /// it may name another entry or panic; with debug assertions it always panics, as does a slot of another table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Slot {
     segment: u32,
     /// Bucket times 8, plus the slot in it.
@@ -107,7 +108,7 @@ impl Slot {
 
 /// A number for each state of a table's positions, never the same for two states or two tables (of the last four billion).
 #[cfg(debug_assertions)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Generation(u32);
 
 #[cfg(debug_assertions)]
@@ -688,9 +689,10 @@ impl<O> Table<O> {
 
     // Visits
 
-    /// Visits the keys of one home bucket, from the cursor's place in the order of hashes on. Returns the next cursor, or 0
-    /// at the end. Cursors are below 2^53; any other number ends the scan, and any number is safe.
-    pub fn scan(&self, cursor: u64, mut visit: impl FnMut(Entry<'_, O>)) -> u64 {
+    /// Visits the keys of one home bucket, at most `most` of them (but 1, and all that share a cursor), from the cursor's place
+    /// in the order of hashes on. Returns the next cursor, or 0 at the end. Cursors are below 2^53; any other number ends the
+    /// scan, and any number is safe.
+    pub fn scan(&self, cursor: u64, most: usize, mut visit: impl FnMut(Entry<'_, O>)) -> u64 {
         if cursor >> (64 - CURSOR_SHIFT) != 0 {
             return 0;
         }
@@ -715,23 +717,41 @@ impl<O> Table<O> {
         // The boundary may lie within a tag, above all after merges: then that tag's entries are told apart by their hash.
         let inexact = !from.is_multiple_of(unit) || first_tag == 1;
         let mut at = home;
+        let mut found = SmallVec::<[(u16, Link); 2 * SLOTS]>::new();
         for _ in 0..segment.buckets() {
             let bucket = chunk.bucket(index, at);
-            let wanted = || {
-                bucket.occupied().filter(|&slot| (first_tag..=last_tag).contains(&bucket.tag(slot)))
-            };
-            wanted().for_each(|slot| bucket.link(slot).prefetch());
-            for slot in wanted() {
-                // SAFETY: an occupied slot's entry is alive and unchanged while the table is borrowed.
-                let entry = unsafe { Entry::new(bucket.link(slot).entry()) };
-                if bucket.tag(slot) > first_tag || !inexact || self.hash(entry.key()) >= from {
-                    visit(entry);
+            for slot in bucket.occupied() {
+                let tag = bucket.tag(slot);
+                if (first_tag..=last_tag).contains(&tag) {
+                    bucket.link(slot).prefetch();
+                    found.push((tag, bucket.link(slot)));
                 }
             }
             if !bucket.is_full() {
                 break;
             }
             at = segment.after(at);
+        }
+        // SAFETY: an occupied slot's entry is alive and unchanged while the table is borrowed.
+        let entry = |link: Link| unsafe { Entry::new(link.entry()) };
+        if found.len() > most {
+            let hashes = found.iter().map(|&(_, link)| self.hash(entry(link).key()));
+            let hashes = SmallVec::<[u64; 2 * SLOTS]>::from_iter(hashes);
+            let mut places = hashes.clone();
+            places.retain(|hash| *hash >= from);
+            if let Some(next) = cut(&mut places, most, CURSOR_SHIFT) {
+                for (&hash, &(_, link)) in hashes.iter().zip(&found) {
+                    if hash >= from && hash >> CURSOR_SHIFT < next {
+                        visit(entry(link));
+                    }
+                }
+                return next;
+            }
+        }
+        for (tag, link) in found {
+            if tag > first_tag || !inexact || self.hash(entry(link).key()) >= from {
+                visit(entry(link));
+            }
         }
         let last = from & !(u64::MAX >> depth) | u64::from(last_tag) << (48 - depth) | (unit - 1);
         last.wrapping_add(1) >> CURSOR_SHIFT

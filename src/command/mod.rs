@@ -43,6 +43,8 @@ static FAMILIES: &[&[CommandSpec]] = &[
     key::COMMANDS,
     key::sort::COMMANDS,
     key::expire::COMMANDS,
+    key::dump::COMMANDS,
+    key::migrate::COMMANDS,
     key::scan::COMMANDS,
     key::object::COMMANDS,
     connection::COMMANDS,
@@ -59,6 +61,7 @@ static FAMILIES: &[&[CommandSpec]] = &[
     server::COMMANDS,
     server::save::COMMANDS,
     server::memory::COMMANDS,
+    server::module::COMMANDS,
     server::latency::COMMANDS,
     server::debug::COMMANDS,
 ];

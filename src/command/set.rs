@@ -3,11 +3,13 @@
 //! Replies are written straight from where the members lie. Unions, intersections and differences read all their sets where
 //! they are; a set of their own they make to store it, or where a member could not else be told from one already answered.
 
+use std::collections::HashSet;
+
 use smallvec::SmallVec;
 
 use crate::collections::packed::Element;
 use crate::collections::table::Slot;
-use crate::command::key::scan::{MemberScan, parse_cursor};
+use crate::command::key::scan::{MemberScan, count_left, parse_cursor};
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Outcome};
@@ -398,6 +400,9 @@ fn srandmember(ctx: &mut Context<'_>) -> CommandResult {
         }
         _ => return Err(CommandError::Syntax),
     };
+    if let Some(count @ ..0) = count {
+        ctx.check_draws(count.unsigned_abs())?;
+    }
     let set = ctx.db.read::<Set>(ctx.key(1))?;
     let reply = &mut ctx.reply;
     match (set, count) {
@@ -439,7 +444,7 @@ fn sscan(ctx: &mut Context<'_>) -> CommandResult {
     let mut members = OutputBuffer::default();
     let mut writer = ReplyWriter::new(&mut members, protocol);
     loop {
-        cursor = set.scan(cursor, |member| {
+        cursor = set.scan(cursor, count_left(options.count, seen), |member| {
             seen += 1;
             if options.wants(member.text().as_ref()) {
                 found += 1;
@@ -600,13 +605,19 @@ fn intersection(db: &Keyspace, slots: &Slots, limits: &Limits) -> Result<Set, Co
 
 /// The sets to intersect, the smallest first and each once; none if one is not there.
 fn intersected<'a>(db: &'a Keyspace, slots: &Slots) -> Result<Views<'a>, CommandError> {
-    let mut different = SmallVec::<[Slot; 8]>::new();
-    for slot in slots {
-        match slot {
-            Some(slot) if different.contains(slot) => {}
-            Some(slot) => different.push(*slot),
-            None => return Ok(Views::new()),
-        }
+    let Some(mut different) = slots.iter().copied().collect::<Option<SmallVec<[Slot; 8]>>>() else {
+        return Ok(Views::new());
+    };
+    let mut seen = SmallVec::<[Slot; 8]>::new();
+    if different.len() <= seen.inline_size() {
+        different.retain(|slot| {
+            let is_new = !seen.contains(slot);
+            seen.extend(is_new.then_some(*slot));
+            is_new
+        });
+    } else {
+        let mut seen = HashSet::with_capacity(different.len());
+        different.retain(|slot| seen.insert(*slot));
     }
     let mut sets = views(db, different.into_iter())?;
     if sets.len() > 1 {

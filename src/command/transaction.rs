@@ -5,7 +5,6 @@
 //! not undo the others. Watched keys are compared by their counts of changes (`keyspace/watch.rs`).
 
 use crate::client::ClientFlags;
-use crate::client::transaction::WatchedKey;
 use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::gate::execute::{Gate, Ran, Request};
@@ -126,13 +125,13 @@ fn exec(ctx: &mut Context<'_>) -> CommandResult {
 /// Whether one of the client's watched keys has changed or expired.
 fn watched_have_changed(ctx: &mut Context<'_>) -> bool {
     let watching = ctx.client().watching.take();
-    let keys = watching.as_deref().map_or(&[][..], |watching| &watching.keys);
     let db = &mut *ctx.db;
-    let changed = keys.iter().any(|watched| {
-        // An expired one is deleted by the look-up, and so has changed.
-        db.in_database(watched.db, |db| db.find(db.key(&watched.key)));
-        db.watch.has_changed(watched.db, &watched.key, watched.changes)
-    });
+    let changed =
+        watching.iter().flat_map(|watching| watching.keys()).any(|(index, key, changes)| {
+            // An expired one is deleted by the look-up, and so has changed.
+            db.in_database(index, |db| db.find(db.key(key)));
+            db.watch.has_changed(index, key, changes)
+        });
     ctx.client().watching = watching;
     changed
 }
@@ -157,16 +156,14 @@ fn watch(ctx: &mut Context<'_>) -> CommandResult {
     let db = ctx.db.selected();
     for index in 1..ctx.args.len() {
         let key = ctx.key(index);
-        let known = |watched: &WatchedKey| watched.db == db && *watched.key == *key.bytes;
         let watching = ctx.client().watching.as_deref();
-        if watching.is_some_and(|watching| watching.keys.iter().any(known)) {
+        if watching.is_some_and(|watching| watching.contains(db, key.bytes)) {
             continue;
         }
         // One that is past its deadline is deleted first: that is no change for who watches it from now on.
         ctx.db.find(key);
         let changes = ctx.db.watch.add(db, key.bytes);
-        let watched = WatchedKey { db, key: key.bytes.into(), changes };
-        ctx.client().watching.get_or_insert_default().push(watched);
+        ctx.client().watching.get_or_insert_default().insert(db, key.bytes, changes);
     }
     ctx.reply.ok();
     Ok(Outcome::Replied)

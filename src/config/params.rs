@@ -507,6 +507,9 @@ section "Clients and security" {
     /// Bytes that scripts may hold in Lua; one that wants more gets an error.
     "script-memory-limit" => script_memory_limit: u64 = 256 << 20, memory(MIB, LONG_MAX),
         MODIFIABLE;
+    /// Bytes that the source of a script or a library may have. Nothing else runs while it is
+    /// compiled, which takes about a quarter of a second for a megabyte.
+    "script-source-limit" => script_source_limit: u64 = 1 << 20, memory(1024, LONG_MAX), MODIFIABLE;
 }
 
 section "Memory" {

@@ -107,6 +107,7 @@ pub(crate) fn begin(
     }
     server.blocking.count += 1;
     client.flags |= ClientFlags::SUSPENDED;
+    client.last_command = Some(command.id);
     for (_, key) in blocked.keys() {
         set_alarm(db, blocked.db, key, blocked.wait.wanted);
     }
@@ -230,7 +231,7 @@ fn time_out(db: &mut Keyspace, server: &mut State, id: ClientId) {
     let Some(blocked) = end(db, server, id) else { return };
     let Some(client) = server.clients.get_mut(id) else { return };
     let mut output = OutputBuffer::default();
-    blocked.wait.on_timeout.write(&mut ReplyWriter::new(&mut output, client.protocol));
+    ReplyWriter::new(&mut output, client.protocol).null_array();
     let command = server.commands.get(blocked.command);
     account_unserved(server, id, command, false);
     answer(server, id, &output);

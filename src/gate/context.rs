@@ -4,7 +4,7 @@ use crate::gate::table::Command;
 use crate::resp::args::Args;
 use std::ops::Range;
 
-pub use crate::client::blocked::{TimeoutReply, Wait};
+pub use crate::client::blocked::Wait;
 use crate::client::{Client, ClientId};
 use crate::error::CommandError;
 use crate::gate::effect::Effect;
@@ -65,6 +65,13 @@ pub enum Origin {
     Woken(usize),
 }
 
+/// Elements that a script may have one command draw with repetition, and bytes of them: a command is not interrupted, and
+/// these are not bounded by what is there.
+const SCRIPT_DRAWS_MAX: u64 = 100_000;
+const SCRIPT_DRAWN_BYTES_MAX: usize = 16 << 20;
+const TOO_MANY_DRAWS: CommandError =
+    CommandError::Text("ERR a script may draw at most 100000 elements with repetition at once");
+
 /// One command being run.
 pub struct Context<'a> {
     /// The keyspace, with the client's database selected.
@@ -98,8 +105,15 @@ impl<'a> Context<'a> {
         }
     }
 
+    /// Whether the command may leave its client waiting: in a transaction, in a script and without a client nothing waits.
+    pub fn may_wait(&self) -> bool {
+        let has_client = self.caller.client().is_some();
+        has_client && matches!(self.origin, Origin::Client | Origin::Woken(_))
+    }
+
     /// Leaves the client waiting. A woken command that is not served waits on with its place and its time; its new wait is
-    /// of no account. In a transaction, in a script and without a client the answer is that of a timeout.
+    /// of no account. In a transaction, in a script and without a client the answer is that of a timeout,
+    /// a null array.
     pub fn block(&mut self, wait: Wait) -> CommandResult {
         match self.origin {
             Origin::Client if self.caller.client().is_some() => {
@@ -107,10 +121,22 @@ impl<'a> Context<'a> {
             }
             Origin::Woken(_) => Ok(Outcome::WaitsOn),
             Origin::Client | Origin::Transaction | Origin::Script => {
-                wait.on_timeout.write(&mut self.reply);
+                self.reply.null_array();
                 Ok(Outcome::Replied)
             }
         }
+    }
+
+    /// Before elements are drawn with repetition. Refuses a script that asks for too many; what it gets may be cut.
+    pub fn check_draws(&mut self, count: u64) -> Result<(), CommandError> {
+        if self.origin != Origin::Script {
+            return Ok(());
+        }
+        if count > SCRIPT_DRAWS_MAX {
+            return Err(TOO_MANY_DRAWS);
+        }
+        self.reply.output().lower_limit(SCRIPT_DRAWN_BYTES_MAX);
+        Ok(())
     }
 
     /// The number of the client that runs this command, which is one that needs a client (`Flags::NEEDS_CLIENT`).

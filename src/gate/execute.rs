@@ -200,7 +200,8 @@ impl Gate<'_> {
         ran
     }
 
-    /// Runs a request of a file that is loaded. Errors: there is no such command, or it cannot run here; that it fails itself is
+    /// Runs a request of a file that is loaded, between [`Keyspace::begin_loading`] and [`Keyspace::end_loading`]. The database
+    /// that SELECT has chosen stays selected. Errors: there is no such command, or it cannot run here; that it fails itself is
     /// none.
     pub fn run_loaded(&mut self, request: &Request<'_>) -> Result<(), CommandError> {
         let command = resolve(self.server, request)?;
@@ -315,7 +316,9 @@ impl Gate<'_> {
         debug_assert!(
             match effect {
                 Effect::AsSent =>
-                    !has_changed || runs_others || command.is(Flags::WRITE | Flags::MAY_REPLICATE),
+                    !has_changed
+                        || runs_others
+                        || command.is(Flags::WRITE | Flags::MAY_REPLICATE | Flags::PROTECTED),
                 Effect::Instead => has_changed,
                 Effect::Nothing => !has_changed,
                 Effect::Forced => true,

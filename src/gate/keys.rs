@@ -4,6 +4,8 @@
 //! nearly all commands; those whose specification says that it is incomplete, or that what is done with the key depends on
 //! the options, get the rest from here.
 
+use std::ops::Range;
+
 use crate::gate::spec::{Begin, CommandSpec, Find, KeyFlags, KeySpec};
 use crate::resp::args::Args;
 use crate::resp::number;
@@ -36,8 +38,12 @@ pub fn keys_of(spec: &CommandSpec, args: Args<'_>) -> Vec<KeyPosition> {
     }
     match spec.name {
         "SORT" => found.extend(sort_destination(args)),
-        // With several keys the place of the single one holds an empty string.
-        "MIGRATE" => found.retain(|key| !args.get(key.index).is_empty()),
+        "MIGRATE" => {
+            // A password may be the word KEYS, and so may a key: the options are read from the front.
+            let Some(flags) = found.first().map(|key| key.flags) else { return found };
+            let keys = migrated_keys(args);
+            found = keys.map(|index| KeyPosition { index, flags }).collect();
+        }
         _ => {}
     }
     found
@@ -101,6 +107,23 @@ fn actual_flags(spec: &CommandSpec, keys: &KeySpec, args: Args<'_>) -> KeyFlags 
         "BITFIELD" if !has("SET", 2) && !has("INCRBY", 2) => KeyFlags::RO | KeyFlags::ACCESS,
         _ => keys.flags - KeyFlags::VARIABLE_FLAGS,
     }
+}
+
+/// The arguments of MIGRATE that are keys: argument 3, or with an empty one there those behind the option KEYS.
+fn migrated_keys(args: Args<'_>) -> Range<usize> {
+    let mut index = 6;
+    while index < args.len() {
+        let is = |word: &str| args.get(index).eq_ignore_ascii_case(word.as_bytes());
+        match () {
+            () if is("KEYS") && args.get(3).is_empty() => return index + 1..args.len(),
+            // Refused when it runs.
+            () if is("KEYS") => return 0..0,
+            () if is("AUTH") => index += 2,
+            () if is("AUTH2") => index += 3,
+            () => index += 1,
+        }
+    }
+    3..4
 }
 
 /// The key behind SORT's last STORE. Other options are skipped together with their values, which may be any word.

@@ -216,9 +216,26 @@ pub fn count_clients_memory(server: &mut State) {
 /// Closes the clients that hold the most until all together hold less than `maxmemory-clients`.
 pub fn evict_clients(server: &mut State) {
     let limit = clients_memory_max(server);
-    if limit == 0 || server.clients.memory() < limit {
+    if limit == 0 {
         return;
     }
+    // Who is to be closed holds its memory until the end of the turn.
+    if server.clients.memory_that_stays() < limit {
+        server.clients.is_over_told = false;
+        return;
+    }
+    // This is asked before each client's requests: it must not take long as long as nothing can be done.
+    if server.clients.evictable_memory() > 0 {
+        evict_largest(server, limit);
+    }
+    if server.clients.memory_that_stays() >= limit && !server.clients.is_over_told {
+        server.clients.is_over_told = true;
+        let why = "Over client maxmemory after evicting all evictable clients";
+        server.log(Level::Warning, format_args!("{why}"));
+    }
+}
+
+fn evict_largest(server: &mut State, limit: usize) {
     let spared = ClientFlags::NO_EVICT | ClientFlags::CLOSE_NOW;
     let mut largest: Vec<(usize, ClientId)> = server
         .clients
@@ -227,16 +244,10 @@ pub fn evict_clients(server: &mut State) {
         .map(|client| (client.counted_memory, client.id))
         .collect();
     largest.sort_unstable_by_key(|&(memory, id)| (Reverse(memory), id.number));
-    // Who is to be closed holds its memory until the end of the turn.
-    let closing = |client: &&Client| client.flags.contains(ClientFlags::CLOSE_NOW);
-    let mut left = server.clients.memory();
-    left -=
-        server.clients.iter().filter(closing).map(|client| client.counted_memory).sum::<usize>();
-    for (memory, id) in largest {
-        if left < limit {
+    for (_, id) in largest {
+        if server.clients.memory_that_stays() < limit {
             return;
         }
-        left -= memory;
         let line = describe_client(server, id);
         server.log(Level::Notice, format_args!("Evicting client: {line}"));
         server.counters.evicted_clients += 1;
@@ -247,10 +258,6 @@ pub fn evict_clients(server: &mut State) {
             client.output = OutputBuffer::default();
         }
         server.clients.count_memory(id);
-    }
-    if left >= limit {
-        let why = "Over client maxmemory after evicting all evictable clients";
-        server.log(Level::Warning, format_args!("{why}"));
     }
 }
 

@@ -10,11 +10,13 @@ use std::time::Duration;
 use crate::clock::UnixMillis;
 use crate::config::system_text;
 use crate::gate::context::Caller;
+use crate::gate::effect;
 use crate::gate::execute::{Gate, Request};
-use crate::gate::persistence::{self, Loading};
+use crate::gate::persistence::{self, Loading, Purpose};
 use crate::gate::state::State;
 use crate::keyspace::Keyspace;
-use crate::persist::aof::load::Sink;
+use crate::persist::aof::folder::AofFolder;
+use crate::persist::aof::load::{Loaded, Sink};
 use crate::persist::aof::reader;
 use crate::persist::rdb::{Decoder, Event, Limits, Parser, RawEntry};
 use crate::resp::args::Args;
@@ -119,7 +121,7 @@ impl Heard {
 pub struct Rules {
     /// Expired keys are loaded too: a log follows that says when they went.
     pub keeps_expired: bool,
-    /// A key that is there already stays, as DEBUG RELOAD NOFLUSH MERGE wants it.
+    /// A key or library of functions that is there already is replaced, as DEBUG RELOAD MERGE wants it; otherwise it is an error.
     pub merges: bool,
 }
 
@@ -143,7 +145,12 @@ pub fn load_rdb(
                 heard.step(db, server, bytes)?;
             }
             Event::Function(text) => {
-                run(db, server, &[b"FUNCTION", b"LOAD", b"REPLACE", &text])?;
+                let mut request: Vec<&[u8]> = vec![b"FUNCTION", b"LOAD"];
+                if rules.merges {
+                    request.push(b"REPLACE");
+                }
+                request.push(&text);
+                run(db, server, &request)?;
             }
             Event::Header(_) | Event::Aux { .. } | Event::SelectDb(_) | Event::ResizeDb { .. } => {}
             Event::End(_) => return Ok(parser.offset()),
@@ -176,7 +183,10 @@ fn load_entry(
     let access = access_bits(db, raw);
     let decoded = decoder.entry(&raw.key, raw.value_type, raw.value, raw.offset, deadline, access);
     let entry = decoded.map_err(|error| format!("{}{error}", raw.place()))?;
-    if !db.load(database, entry) && !rules.merges {
+    if rules.merges {
+        db.in_database(database, |db| db.clear_way(db.key(&raw.key)));
+    }
+    if !db.load(database, entry) {
         return Err(format!("{}the key is there already", raw.place()));
     }
     server.persistence.keys_loaded += 1;
@@ -197,16 +207,22 @@ fn access_bits(db: &Keyspace, raw: &RawEntry<'_>) -> u32 {
     }
 }
 
-/// Runs a request of a file. Errors: it cannot be run at all. That it fails is no error, as it did when it was written.
+/// Runs a request made from a file that holds no requests. Errors: it fails.
 fn run(db: &mut Keyspace, server: &mut State, words: &[&[u8]]) -> Result<(), String> {
     let (mut buffer, mut ranges) = (Vec::new(), Vec::new());
     for word in words {
         ranges.push(Range { start: buffer.len() as u32, len: word.len() as u32 });
         buffer.extend_from_slice(word);
     }
-    run_request(db, server, &buffer, &ranges, &mut OutputBuffer::default())
+    let mut output = OutputBuffer::default();
+    run_request(db, server, &buffer, &ranges, &mut output)?;
+    match output.whole().strip_prefix(b"-") {
+        Some(error) => Err(String::from_utf8_lossy(error).trim_end().to_owned()),
+        None => Ok(()),
+    }
 }
 
+/// Runs a request of a file. Errors: it cannot be run at all. That it fails is no error, as it did when it was written.
 fn run_request(
     db: &mut Keyspace,
     server: &mut State,
@@ -219,7 +235,6 @@ fn run_request(
     let reply = ReplyWriter::new(output, Protocol::Resp2);
     let mut gate = Gate { db, server, caller: Caller::Load, reply };
     let ran = gate.run_loaded(&Request { args, command, prehashed: Default::default() });
-    output.clear();
     ran.map_err(|error| String::from_utf8_lossy(&error.wire()).into_owned())
 }
 
@@ -247,6 +262,7 @@ impl Loader<'_> {
             self.db.select(number.ok_or("a SELECT of a database that is not there")?);
             return Ok(());
         }
+        self.output.clear();
         run_request(self.db, self.server, buffer, ranges, &mut self.output)
     }
 }
@@ -336,6 +352,27 @@ pub fn load_at_start(db: &mut Keyspace, server: &mut State) -> Result<(), String
     let folder = persistence::folder_at_start(server)?;
     let bytes = folder.size().map_err(|error| error.to_string())?;
     let may_cut = server.config.aof_load_truncated;
+    let loaded = load_folder(db, server, &folder, bytes, may_cut)?;
+    for warning in &loaded.warnings {
+        server.log(Level::Warning, format_args!("{warning}"));
+    }
+    if bytes > 0 {
+        let took = seconds(server);
+        let text = "DB loaded from append only file";
+        server.log(Level::Notice, format_args!("{text}: {took:.3} seconds"));
+    }
+    persistence::note_loaded(db, server);
+    persistence::begin_aof_at_start(db, server, folder, loaded.bytes, loaded.base_bytes)
+}
+
+/// Loads the files of an append-only folder, of so many bytes.
+fn load_folder(
+    db: &mut Keyspace,
+    server: &mut State,
+    folder: &AofFolder,
+    bytes: u64,
+    may_cut: bool,
+) -> Result<Loaded, String> {
     begin(db, server, bytes);
     let heard = Heard::new(server);
     let mut loader = Loader {
@@ -350,17 +387,73 @@ pub fn load_at_start(db: &mut Keyspace, server: &mut State) -> Result<(), String
     };
     let loaded = folder.load(may_cut, &mut loader);
     end(db, server);
-    let loaded = loaded.map_err(|error| error.to_string())?;
-    for warning in &loaded.warnings {
-        server.log(Level::Warning, format_args!("{warning}"));
+    loaded.map_err(|error| error.to_string())
+}
+
+// ---- loading on a server that runs -----------------------------------------------------------------------------------
+
+/// `DEBUG RELOAD` without its saving: loads the RDB file again. Errors: in words, for the log.
+pub fn reload_rdb(
+    db: &mut Keyspace,
+    server: &mut State,
+    flushes: bool,
+    merges: bool,
+) -> Result<(), String> {
+    let path = server.config.dir.join(file_name(&server.config.dbfilename));
+    load_again(db, server, flushes, |db, server| {
+        match load_file(db, server, &path, Rules { keeps_expired: false, merges })? {
+            true => Ok(()),
+            false => Err(format!("{} is not there", path.display())),
+        }
+    })
+}
+
+/// `DEBUG LOADAOF`: loads the append-only file again, all that was written so far in it. Errors: in words, for the log.
+pub fn reload_aof(db: &mut Keyspace, server: &mut State) -> Result<(), String> {
+    if let Some((Purpose::Rewrite, ..)) = server.persistence.under_way() {
+        return Err("the append-only file is being rewritten".into());
     }
-    if bytes > 0 {
-        let took = seconds(server);
-        let text = "DB loaded from append only file";
-        server.log(Level::Notice, format_args!("{text}: {took:.3} seconds"));
-    }
+    persistence::turn(db, server).map_err(|fatal| fatal.to_string())?;
+    let folder = persistence::folder_at_start(server)?;
+    let bytes = folder.size().map_err(|error| error.to_string())?;
+    load_again(db, server, true, |db, server| {
+        load_folder(db, server, &folder, bytes, false).map(drop)
+    })?;
     persistence::note_loaded(db, server);
-    persistence::begin_aof_at_start(db, server, folder, loaded.bytes, loaded.base_bytes)
+    Ok(())
+}
+
+/// Loads on a server that runs. Nobody is heard meanwhile, and nothing of it is repeated elsewhere.
+fn load_again(
+    db: &mut Keyspace,
+    server: &mut State,
+    flushes: bool,
+    load: impl FnOnce(&mut Keyspace, &mut State) -> Result<(), String>,
+) -> Result<(), String> {
+    let selected = db.selected();
+    let serve = std::mem::replace(&mut server.serve_while_busy, |_, _| {});
+    effect::note_deletions(db, server);
+    let heard = (server.effects.is_heard(), db.deletions.is_heard());
+    server.effects.listen(false);
+    db.deletions.listen(false);
+    if flushes && let Some(mut engine) = server.take_engine() {
+        let (lua, libraries) = engine.functions();
+        libraries.flush(lua);
+        server.scripts.put_engine(engine);
+    }
+    server.persistence.keys_loaded = 0;
+    server.persistence.keys_expired_at_load = 0;
+    let loaded = db.uncounted(|db| {
+        if flushes {
+            db.clear(0..db.databases(), true);
+        }
+        load(db, server)
+    });
+    server.effects.listen(heard.0);
+    db.deletions.listen(heard.1);
+    server.serve_while_busy = serve;
+    db.select(selected);
+    loaded
 }
 
 fn file_name(name: &[u8]) -> &Path {

@@ -111,6 +111,19 @@ pub fn shown_args<'a>(command: &Command, args: Args<'a>) -> Vec<&'a [u8]> {
                 }
             }
         }
+        "migrate" => {
+            let mut at = 6;
+            while at < shown.len() && !shown[at].eq_ignore_ascii_case(b"KEYS") {
+                let secrets = match () {
+                    () if shown[at].eq_ignore_ascii_case(b"AUTH") => 1,
+                    () if shown[at].eq_ignore_ascii_case(b"AUTH2") => 2,
+                    () => 0,
+                };
+                let end = shown.len().min(at + 1 + secrets);
+                shown[at + 1..end].fill(REDACTED);
+                at = end;
+            }
+        }
         "config|set" => {
             for at in (2..shown.len().saturating_sub(1)).step_by(2) {
                 if crate::config::is_sensitive(shown[at]) {
@@ -174,6 +187,12 @@ mod tests {
             ("HELLO 3 SETNAME x AUTH me pw", "HELLO 3 SETNAME x AUTH (redacted) (redacted)"),
             ("HELLO 3 auth me", "HELLO 3 auth (redacted)"),
             ("ECHO AUTH", "ECHO AUTH"),
+            ("MIGRATE h 1 AUTH 0 9 AUTH pw", "MIGRATE h 1 AUTH 0 9 AUTH (redacted)"),
+            ("MIGRATE h 1 k 0 9 COPY auth", "MIGRATE h 1 k 0 9 COPY auth"),
+            (
+                "MIGRATE h 1  0 9 auth2 me auth copy keys auth pw",
+                "MIGRATE h 1  0 9 auth2 (redacted) (redacted) copy keys auth pw",
+            ),
         ] {
             assert_eq!(shown(request), expected);
         }

@@ -17,6 +17,8 @@ use crate::gate::persistence::Persistence;
 use crate::gate::table::{Command, CommandTable};
 use crate::keyspace::Keyspace;
 use crate::net::listener::Listener;
+use crate::net::outgoing::Outgoing;
+use crate::persist::rdb::Encoder;
 use crate::pubsub::PubSub;
 use crate::script::{Engine, Scripts};
 use crate::stats::commands::CommandStats;
@@ -25,6 +27,7 @@ use crate::stats::slowlog::Slowlog;
 use crate::stats::{Counters, Rate};
 use crate::sys::log::{Level, Logger};
 use crate::sys::process::OomScore;
+use crate::sys::random;
 use crate::sys::title::Title;
 
 /// A script can make up error prefixes; the table does not grow with them beyond this.
@@ -110,6 +113,9 @@ pub struct State {
     pub commands_rate: Rate,
     pub input_rate: Rate,
     pub output_rate: Rate,
+    pub turns_rate: Rate,
+    /// Microseconds of a turn.
+    pub turn_time: Rate,
     pub peak_memory: usize,
     /// Bytes in use when the server had started, before it had any data.
     pub startup_memory: usize,
@@ -124,6 +130,10 @@ pub struct State {
     pub scripts: Scripts,
     pub effects: Effects,
     pub persistence: Persistence,
+    /// Connections to other servers, kept for the next MIGRATE.
+    pub outgoing: Outgoing,
+    /// See [`State::payload_encoder`]; and whether it compresses.
+    encoder: Option<(bool, Box<Encoder>)>,
     /// Serves other clients for a moment while a script runs on and on. Set by the server.
     pub serve_while_busy: fn(&mut Keyspace, &mut State),
     pause: Option<Pause>,
@@ -146,18 +156,64 @@ pub struct State {
     pub title: Option<Title>,
 }
 
-/// The processor's time stamp counter and the thresholds in its ticks: each command costs one reading.
+/// The processor's time stamp counter and the thresholds in its ticks: each command costs one reading, each turn two.
 pub struct Timing {
     clock: quanta::Clock,
     /// Reading at the end of the last command.
     last: u64,
+    /// Ticks that commands have taken, those within a script once.
+    command_ticks: u64,
+    /// Reading when the loop had waited.
+    turn_begun: u64,
+    /// Turns that have ended, and their ticks without the wait for events.
+    turns: u64,
+    turn_ticks: u64,
     /// A command that took as many ticks is looked at more closely: slow log or latency monitor. u64::MAX: neither is on.
     notable_ns: u64,
 }
 
 impl Timing {
     pub fn new(clock: quanta::Clock) -> Self {
-        Timing { clock, last: 0, notable_ns: u64::MAX }
+        Timing {
+            clock,
+            last: 0,
+            command_ticks: 0,
+            turn_begun: 0,
+            turns: 0,
+            turn_ticks: 0,
+            notable_ns: u64::MAX,
+        }
+    }
+
+    /// The loop has waited; a turn's work begins now.
+    pub fn begin_turn(&mut self) {
+        self.turn_begun = self.clock.raw();
+    }
+
+    /// The turn's work is done.
+    pub fn end_turn(&mut self) {
+        self.turns += 1;
+        self.turn_ticks += self.clock.raw().saturating_sub(self.turn_begun);
+    }
+
+    /// Turns that have ended.
+    pub fn turns(&self) -> u64 {
+        self.turns
+    }
+
+    /// Microseconds that the turns took, without the wait for events.
+    pub fn turns_us(&self) -> u64 {
+        self.clock.delta_as_nanos(0, self.turn_ticks) / 1000
+    }
+
+    /// Microseconds that commands took; what a script calls is part of the script.
+    pub fn commands_us(&self) -> u64 {
+        self.clock.delta_as_nanos(0, self.command_ticks) / 1000
+    }
+
+    /// Begins the sums anew.
+    pub fn reset(&mut self) {
+        (self.turns, self.turn_ticks, self.command_ticks) = (0, 0, 0);
     }
 
     /// The next command begins now.
@@ -173,6 +229,8 @@ impl Timing {
 
     /// Has the next lap count from a mark: the command that began there has run others.
     pub fn go_back(&mut self, mark: u64) {
+        let nested = self.last.saturating_sub(mark);
+        self.command_ticks = self.command_ticks.saturating_sub(nested);
         self.last = mark;
     }
 
@@ -185,6 +243,7 @@ impl Timing {
     #[inline]
     pub fn lap(&mut self) -> u64 {
         let before = std::mem::replace(&mut self.last, self.clock.raw());
+        self.command_ticks += self.last.saturating_sub(before);
         self.clock.delta_as_nanos(before, self.last)
     }
 
@@ -205,11 +264,6 @@ impl Timing {
     }
 }
 
-/// 40 random hexadecimal digits, as run and replication ids are made of.
-pub fn random_hex() -> String {
-    (0..5).map(|_| format!("{:08x}", fastrand::u32(..))).collect()
-}
-
 impl State {
     /// The state of a server that starts now, without clients.
     pub fn new(
@@ -221,7 +275,7 @@ impl State {
     ) -> Self {
         let now = clock.now();
         let identity = Identity {
-            run_id: random_hex(),
+            run_id: random::hex_id(),
             started_us: now.boot_us,
             started_unix: now.unix_seconds(),
             executable: std::env::current_exe()
@@ -249,9 +303,11 @@ impl State {
             commands_rate: Rate::default(),
             input_rate: Rate::default(),
             output_rate: Rate::default(),
+            turns_rate: Rate::default(),
+            turn_time: Rate::default(),
             peak_memory: 0,
             startup_memory: 0,
-            replication_id: random_hex(),
+            replication_id: random::hex_id(),
             listeners: Vec::new(),
             listening: Vec::new(),
             monitors: Vec::new(),
@@ -259,6 +315,8 @@ impl State {
             scripts,
             effects: Effects::default(),
             persistence: Persistence::new(now.unix_seconds()),
+            outgoing: Outgoing::default(),
+            encoder: None,
             serve_while_busy: |_, _| {},
             pause: None,
             // Until the configuration has been applied.
@@ -279,6 +337,14 @@ impl State {
     pub fn take_engine(&mut self) -> Option<Box<Engine>> {
         let deprecated = self.config.lua_enable_deprecated_api;
         self.scripts.take_engine(&self.config.redis_version, deprecated)
+    }
+
+    /// The encoder of DUMP and MIGRATE. It is kept: the table it compresses with is not small.
+    pub fn payload_encoder(&mut self) -> &mut Encoder {
+        let compresses = self.config.rdbcompression;
+        let kept = self.encoder.take().filter(|(did, _)| *did == compresses);
+        let new = || (compresses, Box::new(Encoder::new(compresses)));
+        &mut self.encoder.insert(kept.unwrap_or_else(new)).1
     }
 
     /// Writes a line to the log.
@@ -369,5 +435,35 @@ impl State {
             Some(command) => *command,
             None => self.commands.find(name),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_script_calls_is_counted_once_and_waiting_not_at_all() {
+        let (clock, mock) = quanta::Clock::mock();
+        let mut timing = Timing::new(clock);
+        mock.increment(5_000u64);
+        timing.begin_turn();
+        timing.start();
+        mock.increment(10_000u64);
+        assert_eq!(timing.lap(), 10_000);
+        // A script that calls two commands and takes a while itself.
+        let begun = timing.mark();
+        for _ in 0..2 {
+            mock.increment(20_000u64);
+            assert_eq!(timing.lap(), 20_000);
+        }
+        timing.go_back(begun);
+        mock.increment(5_000u64);
+        assert_eq!(timing.lap(), 45_000);
+        mock.increment(7_000u64);
+        timing.end_turn();
+        assert_eq!((timing.turns(), timing.turns_us(), timing.commands_us()), (1, 62, 55));
+        timing.reset();
+        assert_eq!((timing.turns(), timing.turns_us(), timing.commands_us()), (0, 0, 0));
     }
 }

@@ -55,7 +55,7 @@ pub fn abandon(db: &mut Keyspace, client: &mut Client) {
 }
 
 pub fn forget_watched(db: &mut Keyspace, client: &mut Client) {
-    for watched in client.watching.take().into_iter().flat_map(|watching| watching.keys) {
-        db.watch.remove(watched.db, &watched.key);
+    if let Some(watching) = client.watching.take() {
+        watching.keys().for_each(|(database, key, _)| db.watch.remove(database, key));
     }
 }

@@ -64,6 +64,15 @@ impl Pool {
     }
 }
 
+/// When or how often a key was used, as it is told from server to server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Accessed {
+    /// Source: IDLETIME.
+    SecondsAgo(u64),
+    /// The counter of an LFU policy. Source: FREQ.
+    Frequency(u8),
+}
+
 impl Keyspace {
     /// The LRU clock: seconds, 24 bits.
     pub fn lru_clock(&self) -> u32 {
@@ -84,6 +93,20 @@ impl Keyspace {
     #[inline]
     pub(super) fn fresh_access(&self) -> u32 {
         if self.access.lfu { self.lfu_minutes() << 8 | LFU_INITIAL } else { self.lru_clock() }
+    }
+
+    /// Has the key at `slot` count as used when it was elsewhere, if that was told in the form that the policy asks for.
+    pub fn set_accessed(&mut self, slot: Slot, accessed: Accessed) {
+        let access = match accessed {
+            Accessed::Frequency(counter) if self.access.lfu => {
+                self.lfu_minutes() << 8 | u32::from(counter)
+            }
+            Accessed::SecondsAgo(seconds) if !self.access.lfu => {
+                self.lru_clock().wrapping_sub(seconds as u32) & LRU_MASK
+            }
+            Accessed::Frequency(_) | Accessed::SecondsAgo(_) => return,
+        };
+        self.tables.set_access(self.selected, slot, access);
     }
 
     /// Marks that the key at `slot` was used now.

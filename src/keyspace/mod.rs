@@ -36,6 +36,7 @@ use crate::error::CommandError;
 use crate::resp::number::parse_i64;
 use crate::types::{Value, kind};
 use deletions::Deletions;
+pub use evict::Accessed;
 use evict::Eviction;
 use expire::FoundExpired;
 use field_deadlines::FieldDeadlines;
@@ -204,6 +205,15 @@ impl Keyspace {
     /// The file is loaded: what is past its deadline goes, as always.
     pub fn end_loading(&mut self) {
         self.now.is_loading = false;
+    }
+
+    /// Lets `change` run without counting what it changes: what is in memory then is what is in a file.
+    pub fn uncounted<R>(&mut self, change: impl FnOnce(&mut Self) -> R) -> R {
+        self.delete_found_expired();
+        let before = self.dirty;
+        let result = change(self);
+        self.dirty = before;
+        result
     }
 
     /// How far the wall clock is ahead of the boot-time clock, for telling deadlines ([`Deadline::unix`]): the same until the

@@ -266,7 +266,7 @@ impl Pair {
         let mut seen = Vec::new();
         let mut cursor = 0;
         loop {
-            cursor = self.db.table().scan(cursor, |entry| seen.push(entry.key().to_vec()));
+            cursor = self.db.table().scan(cursor, 3, |entry| seen.push(entry.key().to_vec()));
             if cursor == 0 {
                 break;
             }

@@ -46,6 +46,7 @@ struct Read {
 /// A prefix and what has happened under it in this turn.
 #[derive(Default)]
 struct Prefix {
+    /// In the order of their ids.
     clients: Vec<ClientId>,
     /// The keys that changed, each with the client that changed it last.
     changed: BTreeMap<Arc<[u8]>, Option<ClientId>>,
@@ -113,7 +114,9 @@ impl Tracking {
         self.clients -= 1;
         for name in prefixes {
             let Some(prefix) = self.prefixes.get_mut(name) else { continue };
-            prefix.clients.retain(|&client| client != id);
+            if let Ok(at) = prefix.clients.binary_search(&id) {
+                prefix.clients.remove(at);
+            }
             if prefix.clients.is_empty() {
                 self.prefixes.remove(name);
             }
@@ -126,8 +129,8 @@ impl Tracking {
     /// Has a client track all keys that begin so. It may do so already.
     pub fn add_prefix(&mut self, id: ClientId, prefix: &[u8]) {
         let prefix = self.prefixes.entry(prefix.into()).or_default();
-        if !prefix.clients.contains(&id) {
-            prefix.clients.push(id);
+        if let Err(at) = prefix.clients.binary_search(&id) {
+            prefix.clients.insert(at, id);
         }
     }
 
@@ -169,7 +172,7 @@ impl Tracking {
     #[cold]
     fn note(&mut self, key: &[u8], by_client: bool) {
         let read = self.places.get(key).copied().map(|place| self.remove(place));
-        let is_broadcast = self.prefixes.keys().any(|prefix| key.starts_with(prefix));
+        let is_broadcast = self.longest_prefix(key).is_some();
         if !self.is_on() || (read.is_none() && !is_broadcast) {
             return;
         }
@@ -207,15 +210,31 @@ impl Tracking {
         mem::take(&mut self.changes)
     }
 
+    /// Bytes of the longest prefix that `text` begins with. Cost: a look-up for each length at which a prefix parts from it.
+    fn longest_prefix(&self, text: &[u8]) -> Option<usize> {
+        let mut text = text;
+        loop {
+            // A prefix stands before what it begins; what lies between the two begins with it too.
+            let up_to = (Bound::Unbounded, Bound::Included(text));
+            let (name, _) = self.prefixes.range::<[u8], _>(up_to).next_back()?;
+            let same = name.iter().zip(text).take_while(|(a, b)| a == b).count();
+            if same == name.len() {
+                return Some(same);
+            }
+            // No prefix of the text is longer than what it shares with this one.
+            text = &text[..same];
+        }
+    }
+
     /// Collects a changed key for who tracks its prefixes. `by`: the client that changed it.
     pub fn collect(&mut self, key: &Arc<[u8]>, by: Option<ClientId>) {
-        // A prefix stands before what it begins.
-        let up_to_key = (Bound::Unbounded, Bound::Included(&**key));
-        for (name, prefix) in self.prefixes.range_mut::<[u8], _>(up_to_key) {
-            if key.starts_with(name) {
+        let mut rest = Some(&**key);
+        while let Some(len) = rest.and_then(|rest| self.longest_prefix(rest)) {
+            if let Some(prefix) = self.prefixes.get_mut(&key[..len]) {
                 prefix.changed.insert(key.clone(), by);
                 self.has_broadcasts = true;
             }
+            rest = len.checked_sub(1).map(|len| &key[..len]);
         }
     }
 
@@ -343,6 +362,23 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn the_longest_prefix_is_found_as_by_trying_each(
+            prefixes in prop::collection::vec("[ab]{0,4}", 0..8),
+            keys in prop::collection::vec("[abc]{0,6}", 1..8),
+        ) {
+            let mut tracking = on();
+            prefixes.iter().for_each(|prefix| tracking.add_prefix(client(1), prefix.as_bytes()));
+            for key in &keys {
+                let fitting = prefixes.iter().filter(|prefix| key.starts_with(prefix.as_str()));
+                let longest = fitting.clone().map(String::len).max();
+                prop_assert_eq!(tracking.longest_prefix(key.as_bytes()), longest);
+                tracking.collect(&key.as_bytes().into(), None);
+                let told = tracking.take_broadcasts().len();
+                prop_assert_eq!(told, fitting.collect::<BTreeSet<_>>().len());
+            }
+        }
 
         /// Against a map from keys to readers.
         #[test]

@@ -1,10 +1,13 @@
-//! Moving and copying whole entries: under another key, into another database, or both.
+//! Moving and copying whole entries: under another key, into another database, or both; and putting values in whose bytes came
+//! from elsewhere.
 //!
 //! A moved entry keeps its deadline, its access bits and its kind; a copied one is new and only keeps the first and
 //! the last. Both overwrite what the target key held, without a word about it: the handler says what changed.
 
+use crate::clock::Deadline;
 use crate::collections::table::{NewValue, Slot, ValueRef};
 use crate::config::KeyspaceEvents;
+use crate::types::Stored;
 
 use super::{Cause, Key, Keyspace};
 
@@ -49,19 +52,41 @@ impl Keyspace {
         true
     }
 
+    /// Puts a value under a key, whatever that held. Announces `new`.
+    pub fn restore(&mut self, key: Key<'_>, value: Stored, deadline: Option<Deadline>) -> Slot {
+        self.clear_way(key);
+        let slot = match value {
+            Stored::Inline { kind, bytes } => {
+                self.insert(key, NewValue::Bytes { bytes: &bytes, kind }, deadline)
+            }
+            Stored::Boxed(value) => {
+                let slot = self.insert(key, NewValue::Object(Box::new(value)), deadline);
+                self.note_moved_field_deadlines(slot, key.bytes);
+                slot
+            }
+        };
+        self.notify(KeyspaceEvents::NEW, "new", key.bytes);
+        slot
+    }
+
     /// Drops what `to` holds in `database`, unless `from` is absent. The slot of `from`, which must be another key.
     fn make_way(&mut self, from: Key<'_>, database: usize, to: Key<'_>) -> Option<Slot> {
         debug_assert!(database != self.selected || from.bytes != to.bytes);
         self.find(from)?;
-        self.in_database(database, |db| match db.find(to) {
-            Some(slot) => {
-                if let Some(owned) = db.tables.remove(db.selected, slot) {
-                    db.lazyfree.discard(owned);
-                }
-            }
-            None => db.make_way_for(to),
-        });
+        self.in_database(database, |db| db.clear_way(to));
         // Looked up again: the removal may have moved it.
         self.find(from)
+    }
+
+    /// Drops what a key holds, without a word about it.
+    pub fn clear_way(&mut self, key: Key<'_>) {
+        match self.find(key) {
+            Some(slot) => {
+                if let Some(owned) = self.tables.remove(self.selected, slot) {
+                    self.lazyfree.discard(owned);
+                }
+            }
+            None => self.make_way_for(key),
+        }
     }
 }

@@ -65,6 +65,18 @@ impl Waiting {
         self.keys == 0
     }
 
+    /// How many keys somebody waits for.
+    pub fn keys(&self) -> usize {
+        self.keys
+    }
+
+    /// How many of them somebody waits for who is also woken when the key goes. Looks at all: for INFO.
+    pub fn keys_awaited_on_end(&self) -> usize {
+        let awaited = (Wanted::StreamGroup, 0)..=(Wanted::StreamGroup, Ticket::MAX);
+        let all = self.databases.iter().flat_map(HashMap::values);
+        all.filter(|waiters| waiters.queues.range(awaited.clone()).next().is_some()).count()
+    }
+
     /// Whether a key somebody waits for has changed.
     #[inline]
     pub fn has_ready(&self) -> bool {

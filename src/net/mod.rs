@@ -1,4 +1,5 @@
-//! Sockets: listeners and the stream of one client. Bytes in, bytes out; knows no protocol.
+//! Sockets: listeners, the stream of one client, and connections to other servers. Bytes in, bytes out; knows no protocol.
 
 pub mod listener;
+pub mod outgoing;
 pub mod stream;

@@ -7,14 +7,11 @@
 //! The loop's thread walks the keyspace in slices and only as fast as the queue drains; what is about to change comes in between.
 //! The file has another name until it is whole and synced, so that at any moment there is the old file or the new one.
 
-use std::cell::RefCell;
-use std::collections::VecDeque;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -258,18 +255,22 @@ fn save_aside_now(db: &mut Keyspace, disk: &dyn Disk, path: &Path, plan: &Plan) 
 /// Writes all databases to a file and syncs it.
 pub fn write_now(db: &mut Keyspace, file: &dyn DiskFile, plan: &Plan) -> io::Result<u64> {
     let mut saver = FileSaver::new(file, plan)?;
-    let queue = Rc::new(RefCell::new(VecDeque::new()));
-    let sink = queue.clone();
-    db.begin_snapshot(Box::new(move |chunk| sink.borrow_mut().push_back(chunk)));
+    let (sender, receiver) = channel();
+    // What an error has left unread need not arrive.
+    db.begin_snapshot(Box::new(move |chunk| _ = sender.send(chunk)));
     loop {
         let walked = db.walk_snapshot();
-        while let Some(chunk) = queue.borrow_mut().pop_front() {
+        while let Ok(chunk) = receiver.try_recv() {
             saver.chunk(&chunk)?;
         }
         if let Walked::Done = walked {
             return saver.finish();
         }
     }
+}
+
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 /// A file that is being written by a thread.
@@ -317,7 +318,7 @@ impl Job {
         let thread = std::thread::Builder::new().name("saver".into()).spawn(move || {
             let saved = encode_all(&*file, &plan, &receiver, &theirs);
             let result = saved.map_err(|error| system_text(&error));
-            *theirs.result.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(result);
+            *lock(&theirs.result) = Some(result);
             (theirs.wake)();
         })?;
         let ours = shared.clone();
@@ -346,8 +347,7 @@ impl Job {
 
     /// What came of it, once the thread is done: the file's bytes, or why there is no file.
     pub fn take_result(&mut self) -> Option<Result<u64, String>> {
-        let mut result = self.shared.result.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        result.take()
+        lock(&self.shared.result).take()
     }
 
     /// Has the thread stop, and waits for it.

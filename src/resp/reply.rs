@@ -269,6 +269,11 @@ impl OutputBuffer {
         self.sent = 0;
     }
 
+    /// Has the buffer take no more than so many bytes, if it may take more now.
+    pub fn lower_limit(&mut self, bytes: usize) {
+        self.limit = self.limit.min(bytes.max(1));
+    }
+
     fn mark(&self) -> Mark {
         Mark { chunk: self.chunks_sent + self.chunks.len(), offset: self.tail.len() }
     }
@@ -298,6 +303,10 @@ impl OutputBuffer {
         }
     }
 }
+
+/// Where a reply begins; see [`ReplyWriter::begin`].
+#[derive(Clone, Copy, Debug)]
+pub struct Begun(Mark);
 
 /// A place in an [`OutputBuffer`], valid until bytes are sent or dropped.
 #[derive(Clone, Copy, Debug)]
@@ -340,6 +349,16 @@ impl<'a> ReplyWriter<'a> {
 
     pub fn output(&mut self) -> &mut OutputBuffer {
         self.out
+    }
+
+    /// The place where the next reply begins.
+    pub fn begin(&self) -> Begun {
+        Begun(self.out.mark())
+    }
+
+    /// Drops all that was written since a reply began: the answer is another one.
+    pub fn take_back(&mut self, begun: Begun) {
+        self.out.truncate(begun.0);
     }
 
     /// Whether something was dropped because of the buffer's limit: nothing that follows will be sent either.

@@ -11,6 +11,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::shebang::ScriptFlags;
 use super::{Function, Script};
+use crate::sys::random;
 
 /// Scripts kept that were only sent with EVAL.
 const EVAL_SCRIPTS_MAX: usize = 500;
@@ -89,7 +90,7 @@ impl Default for Cache {
             by_sha: HashMap::new(),
             by_body: HashMap::new(),
             // Nobody can choose bodies that meet.
-            seed: fastrand::u64(..),
+            seed: random::number(),
             evictable: BTreeMap::new(),
             uses: 0,
             bodies_bytes: 0,

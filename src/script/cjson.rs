@@ -18,6 +18,8 @@ use super::library::{
 };
 use super::number::{format_json, parse_prefix};
 
+/// Bytes of a string that are written between two looks for interrupts.
+const PIECE: usize = 1 << 20;
 /// What the functions of one `cjson` table share. `cjson.new()` makes another.
 struct Shared {
     options: Options,
@@ -342,22 +344,30 @@ impl Encoder<'_> {
         let (state, text) = (self.state, &mut self.library.text);
         // SAFETY: the caller's promise. Growing the buffer moves no string.
         unsafe {
-            let mut rest = string_at(state, index).unwrap_or_default();
-            text.reserve(state, rest.len() + 2);
+            let given = string_at(state, index).unwrap_or_default();
+            text.reserve(state, given.len() + 2);
             text.push(state, b'"');
-            while let Some(at) = rest.iter().position(|byte| ESCAPES[usize::from(*byte)] != 0) {
-                text.extend(state, &rest[..at]);
-                let byte = rest[at];
-                match ESCAPES[usize::from(byte)] {
-                    b'u' => {
-                        let hex = |digit: u8| b"0123456789abcdef"[usize::from(digit & 15)];
-                        text.extend(state, &[b'\\', b'u', b'0', b'0', hex(byte >> 4), hex(byte)]);
-                    }
-                    letter => text.extend(state, &[b'\\', letter]),
+            for mut rest in given.chunks(PIECE) {
+                if given.len() > PIECE {
+                    safepoint(state);
                 }
-                rest = &rest[at + 1..];
+                while let Some(at) = rest.iter().position(|byte| ESCAPES[usize::from(*byte)] != 0) {
+                    text.extend(state, &rest[..at]);
+                    let byte = rest[at];
+                    match ESCAPES[usize::from(byte)] {
+                        b'u' => {
+                            let hex = |digit: u8| b"0123456789abcdef"[usize::from(digit & 15)];
+                            text.extend(
+                                state,
+                                &[b'\\', b'u', b'0', b'0', hex(byte >> 4), hex(byte)],
+                            );
+                        }
+                        letter => text.extend(state, &[b'\\', letter]),
+                    }
+                    rest = &rest[at + 1..];
+                }
+                text.extend(state, rest);
             }
-            text.extend(state, rest);
             text.push(state, b'"');
         }
     }

@@ -10,7 +10,7 @@ use super::lua::Lua;
 use super::lua::functions::LibraryError;
 use super::payload;
 use super::shebang::ScriptFlags;
-use super::{Function, Host};
+use super::{Function, Host, SourceLimits};
 use crate::config::split_args;
 
 /// Milliseconds that a library may take to register its functions.
@@ -66,7 +66,7 @@ pub fn is_name(text: &[u8]) -> bool {
 pub struct Loader<'a> {
     pub lua: &'a mut Lua,
     pub host: &'a mut dyn Host,
-    pub memory_max: usize,
+    pub limits: SourceLimits,
     /// 0: as long as it takes.
     pub time_max_ms: u64,
 }
@@ -126,9 +126,10 @@ impl Libraries {
         if existing && !replace {
             return Err(quoted("Library '", &name, "' already exists"));
         }
+        loader.limits.check(program)?;
         let functions = loader
             .lua
-            .load_library(program, loader.host, loader.memory_max, loader.time_max_ms)
+            .load_library(program, loader.host, loader.limits.memory_max, loader.time_max_ms)
             .map_err(|error| match error {
                 LibraryError::Syntax(words) => {
                     [&b"Error compiling function: "[..], &words].concat()

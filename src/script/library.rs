@@ -25,6 +25,8 @@ use super::{bit, cjson, cmsgpack, structs};
 const STACK_SLOTS_MAX: c_int = 8000;
 /// Longer results are refused: what a client may send as one string by default.
 const BUFFER_BYTES_MAX: usize = 512 * 1024 * 1024;
+/// A text longer than this that is read as a number is worth a look for interrupts.
+pub(super) const LONG_NUMBER: usize = 1000;
 /// What a buffer keeps between calls.
 const BUFFER_BYTES_KEPT: usize = 64 * 1024;
 
@@ -166,6 +168,12 @@ pub(super) unsafe fn number_argument(state: *mut lua_State, argument: c_int) -> 
     let mut is_number = 0;
     // SAFETY: any index may be asked for.
     unsafe {
+        // A text of megabytes takes milliseconds, and may be each of a thousand arguments.
+        if lua_type(state, argument) == ffi::LUA_TSTRING
+            && ffi::lua_objlen(state, argument) > LONG_NUMBER
+        {
+            safepoint(state);
+        }
         let number = lua_tonumberx(state, argument, &raw mut is_number);
         if is_number == 0 {
             type_error(state, argument, c"number");

@@ -16,7 +16,7 @@ use mlua::ffi::{self, lua_State, luaL_error};
 
 use super::library::{
     Buffer, add_functions, argument_error, need_room, number_argument, optional_integer, publish,
-    push_bytes, push_shared, shared, string_argument, to_i64, to_u64,
+    push_bytes, push_shared, safepoint, shared, string_argument, to_i64, to_u64,
 };
 
 /// The bytes of the greatest integer.
@@ -49,7 +49,12 @@ struct Format<'call> {
     rest: &'call [u8],
     big_endian: bool,
     alignment: c_int,
+    /// Options read so far.
+    options: usize,
 }
+
+/// Options that are read between two looks for interrupts.
+const OPTIONS: usize = 1000;
 
 /// An option and the bytes it stands for; none for those that set something, and for `c0` and `s`.
 struct Item {
@@ -66,7 +71,7 @@ impl<'call> Format<'call> {
         // SAFETY: the caller's promise.
         let text = unsafe { string_argument(state, 1) };
         let rest = &text[..memchr::memchr(0, text).unwrap_or(text.len())];
-        Format { state, rest, big_endian: cfg!(target_endian = "big"), alignment: 1 }
+        Format { state, rest, big_endian: cfg!(target_endian = "big"), alignment: 1, options: 0 }
     }
 
     /// The next option with its size.
@@ -76,8 +81,12 @@ impl<'call> Format<'call> {
     unsafe fn next(&mut self) -> Option<Item> {
         let (&option, rest) = self.rest.split_first()?;
         self.rest = rest;
+        self.options += 1;
         // SAFETY: the caller's promise.
         let size = unsafe {
+            if self.options.is_multiple_of(OPTIONS) {
+                safepoint(self.state);
+            }
             match option {
                 b'b' | b'B' | b'x' => 1,
                 b'h' | b'H' => 2,

@@ -6,6 +6,9 @@ use crate::gate::limits::{check_output_limit, count_clients_memory};
 use crate::gate::persistence;
 use crate::sys::{alloc, crash};
 
+/// How long a client that is to be closed may leave its last replies lying. Microseconds.
+const LAST_REPLIES_US: i64 = 10_000_000;
+
 impl Server {
     /// Does the periodic work when its time has come.
     pub(super) fn cron_if_due(&mut self) {
@@ -26,12 +29,17 @@ impl Server {
             state.commands_rate.sample(state.counters.commands, now_us);
             state.input_rate.sample(state.counters.bytes_in, now_us);
             state.output_rate.sample(state.counters.bytes_out, now_us);
+            let turns = state.timing.turns();
+            state.turns_rate.sample(turns, now_us);
+            state.turn_time.sample_by(state.timing.turns_us(), turns as i64, 1);
         }
         self.state.pending.accept_again.append(&mut self.state.pending.accept_later);
+        self.state.outgoing.close_unused(now_us);
         if let Err(fatal) = persistence::periodic(&mut self.keyspace, &mut self.state) {
             self.die(&fatal);
         }
         self.close_idle_clients();
+        self.close_who_takes_nothing();
         self.check_soft_limits();
         count_clients_memory(&mut self.state);
     }
@@ -54,6 +62,22 @@ impl Server {
         let idle: Vec<ClientId> =
             self.state.clients.iter().filter(is_idle).map(|client| client.id).collect();
         idle.into_iter().for_each(|id| self.state.clients.close(id));
+    }
+
+    /// Closes clients that were to be closed behind their last replies and have not taken any of them for too long: they have
+    /// nothing more to say, and no limit on outputs would ever end them.
+    fn close_who_takes_nothing(&mut self) {
+        let now_us = self.state.now.boot_us;
+        let mut waiting = std::mem::take(&mut self.state.clients.last_replies);
+        waiting.retain(|&id| {
+            let Some(client) = self.state.clients.get(id) else { return false };
+            let takes_nothing = now_us - client.active_us >= LAST_REPLIES_US;
+            if takes_nothing {
+                self.state.clients.close(id);
+            }
+            !takes_nothing
+        });
+        self.state.clients.last_replies.append(&mut waiting);
     }
 
     /// Closes clients that are over their soft output limit for too long.

@@ -47,6 +47,8 @@ const LARGE_READ_BYTES: usize = 1024 * 1024;
 const BATCH_REQUESTS: usize = 64;
 /// Arguments' places for which memory is kept between batches, 64 KiB: beside the work on more of them allocating is little.
 const RANGES_KEPT_MAX: usize = 8 * 1024;
+/// Bytes that wait of one client, whatever the configured limit: the places of arguments have 32 bits.
+const INPUT_MAX: u64 = u32::MAX as u64;
 /// Keys of one request that are prefetched.
 const PREFETCH_KEYS: usize = 64;
 /// A client's limits are checked between its requests whenever so much more output has collected: a short pipeline can
@@ -422,7 +424,8 @@ impl Hands<'_> {
     }
 
     /// The other end sends no more. Whether it still reads is not known: it gets the replies that wait, or the system says
-    /// that it is gone. Who only waits for messages or for CLIENT PAUSE is done.
+    /// that it is gone, or the periodic work finds that it takes nothing. Who only waits for messages or for CLIENT PAUSE is
+    /// done.
     fn end_of_input(&mut self, id: ClientId) {
         let Some(client) = self.state.clients.get_mut(id) else { return };
         let waiting = ClientFlags::SUBSCRIBED
@@ -445,8 +448,7 @@ impl Hands<'_> {
         let authenticated = !needs_password(self.state, flags);
         let Some(client) = self.state.clients.get_mut(id) else { return false };
         let limit = if authenticated { limit } else { limit.min(1 << 20) };
-        // Offsets have 32 bits.
-        if client.input.len() as u64 <= limit.min(u32::MAX as u64) {
+        if client.input.len() as u64 <= limit.min(INPUT_MAX) {
             return true;
         }
         self.state.counters.query_buffer_limit_disconnections += 1;
@@ -553,6 +555,11 @@ impl Hands<'_> {
     pub fn resume(&mut self, id: ClientId) {
         let Some(client) = self.state.clients.get_mut(id) else { return };
         client.flags.remove(ClientFlags::SUSPENDED | ClientFlags::PAUSED);
+        // What had been parsed was put back in front of what came behind it: together they may be longer than what is read.
+        if client.input.len() as u64 > INPUT_MAX && !self.check_query_limit(id) {
+            return;
+        }
+        let Some(client) = self.state.clients.get_mut(id) else { return };
         match std::mem::take(&mut client.input) {
             Input::Empty => {}
             Input::Waiting(buffer) => {
@@ -779,8 +786,13 @@ impl Hands<'_> {
     }
 
     fn close_after_reply(&mut self, id: ClientId) {
-        if let Some(client) = self.state.clients.get_mut(id) {
+        if let Some(client) = self.state.clients.get_mut(id)
+            && !client.flags.contains(ClientFlags::CLOSE_AFTER_REPLY)
+        {
             client.flags |= ClientFlags::CLOSE_AFTER_REPLY;
+            // From now on it has its time to take them.
+            client.active_us = self.state.now.boot_us;
+            self.state.clients.last_replies.push(id);
             self.state.clients.flush_later(id);
         }
     }

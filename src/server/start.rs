@@ -27,17 +27,20 @@ use crate::resp::reply::ReplyWriter;
 use crate::sys::alloc;
 use crate::sys::log::{Level, Logger};
 use crate::sys::process::Supervisor;
+use crate::sys::random;
 use crate::sys::title::Title;
 
 impl Server {
     /// A server with this configuration and clock, listening. Errors: an address that cannot be listened on, in words.
     pub fn start(config: Config, clock: Clock, logger: Logger) -> Result<Self, String> {
         let told = |what: &str, error: io::Error| format!("{what}: {error}");
+        random::check()
+            .map_err(|error| told("Failed reading the system's random source", error))?;
         let poll = Poll::new().map_err(|error| told("Failed creating the event loop", error))?;
         let waker = Waker::new(poll.registry(), WAKER)
             .map_err(|error| told("Failed creating the event loop", error))?;
         let now = clock.now();
-        let hasher = KeyHasher::new([fastrand::u64(..), fastrand::u64(..)]);
+        let hasher = KeyHasher::new([random::number(), random::number()]);
         let keyspace = Keyspace::new(config.databases as usize, hasher, now);
         let mut state = State::new(&TABLE, config, clock, logger, poll);
         state.serve_while_busy = busy::serve;

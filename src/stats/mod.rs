@@ -23,29 +23,34 @@ pub struct Counters {
     pub acl_denied_auth: u64,
 }
 
-/// A rate, from samples taken every 100 ms, over the last 16 of them: `instantaneous_*`.
+/// A rate, by the second or by another count, from samples taken every 100 ms, over the last 16 of them: `instantaneous_*`.
 #[derive(Debug, Default)]
 pub struct Rate {
     samples: [u64; 16],
     next: usize,
     last_count: u64,
-    last_us: i64,
+    last_base: i64,
 }
 
 impl Rate {
     /// Takes a sample: the count reached, and the time in microseconds.
     pub fn sample(&mut self, count: u64, now_us: i64) {
-        let elapsed = now_us - self.last_us;
-        if self.last_us != 0 && elapsed > 0 {
+        self.sample_by(count, now_us, 1_000_000);
+    }
+
+    /// Takes a sample: the sum reached, and how many times it was added to; `unit` times the one by the other is the rate.
+    pub fn sample_by(&mut self, count: u64, base: i64, unit: u64) {
+        let elapsed = base - self.last_base;
+        if self.last_base != 0 && elapsed > 0 {
             let made = count.saturating_sub(self.last_count);
-            self.samples[self.next] = made.saturating_mul(1_000_000) / elapsed as u64;
+            self.samples[self.next] = made.saturating_mul(unit) / elapsed as u64;
             self.next = (self.next + 1) % self.samples.len();
         }
         self.last_count = count;
-        self.last_us = now_us;
+        self.last_base = base;
     }
 
-    /// The mean of the samples, per second.
+    /// The mean of the samples, per second or for each time.
     pub fn per_second(&self) -> u64 {
         self.samples.iter().sum::<u64>() / self.samples.len() as u64
     }

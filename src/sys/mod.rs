@@ -1,10 +1,12 @@
 //! The operating system: allocator, process, log. `unsafe` that it takes lives here.
 
 pub mod alloc;
+pub mod build;
 pub mod crash;
 pub mod disk;
 pub mod jemalloc;
 pub mod log;
 pub mod machine;
 pub mod process;
+pub mod random;
 pub mod title;

@@ -117,7 +117,8 @@ impl Point {
         let (from, to) = (radians(self.latitude), radians(other.latitude));
         let u = ((to - from) / 2.0).sin();
         let a = u * u + from.cos() * to.cos() * v * v;
-        2.0 * EARTH_RADIUS_M * a.sqrt().asin()
+        // Rounding can make it a little more than 1 at the other end of the world.
+        2.0 * EARTH_RADIUS_M * a.min(1.0).sqrt().asin()
     }
 }
 

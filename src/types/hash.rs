@@ -430,14 +430,21 @@ impl<'a> HashView<'a> {
         }
     }
 
-    /// Shows the fields behind a cursor up to the next one, which is returned; 0 begins and ends. A listpack is shown at once.
-    pub fn scan(&self, cursor: u64, now: &Now, mut visit: impl FnMut(&[u8], &[u8])) -> u64 {
+    /// Shows the fields behind a cursor up to the next one, at most `most`; returns that, 0 begins and ends. A listpack is shown
+    /// at once.
+    pub fn scan(
+        &self,
+        cursor: u64,
+        most: usize,
+        now: &Now,
+        mut visit: impl FnMut(&[u8], &[u8]),
+    ) -> u64 {
         match self {
             HashView::Packed(_) | HashView::Table(HashTable { is_listpack: true, .. }) => {
                 self.for_each(now, visit);
                 0
             }
-            HashView::Table(hash) => hash.table.scan(cursor, |entry| {
+            HashView::Table(hash) => hash.table.scan(cursor, most, |entry| {
                 if is_alive(&entry, now) {
                     visit(entry.field, entry.value);
                 }

@@ -71,11 +71,20 @@ impl List {
         }
     }
 
+    /// Whether it changes its form to take up so many more elements.
+    #[inline]
+    pub fn outgrows(&self, bytes: usize, count: usize, limits: &Limits) -> bool {
+        match self {
+            List::Packed(run) => limits.are_exceeded(run.len() + bytes, run.count() + count),
+            List::Long(_) => false,
+        }
+    }
+
     /// Chooses the form that can take up `count` more elements whose texts have `bytes` bytes together.
     #[inline]
     pub fn make_room(&mut self, bytes: usize, count: usize, limits: &Limits) {
-        if let List::Packed(run) = self
-            && limits.are_exceeded(run.len() + bytes, run.count() + count)
+        if self.outgrows(bytes, count, limits)
+            && let List::Packed(run) = self
         {
             if journal::is_on() {
                 journal::note(Note::WasSmall(true), [&[], &[]]);

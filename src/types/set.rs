@@ -579,12 +579,12 @@ impl<'a> SetView<'a> {
         }
     }
 
-    /// Visits the members behind a cursor, at least one page of a table; returns the next cursor, 0 at the end. What Redis
-    /// keeps without a table is visited at once.
-    pub fn scan(&self, cursor: u64, mut visit: impl FnMut(Element<'a>)) -> u64 {
+    /// Visits the members behind a cursor, at most `most`; returns the next cursor, 0 at the end. What Redis keeps without a
+    /// table is visited at once.
+    pub fn scan(&self, cursor: u64, most: usize, mut visit: impl FnMut(Element<'a>)) -> u64 {
         match *self {
             SetView::Table(members @ Members { is_listpack: false, .. }) => {
-                members.table.scan(cursor, |entry| visit(Element::Bytes(entry.field)))
+                members.table.scan(cursor, most, |entry| visit(Element::Bytes(entry.field)))
             }
             _ => {
                 self.for_each(visit);

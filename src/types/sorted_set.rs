@@ -412,15 +412,17 @@ impl<'a> SortedSetView<'a> {
         }
     }
 
-    /// Visits a few members from a boundary on; returns the next boundary, 0 at the end. What is there all the time is visited
-    /// exactly once; see [`ScoreTree::scan`]. A packed set is visited at once.
-    pub fn scan(&self, boundary: u32, mut visit: impl FnMut(f64, &[u8])) -> u32 {
+    /// Visits a few members from a boundary on, at most `most`; returns the next boundary, 0 at the end. What is there all the
+    /// time is visited exactly once; see [`ScoreTree::scan`]. What Redis keeps as a listpack is visited at once.
+    pub fn scan(&self, boundary: u32, most: usize, visit: impl FnMut(f64, &[u8])) -> u32 {
         match self {
-            SortedSetView::Packed(_) => {
+            SortedSetView::Large(large) if large.is_skiplist => {
+                large.tree.scan(boundary, most, visit)
+            }
+            _ => {
                 self.each(0..self.len(), false, visit);
                 0
             }
-            SortedSetView::Large(large) => large.tree.scan(boundary, &mut visit),
         }
     }
 }

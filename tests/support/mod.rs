@@ -1,13 +1,14 @@
 //! A server in this process with a clock that stands still, and clients that see what redis-cli shows.
 #![allow(dead_code)] // every test program uses its own part of this
+#![allow(clippy::disallowed_methods)] // the limit of patience is measured in real time
 
 pub mod grammar;
 
 use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use latchkey::clock::{Clock, ManualClock, UnixMillis};
 use latchkey::config::Config;
@@ -17,7 +18,19 @@ use latchkey::sys::log::Logger;
 /// The wall clock of a new session: 2023-11-14 22:13:20 UTC.
 pub const START: UnixMillis = UnixMillis(1_700_000_000_000);
 /// How long a reply may take before the test fails: a limit against hanging, not a measure of speed.
-const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Looks again and again, until there is something to see. Panics when patience ends.
+pub fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(start.elapsed() < PATIENCE, "waited too long for {what}");
+        std::thread::yield_now();
+    }
+}
 
 /// One reply, as it came.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,8 +39,14 @@ pub enum Reply {
     Error(Vec<u8>),
     Integer(i64),
     Bulk(Vec<u8>),
+    /// With its format and the colon, as it came: `txt:some text`.
     Verbatim(Vec<u8>),
+    /// RESP3's null, `_`.
     Null,
+    /// RESP2's null bulk string, `$-1`.
+    NullBulk,
+    /// RESP2's null array, `*-1`.
+    NullArray,
     Double(String),
     Boolean(bool),
     BigNumber(String),
@@ -62,6 +81,10 @@ impl TestServer {
         let mut server = Server::start(config, Clock::Manual(clock.clone()), Logger::silent())
             .expect("the server starts");
         let address = server.listen_on(address).expect("a free port");
+        // Only from a folder of the test's own: what lies where the tests run is nobody's data.
+        if lines.iter().any(|line| line.starts_with("dir ")) {
+            server.load().expect("what was saved can be loaded");
+        }
         let handle = server.handle();
         let thread = std::thread::spawn(move || server.run().expect("the loop ends in order"));
         TestServer { address, clock, handle, thread: Some(thread) }
@@ -77,6 +100,11 @@ impl TestServer {
         self.settle();
     }
 
+    /// Unix milliseconds on the server's clock.
+    pub fn clock_ms(&self) -> i64 {
+        Clock::Manual(self.clock.clone()).now().unix().0
+    }
+
     /// Sets the wall clock alone.
     pub fn step_wall(&self, us: i64) {
         self.clock.step_wall_us(us);
@@ -86,10 +114,10 @@ impl TestServer {
     /// Waits for two turns: what was due at the beginning of the first is done and sent.
     pub fn settle(&self) {
         let before = self.handle.turns();
-        while self.handle.turns() < before + 2 {
+        wait_for("two turns of the loop", || {
             self.handle.wake().expect("the loop can be woken");
-            std::thread::yield_now();
-        }
+            (self.handle.turns() >= before + 2).then_some(())
+        });
     }
 }
 
@@ -97,12 +125,13 @@ impl Drop for TestServer {
     fn drop(&mut self) {
         // A server that has ended already needs no stop.
         let _ = self.handle.stop();
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-            && !std::thread::panicking()
-        {
-            panic!("the server panicked");
+        let Some(thread) = self.thread.take() else { return };
+        if std::thread::panicking() {
+            // What is wrong is being told already; a server that hangs would keep that from being seen.
+            return;
         }
+        wait_for("the end of the server", || thread.is_finished().then_some(()));
+        assert!(thread.join().is_ok(), "the server panicked");
     }
 }
 
@@ -119,7 +148,13 @@ impl Client {
         let stream = TcpStream::connect(address).expect("the server takes connections");
         stream.set_nodelay(true).expect("an option of TCP");
         stream.set_read_timeout(Some(PATIENCE)).expect("an option of sockets");
+        stream.set_write_timeout(Some(PATIENCE)).expect("an option of sockets");
         Client { stream, buffer: Vec::new(), pushes: Vec::new() }
+    }
+
+    /// Ends one direction of the connection, or both.
+    pub fn shutdown(&mut self, how: Shutdown) {
+        self.stream.shutdown(how).expect("the connection is there");
     }
 
     /// Sends raw bytes.
@@ -231,13 +266,14 @@ pub fn decode(bytes: &[u8], at: &mut usize) -> Option<Reply> {
         b',' => Reply::Double(text()),
         b'#' => Reply::Boolean(line == b"t"),
         b'(' => Reply::BigNumber(text()),
-        b'$' | b'=' | b'*' if number() < 0 => Reply::Null,
+        b'$' if number() < 0 => Reply::NullBulk,
+        b'*' if number() < 0 => Reply::NullArray,
         b'$' | b'=' => {
             let length = number() as usize;
             let value = bytes.get(*at..*at + length)?.to_vec();
             bytes.get(*at + length + 1)?;
             *at += length + 2;
-            if kind == b'=' { Reply::Verbatim(value[4..].to_vec()) } else { Reply::Bulk(value) }
+            if kind == b'=' { Reply::Verbatim(value) } else { Reply::Bulk(value) }
         }
         b'*' => Reply::Array(several(number(), at)?),
         b'~' => Reply::Set(several(number(), at)?),
@@ -269,7 +305,8 @@ pub fn quote(bytes: &[u8]) -> String {
 }
 
 impl Reply {
-    /// The reply as redis-cli shows it on a terminal, without a line end at its end.
+    /// The reply as redis-cli shows it on a terminal, without a line end at its end; what redis-cli shows alike is told
+    /// apart: `(nil)` is a null bulk string, `(nil array)` a null array, `(null)` RESP3's null; `txt:` begins a verbatim string.
     pub fn show(&self) -> String {
         let mut shown = String::new();
         self.show_into(&mut shown, "");
@@ -284,10 +321,12 @@ impl Reply {
             Reply::Error(bytes) => format!("(error) {}", text(bytes)),
             Reply::Integer(value) => format!("(integer) {value}"),
             Reply::Bulk(bytes) => quote(bytes),
-            Reply::Null => "(nil)".into(),
+            Reply::Null => "(null)".into(),
+            Reply::NullBulk => "(nil)".into(),
+            Reply::NullArray => "(nil array)".into(),
             Reply::Double(value) => format!("(double) {value}"),
             Reply::Boolean(value) => format!("({value})"),
-            Reply::BigNumber(value) => value.clone(),
+            Reply::BigNumber(value) => format!("(big number) {value}"),
             Reply::Array(items) => return show_items(out, prefix, items, ')', "(empty array)"),
             Reply::Push(items) => return show_items(out, prefix, items, ')', "(empty push)"),
             Reply::Set(items) => return show_items(out, prefix, items, '~', "(empty set)"),

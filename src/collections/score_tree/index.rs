@@ -7,7 +7,10 @@
 //! yet. In the order of tags with their bits reversed each page is one interval, and splitting halves it: so a boundary in that
 //! order is a cursor that stays true whatever is split or merged between two calls.
 
+use smallvec::SmallVec;
+
 use crate::collections::prefetch::prefetch;
+use crate::collections::scan::cut;
 
 /// Entries a page has on average where the next page is added, and where the last one is merged away.
 const ENTRIES_MAX: usize = 24;
@@ -147,22 +150,29 @@ impl Index {
         page.extend_from_slice(&last);
     }
 
-    /// Visits the entries of one page from a boundary on, each pair of tag and leaf once; returns the next boundary, 0 at the
-    /// end. A boundary is a tag with its bits reversed.
-    pub fn scan(&self, boundary: u32, mut visit: impl FnMut(u32, u32)) -> u32 {
+    /// Visits the entries of one page from a boundary on, each pair of tag and leaf once, at most `most` (1 at least, and all
+    /// of one tag); returns the next boundary, 0 at the end. A boundary is a tag with its bits reversed.
+    pub fn scan(&self, boundary: u32, most: usize, mut visit: impl FnMut(u32, u32)) -> u32 {
         if self.pages == 0 {
             return 0;
         }
         let (number, bits) = self.page_of(boundary.reverse_bits());
         let page = self.page(number);
+        let width = 1u64 << (32 - bits);
+        let mut next = (u64::from(boundary) / width + 1) * width;
+        if page.len() > most {
+            let places = page.iter().map(|&entry| u64::from((entry as u32).reverse_bits()));
+            let behind = places.filter(|&place| place >= boundary.into());
+            let mut behind = SmallVec::<[u64; 64]>::from_iter(behind);
+            next = cut(&mut behind, most, 0).unwrap_or(next);
+        }
         for (at, &entry) in page.iter().enumerate() {
             let tag = entry as u32;
-            if tag.reverse_bits() >= boundary && !page[..at].contains(&entry) {
+            let is_wanted = (boundary.into()..next).contains(&u64::from(tag.reverse_bits()));
+            if is_wanted && !page[..at].contains(&entry) {
                 visit(tag, (entry >> 32) as u32);
             }
         }
-        let width = 1u64 << (32 - bits);
-        let next = (u64::from(boundary) / width + 1) * width;
         next as u32
     }
 

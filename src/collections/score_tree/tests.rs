@@ -145,16 +145,26 @@ proptest! {
     }
 
     #[test]
-    fn a_walk_returns_what_stays_exactly_once(steps in steps(), between in steps()) {
+    fn a_walk_returns_what_stays_exactly_once(
+        start in 0..1500u16,
+        steps in steps(),
+        between in steps(),
+        most in 1..40usize,
+    ) {
         let (mut tree, mut model) = (ScoreTree::new(), Model::default());
-        play(&mut tree, &mut model, &Step::Run(0, 1500, 1));
+        play(&mut tree, &mut model, &Step::Run(0, start, 1));
         steps.iter().for_each(|step| play(&mut tree, &mut model, step));
         let mut stayed: BTreeSet<Vec<u8>> = model.scores.keys().cloned().collect();
         let mut seen: BTreeMap<Vec<u8>, usize> = BTreeMap::new();
         let mut boundary = 0;
         let mut changes = between.iter();
         loop {
-            boundary = tree.scan(boundary, |_, member| *seen.entry(member.to_vec()).or_default() += 1);
+            let mut visited = 0;
+            boundary = tree.scan(boundary, most, |_, member| {
+                *seen.entry(member.to_vec()).or_default() += 1;
+                visited += 1;
+            });
+            prop_assert!(visited <= most);
             if boundary == 0 {
                 break;
             }

@@ -271,9 +271,10 @@ impl Machine {
                 self.visited.clear();
             }
             let visited = &mut self.visited;
-            self.cursor = self
-                .table
-                .scan(self.cursor, |entry| *visited.entry(entry.key().to_vec()).or_default() += 1);
+            let most = if steps > 15 { usize::MAX } else { steps % 5 + 1 };
+            self.cursor = self.table.scan(self.cursor, most, |entry| {
+                *visited.entry(entry.key().to_vec()).or_default() += 1;
+            });
             assert!(self.cursor < 1 << 53);
             if self.cursor == 0 {
                 for key in &self.steady {
@@ -450,7 +451,30 @@ proptest! {
     fn any_cursor_is_safe(count in 0..3000usize, cursor in any::<u64>(), shift in 0..64u32) {
         let mut table = keyed();
         (0..count).for_each(|number| _ = table.put(&key(number), b"", None));
-        prop_assert!(table.scan(cursor >> shift, |_| ()) < 1 << 53);
+        prop_assert!(table.scan(cursor >> shift, shift as usize, |_| ()) < 1 << 53);
+    }
+}
+
+#[test]
+fn a_scan_visits_no_more_keys_than_asked_for() {
+    let mut table = keyed();
+    for number in 0..if cfg!(miri) { 300 } else { 20_000 } {
+        table.put(&key(number), b"", None);
+        if !number.is_power_of_two() && number % 4999 != 0 {
+            continue;
+        }
+        let (mut cursor, mut all) = (0, 0);
+        loop {
+            let most = all % 7 + 1;
+            let mut seen = 0;
+            cursor = table.scan(cursor, most, |_| seen += 1);
+            assert!(seen <= most, "{seen} instead of {most}");
+            all += seen;
+            if cursor == 0 {
+                break;
+            }
+        }
+        assert_eq!(all, number + 1);
     }
 }
 
@@ -459,8 +483,8 @@ fn an_empty_table_owns_no_memory_and_answers_everything() {
     let mut table = keyed();
     assert_eq!(table.memory(), 0);
     assert!(table.at(b"a").is_none() && table.random().is_none() && table.is_empty());
-    assert_eq!(table.scan(0, |_| unreachable!()), 0);
-    assert_eq!(table.scan(12345, |_| unreachable!()), 0);
+    assert_eq!(table.scan(0, 10, |_| unreachable!()), 0);
+    assert_eq!(table.scan(12345, 10, |_| unreachable!()), 0);
     table.sample(5, false, |_, _| unreachable!());
     assert_eq!(table.next_due_boot_ms(), None);
     assert!(table.pop_due(&START, &mut 100).is_none());
@@ -566,7 +590,7 @@ fn keys_that_all_share_one_hash_are_kept_apart() {
     let mut seen = 0;
     let mut cursor = 0;
     loop {
-        cursor = table.scan(cursor, |_| seen += 1);
+        cursor = table.scan(cursor, 10, |_| seen += 1);
         if cursor == 0 {
             break;
         }

@@ -297,7 +297,9 @@ fn reply(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `CLIENT NO-EVICT <ON | OFF>`: `OK`.
 fn no_evict(ctx: &mut Context<'_>) -> CommandResult {
-    set_flag(ctx, ClientFlags::NO_EVICT)
+    let outcome = set_flag(ctx, ClientFlags::NO_EVICT)?;
+    ctx.server.clients.note_eviction(ctx.client_id());
+    Ok(outcome)
 }
 
 /// `CLIENT NO-TOUCH <ON | OFF>`: `OK`.

@@ -1,5 +1,6 @@
 //! Which clients CLIENT LIST shows and CLIENT KILL ends: conditions that must all hold.
 
+use std::collections::HashSet;
 use std::mem::discriminant;
 
 use crate::client::Client;
@@ -21,10 +22,18 @@ const INVALID_CLIENT_ID: CommandError = CommandError::Text("ERR Invalid client I
 /// Every letter the flags of a client can have, in any version of the field.
 const FLAG_LETTERS: &[u8] = b"OSMPxbtRBdcuAUreTIiEN";
 
+/// Numbers of clients.
+#[derive(Debug)]
+struct Ids {
+    /// As they were said.
+    listed: Vec<i64>,
+    all: HashSet<i64>,
+}
+
 /// What is asked of a client.
 #[derive(Debug)]
 enum Test<'a> {
-    Ids(Vec<i64>),
+    Ids(Ids),
     /// None: the link to a primary, which no client is.
     Class(Option<ClientClass>),
     Address(&'a [u8]),
@@ -47,7 +56,7 @@ impl Test<'_> {
         let is = |have: &[u8], want: &[u8]| !have.is_empty() && have == want;
         let seconds_since = |us: i64| (now.boot_us - us) / 1_000_000;
         match *self {
-            Test::Ids(ref ids) => ids.contains(&(client.id.number as i64)),
+            Test::Ids(ref ids) => ids.all.contains(&(client.id.number as i64)),
             Test::Class(class) => class == Some(class_of(client.flags)),
             Test::Address(address) => client.peer.to_string().as_bytes() == address,
             Test::LocalAddress(address) => client.local.to_string().as_bytes() == address,
@@ -143,7 +152,10 @@ impl<'a> Filter<'a> {
             *other_holds == holds && discriminant(other) == discriminant(&test)
         };
         match (self.tests.iter_mut().find(same), test) {
-            (Some((_, Test::Ids(ids))), Test::Ids(more)) => ids.extend(more),
+            (Some((_, Test::Ids(ids))), Test::Ids(more)) => {
+                ids.listed.extend(more.listed);
+                ids.all.extend(more.all);
+            }
             (Some((_, other)), test) => *other = test,
             (None, test) => self.tests.push((holds, test)),
         }
@@ -160,7 +172,7 @@ impl<'a> Filter<'a> {
     /// The IDs, if they are the only condition.
     pub fn only_ids(&self) -> Option<&[i64]> {
         match (&*self.tests, self.skip_me) {
-            ([(true, Test::Ids(ids))], None) => Some(ids),
+            ([(true, Test::Ids(ids))], None) => Some(&ids.listed),
             _ => None,
         }
     }
@@ -171,17 +183,21 @@ impl<'a> Filter<'a> {
 }
 
 /// One ID or more, up to what is no number.
-fn parse_ids(args: &mut Cursor<'_>, any: bool) -> Result<Vec<i64>, CommandError> {
+fn parse_ids(args: &mut Cursor<'_>, any: bool) -> Result<Ids, CommandError> {
     let error = if any { INVALID_CLIENT_ID } else { CLIENT_ID_TOO_SMALL };
-    let mut ids = Vec::new();
+    let mut listed = Vec::new();
     while let Some(id) = args.peek().and_then(number::parse_i64) {
         if id < 1 && !any {
             return Err(error);
         }
-        ids.push(id);
+        listed.push(id);
         args.take()?;
     }
-    if ids.is_empty() { Err(error) } else { Ok(ids) }
+    if listed.is_empty() {
+        return Err(error);
+    }
+    let all = listed.iter().copied().collect();
+    Ok(Ids { listed, all })
 }
 
 fn parse_class(name: &[u8]) -> Result<Option<ClientClass>, CommandError> {

@@ -9,6 +9,7 @@
 //! connection, which gets them as if published on a channel, if it is subscribed to anything.
 
 use std::collections::BTreeSet;
+use std::ops::Bound;
 
 use crate::client::ClientFlags;
 use crate::client::tracking::{Choice, ClientTracking, Mode};
@@ -159,9 +160,8 @@ impl<'a> Options<'a> {
     /// These prefixes beside those there are, none of which may begin another: its keys would be told of twice. Without any
     /// the empty one is meant, whatever there is.
     fn with_prefixes(&self, mut prefixes: BTreeSet<Box<[u8]>>) -> Result<Mode, CommandError> {
-        let overlap = |a: &[u8], b: &[u8]| a.starts_with(b) || b.starts_with(a);
+        let overlapping = first_overlapping(&self.prefixes);
         for (index, prefix) in self.prefixes.iter().enumerate() {
-            let others = &self.prefixes[index + 1..];
             let error = |which: &str, other: &[u8]| {
                 let mut text = b"ERR Prefix '".to_vec();
                 text.extend_from_slice(prefix);
@@ -170,11 +170,13 @@ impl<'a> Options<'a> {
                 text.extend_from_slice(b"'. Prefixes for a single client must not overlap.");
                 CommandError::formatted(text)
             };
-            if let Some(other) = prefixes.iter().find(|other| overlap(other, prefix)) {
+            if let Some(other) = overlapping_with(&prefixes, prefix) {
                 return Err(error("an existing", other));
             }
-            if let Some(other) = others.iter().find(|other| overlap(other, prefix)) {
-                return Err(error("another provided", other));
+            if overlapping == Some(index) {
+                let mut others = self.prefixes[index + 1..].iter();
+                let other = others.find(|other| overlap(other, prefix));
+                return Err(error("another provided", other.copied().unwrap_or_default()));
             }
         }
         prefixes.extend(self.prefixes.iter().map(|&prefix| prefix.into()));
@@ -183,6 +185,39 @@ impl<'a> Options<'a> {
         }
         Ok(Mode::Prefixes(prefixes))
     }
+}
+
+/// Whether one prefix begins the other.
+fn overlap(a: &[u8], b: &[u8]) -> bool {
+    a.starts_with(b) || b.starts_with(a)
+}
+
+/// The first of these, if any, that overlaps with a later one. O(n log n).
+fn first_overlapping(prefixes: &[&[u8]]) -> Option<usize> {
+    let mut sorted: Vec<(&[u8], usize)> =
+        prefixes.iter().enumerate().map(|(index, prefix)| (*prefix, index)).collect();
+    sorted.sort_unstable();
+    // All that begin with a prefix follow it. So whoever overlaps with any does so with the first of those that it begins with.
+    let (mut first, mut beginning) = (None::<usize>, *sorted.first()?);
+    for &(prefix, index) in &sorted[1..] {
+        if prefix.starts_with(beginning.0) {
+            let earlier = index.min(beginning.1);
+            first = Some(first.map_or(earlier, |first| first.min(earlier)));
+        } else {
+            beginning = (prefix, index);
+        }
+    }
+    first
+}
+
+/// The first of those there are that overlaps with a prefix. Among them only the empty one may begin others. O(log n).
+fn overlapping_with<'p>(prefixes: &'p BTreeSet<Box<[u8]>>, prefix: &[u8]) -> Option<&'p [u8]> {
+    let names = |from, to| prefixes.range::<[u8], _>((from, to)).map(|found| &**found);
+    let is_near = |other: &&[u8]| overlap(other, prefix);
+    let empty = prefixes.first().map(|first| &**first).filter(|first| first.is_empty());
+    let before = || names(Bound::Unbounded, Bound::Included(prefix)).next_back().filter(is_near);
+    let behind = || names(Bound::Included(prefix), Bound::Unbounded).next().filter(is_near);
+    empty.or_else(before).or_else(behind)
 }
 
 /// `CLIENT TRACKING <ON | OFF> [option ...]`: `OK`.
@@ -199,7 +234,7 @@ fn tracking(ctx: &mut Context<'_>) -> CommandResult {
             ctx.db.tracking.enter();
         }
         let Options { redirect, no_loop, .. } = options;
-        let tracking = ClientTracking { mode, redirect, is_broken: false, no_loop };
+        let tracking = ClientTracking::new(mode, redirect, no_loop);
         for prefix in tracking.prefixes().into_iter().flatten() {
             ctx.db.tracking.add_prefix(id, prefix);
         }
@@ -281,4 +316,42 @@ fn tracking_info(ctx: &mut Context<'_>) -> CommandResult {
     reply.array(prefixes.map_or(0, BTreeSet::len));
     prefixes.into_iter().flatten().for_each(|prefix| reply.bulk(prefix));
     Ok(Outcome::Replied)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn prefixes() -> impl Strategy<Value = Vec<Vec<u8>>> {
+        prop::collection::vec(prop::collection::vec(b'a'..b'd', 1..5), 0..8)
+    }
+
+    proptest! {
+        #[test]
+        fn overlapping_prefixes_are_found_as_by_comparing_each_with_each(
+            known in prefixes(),
+            asked in prefixes(),
+            has_empty: bool,
+        ) {
+            let asked: Vec<&[u8]> = asked.iter().map(Vec::as_slice).collect();
+            let overlaps = |index: usize| {
+                asked[index + 1..].iter().any(|other| overlap(other, asked[index]))
+            };
+            prop_assert_eq!(first_overlapping(&asked), (0..asked.len()).find(|&index| overlaps(index)));
+            let mut there = BTreeSet::<Box<[u8]>>::new();
+            for prefix in known {
+                if !there.iter().any(|other| overlap(other, &prefix)) {
+                    there.insert(prefix.into());
+                }
+            }
+            if has_empty {
+                there.insert(Box::default());
+            }
+            for prefix in asked {
+                let expected = there.iter().find(|other| overlap(other, prefix)).map(|found| &**found);
+                prop_assert_eq!(overlapping_with(&there, prefix), expected);
+            }
+        }
+    }
 }

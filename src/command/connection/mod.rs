@@ -79,13 +79,11 @@ pub const COMMANDS: &[CommandSpec] = &[
         .group(Group::Connection)
         .since("6.2.0")
         .docs("", "Puts the connection back to how it began.", "O(1)"),
-    spec("SELECT", select)
-        .exactly(2)
-        .flags(QUICK)
-        .with(Flags::NEEDS_CLIENT)
-        .group(Group::Connection)
-        .since("1.0.0")
-        .docs("index", "Chooses the database of this connection.", "O(1)"),
+    spec("SELECT", select).exactly(2).flags(QUICK).group(Group::Connection).since("1.0.0").docs(
+        "index",
+        "Chooses the database of this connection.",
+        "O(1)",
+    ),
 ];
 
 const AUTH_WITHOUT_PASSWORD: CommandError = CommandError::Text(
@@ -138,7 +136,9 @@ fn select(ctx: &mut Context<'_>) -> CommandResult {
     let index = i32::try_from(index).map_err(|_| OUTSIDE_INT)?;
     let index = usize::try_from(index).ok().filter(|&index| index < ctx.db.databases());
     let index = index.ok_or(CommandError::DbIndexOutOfRange)?;
-    ctx.client().db = index;
+    if ctx.caller.client().is_some() {
+        ctx.client().db = index;
+    }
     ctx.db.select(index);
     ctx.reply.ok();
     Ok(Outcome::Replied)
@@ -276,6 +276,7 @@ fn reset(ctx: &mut Context<'_>) -> CommandResult {
     client.db = 0;
     client.name = Box::default();
     client.protocol = Protocol::Resp2;
+    ctx.server.clients.note_eviction(ctx.client_id());
     ctx.db.select(0);
     ctx.reply.set_protocol(Protocol::Resp2);
     ctx.reply.simple("RESET");

@@ -9,7 +9,7 @@ use crate::command::hash::expiry::{
     hexpire, hexpire_at, hexpire_time, hgetdel, hgetex, hpersist, hpexpire, hpexpire_at,
     hpexpire_time, hpttl, hsetex, httl,
 };
-use crate::command::key::scan::parse_cursor;
+use crate::command::key::scan::{count_left, parse_cursor};
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Outcome};
@@ -488,6 +488,9 @@ fn hrandfield(ctx: &mut Context<'_>) -> CommandResult {
     if with_values && count.unsigned_abs() > i64::MAX as u64 / 2 {
         return Err(CommandError::ValueOutOfRange(""));
     }
+    if count < 0 {
+        ctx.check_draws(count.unsigned_abs())?;
+    }
     let hash = ctx.db.read::<Hash>(ctx.key(1))?.unwrap_or(HashView::Packed(&[]));
     let len = hash.len(&now);
     let wanted = usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX);
@@ -591,7 +594,7 @@ fn hscan(ctx: &mut Context<'_>) -> CommandResult {
     let mut writer = ReplyWriter::new(&mut elements, ctx.reply.protocol());
     let (mut next, mut seen, mut steps, mut found) = (cursor, 0u64, 0u64, 0);
     loop {
-        next = hash.scan(next, &now, |field, value| {
+        next = hash.scan(next, count_left(options.count, seen), &now, |field, value| {
             seen += 1;
             if options.pattern.is_some_and(|pattern| !glob::matches(pattern, field, false)) {
                 return;

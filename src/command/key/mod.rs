@@ -1,6 +1,8 @@
 //! Keys whatever they hold: delete, look, rename, copy, move; whole databases.
 
+pub(crate) mod dump;
 pub(crate) mod expire;
+pub(crate) mod migrate;
 pub(crate) mod object;
 pub(crate) mod scan;
 pub(crate) mod sort;

@@ -143,6 +143,11 @@ impl<'a> MemberScan<'a> {
     }
 }
 
+/// How many more elements a call may look at.
+pub(crate) fn count_left(count: u64, seen: u64) -> usize {
+    usize::try_from(count.saturating_sub(seen)).unwrap_or(usize::MAX)
+}
+
 fn is_alive(now: &Now, entry: &Entry<'_, Value>) -> bool {
     entry.deadline().is_none_or(|deadline| !now.is_past(deadline))
 }
@@ -159,7 +164,7 @@ fn scan(ctx: &mut Context<'_>) -> CommandResult {
     let mut keys = OutputBuffer::default();
     let mut writer = ReplyWriter::new(&mut keys, ctx.reply.protocol());
     loop {
-        cursor = table.scan(cursor, |entry| {
+        cursor = table.scan(cursor, count_left(options.count, seen), |entry| {
             seen += 1;
             if options.wants(&now, &entry) {
                 found += 1;

@@ -1,12 +1,13 @@
 //! SORT: the elements of a list, set or sorted set in another order, or what other keys hold for them.
 //!
-//! The elements are copied together first, for the keys that BY and GET name are looked up as any other, which may delete one
-//! that has expired. Then come the weights, the order, and last what GET asks for: into the reply, or into a list.
+//! The elements are copied together first, for looking up the keys that BY and GET name takes the keyspace. Then come the
+//! weights, texts of which stay where they lie, the order, and last what GET asks for: into the reply, or into a list.
 
 use std::cmp::Ordering;
 use std::ops::Range;
 
-use crate::collections::packed::Element;
+use crate::collections::packed::{Element, Text};
+use crate::collections::table::Slot;
 use crate::command::list;
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
@@ -117,6 +118,33 @@ impl<'a> Pattern<'a> {
             field: arrow.map(|arrow| &text[arrow + 2..]),
         }
     }
+
+    /// Looks up the key it names for an element.
+    fn find(self, db: &mut Keyspace, element: &[u8]) -> Option<Slot> {
+        let Pattern::Key { before, behind, .. } = self else { return None };
+        let name = [before, element, behind].concat();
+        db.find_for_read(db.key(&name))
+    }
+
+    /// The string, or field of a hash, that a key holds for it.
+    fn read(self, db: &Keyspace, slot: Slot) -> Option<Text<'_>> {
+        match self {
+            Pattern::Key { field: Some(field), .. } => {
+                let hash = db.view::<Hash>(slot).ok()?;
+                hash.get(field, &db.now()).map(|found| found.value)
+            }
+            _ => db.string_at(slot).ok().map(Text::Bytes),
+        }
+    }
+
+    /// What it stands for; None if there is no such string or field.
+    fn look_up<'d>(self, db: &'d mut Keyspace, element: &'d [u8]) -> Option<Text<'d>> {
+        if self == Pattern::Element {
+            return Some(Text::Bytes(element));
+        }
+        let slot = self.find(db, element)?;
+        self.read(db, slot)
+    }
 }
 
 /// What SORT was asked for: `[BY pattern] [LIMIT offset count] [GET pattern [GET pattern ...]] [ASC | DESC] [ALPHA]
@@ -186,44 +214,37 @@ impl<'a> SortOptions<'a> {
     }
 }
 
-/// An element to be sorted; its bytes, and those of its weight, lie in [`Elements`].
-#[derive(Clone, Debug)]
-struct Item {
-    text: Range<usize>,
-    weight: Weight,
-}
-
-#[derive(Clone, Debug)]
-enum Weight {
+/// What an element is sorted by.
+enum Weight<'d> {
     Number(f64),
-    /// None: there is no such key.
-    Text(Option<Range<usize>>),
-    /// The element is its own.
+    /// Where it lies. None: there is no such key.
+    Text(Option<Text<'d>>),
+    /// The element itself.
     Same,
-    /// The element is its own, and is this number.
-    Integer(i64),
 }
 
-/// The elements in their order.
+/// The elements in the order there was.
 #[derive(Default)]
 struct Elements {
     bytes: Vec<u8>,
-    items: Vec<Item>,
+    /// Where each lies in `bytes`, and which number it is if it is kept as one.
+    items: Vec<(Range<usize>, Option<i64>)>,
 }
 
 impl Elements {
-    fn push(&mut self, text: &[u8], weight: Weight) {
-        let text = append(&mut self.bytes, text);
-        self.items.push(Item { text, weight });
+    fn push(&mut self, text: &[u8], number: Option<i64>) {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(text);
+        self.items.push((start..self.bytes.len(), number));
     }
 
     /// Adds an element of a list or a set. One that lies there as an integer is its own weight, unless texts are compared.
     fn push_element(&mut self, element: Element<'_>) {
-        let weight = match element {
-            Element::Integer(value) => Weight::Integer(value),
-            Element::Bytes(_) => Weight::Same,
+        let number = match element {
+            Element::Integer(value) => Some(value),
+            Element::Bytes(_) => None,
         };
-        self.push(element.text().as_ref(), weight);
+        self.push(element.text().as_ref(), number);
     }
 
     /// What a key holds that can be sorted; the elements of lists and sorted sets in their order, from the end if
@@ -244,81 +265,84 @@ impl Elements {
         } else if let Some(set) = Set::view(entry.value()) {
             set.for_each(|member| elements.push_element(member));
         } else if let Some(set) = SortedSet::view(entry.value()) {
-            set.each(0..set.len(), reversed, |_, member| elements.push(member, Weight::Same));
+            set.each(0..set.len(), reversed, |_, member| elements.push(member, None));
         } else {
             return Err(CommandError::WrongType);
         }
         Ok(elements)
     }
 
-    /// Finds each element's weight. Every one of them is looked up, even if one is no number.
-    fn weigh(
-        &mut self,
-        db: &mut Keyspace,
-        by: Option<Pattern<'_>>,
-        alphabetic: bool,
-    ) -> Result<(), CommandError> {
-        let mut result = Ok(());
-        let mut found = Vec::new();
-        for item in &mut self.items {
-            let text = match by {
-                None if alphabetic => {
-                    item.weight = Weight::Same;
-                    continue;
-                }
-                None if let Weight::Integer(value) = item.weight => {
-                    item.weight = Weight::Number(value as f64);
-                    continue;
-                }
-                None => &self.bytes[item.text.clone()],
-                Some(pattern) => {
-                    found.clear();
-                    if !look_up(db, pattern, &self.bytes[item.text.clone()], &mut found) {
-                        item.weight =
-                            if alphabetic { Weight::Text(None) } else { Weight::Number(0.0) };
-                        continue;
-                    }
-                    &found
-                }
-            };
-            item.weight = if alphabetic {
-                Weight::Text(Some(append(&mut self.bytes, &found)))
-            } else {
-                Weight::Number(parse_score(text).unwrap_or_else(|error| {
-                    result = Err(error);
-                    0.0
-                }))
-            };
-        }
-        result
+    fn texts(&self) -> impl Iterator<Item = &[u8]> {
+        self.items.iter().map(|(range, _)| &self.bytes[range.clone()])
     }
 
-    /// Puts the elements of `wanted`, a range of the sorted ones, in order. Where weights are equal, numbers leave it to the
-    /// elements, texts to the order there was.
-    fn sort(&mut self, descending: bool, wanted: &Range<usize>) {
-        let bytes = &self.bytes;
-        let text = |range: &Range<usize>| &bytes[range.clone()];
-        let order = |a: &Item, b: &Item| {
-            let order = match (&a.weight, &b.weight) {
+    /// Each element's weight, in their order. Every one of them is looked up, even if one is no number.
+    fn weights<'d>(
+        &self,
+        db: &'d mut Keyspace,
+        by: Option<Pattern<'_>>,
+        alphabetic: bool,
+    ) -> Result<Vec<Weight<'d>>, CommandError> {
+        let Some(pattern) = by else {
+            if alphabetic {
+                return Ok(self.items.iter().map(|_| Weight::Same).collect());
+            }
+            let number = |(range, number): &(Range<usize>, Option<i64>)| match number {
+                Some(value) => Ok(*value as f64),
+                None => parse_score(&self.bytes[range.clone()]),
+            };
+            let numbers = self.items.iter().map(|item| number(item).map(Weight::Number));
+            return numbers.collect();
+        };
+        if alphabetic {
+            // First each is looked up, which moves nothing; then the texts are taken from where they lie, for many elements
+            // may name a long one.
+            let slots: Vec<Option<Slot>> =
+                self.texts().map(|text| pattern.find(db, text)).collect();
+            let db: &'d Keyspace = db;
+            let read = |slot: Slot| pattern.read(db, slot);
+            return Ok(slots.into_iter().map(|slot| Weight::Text(slot.and_then(read))).collect());
+        }
+        let mut result = Ok(());
+        let weight = |text| match pattern.look_up(db, text) {
+            Some(found) => parse_score(found.as_ref()).unwrap_or_else(|error| {
+                result = Err(error);
+                0.0
+            }),
+            None => 0.0,
+        };
+        let weights = self.texts().map(weight).map(Weight::Number).collect();
+        result.map(|()| weights)
+    }
+
+    /// The elements of `wanted`, a range of the sorted ones, in order. Where weights are equal, numbers leave it to the elements,
+    /// texts to the order there was.
+    fn sorted(
+        &self,
+        weights: Vec<Weight<'_>>,
+        descending: bool,
+        wanted: Range<usize>,
+    ) -> Vec<Range<usize>> {
+        let mut items: Vec<(Weight<'_>, usize)> = weights.into_iter().zip(0..).collect();
+        let text = |place: usize| &self.bytes[self.items[place].0.clone()];
+        let total = |(first, a): &(Weight<'_>, usize), (second, b): &(Weight<'_>, usize)| {
+            let order = match (first, second) {
                 (Weight::Number(first), Weight::Number(second)) => {
                     match first.partial_cmp(second) {
                         Some(order @ (Ordering::Less | Ordering::Greater)) => order,
-                        _ => text(&a.text).cmp(text(&b.text)),
+                        _ => text(*a).cmp(text(*b)),
                     }
                 }
                 (Weight::Text(first), Weight::Text(second)) => {
-                    first.as_ref().map(text).cmp(&second.as_ref().map(text))
+                    first.as_ref().map(Text::as_ref).cmp(&second.as_ref().map(Text::as_ref))
                 }
-                _ => text(&a.text).cmp(text(&b.text)),
+                _ => text(*a).cmp(text(*b)),
             };
-            if descending { order.reverse() } else { order }
+            let order = if descending { order.reverse() } else { order };
+            order.then_with(|| a.cmp(b))
         };
-        // Elements lie in the order there was, so that their places break ties.
-        let place = |item: &Item| (item.text.start, item.text.end);
-        let total = |a: &Item, b: &Item| order(a, b).then_with(|| place(a).cmp(&place(b)));
-        let items = &mut self.items[..];
         if wanted.is_empty() {
-            return;
+            return Vec::new();
         }
         if wanted.end < items.len() {
             items.select_nth_unstable_by(wanted.end, total);
@@ -327,15 +351,10 @@ impl Elements {
         if wanted.start > 0 {
             items.select_nth_unstable_by(wanted.start, total);
         }
-        items[wanted.start..].sort_unstable_by(total);
+        let items = &mut items[wanted.start..];
+        items.sort_unstable_by(total);
+        items.iter().map(|&(_, place)| self.items[place].0.clone()).collect()
     }
-}
-
-/// Appends bytes; where they lie.
-fn append(bytes: &mut Vec<u8>, text: &[u8]) -> Range<usize> {
-    let start = bytes.len();
-    bytes.extend_from_slice(text);
-    start..bytes.len()
 }
 
 /// A weight as `strtod` reads it: blanks before it are skipped, nothing at all is 0, and a NUL ends it.
@@ -345,36 +364,6 @@ fn parse_score(text: &[u8]) -> Result<f64, CommandError> {
         return Ok(0.0);
     }
     parse_f64(text.trim_ascii_start()).ok_or(NOT_A_SCORE)
-}
-
-/// Appends what a pattern stands for to `found`; false if there is no such string or field.
-fn look_up(db: &mut Keyspace, pattern: Pattern<'_>, element: &[u8], found: &mut Vec<u8>) -> bool {
-    let (before, behind, field) = match pattern {
-        Pattern::Element => {
-            found.extend_from_slice(element);
-            return true;
-        }
-        Pattern::Nothing => return false,
-        Pattern::Key { before, behind, field } => (before, behind, field),
-    };
-    let name = [before, element, behind].concat();
-    let Some(slot) = db.find_for_read(db.key(&name)) else {
-        return false;
-    };
-    let Some(field) = field else {
-        let Ok(string) = db.string_at(slot) else { return false };
-        found.extend_from_slice(string);
-        return true;
-    };
-    let now = db.now();
-    let Ok(hash) = db.view::<Hash>(slot) else { return false };
-    match hash.get(field, &now) {
-        Some(value) => {
-            found.extend_from_slice(value.value.as_ref());
-            true
-        }
-        None => false,
-    }
 }
 
 /// `SORT key [options]`: an array; with STORE, the number of elements stored.
@@ -390,19 +379,20 @@ fn sort_ro(ctx: &mut Context<'_>) -> CommandResult {
 fn run(ctx: &mut Context<'_>, may_store: bool) -> CommandResult {
     let mut options = SortOptions::parse(ctx.args, may_store)?;
     let reversed = options.keeps_order && options.descending;
-    let mut elements = Elements::load(ctx.db, ctx.key(1), reversed)?;
+    let elements = Elements::load(ctx.db, ctx.key(1), reversed)?;
     let is_seen_once = options.store.is_none() && ctx.origin != Origin::Script;
     if options.keeps_order && !is_seen_once && is_set(ctx.db, ctx.key(1)) {
         // A set has no order to keep, and what is stored, or what a script does, should not depend on where members lie.
         options = SortOptions { keeps_order: false, alphabetic: true, by: None, ..options };
     }
-    if !options.keeps_order {
-        elements.weigh(ctx.db, options.by, options.alphabetic)?;
-        elements.sort(options.descending, &options.range(elements.items.len()));
-    }
-    let Elements { bytes, items } = &elements;
-    let items = &items[options.range(items.len())];
-    let texts = items.iter().map(|item| &bytes[item.text.clone()]);
+    let wanted = options.range(elements.items.len());
+    let ranges: Vec<Range<usize>> = if options.keeps_order {
+        elements.items[wanted].iter().map(|(range, _)| range.clone()).collect()
+    } else {
+        let weights = elements.weights(ctx.db, options.by, options.alphabetic)?;
+        elements.sorted(weights, options.descending, wanted)
+    };
+    let texts = ranges.into_iter().map(|range| &elements.bytes[range]);
     match options.store {
         None => reply_all(ctx, &options.gets, texts),
         Some(destination) => store_all(ctx, destination, &options.gets, texts),
@@ -420,17 +410,14 @@ fn reply_all<'e>(
     texts: impl ExactSizeIterator<Item = &'e [u8]>,
 ) {
     ctx.reply.array(texts.len() * gets.len().max(1));
-    let mut found = Vec::new();
     for text in texts {
         if gets.is_empty() {
             ctx.reply.bulk(text);
         }
-        for &pattern in gets {
-            found.clear();
-            if look_up(ctx.db, pattern, text, &mut found) {
-                ctx.reply.bulk(&found);
-            } else {
-                ctx.reply.null();
+        for pattern in gets {
+            match pattern.look_up(ctx.db, text) {
+                Some(found) => ctx.reply.bulk(found.as_ref()),
+                None => ctx.reply.null(),
             }
         }
     }
@@ -449,15 +436,13 @@ fn store_all<'e>(
         result.make_room(text.len(), 1, &limits);
         result.push(End::Back, text, &limits);
     };
-    let mut found = Vec::new();
     for text in texts {
         if gets.is_empty() {
             push(text);
         }
-        for &pattern in gets {
-            found.clear();
-            look_up(ctx.db, pattern, text, &mut found);
-            push(&found);
+        for pattern in gets {
+            let found = pattern.look_up(ctx.db, text);
+            push(found.as_ref().map_or(&[], Text::as_ref));
         }
     }
     let key = ctx.key(destination);
@@ -474,6 +459,10 @@ fn store_all<'e>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::{Clock, ManualClock, UnixMillis};
+    use crate::collections::hash::KeyHasher;
+    use crate::sys::alloc;
+    use crate::types::hash;
 
     #[test]
     fn patterns_name_keys_and_fields() {
@@ -492,6 +481,39 @@ mod tests {
             (b"x\0*", Pattern::Nothing),
         ] {
             assert_eq!(Pattern::parse(text), pattern, "{}", text.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn a_long_text_that_many_elements_name_is_not_copied() {
+        let now = Clock::Manual(ManualClock::new(UnixMillis(1))).now();
+        let hasher = KeyHasher::new([1, 2]);
+        let mut db = Keyspace::new(1, hasher, now);
+        let long = vec![b'x'; 1 << 20];
+        db.set_string(db.key(b"long"), &long, Expiry::Clear);
+        let mut hash = Hash::default();
+        let limits = hash::Limits { entries_max: 1, bytes_max: 1, hasher };
+        hash.set(b"field", &long, Expiry::Clear, &limits, &now);
+        db.insert_collection(db.key(b"hash"), hash);
+        let patterns = [
+            Pattern::Key { before: b"long", behind: b"", field: None },
+            Pattern::Key { before: b"hash", behind: b"", field: Some(b"field") },
+        ];
+        for pattern in patterns {
+            // Empty elements, so that all name one key.
+            let mut elements = Elements::default();
+            (0..2_000).for_each(|_| elements.push(b"", None));
+            let before = alloc::allocated();
+            let weights =
+                elements.weights(&mut db, Some(pattern), true).expect("texts are weights");
+            let after = alloc::allocated();
+            // Other tests allocate meanwhile; copies would take 2 GB.
+            assert!(after < before + (500 << 20), "{} bytes", after - before);
+            assert!(
+                weights.iter().all(
+                    |weight| matches!(weight, Weight::Text(Some(text)) if text.as_ref() == long)
+                )
+            );
         }
     }
 

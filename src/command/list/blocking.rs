@@ -7,7 +7,7 @@ use crate::command::list::{
     MOVE, MultiPop, TAKE, list_spec, move_one, parse_end, pop_command, pop_named_array, pop_one,
 };
 use crate::gate::blocking::TimeoutUnit;
-use crate::gate::context::{CommandResult, Context, Origin, Outcome, TimeoutReply, Wait};
+use crate::gate::context::{CommandResult, Context, Origin, Outcome, Wait};
 use crate::gate::spec::{CommandSpec, Flags, Handler, KeySpec, counted_keys, keys};
 use crate::keyspace::waiting::Wanted;
 use crate::types::list::{End, List};
@@ -76,30 +76,29 @@ fn pop_or_wait(ctx: &mut Context<'_>, end: End) -> CommandResult {
             return Ok(Outcome::Replied);
         }
     }
-    wait(ctx, 1..last, deadline_us, TimeoutReply::NullArray)
+    wait(ctx, 1..last, deadline_us)
 }
 
 fn wait(
     ctx: &mut Context<'_>,
     keys: std::ops::Range<usize>,
     deadline_us: Option<i64>,
-    on_timeout: TimeoutReply,
 ) -> CommandResult {
-    ctx.block(Wait { wanted: Wanted::List, keys, deadline_us, on_timeout, rewritten: None })
+    ctx.block(Wait { wanted: Wanted::List, keys, deadline_us, rewritten: None })
 }
 
-/// `BLMOVE source destination <LEFT | RIGHT> <LEFT | RIGHT> timeout`: the element; nil when the time is up.
+/// `BLMOVE source destination <LEFT | RIGHT> <LEFT | RIGHT> timeout`: the element; a nil array when the time is up.
 fn blmove(ctx: &mut Context<'_>) -> CommandResult {
     let (from, to) = (parse_end(ctx.args.get(3))?, parse_end(ctx.args.get(4))?);
     move_or_wait(ctx, from, to, 5)
 }
 
-/// `BRPOPLPUSH source destination timeout`: the element; nil when the time is up.
+/// `BRPOPLPUSH source destination timeout`: the element; a nil array when the time is up.
 fn brpoplpush(ctx: &mut Context<'_>) -> CommandResult {
     move_or_wait(ctx, End::Back, End::Front, 3)
 }
 
-/// The destination is looked at only when there is an element for it.
+/// The destination is looked at only when there is an element for it. Where nothing waits the answer is that of LMOVE.
 fn move_or_wait(ctx: &mut Context<'_>, from: End, to: End, timeout: usize) -> CommandResult {
     let deadline_us = ctx.timeout(timeout, TimeoutUnit::Seconds)?;
     match ctx.db.slot_of::<List>(ctx.key(1))? {
@@ -108,7 +107,11 @@ fn move_or_wait(ctx: &mut Context<'_>, from: End, to: End, timeout: usize) -> Co
             repeat_move(ctx, from, to, timeout);
             Ok(outcome)
         }
-        None => wait(ctx, 1..2, deadline_us, TimeoutReply::Null),
+        None if ctx.may_wait() => wait(ctx, 1..2, deadline_us),
+        None => {
+            ctx.reply.null();
+            Ok(Outcome::Replied)
+        }
     }
 }
 
@@ -139,5 +142,5 @@ fn blmpop(ctx: &mut Context<'_>) -> CommandResult {
             return Ok(Outcome::Replied);
         }
     }
-    wait(ctx, keys, deadline_us, TimeoutReply::NullArray)
+    wait(ctx, keys, deadline_us)
 }

@@ -419,6 +419,7 @@ impl PositionOptions {
         );
         let mut options =
             PositionOptions { skipped: 0, from: End::Front, count: None, most: usize::MAX };
+        let mut has_rank_without_opposite = false;
         let number = |args: &mut Cursor<'_>, error| {
             let number = parse_i64(args.take()?).and_then(|number| usize::try_from(number).ok());
             number.ok_or(CommandError::Text(error))
@@ -427,12 +428,7 @@ impl PositionOptions {
             let has_more = args.remaining() > 1;
             if has_more && args.take_word("RANK") {
                 let rank = args.take_integer()?;
-                if rank == i64::MIN {
-                    // Its opposite is no rank. Redis 7.0 finds the first match for it.
-                    return Err(CommandError::ValueOutOfRange(
-                        "value must between -9223372036854775807 and 9223372036854775807",
-                    ));
-                }
+                has_rank_without_opposite |= rank == i64::MIN;
                 let number = usize::try_from(rank.unsigned_abs()).unwrap_or(usize::MAX);
                 options.skipped = number.checked_sub(1).ok_or(RANK_IS_ZERO)?;
                 options.from = if rank < 0 { End::Back } else { End::Front };
@@ -446,6 +442,12 @@ impl PositionOptions {
             } else {
                 return Err(CommandError::Syntax);
             }
+        }
+        if has_rank_without_opposite {
+            // Redis 7.0 finds the first match for it, so that an error of the other options is told first.
+            return Err(CommandError::ValueOutOfRange(
+                "value must between -9223372036854775807 and 9223372036854775807",
+            ));
         }
         Ok(options)
     }
@@ -507,9 +509,10 @@ fn lset(ctx: &mut Context<'_>) -> CommandResult {
     let (index, text) = (ctx.args.integer(2)?, ctx.args.get(3));
     let limits = limits(ctx);
     let set = ctx.db.edit(slot, |list: &mut List| {
+        // Looked for first: what fails leaves the form as it is.
+        let Some(index) = resolve_index(index, list.len()) else { return false };
         list.make_room(text.len(), 1, &limits);
-        let set = resolve_index(index, list.len());
-        let set = set.is_some_and(|index| list.set(index, text, &limits));
+        let set = list.set(index, text, &limits);
         if set {
             list.settle(&limits);
         }
@@ -538,7 +541,11 @@ fn linsert(ctx: &mut Context<'_>) -> CommandResult {
     let (pivot, text) = (ctx.args.get(3), ctx.args.get(4));
     let limits = limits(ctx);
     let length = ctx.db.edit(slot, |list: &mut List| {
-        // The form changes even if there is no such pivot: as in Redis, which looks for it afterwards.
+        // Without the pivot nothing changes, the form neither: nothing would be repeated elsewhere.
+        let is_pivot = |element| element == Element::new(pivot);
+        if list.outgrows(text.len(), 1, &limits) && !list.as_view().forwards(0).any(is_pivot) {
+            return None;
+        }
         list.make_room(text.len(), 1, &limits);
         list.insert(pivot, behind, text, &limits).then(|| list.len())
     });

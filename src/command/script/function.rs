@@ -247,10 +247,10 @@ fn with_loader(
     f: impl FnOnce(&mut Libraries, &mut Loader<'_>) -> Result<(), Vec<u8>>,
 ) -> Result<(), CommandError> {
     let Some(mut engine) = ctx.server.take_engine() else { return Err(script::INSIDE) };
-    let memory_max = ctx.server.config.script_memory_limit as usize;
+    let limits = script::source_limits(ctx);
     let (lua, libraries) = engine.functions();
     let mut host = LoadHost(ctx.server);
-    let mut loader = Loader { lua, host: &mut host, memory_max, time_max_ms: LOAD_TIME_MAX_MS };
+    let mut loader = Loader { lua, host: &mut host, limits, time_max_ms: LOAD_TIME_MAX_MS };
     let result = f(libraries, &mut loader);
     ctx.server.scripts.put_engine(engine);
     result.map_err(|text| CommandError::formatted([&b"ERR "[..], &text].concat()))

@@ -30,7 +30,7 @@ use crate::resp::request::Range;
 use crate::script::cache::{Sha, hex};
 use crate::script::lua::{Failure, Returned};
 use crate::script::shebang::ScriptFlags;
-use crate::script::{Called, Engine, Host, LoadError, Run, Running, Script, Verdict};
+use crate::script::{Called, Engine, Host, LoadError, Run, Running, Script, SourceLimits, Verdict};
 use crate::sys::log::Level;
 
 pub(crate) const RUNS: Flags = Flags::NOSCRIPT
@@ -222,7 +222,7 @@ fn eval(ctx: &mut Context<'_>, read_only: bool) -> CommandResult {
     let body = ctx.args.get(1);
     with_engine(ctx, |ctx, engine| {
         let keys = numkeys(ctx)?;
-        let script = engine.load(body, false).map_err(not_loaded)?;
+        let script = engine.load(body, false, source_limits(ctx)).map_err(not_loaded)?;
         run_script(ctx, engine, script, keys, read_only)
     })
 }
@@ -264,9 +264,19 @@ fn numkeys(ctx: &Context<'_>) -> Result<usize, CommandError> {
     usize::try_from(keys).map_err(|_| NEGATIVE_KEYS)
 }
 
+/// What compiling may cost, by the configuration.
+pub(super) fn source_limits(ctx: &Context<'_>) -> SourceLimits {
+    let config = &ctx.server.config;
+    SourceLimits {
+        source_max: config.script_source_limit as usize,
+        memory_max: config.script_memory_limit as usize,
+    }
+}
+
 fn not_loaded(error: LoadError) -> CommandError {
     let text = match error {
         LoadError::Shebang(bad) => bad.text(),
+        LoadError::Limit(words) => words.into(),
         LoadError::Syntax(words) => {
             [&b"Error compiling script (new function): "[..], &words].concat()
         }
@@ -575,7 +585,7 @@ impl Host for ServerHost<'_> {
 /// `SCRIPT LOAD script`: its SHA1.
 fn load(ctx: &mut Context<'_>) -> CommandResult {
     let Some(mut engine) = ctx.server.take_engine() else { return Err(INSIDE) };
-    let loaded = engine.load(ctx.args.get(2), true).map_err(not_loaded);
+    let loaded = engine.load(ctx.args.get(2), true, source_limits(ctx)).map_err(not_loaded);
     ctx.server.scripts.put_engine(engine);
     ctx.reply.bulk(&hex(&loaded?.sha));
     Ok(Outcome::Replied)

@@ -8,16 +8,17 @@ use crate::collections::glob;
 use crate::collections::table::{Entry, Slot, ValueRef};
 use crate::command::help::reply_help;
 use crate::command::key::object::encoding_name;
+use crate::command::server::effects::effects;
+use crate::command::server::reload;
 use crate::config::parse_memory;
 use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::gate::spec::{CommandSpec, Flags, Group, spec};
-use crate::gate::state::random_hex;
 use crate::keyspace::{Expiry, Key, Keyspace};
 use crate::resp::number;
 use crate::resp::reply::Protocol;
 use crate::sys::log::Level;
-use crate::sys::{alloc, crash, jemalloc};
+use crate::sys::{alloc, crash, jemalloc, random};
 use crate::types::hash::Hash;
 use crate::types::list::List;
 use crate::types::set::Set;
@@ -62,6 +63,8 @@ fn debug(ctx: &mut Context<'_>) -> CommandResult {
         (b"sdslen", 3) => sdslen(ctx),
         (b"htstats", 3) => htstats(ctx),
         (b"htstats-key", 3) => htstats_key(ctx),
+        (b"reload", 2..) => reload::reload(ctx),
+        (b"loadaof", 2) => reload::load_aof(ctx),
         (b"digest", 2) => digest(ctx),
         (b"digest-value", 2..) => digest_value(ctx),
         (b"populate", 3..=5) => populate(ctx),
@@ -77,9 +80,10 @@ fn debug(ctx: &mut Context<'_>) -> CommandResult {
             Ok(()) => ok(ctx),
             Err(error) => Err(CommandError::formatted(error.reply())),
         },
+        (b"effects", 3..) => effects(ctx),
         (b"error", 3) => error(ctx),
         (b"change-repl-id", 2) => {
-            ctx.server.replication_id = random_hex();
+            ctx.server.replication_id = random::hex_id();
             let message = format_args!("Changing replication IDs after receiving change-repl-id");
             ctx.server.log(Level::Warning, message);
             ok(ctx)
@@ -557,12 +561,16 @@ fn help(ctx: &mut Context<'_>) -> CommandResult {
             "    Return digits that are the same for the same data.",
             "DIGEST-VALUE <key> [<key> ...]",
             "    The same for the values of these keys alone.",
+            "EFFECTS ON | OFF | TAKE | LOAD <stream>",
+            "    Collect what the append only file would be given, return it, or run it.",
             "ERROR <string>",
             "    Reply with this error.",
             "HTSTATS <dbid>",
             "    Return statistics of a database's hash table.",
             "HTSTATS-KEY <key>",
             "    Return statistics of the hash table a key holds.",
+            "LOADAOF",
+            "    Forget all data and load the append-only file.",
             "LOG <message>",
             "    Write <message> to the log.",
             "MALLCTL <name> [<value>]",
@@ -580,6 +588,9 @@ fn help(ctx: &mut Context<'_>) -> CommandResult {
             "    map, attrib, push, verbatim, true, false.",
             "QUICKLIST-PACKED-THRESHOLD <size>",
             "    Accepted for tests; large elements of lists are kept like others here.",
+            "RELOAD [NOSAVE] [NOFLUSH] [MERGE]",
+            "    Save all data, forget it, and load it again; without saving or forgetting it",
+            "    (NOSAVE, NOFLUSH), or with keys of the file in the place of those there are (MERGE).",
             "REPLYBUFFER PEAK-RESET-TIME <NEVER|RESET|ms> | RESIZING <0|1>",
             "    Accepted for tests; no buffers are resized here.",
             "SDSLEN <key>",

@@ -16,7 +16,7 @@ use crate::keyspace::{Keyspace, KeyspaceStats};
 use crate::pubsub::Kind;
 use crate::stats::commands::CommandStats;
 use crate::stats::{Counters, Rate};
-use crate::sys::{alloc, jemalloc, machine};
+use crate::sys::{alloc, build, jemalloc, machine};
 
 pub const COMMANDS: &[CommandSpec] = &[spec("INFO", info)
     .at_least(1)
@@ -92,6 +92,9 @@ pub fn reset_stats(db: &mut Keyspace, server: &mut State) {
     server.commands_rate = Rate::default();
     server.input_rate = Rate::default();
     server.output_rate = Rate::default();
+    server.turns_rate = Rate::default();
+    server.turn_time = Rate::default();
+    server.timing.reset();
     db.stats = KeyspaceStats::default();
     (db.eviction.over_us, db.eviction.over_since_us) = (0, None);
     db.lazyfree.reset_freed();
@@ -123,9 +126,10 @@ fn server(out: &mut String, db: &mut Keyspace, server: &State) {
     let uptime = (server.now.boot_us - identity.started_us).max(0) / 1_000_000;
     let version = String::from_utf8_lossy(&server.config.redis_version);
     line(out, "redis_version", version);
-    line(out, "redis_git_sha1", "00000000");
-    line(out, "redis_git_dirty", 0);
-    line(out, "redis_build_id", 0);
+    let (commit, is_modified) = build::commit();
+    line(out, "redis_git_sha1", commit);
+    line(out, "redis_git_dirty", is_modified);
+    line(out, "redis_build_id", build::id());
     line(out, "redis_mode", "standalone");
     line(out, "os", machine::system_name());
     line(out, "arch_bits", usize::BITS);
@@ -147,7 +151,16 @@ fn server(out: &mut String, db: &mut Keyspace, server: &State) {
     let file = server.config.config_file.as_deref().unwrap_or(std::path::Path::new(""));
     line(out, "config_file", file.display());
     line(out, "io_threads_active", 0);
-    line(out, "latchkey_version", env!("CARGO_PKG_VERSION"));
+    if !server.listening.is_empty() {
+        let addresses = server.config.bind.iter().map(|address| String::from_utf8_lossy(address));
+        let bound: String = addresses.map(|address| format!(",bind={address}")).collect();
+        line(out, "listener0", format_args!("name=tcp{bound},port={}", identity.port));
+    }
+    if !server.config.unixsocket.is_empty() {
+        let path = String::from_utf8_lossy(&server.config.unixsocket);
+        line(out, "listener1", format_args!("name=unix,bind={path}"));
+    }
+    line(out, "latchkey_version", build::VERSION);
 }
 
 fn clients(out: &mut String, db: &mut Keyspace, server: &State) {
@@ -164,7 +177,9 @@ fn clients(out: &mut String, db: &mut Keyspace, server: &State) {
     line(out, "client_recent_max_output_buffer", output);
     line(out, "blocked_clients", blocked);
     line(out, "tracking_clients", db.tracking.clients());
-    line(out, "clients_in_timeout_table", 0);
+    line(out, "clients_in_timeout_table", server.blocking.timing_out());
+    line(out, "total_blocking_keys", db.waiting.keys());
+    line(out, "total_blocking_keys_on_nokey", db.waiting.keys_awaited_on_end());
 }
 
 /// What memory is used for, and how well. Unit: bytes.
@@ -382,10 +397,10 @@ fn stats(out: &mut String, db: &mut Keyspace, server: &State) {
     line(out, "pubsub_channels", server.pubsub.count(Kind::Channel));
     line(out, "pubsub_patterns", server.pubsub.count(Kind::Pattern));
     line(out, "pubsubshard_channels", server.pubsub.count(Kind::Shard));
+    line(out, "latest_fork_usec", 0);
+    line(out, "total_forks", 0);
+    line(out, "migrate_cached_sockets", server.outgoing.len());
     for name in [
-        "latest_fork_usec",
-        "total_forks",
-        "migrate_cached_sockets",
         "slave_expires_tracked_keys",
         "active_defrag_hits",
         "active_defrag_misses",
@@ -412,6 +427,15 @@ fn stats(out: &mut String, db: &mut Keyspace, server: &State) {
     line(out, "client_output_buffer_limit_disconnections", disconnections);
     line(out, "reply_buffer_shrinks", 0);
     line(out, "reply_buffer_expands", 0);
+    line(out, "eventloop_cycles", server.timing.turns());
+    line(out, "eventloop_duration_sum", server.timing.turns_us());
+    line(out, "eventloop_duration_cmd_sum", server.timing.commands_us());
+    line(out, "instantaneous_eventloop_cycles_per_sec", server.turns_rate.per_second());
+    line(out, "instantaneous_eventloop_duration_usec", server.turn_time.per_second());
+    line(out, "acl_access_denied_auth", counters.acl_denied_auth);
+    for name in ["acl_access_denied_cmd", "acl_access_denied_key", "acl_access_denied_channel"] {
+        line(out, name, 0);
+    }
 }
 
 fn replication(out: &mut String, _: &mut Keyspace, server: &State) {

@@ -4,11 +4,14 @@ pub(crate) mod cluster;
 pub(crate) mod config;
 pub(crate) mod debug;
 pub(crate) mod docs;
+mod effects;
 pub(crate) mod info;
 pub(crate) mod introspection;
 pub(crate) mod latency;
 pub(crate) mod memory;
+pub(crate) mod module;
 pub(crate) mod monitor;
+pub(crate) mod reload;
 pub(crate) mod save;
 
 use crate::client::ClientFlags;
@@ -64,9 +67,9 @@ pub const COMMANDS: &[CommandSpec] = &[
 
 /// `TIME`: an array of seconds since 1970 and the microseconds of the current one, both as bulk strings.
 fn time(ctx: &mut Context<'_>) -> CommandResult {
-    // Within a script time stands still.
+    // Within a script time stands still, until it is busy: it may be waiting for a time to come.
     let now = match ctx.origin {
-        Origin::Script => ctx.server.now,
+        Origin::Script if !ctx.server.scripts.is_busy() => ctx.server.now,
         _ => ctx.server.clock.now(),
     };
     ctx.reply.array(2);

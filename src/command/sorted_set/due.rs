@@ -12,7 +12,7 @@ use crate::command::list::limits;
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
 use crate::gate::blocking::TimeoutUnit;
-use crate::gate::context::{CommandResult, Context, Outcome, TimeoutReply, Wait};
+use crate::gate::context::{CommandResult, Context, Outcome, Wait};
 use crate::gate::spec::{CommandSpec, Flags, Group, KeyFlags, KeySpec, key, keys, spec};
 use crate::keyspace::Key;
 use crate::resp::Protocol;
@@ -106,9 +106,8 @@ fn wait(
     unit: Unit,
     keys: Range<usize>,
     deadline_us: Option<i64>,
-    on_timeout: TimeoutReply,
 ) -> CommandResult {
-    ctx.block(Wait { wanted: unit.wanted(), keys, deadline_us, on_timeout, rewritten: None })
+    ctx.block(Wait { wanted: unit.wanted(), keys, deadline_us, rewritten: None })
 }
 
 /// Has a command with a key and these arguments be repeated elsewhere.
@@ -191,11 +190,11 @@ fn bzpopdue(ctx: &mut Context<'_>) -> CommandResult {
             return Ok(Outcome::Replied);
         }
     }
-    wait(ctx, unit, 1..timeout, deadline_us, TimeoutReply::NullArray)
+    wait(ctx, unit, 1..timeout, deadline_us)
 }
 
-/// `BZMOVEDUE source destination timeout [COUNT count] [LEFT | RIGHT] [UNIT <S | MS>]`: how many members were moved; nil when
-/// the time is up. They are pushed one after the other, the earliest first, at the list's end (`RIGHT`) or front. The
+/// `BZMOVEDUE source destination timeout [COUNT count] [LEFT | RIGHT] [UNIT <S | MS>]`: how many members were moved; a nil
+/// array when the time is up. They are pushed one after the other, the earliest first, at the list's end (`RIGHT`) or front. The
 /// destination is looked at only when there is something for it.
 fn bzmovedue(ctx: &mut Context<'_>) -> CommandResult {
     let options = Options::parse(ctx.args.cursor(4), true)?;
@@ -208,7 +207,7 @@ fn bzmovedue(ctx: &mut Context<'_>) -> CommandResult {
         None => 0,
     };
     let Some(slot) = slot.filter(|_| count > 0) else {
-        return wait(ctx, options.unit, 1..2, deadline_us, TimeoutReply::Null);
+        return wait(ctx, options.unit, 1..2, deadline_us);
     };
     // A source that is its own destination is no list.
     let found = ctx.db.slot_of::<List>(destination)?;

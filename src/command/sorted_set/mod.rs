@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 
 use smallvec::SmallVec;
 
-use crate::command::key::scan::{MemberScan, parse_cursor};
+use crate::command::key::scan::{MemberScan, count_left, parse_cursor};
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Outcome};
@@ -416,6 +416,9 @@ fn zrandmember(ctx: &mut Context<'_>) -> CommandResult {
     if with_scores && count.unsigned_abs() > i64::MAX as u64 / 2 {
         return Err(CommandError::ValueOutOfRange(""));
     }
+    if count < 0 {
+        ctx.check_draws(count.unsigned_abs())?;
+    }
     let Some(set) = ctx.db.read::<SortedSet>(ctx.key(1))? else {
         ctx.reply.array(0);
         return Ok(Outcome::Replied);
@@ -505,7 +508,7 @@ fn zscan(ctx: &mut Context<'_>) -> CommandResult {
     // A cursor of ours is a boundary of 32 bits; any other stands for the end.
     let mut boundary = u32::try_from(cursor).unwrap_or(u32::MAX);
     loop {
-        boundary = set.scan(boundary, |score, member| {
+        boundary = set.scan(boundary, count_left(options.count, seen), |score, member| {
             seen += 1;
             if options.wants(member) {
                 found += 1;

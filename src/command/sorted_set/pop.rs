@@ -4,7 +4,7 @@ use crate::collections::table::Slot;
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
 use crate::gate::blocking::TimeoutUnit;
-use crate::gate::context::{CommandResult, Context, Outcome, TimeoutReply, Wait};
+use crate::gate::context::{CommandResult, Context, Outcome, Wait};
 use crate::gate::spec::{
     Begin, CommandSpec, Find, Flags, Group, KeyFlags, KeySpec, counted_keys, key, keys, spec,
 };
@@ -303,11 +303,5 @@ fn pop_or_wait(
     if pop_first(ctx, ctx.keys_to_try(keys.clone()), side, count, shape)? {
         return Ok(Outcome::Replied);
     }
-    ctx.block(Wait {
-        wanted: Wanted::SortedSet,
-        keys,
-        deadline_us,
-        on_timeout: TimeoutReply::NullArray,
-        rewritten: None,
-    })
+    ctx.block(Wait { wanted: Wanted::SortedSet, keys, deadline_us, rewritten: None })
 }

@@ -353,10 +353,10 @@ fn xadd(ctx: &mut Context<'_>) -> CommandResult {
     }
     let is_approximate = options.trim.is_some_and(|trim| trim.is_approximate);
     let id_at = options.fields_at - 1;
-    let is_exact = args.get(id_at).contains(&b'-') && matches!(options.id, NewId::Given(_));
-    if !is_exact || is_approximate {
+    let made_up = (!matches!(options.id, NewId::Given(_))).then_some((id_at, id));
+    if made_up.is_some() || is_approximate {
         let threshold_at = is_approximate.then_some(options.threshold_at);
-        repeat_exactly(ctx, slot, options.trim, threshold_at, Some((id_at, id)));
+        repeat_exactly(ctx, slot, options.trim, threshold_at, made_up);
     }
     reply_id(&mut ctx.reply, id);
     Ok(Outcome::Replied)

@@ -8,7 +8,7 @@ use crate::command::stream::{
     Bound, announce, parse_bound, parse_id, reply_entry, reply_id, reports_7_2, stream_spec,
 };
 use crate::gate::blocking::TimeoutUnit;
-use crate::gate::context::{CommandResult, Context, Origin, Outcome, TimeoutReply, Wait};
+use crate::gate::context::{CommandResult, Context, Origin, Outcome, Wait};
 use crate::gate::spec::{Begin, CommandSpec, Find, Flags, KeyFlags, KeySpec, key};
 use smallvec::SmallVec;
 
@@ -372,7 +372,6 @@ fn wait_or_give_up(
         wanted,
         keys: request.keys_at..request.keys_at + request.streams,
         deadline_us,
-        on_timeout: TimeoutReply::NullArray,
         rewritten: Some(rewritten),
     })
 }

@@ -7,7 +7,7 @@ use crate::collections::table::ValueRef;
 use crate::types::{Stored, Value};
 
 use super::encode::version_for;
-use super::{CHECKSUM, DecodeError, Decoder, Encoder, Limits, Version};
+use super::{CHECKSUM, DecodeError, Decoder, Encoder, Fault, Limits, NeedsVersion, Version};
 
 /// Version and checksum.
 const FOOTER: usize = 10;
@@ -23,7 +23,25 @@ pub enum PayloadError {
 
 /// The payload of a value, of the lowest version that holds it.
 pub fn dump(encoder: &mut Encoder, value: ValueRef<'_, Value>, now: &Now) -> Vec<u8> {
-    let version = version_for(value);
+    dump_as(encoder, value, version_for(value), now)
+}
+
+/// The payload of a value of the version that files have: 10 wherever the value can be told in it, so that Redis 7.0 takes it. The
+/// times at which consumers of streams were active are left out.
+pub fn dump_as_in_files(encoder: &mut Encoder, value: ValueRef<'_, Value>, now: &Now) -> Vec<u8> {
+    let version = match Encoder::value_type(value, Version::REDIS_10) {
+        Ok(_) => Version::REDIS_10,
+        Err(NeedsVersion(version)) => version,
+    };
+    dump_as(encoder, value, version, now)
+}
+
+fn dump_as(
+    encoder: &mut Encoder,
+    value: ValueRef<'_, Value>,
+    version: Version,
+    now: &Now,
+) -> Vec<u8> {
     let value_type =
         Encoder::value_type(value, version).expect("the version was chosen for this value");
     let mut payload = vec![value_type];
@@ -51,6 +69,8 @@ pub fn verify(payload: &[u8]) -> Option<(Version, &[u8])> {
 /// The value of a payload. Deadlines of fields count from `now`.
 pub fn restore(payload: &[u8], limits: &Limits, now: Now) -> Result<Stored, PayloadError> {
     let (version, content) = verify(payload).ok_or(PayloadError::Footer)?;
-    let (&value_type, value) = content.split_first().ok_or(PayloadError::Footer)?;
+    let (&value_type, value) = content
+        .split_first()
+        .ok_or(DecodeError { fault: Fault::Truncated("the type of a value"), offset: 0 })?;
     Ok(Decoder { limits, now, version }.value(value_type, value, 1)?)
 }

@@ -20,6 +20,11 @@ const REPL_AOF: u32 = 1;
 const REPL_REPLICA: u32 = 2;
 /// Bytes of a request's storage worth keeping for the next one.
 const KEPT_BYTES_MAX: usize = 64 * 1024;
+/// Arguments, and bytes of them, that are copied between two looks for interrupts.
+const ARGUMENTS: c_int = 10_000;
+const BYTES: usize = 1 << 20;
+/// Bytes of a line for the server's log, as in Redis.
+const LOG_BYTES_MAX: usize = 1024;
 
 const FUNCTIONS: &[(&CStr, lua_CFunction)] = &[
     (c"call", call),
@@ -112,7 +117,7 @@ unsafe fn run(state: *mut lua_State, raises: bool) -> c_int {
         Err(text) => (push_refusal(state, text.as_bytes(), false), true),
         Ok(()) => {
             let protocol = shared.protocol.get();
-            output.set_limit(shared.memory.left());
+            output.set_limit(shared.memory.left().saturating_sub(buffer.len()));
             let called = shared.with_host(|host| host.call(buffer, ranges, protocol, output));
             match called {
                 // Its values would not fit either.
@@ -181,7 +186,8 @@ impl Exchange {
     }
 }
 
-/// Copies the arguments from the stack: strings as they are, numbers as text.
+/// Copies the arguments from the stack: strings as they are, numbers as text. The copy counts as the script's memory: a
+/// string of megabytes may be an argument a thousand times.
 unsafe fn take_arguments(
     state: *mut lua_State,
     buffer: &mut Vec<u8>,
@@ -191,13 +197,29 @@ unsafe fn take_arguments(
     if count == 0 {
         return Err("ERR Please specify at least one argument for this redis lib call");
     }
+    let bytes_max = shared(state).memory.left().min(u32::MAX as usize);
+    let mut looked = 0;
     for index in 1..=count {
         let start = buffer.len() as u32;
+        if buffer.len() - looked > BYTES || index % ARGUMENTS == 0 {
+            looked = buffer.len();
+            safepoint(state);
+        }
         if let Some(bytes) = string_at(state, index) {
-            if buffer.len() + bytes.len() > u32::MAX as usize {
-                return Err("ERR the arguments of a command are too large");
+            if buffer.len() + bytes.len() + size_of_val(&**ranges) > bytes_max {
+                return Err("ERR not enough memory");
             }
-            buffer.extend_from_slice(bytes);
+            if bytes.len() <= BYTES {
+                buffer.extend_from_slice(bytes);
+            } else {
+                // Room for all at once: moving megabytes as the buffer grows takes longer than copying them.
+                let rest: usize = (index..=count).map(|index| text_len(state, index)).sum();
+                buffer.reserve_exact(rest.min(bytes_max - buffer.len()));
+                for piece in bytes.chunks(BYTES) {
+                    buffer.extend_from_slice(piece);
+                    safepoint(state);
+                }
+            }
         } else if lua_type(state, index) == LUA_TNUMBER {
             push_number(lua_tonumber(state, index), buffer);
         } else {
@@ -206,6 +228,11 @@ unsafe fn take_arguments(
         ranges.push(Range { start, len: buffer.len() as u32 - start });
     }
     Ok(())
+}
+
+/// The length of a string at an index; 0 if there is something else.
+unsafe fn text_len(state: *mut lua_State, index: c_int) -> usize {
+    if lua_type(state, index) == LUA_TSTRING { lua_objlen(state, index) } else { 0 }
 }
 
 /// Appends a number as commands are given it: an integer without a fraction or exponent, others with 17 digits.
@@ -291,7 +318,12 @@ unsafe extern "C-unwind" fn log(state: *mut lua_State) -> c_int {
             if index > 2 {
                 line.push(b' ');
             }
-            line.extend_from_slice(bytes_at(state, index).unwrap_or_default());
+            let text = bytes_at(state, index).unwrap_or_default();
+            line.extend_from_slice(&text[..text.len().min(LOG_BYTES_MAX)]);
+        }
+        if line.len() >= LOG_BYTES_MAX {
+            line.truncate(LOG_BYTES_MAX);
+            break;
         }
     }
     shared(state).with_host(|host| host.log(level, &line));

@@ -2,17 +2,22 @@
 //!
 //! A reply that a command wrote is read once, in its wire form, and pushed as it is read. It is well formed and shallow, as
 //! we wrote it. What a script returns may be nested as deep as it likes, or contain itself: it is walked with a list of what
-//! is open, not by recursion, up to a depth.
+//! is open, not by recursion, up to a depth. As it may stand for more bytes than there are in the world, the walk is part of the
+//! script: it looks for interrupts, and ends at the limits of the client's output and of the script's memory.
 
 use std::os::raw::c_int;
 
 use mlua::ffi::*;
 
-use super::{Name, Returned, base, bytes_at, push_bytes, raise, upvalue};
+use super::{Name, Returned, bytes_at, push_bytes, raise, shared, upvalue};
 use crate::resp::reply::{Protocol, ReplyWriter};
+use crate::script::library::safepoint;
 
 /// Tables within tables that are followed.
 const DEPTH_MAX: usize = 7990;
+/// Values and bytes that are read or written between two looks for interrupts.
+const VALUES: usize = 1000;
+const BYTES: usize = 1 << 20;
 
 /// Pushes the value of a reply whose bytes begin at `*at`, and moves `*at` behind it. Called from a function of the API, whose
 /// upvalues are the names.
@@ -44,6 +49,7 @@ pub(super) unsafe fn push_reply(state: *mut lua_State, reply: &[u8], at: &mut us
                 luaL_checkstack(state, 4, c"reply".as_ptr());
                 lua_createtable(state, len as c_int, 0);
                 for index in 0..len {
+                    look(state, index);
                     push_reply(state, reply, at);
                     lua_rawseti_(state, -2, index as c_int + 1);
                 }
@@ -77,7 +83,8 @@ pub(super) unsafe fn push_reply(state: *mut lua_State, reply: &[u8], at: &mut us
             let len = length(line).unwrap_or_default();
             push_field(state, Name::Map, |state| {
                 lua_createtable(state, 0, len as c_int);
-                for _ in 0..len {
+                for index in 0..len {
+                    look(state, index);
                     push_reply(state, reply, at);
                     push_reply(state, reply, at);
                     lua_rawset(state, -3);
@@ -88,7 +95,8 @@ pub(super) unsafe fn push_reply(state: *mut lua_State, reply: &[u8], at: &mut us
             let len = length(line).unwrap_or_default();
             push_field(state, Name::Set, |state| {
                 lua_createtable(state, 0, len as c_int);
-                for _ in 0..len {
+                for index in 0..len {
+                    look(state, index);
                     push_reply(state, reply, at);
                     lua_pushboolean(state, 1);
                     lua_rawset(state, -3);
@@ -104,6 +112,14 @@ pub(super) unsafe fn push_reply(state: *mut lua_State, reply: &[u8], at: &mut us
             push_reply(state, reply, at);
         }
         _ => raise(state, b"a reply of an unknown kind"),
+    }
+}
+
+/// Looks for interrupts now and then, given the number of what is done.
+#[inline]
+unsafe fn look(state: *mut lua_State, number: usize) {
+    if number % VALUES == VALUES - 1 {
+        safepoint(state);
     }
 }
 
@@ -193,25 +209,64 @@ enum Open {
     },
 }
 
-/// Writes the value on top of the main stack as a reply, and pops it. `protocol`: the script's; `returned` takes the errors
-/// among it.
-pub(super) unsafe fn write_value(
-    state: *mut lua_State,
-    reply: &mut ReplyWriter<'_>,
-    protocol: Protocol,
-    returned: &mut Returned,
-) {
+/// What [`write_returned`] is given besides the value.
+pub(super) struct Writing<'a, 'b> {
+    pub reply: &'a mut ReplyWriter<'b>,
+    /// The script's.
+    pub protocol: Protocol,
+    /// Takes the errors among the value.
+    pub returned: &'a mut Returned,
+}
+
+/// A function of the API, called with a value and a [`Writing`] as light userdata: writes the value as a reply.
+pub(super) unsafe extern "C-unwind" fn write_returned(state: *mut lua_State) -> c_int {
+    // SAFETY: the caller's, who waits for this function and leaves it alone meanwhile.
+    let writing = &mut *lua_touserdata(state, 2).cast::<Writing<'_, '_>>();
+    lua_settop(state, 1);
+    write_value(state, writing);
+    0
+}
+
+/// How much has been written, and how much at the last look for interrupts.
+struct Progress {
+    begun: usize,
+    values: usize,
+    bytes: usize,
+}
+
+impl Progress {
+    /// Ends the script if what it returns is more than it may hold, or than its client may be sent.
+    unsafe fn check(&mut self, state: *mut lua_State, writing: &mut Writing<'_, '_>) {
+        self.values += 1;
+        let written = writing.reply.output().len() - self.begun;
+        if self.values < VALUES && written - self.bytes < BYTES {
+            return;
+        }
+        (self.values, self.bytes) = (0, written);
+        safepoint(state);
+        let errors = writing.returned.errors_bytes();
+        if writing.reply.is_cut() || written + errors > shared(state).memory.left() {
+            raise(state, b"not enough memory");
+        }
+    }
+}
+
+/// Writes the value on top of the stack as a reply, and pops it. Called from a function of the API.
+unsafe fn write_value(state: *mut lua_State, writing: &mut Writing<'_, '_>) {
+    let mut progress = Progress { begun: writing.reply.output().len(), values: 0, bytes: 0 };
     let mut open = Vec::new();
     loop {
+        progress.check(state, writing);
+        let Writing { reply, protocol, returned } = writing;
         if open.len() >= DEPTH_MAX || lua_checkstack(state, 8) == 0 {
             reply.error("ERR reached lua stack limit");
             returned.failed = true;
-            returned.errors.push(b"ERR reached lua stack limit".to_vec());
+            returned.add(b"ERR reached lua stack limit".to_vec());
             lua_settop(state, -2);
         } else if lua_type(state, -1) == LUA_TTABLE {
             open.extend(begin_table(state, reply, returned));
         } else {
-            write_simple(state, reply, protocol);
+            write_simple(state, reply, *protocol);
             lua_settop(state, -2);
         }
         loop {
@@ -261,7 +316,7 @@ unsafe fn push_next(state: *mut lua_State, table: &mut Open) -> bool {
 
 /// Replaces the table on top by one of its fields, if that has this type.
 unsafe fn enter(state: *mut lua_State, name: Name, wanted: c_int) -> bool {
-    lua_pushvalue(state, base(name));
+    lua_pushvalue(state, upvalue(name));
     lua_rawget(state, -2);
     let is_wanted = lua_type(state, -1) == wanted;
     if is_wanted {
@@ -283,16 +338,17 @@ unsafe fn begin_table(
     let has_elements = lua_type(state, -1) != LUA_TNIL;
     lua_settop(state, -2);
     if !has_elements || has_fields(state) {
-        lua_pushvalue(state, base(Name::Err));
+        lua_pushvalue(state, upvalue(Name::Err));
         lua_rawget(state, -2);
         let is_error = lua_type(state, -1) == LUA_TSTRING;
         lua_settop(state, -2);
         if is_error {
-            let (text, is_counted) = error_of_table(state, base(Name::Err), base(Name::Ignore));
+            let (text, is_counted) =
+                error_of_table(state, upvalue(Name::Err), upvalue(Name::Ignore));
             reply.error(&text);
             returned.failed = true;
             if !is_counted {
-                returned.errors.push(text);
+                returned.add(text);
             }
             lua_settop(state, -2);
             return None;
@@ -336,6 +392,7 @@ unsafe fn begin_table(
                 break;
             }
             len += 1;
+            look(state, len as usize);
         }
     }
     reply.array(len as usize);
@@ -358,18 +415,19 @@ unsafe fn count_pairs(state: *mut lua_State) -> usize {
     while lua_next(state, -2) != 0 {
         lua_settop(state, -2);
         count += 1;
+        look(state, count);
     }
     count
 }
 
 /// Writes and pops the table on top if it is `{verbatim_string = {string = .., format = ..}}`.
 unsafe fn write_verbatim(state: *mut lua_State, reply: &mut ReplyWriter<'_>) -> bool {
-    lua_pushvalue(state, base(Name::VerbatimString));
+    lua_pushvalue(state, upvalue(Name::VerbatimString));
     lua_rawget(state, -2);
     if lua_type(state, -1) == LUA_TTABLE {
-        lua_pushvalue(state, base(Name::Format));
+        lua_pushvalue(state, upvalue(Name::Format));
         lua_rawget(state, -2);
-        lua_pushvalue(state, base(Name::String));
+        lua_pushvalue(state, upvalue(Name::String));
         lua_rawget(state, -3);
         if lua_type(state, -1) == LUA_TSTRING && lua_type(state, -2) == LUA_TSTRING {
             let mut format = *b"   ";
@@ -387,7 +445,11 @@ unsafe fn write_verbatim(state: *mut lua_State, reply: &mut ReplyWriter<'_>) -> 
 }
 
 /// Writes the value on top, which is no table.
-unsafe fn write_simple(state: *mut lua_State, reply: &mut ReplyWriter<'_>, protocol: Protocol) {
+pub(super) unsafe fn write_simple(
+    state: *mut lua_State,
+    reply: &mut ReplyWriter<'_>,
+    protocol: Protocol,
+) {
     match lua_type(state, -1) {
         LUA_TSTRING => reply.bulk(bytes_at(state, -1).unwrap_or_default()),
         LUA_TNUMBER => reply.integer(truncated(lua_tonumber(state, -1))),

@@ -2,8 +2,8 @@
 //!
 //! A library's chunk runs once, when it is loaded, to call `redis.register_function`; what it registers is called later
 //! with its keys and arguments. All chunks have one table of globals of their own, empty and read-only. What is not in it
-//! is looked up behind it: while a library is loaded in a table that has but `redis`, with little in it; afterwards in the
-//! globals that scripts have. So a library can neither see another one nor leave anything to it.
+//! is looked up behind it: while a library is loaded in a table that has but `redis` (also called `server`), with little in
+//! it; afterwards in the globals that scripts have. So a library can neither see another one nor leave anything to it.
 
 use std::ffi::{CStr, c_int};
 
@@ -62,25 +62,19 @@ impl Lua {
             lua_rawcheckstack(state, SLOTS);
             prepare(state);
             lua_rawgetfield(state, LUA_REGISTRYINDEX, CHUNK_GLOBALS.as_ptr());
-            let mut options = lua_CompileOptions::default();
-            options.optimizationLevel = 0;
-            let code = luau_compile(source, options);
-            let name = c"@user_function";
-            let failed =
-                luau_load(state, name.as_ptr(), code.as_ptr().cast(), code.len(), top + 1) != 0;
-            if failed {
+            if !super::load(state, c"@user_function", source, top + 1) {
                 let words = bytes_at(state, -1).unwrap_or_default().to_vec();
                 lua_settop(state, top);
                 return Err(LibraryError::Syntax(words));
             }
             look_behind(state, Some(LOADING_GLOBALS));
             *self.shared().loading.borrow_mut() = Some(Vec::new());
-            let result = self.call(0, host, memory_max, time_max_ms);
+            let result = self.call(0, host, memory_max, time_max_ms, None);
             let registered = self.shared().loading.take().unwrap_or_default();
             look_behind(state, None);
             lua_settop(state, top);
             match result {
-                Ok(()) => Ok(registered),
+                Ok(_) => Ok(registered),
                 Err(Failure { text, .. }) => {
                     for function in registered {
                         self.forget(function.function);
@@ -120,8 +114,7 @@ impl Lua {
                 lua_settop(state, top);
                 return Err(Failure::plain("ERR arguments are too large for a script"));
             }
-            self.call(2, host, memory_max, busy_after_ms)?;
-            Ok(self.write_returned(reply))
+            self.call(2, host, memory_max, busy_after_ms, Some(reply))
         }
     }
 }
@@ -160,7 +153,7 @@ unsafe fn prepare(state: *mut lua_State) {
     lua_setreadonly(state, -1, 1);
     lua_rawsetfield(state, LUA_REGISTRYINDEX, CHUNK_GLOBALS.as_ptr());
 
-    lua_createtable(state, 0, 1);
+    lua_createtable(state, 0, 2);
     lua_createtable(state, 0, 8);
     lua_rawgetfield(state, LUA_GLOBALSINDEX, c"redis".as_ptr());
     for name in WHILE_LOADING {
@@ -172,6 +165,8 @@ unsafe fn prepare(state: *mut lua_State) {
     push_function(state, name, register_function);
     lua_rawsetfield(state, -2, name);
     seal(state);
+    lua_pushvalue(state, -1);
+    lua_rawsetfield(state, -3, c"server".as_ptr());
     lua_rawsetfield(state, -2, c"redis".as_ptr());
     seal(state);
     lua_rawsetfield(state, LUA_REGISTRYINDEX, LOADING_GLOBALS.as_ptr());

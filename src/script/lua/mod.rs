@@ -22,6 +22,8 @@ mod api;
 mod convert;
 pub mod functions;
 mod memory;
+mod numbers;
+mod patterns;
 mod pieces;
 mod sandbox;
 
@@ -79,6 +81,9 @@ const NAMES: [&CStr; 12] = [
 
 /// Where the error handler lies on the main stack; the names follow it.
 const HANDLER: c_int = 1;
+
+/// Where the function lies on the main stack that writes what a script returns.
+const WRITER: c_int = HANDLER + NAMES.len() as c_int + 1;
 
 /// Where a name lies on the main stack.
 fn base(name: Name) -> c_int {
@@ -154,6 +159,19 @@ pub struct Returned {
     pub errors: Vec<Vec<u8>>,
     /// There are errors among it.
     pub failed: bool,
+    /// Bytes of memory that the texts take, about.
+    errors_bytes: usize,
+}
+
+impl Returned {
+    fn add(&mut self, text: Vec<u8>) {
+        self.errors_bytes += text.len() + 2 * size_of::<Vec<u8>>();
+        self.errors.push(text);
+    }
+
+    fn errors_bytes(&self) -> usize {
+        self.errors_bytes
+    }
 }
 
 /// Why a script did not come to its end.
@@ -186,7 +204,11 @@ impl Interrupt for InterruptFlag {
     }
 }
 
-/// Sets or clears the interrupt of a state. The interpreter reads the pointer with every loop, so threads may store to it.
+/// Sets or clears the interrupt of a state. `lua.h` promises that this pointer, alone of all callbacks, may be set from any
+/// thread while the interpreter runs. The interpreter reads it once at each safepoint, into a local variable, by a plain load
+/// of an aligned pointer, which is whole on every processor there is; the loop around a safepoint calls functions the compiler
+/// cannot see through, so the load cannot be left out. A store seen late costs one more look of the watchdog. What the
+/// interrupted thread reads besides, [`Watchdog::meant_this`], is an atomic of its own: nothing is published by this store.
 unsafe fn set_interrupt(callbacks: *mut lua_Callbacks, on: bool) {
     let field = &raw mut (*callbacks).interrupt;
     let pointer = if on { interrupted as *mut c_void } else { null_mut() };
@@ -306,6 +328,8 @@ impl Lua {
             for name in NAMES {
                 lua_pushstring_(state.as_ptr(), name.as_ptr());
             }
+            api::push_function(state.as_ptr(), c"reply".as_ptr(), convert::write_returned);
+            debug_assert_eq!(lua_gettop(state.as_ptr()), WRITER);
             state
         };
         Lua { state, shared }
@@ -353,7 +377,7 @@ impl Lua {
         let state = self.state.as_ptr();
         // SAFETY: the stack is as before when this is done.
         unsafe {
-            let result = if load(state, name, source) {
+            let result = if load(state, name, source, 0) {
                 Ok(Function(lua_ref(state, -1)))
             } else {
                 Err(bytes_at(state, -1).unwrap_or_default().to_vec())
@@ -396,29 +420,23 @@ impl Lua {
                 return Err(Failure::plain("ERR arguments are too large for a script"));
             }
             lua_rawgeti_(state, LUA_REGISTRYINDEX, function.0);
-            self.call(0, host, memory_max, busy_after_ms)?;
-            Ok(self.write_returned(reply))
+            self.call(0, host, memory_max, busy_after_ms, Some(reply))
         }
     }
 
-    /// Takes the value that [`Self::call`] has left off the stack, and writes it as a reply.
-    unsafe fn write_returned(&self, reply: &mut ReplyWriter<'_>) -> Returned {
-        let mut returned = Returned::default();
-        let protocol = self.shared().protocol.get();
-        convert::write_value(self.state.as_ptr(), reply, protocol, &mut returned);
-        returned
-    }
-
-    /// Calls the function under `arguments` arguments, on behalf of a host. One value is left on the stack if it succeeds.
+    /// Calls the function under `arguments` arguments, on behalf of a host, and writes the value that it returns, all of it
+    /// watched and within the limit of memory. Nothing is written if there is an error.
     unsafe fn call(
         &mut self,
         arguments: c_int,
         host: &mut dyn Host,
         memory_max: usize,
         busy_after_ms: u64,
-    ) -> Result<(), Failure> {
+        reply: Option<&mut ReplyWriter<'_>>,
+    ) -> Result<Returned, Failure> {
         let state = self.state.as_ptr();
         let shared = self.shared();
+        let mut returned = Returned::default();
         shared.protocol.set(Protocol::Resp2);
         if shared.leaves_garbage.take() {
             lua_gc(state, LUA_GCCOLLECT, 0);
@@ -429,7 +447,18 @@ impl Lua {
             }
             // What others left is no fault of this script's.
             shared.memory.set_limit(memory_max.max(shared.memory.used() + (1 << 20)));
-            lua_pcall(state, arguments, 1, HANDLER)
+            let status = lua_pcall(state, arguments, 1, HANDLER);
+            // A script that was to end has ended, whether it says so or not.
+            if status != LUA_OK || shared.ending.get().is_some() {
+                return status;
+            }
+            match reply {
+                Some(reply) => write_top(state, reply, shared.protocol.get(), &mut returned),
+                None => {
+                    lua_settop(state, -2);
+                    LUA_OK
+                }
+            }
         });
         let met_limit = shared.memory.lift_limit();
         if let Some(watchdog) = shared.watchdog.borrow_mut().as_mut() {
@@ -440,7 +469,7 @@ impl Lua {
             set_interrupt(lua_callbacks(state), false);
         }
         if status == LUA_OK && ending.is_none() {
-            return Ok(());
+            return Ok(returned);
         }
         let failure = take_failure(state, shared, ending);
         match ending {
@@ -453,6 +482,30 @@ impl Lua {
         }
         Err(failure)
     }
+}
+
+/// Writes the value on top of the main stack and takes it off; an error is left in its place. Returns Lua's status.
+unsafe fn write_top(
+    state: *mut lua_State,
+    reply: &mut ReplyWriter<'_>,
+    protocol: Protocol,
+    returned: &mut Returned,
+) -> c_int {
+    if lua_type(state, -1) != LUA_TTABLE {
+        convert::write_simple(state, reply, protocol);
+        lua_settop(state, -2);
+        return LUA_OK;
+    }
+    let begun = reply.begin();
+    let mut writing = convert::Writing { reply, protocol, returned };
+    lua_pushvalue(state, WRITER);
+    lua_insert(state, -2);
+    lua_pushlightuserdata(state, (&raw mut writing).cast());
+    let status = lua_pcall(state, 2, 0, HANDLER);
+    if status != LUA_OK {
+        reply.take_back(begun);
+    }
+    status
 }
 
 /// Takes the error on top of the stack.
@@ -504,11 +557,16 @@ unsafe fn set_global<'k>(
 }
 
 /// Compiles a source and pushes its function, or the error's text. True if it is a function. What looks like bytecode is taken
-/// for source, and is none.
-pub(super) unsafe fn load(state: *mut lua_State, name: &CStr, source: &[u8]) -> bool {
+/// for source, and is none. `globals`: where the function's table of globals lies; 0: they are the state's.
+pub(super) unsafe fn load(
+    state: *mut lua_State,
+    name: &CStr,
+    source: &[u8],
+    globals: c_int,
+) -> bool {
     // Optimized further, a closure without upvalues is made once and kept, with all that it reaches.
     let mut options = lua_CompileOptions::default();
     options.optimizationLevel = 0;
     let code = luau_compile(source, options);
-    luau_load(state, name.as_ptr(), code.as_ptr().cast(), code.len(), 0) == 0
+    luau_load(state, name.as_ptr(), code.as_ptr().cast(), code.len(), globals) == 0
 }

@@ -1,79 +1,116 @@
 //! Functions of Lua's libraries that work in pieces.
 //!
 //! No call into the interpreter can be interrupted in its midst, and a script that is to end within milliseconds may have
-//! strings of megabytes. These functions look for interrupts between one piece and the next; where the interpreter's own do
-//! so too (patterns), or what a script can make in one block bounds them (`memory.rs`), there is none here.
+//! strings of megabytes. These functions look for interrupts between one piece and the next, and go the interpreter's way
+//! where that is short. What is bounded by what a script can make in one block (`memory.rs`) is not here. Patterns over long
+//! texts are in `patterns.rs`. A test lists every function at its worst (`tests/it/hostile_scripts.rs`).
 
+use std::ffi::CStr;
 use std::os::raw::{c_char, c_int};
 
 use mlua::ffi::*;
 
 use super::sandbox::raise_here;
-use super::{NAMES, push_bytes, shared};
-use crate::script::library::safepoint;
+use super::{bytes_at, patterns, push_bytes, string_at};
+use crate::script::library::{LONG_NUMBER, safepoint};
+use crate::script::number::format_json;
 
 /// Bytes worked on between two looks for interrupts: a millisecond at most.
 const PIECE: usize = 1 << 20;
-/// Bytes that one call of `string.rep` makes at most.
-const REP_BYTES_MAX: usize = 16 << 20;
+/// Values worked on between two looks for interrupts.
+const VALUES: c_int = 1000;
+/// Bytes that one call makes at most.
+const MADE_BYTES_MAX: usize = 16 << 20;
 /// A longer text is looked for in another way.
 const WANTED_MAX: usize = 1 << 16;
 /// Parts that `string.split` makes between two looks for interrupts.
 const PARTS: usize = 1000;
-/// Tables longer than this are sorted with a comparison that looks for interrupts.
-const SORT_MAX: c_int = 10_000;
+/// Bytes that comparisons may look at while a table is sorted without looks for interrupts.
+const SORT_BYTES_MAX: usize = 16 << 20;
+/// Elements that `table.move` moves between two looks for interrupts.
+const MOVED: i64 = 50_000;
+/// A format of at most so many bytes and arguments is left to the interpreter.
+const FORMAT_BYTES: usize = 1024;
+const FORMAT_ARGUMENTS: c_int = 50;
+/// A text and a pattern are left to the interpreter if the product of their lengths is at most this: so many steps the
+/// interpreter may make without a look for interrupts.
+const STEPS_MAX: usize = 1 << 20;
+/// So is a replacement of at most so many bytes.
+const REPLACEMENT_BYTES: usize = 4096;
 
-/// Puts the functions in the place of the interpreter's.
+/// What takes the place of the interpreter's functions.
+const REPLACED: &[(&CStr, &[(&CStr, lua_CFunction)])] = &[
+    (
+        c"string",
+        &[
+            (c"char", with_numbers),
+            (c"find", find),
+            (c"format", format),
+            (c"gmatch", gmatch),
+            (c"gsub", gsub),
+            (c"lower", lower),
+            (c"match", match_pattern),
+            (c"rep", rep),
+            (c"reverse", reverse),
+            (c"split", split),
+            (c"upper", upper),
+        ],
+    ),
+    (
+        c"table",
+        &[
+            (c"concat", concat),
+            (c"find", find_value),
+            (c"foreach", for_each),
+            (c"foreachi", for_each_index),
+            (c"move", move_elements),
+            (c"sort", sort),
+        ],
+    ),
+    (c"math", &[(c"max", with_numbers), (c"min", with_numbers)]),
+];
+
+/// What Lua 5.1 does not have and `struct` does better.
+const TAKEN_AWAY: [&CStr; 3] = [c"pack", c"packsize", c"unpack"];
+
+/// Puts the functions in the place of the interpreter's, which they can call.
 pub(super) unsafe fn open(state: *mut lua_State) {
-    let library = |name: *const c_char| {
-        lua_rawgetfield(state, LUA_GLOBALSINDEX, name);
-    };
-    let functions: [(&std::ffi::CStr, lua_CFunction); 5] = [
-        (c"rep", rep),
-        (c"reverse", reverse),
-        (c"lower", lower),
-        (c"upper", upper),
-        (c"split", split),
-    ];
-    library(c"string".as_ptr());
-    for (name, function) in functions {
-        lua_pushcfunctiond(state, function, name.as_ptr());
-        lua_rawsetfield(state, -2, name.as_ptr());
-    }
-    put_before(state, c"find", find);
-    library(c"table".as_ptr());
-    put_before(state, c"sort", sort);
-    lua_settop(state, -3);
-}
-
-/// Puts a function in the place of one of the table on top of the stack, which it can call.
-unsafe fn put_before(state: *mut lua_State, name: &std::ffi::CStr, function: lua_CFunction) {
-    for name in NAMES {
-        lua_pushstring_(state, name.as_ptr());
-    }
-    lua_rawgetfield(state, -1 - NAMES.len() as c_int, name.as_ptr());
-    lua_pushcclosurek(state, function, name.as_ptr(), NAMES.len() as c_int + 1, None);
-    lua_rawsetfield(state, -2, name.as_ptr());
-}
-
-/// Calls the function that the running one was put before, with what is on the stack.
-unsafe fn call_original(state: *mut lua_State) -> c_int {
-    lua_pushvalue(state, lua_upvalueindex(NAMES.len() as c_int + 1));
-    lua_insert(state, 1);
-    if lua_pcall(state, lua_gettop(state) - 1, LUA_MULTRET, 0) != LUA_OK {
-        // It told its caller's place, which is here: the script's is meant.
-        if shared(state).ending.get().is_none() && lua_type(state, -1) == LUA_TSTRING {
-            luaL_where(state, 1);
-            lua_insert(state, -2);
-            lua_concat(state, 2);
+    for (library, functions) in REPLACED {
+        lua_rawgetfield(state, LUA_GLOBALSINDEX, library.as_ptr());
+        for (name, function) in *functions {
+            lua_rawgetfield(state, -1, name.as_ptr());
+            lua_pushcclosurek(state, *function, name.as_ptr(), 1, None);
+            lua_rawsetfield(state, -2, name.as_ptr());
         }
-        lua_error(state);
+        if *library == c"string" {
+            for name in TAKEN_AWAY {
+                lua_pushnil(state);
+                lua_rawsetfield(state, -2, name.as_ptr());
+            }
+        }
+        lua_settop(state, -2);
     }
-    lua_gettop(state)
+}
+
+/// Does what the function does that the running one is in the place of, with what is on the stack. As it runs in the same
+/// frame, its errors name the script's line.
+unsafe fn call_original(state: *mut lua_State) -> c_int {
+    match lua_tocfunction(state, lua_upvalueindex(1)) {
+        Some(original) => original(state),
+        None => 0,
+    }
+}
+
+/// Looks for interrupts now and then, given the number of what is done.
+#[inline]
+unsafe fn look(state: *mut lua_State, number: c_int) {
+    if number % VALUES == 0 {
+        safepoint(state);
+    }
 }
 
 /// The bytes of a string that is an argument; they stay where they are as long as it does.
-unsafe fn text_argument<'a>(state: *mut lua_State, index: c_int) -> &'a [u8] {
+pub(super) unsafe fn text_argument<'a>(state: *mut lua_State, index: c_int) -> &'a [u8] {
     let mut len = 0;
     let text: *const c_char = luaL_checklstring(state, index, &mut len);
     // SAFETY: Lua says where its string is and how long.
@@ -109,7 +146,7 @@ unsafe extern "C-unwind" fn rep(state: *mut lua_State) -> c_int {
     let times = luaL_checknumber(state, 2);
     let times = if times >= 1.0 { times as usize } else { 0 };
     let total = text.len().saturating_mul(times);
-    if total > REP_BYTES_MAX {
+    if total > MADE_BYTES_MAX {
         raise_here(state, b"resulting string too large");
     }
     push_filled(state, total, |to, filled| {
@@ -225,7 +262,10 @@ unsafe extern "C-unwind" fn find(state: *mut lua_State) -> c_int {
     let init = luaL_optnumber(state, 3, 1.0);
     let is_special = |byte: &u8| b"^$*+?.([%-".contains(byte);
     if lua_toboolean(state, 4) == 0 && wanted.iter().any(is_special) {
-        return call_original(state);
+        return match is_quick(text, wanted) {
+            true => call_original(state),
+            false => patterns::find_or_match(state, true),
+        };
     }
     let from_end = if init < 0.0 { text.len() as f64 + init } else { init - 1.0 };
     let start = from_end.max(0.0).min(text.len() as f64) as usize;
@@ -271,6 +311,297 @@ unsafe extern "C-unwind" fn split(state: *mut lua_State) -> c_int {
     1
 }
 
+/// Makes numbers of the long texts among the arguments, one at a time, and leaves the rest to the interpreter: one takes
+/// milliseconds, and there may be thousands.
+unsafe extern "C-unwind" fn with_numbers(state: *mut lua_State) -> c_int {
+    for index in 1..=lua_gettop(state) {
+        if !take_number(state, index) {
+            break;
+        }
+    }
+    call_original(state)
+}
+
+/// Makes a number of an argument that is a long text. False if it is none.
+unsafe fn take_number(state: *mut lua_State, index: c_int) -> bool {
+    if lua_type(state, index) == LUA_TSTRING && lua_objlen(state, index) > LONG_NUMBER {
+        safepoint(state);
+        let mut is_number = 0;
+        let number = lua_tonumberx(state, index, &mut is_number);
+        if is_number == 0 {
+            return false;
+        }
+        lua_pushnumber(state, number);
+        lua_replace(state, index);
+    }
+    true
+}
+
+/// Whether the interpreter is through with a pattern in a moment.
+fn is_quick(text: &[u8], pattern: &[u8]) -> bool {
+    text.len().saturating_mul(pattern.len()) <= STEPS_MAX
+}
+
+/// `string.match(s, pattern [, init])`
+unsafe extern "C-unwind" fn match_pattern(state: *mut lua_State) -> c_int {
+    match is_quick(text_argument(state, 1), text_argument(state, 2)) {
+        true => call_original(state),
+        false => patterns::find_or_match(state, false),
+    }
+}
+
+/// `string.gmatch(s, pattern)`
+unsafe extern "C-unwind" fn gmatch(state: *mut lua_State) -> c_int {
+    match is_quick(text_argument(state, 1), text_argument(state, 2)) {
+        true => call_original(state),
+        false => patterns::gmatch(state),
+    }
+}
+
+/// `string.gsub(s, pattern, replacement [, n])`
+unsafe extern "C-unwind" fn gsub(state: *mut lua_State) -> c_int {
+    let is_quick = is_quick(text_argument(state, 1), text_argument(state, 2));
+    let is_short = |text: &[u8]| text.len() <= REPLACEMENT_BYTES;
+    match lua_type(state, 3) {
+        LUA_TSTRING if !string_at(state, 3).is_some_and(is_short) => patterns::gsub(state),
+        LUA_TSTRING | LUA_TNUMBER | LUA_TTABLE | LUA_TFUNCTION if !is_quick => {
+            patterns::gsub(state)
+        }
+        _ => call_original(state),
+    }
+}
+
+/// Bytes that are being put together, as many as a script may make in one block.
+#[derive(Default)]
+pub(super) struct Text(Vec<u8>);
+
+impl Text {
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// Appends bytes, piece by piece.
+    #[inline]
+    pub unsafe fn push(&mut self, state: *mut lua_State, bytes: &[u8]) {
+        if bytes.len() > MADE_BYTES_MAX - self.0.len() {
+            super::raise(state, b"not enough memory");
+        }
+        if bytes.len() <= PIECE {
+            return self.0.extend_from_slice(bytes);
+        }
+        for piece in bytes.chunks(PIECE) {
+            self.0.extend_from_slice(piece);
+            safepoint(state);
+        }
+    }
+}
+
+/// `string.format(format, ...)`: one item after the other, if there are many or any could be long.
+unsafe extern "C-unwind" fn format(state: *mut lua_State) -> c_int {
+    let format = text_argument(state, 1);
+    let top = lua_gettop(state);
+    let is_long =
+        |index| lua_type(state, index) == LUA_TSTRING && lua_objlen(state, index) > LONG_NUMBER;
+    if format.len() <= FORMAT_BYTES && top <= FORMAT_ARGUMENTS && !(2..=top).any(is_long) {
+        return call_original(state);
+    }
+    luaL_checkstack(state, 4, c"format".as_ptr());
+    let (mut text, mut rest, mut argument) = (Text::default(), format, 1);
+    while let Some(at) = memchr::memchr(b'%', rest) {
+        text.push(state, &rest[..at]);
+        rest = &rest[at + 1..];
+        if let Some((b'%', behind)) = rest.split_first() {
+            text.push(state, b"%");
+            rest = behind;
+            continue;
+        }
+        look(state, argument);
+        argument += 1;
+        if argument > top {
+            raise_here(state, format!("missing argument #{argument}").as_bytes());
+        }
+        let options = rest.iter().take_while(|byte| b"-+ #0123456789.".contains(byte)).count();
+        let len = (options + 1).min(rest.len());
+        let (item, behind) = rest.split_at(len);
+        rest = behind;
+        match item {
+            b"s" if lua_type(state, argument) == LUA_TSTRING => {
+                text.push(state, bytes_at(state, argument).unwrap_or_default());
+                continue;
+            }
+            b"q" if lua_type(state, argument) == LUA_TSTRING => {
+                push_quoted(state, &mut text, bytes_at(state, argument).unwrap_or_default());
+                continue;
+            }
+            [.., b's' | b'q' | b'*'] => {}
+            _ => _ = take_number(state, argument),
+        }
+        lua_pushvalue(state, lua_upvalueindex(1));
+        push_bytes(state, &[b"%", item].concat());
+        lua_pushvalue(state, argument);
+        lua_call(state, 2, 1);
+        text.push(state, bytes_at(state, -1).unwrap_or_default());
+        lua_settop(state, -2);
+    }
+    text.push(state, rest);
+    push_bytes(state, &text.0);
+    1
+}
+
+/// Appends a text as a constant of Lua, as the interpreter's `%q` has it.
+unsafe fn push_quoted(state: *mut lua_State, text: &mut Text, given: &[u8]) {
+    text.push(state, b"\"");
+    for (index, byte) in given.iter().enumerate() {
+        if index % PIECE == PIECE - 1 {
+            safepoint(state);
+        }
+        match byte {
+            b'"' | b'\\' | b'\n' => text.push(state, &[b'\\', *byte]),
+            b'\r' => text.push(state, b"\\r"),
+            0 => text.push(state, b"\\000"),
+            _ => text.push(state, std::slice::from_ref(byte)),
+        }
+    }
+    text.push(state, b"\"");
+}
+
+/// `table.concat(t [, separator [, first [, last]]])`
+unsafe extern "C-unwind" fn concat(state: *mut lua_State) -> c_int {
+    luaL_checktype(state, 1, LUA_TTABLE);
+    let separator = match lua_type(state, 2) {
+        LUA_TNONE | LUA_TNIL => b"",
+        _ => text_argument(state, 2),
+    };
+    let first = luaL_optinteger_(state, 3, 1);
+    let last = match lua_type(state, 4) {
+        LUA_TNONE | LUA_TNIL => lua_objlen_(state, 1),
+        _ => luaL_checkinteger_(state, 4),
+    };
+    if i64::from(last) - i64::from(first) < i64::from(VALUES) {
+        return call_original(state);
+    }
+    luaL_checkstack(state, 2, c"concat".as_ptr());
+    let mut text = Text::default();
+    for index in first..=last {
+        look(state, index);
+        if index > first {
+            text.push(state, separator);
+        }
+        match lua_rawgeti_(state, 1, index) {
+            LUA_TSTRING => text.push(state, bytes_at(state, -1).unwrap_or_default()),
+            LUA_TNUMBER => text.push(state, &format_json(lua_tonumber(state, -1), 14)),
+            _ => {
+                let kind = CStr::from_ptr(luaL_typename(state, -1)).to_string_lossy();
+                let message =
+                    format!("invalid value ({kind}) at index {index} in table for 'concat'");
+                raise_here(state, message.as_bytes());
+            }
+        }
+        lua_settop(state, -2);
+    }
+    push_bytes(state, &text.0);
+    1
+}
+
+/// `table.find(t, value [, first])`: the first index of a value in an array, or nil.
+unsafe extern "C-unwind" fn find_value(state: *mut lua_State) -> c_int {
+    luaL_checktype(state, 1, LUA_TTABLE);
+    luaL_checkany(state, 2);
+    let first = luaL_optinteger_(state, 3, 1);
+    if first < 1 {
+        return call_original(state);
+    }
+    for index in first.. {
+        // Elements may say themselves how they compare.
+        safepoint(state);
+        if lua_rawgeti_(state, 1, index) == LUA_TNIL {
+            break;
+        }
+        if lua_equal(state, 2, -1) != 0 {
+            lua_pushnumber(state, f64::from(index));
+            return 1;
+        }
+        lua_settop(state, -2);
+    }
+    lua_pushnil(state);
+    1
+}
+
+/// `table.foreach(t, f)`: the first value but nil that `f(key, value)` returns.
+unsafe extern "C-unwind" fn for_each(state: *mut lua_State) -> c_int {
+    luaL_checktype(state, 1, LUA_TTABLE);
+    luaL_checktype(state, 2, LUA_TFUNCTION);
+    lua_pushnil(state);
+    while lua_next(state, 1) != 0 {
+        // Functions of the interpreter do not look for interrupts when they are called from here.
+        safepoint(state);
+        lua_pushvalue(state, 2);
+        lua_pushvalue(state, -3);
+        lua_pushvalue(state, -3);
+        lua_call(state, 2, 1);
+        if lua_type(state, -1) != LUA_TNIL {
+            return 1;
+        }
+        lua_settop(state, -3);
+    }
+    0
+}
+
+/// `table.foreachi(t, f)`: the same for `f(index, value)` over an array.
+unsafe extern "C-unwind" fn for_each_index(state: *mut lua_State) -> c_int {
+    luaL_checktype(state, 1, LUA_TTABLE);
+    luaL_checktype(state, 2, LUA_TFUNCTION);
+    for index in 1..=lua_objlen_(state, 1) {
+        safepoint(state);
+        lua_pushvalue(state, 2);
+        lua_pushnumber(state, f64::from(index));
+        lua_rawgeti_(state, 1, index);
+        lua_call(state, 2, 1);
+        if lua_type(state, -1) != LUA_TNIL {
+            return 1;
+        }
+        lua_settop(state, -2);
+    }
+    0
+}
+
+/// `table.move(source, first, last, to [, target])`: many elements in pieces.
+unsafe extern "C-unwind" fn move_elements(state: *mut lua_State) -> c_int {
+    luaL_checktype(state, 1, LUA_TTABLE);
+    let (first, last, to) = (
+        i64::from(luaL_checkinteger_(state, 2)),
+        i64::from(luaL_checkinteger_(state, 3)),
+        i64::from(luaL_checkinteger_(state, 4)),
+    );
+    let count = last - first + 1;
+    let overflows = count > i64::from(c_int::MAX) || to > i64::from(c_int::MAX) - count + 1;
+    if count <= MOVED || overflows {
+        return call_original(state);
+    }
+    let target = if lua_type(state, 5) <= LUA_TNIL { 1 } else { 5 };
+    luaL_checktype(state, target, LUA_TTABLE);
+    lua_settop(state, 5);
+    lua_pushvalue(state, target);
+    lua_replace(state, 5);
+    // Over the source's own elements from the end, if they would be overwritten before they are moved.
+    let is_same = lua_rawequal(state, 1, 5) != 0;
+    let from_end = is_same && to > first && to <= last;
+    let pieces = (count + MOVED - 1) / MOVED;
+    for piece in 0..pieces {
+        safepoint(state);
+        let piece = if from_end { pieces - 1 - piece } else { piece };
+        let begin = piece * MOVED;
+        let end = (begin + MOVED).min(count) - 1;
+        for (index, number) in [(2, first + begin), (3, first + end), (4, to + begin)] {
+            lua_pushnumber(state, number as f64);
+            lua_replace(state, index);
+        }
+        call_original(state);
+        lua_settop(state, 5);
+    }
+    1
+}
+
 /// `a < b`, with a look for interrupts.
 unsafe extern "C-unwind" fn less_than(state: *mut lua_State) -> c_int {
     safepoint(state);
@@ -279,12 +610,51 @@ unsafe extern "C-unwind" fn less_than(state: *mut lua_State) -> c_int {
     1
 }
 
-/// `table.sort(t [, comparison])`
+/// What its upvalue says of two values, with a look for interrupts.
+unsafe extern "C-unwind" fn compare(state: *mut lua_State) -> c_int {
+    safepoint(state);
+    lua_pushvalue(state, lua_upvalueindex(1));
+    lua_insert(state, 1);
+    lua_call(state, 2, 1);
+    1
+}
+
+/// `table.sort(t [, comparison])`: the interpreter's, with a comparison that looks for interrupts where none would.
 unsafe extern "C-unwind" fn sort(state: *mut lua_State) -> c_int {
-    let is_plain = lua_type(state, 1) == LUA_TTABLE && lua_type(state, 2) <= LUA_TNIL;
-    if is_plain && lua_objlen(state, 1) as c_int > SORT_MAX {
-        lua_settop(state, 1);
-        lua_pushcfunction(state, less_than);
+    luaL_checktype(state, 1, LUA_TTABLE);
+    if lua_type(state, 2) <= LUA_TNIL {
+        if !is_sorted_quickly(state) {
+            lua_settop(state, 1);
+            lua_pushcfunction(state, less_than);
+        }
+    } else if lua_iscfunction(state, 2) != 0 {
+        lua_settop(state, 2);
+        lua_pushcclosurek(state, compare, c"compare".as_ptr(), 1, None);
     }
     call_original(state)
+}
+
+/// Whether the table at index 1 has so few and short elements that it can be sorted in one go. Others than numbers and
+/// strings may say themselves how they compare.
+unsafe fn is_sorted_quickly(state: *mut lua_State) -> bool {
+    let len = lua_objlen(state, 1);
+    // A comparison looks at the shorter of two strings, and costs something itself. There are less than two for each element
+    // and binary digit of their number.
+    let comparisons = 2 * len * (len.checked_ilog2().unwrap_or(0) as usize + 1);
+    let bytes_max = SORT_BYTES_MAX / comparisons.max(1);
+    if bytes_max < 16 {
+        return false;
+    }
+    for index in 1..=len as c_int {
+        let is_quick = match lua_rawgeti_(state, 1, index) {
+            LUA_TNUMBER => true,
+            LUA_TSTRING => lua_objlen(state, -1) <= bytes_max,
+            _ => false,
+        };
+        lua_settop(state, -2);
+        if !is_quick {
+            return false;
+        }
+    }
+    true
 }

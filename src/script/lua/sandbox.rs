@@ -106,8 +106,6 @@ unsafe fn patch_libraries(state: *mut lua_State) {
         lua_rawsetfield(state, -2, new.as_ptr());
         lua_settop(state, -2);
     };
-    alias(c"math", c"mod", c"fmod");
-    alias(c"string", c"gfind", c"gmatch");
     let put = |library: &CStr, name: &CStr, function: lua_CFunction| {
         lua_rawgetfield(state, LUA_GLOBALSINDEX, library.as_ptr());
         push_function(state, name.as_ptr(), function);
@@ -116,6 +114,8 @@ unsafe fn patch_libraries(state: *mut lua_State) {
     };
     put(c"table", c"getn", getn);
     pieces::open(state);
+    alias(c"math", c"mod", c"fmod");
+    alias(c"string", c"gfind", c"gmatch");
     // Of `os` there is the clock alone.
     lua_rawgetfield(state, LUA_GLOBALSINDEX, c"os".as_ptr());
     lua_rawgetfield(state, -1, c"clock".as_ptr());
@@ -252,7 +252,7 @@ unsafe fn push_chunk(state: *mut lua_State, name: &CStr, source: &[u8]) -> c_int
         push_bytes(state, b"chunk is too large");
         return 2;
     }
-    if load(state, name, source) {
+    if load(state, name, source, 0) {
         return 1;
     }
     lua_pushnil(state);

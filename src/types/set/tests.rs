@@ -242,7 +242,7 @@ proptest! {
         let mut scanned = BTreeSet::new();
         let mut cursor = 0;
         loop {
-            cursor = view.scan(cursor, |member| {
+            cursor = view.scan(cursor, 10, |member| {
                 assert!(scanned.insert(member.text().as_ref().to_vec()));
             });
             if cursor == 0 {

@@ -1,0 +1,160 @@
+//! DUMP and RESTORE: one value as bytes, in the form of an RDB file (`persist/rdb/payload.rs`).
+
+use crate::clock::UnixMillis;
+use crate::config::KeyspaceEvents;
+use crate::error::CommandError;
+use crate::gate::context::{CommandResult, Context, Outcome};
+use crate::gate::load::rdb_limits;
+use crate::gate::spec::{
+    Categories, CommandSpec, Flags, Group, Handler, KeyFlags, KeySpec, key, spec,
+};
+use crate::keyspace::Accessed;
+use crate::persist::rdb::payload::{self, PayloadError};
+
+const DUMPED: &[KeySpec] = &[key(1, KeyFlags::RO.union(KeyFlags::ACCESS))];
+const RESTORED: &[KeySpec] = &[key(1, KeyFlags::OW.union(KeyFlags::UPDATE))];
+
+pub const COMMANDS: &[CommandSpec] = &[
+    spec("DUMP", dump)
+        .exactly(2)
+        .keys(DUMPED)
+        .flags(Flags::READONLY)
+        .categories(Categories::KEYSPACE)
+        .since("2.6.0")
+        .docs(
+            "key",
+            "Returns what a key holds as bytes that RESTORE takes.",
+            "O(N), N being the bytes of the value.",
+        )
+        .tips(&["nondeterministic_output"]),
+    restores("RESTORE", Flags::empty()).since("2.6.0"),
+    restores("RESTORE-ASKING", Flags::ASKING).group(Group::Server).since("3.0.0"),
+];
+
+const fn restores(name: &'static str, more: Flags) -> CommandSpec {
+    let handler: Handler = restore;
+    spec(name, handler)
+        .at_least(4)
+        .keys(RESTORED)
+        .flags(Flags::WRITE.union(Flags::DENYOOM).union(more))
+        .categories(Categories::KEYSPACE.union(Categories::DANGEROUS))
+        .docs(
+            "key ttl serialized-value [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]",
+            "Makes a key of the bytes that DUMP returned.",
+            "O(N), N being the bytes of the value; O(N*log(N)) for sorted sets.",
+        )
+}
+
+const BUSY_KEY: CommandError = CommandError::Text("BUSYKEY Target key name already exists.");
+const INVALID_IDLE_TIME: CommandError =
+    CommandError::Text("ERR Invalid IDLETIME value, must be >= 0");
+const INVALID_FREQUENCY: CommandError =
+    CommandError::Text("ERR Invalid FREQ value, must be >= 0 and <= 255");
+const INVALID_TTL: CommandError = CommandError::Text("ERR Invalid TTL value, must be >= 0");
+const BAD_FOOTER: CommandError =
+    CommandError::Text("ERR DUMP payload version or checksum are wrong");
+const BAD_DATA: CommandError = CommandError::Text("ERR Bad data format");
+
+/// `DUMP key`: a bulk string, or nil if there is no such key.
+fn dump(ctx: &mut Context<'_>) -> CommandResult {
+    match ctx.db.find_for_read(ctx.key(1)) {
+        Some(slot) => {
+            let now = ctx.db.now();
+            let encoder = ctx.server.payload_encoder();
+            let payload = payload::dump_as_in_files(encoder, ctx.db.entry(slot).value(), &now);
+            ctx.reply.bulk(&payload);
+        }
+        None => ctx.reply.null(),
+    }
+    Ok(Outcome::Replied)
+}
+
+/// What RESTORE was asked for: `key ttl serialized-value [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]`.
+struct RestoreOptions {
+    replace: bool,
+    absolute: bool,
+    accessed: Option<Accessed>,
+}
+
+impl RestoreOptions {
+    fn parse(ctx: &Context<'_>) -> Result<Self, CommandError> {
+        let mut options = RestoreOptions { replace: false, absolute: false, accessed: None };
+        let mut cursor = ctx.args.cursor(4);
+        while !cursor.is_at_end() {
+            let has_value = cursor.remaining() >= 2;
+            if cursor.take_word("REPLACE") {
+                options.replace = true;
+            } else if cursor.take_word("ABSTTL") {
+                options.absolute = true;
+            } else if has_value
+                && !matches!(options.accessed, Some(Accessed::Frequency(_)))
+                && cursor.take_word("IDLETIME")
+            {
+                let seconds = u64::try_from(cursor.take_integer()?);
+                let seconds = seconds.map_err(|_| INVALID_IDLE_TIME)?;
+                options.accessed = Some(Accessed::SecondsAgo(seconds));
+            } else if has_value
+                && !matches!(options.accessed, Some(Accessed::SecondsAgo(_)))
+                && cursor.take_word("FREQ")
+            {
+                let counter = u8::try_from(cursor.take_integer()?);
+                options.accessed =
+                    Some(Accessed::Frequency(counter.map_err(|_| INVALID_FREQUENCY)?));
+            } else {
+                return Err(CommandError::Syntax);
+            }
+        }
+        Ok(options)
+    }
+}
+
+/// `RESTORE key ttl serialized-value [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]`: OK. `ttl` in milliseconds, with
+/// ABSTTL as Unix time; 0: the key stays. With a time that has passed there is no such key afterwards.
+///
+/// It is repeated elsewhere with ABSTTL, and as DEL where all it did was to delete a key.
+fn restore(ctx: &mut Context<'_>) -> CommandResult {
+    let options = RestoreOptions::parse(ctx)?;
+    let key = ctx.key(1);
+    if !options.replace && ctx.db.find_for_write(key).is_some() {
+        return Err(BUSY_KEY);
+    }
+    let ttl = ctx.args.integer(2)?;
+    if ttl < 0 {
+        return Err(INVALID_TTL);
+    }
+    let now = ctx.db.now();
+    let limits = rdb_limits(ctx.db, ctx.server);
+    let value = payload::restore(ctx.args.get(3), &limits, now).map_err(|error| match error {
+        PayloadError::Footer => BAD_FOOTER,
+        PayloadError::Value(_) => BAD_DATA,
+    })?;
+    let deadline = match (ttl, options.absolute) {
+        (0, _) => None,
+        (ttl, true) => Some(now.at(UnixMillis(ttl))),
+        (ttl, false) => Some(now.after(ttl)),
+    };
+    if deadline.is_some_and(|deadline| now.has_come(deadline)) {
+        if ctx.db.delete(key, "del") {
+            ctx.instead(&[b"DEL", key.bytes]);
+        }
+        ctx.reply.ok();
+        return Ok(Outcome::Replied);
+    }
+    let slot = ctx.db.restore(key, value, deadline);
+    if let Some(accessed) = options.accessed {
+        ctx.db.set_accessed(slot, accessed);
+    }
+    ctx.db.changed(KeyspaceEvents::GENERIC, "restore", key.bytes);
+    if let Some(deadline) = deadline
+        && !options.absolute
+        && ctx.is_heard()
+    {
+        let at = deadline.unix(ctx.db.wall_offset_ms()).0.to_string();
+        let mut request: Vec<&[u8]> = ctx.args.iter_from(0).collect();
+        request[2] = at.as_bytes();
+        request.push(b"ABSTTL");
+        ctx.instead(&request);
+    }
+    ctx.reply.ok();
+    Ok(Outcome::Replied)
+}

@@ -1,0 +1,315 @@
+//! MIGRATE: keys go to another server. They are restored there, all in one go, and deleted here once the other server has said
+//! that it has them. The server waits meanwhile, as Redis does.
+
+use std::io;
+use std::ops::Range;
+use std::time::Duration;
+
+use crate::error::CommandError;
+use crate::gate::context::{CommandResult, Context, Outcome};
+use crate::gate::spec::{
+    Begin, Categories, CommandSpec, Find, Flags, KeyFlags, KeySpec, key, spec,
+};
+use crate::keyspace::Key;
+use crate::net::outgoing::Connection;
+use crate::persist::rdb::payload;
+use crate::resp::number::parse_i64;
+use crate::resp::request::encode;
+
+const MOVED: KeyFlags = KeyFlags::RW.union(KeyFlags::ACCESS).union(KeyFlags::DELETE);
+
+pub const COMMANDS: &[CommandSpec] = &[spec("MIGRATE", migrate)
+    .at_least(6)
+    .keys(&[
+        key(3, MOVED),
+        KeySpec {
+            begin: Begin::Keyword { word: "KEYS", from: -2 },
+            find: Find::Range { last: -1, step: 1, limit: 0 },
+            flags: MOVED.union(KeyFlags::INCOMPLETE),
+            notes: None,
+        },
+    ])
+    .flags(Flags::WRITE)
+    .categories(Categories::KEYSPACE.union(Categories::DANGEROUS))
+    .since("2.6.0")
+    .docs(
+        "host port <key | \"\"> destination-db timeout [COPY] [REPLACE] [AUTH password | AUTH2 <username password>] \
+         [KEYS key [key ...]]",
+        "Moves keys to another server.",
+        "O(N), N being the bytes of the values.",
+    )
+    .tips(&["nondeterministic_output"])];
+
+const KEY_IS_NOT_EMPTY: CommandError = CommandError::Text(
+    "ERR When using MIGRATE KEYS option, the key argument must be set to the empty string",
+);
+const CONNECTING_FAILED: CommandError =
+    CommandError::Text("IOERR error or timeout connecting to the client");
+const WRITING_FAILED: CommandError =
+    CommandError::Text("IOERR error or timeout writing to target instance");
+const READING_FAILED: CommandError =
+    CommandError::Text("IOERR error or timeout reading to target instance");
+
+/// If a timeout of 0 or less is asked for. Unit: milliseconds.
+const TIMEOUT_DEFAULT_MS: u64 = 1000;
+/// What is shown at most of an error of the other server. Unit: bytes.
+const SHOWN_MAX: usize = 1022;
+
+/// `MIGRATE host port key|"" destination-db timeout [COPY] [REPLACE] [AUTH password | AUTH2 username password]
+/// [KEYS key [key ...]]`.
+struct Order<'a> {
+    host: &'a [u8],
+    port: u16,
+    database: &'a [u8],
+    timeout: Duration,
+    copy: bool,
+    replace: bool,
+    /// Password, or user and password.
+    credentials: Vec<&'a [u8]>,
+    /// Arguments that are keys.
+    keys: Range<usize>,
+}
+
+impl<'a> Order<'a> {
+    fn parse(ctx: &Context<'a>) -> Result<Self, CommandError> {
+        let args = ctx.args;
+        let (mut copy, mut replace, mut keys) = (false, false, 3..4);
+        let mut credentials = Vec::new();
+        let mut options = args.cursor(6);
+        while !options.is_at_end() {
+            if options.take_word("COPY") {
+                copy = true;
+            } else if options.take_word("REPLACE") {
+                replace = true;
+            } else if options.take_word("AUTH") {
+                // Behind AUTH2 it changes the password alone, as in Redis.
+                let password = options.take()?;
+                credentials.pop();
+                credentials.push(password);
+            } else if options.take_word("AUTH2") {
+                credentials = vec![options.take()?, options.take()?];
+            } else if options.take_word("KEYS") {
+                if !args.get(3).is_empty() {
+                    return Err(KEY_IS_NOT_EMPTY);
+                }
+                keys = options.position()..args.len();
+                break;
+            } else {
+                return Err(CommandError::Syntax);
+            }
+        }
+        let timeout_ms = args.integer(5)?;
+        args.integer(4)?;
+        let timeout_ms =
+            u64::try_from(timeout_ms).ok().filter(|ms| *ms > 0).unwrap_or(TIMEOUT_DEFAULT_MS);
+        Ok(Order {
+            host: args.get(1),
+            // What is no port cannot be connected to.
+            port: parse_i64(args.get(2)).and_then(|port| port.try_into().ok()).unwrap_or(0),
+            database: args.get(4),
+            timeout: Duration::from_millis(timeout_ms),
+            copy,
+            replace,
+            credentials,
+            keys,
+        })
+    }
+}
+
+/// Why keys could not be handed over.
+struct Broken {
+    error: io::Error,
+    told: CommandError,
+}
+
+/// What came of handing keys over, on a connection that goes on.
+struct HandedOver<'a> {
+    /// The other server has said that it has them.
+    taken: Vec<Key<'a>>,
+    /// The first error that it answered.
+    refused: Option<Vec<u8>>,
+    /// The connection broke before all answers were there.
+    broken: Option<Broken>,
+}
+
+/// `MIGRATE host port key|"" destination-db timeout [COPY] [REPLACE] [AUTH password | AUTH2 username password]
+/// [KEYS key [key ...]]`: OK, or NOKEY if there is none of the keys.
+///
+/// It is repeated elsewhere as a DEL of what was moved.
+fn migrate(ctx: &mut Context<'_>) -> CommandResult {
+    let order = Order::parse(ctx)?;
+    let mut keys: Vec<Key<'_>> = order.keys.clone().map(|index| ctx.key(index)).collect();
+    keys.retain(|key| ctx.db.find_for_read(*key).is_some());
+    if keys.is_empty() {
+        ctx.reply.simple("NOKEY");
+        return Ok(Outcome::Replied);
+    }
+    let handed = hand_over_or_try_again(ctx, &order, &keys);
+    let deleted = match &handed {
+        Ok(handed) if !order.copy => delete(ctx, &handed.taken),
+        _ => Vec::new(),
+    };
+    if !deleted.is_empty() {
+        let request: Vec<&[u8]> = std::iter::once(&b"DEL"[..]).chain(deleted).collect();
+        ctx.instead(&request);
+    }
+    // In a script time stands still.
+    if ctx.server.scripts.running.is_none() {
+        let now = ctx.server.clock.now();
+        ctx.server.now = now;
+        ctx.db.set_now(now);
+    }
+    match handed? {
+        HandedOver { refused: Some(error), .. } => {
+            let shown = &error[..error.len().min(SHOWN_MAX)];
+            let text = [b"ERR Target instance replied with error: ", shown].concat();
+            Err(CommandError::formatted(text))
+        }
+        HandedOver { broken: Some(broken), .. } => Err(broken.told),
+        HandedOver { .. } => {
+            ctx.reply.ok();
+            Ok(Outcome::Replied)
+        }
+    }
+}
+
+/// Deletes keys; those that were there.
+fn delete<'a>(ctx: &mut Context<'_>, keys: &[Key<'a>]) -> Vec<&'a [u8]> {
+    let deleted = keys.iter().filter(|key| ctx.db.delete(**key, "del"));
+    deleted.map(|key| key.bytes).collect()
+}
+
+/// Hands keys over on the connection there is or on another one. A connection that was kept may have been closed meanwhile: if
+/// nothing was answered on it yet, and not for want of time, it is tried once more.
+fn hand_over_or_try_again<'a>(
+    ctx: &mut Context<'_>,
+    order: &Order<'_>,
+    keys: &[Key<'a>],
+) -> Result<HandedOver<'a>, CommandError> {
+    let mut may_retry = true;
+    loop {
+        let mut connection = connect(ctx, order)?;
+        let handed = hand_over(ctx, &mut connection, order, keys);
+        match handed {
+            HandedOver { broken: None, .. } => {
+                connection.database = match handed.refused {
+                    None => parse_i64(order.database),
+                    Some(_) => None,
+                };
+                let now_us = ctx.server.clock.now().boot_us;
+                ctx.server.outgoing.keep(order.host, order.port, connection, now_us);
+                return Ok(handed);
+            }
+            HandedOver { taken, refused: None, broken: Some(broken) }
+                if may_retry
+                    && taken.is_empty()
+                    && broken.error.kind() != io::ErrorKind::TimedOut =>
+            {
+                may_retry = false;
+            }
+            HandedOver { .. } => return Ok(handed),
+        }
+    }
+}
+
+fn connect(ctx: &mut Context<'_>, order: &Order<'_>) -> Result<Connection, CommandError> {
+    let kept = ctx.server.outgoing.take(order.host, order.port);
+    let connected = match (kept, std::str::from_utf8(order.host)) {
+        (Some(connection), _) => Ok(connection),
+        (None, Ok(host)) => Connection::open(host, order.port, order.timeout),
+        (None, Err(_)) => return Err(CONNECTING_FAILED),
+    };
+    let connection = connected.map_err(|error| match error.kind() {
+        // Redis learns only when it writes that it was turned away.
+        io::ErrorKind::ConnectionRefused | io::ErrorKind::HostUnreachable => WRITING_FAILED,
+        _ => CONNECTING_FAILED,
+    })?;
+    connection.set_timeout(order.timeout).map_err(|_| CONNECTING_FAILED)?;
+    Ok(connection)
+}
+
+/// Sends all requests and reads all answers.
+fn hand_over<'a>(
+    ctx: &mut Context<'_>,
+    connection: &mut Connection,
+    order: &Order<'_>,
+    keys: &[Key<'a>],
+) -> HandedOver<'a> {
+    let mut handed = HandedOver { taken: Vec::new(), refused: None, broken: None };
+    let mut requests = Vec::new();
+    let mut preambles = 0;
+    if !order.credentials.is_empty() {
+        let auth = std::iter::once(&b"AUTH"[..]).chain(order.credentials.iter().copied());
+        encode(auth.collect::<Vec<_>>(), &mut requests);
+        preambles += 1;
+    }
+    if connection.database.is_none() || connection.database != parse_i64(order.database) {
+        encode([&b"SELECT"[..], order.database], &mut requests);
+        preambles += 1;
+    }
+    let sent = push_keys(ctx, order, keys, &mut requests);
+    if let Err(error) = connection.send(&requests) {
+        handed.broken = Some(Broken { error, told: WRITING_FAILED });
+        return handed;
+    }
+    let mut preamble_refused = None;
+    for _ in 0..preambles {
+        match connection.line() {
+            Ok(line) if preamble_refused.is_none() => preamble_refused = refusal(line),
+            Ok(_) => {}
+            Err(error) => {
+                handed.broken = Some(Broken { error, told: READING_FAILED });
+                return handed;
+            }
+        }
+    }
+    for key in sent {
+        match connection.line().map(refusal) {
+            Ok(refused) => match preamble_refused.clone().or(refused) {
+                Some(text) => _ = handed.refused.get_or_insert(text),
+                None => handed.taken.push(key),
+            },
+            Err(error) => {
+                handed.broken = Some(Broken { error, told: READING_FAILED });
+                break;
+            }
+        }
+    }
+    handed
+}
+
+/// The text of an error reply.
+fn refusal(mut line: Vec<u8>) -> Option<Vec<u8>> {
+    (line.first() == Some(&b'-')).then(|| line.split_off(1))
+}
+
+/// Appends a RESTORE for each key that has not expired meanwhile; those keys.
+fn push_keys<'a>(
+    ctx: &mut Context<'_>,
+    order: &Order<'_>,
+    keys: &[Key<'a>],
+    requests: &mut Vec<u8>,
+) -> Vec<Key<'a>> {
+    // Connecting may have taken its time, which the deadlines do not wait for.
+    let now = ctx.server.clock.now();
+    let mut sent = Vec::new();
+    for &key in keys {
+        let Some(slot) = ctx.db.find(key) else { continue };
+        let entry = ctx.db.entry(slot);
+        let ttl_ms = match entry.deadline().map(|deadline| now.remaining_ms(deadline)) {
+            Some(..0) => continue,
+            // Without any time left it would stay for ever.
+            Some(ms) => ms.max(1),
+            None => 0,
+        };
+        let ttl = ttl_ms.to_string();
+        let payload = payload::dump_as_in_files(ctx.server.payload_encoder(), entry.value(), &now);
+        let mut request = vec![&b"RESTORE"[..], key.bytes, ttl.as_bytes(), &payload];
+        if order.replace {
+            request.push(b"REPLACE");
+        }
+        encode(request, requests);
+        sent.push(key);
+    }
+    sent
+}

@@ -1,0 +1,63 @@
+//! MODULE: there are no modules here, so the list is empty and nothing can be loaded; who asks is told so.
+
+use crate::command::help::help_from_specs;
+use crate::error::CommandError;
+use crate::gate::context::{CommandResult, Context, Outcome};
+use crate::gate::spec::{CommandSpec, Flags, Group, container, spec};
+
+const ADMIN: Flags = Flags::ADMIN.union(Flags::NOSCRIPT);
+const LOADS: Flags = ADMIN.union(Flags::NO_ASYNC_LOADING);
+const NOT_SUPPORTED: CommandError =
+    CommandError::Text("ERR Error loading the extension: this server has no modules");
+const NOT_LOADED: CommandError =
+    CommandError::Text("ERR Error unloading module: no such module with that name");
+
+pub const COMMANDS: &[CommandSpec] = &[container(
+    "MODULE",
+    &[
+        spec("LIST", list)
+            .exactly(2)
+            .flags(ADMIN)
+            .group(Group::Server)
+            .since("4.0.0")
+            .tips(&["nondeterministic_output_order"])
+            .docs("", "Lists the modules that are loaded: none.", "O(1)"),
+        spec("LOAD", |_| Err(NOT_SUPPORTED))
+            .at_least(3)
+            .flags(LOADS)
+            .group(Group::Server)
+            .since("4.0.0")
+            .docs("path [arg [arg ...]]", "Is refused: there are no modules here.", "O(1)"),
+        spec("LOADEX", |_| Err(NOT_SUPPORTED))
+            .at_least(3)
+            .flags(LOADS)
+            .group(Group::Server)
+            .since("7.0.0")
+            .docs(
+                "path [CONFIG name value [CONFIG name value ...]] [ARGS args [args ...]]",
+                "Is refused: there are no modules here.",
+                "O(1)",
+            ),
+        spec("UNLOAD", |_| Err(NOT_LOADED))
+            .exactly(3)
+            .flags(LOADS)
+            .group(Group::Server)
+            .since("4.0.0")
+            .docs("name", "Is refused: no module is loaded.", "O(1)"),
+        spec("HELP", help_from_specs)
+            .exactly(2)
+            .flags(Flags::LOADING.union(Flags::STALE))
+            .group(Group::Server)
+            .since("5.0.0")
+            .docs("", "Explains MODULE.", "O(1)"),
+    ],
+)
+.group(Group::Server)
+.since("4.0.0")
+.docs("", "Commands about modules.", "Depends on the subcommand")];
+
+/// `MODULE LIST`: an empty array.
+fn list(ctx: &mut Context<'_>) -> CommandResult {
+    ctx.reply.array(0);
+    Ok(Outcome::Replied)
+}

@@ -1,0 +1,71 @@
+//! DEBUG RELOAD and DEBUG LOADAOF: what is in memory goes through its files.
+
+use crate::error::CommandError;
+use crate::gate::context::{CommandResult, Context, Origin, Outcome};
+use crate::gate::load;
+use crate::gate::persistence::{self, Purpose};
+use crate::sys::log::Level;
+
+const SAVING_FAILED: CommandError = CommandError::Text("ERR");
+const OPTIONS: CommandError =
+    CommandError::Text("ERR DEBUG RELOAD only supports the MERGE, NOFLUSH and NOSAVE options.");
+const RDB_FAILED: CommandError =
+    CommandError::Text("ERR Error trying to load the RDB dump, check server logs.");
+const AOF_FAILED: CommandError =
+    CommandError::Text("ERR Error trying to load the AOF files, check server logs.");
+const IN_TRANSACTION: CommandError =
+    CommandError::Text("ERR DEBUG LOADAOF cannot be part of a transaction");
+
+/// `DEBUG RELOAD [NOSAVE] [NOFLUSH] [MERGE]`: OK.
+pub(super) fn reload(ctx: &mut Context<'_>) -> CommandResult {
+    let (mut saves, mut flushes, mut merges) = (true, true, false);
+    let mut options = ctx.args.cursor(2);
+    while !options.is_at_end() {
+        if options.take_word("MERGE") {
+            merges = true;
+        } else if options.take_word("NOFLUSH") {
+            flushes = false;
+        } else if options.take_word("NOSAVE") {
+            saves = false;
+        } else {
+            return Err(OPTIONS);
+        }
+    }
+    // There is one snapshot at a time; what is under way begins anew afterwards.
+    if let Some((purpose, ..)) = ctx.server.persistence.under_way().filter(|_| saves) {
+        persistence::abort(ctx.db, ctx.server, purpose);
+        match purpose {
+            Purpose::Save => ctx.server.persistence.save_is_scheduled = true,
+            Purpose::Rewrite => ctx.server.persistence.rewrite_is_scheduled = true,
+        }
+    }
+    if saves {
+        persistence::save(ctx.db, ctx.server).map_err(|_| SAVING_FAILED)?;
+    }
+    match load::reload_rdb(ctx.db, ctx.server, flushes, merges) {
+        Ok(()) => done(ctx, "DB reloaded by DEBUG RELOAD"),
+        Err(why) => failed(ctx, &why, RDB_FAILED),
+    }
+}
+
+/// `DEBUG LOADAOF`: OK.
+pub(super) fn load_aof(ctx: &mut Context<'_>) -> CommandResult {
+    if ctx.origin == Origin::Transaction {
+        return Err(IN_TRANSACTION);
+    }
+    match load::reload_aof(ctx.db, ctx.server) {
+        Ok(()) => done(ctx, "Append Only File loaded by DEBUG LOADAOF"),
+        Err(why) => failed(ctx, &why, AOF_FAILED),
+    }
+}
+
+fn done(ctx: &mut Context<'_>, text: &str) -> CommandResult {
+    ctx.server.log(Level::Warning, format_args!("{text}"));
+    ctx.reply.ok();
+    Ok(Outcome::Replied)
+}
+
+fn failed(ctx: &Context<'_>, why: &str, error: CommandError) -> CommandResult {
+    ctx.server.log(Level::Warning, format_args!("{why}"));
+    Err(error)
+}

@@ -1,0 +1,270 @@
+//! In what form changes are repeated elsewhere where commands wait, run others, expire keys, or are newer than Redis 7.0; and that
+//! what is loaded later than it was written comes to the same.
+//!
+//! What Redis 7.0.15 knows was read from its replication stream.
+
+use crate::support::{Client, Reply, TestServer, decode, split_args};
+
+/// The requests since the last time, each a line; a time that lies `ms` behind now is shown as `now+ms`.
+fn taken(server: &TestServer) -> String {
+    // Not by a client that may be in a transaction.
+    let Reply::Bulk(stream) = server.connect().call(&["DEBUG", "EFFECTS", "TAKE"]) else {
+        panic!("no stream")
+    };
+    let now_ms = server.clock_ms();
+    let mut at = 0;
+    let mut lines = Vec::new();
+    while let Some(reply) = (at < stream.len()).then(|| decode(&stream, &mut at)).flatten() {
+        let Reply::Array(words) = reply else { panic!("no request") };
+        let words = words.iter().map(|word| {
+            let Reply::Bulk(bytes) = word else { panic!("no word") };
+            let text = String::from_utf8_lossy(bytes).into_owned();
+            match text.parse::<i64>() {
+                Ok(time) if (0..10_000_000).contains(&(time - now_ms)) => {
+                    format!("now+{}", time - now_ms)
+                }
+                _ => text,
+            }
+        });
+        lines.push(words.collect::<Vec<_>>().join(" "));
+    }
+    lines.join("\n")
+}
+
+fn start(lines: &[&str]) -> (TestServer, Client) {
+    let lines: Vec<String> = lines.iter().map(|line| line.to_string()).collect();
+    let server = TestServer::start(&lines);
+    let mut client = server.connect();
+    client.call(&["DEBUG", "EFFECTS", "ON"]);
+    client.call(&["SET", "begin", "1"]);
+    taken(&server);
+    (server, client)
+}
+
+/// Runs commands, one after the other, and compares what is repeated of each.
+fn check(server: &TestServer, client: &mut Client, cases: &[(&str, &str)]) {
+    for (command, expected) in cases {
+        client.call(&split_args(command));
+        server.settle();
+        let found = taken(server);
+        assert_eq!(found.replace('\n', " | "), *expected, "{command}");
+    }
+}
+
+#[test]
+fn commands_that_are_new_become_old_ones() {
+    let (server, mut client) = start(&[]);
+    check(
+        &server,
+        &mut client,
+        &[
+            ("SET a 1 IFNE 2", "SET a 1"),
+            ("SET a 2 IFEQ 1 GET PX 5000", "SET a 2 PXAT now+5000"),
+            ("SET a 3 IFEQ 2 KEEPTTL", "SET a 3 KEEPTTL"),
+            ("SET a 3 IFEQ 2", ""),
+            ("DELIFEQ a 2", ""),
+            ("DELIFEQ a 3", "DEL a"),
+            (
+                "MSETEX 2 a 1 b 2 EX 5",
+                "MULTI | SET a 1 PXAT now+5000 | SET b 2 PXAT now+5000 | EXEC",
+            ),
+            ("MSETEX 1 a 1 KEEPTTL", "SET a 1 KEEPTTL"),
+            ("DELEX a IFEQ 1", "DEL a"),
+            ("HSET h f 1 g 2 i 3", "HSET h f 1 g 2 i 3"),
+            ("HEXPIRE h 5 FIELDS 2 f x", "HPEXPIREAT h now+5000 FIELDS 1 f"),
+            ("HEXPIRE h 5 NX FIELDS 2 f g", "HPEXPIREAT h now+5000 FIELDS 1 g"),
+            ("HINCRBYFLOAT h f 1.5", "HSETEX h KEEPTTL FIELDS 1 f 2.5"),
+            ("HINCRBYFLOAT h i 1.5", "HSET h i 4.5"),
+            ("HPEXPIRE h 0 FIELDS 2 g x", "HDEL h g"),
+            ("HGETEX h PERSIST FIELDS 2 f i", "HPERSIST h FIELDS 1 f"),
+            ("HGETEX h PX 70 FIELDS 1 f", "HPEXPIREAT h now+70 FIELDS 1 f"),
+            ("HSETEX h PX 70 FIELDS 1 j 1", "HSETEX h PXAT now+70 FIELDS 1 j 1"),
+            ("HSETEX h FIELDS 1 j 1", "HSET h j 1"),
+            ("HSETEX h KEEPTTL FIELDS 1 j 1", "HSETEX h KEEPTTL FIELDS 1 j 1"),
+            ("HSETEX h PXAT 1 FIELDS 2 j 1 k 1", "HDEL h j"),
+            ("HGETDEL h FIELDS 2 i x", "HDEL h i"),
+            ("ZADD z 1 m 2 n 3 o 9e15 p", "ZADD z 1 m 2 n 3 o 9e15 p"),
+            ("ZPOPDUE z COUNT 2", "ZREM z m n"),
+            ("BZMOVEDUE z l 0", "MULTI | RPUSH l o | ZREM z o | EXEC"),
+        ],
+    );
+}
+
+#[test]
+fn who_waits_is_repeated_behind_who_serves() {
+    let (server, mut client) = start(&[]);
+    let mut waiting = Vec::new();
+    for command in [
+        "BLMOVE one two LEFT RIGHT 0",
+        "BLPOP two 0",
+        "BZMPOP 0 1 z MAX COUNT 5",
+        "BZPOPMIN y 0",
+        "BLMPOP 0 1 three RIGHT COUNT 5",
+        "BRPOPLPUSH four five 0",
+        "BZMOVEDUE due list 0 COUNT 5 LEFT",
+    ] {
+        let mut one = server.connect();
+        one.send(&split_args(command));
+        server.settle();
+        waiting.push(one);
+    }
+    check(
+        &server,
+        &mut client,
+        &[
+            ("RPUSH one a", "RPUSH one a | LMOVE one two left right | LPOP two"),
+            ("ZADD z 1 a 2 b", "ZADD z 1 a 2 b | ZPOPMAX z 2"),
+            (
+                "EVAL \"redis.call('zadd', 'y', 1, 'a') redis.call('set', 'k', 1)\" 0",
+                "MULTI | zadd y 1 a | set k 1 | EXEC | ZPOPMIN y",
+            ),
+            ("RPUSH three a b", "RPUSH three a b | RPOP three 2"),
+            ("RPUSH four a", "RPUSH four a | RPOPLPUSH four five"),
+            ("ZADD due 1 a 2 b", "ZADD due 1 a 2 b | MULTI | LPUSH list a b | ZREM due a b | EXEC"),
+        ],
+    );
+}
+
+#[test]
+fn a_unit_is_what_one_request_did() {
+    let (server, mut client) = start(&[]);
+    let eval = |body: &str| format!("EVAL \"{body}\" 0");
+    let several =
+        eval("redis.call('select', 3) redis.call('set', 'a', 1) redis.call('expire', 'a', 5)");
+    check(
+        &server,
+        &mut client,
+        &[
+            (&several, "SELECT 3 | MULTI | set a 1 | PEXPIREAT a now+5000 | EXEC"),
+            (&eval("redis.pcall('set', 'a') redis.call('get', 'a')"), ""),
+            (&eval("redis.call('set', 'a', 1) redis.call('incr')"), "SELECT 0 | set a 1"),
+            ("SWAPDB 0 0", "SWAPDB 0 0"),
+            ("FLUSHALL ASYNC", "FLUSHALL ASYNC"),
+            ("MULTI", ""),
+            ("SET a 1", ""),
+            ("SELECT 5", ""),
+            ("INCRBYFLOAT a 1.5", ""),
+            ("EXEC", "MULTI | SET a 1 | SELECT 5 | SET a 1.5 KEEPTTL | EXEC"),
+            ("MULTI", ""),
+            ("GET a", ""),
+            ("INCR b", ""),
+            ("EXEC", "INCR b"),
+        ],
+    );
+}
+
+#[test]
+fn keys_that_go_by_themselves_are_deleted_elsewhere() {
+    let (server, mut client) = start(&["lazyfree-lazy-eviction yes"]);
+    client.call(&["DEBUG", "SET-ACTIVE-EXPIRE", "0"]);
+    let expire = |client: &mut Client| {
+        client.call(&["SET", "a", "1", "PX", "1"]);
+        client.call(&["SET", "b", "1", "PX", "1"]);
+        taken(&server);
+        server.advance(10_000);
+    };
+    expire(&mut client);
+    check(
+        &server,
+        &mut client,
+        &[("GET a", "DEL a"), ("SET b 2", "MULTI | DEL b | SET b 2 | EXEC")],
+    );
+    expire(&mut client);
+    check(&server, &mut client, &[("MGET a b", "MULTI | DEL a | DEL b | EXEC")]);
+    client.call(&["CONFIG", "SET", "lazyfree-lazy-expire", "yes"]);
+    expire(&mut client);
+    check(&server, &mut client, &[("EXISTS a", "UNLINK a"), ("PEXPIRE b 0", "UNLINK b")]);
+    // A field that has expired unseen is deleted elsewhere before a command does not see it.
+    client.call(&["HSETEX", "h", "PX", "1", "FIELDS", "1", "f", "5"]);
+    client.call(&["HSET", "h", "g", "1"]);
+    taken(&server);
+    server.advance(10_000);
+    let expected = "MULTI | HDEL h f | HINCRBY h f 1 | EXEC";
+    check(&server, &mut client, &[("HINCRBY h f 1", expected)]);
+    client.call(&["FLUSHALL"]);
+    client.call(&["SET", "c", "1"]);
+    taken(&server);
+    client.call(&["CONFIG", "SET", "maxmemory-policy", "allkeys-random"]);
+    check(&server, &mut client, &[("CONFIG SET maxmemory 1", "UNLINK c")]);
+}
+
+#[test]
+fn a_script_that_is_rolled_back_is_not_repeated() {
+    let lines = ["busy-reply-threshold 1", "busy-script-policy rollback"];
+    let (server, mut client) = start(&lines);
+    client.call(&["DEBUG", "SET-ACTIVE-EXPIRE", "0"]);
+    client.call(&["SET", "gone", "1", "PX", "1"]);
+    taken(&server);
+    server.advance(10_000);
+    let body = "redis.call('set', 'a', 1) redis.call('get', 'gone') redis.call('select', 2) \
+                redis.call('set', 'a', 1) while true do end";
+    let endless = format!("EVAL \"{body}\" 0");
+    check(
+        &server,
+        &mut client,
+        &[
+            (&endless, "DEL gone"),
+            ("EXISTS a", ""),
+            ("MULTI", ""),
+            ("SET b 1", ""),
+            (&endless, ""),
+            ("SET c 1", ""),
+            ("EXEC", "MULTI | SET b 1 | SET c 1 | EXEC"),
+            ("MULTI", ""),
+            (&endless, ""),
+            ("SET c 2", ""),
+            ("EXEC", "SET c 2"),
+        ],
+    );
+}
+
+#[test]
+fn what_has_expired_meanwhile_is_there_for_the_commands_that_saw_it() {
+    let (server, mut client) = start(&[]);
+    for line in [
+        "SET a 1 PX 1000",
+        "SADD s 1",
+        "PEXPIRE s 1000",
+        "HSETEX h PX 1000 FIELDS 1 f 1",
+        "SET forever 1 PX 1000",
+        "HSETEX kept PX 1000 FIELDS 1 f 1",
+    ] {
+        client.call(&split_args(line));
+    }
+    server.advance(500_000);
+    // All of these see what will long have expired when the stream is repeated.
+    for line in [
+        "INCR a",
+        "SADD s 2",
+        "HINCRBY h f 1",
+        "RENAME a b",
+        "SET c 1 XX",
+        "PERSIST forever",
+        "HPERSIST kept FIELDS 1 f",
+        "PEXPIRE b 100000 LT",
+        "COPY s t",
+    ] {
+        client.call(&split_args(line));
+    }
+    let Reply::Bulk(stream) = client.call(&["DEBUG", "EFFECTS", "TAKE"]) else {
+        panic!("no stream")
+    };
+    let elsewhere = TestServer::start(&[]);
+    elsewhere.step_wall((server.clock_ms() + 100 - elsewhere.clock_ms()) * 1000);
+    for (ms, expected) in
+        [(0, "\"b\" \"forever\" \"h\" \"kept\" \"s\" \"t\""), (60_000, "\"forever\" \"kept\"")]
+    {
+        elsewhere.step_wall(ms * 1000);
+        let mut reader = elsewhere.connect();
+        reader.call(&["FLUSHALL"]);
+        reader.call(&[b"DEBUG", &b"EFFECTS"[..], b"LOAD", &stream]);
+        elsewhere.settle();
+        let Reply::Array(keys) = reader.call(&["KEYS", "*"]) else { panic!("no keys") };
+        let mut keys: Vec<String> = keys.iter().map(Reply::show).collect();
+        keys.sort();
+        assert_eq!(keys.join(" "), expected, "{ms} ms later");
+        assert_eq!(reader.call(&["TTL", "forever"]), Reply::Integer(-1));
+        let fields = reader.call(&["HTTL", "kept", "FIELDS", "1", "f"]);
+        assert_eq!(fields, Reply::Array(vec![Reply::Integer(-1)]));
+    }
+}

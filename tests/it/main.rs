@@ -1,0 +1,27 @@
+//! All tests of the server from outside, in one program: each program of its own would link the whole server once more.
+//!
+//! `cargo test --test it robustness::` runs those of one file.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod clients;
+mod config_example;
+mod config_redis_7_0;
+mod costs;
+mod differential;
+mod dump;
+mod effect_forms;
+mod effects;
+mod effects_peer;
+mod expired_keys;
+mod fuzz_corpus;
+mod hostile_scripts;
+mod integration_redis_rs;
+mod process;
+mod rdb_peer;
+mod robustness;
+mod rollback;
+mod script_conversions;
+mod script_libraries;
+mod transcripts;

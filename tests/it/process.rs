@@ -1,0 +1,643 @@
+//! The program as a process: command line, log, exit codes, files it leaves and takes away.
+//!
+//! Every server here has a directory of its own and a port the system has just given away. Waiting is for something the
+//! server says (a line of its log, a file, its end), never for time to pass.
+#![allow(clippy::disallowed_methods)] // the limit of patience is measured in real time
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+/// How long anything may take before the test fails: a limit against hanging, not a measure of speed.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What became of a program that ended.
+struct Ended {
+    status: ExitStatus,
+    stdout: String,
+    stderr: String,
+}
+
+/// A server with a directory of its own; killed when this is dropped.
+struct Process {
+    child: Child,
+    dir: TempDir,
+}
+
+fn program() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_latchkey"));
+    command.env_remove("NOTIFY_SOCKET").env_remove("UPSTART_JOB");
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// Gives the program its configuration on standard input.
+fn feed(child: &mut Child, text: &str) {
+    let mut stdin = child.stdin.take().expect("standard input is a pipe");
+    stdin.write_all(text.as_bytes()).expect("the program reads its configuration");
+}
+
+/// Runs the program with a configuration that makes it end at once.
+fn run(args: &[&str], text: &str) -> Ended {
+    let mut child = program().args(args).spawn().expect("the program starts");
+    feed(&mut child, text);
+    let start = Instant::now();
+    while child.try_wait().expect("a child").is_none() {
+        if start.elapsed() > PATIENCE {
+            let _ = child.kill();
+            panic!("waited too long for the end of the program {args:?}");
+        }
+        std::thread::yield_now();
+    }
+    let output = child.wait_with_output().expect("the program has ended");
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
+    Ended { status: output.status, stdout: text(output.stdout), stderr: text(output.stderr) }
+}
+
+/// A port nobody listens on at the moment.
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("a bound socket has an address").port()
+}
+
+/// Looks again and again, until there is something to see.
+fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(start.elapsed() < PATIENCE, "waited too long for {what}");
+        std::thread::yield_now();
+    }
+}
+
+impl Process {
+    /// Starts a server with further lines of configuration; its log is `log` in its directory.
+    fn start(lines: &str) -> Self {
+        let process = Process::spawn(lines, |_| {});
+        process.wait_for_log("eady to accept connections");
+        process
+    }
+
+    fn spawn(lines: &str, prepare: impl FnOnce(&mut Command)) -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let text = format!("dir {}\nlogfile log\nbind 127.0.0.1\n{lines}\n", dir.path().display());
+        let mut command = program();
+        prepare(&mut command);
+        let mut child = command.arg("-").spawn().expect("the program starts");
+        feed(&mut child, &text);
+        Process { child, dir }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.path("log")).unwrap_or_default()
+    }
+
+    fn wait_for_log(&self, text: &str) {
+        wait_for(text, || self.log().contains(text).then_some(()));
+    }
+
+    fn signal(&self, signal: libc::c_int) {
+        send_signal(self.child.id(), signal);
+    }
+
+    /// Waits for the end.
+    fn exit_code(&mut self) -> Option<i32> {
+        wait_for("the end of the program", || self.child.try_wait().expect("a child")).code()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn send_signal(pid: u32, signal: libc::c_int) {
+    let pid = rustix::process::Pid::from_raw(pid as i32).expect("a process id");
+    let signal = rustix::process::Signal::from_named_raw(signal).expect("a signal");
+    rustix::process::kill_process(pid, signal).expect("the process is there");
+}
+
+fn connect(port: u16) -> redis::Connection {
+    let client = redis::Client::open(format!("redis://127.0.0.1:{port}/")).expect("an address");
+    let connection = client.get_connection().expect("the server takes connections");
+    connection.set_read_timeout(Some(PATIENCE)).expect("an option of sockets");
+    connection
+}
+
+#[test]
+fn the_version_has_the_fields_that_scripts_look_for() {
+    let ended = run(&["--version"], "");
+    assert_eq!(ended.status.code(), Some(0));
+    let shown = ended.stdout.trim_end();
+    let fields: Vec<(&str, &str)> =
+        shown.split(' ').skip(2).filter_map(|field| field.split_once('=')).collect();
+    let names: Vec<&str> = fields.iter().map(|(name, _)| *name).collect();
+    assert_eq!(names, ["v", "sha", "malloc", "bits", "build", "latchkey"], "{shown}");
+    // As hiredis, redis-rs and roles of ansible read it: the number behind ` v=` is that of Redis.
+    assert!(shown.starts_with("Latchkey server v=7.2.4 sha="), "{shown}");
+    assert_eq!(shown, run(&["-v"], "").stdout.trim_end());
+    let hexadecimal = |text: &str| text.bytes().all(|digit| digit.is_ascii_hexdigit());
+    let (commit, is_modified) =
+        fields[1].1.split_once(':').expect("a commit and whether it was changed");
+    assert!(
+        commit.len() == 8 && hexadecimal(commit) && ["0", "1"].contains(&is_modified),
+        "{shown}"
+    );
+    assert!(fields[2].1.starts_with("jemalloc-5."), "{shown}");
+    assert!(fields[4].1.len() == 16 && hexadecimal(fields[4].1), "{shown}");
+    assert_eq!((fields[3].1, fields[5].1), ("64", env!("CARGO_PKG_VERSION")));
+    assert_eq!(run(&["-h"], "").status.code(), Some(1));
+}
+
+#[test]
+fn a_bad_line_of_the_configuration_stops_the_start_and_is_shown() {
+    for (line, reason) in [
+        ("port eighty", "argument couldn't be parsed into an integer"),
+        ("nosuch 1", "Bad directive or wrong number of arguments"),
+        ("rename-command NOSUCH X", "No such command in rename-command"),
+        ("rename-command GET SET", "Target command name already exists"),
+        ("user bob on nopass ~* +@all", "ACL users other than default are not supported"),
+        ("dir /nosuch/place", "No such file or directory"),
+    ] {
+        let ended = run(&["-"], &format!("timeout 5\n{line}\n"));
+        assert_eq!(ended.status.code(), Some(1), "{line}");
+        let shown = format!(
+            "\n*** FATAL CONFIG FILE ERROR (Latchkey {}) ***\nReading the configuration file, at line 2\n>>> '{line}'\n{reason}\n",
+            env!("CARGO_PKG_VERSION")
+        );
+        assert_eq!(ended.stderr, shown);
+    }
+}
+
+#[test]
+fn a_server_with_nowhere_to_listen_does_not_start() {
+    let ended = run(&["-"], "port 0");
+    assert_eq!(ended.status.code(), Some(1));
+    assert!(
+        ended.stdout.ends_with("# Configured to not listen anywhere, exiting.\n"),
+        "{}",
+        ended.stdout
+    );
+}
+
+#[test]
+fn a_port_in_use_stops_the_start() {
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = taken.local_addr().expect("a bound socket has an address").port();
+    let ended = run(&["-", "--bind", "127.0.0.1"], &format!("port {port}"));
+    assert_eq!(ended.status.code(), Some(1));
+    let warning = format!(
+        "# Warning: Could not create server TCP listening socket 127.0.0.1:{port}: bind: Address already in use\n"
+    );
+    assert!(ended.stdout.contains(&warning), "{}", ended.stdout);
+    let end = format!("# Failed listening on port {port} (TCP), aborting.\n");
+    assert!(ended.stdout.ends_with(&end), "{}", ended.stdout);
+}
+
+#[test]
+fn the_log_of_a_whole_life_is_that_of_redis() {
+    let port = free_port();
+    let mut process = Process::start(&format!("port {port}\npidfile pid"));
+    let pid = process.child.id();
+    assert_eq!(std::fs::read_to_string(process.path("pid")).expect("a file"), format!("{pid}\n"));
+    process.signal(libc::SIGTERM);
+    assert_eq!(process.exit_code(), Some(0));
+    assert!(!process.path("pid").exists());
+    let log = process.log();
+    let messages: Vec<&str> = log
+        .lines()
+        .map(|line| line.splitn(6, ' ').last().expect("a message"))
+        .filter(|line| !line.contains("open files"))
+        .collect();
+    let version = env!("CARGO_PKG_VERSION");
+    let (commit, is_modified) = latchkey::sys::build::commit();
+    assert_eq!(
+        messages,
+        [
+            "# oO0OoO0OoO0Oo Latchkey is starting oO0OoO0OoO0Oo",
+            &format!(
+                "# Latchkey version={version}, bits=64, commit={commit}, modified={is_modified}, pid={pid}, just started"
+            ),
+            "# Configuration loaded",
+            &format!("* Running mode=standalone, port={port}."),
+            "# Server initialized",
+            "* Ready to accept connections",
+            "# Received SIGTERM scheduling shutdown...",
+            "# User requested shutdown...",
+            "* Removing the pid file.",
+            "# Latchkey is now ready to exit, bye bye...",
+        ],
+        "{log}"
+    );
+}
+
+#[test]
+fn an_interrupt_and_a_hangup_are_told_apart() {
+    let mut process = Process::start(&format!("port {}", free_port()));
+    process.signal(libc::SIGHUP);
+    process.signal(libc::SIGINT);
+    assert_eq!(process.exit_code(), Some(0));
+    process.wait_for_log("Received SIGINT scheduling shutdown...");
+}
+
+#[test]
+fn a_shutdown_by_a_signal_can_be_taken_back_while_it_is_put_off() {
+    let port = free_port();
+    let mut process = Process::start(&format!("port {port}\nenable-debug-command yes"));
+    let mut connection = connect(port);
+    let mut ask = |words: &[&str]| -> redis::RedisResult<String> {
+        redis::cmd(words[0]).arg(&words[1..]).query(&mut connection)
+    };
+    assert!(ask(&["SHUTDOWN", "ABORT"]).is_err());
+    assert_eq!(ask(&["DEBUG", "PAUSE-CRON", "1"]).as_deref(), Ok("OK"));
+    process.signal(libc::SIGTERM);
+    process.wait_for_log("Received SIGTERM scheduling shutdown...");
+    assert_eq!(ask(&["PING"]).as_deref(), Ok("PONG"));
+    assert_eq!(ask(&["SHUTDOWN", "ABORT"]).as_deref(), Ok("OK"));
+    process.wait_for_log("Shutdown manually aborted.");
+    assert_eq!(ask(&["DEBUG", "PAUSE-CRON", "0"]).as_deref(), Ok("OK"));
+    assert_eq!(ask(&["PING"]).as_deref(), Ok("PONG"));
+    assert_eq!(ask(&["DEBUG", "PAUSE-CRON", "1"]).as_deref(), Ok("OK"));
+    process.signal(libc::SIGTERM);
+    assert_eq!(ask(&["DEBUG", "PAUSE-CRON", "0"]).as_deref(), Ok("OK"));
+    assert_eq!(process.exit_code(), Some(0));
+}
+
+#[test]
+fn expiring_many_keys_at_once_is_seen_by_the_latency_monitor() {
+    let port = free_port();
+    let lines = "latency-monitor-threshold 1\nnotify-keyspace-events Ex";
+    let _process = Process::start(&format!("port {port}\n{lines}"));
+    // Who is told of each makes it take long enough.
+    let mut listeners: Vec<_> = (0..50).map(|_| connect(port)).collect();
+    for listener in &mut listeners {
+        let subscribe = redis::cmd("SUBSCRIBE").arg("__keyevent@0__:expired").get_packed_command();
+        listener.send_packed_command(&subscribe).expect("the server reads");
+    }
+    let mut connection = connect(port);
+    let soon = std::time::SystemTime::now() + Duration::from_millis(50);
+    let soon = soon.duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_millis() as u64;
+    let mut pipe = redis::pipe();
+    for key in 0..2_000 {
+        pipe.cmd("SET").arg(key).arg("v").arg("PXAT").arg(soon).ignore();
+    }
+    pipe.query::<()>(&mut connection).expect("OK");
+    wait_for("the event", || {
+        let events: Vec<(String, u64, u64, u64)> =
+            redis::cmd("LATENCY").arg("LATEST").query(&mut connection).expect("an array");
+        events.iter().any(|event| event.0 == "expire-cycle").then_some(())
+    });
+}
+
+#[test]
+fn telling_of_evicted_keys_evicts_no_others() {
+    let port = free_port();
+    let _process = Process::start(&format!("port {port}\nmaxmemory-policy allkeys-lru"));
+    let mut connection = connect(port);
+    let name = |key: u32| format!("{key}:{}", "x".repeat(1000));
+    for key in 0..300 {
+        redis::cmd("SET").arg(name(key)).arg("v").query::<()>(&mut connection).expect("OK");
+    }
+    let readers: Vec<TcpStream> = (0..10)
+        .map(|_| {
+            let mut reader = TcpStream::connect(("127.0.0.1", port)).expect("served");
+            let reads: String = (0..300).map(|key| format!("GET {}\r\n", name(key))).collect();
+            let begin = "HELLO 3\r\nCLIENT TRACKING on\r\n";
+            write!(reader, "{begin}{reads}").expect("the server reads");
+            reader
+        })
+        .collect();
+    let mut number = |command: &str, field: &str| -> u64 {
+        let info: String = redis::cmd("INFO").arg(command).query(&mut connection).expect("a text");
+        let line = info.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+        line.and_then(|number| number.parse().ok()).expect("a number")
+    };
+    wait_for("all keys to be read", || {
+        (number("stats", "tracking_total_items") == 3000).then_some(())
+    });
+    let limit = number("memory", "used_memory") - 40_000;
+    let mut connection = connect(port);
+    let mut set = redis::cmd("CONFIG");
+    set.arg("SET").arg("maxmemory").arg(limit).arg("maxmemory-eviction-tenacity").arg(100);
+    set.query::<()>(&mut connection).expect("OK");
+    for _ in 0..10 {
+        let size: u64 = redis::cmd("DBSIZE").query(&mut connection).expect("a number");
+        assert!((230..300).contains(&size), "{size} keys are left");
+    }
+    drop(readers);
+}
+
+#[test]
+fn requests_of_many_arguments_leave_no_memory_behind() {
+    let port = free_port();
+    let _process = Process::start(&format!("port {port}\nslowlog-log-slower-than 0"));
+    let mut connection = connect(port);
+    let used = |connection: &mut redis::Connection| -> usize {
+        let info: String = redis::cmd("INFO").arg("memory").query(connection).expect("a text");
+        let line = info.lines().find_map(|line| line.strip_prefix("used_memory:"));
+        line.and_then(|bytes| bytes.parse().ok()).expect("a number")
+    };
+    let before = used(&mut connection);
+    for _ in 0..3 {
+        let members: Vec<u32> = (0..100_000).collect();
+        let mut ask = |command: &mut redis::Cmd| -> usize {
+            command.query(&mut connection).expect("a number")
+        };
+        assert_eq!(ask(redis::cmd("SADD").arg("s").arg(members)), 100_000);
+        assert_eq!(ask(redis::cmd("UNLINK").arg("s")), 1);
+    }
+    let left = || (used(&mut connection) < 2 * before).then_some(());
+    wait_for("memory in use to be as before", left);
+}
+
+#[test]
+fn a_unix_socket_has_its_permissions_and_is_removed_at_the_end() {
+    let mut process = Process::start("port 0\nunixsocket server.sock\nunixsocketperm 700");
+    let path = process.path("server.sock");
+    let mode = std::fs::metadata(&path).expect("a socket").permissions().mode();
+    assert_eq!(mode & 0o777, 0o700);
+    let client = redis::Client::open(format!("unix://{}", path.display())).expect("an address");
+    let mut connection = client.get_connection().expect("a connection");
+    let set: String = redis::cmd("SET").arg("k").arg("v").query(&mut connection).expect("OK");
+    assert_eq!(set, "OK");
+    process.signal(libc::SIGTERM);
+    assert_eq!(process.exit_code(), Some(0));
+    assert!(!path.exists());
+    process.wait_for_log("The server is now ready to accept connections at server.sock");
+}
+
+#[test]
+fn in_the_background_the_parent_ends_and_the_child_serves() {
+    let port = free_port();
+    let mut process = Process::spawn(&format!("port {port}\ndaemonize yes\npidfile pid"), |_| {});
+    assert_eq!(process.exit_code(), Some(0));
+    process.wait_for_log("Ready to accept connections");
+    let text = std::fs::read_to_string(process.path("pid")).expect("the child's process id");
+    let pid: u32 = text.trim().parse().expect("a number");
+    assert_ne!(pid, process.child.id());
+    let answer: redis::RedisResult<String> =
+        redis::cmd("SET").arg("k").arg("v").query(&mut connect(port));
+    send_signal(pid, libc::SIGTERM);
+    wait_for("the child's end", || (!process.path("pid").exists()).then_some(()));
+    process.wait_for_log("bye bye");
+    assert_eq!(answer, Ok("OK".to_owned()));
+}
+
+#[test]
+fn renamed_commands_answer_to_their_new_names_only() {
+    let port = free_port();
+    let lines = "rename-command SET \"\"\nrename-command GET FETCH\nrename-command DEL GET";
+    let _process = Process::start(&format!("port {port}\n{lines}"));
+    let mut connection = connect(port);
+    let mut error = |name: &str| {
+        let result: redis::RedisResult<redis::Value> =
+            redis::cmd(name).arg("k").query(&mut connection);
+        result.err().map(|error| error.to_string())
+    };
+    assert!(error("SET").is_some_and(|text| text.contains("unknown command 'SET'")));
+    assert!(error("DEL").is_some_and(|text| text.contains("unknown command 'DEL'")));
+    assert_eq!(error("FETCH"), None);
+    assert_eq!(error("GET"), None);
+}
+
+#[test]
+fn systemd_is_told_of_the_beginning_and_the_end() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("notify");
+    let socket = std::os::unix::net::UnixDatagram::bind(&path).expect("a socket");
+    socket.set_read_timeout(Some(PATIENCE)).expect("a timeout that is not zero");
+    let lines = format!("port {}\nsupervised auto\ndaemonize yes", free_port());
+    let mut process = Process::spawn(&lines, |command| {
+        command.env("NOTIFY_SOCKET", &path);
+    });
+    let hear = || {
+        let mut buffer = [0; 256];
+        let length = socket.recv(&mut buffer).expect("the server tells");
+        String::from_utf8_lossy(&buffer[..length]).into_owned()
+    };
+    assert_eq!(hear(), "STATUS=Ready to accept connections\nREADY=1\n");
+    process.signal(libc::SIGTERM);
+    assert_eq!(hear(), "STOPPING=1\n");
+    // Supervised, it stays in the foreground.
+    assert_eq!(process.exit_code(), Some(0));
+}
+
+#[test]
+fn a_real_client_sets_gets_and_pipelines() {
+    let port = free_port();
+    let _process = Process::start(&format!("port {port}"));
+    let mut connection = connect(port);
+    let set: String = redis::cmd("SET").arg("k").arg("v").query(&mut connection).expect("OK");
+    let got: String = redis::cmd("GET").arg("k").query(&mut connection).expect("v");
+    assert_eq!((&*set, &*got), ("OK", "v"));
+    let mut pipe = redis::pipe();
+    for number in 0..1000 {
+        pipe.cmd("INCRBY").arg("n").arg(number);
+    }
+    let sums: Vec<i64> = pipe.query(&mut connection).expect("sums");
+    assert_eq!(sums.last(), Some(&(999 * 1000 / 2)));
+}
+
+#[test]
+fn config_set_moves_the_server_to_another_port() {
+    let port = free_port();
+    let process = Process::start(&format!("port {port}"));
+    let mut connection = connect(port);
+    let mut set = |name: &str, value: &str| -> redis::RedisResult<String> {
+        redis::cmd("CONFIG").arg("SET").arg(name).arg(value).query(&mut connection)
+    };
+    let other = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let taken = other.local_addr().expect("a bound socket has an address").port();
+    let error = set("port", &taken.to_string()).expect_err("the port is taken").to_string();
+    assert!(error.contains("Unable to listen on this port. Check server logs."), "{error}");
+    process.wait_for_log("bind: Address already in use");
+    // Back where it was.
+    connect(port);
+    let next = free_port();
+    set("port", &next.to_string()).expect("a free port");
+    connect(next);
+}
+
+#[test]
+fn config_rewrite_writes_the_file_of_the_command_line() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("latchkey.conf");
+    let port = free_port();
+    let text =
+        format!("# mine\nport {port}\nbind 127.0.0.1\ndir {}\nlogfile log\n", dir.path().display());
+    std::fs::write(&file, text).expect("a file");
+    let child = program().arg(&file).spawn().expect("the program starts");
+    let process = Process { child, dir };
+    process.wait_for_log("Ready to accept connections");
+    let mut connection = connect(port);
+    let mut config = |args: &[&str]| -> String {
+        redis::cmd("CONFIG").arg(args).query(&mut connection).expect("OK")
+    };
+    assert_eq!(config(&["SET", "maxmemory", "100mb"]), "OK");
+    assert_eq!(config(&["REWRITE"]), "OK");
+    let mut text = String::new();
+    std::fs::File::open(&file).and_then(|mut file| file.read_to_string(&mut text)).expect("a file");
+    assert!(text.starts_with("# mine\n") && text.contains("\nmaxmemory 100mb\n"), "{text}");
+}
+
+/// Sends a command whose answer does not matter: it ends the server, or comes late.
+fn send(port: u16, args: &[&str]) {
+    let _: redis::RedisResult<redis::Value> =
+        redis::cmd(args[0]).arg(&args[1..]).query(&mut connect(port));
+}
+
+#[test]
+fn the_process_title_follows_its_template() {
+    let port = free_port();
+    let process =
+        Process::start(&format!("port {port}\nunixsocket {{}}/socket").replace("{}", "."));
+    let title = || {
+        let bytes = std::fs::read(format!("/proc/{}/cmdline", process.child.id())).expect("/proc");
+        let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+        String::from_utf8(bytes[..end].to_vec()).expect("text")
+    };
+    let name = env!("CARGO_BIN_EXE_latchkey");
+    assert_eq!(title(), format!("{name} 127.0.0.1:{port}"));
+    let template = "  {{a} {server-mode}{port} {tls-port} {unixsocket} {config-file} ";
+    let mut connection = connect(port);
+    let mut set = |template: &str| -> redis::RedisResult<String> {
+        let mut command = redis::cmd("CONFIG");
+        command.arg(&["SET", "proc-title-template", template]).query(&mut connection)
+    };
+    set(template).expect("a valid template");
+    assert_eq!(title(), format!("{{a}} {port} 0 ./socket -"));
+    assert!(set("{nosuch}").is_err());
+    // What does not fit is cut off.
+    set(&format!("{{port}} {}", "x".repeat(100_000))).expect("a valid template");
+    assert!(title().starts_with(&format!("{port} xxx")));
+    let untitled_port = free_port();
+    let untitled = Process::start(&format!("port {untitled_port}\nset-proc-title no"));
+    let line = std::fs::read(format!("/proc/{}/cmdline", untitled.child.id())).expect("/proc");
+    assert_eq!(line, format!("{name}\0-\0").as_bytes());
+}
+
+#[test]
+fn a_failure_is_reported_with_the_stack_before_the_process_ends() {
+    use std::os::unix::process::ExitStatusExt;
+    let port = free_port();
+    let mut process = Process::start(&format!("port {port}\nenable-debug-command yes"));
+    send(port, &["DEBUG", "SEGFAULT"]);
+    let status = wait_for("the end", || process.child.try_wait().expect("a child"));
+    assert_eq!(status.signal(), Some(libc::SIGSEGV));
+    let log = process.log();
+    let places = [
+        "LATCHKEY BUG REPORT START",
+        "crashed by signal: 11",
+        "Accessing address: 0x",
+        "------ STACK TRACE ------",
+        "access_bad_memory",
+        "src/command/server/debug.rs",
+        "------ REGISTERS ------",
+        "LATCHKEY BUG REPORT END",
+    ]
+    .map(|text| log.find(text).unwrap_or_else(|| panic!("{text} is missing in:\n{log}")));
+    assert!(places.is_sorted(), "{log}");
+}
+
+#[test]
+fn a_signal_from_outside_is_reported_with_its_sender_unless_reports_are_off() {
+    use std::os::unix::process::ExitStatusExt;
+    let ended = |process: &mut Process| {
+        process.signal(libc::SIGABRT);
+        let status = wait_for("the end", || process.child.try_wait().expect("a child"));
+        (status.signal(), process.log())
+    };
+    let mut process = Process::start(&format!("port {}", free_port()));
+    let (signal, log) = ended(&mut process);
+    assert_eq!(signal, Some(libc::SIGABRT));
+    assert!(log.contains("crashed by signal: 6, si_code: 0"), "{log}");
+    assert!(log.contains(&format!("Killed by PID: {}, UID: ", std::process::id())), "{log}");
+    let port = free_port();
+    let mut process = Process::start(&format!("port {port}\ncrash-log-enabled yes"));
+    send(port, &["CONFIG", "SET", "crash-log-enabled", "no"]);
+    let (signal, log) = ended(&mut process);
+    assert_eq!(signal, Some(libc::SIGABRT));
+    assert!(!log.contains("crashed"), "{log}");
+}
+
+#[test]
+fn bugs_and_want_of_memory_are_reported_too() {
+    use std::os::unix::process::ExitStatusExt;
+    for (what, lines, signal, code, told) in [
+        ("PANIC", "", Some(libc::SIGABRT), None, "DEBUG PANIC asked for it"),
+        ("ASSERT", "use-exit-on-panic yes", None, Some(1), "DEBUG ASSERT asked for it"),
+        ("OOM", "", Some(libc::SIGABRT), None, "crashed by signal: 6"),
+    ] {
+        let port = free_port();
+        let mut process =
+            Process::start(&format!("port {port}\nenable-debug-command yes\n{lines}"));
+        send(port, &["DEBUG", what]);
+        let status = wait_for("the end", || process.child.try_wait().expect("a child"));
+        assert_eq!((status.signal(), status.code()), (signal, code), "{what}");
+        let log = process.log();
+        assert!(
+            log.contains(told) && log.contains("STACK TRACE") && log.contains("REPORT END"),
+            "{log}"
+        );
+    }
+}
+
+#[test]
+fn the_watchdog_shows_where_the_server_stands_still() {
+    let port = free_port();
+    let process = Process::start(&format!("port {port}\nenable-debug-command yes\nhz 100"));
+    let mut connection = connect(port);
+    let mut call = |args: &[&str]| -> redis::RedisResult<redis::Value> {
+        redis::cmd(args[0]).arg(&args[1..]).query(&mut connection)
+    };
+    call(&["CONFIG", "SET", "watchdog-period", "1"]).expect("OK");
+    let period = call(&["CONFIG", "GET", "watchdog-period"]).expect("a pair");
+    assert_eq!(
+        format!("{period:?}"),
+        "array([bulk-string('\"watchdog-period\"'), bulk-string('\"20\"')])"
+    );
+    call(&["DEBUG", "SLEEP", "0.2"]).expect("OK");
+    process.wait_for_log("--------\n");
+    let log = process.log();
+    assert!(log.contains("--- WATCHDOG TIMER EXPIRED ---") && log.contains("STACK TRACE"), "{log}");
+    assert!(log.contains("src/command/server/debug.rs"), "{log}");
+    // It goes on, and sleeps when it is told to.
+    call(&["CONFIG", "SET", "watchdog-period", "0"]).expect("OK");
+    process.signal(libc::SIGALRM);
+    call(&["DEBUG", "SLEEP", "0.05"]).expect("OK");
+    call(&["PING"]).expect("the server is still there");
+}
+
+#[test]
+fn that_nobody_can_be_evicted_is_logged_once() {
+    let port = free_port();
+    let process = Process::start(&format!("port {port}\nmaxmemory-clients 1mb"));
+    let mut client = TcpStream::connect(("127.0.0.1", port)).expect("the server takes connections");
+    let mut reply = [0; 5];
+    client.write_all(b"CLIENT NO-EVICT ON\r\n").expect("the server reads");
+    client.read_exact(&mut reply).expect("OK");
+    let mut other = connect(port);
+    redis::cmd("CLIENT").arg("NO-EVICT").arg("ON").exec(&mut other).expect("OK");
+    client.write_all(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$200000000\r\n").expect("the server reads");
+    client.write_all(&[b'x'; 2_000_000]).expect("the server reads");
+    let line = "Over client maxmemory after evicting all evictable clients";
+    process.wait_for_log(line);
+    for _ in 0..100 {
+        redis::cmd("PING").exec(&mut other).expect("PONG");
+    }
+    assert_eq!(process.log().matches(line).count(), 1);
+}

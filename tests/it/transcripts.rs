@@ -1,0 +1,277 @@
+//! Runs the transcripts in `tests/transcripts`, which read like redis-cli sessions.
+//!
+//! Each scenario (from a line `# sentence` to the next) gets a server of its own with a clock that stands still, and clients
+//! that connect when they are first named.
+//!
+//! ```text
+//! # INCR refuses a value that is not an integer
+//! a> SET n ten
+//! OK
+//! a> INCR n
+//! (error) ERR value is not an integer or out of range
+//! ```
+//!
+//! In a request, `id:b` stands for the number of client b, as CLIENT ID answers it.
+//!
+//! A reply is written as redis-cli shows it on a terminal; what that shows alike is told apart: `(nil)` is a null bulk string,
+//! `(nil array)` a null array, `(null)` RESP3's null, and a verbatim string begins with its format, `txt:`. `(any)` stands for any reply, `(no reply)` for none; a line that
+//! ends in `...` matches any rest of that line. Directives:
+//!
+//! ```text
+//! a<                   what the server sent to client a besides: the lines below show it
+//! @advance 10ms        time passes (us, ms, s)
+//! @step 5s             somebody sets the wall clock
+//! @resp3 a             client a says HELLO 3 (@resp2: HELLO 2)
+//! @config name value   a line of the server's configuration, before any client
+//! @send a GET k        client a sends a request without waiting; its reply is shown by `a<`
+//! @raw a "PING\r\n"    client a sends these bytes; what comes is shown by `a<`
+//! @close a             client a goes
+//! @closed a            the server has ended client a's connection
+//! @ours                the scenario shows what Redis 7.0.15 does not have, or does otherwise (docs/differences.md); as
+//!                      the first line of a file: all of its scenarios do
+//! ```
+//!
+//! `TRANSCRIPTS_PEER=127.0.0.1:PORT` runs the same files against a server that is there already, Redis 7.0.15 for example;
+//! scenarios with `@ours`, `@config`, `@advance` or `@step` are left out then, and the files run one after the other, since
+//! they share its data. Each file is a test of its name: `cargo test --test it transcripts::list` runs those with `list` in it.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use crate::support::{Session, split_args};
+
+/// Makes a test of each file.
+macro_rules! transcripts {
+    ($($name:ident),* $(,)?) => {
+        $(
+            #[test]
+            fn $name() {
+                run_file(stringify!($name));
+            }
+        )*
+
+        #[test]
+        fn every_file_is_a_test() {
+            let listed = [$(stringify!($name)),*];
+            let mut files: Vec<String> = std::fs::read_dir(folder())
+                .expect("the folder of transcripts is there")
+                .map(|entry| entry.expect("a folder's entry can be read").file_name())
+                .map(|name| name.to_string_lossy().trim_end_matches(".txt").to_owned())
+                .collect();
+            files.sort();
+            assert_eq!(files, listed, "the list in tests/it/transcripts.rs and the files in tests/transcripts");
+        }
+    };
+}
+
+transcripts! {
+    bitmap, client, cluster, command, config, connection, debug, due, evict, expire, function,
+    generic, geo, get, hash, hash_expiry, hyperloglog, list, list_blocking, module, monitor, object,
+    ping, pubsub, scan, script, server, set, set_encoding, set_events, sort, sorted_set,
+    sorted_set_combine, sorted_set_pop, sorted_set_range, stream_add, stream_group, stream_info,
+    stream_read, string, string_conditions, string_events, tracking, transaction,
+}
+
+fn folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/transcripts")
+}
+
+/// One step of a scenario: a line that does something, and the lines of the reply it shows.
+struct Step<'a> {
+    number: usize,
+    action: &'a str,
+    expected: Vec<&'a str>,
+}
+
+struct Scenario<'a> {
+    sentence: &'a str,
+    steps: Vec<Step<'a>>,
+}
+
+fn scenarios(text: &str) -> Vec<Scenario<'_>> {
+    let mut found: Vec<Scenario<'_>> = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        if let Some(sentence) = line.strip_prefix("# ") {
+            found.push(Scenario { sentence, steps: Vec::new() });
+            continue;
+        }
+        if line.trim().is_empty() {
+            continue;
+        }
+        let scenario = found.last_mut().expect("a transcript begins with a `# sentence`");
+        if line.starts_with('@') || prompt(line).is_some() {
+            scenario.steps.push(Step { number: index + 1, action: line, expected: Vec::new() });
+        } else {
+            let step = scenario.steps.last_mut().expect("a reply stands behind a request");
+            step.expected.push(line);
+        }
+    }
+    found
+}
+
+/// `a> request` or `a<`: the client's name, the mark, the rest.
+fn prompt(line: &str) -> Option<(&str, char, &str)> {
+    let end = line.find(['>', '<'])?;
+    let (name, rest) = line.split_at(end);
+    let is_name = (1..=8).contains(&name.len()) && name.chars().all(|c| c.is_ascii_alphanumeric());
+    let mark = rest.chars().next()?;
+    let rest = &rest[1..];
+    (is_name && (rest.is_empty() || rest.starts_with(' '))).then(|| (name, mark, rest.trim_start()))
+}
+
+/// Whether the shown lines are the expected ones.
+fn matches(expected: &[&str], shown: &str) -> bool {
+    if expected == ["(any)"] {
+        return true;
+    }
+    let shown: Vec<&str> = shown.split('\n').collect();
+    shown.len() == expected.len()
+        && shown.iter().zip(expected).all(|(shown, expected)| match expected.strip_suffix("...") {
+            Some(beginning) => shown.starts_with(beginning),
+            None => shown.trim_end() == expected.trim_end(),
+        })
+}
+
+/// Whether a step cannot be taken with a peer, which must also outlive the transcripts.
+fn is_only_ours(action: &str) -> bool {
+    action.contains("> SHUTDOWN")
+        || ["@ours", "@config", "@advance", "@step"].iter().any(|mark| action.starts_with(mark))
+}
+
+fn microseconds(text: &str) -> i64 {
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '-').unwrap_or(text.len());
+    let number: i64 = text[..digits].parse().expect("a number");
+    match &text[digits..] {
+        "us" => number,
+        "ms" => number * 1000,
+        "s" => number * 1_000_000,
+        unit => panic!("not a unit of time: {unit}"),
+    }
+}
+
+/// The arguments of a request, with the numbers of clients in place.
+fn arguments(session: &mut Session, line: &str) -> Vec<Vec<u8>> {
+    let mut args = split_args(line);
+    for arg in &mut args {
+        if let Some(name) = arg.strip_prefix(b"id:") {
+            let name = std::str::from_utf8(name).expect("a client's name");
+            let id = session.client(name).call(&["CLIENT", "ID"]).show();
+            *arg = id.trim_start_matches("(integer) ").into();
+        }
+    }
+    args
+}
+
+/// Runs one step; what it shows, if it shows anything.
+fn run_step(session: &mut Session, step: &Step<'_>) -> Option<String> {
+    if let Some((name, mark, rest)) = prompt(step.action) {
+        if mark == '>' {
+            let args = arguments(session, rest);
+            session.client(name).send(&args);
+        }
+        let client = session.client(name);
+        if step.expected == ["(no reply)"] {
+            session.settle();
+            let message = session.client(name).try_message();
+            return Some(message.map_or("(no reply)".into(), |message| message.show()));
+        }
+        let message = match mark {
+            '>' => client.reply(),
+            _ if client.pushes.is_empty() => client.next_message(),
+            _ => Some(client.pushes.remove(0)),
+        };
+        return Some(message.map_or("(closed)".into(), |message| message.show()));
+    }
+    let (directive, rest) = step.action.split_once(' ').unwrap_or((step.action, ""));
+    match directive {
+        "@ours" => {}
+        "@advance" => session.server().advance(microseconds(rest)),
+        "@step" => session.server().step_wall(microseconds(rest)),
+        "@resp2" => drop(session.client(rest).call(&["HELLO", "2"])),
+        "@resp3" => drop(session.client(rest).call(&["HELLO", "3"])),
+        "@close" => session.close(rest),
+        "@closed" => {
+            let message = session.client(rest).next_message();
+            assert_eq!(message, None, "client {rest} is still connected");
+        }
+        "@send" => {
+            let (name, request) = rest.split_once(' ').expect("a client and a request");
+            let args = arguments(session, request);
+            session.client(name).send(&args);
+            session.settle();
+        }
+        "@raw" => {
+            let (name, bytes) = rest.split_once(' ').expect("a client and bytes");
+            session.client(name).send_raw(&split_args(bytes).concat());
+            session.settle();
+        }
+        _ => panic!("not a directive: {directive}"),
+    }
+    None
+}
+
+fn run_scenario(
+    file: &Path,
+    scenario: &Scenario<'_>,
+    peer: Option<SocketAddr>,
+) -> Result<(), String> {
+    let is_config = |step: &&Step<'_>| step.action.starts_with("@config ");
+    let lines: Vec<String> =
+        scenario.steps.iter().filter(is_config).map(|step| step.action[8..].into()).collect();
+    let mut session = match peer {
+        Some(address) => Session::with_peer(address),
+        None => Session::start(&lines),
+    };
+    for step in scenario.steps.iter().filter(|step| !is_config(step)) {
+        let Some(shown) = run_step(&mut session, step) else { continue };
+        if !matches(&step.expected, &shown) {
+            let name = file.file_name().unwrap_or_default().to_string_lossy();
+            return Err(format!(
+                "{name}:{}: # {}\n{}\n--- expected\n{}\n--- got\n{shown}\n",
+                step.number,
+                scenario.sentence,
+                step.action,
+                step.expected.join("\n"),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Who speaks with the peer: its data is that of one transcript at a time.
+static PEER: Mutex<()> = Mutex::new(());
+
+fn run_file(name: &str) {
+    let peer = std::env::var("TRANSCRIPTS_PEER").ok();
+    let peer: Option<SocketAddr> = peer.map(|peer| peer.parse().expect("an address and a port"));
+    // A transcript that has failed leaves nothing behind that the next one does not clear away.
+    let _turn = peer.map(|_| PEER.lock().unwrap_or_else(|error| error.into_inner()));
+    let file = folder().join(format!("{name}.txt"));
+    let text = std::fs::read_to_string(&file).expect("a transcript can be read");
+    let (text, all_ours) = match text.strip_prefix("@ours\n") {
+        Some(rest) => (rest, true),
+        None => (text.as_str(), false),
+    };
+    if all_ours && peer.is_some() {
+        println!("{name}: all of it shows what the peer does not have");
+        return;
+    }
+    let scenarios = scenarios(text);
+    assert!(!scenarios.is_empty(), "{name} has scenarios");
+    let mut failures = Vec::new();
+    for scenario in &scenarios {
+        if peer.is_some() && scenario.steps.iter().any(|step| is_only_ours(step.action)) {
+            continue;
+        }
+        if let Err(failure) = run_scenario(&file, scenario, peer) {
+            failures.push(failure);
+        }
+    }
+    let (failed, count) = (failures.len(), scenarios.len());
+    assert!(
+        failures.is_empty(),
+        "{failed} of {count} scenarios failed:\n\n{}",
+        failures.join("\n")
+    );
+}
