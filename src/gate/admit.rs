@@ -198,6 +198,9 @@ pub fn admit_scripted(
         return refuse(NOT_ALLOWED_IN_SCRIPT);
     }
     let Some(running) = &server.scripts.running else { return refuse(NOT_ALLOWED_IN_SCRIPT) };
+    if running.client.is_none() && command.is(Flags::NEEDS_CLIENT) {
+        return refuse(NOT_ALLOWED_IN_SCRIPT);
+    }
     if let Some(error) = running.killed {
         return Err(Refused::Killed(error));
     }
@@ -317,8 +320,10 @@ mod tests {
     use crate::collections::hash::KeyHasher;
     use crate::command::TABLE;
     use crate::config::Config;
+    use crate::gate::execute::{Gate, Request};
     use crate::gate::state::Pause;
     use crate::net::stream::{Address, Stream};
+    use crate::resp::reply::{OutputBuffer, ReplyWriter};
     use crate::resp::request::Range;
     use crate::script::Running;
     use crate::sys::log::Logger;
@@ -409,6 +414,41 @@ mod tests {
             let asked = Asked { caller, command, args, protocol: Protocol::Resp2, room: None };
             let runs = matches!(admit(&state, &asked), Verdict::Run);
             assert_eq!(runs, !command.is(Flags::NEEDS_CLIENT), "{}", command.full_name);
+        }
+    }
+
+    /// What has no client to turn to does not ask for one, whatever the arguments are. Left out: what writes files, waits for
+    /// others, or ends the process by design.
+    #[test]
+    fn commands_run_without_a_client() {
+        let left_out = ["debug", "save", "bgsave", "bgrewriteaof", "migrate", "config|rewrite"];
+        let mut state = state("");
+        let mut db = Keyspace::new(16, KeyHasher::new([1, 2]), state.now);
+        state.timing.start();
+        let words: [&[u8]; 7] = [b"1", b"key", b"0", b"1", b"2", b"1", b"1"];
+        for command in &TABLE.commands {
+            let name: &str = &command.full_name;
+            if command.is(Flags::NEEDS_CLIENT) || left_out.contains(&name) {
+                continue;
+            }
+            for count in 0..=words.len() {
+                let mut request: Vec<&[u8]> = name.split('|').map(str::as_bytes).collect();
+                request.extend(&words[..count]);
+                let (mut buffer, mut ranges) = (Vec::new(), Vec::new());
+                for word in &request {
+                    ranges.push(Range { start: buffer.len() as u32, len: word.len() as u32 });
+                    buffer.extend_from_slice(word);
+                }
+                let args = Args::new(&buffer, &ranges);
+                let mut output = OutputBuffer::default();
+                let reply = ReplyWriter::new(&mut output, Protocol::Resp2);
+                let command = TABLE.find(args.get(0));
+                let request = Request { args, command, prehashed: Default::default() };
+                let caller = Caller::Load;
+                // Whether it is refused, fails or runs is not the point.
+                let _ =
+                    Gate { db: &mut db, server: &mut state, caller, reply }.run_loaded(&request);
+            }
         }
     }
 }

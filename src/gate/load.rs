@@ -18,7 +18,7 @@ use crate::keyspace::Keyspace;
 use crate::persist::aof::folder::AofFolder;
 use crate::persist::aof::load::{Loaded, Sink};
 use crate::persist::aof::reader;
-use crate::persist::rdb::{Decoder, Event, Limits, Parser, RawEntry};
+use crate::persist::rdb::{DecodeError, Decoder, Event, Fault, Limits, Parser, RawEntry};
 use crate::resp::args::Args;
 use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
 use crate::resp::request::Range;
@@ -182,7 +182,14 @@ fn load_entry(
     let decoder = Decoder { limits, now, version: raw.version };
     let access = access_bits(db, raw);
     let decoded = decoder.entry(&raw.key, raw.value_type, raw.value, raw.offset, deadline, access);
-    let entry = decoded.map_err(|error| format!("{}{error}", raw.place()))?;
+    let entry = match decoded {
+        // As Redis has it: versions of it have saved such keys.
+        Err(DecodeError { fault: Fault::Empty, .. }) => {
+            server.persistence.empty_keys_skipped += 1;
+            return Ok(());
+        }
+        decoded => decoded.map_err(|error| format!("{}{error}", raw.place()))?,
+    };
     if rules.merges {
         db.in_database(database, |db| db.clear_way(db.key(&raw.key)));
     }
@@ -339,9 +346,10 @@ pub fn load_at_start(db: &mut Keyspace, server: &mut State) -> Result<(), String
         if loaded {
             let (keys, expired) =
                 (server.persistence.keys_loaded, server.persistence.keys_expired_at_load);
+            let empty = server.persistence.empty_keys_skipped;
             server.log(
                 Level::Notice,
-                format_args!("Done loading RDB, keys loaded: {keys}, keys expired: {expired}."),
+                format_args!("Done loading RDB, keys loaded: {keys}, keys expired: {expired}, empty keys skipped: {empty}."),
             );
             let took = seconds(server);
             server.log(Level::Notice, format_args!("DB loaded from disk: {took:.3} seconds"));

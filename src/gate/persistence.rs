@@ -99,6 +99,8 @@ pub struct Persistence {
     pub last_rewrite_copied: usize,
     pub keys_loaded: u64,
     pub keys_expired_at_load: u64,
+    /// Collections without elements, which are left out.
+    pub empty_keys_skipped: u64,
     /// A file is being loaded: what clients are told.
     pub loading: Option<Loading>,
 }
@@ -137,6 +139,7 @@ impl Persistence {
             last_rewrite_copied: 0,
             keys_loaded: 0,
             keys_expired_at_load: 0,
+            empty_keys_skipped: 0,
             loading: None,
         }
     }

@@ -151,6 +151,8 @@ pub struct State {
     pub timing: Timing,
     /// DEBUG PAUSE-CRON: the periodic work waits.
     pub cron_paused: bool,
+    /// DEBUG SET-SKIP-CHECKSUM-VALIDATION: payloads of RESTORE may have a wrong checksum.
+    pub skips_payload_checksum: bool,
     pub oom_score: OomScore,
     /// The process' title, of a server that is a program of its own.
     pub title: Option<Title>,
@@ -328,6 +330,7 @@ impl State {
             tasks: Vec::new(),
             timing: Timing::new(quanta::Clock::new()),
             cron_paused: false,
+            skips_payload_checksum: false,
             oom_score: OomScore::default(),
             title: None,
         }

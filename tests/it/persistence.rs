@@ -176,7 +176,9 @@ fn writes_are_refused_while_saves_fail() {
     client.call(&["CONFIG", "SET", "save", "3600 1"]);
     std::fs::remove_dir(dir.path()).expect("an empty folder");
     assert!(matches!(client.call(&["BGSAVE"]), Reply::Error(_)));
-    let Reply::Error(text) = client.call(&["SET", "a", "1"]) else { panic!("the write is refused") };
+    let Reply::Error(text) = client.call(&["SET", "a", "1"]) else {
+        panic!("the write is refused")
+    };
     let text = String::from_utf8_lossy(&text).into_owned();
     assert!(text.starts_with("MISCONF Redis is configured to save RDB snapshots"), "{text}");
     assert!(matches!(client.call(&["PING"]), Reply::Error(_)));

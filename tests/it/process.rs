@@ -238,6 +238,8 @@ fn the_log_of_a_whole_life_is_that_of_redis() {
             "* Ready to accept connections",
             "# Received SIGTERM scheduling shutdown...",
             "# User requested shutdown...",
+            "* Saving the final RDB snapshot before exiting.",
+            "* DB saved on disk",
             "* Removing the pid file.",
             "# Latchkey is now ready to exit, bye bye...",
         ],

@@ -54,7 +54,7 @@ pub const COMMANDS: &[CommandSpec] = &[
     spec("PING", ping)
         .at_least(1)
         .flags(Flags::FAST)
-        .with(Flags::WHILE_SUBSCRIBED)
+        .with(Flags::WHILE_SUBSCRIBED.union(Flags::TELLS_DISK))
         .group(Group::Connection)
         .since("1.0.0")
         .docs("[message]", "Answers PONG, or the message.", "O(1)")
@@ -106,7 +106,9 @@ fn ping(ctx: &mut Context<'_>) -> CommandResult {
     }
     let message = (ctx.args.len() == 2).then(|| ctx.args.get(1));
     let resp2 = ctx.reply.protocol() == Protocol::Resp2;
-    if resp2 && ctx.client().flags.contains(ClientFlags::SUBSCRIBED) {
+    let client = ctx.caller.client().and_then(|id| ctx.server.clients.get(id));
+    let subscribed = client.is_some_and(|it| it.flags.contains(ClientFlags::SUBSCRIBED));
+    if resp2 && subscribed {
         ctx.reply.array(2);
         ctx.reply.bulk(b"pong");
         ctx.reply.bulk(message.unwrap_or_default());

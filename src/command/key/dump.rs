@@ -124,10 +124,12 @@ fn restore(ctx: &mut Context<'_>) -> CommandResult {
     }
     let now = ctx.db.now();
     let limits = rdb_limits(ctx.db, ctx.server);
-    let value = payload::restore(ctx.args.get(3), &limits, now).map_err(|error| match error {
-        PayloadError::Footer => BAD_FOOTER,
-        PayloadError::Value(_) => BAD_DATA,
-    })?;
+    let value =
+        payload::restore_checked(ctx.args.get(3), &limits, now, !ctx.server.skips_payload_checksum)
+            .map_err(|error| match error {
+                PayloadError::Footer => BAD_FOOTER,
+                PayloadError::Value(_) => BAD_DATA,
+            })?;
     let deadline = match (ttl, options.absolute) {
         (0, _) => None,
         (ttl, true) => Some(now.at(UnixMillis(ttl))),

@@ -59,6 +59,10 @@ fn debug(ctx: &mut Context<'_>) -> CommandResult {
             ctx.server.cron_paused = flag(ctx);
             ok(ctx)
         }
+        (b"set-skip-checksum-validation", 3) => {
+            ctx.server.skips_payload_checksum = flag(ctx);
+            ok(ctx)
+        }
         (b"object", 3..) => object(ctx),
         (b"sdslen", 3) => sdslen(ctx),
         (b"htstats", 3) => htstats(ctx),
