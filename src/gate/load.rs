@@ -242,7 +242,13 @@ fn run_request(
     let reply = ReplyWriter::new(output, Protocol::Resp2);
     let mut gate = Gate { db, server, caller: Caller::Load, reply };
     let ran = gate.run_loaded(&Request { args, command, prehashed: Default::default() });
-    ran.map_err(|error| String::from_utf8_lossy(&error.wire()).into_owned())
+    ran.map_err(|error| match command {
+        None => {
+            let name = String::from_utf8_lossy(args.get(0)).into_owned();
+            format!("Unknown command '{name}' reading the append only file")
+        }
+        Some(_) => String::from_utf8_lossy(&error.wire()).into_owned(),
+    })
 }
 
 /// Applies the files of the append-only folder.

@@ -75,6 +75,8 @@ pub struct Persistence {
     stop: Arc<AtomicUsize>,
     running: Option<Running>,
     aof: Option<Aof>,
+    /// The folder of a rewrite that was begun while the append-only file is off.
+    folder_alone: Option<Arc<Mutex<AofFolder>>>,
     /// A rewrite was begun at this time (boot-time clock, microseconds), and waits for the log to be synced so far that another
     /// increment takes no time.
     preparing: Option<i64>,
@@ -121,6 +123,7 @@ impl Persistence {
             stop: Arc::default(),
             running: None,
             aof: None,
+            folder_alone: None,
             preparing: None,
             last_save_unix: started_unix,
             saved_changes: 0,
@@ -491,7 +494,7 @@ fn finish_job(db: &mut Keyspace, server: &mut State) {
 /// Has a thread put a whole file of so many bytes in its place: that syncs folders, which the loop does not wait for.
 fn place(server: &mut State, bytes: u64) -> Result<(), String> {
     let (target, keeps_history) = (server.rdb_path(), server.config.aof_disable_auto_gc);
-    let Persistence { disk, wake, running, aof, .. } = &mut server.persistence;
+    let Persistence { disk, wake, running, aof, folder_alone, .. } = &mut server.persistence;
     let Some(running) = running else { return Ok(()) };
     let (disk, wake) = (disk.clone(), wake.clone());
     let temporary = running.job.temporary().to_owned();
@@ -501,9 +504,15 @@ fn place(server: &mut State, bytes: u64) -> Result<(), String> {
             placed.map(|()| bytes).map_err(|error| system_text(&error))
         }),
         Purpose::Rewrite => {
-            let aof = aof.as_mut().ok_or("it is switched off")?;
-            let first_kept = aof.first_kept.take().ok_or("no other increment could be made")?;
-            let folder = aof.folder.clone();
+            let (folder, first_kept) = match (aof, folder_alone.take()) {
+                (Some(aof), _) => {
+                    let first_kept = aof.first_kept.take();
+                    let first_kept = first_kept.ok_or("no other increment could be made")?;
+                    (aof.folder.clone(), first_kept)
+                }
+                (None, Some(folder)) => (folder, i64::MAX),
+                (None, None) => return Err("it is switched off".into()),
+            };
             let format = running.job.form.base_format();
             Box::new(move || {
                 let mut folder = lock(&folder);
@@ -548,13 +557,30 @@ pub enum RewriteError {
 pub fn begin_rewrite(db: &mut Keyspace, server: &mut State) -> Result<(), RewriteError> {
     server.persistence.rewrite_is_scheduled = false;
     if server.persistence.aof.is_none() {
-        // There is nothing to be shortened: a start with `appendonly yes` begins with what is in memory then.
-        return Ok(());
+        return begin_rewrite_alone(db, server);
     }
     server.persistence.preparing = Some(server.now.boot_us);
     let text = "Background append only file rewriting started";
     server.log(Level::Notice, format_args!("{text}"));
     go_on_rewriting(db, server)
+}
+
+/// BGREWRITEAOF while the append-only file is off: the folder holds nothing but this moment then, for a start with it on.
+fn begin_rewrite_alone(db: &mut Keyspace, server: &mut State) -> Result<(), RewriteError> {
+    let folder = open_folder(server).map_err(RewriteError::Failed)?;
+    folder.create().map_err(|error| RewriteError::Failed(error.to_string()))?;
+    let temporary = folder.path_of(temporary_base().as_bytes());
+    server.persistence.folder_alone = Some(Arc::new(Mutex::new(folder)));
+    let plan = plan(db, server, true);
+    let begun = begin_job(db, server, Purpose::Rewrite, temporary, plan);
+    begun.map_err(|error| RewriteError::Failed(system_text(&error)))?;
+    let text = "Background append only file rewriting started";
+    server.log(Level::Notice, format_args!("{text}"));
+    Ok(())
+}
+
+fn temporary_base() -> String {
+    format!("temp-rewriteaof-bg-{}.aof", std::process::id())
 }
 
 /// Begins the next increment and the snapshot, once the log is synced so far that this takes no time.
@@ -567,15 +593,16 @@ fn go_on_rewriting(db: &mut Keyspace, server: &mut State) -> Result<(), RewriteE
     server.persistence.preparing = None;
     // All that was done before this moment is in the old increment, all after it in the next one.
     write_log(server).map_err(RewriteError::Fatal)?;
-    let temporary = format!("temp-rewriteaof-bg-{}.aof", std::process::id());
     let plan = plan(db, server, true);
     let Some(aof) = &mut server.persistence.aof else { return Ok(()) };
-    let temporary = lock(&aof.folder).path_of(temporary.as_bytes());
-    aof.first_kept = None;
-    match aof.log.begin_switch(now) {
-        Ok(()) => {}
-        Err(SwitchError::Refused(why)) => return Err(RewriteError::Failed(why.into())),
-        Err(SwitchError::Fatal(fatal)) => return Err(RewriteError::Fatal(fatal)),
+    let temporary = lock(&aof.folder).path_of(temporary_base().as_bytes());
+    // Just switched on, the log is in an increment of its own already.
+    if aof.first_kept.is_none() {
+        match aof.log.begin_switch(now) {
+            Ok(()) => {}
+            Err(SwitchError::Refused(why)) => return Err(RewriteError::Failed(why.into())),
+            Err(SwitchError::Fatal(fatal)) => return Err(RewriteError::Fatal(fatal)),
+        }
     }
     server.effects.select_anew();
     let begun = begin_job(db, server, Purpose::Rewrite, temporary, plan);
@@ -649,8 +676,10 @@ pub fn begin_aof(db: &mut Keyspace, server: &mut State) -> Result<(), String> {
     }
     // What is being saved for something else makes room for it.
     abort(db, server, Purpose::Save);
+    abort(db, server, Purpose::Rewrite);
     let mut folder = open_folder(server)?;
     let increment = folder.increment_aside().map_err(|error| error.to_string())?;
+    let first_kept = increment.seq;
     let folder = Arc::new(Mutex::new(folder));
     let wake = server.persistence.wake.clone();
     let policy = server.config.appendfsync;
@@ -658,6 +687,9 @@ pub fn begin_aof(db: &mut Keyspace, server: &mut State) -> Result<(), String> {
     let mut log = AppendLog::new(folder.clone(), increment, 0, 0, policy, wake);
     log.spawn().map_err(|error| system_text(&error))?;
     switch_on(db, server, folder, log, true);
+    if let Some(aof) = &mut server.persistence.aof {
+        aof.first_kept = Some(first_kept);
+    }
     match begin_rewrite(db, server) {
         Ok(()) => Ok(()),
         Err(RewriteError::Failed(why)) => {

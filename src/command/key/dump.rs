@@ -10,6 +10,7 @@ use crate::gate::spec::{
 };
 use crate::keyspace::Accessed;
 use crate::persist::rdb::payload::{self, PayloadError};
+use crate::sys::log::Level;
 
 const DUMPED: &[KeySpec] = &[key(1, KeyFlags::RO.union(KeyFlags::ACCESS))];
 const RESTORED: &[KeySpec] = &[key(1, KeyFlags::OW.union(KeyFlags::UPDATE))];
@@ -124,12 +125,16 @@ fn restore(ctx: &mut Context<'_>) -> CommandResult {
     }
     let now = ctx.db.now();
     let limits = rdb_limits(ctx.db, ctx.server);
-    let value =
-        payload::restore_checked(ctx.args.get(3), &limits, now, !ctx.server.skips_payload_checksum)
-            .map_err(|error| match error {
-                PayloadError::Footer => BAD_FOOTER,
-                PayloadError::Value(_) => BAD_DATA,
-            })?;
+    let checks = !ctx.server.skips_payload_checksum;
+    let restored = payload::restore_checked(ctx.args.get(3), &limits, now, checks);
+    let value = restored.map_err(|error| match error {
+        PayloadError::Footer => BAD_FOOTER,
+        PayloadError::Value(error) => {
+            let why = "Payload of RESTORE: integrity check failed";
+            ctx.server.log(Level::Warning, format_args!("{why}: {error}"));
+            BAD_DATA
+        }
+    })?;
     let deadline = match (ttl, options.absolute) {
         (0, _) => None,
         (ttl, true) => Some(now.at(UnixMillis(ttl))),

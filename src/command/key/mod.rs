@@ -9,8 +9,10 @@ pub(crate) mod sort;
 
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
+use crate::gate::context::Origin;
 use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::gate::effect::Effect;
+use crate::gate::persistence::{self, Purpose};
 use crate::gate::spec::{Categories, CommandSpec, Flags, Group, KeyFlags, key, keys, spec};
 use crate::keyspace::{Key, Keyspace};
 use crate::types::type_name;
@@ -362,6 +364,16 @@ fn flush_all(ctx: &mut Context<'_>) -> CommandResult {
     let sync = flushes_synchronously(ctx)?;
     ctx.db.clear(0..ctx.db.databases(), sync);
     ctx.effect = Effect::Forced;
+    // A file from before would bring everything back.
+    persistence::abort(ctx.db, ctx.server, Purpose::Save);
+    if !ctx.server.config.save.is_empty()
+        && ctx.origin == Origin::Client
+        && ctx.caller.client().is_some()
+        && ctx.server.persistence.under_way().is_none()
+    {
+        // What went wrong is in the log; the data is gone all the same.
+        let _ = persistence::save(ctx.db, ctx.server);
+    }
     ctx.reply.ok();
     Ok(Outcome::Replied)
 }

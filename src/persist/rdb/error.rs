@@ -68,7 +68,7 @@ pub enum FileError {
     Magic(&'static str),
     #[error("{place}{error}")]
     Fault { place: Box<Place>, error: DecodeError },
-    #[error("the checksum is {stored:016x}, of what was read it is {computed:016x}")]
+    #[error("RDB CRC error: the checksum is {stored:016x}, of what was read it is {computed:016x}")]
     Checksum { stored: u64, computed: u64 },
     #[error("reading failed at byte {offset}: {error}")]
     Io { offset: u64, error: io::Error },
