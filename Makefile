@@ -25,7 +25,7 @@ check: ## formatting, lints of all targets, the architecture's rules, and a part
 	$(CARGO) clippy --all-targets --manifest-path benches/micro/Cargo.toml --target-dir $(TARGET) -- -D warnings
 	$(CARGO) test --quiet --test tidy
 	@if $(CARGO) +nightly miri --version >/dev/null 2>&1; then \
-	  $(CARGO) +nightly miri test --lib -- $(MIRI_SMALL); \
+	  $(MIRI) test --lib -- $(MIRI_SMALL); \
 	else echo "SKIPPED Miri: no nightly toolchain with miri is installed"; fi
 
 test: ## all tests that need nothing but the toolchain
@@ -53,10 +53,12 @@ fuzz: ## each fuzz target for a minute (needs cargo-fuzz and a nightly toolchain
 	  ASAN_OPTIONS=detect_odr_violation=0 cargo +nightly fuzz run $$target -- -max_total_time=60 || exit 1; done
 
 # Tests of these that take seconds there: the table's entries, blocks and segments, which hold the unsafe code.
+# Property tests look for the folder they run in.
+MIRI := MIRIFLAGS=-Zmiri-disable-isolation $(CARGO) +nightly miri
 MIRI_SMALL := collections::table::bucket $(addprefix collections::table::tests::,an_empty every_form entries_are keys_that_all hints_outlive)
 
 miri: ## the structures that hold unsafe code, under Miri (needs a nightly toolchain with miri)
-	$(CARGO) +nightly miri test --lib collections::
+	$(MIRI) test --lib collections::
 
 doc: ## the crate's documentation
 	$(CARGO) doc --no-deps --document-private-items

@@ -36,5 +36,7 @@ pub mod stats;
 pub mod sys;
 pub mod types;
 
+// Miri knows no foreign allocator.
+#[cfg(not(miri))]
 #[global_allocator]
 static ALLOCATOR: sys::alloc::Jemalloc = sys::alloc::Jemalloc;
