@@ -55,7 +55,7 @@ fuzz: ## each fuzz target for a minute (needs cargo-fuzz and a nightly toolchain
 # Tests of these that take seconds there: the table's entries, blocks and segments, which hold the unsafe code.
 # Property tests look for the folder they run in.
 MIRI := MIRIFLAGS=-Zmiri-disable-isolation $(CARGO) +nightly miri
-MIRI_SMALL := collections::table::bucket $(addprefix collections::table::tests::,an_empty every_form entries_are keys_that_all hints_outlive)
+MIRI_SMALL := collections::table::bucket $(addprefix collections::table::tests::,an_empty entries_are)
 
 miri: ## the structures that hold unsafe code, under Miri (needs a nightly toolchain with miri)
 	$(MIRI) test --lib collections::
