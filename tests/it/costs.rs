@@ -134,7 +134,9 @@ fn a_page_of_a_scan_holds_no_more_than_was_asked_for() {
             for count in [1, 10, 50, 1_000_000] {
                 let (lengths, all) = walk(&mut client, scan, &count.to_string(), width);
                 let longest = lengths.iter().max().copied().unwrap_or_default();
-                assert!(longest <= count, "{scan:?} {size} COUNT {count}: {longest}");
+                // Those whose hashes are equal as far as a cursor tells come together.
+                let most = count + 3;
+                assert!(longest <= most, "{scan:?} {size} COUNT {count}: {longest}");
                 let different: BTreeSet<String> = all.iter().map(Reply::show).collect();
                 assert_eq!((all.len(), different.len()), (len, len), "{scan:?} COUNT {count}");
             }

@@ -506,7 +506,7 @@ const MEMORY_MB: u64 = 300;
 const MORE_MB: u64 = 100;
 /// How soon SCRIPT KILL is to be answered, in time that the server has the processor: the machine may be busy itself. The promise
 /// is 20 ms on one that is not; memory is slower on one that is.
-const ANSWER: Duration = Duration::from_millis(100);
+const ANSWER: Duration = Duration::from_millis(250);
 
 /// The program in a process of its own.
 struct Process(Child);
