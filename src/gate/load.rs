@@ -210,7 +210,7 @@ fn access_bits(db: &Keyspace, raw: &RawEntry<'_>) -> u32 {
         (_, Some(seconds)) if !db.access.lfu => {
             db.lru_clock().wrapping_sub(seconds.min(0xff_ffff) as u32) & 0xff_ffff
         }
-        _ => db.new_access(),
+        _ => db.fresh_access(),
     }
 }
 

@@ -14,16 +14,16 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
-use crate::config::{AppendFsync, system_text};
+use crate::config::system_text;
 use crate::error::CommandError;
 use crate::gate::state::State;
 use crate::keyspace::Keyspace;
 use crate::keyspace::snapshot::Walked;
 use crate::persist::aof::folder::AofFolder;
 use crate::persist::aof::log::{AppendLog, Fatal, LogOffset, SwitchError};
-use crate::persist::saver::{AccessTold, Form, Job, Plan, put_in_place, save_now, write_now};
+use crate::persist::saver::{AccessTold, Form, Job, Plan, lock, put_in_place, save_now, write_now};
 use crate::sys::disk::{Disk, RealDisk};
 use crate::sys::log::Level;
 
@@ -540,10 +540,6 @@ fn place(server: &mut State, bytes: u64) -> Result<(), String> {
 
 // ---- the append-only file --------------------------------------------------------------------------------------------
 
-fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
-    shared.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-}
-
 /// Why a rewrite cannot be begun.
 #[derive(Debug)]
 pub enum RewriteError {
@@ -857,9 +853,4 @@ pub fn shut_down(
         server.log(Level::Warning, format_args!("{fatal}"));
     }
     true
-}
-
-/// Whether replies may have to wait for a sync.
-pub fn waits_for_disk(server: &State) -> bool {
-    server.persistence.is_aof_on() && server.config.appendfsync == AppendFsync::Always
 }

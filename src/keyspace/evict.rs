@@ -86,12 +86,7 @@ impl Keyspace {
 
     /// Access bits of a key made now.
     #[inline]
-    pub fn new_access(&self) -> u32 {
-        self.fresh_access()
-    }
-
-    #[inline]
-    pub(super) fn fresh_access(&self) -> u32 {
+    pub fn fresh_access(&self) -> u32 {
         if self.access.lfu { self.lfu_minutes() << 8 | LFU_INITIAL } else { self.lru_clock() }
     }
 

@@ -269,7 +269,8 @@ pub fn write_now(db: &mut Keyspace, file: &dyn DiskFile, plan: &Plan) -> io::Res
     }
 }
 
-fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+/// What threads share; a thread that panicked with it has left it whole.
+pub fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
