@@ -10,7 +10,7 @@ const ROWS: &[&[&str]] = &[
     &["gate"],
     &["client"],
     &["net"],
-    &["script", "persist"],
+    &["script", "persist", "replication"],
     &["keyspace", "pubsub", "config", "stats"],
     &["types"],
     &["collections", "resp", "clock", "error", "facts", "ids", "sys"],

@@ -39,6 +39,8 @@ pub enum Caller {
     Client(ClientId),
     /// A file that is being loaded: with full rights, and nobody reads the replies.
     Load,
+    /// The primary that this server follows: with full rights, and nobody reads the replies.
+    Primary,
 }
 
 impl Caller {
@@ -47,7 +49,7 @@ impl Caller {
     pub fn client(self) -> Option<ClientId> {
         match self {
             Caller::Client(id) => Some(id),
-            Caller::Load => None,
+            Caller::Load | Caller::Primary => None,
         }
     }
 }

@@ -389,13 +389,39 @@ pub fn turn(db: &mut Keyspace, server: &mut State) -> Result<(), Fatal> {
     Ok(())
 }
 
-fn write_log(server: &mut State) -> Result<(), Fatal> {
-    let now = server.now;
-    let State { persistence, effects, .. } = server;
-    let Some(aof) = &mut persistence.aof else { return Ok(()) };
-    if !effects.is_empty() {
-        effects.take(|units| _ = aof.log.append(units, now));
+/// Hands what commands have changed so far to those who repeat it: the log, and the stream that replicas follow. To be called
+/// between units.
+pub fn spread_effects(server: &mut State) {
+    let State { persistence, effects, replication, now, .. } = server;
+    if effects.is_empty() {
+        return;
     }
+    effects.take(|units| {
+        if let Some(aof) = &mut persistence.aof {
+            aof.log.append(units, *now);
+        }
+        // A replica's stream is its primary's, byte for byte.
+        if !replication.is_replica() {
+            replication.feed(units);
+        }
+    });
+}
+
+/// Has commands note what they change while somebody repeats it: to be called where the log or the backlog comes or goes, and
+/// where the role changes. Whoever is new is told the database.
+pub fn note_listeners(db: &mut Keyspace, server: &mut State) {
+    let replication = &server.replication;
+    let follows = replication.backlog.is_some() && !replication.is_replica();
+    let heard = server.persistence.is_aof_on() || follows;
+    server.effects.listen(heard);
+    db.deletions.listen(heard);
+}
+
+fn write_log(server: &mut State) -> Result<(), Fatal> {
+    spread_effects(server);
+    let now = server.now;
+    let State { persistence, .. } = server;
+    let Some(aof) = &mut persistence.aof else { return Ok(()) };
     let had_error = aof.log.disk_error().is_some();
     aof.log.write(now)?;
     let has_error = aof.log.disk_error().is_some();
@@ -659,8 +685,7 @@ fn switch_on(
 ) {
     server.persistence.aof = Some(Aof { log, folder, first_kept: None, is_aside });
     apply_parameters(server);
-    server.effects.listen(true);
-    db.deletions.listen(true);
+    note_listeners(db, server);
     server.note_gate();
 }
 
@@ -670,6 +695,8 @@ pub fn begin_aof(db: &mut Keyspace, server: &mut State) -> Result<(), String> {
     if server.persistence.aof.is_some() {
         return Ok(());
     }
+    // Not for this log: the base has it.
+    spread_effects(server);
     // What is being saved for something else makes room for it.
     abort(db, server, Purpose::Save);
     abort(db, server, Purpose::Rewrite);
@@ -701,17 +728,14 @@ pub fn end_aof(db: &mut Keyspace, server: &mut State) {
     abort(db, server, Purpose::Rewrite);
     server.persistence.rewrite_is_scheduled = false;
     let now = server.now;
-    if let Some(mut aof) = server.persistence.aof.take() {
-        if !server.effects.is_empty() {
-            server.effects.take(|units| _ = aof.log.append(units, now));
-        }
+    spread_effects(server);
+    if let Some(aof) = server.persistence.aof.take() {
         if let Err(fatal) = aof.log.close(now) {
             server.log(Level::Warning, format_args!("{fatal}"));
         }
         lock(&aof.folder).drop_aside();
     }
-    server.effects.listen(false);
-    db.deletions.listen(false);
+    note_listeners(db, server);
     server.note_gate();
 }
 

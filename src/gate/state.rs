@@ -20,6 +20,7 @@ use crate::net::listener::Listener;
 use crate::net::outgoing::Outgoing;
 use crate::persist::rdb::Encoder;
 use crate::pubsub::PubSub;
+use crate::replication::Replication;
 use crate::script::{Engine, Scripts};
 use crate::stats::commands::CommandStats;
 use crate::stats::latency::LatencyMonitor;
@@ -119,8 +120,7 @@ pub struct State {
     pub peak_memory: usize,
     /// Bytes in use when the server had started, before it had any data.
     pub startup_memory: usize,
-    /// 40 hexadecimal digits that name this history of changes; DEBUG CHANGE-REPL-ID makes up others.
-    pub replication_id: String,
+    pub replication: Replication,
     /// Sockets that take connections: the Unix socket first, which stays, then TCP. Their tokens follow from their places.
     pub listeners: Vec<Listener>,
     /// TCP addresses listened on.
@@ -309,7 +309,7 @@ impl State {
             turn_time: Rate::default(),
             peak_memory: 0,
             startup_memory: 0,
-            replication_id: random::hex_id(),
+            replication: Replication::default(),
             listeners: Vec::new(),
             listening: Vec::new(),
             monitors: Vec::new(),

@@ -87,7 +87,7 @@ fn debug(ctx: &mut Context<'_>) -> CommandResult {
         (b"effects", 3..) => effects(ctx),
         (b"error", 3) => error(ctx),
         (b"change-repl-id", 2) => {
-            ctx.server.replication_id = random::hex_id();
+            ctx.server.replication.id = random::hex_id();
             let message = format_args!("Changing replication IDs after receiving change-repl-id");
             ctx.server.log(Level::Warning, message);
             ok(ctx)

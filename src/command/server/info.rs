@@ -442,7 +442,7 @@ fn replication(out: &mut String, _: &mut Keyspace, server: &State) {
     line(out, "role", "master");
     line(out, "connected_slaves", 0);
     line(out, "master_failover_state", "no-failover");
-    line(out, "master_replid", &server.replication_id);
+    line(out, "master_replid", &server.replication.id);
     line(out, "master_replid2", "0".repeat(40));
     line(out, "master_repl_offset", 0);
     line(out, "second_repl_offset", -1);
