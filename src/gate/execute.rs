@@ -265,7 +265,7 @@ impl Gate<'_> {
     }
 
     /// Runs a command's handler. Whether it failed: its error is written.
-    #[inline]
+    #[inline(always)]
     fn call(
         &mut self,
         command: &'static Command,
@@ -285,11 +285,13 @@ impl Gate<'_> {
             origin,
             effect: Effect::AsSent,
         };
-        let changes = context.db.changes_by_commands();
+        let is_heard = context.server.effects.is_heard();
+        let changes = if is_heard { context.db.changes_by_commands() } else { 0 };
         let result: CommandResult = handler(&mut context);
         let (protocol, effect) = (context.reply.protocol(), context.effect);
         self.reply.set_protocol(protocol);
-        if self.server.effects.is_heard() {
+        // CONFIG SET may have changed it.
+        if is_heard && self.server.effects.is_heard() {
             self.note_effect(command, request, effect, changes);
         }
         match result {
@@ -340,7 +342,7 @@ impl Gate<'_> {
     }
 
     /// Announces what a command changed, and counts it.
-    #[inline]
+    #[inline(always)]
     fn conclude(
         &mut self,
         command: &'static Command,
@@ -439,7 +441,7 @@ impl Gate<'_> {
     }
 
     /// Counts a command that ran: calls, time, histogram; slow log and latency monitor if it took long.
-    #[inline]
+    #[inline(always)]
     fn account(&mut self, command: &'static Command, request: &Request<'_>, failed: bool) {
         let server = &mut *self.server;
         let nanoseconds = server.timing.lap();
