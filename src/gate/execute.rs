@@ -4,6 +4,7 @@
 //! is announced, and its time and outcome are counted. A client's requests come in by [`Gate::execute`], those of a
 //! transaction, a script or a file that is loaded by methods of their own, as they are checked less or elsewhere.
 
+use crate::acl::log::Place;
 use crate::client::{Client, ClientFlags, ClientId};
 use crate::error::CommandError;
 use crate::gate::admit::{Asked, Verdict, admit};
@@ -13,7 +14,7 @@ use crate::gate::evict::evict;
 use crate::gate::spec::Flags;
 use crate::gate::state::State;
 use crate::gate::table::Command;
-use crate::gate::{admit, blocking, monitor, publish, tracking, transaction};
+use crate::gate::{admit, blocking, monitor, publish, tracking, transaction, users};
 use crate::keyspace::Keyspace;
 use crate::resp::args::{Args, Prehashed};
 use crate::resp::reply::{OutputBuffer, ReplyWriter};
@@ -174,6 +175,12 @@ impl Gate<'_> {
                 self.abandon_if_exec(command);
                 return self.reject(Some(command), &error);
             }
+            Verdict::Deny(denied) => {
+                let id = self.caller.client();
+                users::note_denied(self.server, id, None, denied, command, request.args);
+                self.abandon_if_exec(command);
+                return self.reject(Some(command), &users::refusal(command, denied));
+            }
         }
         if self.db.tracking.has_changes() {
             tracking::before_command(self);
@@ -235,6 +242,13 @@ impl Gate<'_> {
 
     /// Runs a command that EXEC has come to. Those who monitor see it before the EXEC.
     pub fn run_queued(&mut self, command: &'static Command, request: &Request<'_>) -> Ran {
+        let id = self.caller.client();
+        if let Err(denied) = users::check_of(self.server, id, command, request.args) {
+            let place = Some(Place::Transaction);
+            users::note_denied(self.server, id, place, denied, command, request.args);
+            self.write_error(&users::refusal_by_exec(denied));
+            return Ran::Done;
+        }
         self.db.keeps_expired = self.server.pause().is_some() && !command.is(MAY_WRITE);
         let ran = self.run_handler(command, request, Origin::Transaction);
         if self.server.is_monitored() {

@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 
 use mio::Poll;
 
+use crate::acl::Acl;
 use crate::client::blocked::Blocking;
 use crate::client::{ClientId, Clients};
 use crate::clock::{Clock, Now};
@@ -15,6 +16,7 @@ use crate::config::Config;
 use crate::gate::effect::Effects;
 use crate::gate::persistence::Persistence;
 use crate::gate::table::{Command, CommandTable};
+use crate::gate::users;
 use crate::keyspace::Keyspace;
 use crate::net::listener::Listener;
 use crate::net::outgoing::Outgoing;
@@ -99,6 +101,7 @@ pub struct State {
     /// `rename-command`: lower-case new names; None forbids the name.
     pub renamed: HashMap<Box<[u8]>, Option<&'static Command>>,
     pub pubsub: PubSub,
+    pub acl: Acl,
     pub clock: Clock,
     /// The turn's sample of the clocks.
     pub now: Now,
@@ -286,6 +289,8 @@ impl State {
             port: config.port,
         };
         let scripts = Scripts::default();
+        let mut acl = Acl::new(users::catalogue(commands));
+        acl.set_default_password(&config.requirepass);
         let command_stats = commands.commands.iter().map(|_| CommandStats::default()).collect();
         State {
             clients: Clients::default(),
@@ -293,6 +298,7 @@ impl State {
             commands,
             renamed: HashMap::new(),
             pubsub: PubSub::default(),
+            acl,
             clock,
             now,
             identity,

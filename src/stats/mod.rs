@@ -21,6 +21,9 @@ pub struct Counters {
     pub pubsub_messages: u64,
     pub expired_slices_exhausted: u64,
     pub acl_denied_auth: u64,
+    pub acl_denied_cmd: u64,
+    pub acl_denied_key: u64,
+    pub acl_denied_channel: u64,
 }
 
 /// A rate, by the second or by another count, from samples taken every 100 ms, over the last 16 of them: `instantaneous_*`.
