@@ -244,10 +244,8 @@ impl Hands<'_> {
             client.flags |= ClientFlags::CAN_WRITE;
             self.state.clients.flush_later(id);
         }
-        let readable = event.is_readable()
-            || event.is_read_closed()
-            || event.is_error()
-            || has_unsent;
+        let readable =
+            event.is_readable() || event.is_read_closed() || event.is_error() || has_unsent;
         // Once in a turn: a client has one run in a batch, so that what waits of it keeps its order.
         if readable && !self.is_to_be_read(id) {
             self.read(id);

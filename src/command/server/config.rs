@@ -254,9 +254,12 @@ fn carry_out(
                 let ready = if has_tls { Ok(()) } else { configure_tls(server) };
                 ready.and_then(|()| listen(server).map_err(|_| text.into()))
             }
-            // What is not in use may be wrong.
-            Action::Tls if Tls::is_wanted(&server.config) => configure_tls(server),
-            Action::Tls => Ok(()),
+            Action::Tls => {
+                let is_used =
+                    Tls::is_wanted(&server.config) || server.listeners.iter().any(Listener::is_tls);
+                // What is not in use may be wrong.
+                if is_used { configure_tls(server) } else { Ok(()) }
+            }
             Action::Dir => {
                 std::env::set_current_dir(&server.config.dir).map_err(|error| error.to_string())
             }
