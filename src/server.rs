@@ -31,6 +31,7 @@ pub mod accept;
 mod busy;
 pub mod cron;
 mod hands;
+mod handshake;
 pub mod start;
 
 pub use start::{RenamedCommands, renamed_commands, user_lines};
@@ -56,6 +57,7 @@ pub struct Server {
     next_cron_us: i64,
     next_sample_us: i64,
     next_idle_us: i64,
+    next_reload_us: i64,
     /// Number of the signal that asked the server to stop, 0: none. Set by signal handlers and by [`Handle`].
     stop: Arc<AtomicUsize>,
     stopping: bool,
@@ -135,6 +137,7 @@ impl Server {
         self.invalidate();
         self.persist();
         self.hands().flush();
+        self.hands().shake_hands();
         evict_clients(&mut self.state);
         self.cron_if_due();
         self.hands().close_clients();
@@ -154,6 +157,7 @@ impl Server {
         let now_us = self.state.now.boot_us;
         let more =
             !self.state.pending.read_again.is_empty() || !self.state.pending.resumed.is_empty();
+        let more = more || !self.state.pending.handshakes.is_empty();
         let keys_max = self.state.config.tracking_table_max_keys;
         let work = self.expire_again
             || self.state.persistence.wants_turn()

@@ -20,7 +20,9 @@ use crate::gate::spec::CommandSpec;
 use crate::gate::table::CommandTable;
 
 pub(crate) use server::acl::load_file as load_users;
-pub use server::config::{apply_config, listen, log_level, set_oom_score, set_process_title};
+pub use server::config::{
+    apply_config, configure_tls, listen, log_level, set_oom_score, set_process_title,
+};
 
 /// The families, in the order of `COMMAND LIST`.
 static FAMILIES: &[&[CommandSpec]] = &[
