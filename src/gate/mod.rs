@@ -15,6 +15,7 @@ pub mod load;
 pub mod monitor;
 pub mod persistence;
 pub mod publish;
+pub mod replicas;
 pub mod spec;
 pub mod state;
 pub mod table;

@@ -68,6 +68,14 @@ impl Stream {
         }
     }
 
+    /// Whether small writes leave at once. A Unix socket knows no other way.
+    pub fn set_nodelay(&mut self, nodelay: bool) -> io::Result<()> {
+        match self {
+            Stream::Tcp(stream) => stream.set_nodelay(nodelay),
+            Stream::Unix(_) => Ok(()),
+        }
+    }
+
     pub fn is_unix(&self) -> bool {
         matches!(self, Stream::Unix(_))
     }

@@ -4,6 +4,7 @@ use super::Server;
 use crate::client::{Client, ClientFlags, ClientId};
 use crate::gate::limits::{check_output_limit, count_clients_memory};
 use crate::gate::persistence;
+use crate::gate::replicas;
 use crate::sys::{alloc, crash};
 
 /// How long a client that is to be closed may leave its last replies lying. Microseconds.
@@ -38,6 +39,7 @@ impl Server {
         if let Err(fatal) = persistence::periodic(&mut self.keyspace, &mut self.state) {
             self.die(&fatal);
         }
+        replicas::periodic(&mut self.keyspace, &mut self.state);
         self.close_idle_clients();
         self.close_who_takes_nothing();
         self.check_soft_limits();
@@ -55,6 +57,7 @@ impl Server {
         let waiting = ClientFlags::SUBSCRIBED
             | ClientFlags::SUSPENDED
             | ClientFlags::PAUSED
+            | ClientFlags::REPLICA
             | ClientFlags::MONITOR;
         let is_idle = |client: &&Client| {
             now_us - client.active_us > timeout_us && !client.flags.intersects(waiting)

@@ -1,0 +1,3 @@
+//! Replication: following a primary, being followed, and waiting for those who follow.
+
+pub(crate) mod sync;
