@@ -130,6 +130,7 @@ impl Server {
         hands.run_batch();
         blocking::on_time(&mut self.keyspace, &mut self.state);
         blocking::serve(&mut self.keyspace, &mut self.state);
+        blocking::serve_acks(&mut self.keyspace, &mut self.state);
         self.do_tasks();
         self.expire();
         self.evict();

@@ -55,6 +55,7 @@ static FAMILIES: &[&[CommandSpec]] = &[
     pubsub::COMMANDS,
     transaction::COMMANDS,
     replication::sync::COMMANDS,
+    replication::wait::COMMANDS,
     script::COMMANDS,
     script::function::COMMANDS,
     server::config::COMMANDS,

@@ -39,6 +39,9 @@ const FAILURES_MAX: u32 = 3;
 /// The longest wait between rewrites that fail. Unit: minutes.
 const WAIT_MINUTES_MAX: i64 = 60;
 
+/// Effects that may collect within a turn before they are handed on. Unit: bytes.
+pub const SPREAD_BYTES: usize = 1 << 20;
+
 /// Why something is written in the background.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
@@ -465,6 +468,13 @@ pub fn spread_effects(server: &mut State) {
             }
         }
     });
+}
+
+/// [`spread_effects`] in the middle of a turn that changes much: replicas are sent what they may be sent of it.
+#[cold]
+pub fn spread_early(server: &mut State) {
+    spread_effects(server);
+    replicas::send(server);
 }
 
 /// Has commands note what they change while somebody repeats it: to be called where the log or the backlog comes or goes, and

@@ -210,7 +210,6 @@ pub fn forget(server: &mut State, id: ClientId) {
     if server.replication.replicas.is_empty() {
         server.replication.without_replicas_since_us = server.now.boot_us;
     }
-    server.replication.acks_changed = true;
     count_good(server);
 }
 
@@ -225,12 +224,8 @@ pub fn drop_all(server: &mut State) {
 pub fn acknowledge(server: &mut State, id: ClientId, offset: u64, synced: Option<u64>) {
     let now_us = server.now.boot_us;
     let Some(replica) = replica_of(server, id) else { return };
-    if offset > replica.acknowledged || synced.is_some_and(|synced| synced > replica.synced) {
-        replica.acknowledged = replica.acknowledged.max(offset);
-        replica.synced = replica.synced.max(synced.unwrap_or(0));
-        server.replication.acks_changed = true;
-    }
-    let Some(replica) = replica_of(server, id) else { return };
+    replica.acknowledged = replica.acknowledged.max(offset);
+    replica.synced = replica.synced.max(synced.unwrap_or(0));
     replica.acknowledged_us = now_us;
     if let Stage::Online { awaits_ack } = &mut replica.stage {
         *awaits_ack = false;

@@ -67,8 +67,6 @@ pub struct Replication {
     kept_end: u64,
     /// Replicas are asked for an acknowledgement at the end of the turn.
     pub wants_acks: bool,
-    /// A replica has acknowledged more than before, or is gone.
-    pub acks_changed: bool,
     /// A replica takes more than its share of a turn.
     pub has_more: bool,
     /// When what is done each second is due: boot-time clock, microseconds.
@@ -96,7 +94,6 @@ impl Default for Replication {
             logged: VecDeque::new(),
             kept_end: 0,
             wants_acks: false,
-            acks_changed: false,
             has_more: false,
             next_second_us: 0,
             seconds: 0,
