@@ -18,6 +18,7 @@ use crate::gate::evict::evict;
 use crate::gate::limits::evict_clients;
 use crate::gate::persistence;
 use crate::gate::publish::publish_events;
+use crate::gate::replicas;
 use crate::gate::state::{State, Task};
 use crate::gate::tracking;
 use crate::keyspace::Keyspace;
@@ -131,11 +132,14 @@ impl Server {
         hands.run_batch();
         blocking::on_time(&mut self.keyspace, &mut self.state);
         blocking::serve(&mut self.keyspace, &mut self.state);
+        blocking::serve_acks(&mut self.keyspace, &mut self.state);
         self.do_tasks();
         self.expire();
         self.evict();
         self.invalidate();
+        replicas::ask_for_acks(&mut self.state);
         self.persist();
+        replicas::turn(&mut self.keyspace, &mut self.state);
         self.hands().flush();
         self.hands().shake_hands();
         evict_clients(&mut self.state);
@@ -161,6 +165,7 @@ impl Server {
         let keys_max = self.state.config.tracking_table_max_keys;
         let work = self.expire_again
             || self.state.persistence.wants_turn()
+            || self.state.replication.has_more
             || self.keyspace.eviction.unfinished
             || self.keyspace.tracking.is_over(keys_max);
         if work || more || !self.state.pending.accept_again.is_empty() {

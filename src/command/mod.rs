@@ -6,6 +6,7 @@ pub(crate) mod help;
 pub(crate) mod key;
 pub(crate) mod list;
 pub(crate) mod pubsub;
+pub(crate) mod replication;
 pub(crate) mod script;
 pub(crate) mod server;
 pub(crate) mod set;
@@ -56,6 +57,8 @@ static FAMILIES: &[&[CommandSpec]] = &[
     server::monitor::COMMANDS,
     pubsub::COMMANDS,
     transaction::COMMANDS,
+    replication::sync::COMMANDS,
+    replication::wait::COMMANDS,
     script::COMMANDS,
     script::function::COMMANDS,
     server::acl::COMMANDS,

@@ -374,10 +374,20 @@ impl State {
         self.logger.write(now, level, message);
     }
 
-    /// Whether writes are refused for want of replicas: there are none here yet, so any number asked for is too many.
+    /// Whether writes are refused for want of replicas. What a replica writes is its primary's business.
     #[inline]
     pub fn lacks_replicas(&self) -> bool {
-        self.config.min_replicas_to_write > 0 && self.config.min_replicas_max_lag > 0
+        let wanted = self.config.min_replicas_to_write;
+        wanted > 0
+            && self.config.min_replicas_max_lag > 0
+            && self.replication.good_replicas < wanted
+            && !self.replication.is_replica()
+    }
+
+    /// The stream's offset behind all that commands have changed so far, of a primary.
+    #[inline]
+    pub fn stream_end(&self) -> u64 {
+        self.replication.offset + self.effects.len() as u64
     }
 
     /// Whether the gate has to ask [`admit`](super::admit::admit) for each command.

@@ -764,8 +764,12 @@ impl Hands<'_> {
             );
             self.close_after_reply(id);
         }
+        let reached = self.state.stream_end();
         let Some(client) = self.state.clients.get_mut(id) else { return };
         client.protocol = protocol;
+        if self.state.replication.backlog.is_some() {
+            client.reached = (client.commands, reached);
+        }
         // It holds for replies alone; what others push is measured as a whole (`check_output_limit`).
         output.set_limit(usize::MAX);
         // What others pushed meanwhile goes behind the replies.

@@ -24,6 +24,10 @@ pub struct Counters {
     pub acl_denied_cmd: u64,
     pub acl_denied_key: u64,
     pub acl_denied_channel: u64,
+    pub full_syncs: u64,
+    pub partial_syncs: u64,
+    pub partial_syncs_refused: u64,
+    pub replica_bytes_out: u64,
 }
 
 /// A rate, by the second or by another count, from samples taken every 100 ms, over the last 16 of them: `instantaneous_*`.

@@ -15,6 +15,7 @@ use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::gate::evict::evict;
 use crate::gate::limits::count_clients_memory;
 use crate::gate::persistence;
+use crate::gate::replicas;
 use crate::gate::spec::{CommandSpec, Flags, Group, Secrets, container, spec};
 use crate::gate::state::{State, Task};
 use crate::keyspace::{AccessPolicy, Keyspace};
@@ -179,7 +180,8 @@ pub fn apply_config(db: &mut Keyspace, server: &mut State) {
     crash::enable(config.crash_log_enabled);
     crash::watch(config.watchdog_period);
     persistence::apply_parameters(server);
-    server.note_gate();
+    replicas::resize_backlog(server);
+    replicas::count_good(server);
 }
 
 /// The least important messages to log.

@@ -1,0 +1,4 @@
+//! Replication: following a primary, being followed, and waiting for those who follow.
+
+pub(crate) mod sync;
+pub(crate) mod wait;
