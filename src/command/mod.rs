@@ -6,6 +6,7 @@ pub(crate) mod help;
 pub(crate) mod key;
 pub(crate) mod list;
 pub(crate) mod pubsub;
+pub(crate) mod replication;
 pub(crate) mod script;
 pub(crate) mod server;
 pub(crate) mod set;
@@ -59,6 +60,7 @@ static FAMILIES: &[&[CommandSpec]] = &[
     server::info::COMMANDS,
     server::introspection::COMMANDS,
     server::COMMANDS,
+    replication::role::COMMANDS,
     server::save::COMMANDS,
     server::memory::COMMANDS,
     server::module::COMMANDS,

@@ -9,6 +9,7 @@
 
 pub mod backlog;
 pub mod following;
+pub mod link;
 pub mod replica;
 
 use crate::ids::ClientId;

@@ -2,6 +2,7 @@
 
 use super::Server;
 use crate::client::{Client, ClientFlags, ClientId};
+use crate::gate::following;
 use crate::gate::limits::{check_output_limit, count_clients_memory};
 use crate::gate::persistence;
 use crate::sys::{alloc, crash};
@@ -38,6 +39,7 @@ impl Server {
         if let Err(fatal) = persistence::periodic(&mut self.keyspace, &mut self.state) {
             self.die(&fatal);
         }
+        following::periodic(&mut self.keyspace, &mut self.state);
         self.close_idle_clients();
         self.close_who_takes_nothing();
         self.check_soft_limits();

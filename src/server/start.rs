@@ -20,7 +20,7 @@ use crate::command::{TABLE, apply_config, listen, set_oom_score, set_process_tit
 use crate::config::{Config, ConfigError, Directive, ShutdownOptions};
 use crate::gate::state::{Shutdown, State};
 use crate::gate::table::Command;
-use crate::gate::{load, persistence};
+use crate::gate::{following, load, persistence};
 use crate::keyspace::Keyspace;
 use crate::net::listener::Listener;
 use crate::resp::reply::ReplyWriter;
@@ -196,7 +196,10 @@ impl Server {
                 self.state.log(Level::Warning, format_args!("{why}"));
                 Err(why)
             }
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                following::follow_at_start(&mut self.keyspace, &mut self.state);
+                Ok(())
+            }
         }
     }
 

@@ -1,0 +1,3 @@
+//! Replication: roles.
+
+pub mod role;
