@@ -34,7 +34,7 @@ pub mod cron;
 mod hands;
 pub mod start;
 
-pub use start::{RenamedCommands, check_users, renamed_commands};
+pub use start::{RenamedCommands, renamed_commands, user_lines};
 
 /// Pages of hashes' fields looked at for due ones in one turn: under a millisecond of work.
 const EXPIRE_FIELD_PAGES: usize = 400;

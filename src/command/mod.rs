@@ -20,6 +20,7 @@ use std::sync::LazyLock;
 use crate::gate::spec::CommandSpec;
 use crate::gate::table::CommandTable;
 
+pub(crate) use server::acl::load_file as load_users;
 pub use server::config::{apply_config, listen, log_level, set_oom_score, set_process_title};
 
 /// The families, in the order of `COMMAND LIST`.
@@ -56,6 +57,7 @@ static FAMILIES: &[&[CommandSpec]] = &[
     transaction::COMMANDS,
     script::COMMANDS,
     script::function::COMMANDS,
+    server::acl::COMMANDS,
     server::config::COMMANDS,
     server::info::COMMANDS,
     server::introspection::COMMANDS,

@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 
 use mio::Poll;
 
+use crate::acl::Acl;
 use crate::client::blocked::Blocking;
 use crate::client::{ClientId, Clients};
 use crate::clock::{Clock, Now};
@@ -16,6 +17,7 @@ use crate::gate::effect::Effects;
 use crate::gate::following::PrimaryLink;
 use crate::gate::persistence::Persistence;
 use crate::gate::table::{Command, CommandTable};
+use crate::gate::users;
 use crate::keyspace::Keyspace;
 use crate::net::listener::Listener;
 use crate::net::outgoing::Outgoing;
@@ -101,6 +103,7 @@ pub struct State {
     /// `rename-command`: lower-case new names; None forbids the name.
     pub renamed: HashMap<Box<[u8]>, Option<&'static Command>>,
     pub pubsub: PubSub,
+    pub acl: Acl,
     pub clock: Clock,
     /// The turn's sample of the clocks.
     pub now: Now,
@@ -290,6 +293,8 @@ impl State {
             port: config.port,
         };
         let scripts = Scripts::default();
+        let mut acl = Acl::new(users::catalogue(commands));
+        acl.set_default_password(&config.requirepass);
         let command_stats = commands.commands.iter().map(|_| CommandStats::default()).collect();
         State {
             clients: Clients::default(),
@@ -297,6 +302,7 @@ impl State {
             commands,
             renamed: HashMap::new(),
             pubsub: PubSub::default(),
+            acl,
             clock,
             now,
             identity,

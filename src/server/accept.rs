@@ -12,6 +12,7 @@ use super::hands::Hands;
 use super::{FIRST_LISTENER, Server};
 use crate::client::{Client, ClientFlags, ClientId};
 use crate::config::system_text;
+use crate::gate::users;
 use crate::net::listener::{Listener, set_keepalive};
 use crate::net::stream::{Address, Stream};
 use crate::sys::log::Level;
@@ -55,7 +56,10 @@ impl Hands<'_> {
         let config = &self.state.config;
         let refusal: &[u8] = if self.state.clients.len() as u64 >= config.maxclients as u64 {
             b"-ERR max number of clients reached\r\n"
-        } else if config.protected_mode && config.requirepass.is_empty() && !peer.is_local() {
+        } else if config.protected_mode
+            && !self.state.acl.has_default_password()
+            && !peer.is_local()
+        {
             PROTECTED
         } else {
             b""
@@ -72,8 +76,7 @@ impl Hands<'_> {
         {
             self.state.log(Level::Verbose, format_args!("Setting keepalive: {error}"));
         }
-        let mut flags = ClientFlags::empty();
-        flags.set(ClientFlags::AUTHENTICATED, config.requirepass.is_empty());
+        let mut flags = users::first_flags(&self.state);
         flags.set(ClientFlags::UNIX_SOCKET, stream.is_unix());
         let now_us = self.state.now.boot_us;
         let make = |id| Client { flags, ..Client::new(id, stream, peer, local, now_us) };

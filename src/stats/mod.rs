@@ -21,6 +21,9 @@ pub struct Counters {
     pub pubsub_messages: u64,
     pub expired_slices_exhausted: u64,
     pub acl_denied_auth: u64,
+    pub acl_denied_cmd: u64,
+    pub acl_denied_key: u64,
+    pub acl_denied_channel: u64,
     /// From the primary that is followed.
     pub replication_bytes_in: u64,
     /// Commands of the primary that failed here.

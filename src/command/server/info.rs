@@ -435,9 +435,9 @@ fn stats(out: &mut String, db: &mut Keyspace, server: &State) {
     line(out, "instantaneous_eventloop_cycles_per_sec", server.turns_rate.per_second());
     line(out, "instantaneous_eventloop_duration_usec", server.turn_time.per_second());
     line(out, "acl_access_denied_auth", counters.acl_denied_auth);
-    for name in ["acl_access_denied_cmd", "acl_access_denied_key", "acl_access_denied_channel"] {
-        line(out, name, 0);
-    }
+    line(out, "acl_access_denied_cmd", counters.acl_denied_cmd);
+    line(out, "acl_access_denied_key", counters.acl_denied_key);
+    line(out, "acl_access_denied_channel", counters.acl_denied_channel);
 }
 
 fn replication(out: &mut String, _: &mut Keyspace, server: &State) {
