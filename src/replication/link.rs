@@ -189,7 +189,7 @@ impl Link {
                 Awaits::Bytes(left) => return self.take_bytes(left),
                 Awaits::Mark(mark) => return self.take_until(&mark),
                 _ => {
-                    let line = self.take_line()?;
+                    let Some(line) = self.take_line() else { return self.events.pop_front() };
                     self.hear(&line);
                 }
             }
@@ -561,3 +561,6 @@ impl<'a> Iterator for Requests<'a> {
 fn is_id(text: &str) -> bool {
     text.len() == ID_BYTES
 }
+
+#[cfg(test)]
+mod tests;
