@@ -66,6 +66,7 @@ static FAMILIES: &[&[CommandSpec]] = &[
     server::info::COMMANDS,
     server::introspection::COMMANDS,
     server::COMMANDS,
+    replication::role::COMMANDS,
     server::save::COMMANDS,
     server::memory::COMMANDS,
     server::module::COMMANDS,

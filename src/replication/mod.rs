@@ -9,6 +9,7 @@
 
 pub mod backlog;
 pub mod following;
+pub mod link;
 pub mod pipe;
 pub mod replica;
 

@@ -23,7 +23,7 @@ use crate::command::{
 use crate::config::{Config, ConfigError, Directive, ShutdownOptions};
 use crate::gate::state::{Shutdown, State};
 use crate::gate::table::Command;
-use crate::gate::{load, persistence, users};
+use crate::gate::{following, load, persistence, users};
 use crate::keyspace::Keyspace;
 use crate::net::listener::Listener;
 use crate::net::tls::Tls;
@@ -203,7 +203,10 @@ impl Server {
                 self.state.log(Level::Warning, format_args!("{why}"));
                 Err(why)
             }
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                following::follow_at_start(&mut self.keyspace, &mut self.state);
+                Ok(())
+            }
         }
     }
 

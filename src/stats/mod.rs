@@ -28,6 +28,10 @@ pub struct Counters {
     pub partial_syncs: u64,
     pub partial_syncs_refused: u64,
     pub replica_bytes_out: u64,
+    /// From the primary that is followed.
+    pub replication_bytes_in: u64,
+    /// Commands of the primary that failed here.
+    pub unexpected_error_replies: u64,
 }
 
 /// A rate, by the second or by another count, from samples taken every 100 ms, over the last 16 of them: `instantaneous_*`.
