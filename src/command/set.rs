@@ -20,6 +20,7 @@ use crate::gate::spec::{
 use crate::keyspace::{Expiry, Key, Keyspace};
 use crate::resp::number::parse_i64;
 use crate::resp::reply::{OutputBuffer, ReplyWriter};
+use crate::types::journal::Edit;
 use crate::types::set::{Limits, Set, SetView};
 
 const READ: Flags = Flags::READONLY;
@@ -207,16 +208,17 @@ fn sadd(ctx: &mut Context<'_>) -> CommandResult {
     let limits = limits(ctx);
     let members = ctx.args.iter_from(2);
     let count = members.len();
-    let add_all =
-        |set: &mut Set| members.map(|member| u64::from(set.add(member, &limits))).sum::<u64>();
+    let add_all = |set: &mut Edit<'_, Set>| {
+        members.map(|member| u64::from(set.add(member, &limits))).sum::<u64>()
+    };
     let added = match ctx.db.slot_of::<Set>(key)? {
-        Some(slot) => ctx.db.edit(slot, |set: &mut Set| {
+        Some(slot) => ctx.db.edit(slot, |set: &mut Edit<'_, Set>| {
             set.expect_more(count, &limits);
             add_all(set)
         }),
         None => {
             let mut set = Set::with_hint(ctx.args.get(2), count, &limits);
-            let added = add_all(&mut set);
+            let added = add_all(&mut Edit::unnoted(&mut set));
             ctx.db.insert_collection(key, set);
             added
         }
@@ -236,7 +238,7 @@ fn srem(ctx: &mut Context<'_>) -> CommandResult {
         return Ok(Outcome::Replied);
     };
     let members = ctx.args.iter_from(2);
-    let removed = ctx.db.edit(slot, |set: &mut Set| {
+    let removed = ctx.db.edit(slot, |set: &mut Edit<'_, Set>| {
         members.map(|member| u64::from(set.remove(member))).sum::<u64>()
     });
     if removed > 0 {
@@ -300,7 +302,7 @@ fn smove(ctx: &mut Context<'_>) -> CommandResult {
         ctx.reply.integer(is_member.into());
         return Ok(Outcome::Replied);
     }
-    if !ctx.db.edit(slot, |set: &mut Set| set.remove(member)) {
+    if !ctx.db.edit(slot, |set: &mut Edit<'_, Set>| set.remove(member)) {
         ctx.reply.integer(0);
         return Ok(Outcome::Replied);
     }
@@ -309,10 +311,10 @@ fn smove(ctx: &mut Context<'_>) -> CommandResult {
     let limits = limits(ctx);
     // Where the source went, the destination may have moved.
     let added = match ctx.db.find(destination) {
-        Some(slot) => ctx.db.edit(slot, |set: &mut Set| set.add(member, &limits)),
+        Some(slot) => ctx.db.edit(slot, |set: &mut Edit<'_, Set>| set.add(member, &limits)),
         None => {
             let mut set = Set::with_hint(member, 1, &limits);
-            set.add(member, &limits);
+            Edit::unnoted(&mut set).add(member, &limits);
             ctx.db.insert_collection(destination, set);
             true
         }
@@ -345,7 +347,7 @@ fn spop(ctx: &mut Context<'_>) -> CommandResult {
     let reply = &mut ctx.reply;
     let Some(count) = count else {
         let (is_heard, mut taken) = (ctx.server.effects.is_heard(), Vec::new());
-        ctx.db.edit(slot, |set: &mut Set| {
+        ctx.db.edit(slot, |set: &mut Edit<'_, Set>| {
             set.pop(|member| {
                 if is_heard {
                     taken.extend_from_slice(member.text().as_ref());
@@ -376,7 +378,7 @@ fn spop(ctx: &mut Context<'_>) -> CommandResult {
     let (is_heard, mut taken) = (ctx.is_heard(), Vec::new());
     let reply = &mut ctx.reply;
     reply.set(count);
-    ctx.db.edit(slot, |set: &mut Set| {
+    ctx.db.edit(slot, |set: &mut Edit<'_, Set>| {
         set.pop_many(count, &limits, |member| {
             if is_heard {
                 taken.push(member.text().as_ref().to_vec());
@@ -596,10 +598,10 @@ fn intersection(db: &Keyspace, slots: &Slots, limits: &Limits) -> Result<Set, Co
         _ => Set::Packed(Vec::new()),
     };
     intersect(&sets, |member| {
-        result.add_element(member, limits);
+        Edit::unnoted(&mut result).add_element(member, limits);
         true
     });
-    result.prefer_integers(limits);
+    Edit::unnoted(&mut result).prefer_integers(limits);
     Ok(result)
 }
 
@@ -682,7 +684,7 @@ fn unite(sets: &[SetView<'_>], limits: &Limits) -> Set {
     let mut union = Set::Ints(Vec::new());
     for set in sets {
         set.for_each(|member| {
-            union.add_element(member, limits);
+            Edit::unnoted(&mut union).add_element(member, limits);
         });
     }
     union
@@ -758,7 +760,7 @@ impl<'a> Difference<'a> {
         }
         let mut result = Set::Ints(Vec::new());
         self.for_each(|member| {
-            result.add_element(member, limits);
+            Edit::unnoted(&mut result).add_element(member, limits);
         });
         result
     }
@@ -767,7 +769,7 @@ impl<'a> Difference<'a> {
         let mut copy = unite(self.first.as_slice(), limits);
         for set in &self.subtracted {
             set.for_each(|member| {
-                copy.remove_element(member);
+                Edit::unnoted(&mut copy).remove_element(member);
             });
         }
         copy

@@ -12,6 +12,7 @@ use crate::keyspace::Key;
 use crate::keyspace::waiting::Wanted;
 use crate::resp::args::Args;
 use crate::resp::{Protocol, number};
+use crate::types::journal::Edit;
 use crate::types::sorted_set::SortedSet;
 use std::ops::Range;
 
@@ -166,7 +167,7 @@ fn pop_one_key(ctx: &mut Context<'_>, side: Side) -> CommandResult {
 /// Takes up to `count` members out and replies them.
 fn pop(ctx: &mut Context<'_>, key: Key<'_>, slot: Slot, side: Side, count: usize, shape: Shape) {
     let reply = &mut ctx.reply;
-    let taken = ctx.db.edit(slot, |set: &mut SortedSet| {
+    let taken = ctx.db.edit(slot, |set: &mut Edit<'_, SortedSet>| {
         let view = set.as_view();
         let len = view.len();
         let taken = count.min(len);
