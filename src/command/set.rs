@@ -18,6 +18,7 @@ use crate::gate::spec::{
     CommandSpec, Flags, Group, Handler, KeyFlags, KeySpec, counted_keys, key, keys, spec,
 };
 use crate::keyspace::{Expiry, Key, Keyspace};
+use crate::resp::args::BadKeyCount;
 use crate::resp::number::parse_i64;
 use crate::resp::reply::{OutputBuffer, ReplyWriter};
 use crate::types::journal::Edit;
@@ -174,10 +175,6 @@ const NOT_POSITIVE: CommandError = CommandError::ValueOutOfRange("must be positi
 const COUNT_OUT_OF_RANGE: CommandError = CommandError::ValueOutOfRange(
     "value must between -9223372036854775807 and 9223372036854775807",
 );
-const NO_KEYS: CommandError = CommandError::Text("ERR numkeys should be greater than 0");
-const TOO_MANY_KEYS: CommandError =
-    CommandError::Text("ERR Number of keys can't be greater than number of args");
-const NEGATIVE_LIMIT: CommandError = CommandError::Text("ERR LIMIT can't be negative");
 
 /// A union of up to so many sets is answered without a set of its own: each member is looked for in the sets before.
 const DIRECT_UNION_MAX: usize = 4;
@@ -552,21 +549,20 @@ fn sinter(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `SINTERCARD numkeys key [key ...] [LIMIT limit]`: the number of common members, or the limit if that is less.
 fn sintercard(ctx: &mut Context<'_>) -> CommandResult {
-    let keys = parse_i64(ctx.args.get(1)).and_then(|keys| usize::try_from(keys).ok());
-    let keys = keys.filter(|&keys| keys > 0).ok_or(NO_KEYS)?;
-    if keys > ctx.args.len() - 2 {
-        return Err(TOO_MANY_KEYS);
-    }
+    let mut options = ctx.args.cursor(1);
+    let keys = options.take_keys(1, 1).map_err(|bad| match bad {
+        BadKeyCount::TooLarge(_) => CommandError::MANY_KEYS,
+        BadKeyCount::NotInteger | BadKeyCount::TooSmall => CommandError::FEW_KEYS,
+    })?;
     let mut limit = 0;
-    let mut options = ctx.args.cursor(2 + keys);
     while !options.is_at_end() {
         if options.remaining() < 2 || !options.take_word("LIMIT") {
             return Err(CommandError::Syntax);
         }
         let value = parse_i64(options.take()?).and_then(|limit| usize::try_from(limit).ok());
-        limit = value.ok_or(NEGATIVE_LIMIT)?;
+        limit = value.ok_or(CommandError::NEGATIVE_LIMIT)?;
     }
-    let slots = read_sets(ctx, 2..2 + keys)?;
+    let slots = read_sets(ctx, keys)?;
     let sets = intersected(ctx.db, &slots)?;
     let limit = if limit == 0 { usize::MAX } else { limit };
     let count = match sets[..] {

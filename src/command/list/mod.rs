@@ -14,7 +14,7 @@ use crate::gate::spec::{
     CommandSpec, Flags, Group, Handler, KeyFlags, KeySpec, counted_keys, key, spec,
 };
 use crate::keyspace::Key;
-use crate::resp::args::{Args, Cursor};
+use crate::resp::args::{Args, BadKeyCount, Cursor};
 use crate::resp::number::parse_i64;
 use crate::resp::reply::ReplyWriter;
 use crate::types::journal::Edit;
@@ -693,24 +693,20 @@ pub(crate) struct MultiPop {
 impl MultiPop {
     /// Parses `numkeys key [key ...] <LEFT | RIGHT> [COUNT count]` from argument `at` on.
     pub(crate) fn parse(args: Args<'_>, at: usize) -> Result<Self, CommandError> {
-        let number = |text, error| {
-            let number = parse_i64(text).and_then(|number| usize::try_from(number).ok());
-            number.filter(|&number| number > 0).ok_or(CommandError::Text(error))
-        };
-        let keys = number(args.get(at), "ERR numkeys should be greater than 0")?;
-        let first = at + 1;
-        let behind = first.checked_add(keys).filter(|&behind| behind < args.len());
-        let behind = behind.ok_or(CommandError::Syntax)?;
-        let mut cursor = args.cursor(behind);
+        let mut cursor = args.cursor(at);
+        let keys = cursor.take_keys(1, 1).map_err(|bad| match bad {
+            BadKeyCount::TooLarge(_) => CommandError::Syntax,
+            BadKeyCount::NotInteger | BadKeyCount::TooSmall => CommandError::FEW_KEYS,
+        })?;
         let end = parse_end(cursor.take()?)?;
         let mut count = None;
         while !cursor.is_at_end() {
             if count.is_some() || cursor.remaining() < 2 || !cursor.take_word("COUNT") {
                 return Err(CommandError::Syntax);
             }
-            count = Some(number(cursor.take()?, "ERR count should be greater than 0")?);
+            count = Some(cursor.take_positive(CommandError::SMALL_COUNT)?);
         }
-        Ok(MultiPop { keys: first..behind, end, count: count.unwrap_or(1) })
+        Ok(MultiPop { keys, end, count: count.unwrap_or(1) })
     }
 }
 
