@@ -253,7 +253,7 @@ fn values_of_megabytes_go_both_ways_while_others_are_served() {
     let server = certificates.start(&[]);
     let config = certificates.client(None);
     let mut client = TlsClient::connect(&server, &config);
-    let value: Vec<u8> = (0..7_000_001u32).map(|at| (at * 31 >> 3) as u8).collect();
+    let value: Vec<u8> = (0..7_000_001u32).map(|at| ((at * 31) >> 3) as u8).collect();
     for repeat in 0..3 {
         assert_eq!(client.call(&[&b"SET"[..], b"large", &value]), ok());
         assert_eq!(client.call(&["GET", "large"]), Reply::Bulk(value.clone()), "{repeat}");
