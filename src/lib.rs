@@ -10,12 +10,13 @@
 //! gate                                     the one way a command runs, whoever asks for it
 //! client                                   what one client is: protocol state, transaction, what it waits for and tracks
 //! net                                      bytes in and out
-//! script  persist                          hand requests up to be run; never run one themselves
-//! keyspace  pubsub  config  stats          what commands act upon
+//! script  persist  replication             hand requests up to be run; never run one themselves
+//! keyspace  pubsub  acl  config  stats     what commands act upon
 //! types                                    what the values mean
 //! collections  resp  clock  error  facts  ids  sys   know nothing of clients, configuration or each other's callers
 //! ```
 
+pub mod acl;
 pub mod client;
 pub mod clock;
 pub mod collections;
@@ -29,6 +30,7 @@ pub mod keyspace;
 pub mod net;
 pub mod persist;
 pub mod pubsub;
+pub mod replication;
 pub mod resp;
 pub mod script;
 pub mod server;

@@ -10,8 +10,8 @@ const ROWS: &[&[&str]] = &[
     &["gate"],
     &["client"],
     &["net"],
-    &["script", "persist"],
-    &["keyspace", "pubsub", "config", "stats"],
+    &["script", "persist", "replication"],
+    &["keyspace", "pubsub", "acl", "config", "stats"],
     &["types"],
     &["collections", "resp", "clock", "error", "facts", "ids", "sys"],
 ];

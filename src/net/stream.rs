@@ -109,6 +109,15 @@ impl Stream {
         }
     }
 
+    /// Whether small writes leave at once. A Unix socket knows no other way.
+    pub fn set_nodelay(&mut self, nodelay: bool) -> io::Result<()> {
+        match self {
+            Stream::Tcp(stream) => stream.set_nodelay(nodelay),
+            Stream::Tls(stream) => stream.socket.set_nodelay(nodelay),
+            Stream::Unix(_) => Ok(()),
+        }
+    }
+
     pub fn is_unix(&self) -> bool {
         matches!(self, Stream::Unix(_))
     }

@@ -14,6 +14,7 @@ use super::{FIRST_LISTENER, Server};
 use crate::client::{Client, ClientFlags, ClientId};
 use crate::command::configure_tls;
 use crate::config::system_text;
+use crate::gate::users;
 use crate::net::listener::{Listener, set_keepalive};
 use crate::net::stream::{Address, Stream};
 use crate::sys::log::Level;
@@ -82,9 +83,7 @@ impl Hands<'_> {
                 }
             };
         }
-        let config = &self.state.config;
-        let mut flags = ClientFlags::empty();
-        flags.set(ClientFlags::AUTHENTICATED, config.requirepass.is_empty());
+        let mut flags = users::first_flags(self.state);
         flags.set(ClientFlags::UNIX_SOCKET, stream.is_unix());
         let now_us = self.state.now.boot_us;
         let make = |id| Client { flags, ..Client::new(id, stream, peer, local, now_us) };
@@ -108,7 +107,7 @@ impl Hands<'_> {
     /// Whether protected mode keeps a client out, which is told so and closed then.
     pub(super) fn is_refused(&mut self, id: ClientId) -> bool {
         let config = &self.state.config;
-        let is_open = !config.protected_mode || !config.requirepass.is_empty();
+        let is_open = !config.protected_mode || self.state.acl.has_default_password();
         let Some(client) = self.state.clients.get_mut(id) else { return true };
         if is_open || client.peer.is_local() {
             return false;

@@ -3,8 +3,10 @@
 use super::Server;
 use crate::client::{Client, ClientFlags, ClientId};
 use crate::command::configure_tls;
+use crate::gate::following;
 use crate::gate::limits::{check_output_limit, count_clients_memory};
 use crate::gate::persistence;
+use crate::gate::replicas;
 use crate::sys::log::Level;
 use crate::sys::{alloc, crash};
 
@@ -42,6 +44,8 @@ impl Server {
         }
         self.hands().close_slow_handshakes();
         self.reload_tls_if_due();
+        replicas::periodic(&mut self.keyspace, &mut self.state);
+        following::periodic(&mut self.keyspace, &mut self.state);
         self.close_idle_clients();
         self.close_who_takes_nothing();
         self.check_soft_limits();
@@ -79,6 +83,7 @@ impl Server {
         let waiting = ClientFlags::SUBSCRIBED
             | ClientFlags::SUSPENDED
             | ClientFlags::PAUSED
+            | ClientFlags::REPLICA
             | ClientFlags::MONITOR;
         let is_idle = |client: &&Client| {
             now_us - client.active_us > timeout_us && !client.flags.intersects(waiting)

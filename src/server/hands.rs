@@ -16,6 +16,7 @@ use crate::gate::admit::needs_password;
 use crate::gate::blocking;
 use crate::gate::context::Caller;
 use crate::gate::execute::{Gate, Ran, Request};
+use crate::gate::following::{self, PRIMARY};
 use crate::gate::limits::{
     check_output_limit, clients_memory_max, describe_client, evict_clients, forget_client,
     output_limit,
@@ -219,6 +220,7 @@ impl Hands<'_> {
         for event in events {
             match event.token() {
                 WAKER => {}
+                PRIMARY => following::is_ready(self.state, event),
                 Token(token) if token > FIRST_LISTENER - LISTENERS_MAX => {
                     self.accept(FIRST_LISTENER - token);
                 }
@@ -764,8 +766,12 @@ impl Hands<'_> {
             );
             self.close_after_reply(id);
         }
+        let reached = self.state.stream_end();
         let Some(client) = self.state.clients.get_mut(id) else { return };
         client.protocol = protocol;
+        if self.state.replication.backlog.is_some() {
+            client.reached = (client.commands, reached);
+        }
         // It holds for replies alone; what others push is measured as a whole (`check_output_limit`).
         output.set_limit(usize::MAX);
         // What others pushed meanwhile goes behind the replies.

@@ -7,8 +7,10 @@
 use std::io;
 
 use super::hands::Hands;
+use crate::acl::UserFlags;
 use crate::client::{ClientFlags, ClientId};
 use crate::gate::state::State;
+use crate::gate::users;
 use crate::net::tls::NameField;
 use crate::net::tls::stream::Handshake;
 use crate::sys::log::Level;
@@ -109,10 +111,12 @@ fn log_in_by_certificate(state: &mut State, id: ClientId) {
         "URI" => NameField::Uri,
         _ => return,
     };
-    let Some(client) = state.clients.get_mut(id) else { return };
-    // The only user there is.
-    if client.stream.peer_names(field).iter().any(|name| name == b"default") {
-        client.flags |= ClientFlags::AUTHENTICATED;
+    let Some(client) = state.clients.get(id) else { return };
+    let names = client.stream.peer_names(field);
+    let named = names.iter().filter_map(|name| state.acl.find(name));
+    let user = named.into_iter().find(|&user| state.acl.user(user).is(UserFlags::ON));
+    if let Some(user) = user {
+        users::become_user(state, id, user);
     }
 }
 

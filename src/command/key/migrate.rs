@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::gate::spec::{
-    Begin, Categories, CommandSpec, Find, Flags, KeyFlags, KeySpec, key, spec,
+    Begin, Categories, CommandSpec, Find, Flags, KeyFlags, KeySpec, Secrets, key, spec,
 };
 use crate::keyspace::Key;
 use crate::net::outgoing::Connection;
@@ -20,6 +20,7 @@ const MOVED: KeyFlags = KeyFlags::RW.union(KeyFlags::ACCESS).union(KeyFlags::DEL
 
 pub const COMMANDS: &[CommandSpec] = &[spec("MIGRATE", migrate)
     .at_least(6)
+    .secrets(Secrets::Behind { from: 6, words: &[("AUTH", 1), ("AUTH2", 2)], until: "KEYS" })
     .keys(&[
         key(3, MOVED),
         KeySpec {

@@ -5,7 +5,6 @@
 
 use std::os::unix::ffi::OsStrExt;
 
-use crate::client::ClientFlags;
 use crate::command::help::reply_help;
 use crate::command::server::info::reset_stats;
 use crate::config::{
@@ -16,7 +15,8 @@ use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::gate::evict::evict;
 use crate::gate::limits::count_clients_memory;
 use crate::gate::persistence;
-use crate::gate::spec::{CommandSpec, Flags, Group, container, spec};
+use crate::gate::replicas;
+use crate::gate::spec::{CommandSpec, Flags, Group, Secrets, container, spec};
 use crate::gate::state::{State, Task};
 use crate::keyspace::{AccessPolicy, Keyspace};
 use crate::net::listener::{Listener, tcp_listeners};
@@ -56,6 +56,7 @@ const SUBCOMMANDS: &[CommandSpec] = &[
     ),
     spec("SET", set)
         .at_least(4)
+        .secrets(Secrets::Parameters(2))
         .flags(ADMIN)
         .with(Flags::NEEDS_CLIENT)
         .group(Group::Server)
@@ -143,7 +144,8 @@ fn reset_stat(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `CONFIG REWRITE`: OK.
 fn rewrite(ctx: &mut Context<'_>) -> CommandResult {
-    match ctx.server.config.rewrite(&[]) {
+    let users: Vec<Vec<u8>> = ctx.server.acl.lines().collect();
+    match ctx.server.config.rewrite(&users) {
         Ok(()) => {
             let message = format_args!("CONFIG REWRITE executed with success.");
             ctx.server.log(Level::Warning, message);
@@ -178,7 +180,8 @@ pub fn apply_config(db: &mut Keyspace, server: &mut State) {
     crash::enable(config.crash_log_enabled);
     crash::watch(config.watchdog_period);
     persistence::apply_parameters(server);
-    server.note_gate();
+    replicas::resize_backlog(server);
+    replicas::count_good(server);
 }
 
 /// The least important messages to log.
@@ -266,12 +269,8 @@ fn carry_out(
             Action::MaxClients => raise_open_files(server),
             Action::OomScore => set_oom_score(server),
             Action::RequirePass => {
-                // Who is in stays in; without a password everybody is.
-                if server.config.requirepass.is_empty() {
-                    for client in server.clients.iter_mut() {
-                        client.flags |= ClientFlags::AUTHENTICATED;
-                    }
-                }
+                // Who is in stays in.
+                server.acl.set_default_password(&server.config.requirepass);
                 Ok(())
             }
             // Who is idle has not been counted without a limit.

@@ -1,0 +1,185 @@
+//! Replication: the server's history, the stream of it that replicas follow, and the primary it follows itself.
+//!
+//! ```text
+//! history   id, 40 digits; offset, bytes of the stream so far; the id it went on from, after a promotion
+//! stream    what commands changed, in the form of the protocol: the backlog keeps its end for all replicas together
+//! ```
+//!
+//! A replica's history is its primary's, and its stream the primary's bytes unchanged. Source: `replication.c` of Redis 7.0.15.
+
+pub mod backlog;
+pub mod following;
+pub mod link;
+pub mod pipe;
+pub mod replica;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::ids::ClientId;
+use crate::persist::aof::log::LogOffset;
+use crate::sys::random;
+use backlog::Backlog;
+use following::Following;
+use pipe::Pipe;
+use replica::Filter;
+
+/// A history that another one went on from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ancestor {
+    pub id: String,
+    /// The offset of the first byte that is not common, as replicas ask for it: `second_repl_offset`.
+    pub end: u64,
+}
+
+/// A snapshot that is sent while it is made, to all who were there when it began.
+pub struct Broadcast {
+    pub pipe: Arc<Pipe>,
+    /// What was taken from the pipe and not sent to everybody. Places count from 0.
+    pub bytes: Backlog,
+    /// Behind it there is the mark that ends it: no more comes.
+    pub is_whole: bool,
+    /// 40 bytes that do not occur in it.
+    pub mark: String,
+    pub filter: Filter,
+}
+
+/// All that replication knows, on either side.
+pub struct Replication {
+    /// 40 hexadecimal digits that name this history of changes.
+    pub id: String,
+    /// The history this one went on from, after a promotion.
+    pub ancestor: Option<Ancestor>,
+    /// Bytes of the stream so far: `master_repl_offset`.
+    pub offset: u64,
+    /// None: nobody has followed yet, or nobody has for long; nothing is noted then.
+    pub backlog: Option<Backlog>,
+    /// Clients that are replicas, in any state.
+    pub replicas: Vec<ClientId>,
+    /// Since when there are none: boot-time clock, microseconds.
+    pub without_replicas_since_us: i64,
+    /// Those that are online and have acknowledged lately: `min-replicas-max-lag`.
+    pub good_replicas: u32,
+    /// The snapshot that is being sent without a file.
+    pub broadcast: Option<Broadcast>,
+    /// Offsets of the stream, and where what is before them ends in the log: it leaves when the log's policy has kept it.
+    pub logged: VecDeque<(u64, LogOffset)>,
+    /// The offset of the first byte of which the log's policy has not been seen to have kept it.
+    kept_end: u64,
+    /// Replicas are asked for an acknowledgement at the end of the turn.
+    pub wants_acks: bool,
+    /// A replica takes more than its share of a turn.
+    pub has_more: bool,
+    /// When what is done each second is due: boot-time clock, microseconds.
+    pub next_second_us: i64,
+    /// Seconds counted there.
+    pub seconds: u64,
+    /// The file was saved for replicas alone, and nobody else wants one: `rdb-del-sync-files`.
+    pub file_is_ours: bool,
+    /// The primary that is followed; None: this server is a primary itself.
+    pub following: Option<Box<Following>>,
+}
+
+impl Default for Replication {
+    /// A primary with a history of its own, and no replicas.
+    fn default() -> Self {
+        Replication {
+            id: random::hex_id(),
+            ancestor: None,
+            offset: 0,
+            backlog: None,
+            replicas: Vec::new(),
+            without_replicas_since_us: 0,
+            good_replicas: 0,
+            broadcast: None,
+            logged: VecDeque::new(),
+            kept_end: 0,
+            wants_acks: false,
+            has_more: false,
+            next_second_us: 0,
+            seconds: 0,
+            file_is_ours: false,
+            following: None,
+        }
+    }
+}
+
+impl Replication {
+    /// Whether this server follows another.
+    #[inline]
+    pub fn is_replica(&self) -> bool {
+        self.following.is_some()
+    }
+
+    /// Begins a history of its own, that has nothing in common with what was before.
+    pub fn begin_history(&mut self) {
+        self.id = random::hex_id();
+        self.ancestor = None;
+    }
+
+    /// Goes on with another history from here: those who know the old one can go on too. To be called when a replica becomes a
+    /// primary.
+    pub fn branch_off(&mut self) {
+        let id = std::mem::replace(&mut self.id, random::hex_id());
+        self.ancestor = Some(Ancestor { id, end: self.offset + 1 });
+    }
+
+    /// Adds bytes to the stream: whole requests.
+    pub fn feed(&mut self, bytes: &[u8]) {
+        if let Some(backlog) = &mut self.backlog {
+            backlog.append(bytes);
+            self.offset += bytes.len() as u64;
+        }
+    }
+
+    /// The offset of the first byte that is not to leave yet; `may_leave` says of an offset of the log whether what depends on it
+    /// may be shown.
+    pub fn sendable_end(&mut self, may_leave: impl Fn(LogOffset) -> bool) -> u64 {
+        while let Some(&(offset, logged)) = self.logged.front() {
+            if !may_leave(logged) {
+                return self.kept_end;
+            }
+            self.kept_end = offset;
+            self.logged.pop_front();
+        }
+        self.kept_end = self.backlog.as_ref().map_or(0, Backlog::end);
+        self.kept_end
+    }
+
+    /// Whether who has all of history `id` before offset `from` can go on from there. Redis counts from 1: `from` is the offset
+    /// of the first byte that is missing.
+    pub fn can_continue(&self, id: &[u8], from: u64) -> bool {
+        let known = id == self.id.as_bytes()
+            || self
+                .ancestor
+                .as_ref()
+                .is_some_and(|ancestor| id == ancestor.id.as_bytes() && from <= ancestor.end);
+        let holds = |backlog: &Backlog| (backlog.start()..=backlog.end()).contains(&from);
+        known && self.backlog.as_ref().is_some_and(holds)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_knows_a_history_goes_on_where_the_backlog_reaches() {
+        let mut replication = Replication::default();
+        replication.feed(b"lost: nobody follows");
+        assert_eq!(replication.offset, 0);
+        replication.backlog = Some(Backlog::new(16 << 10, 1));
+        replication.feed(b"0123456789");
+        let id = replication.id.clone().into_bytes();
+        assert!(replication.can_continue(&id, 1) && replication.can_continue(&id, 11));
+        assert!(!replication.can_continue(&id, 0) && !replication.can_continue(&id, 12));
+        assert!(!replication.can_continue(&[b'0'; 40], 1));
+        replication.branch_off();
+        replication.feed(b"new");
+        assert!(replication.can_continue(&id, 11) && !replication.can_continue(&id, 12));
+        let now = replication.id.clone().into_bytes();
+        assert!(replication.can_continue(&now, 14) && id != now);
+        replication.begin_history();
+        assert!(!replication.can_continue(&now, 11) && !replication.can_continue(&id, 11));
+    }
+}
