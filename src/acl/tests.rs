@@ -127,9 +127,7 @@ fn selectors_in_pieces_are_put_together() {
     let merged = |text: &str| -> Result<Vec<String>, String> {
         let words: Vec<&[u8]> = text.split(' ').map(str::as_bytes).collect();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        merge(&words)
-            .map(|rules| rules.iter().map(|rule| text(rule)).collect())
-            .map_err(|open| text(open))
+        merge(&words).map(|rules| rules.iter().map(|rule| text(rule)).collect()).map_err(text)
     };
     let expected = |rules: &[&str]| Ok(rules.iter().map(|rule| (*rule).to_owned()).collect());
     assert_eq!(merged("on (~a +get) off"), expected(&["on", "(~a +get)", "off"]));
@@ -162,7 +160,11 @@ fn a_request_is_permitted_as_a_whole_by_one_selector() {
         ("+@all %W~a", "EXISTS a", ""),
         ("+@all ~a", "SORT a STORE b", "key 3"),
         ("+@all ~a", "EVAL x 2 a b", "key 4"),
-        ("+@all ~a", "MIGRATE h 1 a 0 9 KEYS b", ""),
+        ("+@all ~a", "BZPOPDUE a 0 UNIT MS", ""),
+        ("+@all ~a", "BZPOPDUE a b 0 UNIT S", "key 2"),
+        // The last one counts there.
+        ("+@all ~a", "GEORADIUS a 1 1 1 km STORE a STORE b", "key 9"),
+        ("+@all ~a", "MIGRATE h 1 b 0 9", "key 3"),
         ("+@all &c*", "PUBLISH ch m", ""),
         ("+@all &c*", "PUBLISH d m", "channel 1"),
         ("+@all &c*", "SUBSCRIBE c d", "channel 2"),

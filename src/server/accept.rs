@@ -76,7 +76,7 @@ impl Hands<'_> {
         {
             self.state.log(Level::Verbose, format_args!("Setting keepalive: {error}"));
         }
-        let mut flags = users::first_flags(&self.state);
+        let mut flags = users::first_flags(self.state);
         flags.set(ClientFlags::UNIX_SOCKET, stream.is_unix());
         let now_us = self.state.now.boot_us;
         let make = |id| Client { flags, ..Client::new(id, stream, peer, local, now_us) };

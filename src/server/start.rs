@@ -289,7 +289,7 @@ pub fn user_lines(directives: &[Directive]) -> Result<Vec<UserLine>, ConfigError
     for directive in directives {
         let wrong = |what: &[u8], why: &str| {
             let what = String::from_utf8_lossy(what);
-            directive.error(&format!("Error in user declaration '{what}': {why}"))
+            directive.error(format!("Error in user declaration '{what}': {why}"))
         };
         let [name, args @ ..] = &directive.args[..] else {
             return Err(directive.error("wrong number of arguments"));
