@@ -12,18 +12,21 @@
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crate::config::system_text;
 use crate::error::CommandError;
+use crate::gate::replicas;
 use crate::gate::state::State;
 use crate::keyspace::Keyspace;
 use crate::keyspace::snapshot::Walked;
 use crate::persist::aof::folder::AofFolder;
 use crate::persist::aof::log::{AppendLog, Fatal, LogOffset, SwitchError};
 use crate::persist::saver::{AccessTold, Form, Job, Plan, lock, put_in_place, save_now, write_now};
+use crate::replication::pipe::Pipe;
+use crate::replication::replica::Filter;
 use crate::sys::disk::{Disk, RealDisk};
 use crate::sys::log::Level;
 
@@ -36,6 +39,9 @@ const FAILURES_MAX: u32 = 3;
 /// The longest wait between rewrites that fail. Unit: minutes.
 const WAIT_MINUTES_MAX: i64 = 60;
 
+/// Effects that may collect within a turn before they are handed on. Unit: bytes.
+pub const SPREAD_BYTES: usize = 1 << 20;
+
 /// Why something is written in the background.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
@@ -43,6 +49,8 @@ pub enum Purpose {
     Save,
     /// The append-only file's base.
     Rewrite,
+    /// What replicas are sent while it is made.
+    Sync,
 }
 
 /// A background job.
@@ -103,8 +111,32 @@ pub struct Persistence {
     pub keys_expired_at_load: u64,
     /// Collections without elements, which are left out.
     pub empty_keys_skipped: u64,
+    /// What the RDB file that was loaded last said of it.
+    pub moment: Moment,
     /// A file is being loaded: what clients are told.
     pub loading: Option<Loading>,
+}
+
+/// The moment of a replicated history that an RDB file shows, as far as it says so.
+#[derive(Clone, Debug, Default)]
+pub struct Moment {
+    pub id: Option<String>,
+    pub offset: Option<u64>,
+    /// The database that the stream has selected there.
+    pub stream_db: usize,
+}
+
+impl Moment {
+    /// Takes note of a field about the file.
+    pub fn note(&mut self, name: &[u8], value: &[u8]) {
+        let Ok(text) = std::str::from_utf8(value) else { return };
+        match name {
+            b"repl-id" => self.id = Some(text.to_owned()).filter(|id| id.len() == 40),
+            b"repl-offset" => self.offset = text.parse().ok(),
+            b"repl-stream-db" => self.stream_db = text.parse().unwrap_or(0),
+            _ => {}
+        }
+    }
 }
 
 /// What is known of the file that is being loaded.
@@ -113,6 +145,8 @@ pub struct Loading {
     pub started_unix: i64,
     pub total_bytes: u64,
     pub loaded_bytes: u64,
+    /// Beside what clients go on to see, from the primary.
+    pub is_beside: bool,
 }
 
 impl Persistence {
@@ -143,8 +177,14 @@ impl Persistence {
             keys_loaded: 0,
             keys_expired_at_load: 0,
             empty_keys_skipped: 0,
+            moment: Moment::default(),
             loading: None,
         }
+    }
+
+    /// What wakes the loop from other threads.
+    pub fn wake(&self) -> Arc<dyn Fn() + Send + Sync> {
+        self.wake.clone()
     }
 
     /// How the loop is woken when a thread is done.
@@ -232,14 +272,16 @@ impl State {
         Some(CommandError::formatted(format!("MISCONF Errors writing to the AOF file: {error}")))
     }
 
-    fn rdb_path(&self) -> PathBuf {
+    /// Where the RDB file is.
+    pub fn rdb_path(&self) -> PathBuf {
         self.config.dir.join(OsStr::from_bytes(&self.config.dbfilename))
     }
 }
 
 // ---- saving ----------------------------------------------------------------------------------------------------------
 
-fn plan(db: &Keyspace, server: &State, is_base: bool) -> Plan {
+fn plan(db: &Keyspace, server: &mut State, is_base: bool) -> Plan {
+    let database = if is_base { None } else { stream_database(server) };
     let config = &server.config;
     let mut plan = Plan::new(db, server.scripts.library_texts());
     plan.compresses = config.rdbcompression;
@@ -265,9 +307,27 @@ fn plan(db: &Keyspace, server: &State, is_base: bool) -> Plan {
         ("redis-bits", number(64)),
         ("ctime", number(db.now().unix_seconds())),
         ("used-mem", number(crate::sys::alloc::allocated() as i64)),
-        ("aof-base", number(is_base as i64)),
     ];
+    if let Some(database) = database {
+        plan.aux.extend([
+            ("repl-stream-db", number(database as i64)),
+            ("repl-id", server.replication.id.clone().into_bytes()),
+            ("repl-offset", number(server.replication.offset as i64)),
+        ]);
+    }
+    plan.aux.push(("aof-base", number(is_base as i64)));
     plan
+}
+
+/// The database that the stream of changes has selected, if a file that is saved now can say where in the stream it stands: its
+/// fields `repl-stream-db`, `repl-id` and `repl-offset`, with which a start goes on as a replica.
+fn stream_database(server: &mut State) -> Option<usize> {
+    let is_between = server.effects.is_between_units();
+    if server.replication.is_replica() || server.replication.backlog.is_none() || !is_between {
+        return None;
+    }
+    spread_effects(server);
+    Some(server.effects.selected().unwrap_or(0))
 }
 
 fn temporary_name() -> String {
@@ -342,8 +402,32 @@ fn begin_job(
     let changes = db.dirty();
     let persistence = &mut server.persistence;
     let wake = persistence.wake.clone();
-    let job = Job::begin(db, &*persistence.disk, temporary, plan, wake)?;
+    let file = persistence.disk.create(&temporary)?;
+    let job = Job::begin(db, file, Some(temporary), plan, wake)?;
     persistence.running = Some(Running { purpose, job, changes, placing: None });
+    pause_syncs(server);
+    Ok(())
+}
+
+/// Begins a snapshot of this moment for replicas, which is written to a pipe. Who closes the pipe can [`abort`] it.
+pub fn begin_sync(
+    db: &mut Keyspace,
+    server: &mut State,
+    pipe: Arc<Pipe>,
+    filter: Filter,
+) -> io::Result<()> {
+    let mut plan = plan(db, server, false);
+    plan.writes_back = false;
+    plan.leaves_out_keys = filter.keys;
+    if filter.functions {
+        plan.functions.clear();
+    }
+    let changes = db.dirty();
+    let wake = server.persistence.wake.clone();
+    let job = Job::begin(db, pipe, None, plan, wake)?;
+    let running = Running { purpose: Purpose::Sync, job, changes, placing: None };
+    server.persistence.running = Some(running);
+    server.persistence.saves += 1;
     pause_syncs(server);
     Ok(())
 }
@@ -366,6 +450,9 @@ pub fn abort(db: &mut Keyspace, server: &mut State, purpose: Purpose) {
         let disk = server.persistence.disk.clone();
         running.job.abort(db, &*disk);
         pause_syncs(server);
+        if purpose == Purpose::Save {
+            replicas::file_is_saved(server, false);
+        }
     }
 }
 
@@ -393,18 +480,30 @@ pub fn turn(db: &mut Keyspace, server: &mut State) -> Result<(), Fatal> {
 /// between units.
 pub fn spread_effects(server: &mut State) {
     let State { persistence, effects, replication, now, .. } = server;
-    if effects.is_empty() {
+    // A replica's stream is its primary's, byte for byte.
+    let feeds = replication.backlog.is_some() && !replication.is_replica();
+    // With neither it is DEBUG EFFECTS that listens, and takes them itself.
+    if effects.is_empty() || !(feeds || persistence.is_aof_on()) {
         return;
     }
     effects.take(|units| {
         if let Some(aof) = &mut persistence.aof {
             aof.log.append(units, *now);
         }
-        // A replica's stream is its primary's, byte for byte.
-        if !replication.is_replica() {
+        if feeds {
             replication.feed(units);
+            if let (Some(aof), Some(backlog)) = (&persistence.aof, &replication.backlog) {
+                replication.logged.push_back((backlog.end(), aof.log.end()));
+            }
         }
     });
+}
+
+/// [`spread_effects`] in the middle of a turn that changes much: replicas are sent what they may be sent of it.
+#[cold]
+pub fn spread_early(server: &mut State) {
+    spread_effects(server);
+    replicas::send(server);
 }
 
 /// Has commands note what they change while somebody repeats it: to be called where the log or the backlog comes or goes, and
@@ -473,6 +572,7 @@ fn finish_job(db: &mut Keyspace, server: &mut State) {
             match running.job.take_result() {
                 None => return,
                 Some(Err(why)) => Err(why),
+                Some(Ok(bytes)) if running.purpose == Purpose::Sync => Ok(bytes),
                 Some(Ok(bytes)) => match place(server, bytes) {
                     Ok(()) => return,
                     Err(why) => Err(why),
@@ -484,9 +584,11 @@ fn finish_job(db: &mut Keyspace, server: &mut State) {
     let copied = db.snapshot_copied();
     db.abort_snapshot();
     pause_syncs(server);
-    if placed.is_err() {
+    if placed.is_err()
+        && let Some(temporary) = running.job.temporary()
+    {
         // It may have been renamed already.
-        let _ = server.persistence.disk.remove(running.job.temporary());
+        let _ = server.persistence.disk.remove(temporary);
     }
     let seconds = (server.now.boot_us - running.job.started_us) / 1_000_000;
     match running.purpose {
@@ -498,12 +600,18 @@ fn finish_job(db: &mut Keyspace, server: &mut State) {
                     let text = "Background saving terminated with success";
                     server.log(Level::Notice, format_args!("{text}"));
                     note_saved(server, running.changes);
+                    replicas::file_is_saved(server, true);
                 }
                 Err(why) => {
                     server.log(Level::Warning, format_args!("Background saving error: {why}"));
                     note_save_failed(server);
+                    replicas::file_is_saved(server, false);
                 }
             }
+        }
+        Purpose::Sync => {
+            server.persistence.last_save_copied = copied;
+            replicas::snapshot_is_written(server, placed.map(drop));
         }
         Purpose::Rewrite => {
             server.persistence.last_rewrite_seconds = seconds;
@@ -523,12 +631,13 @@ fn place(server: &mut State, bytes: u64) -> Result<(), String> {
     let Persistence { disk, wake, running, aof, folder_alone, .. } = &mut server.persistence;
     let Some(running) = running else { return Ok(()) };
     let (disk, wake) = (disk.clone(), wake.clone());
-    let temporary = running.job.temporary().to_owned();
+    let temporary = running.job.temporary().map(Path::to_owned).unwrap_or_default();
     let work: Box<dyn FnOnce() -> Result<u64, String> + Send> = match running.purpose {
         Purpose::Save => Box::new(move || {
             let placed = put_in_place(&*disk, &temporary, &target);
             placed.map(|()| bytes).map_err(|error| system_text(&error))
         }),
+        Purpose::Sync => return Ok(()),
         Purpose::Rewrite => {
             let (folder, first_kept) = match (aof, folder_alone.take()) {
                 (Some(aof), _) => {
@@ -743,7 +852,8 @@ pub fn end_aof(db: &mut Keyspace, server: &mut State) {
 
 /// Begins what is due: scheduled saves and rewrites, save points, a rewrite of a file that has grown.
 pub fn periodic(db: &mut Keyspace, server: &mut State) -> Result<(), Fatal> {
-    if server.persistence.under_way().is_some() {
+    // What is there now is not what there is, but what there was: nothing to be saved.
+    if server.persistence.under_way().is_some() || server.persistence.loading.is_some() {
         return Ok(());
     }
     let now_us = server.now.boot_us;

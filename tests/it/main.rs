@@ -26,4 +26,5 @@ mod robustness;
 mod rollback;
 mod script_conversions;
 mod script_libraries;
+mod tls;
 mod transcripts;
