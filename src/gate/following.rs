@@ -28,6 +28,7 @@ use crate::gate::persistence;
 use crate::gate::state::State;
 use crate::keyspace::Keyspace;
 use crate::net::stream::Stream;
+use crate::net::tls::stream::Handshake;
 use crate::persist::saver::lock;
 use crate::replication::backlog::Backlog;
 use crate::replication::following::{Following, Progress, Transfer};
@@ -282,7 +283,10 @@ fn open(server: &State, address: SocketAddr) -> io::Result<Stream> {
         Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
         Err(error) => return Err(error),
     }
-    let mut stream = Stream::Tcp(TcpStream::from_std(socket.into()));
+    let tls = server.tls.as_ref().filter(|_| server.config.tls_replication);
+    let socket = TcpStream::from_std(socket.into());
+    let mut stream =
+        Stream::to_server(socket, tls.map(|tls| &tls.client), &address.ip().to_string())?;
     let registry = server.poll.registry();
     stream.register(registry, PRIMARY)?;
     stream.reregister(registry, PRIMARY, true)?;
@@ -293,7 +297,9 @@ fn open(server: &State, address: SocketAddr) -> io::Result<Stream> {
 fn hello(server: &State) -> Hello {
     let config = &server.config;
     let text = |text: &Vec<u8>| Some(text.clone()).filter(|text| !text.is_empty());
-    let port = match (config.replica_announce_port, config.port) {
+    let own_port =
+        if config.tls_replication && config.tls_port != 0 { config.tls_port } else { config.port };
+    let port = match (config.replica_announce_port, own_port) {
         (0, 0) => server.identity.port,
         (0, port) | (port, _) => port,
     };
@@ -456,7 +462,7 @@ impl PrimaryLink {
     fn wants_turn(&self) -> bool {
         let sync = self.sync.as_ref();
         let may_read = sync.is_none_or(|sync| !sync.is_full());
-        let reads = matches!(self.way, Way::Connected(_)) && self.can_read && may_read;
+        let reads = !matches!(self.way, Way::Resolving(_)) && self.can_read && may_read;
         reads || self.is_killed || sync.is_some_and(Sync::wants_turn)
     }
 
@@ -511,16 +517,22 @@ impl PrimaryLink {
             let opened = found.and_then(|address| open(server, address));
             self.way = Way::Connecting(opened.map_err(|error| Lost::Ended(Some(error)))?);
         }
-        if let Way::Connecting(Stream::Tcp(stream)) = &self.way
-            && self.can_write
+        if let Way::Connecting(stream) = &mut self.way
+            && (self.can_write || self.can_read)
         {
-            if let Ok(Some(error)) | Err(error) = stream.take_error() {
-                return Err(Lost::Ended(Some(error)));
+            let is_connected = stream.is_connected().and_then(|is_connected| {
+                if is_connected { stream.handshake() } else { Ok(Handshake::Waits) }
+            });
+            match is_connected.map_err(|error| Lost::Ended(Some(error)))? {
+                Handshake::Done => {}
+                Handshake::GoesOn => return Ok(()),
+                Handshake::Waits => {
+                    (self.can_read, self.can_write) = (false, false);
+                    return Ok(());
+                }
             }
-            if stream.peer_addr().is_err() {
-                self.can_write = false;
-                return Ok(());
-            }
+            // What came behind the handshake is here already.
+            (self.can_read, self.can_write) = (true, true);
             let waiting = Way::Resolving(Resolving::default());
             if let Way::Connecting(stream) = std::mem::replace(&mut self.way, waiting) {
                 self.way = Way::Connected(stream);
@@ -542,7 +554,7 @@ impl PrimaryLink {
                 Some(None)
             }
             Ok(count) => {
-                self.can_read = count == buffer.len() || self.is_closed;
+                self.can_read = count == buffer.len() || self.is_closed || stream.has_more();
                 self.link.receive(&buffer[..count]);
                 server.counters.reads += 1;
                 server.counters.bytes_in += count as u64;
@@ -569,6 +581,12 @@ impl PrimaryLink {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.can_write = false,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(Lost::Ended(Some(error))),
+            }
+        }
+        if self.can_write && stream.has_unsent() {
+            match stream.flush() {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.can_write = false,
+                flushed => flushed.map_err(|error| Lost::Ended(Some(error)))?,
             }
         }
         Ok(())
