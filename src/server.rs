@@ -32,9 +32,10 @@ pub mod accept;
 mod busy;
 pub mod cron;
 mod hands;
+mod handshake;
 pub mod start;
 
-pub use start::{RenamedCommands, check_users, renamed_commands};
+pub use start::{RenamedCommands, renamed_commands, user_lines};
 
 /// Pages of hashes' fields looked at for due ones in one turn: under a millisecond of work.
 const EXPIRE_FIELD_PAGES: usize = 400;
@@ -57,6 +58,7 @@ pub struct Server {
     next_cron_us: i64,
     next_sample_us: i64,
     next_idle_us: i64,
+    next_reload_us: i64,
     /// Number of the signal that asked the server to stop, 0: none. Set by signal handlers and by [`Handle`].
     stop: Arc<AtomicUsize>,
     stopping: bool,
@@ -139,6 +141,7 @@ impl Server {
         self.persist();
         replicas::turn(&mut self.keyspace, &mut self.state);
         self.hands().flush();
+        self.hands().shake_hands();
         evict_clients(&mut self.state);
         self.cron_if_due();
         self.hands().close_clients();
@@ -158,6 +161,7 @@ impl Server {
         let now_us = self.state.now.boot_us;
         let more =
             !self.state.pending.read_again.is_empty() || !self.state.pending.resumed.is_empty();
+        let more = more || !self.state.pending.handshakes.is_empty();
         let keys_max = self.state.config.tracking_table_max_keys;
         let work = self.expire_again
             || self.state.persistence.wants_turn()

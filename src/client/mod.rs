@@ -13,7 +13,7 @@ use bitflags::bitflags;
 use slab::Slab;
 
 pub use crate::ids::ClientId;
-use crate::ids::CommandId;
+use crate::ids::{CommandId, UserId};
 use crate::net::stream::{Address, Stream};
 use crate::pubsub::Subscriptions;
 use crate::replication::replica::Replica;
@@ -70,11 +70,13 @@ bitflags! {
         const REPLICA = 1 << 23;
         /// CLIENT CACHING: the next command is an exception to whether its keys are tracked.
         const CACHING = 1 << 24;
+        /// Its user may not do everything: each request is checked.
+        const RESTRICTED = 1 << 27;
 
         /// Those that make the gate leave its fast path.
         const GATE = Self::REPLY_OFF.bits() | Self::REPLY_SKIP_NEXT.bits()
             | Self::SUBSCRIBED.bits() | Self::NO_TOUCH.bits() | Self::IN_TRANSACTION.bits()
-            | Self::CACHING.bits();
+            | Self::CACHING.bits() | Self::RESTRICTED.bits();
     }
 }
 
@@ -145,6 +147,7 @@ impl Input {
 pub struct Client {
     pub id: ClientId,
     pub flags: ClientFlags,
+    pub user: UserId,
     pub db: usize,
     pub stream: Stream,
     pub peer: Address,
@@ -204,6 +207,7 @@ impl Client {
         Client {
             id,
             flags: ClientFlags::empty(),
+            user: UserId::DEFAULT,
             db: 0,
             stream,
             peer,

@@ -20,7 +20,10 @@ use std::sync::LazyLock;
 use crate::gate::spec::CommandSpec;
 use crate::gate::table::CommandTable;
 
-pub use server::config::{apply_config, listen, log_level, set_oom_score, set_process_title};
+pub(crate) use server::acl::load_file as load_users;
+pub use server::config::{
+    apply_config, configure_tls, listen, log_level, set_oom_score, set_process_title,
+};
 
 /// The families, in the order of `COMMAND LIST`.
 static FAMILIES: &[&[CommandSpec]] = &[
@@ -58,6 +61,7 @@ static FAMILIES: &[&[CommandSpec]] = &[
     replication::wait::COMMANDS,
     script::COMMANDS,
     script::function::COMMANDS,
+    server::acl::COMMANDS,
     server::config::COMMANDS,
     server::info::COMMANDS,
     server::introspection::COMMANDS,

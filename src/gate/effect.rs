@@ -222,15 +222,18 @@ impl Context<'_> {
     }
 
     /// Has a request be repeated elsewhere in the place of this one; several in the order of the calls.
+    #[inline]
     pub fn instead(&mut self, request: &[&[u8]]) {
-        let db = self.db.selected();
-        self.instead_of(db, request.iter().copied());
+        self.effect = Effect::Instead;
+        if self.is_heard() {
+            self.instead_of(self.db.selected(), request.iter().copied());
+        }
     }
 
     /// The same in any database.
     pub fn instead_of<'b>(&mut self, db: usize, request: impl ExactSizeIterator<Item = &'b [u8]>) {
         self.effect = Effect::Instead;
-        if self.server.effects.is_heard() {
+        if self.is_heard() {
             note_deletions(self.db, self.server);
             self.server.effects.push(db, request);
         }
@@ -239,7 +242,7 @@ impl Context<'_> {
     /// The same for a request of many arguments that are at hand one by one. `gather` is run only if somebody listens.
     pub fn instead_gathered(&mut self, gather: impl FnOnce(&Self, &mut Vec<Vec<u8>>)) {
         self.effect = Effect::Instead;
-        if self.server.effects.is_heard() {
+        if self.is_heard() {
             let mut request = Vec::new();
             gather(self, &mut request);
             let db = self.db.selected();
@@ -248,7 +251,16 @@ impl Context<'_> {
     }
 
     /// Has a request with one number behind its other arguments be repeated in the place of this one.
+    #[inline]
     pub fn instead_with(&mut self, request: &[&[u8]], number: i64) {
+        self.effect = Effect::Instead;
+        if self.is_heard() {
+            self.instead_with_digits(request, number);
+        }
+    }
+
+    #[cold]
+    fn instead_with_digits(&mut self, request: &[&[u8]], number: i64) {
         let mut digits = itoa::Buffer::new();
         let number = digits.format(number).as_bytes();
         let db = self.db.selected();

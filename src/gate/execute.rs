@@ -4,6 +4,7 @@
 //! is announced, and its time and outcome are counted. A client's requests come in by [`Gate::execute`], those of a
 //! transaction, a script or a file that is loaded by methods of their own, as they are checked less or elsewhere.
 
+use crate::acl::log::Place;
 use crate::client::{Client, ClientFlags, ClientId};
 use crate::error::CommandError;
 use crate::gate::admit::{Asked, Verdict, admit};
@@ -13,7 +14,7 @@ use crate::gate::evict::evict;
 use crate::gate::spec::Flags;
 use crate::gate::state::State;
 use crate::gate::table::Command;
-use crate::gate::{admit, blocking, monitor, persistence, publish, tracking, transaction};
+use crate::gate::{admit, blocking, monitor, persistence, publish, tracking, transaction, users};
 use crate::keyspace::Keyspace;
 use crate::resp::args::{Args, Prehashed};
 use crate::resp::reply::{OutputBuffer, ReplyWriter};
@@ -174,6 +175,12 @@ impl Gate<'_> {
                 self.abandon_if_exec(command);
                 return self.reject(Some(command), &error);
             }
+            Verdict::Deny(denied) => {
+                let id = self.caller.client();
+                users::note_denied(self.server, id, None, denied, command, request.args);
+                self.abandon_if_exec(command);
+                return self.reject(Some(command), &users::refusal(command, denied));
+            }
         }
         if self.db.tracking.has_changes() {
             tracking::before_command(self);
@@ -235,6 +242,13 @@ impl Gate<'_> {
 
     /// Runs a command that EXEC has come to. Those who monitor see it before the EXEC.
     pub fn run_queued(&mut self, command: &'static Command, request: &Request<'_>) -> Ran {
+        let id = self.caller.client();
+        if let Err(denied) = users::check_of(self.server, id, command, request.args) {
+            let place = Some(Place::Transaction);
+            users::note_denied(self.server, id, place, denied, command, request.args);
+            self.write_error(&users::refusal_by_exec(denied));
+            return Ran::Done;
+        }
         self.db.keeps_expired = self.server.pause().is_some() && !command.is(MAY_WRITE);
         let ran = self.run_handler(command, request, Origin::Transaction);
         if self.server.is_monitored() {
@@ -265,7 +279,7 @@ impl Gate<'_> {
     }
 
     /// Runs a command's handler. Whether it failed: its error is written.
-    #[inline]
+    #[inline(always)]
     fn call(
         &mut self,
         command: &'static Command,
@@ -285,11 +299,13 @@ impl Gate<'_> {
             origin,
             effect: Effect::AsSent,
         };
-        let changes = context.db.changes_by_commands();
+        let is_heard = context.server.effects.is_heard();
+        let changes = if is_heard { context.db.changes_by_commands() } else { 0 };
         let result: CommandResult = handler(&mut context);
         let (protocol, effect) = (context.reply.protocol(), context.effect);
         self.reply.set_protocol(protocol);
-        if self.server.effects.is_heard() {
+        // CONFIG SET may have changed it.
+        if is_heard && self.server.effects.is_heard() {
             self.note_effect(command, request, effect, changes);
         }
         match result {
@@ -340,7 +356,7 @@ impl Gate<'_> {
     }
 
     /// Announces what a command changed, and counts it.
-    #[inline]
+    #[inline(always)]
     fn conclude(
         &mut self,
         command: &'static Command,
@@ -450,7 +466,7 @@ impl Gate<'_> {
     }
 
     /// Counts a command that ran: calls, time, histogram; slow log and latency monitor if it took long.
-    #[inline]
+    #[inline(always)]
     fn account(&mut self, command: &'static Command, request: &Request<'_>, failed: bool) {
         let server = &mut *self.server;
         let nanoseconds = server.timing.lap();

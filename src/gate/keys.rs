@@ -6,16 +6,9 @@
 
 use std::ops::Range;
 
-use crate::gate::spec::{Begin, CommandSpec, Find, KeyFlags, KeySpec};
+use crate::gate::spec::{Begin, CommandSpec, Find, KeyFlags, KeyPosition, KeySpec};
 use crate::resp::args::Args;
 use crate::resp::number;
-
-/// A key's place among the arguments, and what the command does with it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KeyPosition {
-    pub index: usize,
-    pub flags: KeyFlags,
-}
 
 /// The keys of a request, in the order of the specifications. Empty if there are none, or if the arguments cannot be those
 /// of a valid request (a count larger than what follows it). `args` are the whole request, for a subcommand its container

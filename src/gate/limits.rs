@@ -77,7 +77,7 @@ pub fn describe(server: &State, client: &Client, running: Option<&Running>, line
         line,
         "id={} addr={} laddr={} fd={} name={} age={} idle={} flags={} db={} sub={} psub={} ssub={} multi={} qbuf={} \
          qbuf-free={} argv-mem={} multi-mem={} rbs={output_size} rbp={output_size} obl={in_buffer} oll={pieces} \
-         omem={output_memory} tot-mem={} events={events} cmd={} user=default redir={} resp={} lib-name={} lib-ver={}",
+         omem={output_memory} tot-mem={} events={events} cmd={} user={} redir={} resp={} lib-name={} lib-ver={}",
         client.id.number,
         client.peer,
         client.local,
@@ -97,6 +97,7 @@ pub fn describe(server: &State, client: &Client, running: Option<&Running>, line
         client.transaction.as_deref().map_or(0, Transaction::memory),
         client.memory() + argument_bytes,
         command.map_or("NULL", |command| &command.full_name),
+        String::from_utf8_lossy(server.acl.name(client.user)),
         ClientTracking::redirection(client),
         if client.protocol == Protocol::Resp3 { 3 } else { 2 },
         String::from_utf8_lossy(&client.library_name),

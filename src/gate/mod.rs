@@ -22,3 +22,4 @@ pub mod state;
 pub mod table;
 pub mod tracking;
 pub mod transaction;
+pub mod users;

@@ -453,15 +453,17 @@ pub fn turn(db: &mut Keyspace, server: &mut State) -> Result<(), Fatal> {
 /// between units.
 pub fn spread_effects(server: &mut State) {
     let State { persistence, effects, replication, now, .. } = server;
-    if effects.is_empty() {
+    // A replica's stream is its primary's, byte for byte.
+    let feeds = replication.backlog.is_some() && !replication.is_replica();
+    // With neither it is DEBUG EFFECTS that listens, and takes them itself.
+    if effects.is_empty() || !(feeds || persistence.is_aof_on()) {
         return;
     }
     effects.take(|units| {
         if let Some(aof) = &mut persistence.aof {
             aof.log.append(units, *now);
         }
-        // A replica's stream is its primary's, byte for byte.
-        if !replication.is_replica() {
+        if feeds {
             replication.feed(units);
             if let (Some(aof), Some(backlog)) = (&persistence.aof, &replication.backlog) {
                 replication.logged.push_back((backlog.end(), aof.log.end()));

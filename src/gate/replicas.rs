@@ -8,7 +8,7 @@
 //! [`turn`] is called at the end of each turn, behind the log, as nothing is sent that the log's policy has not kept;
 //! [`periodic`] some times a second. Texts of the log are Redis's, as people and tests look for them.
 
-use std::io;
+use std::io::{self, Write};
 use std::sync::Arc;
 
 use mio::Token;
@@ -529,7 +529,16 @@ fn send_to(server: &mut State, id: ClientId, end: u64) {
     };
     let broadcast = replication.broadcast.as_ref();
     let snapshot = broadcast.map(|broadcast| (&broadcast.bytes, broadcast.is_whole));
-    let result = replica.send(&mut client.stream, backlog, end, snapshot, TURN_BYTES);
+    let stream = &mut client.stream;
+    // What TLS has taken earlier may still wait for room.
+    let result = stream.flush().and_then(|()| {
+        let mut sent = match stream.has_unsent() {
+            true => Sent::default(),
+            false => replica.send(stream, backlog, end, snapshot, TURN_BYTES)?,
+        };
+        sent.is_full |= stream.has_unsent();
+        Ok(sent)
+    });
     match result {
         Ok(sent) => after_sending(server, id, sent),
         Err(error) => {

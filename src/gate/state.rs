@@ -3,11 +3,12 @@
 //! Each part keeps its own invariants; this struct only holds them side by side, so that a handler can borrow one while it
 //! writes to another. Nothing here does I/O: what only the loop can do is left as a [`Task`] for it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 
 use mio::Poll;
 
+use crate::acl::Acl;
 use crate::client::blocked::Blocking;
 use crate::client::{ClientId, Clients};
 use crate::clock::{Clock, Now};
@@ -15,9 +16,11 @@ use crate::config::Config;
 use crate::gate::effect::Effects;
 use crate::gate::persistence::Persistence;
 use crate::gate::table::{Command, CommandTable};
+use crate::gate::users;
 use crate::keyspace::Keyspace;
 use crate::net::listener::Listener;
 use crate::net::outgoing::Outgoing;
+use crate::net::tls::Tls;
 use crate::persist::rdb::Encoder;
 use crate::pubsub::PubSub;
 use crate::replication::Replication;
@@ -56,6 +59,10 @@ pub struct Pending {
     pub read_again: Vec<ClientId>,
     /// Clients that go on with requests they have sent before.
     pub resumed: Vec<ClientId>,
+    /// Clients whose handshakes can go on, for the end of the turn; who waited longest first.
+    pub handshakes: VecDeque<ClientId>,
+    /// Clients that have begun a handshake, and until when it must be over; boot-time clock, microseconds. In that order.
+    pub handshaking: VecDeque<(i64, ClientId)>,
 }
 
 /// CLIENT PAUSE: whose requests wait, and until when.
@@ -87,8 +94,10 @@ pub struct Identity {
     pub executable: String,
     /// The program's name as it was called.
     pub invoked_as: Vec<u8>,
-    /// TCP port in use.
+    /// TCP port in use; that of TLS if there is no other.
     pub port: u16,
+    /// The port for TLS in use, or 0.
+    pub tls_port: u16,
 }
 
 /// Everything commands act upon besides the keyspace.
@@ -99,6 +108,7 @@ pub struct State {
     /// `rename-command`: lower-case new names; None forbids the name.
     pub renamed: HashMap<Box<[u8]>, Option<&'static Command>>,
     pub pubsub: PubSub,
+    pub acl: Acl,
     pub clock: Clock,
     /// The turn's sample of the clocks.
     pub now: Now,
@@ -123,8 +133,10 @@ pub struct State {
     pub replication: Replication,
     /// Sockets that take connections: the Unix socket first, which stays, then TCP. Their tokens follow from their places.
     pub listeners: Vec<Listener>,
-    /// TCP addresses listened on.
+    /// TCP addresses listened on, those for TLS last.
     pub listening: Vec<SocketAddr>,
+    /// What connections over TLS are made from, once the configuration has asked for it.
+    pub tls: Option<Tls>,
     monitors: Vec<ClientId>,
     pub blocking: Blocking,
     pub scripts: Scripts,
@@ -284,8 +296,11 @@ impl State {
                 .map_or_else(|_| String::new(), |path| path.to_string_lossy().into_owned()),
             invoked_as: Vec::new(),
             port: config.port,
+            tls_port: config.tls_port,
         };
         let scripts = Scripts::default();
+        let mut acl = Acl::new(users::catalogue(commands));
+        acl.set_default_password(&config.requirepass);
         let command_stats = commands.commands.iter().map(|_| CommandStats::default()).collect();
         State {
             clients: Clients::default(),
@@ -293,6 +308,7 @@ impl State {
             commands,
             renamed: HashMap::new(),
             pubsub: PubSub::default(),
+            acl,
             clock,
             now,
             identity,
@@ -312,6 +328,7 @@ impl State {
             replication: Replication::default(),
             listeners: Vec::new(),
             listening: Vec::new(),
+            tls: None,
             monitors: Vec::new(),
             blocking: Blocking::default(),
             scripts,

@@ -25,6 +25,9 @@ pub struct Counters {
     pub partial_syncs: u64,
     pub partial_syncs_refused: u64,
     pub replica_bytes_out: u64,
+    pub acl_denied_cmd: u64,
+    pub acl_denied_key: u64,
+    pub acl_denied_channel: u64,
 }
 
 /// A rate, by the second or by another count, from samples taken every 100 ms, over the last 16 of them: `instantaneous_*`.

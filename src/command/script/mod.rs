@@ -8,6 +8,7 @@ pub(crate) mod function;
 use crate::ids::CommandId;
 use std::borrow::Cow;
 
+use crate::acl::log::Place;
 use crate::client::ClientFlags;
 use crate::command::help::reply_help;
 use crate::config::{BusyScriptPolicy, Choice};
@@ -23,6 +24,7 @@ use crate::gate::spec::{
 };
 use crate::gate::state::State;
 use crate::gate::table::Command;
+use crate::gate::users;
 use crate::keyspace::Keyspace;
 use crate::resp::args::Args;
 use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
@@ -527,6 +529,14 @@ impl Host for ServerHost<'_> {
             Ok(command) => command,
             Err(Refused::Killed(error)) => return Called::Refused(error.into()),
             Err(Refused::Command(text)) => return self.refuse(command.map(|it| it.id), text),
+            Err(Refused::Denied(denied)) => {
+                if let Some(command) = command {
+                    let (id, place) = (self.caller.client(), Some(Place::Script));
+                    users::note_denied(self.server, id, place, denied, command, args);
+                }
+                let text = users::refusal_in_script(denied).to_vec();
+                return self.refuse(command.map(|it| it.id), text);
+            }
         };
         if let Some(running) = &mut self.server.scripts.running {
             running.wrote |= command.is(Flags::WRITE);
@@ -539,7 +549,10 @@ impl Host for ServerHost<'_> {
     }
 
     fn may_call(&mut self, buffer: &[u8], ranges: &[Range]) -> Option<bool> {
-        self.find(Args::new(buffer, ranges)).map(|_| true)
+        let args = Args::new(buffer, ranges);
+        let id = self.caller.client();
+        let command = self.find(args)?;
+        Some(users::check_of(self.server, id, command, args).is_ok())
     }
 
     fn serve_others(&mut self) -> Verdict {

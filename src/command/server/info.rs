@@ -153,16 +153,31 @@ fn server(out: &mut String, db: &mut Keyspace, server: &State) {
     let file = server.config.config_file.as_deref().unwrap_or(std::path::Path::new(""));
     line(out, "config_file", file.display());
     line(out, "io_threads_active", 0);
-    if !server.listening.is_empty() {
-        let addresses = server.config.bind.iter().map(|address| String::from_utf8_lossy(address));
-        let bound: String = addresses.map(|address| format!(",bind={address}")).collect();
-        line(out, "listener0", format_args!("name=tcp{bound},port={}", identity.port));
+    listeners(out, server);
+    line(out, "latchkey_version", build::VERSION);
+}
+
+/// Where connections are accepted, each kind under its number of Valkey.
+fn listeners(out: &mut String, server: &State) {
+    let config = &server.config;
+    let addresses = config.bind.iter().map(|address| String::from_utf8_lossy(address));
+    let bound: String = addresses.map(|address| format!(",bind={address}")).collect();
+    let listens = |is_tls| {
+        let mut listeners = server.listeners.iter();
+        listeners.any(|listener| listener.local_address().is_some() && listener.is_tls() == is_tls)
+    };
+    if listens(false) {
+        let port = server.identity.port;
+        line(out, "listener0", format_args!("name=tcp{bound},port={port}"));
     }
-    if !server.config.unixsocket.is_empty() {
-        let path = String::from_utf8_lossy(&server.config.unixsocket);
+    if !config.unixsocket.is_empty() {
+        let path = String::from_utf8_lossy(&config.unixsocket);
         line(out, "listener1", format_args!("name=unix,bind={path}"));
     }
-    line(out, "latchkey_version", build::VERSION);
+    if listens(true) {
+        let port = server.identity.tls_port;
+        line(out, "listener2", format_args!("name=tls{bound},port={port}"));
+    }
 }
 
 fn clients(out: &mut String, db: &mut Keyspace, server: &State) {
@@ -446,9 +461,9 @@ fn stats(out: &mut String, db: &mut Keyspace, server: &State) {
     line(out, "instantaneous_eventloop_cycles_per_sec", server.turns_rate.per_second());
     line(out, "instantaneous_eventloop_duration_usec", server.turn_time.per_second());
     line(out, "acl_access_denied_auth", counters.acl_denied_auth);
-    for name in ["acl_access_denied_cmd", "acl_access_denied_key", "acl_access_denied_channel"] {
-        line(out, name, 0);
-    }
+    line(out, "acl_access_denied_cmd", counters.acl_denied_cmd);
+    line(out, "acl_access_denied_key", counters.acl_denied_key);
+    line(out, "acl_access_denied_channel", counters.acl_denied_channel);
 }
 
 fn replication(out: &mut String, _: &mut Keyspace, server: &State) {

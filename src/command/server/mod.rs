@@ -1,5 +1,6 @@
 //! The server as a whole: its clock, its role, its end.
 
+pub(crate) mod acl;
 pub(crate) mod cluster;
 pub(crate) mod config;
 pub(crate) mod debug;
