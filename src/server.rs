@@ -201,15 +201,15 @@ impl Server {
 
     /// Does what commands left to the loop.
     fn do_tasks(&mut self) {
-        if self.state.pause().is_some_and(|pause| pause.until_us <= self.state.now.boot_us) {
-            self.state.set_pause(None);
-            self.state.tasks.push(Task::Unpause);
+        if self.state.pause().is_some() {
+            self.state.end_due_pauses();
         }
         for task in std::mem::take(&mut self.state.tasks) {
             match task {
                 Task::Listen => self.listen_again(),
                 Task::Resume(id) => self.state.pending.resumed.push(id),
                 Task::Unpause => self.state.pending.resumed.append(&mut self.state.paused),
+                Task::RefuseShutdown => self.refuse_shutdown(),
             }
         }
         let waits = self.state.cron_paused;

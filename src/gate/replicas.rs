@@ -17,7 +17,7 @@ use crate::client::{Client, ClientFlags, ClientId};
 use crate::config::system_text;
 use crate::gate::limits;
 use crate::gate::persistence::{self, Purpose};
-use crate::gate::state::State;
+use crate::gate::state::{Pause, PauseCause, Shutdown, State};
 use crate::keyspace::Keyspace;
 use crate::net::stream::Address;
 use crate::replication::Broadcast;
@@ -243,6 +243,70 @@ pub fn count_good(server: &mut State) {
     let good = replicas(server).filter(|(_, replica)| is_good(replica)).count();
     server.replication.good_replicas = good as u32;
     server.note_gate();
+}
+
+/// Whether a shutdown waits for replicas that lag, up to `shutdown-timeout`. It is put back then, to be asked again each turn;
+/// else those that lag all the same are told in the log.
+pub fn hold_shutdown(server: &mut State, order: Shutdown) -> bool {
+    let (timeout, now_us) = (server.config.shutdown_timeout, server.now.boot_us);
+    let have_all = {
+        persistence::spread_effects(server);
+        replicas(server).all(|(_, replica)| replica.acknowledged == server.replication.offset)
+    };
+    let waits = match order.waits_until_us {
+        Some(until_us) => now_us < until_us,
+        None => !order.now && timeout > 0,
+    };
+    if have_all || !waits {
+        log_laggards(server);
+        return false;
+    }
+    let mut order = order;
+    if order.waits_until_us.is_none() {
+        order.waits_until_us = Some(now_us + i64::from(timeout) * 1_000_000);
+        if server.pause().is_none() && !server.replication.is_replica() {
+            server.replication.feed(GETACK);
+        }
+        let pause = Pause { until_us: i64::MAX, writes_only: true };
+        server.set_pause(PauseCause::Shutdown, Some(pause));
+        let text = "Waiting for replicas before shutting down.";
+        server.log(Level::Notice, format_args!("{text}"));
+    }
+    server.shutdown = Some(order);
+    true
+}
+
+fn log_laggards(server: &State) {
+    let offset = server.replication.offset;
+    let (count, mut lagging) = (replicas(server).count(), 0);
+    for (client, replica) in replicas(server) {
+        if replica.acknowledged == offset {
+            continue;
+        }
+        lagging += 1;
+        server.log(
+            Level::Warning,
+            format_args!(
+                "Lagging replica {} reported offset {} behind master, lag={}, state={}.",
+                name(client),
+                offset as i64 - replica.acknowledged as i64,
+                lag_seconds(server, replica),
+                replica.stage_name(),
+            ),
+        );
+    }
+    if count > 0 {
+        let text = "replicas are in sync when shutting down.";
+        server.log(Level::Notice, format_args!("{} of {count} {text}", count - lagging));
+    }
+}
+
+/// Seconds since a replica has acknowledged something; 0 before it is online.
+pub fn lag_seconds(server: &State, replica: &Replica) -> i64 {
+    match replica.is_online() {
+        true => (server.now.boot_us - replica.acknowledged_us) / 1_000_000,
+        false => 0,
+    }
 }
 
 // ---- snapshots -------------------------------------------------------------------------------------------------------

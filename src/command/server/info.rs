@@ -153,6 +153,9 @@ fn server(out: &mut String, db: &mut Keyspace, server: &State) {
     let file = server.config.config_file.as_deref().unwrap_or(std::path::Path::new(""));
     line(out, "config_file", file.display());
     line(out, "io_threads_active", 0);
+    if let Some(until_us) = server.shutdown.and_then(|order| order.waits_until_us) {
+        line(out, "shutdown_in_milliseconds", (until_us - server.now.boot_us) / 1000);
+    }
     listeners(out, server);
     line(out, "latchkey_version", build::VERSION);
 }
@@ -479,8 +482,7 @@ fn replicas_and_history(out: &mut String, server: &State) {
         line(out, "min_slaves_good_slaves", state.good_replicas);
     }
     for (index, (client, replica)) in replicas::replicas(server).enumerate() {
-        let lag_us = server.now.boot_us - replica.acknowledged_us;
-        let lag = if replica.is_online() { lag_us / 1_000_000 } else { 0 };
+        let lag = replicas::lag_seconds(server, replica);
         line(
             out,
             &format!("slave{index}"),
