@@ -28,6 +28,8 @@ pub enum CommandError {
     OutOfMemory,
     /// Fewer replicas are in touch than `min-replicas-to-write` asks for.
     NoReplicas,
+    ReadOnlyReplica,
+    PrimaryDown,
     NoAuth,
     WrongPassword,
     NoProto,
@@ -69,6 +71,12 @@ impl CommandError {
                 "ERR string exceeds maximum allowed size (proto-max-bulk-len)"
             }
             CommandError::OutOfMemory => "OOM command not allowed when used memory > 'maxmemory'.",
+            CommandError::ReadOnlyReplica => {
+                "READONLY You can't write against a read only replica."
+            }
+            CommandError::PrimaryDown => {
+                "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'."
+            }
             CommandError::NoReplicas => "NOREPLICAS Not enough good replicas to write.",
             CommandError::NoAuth => "NOAUTH Authentication required.",
             CommandError::WrongPassword => {

@@ -15,12 +15,13 @@ use mio::{Events, Token, Waker};
 use crate::gate::blocking;
 use crate::gate::effect::note_deletions_apart;
 use crate::gate::evict::evict;
+use crate::gate::following::{self, PRIMARY};
 use crate::gate::limits::evict_clients;
 use crate::gate::persistence;
 use crate::gate::publish::publish_events;
-use crate::gate::replicas;
 use crate::gate::state::{State, Task};
 use crate::gate::tracking;
+use crate::gate::{failover, replicas};
 use crate::keyspace::Keyspace;
 use crate::persist::aof::log::Fatal;
 use crate::sys::log::Level;
@@ -46,6 +47,7 @@ const EXPIRE_BUCKETS: usize = 400;
 const WAKER: Token = Token(usize::MAX - 1);
 const FIRST_LISTENER: usize = usize::MAX - 2;
 const LISTENERS_MAX: usize = 64;
+const _: () = assert!(PRIMARY.0 == FIRST_LISTENER - LISTENERS_MAX);
 
 /// The server.
 pub struct Server {
@@ -130,6 +132,7 @@ impl Server {
             hands.resume(id);
         }
         hands.run_batch();
+        following::turn(&mut self.keyspace, &mut self.state);
         blocking::on_time(&mut self.keyspace, &mut self.state);
         blocking::serve(&mut self.keyspace, &mut self.state);
         blocking::serve_acks(&mut self.keyspace, &mut self.state);
@@ -137,6 +140,7 @@ impl Server {
         self.expire();
         self.evict();
         self.invalidate();
+        failover::turn(&mut self.keyspace, &mut self.state);
         replicas::ask_for_acks(&mut self.state);
         self.persist();
         replicas::turn(&mut self.keyspace, &mut self.state);
@@ -167,6 +171,7 @@ impl Server {
             || self.state.persistence.wants_turn()
             || self.state.replication.has_more
             || self.keyspace.eviction.unfinished
+            || following::wants_turn(&self.state)
             || self.keyspace.tracking.is_over(keys_max);
         if work || more || !self.state.pending.accept_again.is_empty() {
             return Some(Duration::ZERO);

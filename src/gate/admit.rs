@@ -80,7 +80,7 @@ pub fn admit(server: &State, asked: &Asked<'_>) -> Verdict {
     };
     let transaction = client.transaction.as_deref();
     let is_busy = server.scripts.is_busy();
-    if server.config.maxmemory > 0 && !is_busy && asked.room.is_none() {
+    if server.minds_memory() && !is_busy && asked.room.is_none() {
         // Who may not run it at all has nothing evicted.
         return match check_rights(server, client, asked) {
             Ok(()) => Verdict::MakeRoom,
@@ -129,11 +129,23 @@ fn check(server: &State, client: &Client, asked: &Asked<'_>, is_busy: bool) -> R
     if server.lacks_replicas() && runs_any(transaction, command, Flags::WRITE) {
         return Err(CommandError::NoReplicas.into());
     }
+    if server.is_read_only() && writes(server, transaction, asked) {
+        return Err(CommandError::ReadOnlyReplica.into());
+    }
     if client.flags.contains(ClientFlags::SUBSCRIBED) && asked.protocol == Protocol::Resp2 {
         check_subscribed(command)?;
     }
-    if server.persistence.loading.is_some() && !command.is(Flags::LOADING) {
-        return Err(LOADING.into());
+    if server.is_stale() && !bears_stale_data(server, transaction, asked) {
+        return Err(CommandError::PrimaryDown.into());
+    }
+    if let Some(loading) = server.persistence.loading {
+        let is_refused = match loading.is_beside {
+            true => command.is(Flags::NO_ASYNC_LOADING),
+            false => !command.is(Flags::LOADING),
+        };
+        if is_refused {
+            return Err(LOADING.into());
+        }
     }
     if is_busy && !command.is(Flags::ALLOW_BUSY) {
         return Err(busy(server).into());
@@ -142,6 +154,22 @@ fn check(server: &State, client: &Client, asked: &Asked<'_>, is_busy: bool) -> R
         check_monitoring(command)?;
     }
     Ok(())
+}
+
+/// Whether a command writes, by its flags, by what its script declares, or by what EXEC runs.
+fn writes(server: &State, transaction: Option<&Transaction>, asked: &Asked<'_>) -> bool {
+    runs_any(transaction, asked.command, Flags::WRITE)
+        || flags_of(server, asked.command, asked.args).contains(Flags::WRITE)
+}
+
+/// Whether a command may run on a replica whose data may be old; EXEC if all may that it runs.
+fn bears_stale_data(server: &State, transaction: Option<&Transaction>, asked: &Asked<'_>) -> bool {
+    match transaction {
+        Some(transaction) if asked.command.is(Flags::RUNS_QUEUED) => {
+            transaction.all_have(Flags::STALE)
+        }
+        _ => flags_of(server, asked.command, asked.args).contains(Flags::STALE),
+    }
 }
 
 /// Whether CLIENT PAUSE holds a command back.
@@ -182,6 +210,7 @@ fn runs_any(transaction: Option<&Transaction>, command: &Command, flags: Flags) 
 const UNKNOWN: &[u8] = b"ERR Unknown Redis command called from script";
 const ARITY: &[u8] = b"ERR Wrong number of args calling Redis command from script";
 const NOT_ALLOWED_IN_SCRIPT: &[u8] = b"ERR This Redis command is not allowed from script";
+const STALE_REPLICA: &[u8] = b"ERR Can not execute the command on a stale replica";
 const READ_ONLY: &[u8] = b"ERR Write commands are not allowed from read-only scripts.";
 
 /// What is answered to a script's call that does not run.
@@ -215,10 +244,17 @@ pub fn admit_scripted(
     if let Some(error) = running.killed {
         return Err(Refused::Killed(error));
     }
+    if server.is_stale() && !command.is(Flags::STALE) {
+        return refuse(STALE_REPLICA);
+    }
     users::check_of(server, running.client, command, args).map_err(Refused::Denied)?;
     let writes = command.is(Flags::WRITE);
     if running.read_only && (writes || command.is(Flags::MAY_REPLICATE)) {
         return refuse(READ_ONLY);
+    }
+    let has_client = running.client.is_some();
+    if writes && !running.wrote && has_client && server.is_read_only() {
+        return refuse(&CommandError::ReadOnlyReplica.wire());
     }
     if writes && !running.wrote && server.lacks_replicas() {
         return refuse(&CommandError::NoReplicas.wire());
@@ -313,7 +349,9 @@ pub(crate) fn flags_of(server: &State, command: &Command, args: Args<'_>) -> Fla
         return flags;
     };
     let may = |flag, needed| if declared.intersects(flag) { Flags::empty() } else { needed };
-    flags.difference(Flags::MAY_REPLICATE)
+    let stale = declared.contains(ScriptFlags::ALLOW_STALE);
+    flags.difference(Flags::MAY_REPLICATE | Flags::STALE)
+        | if stale { Flags::STALE } else { Flags::empty() }
         | may(ScriptFlags::NO_WRITES, Flags::WRITE)
         | may(ScriptFlags::NO_WRITES | ScriptFlags::ALLOW_OOM, Flags::DENYOOM)
 }

@@ -301,10 +301,14 @@ pub fn unblock(db: &mut Keyspace, server: &mut State, id: ClientId, with_error: 
         time_out(db, server, id);
         return true;
     }
+    unblock_with(db, server, id, b"UNBLOCKED client unblocked via CLIENT UNBLOCK")
+}
+
+/// Ends a client's waiting with an error. False if it was not blocked.
+pub fn unblock_with(db: &mut Keyspace, server: &mut State, id: ClientId, text: &[u8]) -> bool {
     let Some(blocked) = end(db, server, id) else { return false };
     let protocol = server.clients.get(id).map_or_else(Default::default, |client| client.protocol);
     let mut output = OutputBuffer::default();
-    let text = b"UNBLOCKED client unblocked via CLIENT UNBLOCK";
     ReplyWriter::new(&mut output, protocol).error(text);
     server.count_error(text);
     let command = server.commands.get(blocked.command);

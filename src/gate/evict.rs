@@ -120,7 +120,7 @@ fn is_over(db: &Keyspace, server: &State) -> bool {
     let about_to_be_free = || {
         db.lazyfree.pending_bytes() + db.tracking.changes_bytes() + replicas::bytes_behind(server)
     };
-    limit > 0 && used > limit && used.saturating_sub(about_to_be_free() as u64) > limit
+    server.minds_memory() && used > limit && used.saturating_sub(about_to_be_free() as u64) > limit
 }
 
 /// Microseconds one call may take: up to 500 for a tenacity of 10, 15% more for each further step, no limit at 100.

@@ -72,7 +72,11 @@ impl Gate<'_> {
         {
             return self.run_handler(command, request, Origin::Client);
         }
-        if is_quiet && !self.server.is_monitored() && self.server.pause().is_none() {
+        if is_quiet
+            && !self.server.is_monitored()
+            && self.server.pause().is_none()
+            && !self.db.follows
+        {
             let ran = self.run(request);
             // CLIENT CACHING may have been among what EXEC has run.
             if flags.contains(ClientFlags::IN_TRANSACTION) && ran != Ran::NotYet {
@@ -96,15 +100,21 @@ impl Gate<'_> {
         let leaves_no_mark = client.flags.contains(ClientFlags::NO_TOUCH);
         self.db.no_touch = leaves_no_mark
             && request.command.is_none_or(|command| !command.is(Flags::MARKS_ACCESS));
-        self.db.keeps_expired = self.server.pause().is_some()
-            && request.command.is_some_and(|command| !command.is(MAY_WRITE));
+        self.db.keeps_expired = self.keeps_expired(request.command);
         let ran = if is_muted { self.run_muted(request, muted) } else { self.run(request) };
         if ran != Ran::NotYet {
             tracking::end_caching(self.server, self.caller, request);
         }
         self.db.no_touch = false;
-        self.db.keeps_expired = false;
+        self.db.keeps_expired = self.db.follows;
         ran
+    }
+
+    /// Whether expired keys are only hidden from a command, not deleted: while clients are paused, and on a replica, from all
+    /// that write nothing.
+    fn keeps_expired(&self, command: Option<&Command>) -> bool {
+        let is = |flags| command.is_none_or(|command| command.is(flags));
+        self.server.pause().is_some() && !is(MAY_WRITE) || self.db.follows && !is(Flags::WRITE)
     }
 
     /// Runs a request whose reply is not to be sent.
@@ -211,6 +221,16 @@ impl Gate<'_> {
     /// that SELECT has chosen stays selected. Errors: there is no such command, or it cannot run here; that it fails itself is
     /// none.
     pub fn run_loaded(&mut self, request: &Request<'_>) -> Result<(), CommandError> {
+        self.run_trusted(request, Origin::Client)
+    }
+
+    /// Runs a request of a caller with full rights, alone ([`Origin::Client`]) or as a part of a unit. Errors: as those of
+    /// [`Self::run_loaded`].
+    pub fn run_trusted(
+        &mut self,
+        request: &Request<'_>,
+        origin: Origin,
+    ) -> Result<(), CommandError> {
         let command = resolve(self.server, request)?;
         if !command.spec.accepts(request.args.len()) {
             return Err(CommandError::WrongArity(command.full_name.clone()));
@@ -220,7 +240,7 @@ impl Gate<'_> {
         if let Verdict::Refuse(error) = admit(self.server, &asked) {
             return Err(error);
         }
-        self.run_handler(command, request, Origin::Client);
+        self.run_handler(command, request, origin);
         Ok(())
     }
 
@@ -249,7 +269,7 @@ impl Gate<'_> {
             self.write_error(&users::refusal_by_exec(denied));
             return Ran::Done;
         }
-        self.db.keeps_expired = self.server.pause().is_some() && !command.is(MAY_WRITE);
+        self.db.keeps_expired = self.keeps_expired(Some(command));
         let ran = self.run_handler(command, request, Origin::Transaction);
         if self.server.is_monitored() {
             let mut apart = OutputBuffer::default();
@@ -260,6 +280,9 @@ impl Gate<'_> {
 
     /// Runs a command that a script calls, once [`admit::admit_scripted`] has let it in.
     pub fn run_scripted(&mut self, command: &'static Command, request: &Request<'_>) {
+        if self.db.follows {
+            self.db.keeps_expired = self.keeps_expired(Some(command));
+        }
         self.run_handler(command, request, Origin::Script);
         if self.server.is_monitored() {
             monitor::feed_scripted(self.server, self.caller, command, request.args);

@@ -10,6 +10,8 @@ pub mod context;
 pub mod effect;
 pub mod evict;
 pub mod execute;
+pub mod failover;
+pub mod following;
 pub mod keys;
 pub mod limits;
 pub mod load;

@@ -111,8 +111,32 @@ pub struct Persistence {
     pub keys_expired_at_load: u64,
     /// Collections without elements, which are left out.
     pub empty_keys_skipped: u64,
+    /// What the RDB file that was loaded last said of it.
+    pub moment: Moment,
     /// A file is being loaded: what clients are told.
     pub loading: Option<Loading>,
+}
+
+/// The moment of a replicated history that an RDB file shows, as far as it says so.
+#[derive(Clone, Debug, Default)]
+pub struct Moment {
+    pub id: Option<String>,
+    pub offset: Option<u64>,
+    /// The database that the stream has selected there.
+    pub stream_db: usize,
+}
+
+impl Moment {
+    /// Takes note of a field about the file.
+    pub fn note(&mut self, name: &[u8], value: &[u8]) {
+        let Ok(text) = std::str::from_utf8(value) else { return };
+        match name {
+            b"repl-id" => self.id = Some(text.to_owned()).filter(|id| id.len() == 40),
+            b"repl-offset" => self.offset = text.parse().ok(),
+            b"repl-stream-db" => self.stream_db = text.parse().unwrap_or(0),
+            _ => {}
+        }
+    }
 }
 
 /// What is known of the file that is being loaded.
@@ -121,6 +145,8 @@ pub struct Loading {
     pub started_unix: i64,
     pub total_bytes: u64,
     pub loaded_bytes: u64,
+    /// Beside what clients go on to see, from the primary.
+    pub is_beside: bool,
 }
 
 impl Persistence {
@@ -151,6 +177,7 @@ impl Persistence {
             keys_loaded: 0,
             keys_expired_at_load: 0,
             empty_keys_skipped: 0,
+            moment: Moment::default(),
             loading: None,
         }
     }
@@ -296,7 +323,11 @@ fn plan(db: &Keyspace, server: &mut State, is_base: bool) -> Plan {
 /// fields `repl-stream-db`, `repl-id` and `repl-offset`, with which a start goes on as a replica.
 fn stream_database(server: &mut State) -> Option<usize> {
     let is_between = server.effects.is_between_units();
-    if server.replication.is_replica() || server.replication.backlog.is_none() || !is_between {
+    if let Some(following) = server.replication.following.as_deref() {
+        let knows_history = following.knows_history || following.is_connected();
+        return knows_history.then_some(following.selected);
+    }
+    if server.replication.backlog.is_none() || !is_between {
         return None;
     }
     spread_effects(server);
@@ -825,7 +856,8 @@ pub fn end_aof(db: &mut Keyspace, server: &mut State) {
 
 /// Begins what is due: scheduled saves and rewrites, save points, a rewrite of a file that has grown.
 pub fn periodic(db: &mut Keyspace, server: &mut State) -> Result<(), Fatal> {
-    if server.persistence.under_way().is_some() {
+    // What is there now is not what there is, but what there was: nothing to be saved.
+    if server.persistence.under_way().is_some() || server.persistence.loading.is_some() {
         return Ok(());
     }
     let now_us = server.now.boot_us;

@@ -213,13 +213,6 @@ pub fn forget(server: &mut State, id: ClientId) {
     count_good(server);
 }
 
-/// Closes all replicas: they come again and ask for what they have.
-pub fn drop_all(server: &mut State) {
-    for id in server.replication.replicas.clone() {
-        server.clients.close(id);
-    }
-}
-
 /// What a replica says it has: the offset, and up to where that is on its disk.
 pub fn acknowledge(server: &mut State, id: ClientId, offset: u64, synced: Option<u64>) {
     let now_us = server.now.boot_us;
@@ -703,7 +696,10 @@ fn ping(server: &mut State) {
     let period = u64::from(server.config.repl_ping_replica_period.max(1));
     let is_due = server.replication.seconds.is_multiple_of(period);
     server.replication.seconds += 1;
-    if is_due && !server.replication.replicas.is_empty() && !server.replication.is_replica() {
+    // A replica is to get to the end of the stream while a failover waits for it.
+    let is_still = server.replication.failover.is_some();
+    let has_replicas = !server.replication.replicas.is_empty();
+    if is_due && has_replicas && !is_still && !server.replication.is_replica() {
         persistence::spread_effects(server);
         server.replication.feed(PING);
     }

@@ -14,6 +14,7 @@ use crate::client::{ClientId, Clients};
 use crate::clock::{Clock, Now};
 use crate::config::Config;
 use crate::gate::effect::Effects;
+use crate::gate::following::PrimaryLink;
 use crate::gate::persistence::Persistence;
 use crate::gate::table::{Command, CommandTable};
 use crate::gate::users;
@@ -24,6 +25,7 @@ use crate::net::tls::Tls;
 use crate::persist::rdb::Encoder;
 use crate::pubsub::PubSub;
 use crate::replication::Replication;
+use crate::replication::following::Progress;
 use crate::script::{Engine, Scripts};
 use crate::stats::commands::CommandStats;
 use crate::stats::latency::LatencyMonitor;
@@ -146,6 +148,8 @@ pub struct State {
     /// Bytes in use when the server had started, before it had any data.
     pub startup_memory: usize,
     pub replication: Replication,
+    /// The connection to the primary that is followed, while there is one.
+    pub link: Option<Box<PrimaryLink>>,
     /// Sockets that take connections: the Unix socket first, which stays, then TCP. Their tokens follow from their places.
     pub listeners: Vec<Listener>,
     /// TCP addresses listened on, those for TLS last.
@@ -344,6 +348,7 @@ impl State {
             peak_memory: 0,
             startup_memory: 0,
             replication: Replication::default(),
+            link: None,
             listeners: Vec::new(),
             listening: Vec::new(),
             tls: None,
@@ -393,6 +398,30 @@ impl State {
         self.logger.write(now, level, message);
     }
 
+    /// Whether clients may not write because this server is a replica.
+    #[inline]
+    pub fn is_read_only(&self) -> bool {
+        self.replication.is_replica() && self.config.replica_read_only
+    }
+
+    /// Whether this is a replica without a link, which may not show data that may be old.
+    #[inline]
+    pub fn is_stale(&self) -> bool {
+        !self.config.replica_serve_stale_data
+            && self
+                .replication
+                .following
+                .as_deref()
+                .is_some_and(|following| following.progress != Progress::Connected)
+    }
+
+    /// Whether `maxmemory` counts here: a replica leaves eviction to its primary, unless it is told otherwise.
+    #[inline]
+    pub fn minds_memory(&self) -> bool {
+        let leaves = self.config.replica_ignore_maxmemory && self.replication.is_replica();
+        self.config.maxmemory > 0 && !leaves
+    }
+
     /// Whether writes are refused for want of replicas. What a replica writes is its primary's business.
     #[inline]
     pub fn lacks_replicas(&self) -> bool {
@@ -416,6 +445,7 @@ impl State {
             || self.scripts.is_busy()
             || !self.monitors.is_empty()
             || self.pause.is_some()
+            || self.replication.is_replica()
             || self.persistence.loading.is_some()
             || self.disk_refusal().is_some()
     }

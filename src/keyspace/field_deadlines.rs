@@ -139,7 +139,8 @@ impl Keyspace {
     /// Deletes due fields, looking at no more than about `budget` pages of hashes. True if more may be due now. Announces
     /// `hexpired` for each hash, and `del` for one that has lost its last field.
     pub fn expire_fields(&mut self, budget: usize) -> bool {
-        if !self.active_expire || self.now.is_loading || self.next_field_boot_ms().is_none() {
+        let waits = self.follows || self.now.is_loading;
+        if !self.active_expire || waits || self.next_field_boot_ms().is_none() {
             return false;
         }
         self.delete_found_expired();
@@ -191,6 +192,7 @@ impl Keyspace {
         };
         let mut earliest = hash.earliest();
         !self.now.is_loading
+            && !self.follows
             && CLOCKS.iter().any(|clock| *clock.of(&mut earliest) < clock.ms(&self.now))
     }
 

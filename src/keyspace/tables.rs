@@ -411,6 +411,16 @@ impl Tables {
         self.ids.swap(a, b);
     }
 
+    /// Exchanges a database's table with one that nobody has seen. Its identity stays.
+    pub fn exchange(&mut self, database: usize, other: &mut Table<Value>) {
+        std::mem::swap(&mut self.tables[database], other);
+    }
+
+    /// Gives a database's table an identity of its own.
+    pub fn name_anew(&mut self, database: usize) {
+        self.ids[database] = self.new_id();
+    }
+
     /// Keeps a copy of the entry at `slot`, which holds bytes, before it is changed.
     #[cold]
     fn keep_copy(&mut self, database: usize, slot: Slot) {

@@ -83,7 +83,7 @@ impl Hands<'_> {
                 }
             };
         }
-        let mut flags = users::first_flags(&self.state);
+        let mut flags = users::first_flags(self.state);
         flags.set(ClientFlags::UNIX_SOCKET, stream.is_unix());
         let now_us = self.state.now.boot_us;
         let make = |id| Client { flags, ..Client::new(id, stream, peer, local, now_us) };

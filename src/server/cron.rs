@@ -3,6 +3,7 @@
 use super::Server;
 use crate::client::{Client, ClientFlags, ClientId};
 use crate::command::configure_tls;
+use crate::gate::following;
 use crate::gate::limits::{check_output_limit, count_clients_memory};
 use crate::gate::persistence;
 use crate::gate::replicas;
@@ -41,9 +42,10 @@ impl Server {
         if let Err(fatal) = persistence::periodic(&mut self.keyspace, &mut self.state) {
             self.die(&fatal);
         }
-        replicas::periodic(&mut self.keyspace, &mut self.state);
         self.hands().close_slow_handshakes();
         self.reload_tls_if_due();
+        replicas::periodic(&mut self.keyspace, &mut self.state);
+        following::periodic(&mut self.keyspace, &mut self.state);
         self.close_idle_clients();
         self.close_who_takes_nothing();
         self.check_soft_limits();

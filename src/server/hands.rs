@@ -16,6 +16,7 @@ use crate::gate::admit::needs_password;
 use crate::gate::blocking;
 use crate::gate::context::Caller;
 use crate::gate::execute::{Gate, Ran, Request};
+use crate::gate::following::{self, PRIMARY};
 use crate::gate::limits::{
     check_output_limit, clients_memory_max, describe_client, evict_clients, forget_client,
     output_limit,
@@ -219,6 +220,7 @@ impl Hands<'_> {
         for event in events {
             match event.token() {
                 WAKER => {}
+                PRIMARY => following::is_ready(self.state, event),
                 Token(token) if token > FIRST_LISTENER - LISTENERS_MAX => {
                     self.accept(FIRST_LISTENER - token);
                 }

@@ -23,7 +23,7 @@ use crate::command::{
 use crate::config::{Config, ConfigError, Directive, ShutdownOptions};
 use crate::gate::state::{PauseCause, Shutdown, State};
 use crate::gate::table::Command;
-use crate::gate::{load, persistence, replicas, users};
+use crate::gate::{following, load, persistence, replicas, users};
 use crate::keyspace::Keyspace;
 use crate::net::listener::Listener;
 use crate::net::tls::Tls;
@@ -209,7 +209,10 @@ impl Server {
                 self.state.log(Level::Warning, format_args!("{why}"));
                 Err(why)
             }
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                following::follow_at_start(&mut self.keyspace, &mut self.state);
+                Ok(())
+            }
         }
     }
 
@@ -310,7 +313,7 @@ pub fn user_lines(directives: &[Directive]) -> Result<Vec<UserLine>, ConfigError
     for directive in directives {
         let wrong = |what: &[u8], why: &str| {
             let what = String::from_utf8_lossy(what);
-            directive.error(&format!("Error in user declaration '{what}': {why}"))
+            directive.error(format!("Error in user declaration '{what}': {why}"))
         };
         let [name, args @ ..] = &directive.args[..] else {
             return Err(directive.error("wrong number of arguments"));

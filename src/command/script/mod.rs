@@ -286,6 +286,13 @@ fn not_loaded(error: LoadError) -> CommandError {
     CommandError::formatted([&b"ERR "[..], &text].concat())
 }
 
+const READ_ONLY_REPLICA: CommandError =
+    CommandError::Text("READONLY Can not run script with write flag on readonly replica");
+const NOT_STALE: CommandError = CommandError::Text(
+    "MASTERDOWN Link with MASTER is down, replica-serve-stale-data is set to 'no' and 'allow-stale' flag is not set on the \
+     script.",
+);
+
 /// Whether a script may run now, and by which rules.
 pub(crate) fn prepare(
     ctx: &mut Context<'_>,
@@ -295,6 +302,13 @@ pub(crate) fn prepare(
     let declared = !flags.contains(ScriptFlags::UNDECLARED);
     let no_writes = flags.contains(ScriptFlags::NO_WRITES);
     let allow_oom = flags.contains(ScriptFlags::ALLOW_OOM);
+    if declared && ctx.server.is_stale() && !flags.contains(ScriptFlags::ALLOW_STALE) {
+        return Err(NOT_STALE);
+    }
+    let has_client = ctx.caller.client().is_some();
+    if declared && !no_writes && has_client && ctx.server.is_read_only() {
+        return Err(READ_ONLY_REPLICA);
+    }
     if declared && !no_writes && read_only {
         return Err(WRITE_FLAG);
     }
@@ -302,7 +316,7 @@ pub(crate) fn prepare(
         return Err(CommandError::NoReplicas);
     }
     let out_of_memory =
-        ctx.server.config.maxmemory > 0 && evict::evict(ctx.db, ctx.server) == Room::NoMore;
+        ctx.server.minds_memory() && evict::evict(ctx.db, ctx.server) == Room::NoMore;
     if declared && out_of_memory && !allow_oom && !no_writes {
         return Err(match ctx.origin {
             Origin::Transaction => NO_MEMORY,

@@ -9,13 +9,14 @@ use crate::client::{Client, ClientFlags};
 use crate::config::{Choice, MaxmemoryPolicy};
 use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::gate::persistence::Purpose;
-use crate::gate::replicas;
 use crate::gate::spec::{Categories, CommandSpec, Flags, Group, spec};
 use crate::gate::state::State;
 use crate::gate::table::Command;
+use crate::gate::{failover, replicas};
 use crate::keyspace::{Keyspace, KeyspaceStats};
 use crate::pubsub::Kind;
 use crate::replication::backlog::Backlog;
+use crate::replication::following::{Following, Progress};
 use crate::stats::commands::CommandStats;
 use crate::stats::{Counters, Rate};
 use crate::sys::{alloc, build, jemalloc, machine};
@@ -344,8 +345,9 @@ fn persistence(out: &mut String, db: &mut Keyspace, server: &State) {
         |purpose| running(purpose).map_or(-1, |(_, since, ..)| (now_us - since) / 1_000_000);
     let copied = if under_way.is_some() { db.snapshot_copied() } else { 0 };
     let (done, total) = under_way.map_or((0, 0), |(_, _, done, total)| (done, total));
-    line(out, "loading", u8::from(state.loading.is_some()));
-    line(out, "async_loading", 0);
+    let is_beside = state.loading.is_some_and(|loading| loading.is_beside);
+    line(out, "loading", u8::from(state.loading.is_some() && !is_beside));
+    line(out, "async_loading", u8::from(is_beside));
     line(out, "current_cow_peak", copied);
     line(out, "current_cow_size", copied);
     line(out, "current_cow_size_age", 0);
@@ -401,7 +403,7 @@ fn stats(out: &mut String, db: &mut Keyspace, server: &State) {
     line(out, "instantaneous_ops_per_sec", server.commands_rate.per_second());
     line(out, "total_net_input_bytes", counters.bytes_in);
     line(out, "total_net_output_bytes", counters.bytes_out);
-    line(out, "total_net_repl_input_bytes", 0);
+    line(out, "total_net_repl_input_bytes", counters.replication_bytes_in);
     line(out, "total_net_repl_output_bytes", counters.replica_bytes_out);
     line(out, "instantaneous_input_kbps", kilobytes(&server.input_rate));
     line(out, "instantaneous_output_kbps", kilobytes(&server.output_rate));
@@ -445,7 +447,7 @@ fn stats(out: &mut String, db: &mut Keyspace, server: &State) {
     line(out, "tracking_total_keys", db.tracking.keys());
     line(out, "tracking_total_items", db.tracking.items());
     line(out, "tracking_total_prefixes", db.tracking.prefixes());
-    line(out, "unexpected_error_replies", 0);
+    line(out, "unexpected_error_replies", counters.unexpected_error_replies);
     line(out, "total_error_replies", counters.error_replies);
     line(out, "dump_payload_sanitizations", 0);
     line(out, "total_reads_processed", counters.reads);
@@ -470,7 +472,11 @@ fn stats(out: &mut String, db: &mut Keyspace, server: &State) {
 }
 
 fn replication(out: &mut String, _: &mut Keyspace, server: &State) {
-    line(out, "role", "master");
+    let following = server.replication.following.as_deref();
+    line(out, "role", if following.is_some() { "slave" } else { "master" });
+    if let Some(following) = following {
+        primary(out, server, following);
+    }
     replicas_and_history(out, server);
 }
 
@@ -495,7 +501,7 @@ fn replicas_and_history(out: &mut String, server: &State) {
             ),
         );
     }
-    line(out, "master_failover_state", "no-failover");
+    line(out, "master_failover_state", failover::state_name(server));
     line(out, "master_replid", &state.id);
     let ancestor = state.ancestor.as_ref();
     line(out, "master_replid2", ancestor.map_or(&*"0".repeat(40), |ancestor| &ancestor.id));
@@ -506,6 +512,41 @@ fn replicas_and_history(out: &mut String, server: &State) {
     line(out, "repl_backlog_size", config.repl_backlog_size);
     line(out, "repl_backlog_first_byte_offset", backlog.map_or(0, Backlog::start));
     line(out, "repl_backlog_histlen", backlog.map_or(0, Backlog::len));
+}
+
+/// What a replica tells of its primary.
+fn primary(out: &mut String, server: &State, following: &Following) {
+    let config = &server.config;
+    let seconds_since = |us: i64| (server.now.boot_us - us).max(0) / 1_000_000;
+    let is_connected = following.progress == Progress::Connected;
+    let is_syncing = following.progress == Progress::Sync;
+    let offset = if following.knows_history { server.replication.offset } else { 1 };
+    let heard = if is_connected { seconds_since(following.heard_us) } else { -1 };
+    line(out, "master_host", String::from_utf8_lossy(&following.host));
+    line(out, "master_port", following.port);
+    line(out, "master_link_status", if is_connected { "up" } else { "down" });
+    line(out, "master_last_io_seconds_ago", heard);
+    line(out, "master_sync_in_progress", u8::from(is_syncing));
+    line(out, "slave_read_repl_offset", offset + following.unapplied);
+    line(out, "slave_repl_offset", offset);
+    if is_syncing {
+        let (total, read) = (following.transfer.total, following.transfer.read);
+        let told = total.map_or(0, |total| total as i64);
+        let percent = read as f64 * 100.0 / total.unwrap_or(0).max(1) as f64;
+        line(out, "master_sync_total_bytes", told);
+        line(out, "master_sync_read_bytes", read);
+        line(out, "master_sync_left_bytes", told - read as i64);
+        let percent = if told == 0 { 0.0 } else { percent };
+        line(out, "master_sync_perc", format_args!("{percent:.2}"));
+        line(out, "master_sync_last_io_seconds_ago", seconds_since(following.heard_us));
+    }
+    if !is_connected {
+        let down = following.down_since_us.map_or(-1, seconds_since);
+        line(out, "master_link_down_since_seconds", down);
+    }
+    line(out, "slave_priority", config.replica_priority);
+    line(out, "slave_read_only", u8::from(config.replica_read_only));
+    line(out, "replica_announced", u8::from(config.replica_announced));
 }
 
 fn cpu(out: &mut String, _: &mut Keyspace, _: &State) {
