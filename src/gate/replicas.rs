@@ -20,10 +20,10 @@ use crate::gate::persistence::{self, Purpose};
 use crate::gate::state::{Pause, PauseCause, Shutdown, State};
 use crate::keyspace::Keyspace;
 use crate::net::stream::Address;
-use crate::replication::Broadcast;
 use crate::replication::backlog::Backlog;
 use crate::replication::pipe::Pipe;
 use crate::replication::replica::{FileSending, Filter, Replica, Sent, Stage};
+use crate::replication::{Ancestor, Broadcast};
 use crate::sys::log::Level;
 use crate::sys::random;
 
@@ -671,6 +671,45 @@ fn put_online(server: &mut State, id: ClientId) {
     }
     server.log(Level::Notice, format_args!("Synchronization with replica {name} succeeded"));
     count_good(server);
+}
+
+// ---- at the start ----------------------------------------------------------------------------------------------------
+
+/// Before a primary loads its file: what expired meanwhile is the beginning of the stream.
+pub fn begin_at_start(server: &mut State) {
+    let size = server.config.repl_backlog_size as usize;
+    server.replication.backlog = Some(Backlog::new(size, server.replication.offset + 1));
+}
+
+/// A key of the file has expired: who has it from before is told.
+pub fn tell_expired(server: &mut State, database: usize, key: &[u8]) {
+    let unlinks = server.config.lazyfree_lazy_expire;
+    let verb: &[u8] = if unlinks { b"UNLINK" } else { b"DEL" };
+    server.effects.push(database, [verb, key].into_iter());
+    server.effects.end_unit();
+    if server.effects.len() >= persistence::SPREAD_BYTES {
+        persistence::spread_early(server);
+    }
+}
+
+/// Goes on with the history that the file has said it is of: who followed it can go on too. Without such a history there is no
+/// stream yet.
+pub fn go_on_from_file(db: &mut Keyspace, server: &mut State) {
+    persistence::spread_effects(server);
+    let moment = std::mem::take(&mut server.persistence.moment);
+    let replication = &mut server.replication;
+    if let (Some(id), Some(offset), Some(backlog)) =
+        (moment.id, moment.offset, &mut replication.backlog)
+    {
+        replication.ancestor = Some(Ancestor { id, end: offset + 1 });
+        replication.offset += offset;
+        backlog.rebase(offset);
+        replication.without_replicas_since_us = server.now.boot_us;
+    } else {
+        replication.backlog = None;
+        replication.offset = 0;
+    }
+    persistence::note_listeners(db, server);
 }
 
 // ---- periodic work ---------------------------------------------------------------------------------------------------
