@@ -405,7 +405,11 @@ pub fn periodic(db: &mut Keyspace, server: &mut State) {
 fn lose(db: &mut Keyspace, server: &mut State, link: Box<PrimaryLink>, lost: Lost) {
     let Some(following) = server.replication.following.as_deref_mut() else { return };
     let progress = following.progress;
-    if following.is_failover && matches!(progress, Progress::Connecting | Progress::Handshake) {
+    // Who cannot be reached is tried again; who has refused will again.
+    if following.is_failover
+        && progress == Progress::Handshake
+        && matches!(lost, Lost::Said | Lost::Broken(_))
+    {
         following.failover_failed = true;
     }
     if progress == Progress::Connected {

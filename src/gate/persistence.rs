@@ -323,7 +323,11 @@ fn plan(db: &Keyspace, server: &mut State, is_base: bool) -> Plan {
 /// fields `repl-stream-db`, `repl-id` and `repl-offset`, with which a start goes on as a replica.
 fn stream_database(server: &mut State) -> Option<usize> {
     let is_between = server.effects.is_between_units();
-    if server.replication.is_replica() || server.replication.backlog.is_none() || !is_between {
+    if let Some(following) = server.replication.following.as_deref() {
+        let knows_history = following.knows_history || following.is_connected();
+        return knows_history.then_some(following.selected);
+    }
+    if server.replication.backlog.is_none() || !is_between {
         return None;
     }
     spread_effects(server);

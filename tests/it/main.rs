@@ -22,6 +22,7 @@ mod integration_redis_rs;
 mod persistence;
 mod process;
 mod rdb_peer;
+mod replicas;
 mod robustness;
 mod rollback;
 mod script_conversions;

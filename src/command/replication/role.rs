@@ -2,9 +2,9 @@
 
 use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Outcome};
-use crate::gate::following;
 use crate::gate::limits::describe_client;
 use crate::gate::spec::{Categories, CommandSpec, Flags, Group, spec};
+use crate::gate::{following, replicas};
 use crate::replication::following::Progress;
 use crate::sys::log::Level;
 
@@ -46,7 +46,14 @@ fn role(ctx: &mut Context<'_>) -> CommandResult {
         ctx.reply.array(3);
         ctx.reply.bulk(b"master");
         ctx.reply.integer(replication.offset as i64);
-        ctx.reply.array(0);
+        let online = || replicas::replicas(ctx.server).filter(|(_, replica)| replica.is_online());
+        ctx.reply.array(online().count());
+        for (client, replica) in online() {
+            ctx.reply.array(3);
+            ctx.reply.bulk(replicas::address(client).as_bytes());
+            ctx.reply.bulk_integer(replica.port.into());
+            ctx.reply.bulk_integer(replica.acknowledged as i64);
+        }
         return Ok(Outcome::Replied);
     };
     let is_connected = following.progress == Progress::Connected;
@@ -63,6 +70,9 @@ fn role(ctx: &mut Context<'_>) -> CommandResult {
 fn replicaof(ctx: &mut Context<'_>) -> CommandResult {
     if ctx.server.config.cluster_enabled {
         return Err(CommandError::Text("ERR REPLICAOF not allowed in cluster mode."));
+    }
+    if ctx.server.replication.failover.is_some() {
+        return Err(CommandError::Text("ERR REPLICAOF not allowed while failing over."));
     }
     let (host, port) = (ctx.args.get(1), ctx.args.get(2));
     let (id, is_replica) = (ctx.client_id(), ctx.server.replication.is_replica());
