@@ -116,7 +116,7 @@ impl<'a> Cursor<'a> {
         let count = usize::try_from(count).ok().filter(|&count| count >= least);
         let count = count.ok_or(BadKeyCount::TooSmall)?;
         let first = self.next + 1;
-        let len = count.checked_mul(step).filter(|&len| len <= self.remaining() - 1);
+        let len = count.checked_mul(step).filter(|&len| len < self.remaining());
         self.next = first + len.ok_or(BadKeyCount::TooLarge(count))?;
         Ok(first..self.next)
     }

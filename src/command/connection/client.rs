@@ -13,9 +13,7 @@ use crate::gate::state::{Pause, Task};
 use crate::gate::users;
 use crate::resp::number;
 
-const OWN: Flags =
-    Flags::NOSCRIPT.union(Flags::LOADING).union(Flags::STALE).union(Flags::NEEDS_CLIENT);
-const OTHERS: Flags = OWN.union(Flags::ADMIN);
+const OTHERS: Flags = Flags::OF_OWN_CLIENT.union(Flags::ADMIN);
 
 pub const COMMANDS: &[CommandSpec] = &[container("CLIENT", SUBCOMMANDS)
     .with(Flags::KEEPS_CACHING)
@@ -27,26 +25,26 @@ const SUBCOMMANDS: &[CommandSpec] = &[
     client_tracking::CACHING,
     spec("GETNAME", get_name)
         .exactly(2)
-        .flags(OWN)
+        .flags(Flags::OF_OWN_CLIENT)
         .group(Group::Connection)
         .since("2.6.9")
         .docs("", "Answers the connection's name.", "O(1)"),
     client_tracking::GETREDIR,
     spec("HELP", help_from_specs)
         .exactly(2)
-        .flags(Flags::LOADING.union(Flags::STALE))
+        .flags(Flags::LOADING_STALE)
         .group(Group::Connection)
         .since("5.0.0")
         .docs("", "Lists these subcommands.", "O(1)"),
     spec("ID", get_id)
         .exactly(2)
-        .flags(OWN)
+        .flags(Flags::OF_OWN_CLIENT)
         .group(Group::Connection)
         .since("5.0.0")
         .docs("", "Answers the connection's number.", "O(1)"),
     spec("INFO", info)
         .exactly(2)
-        .flags(OWN)
+        .flags(Flags::OF_OWN_CLIENT)
         .group(Group::Connection)
         .since("6.2.0")
         .docs("", "Tells about this connection.", "O(1)")
@@ -81,7 +79,7 @@ const SUBCOMMANDS: &[CommandSpec] = &[
         .docs("<ON | OFF>", "Spares this connection when clients use too much memory.", "O(1)"),
     spec("NO-TOUCH", no_touch)
         .exactly(3)
-        .flags(OWN)
+        .flags(Flags::OF_OWN_CLIENT)
         .group(Group::Connection)
         .since("7.2.0")
         .docs("<ON | OFF>", "Lets this connection use keys without marking them as used.", "O(1)"),
@@ -93,20 +91,20 @@ const SUBCOMMANDS: &[CommandSpec] = &[
         .docs("timeout [WRITE | ALL]", "Has clients wait for so many milliseconds.", "O(1)"),
     spec("REPLY", reply)
         .exactly(3)
-        .flags(OWN)
+        .flags(Flags::OF_OWN_CLIENT)
         .group(Group::Connection)
         .since("3.2.0")
         .docs("<ON | OFF | SKIP>", "Turns this connection's replies on or off.", "O(1)"),
     spec("SETINFO", set_info)
         .exactly(4)
-        .flags(OWN)
+        .flags(Flags::OF_OWN_CLIENT)
         .group(Group::Connection)
         .since("7.2.0")
         .docs("<LIB-NAME libname | LIB-VER libver>", "Tells about the client's library.", "O(1)")
         .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"]),
     spec("SETNAME", set_name)
         .exactly(3)
-        .flags(OWN)
+        .flags(Flags::OF_OWN_CLIENT)
         .group(Group::Connection)
         .since("2.6.9")
         .docs("connection-name", "Names the connection.", "O(1)"),

@@ -7,7 +7,7 @@ use crate::clock::{Deadline, Now, UnixMillis};
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Outcome};
-use crate::gate::spec::{Categories, CommandSpec, Flags, Handler, KeyFlags, KeySpec, key, spec};
+use crate::gate::spec::{Categories, CommandSpec, Flags, Handler, KeySpec, spec};
 
 pub const COMMANDS: &[CommandSpec] = &[
     sets("EXPIRE", expire).since("1.0.0").docs(
@@ -55,22 +55,19 @@ pub const COMMANDS: &[CommandSpec] = &[
     ),
 ];
 
-const CHANGED_KEY: &[KeySpec] = &[key(1, KeyFlags::RW.union(KeyFlags::UPDATE))];
-const LOOKED_UP_KEY: &[KeySpec] = &[key(1, KeyFlags::RO.union(KeyFlags::ACCESS))];
-
 const fn sets(name: &'static str, handler: Handler) -> CommandSpec {
     spec(name, handler)
         .at_least(3)
-        .keys(CHANGED_KEY)
-        .flags(Flags::WRITE.union(Flags::FAST))
+        .keys(KeySpec::RW_UPDATE)
+        .flags(Flags::WRITE_FAST)
         .categories(Categories::KEYSPACE)
 }
 
 const fn asks(name: &'static str, handler: Handler) -> CommandSpec {
     spec(name, handler)
         .exactly(2)
-        .keys(LOOKED_UP_KEY)
-        .flags(Flags::READONLY.union(Flags::FAST))
+        .keys(KeySpec::RO_ACCESS)
+        .flags(Flags::READONLY_FAST)
         .categories(Categories::KEYSPACE)
 }
 
