@@ -95,8 +95,8 @@ impl Backlog {
     /// them.
     pub fn trim(&mut self, needed: Option<u64>) {
         let first = self.end.saturating_sub(self.size as u64).min(needed.unwrap_or(u64::MAX));
-        while let Some(block) = self.blocks.pop_front_if(|block| block.end() <= first) {
-            self.memory -= block.memory();
+        while self.blocks.front().is_some_and(|block| block.end() <= first) {
+            self.memory -= self.blocks.pop_front().map_or(0, |block| block.memory());
         }
     }
 

@@ -253,7 +253,7 @@ fn values_of_megabytes_go_both_ways_while_others_are_served() {
     let server = certificates.start(&[]);
     let config = certificates.client(None);
     let mut client = TlsClient::connect(&server, &config);
-    let value: Vec<u8> = (0..7_000_001u32).map(|at| (at * 31 >> 3) as u8).collect();
+    let value: Vec<u8> = (0..7_000_001u32).map(|at| ((at * 31) >> 3) as u8).collect();
     for repeat in 0..3 {
         assert_eq!(client.call(&[&b"SET"[..], b"large", &value]), ok());
         assert_eq!(client.call(&["GET", "large"]), Reply::Bulk(value.clone()), "{repeat}");
@@ -363,8 +363,8 @@ fn what_is_no_handshake_ends_the_connection_and_is_logged() {
         let mut bytes = Vec::new();
         match socket.read_to_end(&mut bytes) {
             Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset),
-            // An alert, if anything.
-            Ok(_) => assert!(bytes.is_empty() || bytes[0] == 0x15, "{bytes:?}"),
+            // It is not answered in a protocol it does not speak.
+            Ok(_) => assert!(bytes.is_empty(), "{bytes:?}"),
         }
     }
     let lines = std::fs::read_to_string(&log).expect("a log");

@@ -160,7 +160,7 @@ fn log_refusal(ctx: &mut Context<'_>, history: &[u8], offset: i64) {
 
 /// `REPLCONF option value [option value ...]`: `OK`; nothing to `ACK` and `GETACK`.
 fn replconf(ctx: &mut Context<'_>) -> CommandResult {
-    if ctx.args.len() % 2 == 0 {
+    if ctx.args.len().is_multiple_of(2) {
         return Err(CommandError::Syntax);
     }
     for at in (1..ctx.args.len()).step_by(2) {
