@@ -127,10 +127,6 @@ const SUBCOMMANDS: &[CommandSpec] = &[
 const NAME_NOT_PLAIN: CommandError =
     CommandError::Text("ERR Client names cannot contain spaces, newlines or special characters.");
 const PAUSE_MODE: CommandError = CommandError::Text("ERR CLIENT PAUSE mode must be WRITE or ALL");
-const TIMEOUT_NOT_INTEGER: CommandError =
-    CommandError::Text("ERR timeout is not an integer or out of range");
-const TIMEOUT_NEGATIVE: CommandError = CommandError::Text("ERR timeout is negative");
-const TIMEOUT_TOO_LONG: CommandError = CommandError::Text("ERR timeout is out of range");
 const UNBLOCK_REASON: CommandError =
     CommandError::Text("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR");
 const NO_SUCH_CLIENT: CommandError = CommandError::Text("ERR No such client");
@@ -325,13 +321,14 @@ fn pause(ctx: &mut Context<'_>) -> CommandResult {
     if !writes_only && !mode.take_word("ALL") && !mode.is_at_end() {
         return Err(PAUSE_MODE);
     }
-    let timeout_ms = number::parse_i64(ctx.args.get(2)).ok_or(TIMEOUT_NOT_INTEGER)?;
+    let timeout_ms = number::parse_i64(ctx.args.get(2)).ok_or(CommandError::TIMEOUT_NOT_INTEGER)?;
     if timeout_ms < 0 {
-        return Err(TIMEOUT_NEGATIVE);
+        return Err(CommandError::TIMEOUT_NEGATIVE);
     }
     let now_us = ctx.server.now.boot_us;
     let until_us = timeout_ms.checked_mul(1000).and_then(|us| us.checked_add(now_us));
-    let mut pause = Pause { until_us: until_us.ok_or(TIMEOUT_TOO_LONG)?, writes_only };
+    let mut pause =
+        Pause { until_us: until_us.ok_or(CommandError::TIMEOUT_OUT_OF_RANGE)?, writes_only };
     if let Some(old) = ctx.server.pause() {
         pause.until_us = pause.until_us.max(old.until_us);
         pause.writes_only &= old.writes_only;

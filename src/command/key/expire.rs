@@ -98,21 +98,14 @@ impl Condition {
                 () if is(b"XX") => xx = true,
                 () if is(b"GT") => gt = true,
                 () if is(b"LT") => lt = true,
-                () => {
-                    let text = [b"ERR Unsupported option ", option].concat();
-                    return Err(CommandError::formatted(text));
-                }
+                () => return Err(CommandError::unsupported_option(option)),
             }
         }
         if nx && (xx || gt || lt) {
-            return Err(CommandError::Text(
-                "ERR NX and XX, GT or LT options at the same time are not compatible",
-            ));
+            return Err(CommandError::NX_WITH_OTHERS);
         }
         match (nx, xx, gt, lt) {
-            (_, _, true, true) => {
-                Err(CommandError::Text("ERR GT and LT options at the same time are not compatible"))
-            }
+            (_, _, true, true) => Err(CommandError::GT_WITH_LT),
             (true, ..) => Ok(Condition::Persistent),
             (_, _, true, _) => Ok(Condition::Earlier),
             (_, true, _, true) => Ok(Condition::Later),

@@ -110,10 +110,7 @@ const SLOWLOG_DEFAULT: i64 = 10;
 /// client's address and name. -1: all.
 fn slowlog_get(ctx: &mut Context<'_>) -> CommandResult {
     if ctx.args.len() > 3 {
-        let name = String::from_utf8_lossy(ctx.args.get(1)).into_owned();
-        return Err(CommandError::formatted(format!(
-            "ERR unknown subcommand or wrong number of arguments for '{name}'. Try SLOWLOG HELP."
-        )));
+        return Err(ctx.wrong_subcommand());
     }
     let count = match ctx.args.len() {
         2 => SLOWLOG_DEFAULT,

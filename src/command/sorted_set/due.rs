@@ -78,7 +78,7 @@ impl Options {
                 options.count = usize::try_from(count)
                     .ok()
                     .filter(|&count| count > 0)
-                    .ok_or(CommandError::Text("ERR count should be greater than 0"))?;
+                    .ok_or(CommandError::SMALL_COUNT)?;
                 options.has_count = true;
             } else if arguments.take_word("UNIT") {
                 options.unit = Unit::parse(arguments.take()?).ok_or(CommandError::Syntax)?;

@@ -138,7 +138,6 @@ const NOT_A_HEIGHT: CommandError = CommandError::Text("ERR need numeric height")
 const NEGATIVE_SIDE: CommandError = CommandError::Text("ERR height or width cannot be negative");
 const NO_SUCH_MEMBER: CommandError =
     CommandError::Text("ERR could not decode requested zset member");
-const SMALL_COUNT: CommandError = CommandError::Text("ERR COUNT must be > 0");
 const ANY_WITHOUT_COUNT: CommandError =
     CommandError::Text("ERR the ANY argument requires COUNT argument");
 const NOT_VERTICES: CommandError = CommandError::Text("ERR invalid number of vertices");
@@ -461,7 +460,8 @@ impl SearchOptions {
             self.order = Some(Order::Descending);
         } else if has(arguments, 1) && arguments.take_word("COUNT") {
             let count = usize::try_from(arguments.take_integer()?).ok();
-            self.count = Some(count.filter(|&count| count > 0).ok_or(SMALL_COUNT)?);
+            self.count =
+                Some(count.filter(|&count| count > 0).ok_or(CommandError::COUNT_NOT_POSITIVE)?);
         } else if search.has_store() && has(arguments, 1) && arguments.take_word("STORE") {
             (self.destination, self.stores_distances) = (Some(arguments.position()), false);
             arguments.take()?;

@@ -682,7 +682,6 @@ struct AutoclaimOptions {
 impl AutoclaimOptions {
     /// `min-idle-time start [COUNT count] [JUSTID]`, from argument 4 on.
     fn parse(args: Args<'_>) -> Result<Self, CommandError> {
-        const COUNT: &str = "ERR COUNT must be > 0";
         let idle = integer_or(args.get(4), "ERR Invalid min-idle-time argument for XAUTOCLAIM")?;
         let mut options = AutoclaimOptions {
             idle_ms_min: idle.max(0),
@@ -693,10 +692,9 @@ impl AutoclaimOptions {
         let mut cursor = args.cursor(6);
         while !cursor.is_at_end() {
             if cursor.remaining() >= 2 && cursor.take_word("COUNT") {
-                let count = integer_or(cursor.take()?, COUNT)?;
-                if !(1..=AUTOCLAIM_COUNT_MAX).contains(&count) {
-                    return Err(CommandError::Text(COUNT));
-                }
+                let count = number::parse_i64(cursor.take()?)
+                    .filter(|count| (1..=AUTOCLAIM_COUNT_MAX).contains(count))
+                    .ok_or(CommandError::COUNT_NOT_POSITIVE)?;
                 options.count = count as u64;
             } else if cursor.take_word("JUSTID") {
                 options.just_id = true;
