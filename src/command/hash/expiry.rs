@@ -107,22 +107,15 @@ impl Condition {
                 () if is(b"XX") => condition.xx = true,
                 () if is(b"GT") => condition.gt = true,
                 () if is(b"LT") => condition.lt = true,
-                () => {
-                    let text = [b"ERR Unsupported option ", option].concat();
-                    return Err(CommandError::formatted(text));
-                }
+                () => return Err(CommandError::unsupported_option(option)),
             }
         }
         let Condition { nx, xx, gt, lt } = condition;
         if nx && (xx || gt || lt) {
-            return Err(CommandError::Text(
-                "ERR NX and XX, GT or LT options at the same time are not compatible",
-            ));
+            return Err(CommandError::NX_WITH_OTHERS);
         }
         if gt && lt {
-            return Err(CommandError::Text(
-                "ERR GT and LT options at the same time are not compatible",
-            ));
+            return Err(CommandError::GT_WITH_LT);
         }
         Ok(condition)
     }

@@ -29,7 +29,7 @@ pub const COMMANDS: &[CommandSpec] = &[
     spec("KEYS", all_keys)
         .exactly(2)
         .flags(Flags::READONLY)
-        .categories(Categories::KEYSPACE.union(Categories::DANGEROUS))
+        .categories(Categories::KEYSPACE_DANGEROUS)
         .since("1.0.0")
         .docs(
             "pattern",

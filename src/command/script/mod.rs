@@ -48,19 +48,16 @@ pub(crate) const READS: Flags = Flags::NOSCRIPT
     .union(Flags::MOVABLEKEYS)
     .union(Flags::READONLY);
 
-const ANY_ACCESS: KeyFlags = KeyFlags::RW.union(KeyFlags::ACCESS).union(KeyFlags::UPDATE);
-const READ_ACCESS: KeyFlags = KeyFlags::RO.union(KeyFlags::ACCESS);
-
 const fn noted(spec: KeySpec, notes: &'static str) -> KeySpec {
     KeySpec { notes: Some(notes), ..spec }
 }
 
 pub(crate) const ANY_KEYS: &[KeySpec] = &[noted(
-    counted_keys(2, ANY_ACCESS),
+    counted_keys(2, KeyFlags::RW_ACCESS_UPDATE),
     "We cannot tell how the keys will be used so we assume the worst, RW and UPDATE",
 )];
 pub(crate) const READ_KEYS: &[KeySpec] = &[noted(
-    counted_keys(2, READ_ACCESS),
+    counted_keys(2, KeyFlags::RO_ACCESS),
     "We cannot tell how the keys will be used so we assume the worst, RO and ACCESS",
 )];
 
@@ -81,7 +78,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         ),
     spec("EVALSHA", |ctx| eval_sha(ctx, false))
         .at_least(3)
-        .keys(&[counted_keys(2, ANY_ACCESS)])
+        .keys(&[counted_keys(2, KeyFlags::RW_ACCESS_UPDATE)])
         .flags(RUNS)
         .with(Flags::RUNS_SHA)
         .group(Group::Scripting)
@@ -105,7 +102,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         ),
     spec("EVALSHA_RO", |ctx| eval_sha(ctx, true))
         .at_least(3)
-        .keys(&[counted_keys(2, READ_ACCESS)])
+        .keys(&[counted_keys(2, KeyFlags::RO_ACCESS)])
         .flags(READS)
         .with(Flags::RUNS_SHA)
         .group(Group::Scripting)
@@ -148,7 +145,7 @@ const SUBCOMMANDS: &[CommandSpec] = &[
         .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"]),
     spec("HELP", help)
         .exactly(2)
-        .flags(Flags::LOADING.union(Flags::STALE))
+        .flags(Flags::LOADING_STALE)
         .categories(Categories::SCRIPTING)
         .group(Group::Scripting)
         .since("5.0.0")

@@ -6,7 +6,6 @@ use crate::gate::context::{CommandResult, Context};
 use crate::gate::spec::{Categories, CommandSpec, Flags, Group, container, spec};
 
 const NONDETERMINISTIC: &[&str] = &["nondeterministic_output"];
-const ADMIN: Flags = Flags::ADMIN.union(Flags::STALE);
 
 /// A subcommand that tells about the cluster.
 const fn asks(name: &'static str) -> CommandSpec {
@@ -15,12 +14,12 @@ const fn asks(name: &'static str) -> CommandSpec {
 
 /// One that tells what only who runs the cluster needs.
 const fn inspects(name: &'static str) -> CommandSpec {
-    asks(name).flags(ADMIN)
+    asks(name).flags(Flags::ADMIN.union(Flags::STALE))
 }
 
 /// One that changes the cluster.
 const fn changes(name: &'static str) -> CommandSpec {
-    asks(name).flags(ADMIN.union(Flags::NO_ASYNC_LOADING))
+    asks(name).flags(Flags::ADMIN.union(Flags::STALE).union(Flags::NO_ASYNC_LOADING))
 }
 
 /// A command about this connection's use of a cluster.
@@ -88,7 +87,7 @@ pub const COMMANDS: &[CommandSpec] = &[
                 "Returns names of keys of a slot that are here.",
                 "O(log(N)), N being the number of keys asked for",
             ),
-            asks("HELP").flags(Flags::LOADING.union(Flags::STALE)).since("5.0.0").docs(
+            asks("HELP").flags(Flags::LOADING_STALE).since("5.0.0").docs(
                 "",
                 "Explains CLUSTER.",
                 "O(1)",

@@ -30,34 +30,39 @@ pub const COMMANDS: &[CommandSpec] = &[container("CONFIG", SUBCOMMANDS)
     .since("2.0.0")
     .docs("", "Commands that read and change the configuration.", "Depends on the subcommand.")];
 
-const ADMIN: Flags = Flags::ADMIN.union(Flags::NOSCRIPT).union(HARMLESS);
-const HARMLESS: Flags = Flags::LOADING.union(Flags::STALE);
-
 const SUBCOMMANDS: &[CommandSpec] = &[
-    spec("GET", get).at_least(3).flags(ADMIN).group(Group::Server).since("2.0.0").docs(
-        "parameter [parameter ...]",
-        "Tells the values of the parameters that match.",
-        "O(N), N: parameters given",
-    ),
-    spec("HELP", help).exactly(2).flags(HARMLESS).group(Group::Server).since("5.0.0").docs(
-        "",
-        "Lists the subcommands.",
-        "O(1)",
-    ),
-    spec("RESETSTAT", reset_stat).exactly(2).flags(ADMIN).group(Group::Server).since("2.0.0").docs(
-        "",
-        "Sets the statistics that INFO reports to zero.",
-        "O(1)",
-    ),
-    spec("REWRITE", rewrite).exactly(2).flags(ADMIN).group(Group::Server).since("2.8.0").docs(
-        "",
-        "Writes the present configuration to the file the server started from.",
-        "O(1)",
-    ),
+    spec("GET", get)
+        .at_least(3)
+        .flags(Flags::ADMIN_NOSCRIPT_LOADING_STALE)
+        .group(Group::Server)
+        .since("2.0.0")
+        .docs(
+            "parameter [parameter ...]",
+            "Tells the values of the parameters that match.",
+            "O(N), N: parameters given",
+        ),
+    spec("HELP", help)
+        .exactly(2)
+        .flags(Flags::LOADING_STALE)
+        .group(Group::Server)
+        .since("5.0.0")
+        .docs("", "Lists the subcommands.", "O(1)"),
+    spec("RESETSTAT", reset_stat)
+        .exactly(2)
+        .flags(Flags::ADMIN_NOSCRIPT_LOADING_STALE)
+        .group(Group::Server)
+        .since("2.0.0")
+        .docs("", "Sets the statistics that INFO reports to zero.", "O(1)"),
+    spec("REWRITE", rewrite)
+        .exactly(2)
+        .flags(Flags::ADMIN_NOSCRIPT_LOADING_STALE)
+        .group(Group::Server)
+        .since("2.8.0")
+        .docs("", "Writes the present configuration to the file the server started from.", "O(1)"),
     spec("SET", set)
         .at_least(4)
         .secrets(Secrets::Parameters(2))
-        .flags(ADMIN)
+        .flags(Flags::ADMIN_NOSCRIPT_LOADING_STALE)
         .with(Flags::NEEDS_CLIENT)
         .group(Group::Server)
         .since("2.0.0")

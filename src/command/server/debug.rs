@@ -121,11 +121,8 @@ fn ok(ctx: &mut Context<'_>) -> CommandResult {
 }
 
 fn unknown(ctx: &Context<'_>) -> CommandError {
-    let mut text = b"ERR unknown subcommand or wrong number of arguments for '".to_vec();
     let name = ctx.args.get(1);
-    text.extend_from_slice(&name[..name.len().min(128)]);
-    text.extend_from_slice(b"'. Try DEBUG HELP.");
-    CommandError::formatted(text)
+    CommandError::wrong_subcommand("DEBUG", &name[..name.len().min(128)])
 }
 
 /// Argument 2 as C's `atoi` sees a switch: anything but a number that is not zero is off.

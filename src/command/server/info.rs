@@ -23,7 +23,7 @@ use crate::sys::{alloc, build, jemalloc, machine};
 
 pub const COMMANDS: &[CommandSpec] = &[spec("INFO", info)
     .at_least(1)
-    .flags(Flags::LOADING.union(Flags::STALE))
+    .flags(Flags::LOADING_STALE)
     .categories(Categories::DANGEROUS)
     .group(Group::Server)
     .since("1.0.0")

@@ -11,20 +11,21 @@ use crate::resp::number;
 use crate::stats::commands::Histogram;
 use crate::stats::latency::LatencySeries;
 
-const HELP_FLAGS: Flags = Flags::LOADING.union(Flags::STALE);
-const SLOWLOG_FLAGS: Flags = HELP_FLAGS.union(Flags::ADMIN);
-const LATENCY_FLAGS: Flags = SLOWLOG_FLAGS.union(Flags::NOSCRIPT);
 const NONDETERMINISTIC: &[&str] =
     &["nondeterministic_output", "request_policy:all_nodes", "response_policy:special"];
 
 const fn slowlog(name: &'static str, handler: Handler) -> CommandSpec {
-    spec(name, handler).exactly(2).flags(SLOWLOG_FLAGS).group(Group::Server).since("2.2.12")
+    spec(name, handler)
+        .exactly(2)
+        .flags(Flags::ADMIN_LOADING_STALE)
+        .group(Group::Server)
+        .since("2.2.12")
 }
 
 const fn latency(name: &'static str, handler: Handler) -> CommandSpec {
     spec(name, handler)
         .exactly(2)
-        .flags(LATENCY_FLAGS)
+        .flags(Flags::ADMIN_NOSCRIPT_LOADING_STALE)
         .group(Group::Server)
         .since("2.8.13")
         .tips(NONDETERMINISTIC)
@@ -52,7 +53,7 @@ pub const COMMANDS: &[CommandSpec] = &[
             slowlog("RESET", slowlog_reset)
                 .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])
                 .docs("", "Empties the slow log.", "O(N), N being the number of entries"),
-            slowlog("HELP", slowlog_help).flags(HELP_FLAGS).since("6.2.0").docs(
+            slowlog("HELP", slowlog_help).flags(Flags::LOADING_STALE).since("6.2.0").docs(
                 "",
                 "Explains SLOWLOG.",
                 "O(1)",
@@ -90,7 +91,7 @@ pub const COMMANDS: &[CommandSpec] = &[
                 .at_least(2)
                 .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])
                 .docs("[event [event ...]]", "Forgets the spikes of some or all events.", "O(1)"),
-            latency("HELP", latency_help).flags(HELP_FLAGS).tips(&[]).docs(
+            latency("HELP", latency_help).flags(Flags::LOADING_STALE).tips(&[]).docs(
                 "",
                 "Explains LATENCY.",
                 "O(1)",
@@ -109,10 +110,7 @@ const SLOWLOG_DEFAULT: i64 = 10;
 /// client's address and name. -1: all.
 fn slowlog_get(ctx: &mut Context<'_>) -> CommandResult {
     if ctx.args.len() > 3 {
-        let name = String::from_utf8_lossy(ctx.args.get(1)).into_owned();
-        return Err(CommandError::formatted(format!(
-            "ERR unknown subcommand or wrong number of arguments for '{name}'. Try SLOWLOG HELP."
-        )));
+        return Err(ctx.wrong_subcommand());
     }
     let count = match ctx.args.len() {
         2 => SLOWLOG_DEFAULT,

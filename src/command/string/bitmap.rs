@@ -13,14 +13,11 @@ use crate::resp::number;
 use crate::resp::reply::ReplyWriter;
 use crate::types::bitmap::{self, BitOperation, FieldType, Overflow, Unit};
 
-const READ: KeyFlags = KeyFlags::RO.union(KeyFlags::ACCESS);
-const CHANGE: KeyFlags = KeyFlags::RW.union(KeyFlags::ACCESS).union(KeyFlags::UPDATE);
-
 pub const COMMANDS: &[CommandSpec] = &[
     spec("SETBIT", setbit)
         .exactly(4)
-        .keys(&[key(1, CHANGE)])
-        .flags(Flags::WRITE.union(Flags::DENYOOM))
+        .keys(&[key(1, KeyFlags::RW_ACCESS_UPDATE)])
+        .flags(Flags::WRITE_DENYOOM)
         .group(Group::Bitmap)
         .since("2.2.0")
         .docs(
@@ -30,14 +27,14 @@ pub const COMMANDS: &[CommandSpec] = &[
         ),
     spec("GETBIT", getbit)
         .exactly(3)
-        .keys(&[key(1, READ)])
-        .flags(Flags::READONLY.union(Flags::FAST))
+        .keys(&[key(1, KeyFlags::RO_ACCESS)])
+        .flags(Flags::READONLY_FAST)
         .group(Group::Bitmap)
         .since("2.2.0")
         .docs("key offset", "Returns one bit of a string.", "O(1)"),
     spec("BITCOUNT", bitcount)
         .at_least(2)
-        .keys(&[key(1, READ)])
+        .keys(&[key(1, KeyFlags::RO_ACCESS)])
         .flags(Flags::READONLY)
         .group(Group::Bitmap)
         .since("2.6.0")
@@ -48,7 +45,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         ),
     spec("BITPOS", bitpos)
         .at_least(3)
-        .keys(&[key(1, READ)])
+        .keys(&[key(1, KeyFlags::RO_ACCESS)])
         .flags(Flags::READONLY)
         .group(Group::Bitmap)
         .since("2.8.7")
@@ -59,8 +56,8 @@ pub const COMMANDS: &[CommandSpec] = &[
         ),
     spec("BITOP", bitop)
         .at_least(4)
-        .keys(&[key(2, KeyFlags::OW.union(KeyFlags::UPDATE)), keys(3, -1, 1, READ)])
-        .flags(Flags::WRITE.union(Flags::DENYOOM))
+        .keys(&[key(2, KeyFlags::OW_UPDATE), keys(3, -1, 1, KeyFlags::RO_ACCESS)])
+        .flags(Flags::WRITE_DENYOOM)
         .group(Group::Bitmap)
         .since("2.6.0")
         .docs(
@@ -72,9 +69,9 @@ pub const COMMANDS: &[CommandSpec] = &[
         .at_least(2)
         .keys(&[KeySpec {
             notes: Some("The key is only read if all operations are GET"),
-            ..key(1, CHANGE.union(KeyFlags::VARIABLE_FLAGS))
+            ..key(1, KeyFlags::RW_ACCESS_UPDATE.union(KeyFlags::VARIABLE_FLAGS))
         }])
-        .flags(Flags::WRITE.union(Flags::DENYOOM))
+        .flags(Flags::WRITE_DENYOOM)
         .group(Group::Bitmap)
         .since("3.2.0")
         .docs(
@@ -85,8 +82,8 @@ pub const COMMANDS: &[CommandSpec] = &[
         ),
     spec("BITFIELD_RO", bitfield_ro)
         .at_least(2)
-        .keys(&[key(1, READ)])
-        .flags(Flags::READONLY.union(Flags::FAST))
+        .keys(&[key(1, KeyFlags::RO_ACCESS)])
+        .flags(Flags::READONLY_FAST)
         .group(Group::Bitmap)
         .since("6.0.0")
         .docs(
