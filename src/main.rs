@@ -228,6 +228,7 @@ fn serve(settings: Settings, name: &OsStr, is_bare: bool) -> Result<ExitCode, Co
         log.warn(format_args!("Can't catch signals: {error}"));
         return Ok(ExitCode::FAILURE);
     }
+    supervisor.loading();
     if server.load().is_err() {
         return Ok(ExitCode::FAILURE);
     }
