@@ -232,6 +232,7 @@ fn serve(settings: Settings, name: &OsStr, is_bare: bool) -> Result<ExitCode, Co
     if !server.load_users(&users) {
         return Ok(ExitCode::FAILURE);
     }
+    supervisor.loading();
     if server.load().is_err() {
         return Ok(ExitCode::FAILURE);
     }

@@ -13,6 +13,7 @@ use crate::command::server::reload;
 use crate::config::parse_memory;
 use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Outcome};
+use crate::gate::persistence;
 use crate::gate::spec::{CommandSpec, Flags, Group, spec};
 use crate::keyspace::{Expiry, Key, Keyspace};
 use crate::resp::number;
@@ -61,6 +62,11 @@ fn debug(ctx: &mut Context<'_>) -> CommandResult {
         }
         (b"set-skip-checksum-validation", 3) => {
             ctx.server.skips_payload_checksum = flag(ctx);
+            ok(ctx)
+        }
+        (b"aof-flush-sleep", 3) => {
+            let micros = u64::try_from(ctx.args.integer(2)?).unwrap_or(0);
+            persistence::set_flush_delay(ctx.server, Duration::from_micros(micros));
             ok(ctx)
         }
         (b"object", 3..) => object(ctx),
@@ -554,6 +560,8 @@ fn help(ctx: &mut Context<'_>) -> CommandResult {
         &[
             "ASSERT | OOM | PANIC | SEGFAULT",
             "    End the process as such a failure would.",
+            "AOF-FLUSH-SLEEP <microseconds>",
+            "    Sleep before each write to the append-only file.",
             "CHANGE-REPL-ID",
             "    Make up another replication id.",
             "CONFIG-REWRITE-FORCE-ALL",

@@ -324,7 +324,7 @@ fn memory(out: &mut String, db: &mut Keyspace, server: &State) {
     line(out, "mem_clients_slaves", memory.replicas + memory.replicas_behind);
     line(out, "mem_clients_normal", memory.clients - memory.replicas);
     line(out, "mem_cluster_links", 0);
-    line(out, "mem_aof_buffer", 0);
+    line(out, "mem_aof_buffer", server.persistence.log().map_or(0, |log| log.buffer_memory()));
     let version = jemalloc::text("version").unwrap_or_default();
     let version = version.split('-').next().unwrap_or_default();
     line(out, "mem_allocator", format_args!("jemalloc-{version}"));
@@ -381,7 +381,7 @@ fn persistence(out: &mut String, db: &mut Keyspace, server: &State) {
     if let Some(log) = state.log() {
         line(out, "aof_current_size", log.current_size());
         line(out, "aof_base_size", log.base_size());
-        line(out, "aof_pending_rewrite", 0);
+        line(out, "aof_pending_rewrite", u8::from(state.rewrite_is_scheduled));
         line(out, "aof_buffer_length", log.buffer_length());
         line(out, "aof_pending_bio_fsync", log.pending_fsync());
         line(out, "aof_delayed_fsync", log.delayed_fsync());
@@ -389,9 +389,16 @@ fn persistence(out: &mut String, db: &mut Keyspace, server: &State) {
     if let Some(loading) = state.loading {
         line(out, "loading_start_time", loading.started_unix);
         line(out, "loading_total_bytes", loading.total_bytes);
+        line(out, "loading_rdb_used_mem", loading.memory_then);
         line(out, "loading_loaded_bytes", loading.loaded_bytes);
         let percent = loading.loaded_bytes as f64 * 100.0 / loading.total_bytes.max(1) as f64;
         line(out, "loading_loaded_perc", format!("{percent:.2}"));
+        let elapsed = (server.now.unix_seconds() - loading.started_unix).max(0) as f64;
+        let left = loading.total_bytes.saturating_sub(loading.loaded_bytes) as f64;
+        // Before a second has passed nothing is known, as in Redis.
+        let seconds =
+            if elapsed > 0.0 { elapsed * left / (loading.loaded_bytes + 1) as f64 } else { 1.0 };
+        line(out, "loading_eta_seconds", seconds as i64);
     }
 }
 
@@ -431,7 +438,8 @@ fn stats(out: &mut String, db: &mut Keyspace, server: &State) {
     line(out, "pubsub_patterns", server.pubsub.count(Kind::Pattern));
     line(out, "pubsubshard_channels", server.pubsub.count(Kind::Shard));
     line(out, "latest_fork_usec", 0);
-    line(out, "total_forks", 0);
+    // What Redis would fork for.
+    line(out, "total_forks", server.persistence.jobs);
     line(out, "migrate_cached_sockets", server.outgoing.len());
     for name in [
         "slave_expires_tracked_keys",
