@@ -68,6 +68,11 @@ bitflags! {
         /// CLIENT CACHING: the next command is an exception to whether its keys are tracked.
         const CACHING = 1 << 24;
 
+        /// CLIENT IMPORT-SOURCE: in import mode nothing is expired for it.
+        const IMPORT_SOURCE = 1 << 27;
+        /// CLIENT CAPA REDIRECT: it can be sent elsewhere.
+        const CAN_REDIRECT = 1 << 28;
+
         /// Those that make the gate leave its fast path.
         const GATE = Self::REPLY_OFF.bits() | Self::REPLY_SKIP_NEXT.bits()
             | Self::SUBSCRIBED.bits() | Self::NO_TOUCH.bits() | Self::IN_TRANSACTION.bits()

@@ -5,6 +5,7 @@ pub(crate) mod client_filter;
 pub(crate) mod client_tracking;
 
 use crate::client::ClientFlags;
+use crate::config::VALKEY_VERSION;
 use crate::error::CommandError;
 use crate::gate::admit::needs_password;
 use crate::gate::context::{CommandResult, Context, Outcome};
@@ -240,9 +241,14 @@ fn hello(ctx: &mut Context<'_>) -> CommandResult {
     let reply = &mut ctx.reply;
     reply.map(7);
     reply.bulk(b"server");
-    reply.bulk(b"redis");
+    let config = &ctx.server.config;
+    let (name, told): (&[u8], &[u8]) = match config.compatible_with.is_valkey() {
+        true => (b"valkey", VALKEY_VERSION.as_bytes()),
+        false => (b"redis", &config.redis_version),
+    };
+    reply.bulk(name);
     reply.bulk(b"version");
-    reply.bulk(&ctx.server.config.redis_version);
+    reply.bulk(told);
     reply.bulk(b"proto");
     reply.integer(version);
     reply.bulk(b"id");

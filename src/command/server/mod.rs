@@ -1,6 +1,7 @@
 //! The server as a whole: its clock, its role, its end.
 
 pub(crate) mod cluster;
+pub(crate) mod command_log;
 pub(crate) mod config;
 pub(crate) mod debug;
 pub(crate) mod docs;
