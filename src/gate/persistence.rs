@@ -882,8 +882,13 @@ pub fn begin_aof(
     let mut log = AppendLog::new(folder.clone(), increment, 0, 0, policy, wake);
     log.spawn().map_err(|error| system_text(&error))?;
     switch_on(db, server, folder, log, true);
-    if in_transaction {
-        let text = "AOF was enabled during a transaction. An AOF background was scheduled to start when possible.";
+    // Replicas that wait for a snapshot get theirs first.
+    let syncs = server.persistence.running.is_some();
+    if in_transaction || syncs {
+        let text = match syncs {
+            true => "AOF was enabled but there is already another background operation. An AOF background was scheduled to start when possible.",
+            false => "AOF was enabled during a transaction. An AOF background was scheduled to start when possible.",
+        };
         server.log(Level::Warning, format_args!("{text}"));
         // It begins another increment, and this one is forgotten.
         server.persistence.rewrite_is_scheduled = true;
@@ -1035,6 +1040,7 @@ pub fn shut_down(
         let text = match purpose {
             Purpose::Save => "There is a child saving an .rdb. Killing it!",
             Purpose::Rewrite => "There is a child rewriting the AOF. Killing it!",
+            Purpose::Sync => "There is a child sending an .rdb to replicas. Killing it!",
         };
         server.log(Level::Warning, format_args!("{text}"));
         abort(db, server, purpose);

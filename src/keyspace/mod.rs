@@ -117,6 +117,8 @@ pub struct Keyspace {
     pub keeps_expired: bool,
     /// This server is a replica: nothing goes because of its age before the primary says so. Set by the gate.
     pub follows: bool,
+    /// `import-mode`: nothing expires or is evicted by itself, and a deadline in the past may be set.
+    pub import_mode: bool,
     pub stats: KeyspaceStats,
     pub events: Events,
     /// Changes since the start; written by [`Keyspace::touch`] and its kin alone.
@@ -150,6 +152,7 @@ impl Keyspace {
             no_touch: false,
             keeps_expired: false,
             follows: false,
+            import_mode: false,
             stats: KeyspaceStats::default(),
             events: Events::default(),
             dirty: 0,
@@ -209,6 +212,13 @@ impl Keyspace {
     /// The file is loaded: what is past its deadline goes, as always.
     pub fn end_loading(&mut self) {
         self.now.is_loading = false;
+    }
+
+    /// Has every key and field count as alive, whatever its deadline, or not any more; returns how it was before. For the
+    /// commands of a client that imports data.
+    pub fn ignore_deadlines(&mut self, ignore: bool) -> bool {
+        self.delete_found_expired();
+        std::mem::replace(&mut self.now.is_loading, ignore)
     }
 
     /// Lets `change` run without counting what it changes: what is in memory then is what is in a file.

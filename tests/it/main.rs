@@ -19,6 +19,7 @@ mod expired_keys;
 mod fuzz_corpus;
 mod hostile_scripts;
 mod integration_redis_rs;
+mod packaging;
 mod persistence;
 mod process;
 mod rdb_peer;

@@ -23,6 +23,12 @@ pub const COMMANDS: &[CommandSpec] = &[container("CLIENT", SUBCOMMANDS)
 
 const SUBCOMMANDS: &[CommandSpec] = &[
     client_tracking::CACHING,
+    spec("CAPA", capa)
+        .at_least(3)
+        .flags(Flags::OF_OWN_CLIENT.union(Flags::ALLOW_BUSY))
+        .group(Group::Connection)
+        .since("8.0.0")
+        .docs("capability [capability ...]", "Tells what this connection is able to do.", "O(1)"),
     spec("GETNAME", get_name)
         .exactly(2)
         .flags(Flags::OF_OWN_CLIENT)
@@ -42,6 +48,12 @@ const SUBCOMMANDS: &[CommandSpec] = &[
         .group(Group::Connection)
         .since("5.0.0")
         .docs("", "Answers the connection's number.", "O(1)"),
+    spec("IMPORT-SOURCE", import_source)
+        .exactly(3)
+        .flags(Flags::OF_OWN_CLIENT)
+        .group(Group::Connection)
+        .since("8.1.0")
+        .docs("<ON | OFF>", "Lets this connection see expired keys in import mode.", "O(1)"),
     spec("INFO", info)
         .exactly(2)
         .flags(Flags::OF_OWN_CLIENT)
@@ -129,6 +141,7 @@ const NAME_NOT_PLAIN: CommandError =
 const PAUSE_MODE: CommandError = CommandError::Text("ERR CLIENT PAUSE mode must be WRITE or ALL");
 const UNBLOCK_REASON: CommandError =
     CommandError::Text("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR");
+const NOT_IN_IMPORT_MODE: CommandError = CommandError::Text("ERR Server is not in import mode");
 const NO_SUCH_CLIENT: CommandError = CommandError::Text("ERR No such client");
 
 // ---- who is connected ------------------------------------------------------------------------------------------------
@@ -296,6 +309,23 @@ fn no_evict(ctx: &mut Context<'_>) -> CommandResult {
 /// `CLIENT NO-TOUCH <ON | OFF>`: `OK`.
 fn no_touch(ctx: &mut Context<'_>) -> CommandResult {
     set_flag(ctx, ClientFlags::NO_TOUCH)
+}
+
+/// `CLIENT IMPORT-SOURCE <ON | OFF>`: `OK`. Only OFF while `import-mode` is off.
+fn import_source(ctx: &mut Context<'_>) -> CommandResult {
+    if !ctx.server.config.import_mode && !ctx.args.get(2).eq_ignore_ascii_case(b"OFF") {
+        return Err(NOT_IN_IMPORT_MODE);
+    }
+    set_flag(ctx, ClientFlags::IMPORT_SOURCE)
+}
+
+/// `CLIENT CAPA capability [capability ...]`: `OK`. Those that are not known are passed over.
+fn capa(ctx: &mut Context<'_>) -> CommandResult {
+    if ctx.args.iter_from(2).any(|capability| capability.eq_ignore_ascii_case(b"REDIRECT")) {
+        ctx.client().flags |= ClientFlags::CAN_REDIRECT;
+    }
+    ctx.reply.ok();
+    Ok(Outcome::Replied)
 }
 
 fn set_flag(ctx: &mut Context<'_>, flag: ClientFlags) -> CommandResult {

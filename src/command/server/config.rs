@@ -181,8 +181,9 @@ pub fn apply_config(db: &mut Keyspace, server: &mut State) {
         lfu_log_factor: config.lfu_log_factor,
         lfu_decay_minutes: config.lfu_decay_time,
     };
+    db.import_mode = config.import_mode;
     db.events.set_classes(config.notify_keyspace_events);
-    server.timing.set_thresholds(config.slowlog_log_slower_than, config.latency_monitor_threshold);
+    server.timing.set_thresholds(config);
     server.logger.level = log_level(config);
     crash::enable(config.crash_log_enabled);
     crash::watch(config.watchdog_period);

@@ -6,7 +6,7 @@
 use std::fmt::Write;
 
 use crate::client::{Client, ClientFlags};
-use crate::config::{Choice, MaxmemoryPolicy};
+use crate::config::{Choice, Compatibility, MaxmemoryPolicy, VALKEY_VERSION};
 use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::gate::persistence::Purpose;
 use crate::gate::spec::{Categories, CommandSpec, Flags, Group, spec};
@@ -129,11 +129,17 @@ fn server(out: &mut String, db: &mut Keyspace, server: &State) {
     let uptime = (server.now.boot_us - identity.started_us).max(0) / 1_000_000;
     let version = String::from_utf8_lossy(&server.config.redis_version);
     line(out, "redis_version", version);
+    if server.config.compatible_with.is_valkey() {
+        line(out, "server_name", "valkey");
+        line(out, "valkey_version", VALKEY_VERSION);
+        line(out, "valkey_release_stage", "ga");
+    }
     let (commit, is_modified) = build::commit();
     line(out, "redis_git_sha1", commit);
     line(out, "redis_git_dirty", is_modified);
     line(out, "redis_build_id", build::id());
-    line(out, "redis_mode", "standalone");
+    let mode = if server.config.compatible_with.is_valkey() { "server" } else { "redis" };
+    line(out, &format!("{mode}_mode"), "standalone");
     line(out, "os", machine::system_name());
     line(out, "arch_bits", usize::BITS);
     line(out, "monotonic_clock", "POSIX clock_gettime");
@@ -617,7 +623,7 @@ fn latency_stats(out: &mut String, _: &mut Keyspace, server: &State) {
     }
 }
 
-fn keyspace(out: &mut String, db: &mut Keyspace, _: &State) {
+fn keyspace(out: &mut String, db: &mut Keyspace, server: &State) {
     let now = db.now();
     for index in 0..db.databases() {
         let table = db.table_of(index);
@@ -632,10 +638,18 @@ fn keyspace(out: &mut String, db: &mut Keyspace, _: &State) {
             }
         });
         let average = if count == 0 { 0 } else { sum_ms / count };
+        // Keys with fields that expire.
+        let volatile = || db.keys_with_field_deadlines(index);
+        let more = match server.config.compatible_with {
+            Compatibility::Redis70 | Compatibility::Redis72 => String::new(),
+            Compatibility::Redis8 => format!(",subexpiry={}", volatile()),
+            Compatibility::Valkey9 => format!(",keys_with_volatile_items={}", volatile()),
+        };
+        let (keys, expires) = (table.len(), table.volatile_len());
         line(
             out,
             &format!("db{index}"),
-            format_args!("keys={},expires={},avg_ttl={average}", table.len(), table.volatile_len()),
+            format_args!("keys={keys},expires={expires},avg_ttl={average}{more}"),
         );
     }
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod acl;
 pub(crate) mod cluster;
+pub(crate) mod command_log;
 pub(crate) mod config;
 pub(crate) mod debug;
 pub(crate) mod docs;
