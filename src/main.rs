@@ -200,7 +200,8 @@ fn serve(settings: Settings, name: &OsStr, is_bare: bool) -> Result<ExitCode, Co
     if let Err(error) = crash::install(log.0.clone()) {
         log.warn(format_args!("Can't report crashes: {error}"));
     }
-    let (port, backlog) = (config.port, config.tcp_backlog);
+    let port = if config.port != 0 { config.port } else { config.tls_port };
+    let backlog = config.tcp_backlog;
     let show_logo = config.always_show_logo
         || (config.logfile.is_empty() && !config.syslog_enabled && std::io::stdout().is_terminal());
     let mut server = match Server::start(config, Clock::System, log.0.clone()) {

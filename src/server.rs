@@ -19,6 +19,7 @@ use crate::gate::following::{self, PRIMARY};
 use crate::gate::limits::evict_clients;
 use crate::gate::persistence;
 use crate::gate::publish::publish_events;
+use crate::gate::replicas;
 use crate::gate::state::{State, Task};
 use crate::gate::tracking;
 use crate::keyspace::Keyspace;
@@ -32,6 +33,7 @@ pub mod accept;
 mod busy;
 pub mod cron;
 mod hands;
+mod handshake;
 pub mod start;
 
 pub use start::{RenamedCommands, renamed_commands, user_lines};
@@ -58,6 +60,7 @@ pub struct Server {
     next_cron_us: i64,
     next_sample_us: i64,
     next_idle_us: i64,
+    next_reload_us: i64,
     /// Number of the signal that asked the server to stop, 0: none. Set by signal handlers and by [`Handle`].
     stop: Arc<AtomicUsize>,
     stopping: bool,
@@ -132,12 +135,16 @@ impl Server {
         following::turn(&mut self.keyspace, &mut self.state);
         blocking::on_time(&mut self.keyspace, &mut self.state);
         blocking::serve(&mut self.keyspace, &mut self.state);
+        blocking::serve_acks(&mut self.keyspace, &mut self.state);
         self.do_tasks();
         self.expire();
         self.evict();
         self.invalidate();
+        replicas::ask_for_acks(&mut self.state);
         self.persist();
+        replicas::turn(&mut self.keyspace, &mut self.state);
         self.hands().flush();
+        self.hands().shake_hands();
         evict_clients(&mut self.state);
         self.cron_if_due();
         self.hands().close_clients();
@@ -157,9 +164,11 @@ impl Server {
         let now_us = self.state.now.boot_us;
         let more =
             !self.state.pending.read_again.is_empty() || !self.state.pending.resumed.is_empty();
+        let more = more || !self.state.pending.handshakes.is_empty();
         let keys_max = self.state.config.tracking_table_max_keys;
         let work = self.expire_again
             || self.state.persistence.wants_turn()
+            || self.state.replication.has_more
             || self.keyspace.eviction.unfinished
             || following::wants_turn(&self.state)
             || self.keyspace.tracking.is_over(keys_max);

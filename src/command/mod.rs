@@ -21,7 +21,9 @@ use crate::gate::spec::CommandSpec;
 use crate::gate::table::CommandTable;
 
 pub(crate) use server::acl::load_file as load_users;
-pub use server::config::{apply_config, listen, log_level, set_oom_score, set_process_title};
+pub use server::config::{
+    apply_config, configure_tls, listen, log_level, set_oom_score, set_process_title,
+};
 
 /// The families, in the order of `COMMAND LIST`.
 static FAMILIES: &[&[CommandSpec]] = &[
@@ -55,6 +57,8 @@ static FAMILIES: &[&[CommandSpec]] = &[
     server::monitor::COMMANDS,
     pubsub::COMMANDS,
     transaction::COMMANDS,
+    replication::sync::COMMANDS,
+    replication::wait::COMMANDS,
     script::COMMANDS,
     script::function::COMMANDS,
     server::acl::COMMANDS,

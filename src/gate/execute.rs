@@ -14,7 +14,7 @@ use crate::gate::evict::evict;
 use crate::gate::spec::Flags;
 use crate::gate::state::State;
 use crate::gate::table::Command;
-use crate::gate::{admit, blocking, monitor, publish, tracking, transaction, users};
+use crate::gate::{admit, blocking, monitor, persistence, publish, tracking, transaction, users};
 use crate::keyspace::Keyspace;
 use crate::resp::args::{Args, Prehashed};
 use crate::resp::reply::{OutputBuffer, ReplyWriter};
@@ -391,7 +391,10 @@ impl Gate<'_> {
         let ran = match outcome {
             Outcome::Replied => Ran::Done,
             Outcome::Postponed => Ran::NotYet,
-            Outcome::Suspended | Outcome::Blocked(_) | Outcome::WaitsOn => Ran::Waits,
+            Outcome::Suspended
+            | Outcome::Blocked(_)
+            | Outcome::AwaitsAcks(_)
+            | Outcome::WaitsOn => Ran::Waits,
             Outcome::Close => Ran::Closes,
         };
         match outcome {
@@ -399,6 +402,11 @@ impl Gate<'_> {
             Outcome::Blocked(wait) => {
                 if let Some(id) = self.caller.client() {
                     blocking::begin(self.db, self.server, id, command, request.args, *wait);
+                }
+            }
+            Outcome::AwaitsAcks(acks) => {
+                if let Some(id) = self.caller.client() {
+                    blocking::await_acks(self.server, id, command, acks);
                 }
             }
             _ => self.account(command, request, failed),
@@ -410,6 +418,9 @@ impl Gate<'_> {
             && self.server.scripts.running.is_none()
         {
             self.server.effects.end_unit();
+            if self.server.effects.len() >= persistence::SPREAD_BYTES {
+                persistence::spread_early(self.server);
+            }
         }
         ran
     }

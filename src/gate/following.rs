@@ -24,7 +24,7 @@ use crate::config::{PrimaryAddress, system_text};
 use crate::gate::blocking;
 use crate::gate::context::{Caller, Origin};
 use crate::gate::execute::{Gate, Request};
-use crate::gate::persistence;
+use crate::gate::persistence::{self, Moment};
 use crate::gate::state::State;
 use crate::keyspace::Keyspace;
 use crate::net::stream::Stream;
@@ -120,18 +120,44 @@ pub fn follow(db: &mut Keyspace, server: &mut State, host: &[u8], port: u16, is_
     connect(server);
 }
 
-/// Has a server that starts, and has loaded what it has, follow the primary that the configuration names: from the moment that
-/// the RDB file shows, if it says so and no log follows it.
-pub fn follow_at_start(db: &mut Keyspace, server: &mut State) {
-    let Some(PrimaryAddress { host, port }) = server.config.replicaof.clone() else { return };
+/// Has a server that starts, and has loaded what it has, go on in its part: as the replica of the primary that the configuration
+/// names, or as a primary whose replicas may come back. The moment of the history where it goes on is the one that the RDB file
+/// shows, if that says so and no log follows it.
+pub fn begin(db: &mut Keyspace, server: &mut State) {
+    let Moment { id, offset, stream_db, expired } = std::mem::take(&mut server.persistence.moment);
+    let moment = id.zip(offset).filter(|_| !server.config.appendonly);
+    let Some(PrimaryAddress { host, port }) = server.config.replicaof.clone() else {
+        if let Some((id, offset)) = moment {
+            go_on_as_primary(db, server, id, offset, &expired);
+        }
+        return;
+    };
     let mut following = Following::new(host, port);
-    let moment = std::mem::take(&mut server.persistence.moment);
-    if let (Some(id), Some(offset), false) = (moment.id, moment.offset, server.config.appendonly) {
+    if let Some((id, offset)) = moment {
         (server.replication.id, server.replication.offset) = (id, offset);
         following.knows_history = true;
-        following.selected = moment.stream_db.min(db.databases() - 1);
+        following.selected = stream_db.min(db.databases() - 1);
     }
     take_role(db, server, Some(following));
+}
+
+/// Goes on, with a history of its own, from where a primary was that had replicas.
+fn go_on_as_primary(
+    db: &mut Keyspace,
+    server: &mut State,
+    id: String,
+    offset: u64,
+    expired: &[(usize, Vec<u8>)],
+) {
+    server.replication.ancestor = Some(Ancestor { id, end: offset + 1 });
+    server.replication.offset = offset;
+    server.replication.without_replicas_since_us = server.now.boot_us;
+    begin_backlog(server);
+    persistence::note_listeners(db, server);
+    for (database, key) in expired {
+        server.effects.push(*database, [&b"DEL"[..], key].into_iter());
+        server.effects.end_unit();
+    }
 }
 
 /// Stops following: a primary goes on with what is here, and those who know its history can go on too.
@@ -143,6 +169,7 @@ pub fn unfollow(db: &mut Keyspace, server: &mut State) {
     persistence::spread_effects(server);
     give_up_link(db, server);
     server.replication.branch_off();
+    server.replication.without_replicas_since_us = server.now.boot_us;
     close_replicas(server);
     take_role(db, server, None);
     server.effects.select_anew();
@@ -157,6 +184,7 @@ fn take_role(db: &mut Keyspace, server: &mut State, following: Option<Following>
         .map(|following| PrimaryAddress { host: following.host.clone(), port: following.port });
     let follows = following.is_some();
     server.replication.following = following.map(Box::new);
+    server.logger.role = if follows { 'S' } else { 'M' };
     (db.follows, db.keeps_expired) = (follows, follows);
     persistence::note_listeners(db, server);
     server.note_gate();

@@ -181,6 +181,10 @@ pub fn load_entry(
     let deadline = raw.deadline_ms.map(|ms| now.at(UnixMillis(ms)));
     if !rules.keeps_expired && deadline.is_some_and(|deadline| now.is_past(deadline)) {
         server.persistence.keys_expired_at_load += 1;
+        let moment = &mut server.persistence.moment;
+        if moment.id.is_some() {
+            moment.expired.push((database, raw.key.to_vec()));
+        }
         return Ok(());
     }
     let decoder = Decoder { limits, now, version: raw.version };
@@ -357,7 +361,9 @@ pub fn load_at_start(db: &mut Keyspace, server: &mut State) -> Result<(), String
     let seconds = |server: &State| (server.clock.now().boot_us - started_us) as f64 / 1e6;
     if !server.config.appendonly {
         let path = server.config.dir.join(file_name(&server.config.dbfilename));
-        let loaded = load_file(db, server, &path, Rules::default())?;
+        // What has expired is its primary's business where this is to be a replica.
+        let keeps_expired = server.config.replicaof.is_some();
+        let loaded = load_file(db, server, &path, Rules { keeps_expired, merges: false })?;
         if loaded {
             let (keys, expired) =
                 (server.persistence.keys_loaded, server.persistence.keys_expired_at_load);

@@ -3,6 +3,7 @@
 //! `execute` is the gate itself; `admit` says whether a command may run; `spec` and `table` say what commands there are. The
 //! families above are known here by their specifications alone.
 
+pub mod acks;
 pub mod admit;
 pub mod blocking;
 pub mod context;
@@ -16,6 +17,7 @@ pub mod load;
 pub mod monitor;
 pub mod persistence;
 pub mod publish;
+pub mod replicas;
 pub mod spec;
 pub mod state;
 pub mod table;

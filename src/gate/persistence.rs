@@ -12,18 +12,21 @@
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crate::config::system_text;
 use crate::error::CommandError;
+use crate::gate::replicas;
 use crate::gate::state::State;
 use crate::keyspace::Keyspace;
 use crate::keyspace::snapshot::Walked;
 use crate::persist::aof::folder::AofFolder;
 use crate::persist::aof::log::{AppendLog, Fatal, LogOffset, SwitchError};
 use crate::persist::saver::{AccessTold, Form, Job, Plan, lock, put_in_place, save_now, write_now};
+use crate::replication::pipe::Pipe;
+use crate::replication::replica::Filter;
 use crate::sys::disk::{Disk, RealDisk};
 use crate::sys::log::Level;
 
@@ -36,6 +39,9 @@ const FAILURES_MAX: u32 = 3;
 /// The longest wait between rewrites that fail. Unit: minutes.
 const WAIT_MINUTES_MAX: i64 = 60;
 
+/// Effects that may collect within a turn before they are handed on. Unit: bytes.
+pub const SPREAD_BYTES: usize = 1 << 20;
+
 /// Why something is written in the background.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
@@ -43,6 +49,8 @@ pub enum Purpose {
     Save,
     /// The append-only file's base.
     Rewrite,
+    /// What replicas are sent while it is made.
+    Sync,
 }
 
 /// A background job.
@@ -116,6 +124,8 @@ pub struct Moment {
     pub offset: Option<u64>,
     /// The database that the stream has selected there.
     pub stream_db: usize,
+    /// Keys that had expired when the file was loaded, with their databases: replicas may still have them.
+    pub expired: Vec<(usize, Vec<u8>)>,
 }
 
 impl Moment {
@@ -174,13 +184,14 @@ impl Persistence {
         }
     }
 
+    /// What wakes the loop from other threads.
+    pub fn wake(&self) -> Arc<dyn Fn() + Send + Sync> {
+        self.wake.clone()
+    }
+
     /// How the loop is woken when a thread is done.
     pub fn set_wake(&mut self, wake: Arc<dyn Fn() + Send + Sync>) {
         self.wake = wake;
-    }
-
-    pub fn wake(&self) -> Arc<dyn Fn() + Send + Sync> {
-        self.wake.clone()
     }
 
     /// A signal that asks the server to end is seen there while it loads.
@@ -263,14 +274,16 @@ impl State {
         Some(CommandError::formatted(format!("MISCONF Errors writing to the AOF file: {error}")))
     }
 
-    fn rdb_path(&self) -> PathBuf {
+    /// Where the RDB file is.
+    pub fn rdb_path(&self) -> PathBuf {
         self.config.dir.join(OsStr::from_bytes(&self.config.dbfilename))
     }
 }
 
 // ---- saving ----------------------------------------------------------------------------------------------------------
 
-fn plan(db: &Keyspace, server: &State, is_base: bool) -> Plan {
+fn plan(db: &Keyspace, server: &mut State, is_base: bool) -> Plan {
+    let database = if is_base { None } else { stream_database(server) };
     let config = &server.config;
     let mut plan = Plan::new(db, server.scripts.library_texts());
     plan.compresses = config.rdbcompression;
@@ -296,9 +309,30 @@ fn plan(db: &Keyspace, server: &State, is_base: bool) -> Plan {
         ("redis-bits", number(64)),
         ("ctime", number(db.now().unix_seconds())),
         ("used-mem", number(crate::sys::alloc::allocated() as i64)),
-        ("aof-base", number(is_base as i64)),
     ];
+    if let Some(database) = database {
+        plan.aux.extend([
+            ("repl-stream-db", number(database as i64)),
+            ("repl-id", server.replication.id.clone().into_bytes()),
+            ("repl-offset", number(server.replication.offset as i64)),
+        ]);
+    }
+    plan.aux.push(("aof-base", number(is_base as i64)));
     plan
+}
+
+/// The database that the stream of changes has selected, if a file that is saved now can say where in the stream it stands: its
+/// fields `repl-stream-db`, `repl-id` and `repl-offset`, with which a start goes on as a replica.
+fn stream_database(server: &mut State) -> Option<usize> {
+    let is_between = server.effects.is_between_units();
+    if let Some(following) = &server.replication.following {
+        return following.knows_history.then_some(following.selected);
+    }
+    if server.replication.backlog.is_none() || !is_between {
+        return None;
+    }
+    spread_effects(server);
+    Some(server.effects.selected().unwrap_or(0))
 }
 
 fn temporary_name() -> String {
@@ -373,8 +407,32 @@ fn begin_job(
     let changes = db.dirty();
     let persistence = &mut server.persistence;
     let wake = persistence.wake.clone();
-    let job = Job::begin(db, &*persistence.disk, temporary, plan, wake)?;
+    let file = persistence.disk.create(&temporary)?;
+    let job = Job::begin(db, file, Some(temporary), plan, wake)?;
     persistence.running = Some(Running { purpose, job, changes, placing: None });
+    pause_syncs(server);
+    Ok(())
+}
+
+/// Begins a snapshot of this moment for replicas, which is written to a pipe. Who closes the pipe can [`abort`] it.
+pub fn begin_sync(
+    db: &mut Keyspace,
+    server: &mut State,
+    pipe: Arc<Pipe>,
+    filter: Filter,
+) -> io::Result<()> {
+    let mut plan = plan(db, server, false);
+    plan.writes_back = false;
+    plan.leaves_out_keys = filter.keys;
+    if filter.functions {
+        plan.functions.clear();
+    }
+    let changes = db.dirty();
+    let wake = server.persistence.wake.clone();
+    let job = Job::begin(db, pipe, None, plan, wake)?;
+    let running = Running { purpose: Purpose::Sync, job, changes, placing: None };
+    server.persistence.running = Some(running);
+    server.persistence.saves += 1;
     pause_syncs(server);
     Ok(())
 }
@@ -397,6 +455,9 @@ pub fn abort(db: &mut Keyspace, server: &mut State, purpose: Purpose) {
         let disk = server.persistence.disk.clone();
         running.job.abort(db, &*disk);
         pause_syncs(server);
+        if purpose == Purpose::Save {
+            replicas::file_is_saved(server, false);
+        }
     }
 }
 
@@ -436,8 +497,18 @@ pub fn spread_effects(server: &mut State) {
         }
         if feeds {
             replication.feed(units);
+            if let (Some(aof), Some(backlog)) = (&persistence.aof, &replication.backlog) {
+                replication.logged.push_back((backlog.end(), aof.log.end()));
+            }
         }
     });
+}
+
+/// [`spread_effects`] in the middle of a turn that changes much: replicas are sent what they may be sent of it.
+#[cold]
+pub fn spread_early(server: &mut State) {
+    spread_effects(server);
+    replicas::send(server);
 }
 
 /// Has commands note what they change while somebody repeats it: to be called where the log or the backlog comes or goes, and
@@ -506,6 +577,7 @@ fn finish_job(db: &mut Keyspace, server: &mut State) {
             match running.job.take_result() {
                 None => return,
                 Some(Err(why)) => Err(why),
+                Some(Ok(bytes)) if running.purpose == Purpose::Sync => Ok(bytes),
                 Some(Ok(bytes)) => match place(server, bytes) {
                     Ok(()) => return,
                     Err(why) => Err(why),
@@ -517,9 +589,11 @@ fn finish_job(db: &mut Keyspace, server: &mut State) {
     let copied = db.snapshot_copied();
     db.abort_snapshot();
     pause_syncs(server);
-    if placed.is_err() {
+    if placed.is_err()
+        && let Some(temporary) = running.job.temporary()
+    {
         // It may have been renamed already.
-        let _ = server.persistence.disk.remove(running.job.temporary());
+        let _ = server.persistence.disk.remove(temporary);
     }
     let seconds = (server.now.boot_us - running.job.started_us) / 1_000_000;
     match running.purpose {
@@ -531,12 +605,18 @@ fn finish_job(db: &mut Keyspace, server: &mut State) {
                     let text = "Background saving terminated with success";
                     server.log(Level::Notice, format_args!("{text}"));
                     note_saved(server, running.changes);
+                    replicas::file_is_saved(server, true);
                 }
                 Err(why) => {
                     server.log(Level::Warning, format_args!("Background saving error: {why}"));
                     note_save_failed(server);
+                    replicas::file_is_saved(server, false);
                 }
             }
+        }
+        Purpose::Sync => {
+            server.persistence.last_save_copied = copied;
+            replicas::snapshot_is_written(server, placed.map(drop));
         }
         Purpose::Rewrite => {
             server.persistence.last_rewrite_seconds = seconds;
@@ -556,12 +636,13 @@ fn place(server: &mut State, bytes: u64) -> Result<(), String> {
     let Persistence { disk, wake, running, aof, folder_alone, .. } = &mut server.persistence;
     let Some(running) = running else { return Ok(()) };
     let (disk, wake) = (disk.clone(), wake.clone());
-    let temporary = running.job.temporary().to_owned();
+    let temporary = running.job.temporary().map(Path::to_owned).unwrap_or_default();
     let work: Box<dyn FnOnce() -> Result<u64, String> + Send> = match running.purpose {
         Purpose::Save => Box::new(move || {
             let placed = put_in_place(&*disk, &temporary, &target);
             placed.map(|()| bytes).map_err(|error| system_text(&error))
         }),
+        Purpose::Sync => return Ok(()),
         Purpose::Rewrite => {
             let (folder, first_kept) = match (aof, folder_alone.take()) {
                 (Some(aof), _) => {

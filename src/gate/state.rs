@@ -3,7 +3,7 @@
 //! Each part keeps its own invariants; this struct only holds them side by side, so that a handler can borrow one while it
 //! writes to another. Nothing here does I/O: what only the loop can do is left as a [`Task`] for it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 
 use mio::Poll;
@@ -21,6 +21,7 @@ use crate::gate::users;
 use crate::keyspace::Keyspace;
 use crate::net::listener::Listener;
 use crate::net::outgoing::Outgoing;
+use crate::net::tls::Tls;
 use crate::persist::rdb::Encoder;
 use crate::pubsub::PubSub;
 use crate::replication::Replication;
@@ -60,6 +61,10 @@ pub struct Pending {
     pub read_again: Vec<ClientId>,
     /// Clients that go on with requests they have sent before.
     pub resumed: Vec<ClientId>,
+    /// Clients whose handshakes can go on, for the end of the turn; who waited longest first.
+    pub handshakes: VecDeque<ClientId>,
+    /// Clients that have begun a handshake, and until when it must be over; boot-time clock, microseconds. In that order.
+    pub handshaking: VecDeque<(i64, ClientId)>,
 }
 
 /// CLIENT PAUSE: whose requests wait, and until when.
@@ -91,8 +96,10 @@ pub struct Identity {
     pub executable: String,
     /// The program's name as it was called.
     pub invoked_as: Vec<u8>,
-    /// TCP port in use.
+    /// TCP port in use; that of TLS if there is no other.
     pub port: u16,
+    /// The port for TLS in use, or 0.
+    pub tls_port: u16,
 }
 
 /// Everything commands act upon besides the keyspace.
@@ -130,8 +137,10 @@ pub struct State {
     pub link: Option<Box<PrimaryLink>>,
     /// Sockets that take connections: the Unix socket first, which stays, then TCP. Their tokens follow from their places.
     pub listeners: Vec<Listener>,
-    /// TCP addresses listened on.
+    /// TCP addresses listened on, those for TLS last.
     pub listening: Vec<SocketAddr>,
+    /// What connections over TLS are made from, once the configuration has asked for it.
+    pub tls: Option<Tls>,
     monitors: Vec<ClientId>,
     pub blocking: Blocking,
     pub scripts: Scripts,
@@ -291,6 +300,7 @@ impl State {
                 .map_or_else(|_| String::new(), |path| path.to_string_lossy().into_owned()),
             invoked_as: Vec::new(),
             port: config.port,
+            tls_port: config.tls_port,
         };
         let scripts = Scripts::default();
         let mut acl = Acl::new(users::catalogue(commands));
@@ -323,6 +333,7 @@ impl State {
             link: None,
             listeners: Vec::new(),
             listening: Vec::new(),
+            tls: None,
             monitors: Vec::new(),
             blocking: Blocking::default(),
             scripts,
@@ -392,12 +403,20 @@ impl State {
         self.config.maxmemory > 0 && !leaves
     }
 
-    /// Whether writes are refused for want of replicas: there are none here yet, so any number asked for is too many.
+    /// Whether writes are refused for want of replicas. What a replica writes is its primary's business.
     #[inline]
     pub fn lacks_replicas(&self) -> bool {
-        self.config.min_replicas_to_write > 0
+        let wanted = self.config.min_replicas_to_write;
+        wanted > 0
             && self.config.min_replicas_max_lag > 0
+            && self.replication.good_replicas < wanted
             && !self.replication.is_replica()
+    }
+
+    /// The stream's offset behind all that commands have changed so far, of a primary.
+    #[inline]
+    pub fn stream_end(&self) -> u64 {
+        self.replication.offset + self.effects.len() as u64
     }
 
     /// Whether the gate has to ask [`admit`](super::admit::admit) for each command.

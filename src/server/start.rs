@@ -17,13 +17,16 @@ use crate::acl::{RuleError, Rules, User, merge};
 use crate::client::ClientFlags;
 use crate::clock::Clock;
 use crate::collections::hash::KeyHasher;
-use crate::command::{TABLE, apply_config, listen, load_users, set_oom_score, set_process_title};
+use crate::command::{
+    TABLE, apply_config, configure_tls, listen, load_users, set_oom_score, set_process_title,
+};
 use crate::config::{Config, ConfigError, Directive, ShutdownOptions};
 use crate::gate::state::{Shutdown, State};
 use crate::gate::table::Command;
 use crate::gate::{following, load, persistence, users};
 use crate::keyspace::Keyspace;
 use crate::net::listener::Listener;
+use crate::net::tls::Tls;
 use crate::resp::reply::ReplyWriter;
 use crate::sys::alloc;
 use crate::sys::log::{Level, Logger};
@@ -58,6 +61,7 @@ impl Server {
             next_cron_us: 0,
             next_sample_us: 0,
             next_idle_us: 0,
+            next_reload_us: 0,
             stop: Arc::new(AtomicUsize::new(0)),
             stopping: false,
             supervisor: Supervisor::Nobody,
@@ -66,10 +70,12 @@ impl Server {
         };
         server.state.persistence.set_stop(server.stop.clone());
         apply_config(&mut server.keyspace, &mut server.state);
-        if listen(&mut server.state).is_err() {
+        if Tls::is_wanted(&server.state.config) && configure_tls(&mut server.state).is_err() {
+            return Err("Failed to configure TLS. Check logs for more info.".into());
+        }
+        if let Err(which) = listen(&mut server.state) {
             // The log has the address and why.
-            let port = server.state.config.port;
-            return Err(format!("Failed listening on port {port} (TCP), aborting."));
+            return Err(format!("Failed listening on {which}, aborting."));
         }
         server.listen_on_unix_socket()?;
         server
@@ -198,7 +204,7 @@ impl Server {
                 Err(why)
             }
             Ok(()) => {
-                following::follow_at_start(&mut self.keyspace, &mut self.state);
+                following::begin(&mut self.keyspace, &mut self.state);
                 Ok(())
             }
         }
@@ -292,7 +298,7 @@ pub fn user_lines(directives: &[Directive]) -> Result<Vec<UserLine>, ConfigError
     for directive in directives {
         let wrong = |what: &[u8], why: &str| {
             let what = String::from_utf8_lossy(what);
-            directive.error(&format!("Error in user declaration '{what}': {why}"))
+            directive.error(format!("Error in user declaration '{what}': {why}"))
         };
         let [name, args @ ..] = &directive.args[..] else {
             return Err(directive.error("wrong number of arguments"));

@@ -24,6 +24,10 @@ pub struct Counters {
     pub acl_denied_cmd: u64,
     pub acl_denied_key: u64,
     pub acl_denied_channel: u64,
+    pub full_syncs: u64,
+    pub partial_syncs: u64,
+    pub partial_syncs_refused: u64,
+    pub replica_bytes_out: u64,
     /// From the primary that is followed.
     pub replication_bytes_in: u64,
     /// Commands of the primary that failed here.

@@ -214,10 +214,13 @@ fn hand_over_or_try_again<'a>(
 }
 
 fn connect(ctx: &mut Context<'_>, order: &Order<'_>) -> Result<Connection, CommandError> {
-    let kept = ctx.server.outgoing.take(order.host, order.port);
+    let tls = ctx.server.tls.as_ref().filter(|_| ctx.server.config.tls_cluster);
+    let kept = ctx.server.outgoing.take(order.host, order.port, tls.is_some());
     let connected = match (kept, std::str::from_utf8(order.host)) {
         (Some(connection), _) => Ok(connection),
-        (None, Ok(host)) => Connection::open(host, order.port, order.timeout),
+        (None, Ok(host)) => {
+            Connection::open(host, order.port, order.timeout, tls.map(|tls| &tls.client))
+        }
         (None, Err(_)) => return Err(CONNECTING_FAILED),
     };
     let connection = connected.map_err(|error| match error.kind() {

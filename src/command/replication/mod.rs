@@ -1,3 +1,5 @@
-//! Replication: roles.
+//! Replication: following a primary, being followed, and waiting for those who follow.
 
-pub mod role;
+pub(crate) mod role;
+pub(crate) mod sync;
+pub(crate) mod wait;
