@@ -286,6 +286,8 @@ fn plan(db: &Keyspace, server: &mut State, is_base: bool) -> Plan {
     let database = if is_base { None } else { stream_database(server) };
     let config = &server.config;
     let mut plan = Plan::new(db, server.scripts.library_texts());
+    // What has expired is there for those who will be told later that it is gone.
+    plan.now.is_loading = server.replication.is_replica() || database.is_some();
     plan.compresses = config.rdbcompression;
     plan.checks = config.rdbchecksum;
     plan.writes_back = match is_base {

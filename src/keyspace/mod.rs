@@ -26,6 +26,7 @@ pub mod watch;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 pub use crate::clock::Expiry;
@@ -117,6 +118,8 @@ pub struct Keyspace {
     pub keeps_expired: bool,
     /// This server is a replica: nothing goes because of its age before the primary says so. Set by the gate.
     pub follows: bool,
+    /// Keys to which clients of a replica have given deadlines, with their databases: of those the primary says nothing.
+    own_deadlines: BTreeSet<(usize, Box<[u8]>)>,
     pub stats: KeyspaceStats,
     pub events: Events,
     /// Changes since the start; written by [`Keyspace::touch`] and its kin alone.
@@ -150,6 +153,7 @@ impl Keyspace {
             no_touch: false,
             keeps_expired: false,
             follows: false,
+            own_deadlines: BTreeSet::new(),
             stats: KeyspaceStats::default(),
             events: Events::default(),
             dirty: 0,
@@ -411,6 +415,7 @@ impl Keyspace {
         match found {
             Some(slot) => {
                 let deadline = expiry.replacing(|| self.table().entry(slot).deadline());
+                self.note_own_deadline(key.bytes, deadline);
                 if let Some(object) = self.tables.replace(self.selected, slot, value, deadline) {
                     self.lazyfree.discard_value(object);
                 }
@@ -418,6 +423,7 @@ impl Keyspace {
             }
             None => {
                 let deadline = expiry.replacing(|| None);
+                self.note_own_deadline(key.bytes, deadline);
                 self.insert(key, value, deadline);
                 self.notify(KeyspaceEvents::NEW, "new", key.bytes);
             }
@@ -550,6 +556,10 @@ impl Keyspace {
 
     /// Sets or clears the deadline of the key at `slot`.
     pub fn set_deadline(&mut self, slot: Slot, deadline: Option<Deadline>) {
+        if self.follows {
+            let key = self.entry(slot).key().to_vec();
+            self.note_own_deadline(&key, deadline);
+        }
         self.tables.set_deadline(self.selected, slot, deadline);
     }
 

@@ -42,6 +42,10 @@ impl Server {
         if let Err(fatal) = persistence::periodic(&mut self.keyspace, &mut self.state) {
             self.die(&fatal);
         }
+        if self.keyspace.own_deadlines() > 0 {
+            self.keyspace.expire_own();
+            self.announce_deletions();
+        }
         following::periodic(&mut self.keyspace, &mut self.state);
         self.hands().close_slow_handshakes();
         self.reload_tls_if_due();

@@ -430,8 +430,8 @@ fn stats(out: &mut String, db: &mut Keyspace, server: &State) {
     line(out, "latest_fork_usec", 0);
     line(out, "total_forks", 0);
     line(out, "migrate_cached_sockets", server.outgoing.len());
+    line(out, "slave_expires_tracked_keys", db.own_deadlines());
     for name in [
-        "slave_expires_tracked_keys",
         "active_defrag_hits",
         "active_defrag_misses",
         "active_defrag_key_hits",
