@@ -238,6 +238,12 @@ impl Persistence {
         self.aof.as_ref().is_none_or(|aof| offset <= aof.log.acknowledged())
     }
 
+    /// How far the log is on disk. None: there is none that a start would load, or it does not say.
+    pub fn on_disk(&self) -> Option<LogOffset> {
+        let aof = self.aof.as_ref().filter(|aof| !aof.is_aside)?;
+        Some(aof.log.synced())
+    }
+
     /// When the log wants to be asked again though nothing happens: boot-time clock, microseconds.
     pub fn next_call_us(&self) -> Option<i64> {
         self.aof.as_ref().and_then(|aof| aof.log.next_call_us())
@@ -489,8 +495,12 @@ pub fn spread_effects(server: &mut State) {
     let State { persistence, effects, replication, now, .. } = server;
     // A replica's stream is its primary's, byte for byte.
     let feeds = replication.backlog.is_some() && !replication.is_replica();
+    let messages = std::mem::take(&mut replication.messages);
     // With neither it is DEBUG EFFECTS that listens, and takes them itself.
     if effects.is_empty() || !(feeds || persistence.is_aof_on()) {
+        if feeds {
+            replication.feed(&messages);
+        }
         return;
     }
     effects.take(|units| {
@@ -499,6 +509,7 @@ pub fn spread_effects(server: &mut State) {
         }
         if feeds {
             replication.feed(units);
+            replication.feed(&messages);
             if let (Some(aof), Some(backlog)) = (&persistence.aof, &replication.backlog) {
                 replication.logged.push_back((backlog.end(), aof.log.end()));
             }
