@@ -179,10 +179,8 @@ pub enum Find {
         step: u16,
         limit: u16,
     },
-    /// The argument at `count` (relative) holds the number of keys, which start at `first` (relative).
+    /// Their number stands there, and behind it every `step`-th argument is one.
     Count {
-        count: u16,
-        first: u16,
         step: u16,
     },
     Unknown,
@@ -214,12 +212,7 @@ pub const fn keys(first: u16, last: i16, step: u16, flags: KeyFlags) -> KeySpec 
 
 /// Keys behind their number, which is argument `count`.
 pub const fn counted_keys(count: u16, flags: KeyFlags) -> KeySpec {
-    KeySpec {
-        begin: Begin::Index(count),
-        find: Find::Count { count: 0, first: 1, step: 1 },
-        flags,
-        notes: None,
-    }
+    KeySpec { begin: Begin::Index(count), find: Find::Count { step: 1 }, flags, notes: None }
 }
 
 /// A key's place among the arguments, and what the command does with it.

@@ -19,9 +19,9 @@ use crate::gate::following::{self, PRIMARY};
 use crate::gate::limits::evict_clients;
 use crate::gate::persistence;
 use crate::gate::publish::publish_events;
-use crate::gate::replicas;
 use crate::gate::state::{State, Task};
 use crate::gate::tracking;
+use crate::gate::{failover, replicas};
 use crate::keyspace::Keyspace;
 use crate::persist::aof::log::Fatal;
 use crate::sys::log::Level;
@@ -140,6 +140,7 @@ impl Server {
         self.expire();
         self.evict();
         self.invalidate();
+        failover::turn(&mut self.keyspace, &mut self.state);
         replicas::ask_for_acks(&mut self.state);
         self.persist();
         replicas::turn(&mut self.keyspace, &mut self.state);
@@ -205,15 +206,15 @@ impl Server {
 
     /// Does what commands left to the loop.
     fn do_tasks(&mut self) {
-        if self.state.pause().is_some_and(|pause| pause.until_us <= self.state.now.boot_us) {
-            self.state.set_pause(None);
-            self.state.tasks.push(Task::Unpause);
+        if self.state.pause().is_some() {
+            self.state.end_due_pauses();
         }
         for task in std::mem::take(&mut self.state.tasks) {
             match task {
                 Task::Listen => self.listen_again(),
                 Task::Resume(id) => self.state.pending.resumed.push(id),
                 Task::Unpause => self.state.pending.resumed.append(&mut self.state.paused),
+                Task::RefuseShutdown => self.refuse_shutdown(),
             }
         }
         let waits = self.state.cron_paused;

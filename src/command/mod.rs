@@ -58,6 +58,7 @@ static FAMILIES: &[&[CommandSpec]] = &[
     pubsub::COMMANDS,
     transaction::COMMANDS,
     replication::sync::COMMANDS,
+    replication::failover::COMMANDS,
     replication::wait::COMMANDS,
     script::COMMANDS,
     script::function::COMMANDS,

@@ -466,12 +466,12 @@ section "Clients and security" {
     "requirepass" => requirepass: Vec<u8> = Vec::new(), SECRET,
         MODIFIABLE.sensitive().then(Action::RequirePass);
     /// File with ACL users, instead of user directives.
-    "aclfile" => aclfile: Vec<u8> = Vec::new(), TEXT, IMMUTABLE.stored();
+    "aclfile" => aclfile: Vec<u8> = Vec::new(), TEXT, IMMUTABLE;
     /// Entries that ACL LOG keeps.
-    "acllog-max-len" => acllog_max_len: usize = 128, int(0, LONG_MAX), MODIFIABLE.stored();
+    "acllog-max-len" => acllog_max_len: usize = 128, int(0, LONG_MAX), MODIFIABLE;
     /// Channels that a new ACL user may use.
     "acl-pubsub-default" => acl_pubsub_default: AclPubsubDefault = AclPubsubDefault::ResetChannels,
-        OneOf, MODIFIABLE.stored();
+        OneOf, MODIFIABLE;
     /// Clients at the same time. Those beyond are told so and closed.
     "maxclients" => maxclients: u32 = 10000, int(1, UINT_MAX), MODIFIABLE.then(Action::MaxClients);
     /// Unread replies at which a client is closed: at once at the hard limit, after some seconds

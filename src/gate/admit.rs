@@ -371,7 +371,7 @@ mod tests {
     use crate::command::TABLE;
     use crate::config::Config;
     use crate::gate::execute::{Gate, Request};
-    use crate::gate::state::Pause;
+    use crate::gate::state::{Pause, PauseCause};
     use crate::net::stream::{Address, Stream};
     use crate::resp::reply::{OutputBuffer, ReplyWriter};
     use crate::resp::request::Range;
@@ -419,7 +419,7 @@ mod tests {
             }
             if is(4) {
                 let until_us = state.now.boot_us + 1_000_000;
-                state.set_pause(Some(Pause { until_us, writes_only: false }));
+                state.set_pause(PauseCause::Asked, Some(Pause { until_us, writes_only: false }));
             }
             states.push(state);
         }

@@ -30,6 +30,7 @@ use crate::gate::persistence::{self, Moment};
 use crate::gate::state::State;
 use crate::keyspace::Keyspace;
 use crate::net::stream::Stream;
+use crate::net::tls::stream::Handshake;
 use crate::persist::aof::log::LogOffset;
 use crate::persist::saver::lock;
 use crate::replication::backlog::Backlog;
@@ -130,18 +131,12 @@ pub fn follow(db: &mut Keyspace, server: &mut State, host: &[u8], port: u16, is_
     connect(server);
 }
 
-/// Has a server that starts, and has loaded what it has, go on in its part: as the replica of the primary that the configuration
-/// names, or as a primary whose replicas may come back. The moment of the history where it goes on is the one that the RDB file
-/// shows, if that says so and no log follows it.
-pub fn begin(db: &mut Keyspace, server: &mut State) {
-    let Moment { id, offset, stream_db, expired } = std::mem::take(&mut server.persistence.moment);
+/// Has a server that starts, and has loaded what it has, follow the primary that the configuration names: from the moment of the
+/// history that the RDB file shows, if it says so and no log follows it.
+pub fn follow_at_start(db: &mut Keyspace, server: &mut State) {
+    let Moment { id, offset, stream_db } = std::mem::take(&mut server.persistence.moment);
     let moment = id.zip(offset).filter(|_| !server.config.appendonly);
-    let Some(PrimaryAddress { host, port }) = server.config.replicaof.clone() else {
-        if let Some((id, offset)) = moment {
-            go_on_as_primary(db, server, id, offset, &expired);
-        }
-        return;
-    };
+    let Some(PrimaryAddress { host, port }) = server.config.replicaof.clone() else { return };
     let mut following = Following::new(host, port);
     if let Some((id, offset)) = moment {
         (server.replication.id, server.replication.offset) = (id, offset);
@@ -149,25 +144,6 @@ pub fn begin(db: &mut Keyspace, server: &mut State) {
         following.selected = stream_db.min(db.databases() - 1);
     }
     take_role(db, server, Some(following));
-}
-
-/// Goes on, with a history of its own, from where a primary was that had replicas.
-fn go_on_as_primary(
-    db: &mut Keyspace,
-    server: &mut State,
-    id: String,
-    offset: u64,
-    expired: &[(usize, Vec<u8>)],
-) {
-    server.replication.ancestor = Some(Ancestor { id, end: offset + 1 });
-    server.replication.offset = offset;
-    server.replication.without_replicas_since_us = server.now.boot_us;
-    begin_backlog(server);
-    persistence::note_listeners(db, server);
-    for (database, key) in expired {
-        server.effects.push(*database, [&b"DEL"[..], key].into_iter());
-        server.effects.end_unit();
-    }
 }
 
 /// Stops following: a primary goes on with what is here, and those who know its history can go on too.
@@ -322,7 +298,10 @@ fn open(server: &State, address: SocketAddr) -> io::Result<Stream> {
         Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
         Err(error) => return Err(error),
     }
-    let mut stream = Stream::Tcp(TcpStream::from_std(socket.into()));
+    let tls = server.tls.as_ref().filter(|_| server.config.tls_replication);
+    let socket = TcpStream::from_std(socket.into());
+    let mut stream =
+        Stream::to_server(socket, tls.map(|tls| &tls.client), &address.ip().to_string())?;
     let registry = server.poll.registry();
     stream.register(registry, PRIMARY)?;
     stream.reregister(registry, PRIMARY, true)?;
@@ -333,7 +312,9 @@ fn open(server: &State, address: SocketAddr) -> io::Result<Stream> {
 fn hello(server: &State) -> Hello {
     let config = &server.config;
     let text = |text: &Vec<u8>| Some(text.clone()).filter(|text| !text.is_empty());
-    let port = match (config.replica_announce_port, config.port) {
+    let own_port =
+        if config.tls_replication && config.tls_port != 0 { config.tls_port } else { config.port };
+    let port = match (config.replica_announce_port, own_port) {
         (0, 0) => server.identity.port,
         (0, port) | (port, _) => port,
     };
@@ -439,7 +420,11 @@ pub fn periodic(db: &mut Keyspace, server: &mut State) {
 fn lose(db: &mut Keyspace, server: &mut State, link: Box<PrimaryLink>, lost: Lost) {
     let Some(following) = server.replication.following.as_deref_mut() else { return };
     let progress = following.progress;
-    if following.is_failover && matches!(progress, Progress::Connecting | Progress::Handshake) {
+    // Who cannot be reached is tried again; who has refused will again.
+    if following.is_failover
+        && progress == Progress::Handshake
+        && matches!(lost, Lost::Said | Lost::Broken(_))
+    {
         following.failover_failed = true;
     }
     if progress == Progress::Connected {
@@ -496,7 +481,7 @@ impl PrimaryLink {
     fn wants_turn(&self) -> bool {
         let sync = self.sync.as_ref();
         let may_read = sync.is_none_or(|sync| !sync.is_full());
-        let reads = matches!(self.way, Way::Connected(_)) && self.can_read && may_read;
+        let reads = !matches!(self.way, Way::Resolving(_)) && self.can_read && may_read;
         reads || self.is_killed || sync.is_some_and(Sync::wants_turn)
     }
 
@@ -551,16 +536,22 @@ impl PrimaryLink {
             let opened = found.and_then(|address| open(server, address));
             self.way = Way::Connecting(opened.map_err(|error| Lost::Ended(Some(error)))?);
         }
-        if let Way::Connecting(Stream::Tcp(stream)) = &self.way
-            && self.can_write
+        if let Way::Connecting(stream) = &mut self.way
+            && (self.can_write || self.can_read)
         {
-            if let Ok(Some(error)) | Err(error) = stream.take_error() {
-                return Err(Lost::Ended(Some(error)));
+            let is_connected = stream.is_connected().and_then(|is_connected| {
+                if is_connected { stream.handshake() } else { Ok(Handshake::Waits) }
+            });
+            match is_connected.map_err(|error| Lost::Ended(Some(error)))? {
+                Handshake::Done => {}
+                Handshake::GoesOn => return Ok(()),
+                Handshake::Waits => {
+                    (self.can_read, self.can_write) = (false, false);
+                    return Ok(());
+                }
             }
-            if stream.peer_addr().is_err() {
-                self.can_write = false;
-                return Ok(());
-            }
+            // What came behind the handshake is here already.
+            (self.can_read, self.can_write) = (true, true);
             let waiting = Way::Resolving(Resolving::default());
             if let Way::Connecting(stream) = std::mem::replace(&mut self.way, waiting) {
                 self.way = Way::Connected(stream);
@@ -582,7 +573,7 @@ impl PrimaryLink {
                 Some(None)
             }
             Ok(count) => {
-                self.can_read = count == buffer.len() || self.is_closed;
+                self.can_read = count == buffer.len() || self.is_closed || stream.has_more();
                 self.link.receive(&buffer[..count]);
                 server.counters.reads += 1;
                 server.counters.bytes_in += count as u64;
@@ -609,6 +600,12 @@ impl PrimaryLink {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.can_write = false,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(Lost::Ended(Some(error))),
+            }
+        }
+        if self.can_write && stream.has_unsent() {
+            match stream.flush() {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.can_write = false,
+                flushed => flushed.map_err(|error| Lost::Ended(Some(error)))?,
             }
         }
         Ok(())

@@ -13,6 +13,7 @@ use crate::gate::context::Caller;
 use crate::gate::effect;
 use crate::gate::execute::{Gate, Request};
 use crate::gate::persistence::{self, Loading, Purpose};
+use crate::gate::replicas;
 use crate::gate::state::State;
 use crate::keyspace::Keyspace;
 use crate::keyspace::beside::Beside;
@@ -124,6 +125,8 @@ pub struct Rules {
     pub keeps_expired: bool,
     /// A key or library of functions that is there already is replaced, as DEBUG RELOAD MERGE wants it; otherwise it is an error.
     pub merges: bool,
+    /// Replicas are told of the expired keys that are left out: they may go on where the file was saved.
+    pub tells_expired: bool,
 }
 
 /// Loads an RDB image. Returns its bytes. Errors: in words, with key, type and offset where they are known; what came before is
@@ -181,9 +184,8 @@ pub fn load_entry(
     let deadline = raw.deadline_ms.map(|ms| now.at(UnixMillis(ms)));
     if !rules.keeps_expired && deadline.is_some_and(|deadline| now.is_past(deadline)) {
         server.persistence.keys_expired_at_load += 1;
-        let moment = &mut server.persistence.moment;
-        if moment.id.is_some() {
-            moment.expired.push((database, raw.key.to_vec()));
+        if rules.tells_expired {
+            replicas::tell_expired(server, database, &raw.key);
         }
         return Ok(());
     }
@@ -300,7 +302,7 @@ impl Sink for Loader<'_> {
     }
 
     fn rdb(&mut self, source: &mut dyn DiskReader, _: u64) -> Result<u64, String> {
-        let rules = Rules { keeps_expired: true, merges: false };
+        let rules = Rules { keeps_expired: true, ..Rules::default() };
         load_rdb(self.db, self.server, source, rules)
     }
 
@@ -362,8 +364,19 @@ pub fn load_at_start(db: &mut Keyspace, server: &mut State) -> Result<(), String
     if !server.config.appendonly {
         let path = server.config.dir.join(file_name(&server.config.dbfilename));
         // What has expired is its primary's business where this is to be a replica.
-        let keeps_expired = server.config.replicaof.is_some();
-        let loaded = load_file(db, server, &path, Rules { keeps_expired, merges: false })?;
+        let tells_expired = server.config.replicaof.is_none();
+        if tells_expired {
+            replicas::begin_at_start(server);
+        }
+        let loaded = load_file(
+            db,
+            server,
+            &path,
+            Rules { tells_expired, keeps_expired: !tells_expired, ..Rules::default() },
+        )?;
+        if tells_expired {
+            replicas::go_on_from_file(db, server);
+        }
         if loaded {
             let (keys, expired) =
                 (server.persistence.keys_loaded, server.persistence.keys_expired_at_load);
@@ -430,7 +443,7 @@ pub fn reload_rdb(
 ) -> Result<(), String> {
     let path = server.config.dir.join(file_name(&server.config.dbfilename));
     load_again(db, server, flushes, |db, server| {
-        match load_file(db, server, &path, Rules { keeps_expired: false, merges })? {
+        match load_file(db, server, &path, Rules { merges, ..Rules::default() })? {
             true => Ok(()),
             false => Err(format!("{} is not there", path.display())),
         }

@@ -124,8 +124,6 @@ pub struct Moment {
     pub offset: Option<u64>,
     /// The database that the stream has selected there.
     pub stream_db: usize,
-    /// Keys that had expired when the file was loaded, with their databases: replicas may still have them.
-    pub expired: Vec<(usize, Vec<u8>)>,
 }
 
 impl Moment {

@@ -48,6 +48,8 @@ pub enum Task {
     Resume(ClientId),
     /// CLIENT UNPAUSE, or the pause changed.
     Unpause,
+    /// SHUTDOWN ABORT: those who asked for the end are told.
+    RefuseShutdown,
 }
 
 /// What has come, or may have come, and was left for the next turn: the system will not announce it again.
@@ -67,7 +69,18 @@ pub struct Pending {
     pub handshaking: VecDeque<(i64, ClientId)>,
 }
 
-/// CLIENT PAUSE: whose requests wait, and until when.
+/// Why clients are paused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PauseCause {
+    /// CLIENT PAUSE
+    Asked,
+    /// SHUTDOWN waits for replicas.
+    Shutdown,
+    /// FAILOVER waits for a replica.
+    Failover,
+}
+
+/// Whose requests wait, and until when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pause {
     /// Boot-time clock, microseconds.
@@ -84,6 +97,8 @@ pub struct Shutdown {
     pub save: Option<bool>,
     pub now: bool,
     pub force: bool,
+    /// It waits for replicas until then: boot-time clock, microseconds.
+    pub waits_until_us: Option<i64>,
 }
 
 /// What is fixed from the start on.
@@ -152,6 +167,9 @@ pub struct State {
     encoder: Option<(bool, Box<Encoder>)>,
     /// Serves other clients for a moment while a script runs on and on. Set by the server.
     pub serve_while_busy: fn(&mut Keyspace, &mut State),
+    /// By [`PauseCause`].
+    pauses: [Option<Pause>; 3],
+    /// What they come to together.
     pause: Option<Pause>,
     /// See [`State::closes_gate`].
     gate_is_closed: bool,
@@ -342,6 +360,7 @@ impl State {
             outgoing: Outgoing::default(),
             encoder: None,
             serve_while_busy: |_, _| {},
+            pauses: [None; 3],
             pause: None,
             // Until the configuration has been applied.
             gate_is_closed: true,
@@ -443,15 +462,39 @@ impl State {
         self.gate_is_closed
     }
 
-    /// CLIENT PAUSE, if it is on.
+    /// Whether clients are paused: the strictest of all pauses, and when the last such ends.
     #[inline]
     pub fn pause(&self) -> Option<Pause> {
         self.pause
     }
 
-    pub fn set_pause(&mut self, pause: Option<Pause>) {
-        self.pause = pause;
+    /// What a single cause asks for.
+    pub fn pause_by(&self, cause: PauseCause) -> Option<Pause> {
+        self.pauses[cause as usize]
+    }
+
+    pub fn set_pause(&mut self, cause: PauseCause, pause: Option<Pause>) {
+        self.pauses[cause as usize] = pause;
+        let writes_only = self.pauses.iter().flatten().all(|pause| pause.writes_only);
+        let strictest =
+            self.pauses.iter().flatten().filter(|pause| pause.writes_only == writes_only);
+        self.pause = strictest.max_by_key(|pause| pause.until_us).copied();
         self.note_gate();
+    }
+
+    /// Ends a pause; who waited for it is asked again.
+    pub fn end_pause(&mut self, cause: PauseCause) {
+        self.set_pause(cause, None);
+        self.tasks.push(Task::Unpause);
+    }
+
+    /// Ends the pauses whose time is up.
+    pub fn end_due_pauses(&mut self) {
+        for cause in [PauseCause::Asked, PauseCause::Shutdown, PauseCause::Failover] {
+            if self.pause_by(cause).is_some_and(|pause| pause.until_us <= self.now.boot_us) {
+                self.end_pause(cause);
+            }
+        }
     }
 
     /// Whether somebody monitors.

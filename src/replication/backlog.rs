@@ -73,6 +73,12 @@ impl Backlog {
         self.size = size;
     }
 
+    /// Has all offsets be so many bytes later.
+    pub fn rebase(&mut self, by: u64) {
+        self.blocks.iter_mut().for_each(|block| block.start += by);
+        self.end += by;
+    }
+
     pub fn append(&mut self, mut bytes: &[u8]) {
         self.end += bytes.len() as u64;
         while !bytes.is_empty() {
@@ -95,8 +101,8 @@ impl Backlog {
     /// them.
     pub fn trim(&mut self, needed: Option<u64>) {
         let first = self.end.saturating_sub(self.size as u64).min(needed.unwrap_or(u64::MAX));
-        while let Some(block) = self.blocks.pop_front_if(|block| block.end() <= first) {
-            self.memory -= block.memory();
+        while self.blocks.front().is_some_and(|block| block.end() <= first) {
+            self.memory -= self.blocks.pop_front().map_or(0, |block| block.memory());
         }
     }
 

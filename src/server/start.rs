@@ -21,9 +21,9 @@ use crate::command::{
     TABLE, apply_config, configure_tls, listen, load_users, set_oom_score, set_process_title,
 };
 use crate::config::{Config, ConfigError, Directive, ShutdownOptions};
-use crate::gate::state::{Shutdown, State};
+use crate::gate::state::{PauseCause, Shutdown, State};
 use crate::gate::table::Command;
-use crate::gate::{following, load, persistence, users};
+use crate::gate::{following, load, persistence, replicas, users};
 use crate::keyspace::Keyspace;
 use crate::net::listener::Listener;
 use crate::net::tls::Tls;
@@ -120,7 +120,13 @@ impl Server {
         };
         let now = options.contains(ShutdownOptions::NOW);
         let force = options.contains(ShutdownOptions::FORCE);
-        self.state.shutdown.get_or_insert(Shutdown { by_signal: true, save, now, force });
+        self.state.shutdown.get_or_insert(Shutdown {
+            by_signal: true,
+            save,
+            now,
+            force,
+            waits_until_us: None,
+        });
     }
 
     /// Knows commands by other names from now on; see [`renamed_commands`].
@@ -204,15 +210,23 @@ impl Server {
                 Err(why)
             }
             Ok(()) => {
-                following::begin(&mut self.keyspace, &mut self.state);
+                following::follow_at_start(&mut self.keyspace, &mut self.state);
                 Ok(())
             }
         }
     }
 
-    /// Ends the loop, unless what is to be saved cannot be.
+    /// Ends the loop, unless replicas are waited for, or what is to be saved cannot be.
     pub(super) fn shut_down(&mut self, order: Shutdown) {
-        self.state.log(Level::Warning, format_args!("User requested shutdown..."));
+        if order.waits_until_us.is_none() {
+            self.state.log(Level::Warning, format_args!("User requested shutdown..."));
+        }
+        if replicas::hold_shutdown(&mut self.state, order) {
+            return;
+        }
+        if order.waits_until_us.is_some() {
+            self.state.end_pause(PauseCause::Shutdown);
+        }
         if !persistence::shut_down(&mut self.keyspace, &mut self.state, order.save, order.force) {
             self.refuse_shutdown();
             return;
@@ -222,7 +236,7 @@ impl Server {
     }
 
     /// Tells those who asked for a shutdown that there is none.
-    fn refuse_shutdown(&mut self) {
+    pub(super) fn refuse_shutdown(&mut self) {
         let waits = ClientFlags::SUSPENDED;
         let asked = self
             .state
@@ -242,6 +256,7 @@ impl Server {
 
     /// The last things before the process ends.
     pub(super) fn finish(&mut self) {
+        replicas::send(&mut self.state);
         self.hands().flush();
         if self.owns_pidfile {
             self.state.log(Level::Notice, format_args!("Removing the pid file."));

@@ -5,6 +5,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod acl_peer;
 mod clients;
 mod config_example;
 mod config_redis_7_0;
@@ -21,6 +22,7 @@ mod integration_redis_rs;
 mod persistence;
 mod process;
 mod rdb_peer;
+mod replicas;
 mod robustness;
 mod rollback;
 mod script_conversions;

@@ -66,7 +66,7 @@ macro_rules! transcripts {
 }
 
 transcripts! {
-    bitmap, client, cluster, command, config, connection, debug, due, dump, evict, expire, function,
+    acl, bitmap, client, cluster, command, config, connection, debug, due, dump, evict, expire, function,
     generic, geo, get, hash, hash_expiry, hyperloglog, list, list_blocking, module, monitor, object,
     ping, pubsub, scan, script, server, set, set_encoding, set_events, sort, sorted_set,
     sorted_set_combine, sorted_set_pop, sorted_set_range, stream_add, stream_group, stream_info,

@@ -10,7 +10,7 @@ use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::gate::following;
 use crate::gate::limits::{Running, describe};
 use crate::gate::spec::{CommandSpec, Flags, Group, container, spec};
-use crate::gate::state::{Pause, Task};
+use crate::gate::state::{Pause, PauseCause};
 use crate::gate::users;
 use crate::resp::number;
 
@@ -337,19 +337,19 @@ fn pause(ctx: &mut Context<'_>) -> CommandResult {
     let now_us = ctx.server.now.boot_us;
     let until_us = timeout_ms.checked_mul(1000).and_then(|us| us.checked_add(now_us));
     let mut pause = Pause { until_us: until_us.ok_or(TIMEOUT_TOO_LONG)?, writes_only };
-    if let Some(old) = ctx.server.pause() {
+    if let Some(old) = ctx.server.pause_by(PauseCause::Asked) {
         pause.until_us = pause.until_us.max(old.until_us);
         pause.writes_only &= old.writes_only;
     }
-    ctx.server.set_pause(Some(pause).filter(|pause| pause.until_us > now_us));
+    let pause = Some(pause).filter(|pause| pause.until_us > now_us);
+    ctx.server.set_pause(PauseCause::Asked, pause);
     ctx.reply.ok();
     Ok(Outcome::Replied)
 }
 
 /// `CLIENT UNPAUSE`: `OK`.
 fn unpause(ctx: &mut Context<'_>) -> CommandResult {
-    ctx.server.set_pause(None);
-    ctx.server.tasks.push(Task::Unpause);
+    ctx.server.end_pause(PauseCause::Asked);
     ctx.reply.ok();
     Ok(Outcome::Replied)
 }

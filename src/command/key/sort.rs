@@ -20,6 +20,7 @@ use crate::keyspace::{Expiry, Key, Keyspace};
 use crate::resp::args::Args;
 use crate::resp::number::parse_f64;
 use crate::types::hash::Hash;
+use crate::types::journal::Edit;
 use crate::types::list::{End, List};
 use crate::types::set::Set;
 use crate::types::sorted_set::SortedSet;
@@ -474,6 +475,7 @@ fn store_all<'e>(
     let limits = list::limits(ctx);
     let mut result = List::default();
     let mut push = |text: &[u8]| {
+        let mut result = Edit::unnoted(&mut result);
         result.make_room(text.len(), 1, &limits);
         result.push(End::Back, text, &limits);
     };
@@ -534,7 +536,7 @@ mod tests {
         db.set_string(db.key(b"long"), &long, Expiry::Clear);
         let mut hash = Hash::default();
         let limits = hash::Limits { entries_max: 1, bytes_max: 1, hasher };
-        hash.set(b"field", &long, Expiry::Clear, &limits, &now);
+        Edit::unnoted(&mut hash).set(b"field", &long, Expiry::Clear, &limits, &now);
         db.insert_collection(db.key(b"hash"), hash);
         let patterns = [
             Pattern::Key { before: b"long", behind: b"", field: None },

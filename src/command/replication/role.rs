@@ -71,6 +71,9 @@ fn replicaof(ctx: &mut Context<'_>) -> CommandResult {
     if ctx.server.config.cluster_enabled {
         return Err(CommandError::Text("ERR REPLICAOF not allowed in cluster mode."));
     }
+    if ctx.server.replication.failover.is_some() {
+        return Err(CommandError::Text("ERR REPLICAOF not allowed while failing over."));
+    }
     let (host, port) = (ctx.args.get(1), ctx.args.get(2));
     let (id, is_replica) = (ctx.client_id(), ctx.server.replication.is_replica());
     if host.eq_ignore_ascii_case(b"no") && port.eq_ignore_ascii_case(b"one") {

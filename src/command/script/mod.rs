@@ -26,7 +26,7 @@ use crate::gate::state::State;
 use crate::gate::table::Command;
 use crate::gate::users;
 use crate::keyspace::Keyspace;
-use crate::resp::args::Args;
+use crate::resp::args::{Args, BadKeyCount};
 use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
 use crate::resp::request::Range;
 use crate::script::cache::{Sha, hex};
@@ -184,8 +184,6 @@ const SUBCOMMANDS: &[CommandSpec] = &[
 
 const NO_SCRIPT: CommandError = CommandError::Text("NOSCRIPT No matching script. Please use EVAL.");
 const NO_SCRIPT_TO_SHOW: CommandError = CommandError::Text("NOSCRIPT No matching script.");
-pub(crate) const TOO_MANY_KEYS: CommandError =
-    CommandError::Text("ERR Number of keys can't be greater than number of args");
 pub(crate) const NEGATIVE_KEYS: CommandError =
     CommandError::Text("ERR Number of keys can't be negative");
 const WRITE_FLAG: CommandError =
@@ -223,7 +221,7 @@ const KILLED_BY_POLICY: &str =
 fn eval(ctx: &mut Context<'_>, read_only: bool) -> CommandResult {
     let body = ctx.args.get(1);
     with_engine(ctx, |ctx, engine| {
-        let keys = numkeys(ctx)?;
+        let keys = numkeys(ctx, CommandError::NotInteger)?;
         let script = engine.load(body, false, source_limits(ctx)).map_err(not_loaded)?;
         run_script(ctx, engine, script, keys, read_only)
     })
@@ -236,7 +234,7 @@ fn eval_sha(ctx: &mut Context<'_>, read_only: bool) -> CommandResult {
         if sha.len() != 40 {
             return Err(NO_SCRIPT);
         }
-        let keys = numkeys(ctx)?;
+        let keys = numkeys(ctx, CommandError::NotInteger)?;
         let script = engine.find(sha).ok_or(NO_SCRIPT)?;
         run_script(ctx, engine, script, keys, read_only)
     })
@@ -257,13 +255,14 @@ pub(crate) fn with_engine(
     result
 }
 
-/// The number of keys, which is argument 2.
-fn numkeys(ctx: &Context<'_>) -> Result<usize, CommandError> {
-    let keys = ctx.args.integer(2)?;
-    if keys > ctx.args.len() as i64 - 3 {
-        return Err(TOO_MANY_KEYS);
+/// The number of keys, which is argument 2; `not_integer` if it is no integer.
+pub(super) fn numkeys(ctx: &Context<'_>, not_integer: CommandError) -> Result<usize, CommandError> {
+    match ctx.args.cursor(2).take_keys(0, 1) {
+        Ok(keys) => Ok(keys.len()),
+        Err(BadKeyCount::NotInteger) => Err(not_integer),
+        Err(BadKeyCount::TooSmall) => Err(NEGATIVE_KEYS),
+        Err(BadKeyCount::TooLarge(_)) => Err(CommandError::MANY_KEYS),
     }
-    usize::try_from(keys).map_err(|_| NEGATIVE_KEYS)
 }
 
 /// What compiling may cost, by the configuration.

@@ -9,10 +9,10 @@ use crate::client::{Client, ClientFlags};
 use crate::config::{Choice, MaxmemoryPolicy};
 use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::gate::persistence::Purpose;
-use crate::gate::replicas;
 use crate::gate::spec::{Categories, CommandSpec, Flags, Group, spec};
 use crate::gate::state::State;
 use crate::gate::table::Command;
+use crate::gate::{failover, replicas};
 use crate::keyspace::{Keyspace, KeyspaceStats};
 use crate::pubsub::Kind;
 use crate::replication::backlog::Backlog;
@@ -154,6 +154,9 @@ fn server(out: &mut String, db: &mut Keyspace, server: &State) {
     let file = server.config.config_file.as_deref().unwrap_or(std::path::Path::new(""));
     line(out, "config_file", file.display());
     line(out, "io_threads_active", 0);
+    if let Some(until_us) = server.shutdown.and_then(|order| order.waits_until_us) {
+        line(out, "shutdown_in_milliseconds", (until_us - server.now.boot_us) / 1000);
+    }
     listeners(out, server);
     line(out, "latchkey_version", build::VERSION);
 }
@@ -485,8 +488,7 @@ fn replicas_and_history(out: &mut String, server: &State) {
         line(out, "min_slaves_good_slaves", state.good_replicas);
     }
     for (index, (client, replica)) in replicas::replicas(server).enumerate() {
-        let lag_us = server.now.boot_us - replica.acknowledged_us;
-        let lag = if replica.is_online() { lag_us / 1_000_000 } else { 0 };
+        let lag = replicas::lag_seconds(server, replica);
         line(
             out,
             &format!("slave{index}"),
@@ -499,7 +501,7 @@ fn replicas_and_history(out: &mut String, server: &State) {
             ),
         );
     }
-    line(out, "master_failover_state", "no-failover");
+    line(out, "master_failover_state", failover::state_name(server));
     line(out, "master_replid", &state.id);
     let ancestor = state.ancestor.as_ref();
     line(out, "master_replid2", ancestor.map_or(&*"0".repeat(40), |ancestor| &ancestor.id));

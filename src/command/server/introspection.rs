@@ -276,10 +276,10 @@ fn describe_keys(reply: &mut ReplyWriter<'_>, keys: &KeySpec) {
             fact(reply, "keystep", step as i64);
             fact(reply, "limit", limit as i64);
         }
-        Find::Count { count, first, step } => {
+        Find::Count { step } => {
             typed(reply, "keynum", 3);
-            fact(reply, "keynumidx", count as i64);
-            fact(reply, "firstkey", first as i64);
+            fact(reply, "keynumidx", 0);
+            fact(reply, "firstkey", 1);
             fact(reply, "keystep", step as i64);
         }
         Find::Unknown => typed(reply, "unknown", 0),

@@ -460,7 +460,7 @@ impl Loader {
         if !self.has_more && (self.piped() == Some(0) || start_us < self.look_at_us) {
             return Ok(Loaded::Waits);
         }
-        let rules = Rules { keeps_expired: true, merges: false };
+        let rules = Rules { keeps_expired: true, ..Rules::default() };
         let delay = server.config.key_load_delay;
         loop {
             let event = match self.parser.next_event() {

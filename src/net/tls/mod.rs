@@ -188,7 +188,8 @@ fn check_dh_params(path: &[u8], notes: &mut Vec<String>) -> Result<(), String> {
     let path: &Path = std::ffi::OsStr::from_bytes(path).as_ref();
     let text = std::fs::read(path)
         .map_err(|error| format!("Failed to load {shown}: {}", system_text(&error)))?;
-    if memchr::memmem::find(&text, b"-----BEGIN DH PARAMETERS-----").is_none() {
+    // X9.42 or not.
+    if memchr::memmem::find(&text, b"DH PARAMETERS-----").is_none() {
         return Err(format!("{shown}: failed to read DH params."));
     }
     notes.push(format!("tls-dh-params-file {shown} has no use: keys are agreed on over curves."));

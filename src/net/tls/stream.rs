@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use mio::net::TcpStream;
 use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
+use rustls::{ClientConfig, ClientConnection, Connection, Error, ServerConfig, ServerConnection};
 
 use super::verify::{NameField, names};
 
@@ -123,7 +123,10 @@ impl TlsStream {
                 Ok(())
             }
             Err(error) => {
-                let _ = self.send();
+                // Who speaks no TLS is not answered in it.
+                if !matches!(error, Error::InvalidMessage(_)) || !self.is_handshaking() {
+                    let _ = self.send();
+                }
                 Err(io::Error::new(io::ErrorKind::InvalidData, error))
             }
         }
