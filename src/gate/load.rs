@@ -408,11 +408,17 @@ pub fn load_at_start(db: &mut Keyspace, server: &mut State) -> Result<(), String
     let seconds = |server: &State| (server.clock.now().boot_us - started_us) as f64 / 1e6;
     if !server.config.appendonly {
         let path = server.config.dir.join(file_name(&server.config.dbfilename));
+        // What has expired is its primary's business where this is to be a replica.
         let tells_expired = server.config.replicaof.is_none();
         if tells_expired {
             replicas::begin_at_start(server);
         }
-        let loaded = load_file(db, server, &path, Rules { tells_expired, ..Rules::default() })?;
+        let loaded = load_file(
+            db,
+            server,
+            &path,
+            Rules { tells_expired, keeps_expired: !tells_expired, ..Rules::default() },
+        )?;
         if tells_expired {
             replicas::go_on_from_file(db, server);
         }

@@ -246,6 +246,12 @@ impl Persistence {
         self.aof.as_ref().is_none_or(|aof| offset <= aof.log.acknowledged())
     }
 
+    /// How far the log is on disk. None: there is none that a start would load, or it does not say.
+    pub fn on_disk(&self) -> Option<LogOffset> {
+        let aof = self.aof.as_ref().filter(|aof| !aof.is_aside)?;
+        Some(aof.log.synced())
+    }
+
     /// When the log wants to be asked again though nothing happens: boot-time clock, microseconds.
     pub fn next_call_us(&self) -> Option<i64> {
         self.aof.as_ref().and_then(|aof| aof.log.next_call_us())
@@ -294,6 +300,8 @@ fn plan(db: &Keyspace, server: &mut State, is_base: bool) -> Plan {
     let database = if is_base { None } else { stream_database(server) };
     let config = &server.config;
     let mut plan = Plan::new(db, server.scripts.library_texts());
+    // What has expired is there for those who will be told later that it is gone.
+    plan.now.is_loading = server.replication.is_replica() || database.is_some();
     plan.compresses = config.rdbcompression;
     plan.checks = config.rdbchecksum;
     plan.writes_back = match is_base {
@@ -333,9 +341,8 @@ fn plan(db: &Keyspace, server: &mut State, is_base: bool) -> Plan {
 /// fields `repl-stream-db`, `repl-id` and `repl-offset`, with which a start goes on as a replica.
 fn stream_database(server: &mut State) -> Option<usize> {
     let is_between = server.effects.is_between_units();
-    if let Some(following) = server.replication.following.as_deref() {
-        let knows_history = following.knows_history || following.is_connected();
-        return knows_history.then_some(following.selected);
+    if let Some(following) = &server.replication.following {
+        return following.knows_history.then_some(following.selected);
     }
     if server.replication.backlog.is_none() || !is_between {
         return None;
@@ -504,8 +511,12 @@ pub fn spread_effects(server: &mut State) {
     let State { persistence, effects, replication, now, .. } = server;
     // A replica's stream is its primary's, byte for byte.
     let feeds = replication.backlog.is_some() && !replication.is_replica();
+    let messages = std::mem::take(&mut replication.messages);
     // With neither it is DEBUG EFFECTS that listens, and takes them itself.
     if effects.is_empty() || !(feeds || persistence.is_aof_on()) {
+        if feeds {
+            replication.feed(&messages);
+        }
         return;
     }
     effects.take(|units| {
@@ -514,6 +525,7 @@ pub fn spread_effects(server: &mut State) {
         }
         if feeds {
             replication.feed(units);
+            replication.feed(&messages);
             if let (Some(aof), Some(backlog)) = (&persistence.aof, &replication.backlog) {
                 replication.logged.push_back((backlog.end(), aof.log.end()));
             }

@@ -452,7 +452,8 @@ impl State {
     /// The stream's offset behind all that commands have changed so far, of a primary.
     #[inline]
     pub fn stream_end(&self) -> u64 {
-        self.replication.offset + self.effects.len() as u64
+        let waiting = self.effects.len() + self.replication.messages.len();
+        self.replication.offset + waiting as u64
     }
 
     /// Whether the gate has to ask [`admit`](super::admit::admit) for each command.

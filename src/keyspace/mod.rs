@@ -26,6 +26,7 @@ pub mod watch;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 pub use crate::clock::Expiry;
@@ -119,6 +120,8 @@ pub struct Keyspace {
     pub follows: bool,
     /// `import-mode`: nothing expires or is evicted by itself, and a deadline in the past may be set.
     pub import_mode: bool,
+    /// Keys to which clients of a replica have given deadlines, with their databases: of those the primary says nothing.
+    own_deadlines: BTreeSet<(usize, Box<[u8]>)>,
     pub stats: KeyspaceStats,
     pub events: Events,
     /// Changes since the start; written by [`Keyspace::touch`] and its kin alone.
@@ -153,6 +156,7 @@ impl Keyspace {
             keeps_expired: false,
             follows: false,
             import_mode: false,
+            own_deadlines: BTreeSet::new(),
             stats: KeyspaceStats::default(),
             events: Events::default(),
             dirty: 0,
@@ -421,6 +425,7 @@ impl Keyspace {
         match found {
             Some(slot) => {
                 let deadline = expiry.replacing(|| self.table().entry(slot).deadline());
+                self.note_own_deadline(key.bytes, deadline);
                 if let Some(object) = self.tables.replace(self.selected, slot, value, deadline) {
                     self.lazyfree.discard_value(object);
                 }
@@ -428,6 +433,7 @@ impl Keyspace {
             }
             None => {
                 let deadline = expiry.replacing(|| None);
+                self.note_own_deadline(key.bytes, deadline);
                 self.insert(key, value, deadline);
                 self.notify(KeyspaceEvents::NEW, "new", key.bytes);
             }
@@ -560,6 +566,10 @@ impl Keyspace {
 
     /// Sets or clears the deadline of the key at `slot`.
     pub fn set_deadline(&mut self, slot: Slot, deadline: Option<Deadline>) {
+        if self.follows {
+            let key = self.entry(slot).key().to_vec();
+            self.note_own_deadline(&key, deadline);
+        }
         self.tables.set_deadline(self.selected, slot, deadline);
     }
 

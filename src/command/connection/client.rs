@@ -7,6 +7,7 @@ use crate::command::help::help_from_specs;
 use crate::error::CommandError;
 use crate::gate::blocking;
 use crate::gate::context::{CommandResult, Context, Outcome};
+use crate::gate::following;
 use crate::gate::limits::{Running, describe};
 use crate::gate::spec::{CommandSpec, Flags, Group, container, spec};
 use crate::gate::state::{Pause, PauseCause};
@@ -220,7 +221,9 @@ fn kill(ctx: &mut Context<'_>) -> CommandResult {
     for &id in killed.iter().filter(|&&id| id != own) {
         users::end_client(ctx.db, server, id);
     }
-    match (by_address, killed.len()) {
+    // The link to the primary is no client.
+    let link = filter.chooses_primary() && following::kill_link(ctx.server);
+    match (by_address, killed.len() + usize::from(link)) {
         (true, 0) => return Err(NO_SUCH_CLIENT),
         (true, _) => ctx.reply.ok(),
         (false, count) => ctx.reply.integer(count as i64),

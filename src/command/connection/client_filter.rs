@@ -96,6 +96,11 @@ pub struct Filter<'a> {
 }
 
 impl<'a> Filter<'a> {
+    /// Whether the link to the primary is meant, which no client is: `TYPE master`.
+    pub fn chooses_primary(&self) -> bool {
+        self.tests.iter().any(|(holds, test)| *holds && matches!(test, Test::Class(None)))
+    }
+
     /// `CLIENT KILL ip:port`.
     pub fn by_address(address: &'a [u8]) -> Self {
         Filter { tests: vec![(true, Test::Address(address))], skip_me: Some(false) }

@@ -18,6 +18,7 @@ use crate::gate::spec::{CommandSpec, Flags, Group, spec};
 use crate::keyspace::{Expiry, Key, Keyspace};
 use crate::resp::number;
 use crate::resp::reply::Protocol;
+use crate::resp::request::encode;
 use crate::sys::log::Level;
 use crate::sys::{alloc, crash, jemalloc};
 use crate::types::hash::Hash;
@@ -96,6 +97,15 @@ fn debug(ctx: &mut Context<'_>) -> CommandResult {
             ctx.server.replication.begin_history();
             let message = format_args!("Changing replication IDs after receiving change-repl-id");
             ctx.server.log(Level::Warning, message);
+            ok(ctx)
+        }
+        (b"replicate", 3..) => {
+            persistence::spread_effects(ctx.server);
+            let mut request = Vec::new();
+            encode(ctx.args.iter_from(2), &mut request);
+            if !ctx.server.replication.is_replica() {
+                ctx.server.replication.feed(&request);
+            }
             ok(ctx)
         }
         (b"mallctl", 3..) => mallctl(ctx),
@@ -564,6 +574,8 @@ fn help(ctx: &mut Context<'_>) -> CommandResult {
             "    Sleep before each write to the append-only file.",
             "CHANGE-REPL-ID",
             "    Make up another replication id.",
+            "REPLICATE <command> [<argument> ...]",
+            "    Send a command to the replicas that is not run here.",
             "CONFIG-REWRITE-FORCE-ALL",
             "    CONFIG REWRITE, with lines for defaults too.",
             "DIGEST",

@@ -447,8 +447,8 @@ fn stats(out: &mut String, db: &mut Keyspace, server: &State) {
     // What Redis would fork for.
     line(out, "total_forks", server.persistence.jobs);
     line(out, "migrate_cached_sockets", server.outgoing.len());
+    line(out, "slave_expires_tracked_keys", db.own_deadlines());
     for name in [
-        "slave_expires_tracked_keys",
         "active_defrag_hits",
         "active_defrag_misses",
         "active_defrag_key_hits",
@@ -532,7 +532,7 @@ fn replicas_and_history(out: &mut String, server: &State) {
 fn primary(out: &mut String, server: &State, following: &Following) {
     let config = &server.config;
     let seconds_since = |us: i64| (server.now.boot_us - us).max(0) / 1_000_000;
-    let is_connected = following.progress == Progress::Connected;
+    let is_connected = following.is_connected();
     let is_syncing = following.progress == Progress::Sync;
     let offset = if following.knows_history { server.replication.offset } else { 1 };
     let heard = if is_connected { seconds_since(following.heard_us) } else { -1 };

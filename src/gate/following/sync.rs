@@ -295,6 +295,7 @@ fn leave_history(server: &mut State) {
     }
     close_replicas(server);
     server.replication.backlog = None;
+    server.replication.logged.clear();
 }
 
 fn end_loading(server: &mut State) {
