@@ -2,6 +2,7 @@
 
 pub(crate) mod acl;
 pub(crate) mod cluster;
+pub(crate) mod command_log;
 pub(crate) mod config;
 pub(crate) mod debug;
 pub(crate) mod docs;
@@ -19,30 +20,29 @@ use crate::client::ClientFlags;
 use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Origin, Outcome};
 use crate::gate::spec::{CommandSpec, Flags, Group, spec};
-use crate::gate::state::Shutdown;
+use crate::gate::state::{PauseCause, Shutdown, Task};
 use crate::sys::log::Level;
 
-const ALWAYS: Flags = Flags::LOADING.union(Flags::STALE);
 const NONDETERMINISTIC: &[&str] = &["nondeterministic_output"];
 
 pub const COMMANDS: &[CommandSpec] = &[
     spec("TIME", time)
         .exactly(1)
-        .flags(ALWAYS.union(Flags::FAST))
+        .flags(Flags::LOADING_STALE.union(Flags::FAST))
         .group(Group::Server)
         .since("2.6.0")
         .tips(NONDETERMINISTIC)
         .docs("", "Returns the server's wall clock.", "O(1)"),
     spec("LOLWUT", lolwut)
         .at_least(1)
-        .flags(Flags::READONLY.union(Flags::FAST))
+        .flags(Flags::READONLY_FAST)
         .group(Group::Server)
         .since("5.0.0")
         .docs("[VERSION version]", "Draws a picture and names the version.", "O(1)"),
     spec("SHUTDOWN", shutdown)
         .at_least(1)
         .flags(
-            ALWAYS
+            Flags::LOADING_STALE
                 .union(Flags::ADMIN)
                 .union(Flags::NOSCRIPT)
                 .union(Flags::NO_MULTI)
@@ -102,7 +102,13 @@ enum ShutdownOrder {
 
 impl ShutdownOrder {
     fn parse(ctx: &Context<'_>) -> Result<Self, CommandError> {
-        let mut order = Shutdown { by_signal: false, save: None, now: false, force: false };
+        let mut order = Shutdown {
+            by_signal: false,
+            save: None,
+            now: false,
+            force: false,
+            waits_until_us: None,
+        };
         let (mut abort, mut save, mut nosave) = (false, false, false);
         let mut cursor = ctx.args.cursor(1);
         while !cursor.is_at_end() {
@@ -137,13 +143,16 @@ fn shutdown(ctx: &mut Context<'_>) -> CommandResult {
         }
         ShutdownOrder::End(order) => {
             // One by a signal may have been put off.
-            ctx.server.shutdown =
-                ctx.server.shutdown.filter(|earlier| !earlier.by_signal).or(Some(order));
+            let earlier = ctx.server.shutdown;
+            let goes_on = |it: &Shutdown| !it.by_signal || it.waits_until_us.is_some();
+            ctx.server.shutdown = earlier.filter(goes_on).or(Some(order));
             ctx.client().flags |= ClientFlags::SUSPENDED;
             Ok(Outcome::Suspended)
         }
         ShutdownOrder::Abort => match ctx.server.shutdown.take() {
             Some(_) => {
+                ctx.server.set_pause(PauseCause::Shutdown, None);
+                ctx.server.tasks.extend([Task::Unpause, Task::RefuseShutdown]);
                 ctx.server.log(Level::Notice, format_args!("Shutdown manually aborted."));
                 ctx.reply.ok();
                 Ok(Outcome::Replied)
