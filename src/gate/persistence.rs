@@ -309,6 +309,7 @@ fn plan(db: &Keyspace, server: &mut State, is_base: bool) -> Plan {
         ("used-mem", number(crate::sys::alloc::allocated() as i64)),
     ];
     if let Some(database) = database {
+        plan.keeps_expired = true;
         plan.aux.extend([
             ("repl-stream-db", number(database as i64)),
             ("repl-id", server.replication.id.clone().into_bytes()),
