@@ -24,11 +24,15 @@ use crate::keyspace::Keyspace;
 use crate::keyspace::snapshot::Walked;
 use crate::persist::aof::folder::AofFolder;
 use crate::persist::aof::log::{AppendLog, Fatal, LogOffset, SwitchError};
-use crate::persist::saver::{AccessTold, Form, Job, Plan, lock, put_in_place, save_now, write_now};
+use crate::persist::saver::{AccessTold, Form, Job, Plan, lock, put_in_place, save_now};
 use crate::replication::pipe::Pipe;
 use crate::replication::replica::Filter;
 use crate::sys::disk::{Disk, RealDisk};
 use crate::sys::log::Level;
+
+mod ends;
+
+pub use ends::{begin_aof_at_start, folder_at_start, note_loaded, shut_down};
 
 /// A slice of the walk through the keyspace, each turn. Unit: microseconds.
 const SLICE_US: i64 = 500;
@@ -452,6 +456,10 @@ pub fn abort(db: &mut Keyspace, server: &mut State, purpose: Purpose) {
     }
     if let Some(running) = server.persistence.running.take_if(|running| running.purpose == purpose)
     {
+        if purpose == Purpose::Sync {
+            // Its writer may wait for replicas.
+            replicas::end_broadcast(server);
+        }
         let disk = server.persistence.disk.clone();
         running.job.abort(db, &*disk);
         pause_syncs(server);
@@ -912,84 +920,4 @@ fn has_grown(server: &State) -> bool {
         server.log(Level::Notice, format_args!("{text} {grown}% growth"));
     }
     is_due
-}
-
-// ---- start and end ---------------------------------------------------------------------------------------------------
-
-/// Opens the append-only file behind loading: from now on changes go there.
-pub fn begin_aof_at_start(
-    db: &mut Keyspace,
-    server: &mut State,
-    mut folder: AofFolder,
-    loaded_bytes: u64,
-    base_bytes: u64,
-) -> Result<(), String> {
-    let plan = plan(db, server, true);
-    let increment = folder
-        .open_at_start(plan.form.base_format(), |file| write_now(db, file, &plan).map(drop))
-        .map_err(|error| error.to_string())?;
-    let folder = Arc::new(Mutex::new(folder));
-    let wake = server.persistence.wake.clone();
-    let wake = Box::new(move || wake());
-    let policy = server.config.appendfsync;
-    let mut log = AppendLog::new(folder.clone(), increment, loaded_bytes, base_bytes, policy, wake);
-    log.spawn().map_err(|error| system_text(&error))?;
-    switch_on(db, server, folder, log, false);
-    Ok(())
-}
-
-/// Nothing has changed since what was just loaded was saved.
-pub fn note_loaded(db: &Keyspace, server: &mut State) {
-    server.persistence.saved_changes = db.dirty();
-}
-
-/// The folder of the append-only file, with an old single file taken over.
-pub fn folder_at_start(server: &State) -> Result<AofFolder, String> {
-    let mut folder = open_folder(server)?;
-    let taken = folder.take_over_single_file().map_err(|error| error.to_string())?;
-    if taken {
-        let text = "Successfully migrated an old-style AOF configuration into the AOF directory";
-        server.log(Level::Notice, format_args!("{text}"));
-    }
-    Ok(folder)
-}
-
-/// Ends all files before the process ends: writes and syncs the log, and saves if that is asked for or save points say so.
-/// False: the process is to go on, as what was asked for could not be done.
-pub fn shut_down(
-    db: &mut Keyspace,
-    server: &mut State,
-    save_asked: Option<bool>,
-    force: bool,
-) -> bool {
-    abort(db, server, Purpose::Save);
-    abort(db, server, Purpose::Rewrite);
-    if server.persistence.aof.is_some() {
-        let text = "Calling fsync() on the AOF file.";
-        server.log(Level::Notice, format_args!("{text}"));
-        if let Err(fatal) = write_log(server) {
-            server.log(Level::Warning, format_args!("{fatal}"));
-        }
-    }
-    let saves = save_asked.unwrap_or(!server.config.save.is_empty());
-    if saves {
-        let text = "Saving the final RDB snapshot before exiting.";
-        server.log(Level::Notice, format_args!("{text}"));
-        if save(db, server).is_err() {
-            if !force {
-                let text = "Error trying to save the DB, can't exit.";
-                server.log(Level::Warning, format_args!("{text}"));
-                return false;
-            }
-            let text = "Error trying to save the DB. Exit anyway.";
-            server.log(Level::Warning, format_args!("{text}"));
-        }
-    }
-    let now = server.now;
-    if let Some(aof) = server.persistence.aof.take()
-        && let Err(fatal) = aof.log.close(now)
-    {
-        server.log(Level::Warning, format_args!("{fatal}"));
-    }
-    true
 }

@@ -13,10 +13,12 @@ use crate::command::server::reload;
 use crate::config::parse_memory;
 use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Outcome};
+use crate::gate::persistence;
 use crate::gate::spec::{CommandSpec, Flags, Group, spec};
 use crate::keyspace::{Expiry, Key, Keyspace};
 use crate::resp::number;
 use crate::resp::reply::Protocol;
+use crate::resp::request::encode;
 use crate::sys::log::Level;
 use crate::sys::{alloc, crash, jemalloc};
 use crate::types::hash::Hash;
@@ -86,6 +88,15 @@ fn debug(ctx: &mut Context<'_>) -> CommandResult {
         },
         (b"effects", 3..) => effects(ctx),
         (b"error", 3) => error(ctx),
+        (b"replicate", 3..) => {
+            persistence::spread_effects(ctx.server);
+            let mut bytes = Vec::new();
+            encode(ctx.args.iter_from(2), &mut bytes);
+            if !ctx.server.replication.is_replica() {
+                ctx.server.replication.feed(&bytes);
+            }
+            ok(ctx)
+        }
         (b"change-repl-id", 2) => {
             ctx.server.replication.begin_history();
             let message = format_args!("Changing replication IDs after receiving change-repl-id");
@@ -595,6 +606,8 @@ fn help(ctx: &mut Context<'_>) -> CommandResult {
             "RELOAD [NOSAVE] [NOFLUSH] [MERGE]",
             "    Save all data, forget it, and load it again; without saving or forgetting it",
             "    (NOSAVE, NOFLUSH), or with keys of the file in the place of those there are (MERGE).",
+            "REPLICATE <request ...>",
+            "    Send a request to replicas as it is.",
             "REPLYBUFFER PEAK-RESET-TIME <NEVER|RESET|ms> | RESIZING <0|1>",
             "    Accepted for tests; no buffers are resized here.",
             "SDSLEN <key>",
