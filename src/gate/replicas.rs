@@ -601,7 +601,13 @@ fn send_to(server: &mut State, id: ClientId, end: u64) {
         Ok(sent)
     });
     match result {
-        Ok(sent) => after_sending(server, id, sent),
+        Ok(mut sent) => {
+            if client.stream.has_unsent() {
+                // Taken, but not sent.
+                (sent.is_full, sent.has_all) = (true, false);
+            }
+            after_sending(server, id, sent);
+        }
         Err(error) => {
             let (is_online, name) = (replica.is_online(), name(client));
             let what = if is_online {

@@ -2,19 +2,17 @@
 
 use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Outcome};
+use crate::gate::following;
 use crate::gate::limits::describe_client;
+use crate::gate::replicas::{address, replicas};
 use crate::gate::spec::{Categories, CommandSpec, Flags, Group, spec};
-use crate::gate::{following, replicas};
-use crate::replication::following::Progress;
 use crate::sys::log::Level;
-
-const ADMIN: Categories = Categories::ADMIN.union(Categories::DANGEROUS);
 
 pub const COMMANDS: &[CommandSpec] = &[
     spec("ROLE", role)
         .exactly(1)
         .flags(Flags::LOADING.union(Flags::STALE).union(Flags::FAST).union(Flags::NOSCRIPT))
-        .categories(ADMIN)
+        .categories(Categories::ADMIN_DANGEROUS)
         .group(Group::Server)
         .since("2.8.12")
         .docs("", "Tells the server's part in replication.", "O(1)"),
@@ -43,26 +41,26 @@ const REPLICAOF_FLAGS: Flags =
 fn role(ctx: &mut Context<'_>) -> CommandResult {
     let replication = &ctx.server.replication;
     let Some(following) = replication.following.as_deref() else {
+        let online: Vec<_> =
+            replicas(ctx.server).filter(|(_, replica)| replica.is_online()).collect();
         ctx.reply.array(3);
         ctx.reply.bulk(b"master");
         ctx.reply.integer(replication.offset as i64);
-        let online = || replicas::replicas(ctx.server).filter(|(_, replica)| replica.is_online());
-        ctx.reply.array(online().count());
-        for (client, replica) in online() {
+        ctx.reply.array(online.len());
+        for (client, replica) in online {
             ctx.reply.array(3);
-            ctx.reply.bulk(replicas::address(client).as_bytes());
+            ctx.reply.bulk(address(client).as_bytes());
             ctx.reply.bulk_integer(replica.port.into());
             ctx.reply.bulk_integer(replica.acknowledged as i64);
         }
         return Ok(Outcome::Replied);
     };
-    let is_connected = following.progress == Progress::Connected;
     ctx.reply.array(5);
     ctx.reply.bulk(b"slave");
     ctx.reply.bulk(&following.host);
     ctx.reply.integer(following.port.into());
     ctx.reply.bulk(following.progress.name().as_bytes());
-    ctx.reply.integer(if is_connected { replication.offset as i64 } else { -1 });
+    ctx.reply.integer(if following.is_connected() { replication.offset as i64 } else { -1 });
     Ok(Outcome::Replied)
 }
 

@@ -65,6 +65,11 @@ fn debug(ctx: &mut Context<'_>) -> CommandResult {
             ctx.server.skips_payload_checksum = flag(ctx);
             ok(ctx)
         }
+        (b"aof-flush-sleep", 3) => {
+            let micros = u64::try_from(ctx.args.integer(2)?).unwrap_or(0);
+            persistence::set_flush_delay(ctx.server, Duration::from_micros(micros));
+            ok(ctx)
+        }
         (b"object", 3..) => object(ctx),
         (b"sdslen", 3) => sdslen(ctx),
         (b"htstats", 3) => htstats(ctx),
@@ -88,19 +93,19 @@ fn debug(ctx: &mut Context<'_>) -> CommandResult {
         },
         (b"effects", 3..) => effects(ctx),
         (b"error", 3) => error(ctx),
-        (b"replicate", 3..) => {
-            persistence::spread_effects(ctx.server);
-            let mut bytes = Vec::new();
-            encode(ctx.args.iter_from(2), &mut bytes);
-            if !ctx.server.replication.is_replica() {
-                ctx.server.replication.feed(&bytes);
-            }
-            ok(ctx)
-        }
         (b"change-repl-id", 2) => {
             ctx.server.replication.begin_history();
             let message = format_args!("Changing replication IDs after receiving change-repl-id");
             ctx.server.log(Level::Warning, message);
+            ok(ctx)
+        }
+        (b"replicate", 3..) => {
+            persistence::spread_effects(ctx.server);
+            let mut request = Vec::new();
+            encode(ctx.args.iter_from(2), &mut request);
+            if !ctx.server.replication.is_replica() {
+                ctx.server.replication.feed(&request);
+            }
             ok(ctx)
         }
         (b"mallctl", 3..) => mallctl(ctx),
@@ -132,11 +137,8 @@ fn ok(ctx: &mut Context<'_>) -> CommandResult {
 }
 
 fn unknown(ctx: &Context<'_>) -> CommandError {
-    let mut text = b"ERR unknown subcommand or wrong number of arguments for '".to_vec();
     let name = ctx.args.get(1);
-    text.extend_from_slice(&name[..name.len().min(128)]);
-    text.extend_from_slice(b"'. Try DEBUG HELP.");
-    CommandError::formatted(text)
+    CommandError::wrong_subcommand("DEBUG", &name[..name.len().min(128)])
 }
 
 /// Argument 2 as C's `atoi` sees a switch: anything but a number that is not zero is off.
@@ -568,8 +570,12 @@ fn help(ctx: &mut Context<'_>) -> CommandResult {
         &[
             "ASSERT | OOM | PANIC | SEGFAULT",
             "    End the process as such a failure would.",
+            "AOF-FLUSH-SLEEP <microseconds>",
+            "    Sleep before each write to the append-only file.",
             "CHANGE-REPL-ID",
             "    Make up another replication id.",
+            "REPLICATE <command> [<argument> ...]",
+            "    Send a command to the replicas that is not run here.",
             "CONFIG-REWRITE-FORCE-ALL",
             "    CONFIG REWRITE, with lines for defaults too.",
             "DIGEST",
@@ -606,8 +612,6 @@ fn help(ctx: &mut Context<'_>) -> CommandResult {
             "RELOAD [NOSAVE] [NOFLUSH] [MERGE]",
             "    Save all data, forget it, and load it again; without saving or forgetting it",
             "    (NOSAVE, NOFLUSH), or with keys of the file in the place of those there are (MERGE).",
-            "REPLICATE <request ...>",
-            "    Send a request to replicas as it is.",
             "REPLYBUFFER PEAK-RESET-TIME <NEVER|RESET|ms> | RESIZING <0|1>",
             "    Accepted for tests; no buffers are resized here.",
             "SDSLEN <key>",

@@ -66,7 +66,13 @@ pub fn shut_down(
         }
         server.log(Level::Warning, format_args!("Writing initial AOF. Exit anyway."));
     }
-    for purpose in [Purpose::Save, Purpose::Rewrite, Purpose::Sync] {
+    if let Some((purpose, ..)) = server.persistence.under_way() {
+        let text = match purpose {
+            Purpose::Save => "There is a child saving an .rdb. Killing it!",
+            Purpose::Rewrite => "There is a child rewriting the AOF. Killing it!",
+            Purpose::Sync => "There is a child sending an .rdb to replicas. Killing it!",
+        };
+        server.log(Level::Warning, format_args!("{text}"));
         abort(db, server, purpose);
     }
     if server.persistence.aof.is_some() {
