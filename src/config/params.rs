@@ -484,7 +484,7 @@ section "General" {
 
 section "Shutdown" {
     /// Seconds for which a shutdown waits for replicas that lag.
-    "shutdown-timeout" => shutdown_timeout: u32 = 10, int(0, INT_MAX), MODIFIABLE.stored();
+    "shutdown-timeout" => shutdown_timeout: u32 = 10, int(0, INT_MAX), MODIFIABLE;
     /// What a shutdown on SIGINT does.
     "shutdown-on-sigint" => shutdown_on_sigint: ShutdownOptions = ShutdownOptions::empty(),
         Shutdown, MODIFIABLE;
@@ -710,7 +710,7 @@ section "Snapshots" {
     "sanitize-dump-payload" => sanitize_dump_payload: SanitizeDumpPayload = SanitizeDumpPayload::No,
         OneOf, MODIFIABLE.stored();
     /// Deletes snapshots made for replication where no other persistence is on.
-    "rdb-del-sync-files" => rdb_del_sync_files: bool = false, YesNo, MODIFIABLE.stored();
+    "rdb-del-sync-files" => rdb_del_sync_files: bool = false, YesNo, MODIFIABLE;
     /// Forces snapshots to disk bit by bit while they are written.
     "rdb-save-incremental-fsync" => rdb_save_incremental_fsync: bool = true, YesNo,
         MODIFIABLE;
@@ -814,25 +814,25 @@ section "Replication" {
         INT_MAX), MODIFIABLE.then(Action::GoodReplicas);
     /// Bytes of writes kept for replicas that come back.
     "repl-backlog-size" => repl_backlog_size: u64 = 1 << 20, memory(1, LONG_MAX).raised_to(16 <<
-        10), MODIFIABLE.stored().then(Action::ReplicationBacklog);
+        10), MODIFIABLE.then(Action::ReplicationBacklog);
     /// Seconds without any replica after which the backlog is freed. 0 is never.
-    "repl-backlog-ttl" => repl_backlog_ttl: i64 = 3600, int(0, LONG_MAX), MODIFIABLE.stored();
+    "repl-backlog-ttl" => repl_backlog_ttl: i64 = 3600, int(0, LONG_MAX), MODIFIABLE;
     /// Seconds between two pings to replicas.
     "repl-ping-replica-period" | "repl-ping-slave-period" => repl_ping_replica_period: u32 = 10,
-        int(1, INT_MAX), MODIFIABLE.stored();
+        int(1, INT_MAX), MODIFIABLE;
     /// Seconds of silence after which a replication link is closed.
-    "repl-timeout" => repl_timeout: u32 = 60, int(1, INT_MAX), MODIFIABLE.stored();
+    "repl-timeout" => repl_timeout: u32 = 60, int(1, INT_MAX), MODIFIABLE;
     /// Gathers small writes to replicas in fewer packets, at the price of up to 40 ms of lag.
     "repl-disable-tcp-nodelay" => repl_disable_tcp_nodelay: bool = false, YesNo,
-        MODIFIABLE.stored();
+        MODIFIABLE;
     /// Sends snapshots to replicas without a file.
-    "repl-diskless-sync" => repl_diskless_sync: bool = true, YesNo, MODIFIABLE.stored();
+    "repl-diskless-sync" => repl_diskless_sync: bool = true, YesNo, MODIFIABLE;
     /// Seconds to wait for further replicas before such a snapshot starts.
     "repl-diskless-sync-delay" => repl_diskless_sync_delay: u32 = 5, int(0, INT_MAX),
-        MODIFIABLE.stored();
+        MODIFIABLE;
     /// Replicas at which such a snapshot starts without waiting. 0 always waits.
     "repl-diskless-sync-max-replicas" => repl_diskless_sync_max_replicas: u32 = 0, int(0, INT_MAX),
-        MODIFIABLE.stored();
+        MODIFIABLE;
     /// Lets a replica load a snapshot from the socket.
     "repl-diskless-load" => repl_diskless_load: DisklessLoad = DisklessLoad::Disabled, OneOf,
         MODIFIABLE.deny_loading().stored();
