@@ -39,6 +39,7 @@ targets! {
     glob,
     hyperloglog,
     inline,
+    link,
     listpack,
     manifest,
     packed,
