@@ -1,5 +1,8 @@
 //! What a command can answer instead of a result, and the one place where that becomes bytes.
 //!
+//! A text that more than one file answers with has its place here, as a variant or a constant; one that a single family has
+//! reads better beside its commands, as [`CommandError::Text`].
+//!
 //! Only mistakes of a client live here. Broken protocol is `resp::ProtocolError`, a bad configuration `config::ConfigError`,
 //! trouble with the outside world an `io::Error` with its path or address.
 
@@ -45,7 +48,7 @@ pub enum CommandError {
     Formatted(Box<[u8]>),
 }
 
-/// Texts that several families share. One that a single family has stands beside its commands.
+/// Texts that several families share.
 impl CommandError {
     /// `numkeys` is no number from 1 on.
     pub const FEW_KEYS: Self = CommandError::Text("ERR numkeys should be greater than 0");
@@ -54,11 +57,34 @@ impl CommandError {
         CommandError::Text("ERR Number of keys can't be greater than number of args");
     /// A `COUNT` is no number from 1 on.
     pub const SMALL_COUNT: Self = CommandError::Text("ERR count should be greater than 0");
+    /// The same in the words of GEOSEARCH and XAUTOCLAIM.
+    pub const COUNT_NOT_POSITIVE: Self = CommandError::Text("ERR COUNT must be > 0");
+    pub const TIMEOUT_NOT_INTEGER: Self =
+        CommandError::Text("ERR timeout is not an integer or out of range");
+    pub const TIMEOUT_NEGATIVE: Self = CommandError::Text("ERR timeout is negative");
+    pub const TIMEOUT_OUT_OF_RANGE: Self = CommandError::Text("ERR timeout is out of range");
+    /// Conditions of EXPIRE and HEXPIRE that exclude each other.
+    pub const NX_WITH_OTHERS: Self =
+        CommandError::Text("ERR NX and XX, GT or LT options at the same time are not compatible");
+    pub const GT_WITH_LT: Self =
+        CommandError::Text("ERR GT and LT options at the same time are not compatible");
     pub const NEGATIVE_LIMIT: Self = CommandError::Text("ERR LIMIT can't be negative");
 
     /// An error whose text is made of parts of the request.
     pub fn formatted(text: impl Into<Vec<u8>>) -> Self {
         CommandError::Formatted(text.into().into_boxed_slice())
+    }
+
+    /// An option of EXPIRE or HEXPIRE that is none.
+    pub fn unsupported_option(option: &[u8]) -> Self {
+        CommandError::formatted([b"ERR Unsupported option ", option].concat())
+    }
+
+    /// A subcommand, of a container in upper case, that is none or has not as many arguments as it takes.
+    pub fn wrong_subcommand(container: &str, name: &[u8]) -> Self {
+        let text = b"ERR unknown subcommand or wrong number of arguments for '";
+        let container = container.as_bytes();
+        CommandError::formatted([text, name, b"'. Try ", container, b" HELP."].concat())
     }
 
     /// The bytes behind the `-` of the error line.

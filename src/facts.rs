@@ -129,6 +129,43 @@ pub const CATEGORY_NAMES: &[(Categories, &str)] = &[
     (Categories::SCRIPTING, "scripting"),
 ];
 
+/// The flags that many commands have together. A name says which they are.
+impl Flags {
+    pub const READONLY_FAST: Self = Self::READONLY.union(Self::FAST);
+    pub const WRITE_FAST: Self = Self::WRITE.union(Self::FAST);
+    pub const WRITE_DENYOOM: Self = Self::WRITE.union(Self::DENYOOM);
+    pub const WRITE_DENYOOM_FAST: Self = Self::WRITE_DENYOOM.union(Self::FAST);
+    pub const WRITE_BLOCKING: Self = Self::WRITE.union(Self::BLOCKING);
+    pub const LOADING_STALE: Self = Self::LOADING.union(Self::STALE);
+    pub const ADMIN_NOSCRIPT: Self = Self::ADMIN.union(Self::NOSCRIPT);
+    pub const ADMIN_NOSCRIPT_NO_ASYNC_LOADING: Self =
+        Self::ADMIN_NOSCRIPT.union(Self::NO_ASYNC_LOADING);
+    pub const ADMIN_LOADING_STALE: Self = Self::ADMIN.union(Self::LOADING_STALE);
+    pub const ADMIN_NOSCRIPT_LOADING_STALE: Self = Self::ADMIN_NOSCRIPT.union(Self::LOADING_STALE);
+    /// Of a subcommand of CLIENT that is about the client that sends it.
+    pub const OF_OWN_CLIENT: Self =
+        Self::NOSCRIPT.union(Self::LOADING_STALE).union(Self::NEEDS_CLIENT);
+}
+
+impl Categories {
+    pub const ADMIN_DANGEROUS: Self = Self::ADMIN.union(Self::DANGEROUS);
+    pub const KEYSPACE_DANGEROUS: Self = Self::KEYSPACE.union(Self::DANGEROUS);
+}
+
+/// What commands do with keys.
+impl KeyFlags {
+    pub const RO_ACCESS: Self = Self::RO.union(Self::ACCESS);
+    pub const RW_ACCESS: Self = Self::RW.union(Self::ACCESS);
+    pub const RW_ACCESS_UPDATE: Self = Self::RW_ACCESS.union(Self::UPDATE);
+    pub const RW_ACCESS_DELETE: Self = Self::RW_ACCESS.union(Self::DELETE);
+    pub const RW_INSERT: Self = Self::RW.union(Self::INSERT);
+    pub const RW_UPDATE: Self = Self::RW.union(Self::UPDATE);
+    pub const RW_DELETE: Self = Self::RW.union(Self::DELETE);
+    pub const OW_UPDATE: Self = Self::OW.union(Self::UPDATE);
+    pub const OW_INSERT: Self = Self::OW.union(Self::INSERT);
+    pub const RM_DELETE: Self = Self::RM.union(Self::DELETE);
+}
+
 /// The group of the documentation a command belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Group {
@@ -193,6 +230,18 @@ pub struct KeySpec {
     pub find: Find,
     pub flags: KeyFlags,
     pub notes: Option<&'static str>,
+}
+
+/// Of a command whose one key is argument 1: what it does with it, by the name that [`KeyFlags`] has for that.
+impl KeySpec {
+    pub const RO: &'static [KeySpec] = &[key(1, KeyFlags::RO)];
+    pub const RO_ACCESS: &'static [KeySpec] = &[key(1, KeyFlags::RO_ACCESS)];
+    pub const RW_ACCESS_UPDATE: &'static [KeySpec] = &[key(1, KeyFlags::RW_ACCESS_UPDATE)];
+    pub const RW_ACCESS_DELETE: &'static [KeySpec] = &[key(1, KeyFlags::RW_ACCESS_DELETE)];
+    pub const RW_INSERT: &'static [KeySpec] = &[key(1, KeyFlags::RW_INSERT)];
+    pub const RW_UPDATE: &'static [KeySpec] = &[key(1, KeyFlags::RW_UPDATE)];
+    pub const RW_DELETE: &'static [KeySpec] = &[key(1, KeyFlags::RW_DELETE)];
+    pub const OW_UPDATE: &'static [KeySpec] = &[key(1, KeyFlags::OW_UPDATE)];
 }
 
 /// One key at argument `index`.

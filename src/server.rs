@@ -7,7 +7,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use mio::{Events, Token, Waker};
@@ -63,6 +63,8 @@ pub struct Server {
     next_reload_us: i64,
     /// Number of the signal that asked the server to stop, 0: none. Set by signal handlers and by [`Handle`].
     stop: Arc<AtomicUsize>,
+    /// A signal has asked already: a further SIGINT ends the process at once.
+    insisted: Arc<AtomicBool>,
     stopping: bool,
     supervisor: Supervisor,
     /// `pidfile` was written and is to be removed at the end.

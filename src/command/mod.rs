@@ -71,6 +71,7 @@ static FAMILIES: &[&[CommandSpec]] = &[
     server::save::COMMANDS,
     server::memory::COMMANDS,
     server::module::COMMANDS,
+    server::command_log::COMMANDS,
     server::latency::COMMANDS,
     server::debug::COMMANDS,
 ];

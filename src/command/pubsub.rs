@@ -136,7 +136,7 @@ const SUBCOMMANDS: &[CommandSpec] = &[
         .docs("[pattern]", "Lists the channels somebody listens to.", "O(N), N channels"),
     spec("HELP", help_from_specs)
         .exactly(2)
-        .flags(Flags::LOADING.union(Flags::STALE))
+        .flags(Flags::LOADING_STALE)
         .group(Group::PubSub)
         .since("6.2.0")
         .docs("", "Lists these subcommands.", "O(1)"),

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use crate::collections::packed::Element;
 use crate::collections::table::Slot;
-use crate::command::key::scan::{MemberScan, count_left, parse_cursor};
+use crate::command::key::scan::{MemberScan, count_left, scan_cursor};
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Outcome};
@@ -24,142 +24,139 @@ use crate::resp::reply::{OutputBuffer, ReplyWriter};
 use crate::types::journal::Edit;
 use crate::types::set::{Limits, Set, SetView};
 
-const READ: Flags = Flags::READONLY;
-const READ_FAST: Flags = Flags::READONLY.union(Flags::FAST);
-const WRITE_FAST: Flags = Flags::WRITE.union(Flags::FAST);
-const STORE: Flags = Flags::WRITE.union(Flags::DENYOOM);
-
-const RO_ACCESS: KeyFlags = KeyFlags::RO.union(KeyFlags::ACCESS);
-const TAKEN: KeyFlags = KeyFlags::RW.union(KeyFlags::ACCESS).union(KeyFlags::DELETE);
-const GIVEN: KeyFlags = KeyFlags::RW.union(KeyFlags::INSERT);
-
-const ASKED_KEY: &[KeySpec] = &[key(1, KeyFlags::RO)];
-const READ_KEY: &[KeySpec] = &[key(1, RO_ACCESS)];
-const READ_KEYS: &[KeySpec] = &[keys(1, -1, 1, RO_ACCESS)];
-const STORED_KEYS: &[KeySpec] =
-    &[key(1, KeyFlags::OW.union(KeyFlags::UPDATE)), keys(2, -1, 1, RO_ACCESS)];
+const ALL_READ: &[KeySpec] = &[keys(1, -1, 1, KeyFlags::RO_ACCESS)];
+const FIRST_STORED: &[KeySpec] =
+    &[key(1, KeyFlags::OW_UPDATE), keys(2, -1, 1, KeyFlags::RO_ACCESS)];
 
 pub const COMMANDS: &[CommandSpec] = &[
-    set_spec("SADD", sadd, "1.0.0", STORE.union(Flags::FAST))
+    set_spec("SADD", sadd, "1.0.0", Flags::WRITE_DENYOOM_FAST)
         .at_least(3)
-        .keys(&[key(1, GIVEN)])
+        .keys(&[key(1, KeyFlags::RW_INSERT)])
         .docs(
             "key member [member ...]",
             "Adds members to a set, which is made if it is not there.",
             "O(N) where N is the number of members given",
         ),
-    set_spec("SCARD", scard, "1.0.0", READ_FAST).exactly(2).keys(ASKED_KEY).docs(
+    set_spec("SCARD", scard, "1.0.0", Flags::READONLY_FAST).exactly(2).keys(KeySpec::RO).docs(
         "key",
         "Counts the members of a set.",
         "O(1)",
     ),
-    set_spec("SDIFF", sdiff, "1.0.0", READ)
+    set_spec("SDIFF", sdiff, "1.0.0", Flags::READONLY)
         .at_least(2)
-        .keys(READ_KEYS)
+        .keys(ALL_READ)
         .docs(
             "key [key ...]",
             "Returns the members of the first set that are in none of the others.",
             "O(N) where N is the number of members of all sets",
         )
         .tips(&["nondeterministic_output_order"]),
-    set_spec("SDIFFSTORE", sdiffstore, "1.0.0", STORE).at_least(3).keys(STORED_KEYS).docs(
-        "destination key [key ...]",
-        "Stores the members of the first set that are in none of the others.",
-        "O(N) where N is the number of members of all sets",
-    ),
-    set_spec("SINTER", sinter, "1.0.0", READ)
+    set_spec("SDIFFSTORE", sdiffstore, "1.0.0", Flags::WRITE_DENYOOM)
+        .at_least(3)
+        .keys(FIRST_STORED)
+        .docs(
+            "destination key [key ...]",
+            "Stores the members of the first set that are in none of the others.",
+            "O(N) where N is the number of members of all sets",
+        ),
+    set_spec("SINTER", sinter, "1.0.0", Flags::READONLY)
         .at_least(2)
-        .keys(READ_KEYS)
+        .keys(ALL_READ)
         .docs(
             "key [key ...]",
             "Returns the members that several sets have in common.",
             "O(N*M) where N is the number of members of the smallest set and M that of sets",
         )
         .tips(&["nondeterministic_output_order"]),
-    set_spec("SINTERCARD", sintercard, "7.0.0", READ.union(Flags::MOVABLEKEYS))
+    set_spec("SINTERCARD", sintercard, "7.0.0", Flags::READONLY.union(Flags::MOVABLEKEYS))
         .at_least(3)
-        .keys(&[counted_keys(1, RO_ACCESS)])
+        .keys(&[counted_keys(1, KeyFlags::RO_ACCESS)])
         .docs(
             "numkeys key [key ...] [LIMIT limit]",
             "Counts the members that several sets have in common, up to a limit.",
             "O(N*M) where N is the number of members of the smallest set and M that of sets",
         ),
-    set_spec("SINTERSTORE", sinterstore, "1.0.0", STORE)
+    set_spec("SINTERSTORE", sinterstore, "1.0.0", Flags::WRITE_DENYOOM)
         .at_least(3)
-        .keys(&[key(1, KeyFlags::RW.union(KeyFlags::UPDATE)), keys(2, -1, 1, RO_ACCESS)])
+        .keys(&[key(1, KeyFlags::RW_UPDATE), keys(2, -1, 1, KeyFlags::RO_ACCESS)])
         .docs(
             "destination key [key ...]",
             "Stores the members that several sets have in common.",
             "O(N*M) where N is the number of members of the smallest set and M that of sets",
         ),
-    set_spec("SISMEMBER", sismember, "1.0.0", READ_FAST).exactly(3).keys(ASKED_KEY).docs(
-        "key member",
-        "Tells whether a set has a member.",
-        "O(1)",
-    ),
-    set_spec("SMEMBERS", smembers, "1.0.0", READ)
+    set_spec("SISMEMBER", sismember, "1.0.0", Flags::READONLY_FAST)
+        .exactly(3)
+        .keys(KeySpec::RO)
+        .docs("key member", "Tells whether a set has a member.", "O(1)"),
+    set_spec("SMEMBERS", smembers, "1.0.0", Flags::READONLY)
         .exactly(2)
-        .keys(READ_KEY)
+        .keys(KeySpec::RO_ACCESS)
         .docs("key", "Returns all members of a set.", "O(N) where N is the number of members")
         .tips(&["nondeterministic_output_order"]),
-    set_spec("SMISMEMBER", smismember, "6.2.0", READ_FAST).at_least(3).keys(READ_KEY).docs(
-        "key member [member ...]",
-        "Tells for each of several members whether a set has it.",
-        "O(N) where N is the number of members given",
-    ),
-    set_spec("SMOVE", smove, "1.0.0", WRITE_FAST)
+    set_spec("SMISMEMBER", smismember, "6.2.0", Flags::READONLY_FAST)
+        .at_least(3)
+        .keys(KeySpec::RO_ACCESS)
+        .docs(
+            "key member [member ...]",
+            "Tells for each of several members whether a set has it.",
+            "O(N) where N is the number of members given",
+        ),
+    set_spec("SMOVE", smove, "1.0.0", Flags::WRITE_FAST)
         .exactly(4)
-        .keys(&[key(1, TAKEN), key(2, GIVEN)])
+        .keys(&[key(1, KeyFlags::RW_ACCESS_DELETE), key(2, KeyFlags::RW_INSERT)])
         .docs("source destination member", "Moves a member from one set to another.", "O(1)"),
-    set_spec("SPOP", spop, "1.0.0", WRITE_FAST)
+    set_spec("SPOP", spop, "1.0.0", Flags::WRITE_FAST)
         .at_least(2)
-        .keys(&[key(1, TAKEN)])
+        .keys(&[key(1, KeyFlags::RW_ACCESS_DELETE)])
         .docs(
             "key [count]",
             "Takes random members out of a set and returns them.",
             "O(1) without a count, else O(N) where N is the count",
         )
         .tips(&["nondeterministic_output"]),
-    set_spec("SRANDMEMBER", srandmember, "1.0.0", READ)
+    set_spec("SRANDMEMBER", srandmember, "1.0.0", Flags::READONLY)
         .at_least(2)
-        .keys(READ_KEY)
+        .keys(KeySpec::RO_ACCESS)
         .docs(
             "key [count]",
             "Returns random members of a set: different ones, or with a negative count any.",
             "O(1) without a count, else O(N) where N is the count",
         )
         .tips(&["nondeterministic_output"]),
-    set_spec("SREM", srem, "1.0.0", WRITE_FAST)
+    set_spec("SREM", srem, "1.0.0", Flags::WRITE_FAST)
         .at_least(3)
-        .keys(&[key(1, KeyFlags::RW.union(KeyFlags::DELETE))])
+        .keys(&[key(1, KeyFlags::RW_DELETE)])
         .docs(
             "key member [member ...]",
             "Removes members from a set; the last one takes the key with it.",
             "O(N) where N is the number of members given",
         ),
-    set_spec("SSCAN", sscan, "2.8.0", READ)
+    set_spec("SSCAN", sscan, "2.8.0", Flags::READONLY)
         .at_least(3)
-        .keys(READ_KEY)
+        .keys(KeySpec::RO_ACCESS)
         .docs(
             "key cursor [MATCH pattern] [COUNT count]",
             "Walks over the members of a set, some with each call.",
             "O(COUNT) for each call, O(N) for the whole walk",
         )
         .tips(&["nondeterministic_output"]),
-    set_spec("SUNION", sunion, "1.0.0", READ)
+    set_spec("SUNION", sunion, "1.0.0", Flags::READONLY)
         .at_least(2)
-        .keys(READ_KEYS)
+        .keys(ALL_READ)
         .docs(
             "key [key ...]",
             "Returns the members that at least one of several sets has.",
             "O(N) where N is the number of members of all sets",
         )
         .tips(&["nondeterministic_output_order"]),
-    set_spec("SUNIONSTORE", sunionstore, "1.0.0", STORE).at_least(3).keys(STORED_KEYS).docs(
-        "destination key [key ...]",
-        "Stores the members that at least one of several sets has.",
-        "O(N) where N is the number of members of all sets",
-    ),
+    set_spec("SUNIONSTORE", sunionstore, "1.0.0", Flags::WRITE_DENYOOM)
+        .at_least(3)
+        .keys(FIRST_STORED)
+        .docs(
+            "destination key [key ...]",
+            "Stores the members that at least one of several sets has.",
+            "O(N) where N is the number of members of all sets",
+        ),
 ];
 
 const fn set_spec(
@@ -429,7 +426,7 @@ fn srandmember(ctx: &mut Context<'_>) -> CommandResult {
 /// `SSCAN key cursor [MATCH pattern] [COUNT count]`: the next cursor (0 at the end) as a bulk string, and an array of members.
 /// The set is looked up before options are parsed: a missing key hides their faults.
 fn sscan(ctx: &mut Context<'_>) -> CommandResult {
-    let mut cursor = parse_cursor(ctx.args.get(2)).ok_or(CommandError::NegativeOrInvalidCursor)?;
+    let mut cursor = scan_cursor(ctx, 2)?;
     let protocol = ctx.reply.protocol();
     let Some(set) = ctx.db.read::<Set>(ctx.key(1))? else {
         ctx.reply.array(2);

@@ -39,29 +39,29 @@ pub fn parse_timeout(
     unit: TimeoutUnit,
     now: Now,
 ) -> Result<Option<i64>, CommandError> {
-    const OUT_OF_RANGE: CommandError = CommandError::Text("ERR timeout is out of range");
     let ms = match unit {
         TimeoutUnit::Seconds => {
             let ms = parse_seconds(text)
                 .ok_or(CommandError::Text("ERR timeout is not a float or out of range"))?
                 * 1000.0;
             if ms > i64::MAX as f64 {
-                return Err(OUT_OF_RANGE);
+                return Err(CommandError::TIMEOUT_OUT_OF_RANGE);
             }
             ms.ceil() as i64
         }
-        TimeoutUnit::Milliseconds => number::parse_i64(text)
-            .ok_or(CommandError::Text("ERR timeout is not an integer or out of range"))?,
+        TimeoutUnit::Milliseconds => {
+            number::parse_i64(text).ok_or(CommandError::TIMEOUT_NOT_INTEGER)?
+        }
     };
     if ms < 0 {
-        return Err(CommandError::Text("ERR timeout is negative"));
+        return Err(CommandError::TIMEOUT_NEGATIVE);
     }
     if ms == 0 {
         return Ok(None);
     }
     // Redis adds the wall clock's milliseconds.
     if ms.checked_add(now.unix().0).is_none() {
-        return Err(OUT_OF_RANGE);
+        return Err(CommandError::TIMEOUT_OUT_OF_RANGE);
     }
     Ok(Some(now.boot_us.saturating_add(ms.saturating_mul(1000))))
 }

@@ -158,12 +158,8 @@ impl<'a> Context<'a> {
     /// The error for a subcommand that takes fewer arguments than its arity lets through.
     pub fn wrong_subcommand(&self) -> CommandError {
         let container = self.command.parent.map(|id| self.server.commands.get(id));
-        let mut text = b"ERR unknown subcommand or wrong number of arguments for '".to_vec();
-        text.extend_from_slice(self.args.get(1));
-        text.extend_from_slice(b"'. Try ");
-        text.extend_from_slice(container.map_or("", |container| container.spec.name).as_bytes());
-        text.extend_from_slice(b" HELP.");
-        CommandError::formatted(text)
+        let container = container.map_or("", |container| container.spec.name);
+        CommandError::wrong_subcommand(container, self.args.get(1))
     }
 
     /// The command's name in lower case, as error texts quote it.

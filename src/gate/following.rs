@@ -768,7 +768,7 @@ fn begin_backlog(server: &mut State) {
 
 /// Switches the append-only file on again, which a snapshot has ended.
 fn restart_log(db: &mut Keyspace, server: &mut State) {
-    if let Err(why) = persistence::begin_aof(db, server) {
+    if let Err(why) = persistence::begin_aof(db, server, false) {
         let text = "Failed enabling the AOF after successful master synchronization!";
         server.log(Level::Warning, format_args!("{text} {why}"));
     }

@@ -27,9 +27,9 @@ use crate::pubsub::PubSub;
 use crate::replication::Replication;
 use crate::replication::following::Progress;
 use crate::script::{Engine, Scripts};
+use crate::stats::command_log::CommandLogs;
 use crate::stats::commands::CommandStats;
 use crate::stats::latency::LatencyMonitor;
-use crate::stats::slowlog::Slowlog;
 use crate::stats::{Counters, Rate};
 use crate::sys::log::{Level, Logger};
 use crate::sys::process::OomScore;
@@ -136,7 +136,7 @@ pub struct State {
     pub command_stats: Vec<CommandStats>,
     /// By the error's first word.
     pub error_stats: HashMap<Box<str>, u64>,
-    pub slowlog: Slowlog,
+    pub command_logs: CommandLogs,
     pub latency: LatencyMonitor,
     pub commands_rate: Rate,
     pub input_rate: Rate,
@@ -206,7 +206,12 @@ pub struct Timing {
     turn_ticks: u64,
     /// A command that took as many ticks is looked at more closely: slow log or latency monitor. u64::MAX: neither is on.
     notable_ns: u64,
+    /// As many bytes of arguments or of a reply may be for the command log.
+    notable_bytes: usize,
 }
+
+/// Bytes of a request at most that are no arguments nor between them.
+const REQUEST_FRAME_MAX: usize = 64;
 
 impl Timing {
     pub fn new(clock: quanta::Clock) -> Self {
@@ -218,6 +223,7 @@ impl Timing {
             turns: 0,
             turn_ticks: 0,
             notable_ns: u64::MAX,
+            notable_bytes: usize::MAX,
         }
     }
 
@@ -289,14 +295,25 @@ impl Timing {
         nanoseconds >= self.notable_ns
     }
 
-    /// Thresholds: of the slow log in microseconds (negative: off), of the latency monitor in milliseconds (0: off).
-    pub fn set_thresholds(&mut self, slowlog_us: i64, latency_ms: i64) {
-        let slow = u64::try_from(slowlog_us).map_or(u64::MAX, |us| us.saturating_mul(1000));
-        let latency = match u64::try_from(latency_ms) {
+    /// Whether this many bytes of a request's arguments or of its reply may be worth a closer look.
+    #[inline]
+    pub fn is_large(&self, bytes: usize) -> bool {
+        bytes >= self.notable_bytes
+    }
+
+    /// Takes the thresholds of the command log and of the latency monitor.
+    pub fn set_thresholds(&mut self, config: &Config) {
+        let slow = u64::try_from(config.slowlog_log_slower_than);
+        let slow = slow.map_or(u64::MAX, |us| us.saturating_mul(1000));
+        let latency = match u64::try_from(config.latency_monitor_threshold) {
             Ok(0) | Err(_) => u64::MAX,
             Ok(ms) => ms.saturating_mul(1_000_000),
         };
         self.notable_ns = slow.min(latency);
+        let bytes = |threshold| usize::try_from(threshold).unwrap_or(usize::MAX);
+        let request = bytes(config.commandlog_request_larger_than);
+        let request = request.saturating_sub(REQUEST_FRAME_MAX);
+        self.notable_bytes = request.min(bytes(config.commandlog_reply_larger_than));
     }
 }
 
@@ -338,7 +355,7 @@ impl State {
             counters: Counters::default(),
             command_stats,
             error_stats: HashMap::new(),
-            slowlog: Slowlog::default(),
+            command_logs: CommandLogs::default(),
             latency: LatencyMonitor::default(),
             commands_rate: Rate::default(),
             input_rate: Rate::default(),
@@ -447,6 +464,7 @@ impl State {
             || !self.monitors.is_empty()
             || self.pause.is_some()
             || self.replication.is_replica()
+            || self.config.import_mode
             || self.persistence.loading.is_some()
             || self.disk_refusal().is_some()
     }

@@ -116,6 +116,17 @@ impl Keyspace {
         self.notify(KeyspaceEvents::EXPIRED, "expired", key);
     }
 
+    /// Whether deadlines are somebody else's business: of the primary, or of whoever imports the data.
+    #[inline]
+    pub fn leaves_expiry(&self) -> bool {
+        self.follows || self.import_mode
+    }
+
+    /// Whether what is due goes without anybody asking for it.
+    pub(super) fn expires_by_itself(&self) -> bool {
+        self.active_expire && !self.leaves_expiry() && !self.now.is_loading
+    }
+
     /// Takes note of a deadline that a client of a replica gives to a key of the selected database.
     #[inline]
     pub(super) fn note_own_deadline(&mut self, key: &[u8], deadline: Option<Deadline>) {
@@ -151,7 +162,7 @@ impl Keyspace {
 
     /// Deletes due keys, at most about `budget` buckets' worth. True if more may be due now.
     pub fn expire_due(&mut self, budget: usize) -> bool {
-        if !self.active_expire || self.follows || self.now.is_loading {
+        if !self.expires_by_itself() {
             return false;
         }
         self.delete_found_expired();
@@ -178,7 +189,7 @@ impl Keyspace {
 
     /// Milliseconds until a deadline may have passed; None if no key and no field has one. Never too long.
     pub fn next_due_in_ms(&self) -> Option<i64> {
-        if !self.active_expire || self.follows {
+        if !self.active_expire || self.leaves_expiry() {
             return None;
         }
         let keys = self.tables.iter().filter_map(|table| table.next_due_boot_ms()).min();

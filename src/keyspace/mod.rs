@@ -118,6 +118,8 @@ pub struct Keyspace {
     pub keeps_expired: bool,
     /// This server is a replica: nothing goes because of its age before the primary says so. Set by the gate.
     pub follows: bool,
+    /// `import-mode`: nothing expires or is evicted by itself, and a deadline in the past may be set.
+    pub import_mode: bool,
     /// Keys to which clients of a replica have given deadlines, with their databases: of those the primary says nothing.
     own_deadlines: BTreeSet<(usize, Box<[u8]>)>,
     pub stats: KeyspaceStats,
@@ -153,6 +155,7 @@ impl Keyspace {
             no_touch: false,
             keeps_expired: false,
             follows: false,
+            import_mode: false,
             own_deadlines: BTreeSet::new(),
             stats: KeyspaceStats::default(),
             events: Events::default(),
@@ -213,6 +216,13 @@ impl Keyspace {
     /// The file is loaded: what is past its deadline goes, as always.
     pub fn end_loading(&mut self) {
         self.now.is_loading = false;
+    }
+
+    /// Has every key and field count as alive, whatever its deadline, or not any more; returns how it was before. For the
+    /// commands of a client that imports data.
+    pub fn ignore_deadlines(&mut self, ignore: bool) -> bool {
+        self.delete_found_expired();
+        std::mem::replace(&mut self.now.is_loading, ignore)
     }
 
     /// Lets `change` run without counting what it changes: what is in memory then is what is in a file.

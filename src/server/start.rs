@@ -30,7 +30,7 @@ use crate::net::tls::Tls;
 use crate::resp::reply::ReplyWriter;
 use crate::sys::alloc;
 use crate::sys::log::{Level, Logger};
-use crate::sys::process::Supervisor;
+use crate::sys::process::{self, Supervisor};
 use crate::sys::random;
 use crate::sys::title::Title;
 
@@ -63,6 +63,7 @@ impl Server {
             next_idle_us: 0,
             next_reload_us: 0,
             stop: Arc::new(AtomicUsize::new(0)),
+            insisted: Arc::new(AtomicBool::new(false)),
             stopping: false,
             supervisor: Supervisor::Nobody,
             owns_pidfile: false,
@@ -92,13 +93,13 @@ impl Server {
 
     /// Has SIGTERM and SIGINT end the server in good order; a SIGINT behind them ends the process at once, with code 1.
     pub fn catch_signals(&self) -> io::Result<()> {
-        let insisted = Arc::new(AtomicBool::new(false));
+        let insisted = &self.insisted;
         // Handlers of one signal run in the order they were registered in: the first look finds what an earlier signal set.
-        signal_hook::flag::register_conditional_shutdown(SIGINT, 1, Arc::clone(&insisted))?;
+        process::end_at_interrupt(Arc::clone(insisted))?;
         for signal in [SIGTERM, SIGINT] {
             let stop = Arc::clone(&self.stop);
             signal_hook::flag::register_usize(signal, stop, signal as usize)?;
-            signal_hook::flag::register(signal, Arc::clone(&insisted))?;
+            signal_hook::flag::register(signal, Arc::clone(insisted))?;
         }
         Ok(())
     }
@@ -107,7 +108,13 @@ impl Server {
     pub(super) fn take_signal(&mut self) {
         let config = &self.state.config;
         let (name, options) = match self.stop.swap(0, Ordering::SeqCst) {
-            0 => return,
+            0 => {
+                if self.state.shutdown.is_none() {
+                    // One that was asked for was aborted, or refused.
+                    self.insisted.store(false, Ordering::Relaxed);
+                }
+                return;
+            }
             2 => ("SIGINT", config.shutdown_on_sigint),
             _ => ("SIGTERM", config.shutdown_on_sigterm),
         };
@@ -207,6 +214,10 @@ impl Server {
             }
             Err(why) => {
                 self.state.log(Level::Warning, format_args!("{why}"));
+                if !self.state.config.appendonly {
+                    let text = "Terminating server after rdb file reading failure.";
+                    self.state.log(Level::Warning, format_args!("{text}"));
+                }
                 Err(why)
             }
             Ok(()) => {
@@ -226,6 +237,9 @@ impl Server {
         }
         if order.waits_until_us.is_some() {
             self.state.end_pause(PauseCause::Shutdown);
+        }
+        if order.save.unwrap_or(!self.state.config.save.is_empty()) {
+            self.supervisor.saving();
         }
         if !persistence::shut_down(&mut self.keyspace, &mut self.state, order.save, order.force) {
             self.refuse_shutdown();

@@ -20,6 +20,7 @@ mod following;
 mod fuzz_corpus;
 mod hostile_scripts;
 mod integration_redis_rs;
+mod packaging;
 mod persistence;
 mod process;
 mod rdb_peer;

@@ -14,9 +14,7 @@ use crate::gate::state::{Pause, PauseCause};
 use crate::gate::users;
 use crate::resp::number;
 
-const OWN: Flags =
-    Flags::NOSCRIPT.union(Flags::LOADING).union(Flags::STALE).union(Flags::NEEDS_CLIENT);
-const OTHERS: Flags = OWN.union(Flags::ADMIN);
+const OTHERS: Flags = Flags::OF_OWN_CLIENT.union(Flags::ADMIN);
 
 pub const COMMANDS: &[CommandSpec] = &[container("CLIENT", SUBCOMMANDS)
     .with(Flags::KEEPS_CACHING)
@@ -26,28 +24,40 @@ pub const COMMANDS: &[CommandSpec] = &[container("CLIENT", SUBCOMMANDS)
 
 const SUBCOMMANDS: &[CommandSpec] = &[
     client_tracking::CACHING,
+    spec("CAPA", capa)
+        .at_least(3)
+        .flags(Flags::OF_OWN_CLIENT.union(Flags::ALLOW_BUSY))
+        .group(Group::Connection)
+        .since("8.0.0")
+        .docs("capability [capability ...]", "Tells what this connection is able to do.", "O(1)"),
     spec("GETNAME", get_name)
         .exactly(2)
-        .flags(OWN)
+        .flags(Flags::OF_OWN_CLIENT)
         .group(Group::Connection)
         .since("2.6.9")
         .docs("", "Answers the connection's name.", "O(1)"),
     client_tracking::GETREDIR,
     spec("HELP", help_from_specs)
         .exactly(2)
-        .flags(Flags::LOADING.union(Flags::STALE))
+        .flags(Flags::LOADING_STALE)
         .group(Group::Connection)
         .since("5.0.0")
         .docs("", "Lists these subcommands.", "O(1)"),
     spec("ID", get_id)
         .exactly(2)
-        .flags(OWN)
+        .flags(Flags::OF_OWN_CLIENT)
         .group(Group::Connection)
         .since("5.0.0")
         .docs("", "Answers the connection's number.", "O(1)"),
+    spec("IMPORT-SOURCE", import_source)
+        .exactly(3)
+        .flags(Flags::OF_OWN_CLIENT)
+        .group(Group::Connection)
+        .since("8.1.0")
+        .docs("<ON | OFF>", "Lets this connection see expired keys in import mode.", "O(1)"),
     spec("INFO", info)
         .exactly(2)
-        .flags(OWN)
+        .flags(Flags::OF_OWN_CLIENT)
         .group(Group::Connection)
         .since("6.2.0")
         .docs("", "Tells about this connection.", "O(1)")
@@ -82,7 +92,7 @@ const SUBCOMMANDS: &[CommandSpec] = &[
         .docs("<ON | OFF>", "Spares this connection when clients use too much memory.", "O(1)"),
     spec("NO-TOUCH", no_touch)
         .exactly(3)
-        .flags(OWN)
+        .flags(Flags::OF_OWN_CLIENT)
         .group(Group::Connection)
         .since("7.2.0")
         .docs("<ON | OFF>", "Lets this connection use keys without marking them as used.", "O(1)"),
@@ -94,20 +104,20 @@ const SUBCOMMANDS: &[CommandSpec] = &[
         .docs("timeout [WRITE | ALL]", "Has clients wait for so many milliseconds.", "O(1)"),
     spec("REPLY", reply)
         .exactly(3)
-        .flags(OWN)
+        .flags(Flags::OF_OWN_CLIENT)
         .group(Group::Connection)
         .since("3.2.0")
         .docs("<ON | OFF | SKIP>", "Turns this connection's replies on or off.", "O(1)"),
     spec("SETINFO", set_info)
         .exactly(4)
-        .flags(OWN)
+        .flags(Flags::OF_OWN_CLIENT)
         .group(Group::Connection)
         .since("7.2.0")
         .docs("<LIB-NAME libname | LIB-VER libver>", "Tells about the client's library.", "O(1)")
         .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"]),
     spec("SETNAME", set_name)
         .exactly(3)
-        .flags(OWN)
+        .flags(Flags::OF_OWN_CLIENT)
         .group(Group::Connection)
         .since("2.6.9")
         .docs("connection-name", "Names the connection.", "O(1)"),
@@ -130,12 +140,9 @@ const SUBCOMMANDS: &[CommandSpec] = &[
 const NAME_NOT_PLAIN: CommandError =
     CommandError::Text("ERR Client names cannot contain spaces, newlines or special characters.");
 const PAUSE_MODE: CommandError = CommandError::Text("ERR CLIENT PAUSE mode must be WRITE or ALL");
-const TIMEOUT_NOT_INTEGER: CommandError =
-    CommandError::Text("ERR timeout is not an integer or out of range");
-const TIMEOUT_NEGATIVE: CommandError = CommandError::Text("ERR timeout is negative");
-const TIMEOUT_TOO_LONG: CommandError = CommandError::Text("ERR timeout is out of range");
 const UNBLOCK_REASON: CommandError =
     CommandError::Text("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR");
+const NOT_IN_IMPORT_MODE: CommandError = CommandError::Text("ERR Server is not in import mode");
 const NO_SUCH_CLIENT: CommandError = CommandError::Text("ERR No such client");
 
 // ---- who is connected ------------------------------------------------------------------------------------------------
@@ -307,6 +314,23 @@ fn no_touch(ctx: &mut Context<'_>) -> CommandResult {
     set_flag(ctx, ClientFlags::NO_TOUCH)
 }
 
+/// `CLIENT IMPORT-SOURCE <ON | OFF>`: `OK`. Only OFF while `import-mode` is off.
+fn import_source(ctx: &mut Context<'_>) -> CommandResult {
+    if !ctx.server.config.import_mode && !ctx.args.get(2).eq_ignore_ascii_case(b"OFF") {
+        return Err(NOT_IN_IMPORT_MODE);
+    }
+    set_flag(ctx, ClientFlags::IMPORT_SOURCE)
+}
+
+/// `CLIENT CAPA capability [capability ...]`: `OK`. Those that are not known are passed over.
+fn capa(ctx: &mut Context<'_>) -> CommandResult {
+    if ctx.args.iter_from(2).any(|capability| capability.eq_ignore_ascii_case(b"REDIRECT")) {
+        ctx.client().flags |= ClientFlags::CAN_REDIRECT;
+    }
+    ctx.reply.ok();
+    Ok(Outcome::Replied)
+}
+
 fn set_flag(ctx: &mut Context<'_>, flag: ClientFlags) -> CommandResult {
     let mut args = ctx.args.cursor(2);
     let on = args.take_word("ON");
@@ -330,13 +354,14 @@ fn pause(ctx: &mut Context<'_>) -> CommandResult {
     if !writes_only && !mode.take_word("ALL") && !mode.is_at_end() {
         return Err(PAUSE_MODE);
     }
-    let timeout_ms = number::parse_i64(ctx.args.get(2)).ok_or(TIMEOUT_NOT_INTEGER)?;
+    let timeout_ms = number::parse_i64(ctx.args.get(2)).ok_or(CommandError::TIMEOUT_NOT_INTEGER)?;
     if timeout_ms < 0 {
-        return Err(TIMEOUT_NEGATIVE);
+        return Err(CommandError::TIMEOUT_NEGATIVE);
     }
     let now_us = ctx.server.now.boot_us;
     let until_us = timeout_ms.checked_mul(1000).and_then(|us| us.checked_add(now_us));
-    let mut pause = Pause { until_us: until_us.ok_or(TIMEOUT_TOO_LONG)?, writes_only };
+    let until_us = until_us.ok_or(CommandError::TIMEOUT_OUT_OF_RANGE)?;
+    let mut pause = Pause { until_us, writes_only };
     if let Some(old) = ctx.server.pause_by(PauseCause::Asked) {
         pause.until_us = pause.until_us.max(old.until_us);
         pause.writes_only &= old.writes_only;

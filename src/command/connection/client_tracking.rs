@@ -21,28 +21,25 @@ use crate::gate::tracking::{receiver, stop};
 use crate::resp::args::Args;
 use crate::resp::number;
 
-const OWN: Flags =
-    Flags::NOSCRIPT.union(Flags::LOADING).union(Flags::STALE).union(Flags::NEEDS_CLIENT);
-
 // Subcommands of CLIENT, which names them in its table.
 
 pub const CACHING: CommandSpec = spec("CACHING", caching)
     .exactly(3)
-    .flags(OWN)
+    .flags(Flags::OF_OWN_CLIENT)
     .group(Group::Connection)
     .since("6.0.0")
     .docs("<YES | NO>", "Tracks the keys of the next command, or does not.", "O(1)");
 
 pub const GETREDIR: CommandSpec = spec("GETREDIR", get_redirection)
     .exactly(2)
-    .flags(OWN)
+    .flags(Flags::OF_OWN_CLIENT)
     .group(Group::Connection)
     .since("6.0.0")
     .docs("", "Answers the client that invalidations are redirected to.", "O(1)");
 
 pub const TRACKING: CommandSpec = spec("TRACKING", tracking)
     .at_least(3)
-    .flags(OWN)
+    .flags(Flags::OF_OWN_CLIENT)
     .group(Group::Connection)
     .since("6.0.0")
     .docs(
@@ -53,7 +50,7 @@ pub const TRACKING: CommandSpec = spec("TRACKING", tracking)
 
 pub const TRACKINGINFO: CommandSpec = spec("TRACKINGINFO", tracking_info)
     .exactly(2)
-    .flags(OWN)
+    .flags(Flags::OF_OWN_CLIENT)
     .group(Group::Connection)
     .since("6.2.0")
     .docs("", "Tells how the connection tracks keys.", "O(N), N prefixes");

@@ -107,22 +107,15 @@ impl Condition {
                 () if is(b"XX") => condition.xx = true,
                 () if is(b"GT") => condition.gt = true,
                 () if is(b"LT") => condition.lt = true,
-                () => {
-                    let text = [b"ERR Unsupported option ", option].concat();
-                    return Err(CommandError::formatted(text));
-                }
+                () => return Err(CommandError::unsupported_option(option)),
             }
         }
         let Condition { nx, xx, gt, lt } = condition;
         if nx && (xx || gt || lt) {
-            return Err(CommandError::Text(
-                "ERR NX and XX, GT or LT options at the same time are not compatible",
-            ));
+            return Err(CommandError::NX_WITH_OTHERS);
         }
         if gt && lt {
-            return Err(CommandError::Text(
-                "ERR GT and LT options at the same time are not compatible",
-            ));
+            return Err(CommandError::GT_WITH_LT);
         }
         Ok(condition)
     }
@@ -290,7 +283,7 @@ fn expire(ctx: &mut Context<'_>, unit: Unit) -> CommandResult {
         fields.for_each(|_| ctx.reply.integer(result::ABSENT));
         return Ok(Outcome::Replied);
     };
-    let is_past = now.has_come(deadline);
+    let is_past = now.has_come(deadline) && !ctx.db.import_mode;
     let (is_heard, mut altered) = (ctx.is_heard(), Vec::new());
     let reply = &mut ctx.reply;
     let changes = ctx.db.edit(slot, |hash: &mut Edit<'_, Hash>| {
@@ -488,7 +481,7 @@ pub(crate) fn hgetex(ctx: &mut Context<'_>) -> CommandResult {
         }
         return Ok(Outcome::Replied);
     }
-    let is_past = deadline.is_some_and(|deadline| now.has_come(deadline));
+    let is_past = deadline.is_some_and(|deadline| now.has_come(deadline)) && !ctx.db.import_mode;
     let (is_heard, mut altered) = (ctx.is_heard(), Vec::new());
     let reply = &mut ctx.reply;
     let changes = ctx.db.edit(slot, |hash: &mut Edit<'_, Hash>| {
@@ -557,7 +550,7 @@ pub(crate) fn hsetex(ctx: &mut Context<'_>) -> CommandResult {
             return Ok(Outcome::Replied);
         }
     }
-    let is_past = deadline.is_some_and(|deadline| now.has_come(deadline));
+    let is_past = deadline.is_some_and(|deadline| now.has_come(deadline)) && !ctx.db.import_mode;
     if is_past {
         delete_pairs(ctx, key, found, first);
     } else {

@@ -9,7 +9,7 @@ use crate::command::hash::expiry::{
     hexpire, hexpire_at, hexpire_time, hgetdel, hgetex, hpersist, hpexpire, hpexpire_at,
     hpexpire_time, hpttl, hsetex, httl,
 };
-use crate::command::key::scan::{count_left, parse_cursor};
+use crate::command::key::scan::{count_left, scan_cursor};
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Outcome};
@@ -21,175 +21,162 @@ use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
 use crate::types::hash::{Hash, HashView, Limits};
 use crate::types::journal::Edit;
 
-const READ: Flags = Flags::READONLY;
-const READ_FAST: Flags = Flags::READONLY.union(Flags::FAST);
-const WRITE_FAST: Flags = Flags::WRITE.union(Flags::FAST);
-const GROW_FAST: Flags = WRITE_FAST.union(Flags::DENYOOM);
-
-const RW_ACCESS: KeyFlags = KeyFlags::RW.union(KeyFlags::ACCESS);
-
-const LOOKED_AT_KEY: &[KeySpec] = &[key(1, KeyFlags::RO)];
-const READ_KEY: &[KeySpec] = &[key(1, KeyFlags::RO.union(KeyFlags::ACCESS))];
-const UPDATED_KEY: &[KeySpec] = &[key(1, KeyFlags::RW.union(KeyFlags::UPDATE))];
-const INSERTED_KEY: &[KeySpec] = &[key(1, KeyFlags::RW.union(KeyFlags::INSERT))];
-const CHANGED_KEY: &[KeySpec] = &[key(1, RW_ACCESS.union(KeyFlags::UPDATE))];
-
 const PER_FIELD: &str = "O(N) where N is the number of fields given";
 const PER_HASH: &str = "O(N) where N is the number of fields of the hash";
 
 pub const COMMANDS: &[CommandSpec] = &[
-    hash_spec("HDEL", hdel, "2.0.0", WRITE_FAST)
+    hash_spec("HDEL", hdel, "2.0.0", Flags::WRITE_FAST)
         .at_least(3)
-        .keys(&[key(1, KeyFlags::RW.union(KeyFlags::DELETE))])
+        .keys(&[key(1, KeyFlags::RW_DELETE)])
         .docs(
             "key field [field ...]",
             "Deletes fields of a hash, and the hash with its last field.",
             PER_FIELD,
         ),
-    hash_spec("HEXISTS", hexists, "2.0.0", READ_FAST).exactly(3).keys(LOOKED_AT_KEY).docs(
+    hash_spec("HEXISTS", hexists, "2.0.0", Flags::READONLY_FAST).exactly(3).keys(KeySpec::RO).docs(
         "key field",
         "Tells whether a hash has a field.",
         "O(1)",
     ),
-    hash_spec("HEXPIRE", hexpire, "7.4.0", WRITE_FAST).at_least(6).keys(UPDATED_KEY).docs(
+    hash_spec("HEXPIRE", hexpire, "7.4.0", Flags::WRITE_FAST).at_least(6).keys(KeySpec::RW_UPDATE).docs(
         "key seconds [NX | XX | GT | LT] FIELDS numfields field [field ...]",
         "Sets in how many seconds fields of a hash go.",
         PER_FIELD,
     ),
-    hash_spec("HEXPIREAT", hexpire_at, "7.4.0", WRITE_FAST).at_least(6).keys(UPDATED_KEY).docs(
+    hash_spec("HEXPIREAT", hexpire_at, "7.4.0", Flags::WRITE_FAST).at_least(6).keys(KeySpec::RW_UPDATE).docs(
         "key unix-time-seconds [NX | XX | GT | LT] FIELDS numfields field [field ...]",
         "Sets the Unix time, in seconds, at which fields of a hash go.",
         PER_FIELD,
     ),
-    hash_spec("HEXPIRETIME", hexpire_time, "7.4.0", READ_FAST).at_least(5).keys(READ_KEY).docs(
+    hash_spec("HEXPIRETIME", hexpire_time, "7.4.0", Flags::READONLY_FAST).at_least(5).keys(KeySpec::RO_ACCESS).docs(
         "key FIELDS numfields field [field ...]",
         "Tells the Unix time, in seconds, at which fields of a hash go.",
         PER_FIELD,
     ),
-    hash_spec("HGET", hget, "2.0.0", READ_FAST).exactly(3).keys(READ_KEY).docs(
+    hash_spec("HGET", hget, "2.0.0", Flags::READONLY_FAST).exactly(3).keys(KeySpec::RO_ACCESS).docs(
         "key field",
         "Returns the value of a field of a hash.",
         "O(1)",
     ),
-    hash_spec("HGETALL", hgetall, "2.0.0", READ)
+    hash_spec("HGETALL", hgetall, "2.0.0", Flags::READONLY)
         .exactly(2)
-        .keys(READ_KEY)
+        .keys(KeySpec::RO_ACCESS)
         .docs("key", "Returns all fields of a hash with their values.", PER_HASH)
         .tips(&["nondeterministic_output_order"]),
-    hash_spec("HGETDEL", hgetdel, "8.0.0", WRITE_FAST)
+    hash_spec("HGETDEL", hgetdel, "8.0.0", Flags::WRITE_FAST)
         .at_least(5)
-        .keys(&[key(1, RW_ACCESS.union(KeyFlags::DELETE))])
+        .keys(&[key(1, KeyFlags::RW_ACCESS_DELETE)])
         .docs(
             "key FIELDS numfields field [field ...]",
             "Returns the values of fields of a hash and deletes the fields.",
             PER_FIELD,
         ),
-    hash_spec("HGETEX", hgetex, "8.0.0", WRITE_FAST).at_least(5).keys(CHANGED_KEY).docs(
+    hash_spec("HGETEX", hgetex, "8.0.0", Flags::WRITE_FAST).at_least(5).keys(KeySpec::RW_ACCESS_UPDATE).docs(
         "key [EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT unix-time-milliseconds | PERSIST] FIELDS numfields field [field ...]",
         "Returns the values of fields of a hash, and sets or removes their expiry.",
         PER_FIELD,
     ),
-    hash_spec("HINCRBY", hincrby, "2.0.0", GROW_FAST).exactly(4).keys(CHANGED_KEY).docs(
+    hash_spec("HINCRBY", hincrby, "2.0.0", Flags::WRITE_DENYOOM_FAST).exactly(4).keys(KeySpec::RW_ACCESS_UPDATE).docs(
         "key field increment",
         "Adds to the integer in a field of a hash, 0 if there is none.",
         "O(1)",
     ),
-    hash_spec("HINCRBYFLOAT", hincrbyfloat, "2.6.0", GROW_FAST).exactly(4).keys(CHANGED_KEY).docs(
+    hash_spec("HINCRBYFLOAT", hincrbyfloat, "2.6.0", Flags::WRITE_DENYOOM_FAST).exactly(4).keys(KeySpec::RW_ACCESS_UPDATE).docs(
         "key field increment",
         "Adds to the floating-point number in a field of a hash, 0 if there is none.",
         "O(1)",
     ),
-    hash_spec("HKEYS", hkeys, "2.0.0", READ)
+    hash_spec("HKEYS", hkeys, "2.0.0", Flags::READONLY)
         .exactly(2)
-        .keys(READ_KEY)
+        .keys(KeySpec::RO_ACCESS)
         .docs("key", "Returns all fields of a hash.", PER_HASH)
         .tips(&["nondeterministic_output_order"]),
-    hash_spec("HLEN", hlen, "2.0.0", READ_FAST).exactly(2).keys(LOOKED_AT_KEY).docs(
+    hash_spec("HLEN", hlen, "2.0.0", Flags::READONLY_FAST).exactly(2).keys(KeySpec::RO).docs(
         "key",
         "Counts the fields of a hash.",
         "O(1)",
     ),
-    hash_spec("HMGET", hmget, "2.0.0", READ_FAST).at_least(3).keys(READ_KEY).docs(
+    hash_spec("HMGET", hmget, "2.0.0", Flags::READONLY_FAST).at_least(3).keys(KeySpec::RO_ACCESS).docs(
         "key field [field ...]",
         "Returns the values of several fields of a hash.",
         PER_FIELD,
     ),
-    hash_spec("HMSET", hmset, "2.0.0", GROW_FAST)
+    hash_spec("HMSET", hmset, "2.0.0", Flags::WRITE_DENYOOM_FAST)
         .at_least(4)
-        .keys(UPDATED_KEY)
+        .keys(KeySpec::RW_UPDATE)
         .docs("key field value [field value ...]", "Sets fields of a hash.", PER_FIELD)
         .deprecated("4.0.0", "`HSET` with multiple field-value pairs"),
-    hash_spec("HPERSIST", hpersist, "7.4.0", WRITE_FAST).at_least(5).keys(UPDATED_KEY).docs(
+    hash_spec("HPERSIST", hpersist, "7.4.0", Flags::WRITE_FAST).at_least(5).keys(KeySpec::RW_UPDATE).docs(
         "key FIELDS numfields field [field ...]",
         "Has fields of a hash stay until they are deleted.",
         PER_FIELD,
     ),
-    hash_spec("HPEXPIRE", hpexpire, "7.4.0", WRITE_FAST).at_least(6).keys(UPDATED_KEY).docs(
+    hash_spec("HPEXPIRE", hpexpire, "7.4.0", Flags::WRITE_FAST).at_least(6).keys(KeySpec::RW_UPDATE).docs(
         "key milliseconds [NX | XX | GT | LT] FIELDS numfields field [field ...]",
         "Sets in how many milliseconds fields of a hash go.",
         PER_FIELD,
     ),
-    hash_spec("HPEXPIREAT", hpexpire_at, "7.4.0", WRITE_FAST).at_least(6).keys(UPDATED_KEY).docs(
+    hash_spec("HPEXPIREAT", hpexpire_at, "7.4.0", Flags::WRITE_FAST).at_least(6).keys(KeySpec::RW_UPDATE).docs(
         "key unix-time-milliseconds [NX | XX | GT | LT] FIELDS numfields field [field ...]",
         "Sets the Unix time, in milliseconds, at which fields of a hash go.",
         PER_FIELD,
     ),
-    hash_spec("HPEXPIRETIME", hpexpire_time, "7.4.0", READ_FAST).at_least(5).keys(READ_KEY).docs(
+    hash_spec("HPEXPIRETIME", hpexpire_time, "7.4.0", Flags::READONLY_FAST).at_least(5).keys(KeySpec::RO_ACCESS).docs(
         "key FIELDS numfields field [field ...]",
         "Tells the Unix time, in milliseconds, at which fields of a hash go.",
         PER_FIELD,
     ),
-    hash_spec("HPTTL", hpttl, "7.4.0", READ_FAST).at_least(5).keys(READ_KEY).docs(
+    hash_spec("HPTTL", hpttl, "7.4.0", Flags::READONLY_FAST).at_least(5).keys(KeySpec::RO_ACCESS).docs(
         "key FIELDS numfields field [field ...]",
         "Tells in how many milliseconds fields of a hash go.",
         PER_FIELD,
     ),
-    hash_spec("HRANDFIELD", hrandfield, "6.2.0", READ)
+    hash_spec("HRANDFIELD", hrandfield, "6.2.0", Flags::READONLY)
         .at_least(2)
-        .keys(READ_KEY)
+        .keys(KeySpec::RO_ACCESS)
         .docs(
             "key [count [WITHVALUES]]",
             "Returns random fields of a hash, with their values or without.",
             "O(N) where N is the number of fields returned",
         )
         .tips(&["nondeterministic_output"]),
-    hash_spec("HSCAN", hscan, "2.8.0", READ)
+    hash_spec("HSCAN", hscan, "2.8.0", Flags::READONLY)
         .at_least(3)
-        .keys(READ_KEY)
+        .keys(KeySpec::RO_ACCESS)
         .docs(
             "key cursor [MATCH pattern] [COUNT count] [NOVALUES]",
             "Walks over the fields of a hash, some with each call.",
             "O(COUNT) for each call, O(N) for the whole walk",
         )
         .tips(&["nondeterministic_output"]),
-    hash_spec("HSET", hset, "2.0.0", GROW_FAST).at_least(4).keys(UPDATED_KEY).docs(
+    hash_spec("HSET", hset, "2.0.0", Flags::WRITE_DENYOOM_FAST).at_least(4).keys(KeySpec::RW_UPDATE).docs(
         "key field value [field value ...]",
         "Sets fields of a hash, which is made if it is not there.",
         PER_FIELD,
     ),
-    hash_spec("HSETEX", hsetex, "8.0.0", GROW_FAST).at_least(6).keys(INSERTED_KEY).docs(
+    hash_spec("HSETEX", hsetex, "8.0.0", Flags::WRITE_DENYOOM_FAST).at_least(6).keys(KeySpec::RW_INSERT).docs(
         "key [NX | XX] [FNX | FXX] [EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT unix-time-milliseconds | KEEPTTL] FIELDS numfields field value [field value ...]",
         "Sets fields of a hash and their expiry, if the hash and all or none of the fields are there as asked.",
         PER_FIELD,
     ),
-    hash_spec("HSETNX", hsetnx, "2.0.0", GROW_FAST).exactly(4).keys(INSERTED_KEY).docs(
+    hash_spec("HSETNX", hsetnx, "2.0.0", Flags::WRITE_DENYOOM_FAST).exactly(4).keys(KeySpec::RW_INSERT).docs(
         "key field value",
         "Sets a field of a hash if it is not there.",
         "O(1)",
     ),
-    hash_spec("HSTRLEN", hstrlen, "3.2.0", READ_FAST).exactly(3).keys(LOOKED_AT_KEY).docs(
+    hash_spec("HSTRLEN", hstrlen, "3.2.0", Flags::READONLY_FAST).exactly(3).keys(KeySpec::RO).docs(
         "key field",
         "Returns the length of the value of a field of a hash.",
         "O(1)",
     ),
-    hash_spec("HTTL", httl, "7.4.0", READ_FAST).at_least(5).keys(READ_KEY).docs(
+    hash_spec("HTTL", httl, "7.4.0", Flags::READONLY_FAST).at_least(5).keys(KeySpec::RO_ACCESS).docs(
         "key FIELDS numfields field [field ...]",
         "Tells in how many seconds fields of a hash go.",
         PER_FIELD,
     ),
-    hash_spec("HVALS", hvals, "2.0.0", READ)
+    hash_spec("HVALS", hvals, "2.0.0", Flags::READONLY)
         .exactly(2)
-        .keys(READ_KEY)
+        .keys(KeySpec::RO_ACCESS)
         .docs("key", "Returns the values of all fields of a hash.", PER_HASH)
         .tips(&["nondeterministic_output_order"]),
 ];
@@ -580,7 +567,7 @@ impl<'a> ScanOptions<'a> {
 /// `HSCAN key cursor [MATCH pattern] [COUNT count] [NOVALUES]`: the next cursor (0 at the end) as a bulk string, and an array
 /// of fields and values in turn. Without such a key the options are not looked at, as in Redis.
 fn hscan(ctx: &mut Context<'_>) -> CommandResult {
-    let cursor = parse_cursor(ctx.args.get(2)).ok_or(CommandError::NegativeOrInvalidCursor)?;
+    let cursor = scan_cursor(ctx, 2)?;
     let options = ScanOptions::parse(ctx);
     let now = ctx.db.now();
     let Some(hash) = ctx.db.read::<Hash>(ctx.key(1))? else {

@@ -5,20 +5,16 @@ use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::gate::load::rdb_limits;
-use crate::gate::spec::{
-    Categories, CommandSpec, Flags, Group, Handler, KeyFlags, KeySpec, key, spec,
-};
+use crate::gate::spec::{Categories, CommandSpec, Flags, Group, Handler, KeySpec, spec};
 use crate::keyspace::Accessed;
 use crate::persist::rdb::payload::{self, PayloadError};
+use crate::persist::rdb::value_type;
 use crate::sys::log::Level;
-
-const DUMPED: &[KeySpec] = &[key(1, KeyFlags::RO.union(KeyFlags::ACCESS))];
-const RESTORED: &[KeySpec] = &[key(1, KeyFlags::OW.union(KeyFlags::UPDATE))];
 
 pub const COMMANDS: &[CommandSpec] = &[
     spec("DUMP", dump)
         .exactly(2)
-        .keys(DUMPED)
+        .keys(KeySpec::RO_ACCESS)
         .flags(Flags::READONLY)
         .categories(Categories::KEYSPACE)
         .since("2.6.0")
@@ -36,9 +32,9 @@ const fn restores(name: &'static str, more: Flags) -> CommandSpec {
     let handler: Handler = restore;
     spec(name, handler)
         .at_least(4)
-        .keys(RESTORED)
+        .keys(KeySpec::OW_UPDATE)
         .flags(Flags::WRITE.union(Flags::DENYOOM).union(more))
-        .categories(Categories::KEYSPACE.union(Categories::DANGEROUS))
+        .categories(Categories::KEYSPACE_DANGEROUS)
         .docs(
             "key ttl serialized-value [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]",
             "Makes a key of the bytes that DUMP returned.",
@@ -130,8 +126,9 @@ fn restore(ctx: &mut Context<'_>) -> CommandResult {
     let value = restored.map_err(|error| match error {
         PayloadError::Footer => BAD_FOOTER,
         PayloadError::Value(error) => {
-            let why = "Payload of RESTORE: integrity check failed";
-            ctx.server.log(Level::Warning, format_args!("{why}: {error}"));
+            let form = value_type::name(*ctx.args.get(3).first().unwrap_or(&u8::MAX));
+            let text = format_args!("Payload of RESTORE: {form} integrity check failed: {error}");
+            ctx.server.log(Level::Warning, text);
             BAD_DATA
         }
     })?;

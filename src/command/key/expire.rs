@@ -7,7 +7,7 @@ use crate::clock::{Deadline, Now, UnixMillis};
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Outcome};
-use crate::gate::spec::{Categories, CommandSpec, Flags, Handler, KeyFlags, KeySpec, key, spec};
+use crate::gate::spec::{Categories, CommandSpec, Flags, Handler, KeySpec, spec};
 
 pub const COMMANDS: &[CommandSpec] = &[
     sets("EXPIRE", expire).since("1.0.0").docs(
@@ -55,22 +55,19 @@ pub const COMMANDS: &[CommandSpec] = &[
     ),
 ];
 
-const CHANGED_KEY: &[KeySpec] = &[key(1, KeyFlags::RW.union(KeyFlags::UPDATE))];
-const LOOKED_UP_KEY: &[KeySpec] = &[key(1, KeyFlags::RO.union(KeyFlags::ACCESS))];
-
 const fn sets(name: &'static str, handler: Handler) -> CommandSpec {
     spec(name, handler)
         .at_least(3)
-        .keys(CHANGED_KEY)
-        .flags(Flags::WRITE.union(Flags::FAST))
+        .keys(KeySpec::RW_UPDATE)
+        .flags(Flags::WRITE_FAST)
         .categories(Categories::KEYSPACE)
 }
 
 const fn asks(name: &'static str, handler: Handler) -> CommandSpec {
     spec(name, handler)
         .exactly(2)
-        .keys(LOOKED_UP_KEY)
-        .flags(Flags::READONLY.union(Flags::FAST))
+        .keys(KeySpec::RO_ACCESS)
+        .flags(Flags::READONLY_FAST)
         .categories(Categories::KEYSPACE)
 }
 
@@ -101,21 +98,14 @@ impl Condition {
                 () if is(b"XX") => xx = true,
                 () if is(b"GT") => gt = true,
                 () if is(b"LT") => lt = true,
-                () => {
-                    let text = [b"ERR Unsupported option ", option].concat();
-                    return Err(CommandError::formatted(text));
-                }
+                () => return Err(CommandError::unsupported_option(option)),
             }
         }
         if nx && (xx || gt || lt) {
-            return Err(CommandError::Text(
-                "ERR NX and XX, GT or LT options at the same time are not compatible",
-            ));
+            return Err(CommandError::NX_WITH_OTHERS);
         }
         match (nx, xx, gt, lt) {
-            (_, _, true, true) => {
-                Err(CommandError::Text("ERR GT and LT options at the same time are not compatible"))
-            }
+            (_, _, true, true) => Err(CommandError::GT_WITH_LT),
             (true, ..) => Ok(Condition::Persistent),
             (_, _, true, _) => Ok(Condition::Earlier),
             (_, true, _, true) => Ok(Condition::Later),
@@ -211,7 +201,7 @@ fn set_deadline(
         ctx.reply.integer(0);
         return Ok(Outcome::Replied);
     }
-    if remaining_ms <= 0 && !now.is_loading {
+    if remaining_ms <= 0 && !now.is_loading && !ctx.db.import_mode {
         ctx.db.delete(key, "del");
         ctx.instead_expired(key.bytes);
     } else {

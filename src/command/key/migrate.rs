@@ -16,22 +16,20 @@ use crate::persist::rdb::payload;
 use crate::resp::number::parse_i64;
 use crate::resp::request::encode;
 
-const MOVED: KeyFlags = KeyFlags::RW.union(KeyFlags::ACCESS).union(KeyFlags::DELETE);
-
 pub const COMMANDS: &[CommandSpec] = &[spec("MIGRATE", migrate)
     .at_least(6)
     .secrets(Secrets::Behind { from: 6, words: &[("AUTH", 1), ("AUTH2", 2)], until: "KEYS" })
     .keys(&[
-        key(3, MOVED),
+        key(3, KeyFlags::RW_ACCESS_DELETE),
         KeySpec {
             begin: Begin::Keyword { word: "KEYS", from: -2 },
             find: Find::Range { last: -1, step: 1, limit: 0 },
-            flags: MOVED.union(KeyFlags::INCOMPLETE),
+            flags: KeyFlags::RW_ACCESS_DELETE.union(KeyFlags::INCOMPLETE),
             notes: None,
         },
     ])
     .flags(Flags::WRITE)
-    .categories(Categories::KEYSPACE.union(Categories::DANGEROUS))
+    .categories(Categories::KEYSPACE_DANGEROUS)
     .since("2.6.0")
     .docs(
         "host port <key | \"\"> destination-db timeout [COPY] [REPLACE] [AUTH password | AUTH2 <username password>] \

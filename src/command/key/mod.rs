@@ -17,22 +17,13 @@ use crate::gate::spec::{Categories, CommandSpec, Flags, Group, KeyFlags, key, ke
 use crate::keyspace::{Key, Keyspace};
 use crate::types::type_name;
 
-const DELETED: KeyFlags = KeyFlags::RM.union(KeyFlags::DELETE);
-const RENAMED: KeyFlags = KeyFlags::RW.union(KeyFlags::ACCESS).union(KeyFlags::DELETE);
-const OVERWRITTEN: KeyFlags = KeyFlags::OW.union(KeyFlags::UPDATE);
-const INSERTED: KeyFlags = KeyFlags::OW.union(KeyFlags::INSERT);
-const COPIED: KeyFlags = KeyFlags::RO.union(KeyFlags::ACCESS);
-const MOVED: KeyFlags = KeyFlags::RW.union(KeyFlags::ACCESS).union(KeyFlags::UPDATE);
-const FAST_READ: Flags = Flags::READONLY.union(Flags::FAST);
-const FAST_WRITE: Flags = Flags::WRITE.union(Flags::FAST);
-const DANGEROUS: Categories = Categories::KEYSPACE.union(Categories::DANGEROUS);
 const SUM_OF_SHARDS: &[&str] = &["request_policy:multi_shard", "response_policy:agg_sum"];
 const ALL_SHARDS_SUCCEED: &[&str] = &["request_policy:all_shards", "response_policy:all_succeeded"];
 
 pub const COMMANDS: &[CommandSpec] = &[
     spec("DEL", delete)
         .at_least(2)
-        .keys(&[keys(1, -1, 1, DELETED)])
+        .keys(&[keys(1, -1, 1, KeyFlags::RM_DELETE)])
         .flags(Flags::WRITE)
         .categories(Categories::KEYSPACE)
         .since("1.0.0")
@@ -40,8 +31,8 @@ pub const COMMANDS: &[CommandSpec] = &[
         .tips(SUM_OF_SHARDS),
     spec("UNLINK", delete)
         .at_least(2)
-        .keys(&[keys(1, -1, 1, DELETED)])
-        .flags(FAST_WRITE)
+        .keys(&[keys(1, -1, 1, KeyFlags::RM_DELETE)])
+        .flags(Flags::WRITE_FAST)
         .categories(Categories::KEYSPACE)
         .since("4.0.0")
         .docs(
@@ -53,7 +44,7 @@ pub const COMMANDS: &[CommandSpec] = &[
     spec("EXISTS", exists)
         .at_least(2)
         .keys(&[keys(1, -1, 1, KeyFlags::RO)])
-        .flags(FAST_READ)
+        .flags(Flags::READONLY_FAST)
         .categories(Categories::KEYSPACE)
         .since("1.0.0")
         .docs("key [key ...]", "Counts those of the given keys that exist.", "O(1) for each key.")
@@ -61,7 +52,7 @@ pub const COMMANDS: &[CommandSpec] = &[
     spec("TOUCH", touch)
         .at_least(2)
         .keys(&[keys(1, -1, 1, KeyFlags::RO)])
-        .flags(FAST_READ)
+        .flags(Flags::READONLY_FAST)
         .categories(Categories::KEYSPACE)
         .since("3.2.1")
         .docs(
@@ -73,28 +64,28 @@ pub const COMMANDS: &[CommandSpec] = &[
     spec("TYPE", type_of)
         .exactly(2)
         .keys(&[key(1, KeyFlags::RO)])
-        .flags(FAST_READ)
+        .flags(Flags::READONLY_FAST)
         .categories(Categories::KEYSPACE)
         .since("1.0.0")
         .docs("key", "Names the type of what a key holds.", "O(1)"),
     spec("RENAME", rename)
         .exactly(3)
-        .keys(&[key(1, RENAMED), key(2, OVERWRITTEN)])
+        .keys(&[key(1, KeyFlags::RW_ACCESS_DELETE), key(2, KeyFlags::OW_UPDATE)])
         .flags(Flags::WRITE)
         .categories(Categories::KEYSPACE)
         .since("1.0.0")
         .docs("key newkey", "Gives a key another name, whatever that one held.", "O(1)"),
     spec("RENAMENX", rename_if_absent)
         .exactly(3)
-        .keys(&[key(1, RENAMED), key(2, INSERTED)])
-        .flags(FAST_WRITE)
+        .keys(&[key(1, KeyFlags::RW_ACCESS_DELETE), key(2, KeyFlags::OW_INSERT)])
+        .flags(Flags::WRITE_FAST)
         .categories(Categories::KEYSPACE)
         .since("1.0.0")
         .docs("key newkey", "Gives a key another name unless that one exists.", "O(1)"),
     spec("COPY", copy)
         .at_least(3)
-        .keys(&[key(1, COPIED), key(2, OVERWRITTEN)])
-        .flags(Flags::WRITE.union(Flags::DENYOOM))
+        .keys(&[key(1, KeyFlags::RO_ACCESS), key(2, KeyFlags::OW_UPDATE)])
+        .flags(Flags::WRITE_DENYOOM)
         .categories(Categories::KEYSPACE)
         .since("6.2.0")
         .docs(
@@ -104,8 +95,8 @@ pub const COMMANDS: &[CommandSpec] = &[
         ),
     spec("MOVE", move_key)
         .exactly(3)
-        .keys(&[key(1, MOVED)])
-        .flags(FAST_WRITE)
+        .keys(&[key(1, KeyFlags::RW_ACCESS_UPDATE)])
+        .flags(Flags::WRITE_FAST)
         .categories(Categories::KEYSPACE)
         .since("1.0.0")
         .docs("key db", "Moves a key to another database.", "O(1)"),
@@ -118,7 +109,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .tips(&["request_policy:all_shards", "nondeterministic_output"]),
     spec("DBSIZE", database_size)
         .exactly(1)
-        .flags(FAST_READ)
+        .flags(Flags::READONLY_FAST)
         .categories(Categories::KEYSPACE)
         .with(Flags::MARKS_ACCESS)
         .group(Group::Server)
@@ -127,15 +118,15 @@ pub const COMMANDS: &[CommandSpec] = &[
         .tips(&["request_policy:all_shards", "response_policy:agg_sum"]),
     spec("SWAPDB", swap_databases)
         .exactly(3)
-        .flags(FAST_WRITE)
-        .categories(DANGEROUS)
+        .flags(Flags::WRITE_FAST)
+        .categories(Categories::KEYSPACE_DANGEROUS)
         .group(Group::Server)
         .since("4.0.0")
         .docs("index1 index2", "Exchanges two databases for all clients.", "O(1)"),
     spec("FLUSHDB", flush_database)
         .at_least(1)
         .flags(Flags::WRITE)
-        .categories(DANGEROUS)
+        .categories(Categories::KEYSPACE_DANGEROUS)
         .group(Group::Server)
         .since("1.0.0")
         .docs("[ASYNC | SYNC]", "Empties the database.", "O(1); O(N) for N keys with SYNC.")
@@ -143,7 +134,7 @@ pub const COMMANDS: &[CommandSpec] = &[
     spec("FLUSHALL", flush_all)
         .at_least(1)
         .flags(Flags::WRITE)
-        .categories(DANGEROUS)
+        .categories(Categories::KEYSPACE_DANGEROUS)
         .group(Group::Server)
         .since("1.0.0")
         .docs("[ASYNC | SYNC]", "Empties all databases.", "O(1); O(N) for N keys with SYNC.")

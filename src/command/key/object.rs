@@ -4,9 +4,7 @@ use crate::collections::table::{Slot, ValueRef};
 use crate::config::MaxmemoryPolicy;
 use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Outcome};
-use crate::gate::spec::{
-    Categories, CommandSpec, Flags, Handler, KeyFlags, KeySpec, container, key, spec,
-};
+use crate::gate::spec::{Categories, CommandSpec, Flags, Handler, KeyFlags, container, key, spec};
 use crate::resp::number::{parse_i64, parse_u64};
 use crate::types::{Value, kind};
 
@@ -39,18 +37,16 @@ const SUBCOMMANDS: &[CommandSpec] = &[
     ),
     spec("HELP", help)
         .exactly(2)
-        .flags(Flags::LOADING.union(Flags::STALE))
+        .flags(Flags::LOADING_STALE)
         .categories(Categories::KEYSPACE)
         .since("6.2.0")
         .docs("", "Lists the subcommands.", "O(1)"),
 ];
 
-const NAMED_KEY: &[KeySpec] = &[key(2, KeyFlags::RO)];
-
 const fn about_key(name: &'static str, handler: Handler) -> CommandSpec {
     spec(name, handler)
         .exactly(3)
-        .keys(NAMED_KEY)
+        .keys(const { &[key(2, KeyFlags::RO)] })
         .flags(Flags::READONLY)
         .categories(Categories::KEYSPACE)
         .tips(&["nondeterministic_output"])

@@ -26,12 +26,10 @@ use crate::types::set::Set;
 use crate::types::sorted_set::SortedSet;
 use crate::types::{Collection, type_name};
 
-const READ: KeyFlags = KeyFlags::RO.union(KeyFlags::ACCESS);
-
 const NAMED_BY_PATTERN: KeySpec = KeySpec {
     begin: Begin::Unknown,
     find: Find::Unknown,
-    flags: READ,
+    flags: KeyFlags::RO_ACCESS,
     notes: Some(
         "For the optional BY/GET keyword. It is marked 'unknown' because the key names derive from the content of the key \
          we sort",
@@ -50,12 +48,12 @@ pub const COMMANDS: &[CommandSpec] = &[
     spec("SORT", sort)
         .at_least(2)
         .keys(&[
-            key(1, READ),
+            key(1, KeyFlags::RO_ACCESS),
             NAMED_BY_PATTERN,
             KeySpec {
                 begin: Begin::Unknown,
                 find: Find::Unknown,
-                flags: KeyFlags::OW.union(KeyFlags::UPDATE),
+                flags: KeyFlags::OW_UPDATE,
                 notes: Some(
                     "For the optional STORE keyword. It is marked 'unknown' because the keyword can appear anywhere in the \
                      argument array",
@@ -73,7 +71,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         ),
     spec("SORT_RO", sort_ro)
         .at_least(2)
-        .keys(&[key(1, READ), NAMED_BY_PATTERN])
+        .keys(&[key(1, KeyFlags::RO_ACCESS), NAMED_BY_PATTERN])
         .flags(Flags::READONLY.union(Flags::MOVABLEKEYS))
         .categories(SORTED_TYPES)
         .since("7.0.0")

@@ -4,18 +4,17 @@
 //! the command again for that key alone (`blocking.rs`); the timeout counts from the first time.
 
 use crate::command::list::{
-    MOVE, MultiPop, TAKE, list_spec, move_one, parse_end, pop_command, pop_named_array, pop_one,
+    MOVE, MultiPop, list_spec, move_one, parse_end, pop_command, pop_named_array, pop_one,
 };
 use crate::gate::blocking::TimeoutUnit;
 use crate::gate::context::{CommandResult, Context, Origin, Outcome, Wait};
-use crate::gate::spec::{CommandSpec, Flags, Handler, KeySpec, counted_keys, keys};
+use crate::gate::spec::{CommandSpec, Flags, Handler, KeyFlags, KeySpec, counted_keys, keys};
 use crate::keyspace::waiting::Wanted;
 use crate::types::list::{End, List};
 
-const FLAGS: Flags = Flags::WRITE.union(Flags::BLOCKING);
 /// What stands before the timeout.
-const ALL_BUT_LAST: &[KeySpec] = &[keys(1, -2, 1, TAKE)];
-const MOVE_FLAGS: Flags = FLAGS.union(Flags::DENYOOM).union(Flags::NOSCRIPT);
+const ALL_BUT_LAST: &[KeySpec] = &[keys(1, -2, 1, KeyFlags::RW_ACCESS_DELETE)];
+const MOVE_FLAGS: Flags = Flags::WRITE_BLOCKING.union(Flags::DENYOOM).union(Flags::NOSCRIPT);
 
 pub const COMMANDS: &[CommandSpec] = &[
     blocking_pop("BLPOP", blpop).docs(
@@ -42,7 +41,7 @@ pub const COMMANDS: &[CommandSpec] = &[
             "O(1)",
         )
         .deprecated("6.2.0", "`BLMOVE` with the `RIGHT` and `LEFT` arguments"),
-    list_spec("BLMPOP", blmpop, "7.0.0", FLAGS).at_least(5).keys(&[counted_keys(2, TAKE)]).docs(
+    list_spec("BLMPOP", blmpop, "7.0.0", Flags::WRITE_BLOCKING).at_least(5).keys(&[counted_keys(2, KeyFlags::RW_ACCESS_DELETE)]).docs(
         "timeout numkeys key [key ...] <LEFT | RIGHT> [COUNT count]",
         "Takes elements from the first of several lists that is there, waiting for one if need be.",
         "O(N+M) where N is the number of keys and M that of the elements",
@@ -50,7 +49,9 @@ pub const COMMANDS: &[CommandSpec] = &[
 ];
 
 const fn blocking_pop(name: &'static str, handler: Handler) -> CommandSpec {
-    list_spec(name, handler, "2.0.0", FLAGS.union(Flags::NOSCRIPT)).at_least(3).keys(ALL_BUT_LAST)
+    list_spec(name, handler, "2.0.0", Flags::WRITE_BLOCKING.union(Flags::NOSCRIPT))
+        .at_least(3)
+        .keys(ALL_BUT_LAST)
 }
 
 /// `BLPOP key [key ...] timeout`: the key and the element; a nil array when the time is up.

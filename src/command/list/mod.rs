@@ -20,18 +20,9 @@ use crate::resp::reply::ReplyWriter;
 use crate::types::journal::Edit;
 use crate::types::list::{End, Limits, List, ListView};
 
-const READ: KeyFlags = KeyFlags::RO.union(KeyFlags::ACCESS);
-const INSERT: KeyFlags = KeyFlags::RW.union(KeyFlags::INSERT);
-pub(crate) const TAKE: KeyFlags = KeyFlags::RW.union(KeyFlags::ACCESS).union(KeyFlags::DELETE);
-const INSERTED: &[KeySpec] = &[key(1, INSERT)];
-const TAKEN: &[KeySpec] = &[key(1, TAKE)];
-const DELETE: &[KeySpec] = &[key(1, KeyFlags::RW.union(KeyFlags::DELETE))];
 /// A source that is popped from and a destination that is pushed to.
-pub(crate) const MOVE: &[KeySpec] = &[key(1, TAKE), key(2, INSERT)];
-
-const READ_FLAGS: Flags = Flags::READONLY;
-const GROW: Flags = Flags::WRITE.union(Flags::DENYOOM);
-const PUSH: Flags = GROW.union(Flags::FAST);
+pub(crate) const MOVE: &[KeySpec] =
+    &[key(1, KeyFlags::RW_ACCESS_DELETE), key(2, KeyFlags::RW_INSERT)];
 
 pub const COMMANDS: &[CommandSpec] = &[
     push("LPUSH", lpush, "1.0.0").docs(
@@ -64,54 +55,66 @@ pub const COMMANDS: &[CommandSpec] = &[
         "Takes the last elements of a list and returns them, the last one first.",
         "O(N) for N elements",
     ),
-    list_spec("LLEN", llen, "1.0.0", READ_FLAGS.union(Flags::FAST))
+    list_spec("LLEN", llen, "1.0.0", Flags::READONLY_FAST)
         .exactly(2)
         .keys(&[key(1, KeyFlags::RO)])
         .docs("key", "Counts the elements of a list.", "O(1)"),
-    list_spec("LRANGE", lrange, "1.0.0", READ_FLAGS).exactly(4).keys(&[key(1, READ)]).docs(
-        "key start stop",
-        "Returns a part of a list.",
-        "O(S+N) where S is the way to the part from the nearer end, and N the part's length",
-    ),
-    list_spec("LINDEX", lindex, "1.0.0", READ_FLAGS).exactly(3).keys(&[key(1, READ)]).docs(
-        "key index",
-        "Returns one element of a list.",
-        "O(N) where N is the way to the element from the nearer end",
-    ),
-    list_spec("LSET", lset, "1.0.0", GROW)
+    list_spec("LRANGE", lrange, "1.0.0", Flags::READONLY)
         .exactly(4)
-        .keys(&[key(1, KeyFlags::RW.union(KeyFlags::UPDATE))])
+        .keys(&[key(1, KeyFlags::RO_ACCESS)])
+        .docs(
+            "key start stop",
+            "Returns a part of a list.",
+            "O(S+N) where S is the way to the part from the nearer end, and N the part's length",
+        ),
+    list_spec("LINDEX", lindex, "1.0.0", Flags::READONLY)
+        .exactly(3)
+        .keys(&[key(1, KeyFlags::RO_ACCESS)])
+        .docs(
+            "key index",
+            "Returns one element of a list.",
+            "O(N) where N is the way to the element from the nearer end",
+        ),
+    list_spec("LSET", lset, "1.0.0", Flags::WRITE_DENYOOM)
+        .exactly(4)
+        .keys(&[key(1, KeyFlags::RW_UPDATE)])
         .docs(
             "key index element",
             "Replaces one element of a list.",
             "O(N) where N is the way to the element from the nearer end",
         ),
-    list_spec("LINSERT", linsert, "2.2.0", GROW).exactly(5).keys(&[key(1, INSERT)]).docs(
-        "key <BEFORE | AFTER> pivot element",
-        "Adds an element beside the first one that equals another.",
-        "O(N) where N is the way to that element from the front",
-    ),
-    list_spec("LREM", lrem, "1.0.0", Flags::WRITE).exactly(4).keys(DELETE).docs(
+    list_spec("LINSERT", linsert, "2.2.0", Flags::WRITE_DENYOOM)
+        .exactly(5)
+        .keys(&[key(1, KeyFlags::RW_INSERT)])
+        .docs(
+            "key <BEFORE | AFTER> pivot element",
+            "Adds an element beside the first one that equals another.",
+            "O(N) where N is the way to that element from the front",
+        ),
+    list_spec("LREM", lrem, "1.0.0", Flags::WRITE).exactly(4).keys(KeySpec::RW_DELETE).docs(
         "key count element",
         "Removes elements that equal another one, from the front or from the back on.",
         "O(N) where N is the length of the list",
     ),
-    list_spec("LTRIM", ltrim, "1.0.0", Flags::WRITE).exactly(4).keys(DELETE).docs(
+    list_spec("LTRIM", ltrim, "1.0.0", Flags::WRITE).exactly(4).keys(KeySpec::RW_DELETE).docs(
         "key start stop",
         "Removes what lies outside of a part of a list.",
         "O(N) where N is the number of elements removed",
     ),
-    list_spec("LPOS", lpos, "6.0.6", READ_FLAGS).at_least(3).keys(&[key(1, READ)]).docs(
-        "key element [RANK rank] [COUNT num-matches] [MAXLEN len]",
-        "Tells the indexes at which an element stands in a list.",
-        "O(N) where N is the number of elements compared",
-    ),
-    list_spec("LMOVE", lmove, "6.2.0", GROW).exactly(5).keys(MOVE).docs(
+    list_spec("LPOS", lpos, "6.0.6", Flags::READONLY)
+        .at_least(3)
+        .keys(&[key(1, KeyFlags::RO_ACCESS)])
+        .docs(
+            "key element [RANK rank] [COUNT num-matches] [MAXLEN len]",
+            "Tells the indexes at which an element stands in a list.",
+            "O(N) where N is the number of elements compared",
+        ),
+    list_spec("LMOVE", lmove, "6.2.0", Flags::WRITE_DENYOOM).exactly(5).keys(MOVE).docs(
         "source destination <LEFT | RIGHT> <LEFT | RIGHT>",
         "Takes an element from an end of a list, adds it to an end of another and returns it.",
         "O(1)",
     ),
-    list_spec("RPOPLPUSH", rpoplpush, "1.2.0", GROW)
+    list_spec("RPOPLPUSH", rpoplpush, "1.2.0", Flags::WRITE_DENYOOM)
         .exactly(3)
         .keys(MOVE)
         .docs(
@@ -122,7 +125,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .deprecated("6.2.0", "`LMOVE` with the `RIGHT` and `LEFT` arguments"),
     list_spec("LMPOP", lmpop, "7.0.0", Flags::WRITE)
         .at_least(4)
-        .keys(&[counted_keys(1, TAKE)])
+        .keys(&[counted_keys(1, KeyFlags::RW_ACCESS_DELETE)])
         .docs(
             "numkeys key [key ...] <LEFT | RIGHT> [COUNT count]",
             "Takes elements from the first of several lists that is there and returns them.",
@@ -141,11 +144,11 @@ pub(crate) const fn list_spec(
 }
 
 const fn push(name: &'static str, handler: Handler, since: &'static str) -> CommandSpec {
-    list_spec(name, handler, since, PUSH).at_least(3).keys(INSERTED)
+    list_spec(name, handler, since, Flags::WRITE_DENYOOM_FAST).at_least(3).keys(KeySpec::RW_INSERT)
 }
 
 const fn pop(name: &'static str, handler: Handler) -> CommandSpec {
-    list_spec(name, handler, "1.0.0", Flags::WRITE.union(Flags::FAST)).at_least(2).keys(TAKEN)
+    list_spec(name, handler, "1.0.0", Flags::WRITE_FAST).at_least(2).keys(KeySpec::RW_ACCESS_DELETE)
 }
 
 pub(crate) fn limits(ctx: &Context<'_>) -> Limits {

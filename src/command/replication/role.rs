@@ -8,13 +8,11 @@ use crate::gate::replicas::{address, replicas};
 use crate::gate::spec::{Categories, CommandSpec, Flags, Group, spec};
 use crate::sys::log::Level;
 
-const ADMIN: Categories = Categories::ADMIN.union(Categories::DANGEROUS);
-
 pub const COMMANDS: &[CommandSpec] = &[
     spec("ROLE", role)
         .exactly(1)
         .flags(Flags::LOADING.union(Flags::STALE).union(Flags::FAST).union(Flags::NOSCRIPT))
-        .categories(ADMIN)
+        .categories(Categories::ADMIN_DANGEROUS)
         .group(Group::Server)
         .since("2.8.12")
         .docs("", "Tells the server's part in replication.", "O(1)"),

@@ -82,7 +82,7 @@ const SUBCOMMANDS: &[CommandSpec] = &[
         .flags(ALTERS)
         .docs("[ASYNC | SYNC]", "Forgets all libraries.", "O(N), N functions")
         .tips(&["request_policy:all_shards", "response_policy:all_succeeded"]),
-    subcommand("HELP", help).exactly(2).flags(Flags::LOADING.union(Flags::STALE)).docs(
+    subcommand("HELP", help).exactly(2).flags(Flags::LOADING_STALE).docs(
         "",
         "Lists the subcommands.",
         "O(1)",

@@ -48,19 +48,16 @@ pub(crate) const READS: Flags = Flags::NOSCRIPT
     .union(Flags::MOVABLEKEYS)
     .union(Flags::READONLY);
 
-const ANY_ACCESS: KeyFlags = KeyFlags::RW.union(KeyFlags::ACCESS).union(KeyFlags::UPDATE);
-const READ_ACCESS: KeyFlags = KeyFlags::RO.union(KeyFlags::ACCESS);
-
 const fn noted(spec: KeySpec, notes: &'static str) -> KeySpec {
     KeySpec { notes: Some(notes), ..spec }
 }
 
 pub(crate) const ANY_KEYS: &[KeySpec] = &[noted(
-    counted_keys(2, ANY_ACCESS),
+    counted_keys(2, KeyFlags::RW_ACCESS_UPDATE),
     "We cannot tell how the keys will be used so we assume the worst, RW and UPDATE",
 )];
 pub(crate) const READ_KEYS: &[KeySpec] = &[noted(
-    counted_keys(2, READ_ACCESS),
+    counted_keys(2, KeyFlags::RO_ACCESS),
     "We cannot tell how the keys will be used so we assume the worst, RO and ACCESS",
 )];
 
@@ -81,7 +78,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         ),
     spec("EVALSHA", |ctx| eval_sha(ctx, false))
         .at_least(3)
-        .keys(&[counted_keys(2, ANY_ACCESS)])
+        .keys(&[counted_keys(2, KeyFlags::RW_ACCESS_UPDATE)])
         .flags(RUNS)
         .with(Flags::RUNS_SHA)
         .group(Group::Scripting)
@@ -105,7 +102,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         ),
     spec("EVALSHA_RO", |ctx| eval_sha(ctx, true))
         .at_least(3)
-        .keys(&[counted_keys(2, READ_ACCESS)])
+        .keys(&[counted_keys(2, KeyFlags::RO_ACCESS)])
         .flags(READS)
         .with(Flags::RUNS_SHA)
         .group(Group::Scripting)
@@ -148,7 +145,7 @@ const SUBCOMMANDS: &[CommandSpec] = &[
         .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"]),
     spec("HELP", help)
         .exactly(2)
-        .flags(Flags::LOADING.union(Flags::STALE))
+        .flags(Flags::LOADING_STALE)
         .categories(Categories::SCRIPTING)
         .group(Group::Scripting)
         .since("5.0.0")
@@ -183,7 +180,7 @@ const SUBCOMMANDS: &[CommandSpec] = &[
 ];
 
 const NO_SCRIPT: CommandError = CommandError::Text("NOSCRIPT No matching script. Please use EVAL.");
-const NO_SCRIPT_TO_SHOW: CommandError = CommandError::Text("NOSCRIPT No matching script.");
+const NO_SCRIPT_SHORT: CommandError = CommandError::Text("NOSCRIPT No matching script.");
 pub(crate) const NEGATIVE_KEYS: CommandError =
     CommandError::Text("ERR Number of keys can't be negative");
 const WRITE_FLAG: CommandError =
@@ -231,11 +228,15 @@ fn eval(ctx: &mut Context<'_>, read_only: bool) -> CommandResult {
 fn eval_sha(ctx: &mut Context<'_>, read_only: bool) -> CommandResult {
     let sha = ctx.args.get(1);
     with_engine(ctx, |ctx, engine| {
+        let no_script = match ctx.server.config.compatible_with.is_valkey() {
+            true => NO_SCRIPT_SHORT,
+            false => NO_SCRIPT,
+        };
         if sha.len() != 40 {
-            return Err(NO_SCRIPT);
+            return Err(no_script);
         }
         let keys = numkeys(ctx, CommandError::NotInteger)?;
-        let script = engine.find(sha).ok_or(NO_SCRIPT)?;
+        let script = engine.find(sha).ok_or(no_script)?;
         run_script(ctx, engine, script, keys, read_only)
     })
 }
@@ -632,7 +633,7 @@ fn exists(ctx: &mut Context<'_>) -> CommandResult {
 fn show(ctx: &mut Context<'_>) -> CommandResult {
     let Some(engine) = ctx.server.take_engine() else { return Err(INSIDE) };
     let body = engine.body(ctx.args.get(2));
-    let result = body.map(|body| ctx.reply.bulk(body)).ok_or(NO_SCRIPT_TO_SHOW);
+    let result = body.map(|body| ctx.reply.bulk(body)).ok_or(NO_SCRIPT_SHORT);
     ctx.server.scripts.put_engine(engine);
     result.map(|()| Outcome::Replied)
 }

@@ -18,7 +18,6 @@ use crate::sys::log::Level;
 use crate::sys::random;
 
 const ANYBODYS: Flags = Flags::NOSCRIPT.union(Flags::LOADING).union(Flags::STALE);
-const ADMIN: Flags = ANYBODYS.union(Flags::ADMIN);
 
 pub const COMMANDS: &[CommandSpec] = &[container("ACL", SUBCOMMANDS)
     .group(Group::Server)
@@ -33,7 +32,7 @@ const SUBCOMMANDS: &[CommandSpec] = &[
     ),
     spec("DELUSER", delete)
         .at_least(3)
-        .flags(ADMIN)
+        .flags(Flags::ADMIN_NOSCRIPT_LOADING_STALE)
         .group(Group::Server)
         .since("6.0.0")
         .docs(
@@ -42,47 +41,55 @@ const SUBCOMMANDS: &[CommandSpec] = &[
             "O(N), N connections",
         )
         .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"]),
-    spec("DRYRUN", dry_run).at_least(4).flags(ADMIN).group(Group::Server).since("7.0.0").docs(
-        "username command [arg [arg ...]]",
-        "Tells whether a user may run a command, without running it.",
-        "O(1)",
-    ),
+    spec("DRYRUN", dry_run)
+        .at_least(4)
+        .flags(Flags::ADMIN_NOSCRIPT_LOADING_STALE)
+        .group(Group::Server)
+        .since("7.0.0")
+        .docs(
+            "username command [arg [arg ...]]",
+            "Tells whether a user may run a command, without running it.",
+            "O(1)",
+        ),
     spec("GENPASS", generate).at_least(2).flags(ANYBODYS).group(Group::Server).since("6.0.0").docs(
         "[bits]",
         "Makes up a password that nobody can guess.",
         "O(1)",
     ),
-    spec("GETUSER", get).exactly(3).flags(ADMIN).group(Group::Server).since("6.0.0").docs(
-        "username",
-        "Tells what a user may do.",
-        "O(N), N commands",
-    ),
+    spec("GETUSER", get)
+        .exactly(3)
+        .flags(Flags::ADMIN_NOSCRIPT_LOADING_STALE)
+        .group(Group::Server)
+        .since("6.0.0")
+        .docs("username", "Tells what a user may do.", "O(N), N commands"),
     spec("HELP", help)
         .exactly(2)
-        .flags(Flags::LOADING.union(Flags::STALE))
+        .flags(Flags::LOADING_STALE)
         .group(Group::Server)
         .since("6.0.0")
         .docs("", "Lists these subcommands.", "O(1)"),
-    spec("LIST", list).exactly(2).flags(ADMIN).group(Group::Server).since("6.0.0").docs(
-        "",
-        "Lists the users as lines of a configuration.",
-        "O(N), N users",
-    ),
+    spec("LIST", list)
+        .exactly(2)
+        .flags(Flags::ADMIN_NOSCRIPT_LOADING_STALE)
+        .group(Group::Server)
+        .since("6.0.0")
+        .docs("", "Lists the users as lines of a configuration.", "O(N), N users"),
     spec("LOAD", load)
         .exactly(2)
-        .flags(ADMIN)
+        .flags(Flags::ADMIN_NOSCRIPT_LOADING_STALE)
         .group(Group::Server)
         .since("6.0.0")
         .docs("", "Reads the users from the file that aclfile names.", "O(N), N users")
         .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"]),
-    spec("LOG", log).at_least(2).flags(ADMIN).group(Group::Server).since("6.0.0").docs(
-        "[count | RESET]",
-        "Lists what was denied last.",
-        "O(N), N entries",
-    ),
+    spec("LOG", log)
+        .at_least(2)
+        .flags(Flags::ADMIN_NOSCRIPT_LOADING_STALE)
+        .group(Group::Server)
+        .since("6.0.0")
+        .docs("[count | RESET]", "Lists what was denied last.", "O(N), N entries"),
     spec("SAVE", save)
         .exactly(2)
-        .flags(ADMIN)
+        .flags(Flags::ADMIN_NOSCRIPT_LOADING_STALE)
         .group(Group::Server)
         .since("6.0.0")
         .docs("", "Writes the users to the file that aclfile names.", "O(N), N users")
@@ -90,7 +97,7 @@ const SUBCOMMANDS: &[CommandSpec] = &[
     spec("SETUSER", set)
         .at_least(3)
         .secrets(Secrets::From(2))
-        .flags(ADMIN)
+        .flags(Flags::ADMIN_NOSCRIPT_LOADING_STALE)
         .group(Group::Server)
         .since("6.0.0")
         .docs(
@@ -99,11 +106,12 @@ const SUBCOMMANDS: &[CommandSpec] = &[
             "O(N), N rules",
         )
         .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"]),
-    spec("USERS", names).exactly(2).flags(ADMIN).group(Group::Server).since("6.0.0").docs(
-        "",
-        "Lists the users' names.",
-        "O(N), N users",
-    ),
+    spec("USERS", names)
+        .exactly(2)
+        .flags(Flags::ADMIN_NOSCRIPT_LOADING_STALE)
+        .group(Group::Server)
+        .since("6.0.0")
+        .docs("", "Lists the users' names.", "O(N), N users"),
     spec("WHOAMI", who_am_i)
         .exactly(2)
         .flags(ANYBODYS.union(Flags::NEEDS_CLIENT))

@@ -65,6 +65,11 @@ fn debug(ctx: &mut Context<'_>) -> CommandResult {
             ctx.server.skips_payload_checksum = flag(ctx);
             ok(ctx)
         }
+        (b"aof-flush-sleep", 3) => {
+            let micros = u64::try_from(ctx.args.integer(2)?).unwrap_or(0);
+            persistence::set_flush_delay(ctx.server, Duration::from_micros(micros));
+            ok(ctx)
+        }
         (b"object", 3..) => object(ctx),
         (b"sdslen", 3) => sdslen(ctx),
         (b"htstats", 3) => htstats(ctx),
@@ -132,11 +137,8 @@ fn ok(ctx: &mut Context<'_>) -> CommandResult {
 }
 
 fn unknown(ctx: &Context<'_>) -> CommandError {
-    let mut text = b"ERR unknown subcommand or wrong number of arguments for '".to_vec();
     let name = ctx.args.get(1);
-    text.extend_from_slice(&name[..name.len().min(128)]);
-    text.extend_from_slice(b"'. Try DEBUG HELP.");
-    CommandError::formatted(text)
+    CommandError::wrong_subcommand("DEBUG", &name[..name.len().min(128)])
 }
 
 /// Argument 2 as C's `atoi` sees a switch: anything but a number that is not zero is off.
@@ -568,6 +570,8 @@ fn help(ctx: &mut Context<'_>) -> CommandResult {
         &[
             "ASSERT | OOM | PANIC | SEGFAULT",
             "    End the process as such a failure would.",
+            "AOF-FLUSH-SLEEP <microseconds>",
+            "    Sleep before each write to the append-only file.",
             "CHANGE-REPL-ID",
             "    Make up another replication id.",
             "REPLICATE <command> [<argument> ...]",

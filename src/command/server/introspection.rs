@@ -13,11 +13,9 @@ use crate::gate::spec::{
 use crate::gate::table::Command;
 use crate::resp::reply::ReplyWriter;
 
-const INFO_FLAGS: Flags = Flags::LOADING.union(Flags::STALE);
-
 const fn subcommand(name: &'static str, handler: crate::gate::spec::Handler) -> CommandSpec {
     spec(name, handler)
-        .flags(INFO_FLAGS)
+        .flags(Flags::LOADING_STALE)
         .categories(Categories::CONNECTION)
         .group(Group::Server)
         .since("2.8.13")
@@ -27,7 +25,7 @@ const ORDER: &[&str] = &["nondeterministic_output_order"];
 
 pub const COMMANDS: &[CommandSpec] = &[spec("COMMAND", command)
     .at_least(1)
-    .flags(INFO_FLAGS)
+    .flags(Flags::LOADING_STALE)
     .categories(Categories::CONNECTION)
     .group(Group::Server)
     .since("2.8.13")

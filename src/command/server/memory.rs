@@ -24,11 +24,7 @@ pub const COMMANDS: &[CommandSpec] = &[container(
             "Explains trouble with memory in words.",
             "O(1)",
         ),
-        memory("HELP", help).flags(Flags::LOADING.union(Flags::STALE)).docs(
-            "",
-            "Explains MEMORY.",
-            "O(1)",
-        ),
+        memory("HELP", help).flags(Flags::LOADING_STALE).docs("", "Explains MEMORY.", "O(1)"),
         memory("MALLOC-STATS", malloc_stats).tips(NONDETERMINISTIC).docs(
             "",
             "Returns the allocator's report.",

@@ -2,6 +2,7 @@
 
 pub(crate) mod acl;
 pub(crate) mod cluster;
+pub(crate) mod command_log;
 pub(crate) mod config;
 pub(crate) mod debug;
 pub(crate) mod docs;
@@ -22,27 +23,26 @@ use crate::gate::spec::{CommandSpec, Flags, Group, spec};
 use crate::gate::state::{PauseCause, Shutdown, Task};
 use crate::sys::log::Level;
 
-const ALWAYS: Flags = Flags::LOADING.union(Flags::STALE);
 const NONDETERMINISTIC: &[&str] = &["nondeterministic_output"];
 
 pub const COMMANDS: &[CommandSpec] = &[
     spec("TIME", time)
         .exactly(1)
-        .flags(ALWAYS.union(Flags::FAST))
+        .flags(Flags::LOADING_STALE.union(Flags::FAST))
         .group(Group::Server)
         .since("2.6.0")
         .tips(NONDETERMINISTIC)
         .docs("", "Returns the server's wall clock.", "O(1)"),
     spec("LOLWUT", lolwut)
         .at_least(1)
-        .flags(Flags::READONLY.union(Flags::FAST))
+        .flags(Flags::READONLY_FAST)
         .group(Group::Server)
         .since("5.0.0")
         .docs("[VERSION version]", "Draws a picture and names the version.", "O(1)"),
     spec("SHUTDOWN", shutdown)
         .at_least(1)
         .flags(
-            ALWAYS
+            Flags::LOADING_STALE
                 .union(Flags::ADMIN)
                 .union(Flags::NOSCRIPT)
                 .union(Flags::NO_MULTI)

@@ -5,8 +5,6 @@ use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::gate::spec::{CommandSpec, Flags, Group, container, spec};
 
-const ADMIN: Flags = Flags::ADMIN.union(Flags::NOSCRIPT);
-const LOADS: Flags = ADMIN.union(Flags::NO_ASYNC_LOADING);
 const NOT_SUPPORTED: CommandError =
     CommandError::Text("ERR Error loading the extension: this server has no modules");
 const NOT_LOADED: CommandError =
@@ -17,20 +15,20 @@ pub const COMMANDS: &[CommandSpec] = &[container(
     &[
         spec("LIST", list)
             .exactly(2)
-            .flags(ADMIN)
+            .flags(Flags::ADMIN_NOSCRIPT)
             .group(Group::Server)
             .since("4.0.0")
             .tips(&["nondeterministic_output_order"])
             .docs("", "Lists the modules that are loaded: none.", "O(1)"),
         spec("LOAD", |_| Err(NOT_SUPPORTED))
             .at_least(3)
-            .flags(LOADS)
+            .flags(Flags::ADMIN_NOSCRIPT_NO_ASYNC_LOADING)
             .group(Group::Server)
             .since("4.0.0")
             .docs("path [arg [arg ...]]", "Is refused: there are no modules here.", "O(1)"),
         spec("LOADEX", |_| Err(NOT_SUPPORTED))
             .at_least(3)
-            .flags(LOADS)
+            .flags(Flags::ADMIN_NOSCRIPT_NO_ASYNC_LOADING)
             .group(Group::Server)
             .since("7.0.0")
             .docs(
@@ -40,13 +38,13 @@ pub const COMMANDS: &[CommandSpec] = &[container(
             ),
         spec("UNLOAD", |_| Err(NOT_LOADED))
             .exactly(3)
-            .flags(LOADS)
+            .flags(Flags::ADMIN_NOSCRIPT_NO_ASYNC_LOADING)
             .group(Group::Server)
             .since("4.0.0")
             .docs("name", "Is refused: no module is loaded.", "O(1)"),
         spec("HELP", help_from_specs)
             .exactly(2)
-            .flags(Flags::LOADING.union(Flags::STALE))
+            .flags(Flags::LOADING_STALE)
             .group(Group::Server)
             .since("5.0.0")
             .docs("", "Explains MODULE.", "O(1)"),

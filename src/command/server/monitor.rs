@@ -6,7 +6,7 @@ use crate::gate::spec::{CommandSpec, Flags, Group, spec};
 
 pub const COMMANDS: &[CommandSpec] = &[spec("MONITOR", monitor)
     .exactly(1)
-    .flags(Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::LOADING).union(Flags::STALE))
+    .flags(Flags::ADMIN_NOSCRIPT_LOADING_STALE)
     .with(Flags::NEEDS_CLIENT)
     .group(Group::Server)
     .since("1.0.0")

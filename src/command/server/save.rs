@@ -6,31 +6,29 @@ use crate::gate::persistence::{self, Purpose, RewriteError};
 use crate::gate::spec::{Categories, CommandSpec, Flags, Group, spec};
 use crate::sys::log::Level;
 
-const FLAGS: Flags = Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::NO_ASYNC_LOADING);
-const ADMIN: Categories = Categories::ADMIN.union(Categories::DANGEROUS);
-
 pub const COMMANDS: &[CommandSpec] = &[
     spec("SAVE", save)
         .exactly(1)
-        .flags(FLAGS.union(Flags::NO_MULTI))
+        .flags(Flags::ADMIN_NOSCRIPT_NO_ASYNC_LOADING.union(Flags::NO_MULTI))
         .group(Group::Server)
         .since("1.0.0")
         .docs("", "Saves the data to disk and waits for it.", "O(N), N keys in all databases"),
-    spec("BGSAVE", bgsave).at_least(1).flags(FLAGS).group(Group::Server).since("1.0.0").docs(
-        "[SCHEDULE]",
-        "Saves the data to disk in the background.",
-        "O(1)",
-    ),
+    spec("BGSAVE", bgsave)
+        .at_least(1)
+        .flags(Flags::ADMIN_NOSCRIPT_NO_ASYNC_LOADING)
+        .group(Group::Server)
+        .since("1.0.0")
+        .docs("[SCHEDULE]", "Saves the data to disk in the background.", "O(1)"),
     spec("BGREWRITEAOF", bgrewriteaof)
         .exactly(1)
-        .flags(FLAGS)
+        .flags(Flags::ADMIN_NOSCRIPT_NO_ASYNC_LOADING)
         .group(Group::Server)
         .since("1.0.0")
         .docs("", "Rewrites the append-only file in the background.", "O(1)"),
     spec("LASTSAVE", last_save)
         .exactly(1)
         .flags(Flags::LOADING.union(Flags::STALE).union(Flags::FAST))
-        .categories(ADMIN)
+        .categories(Categories::ADMIN_DANGEROUS)
         .group(Group::Server)
         .since("1.0.0")
         .tips(&["nondeterministic_output"])

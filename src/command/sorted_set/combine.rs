@@ -18,10 +18,9 @@ use crate::types::set::{Set, SetView};
 use crate::types::sorted_set::{SortedSet, SortedSetView};
 use crate::types::{Collection, Value};
 
-const READ: KeyFlags = KeyFlags::RO.union(KeyFlags::ACCESS);
-const SOURCES: &[KeySpec] = &[counted_keys(1, READ)];
+const SOURCES: &[KeySpec] = &[counted_keys(1, KeyFlags::RO_ACCESS)];
 const DESTINATION_AND_SOURCES: &[KeySpec] =
-    &[key(1, KeyFlags::OW.union(KeyFlags::UPDATE)), counted_keys(2, READ)];
+    &[key(1, KeyFlags::OW_UPDATE), counted_keys(2, KeyFlags::RO_ACCESS)];
 const UNION_COST: &str =
     "O(N + M log(M)) with N the members of all sources and M those of the result.";
 const INTERSECTION_COST: &str =
@@ -42,7 +41,7 @@ const fn storing(name: &'static str, handler: Handler) -> CommandSpec {
     spec(name, handler)
         .at_least(4)
         .keys(DESTINATION_AND_SOURCES)
-        .flags(Flags::WRITE.union(Flags::DENYOOM))
+        .flags(Flags::WRITE_DENYOOM)
         .group(Group::SortedSet)
         .since("2.0.0")
 }

@@ -24,16 +24,13 @@ use crate::types::journal::Edit;
 use crate::types::list::{End, List};
 use crate::types::sorted_set::{SortedSet, SortedSetView};
 
-const TAKE: KeyFlags = KeyFlags::RW.union(KeyFlags::ACCESS).union(KeyFlags::DELETE);
-const INSERT: KeyFlags = KeyFlags::RW.union(KeyFlags::INSERT);
-const WAITING: Flags = Flags::WRITE.union(Flags::BLOCKING);
-const MOVED_KEYS: &[KeySpec] = &[key(1, TAKE), key(2, INSERT)];
+const MOVED_KEYS: &[KeySpec] = &[key(1, KeyFlags::RW_ACCESS_DELETE), key(2, KeyFlags::RW_INSERT)];
 
 pub const COMMANDS: &[CommandSpec] = &[
     spec("ZPOPDUE", zpopdue)
         .at_least(2)
-        .keys(&[key(1, TAKE)])
-        .flags(Flags::WRITE.union(Flags::FAST))
+        .keys(&[key(1, KeyFlags::RW_ACCESS_DELETE)])
+        .flags(Flags::WRITE_FAST)
         .group(Group::SortedSet)
         .since("0.2.0")
         .docs(
@@ -43,8 +40,8 @@ pub const COMMANDS: &[CommandSpec] = &[
         ),
     spec("BZPOPDUE", bzpopdue)
         .at_least(3)
-        .keys(&[keys(1, -2, 1, TAKE)])
-        .flags(WAITING)
+        .keys(&[keys(1, -2, 1, KeyFlags::RW_ACCESS_DELETE)])
+        .flags(Flags::WRITE_BLOCKING)
         .group(Group::SortedSet)
         .since("0.2.0")
         .docs(
@@ -56,7 +53,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .at_least(4)
         .keys(MOVED_KEYS)
         .categories(Categories::LIST)
-        .flags(WAITING.union(Flags::DENYOOM))
+        .flags(Flags::WRITE_BLOCKING.union(Flags::DENYOOM))
         .group(Group::SortedSet)
         .since("0.2.0")
         .docs(
@@ -85,7 +82,7 @@ impl Options {
                 options.count = usize::try_from(count)
                     .ok()
                     .filter(|&count| count > 0)
-                    .ok_or(CommandError::Text("ERR count should be greater than 0"))?;
+                    .ok_or(CommandError::SMALL_COUNT)?;
                 options.has_count = true;
             } else if arguments.take_word("UNIT") {
                 options.unit = Unit::parse(arguments.take()?).ok_or(CommandError::Syntax)?;

@@ -19,29 +19,30 @@ use crate::resp::reply::ReplyWriter;
 use crate::types::geo::{Area, Point, Shape};
 use crate::types::sorted_set::{SortedSet, SortedSetView};
 
-const READ: KeyFlags = KeyFlags::RO.union(KeyFlags::ACCESS);
-const OVERWRITE: KeyFlags = KeyFlags::OW.union(KeyFlags::UPDATE);
-const ONE_KEY: &[KeySpec] = &[key(1, READ)];
 const SEARCH_COST: &str = "O(N + log(M)) with N the members in the cells around the area and M the size of the sorted set.";
 
 const fn stored_behind(word: &'static str, from: i16) -> KeySpec {
     KeySpec {
         begin: Begin::Keyword { word, from },
         find: Find::Range { last: 0, step: 1, limit: 0 },
-        flags: OVERWRITE,
+        flags: KeyFlags::OW_UPDATE,
         notes: None,
     }
 }
 
 const fn geo(name: &'static str, handler: Handler) -> CommandSpec {
-    spec(name, handler).keys(ONE_KEY).flags(Flags::READONLY).group(Group::Geo).since("3.2.0")
+    spec(name, handler)
+        .keys(KeySpec::RO_ACCESS)
+        .flags(Flags::READONLY)
+        .group(Group::Geo)
+        .since("3.2.0")
 }
 
 pub const COMMANDS: &[CommandSpec] = &[
     geo("GEOADD", geoadd)
         .at_least(5)
-        .keys(&[key(1, KeyFlags::RW.union(KeyFlags::UPDATE))])
-        .flags(Flags::WRITE.union(Flags::DENYOOM))
+        .keys(&[key(1, KeyFlags::RW_UPDATE)])
+        .flags(Flags::WRITE_DENYOOM)
         .docs(
             "key [NX | XX] [CH] longitude latitude member [longitude latitude member ...]",
             "Adds members with their places, or moves those that are there.",
@@ -64,8 +65,8 @@ pub const COMMANDS: &[CommandSpec] = &[
     ),
     geo("GEORADIUS", georadius)
         .at_least(6)
-        .keys(&[key(1, READ), stored_behind("STORE", 6), stored_behind("STOREDIST", 6)])
-        .flags(Flags::WRITE.union(Flags::DENYOOM))
+        .keys(&[key(1, KeyFlags::RO_ACCESS), stored_behind("STORE", 6), stored_behind("STOREDIST", 6)])
+        .flags(Flags::WRITE_DENYOOM)
         .docs(
             "key longitude latitude radius <M | KM | FT | MI> [WITHCOORD] [WITHDIST] [WITHHASH] [COUNT count [ANY]] \
              [ASC | DESC] [STORE storekey | STOREDIST storedistkey]",
@@ -88,8 +89,8 @@ pub const COMMANDS: &[CommandSpec] = &[
         .deprecated("6.2.0", "`GEOSEARCH` with the `BYRADIUS` argument"),
     geo("GEORADIUSBYMEMBER", georadiusbymember)
         .at_least(5)
-        .keys(&[key(1, READ), stored_behind("STORE", 5), stored_behind("STOREDIST", 5)])
-        .flags(Flags::WRITE.union(Flags::DENYOOM))
+        .keys(&[key(1, KeyFlags::RO_ACCESS), stored_behind("STORE", 5), stored_behind("STOREDIST", 5)])
+        .flags(Flags::WRITE_DENYOOM)
         .docs(
             "key member radius <M | KM | FT | MI> [WITHCOORD] [WITHDIST] [WITHHASH] [COUNT count [ANY]] [ASC | DESC] \
              [STORE storekey | STOREDIST storedistkey]",
@@ -117,8 +118,8 @@ pub const COMMANDS: &[CommandSpec] = &[
     ),
     geo("GEOSEARCHSTORE", geosearchstore)
         .at_least(8)
-        .keys(&[key(1, OVERWRITE), key(2, READ)])
-        .flags(Flags::WRITE.union(Flags::DENYOOM))
+        .keys(&[key(1, KeyFlags::OW_UPDATE), key(2, KeyFlags::RO_ACCESS)])
+        .flags(Flags::WRITE_DENYOOM)
         .since("6.2.0")
         .docs(
             "destination source <FROMMEMBER member | FROMLONLAT longitude latitude> <BYRADIUS radius <M | KM | FT | MI> | \
@@ -137,7 +138,6 @@ const NOT_A_HEIGHT: CommandError = CommandError::Text("ERR need numeric height")
 const NEGATIVE_SIDE: CommandError = CommandError::Text("ERR height or width cannot be negative");
 const NO_SUCH_MEMBER: CommandError =
     CommandError::Text("ERR could not decode requested zset member");
-const SMALL_COUNT: CommandError = CommandError::Text("ERR COUNT must be > 0");
 const ANY_WITHOUT_COUNT: CommandError =
     CommandError::Text("ERR the ANY argument requires COUNT argument");
 const NOT_VERTICES: CommandError = CommandError::Text("ERR invalid number of vertices");
@@ -460,7 +460,8 @@ impl SearchOptions {
             self.order = Some(Order::Descending);
         } else if has(arguments, 1) && arguments.take_word("COUNT") {
             let count = usize::try_from(arguments.take_integer()?).ok();
-            self.count = Some(count.filter(|&count| count > 0).ok_or(SMALL_COUNT)?);
+            self.count =
+                Some(count.filter(|&count| count > 0).ok_or(CommandError::COUNT_NOT_POSITIVE)?);
         } else if search.has_store() && has(arguments, 1) && arguments.take_word("STORE") {
             (self.destination, self.stores_distances) = (Some(arguments.position()), false);
             arguments.take()?;

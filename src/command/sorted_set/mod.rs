@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 
 use smallvec::SmallVec;
 
-use crate::command::key::scan::{MemberScan, count_left, parse_cursor};
+use crate::command::key::scan::{MemberScan, count_left, scan_cursor};
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Outcome};
@@ -25,16 +25,11 @@ use crate::resp::reply::{OutputBuffer, ReplyWriter};
 use crate::types::journal::Edit;
 use crate::types::sorted_set::{Limits, SortedSet, SortedSetView, Updated};
 
-const READ: &[KeySpec] = &[key(1, KeyFlags::RO.union(KeyFlags::ACCESS))];
-const UPDATE: &[KeySpec] = &[key(1, KeyFlags::RW.union(KeyFlags::UPDATE))];
-const FAST_READ: Flags = Flags::READONLY.union(Flags::FAST);
-const FAST_WRITE: Flags = Flags::WRITE.union(Flags::DENYOOM).union(Flags::FAST);
-
 pub const COMMANDS: &[CommandSpec] = &[
     spec("ZADD", zadd)
         .at_least(4)
-        .keys(UPDATE)
-        .flags(FAST_WRITE)
+        .keys(KeySpec::RW_UPDATE)
+        .flags(Flags::WRITE_DENYOOM_FAST)
         .group(Group::SortedSet)
         .since("1.2.0")
         .docs(
@@ -44,8 +39,8 @@ pub const COMMANDS: &[CommandSpec] = &[
         ),
     spec("ZINCRBY", zincrby)
         .exactly(4)
-        .keys(&[key(1, KeyFlags::RW.union(KeyFlags::ACCESS).union(KeyFlags::UPDATE))])
-        .flags(FAST_WRITE)
+        .keys(&[key(1, KeyFlags::RW_ACCESS_UPDATE)])
+        .flags(Flags::WRITE_DENYOOM_FAST)
         .group(Group::SortedSet)
         .since("1.2.0")
         .docs(
@@ -55,8 +50,8 @@ pub const COMMANDS: &[CommandSpec] = &[
         ),
     spec("ZREM", zrem)
         .at_least(3)
-        .keys(&[key(1, KeyFlags::RW.union(KeyFlags::DELETE))])
-        .flags(Flags::WRITE.union(Flags::FAST))
+        .keys(&[key(1, KeyFlags::RW_DELETE)])
+        .flags(Flags::WRITE_FAST)
         .group(Group::SortedSet)
         .since("1.2.0")
         .docs(
@@ -67,28 +62,28 @@ pub const COMMANDS: &[CommandSpec] = &[
     spec("ZCARD", zcard)
         .exactly(2)
         .keys(&[key(1, KeyFlags::RO)])
-        .flags(FAST_READ)
+        .flags(Flags::READONLY_FAST)
         .group(Group::SortedSet)
         .since("1.2.0")
         .docs("key", "Counts the members of a sorted set.", "O(1)"),
     spec("ZSCORE", zscore)
         .exactly(3)
-        .keys(READ)
-        .flags(FAST_READ)
+        .keys(KeySpec::RO_ACCESS)
+        .flags(Flags::READONLY_FAST)
         .group(Group::SortedSet)
         .since("1.2.0")
         .docs("key member", "Returns a member's score.", "O(1)"),
     spec("ZMSCORE", zmscore)
         .at_least(3)
-        .keys(READ)
-        .flags(FAST_READ)
+        .keys(KeySpec::RO_ACCESS)
+        .flags(Flags::READONLY_FAST)
         .group(Group::SortedSet)
         .since("6.2.0")
         .docs("key member [member ...]", "Returns the scores of members.", "O(1) for each member"),
     spec("ZRANK", zrank)
         .at_least(3)
-        .keys(READ)
-        .flags(FAST_READ)
+        .keys(KeySpec::RO_ACCESS)
+        .flags(Flags::READONLY_FAST)
         .group(Group::SortedSet)
         .since("2.0.0")
         .docs(
@@ -98,8 +93,8 @@ pub const COMMANDS: &[CommandSpec] = &[
         ),
     spec("ZREVRANK", zrevrank)
         .at_least(3)
-        .keys(READ)
-        .flags(FAST_READ)
+        .keys(KeySpec::RO_ACCESS)
+        .flags(Flags::READONLY_FAST)
         .group(Group::SortedSet)
         .since("2.0.0")
         .docs(
@@ -109,7 +104,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         ),
     spec("ZRANDMEMBER", zrandmember)
         .at_least(2)
-        .keys(READ)
+        .keys(KeySpec::RO_ACCESS)
         .flags(Flags::READONLY)
         .group(Group::SortedSet)
         .since("6.2.0")
@@ -121,7 +116,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .tips(&["nondeterministic_output"]),
     spec("ZSCAN", zscan)
         .at_least(3)
-        .keys(READ)
+        .keys(KeySpec::RO_ACCESS)
         .flags(Flags::READONLY)
         .group(Group::SortedSet)
         .since("2.8.0")
@@ -493,7 +488,7 @@ impl Pairs<'_, '_> {
 /// `ZSCAN key cursor [MATCH pattern] [COUNT count] [NOSCORES]`: the next cursor and an array of members and scores, all of
 /// them bulk strings.
 fn zscan(ctx: &mut Context<'_>) -> CommandResult {
-    let cursor = parse_cursor(ctx.args.get(2)).ok_or(CommandError::NegativeOrInvalidCursor)?;
+    let cursor = scan_cursor(ctx, 2)?;
     let protocol = ctx.reply.protocol();
     let Some(set) = ctx.db.read::<SortedSet>(ctx.key(1))? else {
         ctx.reply.array(2);

@@ -16,7 +16,6 @@ use crate::types::journal::Edit;
 use crate::types::sorted_set::SortedSet;
 use std::ops::Range;
 
-const TAKE: KeyFlags = KeyFlags::RW.union(KeyFlags::ACCESS).union(KeyFlags::DELETE);
 const WAITING: Flags =
     Flags::WRITE.union(Flags::NOSCRIPT).union(Flags::FAST).union(Flags::BLOCKING);
 const COST: &str =
@@ -27,21 +26,21 @@ const MANY_COST: &str =
 pub const COMMANDS: &[CommandSpec] = &[
     spec("ZPOPMIN", zpopmin)
         .at_least(2)
-        .keys(&[key(1, TAKE)])
-        .flags(Flags::WRITE.union(Flags::FAST))
+        .keys(&[key(1, KeyFlags::RW_ACCESS_DELETE)])
+        .flags(Flags::WRITE_FAST)
         .group(Group::SortedSet)
         .since("5.0.0")
         .docs("key [count]", "Takes out and returns the members with the lowest scores.", COST),
     spec("ZPOPMAX", zpopmax)
         .at_least(2)
-        .keys(&[key(1, TAKE)])
-        .flags(Flags::WRITE.union(Flags::FAST))
+        .keys(&[key(1, KeyFlags::RW_ACCESS_DELETE)])
+        .flags(Flags::WRITE_FAST)
         .group(Group::SortedSet)
         .since("5.0.0")
         .docs("key [count]", "Takes out and returns the members with the highest scores.", COST),
     spec("ZMPOP", zmpop)
         .at_least(4)
-        .keys(&[counted_keys(1, TAKE)])
+        .keys(&[counted_keys(1, KeyFlags::RW_ACCESS_DELETE)])
         .flags(Flags::WRITE)
         .group(Group::SortedSet)
         .since("7.0.0")
@@ -52,7 +51,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         ),
     spec("BZPOPMIN", bzpopmin)
         .at_least(3)
-        .keys(&[keys(1, -2, 1, TAKE)])
+        .keys(&[keys(1, -2, 1, KeyFlags::RW_ACCESS_DELETE)])
         .flags(WAITING)
         .group(Group::SortedSet)
         .since("5.0.0")
@@ -63,7 +62,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         ),
     spec("BZPOPMAX", bzpopmax)
         .at_least(3)
-        .keys(&[keys(1, -2, 1, TAKE)])
+        .keys(&[keys(1, -2, 1, KeyFlags::RW_ACCESS_DELETE)])
         .flags(WAITING)
         .group(Group::SortedSet)
         .since("5.0.0")
@@ -75,7 +74,7 @@ pub const COMMANDS: &[CommandSpec] = &[
     spec("BZMPOP", bzmpop)
         .at_least(5)
         .keys(BLOCKING_COUNTED)
-        .flags(Flags::WRITE.union(Flags::BLOCKING))
+        .flags(Flags::WRITE_BLOCKING)
         .group(Group::SortedSet)
         .since("7.0.0")
         .docs(
@@ -85,8 +84,12 @@ pub const COMMANDS: &[CommandSpec] = &[
         ),
 ];
 
-const BLOCKING_COUNTED: &[KeySpec] =
-    &[KeySpec { begin: Begin::Index(2), find: Find::Count { step: 1 }, flags: TAKE, notes: None }];
+const BLOCKING_COUNTED: &[KeySpec] = &[KeySpec {
+    begin: Begin::Index(2),
+    find: Find::Count { step: 1 },
+    flags: KeyFlags::RW_ACCESS_DELETE,
+    notes: None,
+}];
 
 /// Which end of a sorted set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

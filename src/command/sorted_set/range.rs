@@ -17,9 +17,6 @@ use crate::resp::number;
 use crate::types::journal::Edit;
 use crate::types::sorted_set::{SortedSet, SortedSetView};
 
-const READ: &[KeySpec] = &[key(1, KeyFlags::RO.union(KeyFlags::ACCESS))];
-const DELETE: &[KeySpec] = &[key(1, KeyFlags::RW.union(KeyFlags::DELETE))];
-const FAST_READ: Flags = Flags::READONLY.union(Flags::FAST);
 const COST: &str =
     "O(log(N)+M) with N the size of the sorted set and M the number of members in the range.";
 const COUNT_COST: &str = "O(log(N)), N being the size of the sorted set.";
@@ -27,7 +24,7 @@ const COUNT_COST: &str = "O(log(N)), N being the size of the sorted set.";
 pub const COMMANDS: &[CommandSpec] = &[
     spec("ZRANGE", zrange)
         .at_least(4)
-        .keys(READ)
+        .keys(KeySpec::RO_ACCESS)
         .flags(Flags::READONLY)
         .group(Group::SortedSet)
         .since("1.2.0")
@@ -39,10 +36,10 @@ pub const COMMANDS: &[CommandSpec] = &[
     spec("ZRANGESTORE", zrangestore)
         .at_least(5)
         .keys(&[
-            key(1, KeyFlags::OW.union(KeyFlags::UPDATE)),
-            key(2, KeyFlags::RO.union(KeyFlags::ACCESS)),
+            key(1, KeyFlags::OW_UPDATE),
+            key(2, KeyFlags::RO_ACCESS),
         ])
-        .flags(Flags::WRITE.union(Flags::DENYOOM))
+        .flags(Flags::WRITE_DENYOOM)
         .group(Group::SortedSet)
         .since("6.2.0")
         .docs(
@@ -52,7 +49,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         ),
     spec("ZREVRANGE", zrevrange)
         .at_least(4)
-        .keys(READ)
+        .keys(KeySpec::RO_ACCESS)
         .flags(Flags::READONLY)
         .group(Group::SortedSet)
         .since("1.2.0")
@@ -64,7 +61,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .deprecated("6.2.0", "`ZRANGE` with the `REV` argument"),
     spec("ZRANGEBYSCORE", zrangebyscore)
         .at_least(4)
-        .keys(READ)
+        .keys(KeySpec::RO_ACCESS)
         .flags(Flags::READONLY)
         .group(Group::SortedSet)
         .since("1.0.5")
@@ -76,7 +73,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .deprecated("6.2.0", "`ZRANGE` with the `BYSCORE` argument"),
     spec("ZREVRANGEBYSCORE", zrevrangebyscore)
         .at_least(4)
-        .keys(READ)
+        .keys(KeySpec::RO_ACCESS)
         .flags(Flags::READONLY)
         .group(Group::SortedSet)
         .since("2.2.0")
@@ -88,7 +85,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .deprecated("6.2.0", "`ZRANGE` with the `REV` and `BYSCORE` arguments"),
     spec("ZRANGEBYLEX", zrangebylex)
         .at_least(4)
-        .keys(READ)
+        .keys(KeySpec::RO_ACCESS)
         .flags(Flags::READONLY)
         .group(Group::SortedSet)
         .since("2.8.9")
@@ -100,7 +97,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .deprecated("6.2.0", "`ZRANGE` with the `BYLEX` argument"),
     spec("ZREVRANGEBYLEX", zrevrangebylex)
         .at_least(4)
-        .keys(READ)
+        .keys(KeySpec::RO_ACCESS)
         .flags(Flags::READONLY)
         .group(Group::SortedSet)
         .since("2.8.9")
@@ -112,15 +109,15 @@ pub const COMMANDS: &[CommandSpec] = &[
         .deprecated("6.2.0", "`ZRANGE` with the `REV` and `BYLEX` arguments"),
     spec("ZCOUNT", zcount)
         .exactly(4)
-        .keys(READ)
-        .flags(FAST_READ)
+        .keys(KeySpec::RO_ACCESS)
+        .flags(Flags::READONLY_FAST)
         .group(Group::SortedSet)
         .since("2.0.0")
         .docs("key min max", "Counts the members with scores in a range.", COUNT_COST),
     spec("ZLEXCOUNT", zlexcount)
         .exactly(4)
-        .keys(READ)
-        .flags(FAST_READ)
+        .keys(KeySpec::RO_ACCESS)
+        .flags(Flags::READONLY_FAST)
         .group(Group::SortedSet)
         .since("2.8.9")
         .docs(
@@ -130,21 +127,21 @@ pub const COMMANDS: &[CommandSpec] = &[
         ),
     spec("ZREMRANGEBYRANK", zremrangebyrank)
         .exactly(4)
-        .keys(DELETE)
+        .keys(KeySpec::RW_DELETE)
         .flags(Flags::WRITE)
         .group(Group::SortedSet)
         .since("2.0.0")
         .docs("key start stop", "Takes a range of members out, by rank.", COST),
     spec("ZREMRANGEBYSCORE", zremrangebyscore)
         .exactly(4)
-        .keys(DELETE)
+        .keys(KeySpec::RW_DELETE)
         .flags(Flags::WRITE)
         .group(Group::SortedSet)
         .since("1.2.0")
         .docs("key min max", "Takes the members with scores in a range out.", COST),
     spec("ZREMRANGEBYLEX", zremrangebylex)
         .exactly(4)
-        .keys(DELETE)
+        .keys(KeySpec::RW_DELETE)
         .flags(Flags::WRITE)
         .group(Group::SortedSet)
         .since("2.8.9")

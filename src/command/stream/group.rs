@@ -18,12 +18,6 @@ use crate::resp::number;
 use crate::resp::reply::{OutputBuffer, ReplyWriter};
 use crate::types::stream::{ConsumerId, Entries, Group, Pending, Stream, StreamId};
 
-const RW_UPDATE: KeyFlags = KeyFlags::RW.union(KeyFlags::UPDATE);
-const RW_INSERT: KeyFlags = KeyFlags::RW.union(KeyFlags::INSERT);
-const RW_DELETE: KeyFlags = KeyFlags::RW.union(KeyFlags::DELETE);
-const WRITE: Flags = Flags::WRITE;
-const WRITE_FAST: Flags = WRITE.union(Flags::FAST);
-const WRITE_MORE: Flags = WRITE.union(Flags::DENYOOM);
 const NONDETERMINISTIC: &[&str] = &["nondeterministic_output"];
 
 pub const COMMANDS: &[CommandSpec] = &[
@@ -32,23 +26,26 @@ pub const COMMANDS: &[CommandSpec] = &[
         "Commands about consumer groups.",
         "Depends on the subcommand.",
     ),
-    stream_spec("XACK", xack, "5.0.0", WRITE_FAST).at_least(4).keys(&[key(1, RW_UPDATE)]).docs(
-        "key group id [id ...]",
-        "Takes entries off a group's list of pending ones and counts those that were on it.",
-        "O(log N) for each entry, N being the number of pending ones",
-    ),
+    stream_spec("XACK", xack, "5.0.0", Flags::WRITE_FAST)
+        .at_least(4)
+        .keys(&[key(1, KeyFlags::RW_UPDATE)])
+        .docs(
+            "key group id [id ...]",
+            "Takes entries off a group's list of pending ones and counts those that were on it.",
+            "O(log N) for each entry, N being the number of pending ones",
+        ),
     stream_spec("XPENDING", xpending, "5.0.0", Flags::READONLY)
         .at_least(3)
-        .keys(&[key(1, KeyFlags::RO.union(KeyFlags::ACCESS))])
+        .keys(&[key(1, KeyFlags::RO_ACCESS)])
         .tips(NONDETERMINISTIC)
         .docs(
             "key group [[IDLE min-idle-time] start end count [consumer]]",
             "Tells which entries of a group are pending, since when, and at which consumers.",
             "O(N) for N entries that are looked at; a summary costs O(N) for N consumers",
         ),
-    stream_spec("XCLAIM", xclaim, "5.0.0", WRITE_FAST)
+    stream_spec("XCLAIM", xclaim, "5.0.0", Flags::WRITE_FAST)
         .at_least(6)
-        .keys(&[key(1, RW_UPDATE)])
+        .keys(&[key(1, KeyFlags::RW_UPDATE)])
         .tips(NONDETERMINISTIC)
         .docs(
             "key group consumer min-idle-time id [id ...] [IDLE ms] [TIME unix-time-milliseconds] \
@@ -56,9 +53,9 @@ pub const COMMANDS: &[CommandSpec] = &[
             "Gives pending entries to another consumer, if they have been idle for long enough.",
             "O(log N) for each entry, N being the number of pending ones",
         ),
-    stream_spec("XAUTOCLAIM", xautoclaim, "6.2.0", WRITE_FAST)
+    stream_spec("XAUTOCLAIM", xautoclaim, "6.2.0", Flags::WRITE_FAST)
         .at_least(6)
-        .keys(&[key(1, RW_DELETE)])
+        .keys(&[key(1, KeyFlags::RW_DELETE)])
         .tips(NONDETERMINISTIC)
         .docs(
             "key group consumer min-idle-time start [COUNT count] [JUSTID]",
@@ -68,38 +65,43 @@ pub const COMMANDS: &[CommandSpec] = &[
 ];
 
 const SUBCOMMANDS: &[CommandSpec] = &[
-    group_spec("CREATE", create, "5.0.0", WRITE_MORE).at_least(5).keys(&[key(2, RW_INSERT)]).docs(
-        "key group <id | $> [MKSTREAM] [ENTRIESREAD entries-read]",
-        "Makes a group that reads a stream from a given ID on.",
-        "O(1)",
-    ),
-    group_spec("CREATECONSUMER", create_consumer, "6.2.0", WRITE_MORE)
+    group_spec("CREATE", create, "5.0.0", Flags::WRITE_DENYOOM)
+        .at_least(5)
+        .keys(&[key(2, KeyFlags::RW_INSERT)])
+        .docs(
+            "key group <id | $> [MKSTREAM] [ENTRIESREAD entries-read]",
+            "Makes a group that reads a stream from a given ID on.",
+            "O(1)",
+        ),
+    group_spec("CREATECONSUMER", create_consumer, "6.2.0", Flags::WRITE_DENYOOM)
         .exactly(5)
-        .keys(&[key(2, RW_INSERT)])
+        .keys(&[key(2, KeyFlags::RW_INSERT)])
         .docs("key group consumer", "Makes a consumer before it reads.", "O(1)"),
-    group_spec("DELCONSUMER", delete_consumer, "5.0.0", WRITE)
+    group_spec("DELCONSUMER", delete_consumer, "5.0.0", Flags::WRITE)
         .exactly(5)
-        .keys(&[key(2, RW_DELETE)])
+        .keys(&[key(2, KeyFlags::RW_DELETE)])
         .docs(
             "key group consumer",
             "Removes a consumer with its pending entries, which it counts.",
             "O(N) for N pending entries",
         ),
-    group_spec("DESTROY", destroy, "5.0.0", WRITE).exactly(4).keys(&[key(2, RW_DELETE)]).docs(
-        "key group",
-        "Removes a group with all it knows.",
-        "O(N) for N pending entries",
-    ),
-    group_spec("SETID", set_id, "5.0.0", WRITE).at_least(5).keys(&[key(2, RW_UPDATE)]).docs(
-        "key group <id | $> [ENTRIESREAD entries-read]",
-        "Sets the ID from which on a group reads.",
-        "O(1)",
-    ),
+    group_spec("DESTROY", destroy, "5.0.0", Flags::WRITE)
+        .exactly(4)
+        .keys(&[key(2, KeyFlags::RW_DELETE)])
+        .docs("key group", "Removes a group with all it knows.", "O(N) for N pending entries"),
+    group_spec("SETID", set_id, "5.0.0", Flags::WRITE)
+        .at_least(5)
+        .keys(&[key(2, KeyFlags::RW_UPDATE)])
+        .docs(
+            "key group <id | $> [ENTRIESREAD entries-read]",
+            "Sets the ID from which on a group reads.",
+            "O(1)",
+        ),
     spec("HELP", help)
         .exactly(2)
         .group(CommandGroup::Stream)
         .since("5.0.0")
-        .flags(Flags::LOADING.union(Flags::STALE))
+        .flags(Flags::LOADING_STALE)
         .categories(Categories::STREAM)
         .docs("", "Lists the subcommands.", "O(1)"),
 ];
@@ -680,7 +682,6 @@ struct AutoclaimOptions {
 impl AutoclaimOptions {
     /// `min-idle-time start [COUNT count] [JUSTID]`, from argument 4 on.
     fn parse(args: Args<'_>) -> Result<Self, CommandError> {
-        const COUNT: &str = "ERR COUNT must be > 0";
         let idle = integer_or(args.get(4), "ERR Invalid min-idle-time argument for XAUTOCLAIM")?;
         let mut options = AutoclaimOptions {
             idle_ms_min: idle.max(0),
@@ -691,10 +692,9 @@ impl AutoclaimOptions {
         let mut cursor = args.cursor(6);
         while !cursor.is_at_end() {
             if cursor.remaining() >= 2 && cursor.take_word("COUNT") {
-                let count = integer_or(cursor.take()?, COUNT)?;
-                if !(1..=AUTOCLAIM_COUNT_MAX).contains(&count) {
-                    return Err(CommandError::Text(COUNT));
-                }
+                let count = number::parse_i64(cursor.take()?)
+                    .filter(|count| (1..=AUTOCLAIM_COUNT_MAX).contains(count))
+                    .ok_or(CommandError::COUNT_NOT_POSITIVE)?;
                 options.count = count as u64;
             } else if cursor.take_word("JUSTID") {
                 options.just_id = true;

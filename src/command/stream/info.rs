@@ -6,7 +6,7 @@ use crate::command::stream::group::no_group;
 use crate::command::stream::{reply_entry, reply_id, reports_7_2, stream_spec};
 use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Outcome};
-use crate::gate::spec::{Categories, CommandSpec, Flags, Group as CommandGroup, KeyFlags, KeySpec};
+use crate::gate::spec::{Categories, CommandSpec, Flags, Group as CommandGroup, KeyFlags};
 use crate::gate::spec::{container, key, spec};
 use crate::resp::reply::ReplyWriter;
 use crate::types::stream::{Consumer, Entries, Group, Stream, StreamId};
@@ -16,29 +16,29 @@ pub const COMMANDS: &[CommandSpec] = &[container("XINFO", SUBCOMMANDS)
     .since("5.0.0")
     .docs("", "Commands that look into streams.", "Depends on the subcommand.")];
 
-const NAMED_KEY: &[KeySpec] = &[key(2, KeyFlags::RO.union(KeyFlags::ACCESS))];
-
 const SUBCOMMANDS: &[CommandSpec] = &[
     stream_spec("CONSUMERS", consumers, "5.0.0", Flags::READONLY)
         .exactly(4)
-        .keys(NAMED_KEY)
+        .keys(const { &[key(2, KeyFlags::RO_ACCESS)] })
         .tips(&["nondeterministic_output"])
         .docs("key group", "Describes the consumers of a group.", "O(N) for N consumers"),
-    stream_spec("GROUPS", groups, "5.0.0", Flags::READONLY).exactly(3).keys(NAMED_KEY).docs(
-        "key",
-        "Describes the groups of a stream.",
-        "O(N) for N groups",
-    ),
-    stream_spec("STREAM", stream, "5.0.0", Flags::READONLY).at_least(3).keys(NAMED_KEY).docs(
-        "key [FULL [COUNT count]]",
-        "Describes a stream, with its entries and groups if asked for in full.",
-        "O(N) for N nodes, and for the entries that are returned",
-    ),
+    stream_spec("GROUPS", groups, "5.0.0", Flags::READONLY)
+        .exactly(3)
+        .keys(const { &[key(2, KeyFlags::RO_ACCESS)] })
+        .docs("key", "Describes the groups of a stream.", "O(N) for N groups"),
+    stream_spec("STREAM", stream, "5.0.0", Flags::READONLY)
+        .at_least(3)
+        .keys(const { &[key(2, KeyFlags::RO_ACCESS)] })
+        .docs(
+            "key [FULL [COUNT count]]",
+            "Describes a stream, with its entries and groups if asked for in full.",
+            "O(N) for N nodes, and for the entries that are returned",
+        ),
     spec("HELP", help)
         .exactly(2)
         .group(CommandGroup::Stream)
         .since("5.0.0")
-        .flags(Flags::LOADING.union(Flags::STALE))
+        .flags(Flags::LOADING_STALE)
         .categories(Categories::STREAM)
         .docs("", "Lists the subcommands.", "O(1)"),
 ];

@@ -18,9 +18,6 @@ use crate::resp::reply::ReplyWriter;
 use crate::types::journal::Edit;
 use crate::types::stream::{AddError, Entry, Keep, NewId, NodeLimits, Stream, StreamId, Trim};
 
-const UPDATED_KEY: &[KeySpec] = &[key(1, KeyFlags::RW.union(KeyFlags::UPDATE))];
-const SHORTENED_KEY: &[KeySpec] = &[key(1, KeyFlags::RW.union(KeyFlags::DELETE))];
-
 pub(crate) const fn stream_spec(
     name: &'static str,
     handler: Handler,
@@ -31,11 +28,11 @@ pub(crate) const fn stream_spec(
 }
 
 pub const COMMANDS: &[CommandSpec] = &[
-    stream_spec("XADD", xadd, "5.0.0", Flags::WRITE.union(Flags::DENYOOM).union(Flags::FAST))
+    stream_spec("XADD", xadd, "5.0.0", Flags::WRITE_DENYOOM_FAST)
         .at_least(5)
         .keys(&[KeySpec {
             notes: Some("An update rather than an insertion: it may trim as well"),
-            ..key(1, KeyFlags::RW.union(KeyFlags::UPDATE))
+            ..key(1, KeyFlags::RW_UPDATE)
         }])
         .tips(&["nondeterministic_output"])
         .docs(
@@ -46,28 +43,28 @@ pub const COMMANDS: &[CommandSpec] = &[
         ),
     stream_spec("XTRIM", xtrim, "5.0.0", Flags::WRITE)
         .at_least(4)
-        .keys(SHORTENED_KEY)
+        .keys(KeySpec::RW_DELETE)
         .tips(&["nondeterministic_output"])
         .docs(
             "key <MAXLEN | MINID> [= | ~] threshold [LIMIT count]",
             "Removes the oldest entries of a stream, down to a length or up to an ID.",
             "O(N) for the N entries that are removed",
         ),
-    stream_spec("XDEL", xdel, "5.0.0", Flags::WRITE.union(Flags::FAST))
+    stream_spec("XDEL", xdel, "5.0.0", Flags::WRITE_FAST)
         .at_least(3)
-        .keys(SHORTENED_KEY)
+        .keys(KeySpec::RW_DELETE)
         .docs(
             "key id [id ...]",
             "Deletes entries of a stream and counts those that were there.",
             "O(log N) for each entry, N being the length of the stream",
         ),
-    stream_spec("XLEN", xlen, "5.0.0", Flags::READONLY.union(Flags::FAST))
+    stream_spec("XLEN", xlen, "5.0.0", Flags::READONLY_FAST)
         .exactly(2)
         .keys(&[key(1, KeyFlags::RO)])
         .docs("key", "Counts the entries of a stream.", "O(1)"),
-    stream_spec("XSETID", xsetid, "5.0.0", Flags::WRITE.union(Flags::DENYOOM).union(Flags::FAST))
+    stream_spec("XSETID", xsetid, "5.0.0", Flags::WRITE_DENYOOM_FAST)
         .at_least(3)
-        .keys(UPDATED_KEY)
+        .keys(KeySpec::RW_UPDATE)
         .docs(
             "key last-id [ENTRIESADDED entries-added] [MAXDELETEDID max-deleted-id]",
             "Sets what a stream remembers of its past, as a replica or a restored copy needs it.",

@@ -9,7 +9,7 @@ use crate::command::stream::{
 };
 use crate::gate::blocking::TimeoutUnit;
 use crate::gate::context::{CommandResult, Context, Origin, Outcome, Wait};
-use crate::gate::spec::{Begin, CommandSpec, Find, Flags, KeyFlags, KeySpec, key};
+use crate::gate::spec::{Begin, CommandSpec, Find, Flags, KeyFlags, KeySpec};
 use smallvec::SmallVec;
 
 use crate::collections::table::Slot;
@@ -18,28 +18,32 @@ use crate::keyspace::waiting::Wanted;
 use crate::resp::reply::{Deferred, Protocol, ReplyWriter};
 use crate::types::stream::{ConsumerId, Entries, Group, Pending, Stream, StreamId};
 
-const READ_KEY: &[KeySpec] = &[key(1, KeyFlags::RO.union(KeyFlags::ACCESS))];
-
 const fn behind_streams(from: i16) -> KeySpec {
     KeySpec {
         begin: Begin::Keyword { word: "STREAMS", from },
         find: Find::Range { last: -1, step: 1, limit: 2 },
-        flags: KeyFlags::RO.union(KeyFlags::ACCESS),
+        flags: KeyFlags::RO_ACCESS,
         notes: None,
     }
 }
 
 pub const COMMANDS: &[CommandSpec] = &[
-    stream_spec("XRANGE", xrange, "5.0.0", Flags::READONLY).at_least(4).keys(READ_KEY).docs(
-        "key start end [COUNT count]",
-        "Returns the entries between two IDs.",
-        "O(N) for N entries, and O(log M) for finding the first of M",
-    ),
-    stream_spec("XREVRANGE", xrevrange, "5.0.0", Flags::READONLY).at_least(4).keys(READ_KEY).docs(
-        "key end start [COUNT count]",
-        "Returns the entries between two IDs, the last one first.",
-        "O(N) for N entries, and O(log M) for finding the last of M",
-    ),
+    stream_spec("XRANGE", xrange, "5.0.0", Flags::READONLY)
+        .at_least(4)
+        .keys(KeySpec::RO_ACCESS)
+        .docs(
+            "key start end [COUNT count]",
+            "Returns the entries between two IDs.",
+            "O(N) for N entries, and O(log M) for finding the first of M",
+        ),
+    stream_spec("XREVRANGE", xrevrange, "5.0.0", Flags::READONLY)
+        .at_least(4)
+        .keys(KeySpec::RO_ACCESS)
+        .docs(
+            "key end start [COUNT count]",
+            "Returns the entries between two IDs, the last one first.",
+            "O(N) for N entries, and O(log M) for finding the last of M",
+        ),
     stream_spec("XREAD", xread, "5.0.0", Flags::READONLY.union(Flags::BLOCKING))
         .at_least(4)
         .keys(&[behind_streams(1)])
@@ -48,7 +52,7 @@ pub const COMMANDS: &[CommandSpec] = &[
             "Returns the entries of streams that came after given IDs, and can wait for them.",
             "O(N) for N entries; with BLOCK whoever adds an entry serves all that wait",
         ),
-    stream_spec("XREADGROUP", xreadgroup, "5.0.0", Flags::WRITE.union(Flags::BLOCKING))
+    stream_spec("XREADGROUP", xreadgroup, "5.0.0", Flags::WRITE_BLOCKING)
         .at_least(7)
         .keys(&[behind_streams(4)])
         .docs(

@@ -13,14 +13,11 @@ use crate::resp::number;
 use crate::resp::reply::ReplyWriter;
 use crate::types::bitmap::{self, BitOperation, FieldType, Overflow, Unit};
 
-const READ: KeyFlags = KeyFlags::RO.union(KeyFlags::ACCESS);
-const CHANGE: KeyFlags = KeyFlags::RW.union(KeyFlags::ACCESS).union(KeyFlags::UPDATE);
-
 pub const COMMANDS: &[CommandSpec] = &[
     spec("SETBIT", setbit)
         .exactly(4)
-        .keys(&[key(1, CHANGE)])
-        .flags(Flags::WRITE.union(Flags::DENYOOM))
+        .keys(&[key(1, KeyFlags::RW_ACCESS_UPDATE)])
+        .flags(Flags::WRITE_DENYOOM)
         .group(Group::Bitmap)
         .since("2.2.0")
         .docs(
@@ -30,14 +27,14 @@ pub const COMMANDS: &[CommandSpec] = &[
         ),
     spec("GETBIT", getbit)
         .exactly(3)
-        .keys(&[key(1, READ)])
-        .flags(Flags::READONLY.union(Flags::FAST))
+        .keys(&[key(1, KeyFlags::RO_ACCESS)])
+        .flags(Flags::READONLY_FAST)
         .group(Group::Bitmap)
         .since("2.2.0")
         .docs("key offset", "Returns one bit of a string.", "O(1)"),
     spec("BITCOUNT", bitcount)
         .at_least(2)
-        .keys(&[key(1, READ)])
+        .keys(&[key(1, KeyFlags::RO_ACCESS)])
         .flags(Flags::READONLY)
         .group(Group::Bitmap)
         .since("2.6.0")
@@ -48,7 +45,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         ),
     spec("BITPOS", bitpos)
         .at_least(3)
-        .keys(&[key(1, READ)])
+        .keys(&[key(1, KeyFlags::RO_ACCESS)])
         .flags(Flags::READONLY)
         .group(Group::Bitmap)
         .since("2.8.7")
@@ -59,8 +56,8 @@ pub const COMMANDS: &[CommandSpec] = &[
         ),
     spec("BITOP", bitop)
         .at_least(4)
-        .keys(&[key(2, KeyFlags::OW.union(KeyFlags::UPDATE)), keys(3, -1, 1, READ)])
-        .flags(Flags::WRITE.union(Flags::DENYOOM))
+        .keys(&[key(2, KeyFlags::OW_UPDATE), keys(3, -1, 1, KeyFlags::RO_ACCESS)])
+        .flags(Flags::WRITE_DENYOOM)
         .group(Group::Bitmap)
         .since("2.6.0")
         .docs(
@@ -72,9 +69,9 @@ pub const COMMANDS: &[CommandSpec] = &[
         .at_least(2)
         .keys(&[KeySpec {
             notes: Some("The key is only read if all operations are GET"),
-            ..key(1, CHANGE.union(KeyFlags::VARIABLE_FLAGS))
+            ..key(1, KeyFlags::RW_ACCESS_UPDATE.union(KeyFlags::VARIABLE_FLAGS))
         }])
-        .flags(Flags::WRITE.union(Flags::DENYOOM))
+        .flags(Flags::WRITE_DENYOOM)
         .group(Group::Bitmap)
         .since("3.2.0")
         .docs(
@@ -85,8 +82,8 @@ pub const COMMANDS: &[CommandSpec] = &[
         ),
     spec("BITFIELD_RO", bitfield_ro)
         .at_least(2)
-        .keys(&[key(1, READ)])
-        .flags(Flags::READONLY.union(Flags::FAST))
+        .keys(&[key(1, KeyFlags::RO_ACCESS)])
+        .flags(Flags::READONLY_FAST)
         .group(Group::Bitmap)
         .since("6.0.0")
         .docs(
@@ -139,34 +136,69 @@ fn getbit(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `BITCOUNT key [start end [BYTE | BIT]]`.
 ///
-/// As in Redis 7.0, the range is not looked at if there is no key.
+/// As in Redis 7.0, the range is not looked at if there is no key; in Valkey it is.
 fn bitcount(ctx: &mut Context<'_>) -> CommandResult {
     let args = ctx.args;
-    let count = match ctx.db.string(ctx.key(1))? {
-        None => 0,
-        Some(bytes) if args.len() == 2 => bitmap::count(bytes),
-        Some(bytes) => count_in_range(bytes, args)?,
+    // Valkey looks at the range first, and takes a start alone.
+    let range = match ctx.server.config.compatible_with.is_valkey() {
+        true => Some(CountRange::parse(args)?),
+        false => None,
+    };
+    let count = match (ctx.db.string(ctx.key(1))?, range) {
+        (None, _) => 0,
+        (Some(bytes), _) if args.len() == 2 => bitmap::count(bytes),
+        (Some(bytes), Some(range)) => range.count(bytes),
+        (Some(bytes), None) => count_in_range(bytes, args)?,
     };
     ctx.reply.integer(count as i64);
     Ok(Outcome::Replied)
 }
 
+/// `[start [end [BYTE | BIT]]]` of BITCOUNT, as Valkey takes it.
+struct CountRange {
+    start: i64,
+    end: i64,
+    unit: Unit,
+}
+
+impl CountRange {
+    fn parse(args: Args<'_>) -> Result<Self, CommandError> {
+        if args.len() > 5 {
+            return Err(CommandError::Syntax);
+        }
+        let integer = |index, absent| match args.len() > index {
+            true => args.integer(index),
+            false => Ok(absent),
+        };
+        let (start, end) = (integer(2, 0)?, integer(3, -1)?);
+        let unit = if args.len() > 4 { parse_unit(args.get(4))? } else { Unit::Byte };
+        Ok(CountRange { start, end, unit })
+    }
+
+    fn count(&self, bytes: &[u8]) -> u64 {
+        if self.start < 0 && self.end < 0 && self.start > self.end {
+            return 0;
+        }
+        bitmap::count_between(bytes, self.start, self.end, self.unit)
+    }
+}
+
+/// As Redis 7.0 takes it: a start alone is an error.
 fn count_in_range(bytes: &[u8], args: Args<'_>) -> Result<u64, CommandError> {
     if !(4..=5).contains(&args.len()) {
         return Err(CommandError::Syntax);
     }
     let (start, end) = (args.integer(2)?, args.integer(3)?);
-    // Answered before the unit is looked at, as in Redis 7.0.
+    // Answered before the unit is looked at.
     if start < 0 && end < 0 && start > end {
         return Ok(0);
     }
-    let unit = if args.len() > 4 { parse_unit(args.get(4))? } else { Unit::Byte };
-    Ok(bitmap::count_between(bytes, start, end, unit))
+    Ok(CountRange::parse(args)?.count(bytes))
 }
 
 /// `BITPOS key bit [start [end [BYTE | BIT]]]`: -1 if there is no such bit.
 ///
-/// As in Redis 7.0, the range is not looked at if there is no key.
+/// As in Redis 7.0, the range is not looked at if there is no key; in Valkey it is.
 fn bitpos(ctx: &mut Context<'_>) -> CommandResult {
     let args = ctx.args;
     let bit = match args.integer(2)? {
@@ -174,6 +206,9 @@ fn bitpos(ctx: &mut Context<'_>) -> CommandResult {
         1 => true,
         _ => return Err(BIT_NEITHER),
     };
+    if ctx.server.config.compatible_with.is_valkey() {
+        position_in_range(b"", bit, args)?;
+    }
     let position = match ctx.db.string(ctx.key(1))? {
         // Clear bits without end.
         None => (!bit).then_some(0),

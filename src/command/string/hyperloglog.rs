@@ -10,14 +10,11 @@ use crate::gate::spec::{CommandSpec, Flags, Group, KeyFlags, KeySpec, key, keys,
 use crate::keyspace::{Expiry, Key, Keyspace};
 use crate::types::hyperloglog::{self, Corrupt, Encoding, REGISTERS, Registers};
 
-const READ: KeyFlags = KeyFlags::RO.union(KeyFlags::ACCESS);
-const CHANGE: KeyFlags = KeyFlags::RW.union(KeyFlags::ACCESS);
-
 pub const COMMANDS: &[CommandSpec] = &[
     spec("PFADD", pfadd)
         .at_least(2)
-        .keys(&[key(1, KeyFlags::RW.union(KeyFlags::INSERT))])
-        .flags(Flags::WRITE.union(Flags::DENYOOM).union(Flags::FAST))
+        .keys(&[key(1, KeyFlags::RW_INSERT)])
+        .flags(Flags::WRITE_DENYOOM_FAST)
         .group(Group::HyperLogLog)
         .since("2.8.9")
         .docs(
@@ -29,7 +26,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .at_least(2)
         .keys(&[KeySpec {
             notes: Some("The count is kept in the value, so that reading it may change the key"),
-            ..keys(1, -1, 1, CHANGE)
+            ..keys(1, -1, 1, KeyFlags::RW_ACCESS)
         }])
         .flags(Flags::READONLY.union(Flags::MAY_REPLICATE))
         .group(Group::HyperLogLog)
@@ -41,8 +38,11 @@ pub const COMMANDS: &[CommandSpec] = &[
         ),
     spec("PFMERGE", pfmerge)
         .at_least(2)
-        .keys(&[key(1, CHANGE.union(KeyFlags::INSERT)), keys(2, -1, 1, READ)])
-        .flags(Flags::WRITE.union(Flags::DENYOOM))
+        .keys(&[
+            key(1, KeyFlags::RW_ACCESS.union(KeyFlags::INSERT)),
+            keys(2, -1, 1, KeyFlags::RO_ACCESS),
+        ])
+        .flags(Flags::WRITE_DENYOOM)
         .group(Group::HyperLogLog)
         .since("2.8.9")
         .docs(
@@ -52,7 +52,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         ),
     spec("PFDEBUG", pfdebug)
         .exactly(3)
-        .keys(&[key(2, CHANGE)])
+        .keys(&[key(2, KeyFlags::RW_ACCESS)])
         .flags(Flags::WRITE.union(Flags::DENYOOM).union(Flags::ADMIN))
         .group(Group::HyperLogLog)
         .since("2.8.9")

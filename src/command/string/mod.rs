@@ -24,38 +24,25 @@ use crate::gate::spec::{
 use crate::keyspace::{Expiry, Key};
 use crate::resp::args::BadKeyCount;
 
-const READ: Flags = Flags::READONLY;
-const READ_FAST: Flags = Flags::READONLY.union(Flags::FAST);
-const WRITE: Flags = Flags::WRITE.union(Flags::DENYOOM);
-const WRITE_FAST: Flags = WRITE.union(Flags::FAST);
-
-const RO_ACCESS: KeyFlags = KeyFlags::RO.union(KeyFlags::ACCESS);
-const RW_ACCESS: KeyFlags = KeyFlags::RW.union(KeyFlags::ACCESS);
-const OW_UPDATE: KeyFlags = KeyFlags::OW.union(KeyFlags::UPDATE);
-const OW_INSERT: KeyFlags = KeyFlags::OW.union(KeyFlags::INSERT);
-
-const READ_KEY: &[KeySpec] = &[key(1, RO_ACCESS)];
-const UPDATED_KEY: &[KeySpec] = &[key(1, RW_ACCESS.union(KeyFlags::UPDATE))];
-
 pub const COMMANDS: &[CommandSpec] = &[
-    string_spec("APPEND", append, "2.0.0", WRITE_FAST)
+    string_spec("APPEND", append, "2.0.0", Flags::WRITE_DENYOOM_FAST)
         .exactly(3)
-        .keys(&[key(1, KeyFlags::RW.union(KeyFlags::INSERT))])
+        .keys(&[key(1, KeyFlags::RW_INSERT)])
         .docs(
             "key value",
             "Adds bytes to the end of a string, which is made if it is not there.",
             "O(N) where N is the length of the value; a string that grows is moved now and then",
         ),
-    string_spec("DECR", decr, "1.0.0", WRITE_FAST)
+    string_spec("DECR", decr, "1.0.0", Flags::WRITE_DENYOOM_FAST)
         .exactly(2)
-        .keys(UPDATED_KEY)
+        .keys(KeySpec::RW_ACCESS_UPDATE)
         .docs("key", "Subtracts one from the integer a key holds, 0 if there is none.", "O(1)"),
-    string_spec("DECRBY", decrby, "1.0.0", WRITE_FAST).exactly(3).keys(UPDATED_KEY).docs(
+    string_spec("DECRBY", decrby, "1.0.0", Flags::WRITE_DENYOOM_FAST).exactly(3).keys(KeySpec::RW_ACCESS_UPDATE).docs(
         "key decrement",
         "Subtracts from the integer a key holds, 0 if there is none.",
         "O(1)",
     ),
-    string_spec("DELEX", delex, "8.4.0", Flags::WRITE.union(Flags::FAST))
+    string_spec("DELEX", delex, "8.4.0", Flags::WRITE_FAST)
         .at_least(2)
         .keys(&[key(1, KeyFlags::RW.union(KeyFlags::DELETE).union(KeyFlags::VARIABLE_FLAGS))])
         .docs(
@@ -63,87 +50,87 @@ pub const COMMANDS: &[CommandSpec] = &[
             "Deletes a key if its string or the string's digest compares as asked.",
             "O(1) for IFEQ and IFNE, O(N) for digests, where N is the length of the string",
         ),
-    string_spec("DELIFEQ", delifeq, "9.0.0", Flags::WRITE.union(Flags::FAST))
+    string_spec("DELIFEQ", delifeq, "9.0.0", Flags::WRITE_FAST)
         .exactly(3)
-        .keys(&[key(1, KeyFlags::RM.union(KeyFlags::DELETE))])
+        .keys(&[key(1, KeyFlags::RM_DELETE)])
         .docs("key value", "Deletes a key if it holds this string.", "O(1)"),
-    string_spec("DIGEST", digest, "8.4.0", READ_FAST).exactly(2).keys(READ_KEY).docs(
+    string_spec("DIGEST", digest, "8.4.0", Flags::READONLY_FAST).exactly(2).keys(KeySpec::RO_ACCESS).docs(
         "key",
         "Returns the XXH3 hash of the string a key holds, in hexadecimal.",
         "O(N) where N is the length of the string",
     ),
-    string_spec("GET", get, "1.0.0", READ_FAST)
+    string_spec("GET", get, "1.0.0", Flags::READONLY_FAST)
         .exactly(2)
-        .keys(READ_KEY)
+        .keys(KeySpec::RO_ACCESS)
         .docs("key", "Returns the string a key holds.", "O(1)"),
-    string_spec("GETDEL", getdel, "6.2.0", Flags::WRITE.union(Flags::FAST))
+    string_spec("GETDEL", getdel, "6.2.0", Flags::WRITE_FAST)
         .exactly(2)
-        .keys(&[key(1, RW_ACCESS.union(KeyFlags::DELETE))])
+        .keys(&[key(1, KeyFlags::RW_ACCESS_DELETE)])
         .docs("key", "Returns the string a key holds and deletes the key.", "O(1)"),
-    string_spec("GETEX", getex, "6.2.0", Flags::WRITE.union(Flags::FAST))
+    string_spec("GETEX", getex, "6.2.0", Flags::WRITE_FAST)
         .at_least(2)
         .keys(&[KeySpec {
             notes: Some("RW and UPDATE because it changes the TTL"),
-            ..key(1, RW_ACCESS.union(KeyFlags::UPDATE))
+            ..key(1, KeyFlags::RW_ACCESS_UPDATE)
         }])
         .docs(
             "key [EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT unix-time-milliseconds | PERSIST]",
             "Returns the string a key holds, and sets or removes the key's expiry.",
             "O(1)",
         ),
-    string_spec("GETRANGE", getrange, "2.4.0", READ).exactly(4).keys(READ_KEY).docs(
+    string_spec("GETRANGE", getrange, "2.4.0", Flags::READONLY).exactly(4).keys(KeySpec::RO_ACCESS).docs(
         "key start end",
         "Returns a part of the string a key holds.",
         "O(N) where N is the length of the part",
     ),
-    string_spec("GETSET", getset, "1.0.0", WRITE_FAST)
+    string_spec("GETSET", getset, "1.0.0", Flags::WRITE_DENYOOM_FAST)
         .exactly(3)
-        .keys(UPDATED_KEY)
+        .keys(KeySpec::RW_ACCESS_UPDATE)
         .docs("key value", "Sets a key to a string and returns the one it held.", "O(1)")
         .deprecated("6.2.0", "`SET` with the `!GET` argument"),
-    string_spec("INCR", incr, "1.0.0", WRITE_FAST)
+    string_spec("INCR", incr, "1.0.0", Flags::WRITE_DENYOOM_FAST)
         .exactly(2)
-        .keys(UPDATED_KEY)
+        .keys(KeySpec::RW_ACCESS_UPDATE)
         .docs("key", "Adds one to the integer a key holds, 0 if there is none.", "O(1)"),
-    string_spec("INCRBY", incrby, "1.0.0", WRITE_FAST).exactly(3).keys(UPDATED_KEY).docs(
+    string_spec("INCRBY", incrby, "1.0.0", Flags::WRITE_DENYOOM_FAST).exactly(3).keys(KeySpec::RW_ACCESS_UPDATE).docs(
         "key increment",
         "Adds to the integer a key holds, 0 if there is none.",
         "O(1)",
     ),
-    string_spec("INCRBYFLOAT", incrbyfloat, "2.6.0", WRITE_FAST).exactly(3).keys(UPDATED_KEY).docs(
+    string_spec("INCRBYFLOAT", incrbyfloat, "2.6.0", Flags::WRITE_DENYOOM_FAST).exactly(3).keys(KeySpec::RW_ACCESS_UPDATE).docs(
         "key increment",
         "Adds to the floating-point number a key holds, 0 if there is none.",
         "O(1)",
     ),
-    string_spec("LCS", lcs, "7.0.0", READ).at_least(3).keys(&[keys(1, 1, 1, RO_ACCESS)]).docs(
+    string_spec("LCS", lcs, "7.0.0", Flags::READONLY).at_least(3).keys(&[keys(1, 1, 1, KeyFlags::RO_ACCESS)]).docs(
         "key1 key2 [LEN] [IDX] [MINMATCHLEN min-match-len] [WITHMATCHLEN]",
         "Finds a longest common subsequence of two strings.",
         "O(N*M) where N and M are the lengths of the strings",
     ),
-    string_spec("MGET", mget, "1.0.0", READ_FAST)
+    string_spec("MGET", mget, "1.0.0", Flags::READONLY_FAST)
         .at_least(2)
-        .keys(&[keys(1, -1, 1, RO_ACCESS)])
+        .keys(&[keys(1, -1, 1, KeyFlags::RO_ACCESS)])
         .docs(
             "key [key ...]",
             "Returns the strings several keys hold.",
             "O(N) where N is the number of keys",
         )
         .tips(&["request_policy:multi_shard"]),
-    string_spec("MSET", mset, "1.0.1", WRITE)
+    string_spec("MSET", mset, "1.0.1", Flags::WRITE_DENYOOM)
         .at_least(3)
-        .keys(&[keys(1, -1, 2, OW_UPDATE)])
+        .keys(&[keys(1, -1, 2, KeyFlags::OW_UPDATE)])
         .docs(
             "key value [key value ...]",
             "Sets several keys to strings.",
             "O(N) where N is the number of keys",
         )
         .tips(&["request_policy:multi_shard", "response_policy:all_succeeded"]),
-    string_spec("MSETEX", msetex, "8.4.0", WRITE.union(Flags::MOVABLEKEYS))
+    string_spec("MSETEX", msetex, "8.4.0", Flags::WRITE_DENYOOM.union(Flags::MOVABLEKEYS))
         .at_least(4)
         .keys(&[KeySpec {
             begin: Begin::Index(1),
             find: Find::Count { step: 2 },
-            flags: OW_UPDATE,
+            flags: KeyFlags::OW_UPDATE,
             notes: None,
         }])
         .docs(
@@ -152,54 +139,54 @@ pub const COMMANDS: &[CommandSpec] = &[
             "O(N) where N is the number of keys",
         )
         .tips(&["request_policy:multi_shard", "response_policy:all_succeeded"]),
-    string_spec("MSETNX", msetnx, "1.0.1", WRITE)
+    string_spec("MSETNX", msetnx, "1.0.1", Flags::WRITE_DENYOOM)
         .at_least(3)
-        .keys(&[keys(1, -1, 2, OW_INSERT)])
+        .keys(&[keys(1, -1, 2, KeyFlags::OW_INSERT)])
         .docs(
             "key value [key value ...]",
             "Sets several keys to strings if none of them is there.",
             "O(N) where N is the number of keys",
         )
         .tips(&["request_policy:multi_shard", "response_policy:agg_min"]),
-    string_spec("PSETEX", psetex, "2.6.0", WRITE).exactly(4).keys(&[key(1, OW_UPDATE)]).docs(
+    string_spec("PSETEX", psetex, "2.6.0", Flags::WRITE_DENYOOM).exactly(4).keys(&[key(1, KeyFlags::OW_UPDATE)]).docs(
         "key milliseconds value",
         "Sets a key to a string that expires after some milliseconds.",
         "O(1)",
     ),
-    string_spec("SET", set, "1.0.0", WRITE)
+    string_spec("SET", set, "1.0.0", Flags::WRITE_DENYOOM)
         .at_least(3)
         .keys(&[KeySpec {
             notes: Some("RW and ACCESS due to the optional `GET` argument"),
-            ..key(1, RW_ACCESS.union(KeyFlags::UPDATE).union(KeyFlags::VARIABLE_FLAGS))
+            ..key(1, KeyFlags::RW_ACCESS.union(KeyFlags::UPDATE).union(KeyFlags::VARIABLE_FLAGS))
         }])
         .docs(
             "key value [NX | XX | IFEQ value | IFNE value | IFDEQ digest | IFDNE digest] [GET] [EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT unix-time-milliseconds | KEEPTTL]",
             "Sets a key to a string, whatever it held.",
             "O(1), O(N) for IFDEQ and IFDNE where N is the length of the old string",
         ),
-    string_spec("SETEX", setex, "2.0.0", WRITE)
+    string_spec("SETEX", setex, "2.0.0", Flags::WRITE_DENYOOM)
         .exactly(4)
-        .keys(&[key(1, OW_UPDATE)])
+        .keys(&[key(1, KeyFlags::OW_UPDATE)])
         .docs("key seconds value", "Sets a key to a string that expires after some seconds.", "O(1)"),
-    string_spec("SETNX", setnx, "1.0.0", WRITE_FAST)
+    string_spec("SETNX", setnx, "1.0.0", Flags::WRITE_DENYOOM_FAST)
         .exactly(3)
-        .keys(&[key(1, OW_INSERT)])
+        .keys(&[key(1, KeyFlags::OW_INSERT)])
         .docs("key value", "Sets a key to a string if the key is not there.", "O(1)"),
-    string_spec("SETRANGE", setrange, "2.2.0", WRITE)
+    string_spec("SETRANGE", setrange, "2.2.0", Flags::WRITE_DENYOOM)
         .exactly(4)
-        .keys(&[key(1, KeyFlags::RW.union(KeyFlags::UPDATE))])
+        .keys(&[key(1, KeyFlags::RW_UPDATE)])
         .docs(
             "key offset value",
             "Overwrites a part of a string, which grows with zero bytes if need be.",
             "O(N) where N is the length of the value, or of the string if it grows",
         ),
-    string_spec("STRLEN", strlen, "2.2.0", READ_FAST)
+    string_spec("STRLEN", strlen, "2.2.0", Flags::READONLY_FAST)
         .exactly(2)
         .keys(&[key(1, KeyFlags::RO)])
         .docs("key", "Returns the length of the string a key holds.", "O(1)"),
-    string_spec("SUBSTR", getrange, "1.0.0", READ)
+    string_spec("SUBSTR", getrange, "1.0.0", Flags::READONLY)
         .exactly(4)
-        .keys(READ_KEY)
+        .keys(KeySpec::RO_ACCESS)
         .docs(
             "key start end",
             "Returns a part of the string a key holds.",

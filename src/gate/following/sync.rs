@@ -197,8 +197,13 @@ impl Sync {
         let is_beside = self.keeps_old && self.history.as_ref().is_some_and(is_same);
         let started_unix = server.now.unix_seconds();
         let persistence = &mut server.persistence;
-        persistence.loading =
-            Some(Loading { started_unix, total_bytes: total, loaded_bytes: 0, is_beside });
+        persistence.loading = Some(Loading {
+            started_unix,
+            total_bytes: total,
+            loaded_bytes: 0,
+            is_beside,
+            memory_then: 0,
+        });
         (persistence.keys_loaded, persistence.keys_expired_at_load) = (0, 0);
         persistence.empty_keys_skipped = 0;
         server.note_gate();
