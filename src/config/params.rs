@@ -312,7 +312,7 @@ section "Network" {
     "tcp-keepalive" => tcp_keepalive: u32 = 300, int(0, INT_MAX), MODIFIABLE;
     /// Address from which connections to other servers are made.
     "bind-source-addr" => bind_source_addr: Vec<u8> = Vec::new(), OPTIONAL_TEXT,
-        MODIFIABLE.stored();
+        MODIFIABLE;
     /// Mark (SO_MARK) of every socket, for packet filters. 0 is none.
     "socket-mark-id" => socket_mark_id: u32 = 0, int(0, UINT_MAX), IMMUTABLE.stored();
     /// New connections accepted in one turn of the loop. Known from Redis 7.4.
@@ -472,7 +472,7 @@ section "General" {
 
 section "Shutdown" {
     /// Seconds for which a shutdown waits for replicas that lag.
-    "shutdown-timeout" => shutdown_timeout: u32 = 10, int(0, INT_MAX), MODIFIABLE.stored();
+    "shutdown-timeout" => shutdown_timeout: u32 = 10, int(0, INT_MAX), MODIFIABLE;
     /// What a shutdown on SIGINT does.
     "shutdown-on-sigint" => shutdown_on_sigint: ShutdownOptions = ShutdownOptions::empty(),
         Shutdown, MODIFIABLE;
@@ -695,7 +695,7 @@ section "Snapshots" {
     "sanitize-dump-payload" => sanitize_dump_payload: SanitizeDumpPayload = SanitizeDumpPayload::No,
         OneOf, MODIFIABLE.stored();
     /// Deletes snapshots made for replication where no other persistence is on.
-    "rdb-del-sync-files" => rdb_del_sync_files: bool = false, YesNo, MODIFIABLE.stored();
+    "rdb-del-sync-files" => rdb_del_sync_files: bool = false, YesNo, MODIFIABLE;
     /// Forces snapshots to disk bit by bit while they are written.
     "rdb-save-incremental-fsync" => rdb_save_incremental_fsync: bool = true, YesNo,
         MODIFIABLE;
@@ -758,39 +758,39 @@ section "Append-only file" {
 section "Replication" {
     /// The server of which this one is a replica.
     "replicaof" | "slaveof" => replicaof: Option<PrimaryAddress> = None, Primary,
-        IMMUTABLE.stored();
+        IMMUTABLE;
     /// Password shown to the primary.
     "masterauth" | "primaryauth" => masterauth: Vec<u8> = Vec::new(), SECRET,
-        MODIFIABLE.sensitive().stored();
+        MODIFIABLE.sensitive();
     /// User shown to the primary.
     "masteruser" | "primaryuser" => masteruser: Vec<u8> = Vec::new(), OPTIONAL_TEXT,
-        MODIFIABLE.sensitive().stored();
+        MODIFIABLE.sensitive();
     /// Serves reads while the link to the primary is down.
     "replica-serve-stale-data" | "slave-serve-stale-data" => replica_serve_stale_data: bool = true,
-        YesNo, MODIFIABLE.stored();
+        YesNo, MODIFIABLE;
     /// Refuses writes of clients on a replica.
     "replica-read-only" | "slave-read-only" => replica_read_only: bool = true, YesNo,
-        MODIFIABLE.stored();
+        MODIFIABLE;
     /// Lets a replica leave eviction to its primary.
     "replica-ignore-maxmemory" | "slave-ignore-maxmemory" => replica_ignore_maxmemory: bool = true,
-        YesNo, MODIFIABLE.stored();
+        YesNo, MODIFIABLE;
     /// Frees the old data in the background before a full synchronisation.
     "replica-lazy-flush" | "slave-lazy-flush" => replica_lazy_flush: bool = false, YesNo,
-        MODIFIABLE.stored();
+        MODIFIABLE;
     /// Goes on as a replica though writing to its own disk failed.
     "replica-ignore-disk-write-errors" => replica_ignore_disk_write_errors: bool = false, YesNo,
         MODIFIABLE.stored();
     /// The lower, the sooner Sentinel promotes this replica. 0 is never.
     "replica-priority" | "slave-priority" => replica_priority: u32 = 100, int(0, INT_MAX),
-        MODIFIABLE.stored();
+        MODIFIABLE;
     /// Whether Sentinel tells clients of this replica.
-    "replica-announced" => replica_announced: bool = true, YesNo, MODIFIABLE.stored();
+    "replica-announced" => replica_announced: bool = true, YesNo, MODIFIABLE;
     /// Address that a replica tells its primary.
     "replica-announce-ip" | "slave-announce-ip" => replica_announce_ip: Vec<u8> = Vec::new(),
-        OPTIONAL_TEXT, MODIFIABLE.stored();
+        OPTIONAL_TEXT, MODIFIABLE;
     /// Port that a replica tells its primary. 0 is the port it listens on.
     "replica-announce-port" | "slave-announce-port" => replica_announce_port: u16 = 0, int(0,
-        65535), MODIFIABLE.stored();
+        65535), MODIFIABLE;
     /// Replicas without which writes are refused. 0 needs none.
     "min-replicas-to-write" | "min-slaves-to-write" => min_replicas_to_write: u32 = 0, int(0,
         INT_MAX), MODIFIABLE.then(Action::GoodReplicas);
@@ -799,35 +799,35 @@ section "Replication" {
         INT_MAX), MODIFIABLE.then(Action::GoodReplicas);
     /// Bytes of writes kept for replicas that come back.
     "repl-backlog-size" => repl_backlog_size: u64 = 1 << 20, memory(1, LONG_MAX).raised_to(16 <<
-        10), MODIFIABLE.stored().then(Action::ReplicationBacklog);
+        10), MODIFIABLE.then(Action::ReplicationBacklog);
     /// Seconds without any replica after which the backlog is freed. 0 is never.
-    "repl-backlog-ttl" => repl_backlog_ttl: i64 = 3600, int(0, LONG_MAX), MODIFIABLE.stored();
+    "repl-backlog-ttl" => repl_backlog_ttl: i64 = 3600, int(0, LONG_MAX), MODIFIABLE;
     /// Seconds between two pings to replicas.
     "repl-ping-replica-period" | "repl-ping-slave-period" => repl_ping_replica_period: u32 = 10,
-        int(1, INT_MAX), MODIFIABLE.stored();
+        int(1, INT_MAX), MODIFIABLE;
     /// Seconds of silence after which a replication link is closed.
-    "repl-timeout" => repl_timeout: u32 = 60, int(1, INT_MAX), MODIFIABLE.stored();
+    "repl-timeout" => repl_timeout: u32 = 60, int(1, INT_MAX), MODIFIABLE;
     /// Gathers small writes to replicas in fewer packets, at the price of up to 40 ms of lag.
     "repl-disable-tcp-nodelay" => repl_disable_tcp_nodelay: bool = false, YesNo,
-        MODIFIABLE.stored();
+        MODIFIABLE;
     /// Sends snapshots to replicas without a file.
-    "repl-diskless-sync" => repl_diskless_sync: bool = true, YesNo, MODIFIABLE.stored();
+    "repl-diskless-sync" => repl_diskless_sync: bool = true, YesNo, MODIFIABLE;
     /// Seconds to wait for further replicas before such a snapshot starts.
     "repl-diskless-sync-delay" => repl_diskless_sync_delay: u32 = 5, int(0, INT_MAX),
-        MODIFIABLE.stored();
+        MODIFIABLE;
     /// Replicas at which such a snapshot starts without waiting. 0 always waits.
     "repl-diskless-sync-max-replicas" => repl_diskless_sync_max_replicas: u32 = 0, int(0, INT_MAX),
-        MODIFIABLE.stored();
+        MODIFIABLE;
     /// Lets a replica load a snapshot from the socket.
     "repl-diskless-load" => repl_diskless_load: DisklessLoad = DisklessLoad::Disabled, OneOf,
-        MODIFIABLE.deny_loading().stored();
+        MODIFIABLE.deny_loading();
     /// Sends the snapshot and the writes since over two connections. Known from Valkey 8.
     "dual-channel-replication-enabled" => dual_channel_replication_enabled: bool = false, YesNo,
         MODIFIABLE.stored();
     /// What follows an error in a command from the primary or the append-only file.
     "propagation-error-behavior" => propagation_error_behavior: &'static str = "ignore",
         Word(&["ignore", "panic", "panic-on-replicas"]),
-        MODIFIABLE.stored();
+        MODIFIABLE;
 }
 
 section "Cluster" {

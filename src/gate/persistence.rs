@@ -898,8 +898,12 @@ pub fn begin_aof(
     let syncs = server.persistence.running.is_some();
     if in_transaction || syncs {
         let text = match syncs {
-            true => "AOF was enabled but there is already another background operation. An AOF background was scheduled to start when possible.",
-            false => "AOF was enabled during a transaction. An AOF background was scheduled to start when possible.",
+            true => {
+                "AOF was enabled but there is already another background operation. An AOF background was scheduled to start when possible."
+            }
+            false => {
+                "AOF was enabled during a transaction. An AOF background was scheduled to start when possible."
+            }
         };
         server.log(Level::Warning, format_args!("{text}"));
         // It begins another increment, and this one is forgotten.
