@@ -9,6 +9,7 @@ pub mod function_payload;
 pub mod glob;
 pub mod hyperloglog;
 pub mod inline;
+pub mod link;
 pub mod listpack;
 pub mod manifest;
 pub mod packed;

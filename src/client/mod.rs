@@ -74,7 +74,7 @@ bitflags! {
         const RESTRICTED = 1 << 27;
 
         /// CLIENT IMPORT-SOURCE: in import mode nothing is expired for it.
-        const IMPORT_SOURCE = 1 << 27;
+        const IMPORT_SOURCE = 1 << 29;
         /// CLIENT CAPA REDIRECT: it can be sent elsewhere.
         const CAN_REDIRECT = 1 << 28;
 

@@ -312,7 +312,7 @@ section "Network" {
     "tcp-keepalive" => tcp_keepalive: u32 = 300, int(0, INT_MAX), MODIFIABLE;
     /// Address from which connections to other servers are made.
     "bind-source-addr" => bind_source_addr: Vec<u8> = Vec::new(), OPTIONAL_TEXT,
-        MODIFIABLE.stored();
+        MODIFIABLE;
     /// Mark (SO_MARK) of every socket, for packet filters. 0 is none.
     "socket-mark-id" => socket_mark_id: u32 = 0, int(0, UINT_MAX), IMMUTABLE.stored();
     /// New connections accepted in one turn of the loop. Known from Redis 7.4.
@@ -773,39 +773,39 @@ section "Append-only file" {
 section "Replication" {
     /// The server of which this one is a replica.
     "replicaof" | "slaveof" => replicaof: Option<PrimaryAddress> = None, Primary,
-        IMMUTABLE.stored();
+        IMMUTABLE;
     /// Password shown to the primary.
     "masterauth" | "primaryauth" => masterauth: Vec<u8> = Vec::new(), SECRET,
-        MODIFIABLE.sensitive().stored();
+        MODIFIABLE.sensitive();
     /// User shown to the primary.
     "masteruser" | "primaryuser" => masteruser: Vec<u8> = Vec::new(), OPTIONAL_TEXT,
-        MODIFIABLE.sensitive().stored();
+        MODIFIABLE.sensitive();
     /// Serves reads while the link to the primary is down.
     "replica-serve-stale-data" | "slave-serve-stale-data" => replica_serve_stale_data: bool = true,
-        YesNo, MODIFIABLE.stored();
+        YesNo, MODIFIABLE;
     /// Refuses writes of clients on a replica.
     "replica-read-only" | "slave-read-only" => replica_read_only: bool = true, YesNo,
-        MODIFIABLE.stored();
+        MODIFIABLE;
     /// Lets a replica leave eviction to its primary.
     "replica-ignore-maxmemory" | "slave-ignore-maxmemory" => replica_ignore_maxmemory: bool = true,
-        YesNo, MODIFIABLE.stored();
+        YesNo, MODIFIABLE;
     /// Frees the old data in the background before a full synchronisation.
     "replica-lazy-flush" | "slave-lazy-flush" => replica_lazy_flush: bool = false, YesNo,
-        MODIFIABLE.stored();
+        MODIFIABLE;
     /// Goes on as a replica though writing to its own disk failed.
     "replica-ignore-disk-write-errors" => replica_ignore_disk_write_errors: bool = false, YesNo,
         MODIFIABLE.stored();
     /// The lower, the sooner Sentinel promotes this replica. 0 is never.
     "replica-priority" | "slave-priority" => replica_priority: u32 = 100, int(0, INT_MAX),
-        MODIFIABLE.stored();
+        MODIFIABLE;
     /// Whether Sentinel tells clients of this replica.
-    "replica-announced" => replica_announced: bool = true, YesNo, MODIFIABLE.stored();
+    "replica-announced" => replica_announced: bool = true, YesNo, MODIFIABLE;
     /// Address that a replica tells its primary.
     "replica-announce-ip" | "slave-announce-ip" => replica_announce_ip: Vec<u8> = Vec::new(),
-        OPTIONAL_TEXT, MODIFIABLE.stored();
+        OPTIONAL_TEXT, MODIFIABLE;
     /// Port that a replica tells its primary. 0 is the port it listens on.
     "replica-announce-port" | "slave-announce-port" => replica_announce_port: u16 = 0, int(0,
-        65535), MODIFIABLE.stored();
+        65535), MODIFIABLE;
     /// Replicas without which writes are refused. 0 needs none.
     "min-replicas-to-write" | "min-slaves-to-write" => min_replicas_to_write: u32 = 0, int(0,
         INT_MAX), MODIFIABLE.then(Action::GoodReplicas);
@@ -835,14 +835,14 @@ section "Replication" {
         MODIFIABLE;
     /// Lets a replica load a snapshot from the socket.
     "repl-diskless-load" => repl_diskless_load: DisklessLoad = DisklessLoad::Disabled, OneOf,
-        MODIFIABLE.deny_loading().stored();
+        MODIFIABLE.deny_loading();
     /// Sends the snapshot and the writes since over two connections. Known from Valkey 8.
     "dual-channel-replication-enabled" => dual_channel_replication_enabled: bool = false, YesNo,
         MODIFIABLE.stored();
     /// What follows an error in a command from the primary or the append-only file.
     "propagation-error-behavior" => propagation_error_behavior: &'static str = "ignore",
         Word(&["ignore", "panic", "panic-on-replicas"]),
-        MODIFIABLE.stored();
+        MODIFIABLE;
     /// Multipath TCP towards the primary, which there is none of here. Known from Valkey 9.
     "repl-mptcp" => repl_mptcp: bool = false, Absent(YesNo, NO_MPTCP), IMMUTABLE;
     /// Sends the snapshot over a connection of its own. Known from Redis 8.

@@ -40,6 +40,7 @@ targets! {
     glob,
     hyperloglog,
     inline,
+    link,
     listpack,
     manifest,
     packed,

@@ -17,6 +17,7 @@ mod effect_forms;
 mod effects;
 mod effects_peer;
 mod expired_keys;
+mod following;
 mod fuzz_corpus;
 mod hostile_scripts;
 mod integration_redis_rs;
