@@ -42,7 +42,7 @@ impl Server {
         if let Err(fatal) = persistence::periodic(&mut self.keyspace, &mut self.state) {
             self.die(&fatal);
         }
-        self.hands().close_slow_handshakes();
+        self.clients().close_slow_handshakes();
         self.reload_tls_if_due();
         replicas::periodic(&mut self.keyspace, &mut self.state);
         following::periodic(&mut self.keyspace, &mut self.state);
