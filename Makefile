@@ -7,7 +7,7 @@ PEERS ?=
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 .DEFAULT_GOAL := build
-.PHONY: build help run check test bench bench-peers peer clients crash fuzz miri doc install
+.PHONY: build help run check test bench bench-peers peer clients crash fuzz miri doc install uninstall
 
 build: ## build the server, optimised
 	$(CARGO) build --release
@@ -63,7 +63,32 @@ miri: ## the structures that hold unsafe code, under Miri (needs a nightly toolc
 doc: ## the crate's documentation
 	$(CARGO) doc --no-deps --document-private-items
 
-install: build ## install latchkey to PREFIX/bin; REDIS_SERVER=yes links it under Redis's names too
-	install -Dm755 $(TARGET)/release/latchkey $(DESTDIR)$(PREFIX)/bin/latchkey
-	if [ "$(REDIS_SERVER)" = yes ]; then for name in redis-server redis-check-rdb redis-check-aof; do \
+# Where files go: DESTDIR is put before all of them, for packages. A BINARY that is named is installed as it is.
+SYSCONFDIR ?= /etc
+BINARY ?= $(TARGET)/release/latchkey
+BUILT = $(if $(filter file,$(origin BINARY)),build)
+SHARE = $(DESTDIR)$(PREFIX)/share
+FILL_IN = sed -e 's|@BINDIR@|$(PREFIX)/bin|; s|@SYSCONFDIR@|$(SYSCONFDIR)|'
+LINKS = redis-server redis-check-rdb redis-check-aof
+INSTALLED = $(DESTDIR)$(PREFIX)/bin/latchkey $(SHARE)/man/man1/latchkey.1 $(SHARE)/doc/latchkey \
+  $(DESTDIR)$(PREFIX)/lib/systemd/system/latchkey.service $(DESTDIR)$(PREFIX)/lib/sysusers.d/latchkey.conf \
+  $(DESTDIR)$(PREFIX)/lib/tmpfiles.d/latchkey.conf $(DESTDIR)$(SYSCONFDIR)/logrotate.d/latchkey
+
+install: $(BUILT) ## install to PREFIX: program, manual, systemd, logrotate, a first configuration; REDIS_SERVER=yes links Redis's names
+	install -Dm755 $(BINARY) $(DESTDIR)$(PREFIX)/bin/latchkey
+	if [ "$(REDIS_SERVER)" = yes ]; then for name in $(LINKS); do \
 	  ln -sf latchkey $(DESTDIR)$(PREFIX)/bin/$$name || exit 1; done; fi
+	install -Dm644 man/latchkey.1 -t $(SHARE)/man/man1
+	install -Dm644 README.md CHANGELOG.md LICENSE redis.conf.example docs/*.md docs/*.svg -t $(SHARE)/doc/latchkey
+	install -d $(addprefix $(DESTDIR)$(PREFIX)/lib/,systemd/system tmpfiles.d)
+	$(FILL_IN) packaging/latchkey.service.in >$(DESTDIR)$(PREFIX)/lib/systemd/system/latchkey.service
+	$(FILL_IN) packaging/latchkey.tmpfiles.in >$(DESTDIR)$(PREFIX)/lib/tmpfiles.d/latchkey.conf
+	install -Dm644 packaging/latchkey.sysusers $(DESTDIR)$(PREFIX)/lib/sysusers.d/latchkey.conf
+	install -Dm644 packaging/latchkey.logrotate $(DESTDIR)$(SYSCONFDIR)/logrotate.d/latchkey
+	[ -e $(DESTDIR)$(SYSCONFDIR)/latchkey/latchkey.conf ] || \
+	  install -Dm640 packaging/latchkey.conf $(DESTDIR)$(SYSCONFDIR)/latchkey/latchkey.conf
+
+uninstall: ## remove what `make install` has put there, but for the configuration and the data
+	rm -rf $(INSTALLED)
+	for name in $(LINKS); do link=$(DESTDIR)$(PREFIX)/bin/$$name; \
+	  [ "$$(readlink $$link)" != latchkey ] || rm $$link; done

@@ -150,9 +150,13 @@ fn version() -> String {
 
 /// Runs a server until its end. The error is of the configuration; other failures are in the log.
 fn serve(settings: Settings, name: &OsStr, is_bare: bool) -> Result<ExitCode, ConfigError> {
-    let Settings { mut config, users, renamed_commands: renames } = settings;
+    let Settings { mut config, users, renamed_commands: renames, check_only } = settings;
     let renamed = renamed_commands(&renames)?;
     let users = user_lines(&users)?;
+    if check_only {
+        println!("The configuration is in order");
+        return Ok(ExitCode::SUCCESS);
+    }
     if let Err(error) = std::env::set_current_dir(&config.dir) {
         eprintln!("Can't chdir to '{}': {error}", config.dir.display());
         return Ok(ExitCode::FAILURE);
@@ -232,6 +236,7 @@ fn serve(settings: Settings, name: &OsStr, is_bare: bool) -> Result<ExitCode, Co
     if !server.load_users(&users) {
         return Ok(ExitCode::FAILURE);
     }
+    supervisor.loading();
     if server.load().is_err() {
         return Ok(ExitCode::FAILURE);
     }

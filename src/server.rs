@@ -7,7 +7,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use mio::{Events, Token, Waker};
@@ -19,9 +19,9 @@ use crate::gate::following::{self, PRIMARY};
 use crate::gate::limits::evict_clients;
 use crate::gate::persistence;
 use crate::gate::publish::publish_events;
-use crate::gate::replicas;
 use crate::gate::state::{State, Task};
 use crate::gate::tracking;
+use crate::gate::{failover, replicas};
 use crate::keyspace::Keyspace;
 use crate::persist::aof::log::Fatal;
 use crate::sys::log::Level;
@@ -66,6 +66,8 @@ pub struct Server {
     next_reload_us: i64,
     /// Number of the signal that asked the server to stop, 0: none. Set by signal handlers and by [`Handle`].
     stop: Arc<AtomicUsize>,
+    /// A signal has asked already: a further SIGINT ends the process at once.
+    insisted: Arc<AtomicBool>,
     stopping: bool,
     supervisor: Supervisor,
     /// `pidfile` was written and is to be removed at the end.
@@ -150,6 +152,7 @@ impl Server {
         self.expire();
         self.evict();
         self.invalidate();
+        failover::turn(&mut self.keyspace, &mut self.state);
         replicas::ask_for_acks(&mut self.state);
         self.persist();
         replicas::turn(&mut self.keyspace, &mut self.state);
@@ -215,15 +218,15 @@ impl Server {
 
     /// Does what commands left to the loop.
     fn do_tasks(&mut self) {
-        if self.state.pause().is_some_and(|pause| pause.until_us <= self.state.now.boot_us) {
-            self.state.set_pause(None);
-            self.state.tasks.push(Task::Unpause);
+        if self.state.pause().is_some() {
+            self.state.end_due_pauses();
         }
         for task in std::mem::take(&mut self.state.tasks) {
             match task {
                 Task::Listen => self.listen_again(),
                 Task::Resume(id) => self.state.pending.resumed.push(id),
                 Task::Unpause => self.state.pending.resumed.append(&mut self.state.paused),
+                Task::RefuseShutdown => self.refuse_shutdown(),
             }
         }
         let waits = self.state.cron_paused;

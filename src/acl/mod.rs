@@ -9,6 +9,8 @@ mod commands;
 mod file;
 pub mod log;
 mod selector;
+#[cfg(test)]
+mod tests;
 mod user;
 
 use std::collections::BTreeMap;

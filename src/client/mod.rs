@@ -73,6 +73,11 @@ bitflags! {
         /// Its user may not do everything: each request is checked.
         const RESTRICTED = 1 << 27;
 
+        /// CLIENT IMPORT-SOURCE: in import mode nothing is expired for it.
+        const IMPORT_SOURCE = 1 << 27;
+        /// CLIENT CAPA REDIRECT: it can be sent elsewhere.
+        const CAN_REDIRECT = 1 << 28;
+
         /// Those that make the gate leave its fast path.
         const GATE = Self::REPLY_OFF.bits() | Self::REPLY_SKIP_NEXT.bits()
             | Self::SUBSCRIBED.bits() | Self::NO_TOUCH.bits() | Self::IN_TRANSACTION.bits()

@@ -58,6 +58,7 @@ static FAMILIES: &[&[CommandSpec]] = &[
     pubsub::COMMANDS,
     transaction::COMMANDS,
     replication::sync::COMMANDS,
+    replication::failover::COMMANDS,
     replication::wait::COMMANDS,
     script::COMMANDS,
     script::function::COMMANDS,
@@ -70,6 +71,7 @@ static FAMILIES: &[&[CommandSpec]] = &[
     server::save::COMMANDS,
     server::memory::COMMANDS,
     server::module::COMMANDS,
+    server::command_log::COMMANDS,
     server::latency::COMMANDS,
     server::debug::COMMANDS,
 ];

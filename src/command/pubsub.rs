@@ -15,6 +15,7 @@ use crate::gate::spec::{CommandSpec, Flags, Group, KeyFlags, KeySpec, container,
 use crate::gate::state::State;
 use crate::pubsub::{Kind, Name, PubSub};
 use crate::resp::reply::ReplyWriter;
+use crate::resp::request::encode;
 
 const SUBSCRIBING: Flags =
     Flags::PUBSUB.union(Flags::NOSCRIPT).union(Flags::LOADING).union(Flags::STALE);
@@ -266,6 +267,10 @@ fn confirmation(reply: &mut ReplyWriter<'_>, word: &str, name: Option<&[u8]>, co
 /// `PUBLISH channel message`, `SPUBLISH shardchannel message`: how many times it was delivered.
 fn publish(ctx: &mut Context<'_>, kind: Kind) -> CommandResult {
     let receivers = deliver(ctx.server, kind, ctx.args.get(1), ctx.args.get(2));
+    let replication = &mut ctx.server.replication;
+    if replication.backlog.is_some() && !replication.is_replica() {
+        encode(ctx.args.iter_from(0), &mut replication.messages);
+    }
     ctx.reply.integer(receivers as i64);
     // Within EXEC's reply there is no place for a push, nor in one that a script reads: it follows at the end.
     if !matches!(ctx.origin, Origin::Transaction | Origin::Script) {

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use crate::collections::packed::Element;
 use crate::collections::table::Slot;
-use crate::command::key::scan::{MemberScan, count_left, parse_cursor};
+use crate::command::key::scan::{MemberScan, count_left, scan_cursor};
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Outcome};
@@ -426,7 +426,7 @@ fn srandmember(ctx: &mut Context<'_>) -> CommandResult {
 /// `SSCAN key cursor [MATCH pattern] [COUNT count]`: the next cursor (0 at the end) as a bulk string, and an array of members.
 /// The set is looked up before options are parsed: a missing key hides their faults.
 fn sscan(ctx: &mut Context<'_>) -> CommandResult {
-    let mut cursor = parse_cursor(ctx.args.get(2)).ok_or(CommandError::NegativeOrInvalidCursor)?;
+    let mut cursor = scan_cursor(ctx, 2)?;
     let protocol = ctx.reply.protocol();
     let Some(set) = ctx.db.read::<Set>(ctx.key(1))? else {
         ctx.reply.array(2);

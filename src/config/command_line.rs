@@ -1,4 +1,4 @@
-//! The command line: `[file] [-] [--directive value ...]`, with the corners of redis-server 7.0.15.
+//! The command line: `[--check-config] [file] [-] [--directive value ...]`, with the corners of redis-server 7.0.15.
 //!
 //! Options are written as lines behind the file's text and loaded with it, so they follow the same
 //! rules, count on in its line numbers and win over it.
@@ -30,12 +30,15 @@ pub struct Settings {
     pub users: Vec<Directive>,
     /// `rename-command` lines: the command's name and its new one, empty to remove it.
     pub renamed_commands: Vec<Directive>,
+    /// `--check-config`: nobody is to be served, only the first fault told.
+    pub check_only: bool,
 }
 
 /// The text of `--help`.
 pub const USAGE: &str = "\
 Usage: latchkey [/path/to/redis.conf] [options] [-]
        latchkey -            reads the configuration from standard input
+       latchkey --check-config [/path/to/redis.conf] [options] [-]
        latchkey --check-rdb <file>
        latchkey --check-aof [--fix | --truncate-to-timestamp <seconds>] <file or manifest>
        latchkey -v | --version
@@ -69,7 +72,11 @@ impl Config {
 }
 
 fn load(args: &[OsString], stdin: &mut dyn Read) -> Result<Startup, ConfigError> {
-    let args: Vec<&[u8]> = args.iter().map(|arg| arg.as_bytes()).collect();
+    let mut args: Vec<&[u8]> = args.iter().map(|arg| arg.as_bytes()).collect();
+    let check_only = args.first() == Some(&&b"--check-config"[..]);
+    if check_only {
+        args.remove(0);
+    }
     let mut loader = Loader::new(true);
     if let Some(first) = args.first() {
         match *first {
@@ -95,7 +102,7 @@ fn load(args: &[OsString], stdin: &mut dyn Read) -> Result<Startup, ConfigError>
         loader.load_text(&text, 0)?;
     }
     let Loader { config, users, renamed_commands, .. } = loader;
-    Ok(Startup::Serve(Box::new(Settings { config, users, renamed_commands })))
+    Ok(Startup::Serve(Box::new(Settings { config, users, renamed_commands, check_only })))
 }
 
 /// The options as lines, and whether standard input is to be read: on `-` as the first or last

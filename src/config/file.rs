@@ -318,7 +318,7 @@ impl Loader {
             self.config.save.clear();
         }
         let args: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
-        param.slot.update(&mut self.config, &args, Origin::File)?;
+        self.config.update(param, &args, Origin::File)?;
         Ok(())
     }
 

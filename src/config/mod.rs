@@ -161,7 +161,7 @@ impl Config {
                 value if param.slot.is_multi() => value.split(|byte| *byte == b' ').collect(),
                 value => vec![value],
             };
-            let changed = param.slot.update(&mut next, &args, Origin::Set);
+            let changed = next.update(param, &args, Origin::Set);
             let changed =
                 changed.map_err(|reason| SetError::Refused { name: name.into(), reason })?;
             if let Some(action) = param.traits.action

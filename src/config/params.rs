@@ -202,6 +202,23 @@ impl<T: Clone + PartialEq, K: Kind<T>> Slot for Field<T, K> {
     }
 }
 
+impl Config {
+    /// Reads the arguments of a directive into its parameter, and what follows from it into others. Tells whether its value
+    /// changed.
+    pub(super) fn update(
+        &mut self,
+        param: &Param,
+        args: &[&[u8]],
+        origin: Origin,
+    ) -> Result<bool, Reason> {
+        let changed = param.slot.update(self, args, origin)?;
+        if param.name == "compatible-with" {
+            self.redis_version = self.compatible_with.redis_version().into();
+        }
+        Ok(changed)
+    }
+}
+
 /// As CONFIG GET tells it, without secrets: a log is no place for them.
 impl std::fmt::Debug for Config {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -375,8 +392,11 @@ section "TLS" {
 }
 
 section "General" {
-    /// Version that INFO, HELLO and LOLWUT report, for clients that ask before they use a feature.
-    /// This server only.
+    /// Server whose name and version are told, and whose answers are given where servers contradict
+    /// each other: see docs/compatible-with.md. Sets redis-version too. This server only.
+    "compatible-with" => compatible_with: Compatibility = Compatibility::Redis72, OneOf, MODIFIABLE;
+    /// Version that INFO, HELLO and LOLWUT report, for clients that ask before they use a feature. To
+    /// stand behind compatible-with, which sets it. This server only.
     "redis-version" => redis_version: Vec<u8> = b"7.2.4".to_vec(), VERSION, MODIFIABLE;
     /// Runs in the background.
     "daemonize" => daemonize: bool = false, YesNo, IMMUTABLE;
@@ -466,12 +486,12 @@ section "Clients and security" {
     "requirepass" => requirepass: Vec<u8> = Vec::new(), SECRET,
         MODIFIABLE.sensitive().then(Action::RequirePass);
     /// File with ACL users, instead of user directives.
-    "aclfile" => aclfile: Vec<u8> = Vec::new(), TEXT, IMMUTABLE.stored();
+    "aclfile" => aclfile: Vec<u8> = Vec::new(), TEXT, IMMUTABLE;
     /// Entries that ACL LOG keeps.
-    "acllog-max-len" => acllog_max_len: usize = 128, int(0, LONG_MAX), MODIFIABLE.stored();
+    "acllog-max-len" => acllog_max_len: usize = 128, int(0, LONG_MAX), MODIFIABLE;
     /// Channels that a new ACL user may use.
     "acl-pubsub-default" => acl_pubsub_default: AclPubsubDefault = AclPubsubDefault::ResetChannels,
-        OneOf, MODIFIABLE.stored();
+        OneOf, MODIFIABLE;
     /// Clients at the same time. Those beyond are told so and closed.
     "maxclients" => maxclients: u32 = 10000, int(1, UINT_MAX), MODIFIABLE.then(Action::MaxClients);
     /// Unread replies at which a client is closed: at once at the hard limit, after some seconds
@@ -632,16 +652,16 @@ section "Events, slow log and latency" {
         LONG_MAX), MODIFIABLE;
     /// Bytes from which on a request goes to the command log. -1 logs none. Known from Valkey 8.1.
     "commandlog-request-larger-than" => commandlog_request_larger_than: i64 = 1 << 20, int(-1,
-        LONG_MAX), MODIFIABLE.stored();
+        LONG_MAX), MODIFIABLE;
     /// Large requests that the command log keeps. Known from Valkey 8.1.
     "commandlog-large-request-max-len" => commandlog_large_request_max_len: usize = 128, int(0,
-        LONG_MAX), MODIFIABLE.stored();
+        LONG_MAX), MODIFIABLE;
     /// Bytes from which on a reply goes to the command log. -1 logs none. Known from Valkey 8.1.
     "commandlog-reply-larger-than" => commandlog_reply_larger_than: i64 = 1 << 20, int(-1,
-        LONG_MAX), MODIFIABLE.stored();
+        LONG_MAX), MODIFIABLE;
     /// Large replies that the command log keeps. Known from Valkey 8.1.
     "commandlog-large-reply-max-len" => commandlog_large_reply_max_len: usize = 128, int(0,
-        LONG_MAX), MODIFIABLE.stored();
+        LONG_MAX), MODIFIABLE;
     /// Milliseconds from which on an event goes to the latency monitor. 0 switches it off.
     "latency-monitor-threshold" => latency_monitor_threshold: i64 = 0, int(0, LONG_MAX), MODIFIABLE;
     /// Keeps a histogram of times for each command.
@@ -903,7 +923,8 @@ section "Compatibility" {
     /// Makes a server of another name introduce itself as Redis. Known from Valkey 8.
     "extended-redis-compatibility" => extended_redis_compatibility: bool = false, YesNo,
         MODIFIABLE.stored();
-    /// Holds expiry and eviction back while data is imported. Known from Valkey 8.1.
-    "import-mode" => import_mode: bool = false, YesNo, MODIFIABLE.stored();
+    /// Holds expiry and eviction back while data is imported: expired keys are hidden but stay, and those that import
+    /// (CLIENT IMPORT-SOURCE) see them. Known from Valkey 8.1.
+    "import-mode" => import_mode: bool = false, YesNo, MODIFIABLE.hidden();
 }
 }

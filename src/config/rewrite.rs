@@ -12,7 +12,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use super::file::{split_args, trim};
+use super::file::{quoted, split_args, trim};
 use super::kind::{RewriteLine, system_text};
 use super::params::{Config, PARAMS, Param};
 use crate::sys::random;
@@ -85,14 +85,23 @@ impl Config {
         }
         let mut lines = Vec::new();
         if self.aclfile.is_empty() {
-            let line =
-                |user: &Vec<u8>| RewriteLine { text: [b"user ", &user[..]].concat(), force: true };
+            let line = |user: &Vec<u8>| {
+                let words = user.split(|byte| *byte == b' ').map(word);
+                let words = words.collect::<Vec<_>>().join(&b' ');
+                RewriteLine { text: [b"user ", &words[..]].concat(), force: true }
+            };
             lines = users.iter().map(line).collect();
         }
         text.write("user", lines);
         text.write("loadmodule", Vec::new());
         text.finish()
     }
+}
+
+/// A word of a line, in quotes where it would be read as another one without them.
+fn word(text: &[u8]) -> Vec<u8> {
+    let is_plain = |byte: &u8| matches!(byte, b'!'..=b'~') && !matches!(byte, b'"' | b'\'' | b'\\');
+    if !text.is_empty() && text.iter().all(is_plain) { text.to_vec() } else { quoted(text) }
 }
 
 /// A file while it is rewritten.
@@ -218,6 +227,15 @@ mod tests {
         dir \"/data\"\n\
         save 3600 1\nsave 300 100\nsave 60 10000\n\
         user default on nopass ~* &* +@all\n";
+
+    #[test]
+    fn users_are_written_so_that_they_are_read_again() {
+        let users = [b"a\"b on ~\xff' (\"~x\\x29\" +get)".to_vec()];
+        let text = config("").rewritten(b"", &users);
+        let line = text.split(|byte| *byte == b'\n').find(|line| line.starts_with(b"user "));
+        let words = split_args(line.unwrap()).unwrap();
+        assert_eq!(words[1..].join(&b' '), users[0]);
+    }
 
     #[test]
     fn an_empty_file_gets_what_is_always_written() {

@@ -190,6 +190,44 @@ impl Choice for OomScoreAdj {
     ];
 }
 
+/// Whose answers are given where servers of the protocol contradict each other: docs/compatible-with.md lists them. Source:
+/// `compatible-with`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compatibility {
+    Redis70,
+    Redis72,
+    Redis8,
+    Valkey9,
+}
+
+/// The version of Valkey that `compatible-with valkey-9` names.
+pub const VALKEY_VERSION: &str = "9.1.2";
+
+impl Compatibility {
+    /// The version of Redis that such a server reports.
+    pub fn redis_version(self) -> &'static str {
+        match self {
+            Compatibility::Redis70 => "7.0.15",
+            // Valkey's too: where it went its own way.
+            Compatibility::Redis72 | Compatibility::Valkey9 => "7.2.4",
+            Compatibility::Redis8 => "8.0.6",
+        }
+    }
+
+    pub fn is_valkey(self) -> bool {
+        self == Compatibility::Valkey9
+    }
+}
+
+impl Choice for Compatibility {
+    const WORDS: &'static [(&'static str, Self)] = &[
+        ("redis-7.0", Compatibility::Redis70),
+        ("redis-7.2", Compatibility::Redis72),
+        ("redis-8", Compatibility::Redis8),
+        ("valkey-9", Compatibility::Valkey9),
+    ];
+}
+
 /// Whether a replica loads a snapshot straight from the socket. Source: `repl-diskless-load`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DisklessLoad {

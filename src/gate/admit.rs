@@ -104,10 +104,23 @@ fn check_rights(server: &State, client: &Client, asked: &Asked<'_>) -> Result<()
     if !command.is(Flags::NO_AUTH) && needs_password(server, client.flags) {
         return Err(CommandError::NoAuth.into());
     }
-    if client.transaction.is_some() && command.is(Flags::NO_MULTI) {
-        return Err(NOT_IN_TRANSACTION.into());
+    if client.transaction.is_some() {
+        check_queueable(server, command)?;
     }
     users::check(server, client, command, asked.args).map_err(Verdict::Deny)
+}
+
+/// Whether a command may come between MULTI and EXEC. In Valkey a second MULTI, and WATCH, spoil the transaction.
+fn check_queueable(server: &State, command: &Command) -> Result<(), CommandError> {
+    let name = &command.full_name;
+    match server.config.compatible_with.is_valkey() {
+        true if command.is(Flags::NO_MULTI) || ["multi", "watch"].contains(&&**name) => {
+            let text = format!("ERR Command '{name}' not allowed inside a transaction");
+            Err(CommandError::formatted(text))
+        }
+        false if command.is(Flags::NO_MULTI) => Err(NOT_IN_TRANSACTION),
+        _ => Ok(()),
+    }
 }
 
 /// All checks that refuse a command of a client.
@@ -371,7 +384,7 @@ mod tests {
     use crate::command::TABLE;
     use crate::config::Config;
     use crate::gate::execute::{Gate, Request};
-    use crate::gate::state::Pause;
+    use crate::gate::state::{Pause, PauseCause};
     use crate::net::stream::{Address, Stream};
     use crate::resp::reply::{OutputBuffer, ReplyWriter};
     use crate::resp::request::Range;
@@ -419,7 +432,7 @@ mod tests {
             }
             if is(4) {
                 let until_us = state.now.boot_us + 1_000_000;
-                state.set_pause(Some(Pause { until_us, writes_only: false }));
+                state.set_pause(PauseCause::Asked, Some(Pause { until_us, writes_only: false }));
             }
             states.push(state);
         }

@@ -67,7 +67,7 @@ fn evict_for_a_while(db: &mut Keyspace, server: &mut State) -> Room {
     if !is_over(db, server) {
         return Room::Enough;
     }
-    if policy == MaxmemoryPolicy::NoEviction {
+    if policy == MaxmemoryPolicy::NoEviction || db.import_mode {
         return Room::NoMore;
     }
     let samples = server.config.maxmemory_samples as usize;

@@ -18,6 +18,8 @@ use crate::gate::{admit, blocking, monitor, persistence, publish, tracking, tran
 use crate::keyspace::Keyspace;
 use crate::resp::args::{Args, Prehashed};
 use crate::resp::reply::{OutputBuffer, ReplyWriter};
+use crate::resp::request::encoded_len;
+use crate::stats::command_log::LogKind;
 use crate::stats::commands::Histogram;
 use crate::sys::log::Level;
 
@@ -75,7 +77,7 @@ impl Gate<'_> {
         if is_quiet
             && !self.server.is_monitored()
             && self.server.pause().is_none()
-            && !self.db.follows
+            && !self.db.leaves_expiry()
         {
             let ran = self.run(request);
             // CLIENT CACHING may have been among what EXEC has run.
@@ -98,23 +100,29 @@ impl Gate<'_> {
         let muted = ClientFlags::REPLY_OFF | ClientFlags::REPLY_SKIP;
         let is_muted = client.flags.intersects(muted);
         let leaves_no_mark = client.flags.contains(ClientFlags::NO_TOUCH);
+        let imports = client.flags.contains(ClientFlags::IMPORT_SOURCE);
         self.db.no_touch = leaves_no_mark
             && request.command.is_none_or(|command| !command.is(Flags::MARKS_ACCESS));
         self.db.keeps_expired = self.keeps_expired(request.command);
+        let before = (imports && self.db.import_mode).then(|| self.db.ignore_deadlines(true));
         let ran = if is_muted { self.run_muted(request, muted) } else { self.run(request) };
         if ran != Ran::NotYet {
             tracking::end_caching(self.server, self.caller, request);
         }
         self.db.no_touch = false;
         self.db.keeps_expired = self.db.follows;
+        if let Some(before) = before {
+            self.db.ignore_deadlines(before);
+        }
         ran
     }
 
-    /// Whether expired keys are only hidden from a command, not deleted: while clients are paused, and on a replica, from all
-    /// that write nothing.
+    /// Whether expired keys are only hidden from a command, not deleted: while clients are paused or data is imported, and on a
+    /// replica, from all that write nothing.
     fn keeps_expired(&self, command: Option<&Command>) -> bool {
         let is = |flags| command.is_none_or(|command| command.is(flags));
-        self.server.pause().is_some() && !is(MAY_WRITE) || self.db.follows && !is(Flags::WRITE)
+        let stands_still = self.server.pause().is_some() || self.db.import_mode;
+        stands_still && !is(MAY_WRITE) || self.db.follows && !is(Flags::WRITE)
     }
 
     /// Runs a request whose reply is not to be sent.
@@ -251,13 +259,15 @@ impl Gate<'_> {
         request: &Request<'_>,
         key: usize,
     ) -> Option<Ran> {
+        let before = self.reply.output().len();
         let (outcome, failed) = self.call(command, request, Origin::Woken(key));
         if matches!(outcome, Outcome::Blocked(_) | Outcome::WaitsOn) {
             self.announce(command, request, Origin::Woken(key));
             self.server.effects.end_unit();
             return None;
         }
-        Some(self.conclude(command, request, Origin::Woken(key), outcome, failed))
+        let replied = self.reply.output().len().saturating_sub(before);
+        Some(self.conclude(command, request, Origin::Woken(key), outcome, (failed, replied)))
     }
 
     /// Runs a command that EXEC has come to. Those who monitor see it before the EXEC.
@@ -280,7 +290,7 @@ impl Gate<'_> {
 
     /// Runs a command that a script calls, once [`admit::admit_scripted`] has let it in.
     pub fn run_scripted(&mut self, command: &'static Command, request: &Request<'_>) {
-        if self.db.follows {
+        if self.db.leaves_expiry() {
             self.db.keeps_expired = self.keeps_expired(Some(command));
         }
         self.run_handler(command, request, Origin::Script);
@@ -297,8 +307,10 @@ impl Gate<'_> {
         request: &Request<'_>,
         origin: Origin,
     ) -> Ran {
+        let before = self.reply.output().len();
         let (outcome, failed) = self.call(command, request, origin);
-        self.conclude(command, request, origin, outcome, failed)
+        let replied = self.reply.output().len().saturating_sub(before);
+        self.conclude(command, request, origin, outcome, (failed, replied))
     }
 
     /// Runs a command's handler. Whether it failed: its error is written.
@@ -378,7 +390,7 @@ impl Gate<'_> {
         }
     }
 
-    /// Announces what a command changed, and counts it.
+    /// Announces what a command changed, and counts it. `ended`: whether it failed, and the bytes of its reply.
     #[inline(always)]
     fn conclude(
         &mut self,
@@ -386,7 +398,7 @@ impl Gate<'_> {
         request: &Request<'_>,
         origin: Origin,
         outcome: Outcome,
-        failed: bool,
+        ended: (bool, usize),
     ) -> Ran {
         let ran = match outcome {
             Outcome::Replied => Ran::Done,
@@ -409,7 +421,7 @@ impl Gate<'_> {
                     blocking::await_acks(self.server, id, command, acks);
                 }
             }
-            _ => self.account(command, request, failed),
+            _ => self.account(command, request, ended),
         }
         self.announce(command, request, origin);
         // What runs while a script keeps the server busy does not end the script's unit.
@@ -488,9 +500,14 @@ impl Gate<'_> {
         self.reply.error(&text);
     }
 
-    /// Counts a command that ran: calls, time, histogram; slow log and latency monitor if it took long.
+    /// Counts a command that ran: calls, time, histogram; command log and latency monitor if it took long or was large.
     #[inline(always)]
-    fn account(&mut self, command: &'static Command, request: &Request<'_>, failed: bool) {
+    fn account(
+        &mut self,
+        command: &'static Command,
+        request: &Request<'_>,
+        (failed, replied): (bool, usize),
+    ) {
         let server = &mut *self.server;
         let nanoseconds = server.timing.lap();
         server.counters.commands += 1;
@@ -501,8 +518,10 @@ impl Gate<'_> {
         if server.config.latency_tracking {
             stats.histogram.get_or_insert_with(Box::<Histogram>::default).record(nanoseconds);
         }
-        if server.timing.is_notable(nanoseconds) {
-            note_slow(server, self.caller, command, request, nanoseconds);
+        if server.timing.is_notable(nanoseconds)
+            || server.timing.is_large(replied.max(request.args.span()))
+        {
+            note(server, self.caller, command, request, (nanoseconds, replied));
         }
         if let Some(client) = self.client() {
             client.last_command = Some(command.id);
@@ -523,27 +542,44 @@ pub fn account_unserved(server: &mut State, id: ClientId, command: &'static Comm
     }
 }
 
+/// Keeps a command in the logs it belongs to: `nanoseconds` that it took, bytes that it `replied`.
 #[cold]
-fn note_slow(
+fn note(
     server: &mut State,
     caller: Caller,
     command: &'static Command,
     request: &Request<'_>,
-    nanoseconds: u64,
+    (nanoseconds, replied): (u64, usize),
 ) {
     let us = nanoseconds / 1000;
-    let threshold_us = server.config.slowlog_log_slower_than;
     let time = server.clock.now().unix_seconds();
-    if threshold_us >= 0
-        && us >= threshold_us as u64
-        && !command.is(Flags::SKIP_SLOWLOG)
-        && let Some(client) = caller.client().and_then(|id| server.clients.get(id))
-    {
-        let max_len = server.config.slowlog_max_len;
-        let peer = client.peer.to_string();
-        let name = client.name.clone();
-        let args = monitor::shown_args(command, request.args);
-        server.slowlog.push(args.into_iter(), time, us, peer, &name, max_len);
+    let config = &server.config;
+    let sent = encoded_len(request.args.iter_from(0)) as u64;
+    let logs = [
+        (LogKind::Slow, us, config.slowlog_log_slower_than, config.slowlog_max_len),
+        (
+            LogKind::LargeRequest,
+            sent,
+            config.commandlog_request_larger_than,
+            config.commandlog_large_request_max_len,
+        ),
+        (
+            LogKind::LargeReply,
+            replied as u64,
+            config.commandlog_reply_larger_than,
+            config.commandlog_large_reply_max_len,
+        ),
+    ];
+    for (kind, value, threshold, max_len) in logs {
+        if u64::try_from(threshold).is_ok_and(|threshold| value >= threshold)
+            && !command.is(Flags::SKIP_SLOWLOG)
+            && let Some(client) = caller.client().and_then(|id| server.clients.get(id))
+        {
+            let peer = client.peer.to_string();
+            let name = client.name.clone();
+            let args = monitor::shown_args(command, request.args).into_iter();
+            server.command_logs[kind as usize].push(args, time, value, peer, &name, max_len);
+        }
     }
     let threshold_ms = server.config.latency_monitor_threshold;
     if threshold_ms > 0 && us / 1000 >= threshold_ms as u64 {

@@ -11,6 +11,7 @@
 //!
 //! Source: `replication.c` of Redis 7.0.15, whose log lines these are.
 
+use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::{Arc, Mutex};
@@ -20,14 +21,17 @@ use mio::net::TcpStream;
 use socket2::{Domain, Socket, Type};
 
 use crate::client::{ClientFlags, ClientId};
-use crate::config::{PrimaryAddress, system_text};
+use crate::config::{AppendFsync, PrimaryAddress, system_text};
 use crate::gate::blocking;
 use crate::gate::context::{Caller, Origin};
 use crate::gate::execute::{Gate, Request};
-use crate::gate::persistence;
+use crate::gate::monitor;
+use crate::gate::persistence::{self, Moment};
 use crate::gate::state::State;
 use crate::keyspace::Keyspace;
 use crate::net::stream::Stream;
+use crate::net::tls::stream::Handshake;
+use crate::persist::aof::log::LogOffset;
 use crate::persist::saver::lock;
 use crate::replication::backlog::Backlog;
 use crate::replication::following::{Following, Progress, Transfer};
@@ -51,6 +55,9 @@ const SNAPSHOT_READS: usize = 8;
 /// Time between two looks at the link, acknowledgements and tries to connect. Unit: microseconds.
 const PERIOD_US: i64 = 1_000_000;
 
+/// Places in the log that are kept to tell which offset of the stream is on disk.
+const LOGGED_MAX: usize = 4096;
+
 /// What clients that wait are told when a primary becomes a replica.
 const UNBLOCKED: &[u8] =
     b"UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)";
@@ -72,6 +79,10 @@ pub struct PrimaryLink {
     /// CLIENT KILL.
     is_killed: bool,
     next_period_us: i64,
+    /// Offsets of the stream, and where the log has what is before them.
+    logged: VecDeque<(u64, LogOffset)>,
+    /// The last of those offsets that was seen to be on disk.
+    on_disk: Option<u64>,
 }
 
 /// How far the connection itself is.
@@ -120,16 +131,17 @@ pub fn follow(db: &mut Keyspace, server: &mut State, host: &[u8], port: u16, is_
     connect(server);
 }
 
-/// Has a server that starts, and has loaded what it has, follow the primary that the configuration names: from the moment that
-/// the RDB file shows, if it says so and no log follows it.
+/// Has a server that starts, and has loaded what it has, follow the primary that the configuration names: from the moment of the
+/// history that the RDB file shows, if it says so and no log follows it.
 pub fn follow_at_start(db: &mut Keyspace, server: &mut State) {
+    let Moment { id, offset, stream_db } = std::mem::take(&mut server.persistence.moment);
+    let moment = id.zip(offset).filter(|_| !server.config.appendonly);
     let Some(PrimaryAddress { host, port }) = server.config.replicaof.clone() else { return };
     let mut following = Following::new(host, port);
-    let moment = std::mem::take(&mut server.persistence.moment);
-    if let (Some(id), Some(offset), false) = (moment.id, moment.offset, server.config.appendonly) {
+    if let Some((id, offset)) = moment {
         (server.replication.id, server.replication.offset) = (id, offset);
         following.knows_history = true;
-        following.selected = moment.stream_db.min(db.databases() - 1);
+        following.selected = stream_db.min(db.databases() - 1);
     }
     take_role(db, server, Some(following));
 }
@@ -143,6 +155,7 @@ pub fn unfollow(db: &mut Keyspace, server: &mut State) {
     persistence::spread_effects(server);
     give_up_link(db, server);
     server.replication.branch_off();
+    server.replication.without_replicas_since_us = server.now.boot_us;
     close_replicas(server);
     take_role(db, server, None);
     server.effects.select_anew();
@@ -157,6 +170,7 @@ fn take_role(db: &mut Keyspace, server: &mut State, following: Option<Following>
         .map(|following| PrimaryAddress { host: following.host.clone(), port: following.port });
     let follows = following.is_some();
     server.replication.following = following.map(Box::new);
+    server.logger.role = if follows { 'S' } else { 'M' };
     (db.follows, db.keeps_expired) = (follows, follows);
     persistence::note_listeners(db, server);
     server.note_gate();
@@ -243,6 +257,8 @@ fn connect(server: &mut State) {
         is_closed: false,
         is_killed: false,
         next_period_us,
+        logged: VecDeque::new(),
+        on_disk: None,
     }));
     set_progress(server, Progress::Connecting);
     server.log(Level::Notice, format_args!("MASTER <-> REPLICA sync started"));
@@ -282,7 +298,10 @@ fn open(server: &State, address: SocketAddr) -> io::Result<Stream> {
         Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
         Err(error) => return Err(error),
     }
-    let mut stream = Stream::Tcp(TcpStream::from_std(socket.into()));
+    let tls = server.tls.as_ref().filter(|_| server.config.tls_replication);
+    let socket = TcpStream::from_std(socket.into());
+    let mut stream =
+        Stream::to_server(socket, tls.map(|tls| &tls.client), &address.ip().to_string())?;
     let registry = server.poll.registry();
     stream.register(registry, PRIMARY)?;
     stream.reregister(registry, PRIMARY, true)?;
@@ -293,7 +312,9 @@ fn open(server: &State, address: SocketAddr) -> io::Result<Stream> {
 fn hello(server: &State) -> Hello {
     let config = &server.config;
     let text = |text: &Vec<u8>| Some(text.clone()).filter(|text| !text.is_empty());
-    let port = match (config.replica_announce_port, config.port) {
+    let own_port =
+        if config.tls_replication && config.tls_port != 0 { config.tls_port } else { config.port };
+    let port = match (config.replica_announce_port, own_port) {
         (0, 0) => server.identity.port,
         (0, port) | (port, _) => port,
     };
@@ -355,7 +376,7 @@ pub fn periodic(db: &mut Keyspace, server: &mut State) {
     let now_us = server.now.boot_us;
     let silent_us = now_us - following.heard_us;
     let progress = following.progress;
-    let Some(link) = server.link.as_deref_mut() else {
+    let Some(mut link) = server.link.take() else {
         if silent_us >= PERIOD_US {
             let name = following.name();
             server.log(Level::Notice, format_args!("Connecting to MASTER {name}"));
@@ -363,25 +384,25 @@ pub fn periodic(db: &mut Keyspace, server: &mut State) {
         }
         return;
     };
-    if now_us < link.next_period_us {
-        return;
+    if now_us >= link.next_period_us {
+        link.next_period_us = now_us + PERIOD_US;
+        if link.sync.as_ref().is_some_and(Sync::is_loading) {
+            link.link.output.push(b'\n');
+        } else if progress == Progress::Connected {
+            link.acknowledge(server, server.replication.offset);
+        }
     }
-    link.next_period_us = now_us + PERIOD_US;
-    let is_loading = link.sync.as_ref().is_some_and(Sync::is_loading);
-    if is_loading {
-        link.link.output.push(b'\n');
-    } else if progress == Progress::Connected {
-        link.link.acknowledge(server.replication.offset);
-    }
+    // Nothing is awaited while a file is loaded.
     let reads_file = link.sync.as_ref().is_some_and(Sync::reads_file);
     let timeout_us = i64::from(server.config.repl_timeout) * 1_000_000;
-    if silent_us <= timeout_us || reads_file {
+    if silent_us <= timeout_us || reads_file || progress == Progress::Connect {
+        server.link = Some(link);
         return;
     }
-    let Some(link) = server.link.take() else { return };
     let text = match progress {
-        Progress::Connect => return,
-        Progress::Connecting | Progress::Handshake => "Timeout connecting to the MASTER...",
+        Progress::Connect | Progress::Connecting | Progress::Handshake => {
+            "Timeout connecting to the MASTER..."
+        }
         Progress::Sync => {
             "Timeout receiving bulk data from MASTER... If the problem persists try to set the 'repl-timeout' parameter in \
              redis.conf to a larger value."
@@ -399,7 +420,11 @@ pub fn periodic(db: &mut Keyspace, server: &mut State) {
 fn lose(db: &mut Keyspace, server: &mut State, link: Box<PrimaryLink>, lost: Lost) {
     let Some(following) = server.replication.following.as_deref_mut() else { return };
     let progress = following.progress;
-    if following.is_failover && matches!(progress, Progress::Connecting | Progress::Handshake) {
+    // Who cannot be reached is tried again; who has refused will again.
+    if following.is_failover
+        && progress == Progress::Handshake
+        && matches!(lost, Lost::Said | Lost::Broken(_))
+    {
         following.failover_failed = true;
     }
     if progress == Progress::Connected {
@@ -456,7 +481,7 @@ impl PrimaryLink {
     fn wants_turn(&self) -> bool {
         let sync = self.sync.as_ref();
         let may_read = sync.is_none_or(|sync| !sync.is_full());
-        let reads = matches!(self.way, Way::Connected(_)) && self.can_read && may_read;
+        let reads = !matches!(self.way, Way::Resolving(_)) && self.can_read && may_read;
         reads || self.is_killed || sync.is_some_and(Sync::wants_turn)
     }
 
@@ -511,16 +536,22 @@ impl PrimaryLink {
             let opened = found.and_then(|address| open(server, address));
             self.way = Way::Connecting(opened.map_err(|error| Lost::Ended(Some(error)))?);
         }
-        if let Way::Connecting(Stream::Tcp(stream)) = &self.way
-            && self.can_write
+        if let Way::Connecting(stream) = &mut self.way
+            && (self.can_write || self.can_read)
         {
-            if let Ok(Some(error)) | Err(error) = stream.take_error() {
-                return Err(Lost::Ended(Some(error)));
+            let is_connected = stream.is_connected().and_then(|is_connected| {
+                if is_connected { stream.handshake() } else { Ok(Handshake::Waits) }
+            });
+            match is_connected.map_err(|error| Lost::Ended(Some(error)))? {
+                Handshake::Done => {}
+                Handshake::GoesOn => return Ok(()),
+                Handshake::Waits => {
+                    (self.can_read, self.can_write) = (false, false);
+                    return Ok(());
+                }
             }
-            if stream.peer_addr().is_err() {
-                self.can_write = false;
-                return Ok(());
-            }
+            // What came behind the handshake is here already.
+            (self.can_read, self.can_write) = (true, true);
             let waiting = Way::Resolving(Resolving::default());
             if let Way::Connecting(stream) = std::mem::replace(&mut self.way, waiting) {
                 self.way = Way::Connected(stream);
@@ -542,7 +573,7 @@ impl PrimaryLink {
                 Some(None)
             }
             Ok(count) => {
-                self.can_read = count == buffer.len() || self.is_closed;
+                self.can_read = count == buffer.len() || self.is_closed || stream.has_more();
                 self.link.receive(&buffer[..count]);
                 server.counters.reads += 1;
                 server.counters.bytes_in += count as u64;
@@ -569,6 +600,12 @@ impl PrimaryLink {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.can_write = false,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(Lost::Ended(Some(error))),
+            }
+        }
+        if self.can_write && stream.has_unsent() {
+            match stream.flush() {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.can_write = false,
+                flushed => flushed.map_err(|error| Lost::Ended(Some(error)))?,
             }
         }
         Ok(())
@@ -624,13 +661,48 @@ impl PrimaryLink {
             return;
         }
         set_progress(server, Progress::Connected);
+        self.logged.clear();
+        self.on_disk = None;
         let text = "MASTER <-> REPLICA sync: Finished with success";
         server.log(Level::Notice, format_args!("{text}"));
         if by_mark {
-            self.link.acknowledge(server.replication.offset);
+            self.acknowledge(server, server.replication.offset);
         }
         if server.config.appendonly {
             restart_log(db, server);
+        }
+    }
+
+    /// Tells the primary how far its stream was applied, and how far it is on disk.
+    fn acknowledge(&mut self, server: &State, offset: u64) {
+        let synced = server.persistence.on_disk();
+        let synced = synced.filter(|_| server.config.appendfsync != AppendFsync::No);
+        while let (Some(synced), Some(&(applied, logged))) = (synced, self.logged.front())
+            && logged <= synced
+        {
+            self.on_disk = Some(applied);
+            self.logged.pop_front();
+        }
+        self.link.acknowledge(offset, self.on_disk.filter(|_| synced.is_some()));
+    }
+
+    /// Takes note of where the log has what was applied so far.
+    fn note_logged(&mut self, server: &mut State) {
+        if !server.persistence.is_aof_on() || server.config.appendfsync == AppendFsync::No {
+            return self.logged.clear();
+        }
+        persistence::spread_effects(server);
+        let logged = (server.replication.offset, server.persistence.depends_on());
+        if self.logged.back().is_none_or(|last| last.0 < logged.0) {
+            self.logged.push_back(logged);
+        }
+        if self.logged.len() > LOGGED_MAX {
+            // Every other one says as much, a little later.
+            let mut behind = self.logged.len();
+            self.logged.retain(|_| {
+                behind -= 1;
+                behind.is_multiple_of(2)
+            });
         }
     }
 
@@ -642,6 +714,7 @@ impl PrimaryLink {
         let mut selected = following.selected;
         let applied = self.apply_units(db, server, &mut selected);
         self.link.tidy();
+        self.note_logged(server);
         if let Some(following) = server.replication.following.as_deref_mut() {
             following.selected = selected;
             following.unapplied = self.link.waiting() as u64;
@@ -659,7 +732,7 @@ impl PrimaryLink {
             let asked = run_unit(db, server, unit, selected);
             self.link.applied();
             if let Some(offset) = asked {
-                self.link.acknowledge(offset);
+                self.acknowledge(server, offset);
             }
         }
         Ok(())
@@ -695,7 +768,7 @@ fn begin_backlog(server: &mut State) {
 
 /// Switches the append-only file on again, which a snapshot has ended.
 fn restart_log(db: &mut Keyspace, server: &mut State) {
-    if let Err(why) = persistence::begin_aof(db, server) {
+    if let Err(why) = persistence::begin_aof(db, server, false) {
         let text = "Failed enabling the AOF after successful master synchronization!";
         server.log(Level::Warning, format_args!("{text} {why}"));
     }
@@ -746,6 +819,10 @@ fn run_request(db: &mut Keyspace, server: &mut State, buffer: &[u8], ranges: &[R
     let mut gate = Gate { db, server, caller: Caller::Primary, reply };
     let request = Request { args, command, prehashed: Default::default() };
     let ran = gate.run_trusted(&request, Origin::Transaction);
+    if let (true, Some(command)) = (server.is_monitored(), command) {
+        let database = db.selected();
+        monitor::feed_followed(server, database, command, args);
+    }
     match (ran, output.whole().strip_prefix(b"-")) {
         (Err(error), _) => note_error(server, args, &error.wire()),
         (Ok(()), Some(error)) => note_error(server, args, error),
@@ -753,7 +830,7 @@ fn run_request(db: &mut Keyspace, server: &mut State, buffer: &[u8], ranges: &[R
     }
 }
 
-/// A command of the primary has failed here: the two may differ from now on.
+/// A command of the primary has failed here: the two may differ from now on, and `propagation-error-behavior` may prefer an end.
 #[cold]
 fn note_error(server: &mut State, args: Args<'_>, error: &[u8]) {
     server.counters.unexpected_error_replies += 1;
@@ -766,4 +843,10 @@ fn note_error(server: &mut State, args: Args<'_>, error: &[u8]) {
             "== CRITICAL == This replica is sending an error to its master: '{error}' after processing the command '{name}'"
         ),
     );
+    if server.config.propagation_error_behavior != "ignore" {
+        let text =
+            "This replica panicked sending an error to its master after processing the command";
+        server.log(Level::Warning, format_args!("{text} '{name}'"));
+        std::process::exit(1);
+    }
 }

@@ -7,6 +7,7 @@
 use std::ops::Range;
 
 use crate::gate::spec::{Begin, CommandSpec, Find, KeyFlags, KeyPosition, KeySpec};
+use crate::keyspace::due::Unit;
 use crate::resp::args::Args;
 
 /// The keys of a request, in the order of the specifications. Empty if there are none, or if the arguments cannot be those
@@ -27,9 +28,12 @@ pub fn keys_of(spec: &CommandSpec, args: Args<'_>) -> Vec<KeyPosition> {
         let flags = actual_flags(spec, keys, args);
         let places = (first..=last).step_by(step).map(|index| KeyPosition { index, flags });
         found.extend(places);
+        found.extend(said_again(keys, first, args).map(|index| KeyPosition { index, flags }));
     }
     match spec.name {
         "SORT" => found.extend(sort_destination(args)),
+        // Behind the timeout there may be options, which the specification cannot say.
+        "BZPOPDUE" => found.retain(|key| key.index < timeout_of_bzpopdue(args)),
         "MIGRATE" => {
             // A password may be the word KEYS, and so may a key: the options are read from the front.
             let Some(flags) = found.first().map(|key| key.flags) else { return found };
@@ -58,6 +62,23 @@ fn begin(keys: &KeySpec, args: Args<'_>) -> Option<usize> {
         }
         Begin::Unknown => None,
     }
+}
+
+/// The keys behind a keyword that comes again, behind the `first` one: which of them counts is the command's affair, and a
+/// user must have a right to each.
+fn said_again<'a>(
+    keys: &'a KeySpec,
+    first: usize,
+    args: Args<'a>,
+) -> impl Iterator<Item = usize> + use<'a> {
+    let word = match (keys.begin, keys.find) {
+        (Begin::Keyword { word, from: 1.. }, Find::Range { last: 0, .. }) => Some(word),
+        _ => None,
+    };
+    let is_word = move |index: &usize| {
+        word.is_some_and(|word| args.get(*index).eq_ignore_ascii_case(word.as_bytes()))
+    };
+    (first..args.len().saturating_sub(1)).filter(is_word).map(|index| index + 1)
 }
 
 /// First and last key and the step between keys; None if they do not lie within the request.
@@ -93,9 +114,32 @@ fn actual_flags(spec: &CommandSpec, keys: &KeySpec, args: Args<'_>) -> KeyFlags 
     };
     match spec.name {
         "SET" if !has("GET", 3) => KeyFlags::OW | KeyFlags::UPDATE,
-        "BITFIELD" if !has("SET", 2) && !has("INCRBY", 2) => KeyFlags::RO | KeyFlags::ACCESS,
+        "BITFIELD" if only_gets(args) => KeyFlags::RO | KeyFlags::ACCESS,
         _ => keys.flags - KeyFlags::VARIABLE_FLAGS,
     }
+}
+
+/// Where BZPOPDUE's timeout stands: before `UNIT <S | MS>`, if that is there, else at the end.
+pub fn timeout_of_bzpopdue(args: Args<'_>) -> usize {
+    let last = args.len() - 1;
+    let has_unit = last > 3
+        && args.get(last - 1).eq_ignore_ascii_case(b"UNIT")
+        && Unit::parse(args.get(last)).is_some();
+    if has_unit { last - 2 } else { last }
+}
+
+/// Whether BITFIELD reads alone. What is no operation it knows may be anything.
+fn only_gets(args: Args<'_>) -> bool {
+    let mut rest = args.cursor(2);
+    while !rest.is_at_end() {
+        let operands = match rest.remaining() {
+            3.. if rest.take_word("GET") => 2,
+            2.. if rest.take_word("OVERFLOW") => 1,
+            _ => return false,
+        };
+        (0..operands).for_each(|_| drop(rest.take()));
+    }
+    true
 }
 
 /// The arguments of MIGRATE that are keys: argument 3, or with an empty one there those behind the option KEYS.
@@ -188,6 +232,14 @@ mod tests {
         assert_eq!(places(FORWARD, "x COUNT 1 streams a b 0 0"), [4, 5]);
         assert_eq!(places(FORWARD, "x COUNT 1"), [0; 0]);
         assert_eq!(places(FORWARD, "x STREAMS"), [0; 0]);
+        const EACH: &[KeySpec] = &[KeySpec {
+            begin: Begin::Keyword { word: "STORE", from: 2 },
+            find: ONE,
+            flags: ANY,
+            notes: None,
+        }];
+        assert_eq!(places(EACH, "x k STORE a STORE b c"), [3, 5]);
+        assert_eq!(places(EACH, "x k STORE a STORE"), [3]);
         const BACKWARD: &[KeySpec] = &[KeySpec {
             begin: Begin::Keyword { word: "STORE", from: -2 },
             find: ONE,

@@ -73,11 +73,15 @@ pub fn describe(server: &State, client: &Client, running: Option<&Running>, line
     let events = if client.flags.contains(ClientFlags::WANTS_WRITE) { "rw" } else { "r" };
     let input = &client.input;
     let output_size = client.output.capacity();
+    let [capa, watch, traffic] = match server.config.compatible_with.is_valkey() {
+        true => valkey_fields(client),
+        false => Default::default(),
+    };
     let result = write!(
         line,
-        "id={} addr={} laddr={} fd={} name={} age={} idle={} flags={} db={} sub={} psub={} ssub={} multi={} qbuf={} \
+        "id={} addr={} laddr={} fd={} name={} age={} idle={} flags={}{capa} db={} sub={} psub={} ssub={} multi={}{watch} qbuf={} \
          qbuf-free={} argv-mem={} multi-mem={} rbs={output_size} rbp={output_size} obl={in_buffer} oll={pieces} \
-         omem={output_memory} tot-mem={} events={events} cmd={} user={} redir={} resp={} lib-name={} lib-ver={}",
+         omem={output_memory} tot-mem={} events={events} cmd={} user={} redir={} resp={} lib-name={} lib-ver={}{traffic}",
         client.id.number,
         client.peer,
         client.local,
@@ -106,6 +110,18 @@ pub fn describe(server: &State, client: &Client, running: Option<&Running>, line
     result.expect("a String takes what is written to it");
 }
 
+/// What Valkey 9 tells besides: behind `flags`, behind `multi`, and at the end.
+fn valkey_fields(client: &Client) -> [String; 3] {
+    let letters = if client.flags.contains(ClientFlags::CAN_REDIRECT) { "r" } else { "" };
+    let watched = client.watching.as_deref().map_or(0, |watching| watching.keys().count());
+    let (sent, received, commands) = (client.bytes_in, client.bytes_out, client.commands);
+    [
+        format!(" capa={letters}"),
+        format!(" watch={watched}"),
+        format!(" tot-net-in={sent} tot-net-out={received} tot-cmds={commands}"),
+    ]
+}
+
 /// The letters of the `flags` field.
 pub fn flag_letters(client: &Client) -> String {
     let state = [
@@ -121,6 +137,7 @@ pub fn flag_letters(client: &Client) -> String {
         (ClientFlags::UNIX_SOCKET, 'U'),
         (ClientFlags::NO_EVICT, 'e'),
         (ClientFlags::NO_TOUCH, 'T'),
+        (ClientFlags::IMPORT_SOURCE, 'I'),
     ];
     let is_set = |(flags, _): &&(ClientFlags, char)| client.flags.intersects(*flags);
     let mut set: String = state.iter().filter(is_set).map(|(_, letter)| letter).collect();

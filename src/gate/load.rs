@@ -13,14 +13,17 @@ use crate::gate::context::Caller;
 use crate::gate::effect;
 use crate::gate::execute::{Gate, Request};
 use crate::gate::persistence::{self, Loading, Purpose};
+use crate::gate::replicas;
 use crate::gate::state::State;
 use crate::keyspace::Keyspace;
 use crate::keyspace::beside::Beside;
 use crate::persist::aof::folder::AofFolder;
 use crate::persist::aof::load::{Loaded, Sink};
 use crate::persist::aof::reader;
+use crate::persist::leftovers;
 use crate::persist::rdb::{DecodeError, Decoder, Event, Fault, Limits, Parser, RawEntry};
 use crate::resp::args::Args;
+use crate::resp::number::parse_i64;
 use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
 use crate::resp::request::Range;
 use crate::sys::disk::DiskReader;
@@ -124,6 +127,8 @@ pub struct Rules {
     pub keeps_expired: bool,
     /// A key or library of functions that is there already is replaced, as DEBUG RELOAD MERGE wants it; otherwise it is an error.
     pub merges: bool,
+    /// Replicas are told of the expired keys that are left out: they may go on where the file was saved.
+    pub tells_expired: bool,
 }
 
 /// Loads an RDB image. Returns its bytes. Errors: in words, with key, type and offset where they are known; what came before is
@@ -153,12 +158,44 @@ pub fn load_rdb(
                 request.push(&text);
                 run(db, server, &request)?;
             }
-            Event::Aux { name, value } => server.persistence.moment.note(&name, &value),
+            Event::Aux { name, value } => {
+                server.persistence.moment.note(&name, &value);
+                tell_aux(server, &name, &value);
+            }
             Event::Header(_) | Event::SelectDb(_) | Event::ResizeDb { .. } => {}
             Event::End(_) => return Ok(parser.offset()),
         }
     }
 }
+
+/// What a file says of itself, for the log and INFO.
+fn tell_aux(server: &mut State, name: &[u8], value: &[u8]) {
+    let text = String::from_utf8_lossy(value);
+    let number = || parse_i64(value).unwrap_or(0);
+    let notice = |line: std::fmt::Arguments<'_>| server.log(Level::Notice, line);
+    match name {
+        b"redis-ver" | b"valkey-ver" => {
+            notice(format_args!("Loading RDB produced by version {text}"));
+        }
+        b"ctime" => {
+            let age = (server.now.unix_seconds() - number()).max(0);
+            notice(format_args!("RDB age {age} seconds"));
+        }
+        b"used-mem" => {
+            let megabytes = number() as f64 / (1 << 20) as f64;
+            notice(format_args!("RDB memory usage when created {megabytes:.2} Mb"));
+            if let Some(loading) = &mut server.persistence.loading {
+                loading.memory_then = number().max(0) as u64;
+            }
+        }
+        b"aof-preamble" if number() != 0 => notice(format_args!("RDB has an AOF tail")),
+        b"aof-base" if number() != 0 => notice(format_args!("RDB is base AOF")),
+        _ => {}
+    }
+}
+
+/// So many keys without elements are told by name.
+const EMPTY_KEYS_TOLD: u64 = 10;
 
 /// Puts an entry of a file into the keyspace, or beside it. Errors: in words.
 pub fn load_entry(
@@ -181,6 +218,9 @@ pub fn load_entry(
     let deadline = raw.deadline_ms.map(|ms| now.at(UnixMillis(ms)));
     if !rules.keeps_expired && deadline.is_some_and(|deadline| now.is_past(deadline)) {
         server.persistence.keys_expired_at_load += 1;
+        if rules.tells_expired {
+            replicas::tell_expired(server, database, &raw.key);
+        }
         return Ok(());
     }
     let decoder = Decoder { limits, now, version: raw.version };
@@ -189,6 +229,11 @@ pub fn load_entry(
     let entry = match decoded {
         // As Redis has it: versions of it have saved such keys.
         Err(DecodeError { fault: Fault::Empty, .. }) => {
+            if server.persistence.empty_keys_skipped < EMPTY_KEYS_TOLD {
+                let key = raw.key.escape_ascii();
+                let text = "rdbLoadObject skipping empty key";
+                server.log(Level::Warning, format_args!("{text}: {key}"));
+            }
             server.persistence.empty_keys_skipped += 1;
             return Ok(());
         }
@@ -296,7 +341,7 @@ impl Sink for Loader<'_> {
     }
 
     fn rdb(&mut self, source: &mut dyn DiskReader, _: u64) -> Result<u64, String> {
-        let rules = Rules { keeps_expired: true, merges: false };
+        let rules = Rules { keeps_expired: true, ..Rules::default() };
         load_rdb(self.db, self.server, source, rules)
     }
 
@@ -337,8 +382,13 @@ impl Sink for Loader<'_> {
 
 fn begin(db: &mut Keyspace, server: &mut State, total_bytes: u64) {
     let started_unix = server.now.unix_seconds();
-    server.persistence.loading =
-        Some(Loading { started_unix, total_bytes, loaded_bytes: 0, is_beside: false });
+    server.persistence.loading = Some(Loading {
+        started_unix,
+        total_bytes,
+        loaded_bytes: 0,
+        is_beside: false,
+        memory_then: 0,
+    });
     server.note_gate();
     db.begin_loading();
 }
@@ -353,11 +403,25 @@ fn end(db: &mut Keyspace, server: &mut State) {
 /// Loads what there is when the server starts: the append-only file if it is on, else the RDB file. Errors: in words, for the log;
 /// the server is not to start then.
 pub fn load_at_start(db: &mut Keyspace, server: &mut State) -> Result<(), String> {
+    remove_leftovers(server);
     let started_us = server.clock.now().boot_us;
     let seconds = |server: &State| (server.clock.now().boot_us - started_us) as f64 / 1e6;
     if !server.config.appendonly {
         let path = server.config.dir.join(file_name(&server.config.dbfilename));
-        let loaded = load_file(db, server, &path, Rules::default())?;
+        // What has expired is its primary's business where this is to be a replica.
+        let tells_expired = server.config.replicaof.is_none();
+        if tells_expired {
+            replicas::begin_at_start(server);
+        }
+        let loaded = load_file(
+            db,
+            server,
+            &path,
+            Rules { tells_expired, keeps_expired: !tells_expired, ..Rules::default() },
+        )?;
+        if tells_expired {
+            replicas::go_on_from_file(db, server);
+        }
         if loaded {
             let (keys, expired) =
                 (server.persistence.keys_loaded, server.persistence.keys_expired_at_load);
@@ -386,6 +450,22 @@ pub fn load_at_start(db: &mut Keyspace, server: &mut State) -> Result<(), String
     }
     persistence::note_loaded(db, server);
     persistence::begin_aof_at_start(db, server, folder, loaded.bytes, loaded.base_bytes)
+}
+
+/// Removes what processes that were killed have left half written.
+fn remove_leftovers(server: &State) {
+    let dir = &server.config.dir;
+    for folder in [dir.clone(), dir.join(file_name(&server.config.appenddirname))] {
+        match leftovers::remove(&**server.persistence.disk(), &folder) {
+            Ok(names) => names.iter().for_each(|name| {
+                let path = folder.join(name);
+                let text = "Removing the temporary file that a process has left";
+                server.log(Level::Notice, format_args!("{text}: {}", path.display()));
+            }),
+            // Whatever is wrong with the folder, loading will say.
+            Err(_) => {}
+        }
+    }
 }
 
 /// Loads the files of an append-only folder, of so many bytes.
@@ -424,7 +504,7 @@ pub fn reload_rdb(
 ) -> Result<(), String> {
     let path = server.config.dir.join(file_name(&server.config.dbfilename));
     load_again(db, server, flushes, |db, server| {
-        match load_file(db, server, &path, Rules { keeps_expired: false, merges })? {
+        match load_file(db, server, &path, Rules { merges, ..Rules::default() })? {
             true => Ok(()),
             false => Err(format!("{} is not there", path.display())),
         }

@@ -10,6 +10,7 @@ pub mod context;
 pub mod effect;
 pub mod evict;
 pub mod execute;
+pub mod failover;
 pub mod following;
 pub mod keys;
 pub mod limits;

@@ -28,9 +28,21 @@ pub fn feed_monitors(
         return;
     }
     let Some(client) = caller.client().and_then(|id| server.clients.get(id)) else { return };
-    let (id, from, db) = (client.id, address(server, client), client.db);
+    let (id, from, db) = (Some(client.id), address(server, client), client.db);
     show(server, id, db, &from, command, args);
     publish::take_pushed(server, caller, output);
+}
+
+/// Shows a command of the primary that ran in a database.
+#[cold]
+pub fn feed_followed(server: &mut State, db: usize, command: &Command, args: Args<'_>) {
+    let following = server.replication.following.as_deref();
+    if let Some(following) = following
+        && !command.spec.flags.intersects(Flags::SKIP_MONITOR | Flags::ADMIN)
+    {
+        let from = following.name();
+        show(server, None, db, &from, command, args);
+    }
 }
 
 /// Shows EVAL and its like, before the commands that the script calls.
@@ -39,7 +51,7 @@ pub fn feed_script(ctx: &mut Context<'_>) {
     let (command, args, db) = (ctx.command, ctx.args, ctx.db.selected());
     let client = ctx.caller.client().and_then(|id| ctx.server.clients.get(id));
     let Some(client) = client else { return };
-    let (id, from) = (client.id, address(ctx.server, client));
+    let (id, from) = (Some(client.id), address(ctx.server, client));
     show(ctx.server, id, db, &from, command, args);
     publish::take_pushed(ctx.server, ctx.caller, ctx.reply.output());
 }
@@ -51,7 +63,7 @@ pub fn feed_scripted(server: &mut State, caller: Caller, command: &Command, args
         return;
     }
     let Some(client) = caller.client().and_then(|id| server.clients.get(id)) else { return };
-    let (id, db) = (client.id, client.db);
+    let (id, db) = (Some(client.id), client.db);
     show(server, id, db, "lua", command, args);
 }
 
@@ -63,10 +75,10 @@ fn address(server: &State, client: &Client) -> String {
     }
 }
 
-/// Sends a command's line to all who monitor; the client `id`, which is executing, has it in its own output.
+/// Sends a command's line to all who monitor; the client `id`, if one is executing, has it in its own output.
 fn show(
     server: &mut State,
-    id: ClientId,
+    id: Option<ClientId>,
     db: usize,
     from: &str,
     command: &Command,
@@ -90,7 +102,7 @@ fn show(
             continue;
         }
         client.output.push(line.as_bytes());
-        if monitor != id {
+        if Some(monitor) != id {
             server.clients.flush_later(monitor);
             limits::check_output_limit(server, monitor);
         }

@@ -15,6 +15,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use crate::config::system_text;
 use crate::error::CommandError;
@@ -29,6 +30,7 @@ use crate::replication::pipe::Pipe;
 use crate::replication::replica::Filter;
 use crate::sys::disk::{Disk, RealDisk};
 use crate::sys::log::Level;
+use crate::sys::process;
 
 /// A slice of the walk through the keyspace, each turn. Unit: microseconds.
 const SLICE_US: i64 = 500;
@@ -97,6 +99,8 @@ pub struct Persistence {
     /// Seconds; -1: none.
     pub last_save_seconds: i64,
     pub saves: u64,
+    /// What was begun in the background.
+    pub jobs: u64,
     /// BGSAVE SCHEDULE, or a BGREWRITEAOF that waits for a save.
     pub save_is_scheduled: bool,
     pub rewrite_is_scheduled: bool,
@@ -115,6 +119,8 @@ pub struct Persistence {
     pub moment: Moment,
     /// A file is being loaded: what clients are told.
     pub loading: Option<Loading>,
+    /// `DEBUG AOF-FLUSH-SLEEP`
+    flush_delay: Duration,
 }
 
 /// The moment of a replicated history that an RDB file shows, as far as it says so.
@@ -147,6 +153,8 @@ pub struct Loading {
     pub loaded_bytes: u64,
     /// Beside what clients go on to see, from the primary.
     pub is_beside: bool,
+    /// Memory that the server had that wrote the file, as the file says. Unit: bytes.
+    pub memory_then: u64,
 }
 
 impl Persistence {
@@ -165,6 +173,7 @@ impl Persistence {
             last_try_us: i64::MIN / 2,
             last_save_seconds: -1,
             saves: 0,
+            jobs: 0,
             save_is_scheduled: false,
             rewrite_is_scheduled: false,
             last_rewrite_seconds: -1,
@@ -179,6 +188,7 @@ impl Persistence {
             empty_keys_skipped: 0,
             moment: Moment::default(),
             loading: None,
+            flush_delay: Duration::ZERO,
         }
     }
 
@@ -236,6 +246,12 @@ impl Persistence {
         self.aof.as_ref().is_none_or(|aof| offset <= aof.log.acknowledged())
     }
 
+    /// How far the log is on disk. None: there is none that a start would load, or it does not say.
+    pub fn on_disk(&self) -> Option<LogOffset> {
+        let aof = self.aof.as_ref().filter(|aof| !aof.is_aside)?;
+        Some(aof.log.synced())
+    }
+
     /// When the log wants to be asked again though nothing happens: boot-time clock, microseconds.
     pub fn next_call_us(&self) -> Option<i64> {
         self.aof.as_ref().and_then(|aof| aof.log.next_call_us())
@@ -284,6 +300,8 @@ fn plan(db: &Keyspace, server: &mut State, is_base: bool) -> Plan {
     let database = if is_base { None } else { stream_database(server) };
     let config = &server.config;
     let mut plan = Plan::new(db, server.scripts.library_texts());
+    // What has expired is there for those who will be told later that it is gone.
+    plan.now.is_loading = server.replication.is_replica() || database.is_some();
     plan.compresses = config.rdbcompression;
     plan.checks = config.rdbchecksum;
     plan.writes_back = match is_base {
@@ -323,7 +341,10 @@ fn plan(db: &Keyspace, server: &mut State, is_base: bool) -> Plan {
 /// fields `repl-stream-db`, `repl-id` and `repl-offset`, with which a start goes on as a replica.
 fn stream_database(server: &mut State) -> Option<usize> {
     let is_between = server.effects.is_between_units();
-    if server.replication.is_replica() || server.replication.backlog.is_none() || !is_between {
+    if let Some(following) = &server.replication.following {
+        return following.knows_history.then_some(following.selected);
+    }
+    if server.replication.backlog.is_none() || !is_between {
         return None;
     }
     spread_effects(server);
@@ -341,7 +362,10 @@ pub fn save(db: &mut Keyspace, server: &mut State) -> Result<(), String> {
     let temporary = server.config.dir.join(temporary_name());
     let disk = server.persistence.disk.clone();
     server.persistence.saves += 1;
-    match save_now(db, &*disk, &temporary, &target, &plan) {
+    process::remove_when_interrupted(Some(&temporary));
+    let saved = save_now(db, &*disk, &temporary, &target, &plan);
+    process::remove_when_interrupted(None);
+    match saved {
         Ok(_) => {
             server.log(Level::Notice, format_args!("DB saved on disk"));
             note_saved(server, changes);
@@ -405,6 +429,7 @@ fn begin_job(
     let file = persistence.disk.create(&temporary)?;
     let job = Job::begin(db, file, Some(temporary), plan, wake)?;
     persistence.running = Some(Running { purpose, job, changes, placing: None });
+    persistence.jobs += 1;
     pause_syncs(server);
     Ok(())
 }
@@ -453,6 +478,10 @@ pub fn abort(db: &mut Keyspace, server: &mut State, purpose: Purpose) {
         if purpose == Purpose::Save {
             replicas::file_is_saved(server, false);
         }
+        if purpose == Purpose::Rewrite {
+            let text = "Killing running AOF rewrite child: a thread of this process";
+            server.log(Level::Notice, format_args!("{text}"));
+        }
     }
 }
 
@@ -482,8 +511,12 @@ pub fn spread_effects(server: &mut State) {
     let State { persistence, effects, replication, now, .. } = server;
     // A replica's stream is its primary's, byte for byte.
     let feeds = replication.backlog.is_some() && !replication.is_replica();
+    let messages = std::mem::take(&mut replication.messages);
     // With neither it is DEBUG EFFECTS that listens, and takes them itself.
     if effects.is_empty() || !(feeds || persistence.is_aof_on()) {
+        if feeds {
+            replication.feed(&messages);
+        }
         return;
     }
     effects.take(|units| {
@@ -492,6 +525,7 @@ pub fn spread_effects(server: &mut State) {
         }
         if feeds {
             replication.feed(units);
+            replication.feed(&messages);
             if let (Some(aof), Some(backlog)) = (&persistence.aof, &replication.backlog) {
                 replication.logged.push_back((backlog.end(), aof.log.end()));
             }
@@ -745,10 +779,13 @@ fn note_rewrite_ended(server: &mut State, result: Result<(), String>) {
     let persistence = &mut server.persistence;
     persistence.rewrites += 1;
     persistence.last_rewrite_failed = result.is_err();
+    let mut wait_minutes = None;
     match result {
         Ok(()) => {
             persistence.rewrite_failures = 0;
             let text = "Background AOF rewrite terminated with success";
+            server.log(Level::Notice, format_args!("{text}"));
+            let text = "Background AOF rewrite finished successfully";
             server.log(Level::Notice, format_args!("{text}"));
         }
         Err(why) => {
@@ -758,6 +795,7 @@ fn note_rewrite_ended(server: &mut State, result: Result<(), String>) {
                 let minutes = 1_i64.checked_shl(doubled.min(16)).unwrap_or(WAIT_MINUTES_MAX);
                 let minutes = minutes.min(WAIT_MINUTES_MAX);
                 persistence.next_rewrite_us = now_us + minutes * 60_000_000;
+                wait_minutes = Some(minutes);
             }
             if persistence.aof.as_ref().is_some_and(|aof| aof.is_aside) {
                 persistence.rewrite_is_scheduled = true;
@@ -765,6 +803,11 @@ fn note_rewrite_ended(server: &mut State, result: Result<(), String>) {
             let text = "Background AOF rewrite terminated with error";
             server.log(Level::Warning, format_args!("{text}: {why}"));
         }
+    }
+    if let Some(minutes) = wait_minutes {
+        let text =
+            "Background AOF rewrite has repeatedly failed and triggered the limit, will retry in";
+        server.log(Level::Warning, format_args!("{text} {minutes} minutes"));
     }
 }
 
@@ -774,8 +817,33 @@ pub fn apply_parameters(server: &mut State) {
     if let Some(aof) = &mut server.persistence.aof {
         aof.log.set_policy(policy);
         aof.log.set_timestamps(timestamps);
+        aof.log.set_flush_delay(server.persistence.flush_delay);
+        if !server.config.aof_disable_auto_gc {
+            remove_history(server);
+        }
     }
     pause_syncs(server);
+}
+
+/// Removes the files that rewrites have replaced and that `aof-disable-auto-gc` has kept.
+fn remove_history(server: &State) {
+    let Some(aof) = &server.persistence.aof else { return };
+    // A file is being put in its place, and its thread does this behind it.
+    let Ok(mut folder) = aof.folder.try_lock() else { return };
+    for file in folder.manifest().history() {
+        let name = String::from_utf8_lossy(&file.name);
+        let text = "Removing the history file";
+        server.log(Level::Notice, format_args!("{text} {name} in the background"));
+    }
+    if let Err(error) = folder.remove_history() {
+        server.log(Level::Warning, format_args!("{error}"));
+    }
+}
+
+/// `DEBUG AOF-FLUSH-SLEEP`: before anything is written to the log the loop sleeps so long.
+pub fn set_flush_delay(server: &mut State, delay: Duration) {
+    server.persistence.flush_delay = delay;
+    apply_parameters(server);
 }
 
 fn open_folder(server: &State) -> Result<AofFolder, String> {
@@ -799,13 +867,20 @@ fn switch_on(
 }
 
 /// `CONFIG SET appendonly yes` on a running server: what happens from now on goes to an increment, and what is there now
-/// becomes the base. Until that is whole the folder means what it meant before.
-pub fn begin_aof(db: &mut Keyspace, server: &mut State) -> Result<(), String> {
+/// becomes the base. Until that is whole the folder means what it meant before. Within a transaction, whose effects are one unit,
+/// the base is begun behind it.
+pub fn begin_aof(
+    db: &mut Keyspace,
+    server: &mut State,
+    in_transaction: bool,
+) -> Result<(), String> {
     if server.persistence.aof.is_some() {
         return Ok(());
     }
-    // Not for this log: the base has it.
-    spread_effects(server);
+    if !in_transaction {
+        // Not for this log: the base has it.
+        spread_effects(server);
+    }
     // What is being saved for something else makes room for it.
     abort(db, server, Purpose::Save);
     abort(db, server, Purpose::Rewrite);
@@ -819,6 +894,18 @@ pub fn begin_aof(db: &mut Keyspace, server: &mut State) -> Result<(), String> {
     let mut log = AppendLog::new(folder.clone(), increment, 0, 0, policy, wake);
     log.spawn().map_err(|error| system_text(&error))?;
     switch_on(db, server, folder, log, true);
+    // Replicas that wait for a snapshot get theirs first.
+    let syncs = server.persistence.running.is_some();
+    if in_transaction || syncs {
+        let text = match syncs {
+            true => "AOF was enabled but there is already another background operation. An AOF background was scheduled to start when possible.",
+            false => "AOF was enabled during a transaction. An AOF background was scheduled to start when possible.",
+        };
+        server.log(Level::Warning, format_args!("{text}"));
+        // It begins another increment, and this one is forgotten.
+        server.persistence.rewrite_is_scheduled = true;
+        return Ok(());
+    }
     if let Some(aof) = &mut server.persistence.aof {
         aof.first_kept = Some(first_kept);
     }
@@ -842,7 +929,11 @@ pub fn end_aof(db: &mut Keyspace, server: &mut State) {
         if let Err(fatal) = aof.log.close(now) {
             server.log(Level::Warning, format_args!("{fatal}"));
         }
-        lock(&aof.folder).drop_aside();
+        if let Some(name) = lock(&aof.folder).drop_aside() {
+            let name = String::from_utf8_lossy(&name);
+            let text = "Removing the temp incr aof file";
+            server.log(Level::Notice, format_args!("{text} {name} in the background"));
+        }
     }
     note_listeners(db, server);
     server.note_gate();
@@ -957,8 +1048,15 @@ pub fn shut_down(
     save_asked: Option<bool>,
     force: bool,
 ) -> bool {
-    abort(db, server, Purpose::Save);
-    abort(db, server, Purpose::Rewrite);
+    if let Some((purpose, ..)) = server.persistence.under_way() {
+        let text = match purpose {
+            Purpose::Save => "There is a child saving an .rdb. Killing it!",
+            Purpose::Rewrite => "There is a child rewriting the AOF. Killing it!",
+            Purpose::Sync => "There is a child sending an .rdb to replicas. Killing it!",
+        };
+        server.log(Level::Warning, format_args!("{text}"));
+        abort(db, server, purpose);
+    }
     if server.persistence.aof.is_some() {
         let text = "Calling fsync() on the AOF file.";
         server.log(Level::Notice, format_args!("{text}"));

@@ -8,7 +8,7 @@
 //! [`turn`] is called at the end of each turn, behind the log, as nothing is sent that the log's policy has not kept;
 //! [`periodic`] some times a second. Texts of the log are Redis's, as people and tests look for them.
 
-use std::io;
+use std::io::{self, Write};
 use std::sync::Arc;
 
 use mio::Token;
@@ -17,13 +17,13 @@ use crate::client::{Client, ClientFlags, ClientId};
 use crate::config::system_text;
 use crate::gate::limits;
 use crate::gate::persistence::{self, Purpose};
-use crate::gate::state::State;
+use crate::gate::state::{Pause, PauseCause, Shutdown, State};
 use crate::keyspace::Keyspace;
 use crate::net::stream::Address;
-use crate::replication::Broadcast;
 use crate::replication::backlog::Backlog;
 use crate::replication::pipe::Pipe;
 use crate::replication::replica::{FileSending, Filter, Replica, Sent, Stage};
+use crate::replication::{Ancestor, Broadcast};
 use crate::sys::log::Level;
 use crate::sys::random;
 
@@ -213,13 +213,6 @@ pub fn forget(server: &mut State, id: ClientId) {
     count_good(server);
 }
 
-/// Closes all replicas: they come again and ask for what they have.
-pub fn drop_all(server: &mut State) {
-    for id in server.replication.replicas.clone() {
-        server.clients.close(id);
-    }
-}
-
 /// What a replica says it has: the offset, and up to where that is on its disk.
 pub fn acknowledge(server: &mut State, id: ClientId, offset: u64, synced: Option<u64>) {
     let now_us = server.now.boot_us;
@@ -243,6 +236,70 @@ pub fn count_good(server: &mut State) {
     let good = replicas(server).filter(|(_, replica)| is_good(replica)).count();
     server.replication.good_replicas = good as u32;
     server.note_gate();
+}
+
+/// Whether a shutdown waits for replicas that lag, up to `shutdown-timeout`. It is put back then, to be asked again each turn;
+/// else those that lag all the same are told in the log.
+pub fn hold_shutdown(server: &mut State, order: Shutdown) -> bool {
+    let (timeout, now_us) = (server.config.shutdown_timeout, server.now.boot_us);
+    let have_all = {
+        persistence::spread_effects(server);
+        replicas(server).all(|(_, replica)| replica.acknowledged == server.replication.offset)
+    };
+    let waits = match order.waits_until_us {
+        Some(until_us) => now_us < until_us,
+        None => !order.now && timeout > 0,
+    };
+    if have_all || !waits {
+        log_laggards(server);
+        return false;
+    }
+    let mut order = order;
+    if order.waits_until_us.is_none() {
+        order.waits_until_us = Some(now_us + i64::from(timeout) * 1_000_000);
+        if server.pause().is_none() && !server.replication.is_replica() {
+            server.replication.feed(GETACK);
+        }
+        let pause = Pause { until_us: i64::MAX, writes_only: true };
+        server.set_pause(PauseCause::Shutdown, Some(pause));
+        let text = "Waiting for replicas before shutting down.";
+        server.log(Level::Notice, format_args!("{text}"));
+    }
+    server.shutdown = Some(order);
+    true
+}
+
+fn log_laggards(server: &State) {
+    let offset = server.replication.offset;
+    let (count, mut lagging) = (replicas(server).count(), 0);
+    for (client, replica) in replicas(server) {
+        if replica.acknowledged == offset {
+            continue;
+        }
+        lagging += 1;
+        server.log(
+            Level::Warning,
+            format_args!(
+                "Lagging replica {} reported offset {} behind master, lag={}, state={}.",
+                name(client),
+                offset as i64 - replica.acknowledged as i64,
+                lag_seconds(server, replica),
+                replica.stage_name(),
+            ),
+        );
+    }
+    if count > 0 {
+        let text = "replicas are in sync when shutting down.";
+        server.log(Level::Notice, format_args!("{} of {count} {text}", count - lagging));
+    }
+}
+
+/// Seconds since a replica has acknowledged something; 0 before it is online.
+pub fn lag_seconds(server: &State, replica: &Replica) -> i64 {
+    match replica.is_online() {
+        true => (server.now.boot_us - replica.acknowledged_us) / 1_000_000,
+        false => 0,
+    }
 }
 
 // ---- snapshots -------------------------------------------------------------------------------------------------------
@@ -529,9 +586,24 @@ fn send_to(server: &mut State, id: ClientId, end: u64) {
     };
     let broadcast = replication.broadcast.as_ref();
     let snapshot = broadcast.map(|broadcast| (&broadcast.bytes, broadcast.is_whole));
-    let result = replica.send(&mut client.stream, backlog, end, snapshot, TURN_BYTES);
+    let stream = &mut client.stream;
+    // What TLS has taken earlier may still wait for room.
+    let result = stream.flush().and_then(|()| {
+        let mut sent = match stream.has_unsent() {
+            true => Sent::default(),
+            false => replica.send(stream, backlog, end, snapshot, TURN_BYTES)?,
+        };
+        sent.is_full |= stream.has_unsent();
+        Ok(sent)
+    });
     match result {
-        Ok(sent) => after_sending(server, id, sent),
+        Ok(mut sent) => {
+            if client.stream.has_unsent() {
+                // Taken, but not sent.
+                (sent.is_full, sent.has_all) = (true, false);
+            }
+            after_sending(server, id, sent);
+        }
         Err(error) => {
             let (is_online, name) = (replica.is_online(), name(client));
             let what = if is_online {
@@ -607,6 +679,45 @@ fn put_online(server: &mut State, id: ClientId) {
     count_good(server);
 }
 
+// ---- at the start ----------------------------------------------------------------------------------------------------
+
+/// Before a primary loads its file: what expired meanwhile is the beginning of the stream.
+pub fn begin_at_start(server: &mut State) {
+    let size = server.config.repl_backlog_size as usize;
+    server.replication.backlog = Some(Backlog::new(size, server.replication.offset + 1));
+}
+
+/// A key of the file has expired: who has it from before is told.
+pub fn tell_expired(server: &mut State, database: usize, key: &[u8]) {
+    let unlinks = server.config.lazyfree_lazy_expire;
+    let verb: &[u8] = if unlinks { b"UNLINK" } else { b"DEL" };
+    server.effects.push(database, [verb, key].into_iter());
+    server.effects.end_unit();
+    if server.effects.len() >= persistence::SPREAD_BYTES {
+        persistence::spread_early(server);
+    }
+}
+
+/// Goes on with the history that the file has said it is of: who followed it can go on too. Without such a history there is no
+/// stream yet.
+pub fn go_on_from_file(db: &mut Keyspace, server: &mut State) {
+    persistence::spread_effects(server);
+    let moment = std::mem::take(&mut server.persistence.moment);
+    let replication = &mut server.replication;
+    if let (Some(id), Some(offset), Some(backlog)) =
+        (moment.id, moment.offset, &mut replication.backlog)
+    {
+        replication.ancestor = Some(Ancestor { id, end: offset + 1 });
+        replication.offset += offset;
+        backlog.rebase(offset);
+        replication.without_replicas_since_us = server.now.boot_us;
+    } else {
+        replication.backlog = None;
+        replication.offset = 0;
+    }
+    persistence::note_listeners(db, server);
+}
+
 // ---- periodic work ---------------------------------------------------------------------------------------------------
 
 /// What is done each second: signs of life, who is silent for too long, a backlog that nobody needs.
@@ -630,7 +741,10 @@ fn ping(server: &mut State) {
     let period = u64::from(server.config.repl_ping_replica_period.max(1));
     let is_due = server.replication.seconds.is_multiple_of(period);
     server.replication.seconds += 1;
-    if is_due && !server.replication.replicas.is_empty() && !server.replication.is_replica() {
+    // A replica is to get to the end of the stream while a failover waits for it.
+    let is_still = server.replication.failover.is_some();
+    let has_replicas = !server.replication.replicas.is_empty();
+    if is_due && has_replicas && !is_still && !server.replication.is_replica() {
         persistence::spread_effects(server);
         server.replication.feed(PING);
     }

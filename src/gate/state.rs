@@ -27,9 +27,9 @@ use crate::pubsub::PubSub;
 use crate::replication::Replication;
 use crate::replication::following::Progress;
 use crate::script::{Engine, Scripts};
+use crate::stats::command_log::CommandLogs;
 use crate::stats::commands::CommandStats;
 use crate::stats::latency::LatencyMonitor;
-use crate::stats::slowlog::Slowlog;
 use crate::stats::{Counters, Rate};
 use crate::sys::log::{Level, Logger};
 use crate::sys::process::OomScore;
@@ -48,6 +48,8 @@ pub enum Task {
     Resume(ClientId),
     /// CLIENT UNPAUSE, or the pause changed.
     Unpause,
+    /// SHUTDOWN ABORT: those who asked for the end are told.
+    RefuseShutdown,
 }
 
 /// What has come, or may have come, and was left for the next turn: the system will not announce it again.
@@ -67,7 +69,18 @@ pub struct Pending {
     pub handshaking: VecDeque<(i64, ClientId)>,
 }
 
-/// CLIENT PAUSE: whose requests wait, and until when.
+/// Why clients are paused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PauseCause {
+    /// CLIENT PAUSE
+    Asked,
+    /// SHUTDOWN waits for replicas.
+    Shutdown,
+    /// FAILOVER waits for a replica.
+    Failover,
+}
+
+/// Whose requests wait, and until when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pause {
     /// Boot-time clock, microseconds.
@@ -84,6 +97,8 @@ pub struct Shutdown {
     pub save: Option<bool>,
     pub now: bool,
     pub force: bool,
+    /// It waits for replicas until then: boot-time clock, microseconds.
+    pub waits_until_us: Option<i64>,
 }
 
 /// What is fixed from the start on.
@@ -121,7 +136,7 @@ pub struct State {
     pub command_stats: Vec<CommandStats>,
     /// By the error's first word.
     pub error_stats: HashMap<Box<str>, u64>,
-    pub slowlog: Slowlog,
+    pub command_logs: CommandLogs,
     pub latency: LatencyMonitor,
     pub commands_rate: Rate,
     pub input_rate: Rate,
@@ -152,6 +167,9 @@ pub struct State {
     encoder: Option<(bool, Box<Encoder>)>,
     /// Serves other clients for a moment while a script runs on and on. Set by the server.
     pub serve_while_busy: fn(&mut Keyspace, &mut State),
+    /// By [`PauseCause`].
+    pauses: [Option<Pause>; 3],
+    /// What they come to together.
     pause: Option<Pause>,
     /// See [`State::closes_gate`].
     gate_is_closed: bool,
@@ -188,7 +206,12 @@ pub struct Timing {
     turn_ticks: u64,
     /// A command that took as many ticks is looked at more closely: slow log or latency monitor. u64::MAX: neither is on.
     notable_ns: u64,
+    /// As many bytes of arguments or of a reply may be for the command log.
+    notable_bytes: usize,
 }
+
+/// Bytes of a request at most that are no arguments nor between them.
+const REQUEST_FRAME_MAX: usize = 64;
 
 impl Timing {
     pub fn new(clock: quanta::Clock) -> Self {
@@ -200,6 +223,7 @@ impl Timing {
             turns: 0,
             turn_ticks: 0,
             notable_ns: u64::MAX,
+            notable_bytes: usize::MAX,
         }
     }
 
@@ -271,14 +295,25 @@ impl Timing {
         nanoseconds >= self.notable_ns
     }
 
-    /// Thresholds: of the slow log in microseconds (negative: off), of the latency monitor in milliseconds (0: off).
-    pub fn set_thresholds(&mut self, slowlog_us: i64, latency_ms: i64) {
-        let slow = u64::try_from(slowlog_us).map_or(u64::MAX, |us| us.saturating_mul(1000));
-        let latency = match u64::try_from(latency_ms) {
+    /// Whether this many bytes of a request's arguments or of its reply may be worth a closer look.
+    #[inline]
+    pub fn is_large(&self, bytes: usize) -> bool {
+        bytes >= self.notable_bytes
+    }
+
+    /// Takes the thresholds of the command log and of the latency monitor.
+    pub fn set_thresholds(&mut self, config: &Config) {
+        let slow = u64::try_from(config.slowlog_log_slower_than);
+        let slow = slow.map_or(u64::MAX, |us| us.saturating_mul(1000));
+        let latency = match u64::try_from(config.latency_monitor_threshold) {
             Ok(0) | Err(_) => u64::MAX,
             Ok(ms) => ms.saturating_mul(1_000_000),
         };
         self.notable_ns = slow.min(latency);
+        let bytes = |threshold| usize::try_from(threshold).unwrap_or(usize::MAX);
+        let request = bytes(config.commandlog_request_larger_than);
+        let request = request.saturating_sub(REQUEST_FRAME_MAX);
+        self.notable_bytes = request.min(bytes(config.commandlog_reply_larger_than));
     }
 }
 
@@ -320,7 +355,7 @@ impl State {
             counters: Counters::default(),
             command_stats,
             error_stats: HashMap::new(),
-            slowlog: Slowlog::default(),
+            command_logs: CommandLogs::default(),
             latency: LatencyMonitor::default(),
             commands_rate: Rate::default(),
             input_rate: Rate::default(),
@@ -342,6 +377,7 @@ impl State {
             outgoing: Outgoing::default(),
             encoder: None,
             serve_while_busy: |_, _| {},
+            pauses: [None; 3],
             pause: None,
             // Until the configuration has been applied.
             gate_is_closed: true,
@@ -416,7 +452,8 @@ impl State {
     /// The stream's offset behind all that commands have changed so far, of a primary.
     #[inline]
     pub fn stream_end(&self) -> u64 {
-        self.replication.offset + self.effects.len() as u64
+        let waiting = self.effects.len() + self.replication.messages.len();
+        self.replication.offset + waiting as u64
     }
 
     /// Whether the gate has to ask [`admit`](super::admit::admit) for each command.
@@ -427,6 +464,7 @@ impl State {
             || !self.monitors.is_empty()
             || self.pause.is_some()
             || self.replication.is_replica()
+            || self.config.import_mode
             || self.persistence.loading.is_some()
             || self.disk_refusal().is_some()
     }
@@ -442,15 +480,39 @@ impl State {
         self.gate_is_closed
     }
 
-    /// CLIENT PAUSE, if it is on.
+    /// Whether clients are paused: the strictest of all pauses, and when the last such ends.
     #[inline]
     pub fn pause(&self) -> Option<Pause> {
         self.pause
     }
 
-    pub fn set_pause(&mut self, pause: Option<Pause>) {
-        self.pause = pause;
+    /// What a single cause asks for.
+    pub fn pause_by(&self, cause: PauseCause) -> Option<Pause> {
+        self.pauses[cause as usize]
+    }
+
+    pub fn set_pause(&mut self, cause: PauseCause, pause: Option<Pause>) {
+        self.pauses[cause as usize] = pause;
+        let writes_only = self.pauses.iter().flatten().all(|pause| pause.writes_only);
+        let strictest =
+            self.pauses.iter().flatten().filter(|pause| pause.writes_only == writes_only);
+        self.pause = strictest.max_by_key(|pause| pause.until_us).copied();
         self.note_gate();
+    }
+
+    /// Ends a pause; who waited for it is asked again.
+    pub fn end_pause(&mut self, cause: PauseCause) {
+        self.set_pause(cause, None);
+        self.tasks.push(Task::Unpause);
+    }
+
+    /// Ends the pauses whose time is up.
+    pub fn end_due_pauses(&mut self) {
+        for cause in [PauseCause::Asked, PauseCause::Shutdown, PauseCause::Failover] {
+            if self.pause_by(cause).is_some_and(|pause| pause.until_us <= self.now.boot_us) {
+                self.end_pause(cause);
+            }
+        }
     }
 
     /// Whether somebody monitors.

@@ -8,6 +8,7 @@ use std::collections::HashSet;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::mem;
 
+use crate::clock::Deadline;
 use crate::collections::table::Slot;
 
 use super::deletions::Deleted;
@@ -115,9 +116,53 @@ impl Keyspace {
         self.notify(KeyspaceEvents::EXPIRED, "expired", key);
     }
 
+    /// Whether deadlines are somebody else's business: of the primary, or of whoever imports the data.
+    #[inline]
+    pub fn leaves_expiry(&self) -> bool {
+        self.follows || self.import_mode
+    }
+
+    /// Whether what is due goes without anybody asking for it.
+    pub(super) fn expires_by_itself(&self) -> bool {
+        self.active_expire && !self.leaves_expiry() && !self.now.is_loading
+    }
+
+    /// Takes note of a deadline that a client of a replica gives to a key of the selected database.
+    #[inline]
+    pub(super) fn note_own_deadline(&mut self, key: &[u8], deadline: Option<Deadline>) {
+        if self.follows && deadline.is_some() && !self.now.is_loading {
+            self.own_deadlines.insert((self.selected, key.into()));
+        }
+    }
+
+    /// Keys of which a replica watches the deadlines itself.
+    pub fn own_deadlines(&self) -> usize {
+        self.own_deadlines.len()
+    }
+
+    /// Deletes, on a replica, the due keys among those to which its own clients have given deadlines.
+    pub fn expire_own(&mut self) {
+        if !self.follows {
+            return self.own_deadlines.clear();
+        }
+        let mut own = mem::take(&mut self.own_deadlines);
+        own.retain(|(database, key)| {
+            self.in_database(*database, |db| {
+                let Some(slot) = db.table().find(db.hash(key), key) else { return false };
+                let Some(deadline) = db.entry(slot).deadline() else { return false };
+                let is_past = db.now.is_past(deadline);
+                if is_past {
+                    db.remove_expired(slot);
+                }
+                !is_past
+            })
+        });
+        self.own_deadlines = own;
+    }
+
     /// Deletes due keys, at most about `budget` buckets' worth. True if more may be due now.
     pub fn expire_due(&mut self, budget: usize) -> bool {
-        if !self.active_expire || self.follows || self.now.is_loading {
+        if !self.expires_by_itself() {
             return false;
         }
         self.delete_found_expired();
@@ -144,7 +189,7 @@ impl Keyspace {
 
     /// Milliseconds until a deadline may have passed; None if no key and no field has one. Never too long.
     pub fn next_due_in_ms(&self) -> Option<i64> {
-        if !self.active_expire || self.follows {
+        if !self.active_expire || self.leaves_expiry() {
             return None;
         }
         let keys = self.tables.iter().filter_map(|table| table.next_due_boot_ms()).min();

@@ -5,7 +5,7 @@
 //! overwrites or moves a key has to think of it: an item whose hash is gone costs a look when its time comes, or when there
 //! are many of them. What a deadline is and which fields have one, the hash knows alone.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 use crate::clock::Now;
 use crate::collections::packed_table::Earliest;
@@ -18,6 +18,9 @@ use super::{Key, Keyspace};
 
 /// Items up to which stale ones are not worth looking for.
 const SWEEP_MIN: usize = 1024;
+
+/// Items looked at to count keys with fields that expire.
+const COUNTED_MAX: usize = 10_000;
 
 /// One database's keys by the deadlines of their fields.
 #[derive(Debug, Default)]
@@ -139,8 +142,7 @@ impl Keyspace {
     /// Deletes due fields, looking at no more than about `budget` pages of hashes. True if more may be due now. Announces
     /// `hexpired` for each hash, and `del` for one that has lost its last field.
     pub fn expire_fields(&mut self, budget: usize) -> bool {
-        let waits = self.follows || self.now.is_loading;
-        if !self.active_expire || waits || self.next_field_boot_ms().is_none() {
+        if !self.expires_by_itself() || self.next_field_boot_ms().is_none() {
             return false;
         }
         self.delete_found_expired();
@@ -228,6 +230,25 @@ impl Keyspace {
     /// Whether there may be fields with deadlines.
     pub fn has_volatile_fields(&self) -> bool {
         self.next_field_boot_ms().is_some()
+    }
+
+    /// How many keys of a database have fields with deadlines: counted up to [`COUNTED_MAX`] items, beyond that in proportion.
+    pub fn keys_with_field_deadlines(&self, index: usize) -> usize {
+        let fields = &self.fields[index];
+        let items = || fields.boot.iter().chain(&fields.wall).take(COUNTED_MAX);
+        let keys: HashSet<&[u8]> = items().map(|(_, key)| &**key).collect();
+        let table = self.table_of(index);
+        let has_deadlines = |key: &&&[u8]| {
+            let slot = table.find(self.hash(key), key);
+            match slot.map(|slot| table.entry(slot).value()) {
+                Some(ValueRef::Object(Value::Hash(Hash::Table(hash)))) => {
+                    hash.earliest() != Earliest::NEVER
+                }
+                _ => false,
+            }
+        };
+        let found = keys.iter().filter(has_deadlines).count();
+        found * fields.len() / items().count().max(1)
     }
 
     /// Milliseconds of the boot-time clock at which a field may be due.

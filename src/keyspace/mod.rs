@@ -26,6 +26,7 @@ pub mod watch;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 pub use crate::clock::Expiry;
@@ -117,6 +118,10 @@ pub struct Keyspace {
     pub keeps_expired: bool,
     /// This server is a replica: nothing goes because of its age before the primary says so. Set by the gate.
     pub follows: bool,
+    /// `import-mode`: nothing expires or is evicted by itself, and a deadline in the past may be set.
+    pub import_mode: bool,
+    /// Keys to which clients of a replica have given deadlines, with their databases: of those the primary says nothing.
+    own_deadlines: BTreeSet<(usize, Box<[u8]>)>,
     pub stats: KeyspaceStats,
     pub events: Events,
     /// Changes since the start; written by [`Keyspace::touch`] and its kin alone.
@@ -150,6 +155,8 @@ impl Keyspace {
             no_touch: false,
             keeps_expired: false,
             follows: false,
+            import_mode: false,
+            own_deadlines: BTreeSet::new(),
             stats: KeyspaceStats::default(),
             events: Events::default(),
             dirty: 0,
@@ -209,6 +216,13 @@ impl Keyspace {
     /// The file is loaded: what is past its deadline goes, as always.
     pub fn end_loading(&mut self) {
         self.now.is_loading = false;
+    }
+
+    /// Has every key and field count as alive, whatever its deadline, or not any more; returns how it was before. For the
+    /// commands of a client that imports data.
+    pub fn ignore_deadlines(&mut self, ignore: bool) -> bool {
+        self.delete_found_expired();
+        std::mem::replace(&mut self.now.is_loading, ignore)
     }
 
     /// Lets `change` run without counting what it changes: what is in memory then is what is in a file.
@@ -411,6 +425,7 @@ impl Keyspace {
         match found {
             Some(slot) => {
                 let deadline = expiry.replacing(|| self.table().entry(slot).deadline());
+                self.note_own_deadline(key.bytes, deadline);
                 if let Some(object) = self.tables.replace(self.selected, slot, value, deadline) {
                     self.lazyfree.discard_value(object);
                 }
@@ -418,6 +433,7 @@ impl Keyspace {
             }
             None => {
                 let deadline = expiry.replacing(|| None);
+                self.note_own_deadline(key.bytes, deadline);
                 self.insert(key, value, deadline);
                 self.notify(KeyspaceEvents::NEW, "new", key.bytes);
             }
@@ -550,6 +566,10 @@ impl Keyspace {
 
     /// Sets or clears the deadline of the key at `slot`.
     pub fn set_deadline(&mut self, slot: Slot, deadline: Option<Deadline>) {
+        if self.follows {
+            let key = self.entry(slot).key().to_vec();
+            self.note_own_deadline(&key, deadline);
+        }
         self.tables.set_deadline(self.selected, slot, deadline);
     }
 

@@ -52,19 +52,32 @@ impl Address {
 }
 
 impl Stream {
-    /// Connects to another server, without waiting for it: writable, it is connected or has failed. Over TLS if `tls` is
-    /// given, beginning with the handshake, which reads and writes carry on; `host` is the name it was asked for by.
-    pub fn connect(
-        address: SocketAddr,
-        tls: Option<(&Arc<ClientConfig>, &str)>,
+    /// A connection to another server, over TLS if `tls` is given, which has still to shake hands; the socket may still be
+    /// connecting. `host` is the name it was asked for by.
+    pub fn to_server(
+        socket: TcpStream,
+        tls: Option<&Arc<ClientConfig>>,
+        host: &str,
     ) -> io::Result<Self> {
-        let socket = TcpStream::connect(address)?;
         Ok(match tls {
             None => Stream::Tcp(socket),
-            Some((config, host)) => {
+            Some(config) => {
                 Stream::Tls(Box::new(TlsStream::connecting(socket, config.clone(), host)?))
             }
         })
+    }
+
+    /// Whether a socket that was connecting is connected now. Errors: why it will not be.
+    pub fn is_connected(&self) -> io::Result<bool> {
+        let socket = match self {
+            Stream::Tcp(socket) => socket,
+            Stream::Tls(stream) => &stream.socket,
+            Stream::Unix(_) => return Ok(true),
+        };
+        match socket.take_error()? {
+            Some(error) => Err(error),
+            None => Ok(socket.peer_addr().is_ok()),
+        }
     }
 
     /// The server's end of TLS over a connection that was accepted; the handshake has still to come.

@@ -3,5 +3,6 @@
 
 pub mod aof;
 pub mod check;
+pub mod leftovers;
 pub mod rdb;
 pub mod saver;

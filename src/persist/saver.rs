@@ -139,7 +139,8 @@ struct FileSaver<'a> {
     plan: &'a Plan,
     database: Option<usize>,
     written_back: u64,
-    keys: u64,
+    /// Somebody has given the file up.
+    aborted: Option<&'a AtomicBool>,
 }
 
 fn failed(error: WriteError) -> io::Error {
@@ -172,7 +173,7 @@ impl<'a> FileSaver<'a> {
                 FormWriter::Commands(writer)
             }
         };
-        Ok(FileSaver { writer, file, plan, database: None, written_back: 0, keys: 0 })
+        Ok(FileSaver { writer, file, plan, database: None, written_back: 0, aborted: None })
     }
 
     fn chunk(&mut self, chunk: &Chunk) -> io::Result<()> {
@@ -201,10 +202,7 @@ impl<'a> FileSaver<'a> {
                 idle_seconds: (access == AccessTold::Idle).then_some(idle),
                 frequency: (access == AccessTold::Frequency).then_some(copied.access as u8),
             };
-            self.keys += 1;
-            if key_delay > 0 {
-                std::thread::sleep(Duration::from_micros(key_delay as u64));
-            }
+            self.delay(key_delay)?;
             match &mut self.writer {
                 FormWriter::Rdb(writer) => writer.entry(entry, &now).map_err(failed),
                 FormWriter::Commands(writer) => writer.entry(&entry, &now),
@@ -217,6 +215,23 @@ impl<'a> FileSaver<'a> {
         Ok(())
     }
 
+    /// `rdb-key-save-delay`: waits so many microseconds, or until the file is given up, which is an error.
+    fn delay(&self, key_delay: i32) -> io::Result<()> {
+        if key_delay <= 0 {
+            return Ok(());
+        }
+        let Some(aborted) = self.aborted else {
+            std::thread::sleep(Duration::from_micros(key_delay as u64));
+            return Ok(());
+        };
+        // Whoever gives it up unparks the thread.
+        std::thread::park_timeout(Duration::from_micros(key_delay as u64));
+        match aborted.load(Ordering::Relaxed) {
+            true => Err(given_up()),
+            false => Ok(()),
+        }
+    }
+
     /// Ends the file and syncs it; its bytes.
     fn finish(self) -> io::Result<u64> {
         match self.writer {
@@ -226,6 +241,10 @@ impl<'a> FileSaver<'a> {
         self.file.sync_data()?;
         self.file.size()
     }
+}
+
+fn given_up() -> io::Error {
+    io::Error::other("the save was given up")
 }
 
 /// Puts a whole and synced file in its place.
@@ -284,7 +303,7 @@ pub fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
 pub struct Job {
     temporary: Option<PathBuf>,
     shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
+    thread: JoinHandle<()>,
     pub form: Form,
     pub started_us: i64,
     pub keys_total: u64,
@@ -333,7 +352,7 @@ impl Job {
             // A thread that has failed takes no more; its result says why.
             let _ = sender.send(chunk);
         }));
-        Ok(Job { temporary, shared, thread: Some(thread), form, started_us, keys_total })
+        Ok(Job { temporary, shared, thread, form, started_us, keys_total })
     }
 
     /// The file that is written, until it is put in place.
@@ -356,14 +375,12 @@ impl Job {
         lock(&self.shared.result).take()
     }
 
-    /// Has the thread stop, and waits for it.
-    pub fn abort(mut self, db: &mut Keyspace, disk: &dyn Disk) {
+    /// Has the thread stop, without waiting for it: it may be in the middle of a sync. From now on it writes to a file without a
+    /// name, so that another one may be begun.
+    pub fn abort(self, db: &mut Keyspace, disk: &dyn Disk) {
         self.shared.aborted.store(true, Ordering::Relaxed);
+        self.thread.thread().unpark();
         db.abort_snapshot();
-        if let Some(thread) = self.thread.take() {
-            // If it panicked, its message was printed.
-            let _ = thread.join();
-        }
         if let Some(temporary) = &self.temporary {
             // It may be gone already.
             let _ = disk.remove(temporary);
@@ -378,9 +395,10 @@ fn encode_all(
     shared: &Shared,
 ) -> io::Result<u64> {
     let mut saver = FileSaver::new(file, plan)?;
+    saver.aborted = Some(&shared.aborted);
     while let Ok(chunk) = chunks.recv() {
         if shared.aborted.load(Ordering::Relaxed) {
-            return Err(io::Error::other("the save was given up"));
+            return Err(given_up());
         }
         saver.chunk(&chunk)?;
         shared.keys.fetch_add(chunk.len(), Ordering::Relaxed);
@@ -391,7 +409,7 @@ fn encode_all(
         }
     }
     if shared.aborted.load(Ordering::Relaxed) {
-        return Err(io::Error::other("the save was given up"));
+        return Err(given_up());
     }
     saver.finish()
 }

@@ -73,6 +73,12 @@ impl Backlog {
         self.size = size;
     }
 
+    /// Has all offsets be so many bytes later.
+    pub fn rebase(&mut self, by: u64) {
+        self.blocks.iter_mut().for_each(|block| block.start += by);
+        self.end += by;
+    }
+
     pub fn append(&mut self, mut bytes: &[u8]) {
         self.end += bytes.len() as u64;
         while !bytes.is_empty() {

@@ -80,11 +80,9 @@ impl Following {
     pub fn name(&self) -> String {
         format!("{}:{}", String::from_utf8_lossy(&self.host), self.port)
     }
-}
 
-impl Following {
     /// Whether the link stands, and its data is here.
     pub fn is_connected(&self) -> bool {
-        false
+        self.progress == Progress::Connected
     }
 }

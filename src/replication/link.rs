@@ -163,9 +163,15 @@ impl Link {
         }
     }
 
-    /// Tells the primary how far its stream was applied.
-    pub fn acknowledge(&mut self, offset: u64) {
-        self.send(&[b"REPLCONF", b"ACK", offset.to_string().as_bytes()]);
+    /// Tells the primary how far its stream was applied, and how far it is on disk here, if that is known.
+    pub fn acknowledge(&mut self, offset: u64, on_disk: Option<u64>) {
+        let offset = offset.to_string();
+        match on_disk.map(|on_disk| on_disk.to_string()) {
+            Some(on_disk) => {
+                self.send(&[b"REPLCONF", b"ACK", offset.as_bytes(), b"FACK", on_disk.as_bytes()])
+            }
+            None => self.send(&[b"REPLCONF", b"ACK", offset.as_bytes()]),
+        }
     }
 
     /// Takes bytes that have come. Events and units are to be asked for until there are none.

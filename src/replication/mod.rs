@@ -44,6 +44,18 @@ pub struct Broadcast {
     pub filter: Filter,
 }
 
+/// A primary that hands its part to a replica.
+pub struct Failover {
+    /// Host and port of the replica, once that is known.
+    pub target: Option<(String, u16)>,
+    /// When it is given up, or forced: boot-time clock, microseconds.
+    pub until_us: Option<i64>,
+    /// When the time is up it goes on, whatever the replica lacks.
+    pub forces: bool,
+    /// The replica has been asked to take the part.
+    pub is_under_way: bool,
+}
+
 /// All that replication knows, on either side.
 pub struct Replication {
     /// 40 hexadecimal digits that name this history of changes.
@@ -54,6 +66,8 @@ pub struct Replication {
     pub offset: u64,
     /// None: nobody has followed yet, or nobody has for long; nothing is noted then.
     pub backlog: Option<Backlog>,
+    /// Requests for replicas that change nothing, behind what has changed so far: messages.
+    pub messages: Vec<u8>,
     /// Clients that are replicas, in any state.
     pub replicas: Vec<ClientId>,
     /// Since when there are none: boot-time clock, microseconds.
@@ -76,6 +90,8 @@ pub struct Replication {
     pub seconds: u64,
     /// The file was saved for replicas alone, and nobody else wants one: `rdb-del-sync-files`.
     pub file_is_ours: bool,
+    /// FAILOVER
+    pub failover: Option<Box<Failover>>,
     /// The primary that is followed; None: this server is a primary itself.
     pub following: Option<Box<Following>>,
 }
@@ -88,6 +104,7 @@ impl Default for Replication {
             ancestor: None,
             offset: 0,
             backlog: None,
+            messages: Vec::new(),
             replicas: Vec::new(),
             without_replicas_since_us: 0,
             good_replicas: 0,
@@ -99,6 +116,7 @@ impl Default for Replication {
             next_second_us: 0,
             seconds: 0,
             file_is_ours: false,
+            failover: None,
             following: None,
         }
     }

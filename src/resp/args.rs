@@ -54,6 +54,18 @@ impl<'a> Args<'a> {
         self.ranges.iter().map(|range| range.len as usize).sum()
     }
 
+    /// Bytes from the first argument to the end of the last, with what lies between them: about the size of the request, and
+    /// cheaper than [`Self::bytes`].
+    #[inline]
+    pub fn span(&self) -> usize {
+        match (self.ranges.first(), self.ranges.last()) {
+            (Some(first), Some(last)) => {
+                (last.start + last.len).saturating_sub(first.start) as usize
+            }
+            _ => 0,
+        }
+    }
+
     /// An argument as a signed 64-bit integer, by Redis's strict rules.
     pub fn integer(&self, index: usize) -> Result<i64, CommandError> {
         number::parse_i64(self.get(index)).ok_or(CommandError::NotInteger)

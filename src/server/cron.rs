@@ -42,10 +42,14 @@ impl Server {
         if let Err(fatal) = persistence::periodic(&mut self.keyspace, &mut self.state) {
             self.die(&fatal);
         }
+        if self.keyspace.own_deadlines() > 0 {
+            self.keyspace.expire_own();
+            self.announce_deletions();
+        }
+        following::periodic(&mut self.keyspace, &mut self.state);
         self.clients().close_slow_handshakes();
         self.reload_tls_if_due();
         replicas::periodic(&mut self.keyspace, &mut self.state);
-        following::periodic(&mut self.keyspace, &mut self.state);
         self.close_idle_clients();
         self.close_who_takes_nothing();
         self.check_soft_limits();

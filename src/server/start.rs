@@ -21,16 +21,16 @@ use crate::command::{
     TABLE, apply_config, configure_tls, listen, load_users, set_oom_score, set_process_title,
 };
 use crate::config::{Config, ConfigError, Directive, ShutdownOptions};
-use crate::gate::state::{Shutdown, State};
+use crate::gate::state::{PauseCause, Shutdown, State};
 use crate::gate::table::Command;
-use crate::gate::{following, load, persistence, users};
+use crate::gate::{following, load, persistence, replicas, users};
 use crate::keyspace::Keyspace;
 use crate::net::listener::Listener;
 use crate::net::tls::Tls;
 use crate::resp::reply::ReplyWriter;
 use crate::sys::alloc;
 use crate::sys::log::{Level, Logger};
-use crate::sys::process::Supervisor;
+use crate::sys::process::{self, Supervisor};
 use crate::sys::random;
 use crate::sys::title::Title;
 
@@ -63,6 +63,7 @@ impl Server {
             next_idle_us: 0,
             next_reload_us: 0,
             stop: Arc::new(AtomicUsize::new(0)),
+            insisted: Arc::new(AtomicBool::new(false)),
             stopping: false,
             supervisor: Supervisor::Nobody,
             owns_pidfile: false,
@@ -92,13 +93,13 @@ impl Server {
 
     /// Has SIGTERM and SIGINT end the server in good order; a SIGINT behind them ends the process at once, with code 1.
     pub fn catch_signals(&self) -> io::Result<()> {
-        let insisted = Arc::new(AtomicBool::new(false));
+        let insisted = &self.insisted;
         // Handlers of one signal run in the order they were registered in: the first look finds what an earlier signal set.
-        signal_hook::flag::register_conditional_shutdown(SIGINT, 1, Arc::clone(&insisted))?;
+        process::end_at_interrupt(Arc::clone(insisted))?;
         for signal in [SIGTERM, SIGINT] {
             let stop = Arc::clone(&self.stop);
             signal_hook::flag::register_usize(signal, stop, signal as usize)?;
-            signal_hook::flag::register(signal, Arc::clone(&insisted))?;
+            signal_hook::flag::register(signal, Arc::clone(insisted))?;
         }
         Ok(())
     }
@@ -107,7 +108,13 @@ impl Server {
     pub(super) fn take_signal(&mut self) {
         let config = &self.state.config;
         let (name, options) = match self.stop.swap(0, Ordering::SeqCst) {
-            0 => return,
+            0 => {
+                if self.state.shutdown.is_none() {
+                    // One that was asked for was aborted, or refused.
+                    self.insisted.store(false, Ordering::Relaxed);
+                }
+                return;
+            }
             2 => ("SIGINT", config.shutdown_on_sigint),
             _ => ("SIGTERM", config.shutdown_on_sigterm),
         };
@@ -120,7 +127,13 @@ impl Server {
         };
         let now = options.contains(ShutdownOptions::NOW);
         let force = options.contains(ShutdownOptions::FORCE);
-        self.state.shutdown.get_or_insert(Shutdown { by_signal: true, save, now, force });
+        self.state.shutdown.get_or_insert(Shutdown {
+            by_signal: true,
+            save,
+            now,
+            force,
+            waits_until_us: None,
+        });
     }
 
     /// Knows commands by other names from now on; see [`renamed_commands`].
@@ -201,6 +214,10 @@ impl Server {
             }
             Err(why) => {
                 self.state.log(Level::Warning, format_args!("{why}"));
+                if !self.state.config.appendonly {
+                    let text = "Terminating server after rdb file reading failure.";
+                    self.state.log(Level::Warning, format_args!("{text}"));
+                }
                 Err(why)
             }
             Ok(()) => {
@@ -210,9 +227,20 @@ impl Server {
         }
     }
 
-    /// Ends the loop, unless what is to be saved cannot be.
+    /// Ends the loop, unless replicas are waited for, or what is to be saved cannot be.
     pub(super) fn shut_down(&mut self, order: Shutdown) {
-        self.state.log(Level::Warning, format_args!("User requested shutdown..."));
+        if order.waits_until_us.is_none() {
+            self.state.log(Level::Warning, format_args!("User requested shutdown..."));
+        }
+        if replicas::hold_shutdown(&mut self.state, order) {
+            return;
+        }
+        if order.waits_until_us.is_some() {
+            self.state.end_pause(PauseCause::Shutdown);
+        }
+        if order.save.unwrap_or(!self.state.config.save.is_empty()) {
+            self.supervisor.saving();
+        }
         if !persistence::shut_down(&mut self.keyspace, &mut self.state, order.save, order.force) {
             self.refuse_shutdown();
             return;
@@ -222,7 +250,7 @@ impl Server {
     }
 
     /// Tells those who asked for a shutdown that there is none.
-    fn refuse_shutdown(&mut self) {
+    pub(super) fn refuse_shutdown(&mut self) {
         let waits = ClientFlags::SUSPENDED;
         let asked = self
             .state
@@ -242,6 +270,7 @@ impl Server {
 
     /// The last things before the process ends.
     pub(super) fn finish(&mut self) {
+        replicas::send(&mut self.state);
         self.clients().flush();
         if self.owns_pidfile {
             self.state.log(Level::Notice, format_args!("Removing the pid file."));

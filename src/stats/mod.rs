@@ -1,8 +1,8 @@
 //! Counters and logs of what the server did: per command, slow requests, latency events.
 
+pub mod command_log;
 pub mod commands;
 pub mod latency;
-pub mod slowlog;
 
 /// Counts since the start or the last `CONFIG RESETSTAT`.
 #[derive(Debug, Default)]

@@ -21,6 +21,8 @@ pub enum Level {
 #[derive(Clone, Debug)]
 pub struct Logger {
     pub level: Level,
+    /// The server's role: `M` of a primary, `S` of a replica.
+    pub role: char,
     /// None: standard output.
     file: Option<PathBuf>,
     pid: u32,
@@ -35,7 +37,7 @@ impl Logger {
     pub fn new(level: Level, file: &[u8]) -> Self {
         use std::os::unix::ffi::OsStrExt;
         let file = (!file.is_empty()).then(|| std::ffi::OsStr::from_bytes(file).into());
-        Logger { level, file, pid: std::process::id(), syslog: false }
+        Logger { level, role: 'M', file, pid: std::process::id(), syslog: false }
     }
 
     /// Hands lines to syslog too, under a name and a facility: `user` or `local0` to `local7`.
@@ -66,7 +68,13 @@ impl Logger {
 
     /// Writes nothing.
     pub fn silent() -> Self {
-        Logger { level: Level::Warning, file: Some("/dev/null".into()), pid: 0, syslog: false }
+        Logger {
+            level: Level::Warning,
+            role: 'M',
+            file: Some("/dev/null".into()),
+            pid: 0,
+            syslog: false,
+        }
     }
 
     /// The process forked: lines carry the new id.
@@ -86,7 +94,7 @@ impl Logger {
             Level::Warning => '#',
         };
         let time = local_time(now);
-        let line = format!("{}:M {time} {mark} {message}\n", self.pid);
+        let line = format!("{}:{} {time} {mark} {message}\n", self.pid, self.role);
         self.append(line.as_bytes());
         if self.syslog {
             let priority = match level {

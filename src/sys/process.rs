@@ -1,12 +1,17 @@
 //! The process and its surroundings: background, limits, supervisors, signals that are ignored.
 //!
 //! Nothing here knows the server; failures come back as values, and the caller writes the log.
-#![allow(unsafe_code)] // fork, dup2 and signal have no safe form.
+#![allow(unsafe_code)] // fork, dup2, signal and what a handler does have no safe form.
 
+use std::ffi::{CString, c_char};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use rustix::process::{Resource, Rlimit, Signal};
 
@@ -45,6 +50,48 @@ pub fn ignore_signals() {
         // SAFETY: SIG_IGN runs no code of ours.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
+}
+
+/// The path of a file that is worth nothing unless it is finished; null: none. Whoever takes the pointer out owns it.
+static UNFINISHED: AtomicPtr<c_char> = AtomicPtr::new(ptr::null_mut());
+
+/// Has the process end at SIGINT with code 1 while `when` is set, at once, and remove the file named last.
+pub fn end_at_interrupt(when: Arc<AtomicBool>) -> io::Result<()> {
+    let end = move || {
+        if !when.load(Ordering::SeqCst) {
+            return;
+        }
+        let path = UNFINISHED.swap(ptr::null_mut(), Ordering::SeqCst);
+        // SAFETY: the path came out of CString::into_raw and nobody else has it; it is not freed, as a handler must not. Both
+        // calls may be made by a handler of signals.
+        unsafe {
+            if !path.is_null() {
+                libc::unlink(path);
+            }
+            libc::_exit(1);
+        }
+    };
+    // SAFETY: what it does is allowed in a handler: atomics, unlink and _exit.
+    unsafe { signal_hook::low_level::register(libc::SIGINT, end) }.map(drop)
+}
+
+/// Names the file that an interrupt removes, in place of the one before; None: there is none.
+pub fn remove_when_interrupted(path: Option<&Path>) {
+    let path = path.and_then(|path| CString::new(path.as_os_str().as_bytes()).ok());
+    let path = path.map_or(ptr::null_mut(), CString::into_raw);
+    let before = UNFINISHED.swap(path, Ordering::SeqCst);
+    if !before.is_null() {
+        // SAFETY: it came out of CString::into_raw, and the swap has left it to nobody else.
+        drop(unsafe { CString::from_raw(before) });
+    }
+}
+
+/// Whether there is a process of this number, somebody else's too.
+pub fn is_running(number: u32) -> bool {
+    let number = i32::try_from(number).ok().and_then(rustix::process::Pid::from_raw);
+    number.is_some_and(|number| {
+        rustix::process::test_kill_process(number) != Err(rustix::io::Errno::SRCH)
+    })
 }
 
 // ---- limits ------------------------------------------------------------------------------------------------------
@@ -160,6 +207,16 @@ impl Supervisor {
             _ => return None,
         }
         Some(Supervisor::Systemd(socket))
+    }
+
+    /// Tells that what was saved is being loaded.
+    pub fn loading(&self) {
+        self.tell("STATUS=Latchkey is loading...\n");
+    }
+
+    /// Tells that the data is being saved before the end.
+    pub fn saving(&self) {
+        self.tell("STATUS=Saving the final RDB snapshot\n");
     }
 
     /// Tells that clients are served from now on.

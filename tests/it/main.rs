@@ -5,6 +5,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod acl_peer;
 mod clients;
 mod config_example;
 mod config_redis_7_0;
@@ -18,9 +19,11 @@ mod expired_keys;
 mod fuzz_corpus;
 mod hostile_scripts;
 mod integration_redis_rs;
+mod packaging;
 mod persistence;
 mod process;
 mod rdb_peer;
+mod replicas;
 mod robustness;
 mod rollback;
 mod script_conversions;

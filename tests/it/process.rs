@@ -170,7 +170,8 @@ fn a_bad_line_of_the_configuration_stops_the_start_and_is_shown() {
         ("nosuch 1", "Bad directive or wrong number of arguments"),
         ("rename-command NOSUCH X", "No such command in rename-command"),
         ("rename-command GET SET", "Target command name already exists"),
-        ("user bob on badrule", "Error in user declaration 'badrule': Syntax error"),
+        ("user bob on nonsense", "Error in user declaration 'nonsense': Syntax error"),
+        ("user bob (~a", "Error in user declaration '(~a': Wrong format"),
         ("dir /nosuch/place", "No such file or directory"),
     ] {
         let ended = run(&["-"], &format!("timeout 5\n{line}\n"));
@@ -180,6 +181,22 @@ fn a_bad_line_of_the_configuration_stops_the_start_and_is_shown() {
             env!("CARGO_PKG_VERSION")
         );
         assert_eq!(ended.stderr, shown);
+    }
+}
+
+#[test]
+fn users_that_cannot_be_stop_the_start() {
+    for (lines, last) in [
+        ("user a +nosuch", "# Critical error while loading ACLs. Exiting."),
+        ("aclfile users\nuser a on", "or declare users directly in your redis.conf, but not both."),
+        (
+            "aclfile nosuch",
+            "# Aborting Redis startup because of ACL errors: Error loading ACLs, opening file 'nosuch': No such file or directory",
+        ),
+    ] {
+        let ended = run(&["-"], &format!("port {}\nbind 127.0.0.1\n{lines}", free_port()));
+        assert_eq!(ended.status.code(), Some(1), "{lines}");
+        assert!(ended.stdout.trim_end().ends_with(last), "{lines}: {}", ended.stdout);
     }
 }
 

@@ -741,3 +741,40 @@ fn keys_migrate_over_tls_where_tls_cluster_says_so() {
     }
     assert_eq!(client.call(&["EXISTS", "one"]), Reply::Integer(1));
 }
+
+#[test]
+fn a_replica_follows_its_primary_over_tls() {
+    let certificates = Certificates::new();
+    certificates.add("client", "somebody", None);
+    let primary = certificates.start(&["tls-auth-clients yes", "repl-diskless-sync-delay 0"]);
+    let lines = [
+        "tls-replication yes".to_owned(),
+        format!("tls-client-cert-file {}", certificates.shown("client.crt")),
+        format!("tls-client-key-file {}", certificates.shown("client.key")),
+    ];
+    let replica = certificates.start(&lines.each_ref().map(String::as_str));
+    let mut writer = primary.connect();
+    // More than the sockets' buffers take.
+    let large = "0123456789".repeat(400_000);
+    for key in ["a", "b", "c", "d"] {
+        assert_eq!(writer.call(&["SET", key, &large]), ok());
+    }
+    let port = primary.tls_address.expect("it speaks TLS").port().to_string();
+    assert_eq!(replica.connect().call(&["REPLICAOF", "127.0.0.1", &port]), ok());
+    let is_up = || {
+        primary.advance(100_000);
+        replica.advance(100_000);
+        (info(&replica, "replication", "master_link_status") == "up").then_some(())
+    };
+    wait_for("the snapshot", is_up);
+    let mut reader = replica.connect();
+    assert_eq!(reader.call(&["GET", "d"]), Reply::Bulk(large.clone().into()));
+    for at in 0..20 {
+        assert_eq!(writer.call(&["SET", &format!("more:{at}"), &large]), ok());
+    }
+    assert_eq!(writer.call(&["SET", "last", "one"]), ok());
+    wait_for("the stream", || {
+        (reader.call(&["GET", "last"]) == Reply::Bulk("one".into())).then_some(())
+    });
+    assert_eq!(reader.call(&["GET", "more:19"]), Reply::Bulk(large.into()));
+}

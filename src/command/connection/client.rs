@@ -7,9 +7,10 @@ use crate::command::help::help_from_specs;
 use crate::error::CommandError;
 use crate::gate::blocking;
 use crate::gate::context::{CommandResult, Context, Outcome};
+use crate::gate::following;
 use crate::gate::limits::{Running, describe};
 use crate::gate::spec::{CommandSpec, Flags, Group, container, spec};
-use crate::gate::state::{Pause, Task};
+use crate::gate::state::{Pause, PauseCause};
 use crate::gate::users;
 use crate::resp::number;
 
@@ -23,6 +24,12 @@ pub const COMMANDS: &[CommandSpec] = &[container("CLIENT", SUBCOMMANDS)
 
 const SUBCOMMANDS: &[CommandSpec] = &[
     client_tracking::CACHING,
+    spec("CAPA", capa)
+        .at_least(3)
+        .flags(Flags::OF_OWN_CLIENT.union(Flags::ALLOW_BUSY))
+        .group(Group::Connection)
+        .since("8.0.0")
+        .docs("capability [capability ...]", "Tells what this connection is able to do.", "O(1)"),
     spec("GETNAME", get_name)
         .exactly(2)
         .flags(Flags::OF_OWN_CLIENT)
@@ -42,6 +49,12 @@ const SUBCOMMANDS: &[CommandSpec] = &[
         .group(Group::Connection)
         .since("5.0.0")
         .docs("", "Answers the connection's number.", "O(1)"),
+    spec("IMPORT-SOURCE", import_source)
+        .exactly(3)
+        .flags(Flags::OF_OWN_CLIENT)
+        .group(Group::Connection)
+        .since("8.1.0")
+        .docs("<ON | OFF>", "Lets this connection see expired keys in import mode.", "O(1)"),
     spec("INFO", info)
         .exactly(2)
         .flags(Flags::OF_OWN_CLIENT)
@@ -129,6 +142,7 @@ const NAME_NOT_PLAIN: CommandError =
 const PAUSE_MODE: CommandError = CommandError::Text("ERR CLIENT PAUSE mode must be WRITE or ALL");
 const UNBLOCK_REASON: CommandError =
     CommandError::Text("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR");
+const NOT_IN_IMPORT_MODE: CommandError = CommandError::Text("ERR Server is not in import mode");
 const NO_SUCH_CLIENT: CommandError = CommandError::Text("ERR No such client");
 
 // ---- who is connected ------------------------------------------------------------------------------------------------
@@ -207,7 +221,9 @@ fn kill(ctx: &mut Context<'_>) -> CommandResult {
     for &id in killed.iter().filter(|&&id| id != own) {
         users::end_client(ctx.db, server, id);
     }
-    match (by_address, killed.len()) {
+    // The link to the primary is no client.
+    let link = filter.chooses_primary() && following::kill_link(ctx.server);
+    match (by_address, killed.len() + usize::from(link)) {
         (true, 0) => return Err(NO_SUCH_CLIENT),
         (true, _) => ctx.reply.ok(),
         (false, count) => ctx.reply.integer(count as i64),
@@ -298,6 +314,23 @@ fn no_touch(ctx: &mut Context<'_>) -> CommandResult {
     set_flag(ctx, ClientFlags::NO_TOUCH)
 }
 
+/// `CLIENT IMPORT-SOURCE <ON | OFF>`: `OK`. Only OFF while `import-mode` is off.
+fn import_source(ctx: &mut Context<'_>) -> CommandResult {
+    if !ctx.server.config.import_mode && !ctx.args.get(2).eq_ignore_ascii_case(b"OFF") {
+        return Err(NOT_IN_IMPORT_MODE);
+    }
+    set_flag(ctx, ClientFlags::IMPORT_SOURCE)
+}
+
+/// `CLIENT CAPA capability [capability ...]`: `OK`. Those that are not known are passed over.
+fn capa(ctx: &mut Context<'_>) -> CommandResult {
+    if ctx.args.iter_from(2).any(|capability| capability.eq_ignore_ascii_case(b"REDIRECT")) {
+        ctx.client().flags |= ClientFlags::CAN_REDIRECT;
+    }
+    ctx.reply.ok();
+    Ok(Outcome::Replied)
+}
+
 fn set_flag(ctx: &mut Context<'_>, flag: ClientFlags) -> CommandResult {
     let mut args = ctx.args.cursor(2);
     let on = args.take_word("ON");
@@ -327,21 +360,21 @@ fn pause(ctx: &mut Context<'_>) -> CommandResult {
     }
     let now_us = ctx.server.now.boot_us;
     let until_us = timeout_ms.checked_mul(1000).and_then(|us| us.checked_add(now_us));
-    let mut pause =
-        Pause { until_us: until_us.ok_or(CommandError::TIMEOUT_OUT_OF_RANGE)?, writes_only };
-    if let Some(old) = ctx.server.pause() {
+    let until_us = until_us.ok_or(CommandError::TIMEOUT_OUT_OF_RANGE)?;
+    let mut pause = Pause { until_us, writes_only };
+    if let Some(old) = ctx.server.pause_by(PauseCause::Asked) {
         pause.until_us = pause.until_us.max(old.until_us);
         pause.writes_only &= old.writes_only;
     }
-    ctx.server.set_pause(Some(pause).filter(|pause| pause.until_us > now_us));
+    let pause = Some(pause).filter(|pause| pause.until_us > now_us);
+    ctx.server.set_pause(PauseCause::Asked, pause);
     ctx.reply.ok();
     Ok(Outcome::Replied)
 }
 
 /// `CLIENT UNPAUSE`: `OK`.
 fn unpause(ctx: &mut Context<'_>) -> CommandResult {
-    ctx.server.set_pause(None);
-    ctx.server.tasks.push(Task::Unpause);
+    ctx.server.end_pause(PauseCause::Asked);
     ctx.reply.ok();
     Ok(Outcome::Replied)
 }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::mem::discriminant;
 
 use crate::acl::Acl;
-use crate::client::Client;
+use crate::client::{Client, ClientFlags};
 use crate::clock::Now;
 use crate::config::ClientClass;
 use crate::error::CommandError;
@@ -43,6 +43,8 @@ enum Test<'a> {
     Ip(&'a [u8]),
     User(UserId),
     Flags(&'a [u8]),
+    /// Letters of what it is able to do.
+    Capabilities(&'a [u8]),
     Name(&'a [u8]),
     LibraryName(&'a [u8]),
     LibraryVersion(&'a [u8]),
@@ -71,6 +73,9 @@ impl Test<'_> {
                 let own = flag_letters(client);
                 letters.iter().all(|&letter| own.contains(letter as char))
             }
+            Test::Capabilities(letters) => {
+                letters.is_empty() || client.flags.contains(ClientFlags::CAN_REDIRECT)
+            }
             Test::Name(name) => is(&client.name, name),
             Test::LibraryName(name) => is(&client.library_name, name),
             Test::LibraryVersion(version) => is(&client.library_version, version),
@@ -91,13 +96,18 @@ pub struct Filter<'a> {
 }
 
 impl<'a> Filter<'a> {
+    /// Whether the link to the primary is meant, which no client is: `TYPE master`.
+    pub fn chooses_primary(&self) -> bool {
+        self.tests.iter().any(|(holds, test)| *holds && matches!(test, Test::Class(None)))
+    }
+
     /// `CLIENT KILL ip:port`.
     pub fn by_address(address: &'a [u8]) -> Self {
         Filter { tests: vec![(true, Test::Address(address))], skip_me: Some(false) }
     }
 
     /// `[NOT-]ID client-id [client-id ...]`, `[NOT-]TYPE type`, `[NOT-]ADDR ip:port`, `[NOT-]LADDR ip:port`,
-    /// `[NOT-]IP ip`, `[NOT-]USER username`, `[NOT-]FLAGS letters`, `[NOT-]NAME name`, `[NOT-]LIB-NAME name`,
+    /// `[NOT-]IP ip`, `[NOT-]USER username`, `[NOT-]FLAGS letters`, `[NOT-]CAPA letters`, `[NOT-]NAME name`, `[NOT-]LIB-NAME name`,
     /// `[NOT-]LIB-VER version`, `[NOT-]DB index`, `MAXAGE seconds`, `IDLE seconds`, `SKIPME <YES | NO>`, in any order.
     /// The same option again replaces the first, but IDs add up.
     pub fn parse(
@@ -126,6 +136,7 @@ impl<'a> Filter<'a> {
                 (b"IP", _) => Test::Ip(value.take()?),
                 (b"USER", _) => parse_user(value.take()?, acl)?,
                 (b"FLAGS", _) => Test::Flags(parse_flags(value.take()?, holds)?),
+                (b"CAPA", _) => Test::Capabilities(parse_capabilities(value.take()?, holds)?),
                 (b"NAME", _) => Test::Name(value.take()?),
                 (b"LIB-NAME", _) => Test::LibraryName(value.take()?),
                 (b"LIB-VER", _) => Test::LibraryVersion(value.take()?),
@@ -223,6 +234,14 @@ fn parse_flags(letters: &[u8], holds: bool) -> Result<&[u8], CommandError> {
     }
     let filter = if holds { "provided" } else { "NOT-FLAGS" };
     Err(quoting(&format!("ERR Unknown flags found in the {filter} filter: "), letters, ""))
+}
+
+fn parse_capabilities(letters: &[u8], holds: bool) -> Result<&[u8], CommandError> {
+    if letters.iter().all(|letter| *letter == b'r') {
+        return Ok(letters);
+    }
+    let filter = if holds { "provided" } else { "NOT-CAPA" };
+    Err(quoting(&format!("ERR Unknown capa found in the {filter} filter: "), letters, ""))
 }
 
 fn parse_database(index: &[u8], databases: usize, holds: bool) -> Result<usize, CommandError> {

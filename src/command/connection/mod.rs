@@ -6,6 +6,7 @@ pub(crate) mod client_tracking;
 
 use crate::acl::DEFAULT_NAME;
 use crate::client::ClientFlags;
+use crate::config::VALKEY_VERSION;
 use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::gate::spec::{CommandSpec, Flags, Group, Secrets, spec};
@@ -229,9 +230,14 @@ fn hello(ctx: &mut Context<'_>) -> CommandResult {
     let reply = &mut ctx.reply;
     reply.map(7);
     reply.bulk(b"server");
-    reply.bulk(b"redis");
+    let config = &ctx.server.config;
+    let (name, told): (&[u8], &[u8]) = match config.compatible_with.is_valkey() {
+        true => (b"valkey", VALKEY_VERSION.as_bytes()),
+        false => (b"redis", &config.redis_version),
+    };
+    reply.bulk(name);
     reply.bulk(b"version");
-    reply.bulk(&ctx.server.config.redis_version);
+    reply.bulk(told);
     reply.bulk(b"proto");
     reply.integer(version);
     reply.bulk(b"id");

@@ -283,7 +283,7 @@ fn expire(ctx: &mut Context<'_>, unit: Unit) -> CommandResult {
         fields.for_each(|_| ctx.reply.integer(result::ABSENT));
         return Ok(Outcome::Replied);
     };
-    let is_past = now.has_come(deadline);
+    let is_past = now.has_come(deadline) && !ctx.db.import_mode;
     let (is_heard, mut altered) = (ctx.is_heard(), Vec::new());
     let reply = &mut ctx.reply;
     let changes = ctx.db.edit(slot, |hash: &mut Edit<'_, Hash>| {
@@ -481,7 +481,7 @@ pub(crate) fn hgetex(ctx: &mut Context<'_>) -> CommandResult {
         }
         return Ok(Outcome::Replied);
     }
-    let is_past = deadline.is_some_and(|deadline| now.has_come(deadline));
+    let is_past = deadline.is_some_and(|deadline| now.has_come(deadline)) && !ctx.db.import_mode;
     let (is_heard, mut altered) = (ctx.is_heard(), Vec::new());
     let reply = &mut ctx.reply;
     let changes = ctx.db.edit(slot, |hash: &mut Edit<'_, Hash>| {
@@ -550,7 +550,7 @@ pub(crate) fn hsetex(ctx: &mut Context<'_>) -> CommandResult {
             return Ok(Outcome::Replied);
         }
     }
-    let is_past = deadline.is_some_and(|deadline| now.has_come(deadline));
+    let is_past = deadline.is_some_and(|deadline| now.has_come(deadline)) && !ctx.db.import_mode;
     if is_past {
         delete_pairs(ctx, key, found, first);
     } else {

@@ -9,7 +9,7 @@ use crate::command::hash::expiry::{
     hexpire, hexpire_at, hexpire_time, hgetdel, hgetex, hpersist, hpexpire, hpexpire_at,
     hpexpire_time, hpttl, hsetex, httl,
 };
-use crate::command::key::scan::{count_left, parse_cursor};
+use crate::command::key::scan::{count_left, scan_cursor};
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Outcome};
@@ -567,7 +567,7 @@ impl<'a> ScanOptions<'a> {
 /// `HSCAN key cursor [MATCH pattern] [COUNT count] [NOVALUES]`: the next cursor (0 at the end) as a bulk string, and an array
 /// of fields and values in turn. Without such a key the options are not looked at, as in Redis.
 fn hscan(ctx: &mut Context<'_>) -> CommandResult {
-    let cursor = parse_cursor(ctx.args.get(2)).ok_or(CommandError::NegativeOrInvalidCursor)?;
+    let cursor = scan_cursor(ctx, 2)?;
     let options = ScanOptions::parse(ctx);
     let now = ctx.db.now();
     let Some(hash) = ctx.db.read::<Hash>(ctx.key(1))? else {

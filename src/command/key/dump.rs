@@ -8,6 +8,7 @@ use crate::gate::load::rdb_limits;
 use crate::gate::spec::{Categories, CommandSpec, Flags, Group, Handler, KeySpec, spec};
 use crate::keyspace::Accessed;
 use crate::persist::rdb::payload::{self, PayloadError};
+use crate::persist::rdb::value_type;
 use crate::sys::log::Level;
 
 pub const COMMANDS: &[CommandSpec] = &[
@@ -125,8 +126,9 @@ fn restore(ctx: &mut Context<'_>) -> CommandResult {
     let value = restored.map_err(|error| match error {
         PayloadError::Footer => BAD_FOOTER,
         PayloadError::Value(error) => {
-            let why = "Payload of RESTORE: integrity check failed";
-            ctx.server.log(Level::Warning, format_args!("{why}: {error}"));
+            let form = value_type::name(*ctx.args.get(3).first().unwrap_or(&u8::MAX));
+            let text = format_args!("Payload of RESTORE: {form} integrity check failed: {error}");
+            ctx.server.log(Level::Warning, text);
             BAD_DATA
         }
     })?;

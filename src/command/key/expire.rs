@@ -201,7 +201,7 @@ fn set_deadline(
         ctx.reply.integer(0);
         return Ok(Outcome::Replied);
     }
-    if remaining_ms <= 0 && !now.is_loading {
+    if remaining_ms <= 0 && !now.is_loading && !ctx.db.import_mode {
         ctx.db.delete(key, "del");
         ctx.instead_expired(key.bytes);
     } else {

@@ -53,7 +53,8 @@ struct ScanOptions<'a> {
 
 impl<'a> ScanOptions<'a> {
     fn parse(ctx: &Context<'a>) -> Result<Self, CommandError> {
-        let cursor = parse_cursor(ctx.args.get(1)).ok_or(CommandError::NegativeOrInvalidCursor)?;
+        let cursor = scan_cursor(ctx, 1)?;
+        let is_valkey = ctx.server.config.compatible_with.is_valkey();
         let mut options = ScanOptions { cursor, pattern: None, count: 10, type_name: None };
         let mut arguments = ctx.args.cursor(2);
         while !arguments.is_at_end() {
@@ -67,7 +68,13 @@ impl<'a> ScanOptions<'a> {
             } else if arguments.take_word("MATCH") {
                 options.pattern = Some(arguments.take()?);
             } else if arguments.take_word("TYPE") {
-                options.type_name = Some(arguments.take()?);
+                let name = arguments.take()?;
+                if is_valkey && !TYPE_NAMES.iter().any(|known| name.eq_ignore_ascii_case(known)) {
+                    return Err(CommandError::formatted(
+                        [b"ERR unknown type name '", name, b"'"].concat(),
+                    ));
+                }
+                options.type_name = Some(name);
             } else {
                 return Err(CommandError::Syntax);
             }
@@ -87,8 +94,19 @@ impl<'a> ScanOptions<'a> {
     }
 }
 
+/// The types that TYPE names.
+const TYPE_NAMES: &[&[u8]] = &[b"string", b"list", b"set", b"zset", b"hash", b"stream", b"module"];
+
+/// The cursor that argument `index` is. Valkey takes none below 0.
+pub(crate) fn scan_cursor(ctx: &Context<'_>, index: usize) -> Result<u64, CommandError> {
+    let text = ctx.args.get(index);
+    let is_refused = text.starts_with(b"-") && ctx.server.config.compatible_with.is_valkey();
+    let cursor = parse_cursor(text).filter(|_| !is_refused);
+    cursor.ok_or(CommandError::NegativeOrInvalidCursor)
+}
+
 /// A cursor as C's `strtoul` reads it, without white space: Redis takes a sign, and the empty text for 0.
-pub(crate) fn parse_cursor(text: &[u8]) -> Option<u64> {
+fn parse_cursor(text: &[u8]) -> Option<u64> {
     let (negative, digits) = match text {
         [] => return Some(0),
         [b'-', digits @ ..] => (true, digits),

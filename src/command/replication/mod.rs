@@ -1,5 +1,6 @@
 //! Replication: following a primary, being followed, and waiting for those who follow.
 
+pub(crate) mod failover;
 pub(crate) mod role;
 pub(crate) mod sync;
 pub(crate) mod wait;

@@ -4,8 +4,8 @@ use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::gate::following;
 use crate::gate::limits::describe_client;
+use crate::gate::replicas::{address, replicas};
 use crate::gate::spec::{Categories, CommandSpec, Flags, Group, spec};
-use crate::replication::following::Progress;
 use crate::sys::log::Level;
 
 pub const COMMANDS: &[CommandSpec] = &[
@@ -41,19 +41,26 @@ const REPLICAOF_FLAGS: Flags =
 fn role(ctx: &mut Context<'_>) -> CommandResult {
     let replication = &ctx.server.replication;
     let Some(following) = replication.following.as_deref() else {
+        let online: Vec<_> =
+            replicas(ctx.server).filter(|(_, replica)| replica.is_online()).collect();
         ctx.reply.array(3);
         ctx.reply.bulk(b"master");
         ctx.reply.integer(replication.offset as i64);
-        ctx.reply.array(0);
+        ctx.reply.array(online.len());
+        for (client, replica) in online {
+            ctx.reply.array(3);
+            ctx.reply.bulk(address(client).as_bytes());
+            ctx.reply.bulk_integer(replica.port.into());
+            ctx.reply.bulk_integer(replica.acknowledged as i64);
+        }
         return Ok(Outcome::Replied);
     };
-    let is_connected = following.progress == Progress::Connected;
     ctx.reply.array(5);
     ctx.reply.bulk(b"slave");
     ctx.reply.bulk(&following.host);
     ctx.reply.integer(following.port.into());
     ctx.reply.bulk(following.progress.name().as_bytes());
-    ctx.reply.integer(if is_connected { replication.offset as i64 } else { -1 });
+    ctx.reply.integer(if following.is_connected() { replication.offset as i64 } else { -1 });
     Ok(Outcome::Replied)
 }
 
@@ -61,6 +68,9 @@ fn role(ctx: &mut Context<'_>) -> CommandResult {
 fn replicaof(ctx: &mut Context<'_>) -> CommandResult {
     if ctx.server.config.cluster_enabled {
         return Err(CommandError::Text("ERR REPLICAOF not allowed in cluster mode."));
+    }
+    if ctx.server.replication.failover.is_some() {
+        return Err(CommandError::Text("ERR REPLICAOF not allowed while failing over."));
     }
     let (host, port) = (ctx.args.get(1), ctx.args.get(2));
     let (id, is_replica) = (ctx.client_id(), ctx.server.replication.is_replica());

@@ -3,8 +3,9 @@
 use crate::client::ClientFlags;
 use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Outcome};
-use crate::gate::replicas;
+use crate::gate::limits::describe_client;
 use crate::gate::spec::{CommandSpec, Flags, Group, spec};
+use crate::gate::{following, persistence, replicas};
 use crate::replication::replica::{Filter, Replica};
 use crate::resp::number;
 use crate::sys::log::Level;
@@ -48,6 +49,12 @@ const FILTERED_WITHOUT_END: CommandError =
 const NO_PRIMARY_LINK: CommandError =
     CommandError::Text("NOMASTERLINK Can't SYNC while not connected with my master");
 
+const FAILING_OVER: CommandError = CommandError::Text("NOMASTERLINK Can't SYNC while failing over");
+const FAILOVER_TO_PRIMARY: CommandError =
+    CommandError::Text("ERR PSYNC FAILOVER can't be sent to a master.");
+const FAILOVER_OF_OTHER: CommandError =
+    CommandError::Text("ERR PSYNC FAILOVER replid must match my replid.");
+
 /// The longest address a replica may tell.
 const ADDRESS_BYTES_MAX: usize = 255;
 
@@ -68,6 +75,9 @@ fn psync(ctx: &mut Context<'_>) -> CommandResult {
     if ctx.client().flags.contains(ClientFlags::REPLICA) {
         return Ok(Outcome::Replied);
     }
+    if ctx.args.len() > 3 && ctx.args.get(3).eq_ignore_ascii_case(b"FAILOVER") {
+        take_part(ctx)?;
+    }
     check_can_sync(ctx)?;
     let (history, offset) = (ctx.args.get(1), number::parse_i64(ctx.args.get(2)));
     let id = ctx.client_id();
@@ -79,7 +89,7 @@ fn psync(ctx: &mut Context<'_>) -> CommandResult {
     };
     ctx.client().replica.get_or_insert_default().is_old = false;
     // What was not spread yet belongs to the stream's end all the same.
-    crate::gate::persistence::spread_effects(ctx.server);
+    persistence::spread_effects(ctx.server);
     let from = u64::try_from(offset).unwrap_or(0);
     if ctx.server.replication.can_continue(&history.to_ascii_lowercase(), from) {
         replicas::go_on(ctx.server, id, from);
@@ -93,8 +103,29 @@ fn psync(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
+/// A primary that fails over wants this replica to take its part.
+fn take_part(ctx: &mut Context<'_>) -> Result<(), CommandError> {
+    let history = ctx.args.get(1);
+    let asked = String::from_utf8_lossy(history);
+    ctx.server.log(Level::Warning, format_args!("Failover request received for replid {asked}."));
+    if !ctx.server.replication.is_replica() {
+        return Err(FAILOVER_TO_PRIMARY);
+    }
+    if !history.eq_ignore_ascii_case(ctx.server.replication.id.as_bytes()) {
+        return Err(FAILOVER_OF_OTHER);
+    }
+    following::unfollow(ctx.db, ctx.server);
+    let line = describe_client(ctx.server, ctx.client_id());
+    let text = "MASTER MODE enabled (failover request from";
+    ctx.server.log(Level::Notice, format_args!("{text} '{line}')"));
+    Ok(())
+}
+
 fn check_can_sync(ctx: &mut Context<'_>) -> Result<(), CommandError> {
     let replication = &ctx.server.replication;
+    if replication.failover.is_some() {
+        return Err(FAILING_OVER);
+    }
     if replication.following.as_ref().is_some_and(|following| !following.is_connected()) {
         return Err(NO_PRIMARY_LINK);
     }

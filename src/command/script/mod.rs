@@ -180,7 +180,7 @@ const SUBCOMMANDS: &[CommandSpec] = &[
 ];
 
 const NO_SCRIPT: CommandError = CommandError::Text("NOSCRIPT No matching script. Please use EVAL.");
-const NO_SCRIPT_TO_SHOW: CommandError = CommandError::Text("NOSCRIPT No matching script.");
+const NO_SCRIPT_SHORT: CommandError = CommandError::Text("NOSCRIPT No matching script.");
 pub(crate) const NEGATIVE_KEYS: CommandError =
     CommandError::Text("ERR Number of keys can't be negative");
 const WRITE_FLAG: CommandError =
@@ -228,11 +228,15 @@ fn eval(ctx: &mut Context<'_>, read_only: bool) -> CommandResult {
 fn eval_sha(ctx: &mut Context<'_>, read_only: bool) -> CommandResult {
     let sha = ctx.args.get(1);
     with_engine(ctx, |ctx, engine| {
+        let no_script = match ctx.server.config.compatible_with.is_valkey() {
+            true => NO_SCRIPT_SHORT,
+            false => NO_SCRIPT,
+        };
         if sha.len() != 40 {
-            return Err(NO_SCRIPT);
+            return Err(no_script);
         }
         let keys = numkeys(ctx, CommandError::NotInteger)?;
-        let script = engine.find(sha).ok_or(NO_SCRIPT)?;
+        let script = engine.find(sha).ok_or(no_script)?;
         run_script(ctx, engine, script, keys, read_only)
     })
 }
@@ -629,7 +633,7 @@ fn exists(ctx: &mut Context<'_>) -> CommandResult {
 fn show(ctx: &mut Context<'_>) -> CommandResult {
     let Some(engine) = ctx.server.take_engine() else { return Err(INSIDE) };
     let body = engine.body(ctx.args.get(2));
-    let result = body.map(|body| ctx.reply.bulk(body)).ok_or(NO_SCRIPT_TO_SHOW);
+    let result = body.map(|body| ctx.reply.bulk(body)).ok_or(NO_SCRIPT_SHORT);
     ctx.server.scripts.put_engine(engine);
     result.map(|()| Outcome::Replied)
 }

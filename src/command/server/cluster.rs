@@ -1,8 +1,10 @@
 //! CLUSTER, READONLY, READWRITE and ASKING of a server that is no node of a cluster: `cluster-enabled` is no, so all of them are
 //! refused, HELP too, as Redis does. Arity, flags and documentation are what clients look up beforehand.
 
+use crc::{CRC_16_XMODEM, Crc};
+
 use crate::error::CommandError;
-use crate::gate::context::{CommandResult, Context};
+use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::gate::spec::{Categories, CommandSpec, Flags, Group, container, spec};
 
 const NONDETERMINISTIC: &[&str] = &["nondeterministic_output"];
@@ -51,6 +53,11 @@ pub const COMMANDS: &[CommandSpec] = &[
                 "Raises the configuration epoch.",
                 "O(1)",
             ),
+            changes("CANCELSLOTMIGRATIONS").since("9.0.0").docs(
+                "",
+                "Ends the moves of slots to other nodes.",
+                "O(N), N being the number of moves",
+            ),
             inspects("COUNT-FAILURE-REPORTS").exactly(3).tips(NONDETERMINISTIC).docs(
                 "node-id",
                 "Counts the nodes that report a node as failing.",
@@ -76,6 +83,16 @@ pub const COMMANDS: &[CommandSpec] = &[
                 "Has a replica take the place of its primary.",
                 "O(1)",
             ),
+            changes("FLUSHSLOT")
+                .at_least(3)
+                .flags(Flags::WRITE.union(Flags::ADMIN).union(Flags::NO_ASYNC_LOADING))
+                .categories(Categories::KEYSPACE)
+                .since("9.0.0")
+                .docs(
+                    "slot [ASYNC | SYNC]",
+                    "Deletes the keys of a slot.",
+                    "O(N), N being the number of keys",
+                ),
             changes("FLUSHSLOTS").docs("", "Takes all slots away from this node.", "O(1)"),
             changes("FORGET").exactly(3).docs(
                 "node-id",
@@ -87,6 +104,11 @@ pub const COMMANDS: &[CommandSpec] = &[
                 "Returns names of keys of a slot that are here.",
                 "O(log(N)), N being the number of keys asked for",
             ),
+            changes("GETSLOTMIGRATIONS").since("9.0.0").docs(
+                "",
+                "Returns the moves of slots.",
+                "O(N), N being the number of moves",
+            ),
             asks("HELP").flags(Flags::LOADING_STALE).since("5.0.0").docs(
                 "",
                 "Explains CLUSTER.",
@@ -97,11 +119,16 @@ pub const COMMANDS: &[CommandSpec] = &[
                 "Returns the state of the cluster as this node sees it.",
                 "O(1)",
             ),
-            asks("KEYSLOT").exactly(3).docs(
-                "key",
-                "Returns the slot of a key.",
-                "O(N), N being the number of bytes in the key",
-            ),
+            spec("KEYSLOT", key_slot)
+                .exactly(3)
+                .flags(Flags::STALE)
+                .group(Group::Cluster)
+                .since("3.0.0")
+                .docs(
+                    "key",
+                    "Returns the slot of a key.",
+                    "O(N), N being the number of bytes in the key",
+                ),
             asks("LINKS").since("7.0.0").tips(NONDETERMINISTIC).docs(
                 "",
                 "Returns the connections between this node and others.",
@@ -112,7 +139,17 @@ pub const COMMANDS: &[CommandSpec] = &[
                 "Has this node join another one.",
                 "O(1)",
             ),
+            changes("MIGRATESLOTS").at_least(4).since("9.0.0").docs(
+                "SLOTSRANGE start-slot end-slot [start-slot end-slot ...] NODE node-id [...]",
+                "Moves slots to another node.",
+                "O(N), N being the number of ranges",
+            ),
             asks("MYID").docs("", "Returns the id of this node.", "O(1)"),
+            asks("MYSHARDID")
+                .flags(Flags::LOADING.union(Flags::STALE))
+                .since("7.2.0")
+                .tips(NONDETERMINISTIC)
+                .docs("", "Returns the id of this node's shard.", "O(1)"),
             asks("NODES").tips(NONDETERMINISTIC).docs(
                 "",
                 "Returns the nodes and their slots as this node sees them.",
@@ -157,16 +194,43 @@ pub const COMMANDS: &[CommandSpec] = &[
                 .tips(NONDETERMINISTIC)
                 .deprecated("5.0.0", "`CLUSTER REPLICAS`")
                 .docs("node-id", "Returns the replicas of a primary.", "O(1)"),
+            asks("SLOT-STATS")
+                .at_least(4)
+                .flags(Flags::LOADING.union(Flags::STALE))
+                .since("8.0.0")
+                .tips(&["nondeterministic_output", "request_policy:all_shards"])
+                .docs(
+                    "<SLOTSRANGE start-slot end-slot | ORDERBY metric [LIMIT limit] [ASC | DESC]>",
+                    "Returns how slots are used.",
+                    "O(N log N), N being the number of slots",
+                ),
             asks("SLOTS").tips(NONDETERMINISTIC).deprecated("7.0.0", "`CLUSTER SHARDS`").docs(
                 "",
                 "Returns the ranges of slots and their nodes.",
                 "O(N), N being the number of nodes",
+            ),
+            changes("SYNCSLOTS").at_least(3).since("9.0.0").docs(
+                "...",
+                "Says what nodes say to each other while slots move.",
+                "O(1)",
             ),
         ],
     )
     .group(Group::Cluster)
     .since("3.0.0")
     .docs("", "Commands about the cluster.", "Depends on the subcommand"),
+    spec("CLUSTERSCAN", refuse)
+        .at_least(2)
+        .flags(Flags::READONLY)
+        .categories(Categories::KEYSPACE)
+        .group(Group::Cluster)
+        .since("9.1.0")
+        .tips(&["nondeterministic_output", "request_policy:special", "response_policy:special"])
+        .docs(
+            "cursor [MATCH pattern] [COUNT count] [TYPE type] [SLOT slot]",
+            "Returns keys of the cluster, some at a time.",
+            "O(N), N being the number of keys returned",
+        ),
     connection("ASKING").flags(Flags::FAST).docs(
         "",
         "Lets the next command ask for a slot that moves here.",
@@ -176,7 +240,41 @@ pub const COMMANDS: &[CommandSpec] = &[
     connection("READWRITE").docs("", "Takes READONLY back.", "O(1)"),
 ];
 
+/// `CLUSTER KEYSLOT key`: an integer where Valkey's answers are given, which needs no cluster for it; else an error.
+fn key_slot(ctx: &mut Context<'_>) -> CommandResult {
+    if !ctx.server.config.compatible_with.is_valkey() {
+        return refuse(ctx);
+    }
+    ctx.reply.integer(slot_of(ctx.args.get(2)).into());
+    Ok(Outcome::Replied)
+}
+
+/// The slot of a key: of what stands between its first `{` and the next `}` if that is something, else of all of it.
+fn slot_of(key: &[u8]) -> u16 {
+    const SLOTS: u16 = 16384;
+    let position = |text: &[u8], wanted| text.iter().position(|&byte| byte == wanted);
+    let tag = position(key, b'{').map(|open| &key[open + 1..]);
+    let tag = tag.and_then(|rest| position(rest, b'}').map(|close| &rest[..close]));
+    Crc::<u16>::new(&CRC_16_XMODEM).checksum(tag.filter(|tag| !tag.is_empty()).unwrap_or(key))
+        % SLOTS
+}
+
 /// Any of them: an error.
 fn refuse(_: &mut Context<'_>) -> CommandResult {
     Err(CommandError::Text("ERR This instance has cluster support disabled"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::slot_of;
+
+    #[test]
+    fn a_slot_is_that_of_the_tag_or_of_the_whole_key() {
+        // As valkey-server 9.1.2 answers CLUSTER KEYSLOT.
+        for (key, slot) in [("k", 7629), ("a", 15495), ("{a}b", 15495), ("x{a}{b}", 15495)] {
+            assert_eq!(slot_of(key.as_bytes()), slot, "{key}");
+        }
+        assert_ne!(slot_of(b"{}a"), slot_of(b""));
+        assert_ne!(slot_of(b"{a"), 15495);
+    }
 }

@@ -11,7 +11,7 @@ use crate::config::{
     Action, Config, LogLevel, OomScoreAdj, RewriteError, SetBy, SetError, expand_title,
 };
 use crate::error::CommandError;
-use crate::gate::context::{CommandResult, Context, Outcome};
+use crate::gate::context::{CommandResult, Context, Origin, Outcome};
 use crate::gate::evict::evict;
 use crate::gate::limits::count_clients_memory;
 use crate::gate::persistence;
@@ -104,7 +104,8 @@ fn set(ctx: &mut Context<'_>) -> CommandResult {
         return Err(CommandError::Syntax);
     };
     let pairs: Vec<(&[u8], &[u8])> = pairs.iter().map(|&[name, value]| (name, value)).collect();
-    let by = SetBy { local_client: ctx.client().peer.is_local(), loading: false };
+    let loading = ctx.server.persistence.loading.is_some();
+    let by = SetBy { local_client: ctx.client().peer.is_local(), loading };
     let refused = |error: SetError| CommandError::formatted(error.reply());
     let changes = ctx.server.config.set(&pairs, by).map_err(refused)?;
     let actions = changes.actions.clone();
@@ -134,7 +135,8 @@ fn switch_append_only(ctx: &mut Context<'_>) -> Result<(), String> {
         persistence::end_aof(ctx.db, ctx.server);
         return Ok(());
     }
-    persistence::begin_aof(ctx.db, ctx.server).map_err(|why| {
+    let in_transaction = ctx.origin == Origin::Transaction;
+    persistence::begin_aof(ctx.db, ctx.server, in_transaction).map_err(|why| {
         ctx.server.log(Level::Warning, format_args!("Can't switch the AOF on: {why}"));
         "Unable to turn on AOF. Check server logs.".to_owned()
     })
@@ -179,8 +181,9 @@ pub fn apply_config(db: &mut Keyspace, server: &mut State) {
         lfu_log_factor: config.lfu_log_factor,
         lfu_decay_minutes: config.lfu_decay_time,
     };
+    db.import_mode = config.import_mode;
     db.events.set_classes(config.notify_keyspace_events);
-    server.timing.set_thresholds(config.slowlog_log_slower_than, config.latency_monitor_threshold);
+    server.timing.set_thresholds(config);
     server.logger.level = log_level(config);
     crash::enable(config.crash_log_enabled);
     crash::watch(config.watchdog_period);

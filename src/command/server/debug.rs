@@ -13,10 +13,12 @@ use crate::command::server::reload;
 use crate::config::parse_memory;
 use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Outcome};
+use crate::gate::persistence;
 use crate::gate::spec::{CommandSpec, Flags, Group, spec};
 use crate::keyspace::{Expiry, Key, Keyspace};
 use crate::resp::number;
 use crate::resp::reply::Protocol;
+use crate::resp::request::encode;
 use crate::sys::log::Level;
 use crate::sys::{alloc, crash, jemalloc};
 use crate::types::hash::Hash;
@@ -63,6 +65,11 @@ fn debug(ctx: &mut Context<'_>) -> CommandResult {
             ctx.server.skips_payload_checksum = flag(ctx);
             ok(ctx)
         }
+        (b"aof-flush-sleep", 3) => {
+            let micros = u64::try_from(ctx.args.integer(2)?).unwrap_or(0);
+            persistence::set_flush_delay(ctx.server, Duration::from_micros(micros));
+            ok(ctx)
+        }
         (b"object", 3..) => object(ctx),
         (b"sdslen", 3) => sdslen(ctx),
         (b"htstats", 3) => htstats(ctx),
@@ -90,6 +97,15 @@ fn debug(ctx: &mut Context<'_>) -> CommandResult {
             ctx.server.replication.begin_history();
             let message = format_args!("Changing replication IDs after receiving change-repl-id");
             ctx.server.log(Level::Warning, message);
+            ok(ctx)
+        }
+        (b"replicate", 3..) => {
+            persistence::spread_effects(ctx.server);
+            let mut request = Vec::new();
+            encode(ctx.args.iter_from(2), &mut request);
+            if !ctx.server.replication.is_replica() {
+                ctx.server.replication.feed(&request);
+            }
             ok(ctx)
         }
         (b"mallctl", 3..) => mallctl(ctx),
@@ -554,8 +570,12 @@ fn help(ctx: &mut Context<'_>) -> CommandResult {
         &[
             "ASSERT | OOM | PANIC | SEGFAULT",
             "    End the process as such a failure would.",
+            "AOF-FLUSH-SLEEP <microseconds>",
+            "    Sleep before each write to the append-only file.",
             "CHANGE-REPL-ID",
             "    Make up another replication id.",
+            "REPLICATE <command> [<argument> ...]",
+            "    Send a command to the replicas that is not run here.",
             "CONFIG-REWRITE-FORCE-ALL",
             "    CONFIG REWRITE, with lines for defaults too.",
             "DIGEST",

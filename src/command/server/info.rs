@@ -6,13 +6,13 @@
 use std::fmt::Write;
 
 use crate::client::{Client, ClientFlags};
-use crate::config::{Choice, MaxmemoryPolicy};
+use crate::config::{Choice, Compatibility, MaxmemoryPolicy, VALKEY_VERSION};
 use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::gate::persistence::Purpose;
-use crate::gate::replicas;
 use crate::gate::spec::{Categories, CommandSpec, Flags, Group, spec};
 use crate::gate::state::State;
 use crate::gate::table::Command;
+use crate::gate::{failover, replicas};
 use crate::keyspace::{Keyspace, KeyspaceStats};
 use crate::pubsub::Kind;
 use crate::replication::backlog::Backlog;
@@ -129,11 +129,17 @@ fn server(out: &mut String, db: &mut Keyspace, server: &State) {
     let uptime = (server.now.boot_us - identity.started_us).max(0) / 1_000_000;
     let version = String::from_utf8_lossy(&server.config.redis_version);
     line(out, "redis_version", version);
+    if server.config.compatible_with.is_valkey() {
+        line(out, "server_name", "valkey");
+        line(out, "valkey_version", VALKEY_VERSION);
+        line(out, "valkey_release_stage", "ga");
+    }
     let (commit, is_modified) = build::commit();
     line(out, "redis_git_sha1", commit);
     line(out, "redis_git_dirty", is_modified);
     line(out, "redis_build_id", build::id());
-    line(out, "redis_mode", "standalone");
+    let mode = if server.config.compatible_with.is_valkey() { "server" } else { "redis" };
+    line(out, &format!("{mode}_mode"), "standalone");
     line(out, "os", machine::system_name());
     line(out, "arch_bits", usize::BITS);
     line(out, "monotonic_clock", "POSIX clock_gettime");
@@ -154,6 +160,9 @@ fn server(out: &mut String, db: &mut Keyspace, server: &State) {
     let file = server.config.config_file.as_deref().unwrap_or(std::path::Path::new(""));
     line(out, "config_file", file.display());
     line(out, "io_threads_active", 0);
+    if let Some(until_us) = server.shutdown.and_then(|order| order.waits_until_us) {
+        line(out, "shutdown_in_milliseconds", (until_us - server.now.boot_us) / 1000);
+    }
     listeners(out, server);
     line(out, "latchkey_version", build::VERSION);
 }
@@ -321,7 +330,7 @@ fn memory(out: &mut String, db: &mut Keyspace, server: &State) {
     line(out, "mem_clients_slaves", memory.replicas + memory.replicas_behind);
     line(out, "mem_clients_normal", memory.clients - memory.replicas);
     line(out, "mem_cluster_links", 0);
-    line(out, "mem_aof_buffer", 0);
+    line(out, "mem_aof_buffer", server.persistence.log().map_or(0, |log| log.buffer_memory()));
     let version = jemalloc::text("version").unwrap_or_default();
     let version = version.split('-').next().unwrap_or_default();
     line(out, "mem_allocator", format_args!("jemalloc-{version}"));
@@ -378,7 +387,7 @@ fn persistence(out: &mut String, db: &mut Keyspace, server: &State) {
     if let Some(log) = state.log() {
         line(out, "aof_current_size", log.current_size());
         line(out, "aof_base_size", log.base_size());
-        line(out, "aof_pending_rewrite", 0);
+        line(out, "aof_pending_rewrite", u8::from(state.rewrite_is_scheduled));
         line(out, "aof_buffer_length", log.buffer_length());
         line(out, "aof_pending_bio_fsync", log.pending_fsync());
         line(out, "aof_delayed_fsync", log.delayed_fsync());
@@ -386,9 +395,16 @@ fn persistence(out: &mut String, db: &mut Keyspace, server: &State) {
     if let Some(loading) = state.loading {
         line(out, "loading_start_time", loading.started_unix);
         line(out, "loading_total_bytes", loading.total_bytes);
+        line(out, "loading_rdb_used_mem", loading.memory_then);
         line(out, "loading_loaded_bytes", loading.loaded_bytes);
         let percent = loading.loaded_bytes as f64 * 100.0 / loading.total_bytes.max(1) as f64;
         line(out, "loading_loaded_perc", format!("{percent:.2}"));
+        let elapsed = (server.now.unix_seconds() - loading.started_unix).max(0) as f64;
+        let left = loading.total_bytes.saturating_sub(loading.loaded_bytes) as f64;
+        // Before a second has passed nothing is known, as in Redis.
+        let seconds =
+            if elapsed > 0.0 { elapsed * left / (loading.loaded_bytes + 1) as f64 } else { 1.0 };
+        line(out, "loading_eta_seconds", seconds as i64);
     }
 }
 
@@ -428,10 +444,11 @@ fn stats(out: &mut String, db: &mut Keyspace, server: &State) {
     line(out, "pubsub_patterns", server.pubsub.count(Kind::Pattern));
     line(out, "pubsubshard_channels", server.pubsub.count(Kind::Shard));
     line(out, "latest_fork_usec", 0);
-    line(out, "total_forks", 0);
+    // What Redis would fork for.
+    line(out, "total_forks", server.persistence.jobs);
     line(out, "migrate_cached_sockets", server.outgoing.len());
+    line(out, "slave_expires_tracked_keys", db.own_deadlines());
     for name in [
-        "slave_expires_tracked_keys",
         "active_defrag_hits",
         "active_defrag_misses",
         "active_defrag_key_hits",
@@ -485,8 +502,7 @@ fn replicas_and_history(out: &mut String, server: &State) {
         line(out, "min_slaves_good_slaves", state.good_replicas);
     }
     for (index, (client, replica)) in replicas::replicas(server).enumerate() {
-        let lag_us = server.now.boot_us - replica.acknowledged_us;
-        let lag = if replica.is_online() { lag_us / 1_000_000 } else { 0 };
+        let lag = replicas::lag_seconds(server, replica);
         line(
             out,
             &format!("slave{index}"),
@@ -499,7 +515,7 @@ fn replicas_and_history(out: &mut String, server: &State) {
             ),
         );
     }
-    line(out, "master_failover_state", "no-failover");
+    line(out, "master_failover_state", failover::state_name(server));
     line(out, "master_replid", &state.id);
     let ancestor = state.ancestor.as_ref();
     line(out, "master_replid2", ancestor.map_or(&*"0".repeat(40), |ancestor| &ancestor.id));
@@ -516,7 +532,7 @@ fn replicas_and_history(out: &mut String, server: &State) {
 fn primary(out: &mut String, server: &State, following: &Following) {
     let config = &server.config;
     let seconds_since = |us: i64| (server.now.boot_us - us).max(0) / 1_000_000;
-    let is_connected = following.progress == Progress::Connected;
+    let is_connected = following.is_connected();
     let is_syncing = following.progress == Progress::Sync;
     let offset = if following.knows_history { server.replication.offset } else { 1 };
     let heard = if is_connected { seconds_since(following.heard_us) } else { -1 };
@@ -607,7 +623,7 @@ fn latency_stats(out: &mut String, _: &mut Keyspace, server: &State) {
     }
 }
 
-fn keyspace(out: &mut String, db: &mut Keyspace, _: &State) {
+fn keyspace(out: &mut String, db: &mut Keyspace, server: &State) {
     let now = db.now();
     for index in 0..db.databases() {
         let table = db.table_of(index);
@@ -622,10 +638,18 @@ fn keyspace(out: &mut String, db: &mut Keyspace, _: &State) {
             }
         });
         let average = if count == 0 { 0 } else { sum_ms / count };
+        // Keys with fields that expire.
+        let volatile = || db.keys_with_field_deadlines(index);
+        let more = match server.config.compatible_with {
+            Compatibility::Redis70 | Compatibility::Redis72 => String::new(),
+            Compatibility::Redis8 => format!(",subexpiry={}", volatile()),
+            Compatibility::Valkey9 => format!(",keys_with_volatile_items={}", volatile()),
+        };
+        let (keys, expires) = (table.len(), table.volatile_len());
         line(
             out,
             &format!("db{index}"),
-            format_args!("keys={},expires={},avg_ttl={average}", table.len(), table.volatile_len()),
+            format_args!("keys={keys},expires={expires},avg_ttl={average}{more}"),
         );
     }
 }

@@ -1,5 +1,4 @@
-//! What took long: SLOWLOG, which keeps slow requests, and LATENCY, which keeps spikes by their cause and the distribution of
-//! each command's time.
+//! LATENCY: spikes of what takes long by their cause, and the distribution of each command's time.
 
 use crate::command::help::reply_help;
 use crate::error::CommandError;
@@ -7,20 +6,11 @@ use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::gate::spec::{CommandSpec, Flags, Group, Handler, container, spec};
 use crate::gate::state::State;
 use crate::gate::table::Command;
-use crate::resp::number;
 use crate::stats::commands::Histogram;
 use crate::stats::latency::LatencySeries;
 
 const NONDETERMINISTIC: &[&str] =
     &["nondeterministic_output", "request_policy:all_nodes", "response_policy:special"];
-
-const fn slowlog(name: &'static str, handler: Handler) -> CommandSpec {
-    spec(name, handler)
-        .exactly(2)
-        .flags(Flags::ADMIN_LOADING_STALE)
-        .group(Group::Server)
-        .since("2.2.12")
-}
 
 const fn latency(name: &'static str, handler: Handler) -> CommandSpec {
     spec(name, handler)
@@ -31,138 +21,44 @@ const fn latency(name: &'static str, handler: Handler) -> CommandSpec {
         .tips(NONDETERMINISTIC)
 }
 
-pub const COMMANDS: &[CommandSpec] = &[
-    container(
-        "SLOWLOG",
-        &[
-            slowlog("GET", slowlog_get)
-                .at_least(2)
-                .tips(&["request_policy:all_nodes", "nondeterministic_output"])
-                .docs(
-                    "[count]",
-                    "Returns the latest slow requests.",
-                    "O(N), N being the number of entries returned",
-                ),
-            slowlog("LEN", slowlog_len)
-                .tips(&[
-                    "request_policy:all_nodes",
-                    "response_policy:agg_sum",
-                    "nondeterministic_output",
-                ])
-                .docs("", "Counts the entries of the slow log.", "O(1)"),
-            slowlog("RESET", slowlog_reset)
-                .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])
-                .docs("", "Empties the slow log.", "O(N), N being the number of entries"),
-            slowlog("HELP", slowlog_help).flags(Flags::LOADING_STALE).since("6.2.0").docs(
-                "",
-                "Explains SLOWLOG.",
-                "O(1)",
-            ),
-        ],
-    )
-    .group(Group::Server)
-    .since("2.2.12")
-    .docs("", "Commands about slow requests.", "Depends on the subcommand"),
-    container(
-        "LATENCY",
-        &[
-            latency("DOCTOR", latency_doctor).docs("", "Explains latency spikes in words.", "O(1)"),
-            latency("GRAPH", latency_graph).exactly(3).docs(
-                "event",
-                "Draws the latest spikes of an event.",
-                "O(1)",
-            ),
-            latency("HISTOGRAM", latency_histogram).at_least(2).since("7.0.0").docs(
-                "[command [command ...]]",
-                "Returns how often commands took how long.",
-                "O(N), N being the number of commands",
-            ),
-            latency("HISTORY", latency_history).exactly(3).docs(
-                "event",
-                "Returns the latest spikes of an event.",
-                "O(1)",
-            ),
-            latency("LATEST", latency_latest).docs(
-                "",
-                "Returns the latest and the worst spike of each event.",
-                "O(1)",
-            ),
-            latency("RESET", latency_reset)
-                .at_least(2)
-                .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])
-                .docs("[event [event ...]]", "Forgets the spikes of some or all events.", "O(1)"),
-            latency("HELP", latency_help).flags(Flags::LOADING_STALE).tips(&[]).docs(
-                "",
-                "Explains LATENCY.",
-                "O(1)",
-            ),
-        ],
-    )
-    .group(Group::Server)
-    .since("2.8.13")
-    .docs("", "Commands about latency.", "Depends on the subcommand"),
-];
-
-/// Entries SLOWLOG GET returns unless told.
-const SLOWLOG_DEFAULT: i64 = 10;
-
-/// `SLOWLOG GET [count]`: an array of entries, newest first: number, Unix time in seconds, microseconds taken, arguments,
-/// client's address and name. -1: all.
-fn slowlog_get(ctx: &mut Context<'_>) -> CommandResult {
-    if ctx.args.len() > 3 {
-        return Err(ctx.wrong_subcommand());
-    }
-    let count = match ctx.args.len() {
-        2 => SLOWLOG_DEFAULT,
-        _ => number::parse_i64(ctx.args.get(2))
-            .filter(|count| *count >= -1)
-            .ok_or(CommandError::Text("ERR count should be greater than or equal to -1"))?,
-    };
-    let slowlog = &ctx.server.slowlog;
-    let count = usize::try_from(count).map_or(slowlog.len(), |count| count.min(slowlog.len()));
-    let reply = &mut ctx.reply;
-    reply.array(count);
-    for entry in slowlog.iter().take(count) {
-        reply.array(6);
-        reply.integer(entry.id as i64);
-        reply.integer(entry.time);
-        reply.integer(entry.duration_us as i64);
-        reply.array(entry.args.len());
-        entry.args.iter().for_each(|argument| reply.bulk(argument));
-        reply.bulk(entry.peer.as_bytes());
-        reply.bulk(&entry.client_name);
-    }
-    Ok(Outcome::Replied)
-}
-
-/// `SLOWLOG LEN`: an integer.
-fn slowlog_len(ctx: &mut Context<'_>) -> CommandResult {
-    ctx.reply.integer(ctx.server.slowlog.len() as i64);
-    Ok(Outcome::Replied)
-}
-
-/// `SLOWLOG RESET`: OK.
-fn slowlog_reset(ctx: &mut Context<'_>) -> CommandResult {
-    ctx.server.slowlog.clear();
-    ctx.reply.ok();
-    Ok(Outcome::Replied)
-}
-
-/// `SLOWLOG HELP`: an array of lines.
-fn slowlog_help(ctx: &mut Context<'_>) -> CommandResult {
-    reply_help(
-        ctx,
-        &[
-            "GET [<count>]",
-            "    Return the latest <count> entries (default: 10, -1 means all). An entry is:",
-            "    number, Unix time, microseconds taken, arguments, client address and name.",
-            "LEN",
-            "    Return the number of entries.",
-            "RESET",
-            "    Forget all entries.",
-        ],
-    )
-}
+pub const COMMANDS: &[CommandSpec] = &[container(
+    "LATENCY",
+    &[
+        latency("DOCTOR", latency_doctor).docs("", "Explains latency spikes in words.", "O(1)"),
+        latency("GRAPH", latency_graph).exactly(3).docs(
+            "event",
+            "Draws the latest spikes of an event.",
+            "O(1)",
+        ),
+        latency("HISTOGRAM", latency_histogram).at_least(2).since("7.0.0").docs(
+            "[command [command ...]]",
+            "Returns how often commands took how long.",
+            "O(N), N being the number of commands",
+        ),
+        latency("HISTORY", latency_history).exactly(3).docs(
+            "event",
+            "Returns the latest spikes of an event.",
+            "O(1)",
+        ),
+        latency("LATEST", latency_latest).docs(
+            "",
+            "Returns the latest and the worst spike of each event.",
+            "O(1)",
+        ),
+        latency("RESET", latency_reset)
+            .at_least(2)
+            .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])
+            .docs("[event [event ...]]", "Forgets the spikes of some or all events.", "O(1)"),
+        latency("HELP", latency_help).flags(Flags::LOADING_STALE).tips(&[]).docs(
+            "",
+            "Explains LATENCY.",
+            "O(1)",
+        ),
+    ],
+)
+.group(Group::Server)
+.since("2.8.13")
+.docs("", "Commands about latency.", "Depends on the subcommand")];
 
 /// `LATENCY LATEST`: for each event its name, Unix time and milliseconds of the latest spike, and the worst spike.
 fn latency_latest(ctx: &mut Context<'_>) -> CommandResult {

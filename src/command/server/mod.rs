@@ -2,6 +2,7 @@
 
 pub(crate) mod acl;
 pub(crate) mod cluster;
+pub(crate) mod command_log;
 pub(crate) mod config;
 pub(crate) mod debug;
 pub(crate) mod docs;
@@ -19,7 +20,7 @@ use crate::client::ClientFlags;
 use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Origin, Outcome};
 use crate::gate::spec::{CommandSpec, Flags, Group, spec};
-use crate::gate::state::Shutdown;
+use crate::gate::state::{PauseCause, Shutdown, Task};
 use crate::sys::log::Level;
 
 const NONDETERMINISTIC: &[&str] = &["nondeterministic_output"];
@@ -101,7 +102,13 @@ enum ShutdownOrder {
 
 impl ShutdownOrder {
     fn parse(ctx: &Context<'_>) -> Result<Self, CommandError> {
-        let mut order = Shutdown { by_signal: false, save: None, now: false, force: false };
+        let mut order = Shutdown {
+            by_signal: false,
+            save: None,
+            now: false,
+            force: false,
+            waits_until_us: None,
+        };
         let (mut abort, mut save, mut nosave) = (false, false, false);
         let mut cursor = ctx.args.cursor(1);
         while !cursor.is_at_end() {
@@ -136,13 +143,16 @@ fn shutdown(ctx: &mut Context<'_>) -> CommandResult {
         }
         ShutdownOrder::End(order) => {
             // One by a signal may have been put off.
-            ctx.server.shutdown =
-                ctx.server.shutdown.filter(|earlier| !earlier.by_signal).or(Some(order));
+            let earlier = ctx.server.shutdown;
+            let goes_on = |it: &Shutdown| !it.by_signal || it.waits_until_us.is_some();
+            ctx.server.shutdown = earlier.filter(goes_on).or(Some(order));
             ctx.client().flags |= ClientFlags::SUSPENDED;
             Ok(Outcome::Suspended)
         }
         ShutdownOrder::Abort => match ctx.server.shutdown.take() {
             Some(_) => {
+                ctx.server.set_pause(PauseCause::Shutdown, None);
+                ctx.server.tasks.extend([Task::Unpause, Task::RefuseShutdown]);
                 ctx.server.log(Level::Notice, format_args!("Shutdown manually aborted."));
                 ctx.reply.ok();
                 Ok(Outcome::Replied)

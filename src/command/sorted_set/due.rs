@@ -13,10 +13,13 @@ use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
 use crate::gate::blocking::TimeoutUnit;
 use crate::gate::context::{CommandResult, Context, Outcome, Wait};
-use crate::gate::spec::{CommandSpec, Flags, Group, KeyFlags, KeySpec, key, keys, spec};
+use crate::gate::keys::timeout_of_bzpopdue;
+use crate::gate::spec::{
+    Categories, CommandSpec, Flags, Group, KeyFlags, KeySpec, key, keys, spec,
+};
 use crate::keyspace::Key;
 use crate::resp::Protocol;
-use crate::resp::args::{Args, Cursor};
+use crate::resp::args::Cursor;
 use crate::types::journal::Edit;
 use crate::types::list::{End, List};
 use crate::types::sorted_set::{SortedSet, SortedSetView};
@@ -49,6 +52,7 @@ pub const COMMANDS: &[CommandSpec] = &[
     spec("BZMOVEDUE", bzmovedue)
         .at_least(4)
         .keys(MOVED_KEYS)
+        .categories(Categories::LIST)
         .flags(Flags::WRITE_BLOCKING.union(Flags::DENYOOM))
         .group(Group::SortedSet)
         .since("0.2.0")
@@ -157,19 +161,10 @@ fn zpopdue(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// Where BZPOPDUE's timeout stands: before `UNIT <S | MS>`, if that is there, else at the end.
-fn timeout_index(args: &Args<'_>) -> usize {
-    let last = args.len() - 1;
-    let has_unit = last > 3
-        && args.get(last - 1).eq_ignore_ascii_case(b"UNIT")
-        && Unit::parse(args.get(last)).is_some();
-    if has_unit { last - 2 } else { last }
-}
-
 /// `BZPOPDUE key [key ...] timeout [UNIT <S | MS>]`: key, member and score, as BZPOPMIN replies them; a nil array when the
 /// time is up.
 fn bzpopdue(ctx: &mut Context<'_>) -> CommandResult {
-    let timeout = timeout_index(&ctx.args);
+    let timeout = timeout_of_bzpopdue(ctx.args);
     let Options { unit, .. } = Options::parse(ctx.args.cursor(timeout + 1), false)?;
     let deadline_us = ctx.timeout(timeout, TimeoutUnit::Seconds)?;
     let now_ms = ctx.server.now.unix().0;

@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 
 use smallvec::SmallVec;
 
-use crate::command::key::scan::{MemberScan, count_left, parse_cursor};
+use crate::command::key::scan::{MemberScan, count_left, scan_cursor};
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Outcome};
@@ -488,7 +488,7 @@ impl Pairs<'_, '_> {
 /// `ZSCAN key cursor [MATCH pattern] [COUNT count] [NOSCORES]`: the next cursor and an array of members and scores, all of
 /// them bulk strings.
 fn zscan(ctx: &mut Context<'_>) -> CommandResult {
-    let cursor = parse_cursor(ctx.args.get(2)).ok_or(CommandError::NegativeOrInvalidCursor)?;
+    let cursor = scan_cursor(ctx, 2)?;
     let protocol = ctx.reply.protocol();
     let Some(set) = ctx.db.read::<SortedSet>(ctx.key(1))? else {
         ctx.reply.array(2);

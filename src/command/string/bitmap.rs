@@ -136,34 +136,69 @@ fn getbit(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `BITCOUNT key [start end [BYTE | BIT]]`.
 ///
-/// As in Redis 7.0, the range is not looked at if there is no key.
+/// As in Redis 7.0, the range is not looked at if there is no key; in Valkey it is.
 fn bitcount(ctx: &mut Context<'_>) -> CommandResult {
     let args = ctx.args;
-    let count = match ctx.db.string(ctx.key(1))? {
-        None => 0,
-        Some(bytes) if args.len() == 2 => bitmap::count(bytes),
-        Some(bytes) => count_in_range(bytes, args)?,
+    // Valkey looks at the range first, and takes a start alone.
+    let range = match ctx.server.config.compatible_with.is_valkey() {
+        true => Some(CountRange::parse(args)?),
+        false => None,
+    };
+    let count = match (ctx.db.string(ctx.key(1))?, range) {
+        (None, _) => 0,
+        (Some(bytes), _) if args.len() == 2 => bitmap::count(bytes),
+        (Some(bytes), Some(range)) => range.count(bytes),
+        (Some(bytes), None) => count_in_range(bytes, args)?,
     };
     ctx.reply.integer(count as i64);
     Ok(Outcome::Replied)
 }
 
+/// `[start [end [BYTE | BIT]]]` of BITCOUNT, as Valkey takes it.
+struct CountRange {
+    start: i64,
+    end: i64,
+    unit: Unit,
+}
+
+impl CountRange {
+    fn parse(args: Args<'_>) -> Result<Self, CommandError> {
+        if args.len() > 5 {
+            return Err(CommandError::Syntax);
+        }
+        let integer = |index, absent| match args.len() > index {
+            true => args.integer(index),
+            false => Ok(absent),
+        };
+        let (start, end) = (integer(2, 0)?, integer(3, -1)?);
+        let unit = if args.len() > 4 { parse_unit(args.get(4))? } else { Unit::Byte };
+        Ok(CountRange { start, end, unit })
+    }
+
+    fn count(&self, bytes: &[u8]) -> u64 {
+        if self.start < 0 && self.end < 0 && self.start > self.end {
+            return 0;
+        }
+        bitmap::count_between(bytes, self.start, self.end, self.unit)
+    }
+}
+
+/// As Redis 7.0 takes it: a start alone is an error.
 fn count_in_range(bytes: &[u8], args: Args<'_>) -> Result<u64, CommandError> {
     if !(4..=5).contains(&args.len()) {
         return Err(CommandError::Syntax);
     }
     let (start, end) = (args.integer(2)?, args.integer(3)?);
-    // Answered before the unit is looked at, as in Redis 7.0.
+    // Answered before the unit is looked at.
     if start < 0 && end < 0 && start > end {
         return Ok(0);
     }
-    let unit = if args.len() > 4 { parse_unit(args.get(4))? } else { Unit::Byte };
-    Ok(bitmap::count_between(bytes, start, end, unit))
+    Ok(CountRange::parse(args)?.count(bytes))
 }
 
 /// `BITPOS key bit [start [end [BYTE | BIT]]]`: -1 if there is no such bit.
 ///
-/// As in Redis 7.0, the range is not looked at if there is no key.
+/// As in Redis 7.0, the range is not looked at if there is no key; in Valkey it is.
 fn bitpos(ctx: &mut Context<'_>) -> CommandResult {
     let args = ctx.args;
     let bit = match args.integer(2)? {
@@ -171,6 +206,9 @@ fn bitpos(ctx: &mut Context<'_>) -> CommandResult {
         1 => true,
         _ => return Err(BIT_NEITHER),
     };
+    if ctx.server.config.compatible_with.is_valkey() {
+        position_in_range(b"", bit, args)?;
+    }
     let position = match ctx.db.string(ctx.key(1))? {
         // Clear bits without end.
         None => (!bit).then_some(0),

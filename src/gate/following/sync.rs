@@ -197,8 +197,13 @@ impl Sync {
         let is_beside = self.keeps_old && self.history.as_ref().is_some_and(is_same);
         let started_unix = server.now.unix_seconds();
         let persistence = &mut server.persistence;
-        persistence.loading =
-            Some(Loading { started_unix, total_bytes: total, loaded_bytes: 0, is_beside });
+        persistence.loading = Some(Loading {
+            started_unix,
+            total_bytes: total,
+            loaded_bytes: 0,
+            is_beside,
+            memory_then: 0,
+        });
         (persistence.keys_loaded, persistence.keys_expired_at_load) = (0, 0);
         persistence.empty_keys_skipped = 0;
         server.note_gate();
@@ -290,6 +295,7 @@ fn leave_history(server: &mut State) {
     }
     close_replicas(server);
     server.replication.backlog = None;
+    server.replication.logged.clear();
 }
 
 fn end_loading(server: &mut State) {
@@ -459,7 +465,7 @@ impl Loader {
         if !self.has_more && (self.piped() == Some(0) || start_us < self.look_at_us) {
             return Ok(Loaded::Waits);
         }
-        let rules = Rules { keeps_expired: true, merges: false };
+        let rules = Rules { keeps_expired: true, ..Rules::default() };
         let delay = server.config.key_load_delay;
         loop {
             let event = match self.parser.next_event() {

@@ -250,14 +250,13 @@ impl AofFolder {
     }
 
     /// Gives up the increment that is aside, if there is one: the append-only file was switched off before its first rewrite
-    /// ended. Where it cannot be removed it stays, named by nothing.
-    pub fn drop_aside(&mut self) {
-        if let Some(seq) = self.aside.take() {
-            let manifest = self.manifest.with_increment(&self.filename, seq);
-            if let Some(file) = manifest.increments().last() {
-                let _ = self.disk.remove(&self.path_of(&file.name));
-            }
-        }
+    /// ended. Where it cannot be removed it stays, named by nothing. Returns its name.
+    pub fn drop_aside(&mut self) -> Option<Vec<u8>> {
+        let seq = self.aside.take()?;
+        let manifest = self.manifest.with_increment(&self.filename, seq);
+        let name = manifest.increments().last()?.name.clone();
+        let _ = self.disk.remove(&self.path_of(&name));
+        Some(name)
     }
 
     fn open_last(&self, manifest: &Manifest, keep: bool) -> Result<Increment, FolderError> {

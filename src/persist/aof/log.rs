@@ -24,6 +24,7 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use super::folder::{AofFolder, FolderError, Increment};
 use super::reader::timestamp_annotation;
@@ -98,6 +99,8 @@ pub struct AppendLog {
     /// Whether syncs are left out (`no-appendfsync-on-rewrite` while a rewrite or save runs).
     paused: bool,
     timestamps: bool,
+    /// See [`AppendLog::set_flush_delay`].
+    flush_delay: Duration,
     last_timestamp: i64,
     /// The database that the file's commands apply to; None in a new file.
     selected_db: Option<u32>,
@@ -194,6 +197,7 @@ impl AppendLog {
             policy,
             paused: false,
             timestamps: false,
+            flush_delay: Duration::ZERO,
             last_timestamp: i64::MIN,
             selected_db: None,
             buffer: Vec::new(),
@@ -309,6 +313,9 @@ impl AppendLog {
     }
 
     fn write_buffer(&mut self, now: Now) -> Result<(), Fatal> {
+        if !self.flush_delay.is_zero() && !self.buffer.is_empty() {
+            std::thread::sleep(self.flush_delay);
+        }
         let mut count = 0;
         let error = loop {
             if count == self.buffer.len() {
@@ -563,6 +570,11 @@ impl AppendLog {
     /// Whether units are preceded by the time in seconds, where it is another. Source: `aof-timestamp-enabled`.
     pub fn set_timestamps(&mut self, enabled: bool) {
         self.timestamps = enabled;
+    }
+
+    /// Sleeps so long before anything is written: a slow disk for tests. Source: `DEBUG AOF-FLUSH-SLEEP`.
+    pub fn set_flush_delay(&mut self, delay: Duration) {
+        self.flush_delay = delay;
     }
 
     // ---- the end -----------------------------------------------------------------------------------------------------

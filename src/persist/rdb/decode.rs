@@ -178,6 +178,9 @@ impl Decoder<'_> {
                 _ => input::NODE_PACKED,
             };
             let text = reader.string("a node")?;
+            if text.is_empty() {
+                return Err(reader.malformed("a list's node without bytes"));
+            }
             runs.push_run(match (container, value_type) {
                 (input::NODE_PLAIN, _) => {
                     let mut run = Run::default();

@@ -102,4 +102,21 @@ pub mod value_type {
     pub const HASH_DEADLINES: u8 = 24;
     /// A listpack with deadlines of fields, as Redis 7.4 writes it.
     pub const HASH_LISTPACK_DEADLINES: u8 = 25;
+
+    /// What logs call a type, in Redis's words.
+    pub fn name(value_type: u8) -> &'static str {
+        match value_type {
+            HASH_ZIPMAP => "Zipmap",
+            LIST_ZIPLIST => "List ziplist",
+            SET_INTSET => "Intset",
+            SORTED_SET_ZIPLIST => "Zset ziplist",
+            SORTED_SET_LISTPACK => "Zset listpack",
+            HASH_ZIPLIST => "Hash ziplist",
+            HASH_LISTPACK => "Hash listpack",
+            LIST_QUICKLIST => "Ziplist",
+            LIST_QUICKLIST_2 => "Listpack",
+            STREAM | STREAM_2 | STREAM_3 => "Stream listpack",
+            _ => "Value",
+        }
+    }
 }

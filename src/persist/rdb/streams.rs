@@ -87,7 +87,7 @@ pub(super) fn read(reader: &mut Reader<'_>, value_type: u8) -> Decoded<Stream> {
         let name = reader.string("a group's name")?;
         let group = read_group(reader, value_type, &stream.entries)?;
         if stream.groups.insert(name.into_vec().into_boxed_slice(), group).is_some() {
-            return Err(reader.malformed("a stream that has a group twice"));
+            return Err(reader.malformed("Duplicate stream consumer group detected"));
         }
     }
     Ok(stream)
@@ -212,7 +212,7 @@ fn read_group(reader: &mut Reader<'_>, value_type: u8, entries: &Entries) -> Dec
         };
         let (consumer, is_new) = group.meet_consumer(&name, seen_ms);
         if !is_new {
-            return Err(reader.malformed("a group that has a consumer twice"));
+            return Err(reader.malformed("Duplicate stream consumer detected"));
         }
         group.consumer_mut(consumer).active_ms =
             Some(active_ms).filter(|active| *active != NEVER_ACTIVE);

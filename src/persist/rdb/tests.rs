@@ -654,11 +654,14 @@ fn streams_that_contradict_themselves_are_refused() {
     let twice = [&pending[..], b"\x01", &consumer, b"\x02", &id, &id].concat();
     assert_eq!(group(&twice), "an entry that is pending twice");
     let again = [&b"\x00\x02"[..], &consumer, b"\x00", &consumer, b"\x00"].concat();
-    assert_eq!(group(&again), "a group that has a consumer twice");
+    assert_eq!(group(&again), "Duplicate stream consumer detected");
     let unsorted = [&b"\x02"[..], &pending[1..], &pending[1..], b"\x00"].concat();
     assert_eq!(group(&unsorted), "pending entries whose IDs do not ascend");
     let groups = b"\x00\x00\x09\x00\x02\x01g\x00\x00\x00\x00\x01g\x00\x00\x00\x00";
-    assert_eq!(malformed(read(10, value_type::STREAM, groups)), "a stream that has a group twice");
+    assert_eq!(
+        malformed(read(10, value_type::STREAM, groups)),
+        "Duplicate stream consumer group detected"
+    );
 }
 
 // ---- what Redis 7.0.15 wrote -------------------------------------------------------------------------------------------

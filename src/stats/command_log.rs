@@ -1,4 +1,5 @@
-//! The slow log: requests that took longer than `slowlog-log-slower-than`.
+//! The command log: requests that took longer than `slowlog-log-slower-than`, and those that were larger, or had a larger
+//! reply, than `commandlog-request-larger-than` and `commandlog-reply-larger-than`.
 
 use std::collections::VecDeque;
 
@@ -6,32 +7,45 @@ use std::collections::VecDeque;
 const ARGUMENT_BYTES_MAX: usize = 128;
 const ARGUMENTS_MAX: usize = 32;
 
-/// One slow request.
+/// Why a request is kept; each kind is a log of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogKind {
+    /// The slow log.
+    Slow,
+    LargeRequest,
+    LargeReply,
+}
+
+/// All of them: indexed by [`LogKind`].
+pub type CommandLogs = [CommandLog; 3];
+
+/// One request.
 #[derive(Debug)]
-pub struct SlowEntry {
+pub struct LoggedCommand {
     pub id: u64,
     /// Unix time, seconds.
     pub time: i64,
-    pub duration_us: u64,
+    /// Microseconds taken, bytes of the request or bytes of the reply.
+    pub value: u64,
     pub args: Vec<Box<[u8]>>,
     pub peer: String,
     pub client_name: Box<[u8]>,
 }
 
-/// The latest slow requests, newest first.
+/// The latest requests of one kind, newest first.
 #[derive(Debug, Default)]
-pub struct Slowlog {
-    entries: VecDeque<SlowEntry>,
+pub struct CommandLog {
+    entries: VecDeque<LoggedCommand>,
     next_id: u64,
 }
 
-impl Slowlog {
+impl CommandLog {
     /// Adds a request, cut to a bearable size, and forgets the oldest beyond `max_len`.
     pub fn push<'a>(
         &mut self,
         args: impl ExactSizeIterator<Item = &'a [u8]>,
         time: i64,
-        duration_us: u64,
+        value: u64,
         peer: String,
         client_name: &[u8],
         max_len: usize,
@@ -47,11 +61,11 @@ impl Slowlog {
         let id = self.next_id;
         self.next_id += 1;
         let client_name = client_name.into();
-        self.entries.push_front(SlowEntry { id, time, duration_us, args: cut, peer, client_name });
+        self.entries.push_front(LoggedCommand { id, time, value, args: cut, peer, client_name });
         self.entries.truncate(max_len);
     }
 
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = &SlowEntry> {
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &LoggedCommand> {
         self.entries.iter()
     }
 
@@ -84,11 +98,11 @@ mod tests {
 
     #[test]
     fn a_long_request_is_kept_short() {
-        let mut slowlog = Slowlog::default();
+        let mut log = CommandLog::default();
         let argument = [b'x'; 200];
         let args = vec![&argument[..]; 100_000];
-        slowlog.push(args.into_iter(), 0, 1, String::new(), b"", 10);
-        let entry = slowlog.iter().next().expect("an entry");
+        log.push(args.into_iter(), 0, 1, String::new(), b"", 10);
+        let entry = log.iter().next().expect("an entry");
         assert_eq!(&*entry.args[0], [&[b'x'; 128], &b"... (72 more bytes)"[..]].concat());
         assert_eq!(&*entry.args[31], b"... (99969 more arguments)");
         assert!(entry.args.capacity() <= 32, "room for {} arguments", entry.args.capacity());

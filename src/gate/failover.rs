@@ -1,0 +1,122 @@
+//! FAILOVER: a primary hands its part to one of its replicas, without losing a write.
+//!
+//! ```text
+//!   writes are held back -> a replica has all of the stream -> this server follows it, with PSYNC ... FAILOVER
+//!     -> it takes the part and lets this server go on -> writes go on, and are refused here
+//! ```
+//!
+//! Each step waits for the one before; ABORT and a timeout lead back. Texts are Redis's.
+
+use crate::gate::state::{Pause, PauseCause, State};
+use crate::gate::{following, persistence, replicas};
+use crate::keyspace::Keyspace;
+use crate::replication::Failover;
+use crate::sys::log::Level;
+
+/// Begins to hand over, to this replica or to the first that has everything. Writes wait from now on.
+pub fn begin(
+    server: &mut State,
+    target: Option<(String, u16)>,
+    timeout_ms: Option<i64>,
+    forces: bool,
+) {
+    match &target {
+        Some((host, port)) => {
+            server.log(Level::Notice, format_args!("FAILOVER requested to {host}:{port}."));
+        }
+        None => server.log(Level::Notice, format_args!("FAILOVER requested to any replica.")),
+    }
+    let now_us = server.now.boot_us;
+    let until_us = timeout_ms.map(|ms| now_us.saturating_add(ms.saturating_mul(1000)));
+    server.replication.failover =
+        Some(Box::new(Failover { target, until_us, forces, is_under_way: false }));
+    let pause = Pause { until_us: i64::MAX, writes_only: true };
+    server.set_pause(PauseCause::Failover, Some(pause));
+}
+
+/// As INFO names the state.
+pub fn state_name(server: &State) -> &'static str {
+    match server.replication.failover.as_deref() {
+        None => "no-failover",
+        Some(failover) if failover.is_under_way => "failover-in-progress",
+        Some(_) => "waiting-for-sync",
+    }
+}
+
+/// Leads back to how it was before, but for a replica that has taken the part already.
+pub fn abort(db: &mut Keyspace, server: &mut State, why: &str) {
+    let Some(failover) = server.replication.failover.take() else { return };
+    let target = name(&failover);
+    server.log(Level::Notice, format_args!("FAILOVER to {target} aborted: {why}"));
+    if failover.is_under_way {
+        following::unfollow(db, server);
+    }
+    server.end_pause(PauseCause::Failover);
+}
+
+fn name(failover: &Failover) -> String {
+    match &failover.target {
+        Some((host, port)) => format!("{host}:{port}"),
+        None => "any replica".into(),
+    }
+}
+
+/// Goes on with a failover. To be called once a turn.
+pub fn turn(db: &mut Keyspace, server: &mut State) {
+    let Some(failover) = server.replication.failover.as_deref() else { return };
+    if failover.is_under_way {
+        return look_at_target(db, server);
+    }
+    if failover.until_us.is_some_and(|until_us| until_us <= server.now.boot_us) {
+        if !failover.forces {
+            return abort(db, server, "Replica never caught up before timeout");
+        }
+        let target = name(failover);
+        let text = "time out exceeded, failing over.";
+        server.log(Level::Notice, format_args!("FAILOVER to {target} {text}"));
+        return hand_over(db, server);
+    }
+    persistence::spread_effects(server);
+    let Some(found) = replica_with_all(server) else { return };
+    if let Some(failover) = server.replication.failover.as_deref_mut() {
+        failover.target = Some(found);
+        let target = name(failover);
+        server
+            .log(Level::Notice, format_args!("Failover target {target} is synced, failing over."));
+    }
+    hand_over(db, server);
+}
+
+/// Address and port of a replica that has all of the stream: of the one that was asked for, if one was.
+fn replica_with_all(server: &State) -> Option<(String, u16)> {
+    let failover = server.replication.failover.as_deref()?;
+    let offset = server.replication.offset;
+    let mut found = replicas::replicas(server).filter(|(client, replica)| {
+        let is_asked_for = failover.target.as_ref().is_none_or(|(host, port)| {
+            host.eq_ignore_ascii_case(&replicas::address(client)) && *port == replica.port
+        });
+        is_asked_for && replica.is_online() && replica.acknowledged == offset
+    });
+    found.next().map(|(client, replica)| (replicas::address(client), replica.port))
+}
+
+fn hand_over(db: &mut Keyspace, server: &mut State) {
+    let Some(failover) = server.replication.failover.as_deref_mut() else { return };
+    failover.is_under_way = true;
+    let Some((host, port)) = failover.target.clone() else { return };
+    following::follow(db, server, host.as_bytes(), port, true);
+}
+
+/// Whether the target has taken the part, or has refused it.
+fn look_at_target(db: &mut Keyspace, server: &mut State) {
+    match server.replication.following.as_deref() {
+        Some(following) if following.failover_failed => {
+            abort(db, server, "Failover target rejected psync request");
+        }
+        Some(following) if following.is_failover => {}
+        _ => {
+            server.replication.failover = None;
+            server.end_pause(PauseCause::Failover);
+        }
+    }
+}
