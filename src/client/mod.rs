@@ -60,7 +60,7 @@ bitflags! {
         const READ_CLOSED = 1 << 16;
         /// Has begun a transaction: its commands are queued.
         const IN_TRANSACTION = 1 << 18;
-        /// What it has sent is in the hands of a turn that is not over: who stands in for the loop meanwhile lets it be.
+        /// What it has sent is part of a turn that is not over: a turn within it, while a script runs, leaves it alone.
         const HELD = 1 << 19;
         /// What it has to be sent waits until the log is on disk, and so do its next requests.
         const AWAITS_LOG = 1 << 25;

@@ -8,9 +8,8 @@ use std::path::Path;
 
 use mio::Token;
 
-use super::hands::Hands;
 use super::handshake::{HANDSHAKE_US, without_tls};
-use super::{FIRST_LISTENER, Server};
+use super::{FIRST_LISTENER, Server, Turn};
 use crate::client::{Client, ClientFlags, ClientId};
 use crate::command::configure_tls;
 use crate::config::system_text;
@@ -30,7 +29,7 @@ password is set for the default user. In this mode connections are only accepted
 want to connect from external computers, either disable protected mode with 'CONFIG SET protected-mode no' sent from \
 the loopback interface, or set a password for the default user, or bind to a trusted address.\r\n";
 
-impl Hands<'_> {
+impl Turn<'_> {
     /// Takes in what waits at a listener.
     pub(super) fn accept(&mut self, index: usize) {
         let is_tls = self.state.listeners.get(index).is_some_and(Listener::is_tls);
