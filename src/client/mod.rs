@@ -449,3 +449,23 @@ impl Clients {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use bitflags::Flags;
+
+    use super::*;
+
+    #[test]
+    fn each_flag_has_a_bit_of_its_own() {
+        let mut taken = ClientFlags::empty();
+        for flag in ClientFlags::FLAGS.iter().filter(|flag| flag.name() != "GATE") {
+            assert!(
+                !taken.intersects(*flag.value()),
+                "{} stands for something else too",
+                flag.name()
+            );
+            taken |= *flag.value();
+        }
+    }
+}
