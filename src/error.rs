@@ -28,6 +28,8 @@ pub enum CommandError {
     OutOfMemory,
     /// Fewer replicas are in touch than `min-replicas-to-write` asks for.
     NoReplicas,
+    ReadOnlyReplica,
+    PrimaryDown,
     NoAuth,
     WrongPassword,
     NoProto,
@@ -43,7 +45,17 @@ pub enum CommandError {
     Formatted(Box<[u8]>),
 }
 
+/// Texts that several families share. One that a single family has stands beside its commands.
 impl CommandError {
+    /// `numkeys` is no number from 1 on.
+    pub const FEW_KEYS: Self = CommandError::Text("ERR numkeys should be greater than 0");
+    /// `numkeys` is greater than what follows it.
+    pub const MANY_KEYS: Self =
+        CommandError::Text("ERR Number of keys can't be greater than number of args");
+    /// A `COUNT` is no number from 1 on.
+    pub const SMALL_COUNT: Self = CommandError::Text("ERR count should be greater than 0");
+    pub const NEGATIVE_LIMIT: Self = CommandError::Text("ERR LIMIT can't be negative");
+
     /// An error whose text is made of parts of the request.
     pub fn formatted(text: impl Into<Vec<u8>>) -> Self {
         CommandError::Formatted(text.into().into_boxed_slice())
@@ -69,6 +81,12 @@ impl CommandError {
                 "ERR string exceeds maximum allowed size (proto-max-bulk-len)"
             }
             CommandError::OutOfMemory => "OOM command not allowed when used memory > 'maxmemory'.",
+            CommandError::ReadOnlyReplica => {
+                "READONLY You can't write against a read only replica."
+            }
+            CommandError::PrimaryDown => {
+                "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'."
+            }
             CommandError::NoReplicas => "NOREPLICAS Not enough good replicas to write.",
             CommandError::NoAuth => "NOAUTH Authentication required.",
             CommandError::WrongPassword => {

@@ -104,6 +104,31 @@ bitflags! {
     }
 }
 
+/// The ACL classes with their names, in the order of `COMMAND INFO`.
+pub const CATEGORY_NAMES: &[(Categories, &str)] = &[
+    (Categories::KEYSPACE, "keyspace"),
+    (Categories::READ, "read"),
+    (Categories::WRITE, "write"),
+    (Categories::SET, "set"),
+    (Categories::SORTEDSET, "sortedset"),
+    (Categories::LIST, "list"),
+    (Categories::HASH, "hash"),
+    (Categories::STRING, "string"),
+    (Categories::BITMAP, "bitmap"),
+    (Categories::HYPERLOGLOG, "hyperloglog"),
+    (Categories::GEO, "geo"),
+    (Categories::STREAM, "stream"),
+    (Categories::PUBSUB, "pubsub"),
+    (Categories::ADMIN, "admin"),
+    (Categories::FAST, "fast"),
+    (Categories::SLOW, "slow"),
+    (Categories::BLOCKING, "blocking"),
+    (Categories::DANGEROUS, "dangerous"),
+    (Categories::CONNECTION, "connection"),
+    (Categories::TRANSACTION, "transaction"),
+    (Categories::SCRIPTING, "scripting"),
+];
+
 /// The group of the documentation a command belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Group {
@@ -154,10 +179,8 @@ pub enum Find {
         step: u16,
         limit: u16,
     },
-    /// The argument at `count` (relative) holds the number of keys, which start at `first` (relative).
+    /// Their number stands there, and behind it every `step`-th argument is one.
     Count {
-        count: u16,
-        first: u16,
         step: u16,
     },
     Unknown,
@@ -189,10 +212,38 @@ pub const fn keys(first: u16, last: i16, step: u16, flags: KeyFlags) -> KeySpec 
 
 /// Keys behind their number, which is argument `count`.
 pub const fn counted_keys(count: u16, flags: KeyFlags) -> KeySpec {
-    KeySpec {
-        begin: Begin::Index(count),
-        find: Find::Count { count: 0, first: 1, step: 1 },
-        flags,
-        notes: None,
-    }
+    KeySpec { begin: Begin::Index(count), find: Find::Count { step: 1 }, flags, notes: None }
+}
+
+/// A key's place among the arguments, and what the command does with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyPosition {
+    pub index: usize,
+    pub flags: KeyFlags,
+}
+
+/// Which arguments are channels that a command publishes or listens to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Channels {
+    pub first: usize,
+    /// All arguments from there on, not that one alone.
+    pub many: bool,
+    /// They are patterns to listen by.
+    pub are_patterns: bool,
+}
+
+/// Which arguments nobody may see who looks at the log, the slow log, or monitors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Secrets {
+    None,
+    /// All from this one on.
+    From(usize),
+    /// So many behind each of these words, looked for from argument `from` on, up to the word `until`.
+    Behind {
+        from: usize,
+        words: &'static [(&'static str, usize)],
+        until: &'static str,
+    },
+    /// Values of parameters that hold secrets: pairs from this argument on.
+    Parameters(usize),
 }

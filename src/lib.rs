@@ -11,11 +11,12 @@
 //! client                                   what one client is: protocol state, transaction, what it waits for and tracks
 //! net                                      bytes in and out
 //! script  persist  replication             hand requests up to be run; never run one themselves
-//! keyspace  pubsub  config  stats          what commands act upon
+//! keyspace  pubsub  acl  config  stats     what commands act upon
 //! types                                    what the values mean
 //! collections  resp  clock  error  facts  ids  sys   know nothing of clients, configuration or each other's callers
 //! ```
 
+pub mod acl;
 pub mod client;
 pub mod clock;
 pub mod collections;

@@ -16,7 +16,7 @@ use latchkey::command::log_level;
 use latchkey::config::{Config, ConfigError, Settings, Startup, USAGE, system_text};
 use latchkey::persist::check::rdb::{CheckRdb, check_file, check_image};
 use latchkey::persist::check::{CheckAof, Surroundings};
-use latchkey::server::{Server, check_users, renamed_commands};
+use latchkey::server::{Server, renamed_commands, user_lines};
 use latchkey::sys::disk::RealDisk;
 use latchkey::sys::log::{Level, Logger};
 use latchkey::sys::process::{self, RESERVED_FILES, Supervisor};
@@ -152,7 +152,7 @@ fn version() -> String {
 fn serve(settings: Settings, name: &OsStr, is_bare: bool) -> Result<ExitCode, ConfigError> {
     let Settings { mut config, users, renamed_commands: renames } = settings;
     let renamed = renamed_commands(&renames)?;
-    check_users(&users, &mut config)?;
+    let users = user_lines(&users)?;
     if let Err(error) = std::env::set_current_dir(&config.dir) {
         eprintln!("Can't chdir to '{}': {error}", config.dir.display());
         return Ok(ExitCode::FAILURE);
@@ -200,7 +200,8 @@ fn serve(settings: Settings, name: &OsStr, is_bare: bool) -> Result<ExitCode, Co
     if let Err(error) = crash::install(log.0.clone()) {
         log.warn(format_args!("Can't report crashes: {error}"));
     }
-    let (port, backlog) = (config.port, config.tcp_backlog);
+    let port = if config.port != 0 { config.port } else { config.tls_port };
+    let backlog = config.tcp_backlog;
     let show_logo = config.always_show_logo
         || (config.logfile.is_empty() && !config.syslog_enabled && std::io::stdout().is_terminal());
     let mut server = match Server::start(config, Clock::System, log.0.clone()) {
@@ -226,6 +227,9 @@ fn serve(settings: Settings, name: &OsStr, is_bare: bool) -> Result<ExitCode, Co
     log.warn(format_args!("Server initialized"));
     if let Err(error) = server.catch_signals() {
         log.warn(format_args!("Can't catch signals: {error}"));
+        return Ok(ExitCode::FAILURE);
+    }
+    if !server.load_users(&users) {
         return Ok(ExitCode::FAILURE);
     }
     supervisor.loading();

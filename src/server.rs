@@ -15,9 +15,11 @@ use mio::{Events, Token, Waker};
 use crate::gate::blocking;
 use crate::gate::effect::note_deletions_apart;
 use crate::gate::evict::evict;
+use crate::gate::following::{self, PRIMARY};
 use crate::gate::limits::evict_clients;
 use crate::gate::persistence;
 use crate::gate::publish::publish_events;
+use crate::gate::replicas;
 use crate::gate::state::{State, Task};
 use crate::gate::tracking;
 use crate::keyspace::Keyspace;
@@ -31,9 +33,10 @@ pub mod accept;
 mod busy;
 pub mod cron;
 mod hands;
+mod handshake;
 pub mod start;
 
-pub use start::{RenamedCommands, check_users, renamed_commands};
+pub use start::{RenamedCommands, renamed_commands, user_lines};
 
 /// Pages of hashes' fields looked at for due ones in one turn: under a millisecond of work.
 const EXPIRE_FIELD_PAGES: usize = 400;
@@ -44,6 +47,7 @@ const EXPIRE_BUCKETS: usize = 400;
 const WAKER: Token = Token(usize::MAX - 1);
 const FIRST_LISTENER: usize = usize::MAX - 2;
 const LISTENERS_MAX: usize = 64;
+const _: () = assert!(PRIMARY.0 == FIRST_LISTENER - LISTENERS_MAX);
 
 /// The server.
 pub struct Server {
@@ -56,6 +60,7 @@ pub struct Server {
     next_cron_us: i64,
     next_sample_us: i64,
     next_idle_us: i64,
+    next_reload_us: i64,
     /// Number of the signal that asked the server to stop, 0: none. Set by signal handlers and by [`Handle`].
     stop: Arc<AtomicUsize>,
     /// A signal has asked already: a further SIGINT ends the process at once.
@@ -129,14 +134,19 @@ impl Server {
             hands.resume(id);
         }
         hands.run_batch();
+        following::turn(&mut self.keyspace, &mut self.state);
         blocking::on_time(&mut self.keyspace, &mut self.state);
         blocking::serve(&mut self.keyspace, &mut self.state);
+        blocking::serve_acks(&mut self.keyspace, &mut self.state);
         self.do_tasks();
         self.expire();
         self.evict();
         self.invalidate();
+        replicas::ask_for_acks(&mut self.state);
         self.persist();
+        replicas::turn(&mut self.keyspace, &mut self.state);
         self.hands().flush();
+        self.hands().shake_hands();
         evict_clients(&mut self.state);
         self.cron_if_due();
         self.hands().close_clients();
@@ -156,10 +166,13 @@ impl Server {
         let now_us = self.state.now.boot_us;
         let more =
             !self.state.pending.read_again.is_empty() || !self.state.pending.resumed.is_empty();
+        let more = more || !self.state.pending.handshakes.is_empty();
         let keys_max = self.state.config.tracking_table_max_keys;
         let work = self.expire_again
             || self.state.persistence.wants_turn()
+            || self.state.replication.has_more
             || self.keyspace.eviction.unfinished
+            || following::wants_turn(&self.state)
             || self.keyspace.tracking.is_over(keys_max);
         if work || more || !self.state.pending.accept_again.is_empty() {
             return Some(Duration::ZERO);

@@ -11,7 +11,7 @@ const ROWS: &[&[&str]] = &[
     &["client"],
     &["net"],
     &["script", "persist", "replication"],
-    &["keyspace", "pubsub", "config", "stats"],
+    &["keyspace", "pubsub", "acl", "config", "stats"],
     &["types"],
     &["collections", "resp", "clock", "error", "facts", "ids", "sys"],
 ];

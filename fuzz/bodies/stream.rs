@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use latchkey::types::journal::Edit;
 use latchkey::types::stream::{Entries, Keep, NewId, NodeLimits, StreamId, Trim};
 
 use super::split_first;
@@ -48,7 +49,7 @@ fn add(entries: &mut Entries, model: &mut Model, number: u8, text: u8, limits: N
     };
     let fields = usize::from(text % 3) + 1;
     let pieces: Vec<Vec<u8>> = (0..2 * fields).map(text_of).collect();
-    if let Ok(id) = entries.add(wanted, fields, |index| &pieces[index], limits) {
+    if let Ok(id) = Edit::unnoted(entries).add(wanted, fields, |index| &pieces[index], limits) {
         assert!(id > last);
         model.insert(id, pieces);
     }
@@ -67,7 +68,7 @@ fn trim(entries: &mut Entries, model: &mut Model, number: u8, argument: u8) {
     };
     let is_approximate = number & 4 != 0;
     let limit = if is_approximate { u64::from(number >> 4) } else { 0 };
-    let removed = entries.trim(Trim { keep, is_approximate, limit });
+    let removed = Edit::unnoted(entries).trim(Trim { keep, is_approximate, limit });
     assert!(limit == 0 || removed <= limit);
     for _ in 0..removed {
         assert!(!is_kept(model), "no more goes than has to");
@@ -89,7 +90,7 @@ pub fn run(input: &[u8]) {
             4 => {
                 let ids = [id, StreamId { ms: u64::from(*number), seq: 0 }, id];
                 let known = ids.iter().filter(|id| model.remove(id).is_some()).count();
-                assert_eq!(entries.delete(&ids), known as u64);
+                assert_eq!(Edit::unnoted(&mut entries).delete(&ids), known as u64);
             }
             5 => trim(&mut entries, &mut model, *number, *argument),
             6 => {

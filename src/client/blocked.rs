@@ -1,14 +1,15 @@
-//! A client that waits for a key: what it waits for, until when, and the request that runs again when the key is ready.
+//! A client that waits: for keys, with the request that runs again when one is ready, or for replicas to acknowledge.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
 
 use crate::ids::{ClientId, CommandId};
 use crate::keyspace::waiting::{Ticket, Wanted};
+use crate::persist::aof::log::LogOffset;
 use crate::resp::args::Args;
 use crate::resp::request;
 
-/// What a command waits for.
+/// What a command waits for that needs a key to change.
 #[derive(Debug)]
 pub struct Wait {
     pub wanted: Wanted,
@@ -20,12 +21,45 @@ pub struct Wait {
     pub rewritten: Option<Vec<Vec<u8>>>,
 }
 
+/// What WAIT and WAITAOF wait for: replicas that have all of the stream before an offset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AcksAwaited {
+    /// Bytes of the stream.
+    pub offset: u64,
+    pub replicas: i64,
+    /// WAITAOF: they have it on their disks.
+    pub on_disk: Option<OnDisk>,
+    /// Boot-time clock, microseconds; None: as long as it takes.
+    pub deadline_us: Option<i64>,
+}
+
+/// What WAITAOF asks of this server's own log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OnDisk {
+    /// The place behind what is to be on disk.
+    pub logged: LogOffset,
+    /// It is waited for.
+    pub here_too: bool,
+}
+
+/// For what a client is blocked.
+pub enum Cause {
+    Keys {
+        wanted: Wanted,
+        /// The arguments that are the keys.
+        keys: Range<usize>,
+        ticket: Ticket,
+    },
+    Acks(AcksAwaited),
+}
+
 /// What a blocked client waits for.
 pub struct Blocked {
     pub command: CommandId,
-    pub wait: Wait,
+    pub cause: Cause,
+    /// Boot-time clock, microseconds; None: as long as it takes.
+    pub deadline_us: Option<i64>,
     pub db: usize,
-    pub ticket: Ticket,
     /// The request's arguments, one after the other.
     pub buffer: Vec<u8>,
     pub ranges: Vec<request::Range>,
@@ -48,7 +82,11 @@ impl Blocked {
 
     /// The keys with the arguments they are.
     pub fn keys(&self) -> impl Iterator<Item = (usize, &[u8])> {
-        self.wait.keys.clone().map(|index| (index, self.args().get(index)))
+        let keys = match &self.cause {
+            Cause::Keys { keys, .. } => keys.clone(),
+            Cause::Acks(_) => 0..0,
+        };
+        keys.map(|index| (index, self.args().get(index)))
     }
 }
 
@@ -56,6 +94,8 @@ impl Blocked {
 #[derive(Default)]
 pub struct Blocking {
     pub deadlines: BTreeSet<(i64, ClientId)>,
+    /// Those that wait for replicas, in the order they came.
+    pub for_acks: Vec<ClientId>,
     pub count: usize,
 }
 

@@ -13,9 +13,10 @@ use bitflags::bitflags;
 use slab::Slab;
 
 pub use crate::ids::ClientId;
-use crate::ids::CommandId;
+use crate::ids::{CommandId, UserId};
 use crate::net::stream::{Address, Stream};
 use crate::pubsub::Subscriptions;
+use crate::replication::replica::Replica;
 use crate::resp::reply::{OutputBuffer, Protocol};
 use crate::resp::request::Parser;
 use blocked::Blocked;
@@ -65,13 +66,17 @@ bitflags! {
         const AWAITS_LOG = 1 << 25;
         /// It is to be read again when it has been sent that.
         const READ_WHEN_SENT = 1 << 26;
+        /// It follows this server: SYNC or PSYNC was accepted.
+        const REPLICA = 1 << 23;
         /// CLIENT CACHING: the next command is an exception to whether its keys are tracked.
         const CACHING = 1 << 24;
+        /// Its user may not do everything: each request is checked.
+        const RESTRICTED = 1 << 27;
 
         /// Those that make the gate leave its fast path.
         const GATE = Self::REPLY_OFF.bits() | Self::REPLY_SKIP_NEXT.bits()
             | Self::SUBSCRIBED.bits() | Self::NO_TOUCH.bits() | Self::IN_TRANSACTION.bits()
-            | Self::CACHING.bits();
+            | Self::CACHING.bits() | Self::RESTRICTED.bits();
     }
 }
 
@@ -142,6 +147,7 @@ impl Input {
 pub struct Client {
     pub id: ClientId,
     pub flags: ClientFlags,
+    pub user: UserId,
     pub db: usize,
     pub stream: Stream,
     pub peer: Address,
@@ -173,6 +179,10 @@ pub struct Client {
     pub tracking: Option<Box<ClientTracking>>,
     /// What it waits for.
     pub blocked: Option<Box<Blocked>>,
+    /// What it has said of itself as a replica, or as one that is to be.
+    pub replica: Option<Box<Replica>>,
+    /// The commands it had run at the end of its last turn, and the offset of the stream behind them: what WAIT waits for.
+    pub reached: (u64, u64),
     /// The place in the log that its output depends on, and how long the output was then.
     pub awaited: (u64, usize),
     /// Its part of [`Clients::memory`], and as what it is counted.
@@ -197,6 +207,7 @@ impl Client {
         Client {
             id,
             flags: ClientFlags::empty(),
+            user: UserId::DEFAULT,
             db: 0,
             stream,
             peer,
@@ -219,6 +230,8 @@ impl Client {
             watching: None,
             tracking: None,
             blocked: None,
+            replica: None,
+            reached: (0, 0),
             awaited: (0, 0),
             counted_memory: 0,
             counted_as: Eviction::default(),
@@ -228,7 +241,7 @@ impl Client {
     fn eviction(&self) -> Eviction {
         if self.flags.contains(ClientFlags::CLOSE_NOW) {
             Eviction::Under
-        } else if self.flags.contains(ClientFlags::NO_EVICT) {
+        } else if self.flags.intersects(ClientFlags::NO_EVICT | ClientFlags::REPLICA) {
             Eviction::Refused
         } else {
             Eviction::Possible
@@ -248,7 +261,8 @@ impl Client {
         let blocked = self.blocked.as_deref().map_or(0, Blocked::memory);
         let transaction = self.transaction.as_deref().map_or(0, Transaction::memory);
         let tracking = self.tracking.as_deref().map_or(0, ClientTracking::memory);
-        let own = size_of::<Client>() + names + buffers;
+        let replica = self.replica.as_deref().map_or(0, Replica::memory);
+        let own = size_of::<Client>() + names + buffers + replica;
         own + subscriptions + blocked + transaction + watching + tracking
     }
 

@@ -18,6 +18,8 @@ pub struct Transaction {
     pub failed: bool,
     /// Flags of all commands together.
     flags: Flags,
+    /// Flags that one of the commands has not.
+    lacking: Flags,
 }
 
 /// One of them.
@@ -57,6 +59,11 @@ impl Transaction {
         self.flags.intersects(flags)
     }
 
+    /// Whether all of the commands have these flags.
+    pub fn all_have(&self, flags: Flags) -> bool {
+        !self.lacking.intersects(flags)
+    }
+
     /// Keeps a command whose checks see these flags. False if there is no room: offsets have 32 bits.
     pub fn queue(
         &mut self,
@@ -86,6 +93,7 @@ impl Transaction {
             step: step as u32,
         });
         self.flags |= flags;
+        self.lacking |= !flags;
         true
     }
 

@@ -6,6 +6,7 @@ pub(crate) mod help;
 pub(crate) mod key;
 pub(crate) mod list;
 pub(crate) mod pubsub;
+pub(crate) mod replication;
 pub(crate) mod script;
 pub(crate) mod server;
 pub(crate) mod set;
@@ -19,7 +20,10 @@ use std::sync::LazyLock;
 use crate::gate::spec::CommandSpec;
 use crate::gate::table::CommandTable;
 
-pub use server::config::{apply_config, listen, log_level, set_oom_score, set_process_title};
+pub(crate) use server::acl::load_file as load_users;
+pub use server::config::{
+    apply_config, configure_tls, listen, log_level, set_oom_score, set_process_title,
+};
 
 /// The families, in the order of `COMMAND LIST`.
 static FAMILIES: &[&[CommandSpec]] = &[
@@ -53,12 +57,16 @@ static FAMILIES: &[&[CommandSpec]] = &[
     server::monitor::COMMANDS,
     pubsub::COMMANDS,
     transaction::COMMANDS,
+    replication::sync::COMMANDS,
+    replication::wait::COMMANDS,
     script::COMMANDS,
     script::function::COMMANDS,
+    server::acl::COMMANDS,
     server::config::COMMANDS,
     server::info::COMMANDS,
     server::introspection::COMMANDS,
     server::COMMANDS,
+    replication::role::COMMANDS,
     server::save::COMMANDS,
     server::memory::COMMANDS,
     server::module::COMMANDS,

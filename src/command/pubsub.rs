@@ -31,6 +31,7 @@ const SHARD_CHANNELS: &[KeySpec] = &[keys(1, -1, 1, KeyFlags::NOT_KEY)];
 pub const COMMANDS: &[CommandSpec] = &[
     spec("PSUBSCRIBE", |ctx| subscribe(ctx, Kind::Pattern))
         .at_least(2)
+        .channel_patterns()
         .flags(SUBSCRIBING)
         .with(Flags::WHILE_SUBSCRIBED.union(Flags::NEEDS_CLIENT))
         .group(Group::PubSub)
@@ -42,6 +43,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         ),
     spec("PUBLISH", |ctx| publish(ctx, Kind::Channel))
         .exactly(3)
+        .channels(1, false)
         .flags(PUBLISHING)
         .group(Group::PubSub)
         .since("2.0.0")
@@ -68,6 +70,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         ),
     spec("SPUBLISH", |ctx| publish(ctx, Kind::Shard))
         .exactly(3)
+        .channels(1, false)
         .flags(PUBLISHING)
         .keys(SHARD_CHANNEL)
         .group(Group::PubSub)
@@ -79,6 +82,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         ),
     spec("SSUBSCRIBE", |ctx| subscribe(ctx, Kind::Shard))
         .at_least(2)
+        .channels(1, true)
         .flags(SUBSCRIBING)
         .keys(SHARD_CHANNELS)
         .with(Flags::WHILE_SUBSCRIBED.union(Flags::NEEDS_CLIENT))
@@ -91,6 +95,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         ),
     spec("SUBSCRIBE", |ctx| subscribe(ctx, Kind::Channel))
         .at_least(2)
+        .channels(1, true)
         .flags(SUBSCRIBING)
         .with(Flags::WHILE_SUBSCRIBED.union(Flags::NEEDS_CLIENT))
         .group(Group::PubSub)

@@ -18,8 +18,10 @@ use crate::gate::spec::{
     CommandSpec, Flags, Group, Handler, KeyFlags, KeySpec, counted_keys, key, keys, spec,
 };
 use crate::keyspace::{Expiry, Key, Keyspace};
+use crate::resp::args::BadKeyCount;
 use crate::resp::number::parse_i64;
 use crate::resp::reply::{OutputBuffer, ReplyWriter};
+use crate::types::journal::Edit;
 use crate::types::set::{Limits, Set, SetView};
 
 const READ: Flags = Flags::READONLY;
@@ -173,10 +175,6 @@ const NOT_POSITIVE: CommandError = CommandError::ValueOutOfRange("must be positi
 const COUNT_OUT_OF_RANGE: CommandError = CommandError::ValueOutOfRange(
     "value must between -9223372036854775807 and 9223372036854775807",
 );
-const NO_KEYS: CommandError = CommandError::Text("ERR numkeys should be greater than 0");
-const TOO_MANY_KEYS: CommandError =
-    CommandError::Text("ERR Number of keys can't be greater than number of args");
-const NEGATIVE_LIMIT: CommandError = CommandError::Text("ERR LIMIT can't be negative");
 
 /// A union of up to so many sets is answered without a set of its own: each member is looked for in the sets before.
 const DIRECT_UNION_MAX: usize = 4;
@@ -207,16 +205,17 @@ fn sadd(ctx: &mut Context<'_>) -> CommandResult {
     let limits = limits(ctx);
     let members = ctx.args.iter_from(2);
     let count = members.len();
-    let add_all =
-        |set: &mut Set| members.map(|member| u64::from(set.add(member, &limits))).sum::<u64>();
+    let add_all = |set: &mut Edit<'_, Set>| {
+        members.map(|member| u64::from(set.add(member, &limits))).sum::<u64>()
+    };
     let added = match ctx.db.slot_of::<Set>(key)? {
-        Some(slot) => ctx.db.edit(slot, |set: &mut Set| {
+        Some(slot) => ctx.db.edit(slot, |set: &mut Edit<'_, Set>| {
             set.expect_more(count, &limits);
             add_all(set)
         }),
         None => {
             let mut set = Set::with_hint(ctx.args.get(2), count, &limits);
-            let added = add_all(&mut set);
+            let added = add_all(&mut Edit::unnoted(&mut set));
             ctx.db.insert_collection(key, set);
             added
         }
@@ -236,7 +235,7 @@ fn srem(ctx: &mut Context<'_>) -> CommandResult {
         return Ok(Outcome::Replied);
     };
     let members = ctx.args.iter_from(2);
-    let removed = ctx.db.edit(slot, |set: &mut Set| {
+    let removed = ctx.db.edit(slot, |set: &mut Edit<'_, Set>| {
         members.map(|member| u64::from(set.remove(member))).sum::<u64>()
     });
     if removed > 0 {
@@ -300,7 +299,7 @@ fn smove(ctx: &mut Context<'_>) -> CommandResult {
         ctx.reply.integer(is_member.into());
         return Ok(Outcome::Replied);
     }
-    if !ctx.db.edit(slot, |set: &mut Set| set.remove(member)) {
+    if !ctx.db.edit(slot, |set: &mut Edit<'_, Set>| set.remove(member)) {
         ctx.reply.integer(0);
         return Ok(Outcome::Replied);
     }
@@ -309,10 +308,10 @@ fn smove(ctx: &mut Context<'_>) -> CommandResult {
     let limits = limits(ctx);
     // Where the source went, the destination may have moved.
     let added = match ctx.db.find(destination) {
-        Some(slot) => ctx.db.edit(slot, |set: &mut Set| set.add(member, &limits)),
+        Some(slot) => ctx.db.edit(slot, |set: &mut Edit<'_, Set>| set.add(member, &limits)),
         None => {
             let mut set = Set::with_hint(member, 1, &limits);
-            set.add(member, &limits);
+            Edit::unnoted(&mut set).add(member, &limits);
             ctx.db.insert_collection(destination, set);
             true
         }
@@ -345,7 +344,7 @@ fn spop(ctx: &mut Context<'_>) -> CommandResult {
     let reply = &mut ctx.reply;
     let Some(count) = count else {
         let (is_heard, mut taken) = (ctx.server.effects.is_heard(), Vec::new());
-        ctx.db.edit(slot, |set: &mut Set| {
+        ctx.db.edit(slot, |set: &mut Edit<'_, Set>| {
             set.pop(|member| {
                 if is_heard {
                     taken.extend_from_slice(member.text().as_ref());
@@ -376,7 +375,7 @@ fn spop(ctx: &mut Context<'_>) -> CommandResult {
     let (is_heard, mut taken) = (ctx.is_heard(), Vec::new());
     let reply = &mut ctx.reply;
     reply.set(count);
-    ctx.db.edit(slot, |set: &mut Set| {
+    ctx.db.edit(slot, |set: &mut Edit<'_, Set>| {
         set.pop_many(count, &limits, |member| {
             if is_heard {
                 taken.push(member.text().as_ref().to_vec());
@@ -550,21 +549,20 @@ fn sinter(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `SINTERCARD numkeys key [key ...] [LIMIT limit]`: the number of common members, or the limit if that is less.
 fn sintercard(ctx: &mut Context<'_>) -> CommandResult {
-    let keys = parse_i64(ctx.args.get(1)).and_then(|keys| usize::try_from(keys).ok());
-    let keys = keys.filter(|&keys| keys > 0).ok_or(NO_KEYS)?;
-    if keys > ctx.args.len() - 2 {
-        return Err(TOO_MANY_KEYS);
-    }
+    let mut options = ctx.args.cursor(1);
+    let keys = options.take_keys(1, 1).map_err(|bad| match bad {
+        BadKeyCount::TooLarge(_) => CommandError::MANY_KEYS,
+        BadKeyCount::NotInteger | BadKeyCount::TooSmall => CommandError::FEW_KEYS,
+    })?;
     let mut limit = 0;
-    let mut options = ctx.args.cursor(2 + keys);
     while !options.is_at_end() {
         if options.remaining() < 2 || !options.take_word("LIMIT") {
             return Err(CommandError::Syntax);
         }
         let value = parse_i64(options.take()?).and_then(|limit| usize::try_from(limit).ok());
-        limit = value.ok_or(NEGATIVE_LIMIT)?;
+        limit = value.ok_or(CommandError::NEGATIVE_LIMIT)?;
     }
-    let slots = read_sets(ctx, 2..2 + keys)?;
+    let slots = read_sets(ctx, keys)?;
     let sets = intersected(ctx.db, &slots)?;
     let limit = if limit == 0 { usize::MAX } else { limit };
     let count = match sets[..] {
@@ -596,10 +594,10 @@ fn intersection(db: &Keyspace, slots: &Slots, limits: &Limits) -> Result<Set, Co
         _ => Set::Packed(Vec::new()),
     };
     intersect(&sets, |member| {
-        result.add_element(member, limits);
+        Edit::unnoted(&mut result).add_element(member, limits);
         true
     });
-    result.prefer_integers(limits);
+    Edit::unnoted(&mut result).prefer_integers(limits);
     Ok(result)
 }
 
@@ -682,7 +680,7 @@ fn unite(sets: &[SetView<'_>], limits: &Limits) -> Set {
     let mut union = Set::Ints(Vec::new());
     for set in sets {
         set.for_each(|member| {
-            union.add_element(member, limits);
+            Edit::unnoted(&mut union).add_element(member, limits);
         });
     }
     union
@@ -758,7 +756,7 @@ impl<'a> Difference<'a> {
         }
         let mut result = Set::Ints(Vec::new());
         self.for_each(|member| {
-            result.add_element(member, limits);
+            Edit::unnoted(&mut result).add_element(member, limits);
         });
         result
     }
@@ -767,7 +765,7 @@ impl<'a> Difference<'a> {
         let mut copy = unite(self.first.as_slice(), limits);
         for set in &self.subtracted {
             set.for_each(|member| {
-                copy.remove_element(member);
+                Edit::unnoted(&mut copy).remove_element(member);
             });
         }
         copy

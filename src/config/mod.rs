@@ -24,7 +24,7 @@ pub(crate) use file::split_args;
 pub use file::{ConfigError, Directive, Line, parse_line};
 pub use kind::{Reason, expand_title, parse_memory, system_text};
 pub use params::{Action, Config, PARAMS, Param, Traits};
-pub use rewrite::RewriteError;
+pub use rewrite::{RewriteError, replace_file};
 pub use value::*;
 
 use crate::collections::glob;

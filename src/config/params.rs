@@ -308,68 +308,70 @@ section "Network" {
 
 section "TLS" {
     /// Port for TLS clients. 0 accepts none.
-    "tls-port" => tls_port: u16 = 0, int(0, 65535), MODIFIABLE.stored().then(Action::TlsPort);
+    "tls-port" => tls_port: u16 = 0, int(0, 65535), MODIFIABLE.then(Action::TlsPort);
     /// File with the certificate, in PEM.
     "tls-cert-file" => tls_cert_file: Vec<u8> = Vec::new(), OPTIONAL_TEXT,
-        MODIFIABLE.volatile().stored().then(Action::Tls);
+        MODIFIABLE.volatile().then(Action::Tls);
     /// File with the private key, in PEM.
     "tls-key-file" => tls_key_file: Vec<u8> = Vec::new(), OPTIONAL_TEXT,
-        MODIFIABLE.volatile().stored().then(Action::Tls);
+        MODIFIABLE.volatile().then(Action::Tls);
     /// Passphrase of the private key.
     "tls-key-file-pass" => tls_key_file_pass: Vec<u8> = Vec::new(), OPTIONAL_TEXT,
-        MODIFIABLE.sensitive().stored().then(Action::Tls);
+        MODIFIABLE.sensitive().then(Action::Tls);
     /// File with the certificate shown to other servers, if not the same.
     "tls-client-cert-file" => tls_client_cert_file: Vec<u8> = Vec::new(), OPTIONAL_TEXT,
-        MODIFIABLE.volatile().stored().then(Action::Tls);
+        MODIFIABLE.volatile().then(Action::Tls);
     /// File with the key of that certificate.
     "tls-client-key-file" => tls_client_key_file: Vec<u8> = Vec::new(), OPTIONAL_TEXT,
-        MODIFIABLE.volatile().stored().then(Action::Tls);
+        MODIFIABLE.volatile().then(Action::Tls);
     /// Passphrase of that key.
     "tls-client-key-file-pass" => tls_client_key_file_pass: Vec<u8> = Vec::new(), OPTIONAL_TEXT,
-        MODIFIABLE.sensitive().stored().then(Action::Tls);
-    /// File with Diffie-Hellman parameters, for old versions of TLS.
+        MODIFIABLE.sensitive().then(Action::Tls);
+    /// File with Diffie-Hellman parameters. It must be one; no cipher here needs it.
     "tls-dh-params-file" => tls_dh_params_file: Vec<u8> = Vec::new(), OPTIONAL_TEXT,
-        MODIFIABLE.volatile().stored().then(Action::Tls);
+        MODIFIABLE.volatile().then(Action::Tls);
     /// File with the certificates of the authorities that are trusted.
     "tls-ca-cert-file" => tls_ca_cert_file: Vec<u8> = Vec::new(), OPTIONAL_TEXT,
-        MODIFIABLE.volatile().stored().then(Action::Tls);
-    /// Directory with such certificates.
+        MODIFIABLE.volatile().then(Action::Tls);
+    /// Directory whose files hold such certificates.
     "tls-ca-cert-dir" => tls_ca_cert_dir: Vec<u8> = Vec::new(), OPTIONAL_TEXT,
-        MODIFIABLE.volatile().stored().then(Action::Tls);
+        MODIFIABLE.volatile().then(Action::Tls);
     /// Whether clients must show a certificate.
     "tls-auth-clients" => tls_auth_clients: &'static str = "yes",
         Word(&["no", "yes", "optional"]),
-        MODIFIABLE.stored();
-    /// Field of a client's certificate that names its user. Known from Valkey 9.
+        MODIFIABLE.then(Action::Tls);
+    /// Field of a client's certificate that names its user, who then needs no password. Known from Valkey 9.
     "tls-auth-clients-user" => tls_auth_clients_user: &'static str = "off",
         Word(&["CN", "URI", "off"]),
-        MODIFIABLE.stored();
+        MODIFIABLE;
     /// Uses TLS towards the primary.
     "tls-replication" => tls_replication: bool = false, YesNo,
-        MODIFIABLE.stored().then(Action::Tls);
-    /// Uses TLS on the cluster bus.
-    "tls-cluster" => tls_cluster: bool = false, YesNo, MODIFIABLE.stored().then(Action::Tls);
+        MODIFIABLE.then(Action::Tls);
+    /// Uses TLS towards the servers that MIGRATE hands keys to.
+    "tls-cluster" => tls_cluster: bool = false, YesNo, MODIFIABLE.then(Action::Tls);
     /// Versions of TLS that are accepted, separated by spaces, such as "TLSv1.2 TLSv1.3".
     "tls-protocols" => tls_protocols: Vec<u8> = Vec::new(), OPTIONAL_TEXT,
-        MODIFIABLE.stored().then(Action::Tls);
-    /// Ciphers up to TLS 1.2.
+        MODIFIABLE.then(Action::Tls);
+    /// Ciphers of TLS 1.2, in OpenSSL's notation.
     "tls-ciphers" => tls_ciphers: Vec<u8> = Vec::new(), OPTIONAL_TEXT,
-        MODIFIABLE.stored().then(Action::Tls);
+        MODIFIABLE.then(Action::Tls);
     /// Cipher suites of TLS 1.3.
     "tls-ciphersuites" => tls_ciphersuites: Vec<u8> = Vec::new(), OPTIONAL_TEXT,
-        MODIFIABLE.stored().then(Action::Tls);
+        MODIFIABLE.then(Action::Tls);
     /// Lets the server choose the cipher, not the client.
     "tls-prefer-server-ciphers" => tls_prefer_server_ciphers: bool = false, YesNo,
-        MODIFIABLE.stored().then(Action::Tls);
+        MODIFIABLE.then(Action::Tls);
     /// Lets clients resume a session.
     "tls-session-caching" => tls_session_caching: bool = true, YesNo,
-        MODIFIABLE.stored().then(Action::Tls);
+        MODIFIABLE.then(Action::Tls);
     /// Sessions kept. 0 is no limit.
     "tls-session-cache-size" => tls_session_cache_size: u32 = 20480, int(0, INT_MAX),
-        MODIFIABLE.stored().then(Action::Tls);
+        MODIFIABLE.then(Action::Tls);
     /// Seconds for which a session is kept.
     "tls-session-cache-timeout" => tls_session_cache_timeout: u32 = 300, int(0, INT_MAX),
-        MODIFIABLE.stored().then(Action::Tls);
+        MODIFIABLE.then(Action::Tls);
+    /// Seconds after which the files are looked at again, and read if one was replaced. 0 is never. Known from Valkey 9.1.
+    "tls-auto-reload-interval" => tls_auto_reload_interval: u32 = 0, int(0, INT_MAX), MODIFIABLE;
 }
 
 section "General" {

@@ -177,7 +177,7 @@ fn canonical(directive: &[u8]) -> Option<&'static str> {
 }
 
 /// Writes a new file beside the old one, forces it to disk and moves it into place.
-fn replace_file(path: &Path, text: &[u8]) -> io::Result<()> {
+pub fn replace_file(path: &Path, text: &[u8]) -> io::Result<()> {
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".{:016x}", random::number()));
     let temporary = PathBuf::from(name);

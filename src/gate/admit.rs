@@ -2,6 +2,7 @@
 //!
 //! [`admit`] changes nothing. The order of the checks is Redis's, as the first error found is the one that is told.
 
+use crate::acl::Denied;
 use crate::client::transaction::Transaction;
 use crate::client::{Client, ClientFlags};
 use crate::error::CommandError;
@@ -10,6 +11,7 @@ use crate::gate::evict::Room;
 use crate::gate::spec::{Flags, Group};
 use crate::gate::state::State;
 use crate::gate::table::Command;
+use crate::gate::users;
 use crate::keyspace::Keyspace;
 use crate::resp::args::Args;
 use crate::resp::reply::Protocol;
@@ -24,8 +26,16 @@ pub enum Verdict {
     /// It runs later, and so does what its client has sent behind it.
     Postpone,
     Refuse(CommandError),
+    /// Its user has no right to.
+    Deny(Denied),
     /// It depends on whether there is memory: evict, and ask again with [`Asked::room`].
     MakeRoom,
+}
+
+impl From<CommandError> for Verdict {
+    fn from(error: CommandError) -> Self {
+        Verdict::Refuse(error)
+    }
 }
 
 /// A command that somebody wants to run. It exists, and its arguments fit its arity.
@@ -70,15 +80,15 @@ pub fn admit(server: &State, asked: &Asked<'_>) -> Verdict {
     };
     let transaction = client.transaction.as_deref();
     let is_busy = server.scripts.is_busy();
-    if server.config.maxmemory > 0 && !is_busy && asked.room.is_none() {
+    if server.minds_memory() && !is_busy && asked.room.is_none() {
         // Who may not run it at all has nothing evicted.
-        return match check_rights(server, client, command) {
+        return match check_rights(server, client, asked) {
             Ok(()) => Verdict::MakeRoom,
-            Err(error) => Verdict::Refuse(error),
+            Err(verdict) => verdict,
         };
     }
     match check(server, client, asked, is_busy) {
-        Err(error) => Verdict::Refuse(error),
+        Err(verdict) => verdict,
         Ok(()) if !is_busy && is_held_back(server, client, asked) => Verdict::Postpone,
         Ok(()) if transaction.is_some() && !command.is(Flags::NEVER_QUEUED) => Verdict::Queue,
         Ok(()) => Verdict::Run,
@@ -86,53 +96,80 @@ pub fn admit(server: &State, asked: &Asked<'_>) -> Verdict {
 }
 
 /// The checks that come before memory is made room in.
-fn check_rights(server: &State, client: &Client, command: &Command) -> Result<(), CommandError> {
+fn check_rights(server: &State, client: &Client, asked: &Asked<'_>) -> Result<(), Verdict> {
+    let command = asked.command;
     if command.is(Flags::PROTECTED) {
         check_debug_allowed(server, client)?;
     }
     if !command.is(Flags::NO_AUTH) && needs_password(server, client.flags) {
-        return Err(CommandError::NoAuth);
+        return Err(CommandError::NoAuth.into());
     }
     if client.transaction.is_some() && command.is(Flags::NO_MULTI) {
-        return Err(NOT_IN_TRANSACTION);
+        return Err(NOT_IN_TRANSACTION.into());
     }
-    Ok(())
+    users::check(server, client, command, asked.args).map_err(Verdict::Deny)
 }
 
 /// All checks that refuse a command of a client.
-fn check(
-    server: &State,
-    client: &Client,
-    asked: &Asked<'_>,
-    is_busy: bool,
-) -> Result<(), CommandError> {
+fn check(server: &State, client: &Client, asked: &Asked<'_>, is_busy: bool) -> Result<(), Verdict> {
     let command = asked.command;
     let transaction = client.transaction.as_deref();
-    check_rights(server, client, command)?;
+    // With room made its rights were checked before.
+    if asked.room.is_none() {
+        check_rights(server, client, asked)?;
+    }
     if asked.room == Some(Room::NoMore) && needs_room(transaction, command) {
-        return Err(CommandError::OutOfMemory);
+        return Err(CommandError::OutOfMemory.into());
     }
     if runs_any(transaction, command, Flags::WRITE.union(Flags::TELLS_DISK))
         && let Some(error) = server.disk_refusal()
     {
-        return Err(error);
+        return Err(error.into());
     }
     if server.lacks_replicas() && runs_any(transaction, command, Flags::WRITE) {
-        return Err(CommandError::NoReplicas);
+        return Err(CommandError::NoReplicas.into());
+    }
+    if server.is_read_only() && writes(server, transaction, asked) {
+        return Err(CommandError::ReadOnlyReplica.into());
     }
     if client.flags.contains(ClientFlags::SUBSCRIBED) && asked.protocol == Protocol::Resp2 {
         check_subscribed(command)?;
     }
-    if server.persistence.loading.is_some() && !command.is(Flags::LOADING) {
-        return Err(LOADING);
+    if server.is_stale() && !bears_stale_data(server, transaction, asked) {
+        return Err(CommandError::PrimaryDown.into());
+    }
+    if let Some(loading) = server.persistence.loading {
+        let is_refused = match loading.is_beside {
+            true => command.is(Flags::NO_ASYNC_LOADING),
+            false => !command.is(Flags::LOADING),
+        };
+        if is_refused {
+            return Err(LOADING.into());
+        }
     }
     if is_busy && !command.is(Flags::ALLOW_BUSY) {
-        return Err(busy(server));
+        return Err(busy(server).into());
     }
     if client.flags.contains(ClientFlags::MONITOR) {
         check_monitoring(command)?;
     }
     Ok(())
+}
+
+/// Whether a command writes, by its flags, by what its script declares, or by what EXEC runs.
+fn writes(server: &State, transaction: Option<&Transaction>, asked: &Asked<'_>) -> bool {
+    runs_any(transaction, asked.command, Flags::WRITE)
+        || flags_of(server, asked.command, asked.args).contains(Flags::WRITE)
+}
+
+/// Whether a command may run on a replica whose data may be old; EXEC if all may that it runs.
+fn bears_stale_data(server: &State, transaction: Option<&Transaction>, asked: &Asked<'_>) -> bool {
+    match transaction {
+        Some(transaction) if asked.command.is(Flags::RUNS_QUEUED) => {
+            transaction.all_have(Flags::STALE)
+        }
+        _ => flags_of(server, asked.command, asked.args).contains(Flags::STALE),
+    }
 }
 
 /// Whether CLIENT PAUSE holds a command back.
@@ -173,12 +210,15 @@ fn runs_any(transaction: Option<&Transaction>, command: &Command, flags: Flags) 
 const UNKNOWN: &[u8] = b"ERR Unknown Redis command called from script";
 const ARITY: &[u8] = b"ERR Wrong number of args calling Redis command from script";
 const NOT_ALLOWED_IN_SCRIPT: &[u8] = b"ERR This Redis command is not allowed from script";
+const STALE_REPLICA: &[u8] = b"ERR Can not execute the command on a stale replica";
 const READ_ONLY: &[u8] = b"ERR Write commands are not allowed from read-only scripts.";
 
 /// What is answered to a script's call that does not run.
 pub enum Refused {
     /// It counts as an error of the command, if there is such a command.
     Command(Vec<u8>),
+    /// The user who runs the script has no right to.
+    Denied(Denied),
     /// The script was killed.
     Killed(&'static str),
 }
@@ -204,9 +244,17 @@ pub fn admit_scripted(
     if let Some(error) = running.killed {
         return Err(Refused::Killed(error));
     }
+    if server.is_stale() && !command.is(Flags::STALE) {
+        return refuse(STALE_REPLICA);
+    }
+    users::check_of(server, running.client, command, args).map_err(Refused::Denied)?;
     let writes = command.is(Flags::WRITE);
     if running.read_only && (writes || command.is(Flags::MAY_REPLICATE)) {
         return refuse(READ_ONLY);
+    }
+    let has_client = running.client.is_some();
+    if writes && !running.wrote && has_client && server.is_read_only() {
+        return refuse(&CommandError::ReadOnlyReplica.wire());
     }
     if writes && !running.wrote && server.lacks_replicas() {
         return refuse(&CommandError::NoReplicas.wire());
@@ -238,7 +286,7 @@ fn bears_script(command: &Command) -> bool {
 
 /// Whether a client has to authenticate before it may do anything else.
 pub fn needs_password(server: &State, flags: ClientFlags) -> bool {
-    !flags.contains(ClientFlags::AUTHENTICATED) && !server.config.requirepass.is_empty()
+    !flags.contains(ClientFlags::AUTHENTICATED) && server.acl.asks_password()
 }
 
 const NOT_ALLOWED: &str = "ERR DEBUG command not allowed. If the enable-debug-command option is \
@@ -301,7 +349,9 @@ pub(crate) fn flags_of(server: &State, command: &Command, args: Args<'_>) -> Fla
         return flags;
     };
     let may = |flag, needed| if declared.intersects(flag) { Flags::empty() } else { needed };
-    flags.difference(Flags::MAY_REPLICATE)
+    let stale = declared.contains(ScriptFlags::ALLOW_STALE);
+    flags.difference(Flags::MAY_REPLICATE | Flags::STALE)
+        | if stale { Flags::STALE } else { Flags::empty() }
         | may(ScriptFlags::NO_WRITES, Flags::WRITE)
         | may(ScriptFlags::NO_WRITES | ScriptFlags::ALLOW_OOM, Flags::DENYOOM)
 }

@@ -5,10 +5,11 @@
 //! next request of anybody; it either replies, and the client goes on, or it waits on in its place. So who came first is
 //! served first, and each element wakes one client.
 
-use crate::client::blocked::Blocked;
+use crate::client::blocked::{AcksAwaited, Blocked, Cause};
 use crate::client::{ClientFlags, ClientId};
 use crate::clock::Now;
 use crate::error::CommandError;
+use crate::gate::acks;
 use crate::gate::context::{Caller, Context, Origin, Wait};
 use crate::gate::execute::{Gate, Request, account_unserved};
 use crate::gate::limits;
@@ -96,21 +97,52 @@ pub(crate) fn begin(
         None => args.iter_from(0).for_each(keep),
     }
     let ticket = db.waiting.next_ticket();
-    let since_us = server.now.boot_us;
-    let blocked =
-        Blocked { command: command.id, wait, db: client.db, ticket, buffer, ranges, since_us };
+    let Wait { wanted, keys, deadline_us, .. } = wait;
+    let blocked = Blocked {
+        command: command.id,
+        cause: Cause::Keys { wanted, keys, ticket },
+        deadline_us,
+        db: client.db,
+        buffer,
+        ranges,
+        since_us: server.now.boot_us,
+    };
     for (_, key) in blocked.keys() {
-        db.waiting.add(client.db, key, blocked.wait.wanted, ticket, id);
+        db.waiting.add(client.db, key, wanted, ticket, id);
+        set_alarm(db, blocked.db, key, wanted);
     }
-    if let Some(deadline) = blocked.wait.deadline_us {
+    suspend(server, id, blocked);
+}
+
+/// Puts the client of WAIT or WAITAOF to wait.
+pub(crate) fn await_acks(
+    server: &mut State,
+    id: ClientId,
+    command: &'static Command,
+    acks: AcksAwaited,
+) {
+    let Some(client) = server.clients.get(id) else { return };
+    let blocked = Blocked {
+        command: command.id,
+        cause: Cause::Acks(acks),
+        deadline_us: acks.deadline_us,
+        db: client.db,
+        buffer: Vec::new(),
+        ranges: Vec::new(),
+        since_us: server.now.boot_us,
+    };
+    server.blocking.for_acks.push(id);
+    suspend(server, id, blocked);
+}
+
+fn suspend(server: &mut State, id: ClientId, blocked: Blocked) {
+    let Some(client) = server.clients.get_mut(id) else { return };
+    if let Some(deadline) = blocked.deadline_us {
         server.blocking.deadlines.insert((deadline, id));
     }
     server.blocking.count += 1;
     client.flags |= ClientFlags::SUSPENDED;
-    client.last_command = Some(command.id);
-    for (_, key) in blocked.keys() {
-        set_alarm(db, blocked.db, key, blocked.wait.wanted);
-    }
+    client.last_command = Some(blocked.command);
     client.blocked = Some(Box::new(blocked));
 }
 
@@ -125,10 +157,15 @@ fn set_alarm(db: &mut Keyspace, database: usize, key: &[u8], wanted: Wanted) {
 /// Takes a client out of all queues. Some if it was blocked.
 fn end(db: &mut Keyspace, server: &mut State, id: ClientId) -> Option<Box<Blocked>> {
     let blocked = server.clients.get_mut(id)?.blocked.take()?;
-    for (_, key) in blocked.keys() {
-        db.waiting.remove(blocked.db, key, blocked.wait.wanted, blocked.ticket);
+    match blocked.cause {
+        Cause::Keys { wanted, ticket, .. } => {
+            for (_, key) in blocked.keys() {
+                db.waiting.remove(blocked.db, key, wanted, ticket);
+            }
+        }
+        Cause::Acks(_) => server.blocking.for_acks.retain(|&waiting| waiting != id),
     }
-    if let Some(deadline) = blocked.wait.deadline_us {
+    if let Some(deadline) = blocked.deadline_us {
         server.blocking.deadlines.remove(&(deadline, id));
     }
     server.blocking.count -= 1;
@@ -198,7 +235,7 @@ fn wake(db: &mut Keyspace, server: &mut State, id: ClientId, key: &[u8]) -> bool
     let protocol = client.protocol;
     let Some(blocked) = client.blocked.take() else { return false };
     let found = blocked.keys().find(|(_, name)| *name == key);
-    let index = found.map_or(blocked.wait.keys.start, |(index, _)| index);
+    let index = found.or_else(|| blocked.keys().next()).map_or(0, |(index, _)| index);
     let command = server.commands.get(blocked.command);
     let request =
         Request { args: blocked.args(), command: Some(command), prehashed: Default::default() };
@@ -230,11 +267,28 @@ pub fn on_time(db: &mut Keyspace, server: &mut State) {
 fn time_out(db: &mut Keyspace, server: &mut State, id: ClientId) {
     let Some(blocked) = end(db, server, id) else { return };
     let Some(client) = server.clients.get_mut(id) else { return };
+    let protocol = client.protocol;
     let mut output = OutputBuffer::default();
-    ReplyWriter::new(&mut output, client.protocol).null_array();
+    let mut reply = ReplyWriter::new(&mut output, protocol);
+    match blocked.cause {
+        Cause::Keys { .. } => reply.null_array(),
+        Cause::Acks(awaited) => acks::reply(server, &awaited, &mut reply),
+    }
     let command = server.commands.get(blocked.command);
     account_unserved(server, id, command, false);
     answer(server, id, &output);
+}
+
+/// Answers those whose replicas have acknowledged enough.
+pub fn serve_acks(db: &mut Keyspace, server: &mut State) {
+    for id in server.blocking.for_acks.clone() {
+        let blocked = server.clients.get(id).and_then(|client| client.blocked.as_deref());
+        if let Some(Blocked { cause: Cause::Acks(awaited), .. }) = blocked
+            && acks::are_enough(server, awaited)
+        {
+            time_out(db, server, id);
+        }
+    }
 }
 
 /// Ends a client's waiting at another one's request, with the reply of a timeout or with an error. False if it was not
@@ -247,10 +301,14 @@ pub fn unblock(db: &mut Keyspace, server: &mut State, id: ClientId, with_error: 
         time_out(db, server, id);
         return true;
     }
+    unblock_with(db, server, id, b"UNBLOCKED client unblocked via CLIENT UNBLOCK")
+}
+
+/// Ends a client's waiting with an error. False if it was not blocked.
+pub fn unblock_with(db: &mut Keyspace, server: &mut State, id: ClientId, text: &[u8]) -> bool {
     let Some(blocked) = end(db, server, id) else { return false };
     let protocol = server.clients.get(id).map_or_else(Default::default, |client| client.protocol);
     let mut output = OutputBuffer::default();
-    let text = b"UNBLOCKED client unblocked via CLIENT UNBLOCK";
     ReplyWriter::new(&mut output, protocol).error(text);
     server.count_error(text);
     let command = server.commands.get(blocked.command);

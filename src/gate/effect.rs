@@ -89,6 +89,11 @@ impl Effects {
         self.selected = None;
     }
 
+    /// The database that the stream's end has selected, if it has been told.
+    pub fn selected(&self) -> Option<usize> {
+        self.selected
+    }
+
     /// Adds a request to the unit.
     pub fn push<'a>(&mut self, db: usize, request: impl ExactSizeIterator<Item = &'a [u8]>) {
         self.select(db);

@@ -8,6 +8,7 @@
 use crate::config::MaxmemoryPolicy;
 use crate::gate::effect::note_deletions_apart;
 use crate::gate::publish::publish_events;
+use crate::gate::replicas;
 use crate::gate::state::State;
 use crate::keyspace::Keyspace;
 use crate::sys::alloc;
@@ -116,8 +117,10 @@ fn evict_some(
 fn is_over(db: &Keyspace, server: &State) -> bool {
     let limit = server.config.maxmemory;
     let used = alloc::allocated() as u64;
-    let about_to_be_free = || db.lazyfree.pending_bytes() + db.tracking.changes_bytes();
-    limit > 0 && used > limit && used.saturating_sub(about_to_be_free() as u64) > limit
+    let about_to_be_free = || {
+        db.lazyfree.pending_bytes() + db.tracking.changes_bytes() + replicas::bytes_behind(server)
+    };
+    server.minds_memory() && used > limit && used.saturating_sub(about_to_be_free() as u64) > limit
 }
 
 /// Microseconds one call may take: up to 500 for a tenacity of 10, 15% more for each further step, no limit at 100.

@@ -4,6 +4,7 @@
 //! is announced, and its time and outcome are counted. A client's requests come in by [`Gate::execute`], those of a
 //! transaction, a script or a file that is loaded by methods of their own, as they are checked less or elsewhere.
 
+use crate::acl::log::Place;
 use crate::client::{Client, ClientFlags, ClientId};
 use crate::error::CommandError;
 use crate::gate::admit::{Asked, Verdict, admit};
@@ -13,7 +14,7 @@ use crate::gate::evict::evict;
 use crate::gate::spec::Flags;
 use crate::gate::state::State;
 use crate::gate::table::Command;
-use crate::gate::{admit, blocking, monitor, publish, tracking, transaction};
+use crate::gate::{admit, blocking, monitor, persistence, publish, tracking, transaction, users};
 use crate::keyspace::Keyspace;
 use crate::resp::args::{Args, Prehashed};
 use crate::resp::reply::{OutputBuffer, ReplyWriter};
@@ -71,7 +72,11 @@ impl Gate<'_> {
         {
             return self.run_handler(command, request, Origin::Client);
         }
-        if is_quiet && !self.server.is_monitored() && self.server.pause().is_none() {
+        if is_quiet
+            && !self.server.is_monitored()
+            && self.server.pause().is_none()
+            && !self.db.follows
+        {
             let ran = self.run(request);
             // CLIENT CACHING may have been among what EXEC has run.
             if flags.contains(ClientFlags::IN_TRANSACTION) && ran != Ran::NotYet {
@@ -95,15 +100,21 @@ impl Gate<'_> {
         let leaves_no_mark = client.flags.contains(ClientFlags::NO_TOUCH);
         self.db.no_touch = leaves_no_mark
             && request.command.is_none_or(|command| !command.is(Flags::MARKS_ACCESS));
-        self.db.keeps_expired = self.server.pause().is_some()
-            && request.command.is_some_and(|command| !command.is(MAY_WRITE));
+        self.db.keeps_expired = self.keeps_expired(request.command);
         let ran = if is_muted { self.run_muted(request, muted) } else { self.run(request) };
         if ran != Ran::NotYet {
             tracking::end_caching(self.server, self.caller, request);
         }
         self.db.no_touch = false;
-        self.db.keeps_expired = false;
+        self.db.keeps_expired = self.db.follows;
         ran
+    }
+
+    /// Whether expired keys are only hidden from a command, not deleted: while clients are paused, and on a replica, from all
+    /// that write nothing.
+    fn keeps_expired(&self, command: Option<&Command>) -> bool {
+        let is = |flags| command.is_none_or(|command| command.is(flags));
+        self.server.pause().is_some() && !is(MAY_WRITE) || self.db.follows && !is(Flags::WRITE)
     }
 
     /// Runs a request whose reply is not to be sent.
@@ -174,6 +185,12 @@ impl Gate<'_> {
                 self.abandon_if_exec(command);
                 return self.reject(Some(command), &error);
             }
+            Verdict::Deny(denied) => {
+                let id = self.caller.client();
+                users::note_denied(self.server, id, None, denied, command, request.args);
+                self.abandon_if_exec(command);
+                return self.reject(Some(command), &users::refusal(command, denied));
+            }
         }
         if self.db.tracking.has_changes() {
             tracking::before_command(self);
@@ -204,6 +221,16 @@ impl Gate<'_> {
     /// that SELECT has chosen stays selected. Errors: there is no such command, or it cannot run here; that it fails itself is
     /// none.
     pub fn run_loaded(&mut self, request: &Request<'_>) -> Result<(), CommandError> {
+        self.run_trusted(request, Origin::Client)
+    }
+
+    /// Runs a request of a caller with full rights, alone ([`Origin::Client`]) or as a part of a unit. Errors: as those of
+    /// [`Self::run_loaded`].
+    pub fn run_trusted(
+        &mut self,
+        request: &Request<'_>,
+        origin: Origin,
+    ) -> Result<(), CommandError> {
         let command = resolve(self.server, request)?;
         if !command.spec.accepts(request.args.len()) {
             return Err(CommandError::WrongArity(command.full_name.clone()));
@@ -213,7 +240,7 @@ impl Gate<'_> {
         if let Verdict::Refuse(error) = admit(self.server, &asked) {
             return Err(error);
         }
-        self.run_handler(command, request, Origin::Client);
+        self.run_handler(command, request, origin);
         Ok(())
     }
 
@@ -235,7 +262,14 @@ impl Gate<'_> {
 
     /// Runs a command that EXEC has come to. Those who monitor see it before the EXEC.
     pub fn run_queued(&mut self, command: &'static Command, request: &Request<'_>) -> Ran {
-        self.db.keeps_expired = self.server.pause().is_some() && !command.is(MAY_WRITE);
+        let id = self.caller.client();
+        if let Err(denied) = users::check_of(self.server, id, command, request.args) {
+            let place = Some(Place::Transaction);
+            users::note_denied(self.server, id, place, denied, command, request.args);
+            self.write_error(&users::refusal_by_exec(denied));
+            return Ran::Done;
+        }
+        self.db.keeps_expired = self.keeps_expired(Some(command));
         let ran = self.run_handler(command, request, Origin::Transaction);
         if self.server.is_monitored() {
             let mut apart = OutputBuffer::default();
@@ -246,6 +280,9 @@ impl Gate<'_> {
 
     /// Runs a command that a script calls, once [`admit::admit_scripted`] has let it in.
     pub fn run_scripted(&mut self, command: &'static Command, request: &Request<'_>) {
+        if self.db.follows {
+            self.db.keeps_expired = self.keeps_expired(Some(command));
+        }
         self.run_handler(command, request, Origin::Script);
         if self.server.is_monitored() {
             monitor::feed_scripted(self.server, self.caller, command, request.args);
@@ -354,7 +391,10 @@ impl Gate<'_> {
         let ran = match outcome {
             Outcome::Replied => Ran::Done,
             Outcome::Postponed => Ran::NotYet,
-            Outcome::Suspended | Outcome::Blocked(_) | Outcome::WaitsOn => Ran::Waits,
+            Outcome::Suspended
+            | Outcome::Blocked(_)
+            | Outcome::AwaitsAcks(_)
+            | Outcome::WaitsOn => Ran::Waits,
             Outcome::Close => Ran::Closes,
         };
         match outcome {
@@ -362,6 +402,11 @@ impl Gate<'_> {
             Outcome::Blocked(wait) => {
                 if let Some(id) = self.caller.client() {
                     blocking::begin(self.db, self.server, id, command, request.args, *wait);
+                }
+            }
+            Outcome::AwaitsAcks(acks) => {
+                if let Some(id) = self.caller.client() {
+                    blocking::await_acks(self.server, id, command, acks);
                 }
             }
             _ => self.account(command, request, failed),
@@ -373,6 +418,9 @@ impl Gate<'_> {
             && self.server.scripts.running.is_none()
         {
             self.server.effects.end_unit();
+            if self.server.effects.len() >= persistence::SPREAD_BYTES {
+                persistence::spread_early(self.server);
+            }
         }
         ran
     }

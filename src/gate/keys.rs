@@ -6,16 +6,8 @@
 
 use std::ops::Range;
 
-use crate::gate::spec::{Begin, CommandSpec, Find, KeyFlags, KeySpec};
+use crate::gate::spec::{Begin, CommandSpec, Find, KeyFlags, KeyPosition, KeySpec};
 use crate::resp::args::Args;
-use crate::resp::number;
-
-/// A key's place among the arguments, and what the command does with it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KeyPosition {
-    pub index: usize,
-    pub flags: KeyFlags,
-}
 
 /// The keys of a request, in the order of the specifications. Empty if there are none, or if the arguments cannot be those
 /// of a valid request (a count larger than what follows it). `args` are the whole request, for a subcommand its container
@@ -81,12 +73,9 @@ fn range(keys: &KeySpec, first: usize, args: Args<'_>) -> Option<(usize, usize, 
             };
             (first, last, step)
         }
-        Find::Count { count, first: offset, step } => {
-            let place = first + count as usize;
-            let text = (place < args.len()).then(|| args.get(place))?;
-            let count = number::parse_i64(text).filter(|count| (0..=len).contains(count))?;
-            let first = (first + offset as usize) as i64;
-            (first, first + count * step as i64 - 1, step)
+        Find::Count { step } => {
+            let keys = args.cursor(first).take_keys(1, step.into()).ok()?;
+            (keys.start as i64, keys.end as i64 - 1, step)
         }
         Find::Unknown => return None,
     };

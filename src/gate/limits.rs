@@ -11,9 +11,11 @@ use crate::client::{Client, ClientFlags, ClientId, Input};
 use crate::config::{ClientClass, Config, MemoryLimit};
 use crate::gate::admit;
 use crate::gate::publish;
+use crate::gate::replicas;
 use crate::gate::state::State;
 use crate::gate::table::Command;
 use crate::pubsub::{Kind, Subscriptions};
+use crate::replication::backlog::Backlog;
 use crate::resp::reply::{OutputBuffer, Protocol};
 use crate::resp::request::encoded_len;
 use crate::sys::log::Level;
@@ -75,7 +77,7 @@ pub fn describe(server: &State, client: &Client, running: Option<&Running>, line
         line,
         "id={} addr={} laddr={} fd={} name={} age={} idle={} flags={} db={} sub={} psub={} ssub={} multi={} qbuf={} \
          qbuf-free={} argv-mem={} multi-mem={} rbs={output_size} rbp={output_size} obl={in_buffer} oll={pieces} \
-         omem={output_memory} tot-mem={} events={events} cmd={} user=default redir={} resp={} lib-name={} lib-ver={}",
+         omem={output_memory} tot-mem={} events={events} cmd={} user={} redir={} resp={} lib-name={} lib-ver={}",
         client.id.number,
         client.peer,
         client.local,
@@ -95,6 +97,7 @@ pub fn describe(server: &State, client: &Client, running: Option<&Running>, line
         client.transaction.as_deref().map_or(0, Transaction::memory),
         client.memory() + argument_bytes,
         command.map_or("NULL", |command| &command.full_name),
+        String::from_utf8_lossy(server.acl.name(client.user)),
         ClientTracking::redirection(client),
         if client.protocol == Protocol::Resp3 { 3 } else { 2 },
         String::from_utf8_lossy(&client.library_name),
@@ -106,6 +109,7 @@ pub fn describe(server: &State, client: &Client, running: Option<&Running>, line
 /// The letters of the `flags` field.
 pub fn flag_letters(client: &Client) -> String {
     let state = [
+        (ClientFlags::REPLICA, 'S'),
         (ClientFlags::MONITOR, 'O'),
         (ClientFlags::SUBSCRIBED, 'P'),
         (ClientFlags::IN_TRANSACTION, 'x'),
@@ -141,11 +145,24 @@ fn output_memory(client: &Client) -> usize {
     }
 }
 
+/// The same, and of a replica what it was not sent of the stream.
+fn unsent(client: &Client, backlog: Option<&Backlog>) -> u64 {
+    let replica = client.replica.as_deref().filter(|replica| replica.has_place());
+    let behind = match (replica, backlog) {
+        (Some(replica), Some(backlog)) => backlog.end().saturating_sub(replica.next),
+        _ => 0,
+    };
+    output_memory(client) as u64 + behind
+}
+
 /// The class whose output limits a client with these flags has.
 pub fn class_of(flags: ClientFlags) -> ClientClass {
-    match flags.contains(ClientFlags::SUBSCRIBED) {
-        true => ClientClass::Pubsub,
-        false => ClientClass::Normal,
+    if flags.contains(ClientFlags::REPLICA) {
+        ClientClass::Replica
+    } else if flags.contains(ClientFlags::SUBSCRIBED) {
+        ClientClass::Pubsub
+    } else {
+        ClientClass::Normal
     }
 }
 
@@ -162,12 +179,16 @@ pub fn check_output_limit(server: &mut State, id: ClientId) {
     let Some(client) = server.clients.get_mut(id) else {
         return;
     };
-    let used = output_memory(client) as u64;
+    let used = unsent(client, server.replication.backlog.as_ref());
     if client.flags.contains(ClientFlags::CLOSE_NOW) {
         return;
     }
     let flags = client.flags;
-    let limit = server.config.client_output_buffer_limit[class_of(flags) as usize];
+    let mut limit = server.config.client_output_buffer_limit[class_of(flags) as usize];
+    if flags.contains(ClientFlags::REPLICA) && limit.hard_bytes > 0 {
+        // Who could go on from the backlog is not cut off.
+        limit.hard_bytes = limit.hard_bytes.max(server.config.repl_backlog_size);
+    }
     let over_hard = client.output.is_cut() || (limit.hard_bytes > 0 && used >= limit.hard_bytes);
     let mut over_soft = false;
     if limit.soft_bytes > 0 && used >= limit.soft_bytes {
@@ -236,7 +257,7 @@ pub fn evict_clients(server: &mut State) {
 }
 
 fn evict_largest(server: &mut State, limit: usize) {
-    let spared = ClientFlags::NO_EVICT | ClientFlags::CLOSE_NOW;
+    let spared = ClientFlags::NO_EVICT | ClientFlags::REPLICA | ClientFlags::CLOSE_NOW;
     let mut largest: Vec<(usize, ClientId)> = server
         .clients
         .iter()
@@ -265,4 +286,5 @@ fn evict_largest(server: &mut State, limit: usize) {
 pub fn forget_client(server: &mut State, id: ClientId) {
     publish::unsubscribe_all(server, id);
     server.remove_monitor(id);
+    replicas::forget(server, id);
 }

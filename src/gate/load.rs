@@ -15,6 +15,7 @@ use crate::gate::execute::{Gate, Request};
 use crate::gate::persistence::{self, Loading, Purpose};
 use crate::gate::state::State;
 use crate::keyspace::Keyspace;
+use crate::keyspace::beside::Beside;
 use crate::persist::aof::folder::AofFolder;
 use crate::persist::aof::load::{Loaded, Sink};
 use crate::persist::aof::reader;
@@ -142,7 +143,7 @@ pub fn load_rdb(
         let event = parser.next_event().map_err(|error| error.to_string())?;
         match event {
             Event::Entry(entry) => {
-                load_entry(db, server, &limits, &entry, rules)?;
+                load_entry(db, server, &limits, &entry, rules, None)?;
                 let bytes = entry.offset;
                 heard.step(db, server, bytes)?;
             }
@@ -163,6 +164,7 @@ pub fn load_rdb(
 
 /// What a file says of itself, for the log and INFO.
 fn tell_aux(server: &mut State, name: &[u8], value: &[u8]) {
+    server.persistence.moment.note(name, value);
     let text = String::from_utf8_lossy(value);
     let number = || parse_i64(value).unwrap_or(0);
     let notice = |line: std::fmt::Arguments<'_>| server.log(Level::Notice, line);
@@ -190,12 +192,14 @@ fn tell_aux(server: &mut State, name: &[u8], value: &[u8]) {
 /// So many keys without elements are told by name.
 const EMPTY_KEYS_TOLD: u64 = 10;
 
-fn load_entry(
+/// Puts an entry of a file into the keyspace, or beside it. Errors: in words.
+pub fn load_entry(
     db: &mut Keyspace,
     server: &mut State,
     limits: &Limits,
     raw: &RawEntry<'_>,
     rules: Rules,
+    beside: Option<&mut Beside>,
 ) -> Result<(), String> {
     let now = server.now;
     let database = usize::try_from(raw.db).ok().filter(|&number| number < db.databases());
@@ -230,7 +234,11 @@ fn load_entry(
     if rules.merges {
         db.in_database(database, |db| db.clear_way(db.key(&raw.key)));
     }
-    if !db.load(database, entry) {
+    let is_new = match beside {
+        Some(beside) => db.load_beside(beside, database, entry),
+        None => db.load(database, entry),
+    };
+    if !is_new {
         return Err(format!("{}the key is there already", raw.place()));
     }
     server.persistence.keys_loaded += 1;
@@ -252,7 +260,7 @@ fn access_bits(db: &Keyspace, raw: &RawEntry<'_>) -> u32 {
 }
 
 /// Runs a request made from a file that holds no requests. Errors: it fails.
-fn run(db: &mut Keyspace, server: &mut State, words: &[&[u8]]) -> Result<(), String> {
+pub fn run(db: &mut Keyspace, server: &mut State, words: &[&[u8]]) -> Result<(), String> {
     let (mut buffer, mut ranges) = (Vec::new(), Vec::new());
     for word in words {
         ranges.push(Range { start: buffer.len() as u32, len: word.len() as u32 });
@@ -366,8 +374,9 @@ impl Sink for Loader<'_> {
 
 fn begin(db: &mut Keyspace, server: &mut State, total_bytes: u64) {
     let started_unix = server.now.unix_seconds();
-    server.persistence.loading =
-        Some(Loading { started_unix, total_bytes, loaded_bytes: 0, memory_then: 0 });
+    let (loaded_bytes, memory_then, is_beside) = (0, 0, false);
+    let loading = Loading { started_unix, total_bytes, loaded_bytes, memory_then, is_beside };
+    server.persistence.loading = Some(loading);
     server.note_gate();
     db.begin_loading();
 }

@@ -6,7 +6,7 @@ use crate::client::{Client, ClientFlags, ClientId};
 use crate::gate::context::{Caller, Context};
 use crate::gate::limits;
 use crate::gate::publish;
-use crate::gate::spec::Flags;
+use crate::gate::spec::{Flags, Secrets};
 use crate::gate::state::State;
 use crate::gate::table::Command;
 use crate::resp::args::Args;
@@ -100,38 +100,27 @@ fn show(
 /// A request's arguments as others may see them: passwords are hidden.
 pub fn shown_args<'a>(command: &Command, args: Args<'a>) -> Vec<&'a [u8]> {
     let mut shown: Vec<&[u8]> = args.iter_from(0).collect();
-    match &*command.full_name {
-        "auth" => shown[1..].fill(REDACTED),
-        "hello" => {
-            // Also where the request is refused before it gets there: a slip of the hand is no reason to tell.
-            for at in 2..shown.len() {
-                if shown[at].eq_ignore_ascii_case(b"AUTH") {
-                    let end = shown.len().min(at + 3);
-                    shown[at + 1..end].fill(REDACTED);
-                }
-            }
-        }
-        "migrate" => {
-            let mut at = 6;
-            while at < shown.len() && !shown[at].eq_ignore_ascii_case(b"KEYS") {
-                let secrets = match () {
-                    () if shown[at].eq_ignore_ascii_case(b"AUTH") => 1,
-                    () if shown[at].eq_ignore_ascii_case(b"AUTH2") => 2,
-                    () => 0,
-                };
-                let end = shown.len().min(at + 1 + secrets);
+    match command.spec.secrets {
+        Secrets::None => {}
+        Secrets::From(first) => shown.iter_mut().skip(first).for_each(|it| *it = REDACTED),
+        // Also where the request is refused before it gets there: a slip of the hand is no reason to tell.
+        Secrets::Behind { from, words, until } => {
+            let is = |argument: &[u8], word: &str| argument.eq_ignore_ascii_case(word.as_bytes());
+            let mut at = from;
+            while at < shown.len() && (until.is_empty() || !is(shown[at], until)) {
+                let word = words.iter().find(|(word, _)| is(shown[at], word));
+                let end = shown.len().min(at + 1 + word.map_or(0, |(_, count)| *count));
                 shown[at + 1..end].fill(REDACTED);
                 at = end;
             }
         }
-        "config|set" => {
-            for at in (2..shown.len().saturating_sub(1)).step_by(2) {
+        Secrets::Parameters(first) => {
+            for at in (first..shown.len().saturating_sub(1)).step_by(2) {
                 if crate::config::is_sensitive(shown[at]) {
                     shown[at + 1] = REDACTED;
                 }
             }
         }
-        _ => {}
     }
     shown
 }

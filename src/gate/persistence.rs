@@ -12,22 +12,30 @@
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::config::system_text;
 use crate::error::CommandError;
+use crate::gate::replicas;
 use crate::gate::state::State;
 use crate::keyspace::Keyspace;
 use crate::keyspace::snapshot::Walked;
 use crate::persist::aof::folder::AofFolder;
 use crate::persist::aof::log::{AppendLog, Fatal, LogOffset, SwitchError};
 use crate::persist::saver::{AccessTold, Form, Job, Plan, lock, put_in_place, save_now, write_now};
+use crate::replication::pipe::Pipe;
+use crate::replication::replica::Filter;
 use crate::sys::disk::{Disk, RealDisk};
 use crate::sys::log::Level;
 use crate::sys::process;
+
+mod switch;
+
+pub use switch::{apply_parameters, begin_aof, end_aof, set_flush_delay};
+use switch::{open_folder, switch_on};
 
 /// A slice of the walk through the keyspace, each turn. Unit: microseconds.
 const SLICE_US: i64 = 500;
@@ -38,6 +46,9 @@ const FAILURES_MAX: u32 = 3;
 /// The longest wait between rewrites that fail. Unit: minutes.
 const WAIT_MINUTES_MAX: i64 = 60;
 
+/// Effects that may collect within a turn before they are handed on. Unit: bytes.
+pub const SPREAD_BYTES: usize = 1 << 20;
+
 /// Why something is written in the background.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
@@ -45,6 +56,8 @@ pub enum Purpose {
     Save,
     /// The append-only file's base.
     Rewrite,
+    /// What replicas are sent while it is made.
+    Sync,
 }
 
 /// A background job.
@@ -107,10 +120,34 @@ pub struct Persistence {
     pub keys_expired_at_load: u64,
     /// Collections without elements, which are left out.
     pub empty_keys_skipped: u64,
+    /// What the RDB file that was loaded last said of it.
+    pub moment: Moment,
     /// A file is being loaded: what clients are told.
     pub loading: Option<Loading>,
     /// `DEBUG AOF-FLUSH-SLEEP`
     flush_delay: Duration,
+}
+
+/// The moment of a replicated history that an RDB file shows, as far as it says so.
+#[derive(Clone, Debug, Default)]
+pub struct Moment {
+    pub id: Option<String>,
+    pub offset: Option<u64>,
+    /// The database that the stream has selected there.
+    pub stream_db: usize,
+}
+
+impl Moment {
+    /// Takes note of a field about the file.
+    pub fn note(&mut self, name: &[u8], value: &[u8]) {
+        let Ok(text) = std::str::from_utf8(value) else { return };
+        match name {
+            b"repl-id" => self.id = Some(text.to_owned()).filter(|id| id.len() == 40),
+            b"repl-offset" => self.offset = text.parse().ok(),
+            b"repl-stream-db" => self.stream_db = text.parse().unwrap_or(0),
+            _ => {}
+        }
+    }
 }
 
 /// What is known of the file that is being loaded.
@@ -121,6 +158,8 @@ pub struct Loading {
     pub loaded_bytes: u64,
     /// Memory that the server had that wrote the file, as the file says. Unit: bytes.
     pub memory_then: u64,
+    /// Beside what clients go on to see, from the primary.
+    pub is_beside: bool,
 }
 
 impl Persistence {
@@ -152,9 +191,15 @@ impl Persistence {
             keys_loaded: 0,
             keys_expired_at_load: 0,
             empty_keys_skipped: 0,
+            moment: Moment::default(),
             loading: None,
             flush_delay: Duration::ZERO,
         }
+    }
+
+    /// What wakes the loop from other threads.
+    pub fn wake(&self) -> Arc<dyn Fn() + Send + Sync> {
+        self.wake.clone()
     }
 
     /// How the loop is woken when a thread is done.
@@ -242,14 +287,16 @@ impl State {
         Some(CommandError::formatted(format!("MISCONF Errors writing to the AOF file: {error}")))
     }
 
-    fn rdb_path(&self) -> PathBuf {
+    /// Where the RDB file is.
+    pub fn rdb_path(&self) -> PathBuf {
         self.config.dir.join(OsStr::from_bytes(&self.config.dbfilename))
     }
 }
 
 // ---- saving ----------------------------------------------------------------------------------------------------------
 
-fn plan(db: &Keyspace, server: &State, is_base: bool) -> Plan {
+fn plan(db: &Keyspace, server: &mut State, is_base: bool) -> Plan {
+    let database = if is_base { None } else { stream_database(server) };
     let config = &server.config;
     let mut plan = Plan::new(db, server.scripts.library_texts());
     plan.compresses = config.rdbcompression;
@@ -275,9 +322,27 @@ fn plan(db: &Keyspace, server: &State, is_base: bool) -> Plan {
         ("redis-bits", number(64)),
         ("ctime", number(db.now().unix_seconds())),
         ("used-mem", number(crate::sys::alloc::allocated() as i64)),
-        ("aof-base", number(is_base as i64)),
     ];
+    if let Some(database) = database {
+        plan.aux.extend([
+            ("repl-stream-db", number(database as i64)),
+            ("repl-id", server.replication.id.clone().into_bytes()),
+            ("repl-offset", number(server.replication.offset as i64)),
+        ]);
+    }
+    plan.aux.push(("aof-base", number(is_base as i64)));
     plan
+}
+
+/// The database that the stream of changes has selected, if a file that is saved now can say where in the stream it stands: its
+/// fields `repl-stream-db`, `repl-id` and `repl-offset`, with which a start goes on as a replica.
+fn stream_database(server: &mut State) -> Option<usize> {
+    let is_between = server.effects.is_between_units();
+    if server.replication.is_replica() || server.replication.backlog.is_none() || !is_between {
+        return None;
+    }
+    spread_effects(server);
+    Some(server.effects.selected().unwrap_or(0))
 }
 
 fn temporary_name() -> String {
@@ -355,9 +420,33 @@ fn begin_job(
     let changes = db.dirty();
     let persistence = &mut server.persistence;
     let wake = persistence.wake.clone();
-    let job = Job::begin(db, &*persistence.disk, temporary, plan, wake)?;
+    let file = persistence.disk.create(&temporary)?;
+    let job = Job::begin(db, file, Some(temporary), plan, wake)?;
     persistence.running = Some(Running { purpose, job, changes, placing: None });
     persistence.jobs += 1;
+    pause_syncs(server);
+    Ok(())
+}
+
+/// Begins a snapshot of this moment for replicas, which is written to a pipe. Who closes the pipe can [`abort`] it.
+pub fn begin_sync(
+    db: &mut Keyspace,
+    server: &mut State,
+    pipe: Arc<Pipe>,
+    filter: Filter,
+) -> io::Result<()> {
+    let mut plan = plan(db, server, false);
+    plan.writes_back = false;
+    plan.leaves_out_keys = filter.keys;
+    if filter.functions {
+        plan.functions.clear();
+    }
+    let changes = db.dirty();
+    let wake = server.persistence.wake.clone();
+    let job = Job::begin(db, pipe, None, plan, wake)?;
+    let running = Running { purpose: Purpose::Sync, job, changes, placing: None };
+    server.persistence.running = Some(running);
+    server.persistence.saves += 1;
     pause_syncs(server);
     Ok(())
 }
@@ -383,6 +472,9 @@ pub fn abort(db: &mut Keyspace, server: &mut State, purpose: Purpose) {
         if purpose == Purpose::Rewrite {
             let text = "Killing running AOF rewrite child: a thread of this process";
             server.log(Level::Notice, format_args!("{text}"));
+        }
+        if purpose == Purpose::Save {
+            replicas::file_is_saved(server, false);
         }
     }
 }
@@ -423,8 +515,18 @@ pub fn spread_effects(server: &mut State) {
         }
         if feeds {
             replication.feed(units);
+            if let (Some(aof), Some(backlog)) = (&persistence.aof, &replication.backlog) {
+                replication.logged.push_back((backlog.end(), aof.log.end()));
+            }
         }
     });
+}
+
+/// [`spread_effects`] in the middle of a turn that changes much: replicas are sent what they may be sent of it.
+#[cold]
+pub fn spread_early(server: &mut State) {
+    spread_effects(server);
+    replicas::send(server);
 }
 
 /// Has commands note what they change while somebody repeats it: to be called where the log or the backlog comes or goes, and
@@ -493,6 +595,7 @@ fn finish_job(db: &mut Keyspace, server: &mut State) {
             match running.job.take_result() {
                 None => return,
                 Some(Err(why)) => Err(why),
+                Some(Ok(bytes)) if running.purpose == Purpose::Sync => Ok(bytes),
                 Some(Ok(bytes)) => match place(server, bytes) {
                     Ok(()) => return,
                     Err(why) => Err(why),
@@ -504,9 +607,11 @@ fn finish_job(db: &mut Keyspace, server: &mut State) {
     let copied = db.snapshot_copied();
     db.abort_snapshot();
     pause_syncs(server);
-    if placed.is_err() {
+    if placed.is_err()
+        && let Some(temporary) = running.job.temporary()
+    {
         // It may have been renamed already.
-        let _ = server.persistence.disk.remove(running.job.temporary());
+        let _ = server.persistence.disk.remove(temporary);
     }
     let seconds = (server.now.boot_us - running.job.started_us) / 1_000_000;
     match running.purpose {
@@ -518,12 +623,18 @@ fn finish_job(db: &mut Keyspace, server: &mut State) {
                     let text = "Background saving terminated with success";
                     server.log(Level::Notice, format_args!("{text}"));
                     note_saved(server, running.changes);
+                    replicas::file_is_saved(server, true);
                 }
                 Err(why) => {
                     server.log(Level::Warning, format_args!("Background saving error: {why}"));
                     note_save_failed(server);
+                    replicas::file_is_saved(server, false);
                 }
             }
+        }
+        Purpose::Sync => {
+            server.persistence.last_save_copied = copied;
+            replicas::snapshot_is_written(server, placed.map(drop));
         }
         Purpose::Rewrite => {
             server.persistence.last_rewrite_seconds = seconds;
@@ -543,12 +654,13 @@ fn place(server: &mut State, bytes: u64) -> Result<(), String> {
     let Persistence { disk, wake, running, aof, folder_alone, .. } = &mut server.persistence;
     let Some(running) = running else { return Ok(()) };
     let (disk, wake) = (disk.clone(), wake.clone());
-    let temporary = running.job.temporary().to_owned();
+    let temporary = running.job.temporary().map(Path::to_owned).unwrap_or_default();
     let work: Box<dyn FnOnce() -> Result<u64, String> + Send> = match running.purpose {
         Purpose::Save => Box::new(move || {
             let placed = put_in_place(&*disk, &temporary, &target);
             placed.map(|()| bytes).map_err(|error| system_text(&error))
         }),
+        Purpose::Sync => return Ok(()),
         Purpose::Rewrite => {
             let (folder, first_kept) = match (aof, folder_alone.take()) {
                 (Some(aof), _) => {
@@ -688,134 +800,12 @@ fn note_rewrite_ended(server: &mut State, result: Result<(), String>) {
     }
 }
 
-/// Takes what `appendfsync` and its kin say now.
-pub fn apply_parameters(server: &mut State) {
-    let (policy, timestamps) = (server.config.appendfsync, server.config.aof_timestamp_enabled);
-    if let Some(aof) = &mut server.persistence.aof {
-        aof.log.set_policy(policy);
-        aof.log.set_timestamps(timestamps);
-        aof.log.set_flush_delay(server.persistence.flush_delay);
-        if !server.config.aof_disable_auto_gc {
-            remove_history(server);
-        }
-    }
-    pause_syncs(server);
-}
-
-/// Removes the files that rewrites have replaced and that `aof-disable-auto-gc` has kept.
-fn remove_history(server: &State) {
-    let Some(aof) = &server.persistence.aof else { return };
-    // A file is being put in its place, and its thread does this behind it.
-    let Ok(mut folder) = aof.folder.try_lock() else { return };
-    for file in folder.manifest().history() {
-        let name = String::from_utf8_lossy(&file.name);
-        let text = "Removing the history file";
-        server.log(Level::Notice, format_args!("{text} {name} in the background"));
-    }
-    if let Err(error) = folder.remove_history() {
-        server.log(Level::Warning, format_args!("{error}"));
-    }
-}
-
-/// `DEBUG AOF-FLUSH-SLEEP`: before anything is written to the log the loop sleeps so long.
-pub fn set_flush_delay(server: &mut State, delay: Duration) {
-    server.persistence.flush_delay = delay;
-    apply_parameters(server);
-}
-
-fn open_folder(server: &State) -> Result<AofFolder, String> {
-    let config = &server.config;
-    let disk = server.persistence.disk.clone();
-    let folder = AofFolder::open(disk, &config.dir, &config.appenddirname, &config.appendfilename);
-    folder.map_err(|error| error.to_string())
-}
-
-fn switch_on(
-    db: &mut Keyspace,
-    server: &mut State,
-    folder: Arc<Mutex<AofFolder>>,
-    log: AppendLog,
-    is_aside: bool,
-) {
-    server.persistence.aof = Some(Aof { log, folder, first_kept: None, is_aside });
-    apply_parameters(server);
-    note_listeners(db, server);
-    server.note_gate();
-}
-
-/// `CONFIG SET appendonly yes` on a running server: what happens from now on goes to an increment, and what is there now
-/// becomes the base. Until that is whole the folder means what it meant before. Within a transaction, whose effects are one unit,
-/// the base is begun behind it.
-pub fn begin_aof(
-    db: &mut Keyspace,
-    server: &mut State,
-    in_transaction: bool,
-) -> Result<(), String> {
-    if server.persistence.aof.is_some() {
-        return Ok(());
-    }
-    if !in_transaction {
-        // Not for this log: the base has it.
-        spread_effects(server);
-    }
-    // What is being saved for something else makes room for it.
-    abort(db, server, Purpose::Save);
-    abort(db, server, Purpose::Rewrite);
-    let mut folder = open_folder(server)?;
-    let increment = folder.increment_aside().map_err(|error| error.to_string())?;
-    let first_kept = increment.seq;
-    let folder = Arc::new(Mutex::new(folder));
-    let wake = server.persistence.wake.clone();
-    let policy = server.config.appendfsync;
-    let wake = Box::new(move || wake());
-    let mut log = AppendLog::new(folder.clone(), increment, 0, 0, policy, wake);
-    log.spawn().map_err(|error| system_text(&error))?;
-    switch_on(db, server, folder, log, true);
-    if in_transaction {
-        let text = "AOF was enabled during a transaction. An AOF background was scheduled to start when possible.";
-        server.log(Level::Warning, format_args!("{text}"));
-        // It begins another increment, and this one is forgotten.
-        server.persistence.rewrite_is_scheduled = true;
-        return Ok(());
-    }
-    if let Some(aof) = &mut server.persistence.aof {
-        aof.first_kept = Some(first_kept);
-    }
-    match begin_rewrite(db, server) {
-        Ok(()) => Ok(()),
-        Err(RewriteError::Failed(why)) => {
-            end_aof(db, server);
-            Err(why)
-        }
-        Err(RewriteError::Fatal(fatal)) => Err(fatal.to_string()),
-    }
-}
-
-/// `CONFIG SET appendonly no`.
-pub fn end_aof(db: &mut Keyspace, server: &mut State) {
-    abort(db, server, Purpose::Rewrite);
-    server.persistence.rewrite_is_scheduled = false;
-    let now = server.now;
-    spread_effects(server);
-    if let Some(aof) = server.persistence.aof.take() {
-        if let Err(fatal) = aof.log.close(now) {
-            server.log(Level::Warning, format_args!("{fatal}"));
-        }
-        if let Some(name) = lock(&aof.folder).drop_aside() {
-            let name = String::from_utf8_lossy(&name);
-            let text = "Removing the temp incr aof file";
-            server.log(Level::Notice, format_args!("{text} {name} in the background"));
-        }
-    }
-    note_listeners(db, server);
-    server.note_gate();
-}
-
 // ---- periodic work ---------------------------------------------------------------------------------------------------
 
 /// Begins what is due: scheduled saves and rewrites, save points, a rewrite of a file that has grown.
 pub fn periodic(db: &mut Keyspace, server: &mut State) -> Result<(), Fatal> {
-    if server.persistence.under_way().is_some() {
+    // What is there now is not what there is, but what there was: nothing to be saved.
+    if server.persistence.under_way().is_some() || server.persistence.loading.is_some() {
         return Ok(());
     }
     let now_us = server.now.boot_us;
@@ -921,7 +911,7 @@ pub fn shut_down(
 ) -> bool {
     if let Some((purpose, ..)) = server.persistence.under_way() {
         let text = match purpose {
-            Purpose::Save => "There is a child saving an .rdb. Killing it!",
+            Purpose::Save | Purpose::Sync => "There is a child saving an .rdb. Killing it!",
             Purpose::Rewrite => "There is a child rewriting the AOF. Killing it!",
         };
         server.log(Level::Warning, format_args!("{text}"));

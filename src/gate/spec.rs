@@ -17,6 +17,10 @@ pub struct CommandSpec {
     pub flags: Flags,
     pub categories: Categories,
     pub keys: &'static [KeySpec],
+    /// The arguments that are channels it publishes or listens to.
+    pub channels: Option<Channels>,
+    /// What is hidden from those who look on.
+    pub secrets: Secrets,
     pub group: Group,
     pub since: &'static str,
     pub summary: &'static str,
@@ -44,6 +48,8 @@ pub const fn container(name: &'static str, subcommands: &'static [CommandSpec]) 
         flags: Flags::empty(),
         categories: Categories::empty(),
         keys: &[],
+        channels: None,
+        secrets: Secrets::None,
         group: Group::Generic,
         since: "1.0.0",
         summary: "",
@@ -84,6 +90,23 @@ impl CommandSpec {
 
     pub const fn keys(mut self, keys: &'static [KeySpec]) -> Self {
         self.keys = keys;
+        self
+    }
+
+    /// Arguments from `first` on are channels: that one, or with `many` all.
+    pub const fn channels(mut self, first: usize, many: bool) -> Self {
+        self.channels = Some(Channels { first, many, are_patterns: false });
+        self
+    }
+
+    /// All arguments from the first on are patterns of channels.
+    pub const fn channel_patterns(mut self) -> Self {
+        self.channels = Some(Channels { first: 1, many: true, are_patterns: true });
+        self
+    }
+
+    pub const fn secrets(mut self, secrets: Secrets) -> Self {
+        self.secrets = secrets;
         self
     }
 
@@ -134,3 +157,53 @@ impl CommandSpec {
         }
     }
 }
+
+/// The ACL classes a command belongs to: those its specification names, and those that follow from flags and group.
+pub fn all_categories(spec: &CommandSpec) -> Categories {
+    let mut classes = spec.categories;
+    // Containers only lead on to what does something.
+    if spec.handler.is_some() {
+        classes |= match spec.group {
+            // SORT and WAIT are documented as generic but say themselves what they work on.
+            Group::Generic if spec.categories.intersects(NOT_GENERIC) => Categories::empty(),
+            Group::Generic => Categories::KEYSPACE,
+            Group::String => Categories::STRING,
+            Group::List => Categories::LIST,
+            Group::Set => Categories::SET,
+            Group::SortedSet => Categories::SORTEDSET,
+            Group::Hash => Categories::HASH,
+            Group::Transactions => Categories::TRANSACTION,
+            Group::Connection => Categories::CONNECTION,
+            Group::Scripting => Categories::SCRIPTING,
+            Group::HyperLogLog => Categories::HYPERLOGLOG,
+            Group::Geo => Categories::GEO,
+            Group::Stream => Categories::STREAM,
+            Group::Bitmap => Categories::BITMAP,
+            Group::PubSub | Group::Server | Group::Cluster => Categories::empty(),
+        };
+    }
+    for (flag, class) in [
+        (Flags::WRITE, Categories::WRITE),
+        (Flags::ADMIN, Categories::ADMIN.union(Categories::DANGEROUS)),
+        (Flags::PUBSUB, Categories::PUBSUB),
+        (Flags::FAST, Categories::FAST),
+        (Flags::BLOCKING, Categories::BLOCKING),
+    ] {
+        if spec.flags.contains(flag) {
+            classes |= class;
+        }
+    }
+    // A script that only reads may still do anything else.
+    if spec.flags.contains(Flags::READONLY) && !classes.contains(Categories::SCRIPTING) {
+        classes |= Categories::READ;
+    }
+    if !classes.contains(Categories::FAST) {
+        classes |= Categories::SLOW;
+    }
+    classes
+}
+
+const NOT_GENERIC: Categories = Categories::SET
+    .union(Categories::SORTEDSET)
+    .union(Categories::LIST)
+    .union(Categories::CONNECTION);

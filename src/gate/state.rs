@@ -3,24 +3,29 @@
 //! Each part keeps its own invariants; this struct only holds them side by side, so that a handler can borrow one while it
 //! writes to another. Nothing here does I/O: what only the loop can do is left as a [`Task`] for it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 
 use mio::Poll;
 
+use crate::acl::Acl;
 use crate::client::blocked::Blocking;
 use crate::client::{ClientId, Clients};
 use crate::clock::{Clock, Now};
 use crate::config::Config;
 use crate::gate::effect::Effects;
+use crate::gate::following::PrimaryLink;
 use crate::gate::persistence::Persistence;
 use crate::gate::table::{Command, CommandTable};
+use crate::gate::users;
 use crate::keyspace::Keyspace;
 use crate::net::listener::Listener;
 use crate::net::outgoing::Outgoing;
+use crate::net::tls::Tls;
 use crate::persist::rdb::Encoder;
 use crate::pubsub::PubSub;
 use crate::replication::Replication;
+use crate::replication::following::Progress;
 use crate::script::{Engine, Scripts};
 use crate::stats::commands::CommandStats;
 use crate::stats::latency::LatencyMonitor;
@@ -56,6 +61,10 @@ pub struct Pending {
     pub read_again: Vec<ClientId>,
     /// Clients that go on with requests they have sent before.
     pub resumed: Vec<ClientId>,
+    /// Clients whose handshakes can go on, for the end of the turn; who waited longest first.
+    pub handshakes: VecDeque<ClientId>,
+    /// Clients that have begun a handshake, and until when it must be over; boot-time clock, microseconds. In that order.
+    pub handshaking: VecDeque<(i64, ClientId)>,
 }
 
 /// CLIENT PAUSE: whose requests wait, and until when.
@@ -87,8 +96,10 @@ pub struct Identity {
     pub executable: String,
     /// The program's name as it was called.
     pub invoked_as: Vec<u8>,
-    /// TCP port in use.
+    /// TCP port in use; that of TLS if there is no other.
     pub port: u16,
+    /// The port for TLS in use, or 0.
+    pub tls_port: u16,
 }
 
 /// Everything commands act upon besides the keyspace.
@@ -99,6 +110,7 @@ pub struct State {
     /// `rename-command`: lower-case new names; None forbids the name.
     pub renamed: HashMap<Box<[u8]>, Option<&'static Command>>,
     pub pubsub: PubSub,
+    pub acl: Acl,
     pub clock: Clock,
     /// The turn's sample of the clocks.
     pub now: Now,
@@ -121,10 +133,14 @@ pub struct State {
     /// Bytes in use when the server had started, before it had any data.
     pub startup_memory: usize,
     pub replication: Replication,
+    /// The connection to the primary that is followed, while there is one.
+    pub link: Option<Box<PrimaryLink>>,
     /// Sockets that take connections: the Unix socket first, which stays, then TCP. Their tokens follow from their places.
     pub listeners: Vec<Listener>,
-    /// TCP addresses listened on.
+    /// TCP addresses listened on, those for TLS last.
     pub listening: Vec<SocketAddr>,
+    /// What connections over TLS are made from, once the configuration has asked for it.
+    pub tls: Option<Tls>,
     monitors: Vec<ClientId>,
     pub blocking: Blocking,
     pub scripts: Scripts,
@@ -284,8 +300,11 @@ impl State {
                 .map_or_else(|_| String::new(), |path| path.to_string_lossy().into_owned()),
             invoked_as: Vec::new(),
             port: config.port,
+            tls_port: config.tls_port,
         };
         let scripts = Scripts::default();
+        let mut acl = Acl::new(users::catalogue(commands));
+        acl.set_default_password(&config.requirepass);
         let command_stats = commands.commands.iter().map(|_| CommandStats::default()).collect();
         State {
             clients: Clients::default(),
@@ -293,6 +312,7 @@ impl State {
             commands,
             renamed: HashMap::new(),
             pubsub: PubSub::default(),
+            acl,
             clock,
             now,
             identity,
@@ -310,8 +330,10 @@ impl State {
             peak_memory: 0,
             startup_memory: 0,
             replication: Replication::default(),
+            link: None,
             listeners: Vec::new(),
             listening: Vec::new(),
+            tls: None,
             monitors: Vec::new(),
             blocking: Blocking::default(),
             scripts,
@@ -357,10 +379,44 @@ impl State {
         self.logger.write(now, level, message);
     }
 
-    /// Whether writes are refused for want of replicas: there are none here yet, so any number asked for is too many.
+    /// Whether clients may not write because this server is a replica.
+    #[inline]
+    pub fn is_read_only(&self) -> bool {
+        self.replication.is_replica() && self.config.replica_read_only
+    }
+
+    /// Whether this is a replica without a link, which may not show data that may be old.
+    #[inline]
+    pub fn is_stale(&self) -> bool {
+        !self.config.replica_serve_stale_data
+            && self
+                .replication
+                .following
+                .as_deref()
+                .is_some_and(|following| following.progress != Progress::Connected)
+    }
+
+    /// Whether `maxmemory` counts here: a replica leaves eviction to its primary, unless it is told otherwise.
+    #[inline]
+    pub fn minds_memory(&self) -> bool {
+        let leaves = self.config.replica_ignore_maxmemory && self.replication.is_replica();
+        self.config.maxmemory > 0 && !leaves
+    }
+
+    /// Whether writes are refused for want of replicas. What a replica writes is its primary's business.
     #[inline]
     pub fn lacks_replicas(&self) -> bool {
-        self.config.min_replicas_to_write > 0 && self.config.min_replicas_max_lag > 0
+        let wanted = self.config.min_replicas_to_write;
+        wanted > 0
+            && self.config.min_replicas_max_lag > 0
+            && self.replication.good_replicas < wanted
+            && !self.replication.is_replica()
+    }
+
+    /// The stream's offset behind all that commands have changed so far, of a primary.
+    #[inline]
+    pub fn stream_end(&self) -> u64 {
+        self.replication.offset + self.effects.len() as u64
     }
 
     /// Whether the gate has to ask [`admit`](super::admit::admit) for each command.
@@ -370,6 +426,7 @@ impl State {
             || self.scripts.is_busy()
             || !self.monitors.is_empty()
             || self.pause.is_some()
+            || self.replication.is_replica()
             || self.persistence.loading.is_some()
             || self.disk_refusal().is_some()
     }

@@ -8,6 +8,7 @@ use crate::clock::Deadline;
 use crate::collections::table::{NewValue, Slot, ValueRef};
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
+use crate::types::journal::Edit;
 use crate::types::stream::{Entries, Groups, Stream};
 use crate::types::{Collection, Stored, Value};
 
@@ -46,11 +47,15 @@ impl Keyspace {
 
     /// Lets `edit` change the collection at `slot`, whose type [`Self::slot_of`] has checked. The slot stays valid. An
     /// emptied collection stays until [`Self::delete_if_empty`].
-    pub fn edit<C: Collection, R>(&mut self, slot: Slot, edit: impl FnOnce(&mut C) -> R) -> R {
-        let is_noted = self.tables.begin_elements(self.selected, slot);
-        if let Some(value) = self.tables.noted_object_mut(self.selected, slot) {
+    pub fn edit<C: Collection, R>(
+        &mut self,
+        slot: Slot,
+        edit: impl FnOnce(&mut Edit<'_, C>) -> R,
+    ) -> R {
+        if let Some((value, journal)) = self.tables.elements_mut(self.selected, slot) {
             let collection = C::boxed(value).expect("the type was checked when the slot was found");
-            let result = edit(collection);
+            let is_noted = journal.is_some();
+            let result = edit(&mut Edit::new(collection, journal));
             if is_noted {
                 self.tables.end_elements();
             }
@@ -65,7 +70,7 @@ impl Keyspace {
         bytes.clear();
         bytes.extend_from_slice(packed);
         let mut collection = C::unpack(kind, bytes);
-        let result = edit(&mut collection);
+        let result = edit(&mut Edit::unnoted(&mut collection));
         self.put(slot, collection.store(), deadline);
         result
     }
@@ -141,8 +146,7 @@ impl Keyspace {
         let is_empty = match self.entry(slot).value() {
             ValueRef::Bytes { bytes, .. } => bytes.is_empty(),
             ValueRef::Object(_) => {
-                // It is not changed here.
-                let value = self.tables.noted_object_mut(self.selected, slot);
+                let value = self.tables.unchanged_object_mut(self.selected, slot);
                 let value = value.expect("the entry holds an object");
                 C::boxed(value).is_some_and(|collection| collection.is_empty())
             }
@@ -178,14 +182,15 @@ impl Keyspace {
     pub fn edit_entries<R>(
         &mut self,
         slot: Slot,
-        edit: impl FnOnce(&mut Entries) -> R,
+        edit: impl FnOnce(&mut Edit<'_, Entries>) -> R,
     ) -> Result<R, CommandError> {
         self.stream_at(slot)?;
-        let is_noted = self.tables.begin_elements(self.selected, slot);
-        let Some(Value::Stream(stream)) = self.tables.noted_object_mut(self.selected, slot) else {
+        let Some((Value::Stream(stream), journal)) = self.tables.elements_mut(self.selected, slot)
+        else {
             unreachable!("a stream was found there");
         };
-        let result = edit(&mut stream.entries);
+        let is_noted = journal.is_some();
+        let result = edit(&mut Edit::new(&mut stream.entries, journal));
         if is_noted {
             self.tables.end_elements();
         }

@@ -117,7 +117,7 @@ impl Keyspace {
 
     /// Deletes due keys, at most about `budget` buckets' worth. True if more may be due now.
     pub fn expire_due(&mut self, budget: usize) -> bool {
-        if !self.active_expire || self.now.is_loading {
+        if !self.active_expire || self.follows || self.now.is_loading {
             return false;
         }
         self.delete_found_expired();
@@ -144,7 +144,7 @@ impl Keyspace {
 
     /// Milliseconds until a deadline may have passed; None if no key and no field has one. Never too long.
     pub fn next_due_in_ms(&self) -> Option<i64> {
-        if !self.active_expire {
+        if !self.active_expire || self.follows {
             return None;
         }
         let keys = self.tables.iter().filter_map(|table| table.next_due_boot_ms()).min();

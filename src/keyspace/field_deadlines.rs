@@ -76,7 +76,7 @@ impl FieldDeadlines {
 impl Keyspace {
     /// To take note of deadlines: nothing that a rolled back script would have to put back.
     fn hash_table_mut(&mut self, slot: Slot) -> Option<&mut HashTable> {
-        match self.tables.noted_object_mut(self.selected, slot) {
+        match self.tables.unchanged_object_mut(self.selected, slot) {
             Some(Value::Hash(hash)) => hash.table_mut(),
             _ => None,
         }
@@ -139,7 +139,8 @@ impl Keyspace {
     /// Deletes due fields, looking at no more than about `budget` pages of hashes. True if more may be due now. Announces
     /// `hexpired` for each hash, and `del` for one that has lost its last field.
     pub fn expire_fields(&mut self, budget: usize) -> bool {
-        if !self.active_expire || self.now.is_loading || self.next_field_boot_ms().is_none() {
+        let waits = self.follows || self.now.is_loading;
+        if !self.active_expire || waits || self.next_field_boot_ms().is_none() {
             return false;
         }
         self.delete_found_expired();
@@ -191,6 +192,7 @@ impl Keyspace {
         };
         let mut earliest = hash.earliest();
         !self.now.is_loading
+            && !self.follows
             && CLOCKS.iter().any(|clock| *clock.of(&mut earliest) < clock.ms(&self.now))
     }
 
@@ -247,6 +249,7 @@ mod tests {
     use crate::keyspace::{Expiry, Key};
     use crate::types::Collection;
     use crate::types::hash::Limits;
+    use crate::types::journal::Edit;
 
     const DATABASES: usize = 2;
 
@@ -349,7 +352,7 @@ mod tests {
                         let named = Key { bytes: &bytes, hash: hash_of(&bytes) };
                         let deadline = deadline(ttl_ms, on_wall);
                         let expiry = deadline.map_or(Expiry::Clear, Expiry::At);
-                        let set = |hash: &mut Hash| hash.set(&[field], b"v", expiry, &limits, &now);
+                        let set = |hash: &mut Edit<'_, Hash>| hash.set(&[field], b"v", expiry, &limits, &now);
                         let found = db.slot_of::<Hash>(named);
                         let slot = match found {
                             Ok(Some(slot)) => {
@@ -358,7 +361,7 @@ mod tests {
                             }
                             Ok(None) => {
                                 let mut hash = Hash::default();
-                                set(&mut hash);
+                                set(&mut Edit::unnoted(&mut hash));
                                 db.insert_collection(named, hash)
                             }
                             // A string is in the way.
@@ -376,7 +379,7 @@ mod tests {
                         {
                             *old = deadline(ttl_ms, on_wall);
                             let new = *old;
-                            db.edit(slot, |hash: &mut Hash| hash.set_deadline(&[field], new, &limits));
+                            db.edit(slot, |hash: &mut Edit<'_, Hash>| hash.set_deadline(&[field], new, &limits));
                             db.note_field_deadlines(slot, &bytes);
                         }
                     }
@@ -492,7 +495,13 @@ mod tests {
             db.set_now(now);
             let key = db.key(b"k");
             let mut hash = Hash::default();
-            hash.set(b"f", b"v", Expiry::At(now.after(1_000_000)), &limits, &now);
+            Edit::unnoted(&mut hash).set(
+                b"f",
+                b"v",
+                Expiry::At(now.after(1_000_000)),
+                &limits,
+                &now,
+            );
             db.insert_collection(key, hash);
             assert!(db.delete(key, "del"));
         }

@@ -6,6 +6,7 @@
 //!
 //! What this module refuses to know: clients, replies, the network.
 
+pub mod beside;
 pub mod collection;
 pub mod deletions;
 pub mod due;
@@ -111,9 +112,11 @@ pub struct Keyspace {
     pub access: AccessPolicy,
     /// Reads leave the access bits alone: the client said CLIENT NO-TOUCH.
     pub no_touch: bool,
-    /// Reads hide expired keys and leave them: while clients are paused the data stands still. Only to be set while a
-    /// command runs that does not write.
+    /// Reads hide expired keys and leave them: while clients are paused the data stands still, and on a replica it is its
+    /// primary that deletes. Only to be set where nothing is written.
     pub keeps_expired: bool,
+    /// This server is a replica: nothing goes because of its age before the primary says so. Set by the gate.
+    pub follows: bool,
     pub stats: KeyspaceStats,
     pub events: Events,
     /// Changes since the start; written by [`Keyspace::touch`] and its kin alone.
@@ -146,6 +149,7 @@ impl Keyspace {
             access: AccessPolicy { lfu: false, lfu_log_factor: 10, lfu_decay_minutes: 1 },
             no_touch: false,
             keeps_expired: false,
+            follows: false,
             stats: KeyspaceStats::default(),
             events: Events::default(),
             dirty: 0,

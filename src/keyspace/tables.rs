@@ -6,7 +6,7 @@
 //!
 //! While a script is recorded, each change of an entry leaves in the log ([`Undo`]) what the entry was before. Who takes an entry
 //! out or gives it another value does so without a copy: the old entry moves into the log whole. Who changes a value where it
-//! lies has a copy made first, once for each key and script; who changes elements of a collection ([`Tables::begin_elements`])
+//! lies has a copy made first, once for each key and script; who changes elements of a collection ([`Tables::elements_mut`])
 //! has only them noted if it is large. While nothing is recorded all this costs one branch a change.
 //!
 //! Not recorded: access bits, which are no data, and what time or eviction takes out ([`Change::RemoveByServer`]).
@@ -21,6 +21,7 @@ use crate::clock::{Deadline, Now};
 use crate::collections::hash::KeyHasher;
 use crate::collections::table::{Drained, Entry, NewValue, Owned, Slot, Table, ValueRef};
 use crate::types::Value;
+use crate::types::journal::Journal;
 use crate::types::stream::Stream;
 
 /// A table's identity, which no other table has ever had. It goes with the table where databases are exchanged; a database
@@ -308,11 +309,18 @@ impl Tables {
         self.tables[database].object_mut(slot)
     }
 
-    /// To be called before elements of what lies at `slot` are changed by way of [`Self::noted_object_mut`]. If it is true,
-    /// [`Self::end_elements`] is to be called afterwards.
+    /// The object at `slot`, of which elements may be changed, and the journal that is to note how that is undone, if any: then
+    /// [`Self::end_elements`] is to be called afterwards. None where bytes lie.
     #[inline]
-    pub fn begin_elements(&mut self, database: usize, slot: Slot) -> bool {
-        self.before_change(database, slot, Change::Elements) == Keep::Elements
+    pub fn elements_mut(
+        &mut self,
+        database: usize,
+        slot: Slot,
+    ) -> Option<(&mut Value, Option<&mut Journal>)> {
+        let keep = self.before_change(database, slot, Change::Elements);
+        let value = self.tables[database].object_mut(slot)?;
+        let journal = (keep == Keep::Elements).then_some(&mut self.undo.journal);
+        Some((value, journal))
     }
 
     #[cold]
@@ -320,9 +328,9 @@ impl Tables {
         self.undo.end_elements();
     }
 
-    /// [`Table::object_mut`] where [`Self::begin_elements`] was called, or to change nothing that is data.
+    /// [`Table::object_mut`], to change nothing that is data.
     #[inline]
-    pub fn noted_object_mut(&mut self, database: usize, slot: Slot) -> Option<&mut Value> {
+    pub fn unchanged_object_mut(&mut self, database: usize, slot: Slot) -> Option<&mut Value> {
         self.tables[database].object_mut(slot)
     }
 
@@ -409,6 +417,16 @@ impl Tables {
         }
         self.tables.swap(a, b);
         self.ids.swap(a, b);
+    }
+
+    /// Exchanges a database's table with one that nobody has seen. Its identity stays.
+    pub fn exchange(&mut self, database: usize, other: &mut Table<Value>) {
+        std::mem::swap(&mut self.tables[database], other);
+    }
+
+    /// Gives a database's table an identity of its own.
+    pub fn name_anew(&mut self, database: usize) {
+        self.ids[database] = self.new_id();
     }
 
     /// Keeps a copy of the entry at `slot`, which holds bytes, before it is changed.

@@ -28,7 +28,7 @@ use super::{Cause, Key, Keyspace};
 use crate::clock::Deadline;
 use crate::collections::table::{Owned, Table, ValueRef};
 use crate::types::Value;
-use crate::types::journal::{self, Journal};
+use crate::types::journal::Journal;
 use crate::types::stream::{Groups, Stream};
 
 /// Steps and bytes for which memory is kept from one script to the next.
@@ -158,7 +158,7 @@ pub(super) struct Undo {
     bytes: Vec<u8>,
     /// By database and hash. Two keys of one hash take turns: that costs a step.
     known: HashMap<u64, Known, BuildHasherDefault<AsItIs>>,
-    journal: Journal,
+    pub journal: Journal,
     /// Bytes of copies and notes that may yet be made.
     room: usize,
     /// Bytes that one copy may have.
@@ -290,7 +290,7 @@ impl Undo {
         }
     }
 
-    /// Elements of a key's value are about to change. Whether that is noted until [`Self::end_elements`].
+    /// Elements of a key's value are about to change: has the journal begin. False if there is no room for it.
     pub fn begin_elements(&mut self, database: usize, key: Key<'_>) -> bool {
         let is_same = self.steps.last().is_some_and(|step| match step.before {
             Before::Elements { key: last, .. } => {
@@ -306,13 +306,13 @@ impl Undo {
             self.push(database, key.hash, Before::Elements { key: span, first });
         }
         self.noting = Some((place(database, key.hash), self.room));
-        journal::begin(&mut self.journal, self.room);
+        self.journal.begin(self.room);
         true
     }
 
     /// The change that [`Self::begin_elements`] announced is done.
     pub fn end_elements(&mut self) {
-        let left = journal::end(&mut self.journal);
+        let left = self.journal.end();
         let (place, room) = self.noting.take().expect("noting has begun");
         let Some(left) = left else {
             self.mode = Mode::Full;

@@ -17,12 +17,14 @@ use crate::config::system_text;
 #[derive(Debug)]
 pub enum Listener {
     Tcp(TcpListener),
+    /// Whose connections begin with a handshake.
+    Tls(TcpListener),
     Unix(UnixListener, PathBuf),
 }
 
 impl Listener {
-    /// Listens on a TCP address. An IPv6 address takes no IPv4 connections.
-    pub fn tcp(address: SocketAddr, backlog: i32) -> io::Result<Self> {
+    /// Listens on a TCP address, for TLS or without. An IPv6 address takes no IPv4 connections.
+    pub fn tcp(address: SocketAddr, backlog: i32, is_tls: bool) -> io::Result<Self> {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
         if address.is_ipv6() {
             socket.set_only_v6(true)?;
@@ -31,7 +33,8 @@ impl Listener {
         socket.bind(&address.into())?;
         socket.listen(backlog)?;
         socket.set_nonblocking(true)?;
-        Ok(Listener::Tcp(TcpListener::from_std(socket.into())))
+        let listener = TcpListener::from_std(socket.into());
+        Ok(if is_tls { Listener::Tls(listener) } else { Listener::Tcp(listener) })
     }
 
     /// Listens on a Unix socket; a file left behind at `path` is replaced. `mode`: permissions of the socket's file.
@@ -51,6 +54,10 @@ impl Listener {
         Ok(Listener::Unix(UnixListener::from_std(socket.into()), path.to_owned()))
     }
 
+    pub fn is_tls(&self) -> bool {
+        matches!(self, Listener::Tls(_))
+    }
+
     pub fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
         self.source().register(registry, token, Interest::READABLE)
     }
@@ -61,7 +68,7 @@ impl Listener {
 
     fn source(&mut self) -> &mut dyn Source {
         match self {
-            Listener::Tcp(listener) => listener,
+            Listener::Tcp(listener) | Listener::Tls(listener) => listener,
             Listener::Unix(listener, _) => listener,
         }
     }
@@ -69,7 +76,7 @@ impl Listener {
     /// Takes the next connection that waits: the stream, the other end's address and ours.
     pub fn accept(&self) -> io::Result<(Stream, Address, Address)> {
         match self {
-            Listener::Tcp(listener) => {
+            Listener::Tcp(listener) | Listener::Tls(listener) => {
                 let (stream, peer) = listener.accept()?;
                 let local = stream.local_addr().map_or(Address::Unknown, Address::Tcp);
                 stream.set_nodelay(true)?;
@@ -86,7 +93,7 @@ impl Listener {
     /// The TCP address in use, with the port the system chose if it was asked to.
     pub fn local_address(&self) -> Option<SocketAddr> {
         match self {
-            Listener::Tcp(listener) => listener.local_addr().ok(),
+            Listener::Tcp(listener) | Listener::Tls(listener) => listener.local_addr().ok(),
             Listener::Unix(..) => None,
         }
     }
@@ -111,7 +118,7 @@ pub fn set_keepalive(stream: &Stream, seconds: u64) -> io::Result<()> {
     SockRef::from(stream).set_tcp_keepalive(&keepalive)
 }
 
-/// Listens at every address of `bind`; port 0 listens nowhere. What cannot be listened on goes to `warnings`, in words.
+/// Listens at every address of `bind`, for TLS or without; port 0 listens nowhere. What cannot be listened on goes to `warnings`, in words.
 ///
 /// A family of addresses that this machine does not have is passed over, and so is an address that it does not have where
 /// the entry begins with `-`. Any other failure ends it all: the error is its text.
@@ -119,6 +126,7 @@ pub fn tcp_listeners(
     bind: &[Vec<u8>],
     port: u16,
     backlog: u32,
+    is_tls: bool,
     warnings: &mut Vec<String>,
 ) -> Result<Vec<Listener>, String> {
     let mut listeners = Vec::new();
@@ -126,8 +134,9 @@ pub fn tcp_listeners(
     for entry in bind {
         let address = entry.strip_prefix(b"-").unwrap_or(entry);
         let address = String::from_utf8_lossy(address);
-        let listener = resolve(&address, port)
-            .and_then(|address| Listener::tcp(address, backlog.min(i32::MAX as u32) as i32));
+        let listener = resolve(&address, port).and_then(|address| {
+            Listener::tcp(address, backlog.min(i32::MAX as u32) as i32, is_tls)
+        });
         match listener {
             Ok(listener) => listeners.push(listener),
             Err(error) => {

@@ -3,3 +3,4 @@
 pub mod listener;
 pub mod outgoing;
 pub mod stream;
+pub mod tls;

@@ -5,7 +5,12 @@
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
+use std::sync::Arc;
 use std::time::Duration;
+
+use rustls::{ClientConfig, ClientConnection, StreamOwned};
+
+use super::tls::stream::client_connection;
 
 /// Connections kept.
 const KEPT_MAX: usize = 64;
@@ -14,10 +19,56 @@ const UNUSED_MAX_US: i64 = 10_000_000;
 /// The longest line that is read. Unit: bytes.
 const LINE_MAX: u64 = 16 * 1024;
 
+/// A socket that is waited for, with TLS over it or without.
+#[derive(Debug)]
+enum Socket {
+    Tcp(TcpStream),
+    Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
+}
+
+impl Socket {
+    fn tcp(&self) -> &TcpStream {
+        match self {
+            Socket::Tcp(socket) => socket,
+            Socket::Tls(stream) => &stream.sock,
+        }
+    }
+
+    fn set_timeout(&self, timeout: Duration) -> io::Result<()> {
+        self.tcp().set_read_timeout(Some(timeout))?;
+        self.tcp().set_write_timeout(Some(timeout))
+    }
+}
+
+impl Read for Socket {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Socket::Tcp(socket) => socket.read(buffer),
+            Socket::Tls(stream) => stream.read(buffer),
+        }
+    }
+}
+
+impl Write for Socket {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Socket::Tcp(socket) => socket.write(bytes),
+            Socket::Tls(stream) => stream.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Socket::Tcp(socket) => socket.flush(),
+            Socket::Tls(stream) => stream.flush(),
+        }
+    }
+}
+
 /// A connection to another server.
 #[derive(Debug)]
 pub struct Connection {
-    socket: BufReader<TcpStream>,
+    socket: BufReader<Socket>,
     /// The database it is known to have selected.
     pub database: Option<i64>,
     /// Boot-time clock, microseconds.
@@ -25,13 +76,24 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Connects to the first address of a host that answers; each has `timeout` for it.
-    pub fn open(host: &str, port: u16, timeout: Duration) -> io::Result<Self> {
+    /// Connects to the first address of a host that answers; each has `timeout` for it. With `tls` there is a handshake, each
+    /// step of which has as long.
+    pub fn open(
+        host: &str,
+        port: u16,
+        timeout: Duration,
+        tls: Option<&Arc<ClientConfig>>,
+    ) -> io::Result<Self> {
         let mut failed = io::Error::from(io::ErrorKind::AddrNotAvailable);
         for address in (host, port).to_socket_addrs()? {
             match TcpStream::connect_timeout(&address, timeout) {
                 Ok(socket) => {
                     socket.set_nodelay(true)?;
+                    let mut socket = Socket::Tcp(socket);
+                    socket.set_timeout(timeout)?;
+                    if let Some(config) = tls {
+                        socket = with_tls(socket, client_connection(config.clone(), host)?)?;
+                    }
                     return Ok(Connection {
                         socket: BufReader::new(socket),
                         database: None,
@@ -44,16 +106,19 @@ impl Connection {
         Err(failed)
     }
 
+    fn is_tls(&self) -> bool {
+        matches!(self.socket.get_ref(), Socket::Tls(_))
+    }
+
     /// How long each piece may take from now on.
     pub fn set_timeout(&self, timeout: Duration) -> io::Result<()> {
-        let socket = self.socket.get_ref();
-        socket.set_read_timeout(Some(timeout))?;
-        socket.set_write_timeout(Some(timeout))
+        self.socket.get_ref().set_timeout(timeout)
     }
 
     /// Sends all of it.
     pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.socket.get_mut().write_all(bytes).map_err(told)
+        let socket = self.socket.get_mut();
+        socket.write_all(bytes).and_then(|()| socket.flush()).map_err(told)
     }
 
     /// The next line, without its end. Errors: also where the other server has closed, or its line is too long.
@@ -66,6 +131,15 @@ impl Connection {
         line.pop_if(|byte| *byte == b'\r');
         Ok(line)
     }
+}
+
+/// Has a handshake on a socket.
+fn with_tls(socket: Socket, mut connection: ClientConnection) -> io::Result<Socket> {
+    let Socket::Tcp(mut socket) = socket else { return Ok(socket) };
+    while connection.is_handshaking() {
+        connection.complete_io(&mut socket).map_err(told)?;
+    }
+    Ok(Socket::Tls(Box::new(StreamOwned::new(connection, socket))))
 }
 
 /// The system says of a blocking socket whose time is over that it would block.
@@ -83,9 +157,11 @@ pub struct Outgoing {
 }
 
 impl Outgoing {
-    /// Takes out the connection to a server, if there is one.
-    pub fn take(&mut self, host: &[u8], port: u16) -> Option<Connection> {
-        let is_it = |kept: &(Box<[u8]>, u16, Connection)| *kept.0 == *host && kept.1 == port;
+    /// Takes out the connection to a server, over TLS or not, if there is one.
+    pub fn take(&mut self, host: &[u8], port: u16, is_tls: bool) -> Option<Connection> {
+        let is_it = |kept: &(Box<[u8]>, u16, Connection)| {
+            *kept.0 == *host && kept.1 == port && kept.2.is_tls() == is_tls
+        };
         let place = self.kept.iter().position(is_it)?;
         Some(self.kept.swap_remove(place).2)
     }

@@ -1,18 +1,24 @@
-//! The stream of one client: TCP or Unix socket behind one type.
+//! The stream of one client: TCP, TLS over it, or Unix socket, behind one type.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::Arc;
 
 use mio::event::Source;
 use mio::net::{TcpStream, UnixStream};
 use mio::{Interest, Registry, Token};
+use rustls::{ClientConfig, ServerConfig};
+
+use super::tls::NameField;
+use super::tls::stream::{Handshake, TlsStream};
 
 /// A connected, non-blocking socket.
 #[derive(Debug)]
 pub enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
+    Tls(Box<TlsStream>),
 }
 
 /// One end's address, as `CLIENT LIST` prints it.
@@ -46,14 +52,39 @@ impl Address {
 }
 
 impl Stream {
+    /// Connects to another server, without waiting for it: writable, it is connected or has failed. Over TLS if `tls` is
+    /// given, beginning with the handshake, which reads and writes carry on; `host` is the name it was asked for by.
+    pub fn connect(
+        address: SocketAddr,
+        tls: Option<(&Arc<ClientConfig>, &str)>,
+    ) -> io::Result<Self> {
+        let socket = TcpStream::connect(address)?;
+        Ok(match tls {
+            None => Stream::Tcp(socket),
+            Some((config, host)) => {
+                Stream::Tls(Box::new(TlsStream::connecting(socket, config.clone(), host)?))
+            }
+        })
+    }
+
+    /// The server's end of TLS over a connection that was accepted; the handshake has still to come.
+    pub fn with_tls(self, config: &Arc<ServerConfig>) -> io::Result<Self> {
+        Ok(match self {
+            Stream::Tcp(socket) => {
+                Stream::Tls(Box::new(TlsStream::accepted(socket, config.clone())?))
+            }
+            other => other,
+        })
+    }
+
     /// Registers for readiness, edge-triggered; `write` after a partial write only.
     pub fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
-        self.source().register(registry, token, Interest::READABLE)
+        let interest = self.interest(false);
+        self.source().register(registry, token, interest)
     }
 
     pub fn reregister(&mut self, registry: &Registry, token: Token, write: bool) -> io::Result<()> {
-        let interest =
-            if write { Interest::READABLE | Interest::WRITABLE } else { Interest::READABLE };
+        let interest = self.interest(write);
         self.source().reregister(registry, token, interest)
     }
 
@@ -61,15 +92,72 @@ impl Stream {
         self.source().deregister(registry)
     }
 
+    /// TLS has to write whenever it likes, also while it reads: its socket is always watched for room.
+    fn interest(&self, write: bool) -> Interest {
+        if write || self.is_tls() {
+            Interest::READABLE | Interest::WRITABLE
+        } else {
+            Interest::READABLE
+        }
+    }
+
     fn source(&mut self) -> &mut dyn Source {
         match self {
             Stream::Tcp(stream) => stream,
             Stream::Unix(stream) => stream,
+            Stream::Tls(stream) => &mut stream.socket,
+        }
+    }
+
+    /// Whether small writes leave at once. A Unix socket knows no other way.
+    pub fn set_nodelay(&mut self, nodelay: bool) -> io::Result<()> {
+        match self {
+            Stream::Tcp(stream) => stream.set_nodelay(nodelay),
+            Stream::Tls(stream) => stream.socket.set_nodelay(nodelay),
+            Stream::Unix(_) => Ok(()),
         }
     }
 
     pub fn is_unix(&self) -> bool {
         matches!(self, Stream::Unix(_))
+    }
+
+    pub fn is_tls(&self) -> bool {
+        matches!(self, Stream::Tls(_))
+    }
+
+    /// Whether nothing can be read or written yet, because a handshake has to be gone on with ([`Stream::handshake`]).
+    #[inline]
+    pub fn is_handshaking(&self) -> bool {
+        matches!(self, Stream::Tls(stream) if stream.is_handshaking())
+    }
+
+    /// Whether something that was written is still here, and waits for room in the socket ([`Write::flush`]).
+    #[inline]
+    pub fn has_unsent(&self) -> bool {
+        matches!(self, Stream::Tls(stream) if stream.has_unsent())
+    }
+
+    /// Whether a read that did not fill its buffer has left something that the system will not announce.
+    #[inline]
+    pub fn has_more(&self) -> bool {
+        matches!(self, Stream::Tls(stream) if stream.has_more())
+    }
+
+    /// Goes on with a handshake, without waiting.
+    pub fn handshake(&mut self) -> io::Result<Handshake> {
+        match self {
+            Stream::Tls(stream) => stream.handshake(),
+            _ => Ok(Handshake::Done),
+        }
+    }
+
+    /// The names in the certificate that the other end has shown.
+    pub fn peer_names(&self, field: NameField) -> Vec<Vec<u8>> {
+        match self {
+            Stream::Tls(stream) => stream.peer_names(field),
+            _ => Vec::new(),
+        }
     }
 }
 
@@ -78,6 +166,7 @@ impl Read for Stream {
         match self {
             Stream::Tcp(stream) => stream.read(buffer),
             Stream::Unix(stream) => stream.read(buffer),
+            Stream::Tls(stream) => stream.read(buffer),
         }
     }
 }
@@ -87,6 +176,7 @@ impl Write for Stream {
         match self {
             Stream::Tcp(stream) => stream.write(bytes),
             Stream::Unix(stream) => stream.write(bytes),
+            Stream::Tls(stream) => stream.write(bytes),
         }
     }
 
@@ -94,11 +184,15 @@ impl Write for Stream {
         match self {
             Stream::Tcp(stream) => stream.write_vectored(pieces),
             Stream::Unix(stream) => stream.write_vectored(pieces),
+            Stream::Tls(stream) => stream.write_vectored(pieces),
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+        match self {
+            Stream::Tcp(_) | Stream::Unix(_) => Ok(()),
+            Stream::Tls(stream) => stream.flush(),
+        }
     }
 }
 
@@ -107,6 +201,7 @@ impl AsFd for Stream {
         match self {
             Stream::Tcp(stream) => stream.as_fd(),
             Stream::Unix(stream) => stream.as_fd(),
+            Stream::Tls(stream) => stream.socket.as_fd(),
         }
     }
 }

@@ -86,6 +86,8 @@ pub struct Plan {
     pub lru_clock: u32,
     /// `rdb-key-save-delay`, microseconds; negative: keys for each microsecond.
     pub key_delay: i32,
+    /// Only what is besides the keys is written.
+    pub leaves_out_keys: bool,
 }
 
 impl Plan {
@@ -110,6 +112,7 @@ impl Plan {
             databases: databases.collect(),
             lru_clock: db.lru_clock(),
             key_delay: 0,
+            leaves_out_keys: false,
         }
     }
 }
@@ -174,6 +177,9 @@ impl<'a> FileSaver<'a> {
     }
 
     fn chunk(&mut self, chunk: &Chunk) -> io::Result<()> {
+        if self.plan.leaves_out_keys {
+            return Ok(());
+        }
         let Plan { now, wall_offset_ms, access, lru_clock, key_delay, .. } = *self.plan;
         if self.database != Some(chunk.database) {
             self.database = Some(chunk.database);
@@ -295,7 +301,7 @@ pub fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// A file that is being written by a thread.
 pub struct Job {
-    temporary: PathBuf,
+    temporary: Option<PathBuf>,
     shared: Arc<Shared>,
     thread: JoinHandle<()>,
     pub form: Form,
@@ -314,16 +320,15 @@ struct Shared {
 }
 
 impl Job {
-    /// Begins a snapshot of this moment and a thread that writes it to `temporary`. `wake` is called when the queue has room again
-    /// and at the end. Errors: the file cannot be made, or there is no thread.
+    /// Begins a snapshot of this moment and a thread that writes it to `file`, whose name is `temporary` if it has one. `wake` is
+    /// called when the queue has room again and at the end. Errors: there is no thread.
     pub fn begin(
         db: &mut Keyspace,
-        disk: &dyn Disk,
-        temporary: PathBuf,
+        file: Arc<dyn DiskFile>,
+        temporary: Option<PathBuf>,
         plan: Plan,
         wake: Arc<dyn Fn() + Send + Sync>,
     ) -> io::Result<Job> {
-        let file = disk.create(&temporary)?;
         let shared = Arc::new(Shared {
             queued: AtomicUsize::new(0),
             keys: AtomicUsize::new(0),
@@ -351,8 +356,8 @@ impl Job {
     }
 
     /// The file that is written, until it is put in place.
-    pub fn temporary(&self) -> &Path {
-        &self.temporary
+    pub fn temporary(&self) -> Option<&Path> {
+        self.temporary.as_deref()
     }
 
     /// Whether the walk is to wait until the thread has caught up.
@@ -376,8 +381,10 @@ impl Job {
         self.shared.aborted.store(true, Ordering::Relaxed);
         self.thread.thread().unpark();
         db.abort_snapshot();
-        // It may be gone already.
-        let _ = disk.remove(&self.temporary);
+        if let Some(temporary) = &self.temporary {
+            // It may be gone already.
+            let _ = disk.remove(temporary);
+        }
     }
 }
 

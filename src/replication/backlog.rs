@@ -21,6 +21,10 @@ impl Block {
     fn end(&self) -> u64 {
         self.start + self.bytes.len() as u64
     }
+
+    fn memory(&self) -> usize {
+        size_of::<Block>() + self.bytes.capacity()
+    }
 }
 
 /// See the module.
@@ -30,12 +34,14 @@ pub struct Backlog {
     blocks: VecDeque<Block>,
     end: u64,
     size: usize,
+    /// Bytes of the blocks' memory.
+    memory: usize,
 }
 
 impl Backlog {
     /// An empty backlog that keeps `size` bytes; the next byte has offset `start`.
     pub fn new(size: usize, start: u64) -> Self {
-        Backlog { blocks: VecDeque::new(), end: start, size }
+        Backlog { blocks: VecDeque::new(), end: start, size, memory: 0 }
     }
 
     /// The offset of the first byte that is held; that of the next one to come if there is none.
@@ -59,7 +65,7 @@ impl Backlog {
 
     /// Bytes of memory.
     pub fn memory(&self) -> usize {
-        self.blocks.iter().map(|block| block.bytes.capacity() + size_of::<Block>()).sum()
+        self.memory
     }
 
     /// Keeps so many bytes from the next [`Self::trim`] on.
@@ -74,7 +80,7 @@ impl Backlog {
                 self.blocks.back().map_or(0, |block| BLOCK_BYTES.saturating_sub(block.bytes.len()));
             if space == 0 {
                 let start = self.end - bytes.len() as u64;
-                self.blocks.push_back(Block { start, bytes: Vec::with_capacity(BLOCK_BYTES) });
+                self.push(Block { start, bytes: Vec::with_capacity(BLOCK_BYTES) });
                 continue;
             }
             let (piece, rest) = bytes.split_at(space.min(bytes.len()));
@@ -90,19 +96,36 @@ impl Backlog {
     pub fn trim(&mut self, needed: Option<u64>) {
         let first = self.end.saturating_sub(self.size as u64).min(needed.unwrap_or(u64::MAX));
         while self.blocks.front().is_some_and(|block| block.end() <= first) {
-            self.blocks.pop_front();
+            self.memory -= self.blocks.pop_front().map_or(0, |block| block.memory());
         }
     }
 
-    /// Bytes from an offset on, in pieces to be written together, at most so many pieces. None: they are not held.
-    pub fn pieces(&self, from: u64, most: usize) -> Option<Vec<IoSlice<'_>>> {
-        if !(self.start()..=self.end).contains(&from) {
+    /// Appends bytes without copying them, as one block.
+    pub fn append_owned(&mut self, bytes: Vec<u8>) {
+        let start = self.end;
+        self.end += bytes.len() as u64;
+        if !bytes.is_empty() {
+            self.push(Block { start, bytes });
+        }
+    }
+
+    fn push(&mut self, block: Block) {
+        self.memory += block.memory();
+        self.blocks.push_back(block);
+    }
+
+    /// Bytes from one offset up to before another, in pieces to be written together, at most so many pieces. None: they are not
+    /// held.
+    pub fn pieces(&self, from: u64, to: u64, most: usize) -> Option<Vec<IoSlice<'_>>> {
+        if !(self.start()..=to).contains(&from) || to > self.end {
             return None;
         }
         let first = self.blocks.partition_point(|block| block.end() <= from);
-        let pieces = self.blocks.range(first..).take(most).map(|block| {
+        let blocks = self.blocks.range(first..).take_while(|block| block.start < to);
+        let pieces = blocks.take(most).map(|block| {
             let skipped = from.saturating_sub(block.start) as usize;
-            IoSlice::new(&block.bytes[skipped..])
+            let last = (block.end().min(to) - block.start) as usize;
+            IoSlice::new(&block.bytes[skipped..last])
         });
         Some(pieces.collect())
     }
@@ -114,7 +137,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn read(backlog: &Backlog, from: u64) -> Option<Vec<u8>> {
-        let pieces = backlog.pieces(from, usize::MAX)?;
+        let pieces = backlog.pieces(from, backlog.end(), usize::MAX)?;
         Some(pieces.iter().flat_map(|piece| piece.iter().copied()).collect())
     }
 
@@ -141,11 +164,16 @@ mod tests {
                 }
                 let tail = &all[all.len() - kept..];
                 prop_assert_eq!(read(&backlog, backlog.start()), Some(tail.to_vec()));
+                let held: usize = backlog.blocks.iter().map(Block::memory).sum();
+                prop_assert_eq!(backlog.memory(), held);
                 let middle = backlog.start() + (kept / 2) as u64;
                 prop_assert_eq!(read(&backlog, middle), Some(tail[kept / 2..].to_vec()));
                 prop_assert_eq!(read(&backlog, backlog.end()), Some(Vec::new()));
                 prop_assert_eq!(read(&backlog, backlog.end() + 1), None);
                 prop_assert_eq!(read(&backlog, backlog.start() - 1), None);
+                let part = backlog.pieces(backlog.start(), middle, usize::MAX);
+                let part: Vec<u8> = part.iter().flatten().flat_map(|piece| piece.to_vec()).collect();
+                prop_assert_eq!(part, tail[..kept / 2].to_vec());
             }
         }
     }

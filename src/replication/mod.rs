@@ -9,12 +9,20 @@
 
 pub mod backlog;
 pub mod following;
+pub mod link;
+pub mod pipe;
 pub mod replica;
 
+use std::collections::VecDeque;
+use std::sync::Arc;
+
 use crate::ids::ClientId;
+use crate::persist::aof::log::LogOffset;
 use crate::sys::random;
 use backlog::Backlog;
 use following::Following;
+use pipe::Pipe;
+use replica::Filter;
 
 /// A history that another one went on from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +30,18 @@ pub struct Ancestor {
     pub id: String,
     /// The offset of the first byte that is not common, as replicas ask for it: `second_repl_offset`.
     pub end: u64,
+}
+
+/// A snapshot that is sent while it is made, to all who were there when it began.
+pub struct Broadcast {
+    pub pipe: Arc<Pipe>,
+    /// What was taken from the pipe and not sent to everybody. Places count from 0.
+    pub bytes: Backlog,
+    /// Behind it there is the mark that ends it: no more comes.
+    pub is_whole: bool,
+    /// 40 bytes that do not occur in it.
+    pub mark: String,
+    pub filter: Filter,
 }
 
 /// All that replication knows, on either side.
@@ -36,6 +56,26 @@ pub struct Replication {
     pub backlog: Option<Backlog>,
     /// Clients that are replicas, in any state.
     pub replicas: Vec<ClientId>,
+    /// Since when there are none: boot-time clock, microseconds.
+    pub without_replicas_since_us: i64,
+    /// Those that are online and have acknowledged lately: `min-replicas-max-lag`.
+    pub good_replicas: u32,
+    /// The snapshot that is being sent without a file.
+    pub broadcast: Option<Broadcast>,
+    /// Offsets of the stream, and where what is before them ends in the log: it leaves when the log's policy has kept it.
+    pub logged: VecDeque<(u64, LogOffset)>,
+    /// The offset of the first byte of which the log's policy has not been seen to have kept it.
+    kept_end: u64,
+    /// Replicas are asked for an acknowledgement at the end of the turn.
+    pub wants_acks: bool,
+    /// A replica takes more than its share of a turn.
+    pub has_more: bool,
+    /// When what is done each second is due: boot-time clock, microseconds.
+    pub next_second_us: i64,
+    /// Seconds counted there.
+    pub seconds: u64,
+    /// The file was saved for replicas alone, and nobody else wants one: `rdb-del-sync-files`.
+    pub file_is_ours: bool,
     /// The primary that is followed; None: this server is a primary itself.
     pub following: Option<Box<Following>>,
 }
@@ -49,6 +89,16 @@ impl Default for Replication {
             offset: 0,
             backlog: None,
             replicas: Vec::new(),
+            without_replicas_since_us: 0,
+            good_replicas: 0,
+            broadcast: None,
+            logged: VecDeque::new(),
+            kept_end: 0,
+            wants_acks: false,
+            has_more: false,
+            next_second_us: 0,
+            seconds: 0,
+            file_is_ours: false,
             following: None,
         }
     }
@@ -80,6 +130,20 @@ impl Replication {
             backlog.append(bytes);
             self.offset += bytes.len() as u64;
         }
+    }
+
+    /// The offset of the first byte that is not to leave yet; `may_leave` says of an offset of the log whether what depends on it
+    /// may be shown.
+    pub fn sendable_end(&mut self, may_leave: impl Fn(LogOffset) -> bool) -> u64 {
+        while let Some(&(offset, logged)) = self.logged.front() {
+            if !may_leave(logged) {
+                return self.kept_end;
+            }
+            self.kept_end = offset;
+            self.logged.pop_front();
+        }
+        self.kept_end = self.backlog.as_ref().map_or(0, Backlog::end);
+        self.kept_end
     }
 
     /// Whether who has all of history `id` before offset `from` can go on from there. Redis counts from 1: `from` is the offset

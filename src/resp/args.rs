@@ -1,5 +1,7 @@
 //! A request's arguments, and a cursor to parse options with.
 
+use std::ops::Range as Indices;
+
 use crate::error::CommandError;
 use crate::resp::number;
 use crate::resp::request::Range;
@@ -100,6 +102,25 @@ impl<'a> Cursor<'a> {
         number::parse_i64(self.take()?).ok_or(CommandError::NotInteger)
     }
 
+    /// The next argument as a number from 1 on, or this error; a syntax error at the end.
+    pub fn take_positive(&mut self, error: CommandError) -> Result<usize, CommandError> {
+        let number = number::parse_i64(self.take()?);
+        let number = number.and_then(|number| usize::try_from(number).ok());
+        number.filter(|&number| number > 0).ok_or(error)
+    }
+
+    /// Takes `numkeys key [key ...]`, at least `least` keys, each with what belongs to it `step` arguments long. The indices of
+    /// the keys and what belongs to them. Each command has words of its own for what can be wrong.
+    pub fn take_keys(&mut self, least: usize, step: usize) -> Result<Indices<usize>, BadKeyCount> {
+        let count = self.peek().and_then(number::parse_i64).ok_or(BadKeyCount::NotInteger)?;
+        let count = usize::try_from(count).ok().filter(|&count| count >= least);
+        let count = count.ok_or(BadKeyCount::TooSmall)?;
+        let first = self.next + 1;
+        let len = count.checked_mul(step).filter(|&len| len < self.remaining());
+        self.next = first + len.ok_or(BadKeyCount::TooLarge(count))?;
+        Ok(first..self.next)
+    }
+
     /// Takes the next argument if it is this word, in any case.
     pub fn take_word(&mut self, word: &str) -> bool {
         match self.peek() {
@@ -110,6 +131,16 @@ impl<'a> Cursor<'a> {
             _ => false,
         }
     }
+}
+
+/// What is wrong with a number of keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BadKeyCount {
+    NotInteger,
+    /// Fewer than the command takes.
+    TooSmall,
+    /// More than there are arguments.
+    TooLarge(usize),
 }
 
 /// The hashes of a request's keys, computed while they were prefetched.

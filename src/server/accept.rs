@@ -9,15 +9,20 @@ use std::path::Path;
 use mio::Token;
 
 use super::hands::Hands;
+use super::handshake::{HANDSHAKE_US, without_tls};
 use super::{FIRST_LISTENER, Server};
 use crate::client::{Client, ClientFlags, ClientId};
+use crate::command::configure_tls;
 use crate::config::system_text;
+use crate::gate::users;
 use crate::net::listener::{Listener, set_keepalive};
 use crate::net::stream::{Address, Stream};
 use crate::sys::log::Level;
 
 /// Connections taken in one turn, so that a flood of them does not starve the clients that are there.
 const ACCEPTS_MAX: usize = 1000;
+/// The same for TLS, where each costs more.
+const ACCEPTS_TLS_MAX: usize = 32;
 
 const PROTECTED: &[u8] = b"-DENIED Latchkey is running in protected mode because protected mode is enabled and no \
 password is set for the default user. In this mode connections are only accepted from the loopback interface. If you \
@@ -27,10 +32,11 @@ the loopback interface, or set a password for the default user, or bind to a tru
 impl Hands<'_> {
     /// Takes in what waits at a listener.
     pub(super) fn accept(&mut self, index: usize) {
-        for _ in 0..ACCEPTS_MAX {
+        let is_tls = self.state.listeners.get(index).is_some_and(Listener::is_tls);
+        for _ in 0..if is_tls { ACCEPTS_TLS_MAX } else { ACCEPTS_MAX } {
             let Some(listener) = self.state.listeners.get(index) else { return };
             match listener.accept() {
-                Ok((stream, peer, local)) => self.welcome(stream, peer, local),
+                Ok((stream, peer, local)) => self.welcome(stream, is_tls, peer, local),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 // The other end is gone again; the next one may not be.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
@@ -47,23 +53,18 @@ impl Hands<'_> {
         self.state.pending.accept_again.push(index);
     }
 
-    fn welcome(&mut self, mut stream: Stream, peer: Address, local: Address) {
+    fn welcome(&mut self, mut stream: Stream, is_tls: bool, peer: Address, local: Address) {
         if self.state.clients.len() as u64 >= self.state.config.maxclients as u64 {
             // Who has left in this turn takes nobody's place.
             self.close_clients();
         }
         let config = &self.state.config;
-        let refusal: &[u8] = if self.state.clients.len() as u64 >= config.maxclients as u64 {
-            b"-ERR max number of clients reached\r\n"
-        } else if config.protected_mode && config.requirepass.is_empty() && !peer.is_local() {
-            PROTECTED
-        } else {
-            b""
-        };
-        if !refusal.is_empty() {
+        if self.state.clients.len() as u64 >= config.maxclients as u64 {
             self.state.counters.rejected_connections += 1;
-            // One try: who does not read it is none the wiser, but refused all the same.
-            let _ = stream.write(refusal);
+            if !is_tls {
+                // One try: who does not read it is none the wiser, but refused all the same.
+                let _ = stream.write(b"-ERR max number of clients reached\r\n");
+            }
             return;
         }
         if config.tcp_keepalive > 0
@@ -72,13 +73,28 @@ impl Hands<'_> {
         {
             self.state.log(Level::Verbose, format_args!("Setting keepalive: {error}"));
         }
-        let mut flags = ClientFlags::empty();
-        flags.set(ClientFlags::AUTHENTICATED, config.requirepass.is_empty());
+        if is_tls {
+            let config = self.state.tls.as_ref().map(|tls| &tls.server);
+            stream = match config.ok_or_else(without_tls).and_then(|tls| stream.with_tls(tls)) {
+                Ok(stream) => stream,
+                Err(error) => {
+                    let message = format_args!("Error accepting a client connection: {error}");
+                    return self.state.log(Level::Warning, message);
+                }
+            };
+        }
+        let mut flags = users::first_flags(self.state);
         flags.set(ClientFlags::UNIX_SOCKET, stream.is_unix());
         let now_us = self.state.now.boot_us;
         let make = |id| Client { flags, ..Client::new(id, stream, peer, local, now_us) };
         let id: ClientId = self.state.clients.insert(make);
-        self.state.counters.connections += 1;
+        if is_tls {
+            self.state.pending.handshaking.push_back((now_us + HANDSHAKE_US, id));
+        } else if self.is_refused(id) {
+            return;
+        } else {
+            self.state.counters.connections += 1;
+        }
         let Some(client) = self.state.clients.get_mut(id) else { return };
         if let Err(error) =
             client.stream.register(self.state.poll.registry(), Token(id.slot as usize))
@@ -86,6 +102,21 @@ impl Hands<'_> {
             self.state.log(Level::Warning, format_args!("Registering a client: {error}"));
             self.state.clients.close(id);
         }
+    }
+
+    /// Whether protected mode keeps a client out, which is told so and closed then.
+    pub(super) fn is_refused(&mut self, id: ClientId) -> bool {
+        let config = &self.state.config;
+        let is_open = !config.protected_mode || self.state.acl.has_default_password();
+        let Some(client) = self.state.clients.get_mut(id) else { return true };
+        if is_open || client.peer.is_local() {
+            return false;
+        }
+        self.state.counters.rejected_connections += 1;
+        // One try, as above.
+        let _ = client.stream.write(PROTECTED);
+        self.state.clients.close(id);
+        true
     }
 }
 
@@ -108,11 +139,26 @@ impl Server {
 
     /// Listens on one address besides; port 0 lets the system choose. Returns the address in use.
     pub fn listen_on(&mut self, address: SocketAddr) -> io::Result<SocketAddr> {
-        let listener = Listener::tcp(address, self.state.config.tcp_backlog as i32)?;
+        let address = self.listen_besides(address, false)?;
+        self.state.identity.port = address.port();
+        Ok(address)
+    }
+
+    /// The same for TLS.
+    pub fn listen_for_tls_on(&mut self, address: SocketAddr) -> io::Result<SocketAddr> {
+        if self.state.tls.is_none() {
+            configure_tls(&mut self.state).map_err(io::Error::other)?;
+        }
+        let address = self.listen_besides(address, true)?;
+        self.state.identity.tls_port = address.port();
+        Ok(address)
+    }
+
+    fn listen_besides(&mut self, address: SocketAddr, is_tls: bool) -> io::Result<SocketAddr> {
+        let listener = Listener::tcp(address, self.state.config.tcp_backlog as i32, is_tls)?;
         let address = listener.local_address().unwrap_or(address);
         self.state.listeners.push(listener);
         self.state.listening.push(address);
-        self.state.identity.port = address.port();
         self.register_listeners()?;
         Ok(address)
     }

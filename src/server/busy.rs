@@ -61,5 +61,6 @@ fn stand_in(hands: &mut Hands<'_>, is_first: bool) {
     }
     hands.run_batch();
     hands.flush();
+    hands.shake_hands();
     hands.close_clients();
 }

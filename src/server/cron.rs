@@ -2,8 +2,12 @@
 
 use super::Server;
 use crate::client::{Client, ClientFlags, ClientId};
+use crate::command::configure_tls;
+use crate::gate::following;
 use crate::gate::limits::{check_output_limit, count_clients_memory};
 use crate::gate::persistence;
+use crate::gate::replicas;
+use crate::sys::log::Level;
 use crate::sys::{alloc, crash};
 
 /// How long a client that is to be closed may leave its last replies lying. Microseconds.
@@ -38,10 +42,34 @@ impl Server {
         if let Err(fatal) = persistence::periodic(&mut self.keyspace, &mut self.state) {
             self.die(&fatal);
         }
+        self.hands().close_slow_handshakes();
+        self.reload_tls_if_due();
+        replicas::periodic(&mut self.keyspace, &mut self.state);
+        following::periodic(&mut self.keyspace, &mut self.state);
         self.close_idle_clients();
         self.close_who_takes_nothing();
         self.check_soft_limits();
         count_clients_memory(&mut self.state);
+    }
+
+    /// Reads the files of TLS anew if one was replaced, every `tls-auto-reload-interval`. What cannot be used is in the log,
+    /// and what was there stays.
+    fn reload_tls_if_due(&mut self) {
+        let now_us = self.state.now.boot_us;
+        let interval_us = i64::from(self.state.config.tls_auto_reload_interval) * 1_000_000;
+        if interval_us == 0 || now_us < self.next_reload_us {
+            return;
+        }
+        self.next_reload_us = now_us + interval_us;
+        let state = &mut self.state;
+        if !state.tls.as_ref().is_some_and(|tls| tls.is_stale(&state.config)) {
+            return;
+        }
+        state.log(Level::Notice, format_args!("TLS materials changed, reloading"));
+        match configure_tls(state) {
+            Ok(()) => state.log(Level::Notice, format_args!("TLS materials reloaded successfully")),
+            Err(_) => state.log(Level::Warning, format_args!("TLS reload failed")),
+        }
     }
 
     /// Closes clients that were silent longer than `timeout`. Once a second: with many clients a look at each takes a while.
@@ -55,6 +83,7 @@ impl Server {
         let waiting = ClientFlags::SUBSCRIBED
             | ClientFlags::SUSPENDED
             | ClientFlags::PAUSED
+            | ClientFlags::REPLICA
             | ClientFlags::MONITOR;
         let is_idle = |client: &&Client| {
             now_us - client.active_us > timeout_us && !client.flags.intersects(waiting)

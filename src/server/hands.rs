@@ -16,6 +16,7 @@ use crate::gate::admit::needs_password;
 use crate::gate::blocking;
 use crate::gate::context::Caller;
 use crate::gate::execute::{Gate, Ran, Request};
+use crate::gate::following::{self, PRIMARY};
 use crate::gate::limits::{
     check_output_limit, clients_memory_max, describe_client, evict_clients, forget_client,
     output_limit,
@@ -219,6 +220,7 @@ impl Hands<'_> {
         for event in events {
             match event.token() {
                 WAKER => {}
+                PRIMARY => following::is_ready(self.state, event),
                 Token(token) if token > FIRST_LISTENER - LISTENERS_MAX => {
                     self.accept(FIRST_LISTENER - token);
                 }
@@ -239,11 +241,13 @@ impl Hands<'_> {
         if event.is_read_closed() || event.is_error() {
             client.flags |= ClientFlags::READ_CLOSED;
         }
+        let has_unsent = client.stream.has_unsent();
         if event.is_writable() && client.flags.contains(ClientFlags::WANTS_WRITE) {
             client.flags |= ClientFlags::CAN_WRITE;
             self.state.clients.flush_later(id);
         }
-        let readable = event.is_readable() || event.is_read_closed() || event.is_error();
+        let readable =
+            event.is_readable() || event.is_read_closed() || event.is_error() || has_unsent;
         // Once in a turn: a client has one run in a batch, so that what waits of it keeps its order.
         if readable && !self.is_to_be_read(id) {
             self.read(id);
@@ -255,7 +259,7 @@ impl Hands<'_> {
     }
 
     /// Has a client be read in the next turn.
-    fn read_later(&mut self, id: ClientId) {
+    pub(super) fn read_later(&mut self, id: ClientId) {
         if let Some(client) = self.state.clients.get_mut(id)
             && !client.is_closing()
         {
@@ -285,6 +289,9 @@ impl Hands<'_> {
         client.flags.remove(ClientFlags::READ_PENDING);
         if client.is_closing() {
             return;
+        }
+        if client.stream.is_handshaking() {
+            return self.shake_hands_later(id);
         }
         if client.flags.contains(ClientFlags::AWAITS_LOG) {
             // Its requests are read when what they are to be answered behind has been sent.
@@ -398,7 +405,9 @@ impl Hands<'_> {
                 client.active_us = self.state.now.boot_us;
                 self.state.counters.bytes_in += count as u64;
                 // Edge-triggered: a short read has drained the socket, unless its end is still to be seen.
-                let more = count == room || client.flags.contains(ClientFlags::READ_CLOSED);
+                let more = count == room
+                    || client.flags.contains(ClientFlags::READ_CLOSED)
+                    || client.stream.has_more();
                 if more && !client.flags.contains(ClientFlags::READ_PENDING) {
                     client.flags |= ClientFlags::READ_PENDING;
                     self.state.pending.read_again.push(id);
@@ -757,8 +766,12 @@ impl Hands<'_> {
             );
             self.close_after_reply(id);
         }
+        let reached = self.state.stream_end();
         let Some(client) = self.state.clients.get_mut(id) else { return };
         client.protocol = protocol;
+        if self.state.replication.backlog.is_some() {
+            client.reached = (client.commands, reached);
+        }
         // It holds for replies alone; what others push is measured as a whole (`check_output_limit`).
         output.set_limit(usize::MAX);
         // What others pushed meanwhile goes behind the replies.
@@ -827,7 +840,7 @@ impl Hands<'_> {
             }
             client.flags.remove(ClientFlags::CAN_WRITE);
             let result = match client.output.is_empty() {
-                true => Ok(0),
+                true => io::Write::flush(&mut client.stream).map(|()| 0),
                 false => client.output.write_to(&mut client.stream),
             };
             self.state.counters.writes += 1;
@@ -866,7 +879,7 @@ impl Hands<'_> {
     /// All sent: the buffer is kept for others, or the client closed if that was all. Else: waits until it is writable.
     fn after_write(&mut self, id: ClientId) {
         let Some(client) = self.state.clients.get_mut(id) else { return };
-        let done = client.output.is_empty();
+        let done = client.output.is_empty() && !client.stream.has_unsent();
         let waited = client.flags.contains(ClientFlags::WANTS_WRITE);
         if done && client.flags.contains(ClientFlags::CLOSE_AFTER_REPLY) {
             return self.state.clients.close(id);

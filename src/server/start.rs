@@ -13,16 +13,20 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::hands::Intake;
 use super::{Server, WAKER, busy};
+use crate::acl::{RuleError, Rules, User, merge};
 use crate::client::ClientFlags;
 use crate::clock::Clock;
 use crate::collections::hash::KeyHasher;
-use crate::command::{TABLE, apply_config, listen, set_oom_score, set_process_title};
+use crate::command::{
+    TABLE, apply_config, configure_tls, listen, load_users, set_oom_score, set_process_title,
+};
 use crate::config::{Config, ConfigError, Directive, ShutdownOptions};
 use crate::gate::state::{Shutdown, State};
 use crate::gate::table::Command;
-use crate::gate::{load, persistence};
+use crate::gate::{following, load, persistence, users};
 use crate::keyspace::Keyspace;
 use crate::net::listener::Listener;
+use crate::net::tls::Tls;
 use crate::resp::reply::ReplyWriter;
 use crate::sys::alloc;
 use crate::sys::log::{Level, Logger};
@@ -57,6 +61,7 @@ impl Server {
             next_cron_us: 0,
             next_sample_us: 0,
             next_idle_us: 0,
+            next_reload_us: 0,
             stop: Arc::new(AtomicUsize::new(0)),
             insisted: Arc::new(AtomicBool::new(false)),
             stopping: false,
@@ -66,10 +71,12 @@ impl Server {
         };
         server.state.persistence.set_stop(server.stop.clone());
         apply_config(&mut server.keyspace, &mut server.state);
-        if listen(&mut server.state).is_err() {
+        if Tls::is_wanted(&server.state.config) && configure_tls(&mut server.state).is_err() {
+            return Err("Failed to configure TLS. Check logs for more info.".into());
+        }
+        if let Err(which) = listen(&mut server.state) {
             // The log has the address and why.
-            let port = server.state.config.port;
-            return Err(format!("Failed listening on port {port} (TCP), aborting."));
+            return Err(format!("Failed listening on {which}, aborting."));
         }
         server.listen_on_unix_socket()?;
         server
@@ -207,7 +214,10 @@ impl Server {
                 }
                 Err(why)
             }
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                following::follow_at_start(&mut self.keyspace, &mut self.state);
+                Ok(())
+            }
         }
     }
 
@@ -291,38 +301,82 @@ pub fn renamed_commands(directives: &[Directive]) -> Result<RenamedCommands, Con
     Ok(renamed)
 }
 
-/// Takes what `user` lines say of the default user. There are no other users here: a line that names one, or that takes
-/// rights away, stops the start rather than letting somebody do more than it says.
-pub fn check_users(directives: &[Directive], config: &mut Config) -> Result<(), ConfigError> {
+/// A user of a `user` line: its name and its rules.
+pub type UserLine = (Vec<u8>, Vec<Vec<u8>>);
+
+/// Reads `user` lines. What is wrong with one is told at once, but for commands that are not known.
+pub fn user_lines(directives: &[Directive]) -> Result<Vec<UserLine>, ConfigError> {
+    let catalogue = users::catalogue(&TABLE);
+    let rules = Rules { catalogue: &catalogue, all_channels: false };
+    let mut lines: Vec<UserLine> = Vec::new();
     for directive in directives {
-        let [name, rules @ ..] = &directive.args[..] else {
+        let wrong = |what: &[u8], why: &str| {
+            let what = String::from_utf8_lossy(what);
+            directive.error(format!("Error in user declaration '{what}': {why}"))
+        };
+        let [name, args @ ..] = &directive.args[..] else {
             return Err(directive.error("wrong number of arguments"));
         };
-        if name != b"default" {
-            return Err(directive.error("ACL users other than default are not supported"));
+        if lines.iter().any(|(known, _)| known == name) {
+            const TWICE: &str =
+                "Duplicate user found. A user can only be defined once in config files";
+            return Err(wrong(name, TWICE));
         }
-        for rule in rules {
-            match &rule[..] {
-                b"on"
-                | b"sanitize-payload"
-                | b"skip-sanitize-payload"
-                | b"~*"
-                | b"allkeys"
-                | b"&*"
-                | b"allchannels"
-                | b"+@all"
-                | b"allcommands" => {}
-                b"nopass" => config.requirepass.clear(),
-                [b'>', password @ ..] => config.requirepass = password.to_vec(),
-                // CONFIG REWRITE of Redis writes it beside requirepass.
-                [b'#', ..] if !config.requirepass.is_empty() => {}
-                _ => {
-                    return Err(
-                        directive.error("ACL rules other than a password are not supported")
+        let args: Vec<&[u8]> = args.iter().map(|arg| &arg[..]).collect();
+        let merged = merge(&args).map_err(|open| wrong(open, "Wrong format"))?;
+        let mut user = User::new(rules);
+        for rule in &merged {
+            match user.apply(rule, rules) {
+                Ok(()) | Err(RuleError::Unknown) => {}
+                Err(error) => return Err(wrong(rule, error.text())),
+            }
+        }
+        lines.push((name.clone(), merged));
+    }
+    Ok(lines)
+}
+
+impl Server {
+    /// Sets the users of `user` lines, or of the file that `aclfile` names. False if they cannot be: the log has why.
+    pub fn load_users(&mut self, lines: &[UserLine]) -> bool {
+        let server = &mut self.state;
+        let file = server.config.aclfile.clone();
+        if !file.is_empty() && !lines.is_empty() {
+            let why = "Configuring Redis with users defined in redis.conf and at the same setting an ACL file path is \
+                       invalid. This setup is very likely to lead to configuration errors and security holes, please \
+                       define either an ACL file or declare users directly in your redis.conf, but not both.";
+            server.log(Level::Warning, format_args!("{why}"));
+            return false;
+        }
+        let all_channels = users::all_channels(server);
+        match server.acl.load_lines(lines, all_channels) {
+            Err(why) => {
+                server.log(Level::Warning, format_args!("{}", String::from_utf8_lossy(&why)));
+                let end = "Critical error while loading ACLs. Exiting.";
+                server.log(Level::Warning, format_args!("{end}"));
+                return false;
+            }
+            Ok(off) => {
+                for name in off {
+                    let name = String::from_utf8_lossy(&name);
+                    server.log(
+                        Level::Notice,
+                        format_args!(
+                            "The user '{name}' is disabled (there is no 'on' modifier in the user description). Make sure \
+                             this is not a configuration error."
+                        ),
                     );
                 }
             }
         }
+        if !file.is_empty()
+            && let Err(why) = load_users(&mut server.acl, &file, all_channels)
+        {
+            let why = String::from_utf8_lossy(&why);
+            let what = "Aborting Redis startup because of ACL errors";
+            server.log(Level::Warning, format_args!("{what}: {why}"));
+            return false;
+        }
+        true
     }
-    Ok(())
 }

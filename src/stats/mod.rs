@@ -21,6 +21,17 @@ pub struct Counters {
     pub pubsub_messages: u64,
     pub expired_slices_exhausted: u64,
     pub acl_denied_auth: u64,
+    pub acl_denied_cmd: u64,
+    pub acl_denied_key: u64,
+    pub acl_denied_channel: u64,
+    pub full_syncs: u64,
+    pub partial_syncs: u64,
+    pub partial_syncs_refused: u64,
+    pub replica_bytes_out: u64,
+    /// From the primary that is followed.
+    pub replication_bytes_in: u64,
+    /// Commands of the primary that failed here.
+    pub unexpected_error_replies: u64,
 }
 
 /// A rate, by the second or by another count, from samples taken every 100 ms, over the last 16 of them: `instantaneous_*`.

@@ -8,7 +8,7 @@
 //! A field past its deadline is not there for who reads here, and stays in memory until [`Hash::remove_due`] is called, which
 //! the keyspace does in time.
 
-use super::journal::{self, Note};
+use super::journal::{Edit, Journal, NO_TEXT, Note};
 use super::{Collection, INLINE_MAX, Stored, Value, kind};
 use crate::clock::{Deadline, Expiry, Now};
 use crate::collections::hash::KeyHasher;
@@ -109,24 +109,9 @@ impl Hash {
     pub fn with_hint(count: usize, limits: &Limits) -> Hash {
         let mut hash = Hash::default();
         if count > limits.entries_max {
-            hash.end_listpack(limits);
+            Edit::unnoted(&mut hash).end_listpack(limits);
         }
         hash
-    }
-
-    /// Sets a field's value and deadline. Whether it was not there before.
-    pub fn set(
-        &mut self,
-        field: &[u8],
-        value: &[u8],
-        expiry: Expiry,
-        limits: &Limits,
-        now: &Now,
-    ) -> bool {
-        match self.put(field, value, expiry, limits) {
-            Put::New => true,
-            Put::Replaced(deadline) => deadline.is_some_and(|it| now.is_past(it)),
-        }
     }
 
     /// Adds a field as it was saved, whose deadline may have passed. False if there was one of this name.
@@ -138,84 +123,7 @@ impl Hash {
         limits: &Limits,
     ) -> bool {
         let expiry = deadline.map_or(Expiry::Clear, Expiry::At);
-        self.put(field, value, expiry, limits) == Put::New
-    }
-
-    fn put(&mut self, field: &[u8], value: &[u8], expiry: Expiry, limits: &Limits) -> Put {
-        let is_long = field.len() > limits.bytes_max || value.len() > limits.bytes_max;
-        if self.is_listpack() && (is_long || matches!(expiry, Expiry::At(_))) {
-            self.end_listpack(limits);
-        }
-        let (put, len) = match self {
-            Hash::Packed(bytes) => match find(bytes, field) {
-                Ok(pair) => {
-                    replace(bytes, pair.value, pair.end, value);
-                    (Put::Replaced(None), 0)
-                }
-                Err(len) => {
-                    Element::new(field).write(bytes);
-                    Element::new(value).write(bytes);
-                    (Put::New, len + 1)
-                }
-            },
-            Hash::Table(hash) => {
-                if journal::is_on() {
-                    hash.note_field(field);
-                }
-                let put = hash.table.set(field, value, expiry);
-                (put, hash.table.len())
-            }
-        };
-        if len > limits.entries_max && self.is_listpack() {
-            self.end_listpack(limits);
-        } else if let Hash::Packed(bytes) = self
-            && bytes.len() > INLINE_MAX
-        {
-            self.make_table(limits);
-        }
-        put
-    }
-
-    /// Takes texts that are about to be stored for the end of the listpack if one of them is too long, as Redis does before
-    /// it looks at what they change.
-    pub fn prepare<'t>(&mut self, mut texts: impl Iterator<Item = &'t [u8]>, limits: &Limits) {
-        if self.is_listpack() && texts.any(|text| text.len() > limits.bytes_max) {
-            self.end_listpack(limits);
-        }
-    }
-
-    /// Removes a field. False if it was not there.
-    pub fn remove(&mut self, field: &[u8], now: &Now) -> bool {
-        match self {
-            Hash::Packed(bytes) => match find(bytes, field) {
-                Ok(pair) => {
-                    bytes.drain(pair.start..pair.end);
-                    true
-                }
-                Err(_) => false,
-            },
-            // One past its deadline is left to who announces that.
-            Hash::Table(hash) => {
-                if journal::is_on() {
-                    hash.note_field(field);
-                }
-                (hash.table.volatile_len() == 0 || hash.get(field, now).is_some())
-                    && hash.table.remove(field).is_some()
-            }
-        }
-    }
-
-    /// Sets or clears the deadline of a field that is there.
-    pub fn set_deadline(&mut self, field: &[u8], deadline: Option<Deadline>, limits: &Limits) {
-        if deadline.is_some() {
-            self.end_listpack(limits);
-        }
-        if let Hash::Table(hash) = self {
-            if journal::is_on() {
-                hash.note_field(field);
-            }
-            hash.table.set_deadline(field, deadline);
-        }
+        Edit::unnoted(self).put(field, value, expiry, limits) == Put::New
     }
 
     /// Removes fields whose deadline has passed, and names them; how many. Looks at no more than `budget` pages and takes those
@@ -279,11 +187,105 @@ impl Hash {
             Hash::Packed(_) => unreachable!("what was packed has become a table above"),
         }
     }
+}
+
+impl Edit<'_, Hash> {
+    /// Sets a field's value and deadline. Whether it was not there before.
+    pub fn set(
+        &mut self,
+        field: &[u8],
+        value: &[u8],
+        expiry: Expiry,
+        limits: &Limits,
+        now: &Now,
+    ) -> bool {
+        match self.put(field, value, expiry, limits) {
+            Put::New => true,
+            Put::Replaced(deadline) => deadline.is_some_and(|it| now.is_past(it)),
+        }
+    }
+
+    fn put(&mut self, field: &[u8], value: &[u8], expiry: Expiry, limits: &Limits) -> Put {
+        let is_long = field.len() > limits.bytes_max || value.len() > limits.bytes_max;
+        if self.is_listpack() && (is_long || matches!(expiry, Expiry::At(_))) {
+            self.end_listpack(limits);
+        }
+        let (put, len) = match &mut *self.value {
+            Hash::Packed(bytes) => match find(bytes, field) {
+                Ok(pair) => {
+                    replace(bytes, pair.value, pair.end, value);
+                    (Put::Replaced(None), 0)
+                }
+                Err(len) => {
+                    Element::new(field).write(bytes);
+                    Element::new(value).write(bytes);
+                    (Put::New, len + 1)
+                }
+            },
+            Hash::Table(hash) => {
+                if let Some(journal) = &mut self.journal {
+                    hash.note_field(field, journal);
+                }
+                let put = hash.table.set(field, value, expiry);
+                (put, hash.table.len())
+            }
+        };
+        if len > limits.entries_max && self.is_listpack() {
+            self.end_listpack(limits);
+        } else if let Hash::Packed(bytes) = &mut *self.value
+            && bytes.len() > INLINE_MAX
+        {
+            self.value.make_table(limits);
+        }
+        put
+    }
+
+    /// Takes texts that are about to be stored for the end of the listpack if one of them is too long, as Redis does before
+    /// it looks at what they change.
+    pub fn prepare<'t>(&mut self, mut texts: impl Iterator<Item = &'t [u8]>, limits: &Limits) {
+        if self.is_listpack() && texts.any(|text| text.len() > limits.bytes_max) {
+            self.end_listpack(limits);
+        }
+    }
+
+    /// Removes a field. False if it was not there.
+    pub fn remove(&mut self, field: &[u8], now: &Now) -> bool {
+        match &mut *self.value {
+            Hash::Packed(bytes) => match find(bytes, field) {
+                Ok(pair) => {
+                    bytes.drain(pair.start..pair.end);
+                    true
+                }
+                Err(_) => false,
+            },
+            // One past its deadline is left to who announces that.
+            Hash::Table(hash) => {
+                if let Some(journal) = &mut self.journal {
+                    hash.note_field(field, journal);
+                }
+                (hash.table.volatile_len() == 0 || hash.get(field, now).is_some())
+                    && hash.table.remove(field).is_some()
+            }
+        }
+    }
+
+    /// Sets or clears the deadline of a field that is there.
+    pub fn set_deadline(&mut self, field: &[u8], deadline: Option<Deadline>, limits: &Limits) {
+        if deadline.is_some() {
+            self.end_listpack(limits);
+        }
+        if let Hash::Table(hash) = &mut *self.value {
+            if let Some(journal) = &mut self.journal {
+                hash.note_field(field, journal);
+            }
+            hash.table.set_deadline(field, deadline);
+        }
+    }
 
     fn end_listpack(&mut self, limits: &Limits) {
-        let hash = self.make_table(limits);
-        if journal::is_on() {
-            journal::note(Note::WasSmall(hash.is_listpack), [&[], &[]]);
+        let hash = self.value.make_table(limits);
+        if let Some(journal) = &mut self.journal {
+            journal.note(Note::WasSmall(hash.is_listpack), NO_TEXT);
         }
         hash.is_listpack = false;
         hash.table.spread();
@@ -298,16 +300,16 @@ impl HashTable {
 
     /// Notes what a field is before it is changed.
     #[cold]
-    fn note_field(&self, field: &[u8]) {
+    fn note_field(&self, field: &[u8], journal: &mut Journal) {
         let Some(entry) = self.table.get(field) else {
-            return journal::note(Note::Absent, [field, &[]]);
+            return journal.note(Note::Absent, [field, &[]]);
         };
         let value = entry.value.len() as u32;
         let note = match entry.deadline {
             Some(deadline) => Note::VolatileField { value, deadline },
             None => Note::Field { value },
         };
-        journal::note(note, [field, entry.value]);
+        journal.note(note, [field, entry.value]);
     }
 
     /// When the first deadline may pass.
@@ -602,7 +604,7 @@ mod tests {
                         let (field, value) = (name(field), vec![b'7'; len]);
                         let deadline = ms.map(|ms| now.after(ms));
                         let expiry = deadline.map_or(Expiry::Clear, Expiry::At);
-                        let is_new = hash.set(&field, &value, expiry, &limits, &now);
+                        let is_new = Edit::unnoted(&mut hash).set(&field, &value, expiry, &limits, &now);
                         is_listpack &= len <= bytes_max && ms.is_none();
                         match at(&model, &field) {
                             Some(index) => {
@@ -619,7 +621,7 @@ mod tests {
                     Step::Remove(field) => {
                         let field = name(field);
                         let found = at(&model, &field).filter(|&it| alive(model[it].2));
-                        prop_assert_eq!(hash.remove(&field, &now), found.is_some());
+                        prop_assert_eq!(Edit::unnoted(&mut hash).remove(&field, &now), found.is_some());
                         if let Some(index) = found {
                             model.remove(index);
                         }
@@ -628,7 +630,7 @@ mod tests {
                         let field = name(field);
                         if let Some(index) = at(&model, &field) {
                             model[index].2 = ms.map(|ms| now.after(ms));
-                            hash.set_deadline(&field, model[index].2, &limits);
+                            Edit::unnoted(&mut hash).set_deadline(&field, model[index].2, &limits);
                             is_listpack &= ms.is_none();
                         }
                     }

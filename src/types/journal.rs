@@ -1,10 +1,10 @@
 //! What large collections were before they are changed, element by element: so that a change costs what it changes, not what
 //! the collection holds.
 //!
-//! Who lets somebody change a value that is to be put back later ([`crate::keyspace`]) calls [`begin`] before and [`end`] after.
-//! In between, the types' methods tell with [`note`] what undoes each of their steps: a field's old value, the element that
-//! was popped, the index where one was inserted. [`Journal::play_back`] does that from the last note to the first. Each note
-//! so finds the value as it was right after its step: an index means what it meant then.
+//! Elements are changed through an [`Edit`] alone, which is a collection and, if changes are to be undone, a journal.
+//! [`crate::keyspace`] makes it: a journal that has begun ([`Journal::begin`]) notes what undoes each step: a field's old value,
+//! the element that was popped, the index where one was inserted. [`Journal::play_back`] does that from the last note to the
+//! first. Each note so finds the value as it was right after its step: an index means what it meant then.
 //!
 //! ```text
 //!   items  | Absent 5 | Popped(Back) 3 | Absent 2 |      a note and the length of its text
@@ -13,15 +13,13 @@
 //!
 //! A value that takes another form as a whole (integers that become a table) moves into the journal as it is. What cannot be
 //! noted is the order of a small hash's fields; such values ([`Value::can_be_noted`] is false) are to be copied.
-//!
-//! The recorder belongs to the thread: mutators need not be told of it, and ask one flag while nothing is recorded. Collections
-//! that are put together during an edit must not be changed between [`begin`] and [`end`], or within [`unnoted`].
 
-use std::cell::{Cell, RefCell};
+use std::ops::Deref;
 
 use super::Value;
 use super::list::{End, Limits as ListLimits};
 use crate::clock::Deadline;
+use crate::collections::packed::Element;
 
 /// Notes and bytes for which memory is kept.
 const ITEMS_KEPT: usize = 256;
@@ -81,75 +79,91 @@ pub struct Journal {
     is_full: bool,
 }
 
-thread_local! {
-    static IS_ON: Cell<bool> = const { Cell::new(false) };
-    static JOURNAL: RefCell<Journal> = const { RefCell::new(Journal::new()) };
+/// A note's text where it has none.
+pub(super) const NO_TEXT: [&[u8]; 2] = [&[], &[]];
+
+/// A collection that may be changed, and where to note how that is undone. Only the types see the collection to be changed:
+/// nobody else can change elements past the journal.
+#[derive(Debug)]
+pub struct Edit<'a, C> {
+    pub(super) value: &'a mut C,
+    pub(super) journal: Option<&'a mut Journal>,
 }
 
-/// Whether changes are to be noted.
-#[inline(always)]
-pub(super) fn is_on() -> bool {
-    IS_ON.get()
+impl<'a, C> Edit<'a, C> {
+    /// To change a collection; what undoes it goes into the journal, if there is one, between its [`Journal::begin`] and
+    /// [`Journal::end`].
+    #[inline]
+    pub fn new(value: &'a mut C, journal: Option<&'a mut Journal>) -> Self {
+        Edit { value, journal }
+    }
+
+    /// To fill a collection that is not in the keyspace yet.
+    #[inline]
+    pub fn unnoted(value: &'a mut C) -> Self {
+        Edit { value, journal: None }
+    }
+
+    /// [`Journal::note`], if there is one.
+    #[inline(always)]
+    pub(super) fn note(&mut self, note: Note, text: [&[u8]; 2]) {
+        if let Some(journal) = &mut self.journal {
+            journal.note(note, text);
+        }
+    }
 }
 
-/// Notes what undoes a step just done, or about to be done, with a text in two parts.
-#[cold]
-pub(super) fn note(note: Note, text: [&[u8]; 2]) {
-    JOURNAL.with_borrow_mut(|journal| {
+impl<C> Deref for Edit<'_, C> {
+    type Target = C;
+
+    #[inline(always)]
+    fn deref(&self) -> &C {
+        self.value
+    }
+}
+
+impl Journal {
+    /// Begins to note, at most `room` bytes.
+    pub fn begin(&mut self, room: usize) {
+        self.room = room;
+        self.is_full = false;
+    }
+
+    /// The bytes of room that are left; None if there was too little of it: then the last edit cannot be put back.
+    pub fn end(&self) -> Option<usize> {
+        (!self.is_full).then_some(self.room)
+    }
+
+    /// Notes what undoes a step just done, or about to be done, with a text in two parts.
+    #[cold]
+    pub(super) fn note(&mut self, note: Note, text: [&[u8]; 2]) {
         let len = text[0].len() + text[1].len();
         let boxed = match note {
             Note::Stream(_) => size_of::<super::stream::Note>(),
             _ => 0,
         };
         let cost = size_of::<Item>() + boxed + len;
-        match (u32::try_from(len), journal.room.checked_sub(cost)) {
-            (Ok(text_len), Some(room)) => {
-                journal.room = room;
-                journal.items.push(Item { note, text_len });
-                journal.bytes.extend_from_slice(text[0]);
-                journal.bytes.extend_from_slice(text[1]);
+        match (u32::try_from(len), self.room.checked_sub(cost)) {
+            (Ok(text_len), Some(room)) if !self.is_full => {
+                self.room = room;
+                self.items.push(Item { note, text_len });
+                self.bytes.extend_from_slice(text[0]);
+                self.bytes.extend_from_slice(text[1]);
             }
-            _ => {
-                journal.is_full = true;
-                IS_ON.set(false);
-            }
+            _ => self.is_full = true,
         }
-    });
-}
+    }
 
-/// Takes note of how long a list's runs may be.
-#[cold]
-pub(super) fn note_list_limits(limits: &ListLimits) {
-    JOURNAL.with_borrow_mut(|journal| journal.list_limits = Some(*limits));
-}
+    /// The same with an element as the text.
+    #[cold]
+    pub(super) fn note_element(&mut self, note: Note, element: Element<'_>) {
+        self.note(note, [element.text().as_ref(), &[]]);
+    }
 
-/// Runs what changes collections that are not to be put back.
-pub(super) fn unnoted<R>(change: impl FnOnce() -> R) -> R {
-    let was_on = IS_ON.replace(false);
-    let result = change();
-    IS_ON.set(was_on);
-    result
-}
-
-/// Begins to note into a journal, at most `room` bytes, what undoes changes of this thread's collections.
-pub fn begin(journal: &mut Journal, room: usize) {
-    journal.room = room;
-    journal.is_full = false;
-    JOURNAL.with_borrow_mut(|current| std::mem::swap(current, journal));
-    IS_ON.set(true);
-}
-
-/// Ends noting into the journal that [`begin`] was given. The bytes of room that are left; None if there was too little of it:
-/// then the last edit cannot be put back.
-pub fn end(journal: &mut Journal) -> Option<usize> {
-    IS_ON.set(false);
-    JOURNAL.with_borrow_mut(|current| std::mem::swap(current, journal));
-    (!journal.is_full).then_some(journal.room)
-}
-
-impl Journal {
-    const fn new() -> Self {
-        Journal { items: Vec::new(), bytes: Vec::new(), list_limits: None, room: 0, is_full: false }
+    /// Takes note of how long a list's runs may be.
+    #[cold]
+    pub(super) fn note_list_limits(&mut self, limits: &ListLimits) {
+        self.list_limits = Some(*limits);
     }
 
     /// How many notes there are.

@@ -6,7 +6,7 @@
 //! Which of the two forms a list has is what `OBJECT ENCODING` tells, so it changes where Redis's does: [`List::make_room`]
 //! before elements are added, [`List::settle`] after some went.
 
-use super::journal::{self, Note};
+use super::journal::{Edit, Journal, NO_TEXT, Note};
 use super::{Collection, INLINE_MAX, Stored, Value, kind};
 use crate::collections::listpack;
 use crate::collections::packed::Element;
@@ -80,160 +80,6 @@ impl List {
         }
     }
 
-    /// Chooses the form that can take up `count` more elements whose texts have `bytes` bytes together.
-    #[inline]
-    pub fn make_room(&mut self, bytes: usize, count: usize, limits: &Limits) {
-        if self.outgrows(bytes, count, limits)
-            && let List::Packed(run) = self
-        {
-            if journal::is_on() {
-                journal::note(Note::WasSmall(true), [&[], &[]]);
-            }
-            *self = List::Long(Quicklist::from_run(std::mem::take(run)));
-        }
-    }
-
-    /// Chooses the form for what is left after elements went.
-    #[inline]
-    pub fn settle(&mut self, limits: &Limits) {
-        if let List::Long(list) = self
-            && list.nodes() == 1
-            && let Some(run) = list.take_short(limits)
-        {
-            if journal::is_on() {
-                journal::note(Note::WasSmall(false), [&[], &[]]);
-            }
-            *self = List::Packed(run);
-        }
-    }
-
-    /// Adds an element at an end. [`Self::make_room`] has chosen the form.
-    #[inline]
-    pub fn push(&mut self, end: End, text: &[u8], limits: &Limits) {
-        if journal::is_on() {
-            journal::note_list_limits(limits);
-            journal::note(Note::Pushed(end), [&[], &[]]);
-        }
-        match self {
-            List::Packed(run) => run.push(end, Element::new(text), limits.entry_bytes()),
-            List::Long(list) => list.push(end, text, limits),
-        }
-    }
-
-    /// Takes the element at an end and shows it to `show`. None if the list is empty.
-    #[inline]
-    pub fn pop<R>(&mut self, end: End, show: impl FnOnce(Element<'_>) -> R) -> Option<R> {
-        let show = |element: Element<'_>| {
-            if journal::is_on() {
-                note_element(Note::Popped(end), element);
-            }
-            show(element)
-        };
-        match self {
-            List::Packed(run) => {
-                let (element, len) = run.peek(end)?;
-                let result = show(element);
-                run.drop_one(end, len);
-                run.shrink();
-                Some(result)
-            }
-            List::Long(list) => list.pop(end, show),
-        }
-    }
-
-    /// Takes `count` elements away at an end, at most as many as there are.
-    pub fn drop_many(&mut self, end: End, count: usize) {
-        if journal::is_on() {
-            let view = self.as_view();
-            let note = |element| note_element(Note::Popped(end), element);
-            match end {
-                End::Front => view.forwards(0).take(count).for_each(note),
-                End::Back => view.backwards(view.len()).take(count).for_each(note),
-            }
-        }
-        match self {
-            List::Packed(run) => run.drop_many(end, count),
-            List::Long(list) => list.drop_many(end, count),
-        }
-    }
-
-    /// Sets element `index`. False if there is none.
-    pub fn set(&mut self, index: usize, text: &[u8], limits: &Limits) -> bool {
-        let note = |old: Element<'_>| {
-            if journal::is_on() {
-                journal::note_list_limits(limits);
-                note_element(Note::Set(index), old);
-            }
-        };
-        match self {
-            List::Packed(run) if index < run.count() => {
-                let at = run.seek(index);
-                if let Some((old, _)) = listpack::first(&run.entries()[at..]) {
-                    note(old);
-                }
-                run.replace(at, Element::new(text))
-            }
-            List::Packed(_) => false,
-            List::Long(list) => list.set(index, text, limits, note),
-        }
-    }
-
-    /// Puts an element before or behind the first one that equals `pivot`. False if there is none.
-    pub fn insert(&mut self, pivot: &[u8], behind: bool, text: &[u8], limits: &Limits) -> bool {
-        let pivot = Element::new(pivot);
-        let index = match self {
-            List::Packed(run) => {
-                let found = Forwards::of_run(run.view(), 0).position(|element| element == pivot);
-                let Some(found) = found else { return false };
-                let index = found + usize::from(behind);
-                run.insert(run.seek(index), Element::new(text));
-                index
-            }
-            List::Long(list) => match list.insert(pivot, behind, text, limits) {
-                Some(index) => index,
-                None => return false,
-            },
-        };
-        if journal::is_on() {
-            journal::note_list_limits(limits);
-            journal::note(Note::Inserted(index), [&[], &[]]);
-        }
-        true
-    }
-
-    /// Removes the elements that equal `text`, at most `most` of them, beginning at an end. How many.
-    pub fn remove(&mut self, end: End, text: &[u8], most: usize, limits: &Limits) -> usize {
-        let element = Element::new(text);
-        if journal::is_on() {
-            journal::note_list_limits(limits);
-            self.note_removal(end, element, most);
-        }
-        match self {
-            List::Packed(run) => run.remove(end, element, most),
-            List::Long(list) => list.remove(end, element, most, limits),
-        }
-    }
-
-    /// Notes the elements that [`Self::remove`] is about to take. Cost: as far as they lie from that end.
-    #[cold]
-    fn note_removal(&self, end: End, element: Element<'_>, most: usize) {
-        let note = |index| note_element(Note::Removed(index), element);
-        let view = self.as_view();
-        let len = view.len();
-        let is_one = |(step, other): (usize, Element<'_>)| (other == element).then_some(step);
-        match end {
-            // Played back from the last note on: the first element comes last, so that it stands where it stood.
-            End::Front => {
-                let found = view.forwards(0).enumerate().filter_map(is_one).take(most);
-                found.collect::<Vec<_>>().into_iter().rev().for_each(note);
-            }
-            End::Back => {
-                let found = view.backwards(len).enumerate().filter_map(is_one).take(most);
-                found.map(|step| len - 1 - step).for_each(note);
-            }
-        }
-    }
-
     /// Whether changes of the elements can be noted, and they take more than `bytes` bytes.
     pub(super) fn can_be_noted(&self, bytes: usize) -> bool {
         match self {
@@ -248,9 +94,9 @@ impl List {
     pub(super) fn put_back(&mut self, note: Note, text: &[u8], limits: &Limits) {
         match note {
             Note::WasSmall(was_small) => *self = self.in_form(was_small),
-            Note::Pushed(end) => drop(self.pop(end, |_| ())),
-            Note::Popped(end) => self.push(end, text, limits),
-            Note::Set(index) => drop(self.set(index, text, limits)),
+            Note::Pushed(end) => drop(Edit::unnoted(self).pop(end, |_| ())),
+            Note::Popped(end) => Edit::unnoted(self).push(end, text, limits),
+            Note::Set(index) => drop(Edit::unnoted(self).set(index, text, limits)),
             Note::Inserted(index) => match self {
                 List::Packed(run) => run.remove_at(run.seek(index)),
                 List::Long(list) => list.remove_at(index, limits),
@@ -294,9 +140,164 @@ impl List {
     }
 }
 
+impl Edit<'_, List> {
+    /// Chooses the form that can take up `count` more elements whose texts have `bytes` bytes together.
+    #[inline]
+    pub fn make_room(&mut self, bytes: usize, count: usize, limits: &Limits) {
+        if self.outgrows(bytes, count, limits)
+            && let List::Packed(run) = &mut *self.value
+        {
+            let run = std::mem::take(run);
+            self.note(Note::WasSmall(true), NO_TEXT);
+            *self.value = List::Long(Quicklist::from_run(run));
+        }
+    }
+
+    /// Chooses the form for what is left after elements went.
+    #[inline]
+    pub fn settle(&mut self, limits: &Limits) {
+        if let List::Long(list) = &mut *self.value
+            && list.nodes() == 1
+            && let Some(run) = list.take_short(limits)
+        {
+            self.note(Note::WasSmall(false), NO_TEXT);
+            *self.value = List::Packed(run);
+        }
+    }
+
+    /// Adds an element at an end. [`Self::make_room`] has chosen the form.
+    #[inline]
+    pub fn push(&mut self, end: End, text: &[u8], limits: &Limits) {
+        if let Some(journal) = &mut self.journal {
+            journal.note_list_limits(limits);
+            journal.note(Note::Pushed(end), NO_TEXT);
+        }
+        match &mut *self.value {
+            List::Packed(run) => run.push(end, Element::new(text), limits.entry_bytes()),
+            List::Long(list) => list.push(end, text, limits),
+        }
+    }
+
+    /// Takes the element at an end and shows it to `show`. None if the list is empty.
+    #[inline]
+    pub fn pop<R>(&mut self, end: End, show: impl FnOnce(Element<'_>) -> R) -> Option<R> {
+        let journal = &mut self.journal;
+        let show = |element: Element<'_>| {
+            if let Some(journal) = journal {
+                journal.note_element(Note::Popped(end), element);
+            }
+            show(element)
+        };
+        match &mut *self.value {
+            List::Packed(run) => {
+                let (element, len) = run.peek(end)?;
+                let result = show(element);
+                run.drop_one(end, len);
+                run.shrink();
+                Some(result)
+            }
+            List::Long(list) => list.pop(end, show),
+        }
+    }
+
+    /// Takes `count` elements away at an end, at most as many as there are.
+    pub fn drop_many(&mut self, end: End, count: usize) {
+        if let Some(journal) = &mut self.journal {
+            let view = self.value.as_view();
+            let mut note = |element| journal.note_element(Note::Popped(end), element);
+            match end {
+                End::Front => view.forwards(0).take(count).for_each(&mut note),
+                End::Back => view.backwards(view.len()).take(count).for_each(&mut note),
+            }
+        }
+        match &mut *self.value {
+            List::Packed(run) => run.drop_many(end, count),
+            List::Long(list) => list.drop_many(end, count),
+        }
+    }
+
+    /// Sets element `index`. False if there is none.
+    pub fn set(&mut self, index: usize, text: &[u8], limits: &Limits) -> bool {
+        let journal = &mut self.journal;
+        let mut note = |old: Element<'_>| {
+            if let Some(journal) = journal {
+                journal.note_list_limits(limits);
+                journal.note_element(Note::Set(index), old);
+            }
+        };
+        match &mut *self.value {
+            List::Packed(run) if index < run.count() => {
+                let at = run.seek(index);
+                if let Some((old, _)) = listpack::first(&run.entries()[at..]) {
+                    note(old);
+                }
+                run.replace(at, Element::new(text))
+            }
+            List::Packed(_) => false,
+            List::Long(list) => list.set(index, text, limits, note),
+        }
+    }
+
+    /// Puts an element before or behind the first one that equals `pivot`. False if there is none.
+    pub fn insert(&mut self, pivot: &[u8], behind: bool, text: &[u8], limits: &Limits) -> bool {
+        let pivot = Element::new(pivot);
+        let index = match &mut *self.value {
+            List::Packed(run) => {
+                let found = Forwards::of_run(run.view(), 0).position(|element| element == pivot);
+                let Some(found) = found else { return false };
+                let index = found + usize::from(behind);
+                run.insert(run.seek(index), Element::new(text));
+                index
+            }
+            List::Long(list) => match list.insert(pivot, behind, text, limits) {
+                Some(index) => index,
+                None => return false,
+            },
+        };
+        if let Some(journal) = &mut self.journal {
+            journal.note_list_limits(limits);
+            journal.note(Note::Inserted(index), NO_TEXT);
+        }
+        true
+    }
+
+    /// Removes the elements that equal `text`, at most `most` of them, beginning at an end. How many.
+    pub fn remove(&mut self, end: End, text: &[u8], most: usize, limits: &Limits) -> usize {
+        let element = Element::new(text);
+        if let Some(journal) = &mut self.journal {
+            journal.note_list_limits(limits);
+            note_removal(journal, self.value.as_view(), end, element, most);
+        }
+        match &mut *self.value {
+            List::Packed(run) => run.remove(end, element, most),
+            List::Long(list) => list.remove(end, element, most, limits),
+        }
+    }
+}
+
+/// Notes the elements that [`Edit::remove`] is about to take. Cost: as far as they lie from that end.
 #[cold]
-fn note_element(note: Note, element: Element<'_>) {
-    journal::note(note, [element.text().as_ref(), &[]]);
+fn note_removal(
+    journal: &mut Journal,
+    view: ListView<'_>,
+    end: End,
+    element: Element<'_>,
+    most: usize,
+) {
+    let mut note = |index| journal.note_element(Note::Removed(index), element);
+    let len = view.len();
+    let is_one = |(step, other): (usize, Element<'_>)| (other == element).then_some(step);
+    match end {
+        // Played back from the last note on: the first element comes last, so that it stands where it stood.
+        End::Front => {
+            let found = view.forwards(0).enumerate().filter_map(is_one).take(most);
+            found.collect::<Vec<_>>().into_iter().rev().for_each(&mut note);
+        }
+        End::Back => {
+            let found = view.backwards(len).enumerate().filter_map(is_one).take(most);
+            found.map(|step| len - 1 - step).for_each(&mut note);
+        }
+    }
 }
 
 impl<'a> ListView<'a> {

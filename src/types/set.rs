@@ -18,7 +18,7 @@ mod tests;
 
 use std::collections::HashSet;
 
-use super::journal::{self, Note};
+use super::journal::{Edit, Journal, NO_TEXT, Note};
 use super::{Collection, INLINE_MAX, Stored, Value, kind};
 use crate::collections::hash::KeyHasher;
 use crate::collections::intset::{self, Intset};
@@ -94,18 +94,6 @@ impl Set {
         Set::Table(Members { table, is_listpack })
     }
 
-    /// Prepares for `count` more members: more than the form's limit, and it becomes a hashtable at once.
-    pub fn expect_more(&mut self, count: usize, limits: &Limits) {
-        let limit = match self {
-            Set::Ints(_) => limits.intset_entries,
-            Set::Table(Members { is_listpack: false, .. }) => return,
-            Set::Packed(_) | Set::Table(_) => limits.listpack_entries,
-        };
-        if count > limit {
-            self.become_table(false, limits);
-        }
-    }
-
     /// The set, to be read.
     pub fn as_view(&self) -> SetView<'_> {
         match self {
@@ -115,251 +103,10 @@ impl Set {
         }
     }
 
-    /// Adds a member; false if it is one already.
-    #[inline]
-    pub fn add(&mut self, member: &[u8], limits: &Limits) -> bool {
-        match self {
-            Set::Ints(_) | Set::Packed(_) => self.add_small(Element::new(member), member, limits),
-            Set::Table(members) => members.insert(member, limits),
-        }
-    }
-
-    /// The same for an element of another set.
-    pub fn add_element(&mut self, element: Element<'_>, limits: &Limits) -> bool {
-        match element {
-            Element::Bytes(member) => self.add(member, limits),
-            Element::Integer(value) => match self {
-                Set::Ints(_) => self.add_integer(value, limits),
-                Set::Packed(_) => self.add_small(element, &format_i64(value), limits),
-                Set::Table(members) => members.insert(&format_i64(value), limits),
-            },
-        }
-    }
-
-    fn add_integer(&mut self, value: i64, limits: &Limits) -> bool {
-        let Set::Ints(bytes) = self else { unreachable!("the caller has seen integers") };
-        if !intset::insert(bytes, value) {
-            return false;
-        }
-        if journal::is_on() {
-            note_element(Note::Absent, Element::Integer(value));
-        }
-        if Intset::new(bytes).len() > limits.intset_entries.min(INTSET_ENTRIES_MAX) {
-            self.become_table(false, limits);
-        }
-        true
-    }
-
-    /// Adds a member to a set that is no table: `element` stands for the same bytes.
-    fn add_small(&mut self, element: Element<'_>, member: &[u8], limits: &Limits) -> bool {
-        let is_short = member.len() <= limits.listpack_value;
-        match (&mut *self, element) {
-            (Set::Ints(_), Element::Integer(value)) => return self.add_integer(value, limits),
-            (Set::Ints(bytes), Element::Bytes(_)) => {
-                let set = Intset::new(bytes);
-                let longest = [0, set.len().saturating_sub(1)]
-                    .iter()
-                    .filter(|&&rank| rank < set.len())
-                    .map(|&rank| Element::Integer(set.get(rank)).text_len())
-                    .max();
-                let fits = set.len() < limits.listpack_entries
-                    && is_short
-                    && longest.is_none_or(|longest| longest <= limits.listpack_value);
-                if fits {
-                    self.become_packed(element.encoded_len(), limits);
-                } else {
-                    self.become_table(false, limits);
-                }
-            }
-            (Set::Packed(bytes), _) => {
-                let Search::Absent { members } = packed::search(bytes, element) else {
-                    return false;
-                };
-                if members >= limits.listpack_entries || !is_short {
-                    self.become_table(false, limits);
-                } else if bytes.len() + element.encoded_len() > INLINE_MAX {
-                    self.become_table(true, limits);
-                }
-            }
-            (Set::Table(_), _) => {}
-        }
-        match self {
-            Set::Packed(bytes) => {
-                if journal::is_on() {
-                    note_element(Note::Absent, element);
-                }
-                element.write(bytes);
-            }
-            Set::Table(members) => return members.insert(member, limits),
-            Set::Ints(_) => unreachable!("integers have just been converted"),
-        }
-        true
-    }
-
-    /// Makes a set of integers packed, or a table that stands for a listpack if that would be too long with `room` bytes more.
-    fn become_packed(&mut self, room: usize, limits: &Limits) {
-        let mut bytes = Vec::new();
-        self.as_view().for_each(|element| element.write(&mut bytes));
-        if bytes.len() + room > INLINE_MAX {
-            self.become_table(true, limits);
-        } else {
-            self.change_form(Set::Packed(bytes));
-        }
-    }
-
-    fn become_table(&mut self, is_listpack: bool, limits: &Limits) {
-        if let Set::Table(members) = self {
-            members.set_listpack(is_listpack);
-            return;
-        }
-        let mut table = Set::table(limits, is_listpack);
-        if let Set::Table(members) = &mut table {
-            self.as_view().for_each(|element| {
-                members.table.insert(element.text().as_ref());
-            });
-        }
-        self.change_form(table);
-    }
-
-    /// Puts another form with the same members in its place.
-    fn change_form(&mut self, new: Set) {
-        let old = std::mem::replace(self, new);
-        if journal::is_on() {
-            journal::note(Note::Form(Box::new(Value::Set(old))), [&[], &[]]);
-        }
-    }
-
-    /// Makes it a set of integers again if there are no other members, and not too many: what a command has computed.
-    pub fn prefer_integers(&mut self, limits: &Limits) {
-        let view = self.as_view();
-        if matches!(self, Set::Ints(_))
-            || view.len() > limits.intset_entries.min(INTSET_ENTRIES_MAX)
-        {
-            return;
-        }
-        let mut integers = Vec::with_capacity(view.len());
-        view.visit(|element| {
-            let integer = match element {
-                Element::Integer(value) => Some(value),
-                Element::Bytes(member) => parse_i64(member),
-            };
-            integers.extend(integer);
-            integer.is_some()
-        });
-        if integers.len() == view.len() {
-            integers.sort_unstable();
-            let mut bytes = Vec::new();
-            for value in integers {
-                intset::insert(&mut bytes, value);
-            }
-            self.change_form(Set::Ints(bytes));
-        }
-    }
-
-    /// Removes a member; false if it is none.
-    pub fn remove(&mut self, member: &[u8]) -> bool {
-        let was_there = match self {
-            Set::Ints(bytes) => parse_i64(member).is_some_and(|value| intset::remove(bytes, value)),
-            Set::Packed(bytes) => remove_packed(bytes, Element::new(member)),
-            Set::Table(members) => members.table.remove(member).is_some(),
-        };
-        if was_there && journal::is_on() {
-            journal::note(Note::Present, [member, &[]]);
-        }
-        was_there
-    }
-
-    /// The same for an element of another set.
-    pub fn remove_element(&mut self, element: Element<'_>) -> bool {
-        let was_there = match (self, element) {
-            (Set::Ints(bytes), Element::Integer(value)) => intset::remove(bytes, value),
-            (Set::Packed(bytes), Element::Integer(_)) => remove_packed(bytes, element),
-            (set, element) => return set.remove(element.text().as_ref()),
-        };
-        if was_there && journal::is_on() {
-            note_element(Note::Present, element);
-        }
-        was_there
-    }
-
-    /// Removes a random member after showing it to `visit`, each as likely as the other. There must be one.
-    pub fn pop(&mut self, visit: impl FnOnce(Element<'_>)) {
-        let visit = |element: Element<'_>| {
-            if journal::is_on() {
-                note_element(Note::Present, element);
-            }
-            visit(element);
-        };
-        match self {
-            Set::Ints(bytes) => {
-                let set = Intset::new(bytes);
-                let rank = fastrand::usize(..set.len());
-                visit(Element::Integer(set.get(rank)));
-                intset::remove_rank(bytes, rank);
-            }
-            Set::Packed(bytes) => {
-                let rank = fastrand::usize(..packed::count(bytes));
-                let (element, place) = packed::nth(bytes, rank);
-                visit(element);
-                bytes.drain(place);
-            }
-            Set::Table(members) => {
-                members.table.pop_random(|entry| visit(Element::Bytes(entry.field)));
-            }
-        }
-    }
-
-    /// The same for `count` members, less than there are. What is left of a table of which nearly all goes is made anew, in
-    /// the form it fits in.
-    pub fn pop_many(&mut self, count: usize, limits: &Limits, mut visit: impl FnMut(Element<'_>)) {
-        let len = self.as_view().len();
-        let mut draw = Draw { left: len, wanted: count };
-        let mut take = |element: Element<'_>| {
-            if journal::is_on() {
-                note_element(Note::Present, element);
-            }
-            visit(element);
-        };
-        match self {
-            Set::Ints(bytes) => intset::retain(bytes, |value| {
-                let is_drawn = draw.next();
-                if is_drawn {
-                    take(Element::Integer(value));
-                }
-                !is_drawn
-            }),
-            Set::Packed(bytes) => packed::retain(bytes, |element| {
-                let is_drawn = draw.next();
-                if is_drawn {
-                    take(element);
-                }
-                !is_drawn
-            }),
-            Set::Table(_) if (len - count).saturating_mul(POP_WALK_RATIO) > count => {
-                for _ in 0..count {
-                    self.pop(&mut visit);
-                }
-            }
-            Set::Table(members) => {
-                let mut rest = Set::Packed(Vec::new());
-                journal::unnoted(|| {
-                    for entry in members.table.iter() {
-                        if draw.next() {
-                            visit(Element::Bytes(entry.field));
-                        } else {
-                            rest.add(entry.field, limits);
-                        }
-                    }
-                });
-                self.change_form(rest);
-            }
-        }
-    }
-
     /// Undoes what a note is about.
     pub(super) fn put_back(&mut self, note: Note, member: &[u8]) {
         match (note, self) {
-            (Note::Absent, set) => drop(set.remove(member)),
+            (Note::Absent, set) => drop(Edit::unnoted(set).remove(member)),
             (Note::Present, Set::Ints(bytes)) => {
                 let value = parse_i64(member).expect("it was one of integers");
                 intset::insert(bytes, value);
@@ -403,9 +150,267 @@ impl Set {
     }
 }
 
-#[cold]
-fn note_element(note: Note, element: Element<'_>) {
-    journal::note(note, [element.text().as_ref(), &[]]);
+impl Edit<'_, Set> {
+    /// Prepares for `count` more members: more than the form's limit, and it becomes a hashtable at once.
+    pub fn expect_more(&mut self, count: usize, limits: &Limits) {
+        let limit = match &mut *self.value {
+            Set::Ints(_) => limits.intset_entries,
+            Set::Table(Members { is_listpack: false, .. }) => return,
+            Set::Packed(_) | Set::Table(_) => limits.listpack_entries,
+        };
+        if count > limit {
+            self.become_table(false, limits);
+        }
+    }
+
+    /// Adds a member; false if it is one already.
+    #[inline]
+    pub fn add(&mut self, member: &[u8], limits: &Limits) -> bool {
+        match &mut *self.value {
+            Set::Ints(_) | Set::Packed(_) => self.add_small(Element::new(member), member, limits),
+            Set::Table(members) => members.insert(member, limits, &mut self.journal),
+        }
+    }
+
+    /// The same for an element of another set.
+    pub fn add_element(&mut self, element: Element<'_>, limits: &Limits) -> bool {
+        match element {
+            Element::Bytes(member) => self.add(member, limits),
+            Element::Integer(value) => match &mut *self.value {
+                Set::Ints(_) => self.add_integer(value, limits),
+                Set::Packed(_) => self.add_small(element, &format_i64(value), limits),
+                Set::Table(members) => {
+                    members.insert(&format_i64(value), limits, &mut self.journal)
+                }
+            },
+        }
+    }
+
+    fn add_integer(&mut self, value: i64, limits: &Limits) -> bool {
+        let Set::Ints(bytes) = &mut *self.value else {
+            unreachable!("the caller has seen integers")
+        };
+        if !intset::insert(bytes, value) {
+            return false;
+        }
+        let len = Intset::new(bytes).len();
+        self.note_element(Note::Absent, Element::Integer(value));
+        if len > limits.intset_entries.min(INTSET_ENTRIES_MAX) {
+            self.become_table(false, limits);
+        }
+        true
+    }
+
+    /// Adds a member to a set that is no table: `element` stands for the same bytes.
+    fn add_small(&mut self, element: Element<'_>, member: &[u8], limits: &Limits) -> bool {
+        let is_short = member.len() <= limits.listpack_value;
+        match (&mut *self.value, element) {
+            (Set::Ints(_), Element::Integer(value)) => return self.add_integer(value, limits),
+            (Set::Ints(bytes), Element::Bytes(_)) => {
+                let set = Intset::new(bytes);
+                let longest = [0, set.len().saturating_sub(1)]
+                    .iter()
+                    .filter(|&&rank| rank < set.len())
+                    .map(|&rank| Element::Integer(set.get(rank)).text_len())
+                    .max();
+                let fits = set.len() < limits.listpack_entries
+                    && is_short
+                    && longest.is_none_or(|longest| longest <= limits.listpack_value);
+                if fits {
+                    self.become_packed(element.encoded_len(), limits);
+                } else {
+                    self.become_table(false, limits);
+                }
+            }
+            (Set::Packed(bytes), _) => {
+                let Search::Absent { members } = packed::search(bytes, element) else {
+                    return false;
+                };
+                if members >= limits.listpack_entries || !is_short {
+                    self.become_table(false, limits);
+                } else if bytes.len() + element.encoded_len() > INLINE_MAX {
+                    self.become_table(true, limits);
+                }
+            }
+            (Set::Table(_), _) => {}
+        }
+        match &mut *self.value {
+            Set::Packed(bytes) => {
+                element.write(bytes);
+                self.note_element(Note::Absent, element);
+            }
+            Set::Table(members) => return members.insert(member, limits, &mut self.journal),
+            Set::Ints(_) => unreachable!("integers have just been converted"),
+        }
+        true
+    }
+
+    /// Makes a set of integers packed, or a table that stands for a listpack if that would be too long with `room` bytes more.
+    fn become_packed(&mut self, room: usize, limits: &Limits) {
+        let mut bytes = Vec::new();
+        self.as_view().for_each(|element| element.write(&mut bytes));
+        if bytes.len() + room > INLINE_MAX {
+            self.become_table(true, limits);
+        } else {
+            self.change_form(Set::Packed(bytes));
+        }
+    }
+
+    fn become_table(&mut self, is_listpack: bool, limits: &Limits) {
+        if let Set::Table(members) = &mut *self.value {
+            members.set_listpack(is_listpack, &mut self.journal);
+            return;
+        }
+        let mut table = Set::table(limits, is_listpack);
+        if let Set::Table(members) = &mut table {
+            self.as_view().for_each(|element| {
+                members.table.insert(element.text().as_ref());
+            });
+        }
+        self.change_form(table);
+    }
+
+    /// Puts another form with the same members in its place.
+    fn change_form(&mut self, new: Set) {
+        let old = std::mem::replace(self.value, new);
+        if let Some(journal) = &mut self.journal {
+            journal.note(Note::Form(Box::new(Value::Set(old))), NO_TEXT);
+        }
+    }
+
+    /// Makes it a set of integers again if there are no other members, and not too many: what a command has computed.
+    pub fn prefer_integers(&mut self, limits: &Limits) {
+        let view = self.as_view();
+        if matches!(self.value, Set::Ints(_))
+            || view.len() > limits.intset_entries.min(INTSET_ENTRIES_MAX)
+        {
+            return;
+        }
+        let mut integers = Vec::with_capacity(view.len());
+        view.visit(|element| {
+            let integer = match element {
+                Element::Integer(value) => Some(value),
+                Element::Bytes(member) => parse_i64(member),
+            };
+            integers.extend(integer);
+            integer.is_some()
+        });
+        if integers.len() == view.len() {
+            integers.sort_unstable();
+            let mut bytes = Vec::new();
+            for value in integers {
+                intset::insert(&mut bytes, value);
+            }
+            self.change_form(Set::Ints(bytes));
+        }
+    }
+
+    /// Removes a member; false if it is none.
+    pub fn remove(&mut self, member: &[u8]) -> bool {
+        let was_there = match &mut *self.value {
+            Set::Ints(bytes) => parse_i64(member).is_some_and(|value| intset::remove(bytes, value)),
+            Set::Packed(bytes) => remove_packed(bytes, Element::new(member)),
+            Set::Table(members) => members.table.remove(member).is_some(),
+        };
+        if was_there {
+            self.note(Note::Present, [member, &[]]);
+        }
+        was_there
+    }
+
+    /// The same for an element of another set.
+    pub fn remove_element(&mut self, element: Element<'_>) -> bool {
+        let was_there = match (&mut *self.value, element) {
+            (Set::Ints(bytes), Element::Integer(value)) => intset::remove(bytes, value),
+            (Set::Packed(bytes), Element::Integer(_)) => remove_packed(bytes, element),
+            (_, element) => return self.remove(element.text().as_ref()),
+        };
+        if was_there {
+            self.note_element(Note::Present, element);
+        }
+        was_there
+    }
+
+    /// Removes a random member after showing it to `visit`, each as likely as the other. There must be one.
+    pub fn pop(&mut self, visit: impl FnOnce(Element<'_>)) {
+        let journal = &mut self.journal;
+        let visit = |element: Element<'_>| {
+            if let Some(journal) = journal {
+                journal.note_element(Note::Present, element);
+            }
+            visit(element);
+        };
+        match &mut *self.value {
+            Set::Ints(bytes) => {
+                let set = Intset::new(bytes);
+                let rank = fastrand::usize(..set.len());
+                visit(Element::Integer(set.get(rank)));
+                intset::remove_rank(bytes, rank);
+            }
+            Set::Packed(bytes) => {
+                let rank = fastrand::usize(..packed::count(bytes));
+                let (element, place) = packed::nth(bytes, rank);
+                visit(element);
+                bytes.drain(place);
+            }
+            Set::Table(members) => {
+                members.table.pop_random(|entry| visit(Element::Bytes(entry.field)));
+            }
+        }
+    }
+
+    /// The same for `count` members, less than there are. What is left of a table of which nearly all goes is made anew, in
+    /// the form it fits in.
+    pub fn pop_many(&mut self, count: usize, limits: &Limits, mut visit: impl FnMut(Element<'_>)) {
+        let len = self.as_view().len();
+        let mut draw = Draw { left: len, wanted: count };
+        let journal = &mut self.journal;
+        let mut take = |element: Element<'_>| {
+            if let Some(journal) = journal {
+                journal.note_element(Note::Present, element);
+            }
+            visit(element);
+        };
+        match &mut *self.value {
+            Set::Ints(bytes) => intset::retain(bytes, |value| {
+                let is_drawn = draw.next();
+                if is_drawn {
+                    take(Element::Integer(value));
+                }
+                !is_drawn
+            }),
+            Set::Packed(bytes) => packed::retain(bytes, |element| {
+                let is_drawn = draw.next();
+                if is_drawn {
+                    take(element);
+                }
+                !is_drawn
+            }),
+            Set::Table(_) if (len - count).saturating_mul(POP_WALK_RATIO) > count => {
+                for _ in 0..count {
+                    self.pop(&mut visit);
+                }
+            }
+            Set::Table(members) => {
+                let mut rest = Set::Packed(Vec::new());
+                for entry in members.table.iter() {
+                    if draw.next() {
+                        visit(Element::Bytes(entry.field));
+                    } else {
+                        Edit::unnoted(&mut rest).add(entry.field, limits);
+                    }
+                }
+                self.change_form(rest);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn note_element(&mut self, note: Note, element: Element<'_>) {
+        if let Some(journal) = &mut self.journal {
+            journal.note_element(note, element);
+        }
+    }
 }
 
 fn remove_packed(bytes: &mut Vec<u8>, element: Element<'_>) -> bool {
@@ -421,24 +426,29 @@ fn remove_packed(bytes: &mut Vec<u8>, element: Element<'_>) -> bool {
 impl Members {
     /// Adds a member, which may be one too many or too long for a listpack.
     #[inline]
-    fn insert(&mut self, member: &[u8], limits: &Limits) -> bool {
+    fn insert(
+        &mut self,
+        member: &[u8],
+        limits: &Limits,
+        journal: &mut Option<&mut Journal>,
+    ) -> bool {
         let is_new = self.table.insert(member);
-        if is_new && journal::is_on() {
-            journal::note(Note::Absent, [member, &[]]);
+        if is_new && let Some(journal) = journal {
+            journal.note(Note::Absent, [member, &[]]);
         }
         if is_new
             && self.is_listpack
             && (self.table.len() > limits.listpack_entries || member.len() > limits.listpack_value)
         {
-            self.set_listpack(false);
+            self.set_listpack(false, journal);
         }
         is_new
     }
 
     #[cold]
-    fn set_listpack(&mut self, is_listpack: bool) {
-        if journal::is_on() {
-            journal::note(Note::WasSmall(self.is_listpack), [&[], &[]]);
+    fn set_listpack(&mut self, is_listpack: bool, journal: &mut Option<&mut Journal>) {
+        if let Some(journal) = journal {
+            journal.note(Note::WasSmall(self.is_listpack), NO_TEXT);
         }
         self.is_listpack = is_listpack;
     }

@@ -14,7 +14,7 @@ mod tests;
 
 use std::ops::Range;
 
-use super::journal::{self, Note};
+use super::journal::{Edit, NO_TEXT, Note};
 use super::{Collection, INLINE_MAX, Stored, Value, kind};
 use crate::collections::packed::Text;
 use crate::collections::score_tree::{self, Place, ScoreTree};
@@ -49,7 +49,7 @@ pub enum SortedSetView<'a> {
     Large(&'a Large),
 }
 
-/// What [`SortedSet::update`] did.
+/// What [`Edit::update`] did.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Updated {
     /// The member was added.
@@ -116,6 +116,51 @@ impl SortedSet {
         self.as_view().is_empty()
     }
 
+    /// Undoes what a note is about.
+    pub(super) fn put_back(&mut self, note: Note, member: &[u8]) {
+        // A packed one is too small for notes.
+        let SortedSet::Large(large) = self else { unreachable!("what is noted is large for good") };
+        match note {
+            Note::Absent => drop(large.tree.remove(member)),
+            Note::Score(score) => match large.tree.find(member) {
+                Some(position) => large.tree.set_score(position, score),
+                None => large.tree.insert(score, member),
+            },
+            Note::WasSmall(was_small) => large.is_skiplist = !was_small,
+            _ => unreachable!("no note of a sorted set"),
+        }
+    }
+
+    /// An empty set that stays a skiplist while a result is put together; [`SortedSet::settle`] it in the end.
+    pub fn for_result() -> Self {
+        SortedSet::Large(Box::new(Large { tree: ScoreTree::new(), is_skiplist: true }))
+    }
+
+    /// Adds a member to a result, whose limits are none; `decide` says the score from the one it has.
+    pub fn put(&mut self, member: &[u8], decide: impl FnOnce(Option<f64>) -> f64) {
+        let limits = Limits { entries: 0, value: 0 };
+        Edit::unnoted(self).update(member, limits, |old| Some(decide(old)));
+    }
+
+    /// What a result is stored as: a listpack if it is within the limits, whatever it went through.
+    pub fn settle(self, limits: Limits) -> Self {
+        let view = self.as_view();
+        let mut longest = 0;
+        if view.len() <= limits.entries {
+            view.each(0..view.len(), false, |_, member| longest = longest.max(member.len()));
+        }
+        if view.len() > limits.entries || longest > limits.value {
+            return self;
+        }
+        let mut packed = SortedSet::new();
+        view.each(0..view.len(), false, |score, member| {
+            Edit::unnoted(&mut packed).add(score, member, limits);
+        });
+        packed
+    }
+}
+
+impl Edit<'_, SortedSet> {
     /// Looks a member up once, lets `decide` say from its score, if it is there, what its score shall be, and does that.
     /// None leaves everything as it is. The new score is not NaN.
     pub fn update(
@@ -124,7 +169,7 @@ impl SortedSet {
         limits: Limits,
         decide: impl FnOnce(Option<f64>) -> Option<f64>,
     ) -> Updated {
-        match self {
+        match &mut *self.value {
             SortedSet::Packed(bytes) => {
                 let found = packed::find(bytes, member);
                 let Some(score) = decide(found.as_ref().map(|found| found.score)) else {
@@ -155,9 +200,9 @@ impl SortedSet {
                     return Updated::Unchanged;
                 }
                 if let Some(old) = old
-                    && journal::is_on()
+                    && let Some(journal) = &mut self.journal
                 {
-                    journal::note(Note::Score(old), [member, &[]]);
+                    journal.note(Note::Score(old), [member, &[]]);
                 }
                 let score = large.stored(score);
                 large.tree.set_score(position, score);
@@ -173,7 +218,7 @@ impl SortedSet {
 
     /// Adds a member that is not there.
     fn add(&mut self, score: f64, member: &[u8], limits: Limits) {
-        if let SortedSet::Packed(bytes) = self {
+        if let SortedSet::Packed(bytes) = &mut *self.value {
             let fits = member.len() <= limits.value.min(INLINE_MAX)
                 && bytes.len() + packed::bytes_of(score, member) <= INLINE_MAX
                 // Fewer bytes than the limit allows elements, or as many as counted.
@@ -183,24 +228,26 @@ impl SortedSet {
                 return;
             }
             let bytes = std::mem::take(bytes);
-            *self = SortedSet::Large(Box::new(Large::unpack(&bytes)));
+            *self.value = SortedSet::Large(Box::new(Large::unpack(&bytes)));
         }
-        let SortedSet::Large(large) = self else { return };
+        let SortedSet::Large(large) = &mut *self.value else { return };
         if large.tree.len() >= limits.entries || member.len() > limits.value {
-            if !large.is_skiplist && journal::is_on() {
-                journal::note(Note::WasSmall(true), [&[], &[]]);
+            if !large.is_skiplist
+                && let Some(journal) = &mut self.journal
+            {
+                journal.note(Note::WasSmall(true), NO_TEXT);
             }
             large.is_skiplist = true;
         }
-        if journal::is_on() {
-            journal::note(Note::Absent, [member, &[]]);
+        if let Some(journal) = &mut self.journal {
+            journal.note(Note::Absent, [member, &[]]);
         }
         large.tree.insert(large.stored(score), member);
     }
 
     /// Takes a member out; returns its score.
     pub fn remove(&mut self, member: &[u8]) -> Option<f64> {
-        match self {
+        match &mut *self.value {
             SortedSet::Packed(bytes) => {
                 let found = packed::find(bytes, member)?;
                 packed::remove(bytes, found.bytes);
@@ -208,8 +255,8 @@ impl SortedSet {
             }
             SortedSet::Large(large) => {
                 let score = large.tree.remove(member)?;
-                if journal::is_on() {
-                    journal::note(Note::Score(score), [member, &[]]);
+                if let Some(journal) = &mut self.journal {
+                    journal.note(Note::Score(score), [member, &[]]);
                 }
                 Some(score)
             }
@@ -218,31 +265,16 @@ impl SortedSet {
 
     /// Takes out the elements of a range of ranks, which lies within the length.
     pub fn remove_ranks(&mut self, ranks: Range<usize>) {
-        match self {
+        match &mut *self.value {
             SortedSet::Packed(bytes) => packed::remove_ranks(bytes, ranks),
             SortedSet::Large(large) => {
-                if journal::is_on() {
+                if let Some(journal) = &mut self.journal {
                     for (score, member) in large.tree.range(ranks.clone()) {
-                        journal::note(Note::Score(score), [member, &[]]);
+                        journal.note(Note::Score(score), [member, &[]]);
                     }
                 }
                 large.tree.remove_ranks(ranks);
             }
-        }
-    }
-
-    /// Undoes what a note is about.
-    pub(super) fn put_back(&mut self, note: Note, member: &[u8]) {
-        // A packed one is too small for notes.
-        let SortedSet::Large(large) = self else { unreachable!("what is noted is large for good") };
-        match note {
-            Note::Absent => drop(large.tree.remove(member)),
-            Note::Score(score) => match large.tree.find(member) {
-                Some(position) => large.tree.set_score(position, score),
-                None => large.tree.insert(score, member),
-            },
-            Note::WasSmall(was_small) => large.is_skiplist = !was_small,
-            _ => unreachable!("no note of a sorted set"),
         }
     }
 
@@ -253,31 +285,6 @@ impl SortedSet {
             self.remove_ranks(0..1);
         }
         first
-    }
-
-    /// An empty set that stays a skiplist while a result is put together; [`SortedSet::settle`] it in the end.
-    pub fn for_result() -> Self {
-        SortedSet::Large(Box::new(Large { tree: ScoreTree::new(), is_skiplist: true }))
-    }
-
-    /// Adds a member to a result, whose limits are none; `decide` says the score from the one it has.
-    pub fn put(&mut self, member: &[u8], decide: impl FnOnce(Option<f64>) -> f64) {
-        self.update(member, Limits { entries: 0, value: 0 }, |old| Some(decide(old)));
-    }
-
-    /// What a result is stored as: a listpack if it is within the limits, whatever it went through.
-    pub fn settle(self, limits: Limits) -> Self {
-        let view = self.as_view();
-        let mut longest = 0;
-        if view.len() <= limits.entries {
-            view.each(0..view.len(), false, |_, member| longest = longest.max(member.len()));
-        }
-        if view.len() > limits.entries || longest > limits.value {
-            return self;
-        }
-        let mut packed = SortedSet::new();
-        view.each(0..view.len(), false, |score, member| packed.add(score, member, limits));
-        packed
     }
 }
 

@@ -26,7 +26,7 @@ pub use node::Entry;
 use node::{NewEntry, Node, Place, Walk};
 pub use saved::{Loader, LoaderError, SavedEntry, SavedNode};
 
-use super::journal::is_on;
+use super::journal::Edit;
 use crate::collections::packed::Elements;
 
 /// Bytes of pieces one entry may have; also what a node may have at most.
@@ -161,8 +161,6 @@ impl Entries {
         size_of::<Entries>() + self.nodes.capacity() * size_of::<Node>() + nodes
     }
 
-    // ---- adding --------------------------------------------------------------------------------------------------
-
     /// The ID a new entry would get.
     pub fn next_id(&self, wanted: NewId) -> Result<StreamId, AddError> {
         let id = match wanted {
@@ -176,130 +174,6 @@ impl Entries {
             NewId::Given(id) => id,
         };
         if id > self.last { Ok(id) } else { Err(AddError::NotAbove) }
-    }
-
-    /// Adds an entry of `fields` fields; `piece` gives fields and values in turn.
-    #[inline]
-    pub fn add<'a>(
-        &mut self,
-        wanted: NewId,
-        fields: usize,
-        piece: impl Fn(usize) -> &'a [u8],
-        limits: NodeLimits,
-    ) -> Result<StreamId, AddError> {
-        let id = self.next_id(wanted)?;
-        let bytes = (0..2 * fields).map(|index| piece(index).len()).sum::<usize>();
-        if bytes > NODE_BYTES_MAX {
-            return Err(AddError::TooLarge);
-        }
-        if is_on() {
-            self.note_growth(bytes, limits);
-        }
-        let entry = NewEntry { id, fields, piece };
-        match self.nodes.back_mut() {
-            Some(node) if has_room(node, bytes, limits) => node.push(&entry),
-            Some(node) => {
-                node.close();
-                let room = node.len() + SPARE_ROOM;
-                self.nodes.push_back(Node::new(&entry, room));
-            }
-            None => self.nodes.push_back(Node::new(&entry, FIRST_ROOM)),
-        }
-        self.len += 1;
-        self.added = self.added.wrapping_add(1);
-        self.last = id;
-        self.top = id;
-        if self.len == 1 {
-            self.first = id;
-        }
-        Ok(id)
-    }
-
-    /// Sets what is remembered: the last ID given, and, if they are told, how many entries were ever added and the greatest ID
-    /// ever deleted.
-    pub fn set_remembered(
-        &mut self,
-        last: StreamId,
-        added: Option<i64>,
-        max_deleted: Option<StreamId>,
-    ) {
-        self.note(|| Change::Remembered);
-        self.last = last;
-        self.added = added.unwrap_or(self.added);
-        self.max_deleted = max_deleted.unwrap_or(self.max_deleted);
-    }
-
-    // ---- removing ------------------------------------------------------------------------------------------------
-
-    /// Deletes entries; returns how many there were.
-    pub fn delete(&mut self, ids: &[StreamId]) -> u64 {
-        let (mut deleted, mut had_first) = (0, false);
-        for id in ids {
-            if self.delete_one(*id) {
-                deleted += 1;
-                had_first |= *id == self.first;
-                self.max_deleted = self.max_deleted.max(*id);
-            }
-        }
-        if deleted > 0 && (self.len == 0 || had_first) {
-            self.find_first();
-        }
-        if deleted > 0 && ids.contains(&self.top) {
-            let top = self.backwards(StreamId::MIN, StreamId::MAX).next().map(|entry| entry.id);
-            self.top = top.unwrap_or_default();
-        }
-        deleted
-    }
-
-    fn delete_one(&mut self, id: StreamId) -> bool {
-        let Some(index) = self.node_of(id) else { return false };
-        let node = &mut self.nodes[index];
-        let Some(place) = node.find(id) else { return false };
-        if node.live == 1 {
-            let gone = self.nodes.remove(index);
-            self.note_gone(index, gone);
-        } else {
-            node.mark_deleted(place.offset);
-            self.note(|| Change::Marked { index, offset: place.offset });
-        }
-        self.len -= 1;
-        true
-    }
-
-    /// Takes entries from the beginning; returns how many.
-    pub fn trim(&mut self, trim: Trim) -> u64 {
-        let mut removed = 0;
-        while let Some(node) = self.nodes.front_mut() {
-            let live = u64::from(node.live);
-            let is_done = matches!(trim.keep, Keep::Newest(len) if self.len <= len);
-            if is_done || (trim.limit > 0 && removed + live > trim.limit) {
-                break;
-            }
-            let goes_whole = match trim.keep {
-                Keep::Newest(len) => self.len - live >= len,
-                Keep::From(id) => node.last < id,
-            };
-            if goes_whole {
-                let gone = self.nodes.pop_front();
-                self.note_gone(0, gone);
-                self.len -= live;
-                removed += live;
-                continue;
-            }
-            if !trim.is_approximate {
-                let marked = trim_node(node, trim.keep, self.len);
-                for &offset in &marked {
-                    self.note(|| Change::Marked { index: 0, offset });
-                }
-                self.len -= marked.len() as u64;
-                removed += marked.len() as u64;
-            }
-            break;
-        }
-        if removed > 0 || self.len == 0 {
-            self.find_first();
-        }
-        removed
     }
 
     fn find_first(&mut self) {
@@ -391,6 +265,134 @@ impl Entries {
             _ if self.added != 0 => self.estimate_read(id),
             _ => read,
         }
+    }
+}
+
+impl Edit<'_, Entries> {
+    // ---- adding --------------------------------------------------------------------------------------------------
+
+    /// Adds an entry of `fields` fields; `piece` gives fields and values in turn.
+    #[inline]
+    pub fn add<'a>(
+        &mut self,
+        wanted: NewId,
+        fields: usize,
+        piece: impl Fn(usize) -> &'a [u8],
+        limits: NodeLimits,
+    ) -> Result<StreamId, AddError> {
+        let id = self.next_id(wanted)?;
+        let bytes = (0..2 * fields).map(|index| piece(index).len()).sum::<usize>();
+        if bytes > NODE_BYTES_MAX {
+            return Err(AddError::TooLarge);
+        }
+        self.note_growth(bytes, limits);
+        let entry = NewEntry { id, fields, piece };
+        let entries = &mut *self.value;
+        match entries.nodes.back_mut() {
+            Some(node) if has_room(node, bytes, limits) => node.push(&entry),
+            Some(node) => {
+                node.close();
+                let room = node.len() + SPARE_ROOM;
+                entries.nodes.push_back(Node::new(&entry, room));
+            }
+            None => entries.nodes.push_back(Node::new(&entry, FIRST_ROOM)),
+        }
+        entries.len += 1;
+        entries.added = entries.added.wrapping_add(1);
+        entries.last = id;
+        entries.top = id;
+        if entries.len == 1 {
+            entries.first = id;
+        }
+        Ok(id)
+    }
+
+    /// Sets what is remembered: the last ID given, and, if they are told, how many entries were ever added and the greatest ID
+    /// ever deleted.
+    pub fn set_remembered(
+        &mut self,
+        last: StreamId,
+        added: Option<i64>,
+        max_deleted: Option<StreamId>,
+    ) {
+        self.note_change(|| Change::Remembered);
+        let entries = &mut *self.value;
+        entries.last = last;
+        entries.added = added.unwrap_or(entries.added);
+        entries.max_deleted = max_deleted.unwrap_or(entries.max_deleted);
+    }
+
+    // ---- removing ------------------------------------------------------------------------------------------------
+
+    /// Deletes entries; returns how many there were.
+    pub fn delete(&mut self, ids: &[StreamId]) -> u64 {
+        let (mut deleted, mut had_first) = (0, false);
+        for id in ids {
+            if self.delete_one(*id) {
+                deleted += 1;
+                had_first |= *id == self.first;
+                self.value.max_deleted = self.max_deleted.max(*id);
+            }
+        }
+        if deleted > 0 && (self.len == 0 || had_first) {
+            self.value.find_first();
+        }
+        if deleted > 0 && ids.contains(&self.top) {
+            let top = self.backwards(StreamId::MIN, StreamId::MAX).next().map(|entry| entry.id);
+            self.value.top = top.unwrap_or_default();
+        }
+        deleted
+    }
+
+    fn delete_one(&mut self, id: StreamId) -> bool {
+        let Some(index) = self.node_of(id) else { return false };
+        let node = &mut self.value.nodes[index];
+        let Some(place) = node.find(id) else { return false };
+        if node.live == 1 {
+            let gone = self.value.nodes.remove(index);
+            self.note_gone(index, gone);
+        } else {
+            node.mark_deleted(place.offset);
+            self.note_change(|| Change::Marked { index, offset: place.offset });
+        }
+        self.value.len -= 1;
+        true
+    }
+
+    /// Takes entries from the beginning; returns how many.
+    pub fn trim(&mut self, trim: Trim) -> u64 {
+        let mut removed = 0;
+        while let Some(node) = self.value.nodes.front_mut() {
+            let live = u64::from(node.live);
+            let is_done = matches!(trim.keep, Keep::Newest(len) if self.value.len <= len);
+            if is_done || (trim.limit > 0 && removed + live > trim.limit) {
+                break;
+            }
+            let goes_whole = match trim.keep {
+                Keep::Newest(len) => self.value.len - live >= len,
+                Keep::From(id) => node.last < id,
+            };
+            if goes_whole {
+                let gone = self.value.nodes.pop_front();
+                self.note_gone(0, gone);
+                self.value.len -= live;
+                removed += live;
+                continue;
+            }
+            if !trim.is_approximate {
+                let marked = trim_node(node, trim.keep, self.value.len);
+                for &offset in &marked {
+                    self.note_change(|| Change::Marked { index: 0, offset });
+                }
+                self.value.len -= marked.len() as u64;
+                removed += marked.len() as u64;
+            }
+            break;
+        }
+        if removed > 0 || self.len == 0 {
+            self.value.find_first();
+        }
+        removed
     }
 }
 

@@ -25,4 +25,5 @@ mod robustness;
 mod rollback;
 mod script_conversions;
 mod script_libraries;
+mod tls;
 mod transcripts;

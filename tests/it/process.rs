@@ -170,7 +170,7 @@ fn a_bad_line_of_the_configuration_stops_the_start_and_is_shown() {
         ("nosuch 1", "Bad directive or wrong number of arguments"),
         ("rename-command NOSUCH X", "No such command in rename-command"),
         ("rename-command GET SET", "Target command name already exists"),
-        ("user bob on nopass ~* +@all", "ACL users other than default are not supported"),
+        ("user bob on badrule", "Error in user declaration 'badrule': Syntax error"),
         ("dir /nosuch/place", "No such file or directory"),
     ] {
         let ended = run(&["-"], &format!("timeout 5\n{line}\n"));

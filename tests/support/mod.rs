@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use latchkey::clock::{Clock, ManualClock, UnixMillis};
 use latchkey::config::Config;
 use latchkey::server::{Handle, Server};
-use latchkey::sys::log::Logger;
+use latchkey::sys::log::{Level, Logger};
 
 /// The wall clock of a new session: 2023-11-14 22:13:20 UTC.
 pub const START: UnixMillis = UnixMillis(1_700_000_000_000);
@@ -60,6 +60,8 @@ pub enum Reply {
 /// A server in a thread, stopped when this is dropped.
 pub struct TestServer {
     pub address: SocketAddr,
+    /// Where it speaks TLS, if its configuration names a certificate.
+    pub tls_address: Option<SocketAddr>,
     pub clock: ManualClock,
     handle: Handle,
     thread: Option<JoinHandle<()>>,
@@ -78,8 +80,15 @@ impl TestServer {
         let config = Config::from_text(text.as_bytes()).expect("the test's configuration is good");
         let clock = ManualClock::new(START);
         let address: SocketAddr = "127.0.0.1:0".parse().expect("an address");
-        let mut server = Server::start(config, Clock::Manual(clock.clone()), Logger::silent())
-            .expect("the server starts");
+        let logger = match config.logfile.is_empty() {
+            true => Logger::silent(),
+            false => Logger::new(Level::Verbose, &config.logfile),
+        };
+        let has_tls = !config.tls_cert_file.is_empty();
+        let mut server =
+            Server::start(config, Clock::Manual(clock.clone()), logger).expect("the server starts");
+        let tls_address =
+            has_tls.then(|| server.listen_for_tls_on(address).expect("a free port, and TLS"));
         let address = server.listen_on(address).expect("a free port");
         // Only from a folder of the test's own: what lies where the tests run is nobody's data.
         if lines.iter().any(|line| line.starts_with("dir ")) {
@@ -87,7 +96,7 @@ impl TestServer {
         }
         let handle = server.handle();
         let thread = std::thread::spawn(move || server.run().expect("the loop ends in order"));
-        TestServer { address, clock, handle, thread: Some(thread) }
+        TestServer { address, tls_address, clock, handle, thread: Some(thread) }
     }
 
     pub fn connect(&self) -> Client {

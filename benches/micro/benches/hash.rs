@@ -11,6 +11,7 @@ use latchkey::clock::Now;
 use latchkey::collections::hash::KeyHasher;
 use latchkey::collections::packed_table::{Form, PackedTable};
 use latchkey::types::hash::{Hash, Limits};
+use latchkey::types::journal::Edit;
 
 const NOW: Now = Now { wall_us: 1_700_000_000_000_000, boot_us: 3_600_000_000, is_loading: false };
 
@@ -36,7 +37,13 @@ fn field(number: usize) -> [u8; 16] {
 fn filled(fields: usize) -> Hash {
     let mut hash = Hash::default();
     for number in 0..fields {
-        hash.set(&field(number), &text(b"value:", number), Expiry::Clear, &limits(), &NOW);
+        Edit::unnoted(&mut hash).set(
+            &field(number),
+            &text(b"value:", number),
+            Expiry::Clear,
+            &limits(),
+            &NOW,
+        );
     }
     hash
 }
@@ -70,15 +77,27 @@ fn operations(criterion: &mut Criterion) {
                 turn += 1;
                 let value = text(b"other:", turn);
                 let field = field(shuffled(turn, fields));
-                black_box(hash.set(&field, &value, Expiry::Clear, &limits(), &NOW))
+                black_box(Edit::unnoted(&mut hash).set(
+                    &field,
+                    &value,
+                    Expiry::Clear,
+                    &limits(),
+                    &NOW,
+                ))
             });
         });
         group.bench_function("remove_and_insert", |bencher| {
             bencher.iter(|| {
                 turn += 1;
                 let field = field(shuffled(turn, fields));
-                hash.remove(&field, &NOW);
-                black_box(hash.set(&field, b"0123456789abcdef", Expiry::Clear, &limits(), &NOW))
+                Edit::unnoted(&mut hash).remove(&field, &NOW);
+                black_box(Edit::unnoted(&mut hash).set(
+                    &field,
+                    b"0123456789abcdef",
+                    Expiry::Clear,
+                    &limits(),
+                    &NOW,
+                ))
             });
         });
         group.bench_function("random", |bencher| {

@@ -7,6 +7,7 @@
 use std::hint::black_box;
 
 use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group};
+use latchkey::types::journal::Edit;
 use latchkey::types::list::{End, Limits, List};
 
 const SIZES: [usize; 3] = [10, 1_000, 1_000_000];
@@ -19,8 +20,8 @@ fn limits() -> Limits {
 
 fn push(list: &mut List, end: End, element: &[u8]) {
     let limits = limits();
-    list.make_room(element.len(), 1, &limits);
-    list.push(end, element, &limits);
+    Edit::unnoted(list).make_room(element.len(), 1, &limits);
+    Edit::unnoted(list).push(end, element, &limits);
 }
 
 fn filled(end: End, size: usize) -> List {
@@ -42,8 +43,8 @@ fn ends(criterion: &mut Criterion) {
             group.bench_function(BenchmarkId::new(name, size), |bencher| {
                 bencher.iter(|| {
                     push(&mut list, to, ELEMENT);
-                    list.pop(from, |element| black_box(element).encoded_len());
-                    list.settle(&limits);
+                    Edit::unnoted(&mut list).pop(from, |element| black_box(element).encoded_len());
+                    Edit::unnoted(&mut list).settle(&limits);
                 })
             });
         }
@@ -83,18 +84,18 @@ fn changes(criterion: &mut Criterion) {
     for size in SIZES {
         let mut list = filled(End::Back, size);
         group.bench_function(BenchmarkId::new("set_middle", size), |bencher| {
-            bencher.iter(|| list.set(black_box(size / 2), ELEMENT, &limits))
+            bencher.iter(|| Edit::unnoted(&mut list).set(black_box(size / 2), ELEMENT, &limits))
         });
         if size > 1_000 {
             // The pivot is looked for from the front: what is measured would be the walk.
             continue;
         }
         let mut list = filled(End::Back, size);
-        list.set(size / 2, b"pivot", &limits);
+        Edit::unnoted(&mut list).set(size / 2, b"pivot", &limits);
         group.bench_function(BenchmarkId::new("insert_remove_middle", size), |bencher| {
             bencher.iter(|| {
-                list.insert(b"pivot", false, b"inserted", &limits);
-                list.remove(End::Front, b"inserted", 1, &limits)
+                Edit::unnoted(&mut list).insert(b"pivot", false, b"inserted", &limits);
+                Edit::unnoted(&mut list).remove(End::Front, b"inserted", 1, &limits)
             })
         });
     }

@@ -7,6 +7,7 @@ use std::hint::black_box;
 use criterion::{BatchSize, Criterion, criterion_group};
 use latchkey::collections::hash::KeyHasher;
 use latchkey::collections::intset::Intset;
+use latchkey::types::journal::Edit;
 use latchkey::types::set::{Limits, Set, SetView};
 
 const SIZES: [usize; 3] = [10, 100, 1_000_000];
@@ -32,7 +33,7 @@ fn member(form: &str, number: usize) -> String {
 fn filled(form: &str, size: usize) -> Set {
     let mut set = Set::with_hint(member(form, 0).as_bytes(), 1, &limits());
     for number in 0..size {
-        set.add(member(form, number).as_bytes(), &limits());
+        Edit::unnoted(&mut set).add(member(form, number).as_bytes(), &limits());
     }
     set
 }
@@ -59,16 +60,17 @@ fn operations(c: &mut Criterion) {
             group.bench_function("remove and add", |bencher| {
                 bencher.iter(|| {
                     turn = (turn + 1) % size;
-                    set.remove(members[turn].as_bytes());
-                    black_box(set.add(members[turn].as_bytes(), &limits))
+                    Edit::unnoted(&mut set).remove(members[turn].as_bytes());
+                    black_box(Edit::unnoted(&mut set).add(members[turn].as_bytes(), &limits))
                 })
             });
             group.bench_function("pop and add", |bencher| {
                 let mut popped = Vec::new();
                 bencher.iter(|| {
                     popped.clear();
-                    set.pop(|member| popped.extend_from_slice(member.text().as_ref()));
-                    black_box(set.add(&popped, &limits))
+                    Edit::unnoted(&mut set)
+                        .pop(|member| popped.extend_from_slice(member.text().as_ref()));
+                    black_box(Edit::unnoted(&mut set).add(&popped, &limits))
                 })
             });
             if size <= 100 {
@@ -78,7 +80,7 @@ fn operations(c: &mut Criterion) {
                         |()| {
                             let mut set = Set::with_hint(members[0].as_bytes(), 1, &limits);
                             for member in &members {
-                                set.add(member.as_bytes(), &limits);
+                                Edit::unnoted(&mut set).add(member.as_bytes(), &limits);
                             }
                             set
                         },

@@ -4,6 +4,7 @@ use std::hint::black_box;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use latchkey::collections::score_tree::{Place, ScoreTree};
+use latchkey::types::journal::Edit;
 use latchkey::types::sorted_set::{Limits, SortedSet};
 
 const MEMBERS: u64 = 1_000_000;
@@ -86,7 +87,7 @@ fn large(criterion: &mut Criterion) {
 fn small(criterion: &mut Criterion) {
     let mut set = SortedSet::new();
     for number in 0..16 {
-        set.insert(number as f64, &member(number), LIMITS);
+        Edit::unnoted(&mut set).insert(number as f64, &member(number), LIMITS);
     }
     criterion.bench_function("sorted_set/packed of 16: score of the last", |bencher| {
         bencher.iter(|| black_box(set.as_view().score(&member(15))));
@@ -95,7 +96,7 @@ fn small(criterion: &mut Criterion) {
         let mut score = 0.0;
         bencher.iter(|| {
             score += 1.0;
-            set.insert(score, &member(7), LIMITS)
+            Edit::unnoted(&mut set).insert(score, &member(7), LIMITS)
         });
     });
 }

@@ -3,6 +3,7 @@
 use std::hint::black_box;
 
 use criterion::{Criterion, criterion_group};
+use latchkey::types::journal::Edit;
 use latchkey::types::stream::{
     Entries, Group, Keep, NewId, NodeLimits, Pending, Stream, StreamId, Trim,
 };
@@ -17,7 +18,7 @@ fn piece(index: usize) -> &'static [u8] {
 /// A hundred entries a millisecond.
 fn add(entries: &mut Entries, number: u64) {
     let id = NewId::Now(1_700_000_000_000 + number / 100);
-    entries.add(id, 1, piece, LIMITS).expect("IDs grow");
+    Edit::unnoted(entries).add(id, 1, piece, LIMITS).expect("IDs grow");
 }
 
 fn filled() -> Stream {
@@ -52,7 +53,7 @@ fn operations(criterion: &mut Criterion) {
         bench.iter(|| {
             number += 1;
             add(&mut entries, number);
-            entries.trim(trim);
+            Edit::unnoted(&mut entries).trim(trim);
         });
     });
     let stream = filled();

@@ -7,10 +7,10 @@ use crate::command::help::help_from_specs;
 use crate::error::CommandError;
 use crate::gate::blocking;
 use crate::gate::context::{CommandResult, Context, Outcome};
-use crate::gate::limits::{Running, describe, forget_client};
+use crate::gate::limits::{Running, describe};
 use crate::gate::spec::{CommandSpec, Flags, Group, container, spec};
 use crate::gate::state::{Pause, Task};
-use crate::gate::tracking;
+use crate::gate::users;
 use crate::resp::number;
 
 const OWN: Flags =
@@ -162,7 +162,7 @@ fn list(ctx: &mut Context<'_>) -> CommandResult {
     let filter = match ctx.args.len() {
         2 => Filter::default(),
         3 => return Err(CommandError::Syntax),
-        _ => Filter::parse(ctx.args.cursor(2), ctx.db.databases(), ANY_ID)?,
+        _ => Filter::parse(ctx.args.cursor(2), ctx.db.databases(), &ctx.server.acl, ANY_ID)?,
     };
     let server = &*ctx.server;
     let is_there = |client: &&Client| !client.flags.contains(ClientFlags::CLOSE_NOW);
@@ -198,7 +198,7 @@ fn kill(ctx: &mut Context<'_>) -> CommandResult {
     let by_address = ctx.args.len() == 3;
     let filter = match by_address {
         true => Filter::by_address(ctx.args.get(2)),
-        false => Filter::parse(ctx.args.cursor(2), ctx.db.databases(), !ANY_ID)?,
+        false => Filter::parse(ctx.args.cursor(2), ctx.db.databases(), &ctx.server.acl, !ANY_ID)?,
     };
     let own = ctx.client_id();
     let skipped = filter.skip_me.unwrap_or(true).then_some(own);
@@ -211,10 +211,7 @@ fn kill(ctx: &mut Context<'_>) -> CommandResult {
     let killed: Vec<ClientId> =
         server.clients.iter().filter(chosen).map(|client| client.id).collect();
     for &id in killed.iter().filter(|&&id| id != own) {
-        // Nothing of it is to be seen any more, though its socket is closed at the end of the turn.
-        forget_client(server, id);
-        tracking::stop(ctx.db, server, id);
-        server.clients.close(id);
+        users::end_client(ctx.db, server, id);
     }
     match (by_address, killed.len()) {
         (true, 0) => return Err(NO_SUCH_CLIENT),

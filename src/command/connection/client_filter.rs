@@ -3,11 +3,13 @@
 use std::collections::HashSet;
 use std::mem::discriminant;
 
+use crate::acl::Acl;
 use crate::client::Client;
 use crate::clock::Now;
 use crate::config::ClientClass;
 use crate::error::CommandError;
 use crate::gate::limits::{class_of, flag_letters};
+use crate::ids::UserId;
 use crate::net::stream::Address;
 use crate::resp::args::Cursor;
 use crate::resp::number;
@@ -39,8 +41,7 @@ enum Test<'a> {
     Address(&'a [u8]),
     LocalAddress(&'a [u8]),
     Ip(&'a [u8]),
-    /// A known user.
-    User,
+    User(UserId),
     Flags(&'a [u8]),
     Name(&'a [u8]),
     LibraryName(&'a [u8]),
@@ -65,7 +66,7 @@ impl Test<'_> {
                 Address::Unix(path) => path.as_bytes() == ip,
                 Address::Unknown => false,
             },
-            Test::User => true,
+            Test::User(user) => client.user == user,
             Test::Flags(letters) => {
                 let own = flag_letters(client);
                 letters.iter().all(|&letter| own.contains(letter as char))
@@ -102,6 +103,7 @@ impl<'a> Filter<'a> {
     pub fn parse(
         mut args: Cursor<'a>,
         databases: usize,
+        acl: &Acl,
         any_id: bool,
     ) -> Result<Self, CommandError> {
         let mut filter = Filter::default();
@@ -122,7 +124,7 @@ impl<'a> Filter<'a> {
                 (b"ADDR", _) => Test::Address(value.take()?),
                 (b"LADDR", _) => Test::LocalAddress(value.take()?),
                 (b"IP", _) => Test::Ip(value.take()?),
-                (b"USER", _) => parse_user(value.take()?)?,
+                (b"USER", _) => parse_user(value.take()?, acl)?,
                 (b"FLAGS", _) => Test::Flags(parse_flags(value.take()?, holds)?),
                 (b"NAME", _) => Test::Name(value.take()?),
                 (b"LIB-NAME", _) => Test::LibraryName(value.take()?),
@@ -210,8 +212,9 @@ fn parse_class(name: &[u8]) -> Result<Option<ClientClass>, CommandError> {
     }
 }
 
-fn parse_user<'a>(name: &[u8]) -> Result<Test<'a>, CommandError> {
-    if name == b"default" { Ok(Test::User) } else { Err(quoting("ERR No such user '", name, "'")) }
+fn parse_user<'a>(name: &[u8], acl: &Acl) -> Result<Test<'a>, CommandError> {
+    let user = acl.find(name).ok_or_else(|| quoting("ERR No such user '", name, "'"))?;
+    Ok(Test::User(user))
 }
 
 fn parse_flags(letters: &[u8], holds: bool) -> Result<&[u8], CommandError> {

@@ -4,13 +4,13 @@ pub(crate) mod client;
 pub(crate) mod client_filter;
 pub(crate) mod client_tracking;
 
+use crate::acl::DEFAULT_NAME;
 use crate::client::ClientFlags;
 use crate::error::CommandError;
-use crate::gate::admit::needs_password;
 use crate::gate::context::{CommandResult, Context, Outcome};
-use crate::gate::spec::{CommandSpec, Flags, Group, spec};
-use crate::gate::state::State;
-use crate::gate::{publish, tracking, transaction};
+use crate::gate::spec::{CommandSpec, Flags, Group, Secrets, spec};
+use crate::gate::{publish, tracking, transaction, users};
+use crate::ids::UserId;
 use crate::resp::number;
 use crate::resp::reply::Protocol;
 
@@ -26,6 +26,7 @@ const QUICK: Flags = Flags::LOADING.union(Flags::STALE).union(Flags::FAST);
 pub const COMMANDS: &[CommandSpec] = &[
     spec("AUTH", auth)
         .at_least(2)
+        .secrets(Secrets::From(1))
         .flags(ALWAYS)
         .with(Flags::NEEDS_CLIENT)
         .group(Group::Connection)
@@ -42,6 +43,7 @@ pub const COMMANDS: &[CommandSpec] = &[
     ),
     spec("HELLO", hello)
         .at_least(1)
+        .secrets(Secrets::Behind { from: 2, words: &[("AUTH", 2)], until: "" })
         .flags(ALWAYS)
         .with(Flags::NEEDS_CLIENT)
         .group(Group::Connection)
@@ -146,36 +148,23 @@ fn select(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// Whether these are a user and its password. A user without a password accepts any.
-fn check_password(server: &mut State, user: &[u8], password: &[u8]) -> Result<(), CommandError> {
-    let expected = &server.config.requirepass;
-    if user == b"default" && (expected.is_empty() || equal_in_constant_time(expected, password)) {
-        return Ok(());
-    }
-    server.counters.acl_denied_auth += 1;
-    Err(CommandError::WrongPassword)
-}
-
-/// Compares without telling by its time where the first difference is. The time depends on the guess's length alone.
-fn equal_in_constant_time(expected: &[u8], guess: &[u8]) -> bool {
-    let mut difference = expected.len() ^ guess.len();
-    for (index, &byte) in guess.iter().enumerate() {
-        let other = expected.get(index % expected.len().max(1)).copied().unwrap_or_default();
-        difference |= usize::from(byte ^ other);
-    }
-    std::hint::black_box(difference) == 0
+/// The user with this name and password.
+fn find_user(ctx: &mut Context<'_>, name: &[u8], password: &[u8]) -> Result<UserId, CommandError> {
+    let id = ctx.client_id();
+    users::find_user(ctx.server, id, name, password, ctx.args.get(0))
 }
 
 /// `AUTH [username] password`: `OK`.
 fn auth(ctx: &mut Context<'_>) -> CommandResult {
     let (user, password) = match ctx.args.len() {
-        2 if ctx.server.config.requirepass.is_empty() => return Err(AUTH_WITHOUT_PASSWORD),
-        2 => (&b"default"[..], ctx.args.get(1)),
+        2 if !ctx.server.acl.has_default_password() => return Err(AUTH_WITHOUT_PASSWORD),
+        2 => (DEFAULT_NAME, ctx.args.get(1)),
         3 => (ctx.args.get(1), ctx.args.get(2)),
         _ => return Err(CommandError::Syntax),
     };
-    check_password(ctx.server, user, password)?;
-    ctx.client().flags |= ClientFlags::AUTHENTICATED;
+    let user = find_user(ctx, user, password)?;
+    let id = ctx.client_id();
+    users::become_user(ctx.server, id, user);
     ctx.reply.ok();
     Ok(Outcome::Replied)
 }
@@ -183,14 +172,14 @@ fn auth(ctx: &mut Context<'_>) -> CommandResult {
 /// What HELLO asks for.
 struct Hello<'a> {
     protocol: Option<Protocol>,
-    authenticated: bool,
+    user: Option<UserId>,
     name: Option<&'a [u8]>,
 }
 
 impl<'a> Hello<'a> {
     /// Errors come in the order of the arguments, a wrong password included; nothing has changed when one does.
     fn parse(ctx: &mut Context<'a>) -> Result<Self, CommandError> {
-        let mut hello = Hello { protocol: None, authenticated: false, name: None };
+        let mut hello = Hello { protocol: None, user: None, name: None };
         let mut args = ctx.args.cursor(1);
         if let Some(version) = args.peek() {
             hello.protocol = Some(match number::parse_i64(version) {
@@ -203,8 +192,7 @@ impl<'a> Hello<'a> {
         }
         while let Some(option) = args.peek() {
             if args.remaining() >= 3 && args.take_word("AUTH") {
-                check_password(ctx.server, args.take()?, args.take()?)?;
-                hello.authenticated = true;
+                hello.user = Some(find_user(ctx, args.take()?, args.take()?)?);
             } else if args.remaining() >= 2 && args.take_word("SETNAME") {
                 hello.name = Some(client::check_name(args.take()?)?);
             } else {
@@ -220,13 +208,14 @@ impl<'a> Hello<'a> {
 fn hello(ctx: &mut Context<'_>) -> CommandResult {
     let hello = Hello::parse(ctx)?;
     let flags = ctx.client().flags;
-    if !hello.authenticated && needs_password(ctx.server, flags) {
+    if hello.user.is_none() && !flags.contains(ClientFlags::AUTHENTICATED) {
         return Err(HELLO_UNAUTHENTICATED);
     }
-    let client = ctx.client();
-    if hello.authenticated {
-        client.flags |= ClientFlags::AUTHENTICATED;
+    if let Some(user) = hello.user {
+        let id = ctx.client_id();
+        users::become_user(ctx.server, id, user);
     }
+    let client = ctx.client();
     if let Some(name) = hello.name {
         client.name = name.into();
     }
@@ -262,7 +251,7 @@ fn reset(ctx: &mut Context<'_>) -> CommandResult {
     let id = ctx.client_id();
     ctx.server.remove_monitor(id);
     tracking::stop(ctx.db, ctx.server, ctx.client_id());
-    let authenticated = ctx.server.config.requirepass.is_empty();
+    users::forget_user(ctx.server, id);
     let client =
         ctx.server.clients.get_mut(ctx.client_id()).expect("a client outlives its command");
     transaction::abandon(ctx.db, client);
@@ -274,7 +263,6 @@ fn reset(ctx: &mut Context<'_>) -> CommandResult {
             | ClientFlags::NO_TOUCH
             | ClientFlags::NO_EVICT,
     );
-    client.flags.set(ClientFlags::AUTHENTICATED, authenticated);
     client.db = 0;
     client.name = Box::default();
     client.protocol = Protocol::Resp2;
@@ -283,18 +271,4 @@ fn reset(ctx: &mut Context<'_>) -> CommandResult {
     ctx.reply.set_protocol(Protocol::Resp2);
     ctx.reply.simple("RESET");
     Ok(Outcome::Replied)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn passwords_are_equal_only_when_all_bytes_and_the_length_are() {
-        assert!(equal_in_constant_time(b"secret", b"secret"));
-        for guess in [&b""[..], b"secre", b"secres", b"secretsecret", b"xecret"] {
-            assert!(!equal_in_constant_time(b"secret", guess), "{guess:?}");
-        }
-        assert!(!equal_in_constant_time(b"", b"x"));
-    }
 }

@@ -13,6 +13,7 @@ use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::keyspace::Key;
 use crate::resp::args::Args;
 use crate::types::hash::Hash;
+use crate::types::journal::Edit;
 
 const BAD_FIELD_COUNT: CommandError = CommandError::Text(
     "ERR numfields should be greater than 0 and match the provided number of fields",
@@ -292,7 +293,7 @@ fn expire(ctx: &mut Context<'_>, unit: Unit) -> CommandResult {
     let is_past = now.has_come(deadline);
     let (is_heard, mut altered) = (ctx.is_heard(), Vec::new());
     let reply = &mut ctx.reply;
-    let changes = ctx.db.edit(slot, |hash: &mut Hash| {
+    let changes = ctx.db.edit(slot, |hash: &mut Edit<'_, Hash>| {
         let mut changes = 0;
         for field in fields {
             let done = match hash.as_view().get(field, &now) {
@@ -348,7 +349,7 @@ pub(crate) fn hpersist(ctx: &mut Context<'_>) -> CommandResult {
         return Ok(Outcome::Replied);
     };
     let reply = &mut ctx.reply;
-    let changes = ctx.db.edit(slot, |hash: &mut Hash| {
+    let changes = ctx.db.edit(slot, |hash: &mut Edit<'_, Hash>| {
         let mut changes = 0;
         for field in fields {
             let done = match hash.as_view().get(field, &now).map(|found| found.deadline) {
@@ -431,7 +432,7 @@ pub(crate) fn hgetdel(ctx: &mut Context<'_>) -> CommandResult {
     };
     let (is_heard, mut altered) = (ctx.is_heard(), Vec::new());
     let reply = &mut ctx.reply;
-    let removed = ctx.db.edit(slot, |hash: &mut Hash| {
+    let removed = ctx.db.edit(slot, |hash: &mut Edit<'_, Hash>| {
         let mut removed = 0;
         for field in fields {
             match hash.as_view().get(field, &now) {
@@ -490,7 +491,7 @@ pub(crate) fn hgetex(ctx: &mut Context<'_>) -> CommandResult {
     let is_past = deadline.is_some_and(|deadline| now.has_come(deadline));
     let (is_heard, mut altered) = (ctx.is_heard(), Vec::new());
     let reply = &mut ctx.reply;
-    let changes = ctx.db.edit(slot, |hash: &mut Hash| {
+    let changes = ctx.db.edit(slot, |hash: &mut Edit<'_, Hash>| {
         let mut changes = 0;
         for field in fields {
             let old = match hash.as_view().get(field, &now) {
@@ -616,7 +617,7 @@ fn delete_pairs(ctx: &mut Context<'_>, key: Key<'_>, found: Option<Slot>, first:
     let (args, now) = (ctx.args, ctx.db.now());
     let pairs = ((args.len() - first) / 2) as u64;
     let removed: Vec<&[u8]> = found.map_or(Vec::new(), |slot| {
-        ctx.db.edit(slot, |hash: &mut Hash| {
+        ctx.db.edit(slot, |hash: &mut Edit<'_, Hash>| {
             let fields = args.iter_from(first).step_by(2);
             fields.filter(|field| hash.remove(field, &now)).collect()
         })

@@ -19,6 +19,7 @@ use crate::resp::float80::Float80;
 use crate::resp::number;
 use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
 use crate::types::hash::{Hash, HashView, Limits};
+use crate::types::journal::Edit;
 
 const READ: Flags = Flags::READONLY;
 const READ_FAST: Flags = Flags::READONLY.union(Flags::FAST);
@@ -229,13 +230,13 @@ pub(crate) fn edit_or_create<R>(
     ctx: &mut Context<'_>,
     key: Key<'_>,
     found: Option<Slot>,
-    edit: impl FnOnce(&mut Hash) -> R,
+    edit: impl FnOnce(&mut Edit<'_, Hash>) -> R,
 ) -> (Slot, R) {
     match found {
         Some(slot) => (slot, ctx.db.edit(slot, edit)),
         None => {
             let mut hash = Hash::default();
-            let result = edit(&mut hash);
+            let result = edit(&mut Edit::unnoted(&mut hash));
             (ctx.db.insert_collection(key, hash), result)
         }
     }
@@ -284,7 +285,7 @@ fn hsetnx(ctx: &mut Context<'_>) -> CommandResult {
         None => false,
     };
     if !exists {
-        let set = |hash: &mut Hash| hash.set(field, value, Expiry::Clear, &limits, &now);
+        let set = |hash: &mut Edit<'_, Hash>| hash.set(field, value, Expiry::Clear, &limits, &now);
         edit_or_create(ctx, key, found, set);
         ctx.db.changed(KeyspaceEvents::HASH, "hset", key.bytes);
     }
@@ -299,7 +300,7 @@ fn hdel(ctx: &mut Context<'_>) -> CommandResult {
         ctx.reply.integer(0);
         return Ok(Outcome::Replied);
     };
-    let removed = ctx.db.edit(slot, |hash: &mut Hash| {
+    let removed = ctx.db.edit(slot, |hash: &mut Edit<'_, Hash>| {
         args.iter_from(2).filter(|field| hash.remove(field, &now)).count()
     });
     if removed > 0 {

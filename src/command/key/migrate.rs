@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::gate::spec::{
-    Begin, Categories, CommandSpec, Find, Flags, KeyFlags, KeySpec, key, spec,
+    Begin, Categories, CommandSpec, Find, Flags, KeyFlags, KeySpec, Secrets, key, spec,
 };
 use crate::keyspace::Key;
 use crate::net::outgoing::Connection;
@@ -20,6 +20,7 @@ const MOVED: KeyFlags = KeyFlags::RW.union(KeyFlags::ACCESS).union(KeyFlags::DEL
 
 pub const COMMANDS: &[CommandSpec] = &[spec("MIGRATE", migrate)
     .at_least(6)
+    .secrets(Secrets::Behind { from: 6, words: &[("AUTH", 1), ("AUTH2", 2)], until: "KEYS" })
     .keys(&[
         key(3, MOVED),
         KeySpec {
@@ -213,10 +214,13 @@ fn hand_over_or_try_again<'a>(
 }
 
 fn connect(ctx: &mut Context<'_>, order: &Order<'_>) -> Result<Connection, CommandError> {
-    let kept = ctx.server.outgoing.take(order.host, order.port);
+    let tls = ctx.server.tls.as_ref().filter(|_| ctx.server.config.tls_cluster);
+    let kept = ctx.server.outgoing.take(order.host, order.port, tls.is_some());
     let connected = match (kept, std::str::from_utf8(order.host)) {
         (Some(connection), _) => Ok(connection),
-        (None, Ok(host)) => Connection::open(host, order.port, order.timeout),
+        (None, Ok(host)) => {
+            Connection::open(host, order.port, order.timeout, tls.map(|tls| &tls.client))
+        }
         (None, Err(_)) => return Err(CONNECTING_FAILED),
     };
     let connection = connected.map_err(|error| match error.kind() {

@@ -28,7 +28,6 @@ const FAST_WRITE: Flags = Flags::WRITE.union(Flags::FAST);
 const DANGEROUS: Categories = Categories::KEYSPACE.union(Categories::DANGEROUS);
 const SUM_OF_SHARDS: &[&str] = &["request_policy:multi_shard", "response_policy:agg_sum"];
 const ALL_SHARDS_SUCCEED: &[&str] = &["request_policy:all_shards", "response_policy:all_succeeded"];
-const LEAST_OF_SHARDS: &[&str] = &["request_policy:all_shards", "response_policy:agg_min"];
 
 pub const COMMANDS: &[CommandSpec] = &[
     spec("DEL", delete)
@@ -149,28 +148,6 @@ pub const COMMANDS: &[CommandSpec] = &[
         .since("1.0.0")
         .docs("[ASYNC | SYNC]", "Empties all databases.", "O(1); O(N) for N keys with SYNC.")
         .tips(ALL_SHARDS_SUCCEED),
-    spec("WAIT", wait)
-        .exactly(3)
-        .flags(Flags::NOSCRIPT)
-        .categories(Categories::CONNECTION)
-        .since("3.0.0")
-        .docs(
-            "numreplicas timeout",
-            "Waits until replicas have the client's earlier writes; counts those that do.",
-            "O(1)",
-        )
-        .tips(LEAST_OF_SHARDS),
-    spec("WAITAOF", wait_for_file)
-        .exactly(4)
-        .flags(Flags::BLOCKING)
-        .categories(Categories::CONNECTION)
-        .since("7.2.0")
-        .docs(
-            "numlocal numreplicas timeout",
-            "Waits until the client's earlier writes are on disk, here and at replicas.",
-            "O(1)",
-        )
-        .tips(LEAST_OF_SHARDS),
 ];
 
 const SAME_OBJECT: CommandError =
@@ -386,43 +363,4 @@ fn flushes_synchronously(ctx: &Context<'_>) -> Result<bool, CommandError> {
         cursor.take_word("ASYNC");
     }
     if cursor.is_at_end() { Ok(sync) } else { Err(CommandError::Syntax) }
-}
-
-/// `WAIT numreplicas timeout`: how many replicas have the client's writes. There are none, and none can come.
-fn wait(ctx: &mut Context<'_>) -> CommandResult {
-    ctx.args.integer(1)?;
-    check_timeout(ctx, 2)?;
-    ctx.reply.integer(0);
-    Ok(Outcome::Replied)
-}
-
-/// `WAITAOF numlocal numreplicas timeout`: whether the append-only file here, and how many of replicas, have the client's
-/// writes.
-fn wait_for_file(ctx: &mut Context<'_>) -> CommandResult {
-    let local = ctx.args.integer(1)?;
-    if !(0..=1).contains(&local) {
-        return Err(CommandError::ValueOutOfRange("value must between 0 and 1"));
-    }
-    if !ctx.args.integer(2).is_ok_and(|replicas| replicas >= 0) {
-        return Err(CommandError::ValueOutOfRange("must be positive"));
-    }
-    check_timeout(ctx, 3)?;
-    if local > 0 {
-        return Err(CommandError::Text(
-            "ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.",
-        ));
-    }
-    ctx.reply.array(2);
-    ctx.reply.integer(0);
-    ctx.reply.integer(0);
-    Ok(Outcome::Replied)
-}
-
-/// Whether an argument is a timeout in milliseconds.
-fn check_timeout(ctx: &Context<'_>, index: usize) -> Result<(), CommandError> {
-    match ctx.args.integer(index) {
-        Ok(0..) => Ok(()),
-        Ok(_) => Err(CommandError::Text("ERR timeout is negative")),
-        Err(_) => Err(CommandError::Text("ERR timeout is not an integer or out of range")),
-    }
 }

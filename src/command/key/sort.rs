@@ -15,10 +15,12 @@ use crate::gate::context::{CommandResult, Context, Origin, Outcome};
 use crate::gate::spec::{
     Begin, Categories, CommandSpec, Find, Flags, KeyFlags, KeySpec, key, spec,
 };
+use crate::gate::users;
 use crate::keyspace::{Expiry, Key, Keyspace};
 use crate::resp::args::Args;
 use crate::resp::number::parse_f64;
 use crate::types::hash::Hash;
+use crate::types::journal::Edit;
 use crate::types::list::{End, List};
 use crate::types::set::Set;
 use crate::types::sorted_set::SortedSet;
@@ -84,6 +86,11 @@ pub const COMMANDS: &[CommandSpec] = &[
 
 const NOT_A_SCORE: CommandError =
     CommandError::Text("ERR One or more scores can't be converted into double");
+
+const BY_DENIED: CommandError =
+    CommandError::Text("ERR BY option of SORT denied due to insufficient ACL permissions.");
+const GET_DENIED: CommandError =
+    CommandError::Text("ERR GET option of SORT denied due to insufficient ACL permissions.");
 
 /// A name with a `*` in it, where an element is put in: of a key, or of a field of a hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,7 +172,12 @@ struct SortOptions<'a> {
 }
 
 impl<'a> SortOptions<'a> {
-    fn parse(args: Args<'a>, may_store: bool) -> Result<Self, CommandError> {
+    /// `may_read_any_key` is asked where keys are named by patterns.
+    fn parse(
+        args: Args<'a>,
+        may_store: bool,
+        may_read_any_key: impl Fn() -> bool,
+    ) -> Result<Self, CommandError> {
         let mut options = SortOptions {
             by: None,
             keeps_order: false,
@@ -194,9 +206,16 @@ impl<'a> SortOptions<'a> {
             } else if behind >= 1 && arguments.take_word("BY") {
                 let pattern = Pattern::parse(arguments.take()?);
                 // Once a BY has said so, no later one sorts.
-                options.keeps_order |= !matches!(pattern, Pattern::Key { .. });
+                let names_keys = matches!(pattern, Pattern::Key { .. });
+                if names_keys && !may_read_any_key() {
+                    return Err(BY_DENIED);
+                }
+                options.keeps_order |= !names_keys;
                 options.by = Some(pattern);
             } else if behind >= 1 && arguments.take_word("GET") {
+                if !may_read_any_key() {
+                    return Err(GET_DENIED);
+                }
                 options.gets.push(Pattern::parse(arguments.take()?));
             } else {
                 return Err(CommandError::Syntax);
@@ -398,7 +417,9 @@ fn sort_ro(ctx: &mut Context<'_>) -> CommandResult {
 }
 
 fn run(ctx: &mut Context<'_>, may_store: bool) -> CommandResult {
-    let mut options = SortOptions::parse(ctx.args, may_store)?;
+    let may_read_any_key =
+        || users::may_read_any_key(ctx.server, ctx.caller.client(), ctx.command, ctx.args);
+    let mut options = SortOptions::parse(ctx.args, may_store, may_read_any_key)?;
     let reversed = options.keeps_order && options.descending;
     let elements = Elements::load(ctx.db, ctx.key(1), reversed)?;
     let is_seen_once = options.store.is_none() && ctx.origin != Origin::Script;
@@ -454,6 +475,7 @@ fn store_all<'e>(
     let limits = list::limits(ctx);
     let mut result = List::default();
     let mut push = |text: &[u8]| {
+        let mut result = Edit::unnoted(&mut result);
         result.make_room(text.len(), 1, &limits);
         result.push(End::Back, text, &limits);
     };
@@ -514,7 +536,7 @@ mod tests {
         db.set_string(db.key(b"long"), &long, Expiry::Clear);
         let mut hash = Hash::default();
         let limits = hash::Limits { entries_max: 1, bytes_max: 1, hasher };
-        hash.set(b"field", &long, Expiry::Clear, &limits, &now);
+        Edit::unnoted(&mut hash).set(b"field", &long, Expiry::Clear, &limits, &now);
         db.insert_collection(db.key(b"hash"), hash);
         let patterns = [
             Pattern::Key { before: b"long", behind: b"", field: None },

@@ -14,9 +14,10 @@ use crate::gate::spec::{
     CommandSpec, Flags, Group, Handler, KeyFlags, KeySpec, counted_keys, key, spec,
 };
 use crate::keyspace::Key;
-use crate::resp::args::{Args, Cursor};
+use crate::resp::args::{Args, BadKeyCount, Cursor};
 use crate::resp::number::parse_i64;
 use crate::resp::reply::ReplyWriter;
+use crate::types::journal::Edit;
 use crate::types::list::{End, Limits, List, ListView};
 
 const READ: KeyFlags = KeyFlags::RO.union(KeyFlags::ACCESS);
@@ -231,7 +232,7 @@ fn push_elements<'e>(
     elements: impl ExactSizeIterator<Item = &'e [u8]> + Clone,
 ) -> usize {
     let limits = limits(ctx);
-    let add = |list: &mut List| {
+    let add = |list: &mut Edit<'_, List>| {
         let count = elements.len();
         let bytes = elements.clone().map(<[u8]>::len).sum();
         list.make_room(bytes, count, &limits);
@@ -242,7 +243,7 @@ fn push_elements<'e>(
         Some(slot) => ctx.db.edit(slot, add),
         None => {
             let mut list = List::default();
-            let length = add(&mut list);
+            let length = add(&mut Edit::unnoted(&mut list));
             ctx.db.insert_collection(key, list);
             length
         }
@@ -291,7 +292,7 @@ fn parse_count(text: &[u8]) -> Result<usize, CommandError> {
 pub(crate) fn pop_one(ctx: &mut Context<'_>, slot: Slot, key: Key<'_>, end: End) {
     let limits = limits(ctx);
     let reply = &mut ctx.reply;
-    ctx.db.edit(slot, |list: &mut List| {
+    ctx.db.edit(slot, |list: &mut Edit<'_, List>| {
         list.pop(end, |element| reply_element(reply, element));
         list.settle(&limits);
     });
@@ -302,7 +303,7 @@ pub(crate) fn pop_one(ctx: &mut Context<'_>, slot: Slot, key: Key<'_>, end: End)
 fn pop_array(ctx: &mut Context<'_>, slot: Slot, key: Key<'_>, end: End, count: usize) -> usize {
     let limits = limits(ctx);
     let reply = &mut ctx.reply;
-    let count = ctx.db.edit(slot, |list: &mut List| {
+    let count = ctx.db.edit(slot, |list: &mut Edit<'_, List>| {
         let view = list.as_view();
         let count = count.min(view.len());
         reply.array(count);
@@ -508,7 +509,7 @@ fn lset(ctx: &mut Context<'_>) -> CommandResult {
     let slot = ctx.db.slot_of::<List>(key)?.ok_or(CommandError::NoSuchKey)?;
     let (index, text) = (ctx.args.integer(2)?, ctx.args.get(3));
     let limits = limits(ctx);
-    let set = ctx.db.edit(slot, |list: &mut List| {
+    let set = ctx.db.edit(slot, |list: &mut Edit<'_, List>| {
         // Looked for first: what fails leaves the form as it is.
         let Some(index) = resolve_index(index, list.len()) else { return false };
         list.make_room(text.len(), 1, &limits);
@@ -540,7 +541,7 @@ fn linsert(ctx: &mut Context<'_>) -> CommandResult {
     };
     let (pivot, text) = (ctx.args.get(3), ctx.args.get(4));
     let limits = limits(ctx);
-    let length = ctx.db.edit(slot, |list: &mut List| {
+    let length = ctx.db.edit(slot, |list: &mut Edit<'_, List>| {
         // Without the pivot nothing changes, the form neither: nothing would be repeated elsewhere.
         let is_pivot = |element| element == Element::new(pivot);
         if list.outgrows(text.len(), 1, &limits) && !list.as_view().forwards(0).any(is_pivot) {
@@ -571,7 +572,7 @@ fn lrem(ctx: &mut Context<'_>) -> CommandResult {
     };
     let text = ctx.args.get(3);
     let limits = limits(ctx);
-    let removed = ctx.db.edit(slot, |list: &mut List| {
+    let removed = ctx.db.edit(slot, |list: &mut Edit<'_, List>| {
         let removed = list.remove(end, text, most, &limits);
         list.settle(&limits);
         removed
@@ -590,7 +591,7 @@ fn ltrim(ctx: &mut Context<'_>) -> CommandResult {
     let key = ctx.key(1);
     if let Some(slot) = ctx.db.slot_of::<List>(key)? {
         let limits = limits(ctx);
-        let removed = ctx.db.edit(slot, |list: &mut List| {
+        let removed = ctx.db.edit(slot, |list: &mut Edit<'_, List>| {
             let length = list.len();
             let kept = resolve_range(start, stop, length);
             list.drop_many(End::Back, length - kept.end);
@@ -645,13 +646,13 @@ pub(crate) fn move_one(ctx: &mut Context<'_>, source: Slot, from: End, to: End) 
     let (key, target) = (ctx.key(1), ctx.key(2));
     let destination = ctx.db.slot_of::<List>(target)?;
     let limits = limits(ctx);
-    let pop = |list: &mut List| {
+    let pop = |list: &mut Edit<'_, List>| {
         let element = list.pop(from, |element| element.text().as_ref().to_vec());
         (element.unwrap_or_default(), list.is_empty())
     };
     let mut is_emptied = false;
     let element = if destination == Some(source) {
-        ctx.db.edit(source, |list: &mut List| {
+        ctx.db.edit(source, |list: &mut Edit<'_, List>| {
             let (element, _) = pop(list);
             list.make_room(element.len(), 1, &limits);
             list.push(to, &element, &limits);
@@ -659,7 +660,7 @@ pub(crate) fn move_one(ctx: &mut Context<'_>, source: Slot, from: End, to: End) 
             element
         })
     } else {
-        let (element, is_empty) = ctx.db.edit(source, |list: &mut List| {
+        let (element, is_empty) = ctx.db.edit(source, |list: &mut Edit<'_, List>| {
             let popped = pop(list);
             list.settle(&limits);
             popped
@@ -692,24 +693,20 @@ pub(crate) struct MultiPop {
 impl MultiPop {
     /// Parses `numkeys key [key ...] <LEFT | RIGHT> [COUNT count]` from argument `at` on.
     pub(crate) fn parse(args: Args<'_>, at: usize) -> Result<Self, CommandError> {
-        let number = |text, error| {
-            let number = parse_i64(text).and_then(|number| usize::try_from(number).ok());
-            number.filter(|&number| number > 0).ok_or(CommandError::Text(error))
-        };
-        let keys = number(args.get(at), "ERR numkeys should be greater than 0")?;
-        let first = at + 1;
-        let behind = first.checked_add(keys).filter(|&behind| behind < args.len());
-        let behind = behind.ok_or(CommandError::Syntax)?;
-        let mut cursor = args.cursor(behind);
+        let mut cursor = args.cursor(at);
+        let keys = cursor.take_keys(1, 1).map_err(|bad| match bad {
+            BadKeyCount::TooLarge(_) => CommandError::Syntax,
+            BadKeyCount::NotInteger | BadKeyCount::TooSmall => CommandError::FEW_KEYS,
+        })?;
         let end = parse_end(cursor.take()?)?;
         let mut count = None;
         while !cursor.is_at_end() {
             if count.is_some() || cursor.remaining() < 2 || !cursor.take_word("COUNT") {
                 return Err(CommandError::Syntax);
             }
-            count = Some(number(cursor.take()?, "ERR count should be greater than 0")?);
+            count = Some(cursor.take_positive(CommandError::SMALL_COUNT)?);
         }
-        Ok(MultiPop { keys: first..behind, end, count: count.unwrap_or(1) })
+        Ok(MultiPop { keys, end, count: count.unwrap_or(1) })
     }
 }
 

@@ -147,11 +147,7 @@ fn fcall(ctx: &mut Context<'_>, read_only: bool) -> CommandResult {
 fn call(ctx: &mut Context<'_>, engine: &mut Engine, read_only: bool) -> CommandResult {
     let (lua, libraries) = engine.functions();
     let callee = libraries.find(ctx.args.get(1)).ok_or(NOT_FOUND)?;
-    let numkeys = ctx.args.integer(2).map_err(|_| BAD_NUMKEYS)?;
-    if numkeys > ctx.args.len() as i64 - 3 {
-        return Err(script::TOO_MANY_KEYS);
-    }
-    let keys = usize::try_from(numkeys).map_err(|_| script::NEGATIVE_KEYS)?;
+    let keys = script::numkeys(ctx, BAD_NUMKEYS)?;
     let mut running = script::prepare(ctx, callee.flags, read_only)?;
     running.by_eval = false;
     ctx.server.scripts.running = Some(running);

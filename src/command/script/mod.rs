@@ -8,6 +8,7 @@ pub(crate) mod function;
 use crate::ids::CommandId;
 use std::borrow::Cow;
 
+use crate::acl::log::Place;
 use crate::client::ClientFlags;
 use crate::command::help::reply_help;
 use crate::config::{BusyScriptPolicy, Choice};
@@ -23,8 +24,9 @@ use crate::gate::spec::{
 };
 use crate::gate::state::State;
 use crate::gate::table::Command;
+use crate::gate::users;
 use crate::keyspace::Keyspace;
-use crate::resp::args::Args;
+use crate::resp::args::{Args, BadKeyCount};
 use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
 use crate::resp::request::Range;
 use crate::script::cache::{Sha, hex};
@@ -182,8 +184,6 @@ const SUBCOMMANDS: &[CommandSpec] = &[
 
 const NO_SCRIPT: CommandError = CommandError::Text("NOSCRIPT No matching script. Please use EVAL.");
 const NO_SCRIPT_TO_SHOW: CommandError = CommandError::Text("NOSCRIPT No matching script.");
-pub(crate) const TOO_MANY_KEYS: CommandError =
-    CommandError::Text("ERR Number of keys can't be greater than number of args");
 pub(crate) const NEGATIVE_KEYS: CommandError =
     CommandError::Text("ERR Number of keys can't be negative");
 const WRITE_FLAG: CommandError =
@@ -221,7 +221,7 @@ const KILLED_BY_POLICY: &str =
 fn eval(ctx: &mut Context<'_>, read_only: bool) -> CommandResult {
     let body = ctx.args.get(1);
     with_engine(ctx, |ctx, engine| {
-        let keys = numkeys(ctx)?;
+        let keys = numkeys(ctx, CommandError::NotInteger)?;
         let script = engine.load(body, false, source_limits(ctx)).map_err(not_loaded)?;
         run_script(ctx, engine, script, keys, read_only)
     })
@@ -234,7 +234,7 @@ fn eval_sha(ctx: &mut Context<'_>, read_only: bool) -> CommandResult {
         if sha.len() != 40 {
             return Err(NO_SCRIPT);
         }
-        let keys = numkeys(ctx)?;
+        let keys = numkeys(ctx, CommandError::NotInteger)?;
         let script = engine.find(sha).ok_or(NO_SCRIPT)?;
         run_script(ctx, engine, script, keys, read_only)
     })
@@ -255,13 +255,14 @@ pub(crate) fn with_engine(
     result
 }
 
-/// The number of keys, which is argument 2.
-fn numkeys(ctx: &Context<'_>) -> Result<usize, CommandError> {
-    let keys = ctx.args.integer(2)?;
-    if keys > ctx.args.len() as i64 - 3 {
-        return Err(TOO_MANY_KEYS);
+/// The number of keys, which is argument 2; `not_integer` if it is no integer.
+pub(super) fn numkeys(ctx: &Context<'_>, not_integer: CommandError) -> Result<usize, CommandError> {
+    match ctx.args.cursor(2).take_keys(0, 1) {
+        Ok(keys) => Ok(keys.len()),
+        Err(BadKeyCount::NotInteger) => Err(not_integer),
+        Err(BadKeyCount::TooSmall) => Err(NEGATIVE_KEYS),
+        Err(BadKeyCount::TooLarge(_)) => Err(CommandError::MANY_KEYS),
     }
-    usize::try_from(keys).map_err(|_| NEGATIVE_KEYS)
 }
 
 /// What compiling may cost, by the configuration.
@@ -284,6 +285,13 @@ fn not_loaded(error: LoadError) -> CommandError {
     CommandError::formatted([&b"ERR "[..], &text].concat())
 }
 
+const READ_ONLY_REPLICA: CommandError =
+    CommandError::Text("READONLY Can not run script with write flag on readonly replica");
+const NOT_STALE: CommandError = CommandError::Text(
+    "MASTERDOWN Link with MASTER is down, replica-serve-stale-data is set to 'no' and 'allow-stale' flag is not set on the \
+     script.",
+);
+
 /// Whether a script may run now, and by which rules.
 pub(crate) fn prepare(
     ctx: &mut Context<'_>,
@@ -293,6 +301,13 @@ pub(crate) fn prepare(
     let declared = !flags.contains(ScriptFlags::UNDECLARED);
     let no_writes = flags.contains(ScriptFlags::NO_WRITES);
     let allow_oom = flags.contains(ScriptFlags::ALLOW_OOM);
+    if declared && ctx.server.is_stale() && !flags.contains(ScriptFlags::ALLOW_STALE) {
+        return Err(NOT_STALE);
+    }
+    let has_client = ctx.caller.client().is_some();
+    if declared && !no_writes && has_client && ctx.server.is_read_only() {
+        return Err(READ_ONLY_REPLICA);
+    }
     if declared && !no_writes && read_only {
         return Err(WRITE_FLAG);
     }
@@ -300,7 +315,7 @@ pub(crate) fn prepare(
         return Err(CommandError::NoReplicas);
     }
     let out_of_memory =
-        ctx.server.config.maxmemory > 0 && evict::evict(ctx.db, ctx.server) == Room::NoMore;
+        ctx.server.minds_memory() && evict::evict(ctx.db, ctx.server) == Room::NoMore;
     if declared && out_of_memory && !allow_oom && !no_writes {
         return Err(match ctx.origin {
             Origin::Transaction => NO_MEMORY,
@@ -527,6 +542,14 @@ impl Host for ServerHost<'_> {
             Ok(command) => command,
             Err(Refused::Killed(error)) => return Called::Refused(error.into()),
             Err(Refused::Command(text)) => return self.refuse(command.map(|it| it.id), text),
+            Err(Refused::Denied(denied)) => {
+                if let Some(command) = command {
+                    let (id, place) = (self.caller.client(), Some(Place::Script));
+                    users::note_denied(self.server, id, place, denied, command, args);
+                }
+                let text = users::refusal_in_script(denied).to_vec();
+                return self.refuse(command.map(|it| it.id), text);
+            }
         };
         if let Some(running) = &mut self.server.scripts.running {
             running.wrote |= command.is(Flags::WRITE);
@@ -539,7 +562,10 @@ impl Host for ServerHost<'_> {
     }
 
     fn may_call(&mut self, buffer: &[u8], ranges: &[Range]) -> Option<bool> {
-        self.find(Args::new(buffer, ranges)).map(|_| true)
+        let args = Args::new(buffer, ranges);
+        let id = self.caller.client();
+        let command = self.find(args)?;
+        Some(users::check_of(self.server, id, command, args).is_ok())
     }
 
     fn serve_others(&mut self) -> Verdict {

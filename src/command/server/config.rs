@@ -5,7 +5,6 @@
 
 use std::os::unix::ffi::OsStrExt;
 
-use crate::client::ClientFlags;
 use crate::command::help::reply_help;
 use crate::command::server::info::reset_stats;
 use crate::config::{
@@ -16,10 +15,12 @@ use crate::gate::context::{CommandResult, Context, Origin, Outcome};
 use crate::gate::evict::evict;
 use crate::gate::limits::count_clients_memory;
 use crate::gate::persistence;
-use crate::gate::spec::{CommandSpec, Flags, Group, container, spec};
+use crate::gate::replicas;
+use crate::gate::spec::{CommandSpec, Flags, Group, Secrets, container, spec};
 use crate::gate::state::{State, Task};
 use crate::keyspace::{AccessPolicy, Keyspace};
 use crate::net::listener::{Listener, tcp_listeners};
+use crate::net::tls::Tls;
 use crate::sys::log::Level;
 use crate::sys::process::{self, Score};
 use crate::sys::{alloc, crash};
@@ -55,6 +56,7 @@ const SUBCOMMANDS: &[CommandSpec] = &[
     ),
     spec("SET", set)
         .at_least(4)
+        .secrets(Secrets::Parameters(2))
         .flags(ADMIN)
         .with(Flags::NEEDS_CLIENT)
         .group(Group::Server)
@@ -144,7 +146,8 @@ fn reset_stat(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `CONFIG REWRITE`: OK.
 fn rewrite(ctx: &mut Context<'_>) -> CommandResult {
-    match ctx.server.config.rewrite(&[]) {
+    let users: Vec<Vec<u8>> = ctx.server.acl.lines().collect();
+    match ctx.server.config.rewrite(&users) {
         Ok(()) => {
             let message = format_args!("CONFIG REWRITE executed with success.");
             ctx.server.log(Level::Warning, message);
@@ -179,7 +182,8 @@ pub fn apply_config(db: &mut Keyspace, server: &mut State) {
     crash::enable(config.crash_log_enabled);
     crash::watch(config.watchdog_period);
     persistence::apply_parameters(server);
-    server.note_gate();
+    replicas::resize_backlog(server);
+    replicas::count_good(server);
 }
 
 /// The least important messages to log.
@@ -192,22 +196,48 @@ pub fn log_level(config: &Config) -> Level {
     }
 }
 
-/// Listens on the TCP addresses that `bind` and `port` say, in place of those before, which are closed first: `*` and an
-/// address of its own cannot both be listened on. The Unix socket stays. On an error nothing is listened on but that.
+/// Listens on the TCP addresses that `bind`, `port` and `tls-port` say, in place of those before, which are closed first:
+/// `*` and an address of its own cannot both be listened on. The Unix socket stays. On an error, which names the port,
+/// nothing is listened on but that.
 pub fn listen(server: &mut State) -> Result<(), String> {
     server.listeners.retain(|listener| matches!(listener, Listener::Unix(..)));
     server.listening.clear();
-    server.identity.port = server.config.port;
-    let mut warnings = Vec::new();
-    let config = &server.config;
-    let bound = tcp_listeners(&config.bind, config.port, config.tcp_backlog, &mut warnings);
-    for warning in warnings {
-        server.log(Level::Warning, format_args!("Warning: {warning}"));
+    let (port, tls_port) = (server.config.port, server.config.tls_port);
+    server.identity.port = if port != 0 { port } else { tls_port };
+    server.identity.tls_port = tls_port;
+    let mut listeners = Vec::new();
+    for (port, is_tls, kind) in [(port, false, "TCP"), (tls_port, true, "TLS")] {
+        let mut warnings = Vec::new();
+        let config = &server.config;
+        let bound = tcp_listeners(&config.bind, port, config.tcp_backlog, is_tls, &mut warnings);
+        for warning in warnings {
+            server.log(Level::Warning, format_args!("Warning: {warning}"));
+        }
+        listeners.extend(bound.map_err(|_| format!("port {port} ({kind})"))?);
     }
-    server.listeners.extend(bound?);
+    server.listeners.extend(listeners);
     server.listening = server.listeners.iter().filter_map(Listener::local_address).collect();
     server.tasks.push(Task::Listen);
     Ok(())
+}
+
+/// Makes TLS ready as the configuration says, in place of what was. Errors: what CONFIG SET answers; why is in the log.
+pub fn configure_tls(server: &mut State) -> Result<(), String> {
+    let mut notes = Vec::new();
+    let loaded = Tls::load(&server.config, &server.clock, &mut notes);
+    for note in notes {
+        server.log(Level::Warning, format_args!("{note}"));
+    }
+    match loaded {
+        Ok(tls) => {
+            server.tls = Some(tls);
+            Ok(())
+        }
+        Err(why) => {
+            server.log(Level::Warning, format_args!("{why}"));
+            Err("Unable to update TLS configuration. Check server logs.".into())
+        }
+    }
 }
 
 /// Does what a change asks for. An error names the parameter and says why.
@@ -218,13 +248,22 @@ fn carry_out(
     let mut is_listening = false;
     for &(action, name) in actions {
         let done = match action {
-            Action::Port | Action::Bind if is_listening => Ok(()),
-            Action::Port | Action::Bind => {
+            Action::Port | Action::TlsPort | Action::Bind if is_listening => Ok(()),
+            Action::Port | Action::TlsPort | Action::Bind => {
                 is_listening = true;
-                listen(server).map_err(|_| match action {
-                    Action::Port => "Unable to listen on this port. Check server logs.".into(),
-                    _ => "Failed to bind to specified addresses.".into(),
-                })
+                let text = match action {
+                    Action::Bind => "Failed to bind to specified addresses.",
+                    _ => "Unable to listen on this port. Check server logs.",
+                };
+                let has_tls = server.config.tls_port == 0 || server.tls.is_some();
+                let ready = if has_tls { Ok(()) } else { configure_tls(server) };
+                ready.and_then(|()| listen(server).map_err(|_| text.into()))
+            }
+            Action::Tls => {
+                let is_used =
+                    Tls::is_wanted(&server.config) || server.listeners.iter().any(Listener::is_tls);
+                // What is not in use may be wrong.
+                if is_used { configure_tls(server) } else { Ok(()) }
             }
             Action::Dir => {
                 std::env::set_current_dir(&server.config.dir).map_err(|error| error.to_string())
@@ -232,12 +271,8 @@ fn carry_out(
             Action::MaxClients => raise_open_files(server),
             Action::OomScore => set_oom_score(server),
             Action::RequirePass => {
-                // Who is in stays in; without a password everybody is.
-                if server.config.requirepass.is_empty() {
-                    for client in server.clients.iter_mut() {
-                        client.flags |= ClientFlags::AUTHENTICATED;
-                    }
-                }
+                // Who is in stays in.
+                server.acl.set_default_password(&server.config.requirepass);
                 Ok(())
             }
             // Who is idle has not been counted without a limit.
@@ -264,9 +299,7 @@ fn carry_out(
             // Read where it matters, or by `apply_config`.
             Action::Hz | Action::CrashLog | Action::GoodReplicas => Ok(()),
             // Of parameters that are stored only.
-            Action::TlsPort
-            | Action::Tls
-            | Action::AofHistory
+            Action::AofHistory
             | Action::ReplicationBacklog
             | Action::AllocatorThread
             | Action::ClusterAnnounce => Ok(()),

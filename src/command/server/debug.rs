@@ -19,7 +19,7 @@ use crate::keyspace::{Expiry, Key, Keyspace};
 use crate::resp::number;
 use crate::resp::reply::Protocol;
 use crate::sys::log::Level;
-use crate::sys::{alloc, crash, jemalloc, random};
+use crate::sys::{alloc, crash, jemalloc};
 use crate::types::hash::Hash;
 use crate::types::list::List;
 use crate::types::set::Set;
@@ -93,7 +93,7 @@ fn debug(ctx: &mut Context<'_>) -> CommandResult {
         (b"effects", 3..) => effects(ctx),
         (b"error", 3) => error(ctx),
         (b"change-repl-id", 2) => {
-            ctx.server.replication.id = random::hex_id();
+            ctx.server.replication.begin_history();
             let message = format_args!("Changing replication IDs after receiving change-repl-id");
             ctx.server.log(Level::Warning, message);
             ok(ctx)

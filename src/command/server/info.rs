@@ -9,11 +9,14 @@ use crate::client::{Client, ClientFlags};
 use crate::config::{Choice, MaxmemoryPolicy};
 use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::gate::persistence::Purpose;
+use crate::gate::replicas;
 use crate::gate::spec::{Categories, CommandSpec, Flags, Group, spec};
 use crate::gate::state::State;
 use crate::gate::table::Command;
 use crate::keyspace::{Keyspace, KeyspaceStats};
 use crate::pubsub::Kind;
+use crate::replication::backlog::Backlog;
+use crate::replication::following::{Following, Progress};
 use crate::stats::commands::CommandStats;
 use crate::stats::{Counters, Rate};
 use crate::sys::{alloc, build, jemalloc, machine};
@@ -151,16 +154,31 @@ fn server(out: &mut String, db: &mut Keyspace, server: &State) {
     let file = server.config.config_file.as_deref().unwrap_or(std::path::Path::new(""));
     line(out, "config_file", file.display());
     line(out, "io_threads_active", 0);
-    if !server.listening.is_empty() {
-        let addresses = server.config.bind.iter().map(|address| String::from_utf8_lossy(address));
-        let bound: String = addresses.map(|address| format!(",bind={address}")).collect();
-        line(out, "listener0", format_args!("name=tcp{bound},port={}", identity.port));
+    listeners(out, server);
+    line(out, "latchkey_version", build::VERSION);
+}
+
+/// Where connections are accepted, each kind under its number of Valkey.
+fn listeners(out: &mut String, server: &State) {
+    let config = &server.config;
+    let addresses = config.bind.iter().map(|address| String::from_utf8_lossy(address));
+    let bound: String = addresses.map(|address| format!(",bind={address}")).collect();
+    let listens = |is_tls| {
+        let mut listeners = server.listeners.iter();
+        listeners.any(|listener| listener.local_address().is_some() && listener.is_tls() == is_tls)
+    };
+    if listens(false) {
+        let port = server.identity.port;
+        line(out, "listener0", format_args!("name=tcp{bound},port={port}"));
     }
-    if !server.config.unixsocket.is_empty() {
-        let path = String::from_utf8_lossy(&server.config.unixsocket);
+    if !config.unixsocket.is_empty() {
+        let path = String::from_utf8_lossy(&config.unixsocket);
         line(out, "listener1", format_args!("name=unix,bind={path}"));
     }
-    line(out, "latchkey_version", build::VERSION);
+    if listens(true) {
+        let port = server.identity.tls_port;
+        line(out, "listener2", format_args!("name=tls{bound},port={port}"));
+    }
 }
 
 fn clients(out: &mut String, db: &mut Keyspace, server: &State) {
@@ -168,7 +186,8 @@ fn clients(out: &mut String, db: &mut Keyspace, server: &State) {
     let blocked = all()
         .filter(|client| client.flags.intersects(ClientFlags::SUSPENDED | ClientFlags::PAUSED))
         .count();
-    line(out, "connected_clients", server.clients.len());
+    let replicas = server.replication.replicas.len();
+    line(out, "connected_clients", server.clients.len() - replicas);
     line(out, "cluster_connections", 0);
     line(out, "maxclients", server.config.maxclients);
     let input = all().map(|client| client.input.capacity()).max().unwrap_or(0);
@@ -188,6 +207,11 @@ pub(crate) struct MemoryUse {
     pub peak: usize,
     pub startup: usize,
     pub clients: usize,
+    /// The part of the clients' that are replicas.
+    pub replicas: usize,
+    /// The stream's end that is kept, and how much of it only as replicas are behind.
+    pub backlog: usize,
+    pub replicas_behind: usize,
     /// Of each database that has keys: its number, and the bytes of its table.
     pub tables: Vec<(usize, usize)>,
     pub keys: usize,
@@ -204,6 +228,9 @@ impl MemoryUse {
             peak: server.peak_memory.max(used),
             startup: server.startup_memory,
             clients: server.clients.iter().map(Client::memory).sum(),
+            replicas: replicas::replicas(server).map(|(client, _)| client.memory()).sum(),
+            backlog: server.replication.backlog.as_ref().map_or(0, Backlog::memory),
+            replicas_behind: replicas::bytes_behind(server),
             tables: databases.map(|index| (index, db.table_of(index).memory())).collect(),
             keys: (0..db.databases()).map(|index| db.table_of(index).len()).sum(),
             allocator: jemalloc::stats(),
@@ -214,7 +241,7 @@ impl MemoryUse {
     /// Bytes that are no data: what there was at the start, tables, clients.
     pub fn overhead(&self) -> usize {
         let tables: usize = self.tables.iter().map(|(_, bytes)| bytes).sum();
-        self.startup + tables + self.clients
+        self.startup + tables + self.clients + self.backlog
     }
 
     pub fn dataset(&self) -> usize {
@@ -288,11 +315,11 @@ fn memory(out: &mut String, db: &mut Keyspace, server: &State) {
         line(out, &format!("{name}_ratio"), format_args!("{:.2}", ratio(large, small)));
         line(out, &format!("{name}_bytes"), excess(large, small));
     }
-    line(out, "mem_not_counted_for_evict", 0);
-    line(out, "mem_replication_backlog", 0);
-    line(out, "mem_total_replication_buffers", 0);
-    line(out, "mem_clients_slaves", 0);
-    line(out, "mem_clients_normal", memory.clients);
+    line(out, "mem_not_counted_for_evict", replicas::bytes_behind(server));
+    line(out, "mem_replication_backlog", memory.backlog - memory.replicas_behind);
+    line(out, "mem_total_replication_buffers", memory.backlog);
+    line(out, "mem_clients_slaves", memory.replicas + memory.replicas_behind);
+    line(out, "mem_clients_normal", memory.clients - memory.replicas);
     line(out, "mem_cluster_links", 0);
     line(out, "mem_aof_buffer", server.persistence.log().map_or(0, |log| log.buffer_memory()));
     let version = jemalloc::text("version").unwrap_or_default();
@@ -307,14 +334,17 @@ fn persistence(out: &mut String, db: &mut Keyspace, server: &State) {
     let state = &server.persistence;
     let status = |failed: bool| if failed { "err" } else { "ok" };
     let under_way = state.under_way();
-    let running = |purpose: Purpose| under_way.filter(|(running, ..)| *running == purpose);
+    // What is made for replicas counts as a save.
+    let counted = |purpose| if purpose == Purpose::Sync { Purpose::Save } else { purpose };
+    let running = |purpose: Purpose| under_way.filter(|(running, ..)| counted(*running) == purpose);
     let now_us = server.now.boot_us;
     let seconds =
         |purpose| running(purpose).map_or(-1, |(_, since, ..)| (now_us - since) / 1_000_000);
     let copied = if under_way.is_some() { db.snapshot_copied() } else { 0 };
     let (done, total) = under_way.map_or((0, 0), |(_, _, done, total)| (done, total));
-    line(out, "loading", u8::from(state.loading.is_some()));
-    line(out, "async_loading", 0);
+    let is_beside = state.loading.is_some_and(|loading| loading.is_beside);
+    line(out, "loading", u8::from(state.loading.is_some() && !is_beside));
+    line(out, "async_loading", u8::from(is_beside));
     line(out, "current_cow_peak", copied);
     line(out, "current_cow_size", copied);
     line(out, "current_cow_size_age", 0);
@@ -377,16 +407,16 @@ fn stats(out: &mut String, db: &mut Keyspace, server: &State) {
     line(out, "instantaneous_ops_per_sec", server.commands_rate.per_second());
     line(out, "total_net_input_bytes", counters.bytes_in);
     line(out, "total_net_output_bytes", counters.bytes_out);
-    line(out, "total_net_repl_input_bytes", 0);
-    line(out, "total_net_repl_output_bytes", 0);
+    line(out, "total_net_repl_input_bytes", counters.replication_bytes_in);
+    line(out, "total_net_repl_output_bytes", counters.replica_bytes_out);
     line(out, "instantaneous_input_kbps", kilobytes(&server.input_rate));
     line(out, "instantaneous_output_kbps", kilobytes(&server.output_rate));
     line(out, "instantaneous_input_repl_kbps", "0.00");
     line(out, "instantaneous_output_repl_kbps", "0.00");
     line(out, "rejected_connections", counters.rejected_connections);
-    line(out, "sync_full", 0);
-    line(out, "sync_partial_ok", 0);
-    line(out, "sync_partial_err", 0);
+    line(out, "sync_full", counters.full_syncs);
+    line(out, "sync_partial_ok", counters.partial_syncs);
+    line(out, "sync_partial_err", counters.partial_syncs_refused);
     line(out, "expired_keys", db.stats.expired);
     line(out, "expired_fields", db.stats.expired_fields);
     line(out, "expired_stale_perc", "0.00");
@@ -422,7 +452,7 @@ fn stats(out: &mut String, db: &mut Keyspace, server: &State) {
     line(out, "tracking_total_keys", db.tracking.keys());
     line(out, "tracking_total_items", db.tracking.items());
     line(out, "tracking_total_prefixes", db.tracking.prefixes());
-    line(out, "unexpected_error_replies", 0);
+    line(out, "unexpected_error_replies", counters.unexpected_error_replies);
     line(out, "total_error_replies", counters.error_replies);
     line(out, "dump_payload_sanitizations", 0);
     line(out, "total_reads_processed", counters.reads);
@@ -441,23 +471,88 @@ fn stats(out: &mut String, db: &mut Keyspace, server: &State) {
     line(out, "instantaneous_eventloop_cycles_per_sec", server.turns_rate.per_second());
     line(out, "instantaneous_eventloop_duration_usec", server.turn_time.per_second());
     line(out, "acl_access_denied_auth", counters.acl_denied_auth);
-    for name in ["acl_access_denied_cmd", "acl_access_denied_key", "acl_access_denied_channel"] {
-        line(out, name, 0);
-    }
+    line(out, "acl_access_denied_cmd", counters.acl_denied_cmd);
+    line(out, "acl_access_denied_key", counters.acl_denied_key);
+    line(out, "acl_access_denied_channel", counters.acl_denied_channel);
 }
 
 fn replication(out: &mut String, _: &mut Keyspace, server: &State) {
-    line(out, "role", "master");
-    line(out, "connected_slaves", 0);
+    let following = server.replication.following.as_deref();
+    line(out, "role", if following.is_some() { "slave" } else { "master" });
+    if let Some(following) = following {
+        primary(out, server, following);
+    }
+    replicas_and_history(out, server);
+}
+
+/// Who follows this server, and what it can serve them.
+fn replicas_and_history(out: &mut String, server: &State) {
+    let (state, config) = (&server.replication, &server.config);
+    line(out, "connected_slaves", state.replicas.len());
+    if config.min_replicas_to_write > 0 && config.min_replicas_max_lag > 0 {
+        line(out, "min_slaves_good_slaves", state.good_replicas);
+    }
+    for (index, (client, replica)) in replicas::replicas(server).enumerate() {
+        let lag_us = server.now.boot_us - replica.acknowledged_us;
+        let lag = if replica.is_online() { lag_us / 1_000_000 } else { 0 };
+        line(
+            out,
+            &format!("slave{index}"),
+            format_args!(
+                "ip={},port={},state={},offset={},lag={lag}",
+                replicas::address(client),
+                replica.port,
+                replica.stage_name(),
+                replica.acknowledged,
+            ),
+        );
+    }
     line(out, "master_failover_state", "no-failover");
-    line(out, "master_replid", &server.replication.id);
-    line(out, "master_replid2", "0".repeat(40));
-    line(out, "master_repl_offset", 0);
-    line(out, "second_repl_offset", -1);
-    line(out, "repl_backlog_active", 0);
-    line(out, "repl_backlog_size", server.config.repl_backlog_size);
-    line(out, "repl_backlog_first_byte_offset", 0);
-    line(out, "repl_backlog_histlen", 0);
+    line(out, "master_replid", &state.id);
+    let ancestor = state.ancestor.as_ref();
+    line(out, "master_replid2", ancestor.map_or(&*"0".repeat(40), |ancestor| &ancestor.id));
+    line(out, "master_repl_offset", state.offset);
+    line(out, "second_repl_offset", ancestor.map_or(-1, |ancestor| ancestor.end as i64));
+    let backlog = state.backlog.as_ref();
+    line(out, "repl_backlog_active", u8::from(backlog.is_some()));
+    line(out, "repl_backlog_size", config.repl_backlog_size);
+    line(out, "repl_backlog_first_byte_offset", backlog.map_or(0, Backlog::start));
+    line(out, "repl_backlog_histlen", backlog.map_or(0, Backlog::len));
+}
+
+/// What a replica tells of its primary.
+fn primary(out: &mut String, server: &State, following: &Following) {
+    let config = &server.config;
+    let seconds_since = |us: i64| (server.now.boot_us - us).max(0) / 1_000_000;
+    let is_connected = following.progress == Progress::Connected;
+    let is_syncing = following.progress == Progress::Sync;
+    let offset = if following.knows_history { server.replication.offset } else { 1 };
+    let heard = if is_connected { seconds_since(following.heard_us) } else { -1 };
+    line(out, "master_host", String::from_utf8_lossy(&following.host));
+    line(out, "master_port", following.port);
+    line(out, "master_link_status", if is_connected { "up" } else { "down" });
+    line(out, "master_last_io_seconds_ago", heard);
+    line(out, "master_sync_in_progress", u8::from(is_syncing));
+    line(out, "slave_read_repl_offset", offset + following.unapplied);
+    line(out, "slave_repl_offset", offset);
+    if is_syncing {
+        let (total, read) = (following.transfer.total, following.transfer.read);
+        let told = total.map_or(0, |total| total as i64);
+        let percent = read as f64 * 100.0 / total.unwrap_or(0).max(1) as f64;
+        line(out, "master_sync_total_bytes", told);
+        line(out, "master_sync_read_bytes", read);
+        line(out, "master_sync_left_bytes", told - read as i64);
+        let percent = if told == 0 { 0.0 } else { percent };
+        line(out, "master_sync_perc", format_args!("{percent:.2}"));
+        line(out, "master_sync_last_io_seconds_ago", seconds_since(following.heard_us));
+    }
+    if !is_connected {
+        let down = following.down_since_us.map_or(-1, seconds_since);
+        line(out, "master_link_down_since_seconds", down);
+    }
+    line(out, "slave_priority", config.replica_priority);
+    line(out, "slave_read_only", u8::from(config.replica_read_only));
+    line(out, "replica_announced", u8::from(config.replica_announced));
 }
 
 fn cpu(out: &mut String, _: &mut Keyspace, _: &State) {

@@ -7,7 +7,8 @@ use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::gate::keys::keys_of;
 use crate::gate::spec::{
-    Arity, Begin, Categories, CommandSpec, Find, Flags, Group, KeyFlags, KeySpec, spec,
+    Arity, Begin, CATEGORY_NAMES, Categories, CommandSpec, Find, Flags, Group, KeyFlags, KeySpec,
+    all_categories, spec,
 };
 use crate::gate::table::Command;
 use crate::resp::reply::ReplyWriter;
@@ -98,81 +99,6 @@ const KEY_FLAG_NAMES: &[(KeyFlags, &str)] = &[
     (KeyFlags::INCOMPLETE, "incomplete"),
     (KeyFlags::VARIABLE_FLAGS, "variable_flags"),
 ];
-
-/// The ACL classes with their names, in the order of `COMMAND INFO`.
-pub const CATEGORY_NAMES: &[(Categories, &str)] = &[
-    (Categories::KEYSPACE, "keyspace"),
-    (Categories::READ, "read"),
-    (Categories::WRITE, "write"),
-    (Categories::SET, "set"),
-    (Categories::SORTEDSET, "sortedset"),
-    (Categories::LIST, "list"),
-    (Categories::HASH, "hash"),
-    (Categories::STRING, "string"),
-    (Categories::BITMAP, "bitmap"),
-    (Categories::HYPERLOGLOG, "hyperloglog"),
-    (Categories::GEO, "geo"),
-    (Categories::STREAM, "stream"),
-    (Categories::PUBSUB, "pubsub"),
-    (Categories::ADMIN, "admin"),
-    (Categories::FAST, "fast"),
-    (Categories::SLOW, "slow"),
-    (Categories::BLOCKING, "blocking"),
-    (Categories::DANGEROUS, "dangerous"),
-    (Categories::CONNECTION, "connection"),
-    (Categories::TRANSACTION, "transaction"),
-    (Categories::SCRIPTING, "scripting"),
-];
-
-/// The ACL classes a command belongs to: those its specification names, and those that follow from flags and group.
-pub fn categories_of(spec: &CommandSpec) -> Categories {
-    let mut classes = spec.categories;
-    // Containers only lead on to what does something.
-    if spec.handler.is_some() {
-        classes |= match spec.group {
-            // SORT and WAIT are documented as generic but say themselves what they work on.
-            Group::Generic if spec.categories.intersects(NOT_GENERIC) => Categories::empty(),
-            Group::Generic => Categories::KEYSPACE,
-            Group::String => Categories::STRING,
-            Group::List => Categories::LIST,
-            Group::Set => Categories::SET,
-            Group::SortedSet => Categories::SORTEDSET,
-            Group::Hash => Categories::HASH,
-            Group::Transactions => Categories::TRANSACTION,
-            Group::Connection => Categories::CONNECTION,
-            Group::Scripting => Categories::SCRIPTING,
-            Group::HyperLogLog => Categories::HYPERLOGLOG,
-            Group::Geo => Categories::GEO,
-            Group::Stream => Categories::STREAM,
-            Group::Bitmap => Categories::BITMAP,
-            Group::PubSub | Group::Server | Group::Cluster => Categories::empty(),
-        };
-    }
-    for (flag, class) in [
-        (Flags::WRITE, Categories::WRITE),
-        (Flags::ADMIN, Categories::ADMIN.union(Categories::DANGEROUS)),
-        (Flags::PUBSUB, Categories::PUBSUB),
-        (Flags::FAST, Categories::FAST),
-        (Flags::BLOCKING, Categories::BLOCKING),
-    ] {
-        if spec.flags.contains(flag) {
-            classes |= class;
-        }
-    }
-    // A script that only reads may still do anything else.
-    if spec.flags.contains(Flags::READONLY) && !classes.contains(Categories::SCRIPTING) {
-        classes |= Categories::READ;
-    }
-    if !classes.contains(Categories::FAST) {
-        classes |= Categories::SLOW;
-    }
-    classes
-}
-
-const NOT_GENERIC: Categories = Categories::SET
-    .union(Categories::SORTEDSET)
-    .union(Categories::LIST)
-    .union(Categories::CONNECTION);
 
 fn group_name(group: Group) -> &'static str {
     match group {
@@ -285,7 +211,7 @@ fn describe(ctx: &mut Context<'_>, command: &Command) {
     reply.integer(arity(spec));
     status_set(reply, FLAG_NAMES, |flag| flags.contains(flag));
     range.into_iter().for_each(|number| reply.integer(number));
-    let classes = categories_of(spec);
+    let classes = all_categories(spec);
     let classes: Vec<&str> = CATEGORY_NAMES
         .iter()
         .filter(|(class, _)| classes.contains(*class))
@@ -350,10 +276,10 @@ fn describe_keys(reply: &mut ReplyWriter<'_>, keys: &KeySpec) {
             fact(reply, "keystep", step as i64);
             fact(reply, "limit", limit as i64);
         }
-        Find::Count { count, first, step } => {
+        Find::Count { step } => {
             typed(reply, "keynum", 3);
-            fact(reply, "keynumidx", count as i64);
-            fact(reply, "firstkey", first as i64);
+            fact(reply, "keynumidx", 0);
+            fact(reply, "firstkey", 1);
             fact(reply, "keystep", step as i64);
         }
         Find::Unknown => typed(reply, "unknown", 0),
@@ -473,7 +399,7 @@ fn list(ctx: &mut Context<'_>) -> CommandResult {
             Filter::All => true,
             Filter::Module => false,
             Filter::Category(class) => {
-                class.is_some_and(|class| categories_of(command.spec).contains(class))
+                class.is_some_and(|class| all_categories(command.spec).contains(class))
             }
             Filter::Pattern(pattern) => glob::matches(pattern, command.full_name.as_bytes(), true),
         })
@@ -598,7 +524,7 @@ mod tests {
             names.join(",")
         };
         let flags = FLAG_NAMES.iter().filter(|(flag, _)| flags.contains(*flag));
-        let classes = categories_of(spec);
+        let classes = all_categories(spec);
         let classes = CATEGORY_NAMES.iter().filter(|(class, _)| classes.contains(*class));
         let [first, last, step] = range;
         format!(

@@ -1,5 +1,6 @@
 //! The server as a whole: its clock, its role, its end.
 
+pub(crate) mod acl;
 pub(crate) mod cluster;
 pub(crate) mod config;
 pub(crate) mod debug;
@@ -17,12 +18,11 @@ pub(crate) mod save;
 use crate::client::ClientFlags;
 use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Origin, Outcome};
-use crate::gate::spec::{Categories, CommandSpec, Flags, Group, spec};
+use crate::gate::spec::{CommandSpec, Flags, Group, spec};
 use crate::gate::state::Shutdown;
 use crate::sys::log::Level;
 
 const ALWAYS: Flags = Flags::LOADING.union(Flags::STALE);
-const ADMIN: Categories = Categories::ADMIN.union(Categories::DANGEROUS);
 const NONDETERMINISTIC: &[&str] = &["nondeterministic_output"];
 
 pub const COMMANDS: &[CommandSpec] = &[
@@ -33,13 +33,6 @@ pub const COMMANDS: &[CommandSpec] = &[
         .since("2.6.0")
         .tips(NONDETERMINISTIC)
         .docs("", "Returns the server's wall clock.", "O(1)"),
-    spec("ROLE", role)
-        .exactly(1)
-        .flags(ALWAYS.union(Flags::FAST).union(Flags::NOSCRIPT))
-        .categories(ADMIN)
-        .group(Group::Server)
-        .since("2.8.12")
-        .docs("", "Tells the server's part in replication.", "O(1)"),
     spec("LOLWUT", lolwut)
         .at_least(1)
         .flags(Flags::READONLY.union(Flags::FAST))
@@ -75,15 +68,6 @@ fn time(ctx: &mut Context<'_>) -> CommandResult {
     ctx.reply.array(2);
     ctx.reply.bulk_integer(now.unix_seconds());
     ctx.reply.bulk_integer(now.wall_us.rem_euclid(1_000_000));
-    Ok(Outcome::Replied)
-}
-
-/// `ROLE`: an array of `master`, the replication offset and the replicas.
-fn role(ctx: &mut Context<'_>) -> CommandResult {
-    ctx.reply.array(3);
-    ctx.reply.bulk(b"master");
-    ctx.reply.integer(0);
-    ctx.reply.array(0);
     Ok(Outcome::Replied)
 }
 

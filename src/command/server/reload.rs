@@ -37,6 +37,8 @@ pub(super) fn reload(ctx: &mut Context<'_>) -> CommandResult {
         match purpose {
             Purpose::Save => ctx.server.persistence.save_is_scheduled = true,
             Purpose::Rewrite => ctx.server.persistence.rewrite_is_scheduled = true,
+            // Its replicas come again.
+            Purpose::Sync => {}
         }
     }
     if saves {

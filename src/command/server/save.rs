@@ -55,7 +55,7 @@ fn under_way(ctx: &Context<'_>) -> Option<Purpose> {
 
 /// `SAVE`: `OK` once the data is on disk.
 fn save(ctx: &mut Context<'_>) -> CommandResult {
-    if under_way(ctx) == Some(Purpose::Save) {
+    if matches!(under_way(ctx), Some(Purpose::Save | Purpose::Sync)) {
         return Err(SAVE_UNDER_WAY);
     }
     // There is one snapshot at a time; a rewrite begins anew.
@@ -77,7 +77,7 @@ fn bgsave(ctx: &mut Context<'_>) -> CommandResult {
     }
     let in_transaction = ctx.origin == Origin::Transaction;
     match under_way(ctx) {
-        Some(Purpose::Save) => return Err(SAVE_UNDER_WAY),
+        Some(Purpose::Save | Purpose::Sync) => return Err(SAVE_UNDER_WAY),
         Some(Purpose::Rewrite) if !schedules && !in_transaction => return Err(OTHER_UNDER_WAY),
         Some(Purpose::Rewrite) => schedule_save(ctx),
         None if in_transaction => schedule_save(ctx),

@@ -12,7 +12,7 @@ use crate::gate::spec::{
     CommandSpec, Flags, Group, Handler, KeyFlags, KeySpec, counted_keys, key, spec,
 };
 use crate::keyspace::{Key, Keyspace};
-use crate::resp::args::Cursor;
+use crate::resp::args::{BadKeyCount, Cursor};
 use crate::resp::number;
 use crate::types::set::{Set, SetView};
 use crate::types::sorted_set::{SortedSet, SortedSetView};
@@ -86,7 +86,6 @@ pub const COMMANDS: &[CommandSpec] = &[
 ];
 
 const NOT_A_WEIGHT: CommandError = CommandError::Text("ERR weight value is not a float");
-const NEGATIVE_LIMIT: CommandError = CommandError::Text("ERR LIMIT can't be negative");
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Operation {
@@ -204,11 +203,13 @@ impl CombineOptions {
             } else if purpose == Purpose::Reply && arguments.take_word("WITHSCORES") {
                 options.with_scores = true;
             } else if purpose == Purpose::Count && remaining > 1 && arguments.take_word("LIMIT") {
-                let limit = number::parse_i64(arguments.take()?).ok_or(NEGATIVE_LIMIT)?;
-                options.limit = match usize::try_from(limit).map_err(|_| NEGATIVE_LIMIT)? {
-                    0 => usize::MAX,
-                    limit => limit,
-                };
+                let limit =
+                    number::parse_i64(arguments.take()?).ok_or(CommandError::NEGATIVE_LIMIT)?;
+                options.limit =
+                    match usize::try_from(limit).map_err(|_| CommandError::NEGATIVE_LIMIT)? {
+                        0 => usize::MAX,
+                        limit => limit,
+                    };
             } else {
                 return Err(CommandError::Syntax);
             }
@@ -289,20 +290,20 @@ impl<'a> Source<'a> {
 
 fn combine(ctx: &mut Context<'_>, operation: Operation, purpose: Purpose) -> CommandResult {
     let numkeys = if purpose == Purpose::Store { 2 } else { 1 };
-    let count = ctx.args.integer(numkeys)?;
-    if count < 1 {
-        let text = format!("ERR at least 1 input key is needed for '{}' command", ctx.name());
-        return Err(CommandError::formatted(text));
-    }
-    let first = numkeys + 1;
-    let count = usize::try_from(count).ok().filter(|&count| count <= ctx.args.len() - first);
-    let count = count.ok_or(CommandError::Syntax)?;
-    let mut slots = Vec::with_capacity(count);
-    for index in first..first + count {
+    let mut arguments = ctx.args.cursor(numkeys);
+    let keys = arguments.take_keys(1, 1).map_err(|bad| match bad {
+        BadKeyCount::NotInteger => CommandError::NotInteger,
+        BadKeyCount::TooSmall => {
+            let text = format!("ERR at least 1 input key is needed for '{}' command", ctx.name());
+            CommandError::formatted(text)
+        }
+        BadKeyCount::TooLarge(_) => CommandError::Syntax,
+    })?;
+    let mut slots = Vec::with_capacity(keys.len());
+    for index in keys {
         slots.push(Source::look_up(ctx.db, ctx.key(index))?);
     }
-    let arguments = ctx.args.cursor(first + count);
-    let options = CombineOptions::parse(arguments, count, operation, purpose)?;
+    let options = CombineOptions::parse(arguments, slots.len(), operation, purpose)?;
     let mut sources: Vec<Source<'_>> = slots
         .into_iter()
         .zip(&options.weights)

@@ -17,6 +17,7 @@ use crate::gate::spec::{CommandSpec, Flags, Group, KeyFlags, KeySpec, key, keys,
 use crate::keyspace::Key;
 use crate::resp::Protocol;
 use crate::resp::args::{Args, Cursor};
+use crate::types::journal::Edit;
 use crate::types::list::{End, List};
 use crate::types::sorted_set::{SortedSet, SortedSetView};
 
@@ -215,14 +216,14 @@ fn bzmovedue(ctx: &mut Context<'_>) -> CommandResult {
     let members: Vec<Vec<u8>> =
         view.iter().take(count).map(|(_, member)| member.as_ref().to_vec()).collect();
     let limits = limits(ctx);
-    let push = |list: &mut List| {
+    let push = |list: &mut Edit<'_, List>| {
         members.iter().for_each(|member| list.push(options.end, member, &limits));
     };
     match found {
         Some(slot) => ctx.db.edit::<List, _>(slot, push),
         None => {
             let mut list = List::default();
-            push(&mut list);
+            push(&mut Edit::unnoted(&mut list));
             ctx.db.insert_collection(destination, list);
         }
     }

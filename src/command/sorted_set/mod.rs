@@ -22,6 +22,7 @@ use crate::resp::Protocol;
 use crate::resp::args::Args;
 use crate::resp::number::{self, f64_as_i64};
 use crate::resp::reply::{OutputBuffer, ReplyWriter};
+use crate::types::journal::Edit;
 use crate::types::sorted_set::{Limits, SortedSet, SortedSetView, Updated};
 
 const READ: &[KeySpec] = &[key(1, KeyFlags::RO.union(KeyFlags::ACCESS))];
@@ -263,7 +264,7 @@ pub(crate) fn add_pairs(
         return Ok(Outcome::Replied);
     }
     let limits = limits(ctx);
-    let edit = |set: &mut SortedSet| {
+    let edit = |set: &mut Edit<'_, SortedSet>| {
         let mut added = Added::default();
         for &(score, member) in pairs {
             let outcome = set.update(member, limits, |old| {
@@ -281,7 +282,7 @@ pub(crate) fn add_pairs(
         Some(slot) => ctx.db.edit(slot, edit),
         None => {
             let mut set = SortedSet::new();
-            let added = edit(&mut set);
+            let added = edit(&mut Edit::unnoted(&mut set));
             ctx.db.insert_collection(key, set);
             added
         }
@@ -310,7 +311,7 @@ fn zrem(ctx: &mut Context<'_>) -> CommandResult {
         return Ok(Outcome::Replied);
     };
     let members = ctx.args.iter_from(2);
-    let removed = ctx.db.edit(slot, |set: &mut SortedSet| {
+    let removed = ctx.db.edit(slot, |set: &mut Edit<'_, SortedSet>| {
         members.filter(|member| set.remove(member).is_some()).count()
     });
     if removed > 0 {

@@ -10,8 +10,9 @@ use crate::gate::spec::{
 };
 use crate::keyspace::Key;
 use crate::keyspace::waiting::Wanted;
-use crate::resp::args::Args;
+use crate::resp::args::{Args, BadKeyCount};
 use crate::resp::{Protocol, number};
+use crate::types::journal::Edit;
 use crate::types::sorted_set::SortedSet;
 use std::ops::Range;
 
@@ -84,15 +85,8 @@ pub const COMMANDS: &[CommandSpec] = &[
         ),
 ];
 
-const BLOCKING_COUNTED: &[KeySpec] = &[KeySpec {
-    begin: Begin::Index(2),
-    find: Find::Count { count: 0, first: 1, step: 1 },
-    flags: TAKE,
-    notes: None,
-}];
-
-const FEW_KEYS: CommandError = CommandError::Text("ERR numkeys should be greater than 0");
-const SMALL_COUNT: CommandError = CommandError::Text("ERR count should be greater than 0");
+const BLOCKING_COUNTED: &[KeySpec] =
+    &[KeySpec { begin: Begin::Index(2), find: Find::Count { step: 1 }, flags: TAKE, notes: None }];
 
 /// Which end of a sorted set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,7 +160,7 @@ fn pop_one_key(ctx: &mut Context<'_>, side: Side) -> CommandResult {
 /// Takes up to `count` members out and replies them.
 fn pop(ctx: &mut Context<'_>, key: Key<'_>, slot: Slot, side: Side, count: usize, shape: Shape) {
     let reply = &mut ctx.reply;
-    let taken = ctx.db.edit(slot, |set: &mut SortedSet| {
+    let taken = ctx.db.edit(slot, |set: &mut Edit<'_, SortedSet>| {
         let view = set.as_view();
         let len = view.len();
         let taken = count.min(len);
@@ -234,11 +228,11 @@ struct PopOptions {
 impl PopOptions {
     /// `numkeys` is its argument.
     fn parse(args: Args<'_>, numkeys: usize) -> Result<Self, CommandError> {
-        let count = number_from_one(args.get(numkeys)).ok_or(FEW_KEYS)?;
-        let first = numkeys + 1;
-        let end = first.checked_add(count).filter(|&end| end < args.len());
-        let end = end.ok_or(CommandError::Syntax)?;
-        let mut arguments = args.cursor(end);
+        let mut arguments = args.cursor(numkeys);
+        let keys = arguments.take_keys(1, 1).map_err(|bad| match bad {
+            BadKeyCount::TooLarge(_) => CommandError::Syntax,
+            BadKeyCount::NotInteger | BadKeyCount::TooSmall => CommandError::FEW_KEYS,
+        })?;
         let side = if arguments.take_word("MIN") {
             Side::Min
         } else if arguments.take_word("MAX") {
@@ -251,15 +245,10 @@ impl PopOptions {
             if count.is_some() || arguments.remaining() < 2 || !arguments.take_word("COUNT") {
                 return Err(CommandError::Syntax);
             }
-            count = Some(number_from_one(arguments.take()?).ok_or(SMALL_COUNT)?);
+            count = Some(arguments.take_positive(CommandError::SMALL_COUNT)?);
         }
-        Ok(PopOptions { keys: first..end, side, count: count.unwrap_or(1) })
+        Ok(PopOptions { keys, side, count: count.unwrap_or(1) })
     }
-}
-
-fn number_from_one(text: &[u8]) -> Option<usize> {
-    let number = number::parse_i64(text)?;
-    usize::try_from(number).ok().filter(|&number| number > 0)
 }
 
 /// `ZMPOP numkeys key [key ...] <MIN | MAX> [COUNT count]`: the key and an array of pairs, or nil.

@@ -14,6 +14,7 @@ use crate::gate::spec::{CommandSpec, Flags, Group, KeyFlags, KeySpec, key, spec}
 use crate::keyspace::{Expiry, Key};
 use crate::resp::args::Args;
 use crate::resp::number;
+use crate::types::journal::Edit;
 use crate::types::sorted_set::{SortedSet, SortedSetView};
 
 const READ: &[KeySpec] = &[key(1, KeyFlags::RO.union(KeyFlags::ACCESS))];
@@ -393,7 +394,7 @@ fn zrangestore(ctx: &mut Context<'_>) -> CommandResult {
     let mut result = SortedSet::new();
     if let Some(set) = ctx.db.read::<SortedSet>(ctx.key(2))? {
         set.each(options.ranks(set), false, |score, member| {
-            result.insert(score, member, limits);
+            Edit::unnoted(&mut result).insert(score, member, limits);
         });
     }
     let count = store(ctx, ctx.key(1), result, "zrangestore", 1);
@@ -460,7 +461,7 @@ fn remove_range(ctx: &mut Context<'_>, by: By, event: &'static str) -> CommandRe
         let ranks = between.ranks(ctx.db.view::<SortedSet>(slot)?);
         removed = ranks.len();
         if removed > 0 {
-            ctx.db.edit(slot, |set: &mut SortedSet| set.remove_ranks(ranks));
+            ctx.db.edit(slot, |set: &mut Edit<'_, SortedSet>| set.remove_ranks(ranks));
             ctx.db.changed_by(removed as u64, KeyspaceEvents::ZSET, event, key.bytes);
             ctx.db.delete_if_empty::<SortedSet>(slot, key);
         }

@@ -15,6 +15,7 @@ use crate::gate::spec::{CommandSpec, Flags, Group, Handler, KeyFlags, KeySpec, k
 use crate::keyspace::Key;
 use crate::resp::args::{Args, Cursor};
 use crate::resp::reply::ReplyWriter;
+use crate::types::journal::Edit;
 use crate::types::stream::{AddError, Entry, Keep, NewId, NodeLimits, Stream, StreamId, Trim};
 
 const UPDATED_KEY: &[KeySpec] = &[key(1, KeyFlags::RW.union(KeyFlags::UPDATE))];
@@ -337,7 +338,7 @@ fn xadd(ctx: &mut Context<'_>) -> CommandResult {
         }
         None => {
             let mut stream = Stream::default();
-            let added = stream.entries.add(options.id, fields, piece, limits);
+            let added = Edit::unnoted(&mut *stream.entries).add(options.id, fields, piece, limits);
             added.map(|id| (id, ctx.db.insert_stream(key, stream)))
         }
     };

@@ -6,6 +6,8 @@ pub(crate) mod hyperloglog;
 pub(crate) mod lcs;
 pub(crate) mod options;
 
+use std::ops::Range;
+
 use crate::command::string::edit::{
     append, decr, decrby, getrange, incr, incrby, incrbyfloat, setrange, strlen,
 };
@@ -20,7 +22,7 @@ use crate::gate::spec::{
     Begin, CommandSpec, Find, Flags, Group, KeyFlags, KeySpec, key, keys, spec,
 };
 use crate::keyspace::{Expiry, Key};
-use crate::resp::number;
+use crate::resp::args::BadKeyCount;
 
 const READ: Flags = Flags::READONLY;
 const READ_FAST: Flags = Flags::READONLY.union(Flags::FAST);
@@ -140,7 +142,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .at_least(4)
         .keys(&[KeySpec {
             begin: Begin::Index(1),
-            find: Find::Count { count: 0, first: 1, step: 2 },
+            find: Find::Count { step: 2 },
             flags: OW_UPDATE,
             notes: None,
         }])
@@ -461,7 +463,7 @@ fn mget(ctx: &mut Context<'_>) -> CommandResult {
 /// `MSET key value [key value ...]`: OK.
 fn mset(ctx: &mut Context<'_>) -> CommandResult {
     check_pairs(ctx)?;
-    set_pairs(ctx, 1, ctx.args.len(), Expiry::Clear);
+    set_pairs(ctx, 1..ctx.args.len(), Expiry::Clear);
     ctx.reply.ok();
     Ok(Outcome::Replied)
 }
@@ -473,7 +475,7 @@ fn msetnx(ctx: &mut Context<'_>) -> CommandResult {
     let none_there =
         (1..end).step_by(2).all(|index| ctx.db.find_for_write(ctx.key(index)).is_none());
     if none_there {
-        set_pairs(ctx, 1, end, Expiry::Clear);
+        set_pairs(ctx, 1..end, Expiry::Clear);
     }
     ctx.reply.integer(none_there as i64);
     Ok(Outcome::Replied)
@@ -482,16 +484,14 @@ fn msetnx(ctx: &mut Context<'_>) -> CommandResult {
 /// `MSETEX numkeys key value [key value ...] [NX | XX] [EX seconds | ... | KEEPTTL]`: 1 if all were set, 0 if one of the
 /// keys is there (NX) or not there (XX).
 fn msetex(ctx: &mut Context<'_>) -> CommandResult {
-    let count = number::parse_i64(ctx.args.get(1))
-        .filter(|count| (1..=i64::from(i32::MAX)).contains(count))
-        .ok_or(BAD_KEY_COUNT)?;
-    let end = 2 + 2 * count as usize;
-    if end > ctx.args.len() {
-        return Err(CommandError::Syntax);
-    }
-    let options = SetOptions::parse_msetex(ctx.args.cursor(end))?;
+    let mut cursor = ctx.args.cursor(1);
+    let pairs = cursor.take_keys(1, 2).map_err(|bad| match bad {
+        BadKeyCount::TooLarge(count) if count <= i32::MAX as usize => CommandError::Syntax,
+        _ => BAD_KEY_COUNT,
+    })?;
+    let options = SetOptions::parse_msetex(cursor)?;
     let expiry = options.lifetime.expiry(&ctx.db.now(), ctx.name())?;
-    let mut indices = (2..end).step_by(2);
+    let mut indices = pairs.clone().step_by(2);
     let mut is_there = |index| ctx.db.find_for_write(ctx.key(index)).is_some();
     let holds = match options.condition {
         Condition::Absent => !indices.any(is_there),
@@ -499,8 +499,8 @@ fn msetex(ctx: &mut Context<'_>) -> CommandResult {
         Condition::Always | Condition::If(_) => true,
     };
     if holds {
-        set_pairs(ctx, 2, end, expiry);
-        for index in (2..end).step_by(2) {
+        set_pairs(ctx, pairs.clone(), expiry);
+        for index in pairs.step_by(2) {
             ctx.instead_set(ctx.args.get(index), ctx.args.get(index + 1), expiry);
         }
     }
@@ -516,9 +516,9 @@ fn check_pairs(ctx: &Context<'_>) -> Result<(), CommandError> {
     }
 }
 
-/// Sets the keys and values from argument `start` up to argument `end`.
-fn set_pairs(ctx: &mut Context<'_>, start: usize, end: usize, expiry: Expiry) {
-    for index in (start..end).step_by(2) {
+/// Sets the keys and values that these arguments are.
+fn set_pairs(ctx: &mut Context<'_>, pairs: Range<usize>, expiry: Expiry) {
+    for index in pairs.step_by(2) {
         let key = ctx.key(index);
         ctx.db.set_string(key, ctx.args.get(index + 1), expiry);
         announce_set(ctx, key, expiry);

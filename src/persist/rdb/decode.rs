@@ -10,6 +10,7 @@ use crate::collections::run::{End, Run};
 use crate::collections::table::{NewValue, Owned};
 use crate::resp::number::{parse_f64, parse_i64};
 use crate::types::hash::Hash;
+use crate::types::journal::Edit;
 use crate::types::list::List;
 use crate::types::set::Set;
 use crate::types::sorted_set::SortedSet;
@@ -210,7 +211,7 @@ impl Decoder<'_> {
             let member = reader.string(MEMBER)?;
             let limits = &self.limits.set;
             let set = set.get_or_insert_with(|| Set::with_hint(&member, count, limits));
-            if !set.add(&member, limits) {
+            if !Edit::unnoted(set).add(&member, limits) {
                 return Err(reader.malformed("a set that has a member twice"));
             }
         }
@@ -225,7 +226,7 @@ impl Decoder<'_> {
         let bytes = whole(packed::intset(&text), reader, "an intset that is damaged")?;
         let mut set = Set::Ints(bytes);
         let len = set.as_view().len();
-        set.expect_more(len, &self.limits.set);
+        Edit::unnoted(&mut set).expect_more(len, &self.limits.set);
         Ok(set.store())
     }
 
@@ -233,9 +234,9 @@ impl Decoder<'_> {
         let text = reader.string("a listpack")?;
         let packed = listpack(&text, reader)?;
         let mut set = Set::Packed(Vec::new());
-        set.expect_more(packed.count, &self.limits.set);
+        Edit::unnoted(&mut set).expect_more(packed.count, &self.limits.set);
         for member in packed.texts() {
-            if !set.add(member.as_ref(), &self.limits.set) {
+            if !Edit::unnoted(&mut set).add(member.as_ref(), &self.limits.set) {
                 return Err(reader.malformed("a set that has a member twice"));
             }
         }
@@ -265,7 +266,7 @@ impl Decoder<'_> {
             reader.move_to(place);
             let member = reader.string(MEMBER)?;
             let score = score(reader)?;
-            if !set.insert(score, &member, no_limits) {
+            if !Edit::unnoted(&mut set).insert(score, &member, no_limits) {
                 return Err(reader.malformed("a sorted set that has a member twice"));
             }
         }
@@ -278,7 +279,7 @@ impl Decoder<'_> {
         for (member, score) in pairs(&packed, reader)? {
             let score = parse_f64(score.as_ref());
             let score = whole(score, reader, "a score that is not a number")?;
-            if !set.insert(score, member.as_ref(), self.limits.sorted_set) {
+            if !Edit::unnoted(&mut set).insert(score, member.as_ref(), self.limits.sorted_set) {
                 return Err(reader.malformed("a sorted set that has a member twice"));
             }
         }

@@ -1,7 +1,8 @@
 //! A file, record by record: what each is about, and the bytes of its value, found by their structure alone.
 //!
 //! The parser holds one record at a time and what was read ahead of it; a record's bytes are read as they come, so that a
-//! length that is declared takes no memory by itself. The source must block: an error of any kind is final.
+//! length that is declared takes no memory by itself. A source that would block can be asked again when it has more
+//! ([`Parser::go_back`]); any other error is final.
 
 use std::io::{ErrorKind, Read};
 use std::ops::Range;
@@ -107,6 +108,7 @@ impl<R: Read> Parser<R> {
             offset: 0,
             digest: checks.then(|| CHECKSUM.digest()),
             digested: 0,
+            begun: 0,
         };
         Parser { source, version: None, db: 0, checks }
     }
@@ -128,9 +130,26 @@ impl<R: Read> Parser<R> {
         (self.source.buffer, self.source.reader)
     }
 
-    /// The next record. Not to be called again behind [`Event::End`] or an error.
+    /// Where the bytes come from.
+    pub fn source(&self) -> &R {
+        &self.source.reader
+    }
+
+    /// The same, to be given more.
+    pub fn source_mut(&mut self) -> &mut R {
+        &mut self.source.reader
+    }
+
+    /// After an error of the kind `WouldBlock`: has the next call begin with the same record again. Bytes of it so far.
+    pub fn go_back(&mut self) -> usize {
+        self.source.at = self.source.begun;
+        self.source.filled - self.source.begun
+    }
+
+    /// The next record. Not to be called again behind [`Event::End`] or an error, but see [`Self::go_back`].
     pub fn next_event(&mut self) -> Result<Event<'_>, FileError> {
         self.source.forget();
+        self.source.begun = self.source.at;
         let Some(version) = self.version else {
             let magic = input::array(&mut self.source, "the header");
             let magic = magic.map_err(|error| error.at(self.place()))?;
@@ -202,9 +221,10 @@ impl<R: Read> Parser<R> {
         if !version.has_checksum() {
             return Ok(Checksum::Unchecked);
         }
-        self.source.digest_read();
+        let checked = self.source.at;
         let stored = input::array(&mut self.source, "the checksum");
         let stored = u64::from_le_bytes(stored.map_err(|error| error.at(self.place()))?);
+        self.source.digest_until(checked);
         let Some(digest) = self.source.digest.take().filter(|_| self.checks && stored != 0) else {
             return Ok(Checksum::Unchecked);
         };
@@ -240,6 +260,8 @@ struct Source<R> {
     digest: Option<Digest<'static, u64, Table<16>>>,
     /// Bytes of the buffer that the digest has.
     digested: usize,
+    /// Where the record under way begins in the buffer.
+    begun: usize,
 }
 
 /// Why bytes could not be taken.
@@ -296,12 +318,12 @@ impl<R: Read> Source<R> {
         Ok(())
     }
 
-    /// Lets the digest have what was used.
-    fn digest_read(&mut self) {
+    /// Lets the digest have what was used, up to a place in the buffer.
+    fn digest_until(&mut self, end: usize) {
         if let Some(digest) = &mut self.digest {
-            digest.update(&self.buffer[self.digested..self.at]);
+            digest.update(&self.buffer[self.digested..end]);
         }
-        self.digested = self.at;
+        self.digested = end;
     }
 
     /// Gives up the bytes of the records before, once they are many.
@@ -309,7 +331,7 @@ impl<R: Read> Source<R> {
         if self.at < CHUNK {
             return;
         }
-        self.digest_read();
+        self.digest_until(self.at);
         self.buffer.copy_within(self.at..self.filled, 0);
         self.filled -= self.at;
         self.offset += self.at as u64;
@@ -373,6 +395,7 @@ impl<R: Read> Source<R> {
                     input::skip_record(self, passed)?;
                     // What was passed over may be more than memory has room for.
                     self.forget();
+                    self.begun = self.at;
                 }
                 opcode::END => return Ok(Record::End),
                 value_type => {

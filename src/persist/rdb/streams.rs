@@ -16,6 +16,7 @@
 //! ```
 
 use crate::collections::packed::{Element, Text as ElementText};
+use crate::types::journal::Edit;
 use crate::types::stream::{
     Entries, Group, Loader, LoaderError, Pending, SavedNode, Stream, StreamId,
 };
@@ -80,7 +81,7 @@ pub(super) fn read(reader: &mut Reader<'_>, value_type: u8) -> Decoded<Stream> {
             (id_of_lengths(reader)?, reader.length("a count of entries")?)
         }
     };
-    entries.set_remembered(last, Some(added as i64), Some(max_deleted));
+    Edit::unnoted(&mut entries).set_remembered(last, Some(added as i64), Some(max_deleted));
     let mut stream = Stream { entries: Box::new(entries), ..Stream::default() };
     for _ in 0..reader.count(5, "a count of groups")? {
         let name = reader.string("a group's name")?;

@@ -9,6 +9,7 @@ use crate::collections::hash::KeyHasher;
 use crate::collections::run::End;
 use crate::collections::table::ValueRef;
 use crate::types::hash::Hash;
+use crate::types::journal::Edit;
 use crate::types::list::List;
 use crate::types::set::Set;
 use crate::types::sorted_set::SortedSet;
@@ -182,11 +183,16 @@ fn stream(steps: Vec<Step>) -> Stream {
                 let last = stream.entries.last.ms;
                 let fields = pieces.len() / 2;
                 let piece = |index: usize| pieces[index].as_slice();
-                let id = stream.entries.add(NewId::At(last + later), fields, piece, limits);
+                let id = Edit::unnoted(&mut *stream.entries).add(
+                    NewId::At(last + later),
+                    fields,
+                    piece,
+                    limits,
+                );
                 ids.extend(id.ok());
             }
             Step::Delete(at) if !ids.is_empty() => {
-                stream.entries.delete(&[ids[at % ids.len()]]);
+                Edit::unnoted(&mut *stream.entries).delete(&[ids[at % ids.len()]]);
             }
             Step::Read(name, consumer, at) if !ids.is_empty() => {
                 let id = ids[at % ids.len()];
@@ -220,15 +226,15 @@ fn value(entries: usize) -> impl Strategy<Value = Stored> {
     let list = texts().prop_map(move |texts| {
         let mut list = List::default();
         for text in texts {
-            list.make_room(text.len() + 10, 1, &limits.list);
-            list.push(End::Back, &text, &limits.list);
+            Edit::unnoted(&mut list).make_room(text.len() + 10, 1, &limits.list);
+            Edit::unnoted(&mut list).push(End::Back, &text, &limits.list);
         }
         list.store()
     });
     let set = texts().prop_map(move |texts| {
         let mut set = Set::with_hint(&texts[0], 1, &limits.set);
         for text in texts {
-            set.add(&text, &limits.set);
+            Edit::unnoted(&mut set).add(&text, &limits.set);
         }
         set.store()
     });
@@ -236,7 +242,7 @@ fn value(entries: usize) -> impl Strategy<Value = Stored> {
         (texts(), prop::collection::vec(score(), 200)).prop_map(move |(texts, scores)| {
             let mut set = SortedSet::new();
             for (text, score) in texts.iter().zip(scores) {
-                set.insert(score, text, limits.sorted_set);
+                Edit::unnoted(&mut set).insert(score, text, limits.sorted_set);
             }
             set.store()
         });
@@ -251,7 +257,7 @@ fn value(entries: usize) -> impl Strategy<Value = Stored> {
                     if ms % 2 == 0 { NOW.at(unix) } else { NOW.after(ms) }
                 });
                 let expiry = deadline.map_or(Expiry::Clear, Expiry::At);
-                hash.set(field, &value, expiry, &limits.hash, &NOW);
+                Edit::unnoted(&mut hash).set(field, &value, expiry, &limits.hash, &NOW);
             }
             hash.store()
         },

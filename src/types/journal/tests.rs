@@ -80,19 +80,17 @@ fn shown(value: &Value) -> Vec<String> {
 }
 
 /// Has `change` change a value in several edits, and plays them back in two parts.
-fn check(mut value: Value, seed: u64, change: impl Fn(&mut Value, &mut Rng)) {
+fn check(mut value: Value, seed: u64, change: impl Fn(&mut Value, &mut Journal, &mut Rng)) {
     let mut random = Rng::with_seed(seed);
     let mut journal = Journal::default();
     let mut before = Vec::new();
     for _ in 0..random.usize(1..6) {
         before.push((journal.len(), shown(&value)));
-        begin(&mut journal, ROOM);
+        journal.begin(ROOM);
         for _ in 0..random.usize(0..30) {
-            change(&mut value, &mut random);
+            change(&mut value, &mut journal, &mut random);
         }
-        assert!(end(&mut journal).is_some());
-        // What is not between the two calls is not noted.
-        assert!(!is_on());
+        assert!(journal.end().is_some());
     }
     for (first, was) in before.into_iter().rev() {
         if first == 0 || random.bool() {
@@ -112,8 +110,9 @@ fn word(random: &mut Rng) -> Vec<u8> {
     }
 }
 
-fn change_list(value: &mut Value, random: &mut Rng) {
+fn change_list(value: &mut Value, journal: &mut Journal, random: &mut Rng) {
     let Value::List(list) = value else { panic!("no list") };
+    let mut list = Edit::new(list, Some(journal));
     let limits = list::Limits::from_setting(if random.bool() { -1 } else { 16 });
     let end = if random.bool() { End::Front } else { End::Back };
     let text = word(random);
@@ -139,8 +138,9 @@ fn change_list(value: &mut Value, random: &mut Rng) {
     list.settle(&limits);
 }
 
-fn change_hash(value: &mut Value, random: &mut Rng) {
+fn change_hash(value: &mut Value, journal: &mut Journal, random: &mut Rng) {
     let Value::Hash(hash) = value else { panic!("no hash") };
+    let mut hash = Edit::new(hash, Some(journal));
     let limits = hash::Limits { entries_max: 420, bytes_max: 64, hasher: hasher() };
     let (field, text) = (word(random), word(random));
     let deadline = now().after(random.i64(1..1000));
@@ -155,8 +155,9 @@ fn change_hash(value: &mut Value, random: &mut Rng) {
     }
 }
 
-fn change_set(value: &mut Value, random: &mut Rng) {
+fn change_set(value: &mut Value, journal: &mut Journal, random: &mut Rng) {
     let Value::Set(set) = value else { panic!("no set") };
+    let mut set = Edit::new(set, Some(journal));
     let limits = set_limits(900);
     let member = match random.u8(..10) {
         0 => word(random),
@@ -181,8 +182,9 @@ fn set_limits(intset_entries: usize) -> set::Limits {
     set::Limits { intset_entries, listpack_entries: 300, listpack_value: 64, hasher: hasher() }
 }
 
-fn change_sorted_set(value: &mut Value, random: &mut Rng) {
+fn change_sorted_set(value: &mut Value, journal: &mut Journal, random: &mut Rng) {
     let Value::SortedSet(set) = value else { panic!("no sorted set") };
+    let mut set = Edit::new(set, Some(journal));
     let limits = sorted_set::Limits { entries: 420, value: 64 };
     let member = word(random);
     let score = match random.u8(..5) {
@@ -202,9 +204,9 @@ fn change_sorted_set(value: &mut Value, random: &mut Rng) {
     }
 }
 
-fn change_stream(value: &mut Value, random: &mut Rng) {
+fn change_stream(value: &mut Value, journal: &mut Journal, random: &mut Rng) {
     let Value::Stream(stream) = value else { panic!("no stream") };
-    let entries = &mut stream.entries;
+    let mut entries = Edit::new(&mut *stream.entries, Some(journal));
     let limits = NodeLimits { bytes: 4096, entries: 10 };
     let id = |random: &mut Rng| StreamId { ms: random.u64(..400), seq: random.u64(..3) };
     match random.u8(..12) {
@@ -227,7 +229,8 @@ fn change_stream(value: &mut Value, random: &mut Rng) {
         }
         _ => {
             let added = random.bool().then(|| random.i64(..1000));
-            entries.set_remembered(entries.last, added, Some(id(random)));
+            let last = entries.last;
+            entries.set_remembered(last, added, Some(id(random)));
         }
     }
 }
@@ -244,8 +247,8 @@ fn large_list(len: usize) -> Value {
     filled(Value::List(List::default()), len, |value, step| {
         let Value::List(list) = value else { unreachable!() };
         let text = format!("word:{}", step % 400);
-        list.make_room(text.len(), 1, &limits);
-        list.push(End::Back, text.as_bytes(), &limits);
+        Edit::unnoted(list).make_room(text.len(), 1, &limits);
+        Edit::unnoted(list).push(End::Back, text.as_bytes(), &limits);
     })
 }
 
@@ -253,7 +256,13 @@ fn large_hash(len: usize) -> Value {
     let limits = hash::Limits { entries_max: len / 2, bytes_max: 64, hasher: hasher() };
     filled(Value::Hash(Hash::default()), len, |value, step| {
         let Value::Hash(hash) = value else { unreachable!() };
-        hash.set(format!("word:{step}").as_bytes(), b"value", Expiry::Clear, &limits, &now());
+        Edit::unnoted(hash).set(
+            format!("word:{step}").as_bytes(),
+            b"value",
+            Expiry::Clear,
+            &limits,
+            &now(),
+        );
     })
 }
 
@@ -261,7 +270,7 @@ fn large_set(len: usize, intset_entries: usize) -> Value {
     let limits = set_limits(intset_entries);
     filled(Value::Set(Set::with_hint(b"0", 1, &limits)), len, |value, step| {
         let Value::Set(set) = value else { unreachable!() };
-        set.add(step.to_string().as_bytes(), &limits);
+        Edit::unnoted(set).add(step.to_string().as_bytes(), &limits);
     })
 }
 
@@ -269,7 +278,7 @@ fn large_sorted_set(len: usize, entries: usize) -> Value {
     let limits = sorted_set::Limits { entries, value: 64 };
     filled(Value::SortedSet(SortedSet::new()), len, |value, step| {
         let Value::SortedSet(set) = value else { unreachable!() };
-        set.insert((step % 50) as f64, format!("word:{step}").as_bytes(), limits);
+        Edit::unnoted(set).insert((step % 50) as f64, format!("word:{step}").as_bytes(), limits);
     })
 }
 
@@ -278,7 +287,7 @@ fn large_stream(len: usize) -> Value {
         let Value::Stream(stream) = value else { unreachable!() };
         let piece = |index: usize| if index == 0 { &b"field"[..] } else { b"value" };
         let limits = NodeLimits { bytes: 4096, entries: 10 };
-        let _ = stream.entries.add(NewId::Now(1), 1, piece, limits);
+        let _ = Edit::unnoted(&mut *stream.entries).add(NewId::Now(1), 1, piece, limits);
     })
 }
 
@@ -316,13 +325,12 @@ fn a_journal_takes_no_more_than_its_room() {
     let mut value = large_set(2000, 100);
     let Value::Set(set) = &mut value else { unreachable!() };
     let mut journal = Journal::default();
-    begin(&mut journal, 100);
+    journal.begin(100);
     for member in 0..50 {
-        assert!(set.remove(member.to_string().as_bytes()));
+        assert!(Edit::new(&mut *set, Some(&mut journal)).remove(member.to_string().as_bytes()));
     }
-    assert_eq!(end(&mut journal), None);
+    assert_eq!(journal.end(), None);
     assert!(journal.len() * size_of::<Item>() <= 100);
-    assert!(!is_on());
 }
 
 #[test]
@@ -331,9 +339,9 @@ fn a_form_that_is_given_up_is_not_copied() {
     let Value::Set(set) = &mut value else { unreachable!() };
     let SetView::Ints(_) = set.as_view() else { panic!("no integers") };
     let mut journal = Journal::default();
-    begin(&mut journal, 200);
-    assert!(set.add(b"no integer", &set_limits(5000)));
-    assert!(end(&mut journal).is_some(), "there was room for little more than the member");
+    journal.begin(200);
+    assert!(Edit::new(set, Some(&mut journal)).add(b"no integer", &set_limits(5000)));
+    assert!(journal.end().is_some(), "there was room for little more than the member");
     let mut given_up = 0;
     journal.forget(|_| given_up += 1);
     assert_eq!(given_up, 1);

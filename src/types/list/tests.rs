@@ -100,41 +100,41 @@ proptest! {
             let len = model.len();
             match step {
                 Step::Push(end, count, text) => {
-                    list.make_room(count * text.len(), count, &limits);
+                    Edit::unnoted(&mut list).make_room(count * text.len(), count, &limits);
                     for _ in 0..count {
-                        list.push(end, &text, &limits);
+                        Edit::unnoted(&mut list).push(end, &text, &limits);
                         model.insert(if end == End::Front { 0 } else { model.len() }, text.clone());
                     }
                 }
                 Step::Pop(end) => {
-                    let popped = list.pop(end, |element| element.text().as_ref().to_vec());
+                    let popped = Edit::unnoted(&mut list).pop(end, |element| element.text().as_ref().to_vec());
                     let expected = match end {
                         _ if len == 0 => None,
                         End::Front => Some(model.remove(0)),
                         End::Back => model.pop(),
                     };
                     prop_assert_eq!(popped, expected);
-                    list.settle(&limits);
+                    Edit::unnoted(&mut list).settle(&limits);
                 }
                 Step::Drop(end, count) => {
-                    list.drop_many(end, count);
+                    Edit::unnoted(&mut list).drop_many(end, count);
                     let count = count.min(len);
                     model.drain(if end == End::Front { 0..count } else { len - count..len });
-                    list.settle(&limits);
+                    Edit::unnoted(&mut list).settle(&limits);
                 }
                 Step::Set(index, text) => {
                     let index = index % (len + 1);
-                    list.make_room(text.len(), 1, &limits);
-                    prop_assert_eq!(list.set(index, &text, &limits), index < len);
+                    Edit::unnoted(&mut list).make_room(text.len(), 1, &limits);
+                    prop_assert_eq!(Edit::unnoted(&mut list).set(index, &text, &limits), index < len);
                     if index < len {
                         model[index] = text;
                     }
-                    list.settle(&limits);
+                    Edit::unnoted(&mut list).settle(&limits);
                 }
                 Step::Insert(index, behind, text) => {
                     let pivot = model.get(index % (len + 1)).cloned().unwrap_or(b"none".to_vec());
-                    list.make_room(text.len(), 1, &limits);
-                    let inserted = list.insert(&pivot, behind, &text, &limits);
+                    Edit::unnoted(&mut list).make_room(text.len(), 1, &limits);
+                    let inserted = Edit::unnoted(&mut list).insert(&pivot, behind, &text, &limits);
                     let found = model.iter().position(|element| *element == pivot);
                     prop_assert_eq!(inserted, found.is_some());
                     if let Some(found) = found {
@@ -148,10 +148,10 @@ proptest! {
                         found.reverse();
                     }
                     found.truncate(most);
-                    prop_assert_eq!(list.remove(end, &text, most, &limits), found.len());
+                    prop_assert_eq!(Edit::unnoted(&mut list).remove(end, &text, most, &limits), found.len());
                     found.sort_unstable();
                     found.iter().rev().for_each(|&at| drop(model.remove(at)));
-                    list.settle(&limits);
+                    Edit::unnoted(&mut list).settle(&limits);
                 }
                 Step::Read(index) => {
                     let index = index % (len + 1);
@@ -175,14 +175,14 @@ fn the_form_changes_where_that_of_redis_does() {
     let limits = Limits::from_setting(3);
     let mut list = List::default();
     for count in 1..=4 {
-        list.make_room(1, 1, &limits);
-        list.push(End::Back, b"a", &limits);
+        Edit::unnoted(&mut list).make_room(1, 1, &limits);
+        Edit::unnoted(&mut list).push(End::Back, b"a", &limits);
         assert_eq!(list.encoding(), if count > 3 { "quicklist" } else { "listpack" });
     }
     // One run of two is too many still: half of the limit is one.
     for expected in ["quicklist", "quicklist", "listpack"] {
-        list.pop(End::Front, |_| ());
-        list.settle(&limits);
+        Edit::unnoted(&mut list).pop(End::Front, |_| ());
+        Edit::unnoted(&mut list).settle(&limits);
         assert_eq!(list.encoding(), expected, "{}", list.len());
     }
 }
@@ -191,13 +191,13 @@ fn the_form_changes_where_that_of_redis_does() {
 fn a_list_that_was_long_gives_its_room_back() {
     let limits = Limits::from_setting(-2);
     let mut list = List::default();
-    list.make_room(100_000, 1, &limits);
+    Edit::unnoted(&mut list).make_room(100_000, 1, &limits);
     for _ in 0..10_000 {
-        list.push(End::Back, b"0123456789", &limits);
+        Edit::unnoted(&mut list).push(End::Back, b"0123456789", &limits);
     }
     while list.len() > 20 {
-        list.pop(End::Front, |_| ());
-        list.settle(&limits);
+        Edit::unnoted(&mut list).pop(End::Front, |_| ());
+        Edit::unnoted(&mut list).settle(&limits);
     }
     assert_eq!(list.encoding(), "listpack");
     assert!(list.heap_bytes() < 1280, "{}", list.heap_bytes());

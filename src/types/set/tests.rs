@@ -15,7 +15,7 @@ fn usual() -> Limits {
 fn set_of(members: impl IntoIterator<Item = impl AsRef<[u8]>>, limits: &Limits) -> Set {
     let mut set = Set::Ints(Vec::new());
     for member in members {
-        set.add(member.as_ref(), limits);
+        Edit::unnoted(&mut set).add(member.as_ref(), limits);
     }
     set
 }
@@ -61,7 +61,9 @@ fn a_member_that_is_there_converts_nothing() {
     for members in [numbers(512), words(128), vec!["x".repeat(64)]] {
         let mut set = set_of(&members, &limits);
         let encoding = set.encoding();
-        assert!(members.iter().all(|member| !set.add(member.as_bytes(), &limits)));
+        assert!(
+            members.iter().all(|member| !Edit::unnoted(&mut set).add(member.as_bytes(), &limits))
+        );
         assert_eq!(set.encoding(), encoding);
     }
 }
@@ -85,7 +87,7 @@ fn a_hint_of_many_members_makes_a_hashtable() {
         (words(100), 129, "hashtable"),
     ] {
         let mut set = set_of(members, &limits);
-        set.expect_more(count, &limits);
+        Edit::unnoted(&mut set).expect_more(count, &limits);
         assert_eq!(set.encoding(), encoding);
     }
 }
@@ -102,9 +104,9 @@ fn longest_integers_count_with_the_limit_of_a_listpack() {
 fn what_is_left_of_many_popped_is_made_anew() {
     let limits = usual();
     let mut set = set_of(words(200), &limits);
-    set.pop_many(100, &limits, |_| {});
+    Edit::unnoted(&mut set).pop_many(100, &limits, |_| {});
     assert_eq!(set.encoding(), "hashtable");
-    set.pop_many(84, &limits, |_| {});
+    Edit::unnoted(&mut set).pop_many(84, &limits, |_| {});
     assert_eq!((set.encoding(), set.as_view().len()), ("listpack", 16));
 }
 
@@ -131,9 +133,10 @@ fn random_members_are_equally_likely() {
         }
         for _ in 0..4000 {
             count(&mut random, set.as_view().random().expect("the set has members"));
-            set.clone().pop(|member| count(&mut popped, member));
+            Edit::unnoted(&mut set.clone()).pop(|member| count(&mut popped, member));
             set.as_view().sample(3, |member| count(&mut sampled, member));
-            set.clone().pop_many(18, &usual(), |member| count(&mut popped_many, member));
+            Edit::unnoted(&mut set.clone())
+                .pop_many(18, &usual(), |member| count(&mut popped_many, member));
         }
         assert_fair(&random, 4000);
         assert_fair(&popped, 4000);
@@ -212,17 +215,17 @@ proptest! {
         for change in changes {
             match change {
                 Change::Add(member) => {
-                    prop_assert_eq!(set.add(&member, &limits), model.insert(member));
+                    prop_assert_eq!(Edit::unnoted(&mut set).add(&member, &limits), model.insert(member));
                 }
                 Change::Remove(member) => {
-                    prop_assert_eq!(set.remove(&member), model.remove(&member));
+                    prop_assert_eq!(Edit::unnoted(&mut set).remove(&member), model.remove(&member));
                 }
                 Change::Pop if !model.is_empty() => {
-                    set.pop(|member| assert!(model.remove(member.text().as_ref())));
+                    Edit::unnoted(&mut set).pop(|member| assert!(model.remove(member.text().as_ref())));
                 }
                 Change::PopMany(count) if count < model.len() => {
                     let before = model.len();
-                    set.pop_many(count, &limits, |member| {
+                    Edit::unnoted(&mut set).pop_many(count, &limits, |member| {
                         assert!(model.remove(member.text().as_ref()));
                     });
                     prop_assert_eq!(model.len(), before - count);
@@ -260,7 +263,7 @@ proptest! {
         }
         let encoding = set.encoding();
         let all_integers = model.iter().all(|member| parse_i64(member).is_some());
-        set.prefer_integers(&limits);
+        Edit::unnoted(&mut set).prefer_integers(&limits);
         if all_integers && model.len() <= intset_entries {
             prop_assert_eq!(set.encoding(), "intset");
         } else {

@@ -54,7 +54,7 @@ proptest! {
                 false => format!("member-{number}").into_bytes(),
             };
             if what == 0 {
-                prop_assert_eq!(set.remove(&member), model.remove(&member));
+                prop_assert_eq!(Edit::unnoted(&mut set).remove(&member), model.remove(&member));
             } else {
                 let score = score + 0.0;
                 let before = model.insert(member.clone(), score);
@@ -63,7 +63,7 @@ proptest! {
                     Some(old) if old == score => Updated::Unchanged,
                     Some(_) => Updated::Changed,
                 };
-                prop_assert_eq!(set.update(&member, LIMITS, |_| Some(score)), expected);
+                prop_assert_eq!(Edit::unnoted(&mut set).update(&member, LIMITS, |_| Some(score)), expected);
             }
             set = through_the_keyspace(set);
         }
@@ -80,7 +80,7 @@ proptest! {
         reversed.reverse();
         prop_assert_eq!(&reversed, &expected);
         let (from, to) = (expected.len() / 3, expected.len() / 2);
-        set.remove_ranks(from..to);
+        Edit::unnoted(&mut set).remove_ranks(from..to);
         let mut left = expected;
         left.drain(from..to);
         prop_assert_eq!(contents(set.as_view()), left);
@@ -92,25 +92,25 @@ fn the_reported_encoding_follows_the_limits_and_stays() {
     let limits = Limits { entries: 3, value: 8 };
     let mut set = SortedSet::new();
     for number in 0..3 {
-        set.insert(number.into(), format!("m{number}").as_bytes(), limits);
+        Edit::unnoted(&mut set).insert(number.into(), format!("m{number}").as_bytes(), limits);
     }
     assert_eq!(set.encoding(), "listpack");
-    set.insert(3.0, b"m3", limits);
+    Edit::unnoted(&mut set).insert(3.0, b"m3", limits);
     assert_eq!(set.encoding(), "skiplist");
-    set.remove(b"m3");
+    Edit::unnoted(&mut set).remove(b"m3");
     let mut set = through_the_keyspace(set);
-    set.insert(4.0, b"m4", limits);
+    Edit::unnoted(&mut set).insert(4.0, b"m4", limits);
     assert_eq!(set.encoding(), "skiplist");
-    set.remove(b"m4");
+    Edit::unnoted(&mut set).remove(b"m4");
     assert_eq!(set.settle(limits).encoding(), "listpack");
 
     let mut set = SortedSet::new();
-    set.insert(1.0, b"123456789", limits);
+    Edit::unnoted(&mut set).insert(1.0, b"123456789", limits);
     assert_eq!(set.encoding(), "skiplist");
 
     let mut set = SortedSet::new();
     for number in 0..100 {
-        set.insert(0.5, format!("a longer member {number}").as_bytes(), LIMITS);
+        Edit::unnoted(&mut set).insert(0.5, format!("a longer member {number}").as_bytes(), LIMITS);
     }
     assert!(matches!(set, SortedSet::Large(_)));
     assert_eq!(set.encoding(), "listpack");
@@ -119,22 +119,22 @@ fn the_reported_encoding_follows_the_limits_and_stays() {
 #[test]
 fn a_listpack_knows_no_negative_zero() {
     let mut set = SortedSet::new();
-    set.insert(-0.0, b"a", LIMITS);
+    Edit::unnoted(&mut set).insert(-0.0, b"a", LIMITS);
     assert!(set.as_view().score(b"a").is_some_and(f64::is_sign_positive));
     let limits = Limits { entries: 0, ..LIMITS };
     let mut set = SortedSet::new();
-    set.insert(-0.0, b"a", limits);
+    Edit::unnoted(&mut set).insert(-0.0, b"a", limits);
     assert!(set.as_view().score(b"a").is_some_and(f64::is_sign_negative));
 }
 
 #[test]
 fn the_first_is_popped() {
     let mut set = SortedSet::new();
-    assert_eq!(set.pop_min(), None);
-    set.insert(2.0, b"b", LIMITS);
-    set.insert(1.0, b"10", LIMITS);
-    assert_eq!(set.pop_min(), Some((1.0, b"10".to_vec())));
-    assert_eq!(set.pop_min(), Some((2.0, b"b".to_vec())));
+    assert_eq!(Edit::unnoted(&mut set).pop_min(), None);
+    Edit::unnoted(&mut set).insert(2.0, b"b", LIMITS);
+    Edit::unnoted(&mut set).insert(1.0, b"10", LIMITS);
+    assert_eq!(Edit::unnoted(&mut set).pop_min(), Some((1.0, b"10".to_vec())));
+    assert_eq!(Edit::unnoted(&mut set).pop_min(), Some((2.0, b"b".to_vec())));
     assert!(set.is_empty());
 }
 

@@ -5,7 +5,7 @@
 //! stream remembered before it.
 
 use super::{Entries, Node, NodeLimits, StreamId, has_room};
-use crate::types::journal;
+use crate::types::journal::{self, Edit, NO_TEXT};
 
 /// What undoes a change.
 #[derive(Debug)]
@@ -46,36 +46,6 @@ impl Entries {
         self.nodes.len() > bytes / 64 || self.heap_bytes() > bytes
     }
 
-    #[inline]
-    pub(super) fn note(&self, change: impl FnOnce() -> Change) {
-        if journal::is_on() {
-            self.note_change(change());
-        }
-    }
-
-    #[inline]
-    pub(super) fn note_gone(&self, index: usize, node: Option<Node>) {
-        if let Some(node) = node {
-            self.note(|| Change::Gone { index, node });
-        }
-    }
-
-    /// Notes that an entry of so many bytes is about to be added.
-    #[cold]
-    pub(super) fn note_growth(&self, bytes: usize, limits: NodeLimits) {
-        self.note_change(match self.nodes.back() {
-            Some(node) if has_room(node, bytes, limits) => Change::Grown(node.end()),
-            _ => Change::Begun,
-        });
-    }
-
-    #[cold]
-    fn note_change(&self, change: Change) {
-        let Entries { len, first, top, last, max_deleted, added, .. } = *self;
-        let before = Remembered { len, first, top, last, max_deleted, added };
-        journal::note(journal::Note::Stream(Box::new(Note { before, change })), [&[], &[]]);
-    }
-
     /// Undoes a change.
     pub(in crate::types) fn put_back(&mut self, note: Note) {
         match note.change {
@@ -91,5 +61,37 @@ impl Entries {
         let Remembered { len, first, top, last, max_deleted, added } = note.before;
         (self.len, self.first, self.top) = (len, first, top);
         (self.last, self.max_deleted, self.added) = (last, max_deleted, added);
+    }
+}
+
+impl Edit<'_, Entries> {
+    /// Notes a change, before or after it, but before what the stream remembers changes with it.
+    #[inline]
+    pub(super) fn note_change(&mut self, change: impl FnOnce() -> Change) {
+        if let Some(journal) = &mut self.journal {
+            let Entries { len, first, top, last, max_deleted, added, .. } = *self.value;
+            let before = Remembered { len, first, top, last, max_deleted, added };
+            let note = Box::new(Note { before, change: change() });
+            journal.note(journal::Note::Stream(note), NO_TEXT);
+        }
+    }
+
+    #[inline]
+    pub(super) fn note_gone(&mut self, index: usize, node: Option<Node>) {
+        if let Some(node) = node {
+            self.note_change(|| Change::Gone { index, node });
+        }
+    }
+
+    /// Notes that an entry of so many bytes is about to be added.
+    #[inline]
+    pub(super) fn note_growth(&mut self, bytes: usize, limits: NodeLimits) {
+        if self.journal.is_some() {
+            let change = match self.nodes.back() {
+                Some(node) if has_room(node, bytes, limits) => Change::Grown(node.end()),
+                _ => Change::Begun,
+            };
+            self.note_change(|| change);
+        }
     }
 }

@@ -267,13 +267,13 @@ proptest! {
                     let seq = if ms == model.last.ms { model.last.seq.wrapping_add(seq) } else { seq };
                     let id = StreamId { ms, seq };
                     let piece = |index: usize| pieces[index].as_slice();
-                    let added = entries.add(NewId::Given(id), pieces.len() / 2, piece, limits);
+                    let added = Edit::unnoted(&mut entries).add(NewId::Given(id), pieces.len() / 2, piece, limits);
                     prop_assert_eq!(added.is_ok(), model.add(id, pieces.clone(), limits));
                 }
                 Step::Delete(number) => {
                     let ids = [some_id(&model, number), some_id(&model, number / 7)];
                     let expected = ids.iter().filter(|id| model.delete(**id)).count();
-                    prop_assert_eq!(entries.delete(&ids), expected as u64);
+                    prop_assert_eq!(Edit::unnoted(&mut entries).delete(&ids), expected as u64);
                 }
                 Step::Trim { newest, part, is_approximate, limit } => {
                     let keep = if newest {
@@ -282,7 +282,7 @@ proptest! {
                         Keep::From(some_id(&model, part))
                     };
                     let trim = Trim { keep, is_approximate, limit };
-                    prop_assert_eq!(entries.trim(trim), model.trim(trim));
+                    prop_assert_eq!(Edit::unnoted(&mut entries).trim(trim), model.trim(trim));
                 }
                 Step::Range(start, end) => {
                     let (start, end) = (some_id(&model, start), some_id(&model, end));
@@ -346,7 +346,9 @@ fn an_entry_like_the_others_takes_two_bytes_besides_its_value() {
     let mut entries = Entries::default();
     let piece = |index: usize| [&b"field"[..], b"0123456789"][index];
     for number in 0..10_000 {
-        entries.add(NewId::Now(1_700_000_000_000 + number / 2), 1, piece, limits).expect("above");
+        Edit::unnoted(&mut entries)
+            .add(NewId::Now(1_700_000_000_000 + number / 2), 1, piece, limits)
+            .expect("above");
     }
     assert!(entries.heap_bytes() < 10_000 * 15, "{}", entries.heap_bytes());
 }

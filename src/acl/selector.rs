@@ -1,0 +1,330 @@
+//! One set of permissions: commands, keys and channels that go together. A user has one, and may have others besides.
+
+use std::cell::OnceCell;
+use std::collections::BTreeMap;
+
+use bitflags::bitflags;
+
+use super::catalogue::{self, Catalogue, Entry};
+use super::commands::CommandSet;
+use super::{Denied, Reason, Request, RuleError};
+use crate::collections::glob;
+use crate::facts::{KeyFlags, KeyPosition};
+use crate::ids::CommandId;
+
+bitflags! {
+    /// What may be done with a key.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Access: u8 {
+        const READ = 1 << 0;
+        const WRITE = 1 << 1;
+    }
+}
+
+impl Access {
+    /// What a command needs that does this with a key. Nothing: it only looks whether there is one, or the like.
+    pub fn needed(flags: KeyFlags) -> Self {
+        let mut needed = Access::empty();
+        needed.set(Access::READ, flags.contains(KeyFlags::ACCESS));
+        let writes = KeyFlags::INSERT | KeyFlags::DELETE | KeyFlags::UPDATE;
+        needed.set(Access::WRITE, flags.intersects(writes));
+        needed
+    }
+}
+
+#[derive(Clone, Debug)]
+struct KeyPattern {
+    access: Access,
+    pattern: Box<[u8]>,
+}
+
+/// Permissions. The default has none.
+#[derive(Clone, Debug, Default)]
+pub struct Selector {
+    all_commands: bool,
+    all_keys: bool,
+    all_channels: bool,
+    commands: CommandSet,
+    /// Commands that may be run with these first arguments alone.
+    first_args: BTreeMap<CommandId, Vec<Box<[u8]>>>,
+    keys: Vec<KeyPattern>,
+    channels: Vec<Box<[u8]>>,
+}
+
+/// The keys of a request, found once for all selectors.
+pub(super) type Keys = OnceCell<Vec<KeyPosition>>;
+
+impl Selector {
+    /// No permissions, but perhaps all channels: `acl-pubsub-default`.
+    pub fn new(all_channels: bool) -> Self {
+        Selector { all_channels, ..Selector::default() }
+    }
+
+    /// Whether everything is permitted.
+    pub fn is_full(&self) -> bool {
+        self.all_commands && self.all_keys && self.all_channels
+    }
+
+    pub fn has_all_channels(&self) -> bool {
+        self.all_channels
+    }
+
+    pub fn channels(&self) -> &[Box<[u8]>] {
+        &self.channels
+    }
+
+    // ---- rules -----------------------------------------------------------------------------------------------------------
+
+    /// Applies one rule, which is about commands, keys or channels.
+    pub fn apply(&mut self, rule: &[u8], catalogue: &Catalogue) -> Result<(), RuleError> {
+        let is = |word: &str| rule.eq_ignore_ascii_case(word.as_bytes());
+        match rule {
+            _ if is("allkeys") || is("~*") => self.set_all_keys(true),
+            _ if is("resetkeys") => self.set_all_keys(false),
+            _ if is("allchannels") || is("&*") => self.set_all_channels(true),
+            _ if is("resetchannels") => self.set_all_channels(false),
+            _ if is("allcommands") || is("+@all") => self.set_all_commands(catalogue, true),
+            _ if is("nocommands") || is("-@all") => self.set_all_commands(catalogue, false),
+            [b'~', pattern @ ..] => return self.add_keys(Access::all(), pattern),
+            [b'%', rest @ ..] => {
+                let (access, pattern) = parse_access(rest).ok_or(RuleError::Syntax)?;
+                return self.add_keys(access, pattern);
+            }
+            [b'&', pattern @ ..] => return self.add_channels(pattern),
+            [sign @ (b'+' | b'-'), b'@', category @ ..] => {
+                let category = catalogue::category(category).ok_or(RuleError::Unknown)?;
+                let is_in = *sign == b'+';
+                let first_args = &mut self.first_args;
+                self.commands
+                    .change_category(catalogue, category, is_in, |id| drop(first_args.remove(&id)));
+                self.all_commands &= is_in;
+            }
+            [b'+', name @ ..] => return self.allow(name, catalogue),
+            [b'-', name @ ..] => {
+                let entry = catalogue.find(name).ok_or(RuleError::Unknown)?;
+                self.change(catalogue, entry, false);
+            }
+            _ => return Err(RuleError::Syntax),
+        }
+        Ok(())
+    }
+
+    fn set_all_keys(&mut self, all: bool) {
+        self.all_keys = all;
+        self.keys.clear();
+    }
+
+    fn set_all_channels(&mut self, all: bool) {
+        self.all_channels = all;
+        self.channels.clear();
+    }
+
+    fn set_all_commands(&mut self, catalogue: &Catalogue, all: bool) {
+        self.all_commands = all;
+        self.commands = if all { CommandSet::all(catalogue) } else { CommandSet::default() };
+        self.first_args.clear();
+    }
+
+    fn change(&mut self, catalogue: &Catalogue, entry: &Entry, is_in: bool) {
+        self.commands.change(catalogue, entry, is_in);
+        self.first_args.remove(&entry.id);
+        self.all_commands &= is_in;
+    }
+
+    fn add_keys(&mut self, access: Access, pattern: &[u8]) -> Result<(), RuleError> {
+        if self.all_keys {
+            return Err(RuleError::KeysAfterAll);
+        }
+        check_plain(pattern)?;
+        match self.keys.iter_mut().find(|known| *known.pattern == *pattern) {
+            Some(known) => known.access |= access,
+            None => self.keys.push(KeyPattern { access, pattern: pattern.into() }),
+        }
+        Ok(())
+    }
+
+    fn add_channels(&mut self, pattern: &[u8]) -> Result<(), RuleError> {
+        if self.all_channels {
+            return Err(RuleError::ChannelsAfterAll);
+        }
+        check_plain(pattern)?;
+        if !self.channels.iter().any(|known| **known == *pattern) {
+            self.channels.push(pattern.into());
+        }
+        Ok(())
+    }
+
+    /// `+command`, `+container|subcommand` or `+command|first-argument`.
+    fn allow(&mut self, name: &[u8], catalogue: &Catalogue) -> Result<(), RuleError> {
+        let Some(bar) = name.iter().rposition(|&byte| byte == b'|') else {
+            let entry = catalogue.find(name).ok_or(RuleError::Unknown)?;
+            self.change(catalogue, entry, true);
+            return Ok(());
+        };
+        let entry = catalogue.find(&name[..bar]).ok_or(RuleError::Unknown)?;
+        let argument = &name[bar + 1..];
+        if entry.is_sub {
+            return Err(RuleError::FirstArgumentOfSubcommand);
+        }
+        if argument.is_empty() {
+            return Err(RuleError::Syntax);
+        }
+        if !entry.subcommands.is_empty() {
+            let entry = catalogue.find(name).ok_or(RuleError::Unknown)?;
+            self.change(catalogue, entry, true);
+            return Ok(());
+        }
+        // Redis takes any bytes, and writes lines to its files that it cannot read again.
+        check_plain(argument)?;
+        let known = self.first_args.entry(entry.id).or_default();
+        if !known.iter().any(|other| other.eq_ignore_ascii_case(argument)) {
+            known.push(argument.into());
+        }
+        Ok(())
+    }
+
+    // ---- descriptions ----------------------------------------------------------------------------------------------------
+
+    /// The rules of commands: `-@all +get`.
+    pub fn describe_commands(&self, catalogue: &Catalogue) -> Vec<u8> {
+        self.commands.describe(catalogue, |entry, text| {
+            for argument in self.first_args.get(&entry.id).into_iter().flatten() {
+                text.extend_from_slice(b" +");
+                text.extend_from_slice(entry.name.as_bytes());
+                text.push(b'|');
+                text.extend_from_slice(argument);
+            }
+        })
+    }
+
+    /// The rules of keys, each on its own.
+    fn key_rules(&self) -> Vec<Vec<u8>> {
+        if self.all_keys {
+            return vec![b"~*".to_vec()];
+        }
+        let rule = |known: &KeyPattern| {
+            let prefix: &[u8] = match known.access {
+                Access::READ => b"%R~",
+                Access::WRITE => b"%W~",
+                // As `~*` it would let no other pattern follow.
+                _ if *known.pattern == *b"*" && self.keys.len() > 1 => b"%RW~",
+                _ => b"~",
+            };
+            [prefix, &known.pattern].concat()
+        };
+        self.keys.iter().map(rule).collect()
+    }
+
+    /// The rules of channels, each on its own.
+    fn channel_rules(&self) -> Vec<Vec<u8>> {
+        if self.all_channels {
+            return vec![b"&*".to_vec()];
+        }
+        self.channels.iter().map(|pattern| [b"&", &pattern[..]].concat()).collect()
+    }
+
+    /// The rules of keys, with spaces between them.
+    pub fn describe_keys(&self) -> Vec<u8> {
+        self.key_rules().join(&b' ')
+    }
+
+    /// The rules of channels, with spaces between them.
+    pub fn describe_channels(&self) -> Vec<u8> {
+        self.channel_rules().join(&b' ')
+    }
+
+    /// All rules, each on its own, the commands' together at the end.
+    pub(super) fn rules(&self, catalogue: &Catalogue) -> Vec<Vec<u8>> {
+        let mut rules = self.key_rules();
+        if !self.all_channels {
+            rules.push(b"resetchannels".to_vec());
+        }
+        rules.extend(self.channel_rules());
+        rules.push(self.describe_commands(catalogue));
+        rules
+    }
+
+    // ---- checks ----------------------------------------------------------------------------------------------------------
+
+    /// Whether a request may run.
+    pub(super) fn check(&self, request: &Request<'_>, keys: &Keys) -> Result<(), Denied> {
+        if !self.all_commands && !request.is_free && !self.allows_command(request) {
+            return Err(Denied { reason: Reason::Command, argument: 0 });
+        }
+        if !self.all_keys {
+            for key in keys.get_or_init(|| (request.keys)()) {
+                let name = request.args.get(key.index);
+                if !self.allows_key(name, Access::needed(key.flags)) {
+                    return Err(Denied { reason: Reason::Key, argument: key.index });
+                }
+            }
+        }
+        if !self.all_channels
+            && let Some(channels) = request.channels
+        {
+            let end = if channels.many { request.args.len() } else { channels.first + 1 };
+            for argument in channels.first..end.min(request.args.len()) {
+                let name = request.args.get(argument);
+                if !allows_channel(&self.channels, name, channels.are_patterns) {
+                    return Err(Denied { reason: Reason::Channel, argument });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn allows_command(&self, request: &Request<'_>) -> bool {
+        if self.commands.contains(request.command) {
+            return true;
+        }
+        let Some(allowed) = self.first_args.get(&request.command) else { return false };
+        let Some(first) = request.args.iter_from(1).next() else { return false };
+        allowed.iter().any(|argument| argument.eq_ignore_ascii_case(first))
+    }
+
+    fn allows_key(&self, key: &[u8], needed: Access) -> bool {
+        self.keys
+            .iter()
+            .any(|known| known.access.contains(needed) && glob::matches(&known.pattern, key, false))
+    }
+
+    /// Whether every key may be accessed so, for names that are made while the command runs.
+    pub(super) fn allows_any_key(&self, needed: Access) -> bool {
+        let is_any = |known: &KeyPattern| *known.pattern == *b"*" && known.access.contains(needed);
+        self.all_keys || self.keys.iter().any(is_any)
+    }
+}
+
+/// Whether patterns permit a channel. A pattern to listen by must be one of them, letter by letter.
+pub fn allows_channel(patterns: &[Box<[u8]>], name: &[u8], is_pattern: bool) -> bool {
+    patterns.iter().any(|pattern| match is_pattern {
+        true => **pattern == *name,
+        false => glob::matches(pattern, name, false),
+    })
+}
+
+/// What stands between `%` and the pattern: `R~`, `W~`, `RW~`, in any case and order.
+fn parse_access(rule: &[u8]) -> Option<(Access, &[u8])> {
+    let mut access = Access::empty();
+    let mut rest = rule;
+    while let [letter, behind @ ..] = rest {
+        rest = behind;
+        let new = match letter.to_ascii_uppercase() {
+            b'R' => Access::READ,
+            b'W' => Access::WRITE,
+            b'~' => break,
+            _ => return None,
+        };
+        if access.intersects(new) {
+            return None;
+        }
+        access |= new;
+    }
+    (!access.is_empty()).then_some((access, rest))
+}
+
+/// Names and patterns hold no blanks and no NUL: rules are written to files with blanks between them.
+pub(super) fn check_plain(text: &[u8]) -> Result<(), RuleError> {
+    let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | 0x0b | 0x0c | 0);
+    if text.iter().any(is_blank) { Err(RuleError::Syntax) } else { Ok(()) }
+}

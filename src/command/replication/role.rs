@@ -1,0 +1,104 @@
+//! Which part this server plays: REPLICAOF, ROLE.
+
+use crate::error::CommandError;
+use crate::gate::context::{CommandResult, Context, Outcome};
+use crate::gate::following;
+use crate::gate::limits::describe_client;
+use crate::gate::spec::{Categories, CommandSpec, Flags, Group, spec};
+use crate::replication::following::Progress;
+use crate::sys::log::Level;
+
+const ADMIN: Categories = Categories::ADMIN.union(Categories::DANGEROUS);
+
+pub const COMMANDS: &[CommandSpec] = &[
+    spec("ROLE", role)
+        .exactly(1)
+        .flags(Flags::LOADING.union(Flags::STALE).union(Flags::FAST).union(Flags::NOSCRIPT))
+        .categories(ADMIN)
+        .group(Group::Server)
+        .since("2.8.12")
+        .docs("", "Tells the server's part in replication.", "O(1)"),
+    spec("REPLICAOF", replicaof)
+        .exactly(3)
+        .flags(REPLICAOF_FLAGS)
+        .with(Flags::NEEDS_CLIENT)
+        .group(Group::Server)
+        .since("5.0.0")
+        .docs("host port", "Makes this server a replica of another one, or a primary.", "O(1)"),
+    spec("SLAVEOF", replicaof)
+        .exactly(3)
+        .flags(REPLICAOF_FLAGS)
+        .with(Flags::NEEDS_CLIENT)
+        .group(Group::Server)
+        .since("1.0.0")
+        .deprecated("5.0.0", "`REPLICAOF`")
+        .docs("host port", "Makes this server a replica of another one, or a primary.", "O(1)"),
+];
+
+const REPLICAOF_FLAGS: Flags =
+    Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::STALE).union(Flags::NO_ASYNC_LOADING);
+
+/// `ROLE`: of a primary, an array of `master`, the replication offset and the replicas; of a replica, of `slave`, the primary's
+/// host and port, the state of the link and the offset that was applied, -1 without a link.
+fn role(ctx: &mut Context<'_>) -> CommandResult {
+    let replication = &ctx.server.replication;
+    let Some(following) = replication.following.as_deref() else {
+        ctx.reply.array(3);
+        ctx.reply.bulk(b"master");
+        ctx.reply.integer(replication.offset as i64);
+        ctx.reply.array(0);
+        return Ok(Outcome::Replied);
+    };
+    let is_connected = following.progress == Progress::Connected;
+    ctx.reply.array(5);
+    ctx.reply.bulk(b"slave");
+    ctx.reply.bulk(&following.host);
+    ctx.reply.integer(following.port.into());
+    ctx.reply.bulk(following.progress.name().as_bytes());
+    ctx.reply.integer(if is_connected { replication.offset as i64 } else { -1 });
+    Ok(Outcome::Replied)
+}
+
+/// `REPLICAOF host port`, `REPLICAOF NO ONE`: OK.
+fn replicaof(ctx: &mut Context<'_>) -> CommandResult {
+    if ctx.server.config.cluster_enabled {
+        return Err(CommandError::Text("ERR REPLICAOF not allowed in cluster mode."));
+    }
+    let (host, port) = (ctx.args.get(1), ctx.args.get(2));
+    let (id, is_replica) = (ctx.client_id(), ctx.server.replication.is_replica());
+    if host.eq_ignore_ascii_case(b"no") && port.eq_ignore_ascii_case(b"one") {
+        if is_replica {
+            following::unfollow(ctx.db, ctx.server);
+            let client = describe_client(ctx.server, id);
+            let text = "MASTER MODE enabled (user request from";
+            ctx.server.log(Level::Notice, format_args!("{text} '{client}')"));
+        }
+        ctx.reply.ok();
+        return Ok(Outcome::Replied);
+    }
+    if ctx.server.replication.replicas.contains(&id) {
+        return Err(CommandError::Text("ERR Command is not valid when client is a replica."));
+    }
+    const INVALID_PORT: CommandError = CommandError::Text("ERR Invalid master port");
+    let port = ctx.args.integer(2).map_err(|_| INVALID_PORT)?;
+    let port = u16::try_from(port).map_err(|_| INVALID_PORT)?;
+    if let Some(now) = ctx.server.replication.following.as_deref()
+        && now.host.eq_ignore_ascii_case(host)
+        && now.port == port
+    {
+        let text = "REPLICAOF would result into synchronization with the master we are already connected with. No operation \
+                    performed.";
+        ctx.server.log(Level::Notice, format_args!("{text}"));
+        ctx.reply.simple("OK Already connected to specified master");
+        return Ok(Outcome::Replied);
+    }
+    following::follow(ctx.db, ctx.server, host, port, false);
+    let client = describe_client(ctx.server, id);
+    let host = String::from_utf8_lossy(host);
+    ctx.server.log(
+        Level::Notice,
+        format_args!("REPLICAOF {host}:{port} enabled (user request from '{client}')"),
+    );
+    ctx.reply.ok();
+    Ok(Outcome::Replied)
+}

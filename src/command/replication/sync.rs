@@ -1,0 +1,246 @@
+//! SYNC, PSYNC and REPLCONF: what replicas say to their primary.
+
+use crate::client::ClientFlags;
+use crate::error::CommandError;
+use crate::gate::context::{CommandResult, Context, Outcome};
+use crate::gate::replicas;
+use crate::gate::spec::{CommandSpec, Flags, Group, spec};
+use crate::replication::replica::{Filter, Replica};
+use crate::resp::number;
+use crate::sys::log::Level;
+
+const SYNC: Flags = Flags::ADMIN
+    .union(Flags::NO_ASYNC_LOADING)
+    .union(Flags::NO_MULTI)
+    .union(Flags::NOSCRIPT)
+    .union(Flags::NEEDS_CLIENT);
+
+pub const COMMANDS: &[CommandSpec] = &[
+    spec("SYNC", sync).exactly(1).flags(SYNC).group(Group::Server).since("1.0.0").docs(
+        "",
+        "Makes the connection a replica's, which is sent all data and what follows.",
+        "O(N), N keys",
+    ),
+    spec("PSYNC", psync).at_least(3).flags(SYNC).group(Group::Server).since("2.8.0").docs(
+        "replicationid offset",
+        "Makes the connection a replica's, which is sent what it lacks.",
+        "O(1), or O(N) for N keys where it lacks all",
+    ),
+    spec("REPLCONF", replconf)
+        .at_least(1)
+        .flags(
+            Flags::ADMIN
+                .union(Flags::ALLOW_BUSY)
+                .union(Flags::LOADING)
+                .union(Flags::NOSCRIPT)
+                .union(Flags::STALE)
+                .union(Flags::NEEDS_CLIENT),
+        )
+        .group(Group::Server)
+        .since("3.0.0")
+        .docs("", "Tells a primary about its replica, and how far that is.", "O(1)"),
+];
+
+const PENDING_OUTPUT: CommandError =
+    CommandError::Text("ERR SYNC and PSYNC are invalid with pending output");
+const FILTERED_WITHOUT_END: CommandError =
+    CommandError::Text("ERR Filtered replica requires EOF capability");
+const NO_PRIMARY_LINK: CommandError =
+    CommandError::Text("NOMASTERLINK Can't SYNC while not connected with my master");
+
+/// The longest address a replica may tell.
+const ADDRESS_BYTES_MAX: usize = 255;
+
+/// `SYNC`: no reply; a snapshot as a bulk string without an end, then the stream.
+fn sync(ctx: &mut Context<'_>) -> CommandResult {
+    if ctx.client().flags.contains(ClientFlags::REPLICA) {
+        return Ok(Outcome::Replied);
+    }
+    check_can_sync(ctx)?;
+    ctx.client().replica.get_or_insert_default().is_old = true;
+    replicas::await_snapshot(ctx.db, ctx.server, ctx.client_id());
+    Ok(Outcome::Replied)
+}
+
+/// `PSYNC replicationid offset`: `CONTINUE [id]` and the stream from that offset on, or `FULLRESYNC id offset`, a snapshot, and the
+/// stream from behind that offset on. The id `?` asks for all.
+fn psync(ctx: &mut Context<'_>) -> CommandResult {
+    if ctx.client().flags.contains(ClientFlags::REPLICA) {
+        return Ok(Outcome::Replied);
+    }
+    check_can_sync(ctx)?;
+    let (history, offset) = (ctx.args.get(1), number::parse_i64(ctx.args.get(2)));
+    let id = ctx.client_id();
+    let Some(offset) = offset else {
+        let name = replicas::name(ctx.client());
+        let text = "asks for synchronization but with a wrong offset";
+        ctx.server.log(Level::Warning, format_args!("Replica {name} {text}"));
+        return Err(CommandError::NotInteger);
+    };
+    ctx.client().replica.get_or_insert_default().is_old = false;
+    // What was not spread yet belongs to the stream's end all the same.
+    crate::gate::persistence::spread_effects(ctx.server);
+    let from = u64::try_from(offset).unwrap_or(0);
+    if ctx.server.replication.can_continue(&history.to_ascii_lowercase(), from) {
+        replicas::go_on(ctx.server, id, from);
+        return Ok(Outcome::Replied);
+    }
+    if !history.starts_with(b"?") {
+        ctx.server.counters.partial_syncs_refused += 1;
+    }
+    log_refusal(ctx, history, offset);
+    replicas::await_snapshot(ctx.db, ctx.server, id);
+    Ok(Outcome::Replied)
+}
+
+fn check_can_sync(ctx: &mut Context<'_>) -> Result<(), CommandError> {
+    let replication = &ctx.server.replication;
+    if replication.following.as_ref().is_some_and(|following| !following.is_connected()) {
+        return Err(NO_PRIMARY_LINK);
+    }
+    if !ctx.reply.output().is_empty() || !ctx.client().output.is_empty() {
+        return Err(PENDING_OUTPUT);
+    }
+    let replica = ctx.client().replica.as_deref();
+    if replica.is_some_and(|replica| replica.filter.is_some() && !replica.finds_end) {
+        return Err(FILTERED_WITHOUT_END);
+    }
+    let name = replicas::name(ctx.client());
+    ctx.server.log(Level::Notice, format_args!("Replica {name} asks for synchronization"));
+    Ok(())
+}
+
+/// Says in the log why a replica cannot go on where it was.
+fn log_refusal(ctx: &mut Context<'_>, history: &[u8], offset: i64) {
+    let name = replicas::name(ctx.client());
+    let server = &*ctx.server;
+    let replication = &server.replication;
+    let is_known = |id: &str| history.eq_ignore_ascii_case(id.as_bytes());
+    let none = "0".repeat(40);
+    let (second, second_end) = match &replication.ancestor {
+        Some(ancestor) => (&ancestor.id, ancestor.end as i64),
+        None => (&none, -1),
+    };
+    if history.starts_with(b"?") {
+        server.log(Level::Notice, format_args!("Full resync requested by replica {name}"));
+    } else if !is_known(&replication.id) && !is_known(second) {
+        let (asked, id) = (String::from_utf8_lossy(history), &replication.id);
+        server.log(
+            Level::Notice,
+            format_args!(
+                "Partial resynchronization not accepted: Replication ID mismatch (Replica asked for '{asked}', my \
+                 replication IDs are '{id}' and '{second}')"
+            ),
+        );
+    } else if !is_known(&replication.id) && offset > second_end {
+        server.log(
+            Level::Notice,
+            format_args!(
+                "Partial resynchronization not accepted: Requested offset for second ID was {offset}, but I can reply up to \
+                 {second_end}"
+            ),
+        );
+    } else {
+        server.log(
+            Level::Notice,
+            format_args!(
+                "Unable to partial resync with replica {name} for lack of backlog (Replica request was: {offset})."
+            ),
+        );
+        if offset > replication.offset as i64 {
+            server.log(
+                Level::Warning,
+                format_args!(
+                    "Warning: replica {name} tried to PSYNC with an offset that is greater than the master replication offset."
+                ),
+            );
+        }
+    }
+}
+
+/// `REPLCONF option value [option value ...]`: `OK`; nothing to `ACK` and `GETACK`.
+fn replconf(ctx: &mut Context<'_>) -> CommandResult {
+    if ctx.args.len().is_multiple_of(2) {
+        return Err(CommandError::Syntax);
+    }
+    for at in (1..ctx.args.len()).step_by(2) {
+        let (option, value) = (ctx.args.get(at), ctx.args.get(at + 1));
+        let id = ctx.client_id();
+        match option.to_ascii_lowercase().as_slice() {
+            b"ack" => {
+                acknowledge(ctx, at);
+                return Ok(Outcome::Replied);
+            }
+            // A primary asks it of its replicas; the link to the primary answers.
+            b"getack" => return Ok(Outcome::Replied),
+            _ => {}
+        }
+        let Some(client) = ctx.server.clients.get_mut(id) else { break };
+        let replica = client.replica.get_or_insert_default();
+        set_option(replica, option, value)?;
+    }
+    ctx.reply.ok();
+    Ok(Outcome::Replied)
+}
+
+/// `ACK offset [FACK offset]`, of a replica.
+fn acknowledge(ctx: &mut Context<'_>, at: usize) {
+    if !ctx.client().flags.contains(ClientFlags::REPLICA) {
+        return;
+    }
+    let offset = |at: usize| number::parse_i64(ctx.args.get(at)).map(|it| it.max(0) as u64);
+    let Some(acknowledged) = offset(at + 1) else { return };
+    let has_synced = ctx.args.len() > at + 3 && ctx.args.get(at + 2).eq_ignore_ascii_case(b"FACK");
+    let synced = if has_synced { offset(at + 3) } else { None };
+    replicas::acknowledge(ctx.server, ctx.client_id(), acknowledged, synced);
+}
+
+fn set_option(replica: &mut Replica, option: &[u8], value: &[u8]) -> Result<(), CommandError> {
+    match option.to_ascii_lowercase().as_slice() {
+        b"listening-port" => {
+            let port = number::parse_i64(value).ok_or(CommandError::NotInteger)?;
+            replica.port = port.clamp(0, i64::from(u16::MAX)) as u16;
+        }
+        b"ip-address" if value.len() <= ADDRESS_BYTES_MAX => {
+            replica.address = Some(String::from_utf8_lossy(value).into());
+        }
+        b"ip-address" => {
+            return Err(CommandError::formatted(format!(
+                "ERR REPLCONF ip-address provided by replica instance is too long: {} bytes",
+                value.len()
+            )));
+        }
+        b"capa" if value.eq_ignore_ascii_case(b"eof") => replica.finds_end = true,
+        b"capa" if value.eq_ignore_ascii_case(b"psync2") => replica.takes_new_history = true,
+        // What nobody here knows, nobody here uses.
+        b"capa" => {}
+        b"version" => {
+            let first = value.split(|&byte| byte == b'.').next().unwrap_or_default();
+            let first = number::parse_i64(first).ok_or(CommandError::NotInteger)?;
+            replica.version = u32::try_from(first).ok();
+        }
+        b"rdb-only" => match number::parse_i64(value).ok_or(CommandError::NotInteger)? {
+            wanted @ (0 | 1) => replica.snapshot_only = wanted == 1,
+            _ => return Err(CommandError::ValueOutOfRange("value must between 0 and 1")),
+        },
+        b"rdb-filter-only" => replica.filter = filter(value)?,
+        _ => {
+            let text = [b"ERR Unrecognized REPLCONF option: ", option].concat();
+            return Err(CommandError::formatted(text));
+        }
+    }
+    Ok(())
+}
+
+/// What is left out of a snapshot that is to have only what these words name.
+fn filter(words: &[u8]) -> Result<Filter, CommandError> {
+    let mut filter = Filter { keys: true, functions: true };
+    for word in words.split(|byte| byte.is_ascii_whitespace()).filter(|word| !word.is_empty()) {
+        if !word.eq_ignore_ascii_case(b"functions") {
+            let text = [b"ERR Unsupported rdb-filter-only option: ", word].concat();
+            return Err(CommandError::formatted(text));
+        }
+        filter.functions = false;
+    }
+    Ok(filter)
+}

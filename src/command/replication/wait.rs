@@ -1,0 +1,106 @@
+//! WAIT and WAITAOF: waiting until replicas have what the client has written.
+
+use crate::client::blocked::OnDisk;
+use crate::error::CommandError;
+use crate::gate::acks;
+use crate::gate::blocking::TimeoutUnit;
+use crate::gate::context::{AcksAwaited, CommandResult, Context, Outcome};
+use crate::gate::persistence;
+use crate::gate::spec::{Categories, CommandSpec, Flags, Group, spec};
+
+const TIPS: &[&str] = &["request_policy:all_shards", "response_policy:agg_min"];
+
+pub const COMMANDS: &[CommandSpec] = &[
+    spec("WAIT", wait)
+        .exactly(3)
+        .flags(Flags::NOSCRIPT.union(Flags::NEEDS_CLIENT))
+        .categories(Categories::CONNECTION)
+        .group(Group::Generic)
+        .since("3.0.0")
+        .tips(TIPS)
+        .docs(
+            "numreplicas timeout",
+            "Waits until replicas have what this connection has written.",
+            "O(1)",
+        ),
+    spec("WAITAOF", wait_aof)
+        .exactly(4)
+        .flags(Flags::BLOCKING.union(Flags::NEEDS_CLIENT))
+        .categories(Categories::CONNECTION)
+        .group(Group::Generic)
+        .since("7.2.0")
+        .tips(TIPS)
+        .docs(
+            "numlocal numreplicas timeout",
+            "Waits until what this connection has written is on disk, here and at replicas.",
+            "O(1)",
+        ),
+];
+
+const WAIT_ON_REPLICA: CommandError = CommandError::Text(
+    "ERR WAIT cannot be used with replica instances. Please also note that since Redis 4.0 if a replica is configured to be \
+     writable (which is not the default) writes to replicas are just local and are not propagated.",
+);
+const WAITAOF_ON_REPLICA: CommandError = CommandError::Text(
+    "ERR WAITAOF cannot be used with replica instances. Please also note that writes to replicas are just local and are not \
+     propagated.",
+);
+const WAITAOF_WITHOUT_AOF: CommandError = CommandError::Text(
+    "ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.",
+);
+
+/// The offset behind all that the client's commands have changed or seen.
+fn offset(ctx: &mut Context<'_>) -> u64 {
+    let end = ctx.server.stream_end();
+    let client = ctx.client();
+    let (commands, reached) = client.reached;
+    // Whatever has run since its last turn has run just now.
+    if client.commands == commands { reached.min(end) } else { end }
+}
+
+/// `WAIT numreplicas timeout`: how many replicas have it, as many as asked for or as there are when the time is up. The timeout is
+/// in milliseconds, 0 is for ever; within a transaction nothing is waited for.
+fn wait(ctx: &mut Context<'_>) -> CommandResult {
+    if ctx.server.replication.is_replica() {
+        return Err(WAIT_ON_REPLICA);
+    }
+    let replicas = ctx.args.integer(1)?;
+    let deadline_us = ctx.timeout(2, TimeoutUnit::Milliseconds)?;
+    let offset = offset(ctx);
+    finish(ctx, AcksAwaited { offset, replicas, on_disk: None, deadline_us })
+}
+
+/// `WAITAOF numlocal numreplicas timeout`: an array of whether it is on this server's disk, and on how many replicas'.
+fn wait_aof(ctx: &mut Context<'_>) -> CommandResult {
+    let local = match ctx.args.integer(1)? {
+        local @ (0 | 1) => local,
+        _ => return Err(CommandError::ValueOutOfRange("value must between 0 and 1")),
+    };
+    let replicas = ctx.args.integer(2)?;
+    if replicas < 0 {
+        return Err(CommandError::ValueOutOfRange("must be positive"));
+    }
+    let deadline_us = ctx.timeout(3, TimeoutUnit::Milliseconds)?;
+    if ctx.server.replication.is_replica() {
+        return Err(WAITAOF_ON_REPLICA);
+    }
+    if local == 1 && !ctx.server.persistence.is_aof_on() {
+        return Err(WAITAOF_WITHOUT_AOF);
+    }
+    let offset = offset(ctx);
+    if ctx.server.effects.is_between_units() {
+        persistence::spread_effects(ctx.server);
+    }
+    let logged = ctx.server.persistence.depends_on();
+    let on_disk = Some(OnDisk { logged, here_too: local == 1 });
+    finish(ctx, AcksAwaited { offset, replicas, on_disk, deadline_us })
+}
+
+fn finish(ctx: &mut Context<'_>, awaited: AcksAwaited) -> CommandResult {
+    if !ctx.may_wait() || acks::are_enough(ctx.server, &awaited) {
+        acks::reply(ctx.server, &awaited, &mut ctx.reply);
+        return Ok(Outcome::Replied);
+    }
+    ctx.server.replication.wants_acks = true;
+    Ok(Outcome::AwaitsAcks(awaited))
+}

@@ -1,0 +1,431 @@
+//! ACL: users, what they may do, and what was denied to whom.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use crate::acl::{Acl, FLAG_NAMES, Reason, Selector, catalogue, is_user_name};
+use crate::command::help::reply_help;
+use crate::config::{replace_file, system_text};
+use crate::error::CommandError;
+use crate::facts::CATEGORY_NAMES;
+use crate::gate::context::{CommandResult, Context, Outcome};
+use crate::gate::spec::{CommandSpec, Flags, Group, Secrets, container, spec};
+use crate::gate::users;
+use crate::resp::number;
+use crate::resp::reply::ReplyWriter;
+use crate::sys::log::Level;
+use crate::sys::random;
+
+const ANYBODYS: Flags = Flags::NOSCRIPT.union(Flags::LOADING).union(Flags::STALE);
+const ADMIN: Flags = ANYBODYS.union(Flags::ADMIN);
+
+pub const COMMANDS: &[CommandSpec] = &[container("ACL", SUBCOMMANDS)
+    .group(Group::Server)
+    .since("6.0.0")
+    .docs("", "Manages users and what they may do.", "Depends on the subcommand")];
+
+const SUBCOMMANDS: &[CommandSpec] = &[
+    spec("CAT", cat).at_least(2).flags(ANYBODYS).group(Group::Server).since("6.0.0").docs(
+        "[category]",
+        "Lists the categories, or the commands of one.",
+        "O(N), N commands",
+    ),
+    spec("DELUSER", delete)
+        .at_least(3)
+        .flags(ADMIN)
+        .group(Group::Server)
+        .since("6.0.0")
+        .docs(
+            "username [username ...]",
+            "Deletes users and ends their connections.",
+            "O(N), N connections",
+        )
+        .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"]),
+    spec("DRYRUN", dry_run).at_least(4).flags(ADMIN).group(Group::Server).since("7.0.0").docs(
+        "username command [arg [arg ...]]",
+        "Tells whether a user may run a command, without running it.",
+        "O(1)",
+    ),
+    spec("GENPASS", generate).at_least(2).flags(ANYBODYS).group(Group::Server).since("6.0.0").docs(
+        "[bits]",
+        "Makes up a password that nobody can guess.",
+        "O(1)",
+    ),
+    spec("GETUSER", get).exactly(3).flags(ADMIN).group(Group::Server).since("6.0.0").docs(
+        "username",
+        "Tells what a user may do.",
+        "O(N), N commands",
+    ),
+    spec("HELP", help)
+        .exactly(2)
+        .flags(Flags::LOADING.union(Flags::STALE))
+        .group(Group::Server)
+        .since("6.0.0")
+        .docs("", "Lists these subcommands.", "O(1)"),
+    spec("LIST", list).exactly(2).flags(ADMIN).group(Group::Server).since("6.0.0").docs(
+        "",
+        "Lists the users as lines of a configuration.",
+        "O(N), N users",
+    ),
+    spec("LOAD", load)
+        .exactly(2)
+        .flags(ADMIN)
+        .group(Group::Server)
+        .since("6.0.0")
+        .docs("", "Reads the users from the file that aclfile names.", "O(N), N users")
+        .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"]),
+    spec("LOG", log).at_least(2).flags(ADMIN).group(Group::Server).since("6.0.0").docs(
+        "[count | RESET]",
+        "Lists what was denied last.",
+        "O(N), N entries",
+    ),
+    spec("SAVE", save)
+        .exactly(2)
+        .flags(ADMIN)
+        .group(Group::Server)
+        .since("6.0.0")
+        .docs("", "Writes the users to the file that aclfile names.", "O(N), N users")
+        .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"]),
+    spec("SETUSER", set)
+        .at_least(3)
+        .secrets(Secrets::From(2))
+        .flags(ADMIN)
+        .group(Group::Server)
+        .since("6.0.0")
+        .docs(
+            "username [rule [rule ...]]",
+            "Makes a user, or changes what one may do.",
+            "O(N), N rules",
+        )
+        .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"]),
+    spec("USERS", names).exactly(2).flags(ADMIN).group(Group::Server).since("6.0.0").docs(
+        "",
+        "Lists the users' names.",
+        "O(N), N users",
+    ),
+    spec("WHOAMI", who_am_i)
+        .exactly(2)
+        .flags(ANYBODYS.union(Flags::NEEDS_CLIENT))
+        .group(Group::Server)
+        .since("6.0.0")
+        .docs("", "Answers the user of this connection.", "O(1)"),
+];
+
+const BAD_NAME: CommandError =
+    CommandError::Text("ERR Usernames can't contain spaces or null characters");
+const DEFAULT_STAYS: CommandError = CommandError::Text("ERR The 'default' user cannot be removed");
+const NO_FILE: CommandError = CommandError::Text(
+    "ERR This Redis instance is not configured to use an ACL file. You may want to specify users via the ACL SETUSER command \
+     and then issue a CONFIG REWRITE (assuming you have a Redis configuration file set) in order to store users in the Redis \
+     configuration.",
+);
+const NOT_SAVED: CommandError = CommandError::Text(
+    "ERR There was an error trying to save the ACLs. Please check the server logs for more information",
+);
+const BITS: CommandError = CommandError::Text(
+    "ERR ACL GENPASS argument must be the number of bits for the output password, a positive number up to 4096",
+);
+/// Bits of a password, if it is not said how many, and at most.
+const BITS_DEFAULT: i64 = 256;
+const BITS_MAX: i64 = 4096;
+/// Entries that LOG shows, if it is not said how many.
+const LOG_DEFAULT: i64 = 10;
+
+fn error(before: &str, part: &[u8], behind: &str) -> CommandError {
+    CommandError::formatted([b"ERR ", before.as_bytes(), part, behind.as_bytes()].concat())
+}
+
+// ---- users ---------------------------------------------------------------------------------------------------------------
+
+/// `ACL SETUSER username [rule [rule ...]]`: `OK`. A mistake in one rule leaves the user as it was.
+fn set(ctx: &mut Context<'_>) -> CommandResult {
+    let name = ctx.args.get(2);
+    if !is_user_name(name) {
+        return Err(BAD_NAME);
+    }
+    let rules: Vec<&[u8]> = ctx.args.iter_from(3).collect();
+    let all_channels = users::all_channels(ctx.server);
+    let changed = ctx.server.acl.set_user(name, &rules, all_channels);
+    let changed = changed.map_err(|text| error("", &text, ""))?;
+    let own = ctx.caller.client();
+    ctx.reply.ok();
+    match users::user_changed(ctx.db, ctx.server, &changed, own) {
+        true => Ok(Outcome::Close),
+        false => Ok(Outcome::Replied),
+    }
+}
+
+/// `ACL DELUSER username [username ...]`: how many there were. Their connections end.
+fn delete(ctx: &mut Context<'_>) -> CommandResult {
+    if ctx.args.iter_from(2).any(|name| name == crate::acl::DEFAULT_NAME) {
+        return Err(DEFAULT_STAYS);
+    }
+    let acl = &mut ctx.server.acl;
+    let deleted: Vec<_> = ctx.args.iter_from(2).filter_map(|name| acl.delete(name)).collect();
+    ctx.reply.integer(deleted.len() as i64);
+    let own = ctx.caller.client();
+    match users::users_deleted(ctx.db, ctx.server, &deleted, own) {
+        true => Ok(Outcome::Close),
+        false => Ok(Outcome::Replied),
+    }
+}
+
+/// `ACL GETUSER username`: a map of flags, passwords' hashes, rules and selectors; nil if there is no such user.
+fn get(ctx: &mut Context<'_>) -> CommandResult {
+    let acl = &ctx.server.acl;
+    let reply = &mut ctx.reply;
+    let Some(user) = acl.find(ctx.args.get(2)).map(|id| acl.user(id)) else {
+        reply.null();
+        return Ok(Outcome::Replied);
+    };
+    reply.map(6);
+    reply.bulk(b"flags");
+    let flags: Vec<&str> = FLAG_NAMES
+        .iter()
+        .filter(|(flag, _)| user.flags().contains(*flag))
+        .map(|(_, name)| *name)
+        .collect();
+    reply.set(flags.len());
+    flags.iter().for_each(|flag| reply.bulk(flag.as_bytes()));
+    reply.bulk(b"passwords");
+    reply.array(user.passwords().len());
+    user.passwords().for_each(|hash| reply.bulk(hash.as_bytes()));
+    describe_selector(acl, user.root(), reply);
+    reply.bulk(b"selectors");
+    reply.array(user.others().len());
+    for selector in user.others() {
+        reply.map(3);
+        describe_selector(acl, selector, reply);
+    }
+    Ok(Outcome::Replied)
+}
+
+/// Three entries of a map.
+fn describe_selector(acl: &Acl, selector: &Selector, reply: &mut ReplyWriter<'_>) {
+    reply.bulk(b"commands");
+    reply.bulk(&selector.describe_commands(acl.catalogue()));
+    reply.bulk(b"keys");
+    reply.bulk(&selector.describe_keys());
+    reply.bulk(b"channels");
+    reply.bulk(&selector.describe_channels());
+}
+
+/// `ACL LIST`: an array of `user name rules`.
+fn list(ctx: &mut Context<'_>) -> CommandResult {
+    let lines = ctx.server.acl.lines();
+    ctx.reply.array(lines.len());
+    lines.for_each(|line| ctx.reply.bulk(&[b"user ", &line[..]].concat()));
+    Ok(Outcome::Replied)
+}
+
+/// `ACL USERS`: an array of names.
+fn names(ctx: &mut Context<'_>) -> CommandResult {
+    let names = ctx.server.acl.names();
+    ctx.reply.array(names.len());
+    names.for_each(|name| ctx.reply.bulk(name));
+    Ok(Outcome::Replied)
+}
+
+/// `ACL WHOAMI`: the connection's user.
+fn who_am_i(ctx: &mut Context<'_>) -> CommandResult {
+    let user = ctx.client().user;
+    ctx.reply.bulk(ctx.server.acl.name(user));
+    Ok(Outcome::Replied)
+}
+
+// ---- the file ------------------------------------------------------------------------------------------------------------
+
+/// The file that `aclfile` names.
+fn file(ctx: &Context<'_>) -> Result<Vec<u8>, CommandError> {
+    let file = &ctx.server.config.aclfile;
+    if file.is_empty() { Err(NO_FILE) } else { Ok(file.clone()) }
+}
+
+/// `ACL LOAD`: `OK`. With a mistake in the file all users stay as they were.
+fn load(ctx: &mut Context<'_>) -> CommandResult {
+    let file = file(ctx)?;
+    let all_channels = users::all_channels(ctx.server);
+    let loaded = load_file(&mut ctx.server.acl, &file, all_channels);
+    let loaded = loaded.map_err(|text| error("", &text, ""))?;
+    let own = ctx.caller.client();
+    ctx.reply.ok();
+    let mut ends = users::users_deleted(ctx.db, ctx.server, &loaded.deleted, own);
+    for changed in &loaded.changed {
+        ends |= users::user_changed(ctx.db, ctx.server, changed, own);
+    }
+    Ok(if ends { Outcome::Close } else { Outcome::Replied })
+}
+
+/// Takes the users of a file in place of those there are. Error: in words.
+pub(crate) fn load_file(
+    acl: &mut Acl,
+    file: &[u8],
+    all_channels: bool,
+) -> Result<crate::acl::Loaded, Vec<u8>> {
+    let text = std::fs::read(OsStr::from_bytes(file)).map_err(|error| {
+        let why = format!("': {}", system_text(&error));
+        [b"Error loading ACLs, opening file '", file, why.as_bytes()].concat()
+    })?;
+    acl.load_text(&text, file, all_channels)
+}
+
+/// `ACL SAVE`: `OK`. The file is the old one or the new one, whole.
+fn save(ctx: &mut Context<'_>) -> CommandResult {
+    let file = file(ctx)?;
+    let text = ctx.server.acl.file_text();
+    let path = Path::new(OsStr::from_bytes(&file));
+    if let Err(error) = replace_file(path, &text) {
+        let why = system_text(&error);
+        ctx.server.log(Level::Warning, format_args!("Writing ACL file for ACL SAVE: {why}"));
+        return Err(NOT_SAVED);
+    }
+    ctx.reply.ok();
+    Ok(Outcome::Replied)
+}
+
+// ---- what is denied ------------------------------------------------------------------------------------------------------
+
+/// `ACL DRYRUN username command [arg [arg ...]]`: `OK`, or why not.
+fn dry_run(ctx: &mut Context<'_>) -> CommandResult {
+    let args = ctx.args.from(3);
+    let (user, name) = (ctx.args.get(2), args.get(0));
+    let server = &*ctx.server;
+    let user = server.acl.find(user).ok_or_else(|| error("User '", user, "' not found"))?;
+    let command = server.find_command(name).and_then(|command| match args.len() {
+        2.. if !command.subcommands.is_empty() => {
+            server.commands.find_subcommand(command, args.get(1))
+        }
+        _ => Some(command),
+    });
+    let command = command.ok_or_else(|| error("Command '", name, "' not found"))?;
+    if !command.spec.accepts(args.len()) {
+        return Err(CommandError::WrongArity(command.full_name.clone()));
+    }
+    let Err(denied) = users::check_user(server.acl.user(user), command, args) else {
+        ctx.reply.ok();
+        return Ok(Outcome::Replied);
+    };
+    let (what, object, kind) = match denied.reason {
+        Reason::Key => ("access", args.get(denied.argument), "key"),
+        Reason::Channel => ("access", args.get(denied.argument), "channel"),
+        Reason::Command | Reason::Auth => ("run", command.full_name.as_bytes(), "command"),
+    };
+    let before = format!("This user has no permissions to {what} the '");
+    let behind = format!("' {kind}");
+    ctx.reply.bulk(&[before.as_bytes(), object, behind.as_bytes()].concat());
+    Ok(Outcome::Replied)
+}
+
+/// `ACL LOG [count | RESET]`: an array of maps, the latest first; `OK` for RESET.
+fn log(ctx: &mut Context<'_>) -> CommandResult {
+    if ctx.args.len() > 3 {
+        return Err(ctx.wrong_subcommand());
+    }
+    let mut args = ctx.args.cursor(2);
+    if args.take_word("RESET") {
+        ctx.server.acl.log.clear();
+        ctx.reply.ok();
+        return Ok(Outcome::Replied);
+    }
+    let count = if args.is_at_end() { LOG_DEFAULT } else { args.take_integer()? };
+    let entries = ctx.server.acl.log.iter();
+    let count = usize::try_from(count).unwrap_or_default().min(entries.len());
+    let now_ms = ctx.server.now.wall_us / 1000;
+    let reply = &mut ctx.reply;
+    reply.array(count);
+    for entry in entries.take(count) {
+        reply.map(7);
+        reply.bulk(b"count");
+        reply.integer(entry.count as i64);
+        for (name, value) in [
+            ("reason", entry.reason.word().as_bytes()),
+            ("context", entry.place.word().as_bytes()),
+            ("object", &entry.object),
+            ("username", &entry.user),
+        ] {
+            reply.bulk(name.as_bytes());
+            reply.bulk(value);
+        }
+        reply.bulk(b"age-seconds");
+        reply.double((now_ms - entry.at_ms) as f64 / 1000.0);
+        reply.bulk(b"client-info");
+        reply.bulk(entry.client.as_bytes());
+    }
+    Ok(Outcome::Replied)
+}
+
+// ---- what helps ----------------------------------------------------------------------------------------------------------
+
+/// `ACL CAT [category]`: an array of the categories, or of a category's commands and subcommands.
+fn cat(ctx: &mut Context<'_>) -> CommandResult {
+    let names: Vec<&[u8]> = match ctx.args.len() {
+        2 => CATEGORY_NAMES.iter().map(|(_, name)| name.as_bytes()).collect(),
+        3 => {
+            let name = ctx.args.get(2);
+            let shown = &name[..name.len().min(128)];
+            let category = catalogue::category(name);
+            let category = category.ok_or_else(|| error("Unknown category '", shown, "'"))?;
+            let commands = ctx.server.acl.catalogue().in_families();
+            commands
+                .filter(|command| command.categories.contains(category))
+                .map(|command| command.name.as_bytes())
+                .collect()
+        }
+        _ => return Err(ctx.wrong_subcommand()),
+    };
+    ctx.reply.array(names.len());
+    names.into_iter().for_each(|name| ctx.reply.bulk(name));
+    Ok(Outcome::Replied)
+}
+
+/// `ACL GENPASS [bits]`: so many random bits in hexadecimal digits, the last digit whole.
+fn generate(ctx: &mut Context<'_>) -> CommandResult {
+    let bits = match ctx.args.len() {
+        2 => BITS_DEFAULT,
+        3 => number::parse_i64(ctx.args.get(2)).ok_or(CommandError::NotInteger)?,
+        _ => return Err(ctx.wrong_subcommand()),
+    };
+    if !(1..=BITS_MAX).contains(&bits) {
+        return Err(BITS);
+    }
+    let digits = (bits as usize).div_ceil(4);
+    let words = (0..digits.div_ceil(16)).map(|_| format!("{:016x}", random::number()));
+    ctx.reply.bulk(&words.collect::<String>().as_bytes()[..digits]);
+    Ok(Outcome::Replied)
+}
+
+/// `ACL HELP`.
+fn help(ctx: &mut Context<'_>) -> CommandResult {
+    reply_help(
+        ctx,
+        &[
+            "CAT [<category>]",
+            "    List all commands that belong to <category>, or all command categories",
+            "    when no category is specified.",
+            "DELUSER <username> [<username> ...]",
+            "    Delete a list of users.",
+            "DRYRUN <username> <command> [<arg> ...]",
+            "    Returns whether the user can execute the given command without executing the command.",
+            "GETUSER <username>",
+            "    Get the user's details.",
+            "GENPASS [<bits>]",
+            "    Generate a secure 256-bit user password. The optional `bits` argument can",
+            "    be used to specify a different size.",
+            "LIST",
+            "    Show users details in config file format.",
+            "LOAD",
+            "    Reload users from the ACL file.",
+            "LOG [<count> | RESET]",
+            "    Show the ACL log entries.",
+            "SAVE",
+            "    Save the current config to the ACL file.",
+            "SETUSER <username> <attribute> [<attribute> ...]",
+            "    Create or modify a user with the specified attributes.",
+            "USERS",
+            "    List all the registered usernames.",
+            "WHOAMI",
+            "    Return the current connection username.",
+        ],
+    )
+}

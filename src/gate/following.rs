@@ -1,0 +1,769 @@
+//! Following a primary: the connection to it, what it sends, and the change from one role to the other.
+//!
+//! ```text
+//! socket -> Link: handshake, snapshot, stream
+//!   snapshot -> file or pipe -> databases beside those that are served -> in their place
+//!   stream   -> the gate, as Caller::Primary -> the backlog, byte for byte -> acknowledgement
+//! ```
+//!
+//! All of it is done in bounded pieces by [`turn`], once a turn of the loop: clients are served meanwhile. A snapshot is seen once
+//! it is whole, never half loaded. What the stream says is applied without a look at deadlines.
+//!
+//! Source: `replication.c` of Redis 7.0.15, whose log lines these are.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::{Arc, Mutex};
+
+use mio::Token;
+use mio::net::TcpStream;
+use socket2::{Domain, Socket, Type};
+
+use crate::client::{ClientFlags, ClientId};
+use crate::config::{PrimaryAddress, system_text};
+use crate::gate::blocking;
+use crate::gate::context::{Caller, Origin};
+use crate::gate::execute::{Gate, Request};
+use crate::gate::persistence;
+use crate::gate::state::State;
+use crate::keyspace::Keyspace;
+use crate::net::stream::Stream;
+use crate::persist::saver::lock;
+use crate::replication::backlog::Backlog;
+use crate::replication::following::{Following, Progress, Transfer};
+use crate::replication::link::{Broken, Event, Hello, Link, Requests, Stage};
+use crate::replication::{Ancestor, Replication};
+use crate::resp::args::Args;
+use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
+use crate::resp::request::Range;
+use crate::sys::log::Level;
+
+mod sync;
+
+use sync::{Loaded, Sync};
+
+/// The connection's token: below those of the server itself, far above those of clients.
+pub const PRIMARY: Token = Token(usize::MAX - 66);
+/// Read in one turn. Unit: bytes.
+const READ_BYTES: usize = 64 * 1024;
+/// Reads of a snapshot in one turn, each of so many bytes.
+const SNAPSHOT_READS: usize = 8;
+/// Time between two looks at the link, acknowledgements and tries to connect. Unit: microseconds.
+const PERIOD_US: i64 = 1_000_000;
+
+/// What clients that wait are told when a primary becomes a replica.
+const UNBLOCKED: &[u8] =
+    b"UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)";
+
+/// The address of a name, once a thread has found it.
+type Resolving = Arc<Mutex<Option<io::Result<SocketAddr>>>>;
+
+/// The connection to the primary.
+pub struct PrimaryLink {
+    way: Way,
+    link: Link,
+    /// A snapshot that is on its way or being loaded.
+    sync: Option<Sync>,
+    /// Something may be there to be read, and the system will not say so again.
+    can_read: bool,
+    can_write: bool,
+    /// The other end has closed: a short read is not the last one.
+    is_closed: bool,
+    /// CLIENT KILL.
+    is_killed: bool,
+    next_period_us: i64,
+}
+
+/// How far the connection itself is.
+enum Way {
+    Resolving(Resolving),
+    Connecting(Stream),
+    Connected(Stream),
+}
+
+/// Why a link is given up.
+enum Lost {
+    /// The log has it.
+    Said,
+    /// The connection has ended, with an error or without.
+    Ended(Option<io::Error>),
+    Broken(Broken),
+}
+
+// ---- roles -----------------------------------------------------------------------------------------------------------
+
+/// Begins to follow a primary, another one than before.
+pub fn follow(db: &mut Keyspace, server: &mut State, host: &[u8], port: u16, is_failover: bool) {
+    let was_primary = !server.replication.is_replica();
+    server.effects.end_unit();
+    persistence::spread_effects(server);
+    let known = give_up_link(db, server);
+    let blocked = server.clients.iter().filter(|client| client.blocked.is_some());
+    let blocked: Vec<ClientId> = blocked.map(|client| client.id).collect();
+    blocked.into_iter().for_each(|id| send_off(db, server, id));
+    let mut following = Following::new(host.to_vec(), port);
+    following.is_failover = is_failover;
+    if was_primary {
+        server.log(
+            Level::Notice,
+            format_args!(
+                "Before turning into a replica, using my own master parameters to synthesize a cached master: I may be able \
+                 to synchronize with the new master with just a partial transfer."
+            ),
+        );
+        following.knows_history = true;
+    } else if let Some((knows_history, selected)) = known {
+        (following.knows_history, following.selected) = (knows_history, selected);
+    }
+    take_role(db, server, Some(following));
+    server.log(Level::Notice, format_args!("Connecting to MASTER {}", primary_name(server)));
+    connect(server);
+}
+
+/// Has a server that starts, and has loaded what it has, follow the primary that the configuration names: from the moment that
+/// the RDB file shows, if it says so and no log follows it.
+pub fn follow_at_start(db: &mut Keyspace, server: &mut State) {
+    let Some(PrimaryAddress { host, port }) = server.config.replicaof.clone() else { return };
+    let mut following = Following::new(host, port);
+    let moment = std::mem::take(&mut server.persistence.moment);
+    if let (Some(id), Some(offset), false) = (moment.id, moment.offset, server.config.appendonly) {
+        (server.replication.id, server.replication.offset) = (id, offset);
+        following.knows_history = true;
+        following.selected = moment.stream_db.min(db.databases() - 1);
+    }
+    take_role(db, server, Some(following));
+}
+
+/// Stops following: a primary goes on with what is here, and those who know its history can go on too.
+pub fn unfollow(db: &mut Keyspace, server: &mut State) {
+    if !server.replication.is_replica() {
+        return;
+    }
+    server.effects.end_unit();
+    persistence::spread_effects(server);
+    give_up_link(db, server);
+    server.replication.branch_off();
+    close_replicas(server);
+    take_role(db, server, None);
+    server.effects.select_anew();
+    if server.config.appendonly && !server.persistence.is_aof_on() {
+        restart_log(db, server);
+    }
+}
+
+fn take_role(db: &mut Keyspace, server: &mut State, following: Option<Following>) {
+    let address = following.as_ref();
+    server.config.replicaof = address
+        .map(|following| PrimaryAddress { host: following.host.clone(), port: following.port });
+    let follows = following.is_some();
+    server.replication.following = following.map(Box::new);
+    (db.follows, db.keeps_expired) = (follows, follows);
+    persistence::note_listeners(db, server);
+    server.note_gate();
+}
+
+/// Ends the wait of a client that the change of role concerns, and its connection.
+fn send_off(db: &mut Keyspace, server: &mut State, id: ClientId) {
+    blocking::unblock_with(db, server, id, UNBLOCKED);
+    if let Some(client) = server.clients.get_mut(id) {
+        client.flags |= ClientFlags::CLOSE_AFTER_REPLY;
+        server.clients.last_replies.push(id);
+        server.clients.flush_later(id);
+    }
+}
+
+/// Closes the replicas of this server: they are to learn by coming back what has changed.
+fn close_replicas(server: &mut State) {
+    for id in server.replication.replicas.clone() {
+        server.clients.close(id);
+    }
+}
+
+/// Ends the link, if there is one. Whether the history here is known to the primary, and the database that its stream has
+/// selected.
+fn give_up_link(db: &mut Keyspace, server: &mut State) -> Option<(bool, usize)> {
+    let following = server.replication.following.as_deref()?;
+    let known = (following.knows_history, following.selected);
+    if following.progress == Progress::Connected {
+        say_lost(server);
+        server.log(Level::Notice, format_args!("Caching the disconnected master state."));
+    }
+    if let Some(link) = server.link.take() {
+        link.close(db, server);
+    }
+    Some(known)
+}
+
+fn say_lost(server: &State) {
+    server.log(Level::Warning, format_args!("Connection with master lost."));
+}
+
+/// The primary's host and port for the log.
+fn primary_name(server: &State) -> String {
+    server.replication.following.as_ref().map_or_else(String::new, |following| following.name())
+}
+
+/// `CLIENT KILL` of the link. False: there is none that is used.
+pub fn kill_link(server: &mut State) -> bool {
+    let is_connected = |following: &Following| following.progress == Progress::Connected;
+    match &mut server.link {
+        Some(link) if server.replication.following.as_deref().is_some_and(is_connected) => {
+            link.is_killed = true;
+            true
+        }
+        _ => false,
+    }
+}
+
+// ---- connecting ------------------------------------------------------------------------------------------------------
+
+/// Begins to connect. What fails at once is tried again with the next period.
+fn connect(server: &mut State) {
+    let Some(following) = server.replication.following.as_deref_mut() else { return };
+    let (host, port) = (String::from_utf8_lossy(&following.host).into_owned(), following.port);
+    following.heard_us = server.now.boot_us;
+    let way = match host.parse() {
+        Ok(ip) => match open(server, SocketAddr::new(ip, port)) {
+            Ok(stream) => Way::Connecting(stream),
+            Err(error) => return cannot_connect(server, &error),
+        },
+        Err(_) => match resolve(server, host, port) {
+            Ok(resolving) => Way::Resolving(resolving),
+            Err(error) => return cannot_connect(server, &error),
+        },
+    };
+    let hello = hello(server);
+    let next_period_us = server.now.boot_us + PERIOD_US;
+    server.link = Some(Box::new(PrimaryLink {
+        way,
+        link: Link::new(hello),
+        sync: None,
+        can_read: false,
+        can_write: false,
+        is_closed: false,
+        is_killed: false,
+        next_period_us,
+    }));
+    set_progress(server, Progress::Connecting);
+    server.log(Level::Notice, format_args!("MASTER <-> REPLICA sync started"));
+}
+
+fn cannot_connect(server: &mut State, error: &io::Error) {
+    let why = system_text(error);
+    server.log(Level::Warning, format_args!("Unable to connect to MASTER: {why}"));
+    set_progress(server, Progress::Connect);
+}
+
+/// Has a thread look up a name.
+fn resolve(server: &State, host: String, port: u16) -> io::Result<Resolving> {
+    let resolving = Resolving::default();
+    let (theirs, wake) = (resolving.clone(), server.persistence.wake());
+    std::thread::Builder::new().name("resolver".into()).spawn(move || {
+        let none = || io::Error::new(io::ErrorKind::NotFound, "Name or service not known");
+        let found = (host.as_str(), port).to_socket_addrs();
+        let found = found.and_then(|mut found| found.next().ok_or_else(none));
+        *lock(&theirs) = Some(found);
+        wake();
+    })?;
+    Ok(resolving)
+}
+
+/// A connection that is being made.
+fn open(server: &State, address: SocketAddr) -> io::Result<Stream> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    socket.set_tcp_nodelay(true)?;
+    let source = String::from_utf8_lossy(&server.config.bind_source_addr).into_owned();
+    if let Ok(source) = source.parse() {
+        socket.bind(&SocketAddr::new(source, 0).into())?;
+    }
+    match socket.connect(&address.into()) {
+        Ok(()) => {}
+        Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
+        Err(error) => return Err(error),
+    }
+    let mut stream = Stream::Tcp(TcpStream::from_std(socket.into()));
+    let registry = server.poll.registry();
+    stream.register(registry, PRIMARY)?;
+    stream.reregister(registry, PRIMARY, true)?;
+    Ok(stream)
+}
+
+/// What this server tells of itself.
+fn hello(server: &State) -> Hello {
+    let config = &server.config;
+    let text = |text: &Vec<u8>| Some(text.clone()).filter(|text| !text.is_empty());
+    let port = match (config.replica_announce_port, config.port) {
+        (0, 0) => server.identity.port,
+        (0, port) | (port, _) => port,
+    };
+    let Replication { id, offset, following, .. } = &server.replication;
+    let following = following.as_deref();
+    let knows_history = following.is_some_and(|following| following.knows_history);
+    Hello {
+        password: text(&config.masterauth),
+        user: text(&config.masteruser),
+        port,
+        address: text(&config.replica_announce_ip),
+        continues: knows_history.then(|| (id.clone(), offset + 1)),
+        is_failover: following.is_some_and(|following| following.is_failover),
+    }
+}
+
+fn set_progress(server: &mut State, progress: Progress) {
+    if let Some(following) = server.replication.following.as_deref_mut() {
+        following.progress = progress;
+        if progress == Progress::Connected {
+            following.down_since_us = None;
+            following.transfer = Transfer::default();
+        }
+    }
+    server.note_gate();
+}
+
+// ---- each turn -------------------------------------------------------------------------------------------------------
+
+/// Takes note of what the system says of the connection.
+pub fn is_ready(server: &mut State, event: &mio::event::Event) {
+    if let Some(link) = &mut server.link {
+        let is_over = event.is_read_closed() || event.is_error();
+        link.can_read |= event.is_readable() || is_over;
+        link.can_write |= event.is_writable() || event.is_error();
+        link.is_closed |= is_over;
+    }
+}
+
+/// Whether there is work for [`turn`] now, without anything having happened.
+pub fn wants_turn(server: &State) -> bool {
+    server.link.as_deref().is_some_and(PrimaryLink::wants_turn)
+}
+
+/// Goes on with whatever the link is at, for a bounded time.
+pub fn turn(db: &mut Keyspace, server: &mut State) {
+    let Some(mut link) = server.link.take() else { return };
+    let database = db.selected();
+    match link.go_on(db, server) {
+        Ok(()) => server.link = Some(link),
+        Err(lost) => lose(db, server, link, lost),
+    }
+    db.select(database);
+}
+
+/// Once a second: acknowledges, tries to connect, and gives up what has been silent for too long.
+pub fn periodic(db: &mut Keyspace, server: &mut State) {
+    let Some(following) = server.replication.following.as_deref() else { return };
+    let now_us = server.now.boot_us;
+    let silent_us = now_us - following.heard_us;
+    let progress = following.progress;
+    let Some(link) = server.link.as_deref_mut() else {
+        if silent_us >= PERIOD_US {
+            let name = following.name();
+            server.log(Level::Notice, format_args!("Connecting to MASTER {name}"));
+            connect(server);
+        }
+        return;
+    };
+    if now_us < link.next_period_us {
+        return;
+    }
+    link.next_period_us = now_us + PERIOD_US;
+    let is_loading = link.sync.as_ref().is_some_and(Sync::is_loading);
+    if is_loading {
+        link.link.output.push(b'\n');
+    } else if progress == Progress::Connected {
+        link.link.acknowledge(server.replication.offset);
+    }
+    let reads_file = link.sync.as_ref().is_some_and(Sync::reads_file);
+    let timeout_us = i64::from(server.config.repl_timeout) * 1_000_000;
+    if silent_us <= timeout_us || reads_file {
+        return;
+    }
+    let Some(link) = server.link.take() else { return };
+    let text = match progress {
+        Progress::Connect => return,
+        Progress::Connecting | Progress::Handshake => "Timeout connecting to the MASTER...",
+        Progress::Sync => {
+            "Timeout receiving bulk data from MASTER... If the problem persists try to set the 'repl-timeout' parameter in \
+             redis.conf to a larger value."
+        }
+        Progress::Connected => "MASTER timeout: no data nor PING received...",
+    };
+    server.log(Level::Warning, format_args!("{text}"));
+    if progress != Progress::Connected {
+        set_progress(server, Progress::Sync);
+    }
+    lose(db, server, link, Lost::Said);
+}
+
+/// Gives up a link, and connects anew: at once where it was of use, otherwise with the next period.
+fn lose(db: &mut Keyspace, server: &mut State, link: Box<PrimaryLink>, lost: Lost) {
+    let Some(following) = server.replication.following.as_deref_mut() else { return };
+    let progress = following.progress;
+    if following.is_failover && matches!(progress, Progress::Connecting | Progress::Handshake) {
+        following.failover_failed = true;
+    }
+    if progress == Progress::Connected {
+        following.down_since_us = Some(server.now.boot_us);
+        following.knows_history = !matches!(lost, Lost::Broken(_));
+    }
+    let why = match &lost {
+        Lost::Ended(Some(error)) => system_text(error),
+        _ => "connection lost".into(),
+    };
+    let stage = link.link.stage();
+    link.close(db, server);
+    let is_again = matches!(progress, Progress::Sync | Progress::Connected);
+    set_progress(server, Progress::Connect);
+    let name = primary_name(server);
+    match (progress, lost) {
+        (Progress::Connected, lost) => {
+            if let Lost::Broken(Broken(text)) = &lost {
+                server.log(Level::Warning, format_args!("{text}"));
+            }
+            say_lost(server);
+            if !matches!(lost, Lost::Broken(_)) {
+                let text = "Caching the disconnected master state.";
+                server.log(Level::Notice, format_args!("{text}"));
+            }
+            server.log(Level::Notice, format_args!("Reconnecting to MASTER {name}"));
+        }
+        (Progress::Sync, lost) => {
+            if let Lost::Ended(_) = lost {
+                let text = "I/O error trying to sync with MASTER";
+                server.log(Level::Warning, format_args!("{text}: {why}"));
+            }
+            let text = "Reconnecting to MASTER";
+            server.log(Level::Notice, format_args!("{text} {name} after failure"));
+        }
+        (Progress::Connecting, Lost::Ended(_)) => {
+            let text = "Error condition on socket for SYNC";
+            server.log(Level::Warning, format_args!("{text}: {why}"));
+        }
+        (_, Lost::Ended(_)) if stage == Stage::Handshake => {
+            let text = "Failed to read response from the server";
+            server.log(Level::Warning, format_args!("{text}: {why}"));
+            let text = "Master did not respond to command during SYNC handshake";
+            server.log(Level::Warning, format_args!("{text}"));
+        }
+        _ => {}
+    }
+    if is_again {
+        connect(server);
+    }
+}
+
+impl PrimaryLink {
+    fn wants_turn(&self) -> bool {
+        let sync = self.sync.as_ref();
+        let may_read = sync.is_none_or(|sync| !sync.is_full());
+        let reads = matches!(self.way, Way::Connected(_)) && self.can_read && may_read;
+        reads || self.is_killed || sync.is_some_and(Sync::wants_turn)
+    }
+
+    fn close(self: Box<Self>, db: &mut Keyspace, server: &mut State) {
+        if let Way::Connecting(mut stream) | Way::Connected(mut stream) = self.way {
+            // A socket the system has dropped already needs no deregistration.
+            let _ = stream.deregister(server.poll.registry());
+        }
+        if let Some(sync) = self.sync {
+            sync.abort(db, server);
+        }
+    }
+
+    fn go_on(&mut self, db: &mut Keyspace, server: &mut State) -> Result<(), Lost> {
+        if self.is_killed {
+            return Err(Lost::Said);
+        }
+        self.make_way(server)?;
+        if !matches!(self.way, Way::Connected(_)) {
+            return Ok(());
+        }
+        let reads = if self.sync.is_some() { SNAPSHOT_READS } else { 1 };
+        for _ in 0..reads {
+            if !self.can_read || self.sync.as_ref().is_some_and(Sync::is_full) {
+                break;
+            }
+            let ended = self.read(server);
+            self.take_events(db, server)?;
+            if self.sync.is_none() {
+                self.apply(db, server)?;
+            }
+            if let Some(error) = ended {
+                // A snapshot that is whole is loaded though the link is gone.
+                return Err(Lost::Ended(error));
+            }
+        }
+        if let Some(sync) = &mut self.sync
+            && sync.load(db, server)? == Loaded::All
+            && let Some(sync) = self.sync.take()
+        {
+            self.finish_sync(db, server, sync);
+            self.take_events(db, server)?;
+            self.apply(db, server)?;
+        }
+        self.write()
+    }
+
+    /// Goes on with connecting.
+    fn make_way(&mut self, server: &mut State) -> Result<(), Lost> {
+        if let Way::Resolving(resolving) = &self.way {
+            let Some(found) = lock(resolving).take() else { return Ok(()) };
+            let opened = found.and_then(|address| open(server, address));
+            self.way = Way::Connecting(opened.map_err(|error| Lost::Ended(Some(error)))?);
+        }
+        if let Way::Connecting(Stream::Tcp(stream)) = &self.way
+            && self.can_write
+        {
+            if let Ok(Some(error)) | Err(error) = stream.take_error() {
+                return Err(Lost::Ended(Some(error)));
+            }
+            if stream.peer_addr().is_err() {
+                self.can_write = false;
+                return Ok(());
+            }
+            let waiting = Way::Resolving(Resolving::default());
+            if let Way::Connecting(stream) = std::mem::replace(&mut self.way, waiting) {
+                self.way = Way::Connected(stream);
+            }
+            set_progress(server, Progress::Handshake);
+            let text = "Non blocking connect for SYNC fired the event.";
+            server.log(Level::Notice, format_args!("{text}"));
+        }
+        Ok(())
+    }
+
+    /// Reads a piece. Some: the connection has ended behind it, with an error or without.
+    fn read(&mut self, server: &mut State) -> Option<Option<io::Error>> {
+        let Way::Connected(stream) = &mut self.way else { return None };
+        let mut buffer = [0; READ_BYTES];
+        match stream.read(&mut buffer) {
+            Ok(0) => {
+                self.can_read = false;
+                Some(None)
+            }
+            Ok(count) => {
+                self.can_read = count == buffer.len() || self.is_closed;
+                self.link.receive(&buffer[..count]);
+                server.counters.reads += 1;
+                server.counters.bytes_in += count as u64;
+                server.counters.replication_bytes_in += count as u64;
+                if let Some(following) = server.replication.following.as_deref_mut() {
+                    following.heard_us = server.now.boot_us;
+                }
+                None
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.can_read = false;
+                None
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => None,
+            Err(error) => Some(Some(error)),
+        }
+    }
+
+    fn write(&mut self) -> Result<(), Lost> {
+        let Way::Connected(stream) = &mut self.way else { return Ok(()) };
+        while !self.link.output.is_empty() && self.can_write {
+            match stream.write(&self.link.output) {
+                Ok(sent) => drop(self.link.output.drain(..sent)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.can_write = false,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(Lost::Ended(Some(error))),
+            }
+        }
+        Ok(())
+    }
+
+    /// Does what the handshake and the snapshot want.
+    fn take_events(&mut self, db: &mut Keyspace, server: &mut State) -> Result<(), Lost> {
+        while let Some(event) = self.link.next_event() {
+            match event {
+                Event::Say(level, text) => server.log(level, format_args!("{text}")),
+                Event::Alive => {}
+                Event::Failed { .. } => return Err(Lost::Said),
+                Event::Continues { id } => {
+                    end_failover(server);
+                    continue_history(server, id);
+                    set_progress(server, Progress::Connected);
+                    let text =
+                        "MASTER <-> REPLICA sync: Master accepted a Partial Resynchronization.";
+                    server.log(Level::Notice, format_args!("{text}"));
+                }
+                Event::FullSync { history } => {
+                    end_failover(server);
+                    set_progress(server, Progress::Sync);
+                    self.sync = Some(Sync::begin(db, server, history).ok_or(Lost::Said)?);
+                }
+                Event::Begins { bytes } => {
+                    if let Some(sync) = &mut self.sync {
+                        sync.begins(db, server, bytes);
+                    }
+                }
+                Event::Snapshot(bytes) => {
+                    if let Some(following) = server.replication.following.as_deref_mut() {
+                        following.transfer.read += bytes.len() as u64;
+                    }
+                    if let Some(sync) = &mut self.sync {
+                        sync.take(server, &bytes).ok_or(Lost::Said)?;
+                    }
+                }
+                Event::Ends { by_mark } => {
+                    if let Some(sync) = &mut self.sync {
+                        sync.ends(db, server, by_mark).ok_or(Lost::Said)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The snapshot is loaded: it takes the place of what was there.
+    fn finish_sync(&mut self, db: &mut Keyspace, server: &mut State, sync: Sync) {
+        let by_mark = sync.is_by_mark();
+        if !sync.put_in_place(db, server) {
+            return;
+        }
+        set_progress(server, Progress::Connected);
+        let text = "MASTER <-> REPLICA sync: Finished with success";
+        server.log(Level::Notice, format_args!("{text}"));
+        if by_mark {
+            self.link.acknowledge(server.replication.offset);
+        }
+        if server.config.appendonly {
+            restart_log(db, server);
+        }
+    }
+
+    // ---- the stream ----------------------------------------------------------------------------------------------
+
+    /// Applies what has come of the stream, whole units only.
+    fn apply(&mut self, db: &mut Keyspace, server: &mut State) -> Result<(), Lost> {
+        let Some(following) = server.replication.following.as_deref() else { return Ok(()) };
+        let mut selected = following.selected;
+        let applied = self.apply_units(db, server, &mut selected);
+        self.link.tidy();
+        if let Some(following) = server.replication.following.as_deref_mut() {
+            following.selected = selected;
+            following.unapplied = self.link.waiting() as u64;
+        }
+        applied.map_err(Lost::Broken)
+    }
+
+    fn apply_units(
+        &mut self,
+        db: &mut Keyspace,
+        server: &mut State,
+        selected: &mut usize,
+    ) -> Result<(), Broken> {
+        while let Some(unit) = self.link.next_unit()? {
+            let asked = run_unit(db, server, unit, selected);
+            self.link.applied();
+            if let Some(offset) = asked {
+                self.link.acknowledge(offset);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn end_failover(server: &mut State) {
+    if let Some(following) = server.replication.following.as_deref_mut() {
+        following.is_failover = false;
+    }
+}
+
+/// Goes on with the primary's history, which may have got another name.
+fn continue_history(server: &mut State, id: Option<String>) {
+    if let Some(id) = id.filter(|id| *id != server.replication.id) {
+        server.log(Level::Warning, format_args!("Master replication ID changed to {id}"));
+        let replication = &mut server.replication;
+        let old = std::mem::replace(&mut replication.id, id);
+        replication.ancestor = Some(Ancestor { id: old, end: replication.offset + 1 });
+        close_replicas(server);
+    }
+    begin_backlog(server);
+}
+
+/// A replica always has a backlog: it may become a primary.
+fn begin_backlog(server: &mut State) {
+    let size = usize::try_from(server.config.repl_backlog_size).unwrap_or(usize::MAX);
+    let replication = &mut server.replication;
+    if replication.backlog.is_none() {
+        replication.backlog = Some(Backlog::new(size, replication.offset + 1));
+    }
+}
+
+/// Switches the append-only file on again, which a snapshot has ended.
+fn restart_log(db: &mut Keyspace, server: &mut State) {
+    if let Err(why) = persistence::begin_aof(db, server, false) {
+        let text = "Failed enabling the AOF after successful master synchronization!";
+        server.log(Level::Warning, format_args!("{text} {why}"));
+    }
+}
+
+/// Runs what belongs together, and adds its bytes to the stream. Some: the primary has asked how far its stream was applied
+/// before the question.
+fn run_unit(
+    db: &mut Keyspace,
+    server: &mut State,
+    unit: Requests<'_>,
+    selected: &mut usize,
+) -> Option<u64> {
+    let (raw, before) = (unit.raw(), server.replication.offset);
+    let mut asked = false;
+    db.begin_loading();
+    for (buffer, ranges) in unit {
+        let args = Args::new(buffer, ranges);
+        db.select(*selected);
+        match args.get(0) {
+            name if name.eq_ignore_ascii_case(b"SELECT") && args.len() == 2 => {
+                let number = args.integer(1).ok().and_then(|number| usize::try_from(number).ok());
+                match number.filter(|&number| number < db.databases()) {
+                    Some(number) => *selected = number,
+                    None => note_error(server, args, b"ERR DB index is out of range"),
+                }
+            }
+            name if name.eq_ignore_ascii_case(b"REPLCONF") => {
+                asked |= args.len() > 1 && args.get(1).eq_ignore_ascii_case(b"GETACK");
+            }
+            _ => run_request(db, server, buffer, ranges),
+        }
+    }
+    db.end_loading();
+    server.effects.end_unit();
+    server.replication.feed(raw);
+    if db.waiting.has_ready() {
+        blocking::serve(db, server);
+    }
+    asked.then_some(before)
+}
+
+fn run_request(db: &mut Keyspace, server: &mut State, buffer: &[u8], ranges: &[Range]) {
+    let args = Args::new(buffer, ranges);
+    let command = server.commands.find(args.get(0));
+    let mut output = OutputBuffer::default();
+    let reply = ReplyWriter::new(&mut output, Protocol::Resp2);
+    let mut gate = Gate { db, server, caller: Caller::Primary, reply };
+    let request = Request { args, command, prehashed: Default::default() };
+    let ran = gate.run_trusted(&request, Origin::Transaction);
+    match (ran, output.whole().strip_prefix(b"-")) {
+        (Err(error), _) => note_error(server, args, &error.wire()),
+        (Ok(()), Some(error)) => note_error(server, args, error),
+        (Ok(()), None) => {}
+    }
+}
+
+/// A command of the primary has failed here: the two may differ from now on.
+#[cold]
+fn note_error(server: &mut State, args: Args<'_>, error: &[u8]) {
+    server.counters.unexpected_error_replies += 1;
+    let name = String::from_utf8_lossy(args.get(0)).to_ascii_lowercase();
+    let error = String::from_utf8_lossy(error);
+    let error = error.trim_end();
+    server.log(
+        Level::Warning,
+        format_args!(
+            "== CRITICAL == This replica is sending an error to its master: '{error}' after processing the command '{name}'"
+        ),
+    );
+}

@@ -1,0 +1,518 @@
+//! A snapshot from the primary: where its bytes go while they come, and how they become databases.
+//!
+//! Without `repl-diskless-load` they go to a file, which becomes the RDB file, and is loaded; with it they go through a pipe in
+//! memory. Either way entries go into databases beside those that are served. What clients see meanwhile:
+//!
+//! ```text
+//! disabled, on-empty-db   the old data until loading begins, then -LOADING; the old data is freed first
+//! swapdb                  the old data to the end if it is an earlier state of what comes, else -LOADING; kept if it fails
+//! ```
+
+use std::collections::VecDeque;
+use std::ffi::OsStr;
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{begin_backlog, close_replicas};
+use crate::config::{DisklessLoad, system_text};
+use crate::gate::load::{Rules, load_entry, rdb_limits, run};
+use crate::gate::persistence::{self, Loading, Purpose};
+use crate::gate::state::State;
+use crate::keyspace::Keyspace;
+use crate::keyspace::beside::Beside;
+use crate::persist::rdb::{Event, FileError, Limits, Parser};
+use crate::sys::disk::{DiskFile, DiskReader, write_all};
+use crate::sys::log::Level;
+
+/// A slice of loading, each turn. Unit: microseconds.
+const SLICE_US: i64 = 5_000;
+/// The clock is read once in so many entries.
+const STEPS: u32 = 64;
+/// Bytes that wait in the pipe before reading stops.
+const PIPE_MAX: usize = 1 << 20;
+/// The system begins to write the file out after so many bytes each.
+const WRITEBACK_BYTES: u64 = 8 << 20;
+/// A record that has come in part is looked at again after so long, if not enough of it has come before. Unit: microseconds.
+const LOOK_AGAIN_US: i64 = 20_000;
+
+/// What a step of loading has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Loaded {
+    /// There is more to do at once.
+    Part,
+    /// More bytes must come first.
+    Waits,
+    All,
+}
+
+/// A snapshot that is on its way or being loaded.
+pub(super) struct Sync {
+    /// Id and offset of the history whose moment the snapshot is.
+    history: Option<(String, u64)>,
+    by_mark: bool,
+    /// None: through a pipe.
+    file: Option<Arriving>,
+    keeps_old: bool,
+    total: Option<u64>,
+    loader: Option<Loader>,
+}
+
+/// A file that is being written.
+struct Arriving {
+    file: Arc<dyn DiskFile>,
+    path: PathBuf,
+    bytes: u64,
+    written_back: u64,
+}
+
+/// Where the loader reads.
+enum Feed {
+    Pipe { bytes: VecDeque<u8>, is_ended: bool },
+    File(Box<dyn DiskReader>),
+}
+
+impl Read for Feed {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Feed::Pipe { bytes, is_ended: false } if bytes.is_empty() => {
+                Err(io::ErrorKind::WouldBlock.into())
+            }
+            Feed::Pipe { bytes, .. } => bytes.read(buffer),
+            Feed::File(file) => file.read(buffer),
+        }
+    }
+}
+
+impl Sync {
+    /// A snapshot is announced. None: there is no room for it, which was said.
+    pub fn begin(db: &Keyspace, server: &State, history: Option<(String, u64)>) -> Option<Self> {
+        let keys: usize = (0..db.databases()).map(|number| db.table_of(number).len()).sum();
+        let mode = server.config.repl_diskless_load;
+        let by_pipe = match mode {
+            DisklessLoad::Disabled => false,
+            DisklessLoad::OnEmptyDb => keys == 0,
+            DisklessLoad::SwapDb => true,
+        };
+        let file = if by_pipe { None } else { Some(Arriving::create(server)?) };
+        let keeps_old = mode == DisklessLoad::SwapDb;
+        Some(Sync { history, by_mark: false, file, keeps_old, total: None, loader: None })
+    }
+
+    pub fn is_by_mark(&self) -> bool {
+        self.by_mark
+    }
+
+    /// Whether it is being loaded.
+    pub fn is_loading(&self) -> bool {
+        self.loader.is_some()
+    }
+
+    /// Whether it is being loaded from a file: nothing is awaited from the primary.
+    pub fn reads_file(&self) -> bool {
+        self.loader.as_ref().is_some_and(|loader| loader.feed_is_file)
+    }
+
+    /// Whether no more bytes are to be read for now.
+    pub fn is_full(&self) -> bool {
+        self.loader.as_ref().is_some_and(Loader::is_full)
+    }
+
+    pub fn wants_turn(&self) -> bool {
+        self.loader.as_ref().is_some_and(|loader| loader.has_more)
+    }
+
+    /// Its bytes follow.
+    pub fn begins(&mut self, db: &mut Keyspace, server: &mut State, total: Option<u64>) {
+        self.by_mark = total.is_none();
+        self.total = total;
+        if let Some(following) = server.replication.following.as_deref_mut() {
+            following.transfer.total = total;
+        }
+        let to = if self.file.is_some() { "to disk" } else { "to parser" };
+        match total {
+            Some(bytes) => server.log(
+                Level::Notice,
+                format_args!("MASTER <-> REPLICA sync: receiving {bytes} bytes from master {to}"),
+            ),
+            None => server.log(
+                Level::Notice,
+                format_args!(
+                    "MASTER <-> REPLICA sync: receiving streamed RDB from master with EOF {to}"
+                ),
+            ),
+        }
+        if self.file.is_none() {
+            let feed = Feed::Pipe { bytes: VecDeque::new(), is_ended: false };
+            self.begin_loading(db, server, feed, total.unwrap_or(0));
+        }
+    }
+
+    /// Takes a piece. None: it cannot be kept, which was said.
+    pub fn take(&mut self, server: &State, bytes: &[u8]) -> Option<()> {
+        if let Some(arriving) = &mut self.file {
+            return arriving.take(server, bytes);
+        }
+        if let Some(loader) = &mut self.loader
+            && let Feed::Pipe { bytes: pipe, .. } = loader.parser.source_mut()
+        {
+            pipe.extend(bytes);
+            loader.note_bytes();
+        }
+        Some(())
+    }
+
+    /// All bytes have come. None: they cannot be loaded, which was said.
+    pub fn ends(&mut self, db: &mut Keyspace, server: &mut State, by_mark: bool) -> Option<()> {
+        self.by_mark = by_mark;
+        if let Some(arriving) = self.file.take() {
+            let (feed, bytes) = arriving.put_in_place(server)?;
+            self.begin_loading(db, server, feed, bytes);
+        } else if let Some(loader) = &mut self.loader {
+            if let Feed::Pipe { is_ended, .. } = loader.parser.source_mut() {
+                *is_ended = true;
+            }
+            loader.has_more = true;
+        }
+        Some(())
+    }
+
+    fn begin_loading(&mut self, db: &mut Keyspace, server: &mut State, feed: Feed, total: u64) {
+        persistence::end_aof(db, server);
+        if let Some((Purpose::Save, ..)) = server.persistence.under_way() {
+            persistence::abort(db, server, Purpose::Save);
+        }
+        if !self.keeps_old {
+            leave_history(server);
+            let text = "MASTER <-> REPLICA sync: Flushing old data";
+            server.log(Level::Notice, format_args!("{text}"));
+            let lazily = server.config.replica_lazy_flush;
+            db.clear(0..db.databases(), !lazily);
+        }
+        let text = "MASTER <-> REPLICA sync: Loading DB in memory";
+        server.log(Level::Notice, format_args!("{text}"));
+        let is_same = |(id, _): &(String, u64)| *id == server.replication.id;
+        let is_beside = self.keeps_old && self.history.as_ref().is_some_and(is_same);
+        let started_unix = server.now.unix_seconds();
+        let persistence = &mut server.persistence;
+        persistence.loading = Some(Loading {
+            started_unix,
+            total_bytes: total,
+            loaded_bytes: 0,
+            memory_then: 0,
+            is_beside,
+        });
+        (persistence.keys_loaded, persistence.keys_expired_at_load) = (0, 0);
+        persistence.empty_keys_skipped = 0;
+        server.note_gate();
+        self.loader = Some(Loader::new(db, server, feed));
+    }
+
+    /// Loads a slice. Errors: said.
+    pub fn load(&mut self, db: &mut Keyspace, server: &mut State) -> Result<Loaded, super::Lost> {
+        let Some(loader) = &mut self.loader else { return Ok(Loaded::Waits) };
+        let is_file = loader.feed_is_file;
+        loader.step(db, server).map_err(|why| {
+            let from = if is_file { "DB from disk" } else { "DB from socket" };
+            let text = "Failed trying to load the MASTER synchronization";
+            server.log(Level::Warning, format_args!("{text} {from}: {why}"));
+            super::Lost::Said
+        })
+    }
+
+    /// Has what was loaded take the place of what was there. False: it cannot, which was said, and nothing is there then.
+    pub fn put_in_place(mut self, db: &mut Keyspace, server: &mut State) -> bool {
+        let Some(loader) = self.loader.take() else { return false };
+        let counts = &server.persistence;
+        let (keys, expired) = (counts.keys_loaded, counts.keys_expired_at_load);
+        let empty = counts.empty_keys_skipped;
+        server.log(
+            Level::Notice,
+            format_args!(
+                "Done loading RDB, keys loaded: {keys}, keys expired: {expired}, empty keys skipped: {empty}."
+            ),
+        );
+        if self.keeps_old {
+            leave_history(server);
+            let text = "MASTER <-> REPLICA sync: Swapping active DB with loaded DB";
+            server.log(Level::Notice, format_args!("{text}"));
+        }
+        persistence::abort(db, server, Purpose::Save);
+        let lazily = server.config.replica_lazy_flush || self.keeps_old;
+        db.put_in_place(loader.beside, !lazily);
+        if self.keeps_old {
+            let text = "MASTER <-> REPLICA sync: Discarding old DB in background";
+            server.log(Level::Notice, format_args!("{text}"));
+        }
+        take_functions(db, server, &loader.functions);
+        end_loading(server);
+        let replication = &mut server.replication;
+        match self.history {
+            Some((id, offset)) => (replication.id, replication.offset) = (id, offset),
+            None => {
+                replication.begin_history();
+                replication.offset = 0;
+            }
+        }
+        replication.ancestor = None;
+        replication.backlog = None;
+        if let Some(following) = replication.following.as_deref_mut() {
+            following.knows_history = true;
+            following.selected = loader.stream_db.min(db.databases() - 1);
+        }
+        begin_backlog(server);
+        remove_file(server);
+        true
+    }
+
+    /// Drops what has come so far.
+    pub fn abort(self, db: &mut Keyspace, server: &mut State) {
+        if let Some(Arriving { path, .. }) = self.file {
+            // It may not be there.
+            let _ = server.persistence.disk().remove(&path);
+        }
+        if let Some(loader) = self.loader {
+            db.drop_beside(loader.beside);
+            end_loading(server);
+            if self.keeps_old {
+                let text = "MASTER <-> REPLICA sync: Discarding temporary DB in background";
+                server.log(Level::Notice, format_args!("{text}"));
+            }
+        }
+    }
+}
+
+/// What is here is not what the primary's stream goes on from any more: nobody can go on from it either.
+fn leave_history(server: &mut State) {
+    if let Some(following) = server.replication.following.as_deref_mut()
+        && following.knows_history
+    {
+        following.knows_history = false;
+        let text = "Discarding previously cached master state.";
+        server.log(Level::Notice, format_args!("{text}"));
+    }
+    close_replicas(server);
+    server.replication.backlog = None;
+}
+
+fn end_loading(server: &mut State) {
+    server.persistence.loading = None;
+    server.note_gate();
+}
+
+/// Replaces the libraries of functions. One that does not compile is left out, which the log tells.
+fn take_functions(db: &mut Keyspace, server: &mut State, texts: &[Vec<u8>]) {
+    if let Some(mut engine) = server.take_engine() {
+        let (lua, libraries) = engine.functions();
+        libraries.flush(lua);
+        server.scripts.put_engine(engine);
+    }
+    for text in texts {
+        if let Err(why) = run(db, server, &[b"FUNCTION", b"LOAD", text]) {
+            let text = "Failed loading a library of functions from the master";
+            server.log(Level::Warning, format_args!("{text}: {why}"));
+        }
+    }
+}
+
+/// `rdb-del-sync-files`: without other persistence the file is not kept.
+fn remove_file(server: &State) {
+    let config = &server.config;
+    if config.rdb_del_sync_files && config.save.is_empty() && !config.appendonly {
+        let text =
+            "Removing the RDB file obtained from the master. This replica has persistence disabled";
+        server.log(Level::Notice, format_args!("{text}"));
+        let _ = server.persistence.disk().remove(&rdb_path(server));
+    }
+}
+
+fn rdb_path(server: &State) -> PathBuf {
+    server.config.dir.join(OsStr::from_bytes(&server.config.dbfilename))
+}
+
+impl Arriving {
+    fn create(server: &State) -> Option<Self> {
+        let name = format!("temp-{}.{}.rdb", server.now.unix_seconds(), std::process::id());
+        let path = server.config.dir.join(name);
+        match server.persistence.disk().create(&path) {
+            Ok(file) => Some(Arriving { file, path, bytes: 0, written_back: 0 }),
+            Err(error) => {
+                let why = system_text(&error);
+                let text = "Opening the temp file needed for MASTER <-> REPLICA synchronization";
+                server.log(Level::Warning, format_args!("{text}: {why}"));
+                None
+            }
+        }
+    }
+
+    fn take(&mut self, server: &State, bytes: &[u8]) -> Option<()> {
+        if let Err(error) = write_all(&*self.file, bytes) {
+            let why = system_text(&error);
+            let text = "Write error or short write writing to the DB dump file needed for MASTER <-> REPLICA synchronization";
+            server.log(Level::Warning, format_args!("{text}: {why}"));
+            return None;
+        }
+        self.bytes += bytes.len() as u64;
+        let behind = self.bytes - self.written_back;
+        if behind >= WRITEBACK_BYTES {
+            // It only makes the sync at the end shorter.
+            let _ = self.file.start_writeback(self.written_back, behind);
+            self.written_back = self.bytes;
+        }
+        Some(())
+    }
+
+    /// Syncs the file and gives it the RDB file's name. None: that failed, which was said.
+    fn put_in_place(self, server: &State) -> Option<(Feed, u64)> {
+        let (disk, target) = (server.persistence.disk(), rdb_path(server));
+        let say = |what: &str, error: io::Error| {
+            let why = system_text(&error);
+            server.log(Level::Warning, format_args!("{what}: {why}"));
+            let _ = disk.remove(&self.path);
+        };
+        let name = target.display();
+        if let Err(error) = self.file.sync_data() {
+            say(
+                "Failed trying to sync the temp DB to disk in MASTER <-> REPLICA synchronization",
+                error,
+            );
+            return None;
+        }
+        if let Err(error) = disk.rename(&self.path, &target) {
+            let what = format!(
+                "Failed trying to rename the temp DB into {name} in MASTER <-> REPLICA synchronization"
+            );
+            say(&what, error);
+            return None;
+        }
+        if let Err(error) = disk.sync_folder(&server.config.dir) {
+            let what = format!(
+                "Failed trying to sync DB directory {name} in MASTER <-> REPLICA synchronization"
+            );
+            say(&what, error);
+            return None;
+        }
+        match disk.open_read(&target) {
+            Ok(file) => Some((Feed::File(file), self.bytes)),
+            Err(error) => {
+                say("Failed trying to load the MASTER synchronization DB from disk", error);
+                None
+            }
+        }
+    }
+}
+
+/// Makes databases of a snapshot's bytes.
+struct Loader {
+    parser: Parser<Feed>,
+    feed_is_file: bool,
+    limits: Limits,
+    beside: Beside,
+    functions: Vec<Vec<u8>>,
+    stream_db: usize,
+    /// There is work without further bytes.
+    has_more: bool,
+    /// Bytes in the pipe with which the next look at the record is worth it, and when it is anyway.
+    wanted: usize,
+    look_at_us: i64,
+    steps: u32,
+    is_done: bool,
+}
+
+impl Loader {
+    fn new(db: &Keyspace, server: &State, feed: Feed) -> Self {
+        let feed_is_file = matches!(feed, Feed::File(_));
+        Loader {
+            parser: Parser::new(feed, server.config.rdbchecksum),
+            feed_is_file,
+            limits: rdb_limits(db, server),
+            beside: db.beside(),
+            functions: Vec::new(),
+            stream_db: 0,
+            has_more: feed_is_file,
+            wanted: 0,
+            look_at_us: 0,
+            steps: 0,
+            is_done: false,
+        }
+    }
+
+    /// Bytes in the pipe; None: there is none, or all have come.
+    fn piped(&self) -> Option<usize> {
+        match self.parser.source() {
+            Feed::Pipe { bytes, is_ended: false } => Some(bytes.len()),
+            _ => None,
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        let most = PIPE_MAX.max(2 * self.wanted);
+        self.is_done || self.piped().is_none_or(|piped| piped >= most)
+    }
+
+    /// Bytes have come into the pipe.
+    fn note_bytes(&mut self) {
+        let piped = self.piped();
+        self.has_more |= piped.is_none_or(|piped| piped >= self.wanted);
+    }
+
+    /// Loads for a while. Errors: in words.
+    fn step(&mut self, db: &mut Keyspace, server: &mut State) -> Result<Loaded, String> {
+        let start_us = server.clock.now().boot_us;
+        if !self.has_more && (self.piped() == Some(0) || start_us < self.look_at_us) {
+            return Ok(Loaded::Waits);
+        }
+        let rules = Rules { keeps_expired: true, merges: false };
+        let delay = server.config.key_load_delay;
+        loop {
+            let event = match self.parser.next_event() {
+                Ok(event) => event,
+                Err(FileError::Io { error, .. }) if error.kind() == io::ErrorKind::WouldBlock => {
+                    // The record is read from its beginning again: not for each few bytes of a large one.
+                    self.wanted = self.parser.go_back() / 4;
+                    self.look_at_us = start_us + LOOK_AGAIN_US;
+                    self.has_more = false;
+                    break;
+                }
+                Err(error) => return Err(error.to_string()),
+            };
+            match event {
+                Event::Entry(entry) => {
+                    let beside = Some(&mut self.beside);
+                    load_entry(db, server, &self.limits, &entry, rules, beside)?;
+                    self.steps += 1;
+                }
+                Event::Function(text) => self.functions.push(text.to_vec()),
+                Event::Aux { name, value } if &*name == b"repl-stream-db" => {
+                    let number =
+                        std::str::from_utf8(&value).ok().and_then(|text| text.parse().ok());
+                    self.stream_db = number.unwrap_or(0);
+                }
+                Event::Aux { .. }
+                | Event::Header(_)
+                | Event::SelectDb(_)
+                | Event::ResizeDb { .. } => {}
+                Event::End(_) => {
+                    self.is_done = true;
+                    return Ok(Loaded::All);
+                }
+            }
+            if delay > 0 {
+                std::thread::sleep(Duration::from_micros(delay as u64));
+            } else if delay < 0 && self.steps.is_multiple_of(delay.unsigned_abs()) {
+                std::thread::sleep(Duration::from_micros(1));
+            }
+            let looks = delay != 0 || self.steps.is_multiple_of(STEPS);
+            if looks && server.clock.now().boot_us - start_us >= SLICE_US {
+                self.has_more = true;
+                break;
+            }
+        }
+        if let Some(loading) = &mut server.persistence.loading {
+            loading.loaded_bytes = self.parser.offset();
+        }
+        Ok(if self.has_more { Loaded::Part } else { Loaded::Waits })
+    }
+}

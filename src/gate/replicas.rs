@@ -1,0 +1,731 @@
+//! What a primary does for its replicas: snapshots for those that come, the stream for those that follow, and who is let go.
+//!
+//! ```text
+//!   PSYNC -> partial: goes on in the backlog
+//!         -> full: waits -> snapshot to a pipe or a file, its offset noted -> sent -> the stream from that offset on
+//! ```
+//!
+//! [`turn`] is called at the end of each turn, behind the log, as nothing is sent that the log's policy has not kept;
+//! [`periodic`] some times a second. Texts of the log are Redis's, as people and tests look for them.
+
+use std::io;
+use std::sync::Arc;
+
+use mio::Token;
+
+use crate::client::{Client, ClientFlags, ClientId};
+use crate::config::system_text;
+use crate::gate::limits;
+use crate::gate::persistence::{self, Purpose};
+use crate::gate::state::State;
+use crate::keyspace::Keyspace;
+use crate::net::stream::Address;
+use crate::replication::Broadcast;
+use crate::replication::backlog::Backlog;
+use crate::replication::pipe::Pipe;
+use crate::replication::replica::{FileSending, Filter, Replica, Sent, Stage};
+use crate::sys::log::Level;
+use crate::sys::random;
+
+/// Sent to one replica in one turn, as long as its socket takes it. Unit: bytes.
+const TURN_BYTES: usize = 1 << 20;
+/// The first version, as `REPLCONF version` tells it, that knows deadlines of fields.
+const FIELD_DEADLINES_SINCE: u32 = 9;
+const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
+const GETACK: &[u8] = b"*3\r\n$8\r\nREPLCONF\r\n$6\r\nGETACK\r\n$1\r\n*\r\n";
+
+/// A replica as the log and INFO name it: address and port where it takes clients.
+pub fn name(client: &Client) -> String {
+    let port = client.replica.as_deref().map_or(0, |replica| replica.port);
+    match (address(client), port) {
+        (ip, 0) => format!("{ip}:<unknown-replica-port>"),
+        (ip, port) if ip.contains(':') => format!("[{ip}]:{port}"),
+        (ip, port) => format!("{ip}:{port}"),
+    }
+}
+
+/// The address a replica has told, else the one it is connected from.
+pub fn address(client: &Client) -> String {
+    let told = client.replica.as_deref().and_then(|replica| replica.address.as_deref());
+    match (told, &client.peer) {
+        (Some(told), _) if !told.is_empty() => told.to_owned(),
+        (_, Address::Tcp(address)) => address.ip().to_canonical().to_string(),
+        (_, Address::Unix(_)) => "/unixsocket".to_owned(),
+        (_, Address::Unknown) => "?".to_owned(),
+    }
+}
+
+fn name_of(server: &State, id: ClientId) -> String {
+    server.clients.get(id).map(name).unwrap_or_default()
+}
+
+fn replica_of(server: &mut State, id: ClientId) -> Option<&mut Replica> {
+    server.clients.get_mut(id)?.replica.as_deref_mut()
+}
+
+/// All replicas, with what is known of them.
+pub fn replicas(server: &State) -> impl Iterator<Item = (&Client, &Replica)> {
+    server.replication.replicas.iter().filter_map(|&id| {
+        let client = server.clients.get(id)?;
+        Some((client, client.replica.as_deref()?))
+    })
+}
+
+// ---- who comes and who goes ------------------------------------------------------------------------------------------
+
+/// Makes a client a replica.
+fn take_in(server: &mut State, id: ClientId) {
+    server.replication.replicas.push(id);
+    let now_us = server.now.boot_us;
+    if let Some(client) = server.clients.get_mut(id) {
+        client.flags |= ClientFlags::REPLICA;
+        let replica = client.replica.get_or_insert_default();
+        (replica.acknowledged_us, replica.sent_us) = (now_us, now_us);
+        (replica.acknowledged, replica.synced) = (0, 0);
+    }
+    server.clients.note_eviction(id);
+}
+
+/// Has a client go on in the stream from an offset that [`crate::replication::Replication::can_continue`] knows.
+pub fn go_on(server: &mut State, id: ClientId, from: u64) {
+    take_in(server, id);
+    let history = server.replication.id.clone();
+    if let Some(replica) = replica_of(server, id) {
+        let told = if replica.takes_new_history { format!(" {history}") } else { String::new() };
+        replica.preamble = format!("+CONTINUE{told}\r\n").into_bytes();
+        replica.stage = Stage::Online { awaits_ack: false };
+        replica.next = from;
+    }
+    let bytes = server.replication.backlog.as_ref().map_or(0, |backlog| backlog.end() - from);
+    server.counters.partial_syncs += 1;
+    count_good(server);
+    let name = name_of(server, id);
+    server.log(
+        Level::Notice,
+        format_args!(
+            "Partial resynchronization request from {name} accepted. Sending {bytes} bytes of backlog starting from offset {from}."
+        ),
+    );
+}
+
+/// Has a client wait for a snapshot, or join one that suits it.
+pub fn await_snapshot(db: &mut Keyspace, server: &mut State, id: ClientId) {
+    server.counters.full_syncs += 1;
+    take_in(server, id);
+    if server.config.repl_disable_tcp_nodelay
+        && let Some(client) = server.clients.get_mut(id)
+    {
+        // It is slower without, and nothing else.
+        let _ = client.stream.set_nodelay(false);
+    }
+    if let Some(replica) = replica_of(server, id) {
+        replica.stage = Stage::AwaitsSnapshot;
+    }
+    if server.replication.backlog.is_none() {
+        begin_backlog(db, server);
+    }
+    match server.persistence.under_way() {
+        Some((Purpose::Save, ..)) if join_file(server, id) => {
+            server.log(Level::Notice, format_args!("Waiting for end of BGSAVE for SYNC"));
+        }
+        Some((Purpose::Save, ..)) => server.log(
+            Level::Notice,
+            format_args!(
+                "Can't attach the replica to the current BGSAVE. Waiting for next BGSAVE for SYNC"
+            ),
+        ),
+        Some((Purpose::Sync, ..)) => server.log(
+            Level::Notice,
+            format_args!("Current BGSAVE has socket target. Waiting for next BGSAVE for SYNC"),
+        ),
+        Some((Purpose::Rewrite, ..)) => server.log(
+            Level::Notice,
+            format_args!(
+                "No BGSAVE in progress, but another BG operation is active. BGSAVE for replication delayed"
+            ),
+        ),
+        None if server.config.repl_diskless_sync && server.config.repl_diskless_sync_delay > 0 => {
+            let text = "Delay next BGSAVE for diskless SYNC";
+            server.log(Level::Notice, format_args!("{text}"));
+        }
+        None => {}
+    }
+}
+
+/// Begins a history of its own, of which the end is kept from now on.
+fn begin_backlog(db: &mut Keyspace, server: &mut State) {
+    persistence::spread_effects(server);
+    let size = server.config.repl_backlog_size as usize;
+    let replication = &mut server.replication;
+    replication.begin_history();
+    replication.backlog = Some(Backlog::new(size, replication.offset + 1));
+    let id = server.replication.id.clone();
+    persistence::note_listeners(db, server);
+    server.log(
+        Level::Notice,
+        format_args!(
+            "Replication backlog created, my new replication IDs are '{id}' and '{}'",
+            "0".repeat(40)
+        ),
+    );
+}
+
+/// Has a replica share the file that another one waits for.
+fn join_file(server: &mut State, id: ClientId) -> bool {
+    let Some(client) = server.clients.get(id) else { return false };
+    let Some(joining) = client.replica.as_deref() else { return false };
+    let suits = |other: &Replica| {
+        matches!(other.stage, Stage::AwaitsFile)
+            && (!other.snapshot_only || joining.snapshot_only)
+            && (joining.finds_end || !other.finds_end)
+            && (joining.takes_new_history || !other.takes_new_history)
+            && joining.filter == other.filter
+    };
+    let found = replicas(server).find(|(_, other)| suits(other));
+    let Some(next) = found.map(|(_, other)| other.next) else { return false };
+    begin_full(server, id, Stage::AwaitsFile, next);
+    true
+}
+
+/// Tells a replica where in the stream its snapshot stands: `next` is the first offset that is not in it.
+fn begin_full(server: &mut State, id: ClientId, stage: Stage, next: u64) {
+    let (history, now_us) = (server.replication.id.clone(), server.now.boot_us);
+    if let Some(replica) = replica_of(server, id) {
+        if !replica.is_old {
+            let line = format!("+FULLRESYNC {history} {}\r\n", next - 1);
+            replica.preamble.extend_from_slice(line.as_bytes());
+        }
+        (replica.stage, replica.next, replica.sent_us) = (stage, next, now_us);
+    }
+}
+
+/// Takes a client that goes out of the replicas.
+pub fn forget(server: &mut State, id: ClientId) {
+    if !server.replication.replicas.contains(&id) {
+        return;
+    }
+    let name = name_of(server, id);
+    server.replication.replicas.retain(|&replica| replica != id);
+    server.log(Level::Notice, format_args!("Connection with replica {name} lost."));
+    if server.replication.replicas.is_empty() {
+        server.replication.without_replicas_since_us = server.now.boot_us;
+    }
+    count_good(server);
+}
+
+/// Closes all replicas: they come again and ask for what they have.
+pub fn drop_all(server: &mut State) {
+    for id in server.replication.replicas.clone() {
+        server.clients.close(id);
+    }
+}
+
+/// What a replica says it has: the offset, and up to where that is on its disk.
+pub fn acknowledge(server: &mut State, id: ClientId, offset: u64, synced: Option<u64>) {
+    let now_us = server.now.boot_us;
+    let Some(replica) = replica_of(server, id) else { return };
+    replica.acknowledged = replica.acknowledged.max(offset);
+    replica.synced = replica.synced.max(synced.unwrap_or(0));
+    replica.acknowledged_us = now_us;
+    if let Stage::Online { awaits_ack } = &mut replica.stage {
+        *awaits_ack = false;
+    }
+}
+
+/// Counts the replicas that `min-replicas-to-write` asks for.
+pub fn count_good(server: &mut State) {
+    let now_us = server.now.boot_us;
+    let lag_us = i64::from(server.config.min_replicas_max_lag) * 1_000_000;
+    let is_good = |replica: &Replica| {
+        // Whole seconds, as in Redis.
+        replica.is_online() && now_us - replica.acknowledged_us < lag_us + 1_000_000
+    };
+    let good = replicas(server).filter(|(_, replica)| is_good(replica)).count();
+    server.replication.good_replicas = good as u32;
+    server.note_gate();
+}
+
+// ---- snapshots -------------------------------------------------------------------------------------------------------
+
+/// Replicas for which a snapshot is to begin.
+struct Due {
+    replicas: Vec<ClientId>,
+    filter: Filter,
+    by_pipe: bool,
+}
+
+/// Who waits for a snapshot, if it is to begin now.
+fn due(server: &State) -> Option<Due> {
+    let config = &server.config;
+    let waits = |(_, replica): &(&Client, &Replica)| matches!(replica.stage, Stage::AwaitsSnapshot);
+    let filter = replicas(server).find(waits)?.1.filter;
+    let waiting = || replicas(server).filter(waits).filter(|(_, other)| other.filter == filter);
+    let find_end = waiting().all(|(_, replica)| replica.finds_end);
+    let count = waiting().count();
+    let since_us = waiting().map(|(client, _)| client.active_us).min()?;
+    let delay_us = i64::from(config.repl_diskless_sync_delay) * 1_000_000;
+    let max = config.repl_diskless_sync_max_replicas as usize;
+    let is_due = !config.repl_diskless_sync
+        || !find_end
+        || max > 0 && count >= max
+        || server.now.boot_us - since_us >= delay_us;
+    let by_pipe = (config.repl_diskless_sync || filter.is_some()) && find_end;
+    // The one before is to be sent to its end.
+    if !is_due || by_pipe && server.replication.broadcast.is_some() {
+        return None;
+    }
+    Some(Due { replicas: waiting().map(|(client, _)| client.id).collect(), filter, by_pipe })
+}
+
+/// Begins the snapshot that replicas wait for.
+fn begin_snapshot(db: &mut Keyspace, server: &mut State) {
+    if server.persistence.under_way().is_some() {
+        return;
+    }
+    let Some(due) = due(server) else { return };
+    refuse_old_versions(db, server, &due);
+    let target = if due.by_pipe { "replicas sockets" } else { "disk" };
+    server.log(Level::Notice, format_args!("Starting BGSAVE for SYNC with target: {target}"));
+    let begun = match due.by_pipe {
+        true => begin_broadcast(db, server, &due),
+        false => begin_file(db, server, &due),
+    };
+    if let Err(why) = begun {
+        let text = "BGSAVE for replication failed";
+        server.log(Level::Warning, format_args!("{text}: {why}"));
+        due.replicas.iter().for_each(|&id| refuse(server, id));
+    }
+}
+
+/// A replica that does not know deadlines of fields cannot read a snapshot with such.
+fn refuse_old_versions(db: &Keyspace, server: &mut State, due: &Due) {
+    if !db.has_volatile_fields() {
+        return;
+    }
+    for &id in &due.replicas {
+        let version = replica_of(server, id).and_then(|replica| replica.version);
+        if version.is_none_or(|version| version < FIELD_DEADLINES_SINCE) {
+            let name = name_of(server, id);
+            let why = "fields of hashes have deadlines, which it cannot read";
+            server.log(Level::Warning, format_args!("Can't synchronize replica {name}: {why}"));
+            refuse(server, id);
+        }
+    }
+}
+
+/// Ends a replica's hope for a snapshot.
+fn refuse(server: &mut State, id: ClientId) {
+    server.replication.replicas.retain(|&replica| replica != id);
+    let Some(client) = server.clients.get_to_push(id) else { return };
+    client.flags.remove(ClientFlags::REPLICA);
+    client.replica = None;
+    client.output.push(b"-ERR BGSAVE failed, replication can't continue\r\n");
+    client.flags |= ClientFlags::CLOSE_AFTER_REPLY;
+}
+
+fn begin_broadcast(db: &mut Keyspace, server: &mut State, due: &Due) -> Result<(), String> {
+    persistence::spread_effects(server);
+    let next = server.replication.offset + 1;
+    let pipe = Arc::new(Pipe::new(server.persistence.wake()));
+    let begun = persistence::begin_sync(db, server, pipe.clone(), due.filter);
+    begun.map_err(|error| system_text(&error))?;
+    server.effects.select_anew();
+    let (mark, filter) = (random::hex_id(), due.filter);
+    for &id in &due.replicas {
+        begin_full(server, id, Stage::TakesSnapshot { at: 0 }, next);
+        if let Some(replica) = replica_of(server, id) {
+            replica.preamble.extend_from_slice(format!("$EOF:{mark}\r\n").as_bytes());
+        }
+    }
+    let bytes = Backlog::new(0, 0);
+    let broadcast = Broadcast { pipe, bytes, is_whole: false, mark, filter };
+    server.replication.broadcast = Some(broadcast);
+    server.log(Level::Notice, format_args!("Background RDB transfer started"));
+    Ok(())
+}
+
+fn begin_file(db: &mut Keyspace, server: &mut State, due: &Due) -> Result<(), String> {
+    persistence::spread_effects(server);
+    let next = server.replication.offset + 1;
+    if !persistence::begin_save(db, server) {
+        return Err("the file cannot be written".into());
+    }
+    server.effects.select_anew();
+    server.replication.file_is_ours = server.config.rdb_del_sync_files;
+    due.replicas.iter().for_each(|&id| begin_full(server, id, Stage::AwaitsFile, next));
+    Ok(())
+}
+
+/// The snapshot that is sent through the pipe is written to its end, or has failed.
+pub fn snapshot_is_written(server: &mut State, written: Result<(), String>) {
+    let Some(broadcast) = &mut server.replication.broadcast else { return };
+    match written {
+        Ok(()) => {
+            take_from_pipe(broadcast);
+            broadcast.bytes.append(broadcast.mark.as_bytes());
+            broadcast.is_whole = true;
+            let takes = |(_, replica): &(&Client, &Replica)| {
+                matches!(replica.stage, Stage::TakesSnapshot { .. })
+            };
+            let count = replicas(server).filter(takes).count();
+            server.log(
+                Level::Warning,
+                format_args!(
+                    "Diskless rdb transfer, done reading from pipe, {count} replicas still up."
+                ),
+            );
+            let text = "Background RDB transfer terminated with success";
+            server.log(Level::Notice, format_args!("{text}"));
+        }
+        Err(why) => {
+            server.log(Level::Warning, format_args!("Background transfer error: {why}"));
+            end_broadcast(server);
+            fail_who(server, |stage| matches!(stage, Stage::TakesSnapshot { .. }));
+        }
+    }
+}
+
+/// The file that replicas may be waiting for is in its place, or there will be none.
+pub fn file_is_saved(server: &mut State, is_saved: bool) {
+    if !is_saved {
+        return fail_who(server, |stage| matches!(stage, Stage::AwaitsFile));
+    }
+    let path = server.rdb_path();
+    for id in server.replication.replicas.clone() {
+        let disk = server.persistence.disk().clone();
+        let now_us = server.now.boot_us;
+        let Some(replica) = replica_of(server, id) else { continue };
+        if !matches!(replica.stage, Stage::AwaitsFile) {
+            continue;
+        }
+        let opened = disk.open_read(&path).and_then(|file| Ok((file, disk.size(&path)?)));
+        match opened {
+            Ok((reader, bytes)) => {
+                replica.preamble.extend_from_slice(format!("${bytes}\r\n").as_bytes());
+                replica.stage = Stage::TakesFile(FileSending::new(reader, bytes));
+                replica.sent_us = now_us;
+            }
+            Err(error) => {
+                let text = "SYNC failed. Can't open/stat DB after BGSAVE";
+                server.log(Level::Warning, format_args!("{text}: {error}"));
+                server.clients.close(id);
+            }
+        }
+    }
+}
+
+/// Closes the replicas for which there is no snapshot.
+fn fail_who(server: &mut State, has_failed: impl Fn(&Stage) -> bool) {
+    for id in server.replication.replicas.clone() {
+        if replica_of(server, id).is_some_and(|replica| has_failed(&replica.stage)) {
+            let text = "SYNC failed. BGSAVE child returned an error";
+            server.log(Level::Warning, format_args!("{text}"));
+            server.clients.close(id);
+        }
+    }
+}
+
+fn end_broadcast(server: &mut State) {
+    if let Some(broadcast) = server.replication.broadcast.take() {
+        broadcast.pipe.close();
+    }
+}
+
+/// Ends a broadcast that nobody takes any more, and lets the writer of one go on as far as all have come.
+fn tend_broadcast(db: &mut Keyspace, server: &mut State) {
+    let places = replicas(server).filter_map(|(client, replica)| match replica.stage {
+        Stage::TakesSnapshot { at } if !client.flags.contains(ClientFlags::CLOSE_NOW) => Some(at),
+        _ => None,
+    });
+    let slowest = places.min();
+    let Some(broadcast) = &mut server.replication.broadcast else { return };
+    match slowest {
+        Some(place) => {
+            broadcast.bytes.trim(Some(place));
+            broadcast.pipe.release(place);
+        }
+        None => {
+            let is_whole = broadcast.is_whole;
+            end_broadcast(server);
+            if !is_whole {
+                let text = "Diskless rdb transfer, last replica dropped, killing fork child.";
+                server.log(Level::Warning, format_args!("{text}"));
+                persistence::abort(db, server, Purpose::Sync);
+            }
+        }
+    }
+}
+
+fn take_from_pipe(broadcast: &mut Broadcast) {
+    broadcast.pipe.take().into_iter().for_each(|piece| broadcast.bytes.append_owned(piece));
+}
+
+// ---- each turn -------------------------------------------------------------------------------------------------------
+
+/// Begins snapshots that are due, and sends to all replicas what there is for them. To be called at the end of a turn, behind
+/// the log.
+pub fn turn(db: &mut Keyspace, server: &mut State) {
+    if server.replication.backlog.is_none() {
+        return;
+    }
+    if !server.replication.replicas.is_empty() {
+        begin_snapshot(db, server);
+    }
+    send(server);
+    if server.replication.broadcast.is_some() {
+        tend_broadcast(db, server);
+    }
+}
+
+/// Asks replicas how far they are, if somebody waits for it. To be called before the turn's changes are spread.
+pub fn ask_for_acks(server: &mut State) {
+    if server.replication.wants_acks && server.pause().is_none() {
+        server.replication.wants_acks = false;
+        if !server.replication.is_replica() {
+            persistence::spread_effects(server);
+            server.replication.feed(GETACK);
+        }
+    }
+}
+
+/// Sends to all replicas what there is for them, and frees what none of them needs.
+pub fn send(server: &mut State) {
+    let State { persistence, replication, .. } = server;
+    let end = replication.sendable_end(|offset| persistence.may_leave(offset));
+    replication.has_more = false;
+    if let Some(broadcast) = &mut replication.broadcast {
+        take_from_pipe(broadcast);
+    }
+    for at in 0..server.replication.replicas.len() {
+        if let Some(&id) = server.replication.replicas.get(at) {
+            send_to(server, id, end);
+        }
+    }
+    let placed = replicas(server).filter(|(_, replica)| replica.has_place());
+    let needed = placed.map(|(_, replica)| replica.next).min();
+    if let Some(backlog) = &mut server.replication.backlog {
+        backlog.trim(needed);
+    }
+}
+
+fn send_to(server: &mut State, id: ClientId, end: u64) {
+    let State { clients, replication, .. } = server;
+    let Some(client) = clients.get_mut(id) else { return };
+    let waits = ClientFlags::WANTS_WRITE;
+    if client.is_closing() {
+        return;
+    }
+    if !client.output.is_empty() {
+        return disconnect_talker(server, id);
+    }
+    if client.flags & (waits | ClientFlags::CAN_WRITE) == waits {
+        limits::check_output_limit(server, id);
+        return;
+    }
+    client.flags.remove(ClientFlags::CAN_WRITE);
+    let (Some(replica), Some(backlog)) = (client.replica.as_deref_mut(), &replication.backlog)
+    else {
+        return;
+    };
+    let broadcast = replication.broadcast.as_ref();
+    let snapshot = broadcast.map(|broadcast| (&broadcast.bytes, broadcast.is_whole));
+    let result = replica.send(&mut client.stream, backlog, end, snapshot, TURN_BYTES);
+    match result {
+        Ok(sent) => after_sending(server, id, sent),
+        Err(error) => {
+            let (is_online, name) = (replica.is_online(), name(client));
+            let what = if is_online {
+                "Error writing to replica"
+            } else {
+                "Write error sending DB to replica"
+            };
+            server.log(Level::Warning, format_args!("{what} {name}: {}", system_text(&error)));
+            server.clients.close(id);
+        }
+    }
+}
+
+/// A replica sends nothing that is answered: this one is none.
+fn disconnect_talker(server: &mut State, id: ClientId) {
+    let command = server.clients.get(id).and_then(|client| client.last_command);
+    let command = command.map_or("", |command| &server.commands.get(command).full_name);
+    let line = limits::describe_client(server, id);
+    let text = "Replica generated a reply to command";
+    server.log(Level::Warning, format_args!("{text} '{command}', disconnecting it: {line}"));
+    server.clients.close(id);
+}
+
+fn after_sending(server: &mut State, id: ClientId, sent: Sent) {
+    let State { clients, replication, counters, poll, now, .. } = server;
+    let Some(client) = clients.get_mut(id) else { return };
+    client.bytes_out += sent.bytes as u64;
+    counters.bytes_out += sent.bytes as u64;
+    counters.replica_bytes_out += sent.bytes as u64;
+    replication.has_more |= sent.has_more;
+    if sent.bytes > 0
+        && let Some(replica) = client.replica.as_deref_mut()
+    {
+        replica.sent_us = now.boot_us;
+    }
+    if sent.is_full != client.flags.contains(ClientFlags::WANTS_WRITE) {
+        client.flags.set(ClientFlags::WANTS_WRITE, sent.is_full);
+        let token = Token(id.slot as usize);
+        if client.stream.reregister(poll.registry(), token, sent.is_full).is_err() {
+            return clients.close(id);
+        }
+    }
+    if sent.has_all {
+        put_online(server, id);
+    }
+    limits::check_output_limit(server, id);
+}
+
+/// A replica has been sent its snapshot.
+fn put_online(server: &mut State, id: ClientId) {
+    let (name, now_us) = (name_of(server, id), server.now.boot_us);
+    let Some(replica) = replica_of(server, id) else { return };
+    let by_pipe = matches!(replica.stage, Stage::TakesSnapshot { .. });
+    if replica.snapshot_only {
+        let text = "RDB transfer completed, rdb only replica";
+        server.log(Level::Notice, format_args!("{text} ({name}) should be disconnected asap"));
+        return server.clients.close(id);
+    }
+    replica.stage = Stage::Online { awaits_ack: by_pipe };
+    replica.acknowledged_us = now_us;
+    if by_pipe {
+        server.log(
+            Level::Notice,
+            format_args!(
+                "Streamed RDB transfer with replica {name} succeeded (socket). Waiting for REPLCONF ACK from slave to enable streaming"
+            ),
+        );
+    } else {
+        // The stream follows at once.
+        server.replication.has_more = true;
+    }
+    server.log(Level::Notice, format_args!("Synchronization with replica {name} succeeded"));
+    count_good(server);
+}
+
+// ---- periodic work ---------------------------------------------------------------------------------------------------
+
+/// What is done each second: signs of life, who is silent for too long, a backlog that nobody needs.
+pub fn periodic(db: &mut Keyspace, server: &mut State) {
+    let now_us = server.now.boot_us;
+    if now_us < server.replication.next_second_us {
+        return;
+    }
+    server.replication.next_second_us = now_us + 1_000_000;
+    ping(server);
+    for id in server.replication.replicas.clone() {
+        give_sign_of_life(server, id);
+        close_if_silent(server, id);
+    }
+    free_backlog(db, server);
+    remove_file(server);
+    count_good(server);
+}
+
+fn ping(server: &mut State) {
+    let period = u64::from(server.config.repl_ping_replica_period.max(1));
+    let is_due = server.replication.seconds.is_multiple_of(period);
+    server.replication.seconds += 1;
+    if is_due && !server.replication.replicas.is_empty() && !server.replication.is_replica() {
+        persistence::spread_effects(server);
+        server.replication.feed(PING);
+    }
+}
+
+/// A replica that waits for a snapshot is sent newlines.
+fn give_sign_of_life(server: &mut State, id: ClientId) {
+    let Some(replica) = replica_of(server, id) else { return };
+    // None behind one that the socket has not taken.
+    if matches!(replica.stage, Stage::AwaitsSnapshot | Stage::AwaitsFile)
+        && replica.preamble.is_empty()
+    {
+        replica.preamble.push(b'\n');
+    }
+}
+
+fn close_if_silent(server: &mut State, id: ClientId) {
+    let timeout_us = i64::from(server.config.repl_timeout) * 1_000_000;
+    let now_us = server.now.boot_us;
+    let Some(replica) = replica_of(server, id) else { return };
+    let (since_us, what) = match replica.stage {
+        Stage::Online { .. } if !replica.is_old => (replica.acknowledged_us, "streaming sync"),
+        Stage::TakesSnapshot { .. } => (replica.sent_us, "full sync"),
+        _ => return,
+    };
+    // A snapshot may be slow to make: then it is not the replica that takes nothing.
+    let is_stuck = server.clients.get(id).is_some_and(|client| {
+        what == "streaming sync" || client.flags.contains(ClientFlags::WANTS_WRITE)
+    });
+    if is_stuck && now_us - since_us > timeout_us {
+        let name = name_of(server, id);
+        let text = "Disconnecting timedout replica";
+        server.log(Level::Warning, format_args!("{text} ({what}): {name}"));
+        server.clients.close(id);
+    }
+}
+
+/// Frees the backlog of a primary that has had no replicas for `repl-backlog-ttl`. The history ends with it: what happens now is
+/// not counted in its offset.
+fn free_backlog(db: &mut Keyspace, server: &mut State) {
+    let ttl = server.config.repl_backlog_ttl;
+    let replication = &mut server.replication;
+    let idle_us = server.now.boot_us - replication.without_replicas_since_us;
+    if ttl == 0
+        || replication.backlog.is_none()
+        || replication.is_replica()
+        || !replication.replicas.is_empty()
+        || idle_us <= ttl.saturating_mul(1_000_000)
+    {
+        return;
+    }
+    persistence::spread_effects(server);
+    server.replication.begin_history();
+    server.replication.backlog = None;
+    server.replication.logged.clear();
+    persistence::note_listeners(db, server);
+    let text = "Replication backlog freed after";
+    server.log(Level::Notice, format_args!("{text} {ttl} seconds without connected replicas."));
+}
+
+/// Removes a file that was saved for replicas where nothing else is to be on disk: `rdb-del-sync-files`.
+fn remove_file(server: &mut State) {
+    if !server.config.rdb_del_sync_files {
+        server.replication.file_is_ours = false;
+    }
+    let persists = !server.config.save.is_empty() || server.persistence.is_aof_on();
+    let is_needed = replicas(server).any(|(_, replica)| replica.is_syncing());
+    if !server.replication.file_is_ours || persists || is_needed {
+        return;
+    }
+    let path = server.rdb_path();
+    if server.persistence.disk().size(&path).is_ok() {
+        server.replication.file_is_ours = false;
+        let text = "Removing the RDB file used to feed replicas in a persistence-less instance";
+        server.log(Level::Notice, format_args!("{text}"));
+        if let Err(error) = server.persistence.disk().remove(&path)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            server.log(Level::Warning, format_args!("{}: {error}", path.display()));
+        }
+    }
+}
+
+/// Bytes of the stream that are kept beyond the backlog's size, as replicas have not been sent them. Eviction does not count
+/// them: keys that go for it would make more.
+pub fn bytes_behind(server: &State) -> usize {
+    let backlog = server.replication.backlog.as_ref();
+    let kept = backlog.map_or(0, Backlog::memory);
+    kept.saturating_sub(server.config.repl_backlog_size as usize)
+}
+
+/// Takes what `repl-backlog-size` says now.
+pub fn resize_backlog(server: &mut State) {
+    let size = server.config.repl_backlog_size as usize;
+    if let Some(backlog) = &mut server.replication.backlog {
+        backlog.resize(size);
+    }
+}

@@ -1,0 +1,308 @@
+//! Clients and their users: who may run what, what is told of a denial, and what happens to those whose user changes.
+
+use crate::acl::catalogue::{Catalogue, Entry};
+use crate::acl::log::{self, Place};
+use crate::acl::{Changed, Denied, Reason, Request, User, allows_channel};
+use crate::client::{Client, ClientFlags, ClientId};
+use crate::config::AclPubsubDefault;
+use crate::error::CommandError;
+use crate::gate::keys::keys_of;
+use crate::gate::limits::{describe_client, forget_client};
+use crate::gate::spec::{Flags, all_categories};
+use crate::gate::state::State;
+use crate::gate::table::{Command, CommandTable};
+use crate::gate::tracking;
+use crate::ids::UserId;
+use crate::keyspace::Keyspace;
+use crate::pubsub::{Kind, Subscriptions};
+use crate::resp::args::Args;
+
+/// The commands as the rules of users name them.
+pub fn catalogue(commands: &CommandTable) -> Catalogue {
+    let entry = |command: &Command| Entry {
+        id: command.id,
+        name: command.full_name.clone(),
+        categories: all_categories(command.spec),
+        is_sub: command.parent.is_some(),
+        subcommands: command.subcommands.clone(),
+    };
+    Catalogue::new(commands.commands.iter().map(entry).collect())
+}
+
+/// Whether new users and selectors may use all channels.
+pub fn all_channels(server: &State) -> bool {
+    server.config.acl_pubsub_default == AclPubsubDefault::AllChannels
+}
+
+// ---- checks --------------------------------------------------------------------------------------------------------------
+
+/// Whether a client may run a request.
+#[inline]
+pub fn check(
+    server: &State,
+    client: &Client,
+    command: &Command,
+    args: Args<'_>,
+) -> Result<(), Denied> {
+    if !client.flags.contains(ClientFlags::RESTRICTED) {
+        return Ok(());
+    }
+    check_user(server.acl.user(client.user), command, args)
+}
+
+/// The same for a client that may be gone, or nobody: a file that is loaded, with full rights.
+pub fn check_of(
+    server: &State,
+    id: Option<ClientId>,
+    command: &Command,
+    args: Args<'_>,
+) -> Result<(), Denied> {
+    match id.and_then(|id| server.clients.get(id)) {
+        Some(client) => check(server, client, command, args),
+        None => Ok(()),
+    }
+}
+
+/// Whether a user may run a request.
+#[cold]
+pub fn check_user(user: &User, command: &Command, args: Args<'_>) -> Result<(), Denied> {
+    user.check(&request(command, args, &|| keys_of(command.spec, args)))
+}
+
+/// Whether a client may have a request read keys whose names follow from what it finds.
+pub fn may_read_any_key(
+    server: &State,
+    id: Option<ClientId>,
+    command: &Command,
+    args: Args<'_>,
+) -> bool {
+    let Some(client) = id.and_then(|id| server.clients.get(id)) else { return true };
+    !client.flags.contains(ClientFlags::RESTRICTED)
+        || server
+            .acl
+            .user(client.user)
+            .may_read_any_key(&request(command, args, &|| keys_of(command.spec, args)))
+}
+
+fn request<'a>(
+    command: &Command,
+    args: Args<'a>,
+    keys: &'a dyn Fn() -> Vec<crate::facts::KeyPosition>,
+) -> Request<'a> {
+    Request {
+        command: command.id,
+        is_free: command.is(Flags::NO_AUTH),
+        args,
+        keys,
+        channels: command.spec.channels,
+    }
+}
+
+// ---- what is told of a denial --------------------------------------------------------------------------------------------
+
+/// What is answered to a request that is denied.
+pub fn refusal(command: &Command, denied: Denied) -> CommandError {
+    let what = match denied.reason {
+        Reason::Key => "access one of the keys used as arguments".to_owned(),
+        Reason::Channel => "access one of the channels used as arguments".to_owned(),
+        Reason::Command | Reason::Auth => format!("run the '{}' command", command.full_name),
+    };
+    CommandError::formatted(format!("NOPERM this user has no permissions to {what}"))
+}
+
+/// What EXEC answers for a command that was permitted when it was queued.
+pub fn refusal_by_exec(denied: Denied) -> CommandError {
+    CommandError::Text(match denied.reason {
+        Reason::Command | Reason::Auth => {
+            "NOPERM ACLs rules changed between the moment the transaction was accumulated and the EXEC call. This command \
+             is no longer allowed for the following reason: no permission to execute the command or subcommand"
+        }
+        Reason::Key => {
+            "NOPERM ACLs rules changed between the moment the transaction was accumulated and the EXEC call. This command \
+             is no longer allowed for the following reason: no permission to touch the specified keys"
+        }
+        Reason::Channel => {
+            "NOPERM ACLs rules changed between the moment the transaction was accumulated and the EXEC call. This command \
+             is no longer allowed for the following reason: no permission to access one of the channels used as arguments"
+        }
+    })
+}
+
+/// What a script is answered.
+pub fn refusal_in_script(denied: Denied) -> &'static [u8] {
+    match denied.reason {
+        Reason::Command | Reason::Auth => {
+            b"ERR The user executing the script can't run this command or subcommand"
+        }
+        Reason::Key => {
+            b"ERR The user executing the script can't access at least one of the keys mentioned in the command arguments"
+        }
+        Reason::Channel => {
+            b"ERR The user executing the script can't publish to the channel mentioned in the command"
+        }
+    }
+}
+
+/// Counts a denied request, and notes it in the log of denials. Without a `place` it is that of a client's own request.
+#[cold]
+pub fn note_denied(
+    server: &mut State,
+    id: Option<ClientId>,
+    place: Option<Place>,
+    denied: Denied,
+    command: &Command,
+    args: Args<'_>,
+) {
+    let Some(client) = id.and_then(|id| server.clients.get(id)) else { return };
+    let object: Box<[u8]> = match denied.reason {
+        Reason::Command => command.full_name.as_bytes().into(),
+        Reason::Key | Reason::Channel | Reason::Auth => args.get(denied.argument).into(),
+    };
+    let user = server.acl.name(client.user).into();
+    note(server, client.id, place, denied.reason, object, user);
+}
+
+fn note(
+    server: &mut State,
+    id: ClientId,
+    place: Option<Place>,
+    reason: Reason,
+    object: Box<[u8]>,
+    user: Box<[u8]>,
+) {
+    let counters = &mut server.counters;
+    *match reason {
+        Reason::Auth => &mut counters.acl_denied_auth,
+        Reason::Command => &mut counters.acl_denied_cmd,
+        Reason::Key => &mut counters.acl_denied_key,
+        Reason::Channel => &mut counters.acl_denied_channel,
+    } += 1;
+    let queues = server.clients.get(id).is_some_and(|client| client.transaction.is_some());
+    let own = if queues { Place::Transaction } else { Place::TopLevel };
+    let entry = log::Entry {
+        count: 1,
+        reason,
+        place: place.unwrap_or(own),
+        object,
+        user,
+        at_ms: server.now.wall_us / 1000,
+        client: describe_client(server, id),
+    };
+    let max_len = server.config.acllog_max_len;
+    server.acl.log.note(entry, max_len);
+}
+
+// ---- who a client is -----------------------------------------------------------------------------------------------------
+
+/// Sets what follows from a client's user.
+fn set_user(client: &mut Client, user: UserId, is_full: bool) {
+    client.user = user;
+    client.flags.set(ClientFlags::RESTRICTED, !is_full);
+}
+
+/// The flags of a client that has said nothing yet: it is the default user, and authenticated if that needs no password.
+pub fn first_flags(server: &State) -> ClientFlags {
+    let mut flags = ClientFlags::empty();
+    flags.set(ClientFlags::AUTHENTICATED, !server.acl.asks_password());
+    flags.set(ClientFlags::RESTRICTED, !server.acl.user(UserId::DEFAULT).is_full());
+    flags
+}
+
+/// Puts a client back to who it was when it connected.
+pub fn forget_user(server: &mut State, id: ClientId) {
+    let flags = first_flags(server);
+    if let Some(client) = server.clients.get_mut(id) {
+        client.user = UserId::DEFAULT;
+        client.flags.remove(ClientFlags::AUTHENTICATED | ClientFlags::RESTRICTED);
+        client.flags |= flags;
+    }
+}
+
+/// The user with this name and password. A failure is noted, with `object`: the command's name as it was sent.
+pub fn find_user(
+    server: &mut State,
+    id: ClientId,
+    name: &[u8],
+    password: &[u8],
+    object: &[u8],
+) -> Result<UserId, CommandError> {
+    if let Some(user) = server.acl.authenticate(name, password) {
+        return Ok(user);
+    }
+    note(server, id, None, Reason::Auth, object.into(), name.into());
+    Err(CommandError::WrongPassword)
+}
+
+/// Makes a client a user from now on.
+pub fn become_user(server: &mut State, id: ClientId, user: UserId) {
+    let is_full = server.acl.user(user).is_full();
+    if let Some(client) = server.clients.get_mut(id) {
+        set_user(client, user, is_full);
+        client.flags |= ClientFlags::AUTHENTICATED;
+    }
+}
+
+// ---- users that change ---------------------------------------------------------------------------------------------------
+
+/// Has clients notice what has become of their user. Who listens to a channel that was taken from it has to go. True: `own` is
+/// among those.
+pub fn user_changed(
+    db: &mut Keyspace,
+    server: &mut State,
+    changed: &Changed,
+    own: Option<ClientId>,
+) -> bool {
+    let is_full = server.acl.user(changed.id).is_full();
+    let mut gone = Vec::new();
+    for client in server.clients.iter_mut().filter(|client| client.user == changed.id) {
+        set_user(client, changed.id, is_full);
+        if let (Some(left), Some(subscriptions)) = (&changed.channels_left, &client.subscriptions)
+            && hears_more(subscriptions, left)
+        {
+            gone.push(client.id);
+        }
+    }
+    close_all(db, server, &gone, own)
+}
+
+/// Whether somebody listens to what no pattern permits.
+fn hears_more(subscriptions: &Subscriptions, permitted: &[Box<[u8]>]) -> bool {
+    [Kind::Pattern, Kind::Channel, Kind::Shard].into_iter().any(|kind| {
+        let is_pattern = kind == Kind::Pattern;
+        subscriptions.of(kind).iter().any(|name| !allows_channel(permitted, name, is_pattern))
+    })
+}
+
+/// Has the clients of users go that are no more. True: `own` is among them.
+pub fn users_deleted(
+    db: &mut Keyspace,
+    server: &mut State,
+    deleted: &[UserId],
+    own: Option<ClientId>,
+) -> bool {
+    let is_full = server.acl.user(UserId::DEFAULT).is_full();
+    let mut gone = Vec::new();
+    for client in server.clients.iter_mut().filter(|client| deleted.contains(&client.user)) {
+        set_user(client, UserId::DEFAULT, is_full);
+        client.flags.remove(ClientFlags::AUTHENTICATED);
+        gone.push(client.id);
+    }
+    close_all(db, server, &gone, own)
+}
+
+fn close_all(
+    db: &mut Keyspace,
+    server: &mut State,
+    gone: &[ClientId],
+    own: Option<ClientId>,
+) -> bool {
+    gone.iter().filter(|&&id| Some(id) != own).for_each(|&id| end_client(db, server, id));
+    own.is_some_and(|own| gone.contains(&own))
+}
+
+/// Ends a client's connection: nothing of it is to be seen any more, though its socket is closed at the end of the turn.
+pub fn end_client(db: &mut Keyspace, server: &mut State, id: ClientId) {
+    forget_client(server, id);
+    tracking::stop(db, server, id);
+    server.clients.close(id);
+}

@@ -1,0 +1,103 @@
+//! Databases that are filled beside those that are served, and take their place once they are whole: how a replica takes over
+//! what its primary has. Until then they can be dropped without a trace.
+
+use super::field_deadlines::FieldDeadlines;
+use super::{Key, Keyspace};
+use crate::collections::table::{Owned, Table};
+use crate::types::Value;
+
+/// Databases that nobody sees yet.
+pub struct Beside {
+    tables: Vec<Table<Value>>,
+    fields: Vec<FieldDeadlines>,
+}
+
+impl Keyspace {
+    /// As many empty databases as are served.
+    pub fn beside(&self) -> Beside {
+        let count = self.databases();
+        Beside {
+            tables: (0..count).map(|_| Table::new(self.hasher, self.wall_offset_ms)).collect(),
+            fields: (0..count).map(|_| FieldDeadlines::default()).collect(),
+        }
+    }
+
+    /// Puts an entry into a database beside the others. False: the key is there already, and the entry is dropped.
+    pub fn load_beside(
+        &mut self,
+        beside: &mut Beside,
+        database: usize,
+        entry: Owned<Value>,
+    ) -> bool {
+        let key = entry.key().to_vec();
+        let key = Key { hash: self.hasher.hash(&key), bytes: &key };
+        let table = &mut beside.tables[database];
+        if table.find(key.hash, key.bytes).is_some() {
+            return false;
+        }
+        let slot = table.insert_owned(key.hash, entry);
+        // Deadlines of fields are noted by whoever serves the table: it changes places for that moment.
+        self.exchange(beside, database);
+        self.in_database(database, |db| db.note_moved_field_deadlines(slot, key.bytes));
+        self.exchange(beside, database);
+        true
+    }
+
+    /// Has databases take the place of those that are served, whose keys go. Each key that goes counts as a change. Freed in
+    /// the background unless `sync`.
+    pub fn put_in_place(&mut self, mut beside: Beside, sync: bool) {
+        self.clear(0..self.databases(), sync);
+        for database in 0..self.databases() {
+            beside.tables[database].set_wall_offset(self.wall_offset_ms);
+            self.exchange(&mut beside, database);
+            self.tables.name_anew(database);
+            // Who waits for a key or watches it may find it there now.
+            self.touch_all(database, database, 0);
+        }
+    }
+
+    /// Drops what was filled; freed in the background.
+    pub fn drop_beside(&mut self, mut beside: Beside) {
+        beside.tables.iter_mut().for_each(|table| {
+            let keys = table.len();
+            self.lazyfree.discard_all(table.clear(), keys, 0);
+        });
+    }
+
+    fn exchange(&mut self, beside: &mut Beside, database: usize) {
+        self.tables.exchange(database, &mut beside.tables[database]);
+        std::mem::swap(&mut self.fields[database], &mut beside.fields[database]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Clock;
+    use crate::collections::hash::KeyHasher;
+    use crate::collections::table::NewValue;
+    use crate::keyspace::Expiry;
+    use crate::types::kind;
+
+    fn entry(key: &[u8], bytes: &[u8]) -> Owned<Value> {
+        Owned::make(key, NewValue::Bytes { bytes, kind: kind::STRING }, None, 0)
+    }
+
+    #[test]
+    fn what_is_filled_beside_is_seen_once_it_is_in_place() {
+        let mut db = Keyspace::new(2, KeyHasher::new([3, 4]), Clock::System.now());
+        db.set_string(db.key(b"old"), b"1", Expiry::Clear);
+        let mut beside = db.beside();
+        assert!(db.load_beside(&mut beside, 1, entry(b"new", b"2")));
+        assert!(!db.load_beside(&mut beside, 1, entry(b"new", b"3")));
+        assert!(db.find(db.key(b"old")).is_some() && db.table_of(1).is_empty());
+        db.put_in_place(beside, false);
+        assert!(db.find(db.key(b"old")).is_none());
+        db.select(1);
+        assert_eq!(db.string(db.key(b"new")).expect("a string"), Some(&b"2"[..]));
+        let mut beside = db.beside();
+        assert!(db.load_beside(&mut beside, 0, entry(b"never", b"2")));
+        db.drop_beside(beside);
+        assert_eq!((db.table_of(0).len(), db.table_of(1).len()), (0, 1));
+    }
+}

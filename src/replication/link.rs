@@ -1,0 +1,566 @@
+//! The link to the primary as a state machine without a socket: bytes that have come go in, bytes to be sent and events come
+//! out. It knows the handshake, where a transfer ends, and where a request of the stream does; it runs nothing.
+//!
+//! ```text
+//! replica                                     primary
+//! PING                                        +PONG  (or -NOAUTH: AUTH follows)
+//! AUTH [user] password                        +OK
+//! REPLCONF listening-port 6380                +OK   (an error does no harm)
+//! REPLCONF ip-address 10.0.0.2                +OK   (the same; only if there is one to tell)
+//! REPLCONF capa eof capa psync2               +OK   (the same)
+//! PSYNC id offset | PSYNC ? -1                +CONTINUE [id]             and the stream from there
+//!                                             +FULLRESYNC id offset      and a snapshot, then the stream
+//!                                             -NOMASTERLINK | -LOADING   later
+//!                                             another error: SYNC follows, and a snapshot at once
+//!                                             $length CR LF bytes        a snapshot of a known length
+//!                                             $EOF:mark CR LF bytes mark one whose end 40 bytes tell
+//! ```
+//!
+//! Empty lines before a reply keep the connection alive. Source: `replication.c` of Redis 7.0.15, whose log lines these are.
+
+use memchr::{memchr, memmem};
+
+use crate::resp::request::{Limits, Parsed, Parser, Range};
+use crate::sys::log::Level;
+
+/// The longest reply line of a handshake. Unit: bytes.
+const LINE_MAX: usize = 16 * 1024;
+/// Digits of a history's id, and bytes of the mark at a snapshot's end.
+const ID_BYTES: usize = 40;
+
+/// What a replica tells of itself, and asks for.
+#[derive(Clone, Debug, Default)]
+pub struct Hello {
+    /// `masterauth`, if it is set, with `masteruser`.
+    pub password: Option<Vec<u8>>,
+    pub user: Option<Vec<u8>>,
+    pub port: u16,
+    /// `replica-announce-ip`.
+    pub address: Option<Vec<u8>>,
+    /// The history that is known here, and the offset of the first byte that is missing.
+    pub continues: Option<(String, u64)>,
+    /// FAILOVER has chosen the other side to be the primary.
+    pub is_failover: bool,
+}
+
+/// What is awaited from the primary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Awaits {
+    Pong,
+    Auth,
+    Port,
+    Address,
+    Capabilities,
+    Psync,
+    /// The line that tells how a snapshot ends.
+    Preamble,
+    /// So many more bytes of a snapshot.
+    Bytes(u64),
+    /// A snapshot's end by its mark.
+    Mark([u8; ID_BYTES]),
+    Stream,
+    /// The link has failed.
+    Nothing,
+}
+
+/// What has come of the handshake, for ROLE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    Handshake,
+    Sync,
+    Stream,
+}
+
+/// What the bytes so far mean.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A line for the log.
+    Say(Level, String),
+    /// The link cannot be used, which was said already. Whether the primary refused PSYNC for the moment.
+    Failed { later: bool },
+    /// The stream goes on where it was left. The history's id, if the primary has named it.
+    Continues { id: Option<String> },
+    /// A snapshot follows; id and offset of its history, where PSYNC has told them.
+    FullSync { history: Option<(String, u64)> },
+    /// The snapshot's bytes follow. None: their number is not known.
+    Begins { bytes: Option<u64> },
+    /// A part of the snapshot.
+    Snapshot(Vec<u8>),
+    /// The snapshot is whole; the stream follows. Whether a mark has told its end.
+    Ends { by_mark: bool },
+    /// Something came that means nothing but that the primary is there.
+    Alive,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Link {
+    hello: Hello,
+    awaits: Awaits,
+    /// What has come and was not used.
+    input: Vec<u8>,
+    /// Bytes of it that were.
+    used: usize,
+    /// To be sent.
+    pub output: Vec<u8>,
+    /// Further events of what was read last.
+    events: std::collections::VecDeque<Event>,
+    unit: Unit,
+}
+
+/// The part of the stream that is being read: a request, or all of them from MULTI to EXEC.
+#[derive(Debug, Default)]
+struct Unit {
+    parser: Parser,
+    /// Where the next request begins in the input.
+    at: usize,
+    ranges: Vec<Range>,
+    /// Ends of the requests among the ranges.
+    ends: Vec<usize>,
+    in_transaction: bool,
+}
+
+/// Why a stream cannot go on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Broken(pub String);
+
+impl Link {
+    /// A link whose connection is being made.
+    pub fn new(hello: Hello) -> Self {
+        let mut link = Link {
+            hello,
+            awaits: Awaits::Pong,
+            input: Vec::new(),
+            used: 0,
+            output: Vec::new(),
+            events: Default::default(),
+            unit: Unit::default(),
+        };
+        link.send(&[b"PING"]);
+        link
+    }
+
+    pub fn stage(&self) -> Stage {
+        match self.awaits {
+            Awaits::Preamble | Awaits::Bytes(_) | Awaits::Mark(_) => Stage::Sync,
+            Awaits::Stream => Stage::Stream,
+            _ => Stage::Handshake,
+        }
+    }
+
+    /// Whether FAILOVER waits for the answer to PSYNC.
+    pub fn is_failover(&self) -> bool {
+        self.hello.is_failover
+    }
+
+    /// Adds a request to what is to be sent.
+    pub fn send(&mut self, request: &[&[u8]]) {
+        self.output.extend_from_slice(format!("*{}\r\n", request.len()).as_bytes());
+        for word in request {
+            self.output.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+            self.output.extend_from_slice(word);
+            self.output.extend_from_slice(b"\r\n");
+        }
+    }
+
+    /// Tells the primary how far its stream was applied.
+    pub fn acknowledge(&mut self, offset: u64) {
+        self.send(&[b"REPLCONF", b"ACK", offset.to_string().as_bytes()]);
+    }
+
+    /// Takes bytes that have come. Events and units are to be asked for until there are none.
+    pub fn receive(&mut self, bytes: &[u8]) {
+        self.input.extend_from_slice(bytes);
+    }
+
+    /// Bytes of the stream that are here and not applied.
+    pub fn waiting(&self) -> usize {
+        self.input.len() - self.used
+    }
+
+    /// The next event. None: more bytes are needed, or the stream has begun.
+    pub fn next_event(&mut self) -> Option<Event> {
+        loop {
+            if let Some(event) = self.events.pop_front() {
+                return Some(event);
+            }
+            match self.awaits {
+                Awaits::Stream | Awaits::Nothing => return None,
+                Awaits::Bytes(left) => return self.take_bytes(left),
+                Awaits::Mark(mark) => return self.take_until(&mark),
+                _ => {
+                    let Some(line) = self.take_line() else { return self.events.pop_front() };
+                    self.hear(&line);
+                }
+            }
+        }
+    }
+
+    // ---- handshake -----------------------------------------------------------------------------------------------
+
+    /// The next line, without its end.
+    fn take_line(&mut self) -> Option<Vec<u8>> {
+        let rest = &self.input[self.used..];
+        let Some(end) = memchr(b'\n', rest) else {
+            if rest.len() > LINE_MAX {
+                let text = "Failed to read response from the server: the line is too long";
+                self.fail(Level::Warning, text.into());
+            }
+            return None;
+        };
+        let mut line = rest[..end].to_vec();
+        line.pop_if(|byte| *byte == b'\r');
+        self.used += end + 1;
+        self.forget_used();
+        Some(line)
+    }
+
+    fn forget_used(&mut self) {
+        if self.used == self.input.len() {
+            self.input.clear();
+            self.used = 0;
+        } else if self.used > self.input.len() / 2 {
+            self.input.drain(..self.used);
+            self.used = 0;
+        }
+    }
+
+    fn say(&mut self, level: Level, text: String) {
+        self.events.push_back(Event::Say(level, text));
+    }
+
+    fn fail(&mut self, level: Level, text: String) {
+        self.say(level, text);
+        self.awaits = Awaits::Nothing;
+        self.events.push_back(Event::Failed { later: false });
+    }
+
+    /// Takes a line of the primary's.
+    fn hear(&mut self, line: &[u8]) {
+        self.events.push_back(Event::Alive);
+        let text = String::from_utf8_lossy(line).into_owned();
+        let is_error = line.first() == Some(&b'-');
+        let not_critical = |what: &str| {
+            format!("(Non critical) Master does not understand REPLCONF {what}: {text}")
+        };
+        match self.awaits {
+            Awaits::Pong => self.hear_pong(line, &text),
+            Awaits::Auth if is_error => {
+                self.fail(Level::Warning, format!("Unable to AUTH to MASTER: {text}"));
+            }
+            Awaits::Auth => self.awaits = Awaits::Port,
+            Awaits::Port => {
+                if is_error {
+                    self.say(Level::Notice, not_critical("listening-port"));
+                }
+                self.awaits = match self.hello.address {
+                    Some(_) => Awaits::Address,
+                    None => Awaits::Capabilities,
+                };
+            }
+            Awaits::Address => {
+                if is_error {
+                    self.say(Level::Notice, not_critical("ip-address"));
+                }
+                self.awaits = Awaits::Capabilities;
+            }
+            Awaits::Capabilities => {
+                if is_error {
+                    self.say(Level::Notice, not_critical("capa"));
+                }
+                self.ask_to_continue();
+            }
+            // They keep the connection alive while the primary gets ready.
+            Awaits::Psync | Awaits::Preamble if line.is_empty() => {}
+            Awaits::Psync => self.hear_psync(line, text),
+            Awaits::Preamble => self.hear_preamble(line, &text),
+            Awaits::Bytes(_) | Awaits::Mark(_) | Awaits::Stream | Awaits::Nothing => {}
+        }
+    }
+
+    fn hear_pong(&mut self, line: &[u8], text: &str) {
+        const ALLOWED: [&[u8]; 4] = [b"+", b"-NOAUTH", b"-NOPERM", b"-ERR operation not permitted"];
+        if !ALLOWED.iter().any(|allowed| line.starts_with(allowed)) {
+            let text = format!("Error reply to PING from master: '{text}'");
+            return self.fail(Level::Warning, text);
+        }
+        let text = "Master replied to PING, replication can continue...";
+        self.say(Level::Notice, text.into());
+        let Hello { password, user, port, address, .. } = self.hello.clone();
+        self.awaits = if password.is_some() { Awaits::Auth } else { Awaits::Port };
+        match (&user, &password) {
+            (Some(user), Some(password)) => self.send(&[b"AUTH", user, password]),
+            (None, Some(password)) => self.send(&[b"AUTH", password]),
+            (_, None) => {}
+        }
+        self.send(&[b"REPLCONF", b"listening-port", port.to_string().as_bytes()]);
+        if let Some(address) = &address {
+            self.send(&[b"REPLCONF", b"ip-address", address]);
+        }
+        self.send(&[b"REPLCONF", b"capa", b"eof", b"capa", b"psync2"]);
+    }
+
+    fn ask_to_continue(&mut self) {
+        self.awaits = Awaits::Psync;
+        let (id, offset) = match self.hello.continues.clone() {
+            Some((id, offset)) => {
+                let text = format!("Trying a partial resynchronization (request {id}:{offset}).");
+                self.say(Level::Notice, text);
+                (id, offset.to_string())
+            }
+            None => {
+                let text = "Partial resynchronization not possible (no cached master)";
+                self.say(Level::Notice, text.into());
+                ("?".into(), "-1".into())
+            }
+        };
+        let mut request: Vec<&[u8]> = vec![b"PSYNC", id.as_bytes(), offset.as_bytes()];
+        if self.hello.is_failover {
+            request.push(b"FAILOVER");
+        }
+        self.send(&request);
+    }
+
+    fn hear_psync(&mut self, line: &[u8], text: String) {
+        if line.starts_with(b"+FULLRESYNC") {
+            let mut words = text.split(' ').skip(1);
+            let id = words.next().filter(|id| is_id(id));
+            let offset = words.next().and_then(|offset| offset.parse::<u64>().ok());
+            let history = id.map(str::to_owned).zip(offset);
+            match &history {
+                Some((id, offset)) => {
+                    self.say(Level::Notice, format!("Full resync from master: {id}:{offset}"));
+                }
+                None => {
+                    let text = "Master replied with wrong +FULLRESYNC syntax.";
+                    self.say(Level::Warning, text.into());
+                }
+            }
+            self.awaits = Awaits::Preamble;
+            self.events.push_back(Event::FullSync { history });
+        } else if line.starts_with(b"+CONTINUE") && self.hello.continues.is_some() {
+            let text_of_success = "Successful partial resynchronization with master.";
+            self.say(Level::Notice, text_of_success.into());
+            let id = text.split(' ').nth(1).filter(|id| is_id(id)).map(str::to_owned);
+            self.awaits = Awaits::Stream;
+            self.events.push_back(Event::Continues { id });
+        } else if line.starts_with(b"-NOMASTERLINK") || line.starts_with(b"-LOADING") {
+            let what = "Master is currently unable to PSYNC but should be in the future";
+            self.say(Level::Notice, format!("{what}: {text}"));
+            self.awaits = Awaits::Nothing;
+            self.events.push_back(Event::Failed { later: true });
+        } else {
+            let (level, text) = match line.starts_with(b"-ERR") {
+                true => {
+                    let what = "Master does not support PSYNC or is in error state";
+                    (Level::Notice, format!("{what} (reply: {text})"))
+                }
+                false => (Level::Warning, format!("Unexpected reply to PSYNC from master: {text}")),
+            };
+            self.say(level, text);
+            if self.hello.is_failover {
+                self.awaits = Awaits::Nothing;
+                return self.events.push_back(Event::Failed { later: false });
+            }
+            self.say(Level::Notice, "Retrying with SYNC...".into());
+            self.output.extend_from_slice(b"SYNC\r\n");
+            self.awaits = Awaits::Preamble;
+            self.events.push_back(Event::FullSync { history: None });
+        }
+    }
+
+    // ---- snapshot ------------------------------------------------------------------------------------------------
+
+    fn hear_preamble(&mut self, line: &[u8], text: &str) {
+        let Some(length) = line.strip_prefix(b"$") else {
+            let text = match line.strip_prefix(b"-") {
+                Some(_) => format!("MASTER aborted replication with an error: {}", &text[1..]),
+                None => format!(
+                    "Bad protocol from MASTER, the first byte is not '$' (we received '{text}'), are you sure the host and \
+                     port are right?"
+                ),
+            };
+            return self.fail(Level::Warning, text);
+        };
+        let mark = length.strip_prefix(b"EOF:").and_then(|mark| mark.first_chunk::<ID_BYTES>());
+        if let Some(mark) = mark {
+            self.awaits = Awaits::Mark(*mark);
+            self.events.push_back(Event::Begins { bytes: None });
+            return;
+        }
+        match text[1..].trim().parse::<u64>() {
+            Ok(bytes) => {
+                self.awaits = Awaits::Bytes(bytes);
+                self.events.push_back(Event::Begins { bytes: Some(bytes) });
+            }
+            Err(_) => {
+                let text = format!("Bad protocol from MASTER, '{text}' is no length of a snapshot");
+                self.fail(Level::Warning, text);
+            }
+        }
+    }
+
+    fn take_bytes(&mut self, left: u64) -> Option<Event> {
+        if left == 0 {
+            self.awaits = Awaits::Stream;
+            return Some(Event::Ends { by_mark: false });
+        }
+        let here = self.waiting().min(usize::try_from(left).unwrap_or(usize::MAX));
+        self.awaits = Awaits::Bytes(left - here as u64);
+        self.take_snapshot(here)
+    }
+
+    fn take_until(&mut self, mark: &[u8; ID_BYTES]) -> Option<Event> {
+        let rest = &self.input[self.used..];
+        match memmem::find(rest, mark) {
+            Some(0) => {
+                self.used += ID_BYTES;
+                self.forget_used();
+                self.awaits = Awaits::Stream;
+                Some(Event::Ends { by_mark: true })
+            }
+            Some(end) => self.take_snapshot(end),
+            // What may be the beginning of the mark waits for the rest of it.
+            None => self.take_snapshot((rest.len() + 1).saturating_sub(ID_BYTES)),
+        }
+    }
+
+    fn take_snapshot(&mut self, len: usize) -> Option<Event> {
+        if len == 0 {
+            return None;
+        }
+        let bytes = self.input[self.used..self.used + len].to_vec();
+        self.used += len;
+        self.forget_used();
+        Some(Event::Snapshot(bytes))
+    }
+
+    // ---- stream --------------------------------------------------------------------------------------------------
+
+    /// Reads up to the next unit's end: a request, or all from MULTI to EXEC, which are not among its requests. None: more
+    /// bytes are needed. [`Self::applied`] is to be called before the next one is asked for.
+    pub fn next_unit(&mut self) -> Result<Option<Requests<'_>>, Broken> {
+        if self.awaits != Awaits::Stream {
+            return Ok(None);
+        }
+        let limits = Limits { bulk_len_max: u64::from(u32::MAX), ..Limits::default() };
+        if self.unit.at < self.used {
+            self.unit.at = self.used;
+        }
+        loop {
+            // An empty line keeps the connection alive, and is no part of the stream.
+            while self.input.get(self.unit.at) == Some(&b'\n') {
+                self.input.remove(self.unit.at);
+            }
+            let Unit { parser, at, ranges, ends, in_transaction } = &mut self.unit;
+            match self.input.get(*at) {
+                None => return Ok(None),
+                Some(b'*') => {}
+                Some(_) => {
+                    return Err(Broken(
+                        "Receiving inline protocol from master, master stream corruption? Closing the master connection and \
+                         discarding the cached master."
+                            .into(),
+                    ));
+                }
+            }
+            let first = ranges.len();
+            match parser.next(&mut self.input, at, ranges, &limits) {
+                Ok(Parsed::Incomplete) => return Ok(None),
+                Ok(Parsed::Empty) if *in_transaction => continue,
+                Ok(Parsed::Empty) => break,
+                Ok(Parsed::Request) => {}
+                Err(error) => {
+                    let text = error.text();
+                    let text = String::from_utf8_lossy(&text);
+                    return Err(Broken(format!("Protocol error from master: {text}")));
+                }
+            }
+            let name = ranges[first].of(&self.input);
+            if name.eq_ignore_ascii_case(b"MULTI") && !*in_transaction {
+                *in_transaction = true;
+                ranges.truncate(first);
+            } else if name.eq_ignore_ascii_case(b"EXEC") && *in_transaction {
+                *in_transaction = false;
+                ranges.truncate(first);
+                break;
+            } else {
+                ends.push(ranges.len());
+                if !*in_transaction {
+                    break;
+                }
+            }
+        }
+        let Unit { at, ranges, ends, .. } = &self.unit;
+        let raw = self.used..*at;
+        Ok(Some(Requests { buffer: &self.input, raw, ranges, ends, next: 0 }))
+    }
+
+    /// Forgets the unit that was read last.
+    pub fn applied(&mut self) {
+        self.used = self.unit.at;
+        self.unit.ranges.clear();
+        self.unit.ends.clear();
+        if self.used == self.input.len() {
+            self.input.clear();
+            self.used = 0;
+            self.unit.at = 0;
+        }
+    }
+
+    /// Gives up the memory of what was applied. To be called once in a while: it moves what is left.
+    pub fn tidy(&mut self) {
+        // While requests of a transaction are kept, their places count from the buffer's beginning.
+        if self.used > 0 && self.unit.ranges.is_empty() {
+            self.input.drain(..self.used);
+            self.unit.at -= self.used.min(self.unit.at);
+            self.used = 0;
+        }
+        if self.input.capacity() > 4 * self.input.len().max(64 * 1024) {
+            self.input.shrink_to(2 * self.input.len());
+        }
+    }
+}
+
+/// The requests of a unit, in their order.
+pub struct Requests<'a> {
+    buffer: &'a [u8],
+    raw: std::ops::Range<usize>,
+    ranges: &'a [Range],
+    ends: &'a [usize],
+    next: usize,
+}
+
+impl<'a> Requests<'a> {
+    /// The bytes of the unit, as they came.
+    pub fn raw(&self) -> &'a [u8] {
+        &self.buffer[self.raw.clone()]
+    }
+
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+}
+
+impl<'a> Iterator for Requests<'a> {
+    /// The buffer, and the places of a request's arguments in it.
+    type Item = (&'a [u8], &'a [Range]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let end = *self.ends.get(self.next)?;
+        let start = self.next.checked_sub(1).map_or(0, |before| self.ends[before]);
+        self.next += 1;
+        Some((self.buffer, &self.ranges[start..end]))
+    }
+}
+
+fn is_id(text: &str) -> bool {
+    text.len() == ID_BYTES
+}
+
+#[cfg(test)]
+mod tests;

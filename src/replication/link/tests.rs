@@ -1,0 +1,194 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const MARK: &str = "0123456789abcdef0123456789abcdef01234567";
+const ID: &str = "abcdefabcdefabcdefabcdefabcdefabcdefabcd";
+
+/// What a link has made of bytes.
+#[derive(Debug, Default, PartialEq)]
+struct Heard {
+    /// Without those that depend on how the bytes were cut.
+    events: Vec<Event>,
+    snapshot: Vec<u8>,
+    units: Vec<Vec<Vec<Vec<u8>>>>,
+    raw: Vec<u8>,
+    broken: Option<Broken>,
+    sent: Vec<u8>,
+}
+
+/// Has a link hear bytes that come in pieces.
+fn hear(hello: Hello, pieces: &[&[u8]]) -> Heard {
+    let (mut link, mut heard) = (Link::new(hello), Heard::default());
+    for piece in pieces {
+        link.receive(piece);
+        while let Some(event) = link.next_event() {
+            match event {
+                Event::Snapshot(bytes) => heard.snapshot.extend(bytes),
+                Event::Say(..) | Event::Alive => {}
+                event => heard.events.push(event),
+            }
+        }
+        while heard.broken.is_none() {
+            match link.next_unit() {
+                Ok(Some(unit)) => {
+                    heard.raw.extend_from_slice(unit.raw());
+                    let words = |(buffer, ranges): (&[u8], &[Range])| {
+                        ranges.iter().map(|range| range.of(buffer).to_vec()).collect()
+                    };
+                    heard.units.push(unit.map(words).collect());
+                    link.applied();
+                }
+                Ok(None) => break,
+                Err(broken) => heard.broken = Some(broken),
+            }
+        }
+        link.tidy();
+    }
+    heard.sent = link.output;
+    heard
+}
+
+fn resuming() -> Hello {
+    let continues = Some((ID.to_owned(), 7));
+    Hello { port: 6380, continues, ..Hello::default() }
+}
+
+const STREAM: &str = "*2\r\n$6\r\nSELECT\r\n$1\r\n3\r\n\n*1\r\n$5\r\nMULTI\r\n*3\r\n$3\r\nSET\r\n$1\r\na\r\n$2\r\n\r\n\r\n\
+    *0\r\n*2\r\n$4\r\nINCR\r\n$1\r\nb\r\n*1\r\n$4\r\nexec\r\n*1\r\n$4\r\nPING\r\n*1\r\n$5\r\nmulti\r\n*1\r\n$4\r\nEXEC\r\n";
+
+fn words(text: &str) -> Vec<Vec<u8>> {
+    text.split(' ').map(|word| word.as_bytes().to_vec()).collect()
+}
+
+#[test]
+fn a_snapshot_and_the_stream_behind_it_are_told_apart() {
+    let snapshot = format!("REDIS0010 {} not the mark", &MARK[..39]);
+    let ways = [
+        (format!("$EOF:{MARK}\r\n{snapshot}{MARK}"), None),
+        (format!("${}\r\n{snapshot}", snapshot.len()), Some(snapshot.len() as u64)),
+    ];
+    for (transfer, bytes) in ways {
+        let text =
+            format!("+PONG\r\n+OK\r\n+OK\r\n\n\n+FULLRESYNC {ID} 1234\r\n\n{transfer}{STREAM}");
+        let heard = hear(Hello { port: 6380, ..Hello::default() }, &[text.as_bytes()]);
+        let history = Some((ID.to_owned(), 1234));
+        assert_eq!(
+            heard.events,
+            [
+                Event::FullSync { history },
+                Event::Begins { bytes },
+                Event::Ends { by_mark: bytes.is_none() }
+            ]
+        );
+        assert_eq!(heard.snapshot, snapshot.as_bytes());
+        assert_eq!(heard.raw, STREAM.replace("\r\n\n*", "\r\n*").as_bytes());
+        let units = [
+            vec![words("SELECT 3")],
+            vec![vec![b"SET".to_vec(), b"a".to_vec(), b"\r\n".to_vec()], words("INCR b")],
+            vec![words("PING")],
+            vec![],
+        ];
+        assert_eq!(heard.units, units);
+        let sent = String::from_utf8(heard.sent).expect("text");
+        let asked = "*3\r\n$5\r\nPSYNC\r\n$1\r\n?\r\n$2\r\n-1\r\n";
+        assert!(sent.starts_with("*1\r\n$4\r\nPING\r\n") && sent.ends_with(asked), "{sent}");
+    }
+}
+
+#[test]
+fn what_is_known_is_asked_for_and_goes_on() {
+    let hello = Hello {
+        password: Some(b"secret".to_vec()),
+        user: Some(b"me".to_vec()),
+        address: Some(b"10.0.0.2".to_vec()),
+        is_failover: true,
+        ..resuming()
+    };
+    let text = format!(
+        "-NOAUTH first\r\n+OK\r\n-ERR what\r\n-ERR what\r\n-ERR what\r\n+CONTINUE {MARK}\r\n{STREAM}"
+    );
+    let heard = hear(hello, &[text.as_bytes()]);
+    assert_eq!(heard.events, [Event::Continues { id: Some(MARK.to_owned()) }]);
+    assert_eq!(heard.units.len(), 4);
+    let sent = String::from_utf8(heard.sent).expect("text");
+    let sent: Vec<&str> = sent.split("\r\n").filter(|word| !word.starts_with(['*', '$'])).collect();
+    let expected = format!(
+        "PING AUTH me secret REPLCONF listening-port 6380 REPLCONF ip-address 10.0.0.2 REPLCONF capa eof capa psync2 PSYNC {ID} 7 \
+         FAILOVER "
+    );
+    assert_eq!(sent.join(" "), expected);
+}
+
+#[test]
+fn what_a_primary_refuses_ends_the_link_or_asks_in_another_way() {
+    let failed = |later| [Event::Failed { later }];
+    let ends = [
+        ("-ERR no\r\n", failed(false)),
+        ("+PONG\r\n+OK\r\n+OK\r\n-NOMASTERLINK Can't\r\n", failed(true)),
+        ("+PONG\r\n+OK\r\n+OK\r\n-LOADING wait\r\n", failed(true)),
+    ];
+    for (text, events) in ends {
+        assert_eq!(hear(resuming(), &[text.as_bytes()]).events, events, "{text}");
+    }
+    let old = "+PONG\r\n-ERR\r\n-ERR\r\n-ERR unknown command\r\n";
+    for (answer, bytes) in [("$3\r\nabc", Some(3)), ("-ERR no\r\n", None), ("hello\r\n", None)] {
+        let heard = hear(resuming(), &[old.as_bytes(), answer.as_bytes()]);
+        let mut expected = vec![Event::FullSync { history: None }];
+        match bytes {
+            Some(_) => expected.extend([Event::Begins { bytes }, Event::Ends { by_mark: false }]),
+            None => expected.extend(failed(false)),
+        }
+        assert_eq!(heard.events, expected, "{answer}");
+        assert!(heard.sent.ends_with(b"SYNC\r\n"));
+    }
+    let long = "x".repeat(LINE_MAX + 1);
+    assert_eq!(hear(resuming(), &[long.as_bytes()]).events, failed(false));
+}
+
+#[test]
+fn a_stream_that_is_none_breaks_the_link() {
+    for rest in ["PING\r\n", "*1\r\n+1\r\n", "*x\r\n"] {
+        let text = format!("+PONG\r\n+OK\r\n+OK\r\n+CONTINUE\r\n{STREAM}{rest}");
+        let heard = hear(resuming(), &[text.as_bytes()]);
+        assert_eq!(heard.units.len(), 4);
+        assert!(heard.broken.is_some(), "{rest}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn it_does_not_matter_where_the_bytes_are_cut(
+        cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..12),
+        by_mark in any::<bool>(),
+        snapshot in prop::collection::vec(prop::sample::select(b"0123\r\n$*".to_vec()), 0..200),
+        goes_on in any::<bool>(),
+    ) {
+        let transfer = match (goes_on, by_mark) {
+            (true, _) => format!("+CONTINUE {MARK}\r\n").into_bytes(),
+            (false, true) => [
+                format!("+FULLRESYNC {ID} 1\r\n$EOF:{MARK}\r\n").as_bytes(), &snapshot, MARK.as_bytes(),
+            ].concat(),
+            (false, false) => {
+                let head = format!("+FULLRESYNC {ID} 1\r\n${}\r\n", snapshot.len());
+                [head.as_bytes(), &snapshot].concat()
+            }
+        };
+        let all = [b"+PONG\r\n+OK\r\n+OK\r\n", &transfer[..], STREAM.as_bytes()].concat();
+        let whole = hear(resuming(), &[&all]);
+        prop_assert!(whole.broken.is_none() && whole.units.len() == 4);
+        let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(all.len() + 1)).collect();
+        cuts.extend([0, all.len()]);
+        cuts.sort_unstable();
+        let pieces: Vec<&[u8]> = cuts.windows(2).map(|ends| &all[ends[0]..ends[1]]).collect();
+        prop_assert_eq!(hear(resuming(), &pieces), whole);
+        let bytes: Vec<&[u8]> = all.chunks(1).collect();
+        prop_assert_eq!(hear(resuming(), &bytes), hear(resuming(), &[&all]));
+    }
+
+    #[test]
+    fn whatever_comes_is_borne(bytes in prop::collection::vec(any::<u8>(), 0..300), goes_on in any::<bool>()) {
+        let start: &[u8] = if goes_on { b"+PONG\r\n+OK\r\n+OK\r\n+CONTINUE\r\n" } else { b"" };
+        hear(resuming(), &[start, &bytes]);
+    }
+}
