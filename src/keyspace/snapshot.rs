@@ -10,8 +10,8 @@
 
 use std::mem;
 
-use super::tables::TableId;
 use super::Keyspace;
+use super::tables::TableId;
 use crate::clock::Deadline;
 use crate::collections::table::{Drained, Entry, Owned, Table, ValueRef};
 use crate::types::Value;

@@ -15,6 +15,7 @@ mod effect_forms;
 mod effects;
 mod effects_peer;
 mod expired_keys;
+mod files_peer;
 mod fuzz_corpus;
 mod hostile_scripts;
 mod integration_redis_rs;
