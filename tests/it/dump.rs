@@ -20,7 +20,7 @@ const VALUES: &[&str] = &[
     "SADD intset 1 -2 70000",
     "SADD set a b 3",
     "HSET hash f v g 1 empty \"\"",
-    "ZADD zset 1 a 2.5 b -inf c inf d 1e15 e",
+    "ZADD zset 1 a 2.5 b -inf c inf d 123456.75 e",
     "PFADD hll a b c",
     "XADD stream 1-1 f v g w",
     "XADD stream 1-2 f v g x",
