@@ -5,6 +5,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod backward_compatibility;
 mod clients;
 mod config_example;
 mod config_redis_7_0;
