@@ -17,11 +17,12 @@ use crate::gate::replicas;
 use crate::gate::state::State;
 use crate::keyspace::Keyspace;
 use crate::keyspace::beside::Beside;
+use crate::keyspace::snapshot::LoadedEntry;
 use crate::persist::aof::folder::AofFolder;
 use crate::persist::aof::load::{Loaded, Sink};
 use crate::persist::aof::reader;
 use crate::persist::leftovers;
-use crate::persist::rdb::{DecodeError, Decoder, Event, Fault, Limits, Parser, RawEntry};
+use crate::persist::rdb::{DecodeError, Decoder, Event, Fault, Limits, Parser, Place, RawEntry};
 use crate::resp::args::Args;
 use crate::resp::number::parse_i64;
 use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
@@ -131,8 +132,8 @@ pub struct Rules {
     pub tells_expired: bool,
 }
 
-/// Loads an RDB image. Returns its bytes. Errors: in words, with key, type and offset where they are known; what came before is
-/// loaded.
+/// Loads an RDB image. Returns its bytes. Errors: in words, with key, type and offset where they are known; some of what came
+/// before is loaded.
 pub fn load_rdb(
     db: &mut Keyspace,
     server: &mut State,
@@ -142,12 +143,17 @@ pub fn load_rdb(
     let limits = rdb_limits(db, server);
     let mut heard = Heard::new(server);
     let mut parser = Parser::new(source, server.config.rdbchecksum);
+    let mut entries = Vec::with_capacity(LOADED_AT_ONCE);
     loop {
         let event = parser.next_event().map_err(|error| error.to_string())?;
         match event {
             Event::Entry(entry) => {
-                load_entry(db, server, &limits, &entry, rules, None)?;
                 let bytes = entry.offset;
+                entries.extend(decode(db, server, &limits, &entry, rules)?);
+                // Merging, a key may come again.
+                if entries.len() == LOADED_AT_ONCE || rules.merges {
+                    put(db, server, &mut entries)?;
+                }
                 heard.step(db, server, bytes)?;
             }
             Event::Function(text) => {
@@ -158,18 +164,35 @@ pub fn load_rdb(
                 request.push(&text);
                 run(db, server, &request)?;
             }
-            Event::Aux { name, value } => {
-                server.persistence.moment.note(&name, &value);
-                tell_aux(server, &name, &value);
-            }
+            Event::Aux { name, value } => tell_aux(server, &name, &value),
             Event::Header(_) | Event::SelectDb(_) | Event::ResizeDb { .. } => {}
-            Event::End(_) => return Ok(parser.offset()),
+            Event::End(_) => {
+                put(db, server, &mut entries)?;
+                return Ok(parser.offset());
+            }
         }
     }
 }
 
+/// Puts decoded entries into the keyspace. Errors: a key is there already.
+fn put(
+    db: &mut Keyspace,
+    server: &mut State,
+    entries: &mut Vec<LoadedEntry>,
+) -> Result<(), String> {
+    let count = entries.len() as u64;
+    db.load_all(entries).map_err(|again| {
+        let key = Some(again.entry.key().to_vec());
+        let place = Place { db: again.database as u64, key, ..Place::default() };
+        format!("{place}the key is there already")
+    })?;
+    server.persistence.keys_loaded += count;
+    Ok(())
+}
+
 /// What a file says of itself, for the log and INFO.
 fn tell_aux(server: &mut State, name: &[u8], value: &[u8]) {
+    server.persistence.moment.note(name, value);
     let text = String::from_utf8_lossy(value);
     let number = || parse_i64(value).unwrap_or(0);
     let notice = |line: std::fmt::Arguments<'_>| server.log(Level::Notice, line);
@@ -197,6 +220,9 @@ fn tell_aux(server: &mut State, name: &[u8], value: &[u8]) {
 /// So many keys without elements are told by name.
 const EMPTY_KEYS_TOLD: u64 = 10;
 
+/// Entries that are put into the keyspace together.
+const LOADED_AT_ONCE: usize = 64;
+
 /// Puts an entry of a file into the keyspace, or beside it. Errors: in words.
 pub fn load_entry(
     db: &mut Keyspace,
@@ -206,6 +232,26 @@ pub fn load_entry(
     rules: Rules,
     beside: Option<&mut Beside>,
 ) -> Result<(), String> {
+    let Some(loaded) = decode(db, server, limits, raw, rules)? else { return Ok(()) };
+    let is_new = match beside {
+        Some(beside) => db.load_beside(beside, loaded.database, loaded.entry),
+        None => db.load_all(&mut vec![loaded]).is_ok(),
+    };
+    if !is_new {
+        return Err(format!("{}the key is there already", raw.place()));
+    }
+    server.persistence.keys_loaded += 1;
+    Ok(())
+}
+
+/// The entry of a key, ready for the keyspace; None: it is left out. Errors: in words.
+fn decode(
+    db: &mut Keyspace,
+    server: &mut State,
+    limits: &Limits,
+    raw: &RawEntry<'_>,
+    rules: Rules,
+) -> Result<Option<LoadedEntry>, String> {
     let now = server.now;
     let database = usize::try_from(raw.db).ok().filter(|&number| number < db.databases());
     let Some(database) = database else {
@@ -221,7 +267,7 @@ pub fn load_entry(
         if rules.tells_expired {
             replicas::tell_expired(server, database, &raw.key);
         }
-        return Ok(());
+        return Ok(None);
     }
     let decoder = Decoder { limits, now, version: raw.version };
     let access = access_bits(db, raw);
@@ -235,22 +281,14 @@ pub fn load_entry(
                 server.log(Level::Warning, format_args!("{text}: {key}"));
             }
             server.persistence.empty_keys_skipped += 1;
-            return Ok(());
+            return Ok(None);
         }
         decoded => decoded.map_err(|error| format!("{}{error}", raw.place()))?,
     };
     if rules.merges {
         db.in_database(database, |db| db.clear_way(db.key(&raw.key)));
     }
-    let is_new = match beside {
-        Some(beside) => db.load_beside(beside, database, entry),
-        None => db.load(database, entry),
-    };
-    if !is_new {
-        return Err(format!("{}the key is there already", raw.place()));
-    }
-    server.persistence.keys_loaded += 1;
-    Ok(())
+    Ok(Some(LoadedEntry::new(database, entry)))
 }
 
 /// The access bits of a key that is loaded.
@@ -382,13 +420,9 @@ impl Sink for Loader<'_> {
 
 fn begin(db: &mut Keyspace, server: &mut State, total_bytes: u64) {
     let started_unix = server.now.unix_seconds();
-    server.persistence.loading = Some(Loading {
-        started_unix,
-        total_bytes,
-        loaded_bytes: 0,
-        is_beside: false,
-        memory_then: 0,
-    });
+    let (loaded_bytes, memory_then, is_beside) = (0, 0, false);
+    let loading = Loading { started_unix, total_bytes, loaded_bytes, memory_then, is_beside };
+    server.persistence.loading = Some(loading);
     server.note_gate();
     db.begin_loading();
 }

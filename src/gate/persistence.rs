@@ -34,9 +34,12 @@ use crate::sys::process;
 
 mod ends;
 mod spread;
+mod switch;
 
 pub use ends::{begin_aof_at_start, folder_at_start, note_loaded, shut_down};
 pub use spread::{SPREAD_BYTES, note_listeners, spread_early, spread_effects};
+pub use switch::{apply_parameters, begin_aof, end_aof, set_flush_delay};
+use switch::{open_folder, switch_on};
 
 /// A slice of the walk through the keyspace, each turn. Unit: microseconds.
 const SLICE_US: i64 = 500;
@@ -154,10 +157,10 @@ pub struct Loading {
     pub started_unix: i64,
     pub total_bytes: u64,
     pub loaded_bytes: u64,
-    /// Beside what clients go on to see, from the primary.
-    pub is_beside: bool,
     /// Memory that the server had that wrote the file, as the file says. Unit: bytes.
     pub memory_then: u64,
+    /// Beside what clients go on to see, from the primary.
+    pub is_beside: bool,
 }
 
 impl Persistence {
@@ -772,138 +775,6 @@ fn note_rewrite_ended(server: &mut State, result: Result<(), String>) {
             "Background AOF rewrite has repeatedly failed and triggered the limit, will retry in";
         server.log(Level::Warning, format_args!("{text} {minutes} minutes"));
     }
-}
-
-/// Takes what `appendfsync` and its kin say now.
-pub fn apply_parameters(server: &mut State) {
-    let (policy, timestamps) = (server.config.appendfsync, server.config.aof_timestamp_enabled);
-    if let Some(aof) = &mut server.persistence.aof {
-        aof.log.set_policy(policy);
-        aof.log.set_timestamps(timestamps);
-        aof.log.set_flush_delay(server.persistence.flush_delay);
-        if !server.config.aof_disable_auto_gc {
-            remove_history(server);
-        }
-    }
-    pause_syncs(server);
-}
-
-/// Removes the files that rewrites have replaced and that `aof-disable-auto-gc` has kept.
-fn remove_history(server: &State) {
-    let Some(aof) = &server.persistence.aof else { return };
-    // A file is being put in its place, and its thread does this behind it.
-    let Ok(mut folder) = aof.folder.try_lock() else { return };
-    for file in folder.manifest().history() {
-        let name = String::from_utf8_lossy(&file.name);
-        let text = "Removing the history file";
-        server.log(Level::Notice, format_args!("{text} {name} in the background"));
-    }
-    if let Err(error) = folder.remove_history() {
-        server.log(Level::Warning, format_args!("{error}"));
-    }
-}
-
-/// `DEBUG AOF-FLUSH-SLEEP`: before anything is written to the log the loop sleeps so long.
-pub fn set_flush_delay(server: &mut State, delay: Duration) {
-    server.persistence.flush_delay = delay;
-    apply_parameters(server);
-}
-
-fn open_folder(server: &State) -> Result<AofFolder, String> {
-    let config = &server.config;
-    let disk = server.persistence.disk.clone();
-    let folder = AofFolder::open(disk, &config.dir, &config.appenddirname, &config.appendfilename);
-    folder.map_err(|error| error.to_string())
-}
-
-fn switch_on(
-    db: &mut Keyspace,
-    server: &mut State,
-    folder: Arc<Mutex<AofFolder>>,
-    log: AppendLog,
-    is_aside: bool,
-) {
-    server.persistence.aof = Some(Aof { log, folder, first_kept: None, is_aside });
-    apply_parameters(server);
-    note_listeners(db, server);
-    server.note_gate();
-}
-
-/// `CONFIG SET appendonly yes` on a running server: what happens from now on goes to an increment, and what is there now
-/// becomes the base. Until that is whole the folder means what it meant before. Within a transaction, whose effects are one unit,
-/// the base is begun behind it.
-pub fn begin_aof(
-    db: &mut Keyspace,
-    server: &mut State,
-    in_transaction: bool,
-) -> Result<(), String> {
-    if server.persistence.aof.is_some() {
-        return Ok(());
-    }
-    if !in_transaction {
-        // Not for this log: the base has it.
-        spread_effects(server);
-    }
-    // What is being saved for something else makes room for it.
-    abort(db, server, Purpose::Save);
-    abort(db, server, Purpose::Rewrite);
-    let mut folder = open_folder(server)?;
-    let increment = folder.increment_aside().map_err(|error| error.to_string())?;
-    let first_kept = increment.seq;
-    let folder = Arc::new(Mutex::new(folder));
-    let wake = server.persistence.wake.clone();
-    let policy = server.config.appendfsync;
-    let wake = Box::new(move || wake());
-    let mut log = AppendLog::new(folder.clone(), increment, 0, 0, policy, wake);
-    log.spawn().map_err(|error| system_text(&error))?;
-    switch_on(db, server, folder, log, true);
-    // Replicas that wait for a snapshot get theirs first.
-    let syncs = server.persistence.running.is_some();
-    if in_transaction || syncs {
-        let text = match syncs {
-            true => {
-                "AOF was enabled but there is already another background operation. An AOF background was scheduled to start when possible."
-            }
-            false => {
-                "AOF was enabled during a transaction. An AOF background was scheduled to start when possible."
-            }
-        };
-        server.log(Level::Warning, format_args!("{text}"));
-        // It begins another increment, and this one is forgotten.
-        server.persistence.rewrite_is_scheduled = true;
-        return Ok(());
-    }
-    if let Some(aof) = &mut server.persistence.aof {
-        aof.first_kept = Some(first_kept);
-    }
-    match begin_rewrite(db, server) {
-        Ok(()) => Ok(()),
-        Err(RewriteError::Failed(why)) => {
-            end_aof(db, server);
-            Err(why)
-        }
-        Err(RewriteError::Fatal(fatal)) => Err(fatal.to_string()),
-    }
-}
-
-/// `CONFIG SET appendonly no`.
-pub fn end_aof(db: &mut Keyspace, server: &mut State) {
-    abort(db, server, Purpose::Rewrite);
-    server.persistence.rewrite_is_scheduled = false;
-    let now = server.now;
-    spread_effects(server);
-    if let Some(aof) = server.persistence.aof.take() {
-        if let Err(fatal) = aof.log.close(now) {
-            server.log(Level::Warning, format_args!("{fatal}"));
-        }
-        if let Some(name) = lock(&aof.folder).drop_aside() {
-            let name = String::from_utf8_lossy(&name);
-            let text = "Removing the temp incr aof file";
-            server.log(Level::Notice, format_args!("{text} {name} in the background"));
-        }
-    }
-    note_listeners(db, server);
-    server.note_gate();
 }
 
 // ---- periodic work ---------------------------------------------------------------------------------------------------

@@ -10,8 +10,8 @@
 
 use std::mem;
 
+use super::Keyspace;
 use super::tables::TableId;
-use super::{Key, Keyspace};
 use crate::clock::Deadline;
 use crate::collections::table::{Drained, Entry, Owned, Table, ValueRef};
 use crate::types::Value;
@@ -148,6 +148,20 @@ impl Snapshot {
     }
 }
 
+/// An entry of a file, to be put into a database.
+pub struct LoadedEntry {
+    pub database: usize,
+    pub entry: Owned<Value>,
+    /// The key's, computed by [`Keyspace::load`].
+    hash: u64,
+}
+
+impl LoadedEntry {
+    pub fn new(database: usize, entry: Owned<Value>) -> Self {
+        LoadedEntry { database, entry, hash: 0 }
+    }
+}
+
 /// What there is to do of a snapshot.
 pub enum Walked {
     /// It goes on.
@@ -214,18 +228,28 @@ impl Keyspace {
 
     // ---- loading -------------------------------------------------------------------------------------------------
 
-    /// Puts an entry that was read from a file into a database. False: the key is there already, and the entry is dropped.
-    pub fn load(&mut self, database: usize, entry: Owned<Value>) -> bool {
-        let hash = self.hasher.hash(entry.key());
-        let key = entry.key().to_vec();
-        let key = Key { bytes: &key, hash };
-        match self.tables.load(database, key, entry) {
-            Some(slot) => {
-                self.in_database(database, |db| db.note_moved_field_deadlines(slot, key.bytes));
-                true
-            }
-            None => false,
+    /// Puts entries that were read from a file into their databases. With some dozen at once the cache misses of looking for
+    /// their places overlap, which halves the time. Errors: the entry whose key is there already; those behind it are dropped.
+    pub fn load_all(&mut self, entries: &mut Vec<LoadedEntry>) -> Result<(), LoadedEntry> {
+        for loaded in entries.iter_mut() {
+            loaded.hash = self.hasher.hash(loaded.entry.key());
         }
+        let stages = [Table::prefetch_directory, Table::prefetch_segment, Table::prefetch_bucket];
+        for stage in stages {
+            for loaded in entries.iter() {
+                stage(&self.tables[loaded.database], loaded.hash);
+            }
+        }
+        for LoadedEntry { database, entry, hash } in entries.drain(..) {
+            let slot = self.tables.load(database, hash, entry);
+            let slot = slot.map_err(|entry| LoadedEntry { database, entry, hash })?;
+            let entry = self.tables[database].entry(slot);
+            if let ValueRef::Object(Value::Hash(_)) = entry.value() {
+                let key = entry.key().to_vec();
+                self.in_database(database, |db| db.note_moved_field_deadlines(slot, &key));
+            }
+        }
+        Ok(())
     }
 }
 

@@ -198,13 +198,19 @@ impl Tables {
         self.tables[database].walk_on(&mut |entry| snapshot.take(id, entry))
     }
 
-    /// Puts an entry from a file under its key. None: there is one already.
-    pub fn load(&mut self, database: usize, key: Key<'_>, entry: Owned<Value>) -> Option<Slot> {
-        if self.tables[database].find(key.hash, key.bytes).is_some() {
-            return None;
+    /// Puts an entry from a file under its key, whose hash this is. Errors: there is one already; the entry is given back.
+    pub fn load(
+        &mut self,
+        database: usize,
+        hash: u64,
+        entry: Owned<Value>,
+    ) -> Result<Slot, Owned<Value>> {
+        let key = Key { bytes: entry.key(), hash };
+        if self.tables[database].find(hash, key.bytes).is_some() {
+            return Err(entry);
         }
         self.before_insert(database, key, Arrival::Old);
-        Some(self.tables[database].insert_owned(key.hash, entry))
+        Ok(self.tables[database].insert_owned(hash, entry))
     }
 
     /// Has the log note what an entry was.

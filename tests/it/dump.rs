@@ -20,7 +20,7 @@ const VALUES: &[&str] = &[
     "SADD intset 1 -2 70000",
     "SADD set a b 3",
     "HSET hash f v g 1 empty \"\"",
-    "ZADD zset 1 a 2.5 b -inf c inf d 1e300 e",
+    "ZADD zset 1 a 2.5 b -inf c inf d 123456.75 e",
     "PFADD hll a b c",
     "XADD stream 1-1 f v g w",
     "XADD stream 1-2 f v g x",
@@ -56,7 +56,7 @@ fn large_values() -> Vec<Vec<Vec<u8>>> {
     requests
 }
 
-fn fill(client: &mut Client) {
+pub(crate) fn fill(client: &mut Client) {
     for value in VALUES {
         let reply = client.call(&split_args(value));
         assert!(!reply.show().starts_with("(error)"), "{value}: {}", reply.show());

@@ -6,6 +6,7 @@
 mod support;
 
 mod acl_peer;
+mod backward_compatibility;
 mod clients;
 mod config_example;
 mod config_peers;
@@ -17,6 +18,7 @@ mod effect_forms;
 mod effects;
 mod effects_peer;
 mod expired_keys;
+mod files_peer;
 mod following;
 mod fuzz_corpus;
 mod hostile_scripts;

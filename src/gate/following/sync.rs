@@ -201,8 +201,8 @@ impl Sync {
             started_unix,
             total_bytes: total,
             loaded_bytes: 0,
-            is_beside,
             memory_then: 0,
+            is_beside,
         });
         (persistence.keys_loaded, persistence.keys_expired_at_load) = (0, 0);
         persistence.empty_keys_skipped = 0;

@@ -1,0 +1,228 @@
+//! Whole files beside a real server: what it saves is loaded here, what is saved here it loads and its check tools accept, RDB
+//! files and folders of the append-only file both ways.
+//!
+//! Needs a peer's binary, which is started in folders of the test's own: `FILES_PEER=/path/to/valkey-server` (`make peer` names
+//! Redis's and, where it is found, Valkey's). Its check tools are looked for beside it.
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use crate::dump;
+use crate::support::{Client, Reply, TestServer, wait_for};
+
+/// The year 2096, in Unix milliseconds: neither clock comes there.
+const LATER: &str = "4000000000000";
+const LIBRARY: &str = "#!lua name=lib\nredis.register_function('f', function() return 7 end)";
+
+fn program() -> PathBuf {
+    std::env::var("FILES_PEER").expect("FILES_PEER names a real server's binary").into()
+}
+
+/// The peer as a process; ended when this is dropped.
+struct Peer {
+    child: Child,
+    address: SocketAddr,
+}
+
+impl Peer {
+    fn start(dir: &Path, lines: &[&str]) -> Peer {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("a bound socket has an address");
+        drop(listener);
+        let mut command = Command::new(program());
+        let port = address.port().to_string();
+        command.args(["--port", &port, "--bind", "127.0.0.1", "--save", ""]);
+        command.args(["--enable-debug-command", "yes", "--dir"]).arg(dir);
+        for line in lines {
+            let (name, value) = line.split_once(' ').expect("a name and a value");
+            command.arg(format!("--{name}")).arg(value);
+        }
+        let child = command.stdout(Stdio::null()).spawn().expect("the peer starts");
+        let mut peer = Peer { child, address };
+        wait_for("the peer to listen", || {
+            let ended = peer.child.try_wait().expect("a child");
+            assert!(ended.is_none(), "the peer refuses to start: {ended:?}");
+            TcpStream::connect(address).ok()
+        });
+        let mut client = peer.connect();
+        wait_for("the peer to load", || (client.call(&["PING"]).show() == "PONG").then_some(()));
+        peer
+    }
+
+    fn connect(&self) -> Client {
+        Client::connect(self.address)
+    }
+
+    fn stop(mut self) {
+        self.connect().send(&["SHUTDOWN", "NOSAVE"]);
+        self.child.wait().expect("a child");
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        // It may have ended in order.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn start_here(dir: &Path, lines: &[&str]) -> TestServer {
+    let mut all = vec![format!("dir {}", dir.display())];
+    all.extend(lines.iter().map(|line| (*line).to_owned()));
+    TestServer::start(&all)
+}
+
+fn ok(client: &mut Client, line: &str) {
+    let reply = client.call(&line.split(' ').collect::<Vec<_>>());
+    assert!(!matches!(reply, Reply::Error(_)), "{line}: {}", reply.show());
+}
+
+/// Something of each type and encoding, 16 databases, deadlines, a library of functions; deadlines of fields if the peer knows
+/// them, which is told.
+fn fill(client: &mut Client, has_field_deadlines: bool) {
+    dump::fill(client);
+    for line in ["PEXPIREAT list LATER", "SET session x PXAT LATER", "MULTI", "INCR int", "EXEC"] {
+        ok(client, &line.replace("LATER", LATER));
+    }
+    if has_field_deadlines {
+        ok(client, &format!("HPEXPIREAT hash {LATER} FIELDS 2 f empty"));
+        ok(client, &format!("HPEXPIREAT large-hash {LATER} FIELDS 3 1 2 699"));
+    }
+    for number in 1..16 {
+        ok(client, &format!("SELECT {number}"));
+        ok(client, &format!("SET of-database {number}"));
+    }
+    ok(client, "SELECT 0");
+    let reply = client.call(&["FUNCTION", "LOAD", LIBRARY]).show();
+    assert!(reply.contains("lib"), "{reply}");
+}
+
+fn knows_field_deadlines(client: &mut Client) -> bool {
+    let reply = client.call(&["HPEXPIREAT", "none", LATER, "FIELDS", "1", "f"]);
+    !matches!(reply, Reply::Error(_))
+}
+
+/// All that is compared.
+fn contents(client: &mut Client, has_field_deadlines: bool) -> Vec<String> {
+    let mut asked = vec!["DEBUG DIGEST", "PEXPIRETIME list", "PEXPIRETIME session", "FCALL f 0"];
+    // Not XINFO: what Redis logs of reading a group does not tell how many entries were read.
+    asked.extend(["DBSIZE", "XPENDING stream group", "GET int", "LRANGE large-list 0 -1"]);
+    if has_field_deadlines {
+        asked.extend([
+            "HPEXPIRETIME hash FIELDS 3 f g empty",
+            "HPEXPIRETIME large-hash FIELDS 2 2 3",
+        ]);
+    }
+    let mut shown: Vec<String> = Vec::new();
+    for line in asked {
+        let reply = client.call(&line.split(' ').collect::<Vec<_>>());
+        assert!(!matches!(reply, Reply::Error(_)), "{line}: {}", reply.show());
+        shown.push(format!("{line}: {}", reply.show()));
+    }
+    for number in 0..16 {
+        ok(client, &format!("SELECT {number}"));
+        let key = client.call(&["GET", "of-database"]).show();
+        shown.push(format!("database {number}: {key}"));
+    }
+    ok(client, "SELECT 0");
+    shown
+}
+
+/// Has the peer's tool look at a file: `valkey-check-rdb` beside `valkey-server`.
+fn check(tool: &str, file: &Path) {
+    let server = program();
+    let name = server.file_name().and_then(|name| name.to_str()).expect("a name");
+    let tool = server.with_file_name(name.replace("server", tool));
+    if !tool.exists() {
+        return;
+    }
+    let output = Command::new(tool).arg(file).output().expect("the tool runs");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{}: {text}", file.display());
+}
+
+#[test]
+#[ignore = "needs FILES_PEER=/path/to/a/server"]
+fn saved_files_are_loaded_on_either_side() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let peer = Peer::start(dir.path(), &[]);
+    let mut theirs = peer.connect();
+    let fields = knows_field_deadlines(&mut theirs);
+    fill(&mut theirs, fields);
+    let before = contents(&mut theirs, fields);
+    ok(&mut theirs, "SAVE");
+    peer.stop();
+
+    let server = start_here(dir.path(), &[]);
+    let mut ours = server.connect();
+    assert_eq!(contents(&mut ours, fields), before);
+    ok(&mut ours, "FLUSHALL");
+    ok(&mut ours, "FUNCTION FLUSH");
+    fill(&mut ours, fields);
+    let before = contents(&mut ours, fields);
+    ok(&mut ours, "SAVE");
+    drop(server);
+
+    check("check-rdb", &dir.path().join("dump.rdb"));
+    let peer = Peer::start(dir.path(), &[]);
+    assert_eq!(contents(&mut peer.connect(), fields), before);
+}
+
+fn folders_go_both_ways(preamble: &str) {
+    let dir = tempfile::tempdir().expect("a folder");
+    let lines = ["appendonly yes", preamble];
+    let peer = Peer::start(dir.path(), &lines);
+    let mut theirs = peer.connect();
+    let fields = knows_field_deadlines(&mut theirs);
+    fill(&mut theirs, fields);
+    let before = contents(&mut theirs, fields);
+    peer.stop();
+
+    // Increments of theirs, then a base and increments of ours behind it.
+    let server = start_here(dir.path(), &lines);
+    let mut ours = server.connect();
+    assert_eq!(contents(&mut ours, fields), before);
+    ok(&mut ours, "BGREWRITEAOF");
+    wait_for("the rewrite", || {
+        server.settle();
+        let info = ours.call(&["INFO", "persistence"]).show();
+        info.contains("aof_rewrite_in_progress:0").then_some(())
+    });
+    ok(&mut ours, "RPUSH large-list behind");
+    ok(&mut ours, "DEL session");
+    ok(&mut ours, &format!("SET session again PXAT {LATER}"));
+    let before = contents(&mut ours, fields);
+    drop(server);
+    // Valkey's tool knows no base with deadlines of fields, as its server does: its magic is another.
+    if !fields {
+        check("check-aof", &dir.path().join("appendonlydir/appendonly.aof.manifest"));
+    }
+    let peer = Peer::start(dir.path(), &lines);
+    assert_eq!(contents(&mut peer.connect(), fields), before);
+    peer.stop();
+
+    // All of it as commands of ours.
+    let dir = tempfile::tempdir().expect("a folder");
+    let server = start_here(dir.path(), &lines);
+    let mut ours = server.connect();
+    fill(&mut ours, fields);
+    let before = contents(&mut ours, fields);
+    drop(server);
+    check("check-aof", &dir.path().join("appendonlydir/appendonly.aof.manifest"));
+    let peer = Peer::start(dir.path(), &lines);
+    assert_eq!(contents(&mut peer.connect(), fields), before);
+}
+
+#[test]
+#[ignore = "needs FILES_PEER=/path/to/a/server"]
+fn folders_with_an_rdb_base_go_both_ways() {
+    folders_go_both_ways("aof-use-rdb-preamble yes");
+}
+
+#[test]
+#[ignore = "needs FILES_PEER=/path/to/a/server"]
+fn folders_of_commands_go_both_ways() {
+    folders_go_both_ways("aof-use-rdb-preamble no");
+}
