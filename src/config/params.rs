@@ -395,8 +395,8 @@ section "General" {
     /// Server whose name and version are told, and whose answers are given where servers contradict
     /// each other: see docs/compatible-with.md. Sets redis-version too. This server only.
     "compatible-with" => compatible_with: Compatibility = Compatibility::Redis72, OneOf, MODIFIABLE;
-    /// Version that INFO, HELLO and LOLWUT report, for clients that ask before they use a feature. To
-    /// stand behind compatible-with, which sets it. This server only.
+    /// Version that INFO, HELLO and LOLWUT report, for clients that ask before they use a feature. Wins
+    /// over that of compatible-with, wherever it stands. This server only.
     "redis-version" => redis_version: Vec<u8> = b"7.2.4".to_vec(), VERSION, MODIFIABLE;
     /// Runs in the background.
     "daemonize" => daemonize: bool = false, YesNo, IMMUTABLE;
