@@ -12,6 +12,7 @@ use crate::error::CommandError;
 use crate::facts::CATEGORY_NAMES;
 use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::gate::spec::{CommandSpec, Flags, Group, Secrets, container, spec};
+use crate::gate::state::State;
 use crate::gate::users;
 use crate::ids::UserId;
 use crate::resp::number;
@@ -158,11 +159,34 @@ fn set(ctx: &mut Context<'_>) -> CommandResult {
     let all_channels = users::all_channels(ctx.server);
     let changed = ctx.server.acl.set_user(name, &rules, all_channels);
     let changed = changed.map_err(|text| error("", &text, ""))?;
+    warn_of_first_arguments(ctx.server, &rules);
     let own = ctx.caller.client();
     ctx.reply.ok();
     match users::user_changed(ctx.db, ctx.server, &changed, own) {
         true => Ok(Outcome::Close),
         false => Ok(Outcome::Replied),
+    }
+}
+
+/// Tells the log of rules that allow a command with one first argument, among those that have been applied.
+fn warn_of_first_arguments(server: &State, rules: &[&[u8]]) {
+    let catalogue = server.acl.catalogue();
+    for rule in rules {
+        let rule = rule.strip_prefix(b"(").unwrap_or(rule);
+        let rule = rule.strip_suffix(b")").unwrap_or(rule);
+        let Some(name) = rule.strip_prefix(b"+").filter(|name| name.contains(&b'|')) else {
+            continue;
+        };
+        if catalogue.find(name).is_none() {
+            let offender = String::from_utf8_lossy(name);
+            server.log(
+                Level::Warning,
+                format_args!(
+                    "Deprecation warning: Allowing a first arg of an otherwise blocked command is a misuse of ACL and may get \
+                     disabled in the future (offender: +{offender})"
+                ),
+            );
+        }
     }
 }
 
