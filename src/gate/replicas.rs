@@ -546,8 +546,7 @@ pub fn turn(db: &mut Keyspace, server: &mut State) {
 
 /// Ends a save that was begun for replicas of which none is left, where nobody else wants files.
 fn end_useless_file(db: &mut Keyspace, server: &mut State) {
-    let awaits =
-        |(_, replica): (&Client, &Replica)| matches!(replica.stage, Stage::AwaitsFile);
+    let awaits = |(_, replica): (&Client, &Replica)| matches!(replica.stage, Stage::AwaitsFile);
     let is_useful = !server.config.save.is_empty() || replicas(server).any(awaits);
     if !is_useful && let Some((Purpose::Save, ..)) = server.persistence.under_way() {
         persistence::abort(db, server, Purpose::Save);

@@ -2,6 +2,8 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use latchkey::clock::Clock;
 
@@ -299,8 +301,9 @@ fn a_replica_that_falls_too_far_behind_is_closed_and_the_others_are_not() {
     quick.say("PSYNC ? -1");
     server.settle();
     let value = "x".repeat(1 << 20);
+    let read = Arc::new(AtomicU64::new(0));
+    let theirs = read.clone();
     let reader = std::thread::spawn(move || {
-        // As fast as it can.
         let mut bytes = 0u64;
         let mut buffer = vec![0; 1 << 16];
         quick.say("REPLCONF ACK 0");
@@ -309,12 +312,16 @@ fn a_replica_that_falls_too_far_behind_is_closed_and_the_others_are_not() {
                 Ok(0) | Err(_) => break,
                 Ok(count) => bytes += count as u64,
             }
+            theirs.store(bytes, Ordering::Relaxed);
         }
         (bytes, quick)
     });
-    for _ in 0..40 {
+    for written in 0..40 {
         client.call(&["SET", "k", &value]);
-        client.call(&["PING"]);
+        // However busy the machine is.
+        wait_for("the quick one to keep up", || {
+            (read.load(Ordering::Relaxed) + (5 << 20) >= written << 20).then_some(())
+        });
     }
     let (bytes, quick) = reader.join().expect("the reader ends");
     assert!(bytes >= 40 << 20, "{bytes}");
