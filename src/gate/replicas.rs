@@ -205,6 +205,9 @@ pub fn forget(server: &mut State, id: ClientId) {
         return;
     }
     let name = name_of(server, id);
+    if replica_of(server, id).is_some_and(|replica| matches!(replica.stage, Stage::AwaitsFile)) {
+        server.replication.file_lost_replica = true;
+    }
     server.replication.replicas.retain(|&replica| replica != id);
     server.log(Level::Notice, format_args!("Connection with replica {name} lost."));
     if server.replication.replicas.is_empty() {
@@ -535,6 +538,18 @@ pub fn turn(db: &mut Keyspace, server: &mut State) {
     send(server);
     if server.replication.broadcast.is_some() {
         tend_broadcast(db, server);
+    }
+    if std::mem::take(&mut server.replication.file_lost_replica) {
+        end_useless_file(db, server);
+    }
+}
+
+/// Ends a save that was begun for replicas of which none is left, where nobody else wants files.
+fn end_useless_file(db: &mut Keyspace, server: &mut State) {
+    let awaits = |(_, replica): (&Client, &Replica)| matches!(replica.stage, Stage::AwaitsFile);
+    let is_useful = !server.config.save.is_empty() || replicas(server).any(awaits);
+    if !is_useful && let Some((Purpose::Save, ..)) = server.persistence.under_way() {
+        persistence::abort(db, server, Purpose::Save);
     }
 }
 

@@ -88,6 +88,8 @@ pub struct Replication {
     pub next_second_us: i64,
     /// Seconds counted there.
     pub seconds: u64,
+    /// A replica that waited for a file has gone: perhaps nobody needs it any more.
+    pub file_lost_replica: bool,
     /// The file was saved for replicas alone, and nobody else wants one: `rdb-del-sync-files`.
     pub file_is_ours: bool,
     /// FAILOVER
@@ -115,6 +117,7 @@ impl Default for Replication {
             has_more: false,
             next_second_us: 0,
             seconds: 0,
+            file_lost_replica: false,
             file_is_ours: false,
             failover: None,
             following: None,

@@ -2,7 +2,12 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use latchkey::clock::Clock;
+
+use crate::support::grammar::{Generator, rules};
 use crate::support::{Client, PATIENCE, Reply, TestServer, wait_for};
 
 const SECOND: i64 = 1_000_000;
@@ -296,8 +301,9 @@ fn a_replica_that_falls_too_far_behind_is_closed_and_the_others_are_not() {
     quick.say("PSYNC ? -1");
     server.settle();
     let value = "x".repeat(1 << 20);
+    let read = Arc::new(AtomicU64::new(0));
+    let theirs = read.clone();
     let reader = std::thread::spawn(move || {
-        // As fast as it can.
         let mut bytes = 0u64;
         let mut buffer = vec![0; 1 << 16];
         quick.say("REPLCONF ACK 0");
@@ -306,12 +312,16 @@ fn a_replica_that_falls_too_far_behind_is_closed_and_the_others_are_not() {
                 Ok(0) | Err(_) => break,
                 Ok(count) => bytes += count as u64,
             }
+            theirs.store(bytes, Ordering::Relaxed);
         }
         (bytes, quick)
     });
-    for _ in 0..40 {
+    for written in 0..40 {
         client.call(&["SET", "k", &value]);
-        client.call(&["PING"]);
+        // However busy the machine is.
+        wait_for("the quick one to keep up", || {
+            (read.load(Ordering::Relaxed) + (5 << 20) >= written << 20).then_some(())
+        });
     }
     let (bytes, quick) = reader.join().expect("the reader ends");
     assert!(bytes >= 40 << 20, "{bytes}");
@@ -405,4 +415,55 @@ fn wait_counts_who_has_acknowledged_this_clients_writes() {
     server.settle();
     server.advance(60_000);
     assert_eq!(second.reply(), Some(Reply::Integer(0)));
+}
+
+/// Needs a Redis 7.0 that runs already and may be emptied: `REPLICA_PEER=host:port`. Seed and number of commands:
+/// `REPLICA_SEED`, `REPLICA_COMMANDS`.
+#[test]
+#[ignore = "needs a real Redis"]
+fn a_real_replica_has_the_same_data_however_often_its_link_is_cut() {
+    let Ok(peer) = std::env::var("REPLICA_PEER") else { return };
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
+    let seed = number("REPLICA_SEED").unwrap_or_else(|| fastrand::u64(..));
+    let commands = number("REPLICA_COMMANDS").unwrap_or(30_000);
+    println!("REPLICA_SEED={seed}");
+    let server = start(&["repl-backlog-size 64mb"]);
+    server.step_wall((Clock::System.now().unix().0 - server.clock_ms()) * 1000);
+    let mut ours = server.connect();
+    let mut theirs = Client::connect(peer.parse().expect("an address"));
+    let mut generator = Generator::new(seed, rules());
+    let mut write = |ours: &mut Client, count: u64| {
+        for _ in 0..count {
+            ours.call(&generator.request().args);
+        }
+    };
+    write(&mut ours, 2000);
+    theirs.call(&["DEBUG", "SET-ACTIVE-EXPIRE", "0"]);
+    let address = server.address;
+    theirs.call(&["REPLICAOF", &address.ip().to_string(), &address.port().to_string()]);
+    let mut cuts = 0;
+    let mut left: u64 = commands;
+    while left > 0 {
+        let count = fastrand::u64(1..600).min(left);
+        write(&mut ours, count);
+        left -= count;
+        if field(&mut theirs, "master_link_status") == "up" {
+            cuts += 1;
+            match fastrand::bool() {
+                true => ours.call(&["CLIENT", "KILL", "TYPE", "replica"]),
+                false => theirs.call(&["CLIENT", "KILL", "TYPE", "master"]),
+            };
+        }
+    }
+    wait_for("the replica to have everything", || {
+        server.settle();
+        let offset = field(&mut ours, "master_repl_offset");
+        let is_up = field(&mut theirs, "master_link_status") == "up";
+        (is_up && field(&mut theirs, "master_repl_offset") == offset).then_some(())
+    });
+    let (full, partial) = (field(&mut ours, "sync_full"), field(&mut ours, "sync_partial_ok"));
+    println!("{commands} commands, {cuts} cuts, {full} full and {partial} partial syncs");
+    assert_eq!(ours.call(&["DEBUG", "DIGEST"]), theirs.call(&["DEBUG", "DIGEST"]));
+    assert_eq!(full, "1");
+    theirs.call(&["REPLICAOF", "NO", "ONE"]);
 }
