@@ -3,7 +3,7 @@
 //! A request's way: every ready client is read once; what it sent is parsed into a batch without copying (ranges into the
 //! arena it was read into); the keys of the whole batch are prefetched; then the batch runs, each client's requests in
 //! their order, through the one gate; replies collect in the clients' outputs and leave in one write each at the end of
-//! the turn. An idle client owns no buffers. All that is done by the loop's `hands`.
+//! the turn. An idle client owns no buffers. `intake` reads and parses, `batch` prefetches, `run` runs, `flush` sends.
 
 use std::io;
 use std::sync::Arc;
@@ -27,13 +27,16 @@ use crate::persist::aof::log::Fatal;
 use crate::sys::log::Level;
 use crate::sys::process::Supervisor;
 use crate::sys::random;
-use hands::{Hands, Intake};
+use intake::Intake;
 
 pub mod accept;
+mod batch;
 mod busy;
 pub mod cron;
-mod hands;
+mod flush;
 mod handshake;
+mod intake;
+mod run;
 pub mod start;
 
 pub use start::{RenamedCommands, renamed_commands, user_lines};
@@ -71,6 +74,16 @@ pub struct Server {
     owns_pidfile: bool,
     /// Turns taken, for who waits until one has passed.
     turns: Arc<AtomicUsize>,
+}
+
+/// What a turn does for clients, with the server's parts borrowed: the loop's own turn, and those within it while a script keeps
+/// the server busy (`busy`).
+struct Turn<'a> {
+    keyspace: &'a mut Keyspace,
+    state: &'a mut State,
+    intake: &'a mut Intake,
+    /// Another turn is not over: clients whose requests are part of it ([`crate::client::ClientFlags::HELD`]) are left alone.
+    is_nested: bool,
 }
 
 /// A way to a server that runs in another thread.
@@ -128,12 +141,9 @@ impl Server {
         self.take_signal();
         self.expire_fields();
         self.state.timing.start();
-        let mut hands = self.hands();
-        hands.take_in(events);
-        for id in std::mem::take(&mut hands.state.pending.resumed) {
-            hands.resume(id);
-        }
-        hands.run_batch();
+        self.clients().take_in(events);
+        self.clients().resume_all();
+        self.clients().run_batch();
         following::turn(&mut self.keyspace, &mut self.state);
         blocking::on_time(&mut self.keyspace, &mut self.state);
         blocking::serve(&mut self.keyspace, &mut self.state);
@@ -146,20 +156,20 @@ impl Server {
         replicas::ask_for_acks(&mut self.state);
         self.persist();
         replicas::turn(&mut self.keyspace, &mut self.state);
-        self.hands().flush();
-        self.hands().shake_hands();
+        self.clients().flush();
+        self.clients().shake_hands();
         evict_clients(&mut self.state);
         self.cron_if_due();
-        self.hands().close_clients();
+        self.clients().close_clients();
         self.state.timing.end_turn();
         self.turns.fetch_add(1, Ordering::Release);
         Ok(())
     }
 
-    /// What works on clients.
-    fn hands(&mut self) -> Hands<'_> {
+    /// The part of the turn that concerns clients.
+    fn clients(&mut self) -> Turn<'_> {
         let Server { keyspace, state, intake, .. } = self;
-        Hands { keyspace, state, intake, stands_in: false }
+        Turn { keyspace, state, intake, is_nested: false }
     }
 
     /// How long to wait for events: until a key may be due, a client's time is up, or the periodic work.

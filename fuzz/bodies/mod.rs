@@ -2,6 +2,7 @@
 //! (`tests/it/fuzz_corpus.rs`).
 #![allow(dead_code)] // each target uses one
 
+pub mod acl;
 pub mod aof;
 pub mod config;
 pub mod function_payload;

@@ -60,7 +60,7 @@ bitflags! {
         const READ_CLOSED = 1 << 16;
         /// Has begun a transaction: its commands are queued.
         const IN_TRANSACTION = 1 << 18;
-        /// What it has sent is in the hands of a turn that is not over: who stands in for the loop meanwhile lets it be.
+        /// What it has sent is part of a turn that is not over: a turn within it, while a script runs, leaves it alone.
         const HELD = 1 << 19;
         /// What it has to be sent waits until the log is on disk, and so do its next requests.
         const AWAITS_LOG = 1 << 25;
@@ -74,7 +74,7 @@ bitflags! {
         const RESTRICTED = 1 << 27;
 
         /// CLIENT IMPORT-SOURCE: in import mode nothing is expired for it.
-        const IMPORT_SOURCE = 1 << 27;
+        const IMPORT_SOURCE = 1 << 29;
         /// CLIENT CAPA REDIRECT: it can be sent elsewhere.
         const CAN_REDIRECT = 1 << 28;
 

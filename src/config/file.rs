@@ -248,6 +248,8 @@ pub(super) struct Loader {
     files: bool,
     /// Whether a `save` line has replaced the default.
     save_seen: bool,
+    /// A `redis-version` line was read.
+    version_seen: bool,
     includes: u32,
 }
 
@@ -318,7 +320,14 @@ impl Loader {
             self.config.save.clear();
         }
         let args: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
+        let version = self.config.redis_version.clone();
         self.config.update(param, &args, Origin::File)?;
+        // A version that is said wins over that of `compatible-with`, whichever comes first.
+        if param.name == "redis-version" {
+            self.version_seen = true;
+        } else if self.version_seen {
+            self.config.redis_version = version;
+        }
         Ok(())
     }
 

@@ -321,6 +321,18 @@ section "Network" {
     /// New TLS connections accepted in one turn of the loop. Known from Redis 7.4.
     "max-new-tls-connections-per-cycle" => max_new_tls_connections_per_cycle: u32 = 1, int(1, 1000),
         MODIFIABLE.stored();
+    /// Group of the Unix socket's file, by name or number. Known from Valkey 9.
+    "unixsocketgroup" => unixsocketgroup: Vec<u8> = Vec::new(), OPTIONAL_TEXT, IMMUTABLE;
+    /// Connections of several paths at once, which there are none of here. Known from Valkey 9.
+    "mptcp" => mptcp: bool = false, Absent(YesNo, NO_MPTCP), IMMUTABLE;
+    /// Port for RDMA, which there is none of here. Known from Valkey 8.1.
+    "rdma-port" => rdma_port: u16 = 0, Absent(int(0, 65535), NO_RDMA), MODIFIABLE;
+    /// Addresses for RDMA.
+    "rdma-bind" => rdma_bind: Vec<Vec<u8>> = Vec::new(), Addresses, MODIFIABLE.stored();
+    /// Bytes of a buffer of RDMA.
+    "rdma-rx-size" => rdma_rx_size: u32 = 1 << 20, int(64 << 10, 16 << 20), IMMUTABLE.stored();
+    /// Completion vector of RDMA. -1 leaves it to the system.
+    "rdma-completion-vector" => rdma_completion_vector: i32 = -1, int(-1, 1024), IMMUTABLE.stored();
 }
 
 section "TLS" {
@@ -395,8 +407,8 @@ section "General" {
     /// Server whose name and version are told, and whose answers are given where servers contradict
     /// each other: see docs/compatible-with.md. Sets redis-version too. This server only.
     "compatible-with" => compatible_with: Compatibility = Compatibility::Redis72, OneOf, MODIFIABLE;
-    /// Version that INFO, HELLO and LOLWUT report, for clients that ask before they use a feature. To
-    /// stand behind compatible-with, which sets it. This server only.
+    /// Version that INFO, HELLO and LOLWUT report, for clients that ask before they use a feature. Wins
+    /// over that of compatible-with, wherever it stands. This server only.
     "redis-version" => redis_version: Vec<u8> = b"7.2.4".to_vec(), VERSION, MODIFIABLE;
     /// Runs in the background.
     "daemonize" => daemonize: bool = false, YesNo, IMMUTABLE;
@@ -512,8 +524,8 @@ section "Clients and security" {
         MODIFIABLE.stored();
     /// Lets functions that Redis calls deprecated stay visible to scripts: getfenv, setfenv (of
     /// functions, not of levels) and newproxy.
-    "lua-enable-deprecated-api" => lua_enable_deprecated_api: bool = false, YesNo,
-        IMMUTABLE.hidden().stored();
+    "lua-enable-deprecated-api" | "lua-enable-insecure-api" => lua_enable_deprecated_api: bool
+        = false, YesNo, IMMUTABLE.hidden().stored();
     /// Milliseconds after which a script or another long command lets others know that the server
     /// is busy.
     "busy-reply-threshold" | "lua-time-limit" => busy_reply_threshold: i64 = 5000, int(0, LONG_MAX),
@@ -573,7 +585,10 @@ section "Memory" {
     /// steps.
     "activerehashing" => activerehashing: bool = true, YesNo, MODIFIABLE.stored();
     /// Moves values in memory to give pages back. Not available.
-    "activedefrag" => activedefrag: bool = false, DefragOff, MODIFIABLE;
+    "activedefrag" => activedefrag: bool = false, Absent(YesNo, NO_DEFRAG), MODIFIABLE;
+    /// Microseconds of one cycle of it. Known from Valkey 8.1.
+    "active-defrag-cycle-us" => active_defrag_cycle_us: u32 = 500, int(0, 100_000),
+        MODIFIABLE.stored();
     /// Wasted bytes below which defragmentation rests.
     "active-defrag-ignore-bytes" => active_defrag_ignore_bytes: u64 = 100 << 20, memory(1,
         LONG_MAX), MODIFIABLE.stored();
@@ -828,6 +843,13 @@ section "Replication" {
     "propagation-error-behavior" => propagation_error_behavior: &'static str = "ignore",
         Word(&["ignore", "panic", "panic-on-replicas"]),
         MODIFIABLE;
+    /// Multipath TCP towards the primary, which there is none of here. Known from Valkey 9.
+    "repl-mptcp" => repl_mptcp: bool = false, Absent(YesNo, NO_MPTCP), IMMUTABLE;
+    /// Sends the snapshot over a connection of its own. Known from Redis 8.
+    "repl-rdb-channel" => repl_rdb_channel: bool = false, YesNo, MODIFIABLE.hidden().stored();
+    /// Bytes of the stream that a replica keeps while it loads the snapshot. Known from Redis 8.
+    "replica-full-sync-buffer-limit" => replica_full_sync_buffer_limit: u64 = 0,
+        memory(0, ULONG_MAX), MODIFIABLE.stored();
 }
 
 section "Cluster" {
@@ -895,6 +917,42 @@ section "Cluster" {
         MODIFIABLE.stored();
     /// Zone in which the node runs, told to clients. Known from Valkey 8.
     "availability-zone" => availability_zone: Vec<u8> = Vec::new(), TEXT, MODIFIABLE.stored();
+    /// Addresses and ports that clients are told, if not those of the nodes. Known from Valkey 9.
+    "cluster-announce-client-ipv4" => cluster_announce_client_ipv4: Vec<u8> = Vec::new(), IPV4,
+        MODIFIABLE.stored().then(Action::ClusterAnnounce);
+    /// The same of IPv6.
+    "cluster-announce-client-ipv6" => cluster_announce_client_ipv6: Vec<u8> = Vec::new(), IPV6,
+        MODIFIABLE.stored().then(Action::ClusterAnnounce);
+    /// The same of the port.
+    "cluster-announce-client-port" => cluster_announce_client_port: u16 = 0, int(0, 65535),
+        MODIFIABLE.stored().then(Action::ClusterAnnounce);
+    /// The same of the port for TLS.
+    "cluster-announce-client-tls-port" => cluster_announce_client_tls_port: u16 = 0, int(0, 65535),
+        MODIFIABLE.stored().then(Action::ClusterAnnounce);
+    /// Seconds for which a node that was forgotten is not met again. Known from Valkey 9.
+    "cluster-blacklist-ttl" => cluster_blacklist_ttl: u64 = 60, int(0, ULONG_MAX),
+        MODIFIABLE.stored();
+    /// What follows if the state of the cluster cannot be saved. Known from Valkey 9.1.
+    "cluster-config-save-behavior" => cluster_config_save_behavior: &'static str = "sync",
+        Word(&["sync", "best-effort"]), MODIFIABLE.stored();
+    /// Milliseconds that a failover by hand may take. Known from Valkey 8.1.
+    "cluster-manual-failover-timeout" => cluster_manual_failover_timeout: u32 = 5000,
+        int(1, INT_MAX), MODIFIABLE.stored();
+    /// Migrations of slots that are remembered. Known from Valkey 9.
+    "cluster-slot-migration-log-max-len" => cluster_slot_migration_log_max_len: u64 = 1000,
+        int(0, LONG_MAX), MODIFIABLE.stored();
+    /// Bytes of the stream that may be missing when a slot changes hands. -1 is no limit. Known from Valkey 9.
+    "slot-migration-max-failover-repl-bytes" => slot_migration_max_failover_repl_bytes: i64 = 0,
+        int(-1, LONG_MAX), MODIFIABLE.stored();
+    /// Share of commands, in percent, that are looked at for what a cluster would refuse. Known from Redis 8.
+    "cluster-compatibility-sample-ratio" => cluster_compatibility_sample_ratio: u32 = 0,
+        int(0, 100), MODIFIABLE.stored();
+    /// Milliseconds between pings, for tests.
+    "cluster-ping-interval" => cluster_ping_interval: i64 = 0, int(0, LONG_MAX),
+        MODIFIABLE.hidden().stored();
+    /// Share of nodes that a message tells of, in percent.
+    "cluster-message-gossip-perc" => cluster_message_gossip_perc: u32 = 10, int(1, 100),
+        MODIFIABLE.hidden().stored();
 }
 
 section "Threads and processors" {
@@ -917,6 +975,18 @@ section "Threads and processors" {
     /// Processors for the child that saves a snapshot.
     "bgsave_cpulist" | "bgsave-cpulist" => bgsave_cpulist: Vec<u8> = Vec::new(), OPTIONAL_TEXT,
         IMMUTABLE.stored();
+    /// Has the threads run though there is little to do, for tests.
+    "io-threads-always-active" => io_threads_always_active: bool = false, YesNo,
+        MODIFIABLE.hidden().stored();
+    /// Threads from which on long strings are sent without a copy. Here without need.
+    "min-io-threads-avoid-copy-reply" => min_io_threads_avoid_copy_reply: u32 = 7,
+        int(0, INT_MAX), MODIFIABLE.hidden().stored();
+    /// Bytes of such a string.
+    "min-string-size-avoid-copy-reply" => min_string_size_avoid_copy_reply: u32 = 16384,
+        int(0, INT_MAX), MODIFIABLE.hidden().stored();
+    /// Bytes of such a string with threads.
+    "min-string-size-avoid-copy-reply-threaded" => min_string_size_avoid_copy_reply_threaded: u32
+        = 65536, int(0, INT_MAX), MODIFIABLE.hidden().stored();
 }
 
 section "Compatibility" {
@@ -926,5 +996,19 @@ section "Compatibility" {
     /// Holds expiry and eviction back while data is imported: expired keys are hidden but stay, and those that import
     /// (CLIENT IMPORT-SOURCE) see them. Known from Valkey 8.1.
     "import-mode" => import_mode: bool = false, YesNo, MODIFIABLE.hidden();
+    /// Has the order of SCAN be the same in servers with the same seed. Known from Valkey 9.
+    "hash-seed" => hash_seed: Vec<u8> = Vec::new(), OPTIONAL_TEXT, IMMUTABLE.stored();
+    /// Permits DEBUG ASSERT. Here it follows `enable-debug-command`.
+    "enable-debug-assert" => enable_debug_assert: bool = false, YesNo, IMMUTABLE.hidden().stored();
+    /// Protocol of new clients, for tests.
+    "client-default-resp" => client_default_resp: u8 = 2, int(2, 3), IMMUTABLE.hidden().stored();
+    /// Note in the reports of crashes, for tests.
+    "debug-context" => debug_context: Vec<u8> = Vec::new(), TEXT, MODIFIABLE.hidden().stored();
+    /// File to which requests and replies are written, for tests.
+    "req-res-logfile" => req_res_logfile: Vec<u8> = Vec::new(), OPTIONAL_TEXT,
+        IMMUTABLE.hidden().stored();
+    /// Deletes expired keys that scripts and transactions meet. Known from Redis 7.4.
+    "lazyexpire-nested-arbitrary-keys" => lazyexpire_nested_arbitrary_keys: bool = true, YesNo,
+        MODIFIABLE.hidden().stored();
 }
 }

@@ -241,9 +241,7 @@ impl Keyspace {
         let has_deadlines = |key: &&&[u8]| {
             let slot = table.find(self.hash(key), key);
             match slot.map(|slot| table.entry(slot).value()) {
-                Some(ValueRef::Object(Value::Hash(Hash::Table(hash)))) => {
-                    hash.earliest() != Earliest::NEVER
-                }
+                Some(ValueRef::Object(Value::Hash(Hash::Table(hash)))) => hash.volatile_len() > 0,
                 _ => false,
             }
         };

@@ -47,7 +47,7 @@ impl Server {
             self.announce_deletions();
         }
         following::periodic(&mut self.keyspace, &mut self.state);
-        self.hands().close_slow_handshakes();
+        self.clients().close_slow_handshakes();
         self.reload_tls_if_due();
         replicas::periodic(&mut self.keyspace, &mut self.state);
         self.close_idle_clients();

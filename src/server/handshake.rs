@@ -6,7 +6,7 @@
 
 use std::io;
 
-use super::hands::Hands;
+use super::Turn;
 use crate::acl::UserFlags;
 use crate::client::{ClientFlags, ClientId};
 use crate::gate::state::State;
@@ -22,7 +22,7 @@ const STEPS_MAX: usize = 64;
 /// How long a handshake may take from the connection on. Microseconds.
 pub(super) const HANDSHAKE_US: i64 = 10_000_000;
 
-impl Hands<'_> {
+impl Turn<'_> {
     /// Has a client's handshake go on at the end of the turn.
     pub(super) fn shake_hands_later(&mut self, id: ClientId) {
         if let Some(client) = self.state.clients.get_mut(id) {

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use mio::{Poll, Waker};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use super::hands::Intake;
+use super::intake::Intake;
 use super::{Server, WAKER, busy};
 use crate::acl::{RuleError, Rules, User, merge};
 use crate::client::ClientFlags;
@@ -242,6 +242,9 @@ impl Server {
             self.supervisor.saving();
         }
         if !persistence::shut_down(&mut self.keyspace, &mut self.state, order.save, order.force) {
+            let text =
+                "Errors trying to shut down the server. Check the logs for more information.";
+            self.state.log(Level::Warning, format_args!("{text}"));
             self.refuse_shutdown();
             return;
         }
@@ -271,7 +274,7 @@ impl Server {
     /// The last things before the process ends.
     pub(super) fn finish(&mut self) {
         replicas::send(&mut self.state);
-        self.hands().flush();
+        self.clients().flush();
         if self.owns_pidfile {
             self.state.log(Level::Notice, format_args!("Removing the pid file."));
             // Somebody else may have removed it.

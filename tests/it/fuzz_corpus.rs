@@ -33,6 +33,7 @@ macro_rules! targets {
 }
 
 targets! {
+    acl,
     aof,
     config,
     function_payload,

@@ -8,6 +8,7 @@ mod support;
 mod acl_peer;
 mod clients;
 mod config_example;
+mod config_peers;
 mod config_redis_7_0;
 mod costs;
 mod differential;

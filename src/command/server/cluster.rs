@@ -210,7 +210,7 @@ pub const COMMANDS: &[CommandSpec] = &[
                 "O(N), N being the number of nodes",
             ),
             changes("SYNCSLOTS").at_least(3).since("9.0.0").docs(
-                "...",
+                "argument [argument ...]",
                 "Says what nodes say to each other while slots move.",
                 "O(1)",
             ),

@@ -1,0 +1,286 @@
+//! Parsed requests that have not run yet, and the prefetching of what they will look up.
+
+use smallvec::SmallVec;
+
+use super::Turn;
+use crate::client::ClientId;
+use crate::collections::prefetch::Ahead;
+use crate::collections::table::Table;
+use crate::gate::execute::Request;
+use crate::gate::spec::{Begin, Find, Flags, Group};
+use crate::gate::state::State;
+use crate::gate::table::Command;
+use crate::resp::args::{Args, Prehashed};
+use crate::resp::request::{Limits, Parsed, Parser, ProtocolError, Range};
+use crate::types::{PREFETCH_STAGES, Value};
+
+/// Requests are run in batches of about so many: enough to hide the latency of memory, few enough to stay in the cache.
+pub(super) const BATCH_REQUESTS: usize = 64;
+/// Arguments' places for which memory is kept between batches, 64 KiB: beside the work on more of them allocating is little.
+const RANGES_KEPT_MAX: usize = 8 * 1024;
+/// Keys of one request that are prefetched.
+const PREFETCH_KEYS: usize = 64;
+
+/// Parsed requests that have not run.
+#[derive(Default)]
+pub(super) struct Batch {
+    pub runs: Vec<Run>,
+    pub requests: Vec<Queued>,
+    pub ranges: Vec<Range>,
+    /// Hashes of keys, as far as they were prefetched.
+    pub hashes: Vec<u64>,
+}
+
+impl Batch {
+    pub fn clear(&mut self) {
+        self.runs.clear();
+        self.requests.clear();
+        self.ranges.clear();
+        self.ranges.shrink_to(RANGES_KEPT_MAX);
+        self.hashes.clear();
+    }
+}
+
+/// One request of a batch.
+pub(super) struct Queued {
+    command: Option<&'static Command>,
+    /// Its arguments among the batch's ranges.
+    args: std::ops::Range<u32>,
+    /// Its keys' hashes among the batch's.
+    hashes: std::ops::Range<u32>,
+}
+
+/// The requests one client has sent, within a batch.
+pub(super) struct Run {
+    pub client: ClientId,
+    requests: std::ops::Range<u32>,
+    /// What to answer behind them: the client broke the protocol.
+    pub error: Option<ProtocolError>,
+}
+
+impl Run {
+    /// Its requests among the batch's.
+    fn of<'a>(&self, requests: &'a [Queued]) -> &'a [Queued] {
+        &requests[self.requests.start as usize..self.requests.end as usize]
+    }
+
+    /// Whether one of them may keep the server busy.
+    pub fn may_be_long(&self, requests: &[Queued]) -> bool {
+        self.of(requests).iter().filter_map(|request| request.command).any(may_be_long)
+    }
+}
+
+/// The requests of one client, with what the batch knows of them.
+#[derive(Clone, Copy)]
+pub(super) struct Requests<'a> {
+    requests: &'a [Queued],
+    ranges: &'a [Range],
+    hashes: &'a [u64],
+    buffer: &'a [u8],
+}
+
+impl<'a> Requests<'a> {
+    /// Those of `run`; the batch's ranges lie in `buffer`.
+    #[inline]
+    pub fn new(
+        run: &Run,
+        requests: &'a [Queued],
+        ranges: &'a [Range],
+        hashes: &'a [u64],
+        buffer: &'a [u8],
+    ) -> Self {
+        Requests { requests: run.of(requests), ranges, hashes, buffer }
+    }
+
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.requests.len()
+    }
+
+    #[inline]
+    pub fn args(&self, index: usize) -> Args<'a> {
+        let args = &self.requests[index].args;
+        Args::new(self.buffer, &self.ranges[args.start as usize..args.end as usize])
+    }
+
+    /// One of them, as the gate takes it.
+    #[inline]
+    pub fn get(&self, index: usize) -> Request<'a> {
+        let Queued { command, hashes, .. } = &self.requests[index];
+        let keys = command.and_then(keys_to_prefetch).unwrap_or_default();
+        let prehashed = Prehashed {
+            first: keys.first,
+            step: keys.step,
+            hashes: &self.hashes[hashes.start as usize..hashes.end as usize],
+        };
+        Request { args: self.args(index), command: *command, prehashed }
+    }
+}
+
+/// Which of a command's arguments are keys to be prefetched.
+#[derive(Clone, Copy, Default)]
+struct Keys {
+    first: usize,
+    /// To the end of the request, not only the first one.
+    last: bool,
+    step: usize,
+}
+
+/// The keys of a command whose places are fixed. Steps other than 1 and 2 do not occur.
+#[inline]
+fn keys_to_prefetch(command: &Command) -> Option<Keys> {
+    let spec = command.spec.keys.first()?;
+    match (spec.begin, spec.find) {
+        (Begin::Index(first), Find::Range { last, step, .. }) => {
+            Some(Keys { first: first as usize, last: last < 0, step: step as usize })
+        }
+        _ => None,
+    }
+}
+
+/// Which of a command's arguments may be a member or field of its key.
+#[inline]
+fn member_to_prefetch(command: &Command, args: usize) -> Option<usize> {
+    // Those that are slow ask for ranges, or for many.
+    if !command.is(Flags::FAST) {
+        return None;
+    }
+    match command.spec.group {
+        Group::Hash | Group::Set if args > 2 => Some(2),
+        // Scores and options come before it.
+        Group::SortedSet if args > 2 => Some(args - 1),
+        _ => None,
+    }
+}
+
+/// Prefetches what the look-ups in large collections will need, behind the keys themselves. It is a guess: nothing depends on
+/// it.
+fn prefetch_members(
+    table: &Table<Value>,
+    requests: &[Queued],
+    ranges: &[Range],
+    hashes: &[u64],
+    buffer: &[u8],
+) {
+    let mut found = SmallVec::<[(&Value, Ahead); BATCH_REQUESTS]>::new();
+    let mut last: Option<(u64, Option<&Value>)> = None;
+    for request in requests {
+        let Some(command) = request.command else { continue };
+        let args = &ranges[request.args.start as usize..request.args.end as usize];
+        let Some(member) = member_to_prefetch(command, args.len()) else { continue };
+        let Some(&key) = hashes.get(request.hashes.start as usize) else { continue };
+        // Many requests for the same key are the usual case.
+        let value = match last {
+            Some((hash, value)) if hash == key => value,
+            _ => table.probable_object(key),
+        };
+        last = Some((key, value));
+        if let Some(value) = value
+            && let Some(ahead) = value.ahead(args[member].of(buffer))
+        {
+            found.push((value, ahead));
+        }
+    }
+    if found.len() < 2 {
+        return;
+    }
+    for stage in 0..PREFETCH_STAGES {
+        found.iter_mut().for_each(|(value, ahead)| value.prefetch(ahead, stage));
+    }
+}
+
+/// Whether a command may keep the server busy for so long that others are heard meanwhile: a script, or a transaction with
+/// one.
+#[inline]
+fn may_be_long(command: &Command) -> bool {
+    matches!(command.spec.group, Group::Scripting | Group::Transactions)
+}
+
+impl Batch {
+    /// Parses up to `most` requests of a client from `bytes` at `*at`, and advances `*at` past them. Bytes that broke the
+    /// protocol are left: if the requests before them have to wait, they will break it again.
+    #[allow(clippy::too_many_arguments)] // parts of the server that are borrowed apart
+    pub fn parse(
+        &mut self,
+        state: &State,
+        client: ClientId,
+        bytes: &mut [u8],
+        at: &mut usize,
+        parser: &mut Parser,
+        limits: &Limits,
+        most: usize,
+    ) {
+        let first = self.requests.len();
+        let mut error = None;
+        while self.requests.len() - first < most {
+            let args = self.ranges.len();
+            match parser.next(bytes, at, &mut self.ranges, limits) {
+                Ok(Parsed::Incomplete) => break,
+                Ok(Parsed::Empty) => {}
+                Ok(Parsed::Request) => self.requests.push(Queued {
+                    command: state.find_command(self.ranges[args].of(bytes)),
+                    args: args as u32..self.ranges.len() as u32,
+                    hashes: 0..0,
+                }),
+                Err(broken) => {
+                    error = Some(broken);
+                    break;
+                }
+            }
+        }
+        let requests = first as u32..self.requests.len() as u32;
+        if !requests.is_empty() || error.is_some() {
+            self.runs.push(Run { client, requests, error });
+        }
+    }
+}
+
+impl Turn<'_> {
+    /// Hashes the keys of the batch, and brings the memory they will need into the cache, stage by stage, so that the
+    /// latencies of a whole batch overlap. A single request with a single key would wait all the same. True if one of the
+    /// commands may keep the server busy.
+    pub(super) fn prefetch(&mut self, batch: &mut Batch, buffer: &[u8]) -> bool {
+        let Batch { runs, requests, ranges, hashes } = batch;
+        let mut is_long = false;
+        for request in requests.iter_mut() {
+            let Some(command) = request.command else { continue };
+            is_long |= may_be_long(command);
+            let Some(Keys { first, last, step }) = keys_to_prefetch(command) else { continue };
+            let args = &ranges[request.args.start as usize..request.args.end as usize];
+            let end = if last { args.len() } else { args.len().min(first + 1) };
+            let start = hashes.len() as u32;
+            for index in (first..end).step_by(step).take(PREFETCH_KEYS) {
+                hashes.push(self.keyspace.hash(args[index].of(buffer)));
+            }
+            request.hashes = start..hashes.len() as u32;
+        }
+        if hashes.len() < 2 {
+            return is_long;
+        }
+        // Clients on the same database are taken together: with one request each there is nothing to overlap otherwise.
+        let database = |run: &Run| self.state.clients.get(run.client).map(|client| client.db);
+        for runs in runs.chunk_by(|a, b| database(a) == database(b)) {
+            let Some(database) = database(&runs[0]) else { continue };
+            let table = self.keyspace.table_of(database);
+            let (start, end) = (runs[0].requests.start, runs[runs.len() - 1].requests.end);
+            let requests = &requests[start as usize..end as usize];
+            let (Some(first), Some(last)) = (
+                requests.iter().find(|request| !request.hashes.is_empty()),
+                requests.iter().rev().find(|request| !request.hashes.is_empty()),
+            ) else {
+                continue;
+            };
+            let keys = &hashes[first.hashes.start as usize..last.hashes.end as usize];
+            for stage in [
+                Table::prefetch_directory,
+                Table::prefetch_segment,
+                Table::prefetch_bucket,
+                Table::prefetch_entry,
+            ] {
+                keys.iter().for_each(|hash| stage(table, *hash));
+            }
+            prefetch_members(table, requests, ranges, hashes, buffer);
+        }
+        is_long
+    }
+}

@@ -1,0 +1,165 @@
+//! Bytes out: what has collected for a client leaves in one write at the end of the turn. And the end of connections.
+
+use std::io;
+
+use mio::Token;
+
+use super::Turn;
+use crate::client::{Client, ClientFlags, ClientId};
+use crate::gate::limits::{clients_memory_max, forget_client};
+use crate::gate::persistence::Persistence;
+use crate::gate::{blocking, tracking, transaction};
+use crate::persist::aof::log::LogOffset;
+use crate::sys::log::Level;
+
+/// Empty output buffers kept for the next turn, and the largest worth keeping.
+const SPARE_BUFFERS: usize = 64;
+const SPARE_BYTES_MAX: usize = 64 * 1024;
+
+/// Whether a client's output may leave: nothing shows a change before the log's policy has it kept. If not, it is noted what the
+/// output waits for.
+fn may_be_sent(persistence: &Persistence, client: &mut Client) -> bool {
+    let length = client.output.len();
+    if !client.flags.contains(ClientFlags::AWAITS_LOG) || length > client.awaited.1 {
+        client.awaited = (persistence.depends_on().0, length);
+    }
+    let may = client.flags.contains(ClientFlags::CLOSE_NOW)
+        || persistence.may_leave(LogOffset(client.awaited.0));
+    if !may {
+        client.flags |= ClientFlags::AWAITS_LOG;
+    }
+    may
+}
+
+impl Turn<'_> {
+    /// Sends what has collected, one write per client.
+    pub(super) fn flush(&mut self) {
+        for id in std::mem::take(&mut self.state.clients.to_flush) {
+            let Some(client) = self.state.clients.get_mut(id) else { continue };
+            if self.is_nested && client.flags.contains(ClientFlags::HELD) {
+                self.state.clients.to_flush.push(id);
+                continue;
+            }
+            if !may_be_sent(&self.state.persistence, client) {
+                self.state.clients.to_flush.push(id);
+                continue;
+            }
+            client.flags.remove(ClientFlags::FLUSH_PENDING);
+            if client.flags.contains(ClientFlags::AWAITS_LOG) {
+                let reads = client.flags.contains(ClientFlags::READ_WHEN_SENT);
+                client.flags.remove(ClientFlags::AWAITS_LOG | ClientFlags::READ_WHEN_SENT);
+                if reads && !client.flags.contains(ClientFlags::READ_PENDING) {
+                    client.flags |= ClientFlags::READ_PENDING;
+                    self.state.pending.read_again.push(id);
+                }
+            }
+            let full = ClientFlags::WANTS_WRITE;
+            if client.flags.contains(ClientFlags::CLOSE_NOW)
+                || client.flags & (full | ClientFlags::CAN_WRITE) == full
+            {
+                self.count_memory(id);
+                continue;
+            }
+            client.flags.remove(ClientFlags::CAN_WRITE);
+            let result = match client.output.is_empty() {
+                true => io::Write::flush(&mut client.stream).map(|()| 0),
+                false => client.output.write_to(&mut client.stream),
+            };
+            self.state.counters.writes += 1;
+            match result {
+                Ok(sent) => {
+                    client.bytes_out += sent as u64;
+                    if sent > 0 {
+                        client.active_us = self.state.now.boot_us;
+                    }
+                    self.state.counters.bytes_out += sent as u64;
+                }
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+                    ) => {}
+                Err(error) => {
+                    self.state
+                        .log(Level::Verbose, format_args!("Error writing to client: {error}"));
+                    self.state.clients.close(id);
+                    continue;
+                }
+            }
+            self.after_write(id);
+            self.count_memory(id);
+        }
+    }
+
+    /// Counts what a client holds towards `maxmemory-clients`, if there is such a limit.
+    pub(super) fn count_memory(&mut self, id: ClientId) {
+        if clients_memory_max(self.state) > 0 {
+            self.state.clients.count_memory(id);
+        }
+    }
+
+    /// All sent: the buffer is kept for others, or the client closed if that was all. Else: waits until it is writable.
+    fn after_write(&mut self, id: ClientId) {
+        let Some(client) = self.state.clients.get_mut(id) else { return };
+        let done = client.output.is_empty() && !client.stream.has_unsent();
+        let waited = client.flags.contains(ClientFlags::WANTS_WRITE);
+        if done && client.flags.contains(ClientFlags::CLOSE_AFTER_REPLY) {
+            return self.state.clients.close(id);
+        }
+        if waited || !done {
+            // Registered anew also when it was before: with more pieces than one write takes the socket may still have
+            // room, and would never become writable again.
+            client.flags.set(ClientFlags::WANTS_WRITE, !done);
+            let token = Token(id.slot as usize);
+            let registry = self.state.poll.registry();
+            if client.stream.reregister(registry, token, !done).is_err() {
+                return self.state.clients.close(id);
+            }
+        }
+        if done {
+            client.over_soft_limit_since_us = None;
+            self.keep_spare(id);
+        }
+    }
+
+    /// Takes an idle client's empty buffer for others.
+    pub(super) fn keep_spare(&mut self, id: ClientId) {
+        let Some(client) = self.state.clients.get_mut(id) else { return };
+        let storage = client.output.take_storage();
+        if self.state.clients.spare_buffers.len() < SPARE_BUFFERS
+            && (1..=SPARE_BYTES_MAX).contains(&storage.capacity())
+        {
+            self.state.clients.spare_buffers.push(storage);
+        }
+    }
+
+    pub(super) fn close_after_reply(&mut self, id: ClientId) {
+        if let Some(client) = self.state.clients.get_mut(id)
+            && !client.flags.contains(ClientFlags::CLOSE_AFTER_REPLY)
+        {
+            client.flags |= ClientFlags::CLOSE_AFTER_REPLY;
+            // From now on it has its time to take them.
+            client.active_us = self.state.now.boot_us;
+            self.state.clients.last_replies.push(id);
+            self.state.clients.flush_later(id);
+        }
+    }
+
+    /// Ends the connections that are to be ended: the only place where clients go.
+    pub(super) fn close_clients(&mut self) {
+        for id in std::mem::take(&mut self.state.clients.to_close) {
+            if self.is_nested && self.is_held(id) {
+                self.state.clients.to_close.push(id);
+                continue;
+            }
+            blocking::forget(self.keyspace, self.state, id);
+            forget_client(self.state, id);
+            tracking::stop(self.keyspace, self.state, id);
+            if let Some(mut client) = self.state.clients.remove(id) {
+                transaction::abandon(self.keyspace, &mut client);
+                // A socket the system has dropped already needs no deregistration.
+                let _ = client.stream.deregister(self.state.poll.registry());
+            }
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! The batch runs: each client's requests in their order, through the gate, and the replies collect in its output.
+
+use super::Turn;
+use super::batch::{BATCH_REQUESTS, Batch, Queued, Requests, Run};
+use super::intake::{INPUT_MAX, LARGE_BYTES};
+use crate::client::{Client, ClientFlags, ClientId, Input, LargeInput};
+use crate::gate::blocking;
+use crate::gate::context::Caller;
+use crate::gate::execute::{Gate, Ran};
+use crate::gate::limits::{check_output_limit, describe_client, evict_clients, output_limit};
+use crate::resp::Protocol;
+use crate::resp::reply::{OutputBuffer, ReplyWriter};
+use crate::resp::request::{ProtocolError, encode};
+use crate::sys::log::Level;
+
+/// A client's limits are checked between its requests whenever so much more output has collected: a short pipeline can
+/// ask for gigabytes.
+const OUTPUT_CHECK_BYTES: usize = 64 * 1024;
+
+impl Turn<'_> {
+    /// Runs what is parsed from the arena, and empties it.
+    pub(super) fn run_batch(&mut self) {
+        if !self.intake.batch.runs.is_empty() {
+            let arena = std::mem::take(&mut self.intake.arena);
+            self.run_requests(&arena);
+            self.intake.arena = arena;
+        }
+        self.intake.arena_used = 0;
+    }
+
+    /// Runs the batch, whose ranges lie in `buffer`.
+    fn run_requests(&mut self, buffer: &[u8]) {
+        let mut batch = std::mem::take(&mut self.intake.batch);
+        let may_be_long = self.prefetch(&mut batch, buffer);
+        let Batch { runs, requests, ranges, hashes } = &mut batch;
+        if may_be_long && runs.len() > 1 {
+            self.put_long_last(runs, requests);
+        }
+        for run in runs {
+            let requests = Requests::new(run, requests, ranges, hashes, buffer);
+            self.run_client(run, requests);
+        }
+        batch.clear();
+        self.intake.batch = batch;
+    }
+
+    /// Puts the clients that run scripts behind the others: while a script keeps the server busy, nobody waits behind it in the
+    /// batch whom a nested turn could hear, were it only to end the script. Those that have to wait are held.
+    #[cold]
+    fn put_long_last(&mut self, runs: &mut [Run], requests: &[Queued]) {
+        runs.sort_by_cached_key(|run| run.may_be_long(requests));
+        for run in runs.iter().filter(|run| run.may_be_long(requests)) {
+            self.hold(run.client, true);
+        }
+    }
+
+    /// Runs the requests of one client in their order.
+    fn run_client(&mut self, run: &mut Run, requests: Requests<'_>) {
+        let id = run.client;
+        // Before each client, so that replies to the others of this turn do not push keys out, nor its own be seen.
+        evict_clients(self.state);
+        let Some(client) = self.state.clients.get_with_buffer(id) else { return };
+        if client.is_closing() {
+            return;
+        }
+        client.flags.remove(ClientFlags::HELD);
+        // Suspended by what another client did since this was parsed: all of it waits.
+        let waits = client.flags.intersects(ClientFlags::SUSPENDED | ClientFlags::PAUSED);
+        let mut output = std::mem::take(&mut client.output);
+        output.set_limit(output_limit(&self.state.config, client.flags));
+        let mut protocol = client.protocol;
+        self.keyspace.select(client.db);
+        let (done, goes_on) = match waits {
+            true => (0, false),
+            false => self.run_while_it_may(id, requests, &mut output, &mut protocol),
+        };
+        let Some(client) = self.state.clients.get_mut(id) else { return };
+        if client.is_closing() {
+            // Nothing more is answered.
+        } else if done < requests.len() {
+            keep(client, requests, done);
+        } else if goes_on && let Some(error) = run.error.take() {
+            self.end_for_protocol(id, &error, ReplyWriter::new(&mut output, protocol));
+        }
+        self.give_output(id, output, protocol);
+    }
+
+    /// Runs one request after the other until all have run or the client may not go on. How many are done, and whether it may.
+    fn run_while_it_may(
+        &mut self,
+        id: ClientId,
+        requests: Requests<'_>,
+        output: &mut OutputBuffer,
+        protocol: &mut Protocol,
+    ) -> (usize, bool) {
+        let (mut done, mut goes_on) = (0, true);
+        let mut checked = 0;
+        while goes_on && done < requests.len() {
+            let mut gate = Gate {
+                db: self.keyspace,
+                server: self.state,
+                caller: Caller::Client(id),
+                reply: ReplyWriter::new(output, *protocol),
+            };
+            let ran = gate.execute(&requests.get(done));
+            *protocol = gate.reply.protocol();
+            match ran {
+                Ran::Done => done += 1,
+                Ran::NotYet => goes_on = false,
+                Ran::Waits => {
+                    done += 1;
+                    goes_on = false;
+                }
+                Ran::Closes => {
+                    self.close_after_reply(id);
+                    done = requests.len();
+                }
+            }
+            if self.keyspace.waiting.has_ready() && !self.is_nested {
+                let database = self.keyspace.selected();
+                blocking::serve(self.keyspace, self.state);
+                self.keyspace.select(database);
+            }
+            if output.len() > checked + OUTPUT_CHECK_BYTES || output.is_cut() {
+                goes_on &= self.may_go_on(id, output);
+                checked = output.len();
+            }
+        }
+        (done, goes_on)
+    }
+
+    /// Tells a client what was wrong with what it sent, and closes it.
+    #[cold]
+    fn end_for_protocol(
+        &mut self,
+        id: ClientId,
+        error: &ProtocolError,
+        mut reply: ReplyWriter<'_>,
+    ) {
+        let text = error.text();
+        let muted = ClientFlags::REPLY_OFF | ClientFlags::REPLY_SKIP_NEXT;
+        if self.state.clients.get(id).is_some_and(|client| !client.flags.intersects(muted)) {
+            reply.error(&text);
+        }
+        self.state.count_error(&text);
+        let line = describe_client(self.state, id);
+        let shown = String::from_utf8_lossy(&text);
+        self.state
+            .log(Level::Verbose, format_args!("Protocol error ({shown}) from client: {line}"));
+        self.close_after_reply(id);
+    }
+
+    /// Gives a client its replies to be sent.
+    fn give_output(&mut self, id: ClientId, mut output: OutputBuffer, protocol: Protocol) {
+        let reached = self.state.stream_end();
+        let Some(client) = self.state.clients.get_mut(id) else { return };
+        client.protocol = protocol;
+        if self.state.replication.backlog.is_some() {
+            client.reached = (client.commands, reached);
+        }
+        // It holds for replies alone; what others push is measured as a whole (`check_output_limit`).
+        output.set_limit(usize::MAX);
+        // What others pushed meanwhile goes behind the replies.
+        let pushed = std::mem::replace(&mut client.output, output);
+        client.output.append(&pushed);
+        if !client.output.is_empty() || client.output.is_cut() {
+            self.state.clients.flush_later(id);
+            check_output_limit(self.state, id);
+            self.count_memory(id);
+        } else {
+            self.keep_spare(id);
+        }
+    }
+
+    /// Measures a client by its replies so far, which are still apart from it. False: it is to be closed.
+    fn may_go_on(&mut self, id: ClientId, output: &mut OutputBuffer) -> bool {
+        let Some(client) = self.state.clients.get_mut(id) else { return false };
+        let pushed = std::mem::replace(&mut client.output, std::mem::take(output));
+        check_output_limit(self.state, id);
+        self.count_memory(id);
+        evict_clients(self.state);
+        let Some(client) = self.state.clients.get_mut(id) else { return false };
+        *output = std::mem::replace(&mut client.output, pushed);
+        !client.flags.contains(ClientFlags::CLOSE_NOW)
+    }
+
+    /// Parses and runs what is complete in a client's own buffer; the rest goes back to the client.
+    pub(super) fn run_own(&mut self, id: ClientId, input: LargeInput) {
+        // The client's bytes are here, not with it: nobody may read on for it.
+        self.hold(id, true);
+        self.run_held(id, input);
+        self.hold(id, false);
+    }
+
+    fn run_held(&mut self, id: ClientId, mut input: LargeInput) {
+        self.run_batch();
+        let mut at = 0;
+        loop {
+            let Some(client) = self.state.clients.get(id) else { return };
+            if client.is_closing() {
+                return;
+            }
+            if client.flags.intersects(ClientFlags::SUSPENDED | ClientFlags::PAUSED) {
+                break;
+            }
+            let limits = self.limits(client);
+            let most = if limits.authenticated { BATCH_REQUESTS } else { 1 };
+            let LargeInput { buffer, parser, .. } = &mut input;
+            self.intake.batch.parse(self.state, id, buffer, &mut at, parser, &limits, most);
+            if self.intake.batch.runs.is_empty() {
+                break;
+            }
+            self.run_requests(&input.buffer);
+        }
+        let Some(client) = self.state.clients.get_mut(id) else { return };
+        input.buffer.drain(..at);
+        if at > LARGE_BYTES {
+            // What follows a large request is no reason to keep its memory.
+            input.buffer.shrink_to(2 * input.buffer.len());
+        }
+        match &mut client.input {
+            // Suspended in the middle: the requests that were parsed but did not run come first.
+            Input::Waiting(bytes) => bytes.extend_from_slice(&input.buffer),
+            _ if input.buffer.is_empty() => client.input = Input::Empty,
+            _ if input.buffer.len() + input.parser.bytes_wanted() < LARGE_BYTES => {
+                client.input = Input::Waiting(input.buffer);
+            }
+            _ => client.input = Input::Large(Box::new(input)),
+        }
+    }
+
+    /// Takes up what clients sent that wait no more.
+    pub(super) fn resume_all(&mut self) {
+        for id in std::mem::take(&mut self.state.pending.resumed) {
+            self.resume(id);
+        }
+    }
+
+    /// Takes up the requests a client sent while it was suspended.
+    fn resume(&mut self, id: ClientId) {
+        let Some(client) = self.state.clients.get_mut(id) else { return };
+        client.flags.remove(ClientFlags::SUSPENDED | ClientFlags::PAUSED);
+        // What had been parsed was put back in front of what came behind it: together they may be longer than what is read.
+        if client.input.len() as u64 > INPUT_MAX && !self.check_query_limit(id) {
+            return;
+        }
+        let Some(client) = self.state.clients.get_mut(id) else { return };
+        match std::mem::take(&mut client.input) {
+            Input::Empty => {}
+            Input::Waiting(buffer) => {
+                self.run_own(id, LargeInput { buffer, ..LargeInput::default() });
+            }
+            Input::Large(large) => self.run_own(id, *large),
+        }
+    }
+
+    fn hold(&mut self, id: ClientId, held: bool) {
+        if let Some(client) = self.state.clients.get_mut(id) {
+            client.flags.set(ClientFlags::HELD, held);
+        }
+    }
+
+    pub(super) fn is_held(&self, id: ClientId) -> bool {
+        self.state.clients.get(id).is_some_and(|client| client.flags.contains(ClientFlags::HELD))
+    }
+}
+
+/// Keeps the requests from number `done` on, which were parsed but did not run, in their wire form and before what was read
+/// behind them.
+fn keep(client: &mut Client, requests: Requests<'_>, done: usize) {
+    let mut kept = Vec::new();
+    for index in done..requests.len() {
+        encode(requests.args(index).iter_from(0), &mut kept);
+    }
+    match std::mem::take(&mut client.input) {
+        Input::Empty => {}
+        Input::Waiting(bytes) => kept.extend_from_slice(&bytes),
+        Input::Large(large) => kept.extend_from_slice(&large.buffer),
+    }
+    client.input = Input::Waiting(kept);
+}
