@@ -68,6 +68,8 @@ type Resolving = Arc<Mutex<Option<io::Result<SocketAddr>>>>;
 /// The connection to the primary.
 pub struct PrimaryLink {
     way: Way,
+    /// Where it leads, once that is known.
+    address: Option<SocketAddr>,
     link: Link,
     /// A snapshot that is on its way or being loaded.
     sync: Option<Sync>,
@@ -217,6 +219,13 @@ fn primary_name(server: &State) -> String {
     server.replication.following.as_ref().map_or_else(String::new, |following| following.name())
 }
 
+/// The primary's address, while the link to it is used.
+pub fn link_address(server: &State) -> Option<String> {
+    let following = server.replication.following.as_deref()?;
+    let address = server.link.as_deref()?.address?;
+    following.is_connected().then(|| address.to_string())
+}
+
 /// `CLIENT KILL` of the link. False: there is none that is used.
 pub fn kill_link(server: &mut State) -> bool {
     let is_connected = |following: &Following| following.progress == Progress::Connected;
@@ -236,7 +245,9 @@ fn connect(server: &mut State) {
     let Some(following) = server.replication.following.as_deref_mut() else { return };
     let (host, port) = (String::from_utf8_lossy(&following.host).into_owned(), following.port);
     following.heard_us = server.now.boot_us;
-    let way = match host.parse() {
+    let ip = host.parse();
+    let address = ip.clone().ok().map(|ip| SocketAddr::new(ip, port));
+    let way = match ip {
         Ok(ip) => match open(server, SocketAddr::new(ip, port)) {
             Ok(stream) => Way::Connecting(stream),
             Err(error) => return cannot_connect(server, &error),
@@ -250,6 +261,7 @@ fn connect(server: &mut State) {
     let next_period_us = server.now.boot_us + PERIOD_US;
     server.link = Some(Box::new(PrimaryLink {
         way,
+        address,
         link: Link::new(hello),
         sync: None,
         can_read: false,
@@ -533,6 +545,7 @@ impl PrimaryLink {
     fn make_way(&mut self, server: &mut State) -> Result<(), Lost> {
         if let Way::Resolving(resolving) = &self.way {
             let Some(found) = lock(resolving).take() else { return Ok(()) };
+            self.address = found.as_ref().ok().copied();
             let opened = found.and_then(|address| open(server, address));
             self.way = Way::Connecting(opened.map_err(|error| Lost::Ended(Some(error)))?);
         }
@@ -843,7 +856,7 @@ fn note_error(server: &mut State, args: Args<'_>, error: &[u8]) {
             "== CRITICAL == This replica is sending an error to its master: '{error}' after processing the command '{name}'"
         ),
     );
-    if server.config.propagation_error_behavior != "ignore" {
+    if server.config.propagation_error_behavior != "ignore" && server.config.replica_read_only {
         let text =
             "This replica panicked sending an error to its master after processing the command";
         server.log(Level::Warning, format_args!("{text} '{name}'"));

@@ -222,7 +222,9 @@ fn kill(ctx: &mut Context<'_>) -> CommandResult {
         users::end_client(ctx.db, server, id);
     }
     // The link to the primary is no client.
-    let link = filter.chooses_primary() && following::kill_link(ctx.server);
+    let link = following::link_address(ctx.server);
+    let link =
+        link.is_some_and(|link| filter.chooses_primary(&link)) && following::kill_link(ctx.server);
     match (by_address, killed.len() + usize::from(link)) {
         (true, 0) => return Err(NO_SUCH_CLIENT),
         (true, _) => ctx.reply.ok(),

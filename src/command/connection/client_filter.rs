@@ -96,9 +96,14 @@ pub struct Filter<'a> {
 }
 
 impl<'a> Filter<'a> {
-    /// Whether the link to the primary is meant, which no client is: `TYPE master`.
-    pub fn chooses_primary(&self) -> bool {
-        self.tests.iter().any(|(holds, test)| *holds && matches!(test, Test::Class(None)))
+    /// Whether the link to the primary is meant, which no client is: by `TYPE master`, or by its address.
+    pub fn chooses_primary(&self, link: &str) -> bool {
+        let is_meant = |test: &Test<'_>| match test {
+            Test::Class(class) => class.is_none(),
+            Test::Address(address) => *address == link.as_bytes(),
+            _ => false,
+        };
+        self.tests.iter().any(|(holds, test)| *holds && is_meant(test))
     }
 
     /// `CLIENT KILL ip:port`.

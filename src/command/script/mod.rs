@@ -302,8 +302,8 @@ pub(crate) fn prepare(
     let declared = !flags.contains(ScriptFlags::UNDECLARED);
     let no_writes = flags.contains(ScriptFlags::NO_WRITES);
     let allow_oom = flags.contains(ScriptFlags::ALLOW_OOM);
-    if declared && ctx.server.is_stale() && !flags.contains(ScriptFlags::ALLOW_STALE) {
-        return Err(NOT_STALE);
+    if ctx.server.is_stale() && !flags.contains(ScriptFlags::ALLOW_STALE) {
+        return Err(if declared { NOT_STALE } else { CommandError::PrimaryDown });
     }
     let has_client = ctx.caller.client().is_some();
     if declared && !no_writes && has_client && ctx.server.is_read_only() {
