@@ -33,6 +33,10 @@ fn main() -> ExitCode {
     if let Some(code) = check_tool(&name, &args) {
         return ExitCode::from(code);
     }
+    if asks_for_sentinel(&name, &args) {
+        eprintln!("{NO_SENTINEL}");
+        return ExitCode::FAILURE;
+    }
     let served = match Config::load(&args) {
         Ok(Startup::Serve(settings)) => serve(*settings, &name, args.is_empty()),
         Ok(Startup::Version) => {
@@ -53,6 +57,15 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+const NO_SENTINEL: &str = "Latchkey has no Sentinel of its own: redis-sentinel and valkey-sentinel watch its nodes and fail over \
+    between them, see docs/failover.md.";
+
+/// Whether a Sentinel is to be started, by the program's name or by an option.
+fn asks_for_sentinel(name: &OsStr, args: &[OsString]) -> bool {
+    let file_name = Path::new(name).file_name().unwrap_or_default();
+    file_name == "redis-sentinel" || args.iter().any(|arg| arg == "--sentinel")
 }
 
 /// Runs the check tool that is asked for by the program's name or its first argument; its exit code.

@@ -2,12 +2,14 @@
 //! (`tests/it/fuzz_corpus.rs`).
 #![allow(dead_code)] // each target uses one
 
+pub mod acl;
 pub mod aof;
 pub mod config;
 pub mod function_payload;
 pub mod glob;
 pub mod hyperloglog;
 pub mod inline;
+pub mod link;
 pub mod listpack;
 pub mod manifest;
 pub mod packed;

@@ -22,19 +22,28 @@ impl Place {
     }
 }
 
-/// One event, or several that are alike.
+/// Something that was denied.
 #[derive(Debug)]
-pub struct Entry {
-    pub count: u64,
+pub struct Event {
     pub reason: Reason,
     pub place: Place,
     /// The command, key or channel; of AUTH and HELLO the name as it was sent.
     pub object: Box<[u8]>,
     pub user: Box<[u8]>,
-    /// Of the last one. Wall clock, milliseconds.
+    /// Wall clock, milliseconds.
     pub at_ms: i64,
-    /// The line of CLIENT LIST of the last one's client.
+    /// The line of CLIENT LIST of the client.
     pub client: String,
+}
+
+/// One event, or several that are alike: the last of them.
+#[derive(Debug)]
+pub struct Entry {
+    pub id: u64,
+    pub count: u64,
+    /// When the first one was.
+    pub created_ms: i64,
+    pub last: Event,
 }
 
 /// Events are alike within this time. Unit: milliseconds.
@@ -46,12 +55,13 @@ const LOOKED_AT: usize = 10;
 #[derive(Debug, Default)]
 pub struct Log {
     entries: VecDeque<Entry>,
+    next_id: u64,
 }
 
 impl Log {
-    /// Notes an event, whose count is 1. What is beyond `max_len` entries is forgotten.
-    pub fn note(&mut self, event: Entry, max_len: usize) {
-        let alike = |known: &Entry| {
+    /// Notes an event. What is beyond `max_len` entries is forgotten.
+    pub fn note(&mut self, event: Event, max_len: usize) {
+        let alike = |Entry { last: known, .. }: &Entry| {
             (known.reason, known.place) == (event.reason, event.place)
                 && (event.at_ms - known.at_ms).abs() <= ALIKE_MS
                 && known.object == event.object
@@ -60,11 +70,12 @@ impl Log {
         let known = self.entries.iter().take(LOOKED_AT).position(alike);
         match known.and_then(|at| self.entries.remove(at)) {
             Some(known) => {
-                let count = known.count + 1;
-                self.entries.push_front(Entry { count, ..event });
+                self.entries.push_front(Entry { count: known.count + 1, last: event, ..known });
             }
             None => {
-                self.entries.push_front(event);
+                let (id, created_ms) = (self.next_id, event.at_ms);
+                self.next_id += 1;
+                self.entries.push_front(Entry { id, count: 1, created_ms, last: event });
                 self.entries.truncate(max_len);
             }
         }
@@ -83,9 +94,8 @@ impl Log {
 mod tests {
     use super::*;
 
-    fn event(object: &str, at_ms: i64) -> Entry {
-        Entry {
-            count: 1,
+    fn event(object: &str, at_ms: i64) -> Event {
+        Event {
             reason: Reason::Key,
             place: Place::TopLevel,
             object: object.as_bytes().into(),
@@ -96,8 +106,8 @@ mod tests {
     }
 
     fn shown(log: &Log) -> Vec<(String, u64, i64)> {
-        let text = |entry: &Entry| String::from_utf8_lossy(&entry.object).into_owned();
-        log.iter().map(|entry| (text(entry), entry.count, entry.at_ms)).collect()
+        let text = |entry: &Entry| String::from_utf8_lossy(&entry.last.object).into_owned();
+        log.iter().map(|entry| (text(entry), entry.count, entry.last.at_ms)).collect()
     }
 
     #[test]
@@ -110,9 +120,11 @@ mod tests {
         assert_eq!(shown(&log), expected.map(|(text, count, at)| (text.to_owned(), count, at)));
         log.note(event("c", 60_003), 3);
         assert_eq!(shown(&log).len(), 3);
-        log.note(Entry { place: Place::Script, ..event("c", 60_003) }, 3);
+        let ids: Vec<(u64, i64)> = log.iter().map(|entry| (entry.id, entry.created_ms)).collect();
+        assert_eq!(ids, [(3, 60_003), (2, 60_002), (0, 0)]);
+        log.note(Event { place: Place::Script, ..event("c", 60_003) }, 3);
         assert_eq!(
-            log.iter().next().map(|entry| (entry.place, entry.count)),
+            log.iter().next().map(|entry| (entry.last.place, entry.count)),
             Some((Place::Script, 1))
         );
     }

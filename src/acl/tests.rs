@@ -1,3 +1,5 @@
+use std::sync::LazyLock;
+
 use proptest::prelude::*;
 
 use super::catalogue::Catalogue;
@@ -10,6 +12,8 @@ use crate::resp::request::Range;
 fn catalogue() -> Catalogue {
     users::catalogue(&TABLE)
 }
+
+static CATALOGUE: LazyLock<Catalogue> = LazyLock::new(catalogue);
 
 fn rules(catalogue: &Catalogue) -> Rules<'_> {
     Rules { catalogue, all_channels: false }
@@ -319,8 +323,8 @@ proptest! {
     /// What LIST shows of a user makes one with the same rights, and is shown of that again; and so do the parts of GETUSER.
     #[test]
     fn a_description_makes_the_same_user(texts in any_rules(), all_channels: bool) {
-        let catalogue = catalogue();
-        let rules = Rules { catalogue: &catalogue, all_channels };
+        let catalogue = &*CATALOGUE;
+        let rules = Rules { catalogue, all_channels };
         let mut user = User::new(rules);
         for text in &texts {
             let mut changed = user.clone();
@@ -328,7 +332,7 @@ proptest! {
                 user = changed;
             }
         }
-        let line = user.describe(&catalogue);
+        let line = user.describe(catalogue);
         let words: Vec<&[u8]> = line.split(|&byte| byte == b' ').collect();
         let mut again = User::new(rules);
         for rule in merge(&words).expect("parentheses are closed") {
@@ -336,17 +340,17 @@ proptest! {
             prop_assert_eq!(done, Ok(()), "{}", String::from_utf8_lossy(&line));
         }
         let shown = |line: Vec<u8>| String::from_utf8_lossy(&line).into_owned();
-        prop_assert_eq!(shown(again.describe(&catalogue)), shown(line));
+        prop_assert_eq!(shown(again.describe(catalogue)), shown(line));
         let mut parts = User::new(rules);
         parts.apply(b"reset", rules).expect("a rule");
         parts.apply(b"resetchannels", rules).expect("a rule");
         let root = user.root();
         let fields =
-            [root.describe_commands(&catalogue), root.describe_keys(), root.describe_channels()];
+            [root.describe_commands(catalogue), root.describe_keys(), root.describe_channels()];
         for rule in fields.iter().flat_map(|field| field.split(|&byte| byte == b' ')) {
             prop_assert_eq!(parts.apply(rule, rules), Ok(()));
         }
-        prop_assert_eq!(parts.root().describe_commands(&catalogue), &fields[0][..]);
+        prop_assert_eq!(parts.root().describe_commands(catalogue), &fields[0][..]);
         prop_assert_eq!(parts.root().describe_keys(), &fields[1][..]);
         for request in REQUESTS {
             prop_assert_eq!(denied(&again, request), denied(&user, request), "{}", request);

@@ -74,7 +74,7 @@ bitflags! {
         const RESTRICTED = 1 << 27;
 
         /// CLIENT IMPORT-SOURCE: in import mode nothing is expired for it.
-        const IMPORT_SOURCE = 1 << 27;
+        const IMPORT_SOURCE = 1 << 29;
         /// CLIENT CAPA REDIRECT: it can be sent elsewhere.
         const CAN_REDIRECT = 1 << 28;
 
@@ -446,6 +446,26 @@ impl Clients {
         {
             client.flags |= ClientFlags::FLUSH_PENDING;
             self.to_flush.push(id);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bitflags::Flags;
+
+    use super::*;
+
+    #[test]
+    fn each_flag_has_a_bit_of_its_own() {
+        let mut taken = ClientFlags::empty();
+        for flag in ClientFlags::FLAGS.iter().filter(|flag| flag.name() != "GATE") {
+            assert!(
+                !taken.intersects(*flag.value()),
+                "{} stands for something else too",
+                flag.name()
+            );
+            taken |= *flag.value();
         }
     }
 }

@@ -69,11 +69,6 @@ pub enum Reason {
     TitleTemplate,
     #[error("a version consists of letters, digits, dots, hyphens and plus signs")]
     Version,
-    #[error(
-        "Active defragmentation cannot be enabled: it requires a Redis server compiled with a \
-         modified Jemalloc like the one shipped by default with the Redis source distribution"
-    )]
-    NoActiveDefrag,
     #[error("duplicate parameter")]
     Duplicate,
     #[error("can't set immutable config")]
@@ -186,20 +181,27 @@ impl Kind<bool> for YesNo {
     }
 }
 
-/// `no`: the feature does not exist here, and asking for it is an error rather than a silent lie.
-pub(super) struct DefragOff;
+/// A feature that does not exist here: asking for it is an error, which says why, rather than a silent lie. Off is the type's
+/// default.
+pub(super) struct Absent<K>(pub K, pub &'static str);
 
-impl Kind<bool> for DefragOff {
-    fn parse(&self, args: &[&[u8]], old: &bool, origin: Origin) -> Result<bool, Reason> {
-        if YesNo.parse(args, old, origin)? { Err(Reason::NoActiveDefrag) } else { Ok(false) }
+pub(super) const NO_DEFRAG: &str = "Active defragmentation cannot be enabled: it requires a Redis server compiled with a \
+                                    modified Jemalloc like the one shipped by default with the Redis source distribution";
+pub(super) const NO_MPTCP: &str = "MPTCP is not supported on this platform";
+pub(super) const NO_RDMA: &str = "RDMA is not supported by this server";
+
+impl<T: Clone + Default + PartialEq, K: Kind<T>> Kind<T> for Absent<K> {
+    fn parse(&self, args: &[&[u8]], old: &T, origin: Origin) -> Result<T, Reason> {
+        let value = self.0.parse(args, old, origin)?;
+        if value == T::default() { Ok(value) } else { Err(Reason::Other(self.1.to_owned())) }
     }
 
-    fn format(&self, value: &bool) -> Vec<u8> {
-        YesNo.format(value)
+    fn format(&self, value: &T) -> Vec<u8> {
+        self.0.format(value)
     }
 
     fn describe(&self) -> String {
-        "no".into()
+        format!("only {}", String::from_utf8_lossy(&self.0.format(&T::default())))
     }
 }
 
@@ -387,6 +389,10 @@ pub(super) const SECRET: Text = Text { unset_if_empty: true, binary: true, ..TEX
 pub(super) const TITLE_TEMPLATE: Text = Text { check: check_title_template, ..TEXT };
 /// A host name, unset when empty.
 pub(super) const HOSTNAME: Text = Text { check: check_hostname, ..OPTIONAL_TEXT };
+/// An address of IPv4, unset when empty.
+pub(super) const IPV4: Text = Text { check: check_ipv4, ..OPTIONAL_TEXT };
+/// An address of IPv6, unset when empty.
+pub(super) const IPV6: Text = Text { check: check_ipv6, ..OPTIONAL_TEXT };
 /// A version that clients are told.
 pub(super) const VERSION: Text = Text { check: check_version, ..TEXT };
 pub(super) const DB_FILENAME: Text =
@@ -477,6 +483,20 @@ fn check_hostname(name: &[u8]) -> Result<(), Reason> {
     }
     let fits = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.');
     if name.iter().all(fits) { Ok(()) } else { Err(Reason::HostnameCharacter) }
+}
+
+fn check_ipv4(address: &[u8]) -> Result<(), Reason> {
+    check_ip::<std::net::Ipv4Addr>(address, "Invalid IPv4 address")
+}
+
+fn check_ipv6(address: &[u8]) -> Result<(), Reason> {
+    check_ip::<std::net::Ipv6Addr>(address, "Invalid IPv6 address")
+}
+
+fn check_ip<T: std::str::FromStr>(address: &[u8], otherwise: &str) -> Result<(), Reason> {
+    let address = std::str::from_utf8(address).unwrap_or("?");
+    let is_one = address.is_empty() || address.parse::<T>().is_ok();
+    if is_one { Ok(()) } else { Err(Reason::Other(otherwise.to_owned())) }
 }
 
 fn check_version(version: &[u8]) -> Result<(), Reason> {

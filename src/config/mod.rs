@@ -212,6 +212,12 @@ const IMMUTABLE_BUT_NEW: &[&str] = &[
     "bio-cpulist",
     "aof-rewrite-cpulist",
     "bgsave-cpulist",
+    "unixsocketgroup",
+    "mptcp",
+    "repl-mptcp",
+    "rdma-rx-size",
+    "rdma-completion-vector",
+    "hash-seed",
 ];
 
 /// A parameter and the spelling of the name or alias by which it was found.
@@ -277,7 +283,7 @@ mod tests {
         for name in IMMUTABLE_BUT_NEW {
             let (param, _) = lookup(name.as_bytes()).unwrap();
             assert!(param.traits.immutable, "{name}");
-            let error = config.set(&[(name.as_bytes(), b"7")], BY).unwrap_err();
+            let error = config.set(&[(name.as_bytes(), b"77")], BY).unwrap_err();
             assert!(error.to_string().ends_with("can't set immutable config"), "{error}");
         }
         assert!(config.set(&[(b"server_cpulist", b"")], BY).is_err());

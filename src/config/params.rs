@@ -312,7 +312,7 @@ section "Network" {
     "tcp-keepalive" => tcp_keepalive: u32 = 300, int(0, INT_MAX), MODIFIABLE;
     /// Address from which connections to other servers are made.
     "bind-source-addr" => bind_source_addr: Vec<u8> = Vec::new(), OPTIONAL_TEXT,
-        MODIFIABLE.stored();
+        MODIFIABLE;
     /// Mark (SO_MARK) of every socket, for packet filters. 0 is none.
     "socket-mark-id" => socket_mark_id: u32 = 0, int(0, UINT_MAX), IMMUTABLE.stored();
     /// New connections accepted in one turn of the loop. Known from Redis 7.4.
@@ -321,6 +321,18 @@ section "Network" {
     /// New TLS connections accepted in one turn of the loop. Known from Redis 7.4.
     "max-new-tls-connections-per-cycle" => max_new_tls_connections_per_cycle: u32 = 1, int(1, 1000),
         MODIFIABLE.stored();
+    /// Group of the Unix socket's file, by name or number. Known from Valkey 9.
+    "unixsocketgroup" => unixsocketgroup: Vec<u8> = Vec::new(), OPTIONAL_TEXT, IMMUTABLE;
+    /// Connections of several paths at once, which there are none of here. Known from Valkey 9.
+    "mptcp" => mptcp: bool = false, Absent(YesNo, NO_MPTCP), IMMUTABLE;
+    /// Port for RDMA, which there is none of here. Known from Valkey 8.1.
+    "rdma-port" => rdma_port: u16 = 0, Absent(int(0, 65535), NO_RDMA), MODIFIABLE;
+    /// Addresses for RDMA.
+    "rdma-bind" => rdma_bind: Vec<Vec<u8>> = Vec::new(), Addresses, MODIFIABLE.stored();
+    /// Bytes of a buffer of RDMA.
+    "rdma-rx-size" => rdma_rx_size: u32 = 1 << 20, int(64 << 10, 16 << 20), IMMUTABLE.stored();
+    /// Completion vector of RDMA. -1 leaves it to the system.
+    "rdma-completion-vector" => rdma_completion_vector: i32 = -1, int(-1, 1024), IMMUTABLE.stored();
 }
 
 section "TLS" {
@@ -472,7 +484,7 @@ section "General" {
 
 section "Shutdown" {
     /// Seconds for which a shutdown waits for replicas that lag.
-    "shutdown-timeout" => shutdown_timeout: u32 = 10, int(0, INT_MAX), MODIFIABLE.stored();
+    "shutdown-timeout" => shutdown_timeout: u32 = 10, int(0, INT_MAX), MODIFIABLE;
     /// What a shutdown on SIGINT does.
     "shutdown-on-sigint" => shutdown_on_sigint: ShutdownOptions = ShutdownOptions::empty(),
         Shutdown, MODIFIABLE;
@@ -512,8 +524,8 @@ section "Clients and security" {
         MODIFIABLE.stored();
     /// Lets functions that Redis calls deprecated stay visible to scripts: getfenv, setfenv (of
     /// functions, not of levels) and newproxy.
-    "lua-enable-deprecated-api" => lua_enable_deprecated_api: bool = false, YesNo,
-        IMMUTABLE.hidden().stored();
+    "lua-enable-deprecated-api" | "lua-enable-insecure-api" => lua_enable_deprecated_api: bool
+        = false, YesNo, IMMUTABLE.hidden().stored();
     /// Milliseconds after which a script or another long command lets others know that the server
     /// is busy.
     "busy-reply-threshold" | "lua-time-limit" => busy_reply_threshold: i64 = 5000, int(0, LONG_MAX),
@@ -573,7 +585,10 @@ section "Memory" {
     /// steps.
     "activerehashing" => activerehashing: bool = true, YesNo, MODIFIABLE.stored();
     /// Moves values in memory to give pages back. Not available.
-    "activedefrag" => activedefrag: bool = false, DefragOff, MODIFIABLE;
+    "activedefrag" => activedefrag: bool = false, Absent(YesNo, NO_DEFRAG), MODIFIABLE;
+    /// Microseconds of one cycle of it. Known from Valkey 8.1.
+    "active-defrag-cycle-us" => active_defrag_cycle_us: u32 = 500, int(0, 100_000),
+        MODIFIABLE.stored();
     /// Wasted bytes below which defragmentation rests.
     "active-defrag-ignore-bytes" => active_defrag_ignore_bytes: u64 = 100 << 20, memory(1,
         LONG_MAX), MODIFIABLE.stored();
@@ -695,7 +710,7 @@ section "Snapshots" {
     "sanitize-dump-payload" => sanitize_dump_payload: SanitizeDumpPayload = SanitizeDumpPayload::No,
         OneOf, MODIFIABLE.stored();
     /// Deletes snapshots made for replication where no other persistence is on.
-    "rdb-del-sync-files" => rdb_del_sync_files: bool = false, YesNo, MODIFIABLE.stored();
+    "rdb-del-sync-files" => rdb_del_sync_files: bool = false, YesNo, MODIFIABLE;
     /// Forces snapshots to disk bit by bit while they are written.
     "rdb-save-incremental-fsync" => rdb_save_incremental_fsync: bool = true, YesNo,
         MODIFIABLE;
@@ -758,39 +773,39 @@ section "Append-only file" {
 section "Replication" {
     /// The server of which this one is a replica.
     "replicaof" | "slaveof" => replicaof: Option<PrimaryAddress> = None, Primary,
-        IMMUTABLE.stored();
+        IMMUTABLE;
     /// Password shown to the primary.
     "masterauth" | "primaryauth" => masterauth: Vec<u8> = Vec::new(), SECRET,
-        MODIFIABLE.sensitive().stored();
+        MODIFIABLE.sensitive();
     /// User shown to the primary.
     "masteruser" | "primaryuser" => masteruser: Vec<u8> = Vec::new(), OPTIONAL_TEXT,
-        MODIFIABLE.sensitive().stored();
+        MODIFIABLE.sensitive();
     /// Serves reads while the link to the primary is down.
     "replica-serve-stale-data" | "slave-serve-stale-data" => replica_serve_stale_data: bool = true,
-        YesNo, MODIFIABLE.stored();
+        YesNo, MODIFIABLE;
     /// Refuses writes of clients on a replica.
     "replica-read-only" | "slave-read-only" => replica_read_only: bool = true, YesNo,
-        MODIFIABLE.stored();
+        MODIFIABLE;
     /// Lets a replica leave eviction to its primary.
     "replica-ignore-maxmemory" | "slave-ignore-maxmemory" => replica_ignore_maxmemory: bool = true,
-        YesNo, MODIFIABLE.stored();
+        YesNo, MODIFIABLE;
     /// Frees the old data in the background before a full synchronisation.
     "replica-lazy-flush" | "slave-lazy-flush" => replica_lazy_flush: bool = false, YesNo,
-        MODIFIABLE.stored();
+        MODIFIABLE;
     /// Goes on as a replica though writing to its own disk failed.
     "replica-ignore-disk-write-errors" => replica_ignore_disk_write_errors: bool = false, YesNo,
         MODIFIABLE.stored();
     /// The lower, the sooner Sentinel promotes this replica. 0 is never.
     "replica-priority" | "slave-priority" => replica_priority: u32 = 100, int(0, INT_MAX),
-        MODIFIABLE.stored();
+        MODIFIABLE;
     /// Whether Sentinel tells clients of this replica.
-    "replica-announced" => replica_announced: bool = true, YesNo, MODIFIABLE.stored();
+    "replica-announced" => replica_announced: bool = true, YesNo, MODIFIABLE;
     /// Address that a replica tells its primary.
     "replica-announce-ip" | "slave-announce-ip" => replica_announce_ip: Vec<u8> = Vec::new(),
-        OPTIONAL_TEXT, MODIFIABLE.stored();
+        OPTIONAL_TEXT, MODIFIABLE;
     /// Port that a replica tells its primary. 0 is the port it listens on.
     "replica-announce-port" | "slave-announce-port" => replica_announce_port: u16 = 0, int(0,
-        65535), MODIFIABLE.stored();
+        65535), MODIFIABLE;
     /// Replicas without which writes are refused. 0 needs none.
     "min-replicas-to-write" | "min-slaves-to-write" => min_replicas_to_write: u32 = 0, int(0,
         INT_MAX), MODIFIABLE.then(Action::GoodReplicas);
@@ -799,35 +814,42 @@ section "Replication" {
         INT_MAX), MODIFIABLE.then(Action::GoodReplicas);
     /// Bytes of writes kept for replicas that come back.
     "repl-backlog-size" => repl_backlog_size: u64 = 1 << 20, memory(1, LONG_MAX).raised_to(16 <<
-        10), MODIFIABLE.stored().then(Action::ReplicationBacklog);
+        10), MODIFIABLE.then(Action::ReplicationBacklog);
     /// Seconds without any replica after which the backlog is freed. 0 is never.
-    "repl-backlog-ttl" => repl_backlog_ttl: i64 = 3600, int(0, LONG_MAX), MODIFIABLE.stored();
+    "repl-backlog-ttl" => repl_backlog_ttl: i64 = 3600, int(0, LONG_MAX), MODIFIABLE;
     /// Seconds between two pings to replicas.
     "repl-ping-replica-period" | "repl-ping-slave-period" => repl_ping_replica_period: u32 = 10,
-        int(1, INT_MAX), MODIFIABLE.stored();
+        int(1, INT_MAX), MODIFIABLE;
     /// Seconds of silence after which a replication link is closed.
-    "repl-timeout" => repl_timeout: u32 = 60, int(1, INT_MAX), MODIFIABLE.stored();
+    "repl-timeout" => repl_timeout: u32 = 60, int(1, INT_MAX), MODIFIABLE;
     /// Gathers small writes to replicas in fewer packets, at the price of up to 40 ms of lag.
     "repl-disable-tcp-nodelay" => repl_disable_tcp_nodelay: bool = false, YesNo,
-        MODIFIABLE.stored();
+        MODIFIABLE;
     /// Sends snapshots to replicas without a file.
-    "repl-diskless-sync" => repl_diskless_sync: bool = true, YesNo, MODIFIABLE.stored();
+    "repl-diskless-sync" => repl_diskless_sync: bool = true, YesNo, MODIFIABLE;
     /// Seconds to wait for further replicas before such a snapshot starts.
     "repl-diskless-sync-delay" => repl_diskless_sync_delay: u32 = 5, int(0, INT_MAX),
-        MODIFIABLE.stored();
+        MODIFIABLE;
     /// Replicas at which such a snapshot starts without waiting. 0 always waits.
     "repl-diskless-sync-max-replicas" => repl_diskless_sync_max_replicas: u32 = 0, int(0, INT_MAX),
-        MODIFIABLE.stored();
+        MODIFIABLE;
     /// Lets a replica load a snapshot from the socket.
     "repl-diskless-load" => repl_diskless_load: DisklessLoad = DisklessLoad::Disabled, OneOf,
-        MODIFIABLE.deny_loading().stored();
+        MODIFIABLE.deny_loading();
     /// Sends the snapshot and the writes since over two connections. Known from Valkey 8.
     "dual-channel-replication-enabled" => dual_channel_replication_enabled: bool = false, YesNo,
         MODIFIABLE.stored();
     /// What follows an error in a command from the primary or the append-only file.
     "propagation-error-behavior" => propagation_error_behavior: &'static str = "ignore",
         Word(&["ignore", "panic", "panic-on-replicas"]),
-        MODIFIABLE.stored();
+        MODIFIABLE;
+    /// Multipath TCP towards the primary, which there is none of here. Known from Valkey 9.
+    "repl-mptcp" => repl_mptcp: bool = false, Absent(YesNo, NO_MPTCP), IMMUTABLE;
+    /// Sends the snapshot over a connection of its own. Known from Redis 8.
+    "repl-rdb-channel" => repl_rdb_channel: bool = false, YesNo, MODIFIABLE.hidden().stored();
+    /// Bytes of the stream that a replica keeps while it loads the snapshot. Known from Redis 8.
+    "replica-full-sync-buffer-limit" => replica_full_sync_buffer_limit: u64 = 0,
+        memory(0, ULONG_MAX), MODIFIABLE.stored();
 }
 
 section "Cluster" {
@@ -895,6 +917,42 @@ section "Cluster" {
         MODIFIABLE.stored();
     /// Zone in which the node runs, told to clients. Known from Valkey 8.
     "availability-zone" => availability_zone: Vec<u8> = Vec::new(), TEXT, MODIFIABLE.stored();
+    /// Addresses and ports that clients are told, if not those of the nodes. Known from Valkey 9.
+    "cluster-announce-client-ipv4" => cluster_announce_client_ipv4: Vec<u8> = Vec::new(), IPV4,
+        MODIFIABLE.stored().then(Action::ClusterAnnounce);
+    /// The same of IPv6.
+    "cluster-announce-client-ipv6" => cluster_announce_client_ipv6: Vec<u8> = Vec::new(), IPV6,
+        MODIFIABLE.stored().then(Action::ClusterAnnounce);
+    /// The same of the port.
+    "cluster-announce-client-port" => cluster_announce_client_port: u16 = 0, int(0, 65535),
+        MODIFIABLE.stored().then(Action::ClusterAnnounce);
+    /// The same of the port for TLS.
+    "cluster-announce-client-tls-port" => cluster_announce_client_tls_port: u16 = 0, int(0, 65535),
+        MODIFIABLE.stored().then(Action::ClusterAnnounce);
+    /// Seconds for which a node that was forgotten is not met again. Known from Valkey 9.
+    "cluster-blacklist-ttl" => cluster_blacklist_ttl: u64 = 60, int(0, ULONG_MAX),
+        MODIFIABLE.stored();
+    /// What follows if the state of the cluster cannot be saved. Known from Valkey 9.1.
+    "cluster-config-save-behavior" => cluster_config_save_behavior: &'static str = "sync",
+        Word(&["sync", "best-effort"]), MODIFIABLE.stored();
+    /// Milliseconds that a failover by hand may take. Known from Valkey 8.1.
+    "cluster-manual-failover-timeout" => cluster_manual_failover_timeout: u32 = 5000,
+        int(1, INT_MAX), MODIFIABLE.stored();
+    /// Migrations of slots that are remembered. Known from Valkey 9.
+    "cluster-slot-migration-log-max-len" => cluster_slot_migration_log_max_len: u64 = 1000,
+        int(0, LONG_MAX), MODIFIABLE.stored();
+    /// Bytes of the stream that may be missing when a slot changes hands. -1 is no limit. Known from Valkey 9.
+    "slot-migration-max-failover-repl-bytes" => slot_migration_max_failover_repl_bytes: i64 = 0,
+        int(-1, LONG_MAX), MODIFIABLE.stored();
+    /// Share of commands, in percent, that are looked at for what a cluster would refuse. Known from Redis 8.
+    "cluster-compatibility-sample-ratio" => cluster_compatibility_sample_ratio: u32 = 0,
+        int(0, 100), MODIFIABLE.stored();
+    /// Milliseconds between pings, for tests.
+    "cluster-ping-interval" => cluster_ping_interval: i64 = 0, int(0, LONG_MAX),
+        MODIFIABLE.hidden().stored();
+    /// Share of nodes that a message tells of, in percent.
+    "cluster-message-gossip-perc" => cluster_message_gossip_perc: u32 = 10, int(1, 100),
+        MODIFIABLE.hidden().stored();
 }
 
 section "Threads and processors" {
@@ -917,6 +975,18 @@ section "Threads and processors" {
     /// Processors for the child that saves a snapshot.
     "bgsave_cpulist" | "bgsave-cpulist" => bgsave_cpulist: Vec<u8> = Vec::new(), OPTIONAL_TEXT,
         IMMUTABLE.stored();
+    /// Has the threads run though there is little to do, for tests.
+    "io-threads-always-active" => io_threads_always_active: bool = false, YesNo,
+        MODIFIABLE.hidden().stored();
+    /// Threads from which on long strings are sent without a copy. Here without need.
+    "min-io-threads-avoid-copy-reply" => min_io_threads_avoid_copy_reply: u32 = 7,
+        int(0, INT_MAX), MODIFIABLE.hidden().stored();
+    /// Bytes of such a string.
+    "min-string-size-avoid-copy-reply" => min_string_size_avoid_copy_reply: u32 = 16384,
+        int(0, INT_MAX), MODIFIABLE.hidden().stored();
+    /// Bytes of such a string with threads.
+    "min-string-size-avoid-copy-reply-threaded" => min_string_size_avoid_copy_reply_threaded: u32
+        = 65536, int(0, INT_MAX), MODIFIABLE.hidden().stored();
 }
 
 section "Compatibility" {
@@ -926,5 +996,19 @@ section "Compatibility" {
     /// Holds expiry and eviction back while data is imported: expired keys are hidden but stay, and those that import
     /// (CLIENT IMPORT-SOURCE) see them. Known from Valkey 8.1.
     "import-mode" => import_mode: bool = false, YesNo, MODIFIABLE.hidden();
+    /// Has the order of SCAN be the same in servers with the same seed. Known from Valkey 9.
+    "hash-seed" => hash_seed: Vec<u8> = Vec::new(), OPTIONAL_TEXT, IMMUTABLE.stored();
+    /// Permits DEBUG ASSERT. Here it follows `enable-debug-command`.
+    "enable-debug-assert" => enable_debug_assert: bool = false, YesNo, IMMUTABLE.hidden().stored();
+    /// Protocol of new clients, for tests.
+    "client-default-resp" => client_default_resp: u8 = 2, int(2, 3), IMMUTABLE.hidden().stored();
+    /// Note in the reports of crashes, for tests.
+    "debug-context" => debug_context: Vec<u8> = Vec::new(), TEXT, MODIFIABLE.hidden().stored();
+    /// File to which requests and replies are written, for tests.
+    "req-res-logfile" => req_res_logfile: Vec<u8> = Vec::new(), OPTIONAL_TEXT,
+        IMMUTABLE.hidden().stored();
+    /// Deletes expired keys that scripts and transactions meet. Known from Redis 7.4.
+    "lazyexpire-nested-arbitrary-keys" => lazyexpire_nested_arbitrary_keys: bool = true, YesNo,
+        MODIFIABLE.hidden().stored();
 }
 }

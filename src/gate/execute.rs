@@ -538,6 +538,10 @@ pub fn account_unserved(server: &mut State, id: ClientId, command: &'static Comm
     stats.failed += failed as u64;
     if let Some(client) = server.clients.get_mut(id) {
         client.last_command = Some(command.id);
+        if client.reached.0 == client.commands {
+            // It has changed nothing.
+            client.reached.0 += 1;
+        }
         client.commands += 1;
     }
 }

@@ -25,12 +25,18 @@ use crate::keyspace::Keyspace;
 use crate::keyspace::snapshot::Walked;
 use crate::persist::aof::folder::AofFolder;
 use crate::persist::aof::log::{AppendLog, Fatal, LogOffset, SwitchError};
-use crate::persist::saver::{AccessTold, Form, Job, Plan, lock, put_in_place, save_now, write_now};
+use crate::persist::saver::{AccessTold, Form, Job, Plan, lock, put_in_place, save_now};
 use crate::replication::pipe::Pipe;
 use crate::replication::replica::Filter;
 use crate::sys::disk::{Disk, RealDisk};
 use crate::sys::log::Level;
 use crate::sys::process;
+
+mod ends;
+mod spread;
+
+pub use ends::{begin_aof_at_start, folder_at_start, note_loaded, shut_down};
+pub use spread::{SPREAD_BYTES, note_listeners, spread_early, spread_effects};
 
 /// A slice of the walk through the keyspace, each turn. Unit: microseconds.
 const SLICE_US: i64 = 500;
@@ -40,9 +46,6 @@ const RETRY_US: i64 = 5_000_000;
 const FAILURES_MAX: u32 = 3;
 /// The longest wait between rewrites that fail. Unit: minutes.
 const WAIT_MINUTES_MAX: i64 = 60;
-
-/// Effects that may collect within a turn before they are handed on. Unit: bytes.
-pub const SPREAD_BYTES: usize = 1 << 20;
 
 /// Why something is written in the background.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -327,6 +330,7 @@ fn plan(db: &Keyspace, server: &mut State, is_base: bool) -> Plan {
         ("used-mem", number(crate::sys::alloc::allocated() as i64)),
     ];
     if let Some(database) = database {
+        plan.keeps_expired = true;
         plan.aux.extend([
             ("repl-stream-db", number(database as i64)),
             ("repl-id", server.replication.id.clone().into_bytes()),
@@ -472,6 +476,10 @@ pub fn abort(db: &mut Keyspace, server: &mut State, purpose: Purpose) {
     }
     if let Some(running) = server.persistence.running.take_if(|running| running.purpose == purpose)
     {
+        if purpose == Purpose::Sync {
+            // Its writer may wait for replicas.
+            replicas::end_broadcast(server);
+        }
         let disk = server.persistence.disk.clone();
         running.job.abort(db, &*disk);
         pause_syncs(server);
@@ -503,51 +511,6 @@ pub fn turn(db: &mut Keyspace, server: &mut State) -> Result<(), Fatal> {
         finish_job(db, server);
     }
     Ok(())
-}
-
-/// Hands what commands have changed so far to those who repeat it: the log, and the stream that replicas follow. To be called
-/// between units.
-pub fn spread_effects(server: &mut State) {
-    let State { persistence, effects, replication, now, .. } = server;
-    // A replica's stream is its primary's, byte for byte.
-    let feeds = replication.backlog.is_some() && !replication.is_replica();
-    let messages = std::mem::take(&mut replication.messages);
-    // With neither it is DEBUG EFFECTS that listens, and takes them itself.
-    if effects.is_empty() || !(feeds || persistence.is_aof_on()) {
-        if feeds {
-            replication.feed(&messages);
-        }
-        return;
-    }
-    effects.take(|units| {
-        if let Some(aof) = &mut persistence.aof {
-            aof.log.append(units, *now);
-        }
-        if feeds {
-            replication.feed(units);
-            replication.feed(&messages);
-            if let (Some(aof), Some(backlog)) = (&persistence.aof, &replication.backlog) {
-                replication.logged.push_back((backlog.end(), aof.log.end()));
-            }
-        }
-    });
-}
-
-/// [`spread_effects`] in the middle of a turn that changes much: replicas are sent what they may be sent of it.
-#[cold]
-pub fn spread_early(server: &mut State) {
-    spread_effects(server);
-    replicas::send(server);
-}
-
-/// Has commands note what they change while somebody repeats it: to be called where the log or the backlog comes or goes, and
-/// where the role changes. Whoever is new is told the database.
-pub fn note_listeners(db: &mut Keyspace, server: &mut State) {
-    let replication = &server.replication;
-    let follows = replication.backlog.is_some() && !replication.is_replica();
-    let heard = server.persistence.is_aof_on() || follows;
-    server.effects.listen(heard);
-    db.deletions.listen(heard);
 }
 
 fn write_log(server: &mut State) -> Result<(), Fatal> {
@@ -898,8 +861,12 @@ pub fn begin_aof(
     let syncs = server.persistence.running.is_some();
     if in_transaction || syncs {
         let text = match syncs {
-            true => "AOF was enabled but there is already another background operation. An AOF background was scheduled to start when possible.",
-            false => "AOF was enabled during a transaction. An AOF background was scheduled to start when possible.",
+            true => {
+                "AOF was enabled but there is already another background operation. An AOF background was scheduled to start when possible."
+            }
+            false => {
+                "AOF was enabled during a transaction. An AOF background was scheduled to start when possible."
+            }
         };
         server.log(Level::Warning, format_args!("{text}"));
         // It begins another increment, and this one is forgotten.
@@ -998,91 +965,4 @@ fn has_grown(server: &State) -> bool {
         server.log(Level::Notice, format_args!("{text} {grown}% growth"));
     }
     is_due
-}
-
-// ---- start and end ---------------------------------------------------------------------------------------------------
-
-/// Opens the append-only file behind loading: from now on changes go there.
-pub fn begin_aof_at_start(
-    db: &mut Keyspace,
-    server: &mut State,
-    mut folder: AofFolder,
-    loaded_bytes: u64,
-    base_bytes: u64,
-) -> Result<(), String> {
-    let plan = plan(db, server, true);
-    let increment = folder
-        .open_at_start(plan.form.base_format(), |file| write_now(db, file, &plan).map(drop))
-        .map_err(|error| error.to_string())?;
-    let folder = Arc::new(Mutex::new(folder));
-    let wake = server.persistence.wake.clone();
-    let wake = Box::new(move || wake());
-    let policy = server.config.appendfsync;
-    let mut log = AppendLog::new(folder.clone(), increment, loaded_bytes, base_bytes, policy, wake);
-    log.spawn().map_err(|error| system_text(&error))?;
-    switch_on(db, server, folder, log, false);
-    Ok(())
-}
-
-/// Nothing has changed since what was just loaded was saved.
-pub fn note_loaded(db: &Keyspace, server: &mut State) {
-    server.persistence.saved_changes = db.dirty();
-}
-
-/// The folder of the append-only file, with an old single file taken over.
-pub fn folder_at_start(server: &State) -> Result<AofFolder, String> {
-    let mut folder = open_folder(server)?;
-    let taken = folder.take_over_single_file().map_err(|error| error.to_string())?;
-    if taken {
-        let text = "Successfully migrated an old-style AOF configuration into the AOF directory";
-        server.log(Level::Notice, format_args!("{text}"));
-    }
-    Ok(folder)
-}
-
-/// Ends all files before the process ends: writes and syncs the log, and saves if that is asked for or save points say so.
-/// False: the process is to go on, as what was asked for could not be done.
-pub fn shut_down(
-    db: &mut Keyspace,
-    server: &mut State,
-    save_asked: Option<bool>,
-    force: bool,
-) -> bool {
-    if let Some((purpose, ..)) = server.persistence.under_way() {
-        let text = match purpose {
-            Purpose::Save => "There is a child saving an .rdb. Killing it!",
-            Purpose::Rewrite => "There is a child rewriting the AOF. Killing it!",
-            Purpose::Sync => "There is a child sending an .rdb to replicas. Killing it!",
-        };
-        server.log(Level::Warning, format_args!("{text}"));
-        abort(db, server, purpose);
-    }
-    if server.persistence.aof.is_some() {
-        let text = "Calling fsync() on the AOF file.";
-        server.log(Level::Notice, format_args!("{text}"));
-        if let Err(fatal) = write_log(server) {
-            server.log(Level::Warning, format_args!("{fatal}"));
-        }
-    }
-    let saves = save_asked.unwrap_or(!server.config.save.is_empty());
-    if saves {
-        let text = "Saving the final RDB snapshot before exiting.";
-        server.log(Level::Notice, format_args!("{text}"));
-        if save(db, server).is_err() {
-            if !force {
-                let text = "Error trying to save the DB, can't exit.";
-                server.log(Level::Warning, format_args!("{text}"));
-                return false;
-            }
-            let text = "Error trying to save the DB. Exit anyway.";
-            server.log(Level::Warning, format_args!("{text}"));
-        }
-    }
-    let now = server.now;
-    if let Some(aof) = server.persistence.aof.take()
-        && let Err(fatal) = aof.log.close(now)
-    {
-        server.log(Level::Warning, format_args!("{fatal}"));
-    }
-    true
 }

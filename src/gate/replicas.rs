@@ -437,7 +437,6 @@ pub fn snapshot_is_written(server: &mut State, written: Result<(), String>) {
         Err(why) => {
             server.log(Level::Warning, format_args!("Background transfer error: {why}"));
             end_broadcast(server);
-            fail_who(server, |stage| matches!(stage, Stage::TakesSnapshot { .. }));
         }
     }
 }
@@ -474,7 +473,10 @@ pub fn file_is_saved(server: &mut State, is_saved: bool) {
 /// Closes the replicas for which there is no snapshot.
 fn fail_who(server: &mut State, has_failed: impl Fn(&Stage) -> bool) {
     for id in server.replication.replicas.clone() {
-        if replica_of(server, id).is_some_and(|replica| has_failed(&replica.stage)) {
+        let Some(client) = server.clients.get(id) else { continue };
+        let is_closing = client.flags.contains(ClientFlags::CLOSE_NOW);
+        let replica = client.replica.as_deref();
+        if !is_closing && replica.is_some_and(|replica| has_failed(&replica.stage)) {
             let text = "SYNC failed. BGSAVE child returned an error";
             server.log(Level::Warning, format_args!("{text}"));
             server.clients.close(id);
@@ -482,9 +484,11 @@ fn fail_who(server: &mut State, has_failed: impl Fn(&Stage) -> bool) {
     }
 }
 
-fn end_broadcast(server: &mut State) {
+/// Ends a snapshot that is sent while it is made, and closes those who have not got all of it.
+pub fn end_broadcast(server: &mut State) {
     if let Some(broadcast) = server.replication.broadcast.take() {
         broadcast.pipe.close();
+        fail_who(server, |stage| matches!(stage, Stage::TakesSnapshot { .. }));
     }
 }
 

@@ -179,8 +179,7 @@ fn note(
     } += 1;
     let queues = server.clients.get(id).is_some_and(|client| client.transaction.is_some());
     let own = if queues { Place::Transaction } else { Place::TopLevel };
-    let entry = log::Entry {
-        count: 1,
+    let event = log::Event {
         reason,
         place: place.unwrap_or(own),
         object,
@@ -189,7 +188,7 @@ fn note(
         client: describe_client(server, id),
     };
     let max_len = server.config.acllog_max_len;
-    server.acl.log.note(entry, max_len);
+    server.acl.log.note(event, max_len);
 }
 
 // ---- who a client is -----------------------------------------------------------------------------------------------------

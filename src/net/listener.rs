@@ -37,14 +37,23 @@ impl Listener {
         Ok(if is_tls { Listener::Tls(listener) } else { Listener::Tcp(listener) })
     }
 
-    /// Listens on a Unix socket; a file left behind at `path` is replaced. `mode`: permissions of the socket's file.
-    pub fn unix(path: &Path, mode: Option<u32>, backlog: i32) -> io::Result<Self> {
+    /// Listens on a Unix socket; a file left behind at `path` is replaced. `mode`: permissions of the socket's file,
+    /// `group`: who else they may be for.
+    pub fn unix(
+        path: &Path,
+        mode: Option<u32>,
+        group: Option<u32>,
+        backlog: i32,
+    ) -> io::Result<Self> {
         match std::fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
         let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
         socket.bind(&socket2::SockAddr::unix(path)?)?;
+        if group.is_some() {
+            std::os::unix::fs::chown(path, None, group)?;
+        }
         if let Some(mode) = mode {
             use std::os::unix::fs::PermissionsExt;
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;

@@ -86,6 +86,8 @@ pub struct Plan {
     pub lru_clock: u32,
     /// `rdb-key-save-delay`, microseconds; negative: keys for each microsecond.
     pub key_delay: i32,
+    /// Keys that have expired are written too: replicas that know of them are to be told that they are gone.
+    pub keeps_expired: bool,
     /// Only what is besides the keys is written.
     pub leaves_out_keys: bool,
 }
@@ -112,6 +114,7 @@ impl Plan {
             databases: databases.collect(),
             lru_clock: db.lru_clock(),
             key_delay: 0,
+            keeps_expired: false,
             leaves_out_keys: false,
         }
     }
@@ -191,7 +194,8 @@ impl<'a> FileSaver<'a> {
             }
         }
         chunk.each(|copied| {
-            if copied.deadline.is_some_and(|deadline| now.is_past(deadline)) {
+            let has_expired = copied.deadline.is_some_and(|deadline| now.is_past(deadline));
+            if has_expired && !self.plan.keeps_expired {
                 return Ok(());
             }
             let idle = u64::from(lru_clock.wrapping_sub(copied.access) & 0xff_ffff);

@@ -17,6 +17,7 @@ use crate::gate::users;
 use crate::net::listener::{Listener, set_keepalive};
 use crate::net::stream::{Address, Stream};
 use crate::sys::log::Level;
+use crate::sys::process;
 
 /// Connections taken in one turn, so that a flood of them does not starve the clients that are there.
 const ACCEPTS_MAX: usize = 1000;
@@ -128,9 +129,14 @@ impl Server {
         }
         let path: &Path = OsStr::from_bytes(&config.unixsocket).as_ref();
         let mode = (config.unixsocketperm != 0).then_some(config.unixsocketperm);
-        let listener = Listener::unix(path, mode, config.tcp_backlog as i32).map_err(|error| {
-            format!("Failed opening Unix socket: bind: {}", system_text(&error))
-        })?;
+        let why =
+            |error: io::Error| format!("Failed opening Unix socket: bind: {}", system_text(&error));
+        let group = match &config.unixsocketgroup[..] {
+            b"" => None,
+            name => Some(process::group_id(name).map_err(why)?),
+        };
+        let backlog = config.tcp_backlog as i32;
+        let listener = Listener::unix(path, mode, group, backlog).map_err(why)?;
         // In front of those that CONFIG SET replaces.
         self.state.listeners.insert(0, listener);
         Ok(())

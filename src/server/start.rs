@@ -242,6 +242,9 @@ impl Server {
             self.supervisor.saving();
         }
         if !persistence::shut_down(&mut self.keyspace, &mut self.state, order.save, order.force) {
+            let text =
+                "Errors trying to shut down the server. Check the logs for more information.";
+            self.state.log(Level::Warning, format_args!("{text}"));
             self.refuse_shutdown();
             return;
         }

@@ -244,3 +244,33 @@ impl Supervisor {
         }
     }
 }
+
+/// The number of a group of the system, by its name or that number. Errors: there is none of this name.
+pub fn group_id(name: &[u8]) -> io::Result<u32> {
+    let number = |text: &[u8]| std::str::from_utf8(text).ok()?.parse().ok();
+    if let Some(number) = number(name) {
+        return Ok(number);
+    }
+    let groups = std::fs::read("/etc/group")?;
+    let find = |line: &[u8]| {
+        let mut fields = line.split(|byte| *byte == b':');
+        (fields.next()? == name).then(|| fields.nth(1)).flatten().and_then(number)
+    };
+    groups.split(|byte| *byte == b'\n').find_map(find).ok_or_else(|| {
+        let name = String::from_utf8_lossy(name);
+        io::Error::new(io::ErrorKind::NotFound, format!("no group named {name}"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_have_names_and_numbers() {
+        assert_eq!(group_id(b"17").unwrap(), 17);
+        let zero = ["root", "wheel"].map(|name| group_id(name.as_bytes()).ok());
+        assert!(zero.contains(&Some(0)), "{zero:?}");
+        assert_eq!(group_id(b"no such group").unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+}

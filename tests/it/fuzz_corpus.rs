@@ -33,12 +33,14 @@ macro_rules! targets {
 }
 
 targets! {
+    acl,
     aof,
     config,
     function_payload,
     glob,
     hyperloglog,
     inline,
+    link,
     listpack,
     manifest,
     packed,

@@ -6,12 +6,14 @@ use std::path::Path;
 
 use crate::acl::{Acl, FLAG_NAMES, Reason, Selector, catalogue, is_user_name};
 use crate::command::help::reply_help;
+use crate::command::stream::reports_7_2;
 use crate::config::{replace_file, system_text};
 use crate::error::CommandError;
 use crate::facts::CATEGORY_NAMES;
 use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::gate::spec::{CommandSpec, Flags, Group, Secrets, container, spec};
 use crate::gate::users;
+use crate::ids::UserId;
 use crate::resp::number;
 use crate::resp::reply::ReplyWriter;
 use crate::sys::log::Level;
@@ -250,7 +252,8 @@ fn file(ctx: &Context<'_>) -> Result<Vec<u8>, CommandError> {
     if file.is_empty() { Err(NO_FILE) } else { Ok(file.clone()) }
 }
 
-/// `ACL LOAD`: `OK`. With a mistake in the file all users stay as they were.
+/// `ACL LOAD`: `OK`. With a mistake in the file all users stay as they were. Connections of users that are gone end, and before
+/// Redis 7.2 those of all but the default one.
 fn load(ctx: &mut Context<'_>) -> CommandResult {
     let file = file(ctx)?;
     let all_channels = users::all_channels(ctx.server);
@@ -258,7 +261,12 @@ fn load(ctx: &mut Context<'_>) -> CommandResult {
     let loaded = loaded.map_err(|text| error("", &text, ""))?;
     let own = ctx.caller.client();
     ctx.reply.ok();
-    let mut ends = users::users_deleted(ctx.db, ctx.server, &loaded.deleted, own);
+    let mut deleted = loaded.deleted;
+    if !reports_7_2(&ctx.server.config) {
+        let others = loaded.changed.iter().map(|changed| changed.id);
+        deleted.extend(others.filter(|&id| id != UserId::DEFAULT));
+    }
+    let mut ends = users::users_deleted(ctx.db, ctx.server, &deleted, own);
     for changed in &loaded.changed {
         ends |= users::user_changed(ctx.db, ctx.server, changed, own);
     }
@@ -340,25 +348,37 @@ fn log(ctx: &mut Context<'_>) -> CommandResult {
     let entries = ctx.server.acl.log.iter();
     let count = usize::try_from(count).unwrap_or_default().min(entries.len());
     let now_ms = ctx.server.now.wall_us / 1000;
+    let is_7_2 = reports_7_2(&ctx.server.config);
     let reply = &mut ctx.reply;
     reply.array(count);
     for entry in entries.take(count) {
-        reply.map(7);
+        let last = &entry.last;
+        reply.map(if is_7_2 { 10 } else { 7 });
         reply.bulk(b"count");
         reply.integer(entry.count as i64);
         for (name, value) in [
-            ("reason", entry.reason.word().as_bytes()),
-            ("context", entry.place.word().as_bytes()),
-            ("object", &entry.object),
-            ("username", &entry.user),
+            ("reason", last.reason.word().as_bytes()),
+            ("context", last.place.word().as_bytes()),
+            ("object", &last.object),
+            ("username", &last.user),
         ] {
             reply.bulk(name.as_bytes());
             reply.bulk(value);
         }
         reply.bulk(b"age-seconds");
-        reply.double((now_ms - entry.at_ms) as f64 / 1000.0);
+        reply.double((now_ms - last.at_ms) as f64 / 1000.0);
         reply.bulk(b"client-info");
-        reply.bulk(entry.client.as_bytes());
+        reply.bulk(last.client.as_bytes());
+        if is_7_2 {
+            for (name, value) in [
+                ("entry-id", entry.id as i64),
+                ("timestamp-created", entry.created_ms),
+                ("timestamp-last-updated", last.at_ms),
+            ] {
+                reply.bulk(name.as_bytes());
+                reply.integer(value);
+            }
+        }
     }
     Ok(Outcome::Replied)
 }

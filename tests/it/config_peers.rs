@@ -1,0 +1,62 @@
+//! The files that peers ship, and the names that they know. PEER_SOURCES: folders of their unpacked sources, colons between.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use latchkey::config::{Config, Param};
+
+fn sources() -> Vec<PathBuf> {
+    let folders = std::env::var_os("PEER_SOURCES").expect("PEER_SOURCES names folders");
+    std::env::split_paths(&folders).collect()
+}
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The file that a peer ships.
+fn shipped(source: &Path) -> String {
+    let names = ["redis.conf", "valkey.conf"];
+    let found = names.iter().map(|name| source.join(name)).find(|path| path.exists());
+    read(&found.unwrap_or_else(|| panic!("{} has no configuration", source.display())))
+}
+
+/// Names and aliases in a peer's table of parameters.
+fn known_names(source: &Path) -> BTreeSet<String> {
+    let text = read(&source.join("src/config.c"));
+    let mut names = BTreeSet::new();
+    for line in text.lines().filter(|line| line.trim_start().starts_with("create")) {
+        let Some((_, rest)) = line.split_once("Config(\"") else { continue };
+        let Some((name, rest)) = rest.split_once('"') else { continue };
+        names.insert(name.to_owned());
+        if let Some(rest) = rest.strip_prefix(", \"")
+            && let Some((alias, _)) = rest.split_once('"')
+        {
+            names.insert(alias.to_owned());
+        }
+    }
+    names
+}
+
+#[test]
+#[ignore = "needs PEER_SOURCES"]
+fn shipped_files_are_configurations() {
+    for source in sources() {
+        // A folder that a package makes.
+        let text = shipped(&source).replace("\ndir /", "\n# dir /");
+        let config = Config::from_text(text.as_bytes());
+        assert!(config.is_ok(), "{}: {}", source.display(), config.unwrap_err());
+    }
+}
+
+#[test]
+#[ignore = "needs PEER_SOURCES"]
+fn every_name_of_a_peer_is_known() {
+    for source in sources() {
+        let names = known_names(&source);
+        assert!(names.len() > 150, "{}: {names:?}", source.display());
+        let unknown: Vec<_> =
+            names.iter().filter(|name| Param::find(name.as_bytes()).is_none()).collect();
+        assert!(unknown.is_empty(), "{}: {unknown:?}", source.display());
+    }
+}

@@ -1,0 +1,278 @@
+//! A replica and a primary written by hand: what is said on the link, and what clients see meanwhile.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+
+use crate::support::{Client, PATIENCE, Reply, TestServer, wait_for};
+
+const ID: &str = "0123456789012345678901234567890123456789";
+const OTHER_ID: &str = "9876543210987654321098765432109876543210";
+const MARK: &str = "abcdefabcdefabcdefabcdefabcdefabcdefabcd";
+
+/// The primary's side of one connection.
+struct Link {
+    socket: BufReader<TcpStream>,
+}
+
+impl Link {
+    fn accept(listener: &TcpListener) -> Self {
+        let (socket, _) = listener.accept().expect("the replica connects");
+        socket.set_read_timeout(Some(PATIENCE)).expect("an option of sockets");
+        Link { socket: BufReader::new(socket) }
+    }
+
+    /// The next request of the replica, its words joined. Empty lines are passed over.
+    fn request(&mut self) -> String {
+        let mut line = || {
+            let mut line = String::new();
+            self.socket.read_line(&mut line).expect("the replica speaks");
+            line.trim_end().to_owned()
+        };
+        let mut first = line();
+        while first.is_empty() {
+            first = line();
+        }
+        let count = first.strip_prefix('*').and_then(|count| count.parse().ok());
+        let Some(count) = count else { return first };
+        let mut words = Vec::new();
+        for _ in 0..count {
+            line();
+            words.push(line());
+        }
+        words.join(" ")
+    }
+
+    fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        self.socket.get_mut().write_all(bytes.as_ref()).expect("the replica reads");
+    }
+
+    /// Sends a request, and returns its bytes.
+    fn stream(&mut self, words: &[&str]) -> u64 {
+        let request = encode(words);
+        self.send(&request);
+        request.len() as u64
+    }
+
+    /// Greets, and returns what the replica asks for.
+    fn greet(&mut self) -> String {
+        assert_eq!(self.request(), "PING");
+        self.send("+PONG\r\n");
+        assert!(self.request().starts_with("REPLCONF listening-port "));
+        assert_eq!(self.request(), "REPLCONF capa eof capa psync2");
+        self.send("+OK\r\n+OK\r\n");
+        self.request()
+    }
+
+    /// Waits until the replica has applied the stream up to an offset, and returns what it tells then, and the bytes of the
+    /// question.
+    fn ask(&mut self, offset: u64) -> (u64, u64) {
+        let bytes = self.stream(&["REPLCONF", "GETACK", "*"]);
+        loop {
+            let request = self.request();
+            let told = request.strip_prefix("REPLCONF ACK ").and_then(|told| told.parse().ok());
+            if let Some(told) = told.filter(|&told| told >= offset) {
+                return (told, bytes);
+            }
+        }
+    }
+}
+
+fn encode(words: &[&str]) -> Vec<u8> {
+    let mut request = format!("*{}\r\n", words.len());
+    words.iter().for_each(|word| request += &format!("${}\r\n{word}\r\n", word.len()));
+    request.into_bytes()
+}
+
+/// A snapshot with one string for each pair, without a checksum.
+fn snapshot(pairs: &[(&str, &str)]) -> Vec<u8> {
+    let mut bytes = b"REDIS0010\xfa\x0erepl-stream-db\x011\xfe\x01".to_vec();
+    for (key, value) in pairs {
+        bytes.push(0);
+        for text in [key, value] {
+            bytes.push(text.len() as u8);
+            bytes.extend_from_slice(text.as_bytes());
+        }
+    }
+    bytes.extend_from_slice(&[0xff, 0, 0, 0, 0, 0, 0, 0, 0]);
+    bytes
+}
+
+/// A server that follows a primary of the test's.
+fn follower(lines: &[&str]) -> (TestServer, TcpListener, Client, tempfile::TempDir) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut lines: Vec<String> = lines.iter().map(|line| (*line).to_owned()).collect();
+    lines.push(format!("dir {}", folder.path().display()));
+    let server = TestServer::start(&lines);
+    let mut client = server.connect();
+    let port = listener.local_addr().expect("an address").port().to_string();
+    assert_eq!(client.call(&["REPLICAOF", "127.0.0.1", &port]).show(), "OK");
+    (server, listener, client, folder)
+}
+
+/// The same, with a snapshot of database 1 that ends at offset 100 and holds `a`.
+fn synced(lines: &[&str]) -> (TestServer, TcpListener, Link, Client, tempfile::TempDir) {
+    let (server, listener, mut client, folder) = follower(lines);
+    let mut link = Link::accept(&listener);
+    assert!(link.greet().starts_with("PSYNC "));
+    link.send(format!("+FULLRESYNC {ID} 100\r\n$EOF:{MARK}\r\n"));
+    link.send([&snapshot(&[("a", "old")]), MARK.as_bytes()].concat());
+    await_link(&mut client, "up");
+    assert_eq!(link.request(), "REPLCONF ACK 100");
+    client.call(&["SELECT", "1"]);
+    (server, listener, link, client, folder)
+}
+
+fn info(client: &mut Client, name: &str) -> String {
+    let Reply::Bulk(text) = client.call(&["INFO"]) else { panic!("INFO is a string") };
+    let text = String::from_utf8(text).expect("INFO is text");
+    let line = text.lines().find_map(|line| line.strip_prefix(&format!("{name}:")));
+    line.unwrap_or_default().trim_end().to_owned()
+}
+
+fn await_link(client: &mut Client, state: &str) {
+    wait_for("the link", || (info(client, "master_link_status") == state).then_some(()));
+}
+
+#[test]
+fn the_stream_is_applied_where_the_snapshot_ends() {
+    let (_server, _listener, mut link, mut client, _folder) = synced(&[]);
+    assert_eq!(client.call(&["GET", "a"]).show(), "\"old\"");
+    let refused = "(error) READONLY You can't write against a read only replica.";
+    assert_eq!(client.call(&["SET", "a", "1"]).show(), refused);
+    // The snapshot says that the stream has selected database 1.
+    let mut offset = 100;
+    offset += link.stream(&["SET", "b", "1"]);
+    offset += link.stream(&["MULTI"]);
+    offset += link.stream(&["SELECT", "2"]);
+    offset += link.stream(&["INCR", "c"]);
+    link.send("\n");
+    // Neither is seen before all of it is there.
+    assert_eq!(client.call(&["EXISTS", "c"]).show(), "(integer) 0");
+    offset += link.stream(&["EXEC"]);
+    let (told, bytes) = link.ask(offset);
+    assert_eq!(told, offset);
+    assert_eq!(info(&mut client, "slave_repl_offset"), (offset + bytes).to_string());
+    assert_eq!(client.call(&["GET", "b"]).show(), "\"1\"");
+    client.call(&["SELECT", "2"]);
+    assert_eq!(client.call(&["GET", "c"]).show(), "\"1\"");
+    let role = client.call(&["ROLE"]).show();
+    assert!(role.contains("\"slave\"") && role.contains("\"connected\""), "{role}");
+}
+
+#[test]
+fn a_replica_hides_what_has_expired_and_leaves_it_to_its_primary() {
+    let (server, _listener, mut link, mut client, _folder) = synced(&[]);
+    let at = (server.clock_ms() + 1000).to_string();
+    let mut offset = 100;
+    for key in ["x", "y", "z"] {
+        offset += link.stream(&["SET", key, "1", "PXAT", &at]);
+    }
+    offset += link.ask(offset).1;
+    server.advance(5_000_000);
+    assert_eq!(client.call(&["EXISTS", "x", "y", "z"]).show(), "(integer) 0");
+    assert_eq!(client.call(&["DBSIZE"]).show(), "(integer) 4");
+    offset += link.stream(&["PERSIST", "x"]);
+    offset += link.stream(&["RENAME", "y", "w"]);
+    offset += link.stream(&["DEL", "z"]);
+    // One that has expired when it comes is there all the same.
+    offset += link.stream(&["SET", "v", "1", "PXAT", &at]);
+    offset += link.stream(&["PEXPIREAT", "a", &at]);
+    link.ask(offset);
+    assert_eq!(client.call(&["GET", "x"]).show(), "\"1\"");
+    for key in ["w", "v", "a"] {
+        assert_eq!(client.call(&["EXISTS", key]).show(), "(integer) 0", "{key}");
+    }
+    assert_eq!(client.call(&["DBSIZE"]).show(), "(integer) 4");
+    assert_eq!(client.call(&["REPLICAOF", "NO", "ONE"]).show(), "OK");
+    // Now its age counts.
+    server.settle();
+    assert_eq!(client.call(&["DBSIZE"]).show(), "(integer) 1");
+}
+
+#[test]
+fn a_link_that_was_cut_goes_on_where_it_was() {
+    let (_server, listener, mut link, mut client, _folder) = synced(&[]);
+    let bytes = link.stream(&["SET", "b", "1"]);
+    // Half a request is as good as none.
+    let half = encode(&["APPEND", "b", "2"]);
+    link.send(&half[..half.len() - 3]);
+    drop(link);
+    let mut link = Link::accept(&listener);
+    assert_eq!(link.greet(), format!("PSYNC {ID} {}", 100 + bytes + 1));
+    await_link(&mut client, "down");
+    link.send(format!("+CONTINUE {OTHER_ID}\r\n"));
+    link.send(&half);
+    link.ask(100 + bytes + half.len() as u64);
+    assert_eq!(client.call(&["GET", "b"]).show(), "\"12\"");
+    assert_eq!(info(&mut client, "master_replid"), OTHER_ID);
+    assert_eq!(info(&mut client, "master_replid2"), ID);
+    assert_eq!(info(&mut client, "second_repl_offset"), (100 + bytes + 1).to_string());
+    // What is no stream ends the link, and nothing is known then.
+    link.send("PING\r\n");
+    let mut link = Link::accept(&listener);
+    assert_eq!(link.greet(), "PSYNC ? -1");
+}
+
+#[test]
+fn what_is_not_whole_is_never_seen() {
+    let (_server, listener, mut link, mut client, _folder) = synced(&["repl-diskless-load swapdb"]);
+    let whole = snapshot(&[("new", "1"), ("more", "2")]);
+    // Another state of the same history: the old data is served until the new one is whole, and stays if it never is.
+    for cut in [whole.len() / 2, whole.len() - 1] {
+        drop(link);
+        link = Link::accept(&listener);
+        assert!(link.greet().starts_with("PSYNC "));
+        link.send(format!("+FULLRESYNC {ID} 200\r\n$EOF:{MARK}\r\n"));
+        link.send(&whole[..cut]);
+        wait_for("loading", || (info(&mut client, "async_loading") == "1").then_some(()));
+        assert_eq!(client.call(&["GET", "a"]).show(), "\"old\"");
+    }
+    drop(link);
+    let mut link = Link::accept(&listener);
+    assert!(link.greet().starts_with("PSYNC "));
+    link.send(format!("+FULLRESYNC {OTHER_ID} 300\r\n${}\r\n", whole.len()));
+    link.send(&whole[..whole.len() - 1]);
+    // Of another history: nobody can tell what the old data is worth.
+    wait_for("loading", || (info(&mut client, "loading") == "1").then_some(()));
+    assert!(client.call(&["GET", "a"]).show().starts_with("(error) LOADING"));
+    link.send(&whole[whole.len() - 1..]);
+    await_link(&mut client, "up");
+    assert_eq!(client.call(&["MGET", "a", "new", "more"]).show(), "1) (nil)\n2) \"1\"\n3) \"2\"");
+    assert_eq!(info(&mut client, "master_replid"), OTHER_ID);
+    assert_eq!(link.ask(0).0, 300);
+}
+
+#[test]
+fn stale_data_is_refused_where_it_is_not_wanted() {
+    let (server, listener, mut client, _folder) = follower(&["replica-serve-stale-data no"]);
+    let refused =
+        "(error) MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.";
+    assert_eq!(client.call(&["GET", "a"]).show(), refused);
+    let reads = client.call(&["EVAL", "return redis.call('get', 'a')", "0"]).show();
+    assert!(reads.contains("Can not execute the command on a stale replica"), "{reads}");
+    let flagged = "#!lua flags=no-writes\nreturn 1";
+    assert!(client.call(&["EVAL", flagged, "0"]).show().starts_with("(error) MASTERDOWN"));
+    let stale = "#!lua flags=allow-stale,no-writes\nreturn 1";
+    assert_eq!(client.call(&["EVAL", stale, "0"]).show(), "(integer) 1");
+    // A primary that refuses is asked again a second later.
+    let mut link = Link::accept(&listener);
+    assert_eq!(link.request(), "PING");
+    link.send("-ERR not now\r\n");
+    assert_eq!(link.socket.read(&mut [0; 9]).expect("an end"), 0);
+    server.advance(1_100_000);
+    let mut link = Link::accept(&listener);
+    assert!(link.greet().starts_with("PSYNC "));
+    // Nor is one that is silent borne for ever.
+    server.advance(70_000_000);
+    let mut link = Link::accept(&listener);
+    assert!(link.greet().starts_with("PSYNC "));
+    link.send("-ERR unknown command\r\n");
+    assert_eq!(link.request(), "SYNC");
+    let whole = snapshot(&[("a", "1")]);
+    link.send(format!("${}\r\n", whole.len()));
+    link.send(&whole);
+    await_link(&mut client, "up");
+    client.call(&["SELECT", "1"]);
+    assert_eq!(client.call(&["GET", "a"]), Reply::Bulk(b"1".to_vec()));
+}
