@@ -191,23 +191,7 @@ fn serve(settings: Settings, name: &OsStr, is_bare: bool) -> Result<ExitCode, Co
             config.pidfile = DEFAULT_PIDFILE.to_vec();
         }
     }
-    log.warn(format_args!("oO0OoO0OoO0Oo Latchkey is starting oO0OoO0OoO0Oo"));
-    let (commit, is_modified) = build::commit();
-    log.warn(format_args!(
-        "Latchkey version={}, bits={}, commit={commit}, modified={is_modified}, pid={}, just started",
-        build::VERSION,
-        usize::BITS,
-        std::process::id()
-    ));
-    if is_bare {
-        log.warn(format_args!(
-            "Warning: no config file specified, using the default config. In order to specify a config file use {} \
-             /path/to/redis.conf",
-            name.display()
-        ));
-    } else {
-        log.warn(format_args!("Configuration loaded"));
-    }
+    log_start(name, is_bare, &log);
     if !allow_files(&mut config, &log) {
         return Ok(ExitCode::FAILURE);
     }
@@ -249,16 +233,42 @@ fn serve(settings: Settings, name: &OsStr, is_bare: bool) -> Result<ExitCode, Co
     if !server.load_users(&users) {
         return Ok(ExitCode::FAILURE);
     }
+    Ok(run(server, supervisor, &log))
+}
+
+/// Loads what there is to be loaded, and runs until the end.
+fn run(mut server: Server, supervisor: Supervisor, log: &Log) -> ExitCode {
     supervisor.loading();
     if server.load().is_err() {
-        return Ok(ExitCode::FAILURE);
+        return ExitCode::FAILURE;
     }
     server.announce(supervisor);
     if let Err(error) = server.run() {
         log.warn(format_args!("Waiting for events failed: {error}"));
-        return Ok(ExitCode::FAILURE);
+        return ExitCode::FAILURE;
     }
-    Ok(ExitCode::SUCCESS)
+    ExitCode::SUCCESS
+}
+
+/// The first lines of the log.
+fn log_start(name: &OsStr, is_bare: bool, log: &Log) {
+    log.warn(format_args!("oO0OoO0OoO0Oo Latchkey is starting oO0OoO0OoO0Oo"));
+    let (commit, is_modified) = build::commit();
+    log.warn(format_args!(
+        "Latchkey version={}, bits={}, commit={commit}, modified={is_modified}, pid={}, just started",
+        build::VERSION,
+        usize::BITS,
+        std::process::id()
+    ));
+    if is_bare {
+        log.warn(format_args!(
+            "Warning: no config file specified, using the default config. In order to specify a config file use {} \
+             /path/to/redis.conf",
+            name.display()
+        ));
+    } else {
+        log.warn(format_args!("Configuration loaded"));
+    }
 }
 
 /// The log of the start.

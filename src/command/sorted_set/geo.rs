@@ -439,13 +439,15 @@ impl SearchOptions {
         set: Option<SortedSetView<'_>>,
         arguments: &mut Cursor<'_>,
     ) -> Result<(), CommandError> {
-        let has = |arguments: &Cursor<'_>, count| arguments.remaining() > count;
-        let is_free = search.is_free();
-        let is_polygon = matches!(self.shape, Some(Shape::Polygon(_)));
-        let is_box = matches!(self.shape, Some(Shape::Box { .. }));
-        let is_circle = matches!(self.shape, Some(Shape::Circle { .. }));
-        let from_member = self.has_center && self.center_is_member;
-        let from_place = self.has_center && !self.center_is_member;
+        let is_taken = self.take_shown(arguments)?
+            || self.take_destination(search, arguments)?
+            || (search.is_free()
+                && (self.take_center(set, arguments)? || self.take_shape(arguments)?));
+        if is_taken { Ok(()) } else { Err(CommandError::Syntax) }
+    }
+
+    /// What is shown of the members, how many of them, and in which order. False: the next argument is no such option.
+    fn take_shown(&mut self, arguments: &mut Cursor<'_>) -> Result<bool, CommandError> {
         if arguments.take_word("WITHDIST") {
             self.with_distance = true;
         } else if arguments.take_word("WITHHASH") {
@@ -458,62 +460,87 @@ impl SearchOptions {
             self.order = Some(Order::Ascending);
         } else if arguments.take_word("DESC") {
             self.order = Some(Order::Descending);
-        } else if has(arguments, 1) && arguments.take_word("COUNT") {
+        } else if arguments.remaining() > 1 && arguments.take_word("COUNT") {
             let count = usize::try_from(arguments.take_integer()?).ok();
-            self.count =
-                Some(count.filter(|&count| count > 0).ok_or(CommandError::COUNT_NOT_POSITIVE)?);
-        } else if search.has_store() && has(arguments, 1) && arguments.take_word("STORE") {
-            (self.destination, self.stores_distances) = (Some(arguments.position()), false);
-            arguments.take()?;
-        } else if search.has_store() && has(arguments, 1) && arguments.take_word("STOREDIST") {
-            (self.destination, self.stores_distances) = (Some(arguments.position()), true);
-            arguments.take()?;
-        } else if search == Search::FreeStore && arguments.take_word("STOREDIST") {
+            let count = count.filter(|&count| count > 0);
+            self.count = Some(count.ok_or(CommandError::COUNT_NOT_POSITIVE)?);
+        } else {
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    /// Where the result is stored, and what as its scores.
+    fn take_destination(
+        &mut self,
+        search: Search,
+        arguments: &mut Cursor<'_>,
+    ) -> Result<bool, CommandError> {
+        if search == Search::FreeStore && arguments.take_word("STOREDIST") {
             self.stores_distances = true;
-        } else if is_free
-            && !from_place
-            && !is_polygon
-            && has(arguments, 1)
-            && arguments.take_word("FROMMEMBER")
-        {
+            return Ok(true);
+        }
+        if !search.has_store() || arguments.remaining() < 2 {
+            return Ok(false);
+        }
+        if arguments.take_word("STORE") {
+            self.stores_distances = false;
+        } else if arguments.take_word("STOREDIST") {
+            self.stores_distances = true;
+        } else {
+            return Ok(false);
+        }
+        self.destination = Some(arguments.position());
+        arguments.take()?;
+        Ok(true)
+    }
+
+    /// The center of a circle or box.
+    fn take_center(
+        &mut self,
+        set: Option<SortedSetView<'_>>,
+        arguments: &mut Cursor<'_>,
+    ) -> Result<bool, CommandError> {
+        if matches!(self.shape, Some(Shape::Polygon(_))) {
+            return Ok(false);
+        }
+        let from_member = self.has_center && self.center_is_member;
+        let from_place = self.has_center && !self.center_is_member;
+        if !from_place && arguments.remaining() > 1 && arguments.take_word("FROMMEMBER") {
             let member = arguments.take()?;
             let place = set.map(|set| place_of(Some(set), member).ok_or(NO_SUCH_MEMBER));
             self.set_center(place.transpose()?);
             self.center_is_member = true;
-        } else if is_free
-            && !from_member
-            && !is_polygon
-            && has(arguments, 2)
-            && arguments.take_word("FROMLONLAT")
-        {
+        } else if !from_member && arguments.remaining() > 2 && arguments.take_word("FROMLONLAT") {
             let point = parse_point(arguments.take()?, arguments.take()?)?;
             self.set_center(Some(point));
-        } else if is_free
-            && !is_box
-            && !is_polygon
-            && has(arguments, 2)
-            && arguments.take_word("BYRADIUS")
-        {
+        } else {
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    /// The shape that is searched: another one than there is does not go with it.
+    fn take_shape(&mut self, arguments: &mut Cursor<'_>) -> Result<bool, CommandError> {
+        let remaining = arguments.remaining();
+        let is_free = self.shape.is_none();
+        let is_circle = matches!(self.shape, Some(Shape::Circle { .. }));
+        let is_box = matches!(self.shape, Some(Shape::Box { .. }));
+        let is_polygon = matches!(self.shape, Some(Shape::Polygon(_)));
+        if (is_free || is_circle) && remaining > 2 && arguments.take_word("BYRADIUS") {
             self.take_radius(arguments)?;
-        } else if is_free
-            && !is_circle
-            && !is_polygon
-            && has(arguments, 3)
-            && arguments.take_word("BYBOX")
-        {
+        } else if (is_free || is_box) && remaining > 3 && arguments.take_word("BYBOX") {
             self.take_box(arguments)?;
-        } else if is_free
-            && !is_circle
-            && !is_box
+        } else if (is_free || is_polygon)
             && !self.has_center
-            && has(arguments, 2)
+            && remaining > 2
             && arguments.take_word("BYPOLYGON")
         {
             self.take_polygon(arguments)?;
         } else {
-            return Err(CommandError::Syntax);
+            return Ok(false);
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Options that do not go together, or are missing.

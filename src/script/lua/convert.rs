@@ -45,15 +45,7 @@ pub(super) unsafe fn push_reply(state: *mut lua_State, reply: &[u8], at: &mut us
         }
         b'-' => push_error(state, line, true),
         b'*' | b'>' => match length(line) {
-            Some(len) => {
-                luaL_checkstack(state, 4, c"reply".as_ptr());
-                lua_createtable(state, len as c_int, 0);
-                for index in 0..len {
-                    look(state, index);
-                    push_reply(state, reply, at);
-                    lua_rawseti_(state, -2, index as c_int + 1);
-                }
-            }
+            Some(len) => push_array(state, len, reply, at),
             None => lua_pushboolean(state, 0),
         },
         b'_' => lua_pushnil(state),
@@ -65,44 +57,9 @@ pub(super) unsafe fn push_reply(state: *mut lua_State, reply: &[u8], at: &mut us
             });
         }
         b'(' => push_field(state, Name::BigNumber, |state| push_bytes(state, line)),
-        b'=' => {
-            let len = length(line).unwrap_or_default();
-            let text = &reply[*at..*at + len];
-            *at += len + 2;
-            push_field(state, Name::VerbatimString, |state| {
-                lua_createtable(state, 0, 2);
-                lua_pushvalue(state, upvalue(Name::String));
-                push_bytes(state, text.get(4..).unwrap_or_default());
-                lua_rawset(state, -3);
-                lua_pushvalue(state, upvalue(Name::Format));
-                push_bytes(state, text.get(..3).unwrap_or_default());
-                lua_rawset(state, -3);
-            });
-        }
-        b'%' => {
-            let len = length(line).unwrap_or_default();
-            push_field(state, Name::Map, |state| {
-                lua_createtable(state, 0, len as c_int);
-                for index in 0..len {
-                    look(state, index);
-                    push_reply(state, reply, at);
-                    push_reply(state, reply, at);
-                    lua_rawset(state, -3);
-                }
-            });
-        }
-        b'~' => {
-            let len = length(line).unwrap_or_default();
-            push_field(state, Name::Set, |state| {
-                lua_createtable(state, 0, len as c_int);
-                for index in 0..len {
-                    look(state, index);
-                    push_reply(state, reply, at);
-                    lua_pushboolean(state, 1);
-                    lua_rawset(state, -3);
-                }
-            });
-        }
+        b'=' => push_verbatim(state, length(line).unwrap_or_default(), reply, at),
+        b'%' => push_map(state, length(line).unwrap_or_default(), reply, at),
+        b'~' => push_set(state, length(line).unwrap_or_default(), reply, at),
         b'|' => {
             // Attributes are not for scripts.
             for _ in 0..2 * length(line).unwrap_or_default() {
@@ -113,6 +70,56 @@ pub(super) unsafe fn push_reply(state: *mut lua_State, reply: &[u8], at: &mut us
         }
         _ => raise(state, b"a reply of an unknown kind"),
     }
+}
+
+unsafe fn push_array(state: *mut lua_State, len: usize, reply: &[u8], at: &mut usize) {
+    luaL_checkstack(state, 4, c"reply".as_ptr());
+    lua_createtable(state, len as c_int, 0);
+    for index in 0..len {
+        look(state, index);
+        push_reply(state, reply, at);
+        lua_rawseti_(state, -2, index as c_int + 1);
+    }
+}
+
+unsafe fn push_map(state: *mut lua_State, len: usize, reply: &[u8], at: &mut usize) {
+    push_field(state, Name::Map, |state| {
+        lua_createtable(state, 0, len as c_int);
+        for index in 0..len {
+            look(state, index);
+            push_reply(state, reply, at);
+            push_reply(state, reply, at);
+            lua_rawset(state, -3);
+        }
+    });
+}
+
+/// A set is a table whose keys are the members, and whose values are true.
+unsafe fn push_set(state: *mut lua_State, len: usize, reply: &[u8], at: &mut usize) {
+    push_field(state, Name::Set, |state| {
+        lua_createtable(state, 0, len as c_int);
+        for index in 0..len {
+            look(state, index);
+            push_reply(state, reply, at);
+            lua_pushboolean(state, 1);
+            lua_rawset(state, -3);
+        }
+    });
+}
+
+/// A verbatim string: three bytes of format, a colon, and the text.
+unsafe fn push_verbatim(state: *mut lua_State, len: usize, reply: &[u8], at: &mut usize) {
+    let text = &reply[*at..*at + len];
+    *at += len + 2;
+    push_field(state, Name::VerbatimString, |state| {
+        lua_createtable(state, 0, 2);
+        lua_pushvalue(state, upvalue(Name::String));
+        push_bytes(state, text.get(4..).unwrap_or_default());
+        lua_rawset(state, -3);
+        lua_pushvalue(state, upvalue(Name::Format));
+        push_bytes(state, text.get(..3).unwrap_or_default());
+        lua_rawset(state, -3);
+    });
 }
 
 /// Looks for interrupts now and then, given the number of what is done.
