@@ -471,14 +471,11 @@ pub fn load_at_start(db: &mut Keyspace, server: &mut State) -> Result<(), String
 fn remove_leftovers(server: &State) {
     let dir = &server.config.dir;
     for folder in [dir.clone(), dir.join(file_name(&server.config.appenddirname))] {
-        match leftovers::remove(&**server.persistence.disk(), &folder) {
-            Ok(names) => names.iter().for_each(|name| {
-                let path = folder.join(name);
-                let text = "Removing the temporary file that a process has left";
-                server.log(Level::Notice, format_args!("{text}: {}", path.display()));
-            }),
-            // Whatever is wrong with the folder, loading will say.
-            Err(_) => {}
+        // Whatever is wrong with the folder, loading will say.
+        for name in leftovers::remove(&**server.persistence.disk(), &folder).unwrap_or_default() {
+            let path = folder.join(name);
+            let text = "Removing the temporary file that a process has left";
+            server.log(Level::Notice, format_args!("{text}: {}", path.display()));
         }
     }
 }
