@@ -491,8 +491,7 @@ fn remove_leftovers(server: &State) {
     let dir = &server.config.dir;
     for folder in [dir.clone(), dir.join(file_name(&server.config.appenddirname))] {
         // Whatever is wrong with the folder, loading will say.
-        let removed = leftovers::remove(&**server.persistence.disk(), &folder).unwrap_or_default();
-        for name in removed {
+        for name in leftovers::remove(&**server.persistence.disk(), &folder).unwrap_or_default() {
             let path = folder.join(name);
             let text = "Removing the temporary file that a process has left";
             server.log(Level::Notice, format_args!("{text}: {}", path.display()));

@@ -448,8 +448,10 @@ fn systemd_is_told_of_the_beginning_and_the_end() {
         let length = socket.recv(&mut buffer).expect("the server tells");
         String::from_utf8_lossy(&buffer[..length]).into_owned()
     };
+    assert_eq!(hear(), "STATUS=Latchkey is loading...\n");
     assert_eq!(hear(), "STATUS=Ready to accept connections\nREADY=1\n");
     process.signal(libc::SIGTERM);
+    assert_eq!(hear(), "STATUS=Saving the final RDB snapshot\n");
     assert_eq!(hear(), "STOPPING=1\n");
     // Supervised, it stays in the foreground.
     assert_eq!(process.exit_code(), Some(0));
