@@ -116,8 +116,7 @@ impl<'a> Context<'a> {
     }
 
     /// Leaves the client waiting. A woken command that is not served waits on with its place and its time; its new wait is
-    /// of no account. In a transaction, in a script and without a client the answer is that of a timeout,
-    /// a null array.
+    /// ignored. In a transaction, in a script and without a client the answer is that of a timeout, a null array.
     pub fn block(&mut self, wait: Wait) -> CommandResult {
         match self.origin {
             Origin::Client if self.caller.client().is_some() => {

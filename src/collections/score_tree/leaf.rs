@@ -24,7 +24,7 @@ const FIELDS: usize = 16;
 pub struct Leaf {
     bytes: Vec<u8>,
     len: u32,
-    /// The inner node this leaf hangs on; of no account in the root.
+    /// The inner node this leaf hangs on; means nothing in the root.
     pub parent: u32,
 }
 
