@@ -81,7 +81,7 @@ bitflags! {
         /// Those that make the gate leave its fast path.
         const GATE = Self::REPLY_OFF.bits() | Self::REPLY_SKIP_NEXT.bits()
             | Self::SUBSCRIBED.bits() | Self::NO_TOUCH.bits() | Self::IN_TRANSACTION.bits()
-            | Self::CACHING.bits() | Self::RESTRICTED.bits();
+            | Self::CACHING.bits() | Self::REPLICA.bits() | Self::RESTRICTED.bits();
     }
 }
 

@@ -163,7 +163,7 @@ fn check(server: &State, client: &Client, asked: &Asked<'_>, is_busy: bool) -> R
     if is_busy && !command.is(Flags::ALLOW_BUSY) {
         return Err(busy(server).into());
     }
-    if client.flags.contains(ClientFlags::MONITOR) {
+    if client.flags.intersects(ClientFlags::MONITOR | ClientFlags::REPLICA) {
         check_monitoring(command)?;
     }
     Ok(())
@@ -329,7 +329,7 @@ fn check_subscribed(command: &Command) -> Result<(), CommandError> {
 const NO_KEYSPACE: CommandError =
     CommandError::Text("ERR Replica can't interact with the keyspace");
 
-/// Whether a client that monitors may run a command: none that has to do with keys.
+/// Whether a client that monitors, or is a replica, may run a command: none that has to do with keys.
 fn check_monitoring(command: &Command) -> Result<(), CommandError> {
     let keyspace = Flags::READONLY | Flags::WRITE | Flags::MAY_REPLICATE;
     if command.spec.flags.intersects(keyspace) { Err(NO_KEYSPACE) } else { Ok(()) }

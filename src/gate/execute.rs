@@ -482,6 +482,10 @@ impl Gate<'_> {
     fn reject(&mut self, command: Option<&'static Command>, error: &CommandError) -> Ran {
         if let Some(command) = command {
             self.server.command_stats[command.id.index()].rejected += 1;
+            // A replica is closed for what it is answered: the log names the command.
+            if let Some(client) = self.client().filter(|client| client.replica.is_some()) {
+                client.last_command = Some(command.id);
+            }
         }
         transaction::fail(self.server, self.caller);
         match command {

@@ -400,7 +400,8 @@ fn begin_broadcast(db: &mut Keyspace, server: &mut State, due: &Due) -> Result<(
     let bytes = Backlog::new(0, 0);
     let broadcast = Broadcast { pipe, bytes, is_whole: false, mark, filter };
     server.replication.broadcast = Some(broadcast);
-    server.log(Level::Notice, format_args!("Background RDB transfer started"));
+    let pid = std::process::id();
+    server.log(Level::Notice, format_args!("Background RDB transfer started by pid {pid}"));
     Ok(())
 }
 
@@ -640,6 +641,18 @@ fn send_to(server: &mut State, id: ClientId, end: u64) {
 fn disconnect_talker(server: &mut State, id: ClientId) {
     let command = server.clients.get(id).and_then(|client| client.last_command);
     let command = command.map_or("", |command| &server.commands.get(command).full_name);
+    let client = server.clients.get_mut(id);
+    let output = client.map(|client| std::mem::take(&mut client.output)).unwrap_or_default();
+    if let Some(error) = output.whole().strip_prefix(b"-") {
+        let error = String::from_utf8_lossy(error);
+        let error = error.trim_end();
+        let text = "== CRITICAL == This master is sending an error to its replica";
+        server.log(
+            Level::Warning,
+            format_args!("{text}: '{error}' after processing the command '{command}'"),
+        );
+        server.counters.unexpected_error_replies += 1;
+    }
     let line = limits::describe_client(server, id);
     let text = "Replica generated a reply to command";
     server.log(Level::Warning, format_args!("{text} '{command}', disconnecting it: {line}"));
