@@ -141,10 +141,12 @@ impl Server {
         self.take_signal();
         self.expire_fields();
         self.state.timing.start();
+        // Before the clients: they see what the primary has sent before they asked, or that it is gone.
+        following::look(&mut self.state, events);
+        following::turn(&mut self.keyspace, &mut self.state);
         self.clients().take_in(events);
         self.clients().resume_all();
         self.clients().run_batch();
-        following::turn(&mut self.keyspace, &mut self.state);
         blocking::on_time(&mut self.keyspace, &mut self.state);
         blocking::serve(&mut self.keyspace, &mut self.state);
         blocking::serve_acks(&mut self.keyspace, &mut self.state);

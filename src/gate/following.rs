@@ -357,8 +357,9 @@ fn set_progress(server: &mut State, progress: Progress) {
 // ---- each turn -------------------------------------------------------------------------------------------------------
 
 /// Takes note of what the system says of the connection.
-pub fn is_ready(server: &mut State, event: &mio::event::Event) {
-    if let Some(link) = &mut server.link {
+pub fn look(server: &mut State, events: &mio::Events) {
+    let Some(link) = &mut server.link else { return };
+    for event in events.iter().filter(|event| event.token() == PRIMARY) {
         let is_over = event.is_read_closed() || event.is_error();
         link.can_read |= event.is_readable() || is_over;
         link.can_write |= event.is_writable() || event.is_error();

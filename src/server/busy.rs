@@ -15,6 +15,7 @@ use mio::Events;
 use super::Turn;
 use super::intake::Intake;
 use crate::client::{ClientFlags, ClientId};
+use crate::gate::following;
 use crate::gate::state::State;
 use crate::keyspace::Keyspace;
 use crate::sys::log::Level;
@@ -50,6 +51,7 @@ fn take_turn(turn: &mut Turn<'_>, is_first: bool) {
         }
         _ => {}
     }
+    following::look(turn.state, &events);
     turn.take_in(&events);
     if is_first {
         // What was announced to the loop it may not have come to; it is not announced again.

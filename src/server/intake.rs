@@ -11,7 +11,7 @@ use super::batch::{BATCH_REQUESTS, Batch};
 use super::{FIRST_LISTENER, LISTENERS_MAX, Turn, WAKER};
 use crate::client::{Client, ClientFlags, ClientId, Input, LargeInput};
 use crate::gate::admit::needs_password;
-use crate::gate::following::{self, PRIMARY};
+use crate::gate::following::PRIMARY;
 use crate::gate::limits::describe_client;
 use crate::resp::request::{Limits, Parser};
 use crate::sys::log::Level;
@@ -50,7 +50,8 @@ impl Turn<'_> {
         for event in events {
             match event.token() {
                 WAKER => {}
-                PRIMARY => following::is_ready(self.state, event),
+                // `following::look` sees it.
+                PRIMARY => {}
                 Token(token) if token > FIRST_LISTENER - LISTENERS_MAX => {
                     self.accept(FIRST_LISTENER - token);
                 }
