@@ -3,7 +3,7 @@
 
 use latchkey::replication::link::{Event, Hello, Link};
 
-const HANDSHAKE: &[u8] = b"+PONG\r\n+OK\r\n+OK\r\n";
+const HANDSHAKE: &[u8] = b"+PONG\r\n+OK\r\n+OK\r\n-ERR Unrecognized REPLCONF option: version\r\n";
 
 /// The snapshot, the other events that count, the bytes of the stream, and whether it is broken.
 type Heard = (Vec<u8>, Vec<Event>, Vec<u8>, bool);

@@ -8,6 +8,7 @@
 //! REPLCONF listening-port 6380                +OK   (an error does no harm)
 //! REPLCONF ip-address 10.0.0.2                +OK   (the same; only if there is one to tell)
 //! REPLCONF capa eof capa psync2               +OK   (the same)
+//! REPLCONF version 9.0.0                      +OK   (the same: Redis 7.0 does not know it)
 //! PSYNC id offset | PSYNC ? -1                +CONTINUE [id]             and the stream from there
 //!                                             +FULLRESYNC id offset      and a snapshot, then the stream
 //!                                             -NOMASTERLINK | -LOADING   later
@@ -27,6 +28,9 @@ use crate::sys::log::Level;
 const LINE_MAX: usize = 16 * 1024;
 /// Digits of a history's id, and bytes of the mark at a snapshot's end.
 const ID_BYTES: usize = 40;
+
+/// The version of Valkey whose snapshots and commands are understood: since this one fields of hashes have deadlines.
+const VERSION: &[u8] = b"9.0.0";
 
 /// What a replica tells of itself, and asks for.
 #[derive(Clone, Debug, Default)]
@@ -51,6 +55,7 @@ enum Awaits {
     Port,
     Address,
     Capabilities,
+    Version,
     Psync,
     /// The line that tells how a snapshot ends.
     Preamble,
@@ -274,8 +279,9 @@ impl Link {
                 if is_error {
                     self.say(Level::Notice, not_critical("capa"));
                 }
-                self.ask_to_continue();
+                self.awaits = Awaits::Version;
             }
+            Awaits::Version => self.ask_to_continue(),
             // They keep the connection alive while the primary gets ready.
             Awaits::Psync | Awaits::Preamble if line.is_empty() => {}
             Awaits::Psync => self.hear_psync(line, text),
@@ -304,6 +310,7 @@ impl Link {
             self.send(&[b"REPLCONF", b"ip-address", address]);
         }
         self.send(&[b"REPLCONF", b"capa", b"eof", b"capa", b"psync2"]);
+        self.send(&[b"REPLCONF", b"version", VERSION]);
     }
 
     fn ask_to_continue(&mut self) {

@@ -60,7 +60,8 @@ impl Link {
         self.send("+PONG\r\n");
         assert!(self.request().starts_with("REPLCONF listening-port "));
         assert_eq!(self.request(), "REPLCONF capa eof capa psync2");
-        self.send("+OK\r\n+OK\r\n");
+        assert_eq!(self.request(), "REPLCONF version 9.0.0");
+        self.send("+OK\r\n+OK\r\n-ERR Unrecognized REPLCONF option: version\r\n");
         self.request()
     }
 

@@ -69,8 +69,9 @@ fn a_snapshot_and_the_stream_behind_it_are_told_apart() {
         (format!("${}\r\n{snapshot}", snapshot.len()), Some(snapshot.len() as u64)),
     ];
     for (transfer, bytes) in ways {
-        let text =
-            format!("+PONG\r\n+OK\r\n+OK\r\n\n\n+FULLRESYNC {ID} 1234\r\n\n{transfer}{STREAM}");
+        let text = format!(
+            "+PONG\r\n+OK\r\n+OK\r\n-ERR Unrecognized REPLCONF option: version\r\n\n\n+FULLRESYNC {ID} 1234\r\n\n{transfer}{STREAM}"
+        );
         let heard = hear(Hello { port: 6380, ..Hello::default() }, &[text.as_bytes()]);
         let history = Some((ID.to_owned(), 1234));
         assert_eq!(
@@ -106,7 +107,7 @@ fn what_is_known_is_asked_for_and_goes_on() {
         ..resuming()
     };
     let text = format!(
-        "-NOAUTH first\r\n+OK\r\n-ERR what\r\n-ERR what\r\n-ERR what\r\n+CONTINUE {MARK}\r\n{STREAM}"
+        "-NOAUTH first\r\n+OK\r\n-ERR what\r\n-ERR what\r\n-ERR what\r\n-ERR what\r\n+CONTINUE {MARK}\r\n{STREAM}"
     );
     let heard = hear(hello, &[text.as_bytes()]);
     assert_eq!(heard.events, [Event::Continues { id: Some(MARK.to_owned()) }]);
@@ -114,7 +115,7 @@ fn what_is_known_is_asked_for_and_goes_on() {
     let sent = String::from_utf8(heard.sent).expect("text");
     let sent: Vec<&str> = sent.split("\r\n").filter(|word| !word.starts_with(['*', '$'])).collect();
     let expected = format!(
-        "PING AUTH me secret REPLCONF listening-port 6380 REPLCONF ip-address 10.0.0.2 REPLCONF capa eof capa psync2 PSYNC {ID} 7 \
+        "PING AUTH me secret REPLCONF listening-port 6380 REPLCONF ip-address 10.0.0.2 REPLCONF capa eof capa psync2 REPLCONF version 9.0.0 PSYNC {ID} 7 \
          FAILOVER "
     );
     assert_eq!(sent.join(" "), expected);
@@ -125,13 +126,19 @@ fn what_a_primary_refuses_ends_the_link_or_asks_in_another_way() {
     let failed = |later| [Event::Failed { later }];
     let ends = [
         ("-ERR no\r\n", failed(false)),
-        ("+PONG\r\n+OK\r\n+OK\r\n-NOMASTERLINK Can't\r\n", failed(true)),
-        ("+PONG\r\n+OK\r\n+OK\r\n-LOADING wait\r\n", failed(true)),
+        (
+            "+PONG\r\n+OK\r\n+OK\r\n-ERR Unrecognized REPLCONF option: version\r\n-NOMASTERLINK Can't\r\n",
+            failed(true),
+        ),
+        (
+            "+PONG\r\n+OK\r\n+OK\r\n-ERR Unrecognized REPLCONF option: version\r\n-LOADING wait\r\n",
+            failed(true),
+        ),
     ];
     for (text, events) in ends {
         assert_eq!(hear(resuming(), &[text.as_bytes()]).events, events, "{text}");
     }
-    let old = "+PONG\r\n-ERR\r\n-ERR\r\n-ERR unknown command\r\n";
+    let old = "+PONG\r\n-ERR\r\n-ERR\r\n-ERR\r\n-ERR unknown command\r\n";
     for (answer, bytes) in [("$3\r\nabc", Some(3)), ("-ERR no\r\n", None), ("hello\r\n", None)] {
         let heard = hear(resuming(), &[old.as_bytes(), answer.as_bytes()]);
         let mut expected = vec![Event::FullSync { history: None }];
@@ -149,7 +156,9 @@ fn what_a_primary_refuses_ends_the_link_or_asks_in_another_way() {
 #[test]
 fn a_stream_that_is_none_breaks_the_link() {
     for rest in ["PING\r\n", "*1\r\n+1\r\n", "*x\r\n"] {
-        let text = format!("+PONG\r\n+OK\r\n+OK\r\n+CONTINUE\r\n{STREAM}{rest}");
+        let text = format!(
+            "+PONG\r\n+OK\r\n+OK\r\n-ERR Unrecognized REPLCONF option: version\r\n+CONTINUE\r\n{STREAM}{rest}"
+        );
         let heard = hear(resuming(), &[text.as_bytes()]);
         assert_eq!(heard.units.len(), 4);
         assert!(heard.broken.is_some(), "{rest}");
@@ -174,7 +183,7 @@ proptest! {
                 [head.as_bytes(), &snapshot].concat()
             }
         };
-        let all = [b"+PONG\r\n+OK\r\n+OK\r\n", &transfer[..], STREAM.as_bytes()].concat();
+        let all = [b"+PONG\r\n+OK\r\n+OK\r\n-ERR Unrecognized REPLCONF option: version\r\n", &transfer[..], STREAM.as_bytes()].concat();
         let whole = hear(resuming(), &[&all]);
         prop_assert!(whole.broken.is_none() && whole.units.len() == 4);
         let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(all.len() + 1)).collect();
@@ -188,7 +197,7 @@ proptest! {
 
     #[test]
     fn whatever_comes_is_borne(bytes in prop::collection::vec(any::<u8>(), 0..300), goes_on in any::<bool>()) {
-        let start: &[u8] = if goes_on { b"+PONG\r\n+OK\r\n+OK\r\n+CONTINUE\r\n" } else { b"" };
+        let start: &[u8] = if goes_on { b"+PONG\r\n+OK\r\n+OK\r\n-ERR Unrecognized REPLCONF option: version\r\n+CONTINUE\r\n" } else { b"" };
         hear(resuming(), &[start, &bytes]);
     }
 }
