@@ -52,6 +52,8 @@ pub const PRIMARY: Token = Token(usize::MAX - 66);
 const READ_BYTES: usize = 64 * 1024;
 /// Reads of a snapshot in one turn, each of so many bytes.
 const SNAPSHOT_READS: usize = 8;
+/// So much of the stream is read while a pause holds it back. Unit: bytes.
+const HELD_BYTES: usize = 1 << 20;
 /// Time between two looks at the link, acknowledgements and tries to connect. Unit: microseconds.
 const PERIOD_US: i64 = 1_000_000;
 
@@ -80,6 +82,8 @@ pub struct PrimaryLink {
     is_closed: bool,
     /// CLIENT KILL.
     is_killed: bool,
+    /// Something of the stream has come during a pause, and waits for its end.
+    holds: bool,
     next_period_us: i64,
     /// Offsets of the stream, and where the log has what is before them.
     logged: VecDeque<(u64, LogOffset)>,
@@ -268,6 +272,7 @@ fn connect(server: &mut State) {
         can_write: false,
         is_closed: false,
         is_killed: false,
+        holds: false,
         next_period_us,
         logged: VecDeque::new(),
         on_disk: None,
@@ -369,7 +374,7 @@ pub fn look(server: &mut State, events: &mio::Events) {
 
 /// Whether there is work for [`turn`] now, without anything having happened.
 pub fn wants_turn(server: &State) -> bool {
-    server.link.as_deref().is_some_and(PrimaryLink::wants_turn)
+    server.link.as_deref().is_some_and(|link| link.wants_turn(link.is_paused(server)))
 }
 
 /// Goes on with whatever the link is at, for a bounded time.
@@ -491,9 +496,16 @@ fn lose(db: &mut Keyspace, server: &mut State, link: Box<PrimaryLink>, lost: Los
 }
 
 impl PrimaryLink {
-    fn wants_turn(&self) -> bool {
+    /// Whether CLIENT PAUSE holds the stream back: the data stands still, and what comes waits here or with the primary.
+    fn is_paused(&self, server: &State) -> bool {
+        let following = server.replication.following.as_deref();
+        server.pause().is_some() && following.is_some_and(Following::is_connected)
+    }
+
+    fn wants_turn(&self, is_paused: bool) -> bool {
         let sync = self.sync.as_ref();
-        let may_read = sync.is_none_or(|sync| !sync.is_full());
+        let holds_enough = is_paused && self.link.waiting() >= HELD_BYTES;
+        let may_read = sync.is_none_or(|sync| !sync.is_full()) && !holds_enough;
         let reads = !matches!(self.way, Way::Resolving(_)) && self.can_read && may_read;
         reads || self.is_killed || sync.is_some_and(Sync::wants_turn)
     }
@@ -516,14 +528,23 @@ impl PrimaryLink {
         if !matches!(self.way, Way::Connected(_)) {
             return Ok(());
         }
+        let is_paused = self.is_paused(server);
+        if !is_paused && std::mem::take(&mut self.holds) {
+            self.apply(db, server)?;
+        }
         let reads = if self.sync.is_some() { SNAPSHOT_READS } else { 1 };
         for _ in 0..reads {
             if !self.can_read || self.sync.as_ref().is_some_and(Sync::is_full) {
                 break;
             }
+            if is_paused && self.link.waiting() >= HELD_BYTES {
+                break;
+            }
             let ended = self.read(server);
             self.take_events(db, server)?;
-            if self.sync.is_none() {
+            if is_paused {
+                self.hold(server);
+            } else if self.sync.is_none() {
                 self.apply(db, server)?;
             }
             if let Some(error) = ended {
@@ -721,6 +742,14 @@ impl PrimaryLink {
     }
 
     // ---- the stream ----------------------------------------------------------------------------------------------
+
+    /// Leaves what has come for when the pause is over.
+    fn hold(&mut self, server: &mut State) {
+        self.holds = true;
+        if let Some(following) = server.replication.following.as_deref_mut() {
+            following.unapplied = self.link.waiting() as u64;
+        }
+    }
 
     /// Applies what has come of the stream, whole units only.
     fn apply(&mut self, db: &mut Keyspace, server: &mut State) -> Result<(), Lost> {

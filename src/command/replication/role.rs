@@ -1,5 +1,6 @@
 //! Which part this server plays: REPLICAOF, ROLE.
 
+use crate::command::set_oom_score;
 use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::gate::following;
@@ -77,6 +78,7 @@ fn replicaof(ctx: &mut Context<'_>) -> CommandResult {
     if host.eq_ignore_ascii_case(b"no") && port.eq_ignore_ascii_case(b"one") {
         if is_replica {
             following::unfollow(ctx.db, ctx.server);
+            tell_system(ctx);
             let client = describe_client(ctx.server, id);
             let text = "MASTER MODE enabled (user request from";
             ctx.server.log(Level::Notice, format_args!("{text} '{client}')"));
@@ -101,6 +103,7 @@ fn replicaof(ctx: &mut Context<'_>) -> CommandResult {
         return Ok(Outcome::Replied);
     }
     following::follow(ctx.db, ctx.server, host, port, false);
+    tell_system(ctx);
     let client = describe_client(ctx.server, id);
     let host = String::from_utf8_lossy(host);
     ctx.server.log(
@@ -109,4 +112,10 @@ fn replicaof(ctx: &mut Context<'_>) -> CommandResult {
     );
     ctx.reply.ok();
     Ok(Outcome::Replied)
+}
+
+/// Has the kernel know the role, where `oom-score-adj` says so.
+fn tell_system(ctx: &mut Context<'_>) {
+    // The log has what went wrong, which is no error of this command.
+    let _ = set_oom_score(ctx.server);
 }

@@ -354,8 +354,11 @@ fn shrink(ctx: &mut Context<'_>) {
              on the maxmemory-policy."
         ),
     );
-    // What cannot be evicted is no error of this command: writes will be refused.
-    evict(ctx.db, ctx.server);
+    // What cannot be evicted is no error of this command: writes will be refused. Within a transaction nothing is evicted.
+    match ctx.origin {
+        Origin::Transaction => ctx.db.eviction.unfinished = true,
+        _ => drop(evict(ctx.db, ctx.server)),
+    }
 }
 
 /// Has the system allow as many open files as `maxclients` needs.
@@ -373,7 +376,8 @@ fn raise_open_files(server: &mut State) -> Result<(), String> {
 /// Sets the process' score for the kernel's choice when memory runs out, as the configuration says.
 pub fn set_oom_score(server: &mut State) -> Result<(), String> {
     let config = &server.config;
-    let value = config.oom_score_adj_values[0];
+    // Of a primary, of a replica, and of a process that is not there here.
+    let value = config.oom_score_adj_values[usize::from(server.replication.is_replica())];
     let score = match config.oom_score_adj {
         OomScoreAdj::No => Score::Untouched,
         OomScoreAdj::Relative => Score::Added(value),
