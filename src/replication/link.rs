@@ -461,10 +461,10 @@ impl Link {
             self.unit.at = self.used;
         }
         loop {
-            // An empty line keeps the connection alive, and is no part of the stream.
-            while self.input.get(self.unit.at) == Some(&b'\n') {
-                self.input.remove(self.unit.at);
-            }
+            // Empty lines keep the connection alive, and are no part of the stream.
+            let start = self.unit.at;
+            let empty = self.input[start..].iter().take_while(|&&byte| byte == b'\n').count();
+            self.input.drain(start..start + empty);
             let Unit { parser, at, ranges, ends, in_transaction } = &mut self.unit;
             match self.input.get(*at) {
                 None => return Ok(None),
