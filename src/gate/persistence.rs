@@ -26,6 +26,7 @@ use crate::keyspace::snapshot::Walked;
 use crate::persist::aof::folder::AofFolder;
 use crate::persist::aof::log::{AppendLog, Fatal, LogOffset, SwitchError};
 use crate::persist::saver::{AccessTold, Form, Job, Plan, lock, put_in_place, save_now};
+use crate::replication::parse_offset;
 use crate::replication::pipe::Pipe;
 use crate::replication::replica::Filter;
 use crate::sys::disk::{Disk, RealDisk};
@@ -144,7 +145,7 @@ impl Moment {
         let Ok(text) = std::str::from_utf8(value) else { return };
         match name {
             b"repl-id" => self.id = Some(text.to_owned()).filter(|id| id.len() == 40),
-            b"repl-offset" => self.offset = text.parse().ok(),
+            b"repl-offset" => self.offset = parse_offset(text),
             b"repl-stream-db" => self.stream_db = text.parse().unwrap_or(0),
             _ => {}
         }

@@ -21,6 +21,7 @@
 
 use memchr::{memchr, memmem};
 
+use crate::replication::parse_offset;
 use crate::resp::request::{Limits, Parsed, Parser, Range};
 use crate::sys::log::Level;
 
@@ -338,7 +339,7 @@ impl Link {
         if line.starts_with(b"+FULLRESYNC") {
             let mut words = text.split(' ').skip(1);
             let id = words.next().filter(|id| is_id(id));
-            let offset = words.next().and_then(|offset| offset.parse::<u64>().ok());
+            let offset = words.next().and_then(parse_offset);
             let history = id.map(str::to_owned).zip(offset);
             match &history {
                 Some((id, offset)) => {

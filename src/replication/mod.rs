@@ -56,6 +56,14 @@ pub struct Failover {
     pub is_under_way: bool,
 }
 
+/// No stream comes so far: offsets beyond, which only a fault can tell, would have no room to grow.
+const OFFSET_MAX: u64 = 1 << 62;
+
+/// An offset as a primary or a file tells it. None: it is no number, or none that a stream can have come to.
+pub fn parse_offset(text: &str) -> Option<u64> {
+    text.parse().ok().filter(|&offset| offset <= OFFSET_MAX)
+}
+
 /// All that replication knows, on either side.
 pub struct Replication {
     /// 40 hexadecimal digits that name this history of changes.
@@ -183,6 +191,15 @@ impl Replication {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn offsets_that_could_not_grow_are_none() {
+        assert_eq!(parse_offset("0"), Some(0));
+        assert_eq!(parse_offset("4611686018427387904"), Some(1 << 62));
+        for text in ["4611686018427387905", "18446744073709551615", "-1", "", "1x"] {
+            assert_eq!(parse_offset(text), None, "{text}");
+        }
+    }
 
     #[test]
     fn who_knows_a_history_goes_on_where_the_backlog_reaches() {
