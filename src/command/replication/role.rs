@@ -12,7 +12,7 @@ use crate::sys::log::Level;
 pub const COMMANDS: &[CommandSpec] = &[
     spec("ROLE", role)
         .exactly(1)
-        .flags(Flags::LOADING.union(Flags::STALE).union(Flags::FAST).union(Flags::NOSCRIPT))
+        .flags(Flags::LOADING_STALE.union(Flags::FAST).union(Flags::NOSCRIPT))
         .categories(Categories::ADMIN_DANGEROUS)
         .group(Group::Server)
         .since("2.8.12")

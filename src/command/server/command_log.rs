@@ -7,19 +7,25 @@ use crate::gate::spec::{CommandSpec, Flags, Group, Handler, container, spec};
 use crate::resp::number;
 use crate::stats::command_log::LogKind;
 
-const HELP_FLAGS: Flags = Flags::LOADING.union(Flags::STALE);
-const FLAGS: Flags = HELP_FLAGS.union(Flags::ADMIN);
 const GET_TIPS: &[&str] = &["request_policy:all_nodes", "nondeterministic_output"];
 const LEN_TIPS: &[&str] =
     &["request_policy:all_nodes", "response_policy:agg_sum", "nondeterministic_output"];
 const RESET_TIPS: &[&str] = &["request_policy:all_nodes", "response_policy:all_succeeded"];
 
 const fn slowlog(name: &'static str, handler: Handler) -> CommandSpec {
-    spec(name, handler).exactly(2).flags(FLAGS).group(Group::Server).since("2.2.12")
+    spec(name, handler)
+        .exactly(2)
+        .flags(Flags::ADMIN_LOADING_STALE)
+        .group(Group::Server)
+        .since("2.2.12")
 }
 
 const fn commandlog(name: &'static str, handler: Handler) -> CommandSpec {
-    spec(name, handler).exactly(3).flags(FLAGS).group(Group::Server).since("8.1.0")
+    spec(name, handler)
+        .exactly(3)
+        .flags(Flags::ADMIN_LOADING_STALE)
+        .group(Group::Server)
+        .since("8.1.0")
 }
 
 pub const COMMANDS: &[CommandSpec] = &[
@@ -41,7 +47,7 @@ pub const COMMANDS: &[CommandSpec] = &[
                 "Empties the slow log.",
                 "O(N), N being the number of entries",
             ),
-            slowlog("HELP", slowlog_help).flags(HELP_FLAGS).since("6.2.0").docs(
+            slowlog("HELP", slowlog_help).flags(Flags::LOADING_STALE).since("6.2.0").docs(
                 "",
                 "Explains SLOWLOG.",
                 "O(1)",
@@ -69,7 +75,7 @@ pub const COMMANDS: &[CommandSpec] = &[
                 "Empties a command log.",
                 "O(N), N being the number of entries",
             ),
-            commandlog("HELP", help).exactly(2).flags(HELP_FLAGS).docs(
+            commandlog("HELP", help).exactly(2).flags(Flags::LOADING_STALE).docs(
                 "",
                 "Explains COMMANDLOG.",
                 "O(1)",
@@ -88,10 +94,7 @@ const SLOWLOG_DEFAULT: i64 = 10;
 /// client's address and name. -1: all.
 fn slowlog_get(ctx: &mut Context<'_>) -> CommandResult {
     if ctx.args.len() > 3 {
-        let name = String::from_utf8_lossy(ctx.args.get(1)).into_owned();
-        return Err(CommandError::formatted(format!(
-            "ERR unknown subcommand or wrong number of arguments for '{name}'. Try SLOWLOG HELP."
-        )));
+        return Err(ctx.wrong_subcommand());
     }
     let count = match ctx.args.len() {
         2 => SLOWLOG_DEFAULT,
