@@ -8,6 +8,7 @@ use crate::client::{Client, ClientFlags};
 use crate::error::CommandError;
 use crate::gate::context::Caller;
 use crate::gate::evict::Room;
+use crate::gate::restart;
 use crate::gate::spec::{Flags, Group};
 use crate::gate::state::State;
 use crate::gate::table::Command;
@@ -142,6 +143,11 @@ fn check(server: &State, client: &Client, asked: &Asked<'_>, is_busy: bool) -> R
     if server.lacks_replicas() && runs_any(transaction, command, Flags::WRITE) {
         return Err(CommandError::NoReplicas.into());
     }
+    if let Some(error) = restart::refusal(server)
+        && writes(server, transaction, asked)
+    {
+        return Err(error.into());
+    }
     if server.is_read_only() && writes(server, transaction, asked) {
         return Err(CommandError::ReadOnlyReplica.into());
     }
@@ -268,6 +274,12 @@ pub fn admit_scripted(
     let has_client = running.client.is_some();
     if writes && !running.wrote && has_client && server.is_read_only() {
         return refuse(&CommandError::ReadOnlyReplica.wire());
+    }
+    if writes
+        && !running.wrote
+        && let Some(error) = restart::refusal(server)
+    {
+        return refuse(&error.wire());
     }
     if writes && !running.wrote && server.lacks_replicas() {
         return refuse(&CommandError::NoReplicas.wire());

@@ -17,6 +17,7 @@ use crate::client::{Client, ClientFlags, ClientId};
 use crate::config::system_text;
 use crate::gate::limits;
 use crate::gate::persistence::{self, Purpose};
+use crate::gate::restart;
 use crate::gate::state::{Pause, PauseCause, Shutdown, State};
 use crate::keyspace::Keyspace;
 use crate::net::stream::Address;
@@ -767,6 +768,7 @@ pub fn periodic(db: &mut Keyspace, server: &mut State) {
     free_backlog(db, server);
     remove_file(server);
     count_good(server);
+    restart::look(server);
 }
 
 fn ping(server: &mut State) {

@@ -16,6 +16,7 @@ use crate::config::Config;
 use crate::gate::effect::Effects;
 use crate::gate::following::PrimaryLink;
 use crate::gate::persistence::Persistence;
+use crate::gate::restart;
 use crate::gate::table::{Command, CommandTable};
 use crate::gate::users;
 use crate::keyspace::Keyspace;
@@ -460,6 +461,7 @@ impl State {
     fn closes_gate(&self) -> bool {
         self.config.maxmemory > 0
             || self.lacks_replicas()
+            || restart::refusal(self).is_some()
             || self.scripts.is_busy()
             || !self.monitors.is_empty()
             || self.pause.is_some()

@@ -27,6 +27,7 @@ mod packaging;
 mod persistence;
 mod process;
 mod rdb_peer;
+mod replica_safety;
 mod replicas;
 mod robustness;
 mod rollback;
