@@ -154,3 +154,49 @@ fn a_restarted_primary_takes_writes_when_an_operator_says_so() {
         assert_eq!(show(&mut client, &["INCR", "k"]), "(integer) 1");
     }
 }
+
+#[test]
+fn wait_all_counts_replicas_that_are_away_too() {
+    let server = start(&[]);
+    let (mut writer, mut other) = (server.connect(), server.connect());
+    let unknown = "(error) ERR WAIT ALL needs to know how many replicas could be promoted: set 'wait-all-replicas'";
+    assert_eq!(show(&mut writer, &["WAIT", "ALL", "10"]), unknown);
+    assert_eq!(show(&mut writer, &["CONFIG", "SET", "wait-all-replicas", "2"]), "OK");
+    let mut replicas: Vec<Replica> = (0..3).map(|_| Replica::connect(&server)).collect();
+    replicas.iter_mut().take(2).for_each(|replica| {
+        replica.sync(&server);
+        replica.say("REPLCONF ACK 0");
+    });
+    writer.call(&["SET", "a", "1"]);
+    let end = stream(&["SELECT 0", "SET a 1"]).len();
+    // On another connection than the one that has written.
+    other.send(&["WAIT", "all", "0"]);
+    replicas[0].say(&format!("REPLCONF ACK {end}"));
+    server.settle();
+    assert_eq!(other.try_message(), None);
+    replicas[1].say(&format!("REPLCONF ACK {end}"));
+    assert_eq!(other.reply(), Some(Reply::Integer(2)));
+    // One that is here beyond the number may be promoted like the others. The question belongs to the stream too.
+    let end = end + stream(&["REPLCONF GETACK *"]).len();
+    replicas[..2].iter_mut().for_each(|replica| replica.say(&format!("REPLCONF ACK {end}")));
+    replicas[2].sync(&server);
+    writer.send(&["WAIT", "ALL", "50"]);
+    server.settle();
+    server.advance(60_000);
+    assert_eq!(
+        writer.reply().map(|reply| reply.show()),
+        Some("(error) NOTALL 2 of 3 replicas have acknowledged".into())
+    );
+    // Two are gone: the one that is left has all, which is not enough.
+    replicas.truncate(1);
+    replicas[0].say("REPLCONF ACK 1000");
+    server.settle();
+    writer.call(&["MULTI"]);
+    writer.call(&["WAIT", "ALL", "0"]);
+    let told = writer.call(&["EXEC"]).show();
+    assert_eq!(told, "1) (error) NOTALL 1 of 2 replicas have acknowledged");
+    for wrong in ["x", "ALLX", ""] {
+        let error = "(error) ERR value is not an integer or out of range";
+        assert_eq!(show(&mut writer, &["WAIT", wrong, "0"]), error);
+    }
+}
