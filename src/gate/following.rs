@@ -316,11 +316,11 @@ fn open(server: &State, address: SocketAddr) -> io::Result<Stream> {
         Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
         Err(error) => return Err(error),
     }
-    let tls = server.tls.as_ref().filter(|_| server.config.tls_replication);
+    let tls = server.net.tls.as_ref().filter(|_| server.config.tls_replication);
     let socket = TcpStream::from_std(socket.into());
     let mut stream =
         Stream::to_server(socket, tls.map(|tls| &tls.client), &address.ip().to_string())?;
-    let registry = server.poll.registry();
+    let registry = server.net.poll.registry();
     stream.register(registry, PRIMARY)?;
     stream.reregister(registry, PRIMARY, true)?;
     Ok(stream)
@@ -333,7 +333,7 @@ fn hello(server: &State) -> Hello {
     let own_port =
         if config.tls_replication && config.tls_port != 0 { config.tls_port } else { config.port };
     let port = match (config.replica_announce_port, own_port) {
-        (0, 0) => server.identity.port,
+        (0, 0) => server.process.identity.port,
         (0, port) | (port, _) => port,
     };
     let Replication { id, offset, following, .. } = &server.replication;
@@ -500,7 +500,7 @@ impl PrimaryLink {
     /// Whether CLIENT PAUSE holds the stream back: the data stands still, and what comes waits here or with the primary.
     fn is_paused(&self, server: &State) -> bool {
         let following = server.replication.following.as_deref();
-        server.pause().is_some() && following.is_some_and(Following::is_connected)
+        server.pauses.strictest().is_some() && following.is_some_and(Following::is_connected)
     }
 
     fn wants_turn(&self, is_paused: bool) -> bool {
@@ -514,7 +514,7 @@ impl PrimaryLink {
     fn close(self: Box<Self>, db: &mut Keyspace, server: &mut State) {
         if let Way::Connecting(mut stream) | Way::Connected(mut stream) = self.way {
             // A socket the system has dropped already needs no deregistration.
-            let _ = stream.deregister(server.poll.registry());
+            let _ = stream.deregister(server.net.poll.registry());
         }
         if let Some(sync) = self.sync {
             sync.abort(db, server);
@@ -611,9 +611,9 @@ impl PrimaryLink {
             Ok(count) => {
                 self.can_read = count == buffer.len() || self.is_closed || stream.has_more();
                 self.link.receive(&buffer[..count]);
-                server.counters.reads += 1;
-                server.counters.bytes_in += count as u64;
-                server.counters.replication_bytes_in += count as u64;
+                server.stats.counters.reads += 1;
+                server.stats.counters.bytes_in += count as u64;
+                server.stats.counters.replication_bytes_in += count as u64;
                 if let Some(following) = server.replication.following.as_deref_mut() {
                     following.heard_us = server.now.boot_us;
                 }
@@ -877,7 +877,7 @@ fn run_request(db: &mut Keyspace, server: &mut State, buffer: &[u8], ranges: &[R
 /// A command of the primary has failed here: the two may differ from now on, and `propagation-error-behavior` may prefer an end.
 #[cold]
 fn note_error(server: &mut State, args: Args<'_>, error: &[u8]) {
-    server.counters.unexpected_error_replies += 1;
+    server.stats.counters.unexpected_error_replies += 1;
     let name = String::from_utf8_lossy(args.get(0)).to_ascii_lowercase();
     let error = String::from_utf8_lossy(error);
     let error = error.trim_end();

@@ -96,7 +96,7 @@ fn psync(ctx: &mut Context<'_>) -> CommandResult {
         return Ok(Outcome::Replied);
     }
     if !history.starts_with(b"?") {
-        ctx.server.counters.partial_syncs_refused += 1;
+        ctx.server.stats.counters.partial_syncs_refused += 1;
     }
     if restart::holds_off(ctx.db, ctx.server, id, history, from) {
         return Err(restart::HELD_OFF);
