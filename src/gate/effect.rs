@@ -30,6 +30,8 @@ pub enum Effect {
     Forced,
     /// What [`Context::instead`] was given.
     Instead,
+    /// What [`Context::instead_of`] was given, although nothing has changed that counts as a change.
+    Hint,
     /// Nothing: what it ran has been noted by itself, or there is nothing that others need to know.
     Nothing,
 }

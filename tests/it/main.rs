@@ -33,5 +33,6 @@ mod robustness;
 mod rollback;
 mod script_conversions;
 mod script_libraries;
+mod stream_replicas;
 mod tls;
 mod transcripts;
