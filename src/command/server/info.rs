@@ -239,7 +239,10 @@ impl MemoryUse {
             clients: server.clients.iter().map(Client::memory).sum(),
             replicas: replicas::replicas(server).map(|(client, _)| client.memory()).sum(),
             backlog: server.replication.backlog.as_ref().map_or(0, Backlog::memory),
-            replicas_behind: replicas::bytes_behind(server),
+            replicas_behind: match server.replication.replicas.is_empty() {
+                true => 0,
+                false => replicas::bytes_behind(server),
+            },
             tables: databases.map(|index| (index, db.table_of(index).memory())).collect(),
             keys: (0..db.databases()).map(|index| db.table_of(index).len()).sum(),
             allocator: jemalloc::stats(),
