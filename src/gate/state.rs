@@ -195,7 +195,7 @@ impl State {
     /// The stream's offset behind all that commands have changed so far, of a primary.
     #[inline]
     pub fn stream_end(&self) -> u64 {
-        let waiting = self.effects.len() + self.replication.messages.len();
+        let waiting = self.effects.len_for_replicas() + self.replication.messages.len();
         self.replication.offset + waiting as u64
     }
 
