@@ -68,11 +68,15 @@ impl Gate<'_> {
         let is_quiet = flags & (gate | ClientFlags::AUTHENTICATED) == ClientFlags::AUTHENTICATED;
         // For most requests this asks once what `run` asks step by step.
         if is_quiet
-            && !flags.contains(ClientFlags::IN_TRANSACTION)
             && let Some(command) = request.command
             && admit::is_open(self.db, self.server, command, request.args.len())
         {
-            return self.run_handler(command, request, Origin::Client);
+            if !flags.contains(ClientFlags::IN_TRANSACTION) {
+                return self.run_handler(command, request, Origin::Client);
+            }
+            if command.is_queueable() {
+                return self.queue(command, request);
+            }
         }
         if is_quiet
             && !self.server.is_monitored()
@@ -204,13 +208,7 @@ impl Gate<'_> {
             tracking::before_command(self);
         }
         if matches!(verdict, Verdict::Queue) {
-            return match transaction::queue(self.server, self.caller, command, request) {
-                Ok(()) => {
-                    self.reply.queued();
-                    Ran::Done
-                }
-                Err(error) => self.reject(Some(command), &error),
-            };
+            return self.queue(command, request);
         }
         let ran = self.run_handler(command, request, Origin::Client);
         if self.server.is_monitored() && ran != Ran::NotYet {
@@ -223,6 +221,17 @@ impl Gate<'_> {
             );
         }
         ran
+    }
+
+    /// Keeps a request until EXEC.
+    fn queue(&mut self, command: &'static Command, request: &Request<'_>) -> Ran {
+        match transaction::queue(self.server, self.caller, command, request) {
+            Ok(()) => {
+                self.reply.queued();
+                Ran::Done
+            }
+            Err(error) => self.reject(Some(command), &error),
+        }
     }
 
     /// Runs a request of a file that is loaded, between [`Keyspace::begin_loading`] and [`Keyspace::end_loading`]. The database
