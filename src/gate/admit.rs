@@ -471,7 +471,11 @@ mod tests {
                     };
                     transaction(&mut state, Some(Box::default()));
                     let verdict = admit(&state, &asked);
-                    assert!(matches!(verdict, Verdict::Queue), "{}: {verdict:?}", command.full_name);
+                    assert!(
+                        matches!(verdict, Verdict::Queue),
+                        "{}: {verdict:?}",
+                        command.full_name
+                    );
                     transaction(&mut state, None);
                 }
             }
