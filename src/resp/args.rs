@@ -77,7 +77,7 @@ impl<'a> Args<'a> {
     pub fn span(&self) -> usize {
         match (self.ranges.first(), self.ranges.last()) {
             (Some(first), Some(last)) => {
-                (last.start + last.len).saturating_sub(first.start) as usize
+                (last.start + last.len).wrapping_sub(first.start) as usize
             }
             _ => 0,
         }
