@@ -380,7 +380,7 @@ impl Gate<'_> {
                         || runs_others
                         || command.is(Flags::WRITE | Flags::MAY_REPLICATE | Flags::PROTECTED),
                 Effect::Instead => has_changed,
-                Effect::Nothing => !has_changed,
+                Effect::Hint | Effect::Nothing => !has_changed,
                 Effect::Forced => true,
             },
             "{} has an effect if and only if it has changed something ({effect:?}, {has_changed})",
@@ -391,7 +391,7 @@ impl Gate<'_> {
                 has_changed && command.is(Flags::WRITE | Flags::MAY_REPLICATE) && !runs_others
             }
             Effect::Forced => true,
-            Effect::Instead | Effect::Nothing => false,
+            Effect::Instead | Effect::Hint | Effect::Nothing => false,
         };
         if repeats {
             let db = self.db.selected();
