@@ -20,6 +20,7 @@ use crate::gate::table::{Command, CommandTable};
 use crate::gate::users;
 use crate::keyspace::Keyspace;
 use crate::net::listener::Listener;
+use crate::net::network::{Network, SystemNetwork};
 use crate::net::outgoing::Outgoing;
 use crate::net::tls::Tls;
 use crate::persist::rdb::Encoder;
@@ -161,6 +162,8 @@ pub struct State {
     pub scripts: Scripts,
     pub effects: Effects,
     pub persistence: Persistence,
+    /// How a primary is reached.
+    pub network: Box<dyn Network>,
     /// Connections to other servers, kept for the next MIGRATE.
     pub outgoing: Outgoing,
     /// See [`State::payload_encoder`]; and whether it compresses.
@@ -374,6 +377,7 @@ impl State {
             scripts,
             effects: Effects::default(),
             persistence: Persistence::new(now.unix_seconds()),
+            network: Box::new(SystemNetwork),
             outgoing: Outgoing::default(),
             encoder: None,
             serve_while_busy: |_, _| {},
