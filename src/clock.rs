@@ -202,6 +202,11 @@ impl ManualClock {
         self.hands.tick_us.store(us, Ordering::SeqCst);
     }
 
+    /// The boot-time clock, without a tick. Unit: microseconds.
+    pub fn boot_us(&self) -> i64 {
+        self.hands.boot_us.load(Ordering::SeqCst)
+    }
+
     /// Time passes.
     pub fn advance_us(&self, us: i64) {
         self.hands.wall_us.fetch_add(us, Ordering::SeqCst);

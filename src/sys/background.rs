@@ -54,7 +54,9 @@ mod tests {
         let done = Arc::new(AtomicUsize::new(0));
         let work = |done: &Arc<AtomicUsize>| {
             let done = done.clone();
-            move || drop(done.fetch_add(1, Ordering::SeqCst))
+            move || {
+                done.fetch_add(1, Ordering::SeqCst);
+            }
         };
         let later = Background::Later(Arc::default());
         assert!(later.spawn("one", work(&done)).unwrap().is_none());

@@ -32,5 +32,6 @@ mod robustness;
 mod rollback;
 mod script_conversions;
 mod script_libraries;
+mod simulation;
 mod tls;
 mod transcripts;
