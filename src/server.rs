@@ -133,15 +133,15 @@ impl Server {
 
     /// One turn of the loop, which waits so long for events.
     fn turn(&mut self, events: &mut Events, timeout: Option<Duration>) -> io::Result<()> {
-        match self.state.poll.poll(events, timeout) {
+        match self.state.net.poll.poll(events, timeout) {
             Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
             _ => {}
         }
-        self.state.timing.begin_turn();
+        self.state.stats.timing.begin_turn();
         self.sample_clock();
         self.take_signal();
         self.expire_fields();
-        self.state.timing.start();
+        self.state.stats.timing.start();
         // Before the clients: they see what the primary has sent before they asked, or that it is gone.
         following::look(&mut self.state, events);
         following::turn(&mut self.keyspace, &mut self.state);
@@ -164,7 +164,7 @@ impl Server {
         evict_clients(&mut self.state);
         self.cron_if_due();
         self.clients().close_clients();
-        self.state.timing.end_turn();
+        self.state.stats.timing.end_turn();
         self.turns.fetch_add(1, Ordering::Release);
         Ok(())
     }
@@ -178,9 +178,9 @@ impl Server {
     /// How long to wait for events: until a key may be due, a client's time is up, or the periodic work.
     fn timeout(&self) -> Option<Duration> {
         let now_us = self.state.now.boot_us;
-        let more =
-            !self.state.pending.read_again.is_empty() || !self.state.pending.resumed.is_empty();
-        let more = more || !self.state.pending.handshakes.is_empty();
+        let more = !self.state.net.pending.read_again.is_empty()
+            || !self.state.net.pending.resumed.is_empty();
+        let more = more || !self.state.net.pending.handshakes.is_empty();
         let keys_max = self.state.config.tracking_table_max_keys;
         let work = self.expire_again
             || self.state.persistence.wants_turn()
@@ -188,11 +188,11 @@ impl Server {
             || self.keyspace.eviction.unfinished
             || following::wants_turn(&self.state)
             || self.keyspace.tracking.is_over(keys_max);
-        if work || more || !self.state.pending.accept_again.is_empty() {
+        if work || more || !self.state.net.pending.accept_again.is_empty() {
             return Some(Duration::ZERO);
         }
         let mut wait_us = (self.next_cron_us - now_us).max(0);
-        if let Some(pause) = self.state.pause() {
+        if let Some(pause) = self.state.pauses.strictest() {
             wait_us = wait_us.min((pause.until_us - now_us).max(0));
         } else if let Some(ms) = self.keyspace.next_due_in_ms() {
             // The turn has taken a while since its sample of the clock; the next sample is compared, not this one.
@@ -221,19 +221,23 @@ impl Server {
 
     /// Does what commands left to the loop.
     fn do_tasks(&mut self) {
-        if self.state.pause().is_some() {
+        if self.state.pauses.strictest().is_some() {
             self.state.end_due_pauses();
         }
         for task in std::mem::take(&mut self.state.tasks) {
             match task {
                 Task::Listen => self.listen_again(),
-                Task::Resume(id) => self.state.pending.resumed.push(id),
-                Task::Unpause => self.state.pending.resumed.append(&mut self.state.paused),
+                Task::Resume(id) => self.state.net.pending.resumed.push(id),
+                Task::Unpause => {
+                    self.state.net.pending.resumed.append(&mut self.state.pauses.waiting)
+                }
                 Task::RefuseShutdown => self.refuse_shutdown(),
             }
         }
-        let waits = self.state.cron_paused;
-        if let Some(shutdown) = self.state.shutdown.take_if(|order| !(order.by_signal && waits)) {
+        let waits = self.state.debug.cron_paused;
+        if let Some(shutdown) =
+            self.state.process.shutdown.take_if(|order| !(order.by_signal && waits))
+        {
             self.shut_down(shutdown);
         }
     }
@@ -251,15 +255,15 @@ impl Server {
     /// Deletes the fields of hashes that are due, in a bounded slice: before the turn's commands, so that a key whose last
     /// field has expired is not there any more for them.
     fn expire_fields(&mut self) {
-        self.expire_again =
-            self.state.pause().is_none() && self.keyspace.expire_fields(EXPIRE_FIELD_PAGES);
+        self.expire_again = self.state.pauses.strictest().is_none()
+            && self.keyspace.expire_fields(EXPIRE_FIELD_PAGES);
         self.announce_deletions();
     }
 
     /// Deletes the keys that are due, in a bounded slice.
     fn expire(&mut self) {
         // While clients are paused the data stands still; the end of the pause begins a turn.
-        if self.state.pause().is_some() {
+        if self.state.pauses.strictest().is_some() {
             self.expire_again = false;
             return;
         }
@@ -271,7 +275,7 @@ impl Server {
             let ms = (self.state.clock.now().boot_us - start_us) / 1000;
             if ms >= threshold_ms {
                 let time = self.state.now.unix_seconds();
-                self.state.latency.add("expire-cycle", time, ms as u64);
+                self.state.stats.latency.add("expire-cycle", time, ms as u64);
             }
         }
     }

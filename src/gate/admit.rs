@@ -187,7 +187,7 @@ fn bears_stale_data(server: &State, transaction: Option<&Transaction>, asked: &A
 
 /// Whether CLIENT PAUSE holds a command back.
 fn is_held_back(server: &State, client: &Client, asked: &Asked<'_>) -> bool {
-    let Some(pause) = server.pause() else { return false };
+    let Some(pause) = server.pauses.strictest() else { return false };
     let may_write = Flags::WRITE.union(Flags::MAY_REPLICATE);
     let writes = || {
         let queued = client.transaction.as_deref();
@@ -487,7 +487,7 @@ mod tests {
         let left_out = ["debug", "save", "bgsave", "bgrewriteaof", "migrate", "config|rewrite"];
         let mut state = state("");
         let mut db = Keyspace::new(16, KeyHasher::new([1, 2]), state.now);
-        state.timing.start();
+        state.stats.timing.start();
         let words: [&[u8]; 7] = [b"1", b"key", b"0", b"1", b"2", b"1", b"1"];
         for command in &TABLE.commands {
             let name: &str = &command.full_name;

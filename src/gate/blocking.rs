@@ -310,7 +310,7 @@ pub fn unblock_with(db: &mut Keyspace, server: &mut State, id: ClientId, text: &
     let protocol = server.clients.get(id).map_or_else(Default::default, |client| client.protocol);
     let mut output = OutputBuffer::default();
     ReplyWriter::new(&mut output, protocol).error(text);
-    server.count_error(text);
+    server.stats.count_error(text);
     let command = server.commands.get(blocked.command);
     account_unserved(server, id, command, true);
     answer(server, id, &output);

@@ -58,7 +58,7 @@ fn evict_slice(db: &mut Keyspace, server: &mut State) -> Room {
 
 fn evict_for_a_while(db: &mut Keyspace, server: &mut State) -> Room {
     let policy = server.config.maxmemory_policy;
-    if !is_over(db, server) || server.pause().is_some() {
+    if !is_over(db, server) || server.pauses.strictest().is_some() {
         // While clients are paused the data stands still.
         return Room::Enough;
     }
@@ -83,7 +83,7 @@ fn evict_for_a_while(db: &mut Keyspace, server: &mut State) -> Room {
     let threshold_ms = server.config.latency_monitor_threshold;
     if threshold_ms > 0 && elapsed_us / 1000 >= threshold_ms {
         let time = server.now.unix_seconds();
-        server.latency.add("eviction-cycle", time, (elapsed_us / 1000) as u64);
+        server.stats.latency.add("eviction-cycle", time, (elapsed_us / 1000) as u64);
     }
     room
 }

@@ -76,7 +76,7 @@ impl Gate<'_> {
         }
         if is_quiet
             && !self.server.is_monitored()
-            && self.server.pause().is_none()
+            && self.server.pauses.strictest().is_none()
             && !self.db.leaves_expiry()
         {
             let ran = self.run(request);
@@ -121,7 +121,7 @@ impl Gate<'_> {
     /// replica, from all that write nothing.
     fn keeps_expired(&self, command: Option<&Command>) -> bool {
         let is = |flags| command.is_none_or(|command| command.is(flags));
-        let stands_still = self.server.pause().is_some() || self.db.import_mode;
+        let stands_still = self.server.pauses.strictest().is_some() || self.db.import_mode;
         stands_still && !is(MAY_WRITE) || self.db.follows && !is(Flags::WRITE)
     }
 
@@ -463,7 +463,7 @@ impl Gate<'_> {
             && let Some(client) = self.server.clients.get_mut(id)
         {
             client.flags |= ClientFlags::PAUSED;
-            self.server.paused.push(id);
+            self.server.pauses.waiting.push(id);
         }
     }
 
@@ -481,7 +481,7 @@ impl Gate<'_> {
     #[cold]
     fn reject(&mut self, command: Option<&'static Command>, error: &CommandError) -> Ran {
         if let Some(command) = command {
-            self.server.command_stats[command.id.index()].rejected += 1;
+            self.server.stats.command_stats[command.id.index()].rejected += 1;
             // A replica is closed for what it is answered: the log names the command.
             if let Some(client) = self.client().filter(|client| client.replica.is_some()) {
                 client.last_command = Some(command.id);
@@ -500,7 +500,7 @@ impl Gate<'_> {
     #[cold]
     fn write_error(&mut self, error: &CommandError) {
         let text = error.wire();
-        self.server.count_error(&text);
+        self.server.stats.count_error(&text);
         self.reply.error(&text);
     }
 
@@ -513,17 +513,17 @@ impl Gate<'_> {
         (failed, replied): (bool, usize),
     ) {
         let server = &mut *self.server;
-        let nanoseconds = server.timing.lap();
-        server.counters.commands += 1;
-        let stats = &mut server.command_stats[command.id.index()];
+        let nanoseconds = server.stats.timing.lap();
+        server.stats.counters.commands += 1;
+        let stats = &mut server.stats.command_stats[command.id.index()];
         stats.calls += 1;
         stats.nanoseconds += nanoseconds;
         stats.failed += failed as u64;
         if server.config.latency_tracking {
             stats.histogram.get_or_insert_with(Box::<Histogram>::default).record(nanoseconds);
         }
-        if server.timing.is_notable(nanoseconds)
-            || server.timing.is_large(replied.max(request.args.span()))
+        if server.stats.timing.is_notable(nanoseconds)
+            || server.stats.timing.is_large(replied.max(request.args.span()))
         {
             note(server, self.caller, command, request, (nanoseconds, replied));
         }
@@ -536,8 +536,8 @@ impl Gate<'_> {
 
 /// Counts a blocked command that ended without running again.
 pub fn account_unserved(server: &mut State, id: ClientId, command: &'static Command, failed: bool) {
-    server.counters.commands += 1;
-    let stats = &mut server.command_stats[command.id.index()];
+    server.stats.counters.commands += 1;
+    let stats = &mut server.stats.command_stats[command.id.index()];
     stats.calls += 1;
     stats.failed += failed as u64;
     if let Some(client) = server.clients.get_mut(id) {
@@ -586,13 +586,13 @@ fn note(
             let peer = client.peer.to_string();
             let name = client.name.clone();
             let args = monitor::shown_args(command, request.args).into_iter();
-            server.command_logs[kind as usize].push(args, time, value, peer, &name, max_len);
+            server.stats.command_logs[kind as usize].push(args, time, value, peer, &name, max_len);
         }
     }
     let threshold_ms = server.config.latency_monitor_threshold;
     if threshold_ms > 0 && us / 1000 >= threshold_ms as u64 {
         let event = if command.is(Flags::FAST) { "fast-command" } else { "command" };
-        server.latency.add(event, time, us / 1000);
+        server.stats.latency.add(event, time, us / 1000);
     }
 }
 

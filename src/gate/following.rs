@@ -27,7 +27,7 @@ use crate::gate::monitor;
 use crate::gate::persistence::{self, Moment};
 use crate::gate::state::State;
 use crate::keyspace::Keyspace;
-use crate::net::network::Route;
+use crate::net::dialer::Route;
 use crate::net::stream::Stream;
 use crate::net::tls::stream::Handshake;
 use crate::persist::aof::log::LogOffset;
@@ -303,10 +303,10 @@ fn resolve(server: &State, host: String, port: u16) -> io::Result<Resolving> {
 /// A connection that is being made.
 fn open(server: &State, to: SocketAddr) -> io::Result<Stream> {
     let from = String::from_utf8_lossy(&server.config.bind_source_addr).parse().ok();
-    let tls = server.tls.as_ref().filter(|_| server.config.tls_replication);
+    let tls = server.net.tls.as_ref().filter(|_| server.config.tls_replication);
     let route = Route { to, from, tls: tls.map(|tls| &tls.client) };
-    let mut stream = server.network.connect(&route)?;
-    let registry = server.poll.registry();
+    let mut stream = server.net.dialer.connect(&route)?;
+    let registry = server.net.poll.registry();
     stream.register(registry, PRIMARY)?;
     stream.reregister(registry, PRIMARY, true)?;
     Ok(stream)
@@ -319,7 +319,7 @@ fn hello(server: &State) -> Hello {
     let own_port =
         if config.tls_replication && config.tls_port != 0 { config.tls_port } else { config.port };
     let port = match (config.replica_announce_port, own_port) {
-        (0, 0) => server.identity.port,
+        (0, 0) => server.process.identity.port,
         (0, port) | (port, _) => port,
     };
     let Replication { id, offset, following, .. } = &server.replication;
@@ -486,7 +486,7 @@ impl PrimaryLink {
     /// Whether CLIENT PAUSE holds the stream back: the data stands still, and what comes waits here or with the primary.
     fn is_paused(&self, server: &State) -> bool {
         let following = server.replication.following.as_deref();
-        server.pause().is_some() && following.is_some_and(Following::is_connected)
+        server.pauses.strictest().is_some() && following.is_some_and(Following::is_connected)
     }
 
     fn wants_turn(&self, is_paused: bool) -> bool {
@@ -500,7 +500,7 @@ impl PrimaryLink {
     fn close(self: Box<Self>, db: &mut Keyspace, server: &mut State) {
         if let Way::Connecting(mut stream) | Way::Connected(mut stream) = self.way {
             // A socket the system has dropped already needs no deregistration.
-            let _ = stream.deregister(server.poll.registry());
+            let _ = stream.deregister(server.net.poll.registry());
         }
         if let Some(sync) = self.sync {
             sync.abort(db, server);
@@ -597,9 +597,9 @@ impl PrimaryLink {
             Ok(count) => {
                 self.can_read = count == buffer.len() || self.is_closed || stream.has_more();
                 self.link.receive(&buffer[..count]);
-                server.counters.reads += 1;
-                server.counters.bytes_in += count as u64;
-                server.counters.replication_bytes_in += count as u64;
+                server.stats.counters.reads += 1;
+                server.stats.counters.bytes_in += count as u64;
+                server.stats.counters.replication_bytes_in += count as u64;
                 if let Some(following) = server.replication.following.as_deref_mut() {
                     following.heard_us = server.now.boot_us;
                 }
@@ -863,7 +863,7 @@ fn run_request(db: &mut Keyspace, server: &mut State, buffer: &[u8], ranges: &[R
 /// A command of the primary has failed here: the two may differ from now on, and `propagation-error-behavior` may prefer an end.
 #[cold]
 fn note_error(server: &mut State, args: Args<'_>, error: &[u8]) {
-    server.counters.unexpected_error_replies += 1;
+    server.stats.counters.unexpected_error_replies += 1;
     let name = String::from_utf8_lossy(args.get(0)).to_ascii_lowercase();
     let error = String::from_utf8_lossy(error);
     let error = error.trim_end();

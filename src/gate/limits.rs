@@ -226,7 +226,7 @@ pub fn check_output_limit(server: &mut State, id: ClientId) {
     if !over_hard && !over_soft && !over_unauthenticated {
         return;
     }
-    server.counters.output_buffer_limit_disconnections += 1;
+    server.stats.counters.output_buffer_limit_disconnections += 1;
     let line = describe_client(server, id);
     let why = "scheduled to be closed ASAP for overcoming of output buffer limits.";
     server.log(Level::Warning, format_args!("Client {line} {why}"));
@@ -288,7 +288,7 @@ fn evict_largest(server: &mut State, limit: usize) {
         }
         let line = describe_client(server, id);
         server.log(Level::Notice, format_args!("Evicting client: {line}"));
-        server.counters.evicted_clients += 1;
+        server.stats.counters.evicted_clients += 1;
         server.clients.close(id);
         // What it held is free at once: at the end of the turn would be too late for the keys.
         if let Some(client) = server.clients.get_mut(id) {

@@ -114,7 +114,7 @@ impl Heard {
         }
         let serve = server.serve_while_busy;
         serve(db, server);
-        match server.shutdown.is_some() || server.persistence.is_stopped() {
+        match server.process.shutdown.is_some() || server.persistence.is_stopped() {
             true => Err(INTERRUPTED.into()),
             false => Ok(()),
         }

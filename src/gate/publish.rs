@@ -109,7 +109,7 @@ pub fn deliver(server: &mut State, kind: Kind, channel: &[u8], payload: &[u8]) -
                 .send(clients, listeners, &mut full);
         }
     }
-    server.counters.pubsub_messages += receivers as u64;
+    server.stats.counters.pubsub_messages += receivers as u64;
     for id in full {
         limits::check_output_limit(server, id);
     }

@@ -97,7 +97,7 @@ pub fn go_on(server: &mut State, id: ClientId, from: u64) {
         replica.next = from;
     }
     let bytes = server.replication.backlog.as_ref().map_or(0, |backlog| backlog.end() - from);
-    server.counters.partial_syncs += 1;
+    server.stats.counters.partial_syncs += 1;
     count_good(server);
     let name = name_of(server, id);
     server.log(
@@ -110,7 +110,7 @@ pub fn go_on(server: &mut State, id: ClientId, from: u64) {
 
 /// Has a client wait for a snapshot, or join one that suits it.
 pub fn await_snapshot(db: &mut Keyspace, server: &mut State, id: ClientId) {
-    server.counters.full_syncs += 1;
+    server.stats.counters.full_syncs += 1;
     take_in(server, id);
     if server.config.repl_disable_tcp_nodelay
         && let Some(client) = server.clients.get_mut(id)
@@ -260,7 +260,7 @@ pub fn hold_shutdown(server: &mut State, order: Shutdown) -> bool {
     let mut order = order;
     if order.waits_until_us.is_none() {
         order.waits_until_us = Some(now_us + i64::from(timeout) * 1_000_000);
-        if server.pause().is_none() && !server.replication.is_replica() {
+        if server.pauses.strictest().is_none() && !server.replication.is_replica() {
             server.replication.feed(GETACK);
         }
         let pause = Pause { until_us: i64::MAX, writes_only: true };
@@ -268,7 +268,7 @@ pub fn hold_shutdown(server: &mut State, order: Shutdown) -> bool {
         let text = "Waiting for replicas before shutting down.";
         server.log(Level::Notice, format_args!("{text}"));
     }
-    server.shutdown = Some(order);
+    server.process.shutdown = Some(order);
     true
 }
 
@@ -556,7 +556,7 @@ fn end_useless_file(db: &mut Keyspace, server: &mut State) {
 
 /// Asks replicas how far they are, if somebody waits for it. To be called before the turn's changes are spread.
 pub fn ask_for_acks(server: &mut State) {
-    if server.replication.wants_acks && server.pause().is_none() {
+    if server.replication.wants_acks && server.pauses.strictest().is_none() {
         server.replication.wants_acks = false;
         if !server.replication.is_replica() {
             persistence::spread_effects(server);
@@ -651,7 +651,7 @@ fn disconnect_talker(server: &mut State, id: ClientId) {
             Level::Warning,
             format_args!("{text}: '{error}' after processing the command '{command}'"),
         );
-        server.counters.unexpected_error_replies += 1;
+        server.stats.counters.unexpected_error_replies += 1;
     }
     let line = limits::describe_client(server, id);
     let text = "Replica generated a reply to command";
@@ -660,11 +660,11 @@ fn disconnect_talker(server: &mut State, id: ClientId) {
 }
 
 fn after_sending(server: &mut State, id: ClientId, sent: Sent) {
-    let State { clients, replication, counters, poll, now, .. } = server;
+    let State { clients, replication, stats, net, now, .. } = server;
     let Some(client) = clients.get_mut(id) else { return };
     client.bytes_out += sent.bytes as u64;
-    counters.bytes_out += sent.bytes as u64;
-    counters.replica_bytes_out += sent.bytes as u64;
+    stats.counters.bytes_out += sent.bytes as u64;
+    stats.counters.replica_bytes_out += sent.bytes as u64;
     replication.has_more |= sent.has_more;
     if sent.bytes > 0
         && let Some(replica) = client.replica.as_deref_mut()
@@ -674,7 +674,7 @@ fn after_sending(server: &mut State, id: ClientId, sent: Sent) {
     if sent.is_full != client.flags.contains(ClientFlags::WANTS_WRITE) {
         client.flags.set(ClientFlags::WANTS_WRITE, sent.is_full);
         let token = Token(id.slot as usize);
-        if client.stream.reregister(poll.registry(), token, sent.is_full).is_err() {
+        if client.stream.reregister(net.poll.registry(), token, sent.is_full).is_err() {
             return clients.close(id);
         }
     }

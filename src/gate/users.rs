@@ -170,7 +170,7 @@ fn note(
     object: Box<[u8]>,
     user: Box<[u8]>,
 ) {
-    let counters = &mut server.counters;
+    let counters = &mut server.stats.counters;
     *match reason {
         Reason::Auth => &mut counters.acl_denied_auth,
         Reason::Command => &mut counters.acl_denied_cmd,

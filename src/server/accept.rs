@@ -32,9 +32,9 @@ the loopback interface, or set a password for the default user, or bind to a tru
 impl Turn<'_> {
     /// Takes in what waits at a listener.
     pub(super) fn accept(&mut self, index: usize) {
-        let is_tls = self.state.listeners.get(index).is_some_and(Listener::is_tls);
+        let is_tls = self.state.net.listeners.get(index).is_some_and(Listener::is_tls);
         for _ in 0..if is_tls { ACCEPTS_TLS_MAX } else { ACCEPTS_MAX } {
-            let Some(listener) = self.state.listeners.get(index) else { return };
+            let Some(listener) = self.state.net.listeners.get(index) else { return };
             match listener.accept() {
                 Ok((stream, peer, local)) => self.welcome(stream, is_tls, peer, local),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
@@ -44,13 +44,13 @@ impl Turn<'_> {
                     self.state
                         .log(Level::Warning, format_args!("Accepting client connection: {error}"));
                     // Out of descriptors, most likely. Edge-triggered: those who wait are not announced again.
-                    self.state.pending.accept_later.push(index);
+                    self.state.net.pending.accept_later.push(index);
                     return;
                 }
             }
         }
         // Edge-triggered: what still waits is announced by nobody else.
-        self.state.pending.accept_again.push(index);
+        self.state.net.pending.accept_again.push(index);
     }
 
     pub(super) fn welcome(
@@ -66,7 +66,7 @@ impl Turn<'_> {
         }
         let config = &self.state.config;
         if self.state.clients.len() as u64 >= config.maxclients as u64 {
-            self.state.counters.rejected_connections += 1;
+            self.state.stats.counters.rejected_connections += 1;
             if !is_tls {
                 // One try: who does not read it is none the wiser, but refused all the same.
                 let _ = stream.write(b"-ERR max number of clients reached\r\n");
@@ -80,7 +80,7 @@ impl Turn<'_> {
             self.state.log(Level::Verbose, format_args!("Setting keepalive: {error}"));
         }
         if is_tls {
-            let config = self.state.tls.as_ref().map(|tls| &tls.server);
+            let config = self.state.net.tls.as_ref().map(|tls| &tls.server);
             stream = match config.ok_or_else(without_tls).and_then(|tls| stream.with_tls(tls)) {
                 Ok(stream) => stream,
                 Err(error) => {
@@ -95,15 +95,15 @@ impl Turn<'_> {
         let make = |id| Client { flags, ..Client::new(id, stream, peer, local, now_us) };
         let id: ClientId = self.state.clients.insert(make);
         if is_tls {
-            self.state.pending.handshaking.push_back((now_us + HANDSHAKE_US, id));
+            self.state.net.pending.handshaking.push_back((now_us + HANDSHAKE_US, id));
         } else if self.is_refused(id) {
             return;
         } else {
-            self.state.counters.connections += 1;
+            self.state.stats.counters.connections += 1;
         }
         let Some(client) = self.state.clients.get_mut(id) else { return };
         if let Err(error) =
-            client.stream.register(self.state.poll.registry(), Token(id.slot as usize))
+            client.stream.register(self.state.net.poll.registry(), Token(id.slot as usize))
         {
             self.state.log(Level::Warning, format_args!("Registering a client: {error}"));
             self.state.clients.close(id);
@@ -118,7 +118,7 @@ impl Turn<'_> {
         if is_open || client.peer.is_local() {
             return false;
         }
-        self.state.counters.rejected_connections += 1;
+        self.state.stats.counters.rejected_connections += 1;
         // One try, as above.
         let _ = client.stream.write(PROTECTED);
         self.state.clients.close(id);
@@ -144,45 +144,45 @@ impl Server {
         let backlog = config.tcp_backlog as i32;
         let listener = Listener::unix(path, mode, group, backlog).map_err(why)?;
         // In front of those that CONFIG SET replaces.
-        self.state.listeners.insert(0, listener);
+        self.state.net.listeners.insert(0, listener);
         Ok(())
     }
 
     /// Listens on one address besides; port 0 lets the system choose. Returns the address in use.
     pub fn listen_on(&mut self, address: SocketAddr) -> io::Result<SocketAddr> {
         let address = self.listen_besides(address, false)?;
-        self.state.identity.port = address.port();
+        self.state.process.identity.port = address.port();
         Ok(address)
     }
 
     /// The same for TLS.
     pub fn listen_for_tls_on(&mut self, address: SocketAddr) -> io::Result<SocketAddr> {
-        if self.state.tls.is_none() {
+        if self.state.net.tls.is_none() {
             configure_tls(&mut self.state).map_err(io::Error::other)?;
         }
         let address = self.listen_besides(address, true)?;
-        self.state.identity.tls_port = address.port();
+        self.state.process.identity.tls_port = address.port();
         Ok(address)
     }
 
     fn listen_besides(&mut self, address: SocketAddr, is_tls: bool) -> io::Result<SocketAddr> {
         let listener = Listener::tcp(address, self.state.config.tcp_backlog as i32, is_tls)?;
         let address = listener.local_address().unwrap_or(address);
-        self.state.listeners.push(listener);
-        self.state.listening.push(address);
+        self.state.net.listeners.push(listener);
+        self.state.net.listening.push(address);
         self.register_listeners()?;
         Ok(address)
     }
 
     /// Waits for connections at all listeners.
     pub(super) fn register_listeners(&mut self) -> io::Result<()> {
-        let registry = self.state.poll.registry();
-        for (index, listener) in self.state.listeners.iter_mut().enumerate() {
+        let registry = self.state.net.poll.registry();
+        for (index, listener) in self.state.net.listeners.iter_mut().enumerate() {
             // A new one is not registered yet; an old one may have come to another place.
             let _ = listener.deregister(registry);
             listener.register(registry, Token(FIRST_LISTENER - index))?;
             // Edge-triggered: what came before is announced, or not; a look costs nothing.
-            self.state.pending.accept_again.push(index);
+            self.state.net.pending.accept_again.push(index);
         }
         Ok(())
     }

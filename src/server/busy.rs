@@ -30,7 +30,7 @@ pub(super) fn serve(keyspace: &mut Keyspace, state: &mut State) {
     };
     let database = keyspace.selected();
     let (no_touch, keeps_expired) = (keyspace.no_touch, keyspace.keeps_expired);
-    let begun = state.timing.mark();
+    let begun = state.stats.timing.mark();
     if let Some(client) = client.and_then(|id| state.clients.get_mut(id)) {
         client.flags |= ClientFlags::HELD;
     }
@@ -38,13 +38,13 @@ pub(super) fn serve(keyspace: &mut Keyspace, state: &mut State) {
     take_turn(turn, is_first);
     keyspace.select(database);
     (keyspace.no_touch, keyspace.keeps_expired) = (no_touch, keeps_expired);
-    state.timing.go_back(begun);
+    state.stats.timing.go_back(begun);
 }
 
 /// A nested turn; `is_first`: of those while this script runs.
 fn take_turn(turn: &mut Turn<'_>, is_first: bool) {
     let mut events = Events::with_capacity(256);
-    match turn.state.poll.poll(&mut events, Some(Duration::ZERO)) {
+    match turn.state.net.poll.poll(&mut events, Some(Duration::ZERO)) {
         Err(error) if error.kind() != std::io::ErrorKind::Interrupted => {
             turn.state.log(Level::Warning, format_args!("Waiting for events: {error}"));
             return;

@@ -22,23 +22,23 @@ impl Server {
         }
         let hz = self.state.config.hz.clamp(1, 500) as i64;
         self.next_cron_us = now_us + 1_000_000 / hz;
-        if self.state.cron_paused {
+        if self.state.debug.cron_paused {
             return;
         }
         crash::tell_watchdog();
         let state = &mut self.state;
-        state.peak_memory = state.peak_memory.max(alloc::allocated());
+        state.stats.peak_memory = state.stats.peak_memory.max(alloc::allocated());
         if now_us >= self.next_sample_us {
             self.next_sample_us = now_us + 100_000;
-            state.commands_rate.sample(state.counters.commands, now_us);
-            state.input_rate.sample(state.counters.bytes_in, now_us);
-            state.output_rate.sample(state.counters.bytes_out, now_us);
-            let turns = state.timing.turns();
-            state.turns_rate.sample(turns, now_us);
-            state.turn_time.sample_by(state.timing.turns_us(), turns as i64, 1);
+            state.stats.commands_rate.sample(state.stats.counters.commands, now_us);
+            state.stats.input_rate.sample(state.stats.counters.bytes_in, now_us);
+            state.stats.output_rate.sample(state.stats.counters.bytes_out, now_us);
+            let turns = state.stats.timing.turns();
+            state.stats.turns_rate.sample(turns, now_us);
+            state.stats.turn_time.sample_by(state.stats.timing.turns_us(), turns as i64, 1);
         }
-        self.state.pending.accept_again.append(&mut self.state.pending.accept_later);
-        self.state.outgoing.close_unused(now_us);
+        self.state.net.pending.accept_again.append(&mut self.state.net.pending.accept_later);
+        self.state.net.outgoing.close_unused(now_us);
         if let Err(fatal) = persistence::periodic(&mut self.keyspace, &mut self.state) {
             self.die(&fatal);
         }
@@ -66,7 +66,7 @@ impl Server {
         }
         self.next_reload_us = now_us + interval_us;
         let state = &mut self.state;
-        if !state.tls.as_ref().is_some_and(|tls| tls.is_stale(&state.config)) {
+        if !state.net.tls.as_ref().is_some_and(|tls| tls.is_stale(&state.config)) {
             return;
         }
         state.log(Level::Notice, format_args!("TLS materials changed, reloading"));

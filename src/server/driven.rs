@@ -7,7 +7,7 @@ use std::time::Duration;
 use mio::Events;
 
 use super::Server;
-use crate::net::network::Network;
+use crate::net::dialer::Dialer;
 use crate::net::stream::{Address, Stream};
 use crate::sys::background::Background;
 
@@ -15,10 +15,10 @@ use crate::sys::background::Background;
 const EVENTS: usize = 256;
 
 impl Server {
-    /// Leaves the server to be driven: it reaches its primary through `network`, and what threads would do is done between
+    /// Leaves the server to be driven: it reaches its primary through `dialer`, and what threads would do is done between
     /// turns. To be called before anything is loaded.
-    pub fn give_reins(&mut self, network: Box<dyn Network>) {
-        self.state.network = network;
+    pub fn give_reins(&mut self, dialer: Box<dyn Dialer>) {
+        self.state.net.dialer = dialer;
         self.state.persistence.set_background(Background::Later(Default::default()));
     }
 

@@ -50,7 +50,7 @@ impl Turn<'_> {
                 client.flags.remove(ClientFlags::AWAITS_LOG | ClientFlags::READ_WHEN_SENT);
                 if reads && !client.flags.contains(ClientFlags::READ_PENDING) {
                     client.flags |= ClientFlags::READ_PENDING;
-                    self.state.pending.read_again.push(id);
+                    self.state.net.pending.read_again.push(id);
                 }
             }
             let full = ClientFlags::WANTS_WRITE;
@@ -65,14 +65,14 @@ impl Turn<'_> {
                 true => io::Write::flush(&mut client.stream).map(|()| 0),
                 false => client.output.write_to(&mut client.stream),
             };
-            self.state.counters.writes += 1;
+            self.state.stats.counters.writes += 1;
             match result {
                 Ok(sent) => {
                     client.bytes_out += sent as u64;
                     if sent > 0 {
                         client.active_us = self.state.now.boot_us;
                     }
-                    self.state.counters.bytes_out += sent as u64;
+                    self.state.stats.counters.bytes_out += sent as u64;
                 }
                 Err(error)
                     if matches!(
@@ -111,7 +111,7 @@ impl Turn<'_> {
             // room, and would never become writable again.
             client.flags.set(ClientFlags::WANTS_WRITE, !done);
             let token = Token(id.slot as usize);
-            let registry = self.state.poll.registry();
+            let registry = self.state.net.poll.registry();
             if client.stream.reregister(registry, token, !done).is_err() {
                 return self.state.clients.close(id);
             }
@@ -158,7 +158,7 @@ impl Turn<'_> {
             if let Some(mut client) = self.state.clients.remove(id) {
                 transaction::abandon(self.keyspace, &mut client);
                 // A socket the system has dropped already needs no deregistration.
-                let _ = client.stream.deregister(self.state.poll.registry());
+                let _ = client.stream.deregister(self.state.net.poll.registry());
             }
         }
     }

@@ -27,18 +27,18 @@ impl Turn<'_> {
     pub(super) fn shake_hands_later(&mut self, id: ClientId) {
         if let Some(client) = self.state.clients.get_mut(id) {
             client.flags |= ClientFlags::READ_PENDING;
-            self.state.pending.handshakes.push_back(id);
+            self.state.net.pending.handshakes.push_back(id);
         }
     }
 
     /// Goes on with handshakes, for a while.
     pub fn shake_hands(&mut self) {
-        if self.state.pending.handshakes.is_empty() {
+        if self.state.net.pending.handshakes.is_empty() {
             return;
         }
         let begun_us = self.state.clock.now().boot_us;
-        for _ in 0..STEPS_MAX.min(self.state.pending.handshakes.len()) {
-            let Some(id) = self.state.pending.handshakes.pop_front() else { return };
+        for _ in 0..STEPS_MAX.min(self.state.net.pending.handshakes.len()) {
+            let Some(id) = self.state.net.pending.handshakes.pop_front() else { return };
             self.shake(id);
             if self.state.clock.now().boot_us - begun_us >= TURN_US {
                 return;
@@ -75,7 +75,7 @@ impl Turn<'_> {
         let Some(client) = self.state.clients.get_mut(id) else { return };
         client.active_us = self.state.now.boot_us;
         if !self.is_refused(id) {
-            self.state.counters.connections += 1;
+            self.state.stats.counters.connections += 1;
             // What came behind the handshake is here already.
             self.read_later(id);
         }
@@ -84,14 +84,14 @@ impl Turn<'_> {
     /// Ends the connections whose handshakes take too long.
     pub fn close_slow_handshakes(&mut self) {
         let now_us = self.state.now.boot_us;
-        while let Some(&(deadline_us, id)) = self.state.pending.handshaking.front() {
+        while let Some(&(deadline_us, id)) = self.state.net.pending.handshaking.front() {
             let waits = |state: &State| {
                 state.clients.get(id).is_some_and(|client| client.stream.is_handshaking())
             };
             if !waits(self.state) {
-                self.state.pending.handshaking.pop_front();
+                self.state.net.pending.handshaking.pop_front();
             } else if deadline_us <= now_us {
-                self.state.pending.handshaking.pop_front();
+                self.state.net.pending.handshaking.pop_front();
                 self.state.log(
                     Level::Verbose,
                     format_args!("Error accepting a client connection: handshake timed out"),

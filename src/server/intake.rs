@@ -46,7 +46,7 @@ impl Turn<'_> {
     /// Takes in what has come: new clients, and the bytes of those that are ready.
     pub(super) fn take_in(&mut self, events: &Events) {
         // Those whom the last turn left: who is put on the list now has been read in this one.
-        let read_again = std::mem::take(&mut self.state.pending.read_again);
+        let read_again = std::mem::take(&mut self.state.net.pending.read_again);
         for event in events {
             match event.token() {
                 WAKER => {}
@@ -58,7 +58,7 @@ impl Turn<'_> {
                 Token(slot) => self.client_is_ready(slot, event),
             }
         }
-        for listener in std::mem::take(&mut self.state.pending.accept_again) {
+        for listener in std::mem::take(&mut self.state.net.pending.accept_again) {
             self.accept(listener);
         }
         for id in read_again {
@@ -91,7 +91,7 @@ impl Turn<'_> {
             && !client.is_closing()
         {
             client.flags |= ClientFlags::READ_PENDING;
-            self.state.pending.read_again.push(id);
+            self.state.net.pending.read_again.push(id);
         }
     }
 
@@ -219,7 +219,7 @@ impl Turn<'_> {
     /// Books a read; None if there is nothing to parse. A client whose other end is gone is closed.
     fn count_read(&mut self, id: ClientId, read: io::Result<usize>, room: usize) -> Option<usize> {
         let client = self.state.clients.get_mut(id)?;
-        self.state.counters.reads += 1;
+        self.state.stats.counters.reads += 1;
         match read {
             Ok(0) => {
                 self.end_of_input(id);
@@ -228,14 +228,14 @@ impl Turn<'_> {
             Ok(count) => {
                 client.bytes_in += count as u64;
                 client.active_us = self.state.now.boot_us;
-                self.state.counters.bytes_in += count as u64;
+                self.state.stats.counters.bytes_in += count as u64;
                 // Edge-triggered: a short read has drained the socket, unless its end is still to be seen.
                 let more = count == room
                     || client.flags.contains(ClientFlags::READ_CLOSED)
                     || client.stream.has_more();
                 if more && !client.flags.contains(ClientFlags::READ_PENDING) {
                     client.flags |= ClientFlags::READ_PENDING;
-                    self.state.pending.read_again.push(id);
+                    self.state.net.pending.read_again.push(id);
                 }
                 Some(count)
             }
@@ -246,7 +246,7 @@ impl Turn<'_> {
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {
                 client.flags |= ClientFlags::READ_PENDING;
-                self.state.pending.read_again.push(id);
+                self.state.net.pending.read_again.push(id);
                 None
             }
             Err(error) => {
@@ -285,7 +285,7 @@ impl Turn<'_> {
         if client.input.len() as u64 <= limit.min(INPUT_MAX) {
             return true;
         }
-        self.state.counters.query_buffer_limit_disconnections += 1;
+        self.state.stats.counters.query_buffer_limit_disconnections += 1;
         let line = describe_client(self.state, id);
         self.state.log(
             Level::Warning,

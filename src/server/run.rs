@@ -142,7 +142,7 @@ impl Turn<'_> {
         if self.state.clients.get(id).is_some_and(|client| !client.flags.intersects(muted)) {
             reply.error(&text);
         }
-        self.state.count_error(&text);
+        self.state.stats.count_error(&text);
         let line = describe_client(self.state, id);
         let shown = String::from_utf8_lossy(&text);
         self.state
@@ -231,7 +231,7 @@ impl Turn<'_> {
 
     /// Takes up what clients sent that wait no more.
     pub(super) fn resume_all(&mut self) {
-        for id in std::mem::take(&mut self.state.pending.resumed) {
+        for id in std::mem::take(&mut self.state.net.pending.resumed) {
             self.resume(id);
         }
     }

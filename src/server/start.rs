@@ -82,13 +82,13 @@ impl Server {
         server
             .register_listeners()
             .map_err(|error| told("Failed waiting for connections", error))?;
-        server.state.startup_memory = alloc::allocated();
+        server.state.stats.startup_memory = alloc::allocated();
         Ok(server)
     }
 
     /// Where it listens: TCP addresses, with the port the system chose if it was asked to.
     pub fn addresses(&self) -> &[SocketAddr] {
-        &self.state.listening
+        &self.state.net.listening
     }
 
     /// Has SIGTERM and SIGINT end the server in good order; a SIGINT behind them ends the process at once, with code 1.
@@ -109,7 +109,7 @@ impl Server {
         let config = &self.state.config;
         let (name, options) = match self.stop.swap(0, Ordering::SeqCst) {
             0 => {
-                if self.state.shutdown.is_none() {
+                if self.state.process.shutdown.is_none() {
                     // One that was asked for was aborted, or refused.
                     self.insisted.store(false, Ordering::Relaxed);
                 }
@@ -127,7 +127,7 @@ impl Server {
         };
         let now = options.contains(ShutdownOptions::NOW);
         let force = options.contains(ShutdownOptions::FORCE);
-        self.state.shutdown.get_or_insert(Shutdown {
+        self.state.process.shutdown.get_or_insert(Shutdown {
             by_signal: true,
             save,
             now,
@@ -143,8 +143,8 @@ impl Server {
 
     /// Shows the process' title from now on, if `set-proc-title` says so. `invoked_as`: the program's name as it was called.
     pub fn set_title(&mut self, title: Option<Title>, invoked_as: Vec<u8>) {
-        self.state.title = title;
-        self.state.identity.invoked_as = invoked_as;
+        self.state.process.title = title;
+        self.state.process.identity.invoked_as = invoked_as;
         if self.state.config.set_proc_title {
             set_process_title(&mut self.state);
         }
@@ -152,7 +152,7 @@ impl Server {
 
     /// Whether clients can come from anywhere.
     pub fn is_listening(&self) -> bool {
-        !self.state.listeners.is_empty()
+        !self.state.net.listeners.is_empty()
     }
 
     /// Writes the process id to `pidfile`, if that is set. One that cannot be written is left out, as in Redis.
@@ -167,7 +167,7 @@ impl Server {
     /// Tells the log and the supervisor that clients are served, and takes what is left to be done for the process.
     pub fn announce(&mut self, supervisor: Supervisor) {
         self.sample_clock();
-        if !self.state.listening.is_empty() {
+        if !self.state.net.listening.is_empty() {
             self.state.log(Level::Notice, format_args!("Ready to accept connections"));
         }
         let config = &self.state.config;
@@ -266,7 +266,7 @@ impl Server {
                 client.flags.remove(waits);
                 let text = b"ERR Errors trying to SHUTDOWN. Check logs.";
                 ReplyWriter::new(&mut client.output, client.protocol).error(text);
-                self.state.pending.resumed.push(id);
+                self.state.net.pending.resumed.push(id);
             }
         }
     }
@@ -280,10 +280,10 @@ impl Server {
             // Somebody else may have removed it.
             let _ = std::fs::remove_file(OsStr::from_bytes(&self.state.config.pidfile));
         }
-        if self.state.listeners.iter().any(|listener| matches!(listener, Listener::Unix(..))) {
+        if self.state.net.listeners.iter().any(|listener| matches!(listener, Listener::Unix(..))) {
             self.state.log(Level::Notice, format_args!("Removing the unix socket file."));
         }
-        self.state.listeners.clear();
+        self.state.net.listeners.clear();
         self.state.log(Level::Warning, format_args!("Latchkey is now ready to exit, bye bye..."));
     }
 }

@@ -3,6 +3,71 @@
 pub mod command_log;
 pub mod commands;
 pub mod latency;
+pub mod timing;
+
+use std::collections::HashMap;
+
+use command_log::CommandLogs;
+use commands::CommandStats;
+use latency::LatencyMonitor;
+use timing::Timing;
+
+/// A script can make up error prefixes; the table does not grow with them beyond this.
+const ERROR_PREFIXES_MAX: usize = 128;
+
+/// All that the server counts and measures.
+pub struct Statistics {
+    pub counters: Counters,
+    /// By command number.
+    pub command_stats: Vec<CommandStats>,
+    /// By the error's first word.
+    pub error_stats: HashMap<Box<str>, u64>,
+    pub command_logs: CommandLogs,
+    pub latency: LatencyMonitor,
+    pub commands_rate: Rate,
+    pub input_rate: Rate,
+    pub output_rate: Rate,
+    pub turns_rate: Rate,
+    /// Microseconds of a turn.
+    pub turn_time: Rate,
+    pub peak_memory: usize,
+    /// Bytes in use when the server had started, before it had any data.
+    pub startup_memory: usize,
+    pub timing: Timing,
+}
+
+impl Statistics {
+    /// Of a server that starts now and knows so many commands.
+    pub fn new(commands: usize) -> Self {
+        Statistics {
+            counters: Counters::default(),
+            command_stats: (0..commands).map(|_| CommandStats::default()).collect(),
+            error_stats: HashMap::new(),
+            command_logs: CommandLogs::default(),
+            latency: LatencyMonitor::default(),
+            commands_rate: Rate::default(),
+            input_rate: Rate::default(),
+            output_rate: Rate::default(),
+            turns_rate: Rate::default(),
+            turn_time: Rate::default(),
+            peak_memory: 0,
+            startup_memory: 0,
+            timing: Timing::new(quanta::Clock::new()),
+        }
+    }
+
+    /// Counts an error reply by its first word.
+    pub fn count_error(&mut self, text: &[u8]) {
+        self.counters.error_replies += 1;
+        let word = text.split(|&byte| byte == b' ').next().unwrap_or_default();
+        let word = String::from_utf8_lossy(word);
+        if let Some(count) = self.error_stats.get_mut(&*word) {
+            *count += 1;
+        } else if self.error_stats.len() < ERROR_PREFIXES_MAX {
+            self.error_stats.insert(word.into(), 1);
+        }
+    }
+}
 
 /// Counts since the start or the last `CONFIG RESETSTAT`.
 #[derive(Debug, Default)]

@@ -69,7 +69,7 @@ impl Gate {
             ..Client::new(id, Stream::Unix(stream), Address::Unknown, Address::Unknown, 0)
         });
         state.note_gate();
-        state.timing.start();
+        state.stats.timing.start();
         Gate { db, state, client, output: OutputBuffer::default(), hashes: Vec::new() }
     }
 

@@ -364,7 +364,7 @@ fn pause(ctx: &mut Context<'_>) -> CommandResult {
     let until_us = timeout_ms.checked_mul(1000).and_then(|us| us.checked_add(now_us));
     let until_us = until_us.ok_or(CommandError::TIMEOUT_OUT_OF_RANGE)?;
     let mut pause = Pause { until_us, writes_only };
-    if let Some(old) = ctx.server.pause_by(PauseCause::Asked) {
+    if let Some(old) = ctx.server.pauses.by(PauseCause::Asked) {
         pause.until_us = pause.until_us.max(old.until_us);
         pause.writes_only &= old.writes_only;
     }

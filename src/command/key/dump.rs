@@ -121,7 +121,7 @@ fn restore(ctx: &mut Context<'_>) -> CommandResult {
     }
     let now = ctx.db.now();
     let limits = rdb_limits(ctx.db, ctx.server);
-    let checks = !ctx.server.skips_payload_checksum;
+    let checks = !ctx.server.debug.skips_payload_checksum;
     let restored = payload::restore_checked(ctx.args.get(3), &limits, now, checks);
     let value = restored.map_err(|error| match error {
         PayloadError::Footer => BAD_FOOTER,

@@ -196,7 +196,7 @@ fn hand_over_or_try_again<'a>(
                     Some(_) => None,
                 };
                 let now_us = ctx.server.clock.now().boot_us;
-                ctx.server.outgoing.keep(order.host, order.port, connection, now_us);
+                ctx.server.net.outgoing.keep(order.host, order.port, connection, now_us);
                 return Ok(handed);
             }
             HandedOver { taken, refused: None, broken: Some(broken) }
@@ -212,8 +212,8 @@ fn hand_over_or_try_again<'a>(
 }
 
 fn connect(ctx: &mut Context<'_>, order: &Order<'_>) -> Result<Connection, CommandError> {
-    let tls = ctx.server.tls.as_ref().filter(|_| ctx.server.config.tls_cluster);
-    let kept = ctx.server.outgoing.take(order.host, order.port, tls.is_some());
+    let tls = ctx.server.net.tls.as_ref().filter(|_| ctx.server.config.tls_cluster);
+    let kept = ctx.server.net.outgoing.take(order.host, order.port, tls.is_some());
     let connected = match (kept, std::str::from_utf8(order.host)) {
         (Some(connection), _) => Ok(connection),
         (None, Ok(host)) => {

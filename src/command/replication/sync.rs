@@ -96,7 +96,7 @@ fn psync(ctx: &mut Context<'_>) -> CommandResult {
         return Ok(Outcome::Replied);
     }
     if !history.starts_with(b"?") {
-        ctx.server.counters.partial_syncs_refused += 1;
+        ctx.server.stats.counters.partial_syncs_refused += 1;
     }
     log_refusal(ctx, history, offset);
     replicas::await_snapshot(ctx.db, ctx.server, id);

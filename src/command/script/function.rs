@@ -399,7 +399,7 @@ fn stats(ctx: &mut Context<'_>) -> CommandResult {
                 reply.bulk(arg);
             }
             reply.bulk(b"duration_ms");
-            reply.integer((ctx.server.timing.since(function.begun) / 1_000_000) as i64);
+            reply.integer((ctx.server.stats.timing.since(function.begun) / 1_000_000) as i64);
         }
     }
     reply.bulk(b"engines");

@@ -387,7 +387,7 @@ impl Before {
     pub(crate) fn of(ctx: &Context<'_>) -> Self {
         Before {
             database: ctx.db.selected(),
-            begun: ctx.server.timing.mark(),
+            begun: ctx.server.stats.timing.mark(),
             effects: ctx.server.effects.mark(),
         }
     }
@@ -420,7 +420,7 @@ pub(crate) fn finish(ctx: &mut Context<'_>, before: Before) {
         ctx.db.set_now(now);
     }
     // The commands it called are part of the time it took.
-    ctx.server.timing.go_back(begun);
+    ctx.server.stats.timing.go_back(begun);
 }
 
 /// Counts the errors among what a script or a function has returned, or answers with the error that ended it, and where it
@@ -434,10 +434,10 @@ pub(crate) fn conclude(
         Err(failure) => failure,
         Ok(returned) => {
             for text in &returned.errors {
-                ctx.server.count_error(text);
+                ctx.server.stats.count_error(text);
             }
             if returned.failed {
-                ctx.server.command_stats[ctx.command.id.index()].failed += 1;
+                ctx.server.stats.command_stats[ctx.command.id.index()].failed += 1;
             }
             return Ok(Outcome::Replied);
         }
@@ -451,7 +451,7 @@ pub(crate) fn conclude(
         text.extend_from_slice(format!(":{line}.").as_bytes());
     }
     if is_counted {
-        ctx.server.command_stats[ctx.command.id.index()].failed += 1;
+        ctx.server.stats.command_stats[ctx.command.id.index()].failed += 1;
         ctx.reply.error(&text);
         return Ok(Outcome::Replied);
     }
@@ -486,9 +486,9 @@ pub(crate) struct ServerHost<'a> {
 impl ServerHost<'_> {
     fn refuse(&mut self, command: Option<CommandId>, text: Vec<u8>) -> Called {
         if let Some(id) = command {
-            self.server.command_stats[id.index()].rejected += 1;
+            self.server.stats.command_stats[id.index()].rejected += 1;
         }
-        self.server.count_error(&text);
+        self.server.stats.count_error(&text);
         Called::Refused(text)
     }
 
@@ -598,7 +598,7 @@ impl Host for ServerHost<'_> {
                 .log(Level::Warning, format_args!("Lua script killed by user with SCRIPT KILL."));
             return Verdict::End(error);
         }
-        if self.server.shutdown.is_some_and(|order| !order.by_signal) {
+        if self.server.process.shutdown.is_some_and(|order| !order.by_signal) {
             return Verdict::End("ERR the server is shutting down");
         }
         Verdict::GoOn

@@ -183,7 +183,7 @@ pub fn apply_config(db: &mut Keyspace, server: &mut State) {
     };
     db.import_mode = config.import_mode;
     db.events.set_classes(config.notify_keyspace_events);
-    server.timing.set_thresholds(config);
+    server.stats.timing.set_thresholds(config);
     server.logger.level = log_level(config);
     crash::enable(config.crash_log_enabled);
     crash::watch(config.watchdog_period);
@@ -206,11 +206,11 @@ pub fn log_level(config: &Config) -> Level {
 /// `*` and an address of its own cannot both be listened on. The Unix socket stays. On an error, which names the port,
 /// nothing is listened on but that.
 pub fn listen(server: &mut State) -> Result<(), String> {
-    server.listeners.retain(|listener| matches!(listener, Listener::Unix(..)));
-    server.listening.clear();
+    server.net.listeners.retain(|listener| matches!(listener, Listener::Unix(..)));
+    server.net.listening.clear();
     let (port, tls_port) = (server.config.port, server.config.tls_port);
-    server.identity.port = if port != 0 { port } else { tls_port };
-    server.identity.tls_port = tls_port;
+    server.process.identity.port = if port != 0 { port } else { tls_port };
+    server.process.identity.tls_port = tls_port;
     let mut listeners = Vec::new();
     for (port, is_tls, kind) in [(port, false, "TCP"), (tls_port, true, "TLS")] {
         let mut warnings = Vec::new();
@@ -221,8 +221,9 @@ pub fn listen(server: &mut State) -> Result<(), String> {
         }
         listeners.extend(bound.map_err(|_| format!("port {port} ({kind})"))?);
     }
-    server.listeners.extend(listeners);
-    server.listening = server.listeners.iter().filter_map(Listener::local_address).collect();
+    server.net.listeners.extend(listeners);
+    server.net.listening =
+        server.net.listeners.iter().filter_map(Listener::local_address).collect();
     server.tasks.push(Task::Listen);
     Ok(())
 }
@@ -236,7 +237,7 @@ pub fn configure_tls(server: &mut State) -> Result<(), String> {
     }
     match loaded {
         Ok(tls) => {
-            server.tls = Some(tls);
+            server.net.tls = Some(tls);
             Ok(())
         }
         Err(why) => {
@@ -261,13 +262,13 @@ fn carry_out(
                     Action::Bind => "Failed to bind to specified addresses.",
                     _ => "Unable to listen on this port. Check server logs.",
                 };
-                let has_tls = server.config.tls_port == 0 || server.tls.is_some();
+                let has_tls = server.config.tls_port == 0 || server.net.tls.is_some();
                 let ready = if has_tls { Ok(()) } else { configure_tls(server) };
                 ready.and_then(|()| listen(server).map_err(|_| text.into()))
             }
             Action::Tls => {
-                let is_used =
-                    Tls::is_wanted(&server.config) || server.listeners.iter().any(Listener::is_tls);
+                let is_used = Tls::is_wanted(&server.config)
+                    || server.net.listeners.iter().any(Listener::is_tls);
                 // What is not in use may be wrong.
                 if is_used { configure_tls(server) } else { Ok(()) }
             }
@@ -317,7 +318,7 @@ fn carry_out(
 
 /// Shows the process' title that the configuration describes.
 pub fn set_process_title(server: &mut State) {
-    let Some(title) = &mut server.title else { return };
+    let Some(title) = &mut server.process.title else { return };
     let config = &server.config;
     let port = if config.port != 0 { config.port } else { config.tls_port };
     let address = match config.bind.first() {
@@ -328,7 +329,7 @@ pub fn set_process_title(server: &mut State) {
     let file = config.config_file.as_ref();
     let file = file.map_or(&b"-"[..], |path| path.as_os_str().as_bytes());
     let text = expand_title(&config.proc_title_template, |variable| match variable {
-        b"title" => server.identity.invoked_as.clone(),
+        b"title" => server.process.identity.invoked_as.clone(),
         b"listen-addr" => address.clone(),
         b"port" => config.port.to_string().into_bytes(),
         b"tls-port" => config.tls_port.to_string().into_bytes(),
@@ -383,7 +384,7 @@ pub fn set_oom_score(server: &mut State) -> Result<(), String> {
         OomScoreAdj::Relative => Score::Added(value),
         OomScoreAdj::Absolute => Score::Absolute(value),
     };
-    server.oom_score.set(score).map_err(|error| {
+    server.process.oom_score.set(score).map_err(|error| {
         server.log(Level::Warning, format_args!("Unable to write oom_score_adj: {error}"));
         "Failed to set current oom_score_adj. Check server logs.".to_owned()
     })

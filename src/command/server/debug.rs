@@ -58,11 +58,11 @@ fn debug(ctx: &mut Context<'_>) -> CommandResult {
             ok(ctx)
         }
         (b"pause-cron", 3) => {
-            ctx.server.cron_paused = flag(ctx);
+            ctx.server.debug.cron_paused = flag(ctx);
             ok(ctx)
         }
         (b"set-skip-checksum-validation", 3) => {
-            ctx.server.skips_payload_checksum = flag(ctx);
+            ctx.server.debug.skips_payload_checksum = flag(ctx);
             ok(ctx)
         }
         (b"aof-flush-sleep", 3) => {

@@ -89,15 +89,15 @@ fn info(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `CONFIG RESETSTAT`: begins all counts anew.
 pub fn reset_stats(db: &mut Keyspace, server: &mut State) {
-    server.counters = Counters::default();
-    server.command_stats.fill_with(CommandStats::default);
-    server.error_stats.clear();
-    server.commands_rate = Rate::default();
-    server.input_rate = Rate::default();
-    server.output_rate = Rate::default();
-    server.turns_rate = Rate::default();
-    server.turn_time = Rate::default();
-    server.timing.reset();
+    server.stats.counters = Counters::default();
+    server.stats.command_stats.fill_with(CommandStats::default);
+    server.stats.error_stats.clear();
+    server.stats.commands_rate = Rate::default();
+    server.stats.input_rate = Rate::default();
+    server.stats.output_rate = Rate::default();
+    server.stats.turns_rate = Rate::default();
+    server.stats.turn_time = Rate::default();
+    server.stats.timing.reset();
     db.stats = KeyspaceStats::default();
     (db.eviction.over_us, db.eviction.over_since_us) = (0, None);
     db.lazyfree.reset_freed();
@@ -125,7 +125,7 @@ pub(crate) fn human_bytes(bytes: usize) -> String {
 }
 
 fn server(out: &mut String, db: &mut Keyspace, server: &State) {
-    let identity = &server.identity;
+    let identity = &server.process.identity;
     let uptime = (server.now.boot_us - identity.started_us).max(0) / 1_000_000;
     let version = String::from_utf8_lossy(&server.config.redis_version);
     line(out, "redis_version", version);
@@ -160,7 +160,7 @@ fn server(out: &mut String, db: &mut Keyspace, server: &State) {
     let file = server.config.config_file.as_deref().unwrap_or(std::path::Path::new(""));
     line(out, "config_file", file.display());
     line(out, "io_threads_active", 0);
-    if let Some(until_us) = server.shutdown.and_then(|order| order.waits_until_us) {
+    if let Some(until_us) = server.process.shutdown.and_then(|order| order.waits_until_us) {
         line(out, "shutdown_in_milliseconds", (until_us - server.now.boot_us) / 1000);
     }
     listeners(out, server);
@@ -173,11 +173,11 @@ fn listeners(out: &mut String, server: &State) {
     let addresses = config.bind.iter().map(|address| String::from_utf8_lossy(address));
     let bound: String = addresses.map(|address| format!(",bind={address}")).collect();
     let listens = |is_tls| {
-        let mut listeners = server.listeners.iter();
+        let mut listeners = server.net.listeners.iter();
         listeners.any(|listener| listener.local_address().is_some() && listener.is_tls() == is_tls)
     };
     if listens(false) {
-        let port = server.identity.port;
+        let port = server.process.identity.port;
         line(out, "listener0", format_args!("name=tcp{bound},port={port}"));
     }
     if !config.unixsocket.is_empty() {
@@ -185,7 +185,7 @@ fn listeners(out: &mut String, server: &State) {
         line(out, "listener1", format_args!("name=unix,bind={path}"));
     }
     if listens(true) {
-        let port = server.identity.tls_port;
+        let port = server.process.identity.tls_port;
         line(out, "listener2", format_args!("name=tls{bound},port={port}"));
     }
 }
@@ -234,8 +234,8 @@ impl MemoryUse {
         let databases = (0..db.databases()).filter(|&index| !db.table_of(index).is_empty());
         MemoryUse {
             used,
-            peak: server.peak_memory.max(used),
-            startup: server.startup_memory,
+            peak: server.stats.peak_memory.max(used),
+            startup: server.stats.startup_memory,
             clients: server.clients.iter().map(Client::memory).sum(),
             replicas: replicas::replicas(server).map(|(client, _)| client.memory()).sum(),
             backlog: server.replication.backlog.as_ref().map_or(0, Backlog::memory),
@@ -409,17 +409,17 @@ fn persistence(out: &mut String, db: &mut Keyspace, server: &State) {
 }
 
 fn stats(out: &mut String, db: &mut Keyspace, server: &State) {
-    let counters = &server.counters;
+    let counters = &server.stats.counters;
     let kilobytes = |rate: &Rate| format!("{:.2}", rate.per_second() as f64 / 1024.0);
     line(out, "total_connections_received", counters.connections);
     line(out, "total_commands_processed", counters.commands);
-    line(out, "instantaneous_ops_per_sec", server.commands_rate.per_second());
+    line(out, "instantaneous_ops_per_sec", server.stats.commands_rate.per_second());
     line(out, "total_net_input_bytes", counters.bytes_in);
     line(out, "total_net_output_bytes", counters.bytes_out);
     line(out, "total_net_repl_input_bytes", counters.replication_bytes_in);
     line(out, "total_net_repl_output_bytes", counters.replica_bytes_out);
-    line(out, "instantaneous_input_kbps", kilobytes(&server.input_rate));
-    line(out, "instantaneous_output_kbps", kilobytes(&server.output_rate));
+    line(out, "instantaneous_input_kbps", kilobytes(&server.stats.input_rate));
+    line(out, "instantaneous_output_kbps", kilobytes(&server.stats.output_rate));
     line(out, "instantaneous_input_repl_kbps", "0.00");
     line(out, "instantaneous_output_repl_kbps", "0.00");
     line(out, "rejected_connections", counters.rejected_connections);
@@ -446,7 +446,7 @@ fn stats(out: &mut String, db: &mut Keyspace, server: &State) {
     line(out, "latest_fork_usec", 0);
     // What Redis would fork for.
     line(out, "total_forks", server.persistence.jobs);
-    line(out, "migrate_cached_sockets", server.outgoing.len());
+    line(out, "migrate_cached_sockets", server.net.outgoing.len());
     line(out, "slave_expires_tracked_keys", db.own_deadlines());
     for name in [
         "active_defrag_hits",
@@ -474,11 +474,11 @@ fn stats(out: &mut String, db: &mut Keyspace, server: &State) {
     line(out, "client_output_buffer_limit_disconnections", disconnections);
     line(out, "reply_buffer_shrinks", 0);
     line(out, "reply_buffer_expands", 0);
-    line(out, "eventloop_cycles", server.timing.turns());
-    line(out, "eventloop_duration_sum", server.timing.turns_us());
-    line(out, "eventloop_duration_cmd_sum", server.timing.commands_us());
-    line(out, "instantaneous_eventloop_cycles_per_sec", server.turns_rate.per_second());
-    line(out, "instantaneous_eventloop_duration_usec", server.turn_time.per_second());
+    line(out, "eventloop_cycles", server.stats.timing.turns());
+    line(out, "eventloop_duration_sum", server.stats.timing.turns_us());
+    line(out, "eventloop_duration_cmd_sum", server.stats.timing.commands_us());
+    line(out, "instantaneous_eventloop_cycles_per_sec", server.stats.turns_rate.per_second());
+    line(out, "instantaneous_eventloop_duration_usec", server.stats.turn_time.per_second());
     line(out, "acl_access_denied_auth", counters.acl_denied_auth);
     line(out, "acl_access_denied_cmd", counters.acl_denied_cmd);
     line(out, "acl_access_denied_key", counters.acl_denied_key);
@@ -579,7 +579,7 @@ fn cpu(out: &mut String, _: &mut Keyspace, _: &State) {
 
 /// Commands with what is known of them.
 fn with_stats(server: &State) -> impl Iterator<Item = (&'static Command, &CommandStats)> {
-    server.commands.commands.iter().zip(&server.command_stats)
+    server.commands.commands.iter().zip(&server.stats.command_stats)
 }
 
 fn command_stats(out: &mut String, _: &mut Keyspace, server: &State) {
@@ -602,7 +602,7 @@ fn command_stats(out: &mut String, _: &mut Keyspace, server: &State) {
 
 fn error_stats(out: &mut String, _: &mut Keyspace, server: &State) {
     let mut errors: Vec<(&str, u64)> =
-        server.error_stats.iter().map(|(word, count)| (&**word, *count)).collect();
+        server.stats.error_stats.iter().map(|(word, count)| (&**word, *count)).collect();
     errors.sort_unstable();
     for (word, count) in errors {
         line(out, &format!("errorstat_{word}"), format_args!("count={count}"));

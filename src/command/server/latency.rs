@@ -62,7 +62,7 @@ pub const COMMANDS: &[CommandSpec] = &[container(
 
 /// `LATENCY LATEST`: for each event its name, Unix time and milliseconds of the latest spike, and the worst spike.
 fn latency_latest(ctx: &mut Context<'_>) -> CommandResult {
-    let series = &ctx.server.latency.series;
+    let series = &ctx.server.stats.latency.series;
     ctx.reply.array(series.len());
     for (event, series) in series {
         let (time, ms) = series.samples.back().copied().unwrap_or_default();
@@ -77,7 +77,7 @@ fn latency_latest(ctx: &mut Context<'_>) -> CommandResult {
 
 /// The series of the event that argument 2 names.
 fn series_of<'s>(server: &'s State, event: &[u8]) -> Option<&'s LatencySeries> {
-    let mut all = server.latency.series.iter();
+    let mut all = server.stats.latency.series.iter();
     all.find(|(name, _)| name.as_bytes() == event).map(|(_, series)| series)
 }
 
@@ -98,7 +98,7 @@ fn latency_history(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `LATENCY RESET [event ...]`: how many events were forgotten.
 fn latency_reset(ctx: &mut Context<'_>) -> CommandResult {
-    let latency = &mut ctx.server.latency;
+    let latency = &mut ctx.server.stats.latency;
     let forgotten = if ctx.args.len() == 2 {
         std::mem::take(&mut latency.series).len()
     } else {
@@ -118,7 +118,7 @@ fn latency_histogram(ctx: &mut Context<'_>) -> CommandResult {
         let named = ctx.args.iter_from(2).filter_map(|name| table.find_full(name));
         named.flat_map(|command| [command].into_iter().chain(table.subcommands(command))).collect()
     };
-    let stats = &ctx.server.command_stats;
+    let stats = &ctx.server.stats.command_stats;
     let known: Vec<(&Command, &Histogram)> = commands
         .into_iter()
         .filter_map(|command| Some((command, stats[command.id.index()].histogram.as_deref()?)))
@@ -244,7 +244,7 @@ fn latency_doctor(ctx: &mut Context<'_>) -> CommandResult {
 
 fn diagnose(server: &State) -> String {
     let threshold_ms = server.config.latency_monitor_threshold;
-    let events = &server.latency.series;
+    let events = &server.stats.latency.series;
     if events.is_empty() && threshold_ms == 0 {
         return "The latency monitor is off, so there is nothing to report. CONFIG SET \
                 latency-monitor-threshold <milliseconds> turns it on.\n"

@@ -143,13 +143,13 @@ fn shutdown(ctx: &mut Context<'_>) -> CommandResult {
         }
         ShutdownOrder::End(order) => {
             // One by a signal may have been put off.
-            let earlier = ctx.server.shutdown;
+            let earlier = ctx.server.process.shutdown;
             let goes_on = |it: &Shutdown| !it.by_signal || it.waits_until_us.is_some();
-            ctx.server.shutdown = earlier.filter(goes_on).or(Some(order));
+            ctx.server.process.shutdown = earlier.filter(goes_on).or(Some(order));
             ctx.client().flags |= ClientFlags::SUSPENDED;
             Ok(Outcome::Suspended)
         }
-        ShutdownOrder::Abort => match ctx.server.shutdown.take() {
+        ShutdownOrder::Abort => match ctx.server.process.shutdown.take() {
             Some(_) => {
                 ctx.server.set_pause(PauseCause::Shutdown, None);
                 ctx.server.tasks.extend([Task::Unpause, Task::RefuseShutdown]);

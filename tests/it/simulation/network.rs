@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use latchkey::net::network::{Network, Route};
+use latchkey::net::dialer::{Dialer, Route};
 use latchkey::net::stream::{Address, Stream};
 
 use super::trace::Trace;
@@ -49,7 +49,7 @@ fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Network for Gateway {
+impl Dialer for Gateway {
     fn connect(&self, route: &Route<'_>) -> io::Result<Stream> {
         let mut shared = lock(&self.shared);
         let to = (0..shared.is_up.len()).find(|&node| address(node) == route.to);
@@ -105,7 +105,7 @@ fn both(one: usize, other: usize) -> (usize, usize) {
 }
 
 impl Wires {
-    pub fn gateway(&self, node: usize) -> Box<dyn Network> {
+    pub fn gateway(&self, node: usize) -> Box<dyn Dialer> {
         Box::new(Gateway { node, shared: self.shared.clone() })
     }
 

@@ -20,15 +20,15 @@ pub struct Route<'a> {
 }
 
 /// Makes connections.
-pub trait Network: Send {
+pub trait Dialer: Send {
     /// A connection that is being made, without waiting. Errors: it will not be.
     fn connect(&self, route: &Route<'_>) -> io::Result<Stream>;
 }
 
 /// The operating system's network.
-pub struct SystemNetwork;
+pub struct SystemDialer;
 
-impl Network for SystemNetwork {
+impl Dialer for SystemDialer {
     fn connect(&self, route: &Route<'_>) -> io::Result<Stream> {
         let socket = Socket::new(Domain::for_address(route.to), Type::STREAM, None)?;
         socket.set_nonblocking(true)?;
