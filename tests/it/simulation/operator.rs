@@ -235,7 +235,8 @@ impl Operator {
                 "CLIENT KILL TYPE pubsub",
                 "EXEC",
             ] {
-                world.ask(node, &words.split(' ').collect::<Vec<_>>());
+                let told = world.show(node, &words.split(' ').collect::<Vec<_>>());
+                world.trace.note(|| format!("{words}: {told}"));
             }
         }
         self.take_primary(world, node);
