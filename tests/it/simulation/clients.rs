@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use super::talk::{Talk, encode};
 use super::world::{MS, NODES, SECOND, World};
-use crate::support::Reply;
 use crate::support::grammar::{Generator, parse, rules};
+use crate::support::{Reply, quote};
 
 /// The database of what is checked; those of the grammar are below.
 const CHECKED: &str = "9";
@@ -166,9 +166,7 @@ impl Clients {
                 // The error that ends a connection.
                 continue;
             };
-            if !matches!(expect, Expect::Any) {
-                world.trace.note(|| format!("client {index} {node} {}", reply.show()));
-            }
+            world.trace.note(|| format!("client {index} {node} {}", reply.show()));
             let refused = matches!(reply, Reply::Error(_));
             match expect {
                 Expect::Any if refused => {
@@ -276,7 +274,10 @@ impl Clients {
                     requests.push(vec![b"EXEC".to_vec()]);
                 }
                 for request in requests {
-                    world.trace.note(|| format!("send {index} {request:?}"));
+                    world.trace.note(|| {
+                        let words = request.iter().map(|word| quote(word));
+                        format!("send {index} {}", words.collect::<Vec<_>>().join(" "))
+                    });
                     talk.send(&request);
                     expects.push_back(Expect::Any);
                 }
