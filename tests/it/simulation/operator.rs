@@ -416,7 +416,7 @@ impl Operator {
                     self.later(world, 0, Task::Start(node));
                 }
             }
-            if clients_rest && !waits && self.are_equal(world) {
+            if clients_rest && !waits && self.are_equal(world) && self.are_linked(world) {
                 // Once more, behind what was still on its way.
                 if is_quiet {
                     return;
@@ -442,6 +442,15 @@ impl Operator {
     fn are_equal(&self, world: &World) -> bool {
         let all_up = (0..NODES).all(|node| world.is_up(node));
         all_up && (0..NODES).all(|node| world.history(node) == world.history(self.primary))
+    }
+
+    fn are_linked(&self, world: &mut World) -> bool {
+        let to = address(self.primary).ip().to_string();
+        (0..NODES).filter(|&node| node != self.primary).all(|node| {
+            let info = world.info(node);
+            info.get("master_link_status").is_some_and(|status| status == "up")
+                && info.get("master_host") == Some(&to)
+        })
     }
 
     /// Compares all that the servers hold. To be called at a quiet moment.
@@ -474,7 +483,7 @@ impl Operator {
         }
         for node in 0..NODES {
             let info = world.info(node);
-            if info["unexpected_error_replies"] != "0" {
+            if world.section(node, "stats")["unexpected_error_replies"] != "0" {
                 world.fail(&format!("server {node}: a command of the stream has failed"));
             }
             let role = if node == self.primary { "master" } else { "slave" };

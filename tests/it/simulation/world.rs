@@ -267,9 +267,13 @@ impl World {
         }
     }
 
-    /// The fields of INFO's section on replication and others.
+    /// The fields of INFO's section on replication.
     pub fn info(&mut self, node: usize) -> BTreeMap<String, String> {
-        let Some(Reply::Bulk(text)) = self.ask(node, &["INFO", "replication", "stats"]) else {
+        self.section(node, "replication")
+    }
+
+    pub fn section(&mut self, node: usize, name: &str) -> BTreeMap<String, String> {
+        let Some(Reply::Bulk(text)) = self.ask(node, &["INFO", name]) else {
             return BTreeMap::new();
         };
         let text = String::from_utf8_lossy(&text).into_owned();
