@@ -212,9 +212,17 @@ impl Persistence {
         &self.background
     }
 
-    /// See [`Background`]. To be called before anything is begun.
-    pub fn set_background(&mut self, background: Background) {
-        self.background = background;
+    /// Has somebody else do what threads would do, and keeps files on another disk. To be called before
+    /// anything is begun.
+    pub fn set_apart(&mut self, disk: Arc<dyn Disk>) {
+        (self.disk, self.background) = (disk, Background::Later(Arc::default()));
+    }
+
+    /// Syncs what is to be synced of the log, where no thread does.
+    pub fn sync_log(&self) {
+        if let Some(log) = self.log().filter(|_| !self.background.has_threads()) {
+            while log.syncer().step() {}
+        }
     }
 
     /// How the loop is woken when a thread is done.

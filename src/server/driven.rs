@@ -2,6 +2,7 @@
 //! bytes between them.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use mio::Events;
@@ -9,17 +10,17 @@ use mio::Events;
 use super::Server;
 use crate::net::dialer::Dialer;
 use crate::net::stream::{Address, Stream};
-use crate::sys::background::Background;
+use crate::sys::disk::Disk;
 
 /// Events taken in one turn; the others come in the next one.
 const EVENTS: usize = 256;
 
 impl Server {
-    /// Leaves the server to be driven: it reaches its primary through `dialer`, and what threads would do is done between
-    /// turns. To be called before anything is loaded.
-    pub fn give_reins(&mut self, dialer: Box<dyn Dialer>) {
+    /// Leaves the server to be driven: it reaches its primary through `dialer`, its files are on `disk`, and what threads would do
+    /// is done between turns. To be called before anything is loaded.
+    pub fn give_reins(&mut self, dialer: Box<dyn Dialer>, disk: Arc<dyn Disk>) {
         self.state.net.dialer = dialer;
-        self.state.persistence.set_background(Background::Later(Default::default()));
+        self.state.persistence.set_apart(disk);
     }
 
     /// Takes in a connection, as a listener would.
@@ -36,8 +37,9 @@ impl Server {
         Ok(!self.stopping)
     }
 
-    /// Does what was begun in the background, if that has all it needs.
+    /// Does what threads would have done meanwhile. A snapshot is written when all of it is there.
     pub fn do_background(&mut self) {
+        self.state.persistence.sync_log();
         if !self.keyspace.has_snapshot() {
             self.state.persistence.background().run();
         }

@@ -34,6 +34,10 @@ impl Background {
         }
     }
 
+    pub fn has_threads(&self) -> bool {
+        matches!(self, Background::Threads)
+    }
+
     /// Does what was left for later, in order.
     pub fn run(&self) {
         if let Background::Later(queue) = self {

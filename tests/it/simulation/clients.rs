@@ -84,6 +84,8 @@ struct Known {
     counter: u64,
     /// By register: the last number that all replicas have acknowledged.
     registers: [u64; REGISTERS],
+    /// By register: the last number that was answered, and by whom.
+    answered: [(u64, usize); REGISTERS],
     /// By lock: token, and until when its holder may rely on it.
     locks: BTreeMap<u32, (u64, i64)>,
     /// By token: when the key that has it is gone.
@@ -141,6 +143,20 @@ impl Clients {
         self.actors.iter().all(|actor| actor.expects.is_empty())
     }
 
+    /// What a primary must hold that was gone and came back, with a log that is synced before anything is answered.
+    pub fn check_answered(&self, world: &mut World, primary: usize) {
+        world.ask(primary, &["SELECT", CHECKED]);
+        for (register, &(number, node)) in self.known.answered.iter().enumerate() {
+            let shown = world.show(primary, &["GET", &format!("register:{register}")]);
+            let held = shown.trim_matches('"').parse::<u64>().unwrap_or(0);
+            if node == primary && held < number && shown != "(ended)" {
+                world.fail(&format!(
+                    "register {register}: server {primary} has answered {number}, and has {shown}"
+                ));
+            }
+        }
+    }
+
     /// What a primary must hold. To be called when it has just taken over, and at quiet moments.
     pub fn check_registers(&self, world: &mut World, primary: usize) {
         world.ask(primary, &["SELECT", CHECKED]);
@@ -187,6 +203,11 @@ impl Clients {
                         }
                         _ => None,
                     };
+                    if let (Some((number, _)), Kind::Register(register)) =
+                        (actor.written, &actor.kind)
+                    {
+                        self.known.answered[*register] = (number, node);
+                    }
                     actor.next_us = if refused { world.now_us + 100 * MS } else { 0 };
                 }
                 Expect::Lock { lock, token, until_us } => {

@@ -52,6 +52,9 @@ fn run(options: Options) -> Outcome {
                 clients.act(&mut world, operator.primary, false);
                 let before = operator.primary;
                 operator.act(&mut world);
+                if std::mem::take(&mut operator.is_back) {
+                    clients.check_answered(&mut world, operator.primary);
+                }
                 if operator.primary != before {
                     clients.check_registers(&mut world, operator.primary);
                 }

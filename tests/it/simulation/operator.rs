@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::network::{PORT, address};
-use super::world::{MS, NODES, SECOND, World};
+use super::world::{Loss, MS, NODES, SECOND, World};
 
 /// Time between two looks at all servers.
 const POLL_US: i64 = 200 * MS;
@@ -38,6 +38,9 @@ pub struct Operator {
     failover: Option<(usize, i64)>,
     /// The primary was told to end, and comes back as one.
     restarts: bool,
+    /// It was not told to, and has come back: what it has answered is to be looked at.
+    comes_back: bool,
+    pub is_back: bool,
     /// Whoever follows another replica for a while.
     chained: Option<usize>,
     pub counts: BTreeMap<&'static str, u64>,
@@ -82,6 +85,7 @@ impl Operator {
                 self.restarts = false;
                 if !world.is_up(node) {
                     world.start(node, (node != self.primary).then_some(self.primary));
+                    self.is_back = std::mem::take(&mut self.comes_back);
                 }
             }
             Task::Point(node) => self.point(world, node),
@@ -310,8 +314,8 @@ impl Operator {
             15..17 => {
                 // A replica is gone, and comes back with an old file or without any.
                 if self.can_lose_one(world) {
-                    let loses_file = world.random.bool();
-                    world.crash(replica, loses_file);
+                    let loss = [Loss::Process, Loss::Power, Loss::Disk][world.random.usize(..3)];
+                    world.crash(replica, loss);
                     self.fall_behind(replica);
                     self.later(world, short_us, Task::Start(replica));
                     self.count("crashes");
@@ -319,8 +323,15 @@ impl Operator {
             }
             17..19 => {
                 if self.can_lose_one(world) {
-                    let loses_file = world.random.bool();
-                    world.crash(primary, loses_file);
+                    let loss = [Loss::Process, Loss::Power, Loss::Disk][world.random.usize(..3)];
+                    world.crash(primary, loss);
+                    if world.keeps_all && loss != Loss::Disk && world.random.bool() {
+                        // It comes back as what it was, with all that it has answered.
+                        self.restarts = true;
+                        self.comes_back = true;
+                        self.later(world, short_us, Task::StartAsPrimary(primary));
+                        return self.count("primaries that came back");
+                    }
                     self.later(world, short_us, Task::Promote);
                     // Not before somebody else is the primary.
                     self.later(world, short_us + long_us.max(3 * SECOND), Task::Start(primary));

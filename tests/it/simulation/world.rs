@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use latchkey::clock::{Clock, ManualClock};
 use latchkey::config::Config;
 use latchkey::net::stream::Address;
 use latchkey::server::Server;
+use latchkey::sys::disk::model::{Death, ModelDisk};
 use latchkey::sys::log::{Level, Logger};
 use latchkey::sys::random;
 
@@ -31,11 +33,21 @@ pub struct Options {
     pub logs: Option<PathBuf>,
 }
 
+/// What goes with a server that is gone.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Loss {
+    Process,
+    /// What was not synced.
+    Power,
+    /// All its files.
+    Disk,
+}
+
 /// One server, while it runs and while it does not.
 pub struct Node {
     pub server: Option<Server>,
     pub clock: ManualClock,
-    folder: tempfile::TempDir,
+    disk: ModelDisk,
     lines: Vec<String>,
     /// Starts so far.
     pub life: usize,
@@ -52,6 +64,8 @@ pub struct World {
     pub trace: Trace,
     /// Somebody sets wall clocks.
     pub has_steps: bool,
+    /// What was answered is on disk: `appendfsync always`.
+    pub keeps_all: bool,
     /// Of each server and history: how much of it it has had.
     applied: BTreeMap<(usize, String), u64>,
     /// The last event of each server, for the trace.
@@ -63,17 +77,21 @@ impl World {
     pub fn new(options: Options) -> Self {
         random::repeat_from(options.seed);
         let mut random = fastrand::Rng::with_seed(options.seed);
-        let common = common_lines(&mut random);
+        let mut common = common_lines(&mut random);
+        let fsync = ["", "", "everysec", "always"][random.usize(..4)];
+        if !fsync.is_empty() {
+            common.push(format!("appendonly yes\nappendfsync {fsync}"));
+        }
+        let keeps_all = fsync == "always";
         let tick_us = [0, 5, 50][random.usize(..3)];
         let nodes = (0..NODES).map(|_| {
             let clock = ManualClock::new(START);
             clock.set_tick_us(tick_us);
-            let folder = tempfile::tempdir().expect("a folder");
+            let disk = ModelDisk::new(random.u64(..));
             let mut lines = common.clone();
-            lines.push(format!("dir {}", folder.path().display()));
             let load = ["disabled", "disabled", "on-empty-db", "swapdb"][random.usize(..4)];
             lines.push(format!("repl-diskless-load {load}"));
-            Node { server: None, clock, folder, lines, life: 0, inspector: None }
+            Node { server: None, clock, disk, lines, life: 0, inspector: None }
         });
         let nodes = nodes.collect();
         let mut wires = Wires::default();
@@ -89,6 +107,7 @@ impl World {
             wires,
             trace,
             has_steps,
+            keeps_all,
             applied: BTreeMap::new(),
             seen,
             turns: 0,
@@ -123,19 +142,22 @@ impl World {
         };
         let clock = Clock::Manual(self.nodes[node].clock.clone());
         let mut server = Server::start(config, clock, logger).expect("the server starts");
-        server.give_reins(self.wires.gateway(node));
+        let disk = Arc::new(self.nodes[node].disk.clone());
+        server.give_reins(self.wires.gateway(node), disk);
         server.load().expect("what was saved can be loaded");
         self.nodes[node].server = Some(server);
         self.nodes[node].life += 1;
         self.wires.set_up(node, true);
     }
 
-    /// A server is gone from one moment to the next. `loses_file`: its folder too.
-    pub fn crash(&mut self, node: usize, loses_file: bool) {
-        self.trace.note(|| format!("crash {node} {loses_file}"));
+    /// A server is gone from one moment to the next.
+    pub fn crash(&mut self, node: usize, loss: Loss) {
+        self.trace.note(|| format!("crash {node} {loss:?}"));
         self.bury(node);
-        if loses_file {
-            let _ = std::fs::remove_file(self.nodes[node].folder.path().join("dump.rdb"));
+        match loss {
+            Loss::Process => self.nodes[node].disk.restart(Death::Kill),
+            Loss::Power => self.nodes[node].disk.restart(Death::PowerLoss),
+            Loss::Disk => self.nodes[node].disk = ModelDisk::new(self.random.u64(..)),
         }
     }
 
@@ -298,6 +320,8 @@ fn common_lines(random: &mut fastrand::Rng) -> Vec<String> {
         "protected-mode no".into(),
         "enable-debug-command yes".into(),
         "save \"\"".into(),
+        // On the model's disk.
+        "dir /".into(),
         "shutdown-timeout 2".into(),
         pick("repl-diskless-sync", &["yes", "yes", "no"]),
         pick("repl-diskless-sync-delay", &["0", "0", "1"]),
