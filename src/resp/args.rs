@@ -76,9 +76,7 @@ impl<'a> Args<'a> {
     #[inline]
     pub fn span(&self) -> usize {
         match (self.ranges.first(), self.ranges.last()) {
-            (Some(first), Some(last)) => {
-                (last.start + last.len).wrapping_sub(first.start) as usize
-            }
+            (Some(first), Some(last)) => (last.start + last.len).wrapping_sub(first.start) as usize,
             _ => 0,
         }
     }
