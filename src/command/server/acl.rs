@@ -4,9 +4,8 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use crate::acl::{Acl, FLAG_NAMES, Reason, Selector, catalogue, is_user_name};
+use crate::acl::{Acl, FLAG_NAMES, Selector, catalogue, is_user_name};
 use crate::command::help::reply_help;
-use crate::command::stream::reports_7_2;
 use crate::config::{replace_file, system_text};
 use crate::error::CommandError;
 use crate::facts::CATEGORY_NAMES;
@@ -286,7 +285,7 @@ fn load(ctx: &mut Context<'_>) -> CommandResult {
     let own = ctx.caller.client();
     ctx.reply.ok();
     let mut deleted = loaded.deleted;
-    if !reports_7_2(&ctx.server.config) {
+    if !ctx.server.config.reports_7_2() {
         let others = loaded.changed.iter().map(|changed| changed.id);
         deleted.extend(others.filter(|&id| id != UserId::DEFAULT));
     }
@@ -329,9 +328,10 @@ fn save(ctx: &mut Context<'_>) -> CommandResult {
 /// `ACL DRYRUN username command [arg [arg ...]]`: `OK`, or why not.
 fn dry_run(ctx: &mut Context<'_>) -> CommandResult {
     let args = ctx.args.from(3);
-    let (user, name) = (ctx.args.get(2), args.get(0));
+    let (name_of_user, name) = (ctx.args.get(2), args.get(0));
     let server = &*ctx.server;
-    let user = server.acl.find(user).ok_or_else(|| error("User '", user, "' not found"))?;
+    let user = server.acl.find(name_of_user);
+    let user = user.ok_or_else(|| error("User '", name_of_user, "' not found"))?;
     let command = server.find_command(name).and_then(|command| match args.len() {
         2.. if !command.subcommands.is_empty() => {
             server.commands.find_subcommand(command, args.get(1))
@@ -346,14 +346,8 @@ fn dry_run(ctx: &mut Context<'_>) -> CommandResult {
         ctx.reply.ok();
         return Ok(Outcome::Replied);
     };
-    let (what, object, kind) = match denied.reason {
-        Reason::Key => ("access", args.get(denied.argument), "key"),
-        Reason::Channel => ("access", args.get(denied.argument), "channel"),
-        Reason::Command | Reason::Auth => ("run", command.full_name.as_bytes(), "command"),
-    };
-    let before = format!("This user has no permissions to {what} the '");
-    let behind = format!("' {kind}");
-    ctx.reply.bulk(&[before.as_bytes(), object, behind.as_bytes()].concat());
+    let told = users::denial_in_full(server, name_of_user, command, denied, args);
+    ctx.reply.bulk(&told);
     Ok(Outcome::Replied)
 }
 
@@ -372,7 +366,7 @@ fn log(ctx: &mut Context<'_>) -> CommandResult {
     let entries = ctx.server.acl.log.iter();
     let count = usize::try_from(count).unwrap_or_default().min(entries.len());
     let now_ms = ctx.server.now.wall_us / 1000;
-    let is_7_2 = reports_7_2(&ctx.server.config);
+    let is_7_2 = ctx.server.config.reports_7_2();
     let reply = &mut ctx.reply;
     reply.array(count);
     for entry in entries.take(count) {
