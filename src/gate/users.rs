@@ -2,7 +2,7 @@
 
 use crate::acl::catalogue::{Catalogue, Entry};
 use crate::acl::log::{self, Place};
-use crate::acl::{Changed, Denied, Reason, Request, User, allows_channel};
+use crate::acl::{Changed, Denied, Form, Reason, Request, User, allows_channel};
 use crate::client::{Client, ClientFlags, ClientId};
 use crate::config::AclPubsubDefault;
 use crate::error::CommandError;
@@ -32,6 +32,15 @@ pub fn catalogue(commands: &CommandTable) -> Catalogue {
 /// Whether new users and selectors may use all channels.
 pub fn all_channels(server: &State) -> bool {
     server.config.acl_pubsub_default == AclPubsubDefault::AllChannels
+}
+
+/// How users are described.
+pub fn form(server: &State) -> Form {
+    match server.config.reports_7_2() {
+        _ if server.config.compatible_with.is_valkey() => Form::Valkey9,
+        true => Form::Redis72,
+        false => Form::Redis70,
+    }
 }
 
 // ---- checks --------------------------------------------------------------------------------------------------------------

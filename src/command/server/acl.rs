@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use crate::acl::{Acl, FLAG_NAMES, Selector, catalogue, is_user_name};
+use crate::acl::{Acl, Form, Selector, catalogue, is_user_name};
 use crate::command::help::reply_help;
 use crate::config::{replace_file, system_text};
 use crate::error::CommandError;
@@ -206,7 +206,7 @@ fn delete(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `ACL GETUSER username`: a map of flags, passwords' hashes, rules and selectors; nil if there is no such user.
 fn get(ctx: &mut Context<'_>) -> CommandResult {
-    let acl = &ctx.server.acl;
+    let (acl, form) = (&ctx.server.acl, users::form(ctx.server));
     let reply = &mut ctx.reply;
     let Some(user) = acl.find(ctx.args.get(2)).map(|id| acl.user(id)) else {
         reply.null();
@@ -214,30 +214,26 @@ fn get(ctx: &mut Context<'_>) -> CommandResult {
     };
     reply.map(6);
     reply.bulk(b"flags");
-    let flags: Vec<&str> = FLAG_NAMES
-        .iter()
-        .filter(|(flag, _)| user.flags().contains(*flag))
-        .map(|(_, name)| *name)
-        .collect();
+    let flags = user.describe_flags(form);
     reply.set(flags.len());
     flags.iter().for_each(|flag| reply.bulk(flag.as_bytes()));
     reply.bulk(b"passwords");
     reply.array(user.passwords().len());
     user.passwords().for_each(|hash| reply.bulk(hash.as_bytes()));
-    describe_selector(acl, user.root(), reply);
+    describe_selector(acl, user.root(), form, reply);
     reply.bulk(b"selectors");
     reply.array(user.others().len());
     for selector in user.others() {
         reply.map(3);
-        describe_selector(acl, selector, reply);
+        describe_selector(acl, selector, form, reply);
     }
     Ok(Outcome::Replied)
 }
 
 /// Three entries of a map.
-fn describe_selector(acl: &Acl, selector: &Selector, reply: &mut ReplyWriter<'_>) {
+fn describe_selector(acl: &Acl, selector: &Selector, form: Form, reply: &mut ReplyWriter<'_>) {
     reply.bulk(b"commands");
-    reply.bulk(&selector.describe_commands(acl.catalogue()));
+    reply.bulk(&selector.describe_commands(acl.catalogue(), form));
     reply.bulk(b"keys");
     reply.bulk(&selector.describe_keys());
     reply.bulk(b"channels");
@@ -246,7 +242,7 @@ fn describe_selector(acl: &Acl, selector: &Selector, reply: &mut ReplyWriter<'_>
 
 /// `ACL LIST`: an array of `user name rules`.
 fn list(ctx: &mut Context<'_>) -> CommandResult {
-    let lines = ctx.server.acl.lines();
+    let lines = ctx.server.acl.lines(users::form(ctx.server));
     ctx.reply.array(lines.len());
     lines.for_each(|line| ctx.reply.bulk(&[b"user ", &line[..]].concat()));
     Ok(Outcome::Replied)
@@ -312,7 +308,7 @@ pub(crate) fn load_file(
 /// `ACL SAVE`: `OK`. The file is the old one or the new one, whole.
 fn save(ctx: &mut Context<'_>) -> CommandResult {
     let file = file(ctx)?;
-    let text = ctx.server.acl.file_text();
+    let text = ctx.server.acl.file_text(users::form(ctx.server));
     let path = Path::new(OsStr::from_bytes(&file));
     if let Err(error) = replace_file(path, &text) {
         let why = system_text(&error);

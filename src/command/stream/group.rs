@@ -5,8 +5,7 @@ use crate::collections::table::Slot;
 use crate::command::help::reply_help;
 use crate::command::stream::claims::Claims;
 use crate::command::stream::{
-    Bound, announce, parse_bound, parse_id, parse_ids, reply_entry, reply_id,
-    stream_spec,
+    Bound, announce, parse_bound, parse_id, parse_ids, reply_entry, reply_id, stream_spec,
 };
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
