@@ -8,11 +8,12 @@
 //! Copied are keys, values, deadlines and access bits. A value that lies in its entry is copied as bytes, a larger one is
 //! cloned.
 
-use std::mem;
+use std::{mem, vec};
 
 use super::Keyspace;
 use super::tables::TableId;
 use crate::clock::Deadline;
+use crate::collections::hash::KeyHasher;
 use crate::collections::table::{Drained, Entry, Owned, Table, ValueRef};
 use crate::types::Value;
 
@@ -152,13 +153,14 @@ impl Snapshot {
 pub struct LoadedEntry {
     pub database: usize,
     pub entry: Owned<Value>,
-    /// The key's, computed by [`Keyspace::load`].
+    /// The key's.
     hash: u64,
 }
 
 impl LoadedEntry {
-    pub fn new(database: usize, entry: Owned<Value>) -> Self {
-        LoadedEntry { database, entry, hash: 0 }
+    /// `hasher` is [`Keyspace::hasher`].
+    pub fn new(database: usize, entry: Owned<Value>, hasher: KeyHasher) -> Self {
+        LoadedEntry { database, hash: hasher.hash(entry.key()), entry }
     }
 }
 
@@ -228,19 +230,21 @@ impl Keyspace {
 
     // ---- loading -------------------------------------------------------------------------------------------------
 
-    /// Puts entries that were read from a file into their databases. With some dozen at once the cache misses of looking for
-    /// their places overlap, which halves the time. Errors: the entry whose key is there already; those behind it are dropped.
-    pub fn load_all(&mut self, entries: &mut Vec<LoadedEntry>) -> Result<(), LoadedEntry> {
-        for loaded in entries.iter_mut() {
-            loaded.hash = self.hasher.hash(loaded.entry.key());
-        }
+    /// Puts the next `most` entries that were read from a file into their databases. With some dozen at once the cache misses of
+    /// looking for their places overlap, which halves the time. Errors: the entry whose key is there already.
+    pub fn load_some(
+        &mut self,
+        entries: &mut vec::IntoIter<LoadedEntry>,
+        most: usize,
+    ) -> Result<(), LoadedEntry> {
+        let together = &entries.as_slice()[..most.min(entries.len())];
         let stages = [Table::prefetch_directory, Table::prefetch_segment, Table::prefetch_bucket];
         for stage in stages {
-            for loaded in entries.iter() {
+            for loaded in together {
                 stage(&self.tables[loaded.database], loaded.hash);
             }
         }
-        for LoadedEntry { database, entry, hash } in entries.drain(..) {
+        for LoadedEntry { database, entry, hash } in entries.by_ref().take(most) {
             let slot = self.tables.load(database, hash, entry);
             let slot = slot.map_err(|entry| LoadedEntry { database, entry, hash })?;
             let entry = self.tables[database].entry(slot);
@@ -250,6 +254,16 @@ impl Keyspace {
             }
         }
         Ok(())
+    }
+
+    /// A file says that a database will have so many keys: makes room for them, if it is empty. `keys` is the caller's to bound.
+    pub fn expect_keys(&mut self, database: usize, keys: usize) {
+        self.tables.expect(database, keys);
+    }
+
+    /// The file is loaded: gives up the room of keys that have not come.
+    pub fn fit_tables(&mut self) {
+        self.tables.fit();
     }
 }
 
@@ -262,7 +276,6 @@ mod tests {
 
     use super::*;
     use crate::clock::{Clock, Expiry};
-    use crate::collections::hash::KeyHasher;
 
     type Model = BTreeMap<(usize, Vec<u8>), Vec<u8>>;
 
