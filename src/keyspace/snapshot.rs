@@ -5,8 +5,8 @@
 //! table that is emptied or exchanged keeps its number of before ([`TableId`]): an emptied one is taken over whole and walked
 //! to its end here.
 //!
-//! Copied are keys, values, deadlines and access bits. A value that lies in its entry is copied as bytes, a larger one is
-//! cloned.
+//! Copied are keys, values, deadlines and access bits. A value that lies in its entry is copied as bytes. A larger one is cloned,
+//! which shares what a large one consists of (`collections/shared.rs`): who changes it then copies the part that changes.
 
 use std::{mem, vec};
 
@@ -14,6 +14,7 @@ use super::Keyspace;
 use super::tables::TableId;
 use crate::clock::Deadline;
 use crate::collections::hash::KeyHasher;
+use crate::collections::shared::copied_bytes;
 use crate::collections::table::{Drained, Entry, Owned, Table, ValueRef};
 use crate::types::Value;
 
@@ -115,8 +116,10 @@ pub(super) struct Snapshot {
     emptied: Vec<(TableId, Table<Value>)>,
     chunk: Chunk,
     send: Send,
-    /// Bytes copied since they were about to change.
+    /// Bytes copied since they were about to change, but those of parts of large values.
     copied: usize,
+    /// Bytes of such parts that were copied since the process began, when this began.
+    parts_copied: usize,
 }
 
 impl Snapshot {
@@ -132,9 +135,14 @@ impl Snapshot {
 
     /// The same for one that is about to change.
     pub(super) fn take_before_change(&mut self, id: TableId, entry: Entry<'_, Value>) {
-        let before = self.chunk.memory();
+        let value = match entry.value() {
+            ValueRef::Bytes { bytes, .. } => bytes.len(),
+            ValueRef::Object(Value::String(text)) => text.len(),
+            // What is copied of it is counted where that happens.
+            ValueRef::Object(_) => 0,
+        };
+        self.copied += entry.key().len() + value + size_of::<Head>();
         self.take(id, entry);
-        self.copied += self.chunk.memory().saturating_sub(before);
     }
 
     fn hand_on(&mut self) {
@@ -178,7 +186,9 @@ impl Keyspace {
         self.delete_found_expired();
         let left = self.tables.begin_walks();
         let (emptied, chunk) = (Vec::new(), Chunk::default());
-        self.tables.snapshot = Some(Box::new(Snapshot { left, emptied, chunk, send, copied: 0 }));
+        let (copied, parts_copied) = (0, copied_bytes());
+        let snapshot = Snapshot { left, emptied, chunk, send, copied, parts_copied };
+        self.tables.snapshot = Some(Box::new(snapshot));
     }
 
     pub fn has_snapshot(&self) -> bool {
@@ -187,7 +197,9 @@ impl Keyspace {
 
     /// Bytes copied since writers were ahead of the walk.
     pub fn snapshot_copied(&self) -> usize {
-        self.tables.snapshot.as_ref().map_or(0, |snapshot| snapshot.copied)
+        self.tables.snapshot.as_ref().map_or(0, |snapshot| {
+            snapshot.copied + copied_bytes().saturating_sub(snapshot.parts_copied)
+        })
     }
 
     /// Copies the next segment, some hundred entries.
