@@ -13,7 +13,7 @@ fn count(server: &State, awaited: &AcksAwaited) -> i64 {
             Some(_) => replica.synced,
             None => replica.acknowledged,
         };
-        replica.is_online() && reached >= awaited.offset
+        replica.is_online() && reached.is_some_and(|reached| reached >= awaited.offset)
     });
     has.count() as i64
 }

@@ -236,7 +236,7 @@ pub enum Refused {
     /// It counts as an error of the command, if there is such a command.
     Command(Vec<u8>),
     /// The user who runs the script has no right to.
-    Denied(Denied),
+    Denied(&'static Command, Denied),
     /// The script was killed.
     Killed(&'static str),
 }
@@ -265,7 +265,8 @@ pub fn admit_scripted(
     if server.is_stale() && !command.is(Flags::STALE) {
         return refuse(STALE_REPLICA);
     }
-    users::check_of(server, running.client, command, args).map_err(Refused::Denied)?;
+    users::check_of(server, running.client, command, args)
+        .map_err(|denied| Refused::Denied(command, denied))?;
     let writes = command.is(Flags::WRITE);
     if running.read_only && (writes || command.is(Flags::MAY_REPLICATE)) {
         return refuse(READ_ONLY);
@@ -460,7 +461,7 @@ mod tests {
 
     #[test]
     fn an_open_gate_says_what_admit_says() {
-        let (mut opened, mut opened_on_replicas) = (0, 0);
+        let (mut opened, mut queued, mut opened_on_replicas) = (0, 0, 0);
         for mut state in causes() {
             let db = Keyspace::new(1, KeyHasher::new([1, 2]), state.now);
             let (stream, _) = mio::net::UnixStream::pair().expect("a pair of sockets");
@@ -482,10 +483,26 @@ mod tests {
                     let verdict = admit(&state, &asked);
                     assert!(matches!(verdict, Verdict::Run), "{}: {verdict:?}", command.full_name);
                     assert!(command.spec.accepts(count) && command.spec.handler.is_some());
+                    if !command.is_queueable() {
+                        continue;
+                    }
+                    queued += 1;
+                    let transaction = |state: &mut State, there: Option<Box<Transaction>>| {
+                        state.clients.get_mut(id).expect("it is there").transaction = there;
+                    };
+                    transaction(&mut state, Some(Box::default()));
+                    let verdict = admit(&state, &asked);
+                    assert!(
+                        matches!(verdict, Verdict::Queue),
+                        "{}: {verdict:?}",
+                        command.full_name
+                    );
+                    transaction(&mut state, None);
                 }
             }
         }
         assert!(opened > 300, "the gate was open for {opened} requests");
+        assert!(queued > 300, "{queued} requests were queued");
         let is_open = opened_on_replicas > 300;
         assert!(is_open, "a replica's gate was open for {opened_on_replicas} requests");
     }

@@ -83,7 +83,7 @@ fn take_in(server: &mut State, id: ClientId) {
         client.flags |= ClientFlags::REPLICA;
         let replica = client.replica.get_or_insert_default();
         (replica.acknowledged_us, replica.sent_us) = (now_us, now_us);
-        (replica.acknowledged, replica.synced) = (0, 0);
+        (replica.acknowledged, replica.synced) = (None, None);
     }
     server.clients.note_eviction(id);
 }
@@ -222,8 +222,8 @@ pub fn forget(server: &mut State, id: ClientId) {
 pub fn acknowledge(server: &mut State, id: ClientId, offset: u64, synced: Option<u64>) {
     let now_us = server.now.boot_us;
     let Some(replica) = replica_of(server, id) else { return };
-    replica.acknowledged = replica.acknowledged.max(offset);
-    replica.synced = replica.synced.max(synced.unwrap_or(0));
+    replica.acknowledged = replica.acknowledged.max(Some(offset));
+    replica.synced = replica.synced.max(synced);
     replica.acknowledged_us = now_us;
     if let Stage::Online { awaits_ack } = &mut replica.stage {
         *awaits_ack = false;
@@ -249,7 +249,7 @@ pub fn hold_shutdown(server: &mut State, order: Shutdown) -> bool {
     let (timeout, now_us) = (server.config.shutdown_timeout, server.now.boot_us);
     let have_all = {
         persistence::spread_effects(server);
-        replicas(server).all(|(_, replica)| replica.acknowledged == server.replication.offset)
+        replicas(server).all(|(_, replica)| replica.acknowledged == Some(server.replication.offset))
     };
     let waits = match order.waits_until_us {
         Some(until_us) => now_us < until_us,
@@ -278,7 +278,7 @@ fn log_laggards(server: &State) {
     let offset = server.replication.offset;
     let (count, mut lagging) = (replicas(server).count(), 0);
     for (client, replica) in replicas(server) {
-        if replica.acknowledged == offset {
+        if replica.acknowledged == Some(offset) {
             continue;
         }
         lagging += 1;
@@ -287,7 +287,7 @@ fn log_laggards(server: &State) {
             format_args!(
                 "Lagging replica {} reported offset {} behind master, lag={}, state={}.",
                 name(client),
-                offset as i64 - replica.acknowledged as i64,
+                offset as i64 - replica.acknowledged.unwrap_or(0) as i64,
                 lag_seconds(server, replica),
                 replica.stage_name(),
             ),

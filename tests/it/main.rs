@@ -33,6 +33,7 @@ mod robustness;
 mod rollback;
 mod script_conversions;
 mod script_libraries;
+mod simulation;
 mod stream_replicas;
 mod tls;
 mod transcripts;

@@ -193,6 +193,22 @@ fn a_replica_gets_a_snapshot_and_what_follows_behind_its_first_acknowledgement()
 }
 
 #[test]
+fn a_replica_counts_when_it_has_told_that_it_has_the_data() {
+    let server = start(&[]);
+    let mut client = server.connect();
+    // Before there is a stream: its offset is that of all that was changed so far.
+    client.call(&["SET", "before", "1"]);
+    let mut replica = Replica::connect(&server);
+    replica.sync(&server);
+    client.send(&["WAIT", "1", "1000"]);
+    server.settle();
+    server.advance(2 * SECOND);
+    assert_eq!(client.reply(), Some(Reply::Integer(0)));
+    replica.say("REPLCONF ACK 0");
+    assert_eq!(client.call(&["WAIT", "1", "0"]), Reply::Integer(1));
+}
+
+#[test]
 fn transactions_and_scripts_reach_replicas_as_one() {
     let server = start(&[]);
     let mut client = server.connect();

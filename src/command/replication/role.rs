@@ -52,7 +52,7 @@ fn role(ctx: &mut Context<'_>) -> CommandResult {
             ctx.reply.array(3);
             ctx.reply.bulk(address(client).as_bytes());
             ctx.reply.bulk_integer(replica.port.into());
-            ctx.reply.bulk_integer(replica.acknowledged as i64);
+            ctx.reply.bulk_integer(replica.acknowledged.unwrap_or(0) as i64);
         }
         return Ok(Outcome::Replied);
     };

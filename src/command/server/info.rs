@@ -514,7 +514,7 @@ fn replicas_and_history(out: &mut String, server: &State) {
                 replicas::address(client),
                 replica.port,
                 replica.stage_name(),
-                replica.acknowledged,
+                replica.acknowledged.unwrap_or(0),
             ),
         );
     }
