@@ -24,7 +24,6 @@ use crate::keyspace::Keyspace;
 use crate::keyspace::snapshot::{Chunk, Walked};
 use crate::sys::background::Background;
 use crate::sys::disk::{Disk, DiskFile, FileWriter};
-use crate::sys::{alloc, process};
 
 /// Chunks that wait to be encoded may take so much before the walk pauses. Unit: bytes.
 const QUEUE_BYTES_MAX: usize = 16 << 20;
@@ -348,12 +347,8 @@ impl Job {
         let keys_total = plan.databases.iter().map(|(keys, _)| keys).sum();
         let theirs = shared.clone();
         let thread = background.spawn("saver", move || {
-            process::step_back();
             let saved = encode_all(&*file, &plan, &receiver, &theirs);
             let result = saved.map_err(|error| system_text(&error));
-            drop(receiver);
-            // What it has freed others have allocated.
-            alloc::hand_over();
             *lock(&theirs.result) = Some(result);
             (theirs.wake)();
         })?;
