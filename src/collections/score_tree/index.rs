@@ -103,7 +103,7 @@ impl Index {
 
     fn add_page(&mut self) {
         let mut new = Page::new();
-        if self.pages.len() > 0 {
+        if !self.pages.is_empty() {
             let bits = self.pages.len().ilog2();
             let bit = 1u64 << bits;
             let number = self.pages.len() - (1 << bits);
@@ -133,7 +133,7 @@ impl Index {
     /// Visits the entries of one page from a boundary on, each pair of tag and leaf once, at most `most` (1 at least, and all
     /// of one tag); returns the next boundary, 0 at the end. A boundary is a tag with its bits reversed.
     pub fn scan(&self, boundary: u32, most: usize, mut visit: impl FnMut(u32, u32)) -> u32 {
-        if self.pages.len() == 0 {
+        if self.pages.is_empty() {
             return 0;
         }
         let (number, bits) = self.page_of(boundary.reverse_bits());
