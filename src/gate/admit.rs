@@ -236,7 +236,7 @@ pub enum Refused {
     /// It counts as an error of the command, if there is such a command.
     Command(Vec<u8>),
     /// The user who runs the script has no right to.
-    Denied(Denied),
+    Denied(&'static Command, Denied),
     /// The script was killed.
     Killed(&'static str),
 }
@@ -265,7 +265,8 @@ pub fn admit_scripted(
     if server.is_stale() && !command.is(Flags::STALE) {
         return refuse(STALE_REPLICA);
     }
-    users::check_of(server, running.client, command, args).map_err(Refused::Denied)?;
+    users::check_of(server, running.client, command, args)
+        .map_err(|denied| Refused::Denied(command, denied))?;
     let writes = command.is(Flags::WRITE);
     if running.read_only && (writes || command.is(Flags::MAY_REPLICATE)) {
         return refuse(READ_ONLY);

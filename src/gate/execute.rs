@@ -201,7 +201,8 @@ impl Gate<'_> {
                 let id = self.caller.client();
                 users::note_denied(self.server, id, None, denied, command, request.args);
                 self.abandon_if_exec(command);
-                return self.reject(Some(command), &users::refusal(command, denied));
+                let error = users::refusal(self.server, id, command, denied);
+                return self.reject(Some(command), &error);
             }
         }
         if self.db.tracking.has_changes() {

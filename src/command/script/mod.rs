@@ -544,13 +544,11 @@ impl Host for ServerHost<'_> {
             Ok(command) => command,
             Err(Refused::Killed(error)) => return Called::Refused(error.into()),
             Err(Refused::Command(text)) => return self.refuse(command.map(|it| it.id), text),
-            Err(Refused::Denied(denied)) => {
-                if let Some(command) = command {
-                    let (id, place) = (self.caller.client(), Some(Place::Script));
-                    users::note_denied(self.server, id, place, denied, command, args);
-                }
-                let text = users::refusal_in_script(denied).to_vec();
-                return self.refuse(command.map(|it| it.id), text);
+            Err(Refused::Denied(command, denied)) => {
+                let id = self.caller.client();
+                users::note_denied(self.server, id, Some(Place::Script), denied, command, args);
+                let text = users::refusal_in_script(self.server, id, command, denied);
+                return self.refuse(Some(command.id), text);
             }
         };
         if let Some(running) = &mut self.server.scripts.running {

@@ -5,8 +5,7 @@ use crate::collections::table::Slot;
 use crate::command::help::reply_help;
 use crate::command::stream::claims::Claims;
 use crate::command::stream::{
-    Bound, announce, parse_bound, parse_id, parse_ids, reply_entry, reply_id, reports_7_2,
-    stream_spec,
+    Bound, announce, parse_bound, parse_id, parse_ids, reply_entry, reply_id, stream_spec,
 };
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
@@ -637,7 +636,7 @@ fn xclaim(ctx: &mut Context<'_>) -> CommandResult {
     let options = ClaimOptions::parse(ctx.args, now_ms, is_repeated)?;
     let mut claimant = Claimant::new(ctx, now_ms, options.just_id);
     claimant.is_active = options.force || !is_repeated;
-    let is_always_seen = reports_7_2(&ctx.server.config) && !is_repeated;
+    let is_always_seen = ctx.server.config.reports_7_2() && !is_repeated;
     let (entries, groups) = ctx.db.groups_mut(slot)?;
     let group = groups.get_mut(name).ok_or_else(|| no_key_or_group(key, name))?;
     let reply = &mut ctx.reply;
@@ -730,7 +729,7 @@ fn xautoclaim(ctx: &mut Context<'_>) -> CommandResult {
     let slot = find_read(ctx)?.ok_or_else(|| no_key_or_group(key, name))?;
     let now_ms = ctx.server.now.unix().0;
     let mut claimant = Claimant::new(ctx, now_ms, options.just_id);
-    let is_always_seen = reports_7_2(&ctx.server.config);
+    let is_always_seen = ctx.server.config.reports_7_2();
     let (entries, groups) = ctx.db.groups_mut(slot)?;
     let group = groups.get_mut(name).ok_or_else(|| no_key_or_group(key, name))?;
     if is_always_seen {

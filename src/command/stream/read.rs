@@ -5,7 +5,7 @@
 
 use crate::command::stream::claims::Claims;
 use crate::command::stream::{
-    Bound, announce, parse_bound, parse_id, reply_entry, reply_id, reports_7_2, stream_spec,
+    Bound, announce, parse_bound, parse_id, reply_entry, reply_id, stream_spec,
 };
 use crate::gate::blocking::TimeoutUnit;
 use crate::gate::context::{CommandResult, Context, Origin, Outcome, Wait};
@@ -460,7 +460,7 @@ fn serve_group(
 ) -> Result<bool, CommandError> {
     let Some((group, name)) = request.reader else { return Ok(false) };
     let now_ms = ctx.server.now.unix().0;
-    let is_always_seen = reports_7_2(&ctx.server.config);
+    let is_always_seen = ctx.server.config.reports_7_2();
     let key = ctx.key(source.key_at);
     let mut claims = Claims::new(ctx, key.bytes, group);
     let (entries, groups) = ctx.db.groups_mut(slot)?;
