@@ -152,6 +152,8 @@ pub struct ManualClock {
 struct Hands {
     wall_us: AtomicI64,
     boot_us: AtomicI64,
+    /// What a look at the clock takes.
+    tick_us: AtomicI64,
 }
 
 impl Clock {
@@ -169,11 +171,7 @@ impl Clock {
                     is_loading: false,
                 }
             }
-            Clock::Manual(clock) => Now {
-                wall_us: clock.hands.wall_us.load(Ordering::SeqCst),
-                boot_us: clock.hands.boot_us.load(Ordering::SeqCst),
-                is_loading: false,
-            },
+            Clock::Manual(clock) => clock.look(),
         }
     }
 }
@@ -184,8 +182,29 @@ impl ManualClock {
         let hands = Hands {
             wall_us: AtomicI64::new(start.0 * 1000),
             boot_us: AtomicI64::new(3_600_000_000),
+            tick_us: AtomicI64::new(0),
         };
         ManualClock { hands: Arc::new(hands) }
+    }
+
+    fn look(&self) -> Now {
+        let Hands { wall_us, boot_us, tick_us } = &*self.hands;
+        let tick_us = tick_us.load(Ordering::SeqCst);
+        Now {
+            wall_us: wall_us.fetch_add(tick_us, Ordering::SeqCst),
+            boot_us: boot_us.fetch_add(tick_us, Ordering::SeqCst),
+            is_loading: false,
+        }
+    }
+
+    /// Has each look take so long: work that is bounded by time comes to its bounds.
+    pub fn set_tick_us(&self, us: i64) {
+        self.hands.tick_us.store(us, Ordering::SeqCst);
+    }
+
+    /// The boot-time clock, without a tick. Unit: microseconds.
+    pub fn boot_us(&self) -> i64 {
+        self.hands.boot_us.load(Ordering::SeqCst)
     }
 
     /// Time passes.

@@ -33,6 +33,7 @@ pub mod accept;
 mod batch;
 mod busy;
 pub mod cron;
+mod driven;
 mod flush;
 mod handshake;
 mod intake;
@@ -123,15 +124,15 @@ impl Server {
         random::seed_statistics();
         let mut events = Events::with_capacity(1024);
         while !self.stopping {
-            self.turn(&mut events)?;
+            let timeout = self.timeout();
+            self.turn(&mut events, timeout)?;
         }
         self.finish();
         Ok(())
     }
 
-    /// One turn of the loop.
-    fn turn(&mut self, events: &mut Events) -> io::Result<()> {
-        let timeout = self.timeout();
+    /// One turn of the loop, which waits so long for events.
+    fn turn(&mut self, events: &mut Events, timeout: Option<Duration>) -> io::Result<()> {
         match self.state.net.poll.poll(events, timeout) {
             Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
             _ => {}

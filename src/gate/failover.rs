@@ -95,7 +95,7 @@ fn replica_with_all(server: &State) -> Option<(String, u16)> {
         let is_asked_for = failover.target.as_ref().is_none_or(|(host, port)| {
             host.eq_ignore_ascii_case(&replicas::address(client)) && *port == replica.port
         });
-        is_asked_for && replica.is_online() && replica.acknowledged == offset
+        is_asked_for && replica.is_online() && replica.acknowledged == Some(offset)
     });
     found.next().map(|(client, replica)| (replicas::address(client), replica.port))
 }

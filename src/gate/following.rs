@@ -17,8 +17,6 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::{Arc, Mutex};
 
 use mio::Token;
-use mio::net::TcpStream;
-use socket2::{Domain, Socket, Type};
 
 use crate::client::{ClientFlags, ClientId};
 use crate::config::{AppendFsync, PrimaryAddress, system_text};
@@ -29,6 +27,7 @@ use crate::gate::monitor;
 use crate::gate::persistence::{self, Moment};
 use crate::gate::state::State;
 use crate::keyspace::Keyspace;
+use crate::net::dialer::Route;
 use crate::net::stream::Stream;
 use crate::net::tls::stream::Handshake;
 use crate::persist::aof::log::LogOffset;
@@ -36,7 +35,7 @@ use crate::persist::saver::lock;
 use crate::replication::backlog::Backlog;
 use crate::replication::following::{Following, Progress, Transfer};
 use crate::replication::link::{Broken, Event, Hello, Link, Requests, Stage};
-use crate::replication::{Ancestor, Replication};
+use crate::replication::{Ancestor, Replication, Restart};
 use crate::resp::args::Args;
 use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
 use crate::resp::request::Range;
@@ -175,6 +174,7 @@ fn take_role(db: &mut Keyspace, server: &mut State, following: Option<Following>
     server.config.replicaof = address
         .map(|following| PrimaryAddress { host: following.host.clone(), port: following.port });
     let follows = following.is_some();
+    server.replication.restart = Restart::default();
     server.replication.following = following.map(Box::new);
     server.logger.role = if follows { 'S' } else { 'M' };
     (db.follows, db.keeps_expired) = (follows, follows);
@@ -291,7 +291,7 @@ fn cannot_connect(server: &mut State, error: &io::Error) {
 fn resolve(server: &State, host: String, port: u16) -> io::Result<Resolving> {
     let resolving = Resolving::default();
     let (theirs, wake) = (resolving.clone(), server.persistence.wake());
-    std::thread::Builder::new().name("resolver".into()).spawn(move || {
+    server.persistence.background().spawn("resolver", move || {
         let none = || io::Error::new(io::ErrorKind::NotFound, "Name or service not known");
         let found = (host.as_str(), port).to_socket_addrs();
         let found = found.and_then(|mut found| found.next().ok_or_else(none));
@@ -302,23 +302,11 @@ fn resolve(server: &State, host: String, port: u16) -> io::Result<Resolving> {
 }
 
 /// A connection that is being made.
-fn open(server: &State, address: SocketAddr) -> io::Result<Stream> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
-    socket.set_nonblocking(true)?;
-    socket.set_tcp_nodelay(true)?;
-    let source = String::from_utf8_lossy(&server.config.bind_source_addr).into_owned();
-    if let Ok(source) = source.parse() {
-        socket.bind(&SocketAddr::new(source, 0).into())?;
-    }
-    match socket.connect(&address.into()) {
-        Ok(()) => {}
-        Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
-        Err(error) => return Err(error),
-    }
+fn open(server: &State, to: SocketAddr) -> io::Result<Stream> {
+    let from = String::from_utf8_lossy(&server.config.bind_source_addr).parse().ok();
     let tls = server.net.tls.as_ref().filter(|_| server.config.tls_replication);
-    let socket = TcpStream::from_std(socket.into());
-    let mut stream =
-        Stream::to_server(socket, tls.map(|tls| &tls.client), &address.ip().to_string())?;
+    let route = Route { to, from, tls: tls.map(|tls| &tls.client) };
+    let mut stream = server.net.dialer.connect(&route)?;
     let registry = server.net.poll.registry();
     stream.register(registry, PRIMARY)?;
     stream.reregister(registry, PRIMARY, true)?;

@@ -25,10 +25,12 @@ use crate::keyspace::Keyspace;
 use crate::keyspace::snapshot::Walked;
 use crate::persist::aof::folder::AofFolder;
 use crate::persist::aof::log::{AppendLog, Fatal, LogOffset, SwitchError};
+use crate::persist::rdb::Version;
 use crate::persist::saver::{AccessTold, Form, Job, Plan, lock, put_in_place, save_now};
 use crate::replication::parse_offset;
 use crate::replication::pipe::Pipe;
 use crate::replication::replica::Filter;
+use crate::sys::background::Background;
 use crate::sys::disk::{Disk, RealDisk};
 use crate::sys::log::Level;
 use crate::sys::process;
@@ -88,6 +90,7 @@ struct Aof {
 /// State and figures of all that is saved.
 pub struct Persistence {
     disk: Arc<dyn Disk>,
+    background: Background,
     wake: Arc<dyn Fn() + Send + Sync>,
     stop: Arc<AtomicUsize>,
     running: Option<Running>,
@@ -168,6 +171,7 @@ impl Persistence {
     pub fn new(started_unix: i64) -> Self {
         Persistence {
             disk: Arc::new(RealDisk),
+            background: Background::Threads,
             wake: Arc::new(|| ()),
             stop: Arc::default(),
             running: None,
@@ -202,6 +206,24 @@ impl Persistence {
     /// What wakes the loop from other threads.
     pub fn wake(&self) -> Arc<dyn Fn() + Send + Sync> {
         self.wake.clone()
+    }
+
+    /// Who does what the loop does not wait for.
+    pub fn background(&self) -> &Background {
+        &self.background
+    }
+
+    /// Has somebody else do what threads would do, and keeps files on another disk. To be called before
+    /// anything is begun.
+    pub fn set_apart(&mut self, disk: Arc<dyn Disk>) {
+        (self.disk, self.background) = (disk, Background::Later(Arc::default()));
+    }
+
+    /// Syncs what is to be synced of the log, where no thread does.
+    pub fn sync_log(&self) {
+        if let Some(log) = self.log().filter(|_| !self.background.has_threads()) {
+            while log.syncer().step() {}
+        }
     }
 
     /// How the loop is woken when a thread is done.
@@ -435,21 +457,24 @@ fn begin_job(
     let persistence = &mut server.persistence;
     let wake = persistence.wake.clone();
     let file = persistence.disk.create(&temporary)?;
-    let job = Job::begin(db, file, Some(temporary), plan, wake)?;
+    let job = Job::begin(db, file, Some(temporary), plan, wake, &persistence.background)?;
     persistence.running = Some(Running { purpose, job, changes, placing: None });
     persistence.jobs += 1;
     pause_syncs(server);
     Ok(())
 }
 
-/// Begins a snapshot of this moment for replicas, which is written to a pipe. Who closes the pipe can [`abort`] it.
+/// Begins a snapshot of this moment for replicas, which is written to a pipe, in this version or a later one if need be. Who closes
+/// the pipe can [`abort`] it.
 pub fn begin_sync(
     db: &mut Keyspace,
     server: &mut State,
     pipe: Arc<Pipe>,
     filter: Filter,
+    version: Version,
 ) -> io::Result<()> {
     let mut plan = plan(db, server, false);
+    plan.version = plan.version.max(version);
     plan.writes_back = false;
     plan.leaves_out_keys = filter.keys;
     if filter.functions {
@@ -457,7 +482,7 @@ pub fn begin_sync(
     }
     let changes = db.dirty();
     let wake = server.persistence.wake.clone();
-    let job = Job::begin(db, pipe, None, plan, wake)?;
+    let job = Job::begin(db, pipe, None, plan, wake, &server.persistence.background)?;
     let running = Running { purpose: Purpose::Sync, job, changes, placing: None };
     server.persistence.running = Some(running);
     server.persistence.saves += 1;
@@ -629,7 +654,8 @@ fn finish_job(db: &mut Keyspace, server: &mut State) {
 /// Has a thread put a whole file of so many bytes in its place: that syncs folders, which the loop does not wait for.
 fn place(server: &mut State, bytes: u64) -> Result<(), String> {
     let (target, keeps_history) = (server.rdb_path(), server.config.aof_disable_auto_gc);
-    let Persistence { disk, wake, running, aof, folder_alone, .. } = &mut server.persistence;
+    let Persistence { disk, background, wake, running, aof, folder_alone, .. } =
+        &mut server.persistence;
     let Some(running) = running else { return Ok(()) };
     let (disk, wake) = (disk.clone(), wake.clone());
     let temporary = running.job.temporary().map(Path::to_owned).unwrap_or_default();
@@ -664,7 +690,7 @@ fn place(server: &mut State, bytes: u64) -> Result<(), String> {
     };
     let placing = Arc::new(Placing::default());
     let theirs = placing.clone();
-    let spawned = std::thread::Builder::new().name("placer".into()).spawn(move || {
+    let spawned = background.spawn("placer", move || {
         let placed = work();
         *lock(&theirs) = Some(placed);
         wake();

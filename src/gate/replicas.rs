@@ -17,9 +17,11 @@ use crate::client::{Client, ClientFlags, ClientId};
 use crate::config::system_text;
 use crate::gate::limits;
 use crate::gate::persistence::{self, Purpose};
+use crate::gate::restart;
 use crate::gate::state::{Pause, PauseCause, Shutdown, State};
 use crate::keyspace::Keyspace;
 use crate::net::stream::Address;
+use crate::persist::rdb::Version;
 use crate::replication::backlog::Backlog;
 use crate::replication::pipe::Pipe;
 use crate::replication::replica::{FileSending, Filter, Replica, Sent, Stage};
@@ -81,7 +83,7 @@ fn take_in(server: &mut State, id: ClientId) {
         client.flags |= ClientFlags::REPLICA;
         let replica = client.replica.get_or_insert_default();
         (replica.acknowledged_us, replica.sent_us) = (now_us, now_us);
-        (replica.acknowledged, replica.synced) = (0, 0);
+        (replica.acknowledged, replica.synced) = (None, None);
     }
     server.clients.note_eviction(id);
 }
@@ -220,8 +222,8 @@ pub fn forget(server: &mut State, id: ClientId) {
 pub fn acknowledge(server: &mut State, id: ClientId, offset: u64, synced: Option<u64>) {
     let now_us = server.now.boot_us;
     let Some(replica) = replica_of(server, id) else { return };
-    replica.acknowledged = replica.acknowledged.max(offset);
-    replica.synced = replica.synced.max(synced.unwrap_or(0));
+    replica.acknowledged = replica.acknowledged.max(Some(offset));
+    replica.synced = replica.synced.max(synced);
     replica.acknowledged_us = now_us;
     if let Stage::Online { awaits_ack } = &mut replica.stage {
         *awaits_ack = false;
@@ -247,7 +249,7 @@ pub fn hold_shutdown(server: &mut State, order: Shutdown) -> bool {
     let (timeout, now_us) = (server.config.shutdown_timeout, server.now.boot_us);
     let have_all = {
         persistence::spread_effects(server);
-        replicas(server).all(|(_, replica)| replica.acknowledged == server.replication.offset)
+        replicas(server).all(|(_, replica)| replica.acknowledged == Some(server.replication.offset))
     };
     let waits = match order.waits_until_us {
         Some(until_us) => now_us < until_us,
@@ -276,7 +278,7 @@ fn log_laggards(server: &State) {
     let offset = server.replication.offset;
     let (count, mut lagging) = (replicas(server).count(), 0);
     for (client, replica) in replicas(server) {
-        if replica.acknowledged == offset {
+        if replica.acknowledged == Some(offset) {
             continue;
         }
         lagging += 1;
@@ -285,7 +287,7 @@ fn log_laggards(server: &State) {
             format_args!(
                 "Lagging replica {} reported offset {} behind master, lag={}, state={}.",
                 name(client),
-                offset as i64 - replica.acknowledged as i64,
+                offset as i64 - replica.acknowledged.unwrap_or(0) as i64,
                 lag_seconds(server, replica),
                 replica.stage_name(),
             ),
@@ -387,7 +389,14 @@ fn begin_broadcast(db: &mut Keyspace, server: &mut State, due: &Due) -> Result<(
     persistence::spread_effects(server);
     let next = server.replication.offset + 1;
     let pipe = Arc::new(Pipe::new(server.persistence.wake()));
-    let begun = persistence::begin_sync(db, server, pipe.clone(), due.filter);
+    // Who says which version it is, is a Redis or Valkey 7.2 or later. Version 11 tells when consumers of streams were active.
+    let says_version = |&id: &ClientId| {
+        let client = server.clients.get(id);
+        client.and_then(|client| client.replica.as_deref()?.version).is_some()
+    };
+    let all_say = due.replicas.iter().all(says_version);
+    let version = if all_say { Version::REDIS_11 } else { Version::REDIS_10 };
+    let begun = persistence::begin_sync(db, server, pipe.clone(), due.filter, version);
     begun.map_err(|error| system_text(&error))?;
     server.effects.select_anew();
     let (mark, filter) = (random::hex_id(), due.filter);
@@ -767,6 +776,7 @@ pub fn periodic(db: &mut Keyspace, server: &mut State) {
     free_backlog(db, server);
     remove_file(server);
     count_good(server);
+    restart::look(server);
 }
 
 fn ping(server: &mut State) {

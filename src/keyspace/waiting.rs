@@ -140,10 +140,15 @@ impl Waiting {
     /// Says that any key of a database may have changed.
     pub fn note_all(&mut self, db: usize) {
         let Some(keys) = self.databases.get_mut(db) else { return };
-        for (key, waiters) in keys.iter_mut().filter(|(_, waiters)| !waiters.is_ready) {
-            waiters.is_ready = true;
-            self.ready.push((db, key.clone()));
-        }
+        let waiting = keys.iter_mut().filter(|(_, waiters)| !waiters.is_ready);
+        let mut ready: Vec<_> = waiting
+            .map(|(key, waiters)| {
+                waiters.is_ready = true;
+                (waiters.queues.keys().map(|(_, ticket)| *ticket).min(), key.clone())
+            })
+            .collect();
+        ready.sort_unstable();
+        self.ready.extend(ready.into_iter().map(|(_, key)| (db, key)));
     }
 
     /// The keys that changed, in the order they did. Further changes of them count anew.
@@ -243,6 +248,21 @@ mod tests {
         assert_eq!(waiting.take_ready(), [(0, Box::from(&b"k"[..]))]);
         waiting.remove(0, b"k", Wanted::Stream, 1);
         assert!(waiting.is_empty());
+    }
+
+    #[test]
+    fn where_all_keys_change_those_come_first_that_were_awaited_first() {
+        let mut waiting = Waiting::default();
+        let keys: Vec<Box<[u8]>> = (0..20u8).map(|number| Box::from([number ^ 0x15])).collect();
+        for key in &keys {
+            let ticket = waiting.next_ticket();
+            waiting.add(0, key, Wanted::List, ticket, client(ticket));
+        }
+        waiting.note_change(0, &keys[7]);
+        waiting.note_all(0);
+        let ready: Vec<Box<[u8]>> = waiting.take_ready().into_iter().map(|(_, key)| key).collect();
+        assert_eq!(ready[0], keys[7]);
+        assert_eq!(ready[1..], [&keys[..7], &keys[8..]].concat());
     }
 
     #[test]

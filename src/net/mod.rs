@@ -1,5 +1,6 @@
 //! Sockets: listeners, the stream of one client, and connections to other servers. Bytes in, bytes out; knows no protocol.
 
+pub mod dialer;
 pub mod listener;
 pub mod outgoing;
 pub mod stream;

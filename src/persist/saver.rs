@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::thread::JoinHandle;
+use std::thread::Thread;
 use std::time::Duration;
 
 use super::aof::BaseFormat;
@@ -22,6 +22,7 @@ use crate::clock::Now;
 use crate::config::system_text;
 use crate::keyspace::Keyspace;
 use crate::keyspace::snapshot::{Chunk, Walked};
+use crate::sys::background::Background;
 use crate::sys::disk::{Disk, DiskFile, FileWriter};
 
 /// Chunks that wait to be encoded may take so much before the walk pauses. Unit: bytes.
@@ -307,7 +308,7 @@ pub fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
 pub struct Job {
     temporary: Option<PathBuf>,
     shared: Arc<Shared>,
-    thread: JoinHandle<()>,
+    thread: Option<Thread>,
     pub form: Form,
     pub started_us: i64,
     pub keys_total: u64,
@@ -332,6 +333,7 @@ impl Job {
         temporary: Option<PathBuf>,
         plan: Plan,
         wake: Arc<dyn Fn() + Send + Sync>,
+        background: &Background,
     ) -> io::Result<Job> {
         let shared = Arc::new(Shared {
             queued: AtomicUsize::new(0),
@@ -344,7 +346,7 @@ impl Job {
         let (form, started_us) = (plan.form, plan.now.boot_us);
         let keys_total = plan.databases.iter().map(|(keys, _)| keys).sum();
         let theirs = shared.clone();
-        let thread = std::thread::Builder::new().name("saver".into()).spawn(move || {
+        let thread = background.spawn("saver", move || {
             let saved = encode_all(&*file, &plan, &receiver, &theirs);
             let result = saved.map_err(|error| system_text(&error));
             *lock(&theirs.result) = Some(result);
@@ -383,7 +385,9 @@ impl Job {
     /// name, so that another one may be begun.
     pub fn abort(self, db: &mut Keyspace, disk: &dyn Disk) {
         self.shared.aborted.store(true, Ordering::Relaxed);
-        self.thread.thread().unpark();
+        if let Some(thread) = &self.thread {
+            thread.unpark();
+        }
         db.abort_snapshot();
         if let Some(temporary) = &self.temporary {
             // It may be gone already.

@@ -72,9 +72,10 @@ pub struct Replica {
     pub preamble: Vec<u8>,
     /// The offset of the first byte of the stream that it has not been sent; from the beginning of its snapshot on.
     pub next: u64,
-    /// The last offset it has acknowledged, and the last it has on its disk.
-    pub acknowledged: u64,
-    pub synced: u64,
+    /// The last offset it has acknowledged, and the last it has on its disk. None: it has not told, not even that it has the
+    /// beginning.
+    pub acknowledged: Option<u64>,
+    pub synced: Option<u64>,
     /// When it last acknowledged, and when it was last sent a piece of a snapshot: boot-time clock, microseconds.
     pub acknowledged_us: i64,
     pub sent_us: i64,
@@ -114,8 +115,8 @@ impl Default for Replica {
             stage: Stage::Greets,
             preamble: Vec::new(),
             next: 0,
-            acknowledged: 0,
-            synced: 0,
+            acknowledged: None,
+            synced: None,
             acknowledged_us: 0,
             sent_us: 0,
             port: 0,

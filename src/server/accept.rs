@@ -53,7 +53,13 @@ impl Turn<'_> {
         self.state.net.pending.accept_again.push(index);
     }
 
-    fn welcome(&mut self, mut stream: Stream, is_tls: bool, peer: Address, local: Address) {
+    pub(super) fn welcome(
+        &mut self,
+        mut stream: Stream,
+        is_tls: bool,
+        peer: Address,
+        local: Address,
+    ) {
         if self.state.clients.len() as u64 >= self.state.config.maxclients as u64 {
             // Who has left in this turn takes nobody's place.
             self.close_clients();

@@ -1,6 +1,7 @@
 //! The operating system: allocator, process, log. `unsafe` that it takes lives here.
 
 pub mod alloc;
+pub mod background;
 pub mod build;
 pub mod crash;
 pub mod disk;

@@ -281,6 +281,22 @@ fn stale_data_is_refused_where_it_is_not_wanted() {
     assert_eq!(client.call(&["GET", "a"]), Reply::Bulk(b"1".to_vec()));
 }
 
+#[test]
+fn a_stale_replica_is_promoted_within_a_transaction_whatever_the_last_one_held() {
+    let (_server, listener, link, mut client, _folder) = synced(&["replica-serve-stale-data no"]);
+    for words in [&["MULTI"][..], &["GET", "a"], &["EXEC"]] {
+        client.call(words);
+    }
+    assert_eq!(client.call(&["GET", "a"]).show(), "\"old\"");
+    drop((link, listener));
+    await_link(&mut client, "down");
+    client.call(&["MULTI"]);
+    // What Sentinel sends.
+    client.call(&["SLAVEOF", "NO", "ONE"]);
+    client.call(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+    assert_eq!(client.call(&["EXEC"]).show(), "1) OK\n2) (integer) 0");
+}
+
 /// Needs a peer that runs already and may be emptied: `FOLLOWING_PEER=host:port`, else nothing is followed (`make peer` names one).
 /// `FOLLOWING_SEED` repeats a run.
 #[test]

@@ -3,10 +3,10 @@
 use crate::command::set_oom_score;
 use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Outcome};
-use crate::gate::following;
 use crate::gate::limits::describe_client;
 use crate::gate::replicas::{address, replicas};
 use crate::gate::spec::{Categories, CommandSpec, Flags, Group, spec};
+use crate::gate::{following, restart};
 use crate::sys::log::Level;
 
 pub const COMMANDS: &[CommandSpec] = &[
@@ -52,7 +52,7 @@ fn role(ctx: &mut Context<'_>) -> CommandResult {
             ctx.reply.array(3);
             ctx.reply.bulk(address(client).as_bytes());
             ctx.reply.bulk_integer(replica.port.into());
-            ctx.reply.bulk_integer(replica.acknowledged as i64);
+            ctx.reply.bulk_integer(replica.acknowledged.unwrap_or(0) as i64);
         }
         return Ok(Outcome::Replied);
     };
@@ -76,6 +76,7 @@ fn replicaof(ctx: &mut Context<'_>) -> CommandResult {
     let (host, port) = (ctx.args.get(1), ctx.args.get(2));
     let (id, is_replica) = (ctx.client_id(), ctx.server.replication.is_replica());
     if host.eq_ignore_ascii_case(b"no") && port.eq_ignore_ascii_case(b"one") {
+        restart::confirm(ctx.server);
         if is_replica {
             following::unfollow(ctx.db, ctx.server);
             tell_system(ctx);

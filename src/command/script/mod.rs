@@ -15,7 +15,7 @@ use crate::config::{BusyScriptPolicy, Choice};
 use crate::error::CommandError;
 use crate::gate::admit::{Refused, admit_scripted, busy};
 use crate::gate::context::{Caller, CommandResult, Context, Origin, Outcome};
-use crate::gate::effect::Mark;
+use crate::gate::effect::{Mark, RepeatedAt};
 use crate::gate::evict::{self, Room};
 use crate::gate::execute::{Gate, Request};
 use crate::gate::monitor;
@@ -403,6 +403,7 @@ pub(crate) fn finish(ctx: &mut Context<'_>, before: Before) {
             client.db = database;
         }
     }
+    ctx.server.effects.repeat_at(RepeatedAt::ALL);
     let ended = ctx.server.scripts.running.take();
     ctx.server.note_gate();
     if ended.as_ref().is_some_and(|running| running.rolls_back) {
@@ -565,6 +566,10 @@ impl Host for ServerHost<'_> {
         let id = self.caller.client();
         let command = self.find(args)?;
         Some(users::check_of(self.server, id, command, args).is_ok())
+    }
+
+    fn repeat_at(&mut self, log: bool, replicas: bool) {
+        self.server.effects.repeat_at(RepeatedAt { log, replicas });
     }
 
     fn serve_others(&mut self) -> Verdict {

@@ -28,7 +28,9 @@ pub fn begin_aof_at_start(
     let wake = Box::new(move || wake());
     let policy = server.config.appendfsync;
     let mut log = AppendLog::new(folder.clone(), increment, loaded_bytes, base_bytes, policy, wake);
-    log.spawn().map_err(|error| system_text(&error))?;
+    if server.persistence.background.has_threads() {
+        log.spawn().map_err(|error| system_text(&error))?;
+    }
     switch_on(db, server, folder, log, false);
     Ok(())
 }

@@ -95,7 +95,9 @@ pub fn begin_aof(
     let policy = server.config.appendfsync;
     let wake = Box::new(move || wake());
     let mut log = AppendLog::new(folder.clone(), increment, 0, 0, policy, wake);
-    log.spawn().map_err(|error| system_text(&error))?;
+    if server.persistence.background.has_threads() {
+        log.spawn().map_err(|error| system_text(&error))?;
+    }
     switch_on(db, server, folder, log, true);
     // Replicas that wait for a snapshot get theirs first.
     let syncs = server.persistence.running.is_some();

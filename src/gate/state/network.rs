@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use mio::Poll;
 
 use crate::client::ClientId;
+use crate::net::dialer::{Dialer, SystemDialer};
 use crate::net::listener::Listener;
 use crate::net::outgoing::Outgoing;
 use crate::net::tls::Tls;
@@ -20,6 +21,8 @@ pub struct Network {
     pub listening: Vec<SocketAddr>,
     /// What connections over TLS are made from, once the configuration has asked for it.
     pub tls: Option<Tls>,
+    /// How a primary is reached.
+    pub dialer: Box<dyn Dialer>,
     /// Connections to other servers, kept for the next MIGRATE.
     pub outgoing: Outgoing,
     pub pending: Pending,
@@ -32,6 +35,7 @@ impl Network {
             listeners: Vec::new(),
             listening: Vec::new(),
             tls: None,
+            dialer: Box::new(SystemDialer),
             outgoing: Outgoing::default(),
             pending: Pending::default(),
         }

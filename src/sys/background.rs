@@ -1,0 +1,76 @@
+//! Work that the loop does not wait for: done by threads, or, where a simulation drives servers, between two turns.
+
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{Builder, Thread};
+
+type Work = Box<dyn FnOnce() + Send>;
+
+/// Who does it.
+#[derive(Clone)]
+pub enum Background {
+    /// A thread each.
+    Threads,
+    /// Whoever calls [`Background::run`]: nothing happens before, so that what is seen of it and when is always the same.
+    Later(Arc<Mutex<Vec<Work>>>),
+}
+
+impl Background {
+    /// Has work be done. The thread that does it, if there is one. Errors: there is no thread.
+    pub fn spawn(
+        &self,
+        name: &str,
+        work: impl FnOnce() + Send + 'static,
+    ) -> io::Result<Option<Thread>> {
+        match self {
+            Background::Threads => {
+                let handle = Builder::new().name(name.into()).spawn(work)?;
+                Ok(Some(handle.thread().clone()))
+            }
+            Background::Later(queue) => {
+                queue.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(work));
+                Ok(None)
+            }
+        }
+    }
+
+    pub fn has_threads(&self) -> bool {
+        matches!(self, Background::Threads)
+    }
+
+    /// Does what was left for later, in order.
+    pub fn run(&self) {
+        if let Background::Later(queue) = self {
+            let work = std::mem::take(&mut *queue.lock().unwrap_or_else(PoisonError::into_inner));
+            work.into_iter().for_each(|work| work());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn work_is_done_by_a_thread_or_when_it_is_asked_for() {
+        let done = Arc::new(AtomicUsize::new(0));
+        let work = |done: &Arc<AtomicUsize>| {
+            let done = done.clone();
+            move || {
+                done.fetch_add(1, Ordering::SeqCst);
+            }
+        };
+        let later = Background::Later(Arc::default());
+        assert!(later.spawn("one", work(&done)).unwrap().is_none());
+        assert_eq!(done.load(Ordering::SeqCst), 0);
+        later.run();
+        later.run();
+        assert_eq!(done.load(Ordering::SeqCst), 1);
+        assert!(Background::Threads.spawn("two", work(&done)).unwrap().is_some());
+        while done.load(Ordering::SeqCst) < 2 {
+            std::thread::yield_now();
+        }
+    }
+}

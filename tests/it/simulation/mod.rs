@@ -1,0 +1,146 @@
+//! Three servers, their clients and an operator in one thread, under a schedule of misfortune that follows from a seed.
+//!
+//! ```text
+//!   clients -> servers, turn by turn in any order <-> network: delays, partitions, cuts at any byte
+//!   operator: ends and starts servers, promotes, sets clocks          all clocks: moved by the simulation
+//! ```
+//!
+//! What must hold: at quiet moments all servers have the same data at the same offset of the same history; WAIT never counts a replica
+//! that has not applied what it was about; what all replicas have acknowledged survives any promotion; half a transaction is
+//! never seen, nor a key that has expired.
+//!
+//! Nothing here knows of real time, of threads, or of chance that does not follow from the seed: a failure is repeated by its seed.
+//! `make simulate` runs many, `make simulate ARGS="--seed 7"` one.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use clients::Clients;
+use operator::Operator;
+use world::{MS, Options, World};
+
+mod clients;
+mod network;
+mod operator;
+mod talk;
+mod trace;
+mod world;
+
+/// Seeds of each `cargo test`, and rounds of each.
+const SEEDS: u64 = 4;
+const ROUNDS: usize = 3;
+
+/// What came of a run.
+#[derive(Debug, PartialEq)]
+struct Outcome {
+    hash: u64,
+    summary: String,
+}
+
+/// A whole run. Panics where something does not hold.
+fn run(options: Options) -> Outcome {
+    let rounds = options.rounds;
+    let mut clients = Clients::new(options.seed);
+    let mut world = World::new(options);
+    let mut operator = Operator::default();
+    for _ in 0..rounds {
+        for _ in 0..world.random.usize(20..60) {
+            for _ in 0..world.random.usize(1..40) {
+                let us = world.random.i64(1..30) * MS + world.random.i64(0..1000);
+                world.step(us);
+                clients.act(&mut world, operator.primary, false);
+                let before = operator.primary;
+                operator.act(&mut world);
+                if std::mem::take(&mut operator.is_back) {
+                    clients.check_answered(&mut world, operator.primary);
+                }
+                if operator.primary != before {
+                    clients.check_registers(&mut world, operator.primary);
+                }
+            }
+            operator.harm(&mut world);
+        }
+        operator.make_quiet(&mut world, |world, primary| {
+            world.step(20 * MS);
+            clients.act(world, primary, true);
+            clients.are_at_rest()
+        });
+        operator.compare(&mut world);
+        clients.check_registers(&mut world, operator.primary);
+    }
+    let Clients { waits_for_all, reads, writes, .. } = clients;
+    let (turns, seconds, events) = (world.turns, world.now_us / 1_000_000, world.trace.events);
+    let counts = &operator.counts;
+    let hash = world.trace.hash();
+    let summary = format!(
+        "{seconds} s in {turns} turns, {events} events, {writes} writes, {reads} reads, {waits_for_all} acknowledged by all, {counts:?}, \
+         trace {hash:016x}"
+    );
+    Outcome { hash, summary }
+}
+
+fn options(seed: u64) -> Options {
+    Options { seed, rounds: ROUNDS, is_shown: false, logs: None }
+}
+
+#[test]
+fn what_is_promised_holds_under_misfortune() {
+    for seed in 1..=SEEDS {
+        println!("seed {seed}: {}", run(options(seed)).summary);
+    }
+}
+
+#[test]
+fn a_seed_always_tells_the_same_story() {
+    let first = run(Options { rounds: 1, ..options(5) });
+    let again = run(Options { rounds: 1, ..options(5) });
+    assert_eq!(first, again);
+}
+
+/// `SIMULATE` has the options: `--seed N` (one run), `--seeds N`, `--from N`, `--rounds N`, `--trace`, `--logs FOLDER`, `--repeat N`
+/// (the same seed again and again, whose traces must not differ).
+#[test]
+#[ignore = "takes minutes: make simulate"]
+fn many_seeds() {
+    let text = std::env::var("SIMULATE").unwrap_or_default();
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let value = |name: &str| words.iter().position(|word| *word == name).map(|at| words[at + 1]);
+    let number = |name: &str| value(name).map(|text| text.parse::<u64>().expect("a number"));
+    let is_shown = words.contains(&"--trace");
+    let logs = value("--logs").map(PathBuf::from);
+    let rounds = number("--rounds").map_or(ROUNDS, |rounds| rounds as usize);
+    let options = |seed| Options { seed, rounds, is_shown, logs: logs.clone() };
+    if let Some(seed) = number("--seed") {
+        let first = run(options(seed));
+        println!("seed {seed}: {}", first.summary);
+        for _ in 1..number("--repeat").unwrap_or(1) {
+            assert_eq!(run(options(seed)), first);
+        }
+        return;
+    }
+    let (from, count) = (number("--from").unwrap_or(1), number("--seeds").unwrap_or(200));
+    let next = AtomicU64::new(from);
+    let failed = AtomicU64::new(0);
+    let workers = std::thread::available_parallelism().map_or(1, |count| count.get());
+    std::thread::scope(|scope| {
+        for _ in 0..workers {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::SeqCst);
+                    if seed >= from + count {
+                        return;
+                    }
+                    match catch_unwind(AssertUnwindSafe(|| run(options(seed)))) {
+                        Ok(outcome) => println!("seed {seed}: {}", outcome.summary),
+                        Err(_) => {
+                            failed.fetch_add(1, Ordering::SeqCst);
+                            println!("seed {seed} FAILED: make simulate ARGS=\"--seed {seed}\" repeats it");
+                        }
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(failed.into_inner(), 0, "seeds that have failed");
+}

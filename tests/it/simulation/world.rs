@@ -1,0 +1,339 @@
+//! The servers of a simulation, their clocks and files, and one step of time.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use latchkey::clock::{Clock, ManualClock};
+use latchkey::config::Config;
+use latchkey::net::stream::Address;
+use latchkey::server::Server;
+use latchkey::sys::disk::model::{Death, ModelDisk};
+use latchkey::sys::log::{Level, Logger};
+use latchkey::sys::random;
+
+use super::network::{self, PORT, Wires, as_stream};
+use super::talk::Talk;
+use super::trace::Trace;
+use crate::support::{Reply, START};
+
+pub const NODES: usize = 3;
+pub const MS: i64 = 1_000;
+pub const SECOND: i64 = 1_000_000;
+
+/// What a run is to be.
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub seed: u64,
+    /// Rounds: a while of trouble and a quiet moment each.
+    pub rounds: usize,
+    /// Shows all events.
+    pub is_shown: bool,
+    /// A folder for the servers' logs.
+    pub logs: Option<PathBuf>,
+}
+
+/// What goes with a server that is gone.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Loss {
+    Process,
+    /// What was not synced.
+    Power,
+    /// All its files.
+    Disk,
+}
+
+/// One server, while it runs and while it does not.
+pub struct Node {
+    pub server: Option<Server>,
+    pub clock: ManualClock,
+    disk: ModelDisk,
+    lines: Vec<String>,
+    /// Starts so far.
+    pub life: usize,
+    inspector: Option<Talk>,
+}
+
+pub struct World {
+    pub options: Options,
+    pub random: fastrand::Rng,
+    /// Since the beginning, microseconds; all clocks go on with it.
+    pub now_us: i64,
+    pub nodes: Vec<Node>,
+    pub wires: Wires,
+    pub trace: Trace,
+    /// Somebody sets wall clocks.
+    pub has_steps: bool,
+    /// What was answered is on disk: `appendfsync always`.
+    pub keeps_all: bool,
+    /// Of each server and history: how much of it it has had.
+    applied: BTreeMap<(usize, String), u64>,
+    /// The last event of each server, for the trace.
+    seen: Vec<(String, u64)>,
+    pub turns: u64,
+}
+
+impl World {
+    pub fn new(options: Options) -> Self {
+        random::repeat_from(options.seed);
+        let mut random = fastrand::Rng::with_seed(options.seed);
+        let mut common = common_lines(&mut random);
+        let fsync = ["", "", "everysec", "always"][random.usize(..4)];
+        if !fsync.is_empty() {
+            common.push(format!("appendonly yes\nappendfsync {fsync}"));
+        }
+        let keeps_all = fsync == "always";
+        let tick_us = [0, 5, 50][random.usize(..3)];
+        let nodes = (0..NODES).map(|_| {
+            let clock = ManualClock::new(START);
+            clock.set_tick_us(tick_us);
+            let disk = ModelDisk::new(random.u64(..));
+            let mut lines = common.clone();
+            let load = ["disabled", "disabled", "on-empty-db", "swapdb"][random.usize(..4)];
+            lines.push(format!("repl-diskless-load {load}"));
+            Node { server: None, clock, disk, lines, life: 0, inspector: None }
+        });
+        let nodes = nodes.collect();
+        let mut wires = Wires::default();
+        (0..NODES).for_each(|node| wires.set_up(node, false));
+        let has_steps = random.bool();
+        let trace = Trace::new(options.is_shown);
+        let seen = vec![(String::new(), 0); NODES];
+        let mut world = World {
+            options,
+            random,
+            now_us: 0,
+            nodes,
+            wires,
+            trace,
+            has_steps,
+            keeps_all,
+            applied: BTreeMap::new(),
+            seen,
+            turns: 0,
+        };
+        for node in 0..NODES {
+            world.start(node, (node > 0).then_some(0));
+        }
+        world
+    }
+
+    // ---- lives ---------------------------------------------------------------------------------------------------
+
+    pub fn is_up(&self, node: usize) -> bool {
+        self.nodes[node].server.is_some()
+    }
+
+    /// Starts a server from its files.
+    pub fn start(&mut self, node: usize, primary: Option<usize>) {
+        self.trace.note(|| format!("start {node} {primary:?}"));
+        let mut text = self.nodes[node].lines.join("\n");
+        if let Some(primary) = primary {
+            let host = network::address(primary).ip();
+            text.push_str(&format!("\nreplicaof {host} {PORT}"));
+        }
+        let config = Config::from_text(text.as_bytes()).expect("the configuration is good");
+        let logger = match &self.options.logs {
+            Some(folder) => {
+                let path = folder.join(format!("{}-{node}.log", self.options.seed));
+                Logger::new(Level::Verbose, path.to_string_lossy().as_bytes())
+            }
+            None => Logger::silent(),
+        };
+        let clock = Clock::Manual(self.nodes[node].clock.clone());
+        let mut server = Server::start(config, clock, logger).expect("the server starts");
+        let disk = Arc::new(self.nodes[node].disk.clone());
+        server.give_reins(self.wires.gateway(node), disk);
+        server.load().expect("what was saved can be loaded");
+        self.nodes[node].server = Some(server);
+        self.nodes[node].life += 1;
+        self.wires.set_up(node, true);
+    }
+
+    /// A server is gone from one moment to the next.
+    pub fn crash(&mut self, node: usize, loss: Loss) {
+        self.trace.note(|| format!("crash {node} {loss:?}"));
+        self.bury(node);
+        match loss {
+            Loss::Process => self.nodes[node].disk.restart(Death::Kill),
+            Loss::Power => self.nodes[node].disk.restart(Death::PowerLoss),
+            Loss::Disk => self.nodes[node].disk = ModelDisk::new(self.random.u64(..)),
+        }
+    }
+
+    /// Takes a server that has ended out of the network.
+    fn bury(&mut self, node: usize) {
+        self.nodes[node].server = None;
+        self.nodes[node].inspector = None;
+        self.wires.set_up(node, false);
+        self.wires.forget(node, &mut self.random);
+    }
+
+    // ---- time ----------------------------------------------------------------------------------------------------
+
+    /// Time passes for all; each server that runs takes a turn or more, in any order.
+    pub fn step(&mut self, us: i64) {
+        self.now_us += us;
+        for node in &self.nodes {
+            let target_us = 3_600 * SECOND + self.now_us;
+            let ahead_us = node.clock.boot_us() - target_us;
+            node.clock.advance_us((-ahead_us).max(0));
+        }
+        let mut order: Vec<usize> = (0..NODES).collect();
+        self.random.shuffle(&mut order);
+        for node in order {
+            for _ in 0..self.random.usize(1..3) {
+                self.turn(node);
+            }
+            if self.random.u32(..3) == 0
+                && let Some(server) = &mut self.nodes[node].server
+            {
+                server.do_background();
+            }
+        }
+        self.pump();
+    }
+
+    fn pump(&mut self) {
+        let World { wires, nodes, trace, now_us, .. } = self;
+        wires.pump(*now_us, trace, |node, stream, peer| {
+            if let Some(server) = &mut nodes[node].server {
+                server.take_in(stream, peer, Address::Tcp(network::address(node)));
+            }
+        });
+    }
+
+    /// One server takes a turn.
+    fn turn(&mut self, node: usize) {
+        let Some(server) = &mut self.nodes[node].server else { return };
+        self.turns += 1;
+        let goes_on = server.turn_now().expect("a turn ends in order");
+        let (id, offset) = server.history();
+        let (last_id, last_offset) = &mut self.seen[node];
+        if id != last_id || offset != *last_offset {
+            (*last_id, *last_offset) = (id.to_owned(), offset);
+            let most = self.applied.entry((node, id.to_owned())).or_default();
+            *most = offset.max(*most);
+            self.trace.note(|| format!("turn {node} {id} {offset}"));
+        }
+        if !goes_on {
+            self.trace.note(|| format!("end {node}"));
+            self.bury(node);
+        }
+    }
+
+    /// History and offset of a server that runs.
+    pub fn history(&self, node: usize) -> (String, u64) {
+        let (id, offset) = self.nodes[node].server.as_ref().expect("it runs").history();
+        (id.to_owned(), offset)
+    }
+
+    /// How many others have had a history up to an offset.
+    pub fn others_with(&self, node: usize, id: &str, offset: u64) -> usize {
+        let has = |&other: &usize| {
+            let applied = self.applied.get(&(other, id.to_owned()));
+            other != node && applied.is_some_and(|&applied| applied >= offset)
+        };
+        (0..NODES).filter(has).count()
+    }
+
+    // ---- clients -------------------------------------------------------------------------------------------------
+
+    /// A client of a server that runs.
+    pub fn connect(&mut self, node: usize) -> Option<Talk> {
+        let Node { server, life, .. } = &mut self.nodes[node];
+        let server = server.as_mut()?;
+        let (ours, theirs) = network::pair().expect("a pair of sockets");
+        let local = Address::Tcp(network::address(node));
+        let peer = Address::Tcp(([10, 0, 1, 1], 40_000).into());
+        server.take_in(as_stream(theirs), peer, local);
+        Some(Talk::new(node, *life, ours))
+    }
+
+    /// What a server answers, which takes turns as long as that takes. None: it has ended.
+    pub fn ask(&mut self, node: usize, words: &[&str]) -> Option<Reply> {
+        let mut inspector = match self.nodes[node].inspector.take() {
+            Some(inspector) if !inspector.has_ended => inspector,
+            _ => self.connect(node)?,
+        };
+        inspector.send(words);
+        for turn in 0..1000 {
+            match turn {
+                // CLIENT PAUSE holds this back too.
+                20.. => self.step(10 * MS),
+                _ => self.turn(node),
+            }
+            let reply = inspector.take().pop();
+            if inspector.has_ended || !self.is_up(node) {
+                return reply;
+            }
+            if reply.is_some() {
+                self.nodes[node].inspector = Some(inspector);
+                return reply;
+            }
+        }
+        self.fail(&format!("server {node} does not answer {words:?}"));
+    }
+
+    /// The same, as redis-cli shows it.
+    pub fn show(&mut self, node: usize, words: &[&str]) -> String {
+        self.ask(node, words).map_or_else(|| "(ended)".into(), |reply| reply.show())
+    }
+
+    /// Sends what nobody waits for.
+    pub fn tell(&mut self, node: usize, words: &[&str]) {
+        if let Some(mut talk) = self.connect(node) {
+            self.trace.note(|| format!("tell {node} {words:?}"));
+            talk.send(words);
+            self.turn(node);
+        }
+    }
+
+    /// The fields of INFO's section on replication.
+    pub fn info(&mut self, node: usize) -> BTreeMap<String, String> {
+        self.section(node, "replication")
+    }
+
+    pub fn section(&mut self, node: usize, name: &str) -> BTreeMap<String, String> {
+        let Some(Reply::Bulk(text)) = self.ask(node, &["INFO", name]) else {
+            return BTreeMap::new();
+        };
+        let text = String::from_utf8_lossy(&text).into_owned();
+        let fields = text.lines().filter_map(|line| line.split_once(':'));
+        fields.map(|(name, value)| (name.to_owned(), value.trim_end().to_owned())).collect()
+    }
+
+    pub fn fail(&self, why: &str) -> ! {
+        let (seed, at) = (self.options.seed, self.now_us as f64 / SECOND as f64);
+        panic!("seed {seed}, second {at:.3}, event {}: {why}", self.trace.events)
+    }
+}
+
+/// What the configurations of a run's servers have in common.
+fn common_lines(random: &mut fastrand::Rng) -> Vec<String> {
+    let mut pick =
+        |name: &str, values: &[&str]| format!("{name} {}", values[random.usize(..values.len())]);
+    let lines = vec![
+        "bind 127.0.0.1".into(),
+        "port 0".into(),
+        format!("replica-announce-port {PORT}"),
+        "protected-mode no".into(),
+        "enable-debug-command yes".into(),
+        "save \"\"".into(),
+        // On the model's disk.
+        "dir /".into(),
+        "shutdown-timeout 2".into(),
+        pick("repl-diskless-sync", &["yes", "yes", "no"]),
+        pick("repl-diskless-sync-delay", &["0", "0", "1"]),
+        pick("repl-backlog-size", &["16kb", "64kb", "1mb", "1mb"]),
+        pick("repl-timeout", &["5", "20", "60"]),
+        pick("repl-ping-replica-period", &["1", "3"]),
+        pick("repl-backlog-ttl", &["5", "3600"]),
+        pick("lazyfree-lazy-expire", &["yes", "no"]),
+        pick("replica-lazy-flush", &["yes", "no"]),
+        pick("replica-serve-stale-data", &["yes", "yes", "no"]),
+        pick("rdbcompression", &["yes", "no"]),
+        pick("hz", &["10", "50"]),
+    ];
+    lines
+}
