@@ -73,16 +73,11 @@ impl Transaction {
         prehashed: Prehashed<'_>,
     ) -> bool {
         let Prehashed { first, step, hashes } = prehashed;
-        if self.buffer.len() + arguments.bytes() > u32::MAX as usize
-            || self.ranges.len() + arguments.len() > u32::MAX as usize
+        let (args, known) = (self.ranges.len() as u32, self.hashes.len() as u32);
+        if self.ranges.len() + arguments.len() > u32::MAX as usize
+            || !arguments.copy_behind(&mut self.buffer, &mut self.ranges)
         {
             return false;
-        }
-        let (args, known) = (self.ranges.len() as u32, self.hashes.len() as u32);
-        for argument in arguments.iter_from(0) {
-            let (start, len) = (self.buffer.len() as u32, argument.len() as u32);
-            self.ranges.push(Range { start, len });
-            self.buffer.extend_from_slice(argument);
         }
         self.hashes.extend_from_slice(hashes);
         self.commands.push(Queued {
@@ -113,13 +108,12 @@ impl Transaction {
         if self.memory() > SPARE_BYTES_MAX {
             return None;
         }
-        let Transaction { mut commands, mut ranges, mut buffer, mut hashes, .. } =
-            std::mem::take(&mut *self);
-        commands.clear();
-        ranges.clear();
-        buffer.clear();
-        hashes.clear();
-        *self = Transaction { commands, ranges, buffer, hashes, ..Transaction::default() };
+        self.commands.clear();
+        self.ranges.clear();
+        self.buffer.clear();
+        self.hashes.clear();
+        self.failed = false;
+        (self.flags, self.lacking) = (Flags::empty(), Flags::empty());
         Some(self)
     }
 
@@ -177,5 +171,24 @@ impl Watching {
         self.databases
             .iter()
             .flat_map(|(db, keys)| keys.iter().map(|(key, changes)| (*db, &**key, *changes)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn storage_that_is_used_again_knows_nothing_of_the_commands_before() {
+        let mut transaction = Box::<Transaction>::default();
+        let ranges = [Range { start: 0, len: 3 }];
+        let args = Args::new(b"GET", &ranges);
+        assert!(transaction.queue(CommandId(1), Flags::WRITE, args, Prehashed::default()));
+        assert!(transaction.has_any(Flags::WRITE) && !transaction.all_have(Flags::STALE));
+        let mut transaction = transaction.emptied().expect("it is small");
+        assert!(transaction.queue(CommandId(1), Flags::STALE, args, Prehashed::default()));
+        assert!(!transaction.has_any(Flags::WRITE) && transaction.all_have(Flags::STALE));
+        let texts: Vec<_> = transaction.requests().map(|(_, args, _)| args.get(0)).collect();
+        assert_eq!(texts, [b"GET"]);
     }
 }

@@ -441,7 +441,7 @@ mod tests {
 
     #[test]
     fn an_open_gate_says_what_admit_says() {
-        let mut opened = 0;
+        let (mut opened, mut queued) = (0, 0);
         for mut state in causes() {
             let db = Keyspace::new(1, KeyHasher::new([1, 2]), state.now);
             let (stream, _) = mio::net::UnixStream::pair().expect("a pair of sockets");
@@ -462,10 +462,26 @@ mod tests {
                     let verdict = admit(&state, &asked);
                     assert!(matches!(verdict, Verdict::Run), "{}: {verdict:?}", command.full_name);
                     assert!(command.spec.accepts(count) && command.spec.handler.is_some());
+                    if !command.is_queueable() {
+                        continue;
+                    }
+                    queued += 1;
+                    let transaction = |state: &mut State, there: Option<Box<Transaction>>| {
+                        state.clients.get_mut(id).expect("it is there").transaction = there;
+                    };
+                    transaction(&mut state, Some(Box::default()));
+                    let verdict = admit(&state, &asked);
+                    assert!(
+                        matches!(verdict, Verdict::Queue),
+                        "{}: {verdict:?}",
+                        command.full_name
+                    );
+                    transaction(&mut state, None);
                 }
             }
         }
         assert!(opened > 300, "the gate was open for {opened} requests");
+        assert!(queued > 300, "{queued} requests were queued");
     }
 
     #[test]

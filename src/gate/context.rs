@@ -28,7 +28,7 @@ pub enum Outcome {
     /// There is no reply yet: the client waits. [`Context::block`] makes this.
     Blocked(Box<Wait>),
     /// There is no reply yet: the client waits for replicas.
-    AwaitsAcks(AcksAwaited),
+    AwaitsAcks(Box<AcksAwaited>),
     /// A command that was woken has still nothing to reply: the client keeps its place and its time.
     WaitsOn,
     /// The connection ends once the reply is sent.

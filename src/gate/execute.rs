@@ -68,11 +68,15 @@ impl Gate<'_> {
         let is_quiet = flags & (gate | ClientFlags::AUTHENTICATED) == ClientFlags::AUTHENTICATED;
         // For most requests this asks once what `run` asks step by step.
         if is_quiet
-            && !flags.contains(ClientFlags::IN_TRANSACTION)
             && let Some(command) = request.command
             && admit::is_open(self.db, self.server, command, request.args.len())
         {
-            return self.run_handler(command, request, Origin::Client);
+            if !flags.contains(ClientFlags::IN_TRANSACTION) {
+                return self.run_handler(command, request, Origin::Client);
+            }
+            if command.is_queueable() {
+                return self.queue(command, request);
+            }
         }
         if is_quiet
             && !self.server.is_monitored()
@@ -204,13 +208,7 @@ impl Gate<'_> {
             tracking::before_command(self);
         }
         if matches!(verdict, Verdict::Queue) {
-            return match transaction::queue(self.server, self.caller, command, request) {
-                Ok(()) => {
-                    self.reply.queued();
-                    Ran::Done
-                }
-                Err(error) => self.reject(Some(command), &error),
-            };
+            return self.queue(command, request);
         }
         let ran = self.run_handler(command, request, Origin::Client);
         if self.server.is_monitored() && ran != Ran::NotYet {
@@ -223,6 +221,17 @@ impl Gate<'_> {
             );
         }
         ran
+    }
+
+    /// Keeps a request until EXEC.
+    fn queue(&mut self, command: &'static Command, request: &Request<'_>) -> Ran {
+        match transaction::queue(self.server, self.caller, command, request) {
+            Ok(()) => {
+                self.reply.queued();
+                Ran::Done
+            }
+            Err(error) => self.reject(Some(command), &error),
+        }
     }
 
     /// Runs a request of a file that is loaded, between [`Keyspace::begin_loading`] and [`Keyspace::end_loading`]. The database
@@ -260,14 +269,14 @@ impl Gate<'_> {
         key: usize,
     ) -> Option<Ran> {
         let before = self.reply.output().len();
-        let (outcome, failed) = self.call(command, request, Origin::Woken(key));
-        if matches!(outcome, Outcome::Blocked(_) | Outcome::WaitsOn) {
-            self.announce(command, request, Origin::Woken(key));
+        let origin = Origin::Woken(key);
+        let ended = self.call(command, request, origin);
+        if matches!(ended, Ok(Outcome::Blocked(_) | Outcome::WaitsOn)) {
+            self.announce(command, request, origin);
             self.server.effects.end_unit();
             return None;
         }
-        let replied = self.reply.output().len().saturating_sub(before);
-        Some(self.conclude(command, request, Origin::Woken(key), outcome, (failed, replied)))
+        Some(self.conclude(command, request, origin, ended, before))
     }
 
     /// Runs a command that EXEC has come to. Those who monitor see it before the EXEC.
@@ -308,19 +317,25 @@ impl Gate<'_> {
         origin: Origin,
     ) -> Ran {
         let before = self.reply.output().len();
-        let (outcome, failed) = self.call(command, request, origin);
-        let replied = self.reply.output().len().saturating_sub(before);
-        self.conclude(command, request, origin, outcome, (failed, replied))
+        match self.call(command, request, origin) {
+            Ok(Outcome::Replied) => {
+                self.account(command, request, false, before);
+                self.announce(command, request, origin);
+                self.end_unit(origin);
+                Ran::Done
+            }
+            ended => self.conclude(command, request, origin, ended, before),
+        }
     }
 
-    /// Runs a command's handler. Whether it failed: its error is written.
+    /// Runs a command's handler.
     #[inline(always)]
     fn call(
         &mut self,
         command: &'static Command,
         request: &Request<'_>,
         origin: Origin,
-    ) -> (Outcome, bool) {
+    ) -> CommandResult {
         let handler = command.spec.handler.expect("a command without subcommands has a handler");
         let protocol = self.reply.protocol();
         let mut context = Context {
@@ -343,13 +358,7 @@ impl Gate<'_> {
         if is_heard && self.server.effects.is_heard() {
             self.note_effect(command, request, effect, changes);
         }
-        match result {
-            Ok(outcome) => (outcome, false),
-            Err(error) => {
-                self.write_error(&error);
-                (Outcome::Replied, true)
-            }
-        }
+        result
     }
 
     /// Adds what a command did to the stream of changes. `changes`: their count before it ran.
@@ -390,16 +399,21 @@ impl Gate<'_> {
         }
     }
 
-    /// Announces what a command changed, and counts it. `ended`: whether it failed, and the bytes of its reply.
-    #[inline(always)]
+    /// Announces what a command changed, and counts it, however it ended. `before`: bytes of output before it ran.
+    #[inline(never)]
     fn conclude(
         &mut self,
         command: &'static Command,
         request: &Request<'_>,
         origin: Origin,
-        outcome: Outcome,
-        ended: (bool, usize),
+        ended: CommandResult,
+        before: usize,
     ) -> Ran {
+        let failed = ended.is_err();
+        let outcome = ended.unwrap_or_else(|error| {
+            self.write_error(&error);
+            Outcome::Replied
+        });
         let ran = match outcome {
             Outcome::Replied => Ran::Done,
             Outcome::Postponed => Ran::NotYet,
@@ -418,12 +432,19 @@ impl Gate<'_> {
             }
             Outcome::AwaitsAcks(acks) => {
                 if let Some(id) = self.caller.client() {
-                    blocking::await_acks(self.server, id, command, acks);
+                    blocking::await_acks(self.server, id, command, *acks);
                 }
             }
-            _ => self.account(command, request, ended),
+            _ => self.account(command, request, failed, before),
         }
         self.announce(command, request, origin);
+        self.end_unit(origin);
+        ran
+    }
+
+    /// Ends the unit of changes that a command has begun, unless it is part of a larger one.
+    #[inline(always)]
+    fn end_unit(&mut self, origin: Origin) {
         // What runs while a script keeps the server busy does not end the script's unit.
         if !self.server.effects.is_between_units()
             && matches!(origin, Origin::Client | Origin::Woken(_))
@@ -434,7 +455,6 @@ impl Gate<'_> {
                 persistence::spread_early(self.server);
             }
         }
-        ran
     }
 
     /// Tells those who track keys, and who listen to keyspace events, what a command changed.
@@ -505,13 +525,17 @@ impl Gate<'_> {
     }
 
     /// Counts a command that ran: calls, time, histogram; command log and latency monitor if it took long or was large.
+    /// `before`: bytes of output before it ran.
     #[inline(always)]
     fn account(
         &mut self,
         command: &'static Command,
         request: &Request<'_>,
-        (failed, replied): (bool, usize),
+        failed: bool,
+        before: usize,
     ) {
+        // An output beyond its limit is dropped: then this is a large number, and looked at more closely.
+        let replied = self.reply.output().len().wrapping_sub(before);
         let server = &mut *self.server;
         let nanoseconds = server.stats.timing.lap();
         server.stats.counters.commands += 1;
@@ -523,8 +547,10 @@ impl Gate<'_> {
             stats.histogram.get_or_insert_with(Box::<Histogram>::default).record(nanoseconds);
         }
         if server.stats.timing.is_notable(nanoseconds)
-            || server.stats.timing.is_large(replied.max(request.args.span()))
+            // Together at most twice the larger one, by one comparison.
+            || server.stats.timing.is_large(replied | request.args.span())
         {
+            let replied = self.reply.output().len().saturating_sub(before);
             note(server, self.caller, command, request, (nanoseconds, replied));
         }
         if let Some(client) = self.client() {

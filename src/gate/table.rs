@@ -157,6 +157,12 @@ impl Command {
     pub fn is(&self, flags: Flags) -> bool {
         self.spec.flags.intersects(flags)
     }
+
+    /// Whether it is queued within a transaction: it neither runs at once nor is refused there.
+    #[inline]
+    pub fn is_queueable(&self) -> bool {
+        !self.is(Flags::NEVER_QUEUED | Flags::NO_MULTI)
+    }
 }
 
 /// The first eight bytes of a name, without regard to case.

@@ -49,6 +49,23 @@ impl<'a> Args<'a> {
         Args { buffer: self.buffer, ranges: &self.ranges[start.min(self.ranges.len())..] }
     }
 
+    /// Copies the request behind a buffer, what lies between the arguments included, and its ranges behind others. False if
+    /// the buffer would be larger than ranges can tell; then nothing is copied.
+    pub fn copy_behind(&self, buffer: &mut Vec<u8>, ranges: &mut Vec<Range>) -> bool {
+        let Some(first) = self.ranges.first() else { return true };
+        let (from, at) = (first.start as usize, buffer.len());
+        let span = self.span();
+        if at + span > u32::MAX as usize {
+            return false;
+        }
+        buffer.extend_from_slice(&self.buffer[from..from + span]);
+        ranges.extend(self.ranges.iter().map(|range| Range {
+            start: (range.start as usize - from + at) as u32,
+            len: range.len,
+        }));
+        true
+    }
+
     /// Bytes of all arguments.
     pub fn bytes(&self) -> usize {
         self.ranges.iter().map(|range| range.len as usize).sum()
@@ -59,9 +76,7 @@ impl<'a> Args<'a> {
     #[inline]
     pub fn span(&self) -> usize {
         match (self.ranges.first(), self.ranges.last()) {
-            (Some(first), Some(last)) => {
-                (last.start + last.len).saturating_sub(first.start) as usize
-            }
+            (Some(first), Some(last)) => (last.start + last.len).wrapping_sub(first.start) as usize,
             _ => 0,
         }
     }

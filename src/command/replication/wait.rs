@@ -102,5 +102,5 @@ fn finish(ctx: &mut Context<'_>, awaited: AcksAwaited) -> CommandResult {
         return Ok(Outcome::Replied);
     }
     ctx.server.replication.wants_acks = true;
-    Ok(Outcome::AwaitsAcks(awaited))
+    Ok(Outcome::AwaitsAcks(Box::new(awaited)))
 }

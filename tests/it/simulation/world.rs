@@ -12,7 +12,7 @@ use latchkey::sys::disk::model::{Death, ModelDisk};
 use latchkey::sys::log::{Level, Logger};
 use latchkey::sys::random;
 
-use super::network::{self, PORT, Wires, as_stream};
+use super::network::{self, PORT, Wires};
 use super::talk::Talk;
 use super::trace::Trace;
 use crate::support::{Reply, START};
@@ -246,7 +246,7 @@ impl World {
         let (ours, theirs) = network::pair().expect("a pair of sockets");
         let local = Address::Tcp(network::address(node));
         let peer = Address::Tcp(([10, 0, 1, 1], 40_000).into());
-        server.take_in(as_stream(theirs), peer, local);
+        server.take_in(theirs.into(), peer, local);
         Some(Talk::new(node, *life, ours))
     }
 
