@@ -1,6 +1,5 @@
 //! What a replica sends to its primary, or what says it is one: the handshake, requests for a snapshot or a part of the stream,
-//! acknowledgements. Others are served meanwhile, and what is sent back is never cut in the middle of a request. The first byte says
-//! in what pieces it comes.
+//! acknowledgements. Others are served meanwhile. The first byte says in what pieces it comes: a request behind one that was answered and not yet sent is refused.
 
 use super::{Driven, run_out};
 
