@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use latchkey::acl::{Acl, is_user_name};
+use latchkey::acl::{Acl, Form, is_user_name};
 use latchkey::command::TABLE;
 use latchkey::gate::users::catalogue;
 
@@ -21,12 +21,18 @@ pub fn run(input: &[u8]) {
             let _ = acl.set_user(name, &rules, line.len() % 2 == 1);
         }
     }
-    let text = acl.file_text();
+    for form in [Form::Redis70, Form::Redis72, Form::Valkey9] {
+        makes_the_same_users(&acl, form);
+    }
+}
+
+fn makes_the_same_users(acl: &Acl, form: Form) {
+    let text = acl.file_text(form);
     let mut again = Acl::new(catalogue(&TABLE));
     if let Err(error) = again.load_text(&text, b"file", true) {
         panic!("{}: {}", String::from_utf8_lossy(&text), String::from_utf8_lossy(&error));
     }
-    assert_eq!(again.file_text(), text);
+    assert_eq!(again.file_text(form), text);
     let names: BTreeSet<&[u8]> = acl.names().collect();
     assert_eq!(again.names().collect::<BTreeSet<_>>(), names);
 }

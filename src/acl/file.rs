@@ -1,6 +1,6 @@
 //! Users from the configuration's `user` lines and from the file that `aclfile` names.
 
-use super::{Acl, Changed, DEFAULT_NAME, RuleError, User, UserFlags, is_user_name, merge};
+use super::{Acl, Changed, DEFAULT_NAME, Form, RuleError, User, UserFlags, is_user_name, merge};
 use crate::ids::UserId;
 
 /// What has come of a file.
@@ -146,7 +146,7 @@ impl Acl {
     }
 
     /// The text of a file with all users.
-    pub fn file_text(&self) -> Vec<u8> {
-        self.lines().flat_map(|line| [b"user ", &line[..], b"\n"].concat()).collect()
+    pub fn file_text(&self, form: Form) -> Vec<u8> {
+        self.lines(form).flat_map(|line| [b"user ", &line[..], b"\n"].concat()).collect()
     }
 }

@@ -25,7 +25,18 @@ use log::Log;
 
 pub use file::Loaded;
 pub use selector::{Selector, allows_channel};
-pub use user::{FLAG_NAMES, Rules, User, UserFlags, merge};
+pub use user::{Rules, User, UserFlags, merge};
+
+/// Whose way to describe a user.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// The shortest rules that permit the same commands.
+    Redis70,
+    /// The rules of commands as they were given, and whether payloads are checked.
+    Redis72,
+    /// The rules as given, and nothing of payloads.
+    Valkey9,
+}
 
 /// Why a request is denied; in the order in which one is told rather than another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -177,9 +188,9 @@ impl Acl {
     }
 
     /// Each user as `name rules`, in the order of names.
-    pub fn lines(&self) -> impl ExactSizeIterator<Item = Vec<u8>> {
-        self.by_name.iter().map(|(name, id)| {
-            let rules = self.user(*id).describe(&self.catalogue);
+    pub fn lines(&self, form: Form) -> impl ExactSizeIterator<Item = Vec<u8>> {
+        self.by_name.iter().map(move |(name, id)| {
+            let rules = self.user(*id).describe(&self.catalogue, form);
             [name, &b" "[..], &rules].concat()
         })
     }

@@ -7,7 +7,7 @@ use bitflags::bitflags;
 
 use super::catalogue::{self, Catalogue, Entry};
 use super::commands::CommandSet;
-use super::{Denied, Reason, Request, RuleError};
+use super::{Denied, Form, Reason, Request, RuleError};
 use crate::collections::glob;
 use crate::facts::{KeyFlags, KeyPosition};
 use crate::ids::CommandId;
@@ -47,6 +47,8 @@ pub struct Selector {
     commands: CommandSet,
     /// Commands that may be run with these first arguments alone.
     first_args: BTreeMap<CommandId, Vec<Box<[u8]>>>,
+    /// The rules of commands since the last that was about all: in their order, none that a later one has made void.
+    given: Vec<Box<[u8]>>,
     keys: Vec<KeyPattern>,
     channels: Vec<Box<[u8]>>,
 }
@@ -92,12 +94,13 @@ impl Selector {
             }
             [b'&', pattern @ ..] => return self.add_channels(pattern),
             [sign @ (b'+' | b'-'), b'@', category @ ..] => {
-                let category = catalogue::category(category).ok_or(RuleError::Unknown)?;
+                let group = catalogue::category(category).ok_or(RuleError::Unknown)?;
                 let is_in = *sign == b'+';
                 let first_args = &mut self.first_args;
                 self.commands
-                    .change_category(catalogue, category, is_in, |id| drop(first_args.remove(&id)));
+                    .change_category(catalogue, group, is_in, |id| drop(first_args.remove(&id)));
                 self.all_commands &= is_in;
+                self.note(is_in, &rule[1..]);
             }
             [b'+', name @ ..] => return self.allow(name, catalogue),
             [b'-', name @ ..] => {
@@ -123,12 +126,22 @@ impl Selector {
         self.all_commands = all;
         self.commands = if all { CommandSet::all(catalogue) } else { CommandSet::default() };
         self.first_args.clear();
+        self.given.clear();
     }
 
     fn change(&mut self, catalogue: &Catalogue, entry: &Entry, is_in: bool) {
         self.commands.change(catalogue, entry, is_in);
         self.first_args.remove(&entry.id);
         self.all_commands &= is_in;
+        self.note(is_in, entry.name.as_bytes());
+    }
+
+    /// Puts a rule behind the others. Those about the same or a part of it are void from now on.
+    fn note(&mut self, is_in: bool, name: &[u8]) {
+        let name = name.to_ascii_lowercase();
+        let is_part = |rest: &[u8]| rest.is_empty() || rest[0] == b'|';
+        self.given.retain(|rule| !rule[1..].strip_prefix(&name[..]).is_some_and(is_part));
+        self.given.push([if is_in { b"+" } else { b"-" }, &name[..]].concat().into());
     }
 
     fn add_keys(&mut self, access: Access, pattern: &[u8]) -> Result<(), RuleError> {
@@ -180,13 +193,19 @@ impl Selector {
         if !known.iter().any(|other| other.eq_ignore_ascii_case(argument)) {
             known.push(argument.into());
         }
+        self.note(true, name);
         Ok(())
     }
 
     // ---- descriptions ----------------------------------------------------------------------------------------------------
 
     /// The rules of commands: `-@all +get`.
-    pub fn describe_commands(&self, catalogue: &Catalogue) -> Vec<u8> {
+    pub fn describe_commands(&self, catalogue: &Catalogue, form: Form) -> Vec<u8> {
+        if form != Form::Redis70 {
+            let first = if self.commands.takes_new { b"+@all" } else { b"-@all" };
+            let given = self.given.iter().map(|rule| &rule[..]);
+            return std::iter::once(&first[..]).chain(given).collect::<Vec<_>>().join(&b' ');
+        }
         self.commands.describe(catalogue, |entry, text| {
             for argument in self.first_args.get(&entry.id).into_iter().flatten() {
                 text.extend_from_slice(b" +");
@@ -234,13 +253,13 @@ impl Selector {
     }
 
     /// All rules, each on its own, the commands' together at the end.
-    pub(super) fn rules(&self, catalogue: &Catalogue) -> Vec<Vec<u8>> {
+    pub(super) fn rules(&self, catalogue: &Catalogue, form: Form) -> Vec<Vec<u8>> {
         let mut rules = self.key_rules();
         if !self.all_channels {
             rules.push(b"resetchannels".to_vec());
         }
         rules.extend(self.channel_rules());
-        rules.push(self.describe_commands(catalogue));
+        rules.push(self.describe_commands(catalogue, form));
         rules
     }
 

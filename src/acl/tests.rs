@@ -31,7 +31,7 @@ fn user(catalogue: &Catalogue, text: &str) -> Result<User, RuleError> {
 
 fn described(catalogue: &Catalogue, text: &str) -> String {
     let user = user(catalogue, text).unwrap_or_else(|error| panic!("{text}: {error:?}"));
-    String::from_utf8(user.describe(catalogue)).expect("text")
+    String::from_utf8(user.describe(catalogue, Form::Redis70)).expect("text")
 }
 
 /// Why a user may not run a request, written with blanks: `key 2`, `command 0`; empty: it may.
@@ -201,7 +201,7 @@ fn a_user_comes_in_by_any_of_its_passwords() {
 fn a_file_is_taken_whole_or_not_at_all() {
     let mut acl = Acl::new(catalogue());
     acl.set_user(b"old", &[b"on"], false).expect("good rules");
-    let before = acl.file_text();
+    let before = acl.file_text(Form::Redis70);
     let text = b"user a on nosuch +what\n\nnobody\nuser b (~x\nuser a off\nuser  c";
     let Err(error) = acl.load_text(text, b"f", false) else { panic!("loaded") };
     let expected = "f:1: Syntax error. f:1: Error in applying operation '+what': Unknown command or category name in ACL. \
@@ -210,18 +210,18 @@ fn a_file_is_taken_whole_or_not_at_all() {
                     WARNING: Duplicate user 'a' found on line 5. f:6: Syntax error. \
                     WARNING: ACL errors detected, no change to the previously active ACL rules was performed";
     assert_eq!(String::from_utf8_lossy(&error), expected);
-    assert_eq!(acl.file_text(), before);
+    assert_eq!(acl.file_text(Form::Redis70), before);
     let old = acl.find(b"old").expect("a user");
     let default = acl.find(b"default");
     let loaded = acl.load_text(b"user a on &x\r\n\n", b"f", false);
     let loaded = loaded.unwrap_or_else(|error| panic!("{error:?}"));
     assert_eq!(loaded.deleted, [old]);
     assert_eq!(acl.find(b"default"), default, "the default user is never gone");
-    let text = acl.file_text();
+    let text = acl.file_text(Form::Redis70);
     assert_eq!(text, b"user a on resetchannels &x -@all\nuser default on nopass ~* &* +@all\n");
     let again = acl.load_text(&text, b"f", false).unwrap_or_else(|error| panic!("{error:?}"));
     assert!(again.changed.iter().all(|changed| changed.channels_left.is_none()));
-    assert_eq!(acl.file_text(), text);
+    assert_eq!(acl.file_text(Form::Redis70), text);
 }
 
 #[test]
@@ -322,7 +322,11 @@ proptest! {
 
     /// What LIST shows of a user makes one with the same rights, and is shown of that again; and so do the parts of GETUSER.
     #[test]
-    fn a_description_makes_the_same_user(texts in any_rules(), all_channels: bool) {
+    fn a_description_makes_the_same_user(
+        texts in any_rules(),
+        all_channels: bool,
+        form in prop_oneof![Just(Form::Redis70), Just(Form::Redis72), Just(Form::Valkey9)],
+    ) {
         let catalogue = &*CATALOGUE;
         let rules = Rules { catalogue, all_channels };
         let mut user = User::new(rules);
@@ -332,7 +336,7 @@ proptest! {
                 user = changed;
             }
         }
-        let line = user.describe(catalogue);
+        let line = user.describe(catalogue, form);
         let words: Vec<&[u8]> = line.split(|&byte| byte == b' ').collect();
         let mut again = User::new(rules);
         for rule in merge(&words).expect("parentheses are closed") {
@@ -340,17 +344,17 @@ proptest! {
             prop_assert_eq!(done, Ok(()), "{}", String::from_utf8_lossy(&line));
         }
         let shown = |line: Vec<u8>| String::from_utf8_lossy(&line).into_owned();
-        prop_assert_eq!(shown(again.describe(catalogue)), shown(line));
+        prop_assert_eq!(shown(again.describe(catalogue, form)), shown(line));
         let mut parts = User::new(rules);
         parts.apply(b"reset", rules).expect("a rule");
         parts.apply(b"resetchannels", rules).expect("a rule");
         let root = user.root();
         let fields =
-            [root.describe_commands(catalogue), root.describe_keys(), root.describe_channels()];
+            [root.describe_commands(catalogue, form), root.describe_keys(), root.describe_channels()];
         for rule in fields.iter().flat_map(|field| field.split(|&byte| byte == b' ')) {
             prop_assert_eq!(parts.apply(rule, rules), Ok(()));
         }
-        prop_assert_eq!(parts.root().describe_commands(catalogue), &fields[0][..]);
+        prop_assert_eq!(parts.root().describe_commands(catalogue, form), &fields[0][..]);
         prop_assert_eq!(parts.root().describe_keys(), &fields[1][..]);
         for request in REQUESTS {
             prop_assert_eq!(denied(&again, request), denied(&user, request), "{}", request);

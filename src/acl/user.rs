@@ -6,7 +6,7 @@ use subtle::ConstantTimeEq;
 
 use super::catalogue::Catalogue;
 use super::selector::{Access, Keys, Selector};
-use super::{Denied, Reason, Request, RuleError};
+use super::{Denied, Form, Reason, Request, RuleError};
 
 bitflags! {
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,7 +21,7 @@ bitflags! {
 }
 
 /// The flags with their names, in the order in which they are shown.
-pub const FLAG_NAMES: &[(UserFlags, &str)] = &[
+const FLAG_NAMES: &[(UserFlags, &str)] = &[
     (UserFlags::ON, "on"),
     (UserFlags::OFF, "off"),
     (UserFlags::NO_PASSWORD, "nopass"),
@@ -163,14 +163,25 @@ impl User {
         }
     }
 
+    /// The names of the flags. Whether payloads are checked changes nothing here; it is shown as the form asks.
+    pub fn describe_flags(&self, form: Form) -> Vec<&'static str> {
+        let mut flags = self.flags;
+        match form {
+            Form::Redis70 => {}
+            Form::Redis72 => flags.set(UserFlags::SANITIZE, !self.is(UserFlags::SKIP_SANITIZE)),
+            Form::Valkey9 => flags.remove(UserFlags::SANITIZE | UserFlags::SKIP_SANITIZE),
+        }
+        FLAG_NAMES.iter().filter(|(flag, _)| flags.contains(*flag)).map(|(_, name)| *name).collect()
+    }
+
     /// All that makes this user, as rules with blanks between them: what ACL LIST shows, and what files hold.
-    pub fn describe(&self, catalogue: &Catalogue) -> Vec<u8> {
-        let flags = FLAG_NAMES.iter().filter(|(flag, _)| self.flags.contains(*flag));
-        let mut words: Vec<Vec<u8>> = flags.map(|(_, name)| name.as_bytes().to_vec()).collect();
+    pub fn describe(&self, catalogue: &Catalogue, form: Form) -> Vec<u8> {
+        let flags = self.describe_flags(form);
+        let mut words: Vec<Vec<u8>> = flags.iter().map(|name| name.as_bytes().to_vec()).collect();
         words.extend(self.passwords.iter().map(|hash| format!("#{}", digits(hash)).into_bytes()));
-        words.extend(self.root.rules(catalogue));
+        words.extend(self.root.rules(catalogue, form));
         for selector in &self.others {
-            let rules = selector.rules(catalogue);
+            let rules = selector.rules(catalogue, form);
             let rules = rules.iter().flat_map(|rules| rules.split(|&byte| byte == b' '));
             let rules: Vec<Vec<u8>> = rules.map(quoted).collect();
             words.push([b"(", &rules.join(&b' ')[..], b")"].concat());

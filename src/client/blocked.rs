@@ -21,12 +21,21 @@ pub struct Wait {
     pub rewritten: Option<Vec<Vec<u8>>>,
 }
 
+/// Whose acknowledgements are waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replicas {
+    /// So many, whichever they are.
+    Count(i64),
+    /// All that could be promoted: `wait-all-replicas`, and who is connected beyond that number.
+    All,
+}
+
 /// What WAIT and WAITAOF wait for: replicas that have all of the stream before an offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AcksAwaited {
     /// Bytes of the stream.
     pub offset: u64,
-    pub replicas: i64,
+    pub replicas: Replicas,
     /// WAITAOF: they have it on their disks.
     pub on_disk: Option<OnDisk>,
     /// Boot-time clock, microseconds; None: as long as it takes.

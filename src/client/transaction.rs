@@ -108,12 +108,13 @@ impl Transaction {
         if self.memory() > SPARE_BYTES_MAX {
             return None;
         }
-        self.commands.clear();
-        self.ranges.clear();
-        self.buffer.clear();
-        self.hashes.clear();
-        self.failed = false;
-        (self.flags, self.lacking) = (Flags::empty(), Flags::empty());
+        let Transaction { mut commands, mut ranges, mut buffer, mut hashes, .. } =
+            std::mem::take(&mut *self);
+        commands.clear();
+        ranges.clear();
+        buffer.clear();
+        hashes.clear();
+        *self = Transaction { commands, ranges, buffer, hashes, ..Transaction::default() };
         Some(self)
     }
 

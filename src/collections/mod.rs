@@ -11,5 +11,6 @@ pub mod quicklist;
 pub mod run;
 mod scan;
 pub mod score_tree;
+pub mod shared;
 pub mod sorted_chunks;
 pub mod table;

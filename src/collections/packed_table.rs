@@ -15,7 +15,7 @@
 //! ```
 //!
 //! Growth: when there are 24 entries for each page, one page splits; when there are 10, the last page goes back to the one it
-//! was split from. So no operation touches more than three pages, besides moving the list of pages (16 bytes each).
+//! was split from. So no operation touches more than three pages, besides moving the list of groups of pages.
 //!
 //! # Order
 //! A new table is one page that keeps the order in which fields were added, however many they are; a value that changes keeps
@@ -31,13 +31,15 @@ mod page;
 #[cfg(test)]
 mod tests;
 
-use slab::Slab;
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 use crate::clock::{Deadline, Expiry, Now};
 use crate::collections::hash::KeyHasher;
 use crate::collections::prefetch::{Ahead, prefetch};
 use crate::collections::scan::cut;
+use crate::collections::shared::{Part, SharedSlab, SharedVec};
 
 use deadlines::Deadlines;
 pub use deadlines::Earliest;
@@ -87,17 +89,17 @@ pub enum Put {
 }
 
 /// An entry too long for a page.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct Large {
     /// Field and value.
-    bytes: Box<[u8]>,
+    bytes: Arc<[u8]>,
     field_len: u32,
     deadline: Option<Deadline>,
 }
 
 impl Large {
     fn new(entry: Entry<'_>) -> Large {
-        let bytes = [entry.field, entry.value].concat().into_boxed_slice();
+        let bytes = [entry.field, entry.value].concat().into();
         Large { bytes, field_len: entry.field.len() as u32, deadline: entry.deadline }
     }
 
@@ -107,7 +109,14 @@ impl Large {
     }
 }
 
-/// The table.
+impl Part for Large {
+    /// Copies share the bytes.
+    fn heap_bytes(&self) -> usize {
+        0
+    }
+}
+
+/// The table. A clone shares its pages.
 #[derive(Clone, Debug)]
 pub struct PackedTable {
     hasher: KeyHasher,
@@ -117,8 +126,8 @@ pub struct PackedTable {
     page_len_max: u32,
     len: usize,
     /// Never empty.
-    pages: Vec<Page>,
-    large: Option<Box<Slab<Large>>>,
+    pages: SharedVec<Page>,
+    large: Option<Box<SharedSlab<Large>>>,
     /// None as long as no entry ever had a deadline.
     deadlines: Option<Box<Deadlines>>,
     /// Bytes of pages and large entries.
@@ -128,13 +137,15 @@ pub struct PackedTable {
 impl PackedTable {
     /// An empty table that keeps the order of its fields until it is spread.
     pub fn new(hasher: KeyHasher, form: Form) -> Self {
+        let mut pages = SharedVec::default();
+        pages.push(Page::default());
         PackedTable {
             hasher,
             form,
             is_ordered: true,
             page_len_max: 0,
             len: 0,
-            pages: vec![Page::default()],
+            pages,
             large: None,
             deadlines: None,
             heap_bytes: 0,
@@ -158,9 +169,9 @@ impl PackedTable {
 
     /// Heap bytes of everything.
     pub fn heap_bytes(&self) -> usize {
-        let slab = self.large.as_ref().map_or(0, |large| large.capacity() * size_of::<Large>());
+        let slab = self.large.as_ref().map_or(0, |large| large.heap_bytes());
         let deadlines = self.deadlines.as_ref().map_or(0, |deadlines| deadlines.heap_bytes());
-        self.heap_bytes + self.pages.capacity() * size_of::<Page>() + slab + deadlines
+        self.heap_bytes + self.pages.heap_bytes() + slab + deadlines
     }
 
     /// Allocations that freeing costs.
@@ -216,7 +227,7 @@ impl PackedTable {
 
     fn large(&self, number: &[u8]) -> &Large {
         let large = self.large.as_ref().expect("a number of a large entry leads to one");
-        &large[number_of(number)]
+        large.get(number_of(number))
     }
 
     /// All entries: in the order in which their fields were added, or in none.
@@ -369,7 +380,7 @@ impl PackedTable {
         if is_large {
             let number = number_of(bytes);
             let large = self.large.as_mut().expect("a number of a large entry leads to one");
-            large[number].deadline = deadline;
+            large.get_mut(number).deadline = deadline;
         } else {
             let value: SmallVec<[u8; 256]> = SmallVec::from_slice(old.value);
             let entry = Entry { field, value: &value, deadline };
@@ -471,22 +482,23 @@ impl PackedTable {
         self.heap_bytes = self.heap_bytes + page.heap_bytes() - before;
     }
 
-    fn keep_large(&mut self, old: Option<usize>, new: Large) -> u32 {
+    fn keep_large(&mut self, old: Option<u32>, new: Large) -> u32 {
         let slab = self.large.get_or_insert_default();
         self.heap_bytes += new.bytes.len();
         match old {
             Some(number) => {
-                self.heap_bytes -= slab[number].bytes.len();
-                slab[number] = new;
-                number as u32
+                let kept = slab.get_mut(number);
+                self.heap_bytes -= kept.bytes.len();
+                *kept = new;
+                number
             }
-            None => slab.insert(new) as u32,
+            None => slab.add(new),
         }
     }
 
-    fn forget_large(&mut self, number: usize) {
+    fn forget_large(&mut self, number: u32) {
         let Some(slab) = &mut self.large else { return };
-        self.heap_bytes -= slab.remove(number).bytes.len();
+        self.heap_bytes -= slab.take(number).bytes.len();
         if slab.is_empty() {
             self.large = None;
         }
@@ -543,10 +555,6 @@ impl PackedTable {
         self.heap_bytes += stays.heap_bytes() + leaves.heap_bytes();
         self.heap_bytes -= page.heap_bytes();
         self.pages[old] = stays;
-        if self.pages.len() == self.pages.capacity() {
-            // Less slack than doubling leaves, and still seldom.
-            self.pages.reserve_exact((self.pages.len() / 8).max(4));
-        }
         self.pages.push(leaves);
         if let Some(deadlines) = &mut self.deadlines {
             deadlines.push();
@@ -579,9 +587,6 @@ impl PackedTable {
             }
         });
         self.page_len_max = self.page_len_max.max(self.pages[to].len() as u32);
-        if self.pages.len() * 2 < self.pages.capacity() {
-            self.pages.shrink_to(self.pages.len() + self.pages.len() / 8);
-        }
         if let Some(deadlines) = &mut self.deadlines {
             let earliest = deadlines.pop();
             deadlines.lower(to, earliest);
@@ -694,10 +699,10 @@ fn depth_of(page: usize, pages: usize) -> u32 {
     if page >= half || page < pages - half { level + 1 } else { level }
 }
 
-fn number_of(bytes: &[u8]) -> usize {
+fn number_of(bytes: &[u8]) -> u32 {
     let mut number = [0; NUMBER];
     number.copy_from_slice(bytes);
-    u32::from_le_bytes(number) as usize
+    u32::from_le_bytes(number)
 }
 
 // ---- pairs -------------------------------------------------------------------------------------------------------------

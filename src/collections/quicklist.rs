@@ -1,7 +1,7 @@
 //! A long list: a double-ended queue of short runs of entries.
 //!
 //! ```text
-//!   nodes: | run | run | run | ... | run |          32 bytes each, besides its entries
+//!   nodes: | -> run | -> run | ... | -> run |       16 bytes each, besides the run
 //! ```
 //!
 //! An element is reached by passing over whole runs, from the nearer end, and then within one. Pushing and popping touch the
@@ -11,10 +11,13 @@
 //! [`Limits`] says when a run is full, as Redis's quicklist counts: with the frame of a listpack.
 
 use std::collections::{VecDeque, vec_deque};
+use std::ops::Deref;
+use std::sync::Arc;
 
 use super::listpack::{self, FRAME_BYTES};
 use super::packed::Element;
 use super::run::{End, Run, RunView};
+use super::shared::{Part, own};
 
 /// How long a run may become.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,12 +77,54 @@ impl Limits {
     }
 }
 
-/// A list of many runs.
+/// A list of many runs. A clone shares them; what changes a shared one copies it first.
 #[derive(Clone, Debug, Default)]
 pub struct Quicklist {
-    nodes: VecDeque<Run>,
+    nodes: VecDeque<Node>,
     /// Elements of all runs.
     len: usize,
+}
+
+/// A run, and how many elements it has: whoever passes over runs need not look at them.
+#[derive(Clone, Debug)]
+struct Node {
+    run: Arc<Run>,
+    count: u32,
+}
+
+impl Node {
+    fn new(run: Run) -> Node {
+        Node { count: run.count() as u32, run: Arc::new(run) }
+    }
+
+    #[inline]
+    fn count(&self) -> usize {
+        self.count as usize
+    }
+
+    /// Changes the run, which becomes this list's own.
+    #[inline]
+    fn change<R>(&mut self, change: impl FnOnce(&mut Run) -> R) -> R {
+        let run = own(&mut self.run);
+        let result = change(run);
+        self.count = run.count() as u32;
+        result
+    }
+}
+
+impl Deref for Node {
+    type Target = Run;
+
+    #[inline]
+    fn deref(&self) -> &Run {
+        &self.run
+    }
+}
+
+impl Part for Run {
+    fn heap_bytes(&self) -> usize {
+        self.heap_bytes()
+    }
 }
 
 /// Where an element stands.
@@ -96,7 +141,7 @@ impl Quicklist {
     /// A list of one run, or none if that is empty.
     pub fn from_run(run: Run) -> Self {
         let len = run.count();
-        let nodes = if len > 0 { VecDeque::from([run]) } else { VecDeque::new() };
+        let nodes = if len > 0 { VecDeque::from([Node::new(run)]) } else { VecDeque::new() };
         Quicklist { nodes, len }
     }
 
@@ -104,7 +149,7 @@ impl Quicklist {
     pub fn push_run(&mut self, run: Run) {
         if !run.is_empty() {
             self.len += run.count();
-            self.nodes.push_back(run);
+            self.nodes.push_back(Node::new(run));
         }
     }
 
@@ -125,23 +170,25 @@ impl Quicklist {
     /// Bytes on the heap; of a long list about, judging from some of its runs.
     pub fn heap_bytes(&self) -> usize {
         let step = self.nodes.len().div_ceil(SAMPLES).max(1);
-        let sampled = self.nodes.iter().step_by(step).map(Run::heap_bytes).sum::<usize>();
+        let sampled = self.nodes.iter().step_by(step).map(|node| node.heap_bytes()).sum::<usize>();
         let samples = self.nodes.len().div_ceil(step).max(1);
-        self.nodes.capacity() * size_of::<Run>() + sampled * self.nodes.len() / samples
+        // A run's counts lie beside it.
+        let heads = self.nodes.len() * (size_of::<Run>() + 2 * size_of::<usize>());
+        self.nodes.capacity() * size_of::<Node>() + heads + sampled * self.nodes.len() / samples
     }
 
     pub fn runs(&self) -> impl ExactSizeIterator<Item = RunView<'_>> {
-        self.nodes.iter().map(Run::view)
+        self.nodes.iter().map(|node| node.view())
     }
 
     /// The only run, if it is short enough to be the whole of a list that shrank.
     pub fn take_short(&mut self, limits: &Limits) -> Option<Run> {
         match self.nodes.make_contiguous() {
-            [run] if limits.are_half_used(run) => {
+            [node] if limits.are_half_used(node) => Some(node.change(|run| {
                 let mut run = std::mem::take(run);
                 run.shrink_to_fit();
-                Some(run)
-            }
+                run
+            })),
             _ => None,
         }
     }
@@ -152,15 +199,15 @@ impl Quicklist {
         self.len += 1;
         let element = Element::new(text);
         match self.end_mut(end) {
-            Some(run) if limits.allow_one_more(run, text.len()) => {
-                run.push(end, element, limits.bytes);
+            Some(node) if limits.allow_one_more(node, text.len()) => {
+                node.change(|run| run.push(end, element, limits.bytes));
             }
             _ => self.push_node(end, element, limits),
         }
     }
 
     #[inline]
-    fn end_mut(&mut self, end: End) -> Option<&mut Run> {
+    fn end_mut(&mut self, end: End) -> Option<&mut Node> {
         match end {
             End::Front => self.nodes.front_mut(),
             End::Back => self.nodes.back_mut(),
@@ -178,19 +225,20 @@ impl Quicklist {
         let mut run = if is_filling { Run::with_room(end, limits.bytes) } else { Run::default() };
         run.push(end, element, limits.bytes);
         match end {
-            End::Front => self.nodes.push_front(run),
-            End::Back => self.nodes.push_back(run),
+            End::Front => self.nodes.push_front(Node::new(run)),
+            End::Back => self.nodes.push_back(Node::new(run)),
         }
     }
 
     /// Takes the element at an end and shows it to `show`. None if the list is empty.
     #[inline]
     pub fn pop<R>(&mut self, end: End, show: impl FnOnce(Element<'_>) -> R) -> Option<R> {
-        let run = self.end_mut(end)?;
-        let (element, len) = run.peek(end)?;
+        let node = self.end_mut(end)?;
+        let (element, len) = node.peek(end)?;
         let result = show(element);
-        run.drop_one(end, len);
-        if run.is_empty() {
+        if node.count() > 1 {
+            node.change(|run| run.drop_one(end, len));
+        } else {
             self.drop_node(end);
         }
         self.len -= 1;
@@ -215,7 +263,7 @@ impl Quicklist {
         while left > 0 {
             let run = self.end_mut(end).expect("runs hold as many elements as the list");
             if run.count() > left {
-                run.drop_many(end, left);
+                run.change(|run| run.drop_many(end, left));
                 return;
             }
             left -= run.count();
@@ -267,16 +315,18 @@ impl Quicklist {
         if let Some((old, _)) = listpack::first(&run.entries()[at..]) {
             show(old);
         }
-        run.replace(at, Element::new(text));
-        run.shrink();
+        run.change(|run| {
+            run.replace(at, Element::new(text));
+            run.shrink();
+        });
         if run.count() > 1 && limits.are_exceeded(run.len(), 0) {
             // An element that fills a run by itself gets one by itself; the others stay as full as they were.
-            let behind = run.split_off(at, index);
-            self.nodes.insert(node + 1, behind);
+            let behind = run.change(|run| run.split_off(at, index));
+            self.nodes.insert(node + 1, Node::new(behind));
             if self.nodes[node + 1].count() > 1 {
                 let second = self.nodes[node + 1].seek(1);
-                let behind = self.nodes[node + 1].split_off(second, 1);
-                self.nodes.insert(node + 2, behind);
+                let behind = self.nodes[node + 1].change(|run| run.split_off(second, 1));
+                self.nodes.insert(node + 2, Node::new(behind));
             }
             if self.nodes[node].is_empty() {
                 self.nodes.remove(node);
@@ -327,7 +377,7 @@ impl Quicklist {
     /// Removes element `index`, which there is.
     pub fn remove_at(&mut self, index: usize, limits: &Limits) {
         let Position { node, at, .. } = self.position(index);
-        self.nodes[node].remove_at(at);
+        self.nodes[node].change(|run| run.remove_at(at));
         self.len -= 1;
         if self.nodes[node].is_empty() {
             self.nodes.remove(node);
@@ -338,9 +388,9 @@ impl Quicklist {
 
     /// All elements in one run.
     pub fn into_run(self) -> Run {
-        let mut runs = self.nodes.into_iter();
-        let mut all = runs.next().unwrap_or_default();
-        runs.for_each(|run| all.append(&run));
+        let mut nodes = self.nodes.into_iter();
+        let mut all = nodes.next().map(|node| Arc::unwrap_or_clone(node.run)).unwrap_or_default();
+        nodes.for_each(|node| all.append(&node));
         all
     }
 
@@ -351,7 +401,7 @@ impl Quicklist {
         self.len += 1;
         let run = &mut self.nodes[node];
         if limits.allow_one_more(run, text.len()) {
-            run.insert(at, element);
+            run.change(|run| run.insert(at, element));
             return;
         }
         let is_at_end = index == run.count();
@@ -365,18 +415,19 @@ impl Quicklist {
             && limits.allow_one_more(run, text.len())
         {
             let end = if is_at_end { End::Front } else { End::Back };
-            run.push(end, element, limits.bytes);
+            run.change(|run| run.push(end, element, limits.bytes));
             return;
         }
         let mut single = Run::default();
         single.push(End::Back, element, 0);
+        let single = Node::new(single);
         if index == 0 {
             self.nodes.insert(node, single);
         } else if is_at_end {
             self.nodes.insert(node + 1, single);
         } else {
-            let behind = self.nodes[node].split_off(at, index);
-            self.nodes.insert(node + 1, behind);
+            let behind = self.nodes[node].change(|run| run.split_off(at, index));
+            self.nodes.insert(node + 1, Node::new(behind));
             self.nodes.insert(node + 1, single);
             self.join_around(node + 1, limits);
         }
@@ -396,8 +447,10 @@ impl Quicklist {
                 End::Front => step,
                 End::Back => self.nodes.len() - 1 - step,
             };
-            let count = self.nodes[node].remove(end, element, most - removed);
+            let found = self.nodes[node].find(end, element, most - removed);
+            let count = found.len();
             if count > 0 {
+                self.nodes[node].change(|run| run.remove_found(end, found));
                 removed += count;
                 touched += 1;
                 last = node;
@@ -434,16 +487,18 @@ impl Quicklist {
             return false;
         }
         let second = self.nodes.remove(second).expect("it was just looked at");
-        self.nodes[first].append(&second);
+        self.nodes[first].change(|run| run.append(&second));
         true
     }
 
     /// Drops empty runs and joins short ones, everywhere.
     fn join_all(&mut self, limits: &Limits) {
-        let mut joined: VecDeque<Run> = VecDeque::new();
+        let mut joined: VecDeque<Node> = VecDeque::new();
         for run in self.nodes.drain(..).filter(|run| !run.is_empty()) {
             match joined.back_mut() {
-                Some(last) if limits.allow_both(last, &run) => last.append(&run),
+                Some(last) if limits.allow_both(last, &run) => {
+                    last.change(|last| last.append(&run))
+                }
                 _ => joined.push_back(run),
             }
         }
@@ -476,7 +531,7 @@ impl Quicklist {
 #[derive(Clone, Debug, Default)]
 pub struct Forwards<'a> {
     current: &'a [u8],
-    rest: vec_deque::Iter<'a, Run>,
+    rest: vec_deque::Iter<'a, Node>,
 }
 
 impl<'a> Forwards<'a> {
@@ -506,7 +561,7 @@ impl<'a> Iterator for Forwards<'a> {
 #[derive(Clone, Debug, Default)]
 pub struct Backwards<'a> {
     current: &'a [u8],
-    rest: vec_deque::Iter<'a, Run>,
+    rest: vec_deque::Iter<'a, Node>,
 }
 
 impl<'a> Backwards<'a> {

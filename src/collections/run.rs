@@ -263,9 +263,16 @@ impl Run {
 
     /// Removes the entries that equal an element, at most `most` of them beginning at an end. How many.
     pub fn remove(&mut self, end: End, element: Element<'_>, most: usize) -> usize {
-        let mut found = self.find(end, element, most);
+        let found = self.find(end, element, most);
+        let count = found.len();
+        self.remove_found(end, found);
+        count
+    }
+
+    /// Removes entries that [`Self::find`] has found from the same end on.
+    pub fn remove_found(&mut self, end: End, mut found: Vec<(usize, usize)>) {
         if found.is_empty() {
-            return 0;
+            return;
         }
         if end == End::Back {
             found.reverse();
@@ -281,11 +288,10 @@ impl Run {
         self.bytes.truncate(write);
         self.count -= found.len() as u32;
         self.shrink();
-        found.len()
     }
 
     /// Places and lengths of the entries that equal an element, at most `most`, from an end on.
-    fn find(&self, end: End, element: Element<'_>, most: usize) -> Vec<(usize, usize)> {
+    pub fn find(&self, end: End, element: Element<'_>, most: usize) -> Vec<(usize, usize)> {
         let entries = self.entries();
         let mut found = Vec::new();
         match end {

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A B+tree whose inner nodes count what is below each child, so that ranks are sums along one path; every range, by score,
-//! by member or by rank, becomes a range of ranks. Nodes lie in arenas and name each other by number. They know their parents:
+//! by member or by rank, becomes a range of ranks. Nodes lie in slabs and name each other by number. They know their parents:
 //! a member is found through the index, without a comparison of scores, and its rank by climbing from its leaf.
 //!
 //! The index does not hold the member a second time. It names the leaf, whose tags tell where to compare bytes. When a
@@ -28,6 +28,7 @@ use std::sync::LazyLock;
 use super::hash::KeyHasher;
 use super::prefetch::{Ahead, prefetch};
 use super::scan::cut;
+use super::shared::{Part, SharedSlab};
 use index::Index;
 use leaf::Leaf;
 
@@ -45,9 +46,6 @@ const MERGED_CHILDREN_MAX: usize = 192;
 
 /// The parent of the root.
 const NONE: u32 = u32::MAX;
-
-/// Nodes of a chunk of an arena, so that growing one copies little.
-const CHUNK: usize = 1024;
 
 /// One secret for all members: tags decide nothing but where to look.
 static HASHER: LazyLock<KeyHasher> = LazyLock::new(|| {
@@ -189,64 +187,19 @@ impl Inner {
     }
 }
 
-/// Numbered nodes.
-#[derive(Clone, Debug)]
-struct Arena<T> {
-    chunks: Vec<Vec<T>>,
-    free: Vec<u32>,
-}
-
-impl<T: Default> Arena<T> {
-    fn new() -> Self {
-        Arena { chunks: Vec::new(), free: Vec::new() }
-    }
-
-    #[inline]
-    fn get(&self, id: u32) -> &T {
-        &self.chunks[id as usize / CHUNK][id as usize % CHUNK]
-    }
-
-    #[inline]
-    fn get_mut(&mut self, id: u32) -> &mut T {
-        &mut self.chunks[id as usize / CHUNK][id as usize % CHUNK]
-    }
-
-    fn add(&mut self, node: T) -> u32 {
-        if let Some(id) = self.free.pop() {
-            *self.get_mut(id) = node;
-            return id;
-        }
-        if self.chunks.last().is_none_or(|chunk| chunk.len() == CHUNK) {
-            self.chunks.push(Vec::new());
-        }
-        let number = self.chunks.len() - 1;
-        let chunk = &mut self.chunks[number];
-        chunk.push(node);
-        (number * CHUNK + chunk.len() - 1) as u32
-    }
-
-    fn take(&mut self, id: u32) -> T {
-        self.free.push(id);
-        std::mem::take(self.get_mut(id))
-    }
-
-    fn used(&self) -> usize {
-        let all = self.chunks.iter().map(Vec::len).sum::<usize>();
-        all - self.free.len()
-    }
-
+impl Part for Inner {
     fn heap_bytes(&self) -> usize {
-        self.chunks.capacity() * size_of::<Vec<T>>()
-            + self.chunks.iter().map(|chunk| chunk.capacity() * size_of::<T>()).sum::<usize>()
-            + self.free.capacity() * size_of::<u32>()
+        self.firsts.capacity() * size_of::<f64>()
+            + self.counts.capacity() * size_of::<usize>()
+            + self.children.capacity() * size_of::<u32>()
     }
 }
 
-/// Members ordered by score.
+/// Members ordered by score. A clone shares nodes and index.
 #[derive(Clone, Debug)]
 pub struct ScoreTree {
-    leaves: Arena<Leaf>,
-    inners: Arena<Inner>,
+    leaves: SharedSlab<Leaf>,
+    inners: SharedSlab<Inner>,
     root: u32,
     /// Inner nodes between the root and a leaf, the root included; 0: the root is a leaf, and the index is empty.
     height: u32,
@@ -264,11 +217,11 @@ impl Default for ScoreTree {
 
 impl ScoreTree {
     pub fn new() -> Self {
-        let mut leaves = Arena::new();
+        let mut leaves = SharedSlab::default();
         let root = leaves.add(Leaf::default());
         ScoreTree {
             leaves,
-            inners: Arena::new(),
+            inners: SharedSlab::default(),
             root,
             height: 0,
             len: 0,
@@ -288,7 +241,7 @@ impl ScoreTree {
 
     pub fn heap_bytes(&self) -> usize {
         // A node's three lists grow by doubling.
-        let inners = self.inners.used() * CHILDREN_MAX * (8 + size_of::<usize>() + 4);
+        let inners = self.inners.len() * CHILDREN_MAX * (8 + size_of::<usize>() + 4);
         self.leaf_bytes
             + self.leaves.heap_bytes()
             + self.inners.heap_bytes()
@@ -298,7 +251,7 @@ impl ScoreTree {
 
     /// Allocations, about.
     pub fn nodes(&self) -> usize {
-        self.leaves.used() + self.inners.used()
+        self.leaves.len() + self.inners.len()
     }
 
     // ---- looking up ----------------------------------------------------------------------------------------------
@@ -754,8 +707,7 @@ impl ScoreTree {
         self.leaf_bytes += merged.heap_bytes();
         if moves_left {
             // The arena has just been given back the number that stays.
-            self.leaves.free.pop();
-            self.leaves.free.push(left);
+            self.leaves.free_instead(left);
         }
         *self.leaves.get_mut(stays) = merged;
         let inner = self.inners.get_mut(parent);

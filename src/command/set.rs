@@ -427,7 +427,7 @@ fn srandmember(ctx: &mut Context<'_>) -> CommandResult {
 /// The set is looked up before options are parsed: a missing key hides their faults.
 fn sscan(ctx: &mut Context<'_>) -> CommandResult {
     let mut cursor = scan_cursor(ctx, 2)?;
-    let protocol = ctx.reply.protocol();
+    let (protocol, limits) = (ctx.reply.protocol(), limits(ctx));
     let Some(set) = ctx.db.read::<Set>(ctx.key(1))? else {
         ctx.reply.array(2);
         ctx.reply.bulk(b"0");
@@ -439,14 +439,20 @@ fn sscan(ctx: &mut Context<'_>) -> CommandResult {
     // The cursor, which comes first in the reply, is known last.
     let mut members = OutputBuffer::default();
     let mut writer = ReplyWriter::new(&mut members, protocol);
+    let keeps_small_whole = ctx.server.config.reports_7_2();
     loop {
-        cursor = set.scan(cursor, count_left(options.count, seen), |member| {
+        let most = count_left(options.count, seen);
+        let visit = |member: Element<'_>| {
             seen += 1;
             if options.wants(member.text().as_ref()) {
                 found += 1;
                 reply_member(&mut writer, member);
             }
-        });
+        };
+        cursor = match keeps_small_whole {
+            true => set.scan(cursor, most, visit),
+            false => set.scan_in_parts(cursor, most, &limits, visit),
+        };
         if cursor == 0 || seen >= options.count {
             break;
         }

@@ -103,6 +103,15 @@ impl std::fmt::Display for SetError {
 impl std::error::Error for SetError {}
 
 impl Config {
+    /// Whether the version this server reports has what Redis 7.2 brought: consumers of streams that are seen without being
+    /// served, denials that name the user, more in ACL LOG.
+    pub fn reports_7_2(&self) -> bool {
+        let mut parts = self.redis_version.split(|byte| *byte == b'.').map(|part| {
+            std::str::from_utf8(part).ok().and_then(|part| part.parse::<u64>().ok()).unwrap_or(0)
+        });
+        (parts.next().unwrap_or(0), parts.next().unwrap_or(0)) >= (7, 2)
+    }
+
     /// CONFIG GET: names and values of the parameters that the patterns match, each name once.
     ///
     /// A pattern without `*`, `?` and `[` is a name and comes back as it was written; aliases are

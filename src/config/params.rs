@@ -812,6 +812,16 @@ section "Replication" {
     /// Seconds of lag up to which a replica counts for min-replicas-to-write.
     "min-replicas-max-lag" | "min-slaves-max-lag" => min_replicas_max_lag: u32 = 10, int(0,
         INT_MAX), MODIFIABLE.then(Action::GoodReplicas);
+    /// Replicas that could be promoted: so many WAIT ALL waits for at least, whether they are connected or not. 0 has it refused.
+    "wait-all-replicas" => wait_all_replicas: u32 = 0, int(0, INT_MAX), MODIFIABLE;
+    /// Seconds for which a server that starts as a primary must have replicas until it takes writes: longer than a failover
+    /// lasts, so that none are taken which are lost with the part. REPLICAOF NO ONE ends the wait. 0 takes writes at once.
+    "primary-restart-read-only" => primary_restart_read_only: u32 = 0, int(0, INT_MAX),
+        MODIFIABLE.then(Action::GoodReplicas);
+    /// Sends no snapshot to replicas with data from a primary that has started without: it would delete theirs. Off, as
+    /// Redis users expect of a cache that is restarted.
+    "repl-protect-empty-primary" => repl_protect_empty_primary: bool = false, YesNo,
+        MODIFIABLE.then(Action::GoodReplicas);
     /// Bytes of writes kept for replicas that come back.
     "repl-backlog-size" => repl_backlog_size: u64 = 1 << 20, memory(1, LONG_MAX).raised_to(16 <<
         10), MODIFIABLE.then(Action::ReplicationBacklog);

@@ -8,6 +8,7 @@ use crate::client::{Client, ClientFlags};
 use crate::error::CommandError;
 use crate::gate::context::Caller;
 use crate::gate::evict::Room;
+use crate::gate::restart;
 use crate::gate::spec::{Flags, Group};
 use crate::gate::state::State;
 use crate::gate::table::Command;
@@ -57,12 +58,11 @@ const NEEDS_CLIENT: CommandError =
 const LOADING: CommandError = CommandError::Text("LOADING Redis is loading the dataset in memory");
 
 /// Whether [`admit`] can have nothing to say of a command, whose client's flags concern no check either. What it comes to
-/// check is to be asked here too, or by [`State::closes_gate`]; a test compares the two.
+/// check is to be asked here too, or by [`State::gate`]; a test compares the two.
 #[inline(always)]
 pub fn is_open(db: &Keyspace, server: &State, command: &Command, args: usize) -> bool {
-    !server.is_gate_closed()
+    command.passes.through(server.gate())
         && !db.tracking.has_changes()
-        && command.is_plain
         && command.spec.accepts(args)
 }
 
@@ -141,6 +141,11 @@ fn check(server: &State, client: &Client, asked: &Asked<'_>, is_busy: bool) -> R
     }
     if server.lacks_replicas() && runs_any(transaction, command, Flags::WRITE) {
         return Err(CommandError::NoReplicas.into());
+    }
+    if let Some(error) = restart::refusal(server)
+        && writes(server, transaction, asked)
+    {
+        return Err(error.into());
     }
     if server.is_read_only() && writes(server, transaction, asked) {
         return Err(CommandError::ReadOnlyReplica.into());
@@ -231,7 +236,7 @@ pub enum Refused {
     /// It counts as an error of the command, if there is such a command.
     Command(Vec<u8>),
     /// The user who runs the script has no right to.
-    Denied(Denied),
+    Denied(&'static Command, Denied),
     /// The script was killed.
     Killed(&'static str),
 }
@@ -260,7 +265,8 @@ pub fn admit_scripted(
     if server.is_stale() && !command.is(Flags::STALE) {
         return refuse(STALE_REPLICA);
     }
-    users::check_of(server, running.client, command, args).map_err(Refused::Denied)?;
+    users::check_of(server, running.client, command, args)
+        .map_err(|denied| Refused::Denied(command, denied))?;
     let writes = command.is(Flags::WRITE);
     if running.read_only && (writes || command.is(Flags::MAY_REPLICATE)) {
         return refuse(READ_ONLY);
@@ -268,6 +274,12 @@ pub fn admit_scripted(
     let has_client = running.client.is_some();
     if writes && !running.wrote && has_client && server.is_read_only() {
         return refuse(&CommandError::ReadOnlyReplica.wire());
+    }
+    if writes
+        && !running.wrote
+        && let Some(error) = restart::refusal(server)
+    {
+        return refuse(&error.wire());
     }
     if writes && !running.wrote && server.lacks_replicas() {
         return refuse(&CommandError::NoReplicas.wire());
@@ -386,6 +398,7 @@ mod tests {
     use crate::gate::execute::{Gate, Request};
     use crate::gate::state::{Pause, PauseCause};
     use crate::net::stream::{Address, Stream};
+    use crate::replication::following::{Following, Progress};
     use crate::resp::reply::{OutputBuffer, ReplyWriter};
     use crate::resp::request::Range;
     use crate::script::Running;
@@ -417,12 +430,19 @@ mod tests {
     /// Each cause that closes the gate, alone and together with each other one.
     fn causes() -> Vec<State> {
         let mut states = Vec::new();
-        for bits in 0..32_u32 {
+        for bits in 0..128_u32 {
             let is = |bit: u32| bits & 1 << bit != 0;
             let mut config = String::new();
             config.push_str(if is(0) { "maxmemory 1gb\n" } else { "" });
             config.push_str(if is(1) { "min-replicas-to-write 1\n" } else { "" });
+            config.push_str(if is(6) { "replica-serve-stale-data no\n" } else { "" });
             let mut state = state(&config);
+            if is(5) {
+                let mut following = Following::new(b"127.0.0.1".to_vec(), 6379);
+                following.progress = if is(0) { Progress::Connect } else { Progress::Connected };
+                state.replication.following = Some(Box::new(following));
+                state.note_gate();
+            }
             if is(2) {
                 state.scripts.running = Some(busy_script());
                 state.note_gate();
@@ -441,7 +461,7 @@ mod tests {
 
     #[test]
     fn an_open_gate_says_what_admit_says() {
-        let (mut opened, mut queued) = (0, 0);
+        let (mut opened, mut queued, mut opened_on_replicas) = (0, 0, 0);
         for mut state in causes() {
             let db = Keyspace::new(1, KeyHasher::new([1, 2]), state.now);
             let (stream, _) = mio::net::UnixStream::pair().expect("a pair of sockets");
@@ -457,6 +477,7 @@ mod tests {
                         continue;
                     }
                     opened += 1;
+                    opened_on_replicas += usize::from(state.replication.is_replica());
                     let (caller, protocol) = (Caller::Client(id), Protocol::Resp2);
                     let asked = Asked { caller, command, args, protocol, room: None };
                     let verdict = admit(&state, &asked);
@@ -482,6 +503,8 @@ mod tests {
         }
         assert!(opened > 300, "the gate was open for {opened} requests");
         assert!(queued > 300, "{queued} requests were queued");
+        let is_open = opened_on_replicas > 300;
+        assert!(is_open, "a replica's gate was open for {opened_on_replicas} requests");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use crate::gate::table::Command;
 use crate::resp::args::Args;
 use std::ops::Range;
 
-pub use crate::client::blocked::{AcksAwaited, Wait};
+pub use crate::client::blocked::{AcksAwaited, Replicas, Wait};
 use crate::client::{Client, ClientId};
 use crate::error::CommandError;
 use crate::gate::effect::Effect;

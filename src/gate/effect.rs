@@ -30,12 +30,32 @@ pub enum Effect {
     Forced,
     /// What [`Context::instead`] was given.
     Instead,
+    /// What [`Context::instead_of`] was given, although nothing has changed that counts as a change.
+    Hint,
     /// Nothing: what it ran has been noted by itself, or there is nothing that others need to know.
     Nothing,
 }
 
 const MULTI: &[u8] = b"*1\r\n$5\r\nMULTI\r\n";
 const EXEC: &[u8] = b"*1\r\n$4\r\nEXEC\r\n";
+
+/// Who repeats a request: `redis.set_repl`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RepeatedAt {
+    pub log: bool,
+    pub replicas: bool,
+}
+
+impl RepeatedAt {
+    pub const ALL: Self = RepeatedAt { log: true, replicas: true };
+    const NOWHERE: Self = RepeatedAt { log: false, replicas: false };
+}
+
+impl Default for RepeatedAt {
+    fn default() -> Self {
+        RepeatedAt::ALL
+    }
+}
 
 /// The stream's end: what was not taken yet.
 #[derive(Debug, Default)]
@@ -46,6 +66,10 @@ pub struct Effects {
     /// The database the stream's end has selected; None: its reader is to be told.
     selected: Option<usize>,
     unit: Unit,
+    /// Who repeats what comes now.
+    at: RepeatedAt,
+    /// Places in the stream of requests that not everybody repeats, in order.
+    withheld: Vec<(Range<usize>, RepeatedAt)>,
 }
 
 /// The unit that is not over.
@@ -80,6 +104,7 @@ impl Effects {
         self.select_anew();
         if !heard {
             self.stream.clear();
+            self.withheld.clear();
             self.unit = Unit::default();
         }
     }
@@ -96,8 +121,20 @@ impl Effects {
 
     /// Adds a request to the unit.
     pub fn push<'a>(&mut self, db: usize, request: impl ExactSizeIterator<Item = &'a [u8]>) {
+        if self.at == RepeatedAt::NOWHERE {
+            return;
+        }
         self.select(db);
+        let start = self.stream.len();
         encode(request, &mut self.stream);
+        if self.at != RepeatedAt::ALL {
+            self.withheld.push((start..self.stream.len(), self.at));
+        }
+    }
+
+    /// Has what comes now be repeated by some alone. What expires or is evicted is repeated by all, always.
+    pub fn repeat_at(&mut self, at: RepeatedAt) {
+        self.at = at;
     }
 
     /// Begins a request for a database.
@@ -144,6 +181,7 @@ impl Effects {
     /// back in the keyspace either.
     pub fn roll_back(&mut self, mark: Mark) {
         let tail = self.stream.split_off(mark.len);
+        self.withheld.retain(|(range, _)| range.end <= mark.len);
         self.selected = mark.selected;
         self.unit.requests = mark.requests;
         for (db, range) in std::mem::take(&mut self.unit.deletions) {
@@ -167,6 +205,9 @@ impl Effects {
         if self.unit.requests > 1 {
             let at = self.unit.first_at;
             self.stream.splice(at..at, MULTI.iter().copied());
+            for (range, _) in self.withheld.iter_mut().filter(|(range, _)| range.start >= at) {
+                *range = range.start + MULTI.len()..range.end + MULTI.len();
+            }
             self.stream.extend_from_slice(EXEC);
         }
         self.unit.requests = 0;
@@ -184,6 +225,28 @@ impl Effects {
         debug_assert!(self.is_between_units(), "a unit is not over");
         read(&self.stream);
         self.stream.clear();
+        self.withheld.clear();
+    }
+
+    /// The same as the log repeats it, and as replicas do.
+    pub fn take_apart(&mut self, read: impl FnOnce(&[u8], &[u8])) {
+        if self.withheld.is_empty() {
+            return self.take(|stream| read(stream, stream));
+        }
+        let log = self.repeated(|at| at.log);
+        let replicas = self.repeated(|at| at.replicas);
+        self.take(|_| read(&log, &replicas));
+    }
+
+    /// The stream without what somebody does not repeat.
+    fn repeated(&self, repeats: impl Fn(RepeatedAt) -> bool) -> Vec<u8> {
+        let (mut stream, mut from) = (Vec::with_capacity(self.stream.len()), 0);
+        for (range, _) in self.withheld.iter().filter(|(_, at)| !repeats(*at)) {
+            stream.extend_from_slice(&self.stream[from..range.start]);
+            from = range.end;
+        }
+        stream.extend_from_slice(&self.stream[from..]);
+        stream
     }
 
     /// Whether there is something to be taken.
@@ -195,6 +258,13 @@ impl Effects {
     /// Bytes that wait to be taken.
     pub fn len(&self) -> usize {
         self.stream.len()
+    }
+
+    /// Those of them that replicas are sent.
+    #[inline]
+    pub fn len_for_replicas(&self) -> usize {
+        let withheld = self.withheld.iter().filter(|(_, at)| !at.replicas);
+        self.stream.len() - withheld.map(|(range, _)| range.len()).sum::<usize>()
     }
 }
 
@@ -372,6 +442,38 @@ mod tests {
         push(&mut effects, 3, "INCR a");
         effects.end_unit();
         assert_eq!(lines(&mut effects), "SELECT 3\nMULTI\nINCR a\nINCR a\nEXEC");
+    }
+
+    #[test]
+    fn what_not_everybody_repeats_is_left_out() {
+        let mut effects = Effects::default();
+        effects.listen(true);
+        let (log, replicas) = (true, true);
+        push(&mut effects, 0, "SET a 1");
+        effects.repeat_at(RepeatedAt { log: false, replicas: false });
+        push(&mut effects, 0, "SET b 2");
+        effects.repeat_at(RepeatedAt { log, replicas: false });
+        push(&mut effects, 0, "SET c 3");
+        let mark = effects.mark();
+        effects.repeat_at(RepeatedAt { log: false, replicas });
+        push(&mut effects, 1, "SET d 4");
+        effects.roll_back(mark);
+        push(&mut effects, 0, "SET e 5");
+        effects.repeat_at(RepeatedAt::ALL);
+        push(&mut effects, 0, "SET f 6");
+        effects.end_unit();
+        let lines_of = |stream: &[u8]| {
+            let mut apart = Effects { stream: stream.to_vec(), ..Effects::default() };
+            lines(&mut apart)
+        };
+        let len = effects.len_for_replicas();
+        effects.take_apart(|log, replicas| {
+            let expected = "SELECT 0\nMULTI\nSET a 1\nSET c 3\nSET f 6\nEXEC";
+            assert_eq!(lines_of(log), expected);
+            let expected = "SELECT 0\nMULTI\nSET a 1\nSET e 5\nSET f 6\nEXEC";
+            assert_eq!((lines_of(replicas), len), (expected.into(), replicas.len()));
+        });
+        assert!(effects.is_empty() && effects.len_for_replicas() == 0);
     }
 
     #[test]

@@ -201,7 +201,8 @@ impl Gate<'_> {
                 let id = self.caller.client();
                 users::note_denied(self.server, id, None, denied, command, request.args);
                 self.abandon_if_exec(command);
-                return self.reject(Some(command), &users::refusal(command, denied));
+                let error = users::refusal(self.server, id, command, denied);
+                return self.reject(Some(command), &error);
             }
         }
         if self.db.tracking.has_changes() {
@@ -380,7 +381,7 @@ impl Gate<'_> {
                         || runs_others
                         || command.is(Flags::WRITE | Flags::MAY_REPLICATE | Flags::PROTECTED),
                 Effect::Instead => has_changed,
-                Effect::Nothing => !has_changed,
+                Effect::Hint | Effect::Nothing => !has_changed,
                 Effect::Forced => true,
             },
             "{} has an effect if and only if it has changed something ({effect:?}, {has_changed})",
@@ -391,7 +392,7 @@ impl Gate<'_> {
                 has_changed && command.is(Flags::WRITE | Flags::MAY_REPLICATE) && !runs_others
             }
             Effect::Forced => true,
-            Effect::Instead | Effect::Nothing => false,
+            Effect::Instead | Effect::Hint | Effect::Nothing => false,
         };
         if repeats {
             let db = self.db.selected();

@@ -35,7 +35,7 @@ use crate::persist::saver::lock;
 use crate::replication::backlog::Backlog;
 use crate::replication::following::{Following, Progress, Transfer};
 use crate::replication::link::{Broken, Event, Hello, Link, Requests, Stage};
-use crate::replication::{Ancestor, Replication};
+use crate::replication::{Ancestor, Replication, Restart};
 use crate::resp::args::Args;
 use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
 use crate::resp::request::Range;
@@ -174,6 +174,7 @@ fn take_role(db: &mut Keyspace, server: &mut State, following: Option<Following>
     server.config.replicaof = address
         .map(|following| PrimaryAddress { host: following.host.clone(), port: following.port });
     let follows = following.is_some();
+    server.replication.restart = Restart::default();
     server.replication.following = following.map(Box::new);
     server.logger.role = if follows { 'S' } else { 'M' };
     (db.follows, db.keeps_expired) = (follows, follows);

@@ -5,34 +5,38 @@
 //! holds for the time at which it was written.
 
 use std::path::Path;
+use std::slice;
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 
-use crate::clock::UnixMillis;
+use crate::collections::table::Table;
 use crate::config::system_text;
 use crate::gate::context::Caller;
 use crate::gate::effect;
 use crate::gate::execute::{Gate, Request};
 use crate::gate::persistence::{self, Loading, Purpose};
 use crate::gate::replicas;
+use crate::gate::spec::Begin;
 use crate::gate::state::State;
+use crate::gate::table::Command;
 use crate::keyspace::Keyspace;
 use crate::keyspace::beside::Beside;
 use crate::keyspace::snapshot::LoadedEntry;
+use crate::persist::ahead::{BATCHES_AHEAD, Batch, Made, Maker, ReadAhead, Then};
+use crate::persist::aof::ahead::Batch as Requests;
 use crate::persist::aof::folder::AofFolder;
 use crate::persist::aof::load::{Loaded, Sink};
 use crate::persist::aof::reader;
 use crate::persist::leftovers;
-use crate::persist::rdb::{DecodeError, Decoder, Event, Fault, Limits, Parser, Place, RawEntry};
-use crate::resp::args::Args;
+use crate::persist::rdb::{Limits, Place, RawEntry};
+use crate::resp::args::{Args, Prehashed};
 use crate::resp::number::parse_i64;
 use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
 use crate::resp::request::Range;
 use crate::sys::disk::DiskReader;
+use crate::sys::jemalloc;
 use crate::sys::log::Level;
 use crate::types::{hash, list, set, sorted_set};
-
-/// Bits of an access word below the time of the last decrement: the counter of accesses.
-const LFU_COUNTER_BITS: u32 = 8;
 
 /// The limits of encodings that values are decoded with.
 pub fn rdb_limits(db: &Keyspace, server: &State) -> Limits {
@@ -59,9 +63,6 @@ pub fn rdb_limits(db: &Keyspace, server: &State) -> Limits {
 
 /// Others are heard so often while a file is loaded. Unit: microseconds.
 const HEARD_EVERY_US: i64 = 5_000;
-/// The clock is read once in so many entries or requests.
-const STEPS: u32 = 64;
-
 /// What is told when somebody ends the server while it loads.
 pub const INTERRUPTED: &str = "The server is ended while it loads";
 
@@ -78,25 +79,11 @@ impl Heard {
         Heard { steps: 0, last_us: server.clock.now().boot_us, before: 0 }
     }
 
-    /// Called for each entry and each request; `bytes` is how far the file is read. Errors: the server is to end.
-    #[inline]
+    /// Called behind some entries or requests, and behind each while `key-load-delay` is set; `bytes` is how far the file is
+    /// read. Errors: the server is to end.
     fn step(&mut self, db: &mut Keyspace, server: &mut State, bytes: u64) -> Result<(), String> {
         let delay = server.config.key_load_delay;
         self.steps += 1;
-        if delay == 0 && !self.steps.is_multiple_of(STEPS) {
-            return Ok(());
-        }
-        self.listen(db, server, bytes, delay)
-    }
-
-    #[cold]
-    fn listen(
-        &mut self,
-        db: &mut Keyspace,
-        server: &mut State,
-        bytes: u64,
-        delay: i32,
-    ) -> Result<(), String> {
         if delay > 0 {
             std::thread::sleep(Duration::from_micros(delay as u64));
         } else if delay < 0 && self.steps.is_multiple_of(delay.unsigned_abs()) {
@@ -132,31 +119,65 @@ pub struct Rules {
     pub tells_expired: bool,
 }
 
-/// Loads an RDB image. Returns its bytes. Errors: in words, with key, type and offset where they are known; some of what came
-/// before is loaded.
+/// What makes entries of a file that is loaded now.
+pub fn maker(db: &Keyspace, server: &State, rules: Rules) -> Maker {
+    Maker {
+        limits: rdb_limits(db, server),
+        now: server.now,
+        databases: db.databases(),
+        fresh_access: db.fresh_access(),
+        is_lfu: db.access.lfu,
+        keeps_expired: rules.keeps_expired,
+    }
+}
+
+/// Bytes that an entry of a file has at least: a type, and a key and a value without a byte.
+const ENTRY_BYTES_MIN: u64 = 3;
+
+/// How many keys there is to be room for at once, where a file of so many bytes says that it has so many.
+pub fn expected_keys(keys: u64, file_bytes: u64) -> usize {
+    usize::try_from(keys.min(file_bytes / ENTRY_BYTES_MIN)).unwrap_or(0)
+}
+
+/// Loads an RDB image from the start of a file of so many bytes. Returns the image's bytes. Errors: in words, with key, type and
+/// offset where they are known; some of what came before is loaded.
 pub fn load_rdb(
     db: &mut Keyspace,
     server: &mut State,
     source: &mut dyn DiskReader,
+    file_bytes: u64,
     rules: Rules,
 ) -> Result<u64, String> {
-    let limits = rdb_limits(db, server);
+    let (maker, checks) = (maker(db, server, rules), server.config.rdbchecksum);
+    let tells_expired = rules.tells_expired;
+    let arena = jemalloc::arena();
+    std::thread::scope(|scope| {
+        let (sender, batches) = sync_channel(BATCHES_AHEAD);
+        let ahead = ReadAhead { source, checks, maker, tells_expired, arena, batches: sender };
+        let thread = std::thread::Builder::new().name("loader".into());
+        let spawned = thread.spawn_scoped(scope, || ahead.run());
+        spawned.map_err(|error| system_text(&error))?;
+        let loaded = place(db, server, batches, file_bytes, rules);
+        db.fit_tables();
+        loaded
+    })
+}
+
+/// Puts what the other thread has read into the keyspace. That thread ends with the channel.
+fn place(
+    db: &mut Keyspace,
+    server: &mut State,
+    batches: Receiver<Batch>,
+    file_bytes: u64,
+    rules: Rules,
+) -> Result<u64, String> {
     let mut heard = Heard::new(server);
-    let mut parser = Parser::new(source, server.config.rdbchecksum);
-    let mut entries = Vec::with_capacity(LOADED_AT_ONCE);
-    loop {
-        let event = parser.next_event().map_err(|error| error.to_string())?;
-        match event {
-            Event::Entry(entry) => {
-                let bytes = entry.offset;
-                entries.extend(decode(db, server, &limits, &entry, rules)?);
-                // Merging, a key may come again.
-                if entries.len() == LOADED_AT_ONCE || rules.merges {
-                    put(db, server, &mut entries)?;
-                }
-                heard.step(db, server, bytes)?;
-            }
-            Event::Function(text) => {
+    for Batch { entries, expired, offset, then } in batches {
+        put(db, server, entries, rules, &mut |db, server| heard.step(db, server, offset))?;
+        server.persistence.keys_expired_at_load += expired;
+        match then {
+            None => {}
+            Some(Then::Function(text)) => {
                 let mut request: Vec<&[u8]> = vec![b"FUNCTION", b"LOAD"];
                 if rules.merges {
                     request.push(b"REPLACE");
@@ -164,30 +185,63 @@ pub fn load_rdb(
                 request.push(&text);
                 run(db, server, &request)?;
             }
-            Event::Aux { name, value } => tell_aux(server, &name, &value),
-            Event::Header(_) | Event::SelectDb(_) | Event::ResizeDb { .. } => {}
-            Event::End(_) => {
-                put(db, server, &mut entries)?;
-                return Ok(parser.offset());
+            Some(Then::Aux { name, value }) => tell_aux(server, &name, &value),
+            Some(Then::Expect { database, keys }) => {
+                db.expect_keys(database, expected_keys(keys, file_bytes));
             }
+            Some(Then::Expired { database, key }) => {
+                server.persistence.keys_expired_at_load += 1;
+                replicas::tell_expired(server, database, &key);
+                heard.step(db, server, offset)?;
+            }
+            Some(Then::Empty(key)) => tell_empty(server, &key),
+            Some(Then::End) => return Ok(offset),
+            Some(Then::Failed(why)) => return Err(why),
         }
     }
+    // It has always something to say last.
+    Err("the thread that reads the file has ended".into())
 }
 
-/// Puts decoded entries into the keyspace. Errors: a key is there already.
+/// Puts decoded entries into the keyspace; `step` is called for some at a time. Errors: a key is there already, or those of `step`.
 fn put(
     db: &mut Keyspace,
     server: &mut State,
-    entries: &mut Vec<LoadedEntry>,
+    entries: Vec<LoadedEntry>,
+    rules: Rules,
+    step: &mut dyn FnMut(&mut Keyspace, &mut State) -> Result<(), String>,
 ) -> Result<(), String> {
-    let count = entries.len() as u64;
-    db.load_all(entries).map_err(|again| {
-        let key = Some(again.entry.key().to_vec());
-        let place = Place { db: again.database as u64, key, ..Place::default() };
-        format!("{place}the key is there already")
-    })?;
-    server.persistence.keys_loaded += count;
+    let mut entries = entries.into_iter();
+    while let Some(first) = entries.as_slice().first() {
+        let together = match rules.merges || server.config.key_load_delay != 0 {
+            true => 1,
+            false => LOADED_AT_ONCE.min(entries.len()),
+        };
+        if rules.merges {
+            let key = first.entry.key().to_vec();
+            db.in_database(first.database, |db| db.clear_way(db.key(&key)));
+        }
+        db.load_some(&mut entries, together).map_err(|again| {
+            let key = Some(again.entry.key().to_vec());
+            let place = Place { db: again.database as u64, key, ..Place::default() };
+            format!("{place}the key is there already")
+        })?;
+        server.persistence.keys_loaded += together as u64;
+        step(db, server)?;
+    }
     Ok(())
+}
+
+/// So many keys without elements are told by name.
+const EMPTY_KEYS_TOLD: u64 = 10;
+
+/// A key without elements is left out, as Redis has it: versions of it have saved such keys.
+fn tell_empty(server: &mut State, key: &[u8]) {
+    if server.persistence.empty_keys_skipped < EMPTY_KEYS_TOLD {
+        let text = "rdbLoadObject skipping empty key";
+        server.log(Level::Warning, format_args!("{text}: {}", key.escape_ascii()));
+    }
+    server.persistence.empty_keys_skipped += 1;
 }
 
 /// What a file says of itself, for the log and INFO.
@@ -217,92 +271,28 @@ fn tell_aux(server: &mut State, name: &[u8], value: &[u8]) {
     }
 }
 
-/// So many keys without elements are told by name.
-const EMPTY_KEYS_TOLD: u64 = 10;
-
 /// Entries that are put into the keyspace together.
 const LOADED_AT_ONCE: usize = 64;
 
-/// Puts an entry of a file into the keyspace, or beside it. Errors: in words.
-pub fn load_entry(
+/// Puts an entry of a file beside the keyspace. Errors: in words.
+pub fn load_beside(
     db: &mut Keyspace,
     server: &mut State,
-    limits: &Limits,
+    maker: &Maker,
     raw: &RawEntry<'_>,
-    rules: Rules,
-    beside: Option<&mut Beside>,
+    beside: &mut Beside,
 ) -> Result<(), String> {
-    let Some(loaded) = decode(db, server, limits, raw, rules)? else { return Ok(()) };
-    let is_new = match beside {
-        Some(beside) => db.load_beside(beside, loaded.database, loaded.entry),
-        None => db.load_all(&mut vec![loaded]).is_ok(),
-    };
-    if !is_new {
-        return Err(format!("{}the key is there already", raw.place()));
-    }
-    server.persistence.keys_loaded += 1;
-    Ok(())
-}
-
-/// The entry of a key, ready for the keyspace; None: it is left out. Errors: in words.
-fn decode(
-    db: &mut Keyspace,
-    server: &mut State,
-    limits: &Limits,
-    raw: &RawEntry<'_>,
-    rules: Rules,
-) -> Result<Option<LoadedEntry>, String> {
-    let now = server.now;
-    let database = usize::try_from(raw.db).ok().filter(|&number| number < db.databases());
-    let Some(database) = database else {
-        let databases = db.databases();
-        return Err(format!(
-            "the file has keys in database {}, and this server has {databases}",
-            raw.db
-        ));
-    };
-    let deadline = raw.deadline_ms.map(|ms| now.at(UnixMillis(ms)));
-    if !rules.keeps_expired && deadline.is_some_and(|deadline| now.is_past(deadline)) {
-        server.persistence.keys_expired_at_load += 1;
-        if rules.tells_expired {
-            replicas::tell_expired(server, database, &raw.key);
-        }
-        return Ok(None);
-    }
-    let decoder = Decoder { limits, now, version: raw.version };
-    let access = access_bits(db, raw);
-    let decoded = decoder.entry(&raw.key, raw.value_type, raw.value, raw.offset, deadline, access);
-    let entry = match decoded {
-        // As Redis has it: versions of it have saved such keys.
-        Err(DecodeError { fault: Fault::Empty, .. }) => {
-            if server.persistence.empty_keys_skipped < EMPTY_KEYS_TOLD {
-                let key = raw.key.escape_ascii();
-                let text = "rdbLoadObject skipping empty key";
-                server.log(Level::Warning, format_args!("{text}: {key}"));
+    match maker.make(raw)? {
+        Made::Expired => server.persistence.keys_expired_at_load += 1,
+        Made::Empty => tell_empty(server, &raw.key),
+        Made::Entry(loaded) => {
+            if !db.load_beside(beside, loaded.database, loaded.entry) {
+                return Err(format!("{}the key is there already", raw.place()));
             }
-            server.persistence.empty_keys_skipped += 1;
-            return Ok(None);
+            server.persistence.keys_loaded += 1;
         }
-        decoded => decoded.map_err(|error| format!("{}{error}", raw.place()))?,
-    };
-    if rules.merges {
-        db.in_database(database, |db| db.clear_way(db.key(&raw.key)));
     }
-    Ok(Some(LoadedEntry::new(database, entry)))
-}
-
-/// The access bits of a key that is loaded.
-fn access_bits(db: &Keyspace, raw: &RawEntry<'_>) -> u32 {
-    match (raw.frequency, raw.idle_seconds) {
-        (Some(counter), _) if db.access.lfu => {
-            let minutes = (db.now().unix_seconds() / 60) as u32 & 0xffff;
-            minutes << LFU_COUNTER_BITS | u32::from(counter)
-        }
-        (_, Some(seconds)) if !db.access.lfu => {
-            db.lru_clock().wrapping_sub(seconds.min(0xff_ffff) as u32) & 0xff_ffff
-        }
-        _ => db.fresh_access(),
-    }
+    Ok(())
 }
 
 /// Runs a request made from a file that holds no requests. Errors: it fails.
@@ -330,12 +320,22 @@ fn run_request(
 ) -> Result<(), String> {
     let args = Args::new(buffer, ranges);
     let command = server.commands.find(args.get(0));
+    run_found(db, server, &Request { args, command, prehashed: Prehashed::default() }, output)
+}
+
+/// The same for a request whose command was looked up.
+fn run_found(
+    db: &mut Keyspace,
+    server: &mut State,
+    request: &Request<'_>,
+    output: &mut OutputBuffer,
+) -> Result<(), String> {
     let reply = ReplyWriter::new(output, Protocol::Resp2);
     let mut gate = Gate { db, server, caller: Caller::Load, reply };
-    let ran = gate.run_loaded(&Request { args, command, prehashed: Default::default() });
-    ran.map_err(|error| match command {
+    let ran = gate.run_loaded(request);
+    ran.map_err(|error| match request.command {
         None => {
-            let name = String::from_utf8_lossy(args.get(0)).into_owned();
+            let name = String::from_utf8_lossy(request.args.get(0)).into_owned();
             format!("Unknown command '{name}' reading the append only file")
         }
         Some(_) => String::from_utf8_lossy(&error.wire()).into_owned(),
@@ -350,14 +350,30 @@ struct Loader<'a> {
     kept: Vec<u8>,
     kept_ranges: Vec<Range>,
     kept_ends: Vec<usize>,
+    /// The requests that come next, in their order.
+    coming: Vec<Coming>,
+    next: usize,
     output: OutputBuffer,
     heard: Heard,
     /// Of the file that is loaded now.
     file_bytes: u64,
 }
 
+/// What is known of a request before it runs.
+#[derive(Clone, Copy)]
+struct Coming {
+    command: Option<&'static Command>,
+    /// The argument that is its first key, and its hash.
+    key: Option<(usize, u64)>,
+}
+
 impl Loader<'_> {
-    fn apply(&mut self, buffer: &[u8], ranges: &[Range]) -> Result<(), String> {
+    fn apply(
+        &mut self,
+        buffer: &[u8],
+        ranges: &[Range],
+        coming: Option<Coming>,
+    ) -> Result<(), String> {
         let args = Args::new(buffer, ranges);
         if args.get(0).eq_ignore_ascii_case(b"SELECT") {
             let number = if args.len() == 2 { args.integer(1).ok() } else { None };
@@ -367,7 +383,13 @@ impl Loader<'_> {
             return Ok(());
         }
         self.output.clear();
-        run_request(self.db, self.server, buffer, ranges, &mut self.output)
+        let Some(Coming { command, key }) = coming else {
+            return run_request(self.db, self.server, buffer, ranges, &mut self.output);
+        };
+        let (first, hash) = key.unwrap_or_default();
+        let hashes = if key.is_some() { slice::from_ref(&hash) } else { &[] };
+        let request = Request { args, command, prehashed: Prehashed { first, step: 1, hashes } };
+        run_found(self.db, self.server, &request, &mut self.output)
     }
 }
 
@@ -378,15 +400,44 @@ impl Sink for Loader<'_> {
         self.transaction_abandoned();
     }
 
-    fn rdb(&mut self, source: &mut dyn DiskReader, _: u64) -> Result<u64, String> {
+    fn rdb(&mut self, source: &mut dyn DiskReader, bytes: u64) -> Result<u64, String> {
         let rules = Rules { keeps_expired: true, ..Rules::default() };
-        load_rdb(self.db, self.server, source, rules)
+        load_rdb(self.db, self.server, source, bytes, rules)
+    }
+
+    /// Looks the commands up, and has what holds their keys come to the cache.
+    fn coming(&mut self, batch: &Requests, requests: std::ops::Range<usize>) {
+        self.coming.clear();
+        self.next = 0;
+        for index in requests {
+            let request = batch.get(index);
+            let args = Args::new(request.buf, request.args);
+            let command = self.server.commands.find(args.get(0));
+            let key = command.and_then(first_key).filter(|&first| first < args.len());
+            let key = key.map(|first| (first, self.db.hash(args.get(first))));
+            self.coming.push(Coming { command, key });
+        }
+        let table = self.db.table_of(self.db.selected());
+        for stage in [
+            Table::prefetch_directory,
+            Table::prefetch_segment,
+            Table::prefetch_bucket,
+            Table::prefetch_entry,
+        ] {
+            for (_, hash) in self.coming.iter().filter_map(|coming| coming.key) {
+                stage(table, hash);
+            }
+        }
     }
 
     fn request(&mut self, request: &reader::Request<'_>) -> Result<(), String> {
-        self.heard.step(self.db, self.server, request.end)?;
+        let coming = self.coming.get(self.next).copied();
+        if self.next == 0 || self.server.config.key_load_delay != 0 {
+            self.heard.step(self.db, self.server, request.end)?;
+        }
+        self.next += 1;
         if !request.in_transaction {
-            return self.apply(request.buf, request.args);
+            return self.apply(request.buf, request.args, coming);
         }
         let name = request.args[0].of(request.buf);
         if name.eq_ignore_ascii_case(b"MULTI") {
@@ -396,7 +447,7 @@ impl Sink for Loader<'_> {
                 (std::mem::take(&mut self.kept), std::mem::take(&mut self.kept_ranges));
             let mut start = 0;
             for end in std::mem::take(&mut self.kept_ends) {
-                self.apply(&kept, &ranges[start..end])?;
+                self.apply(&kept, &ranges[start..end], None)?;
                 start = end;
             }
         } else {
@@ -415,6 +466,14 @@ impl Sink for Loader<'_> {
         self.kept.clear();
         self.kept_ranges.clear();
         self.kept_ends.clear();
+    }
+}
+
+/// The argument that is a command's first key, if its place is fixed.
+fn first_key(command: &Command) -> Option<usize> {
+    match command.spec.keys.first()?.begin {
+        Begin::Index(first) => Some(first as usize),
+        _ => None,
     }
 }
 
@@ -517,6 +576,8 @@ fn load_folder(
         kept: Vec::new(),
         kept_ranges: Vec::new(),
         kept_ends: Vec::new(),
+        coming: Vec::new(),
+        next: 0,
         output: OutputBuffer::default(),
     };
     let loaded = folder.load(may_cut, &mut loader);
@@ -617,7 +678,7 @@ pub fn load_file(
     };
     let bytes = disk.size(path).map_err(told)?;
     begin(db, server, bytes);
-    let loaded = load_rdb(db, server, &mut *source, rules);
+    let loaded = load_rdb(db, server, &mut *source, bytes, rules);
     end(db, server);
     loaded.map(|_| true).map_err(|why| {
         format!("Fatal error loading the DB, check server logs. {}: {why}", path.display())

@@ -19,6 +19,7 @@ pub mod monitor;
 pub mod persistence;
 pub mod publish;
 pub mod replicas;
+pub mod restart;
 pub mod spec;
 pub mod state;
 pub mod table;

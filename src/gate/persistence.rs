@@ -25,6 +25,7 @@ use crate::keyspace::Keyspace;
 use crate::keyspace::snapshot::Walked;
 use crate::persist::aof::folder::AofFolder;
 use crate::persist::aof::log::{AppendLog, Fatal, LogOffset, SwitchError};
+use crate::persist::rdb::Version;
 use crate::persist::saver::{AccessTold, Form, Job, Plan, lock, put_in_place, save_now};
 use crate::replication::parse_offset;
 use crate::replication::pipe::Pipe;
@@ -463,14 +464,17 @@ fn begin_job(
     Ok(())
 }
 
-/// Begins a snapshot of this moment for replicas, which is written to a pipe. Who closes the pipe can [`abort`] it.
+/// Begins a snapshot of this moment for replicas, which is written to a pipe, in this version or a later one if need be. Who closes
+/// the pipe can [`abort`] it.
 pub fn begin_sync(
     db: &mut Keyspace,
     server: &mut State,
     pipe: Arc<Pipe>,
     filter: Filter,
+    version: Version,
 ) -> io::Result<()> {
     let mut plan = plan(db, server, false);
+    plan.version = plan.version.max(version);
     plan.writes_back = false;
     plan.leaves_out_keys = filter.keys;
     if filter.functions {

@@ -17,9 +17,11 @@ use crate::client::{Client, ClientFlags, ClientId};
 use crate::config::system_text;
 use crate::gate::limits;
 use crate::gate::persistence::{self, Purpose};
+use crate::gate::restart;
 use crate::gate::state::{Pause, PauseCause, Shutdown, State};
 use crate::keyspace::Keyspace;
 use crate::net::stream::Address;
+use crate::persist::rdb::Version;
 use crate::replication::backlog::Backlog;
 use crate::replication::pipe::Pipe;
 use crate::replication::replica::{FileSending, Filter, Replica, Sent, Stage};
@@ -387,7 +389,14 @@ fn begin_broadcast(db: &mut Keyspace, server: &mut State, due: &Due) -> Result<(
     persistence::spread_effects(server);
     let next = server.replication.offset + 1;
     let pipe = Arc::new(Pipe::new(server.persistence.wake()));
-    let begun = persistence::begin_sync(db, server, pipe.clone(), due.filter);
+    // Who says which version it is, is a Redis or Valkey 7.2 or later. Version 11 tells when consumers of streams were active.
+    let says_version = |&id: &ClientId| {
+        let client = server.clients.get(id);
+        client.and_then(|client| client.replica.as_deref()?.version).is_some()
+    };
+    let all_say = due.replicas.iter().all(says_version);
+    let version = if all_say { Version::REDIS_11 } else { Version::REDIS_10 };
+    let begun = persistence::begin_sync(db, server, pipe.clone(), due.filter, version);
     begun.map_err(|error| system_text(&error))?;
     server.effects.select_anew();
     let (mark, filter) = (random::hex_id(), due.filter);
@@ -767,6 +776,7 @@ pub fn periodic(db: &mut Keyspace, server: &mut State) {
     free_backlog(db, server);
     remove_file(server);
     count_good(server);
+    restart::look(server);
 }
 
 fn ping(server: &mut State) {

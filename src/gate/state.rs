@@ -19,7 +19,8 @@ use crate::config::Config;
 use crate::gate::effect::Effects;
 use crate::gate::following::PrimaryLink;
 use crate::gate::persistence::Persistence;
-use crate::gate::table::{Command, CommandTable};
+use crate::gate::restart;
+use crate::gate::table::{Command, CommandTable, Opening};
 use crate::gate::users;
 use crate::keyspace::Keyspace;
 use crate::persist::rdb::Encoder;
@@ -76,8 +77,8 @@ pub struct State {
     /// Serves other clients for a moment while a script runs on and on. Set by the server.
     pub serve_while_busy: fn(&mut Keyspace, &mut State),
     pub pauses: Pauses,
-    /// See [`State::closes_gate`].
-    gate_is_closed: bool,
+    /// See [`State::opening`].
+    gate: Opening,
     /// For the loop, at the end of the turn.
     pub tasks: Vec<Task>,
     pub debug: DebugSwitches,
@@ -130,7 +131,7 @@ impl State {
             serve_while_busy: |_, _| {},
             pauses: Pauses::default(),
             // Until the configuration has been applied.
-            gate_is_closed: true,
+            gate: Opening::Closed,
             tasks: Vec::new(),
             debug: DebugSwitches::default(),
         }
@@ -194,32 +195,38 @@ impl State {
     /// The stream's offset behind all that commands have changed so far, of a primary.
     #[inline]
     pub fn stream_end(&self) -> u64 {
-        let waiting = self.effects.len() + self.replication.messages.len();
+        let waiting = self.effects.len_for_replicas() + self.replication.messages.len();
         self.replication.offset + waiting as u64
     }
 
-    /// Whether the gate has to ask [`admit`](super::admit::admit) for each command.
-    fn closes_gate(&self) -> bool {
-        self.config.maxmemory > 0
+    /// For which commands the gate need not ask [`admit`](super::admit::admit).
+    fn opening(&self) -> Opening {
+        let is_closed = self.minds_memory()
             || self.lacks_replicas()
+            || restart::refusal(self).is_some()
             || self.scripts.is_busy()
             || !self.monitors.is_empty()
             || self.pauses.strictest().is_some()
-            || self.replication.is_replica()
+            || self.is_stale()
             || self.config.import_mode
             || self.persistence.loading.is_some()
-            || self.disk_refusal().is_some()
+            || self.disk_refusal().is_some();
+        match is_closed {
+            true => Opening::Closed,
+            false if self.replication.is_replica() => Opening::Reads,
+            false => Opening::All,
+        }
     }
 
-    /// To be called where one of the causes of [`Self::closes_gate`] may have changed.
+    /// To be called where one of the causes of [`Self::opening`] may have changed.
     pub fn note_gate(&mut self) {
-        self.gate_is_closed = self.closes_gate();
+        self.gate = self.opening();
     }
 
     #[inline]
-    pub fn is_gate_closed(&self) -> bool {
-        debug_assert!(self.gate_is_closed || !self.closes_gate(), "note_gate was not called");
-        self.gate_is_closed
+    pub fn gate(&self) -> Opening {
+        debug_assert!(self.gate <= self.opening(), "note_gate was not called");
+        self.gate
     }
 
     pub fn set_pause(&mut self, cause: PauseCause, pause: Option<Pause>) {

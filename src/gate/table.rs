@@ -14,8 +14,42 @@ pub struct Command {
     pub parent: Option<CommandId>,
     /// Numbers of the subcommands, which follow each other.
     pub subcommands: std::ops::Range<u16>,
-    /// It has a handler, no subcommands, and no permission of its own is asked for.
-    pub is_plain: bool,
+    pub passes: Passes,
+}
+
+/// How far the gate is open: for which commands nothing need be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Opening {
+    Closed,
+    /// For those that write nothing, nor run what may: of a replica.
+    Reads,
+    All,
+}
+
+/// Through which opening of the gate a command passes unasked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Passes {
+    Reads = Opening::Reads as isize,
+    All = Opening::All as isize,
+    /// It has subcommands, or a permission of its own is asked for.
+    Never,
+}
+
+impl Passes {
+    fn of(command: &Command) -> Self {
+        let flags = command.spec.flags;
+        let is_plain = command.spec.handler.is_some() && command.subcommands.is_empty();
+        match is_plain && !flags.contains(Flags::PROTECTED) {
+            false => Passes::Never,
+            true if flags.intersects(Flags::WRITE | Flags::RUNS_SCRIPT) => Passes::All,
+            true => Passes::Reads,
+        }
+    }
+
+    #[inline(always)]
+    pub fn through(self, opening: Opening) -> bool {
+        self as u8 <= opening as u8
+    }
 }
 
 /// Every command by number and by name.
@@ -51,7 +85,7 @@ impl CommandTable {
                 full_name: spec.name.to_ascii_lowercase().into_boxed_str(),
                 parent: None,
                 subcommands: 0..0,
-                is_plain: false,
+                passes: Passes::Never,
             })
             .collect();
         let top_level = commands.len();
@@ -67,16 +101,14 @@ impl CommandTable {
                     full_name,
                     parent,
                     subcommands: 0..0,
-                    is_plain: false,
+                    passes: Passes::Never,
                 });
             }
             commands[parent].subcommands = start..commands.len() as u16;
         }
         for (id, command) in commands.iter_mut().enumerate() {
             command.id = CommandId(id as u16);
-            command.is_plain = command.spec.handler.is_some()
-                && command.subcommands.is_empty()
-                && !command.spec.flags.contains(Flags::PROTECTED);
+            command.passes = Passes::of(command);
         }
         let mut slots = vec![Slot::default(); (top_level * 4).next_power_of_two()];
         for command in &commands[..top_level] {

@@ -2,7 +2,7 @@
 
 use crate::acl::catalogue::{Catalogue, Entry};
 use crate::acl::log::{self, Place};
-use crate::acl::{Changed, Denied, Reason, Request, User, allows_channel};
+use crate::acl::{Changed, Denied, Form, Reason, Request, User, allows_channel};
 use crate::client::{Client, ClientFlags, ClientId};
 use crate::config::AclPubsubDefault;
 use crate::error::CommandError;
@@ -32,6 +32,15 @@ pub fn catalogue(commands: &CommandTable) -> Catalogue {
 /// Whether new users and selectors may use all channels.
 pub fn all_channels(server: &State) -> bool {
     server.config.acl_pubsub_default == AclPubsubDefault::AllChannels
+}
+
+/// How users are described.
+pub fn form(server: &State) -> Form {
+    match server.config.reports_7_2() {
+        _ if server.config.compatible_with.is_valkey() => Form::Valkey9,
+        true => Form::Redis72,
+        false => Form::Redis70,
+    }
 }
 
 // ---- checks --------------------------------------------------------------------------------------------------------------
@@ -100,14 +109,64 @@ fn request<'a>(
 
 // ---- what is told of a denial --------------------------------------------------------------------------------------------
 
-/// What is answered to a request that is denied.
-pub fn refusal(command: &Command, denied: Denied) -> CommandError {
+/// What is answered to a client whose request is denied.
+pub fn refusal(
+    server: &State,
+    id: Option<ClientId>,
+    command: &Command,
+    denied: Denied,
+) -> CommandError {
+    if server.config.reports_7_2() {
+        let told = denial(user_of(server, id), command, denied);
+        return CommandError::formatted([b"NOPERM ", &told[..]].concat());
+    }
     let what = match denied.reason {
         Reason::Key => "access one of the keys used as arguments".to_owned(),
         Reason::Channel => "access one of the channels used as arguments".to_owned(),
         Reason::Command | Reason::Auth => format!("run the '{}' command", command.full_name),
     };
     CommandError::formatted(format!("NOPERM this user has no permissions to {what}"))
+}
+
+/// A denial as servers since Redis 7.2 tell it to the user.
+fn denial(user: &[u8], command: &Command, denied: Denied) -> Vec<u8> {
+    match denied.reason {
+        Reason::Key => b"No permissions to access a key".to_vec(),
+        Reason::Channel => b"No permissions to access a channel".to_vec(),
+        Reason::Command | Reason::Auth => may_not_run(&[b"User ", user].concat(), command),
+    }
+}
+
+fn may_not_run(who: &[u8], command: &Command) -> Vec<u8> {
+    let name = command.full_name.as_bytes();
+    [who, b" has no permissions to run the '", name, b"' command"].concat()
+}
+
+/// A denial as ACL DRYRUN tells it: with the key or the channel.
+pub fn denial_in_full(
+    server: &State,
+    user: &[u8],
+    command: &Command,
+    denied: Denied,
+    args: Args<'_>,
+) -> Vec<u8> {
+    let who = match server.config.reports_7_2() {
+        true => [b"User ", user].concat(),
+        false => b"This user".to_vec(),
+    };
+    let kind: &[u8] = match denied.reason {
+        Reason::Key => b"key",
+        Reason::Channel => b"channel",
+        Reason::Command | Reason::Auth => return may_not_run(&who, command),
+    };
+    let object = args.get(denied.argument);
+    [&who[..], b" has no permissions to access the '", object, b"' ", kind].concat()
+}
+
+/// The name of a client's user.
+fn user_of(server: &State, id: Option<ClientId>) -> &[u8] {
+    let client = id.and_then(|id| server.clients.get(id));
+    server.acl.name(client.map_or(UserId::DEFAULT, |client| client.user))
 }
 
 /// What EXEC answers for a command that was permitted when it was queued.
@@ -128,19 +187,23 @@ pub fn refusal_by_exec(denied: Denied) -> CommandError {
     })
 }
 
-/// What a script is answered.
-pub fn refusal_in_script(denied: Denied) -> &'static [u8] {
-    match denied.reason {
-        Reason::Command | Reason::Auth => {
-            b"ERR The user executing the script can't run this command or subcommand"
-        }
-        Reason::Key => {
-            b"ERR The user executing the script can't access at least one of the keys mentioned in the command arguments"
-        }
-        Reason::Channel => {
-            b"ERR The user executing the script can't publish to the channel mentioned in the command"
-        }
+/// What the script of a client is answered.
+pub fn refusal_in_script(
+    server: &State,
+    id: Option<ClientId>,
+    command: &Command,
+    denied: Denied,
+) -> Vec<u8> {
+    if server.config.reports_7_2() {
+        let told = denial(user_of(server, id), command, denied);
+        return [b"ERR ACL failure in script: ", &told[..]].concat();
     }
+    let what: &[u8] = match denied.reason {
+        Reason::Command | Reason::Auth => b"run this command or subcommand",
+        Reason::Key => b"access at least one of the keys mentioned in the command arguments",
+        Reason::Channel => b"publish to the channel mentioned in the command",
+    };
+    [b"ERR The user executing the script can't ", what].concat()
 }
 
 /// Counts a denied request, and notes it in the log of denials. Without a `place` it is that of a client's own request.

@@ -12,6 +12,16 @@ pub struct Beside {
     fields: Vec<FieldDeadlines>,
 }
 
+impl Beside {
+    /// See [`Keyspace::expect_keys`].
+    pub fn expect_keys(&mut self, database: u64, keys: usize) {
+        let index = usize::try_from(database).ok();
+        if let Some(table) = index.and_then(|index| self.tables.get_mut(index)) {
+            table.expect(keys);
+        }
+    }
+}
+
 impl Keyspace {
     /// As many empty databases as are served.
     pub fn beside(&self) -> Beside {
@@ -48,6 +58,7 @@ impl Keyspace {
     pub fn put_in_place(&mut self, mut beside: Beside, sync: bool) {
         self.clear(0..self.databases(), sync);
         for database in 0..self.databases() {
+            beside.tables[database].fit();
             beside.tables[database].set_wall_offset(self.wall_offset_ms);
             self.exchange(&mut beside, database);
             self.tables.name_anew(database);

@@ -5,14 +5,16 @@
 //! table that is emptied or exchanged keeps its number of before ([`TableId`]): an emptied one is taken over whole and walked
 //! to its end here.
 //!
-//! Copied are keys, values, deadlines and access bits. A value that lies in its entry is copied as bytes, a larger one is
-//! cloned.
+//! Copied are keys, values, deadlines and access bits. A value that lies in its entry is copied as bytes. A larger one is cloned,
+//! which shares what a large one consists of (`collections/shared.rs`): who changes it then copies the part that changes.
 
-use std::mem;
+use std::{mem, vec};
 
 use super::Keyspace;
 use super::tables::TableId;
 use crate::clock::Deadline;
+use crate::collections::hash::KeyHasher;
+use crate::collections::shared::copied_bytes;
 use crate::collections::table::{Drained, Entry, Owned, Table, ValueRef};
 use crate::types::Value;
 
@@ -114,8 +116,10 @@ pub(super) struct Snapshot {
     emptied: Vec<(TableId, Table<Value>)>,
     chunk: Chunk,
     send: Send,
-    /// Bytes copied since they were about to change.
+    /// Bytes copied since they were about to change, but those of parts of large values.
     copied: usize,
+    /// Bytes of such parts that were copied since the process began, when this began.
+    parts_copied: usize,
 }
 
 impl Snapshot {
@@ -131,9 +135,14 @@ impl Snapshot {
 
     /// The same for one that is about to change.
     pub(super) fn take_before_change(&mut self, id: TableId, entry: Entry<'_, Value>) {
-        let before = self.chunk.memory();
+        let value = match entry.value() {
+            ValueRef::Bytes { bytes, .. } => bytes.len(),
+            ValueRef::Object(Value::String(text)) => text.len(),
+            // What is copied of it is counted where that happens.
+            ValueRef::Object(_) => 0,
+        };
+        self.copied += entry.key().len() + value + size_of::<Head>();
         self.take(id, entry);
-        self.copied += self.chunk.memory().saturating_sub(before);
     }
 
     fn hand_on(&mut self) {
@@ -152,13 +161,14 @@ impl Snapshot {
 pub struct LoadedEntry {
     pub database: usize,
     pub entry: Owned<Value>,
-    /// The key's, computed by [`Keyspace::load`].
+    /// The key's.
     hash: u64,
 }
 
 impl LoadedEntry {
-    pub fn new(database: usize, entry: Owned<Value>) -> Self {
-        LoadedEntry { database, entry, hash: 0 }
+    /// `hasher` is [`Keyspace::hasher`].
+    pub fn new(database: usize, entry: Owned<Value>, hasher: KeyHasher) -> Self {
+        LoadedEntry { database, hash: hasher.hash(entry.key()), entry }
     }
 }
 
@@ -176,7 +186,9 @@ impl Keyspace {
         self.delete_found_expired();
         let left = self.tables.begin_walks();
         let (emptied, chunk) = (Vec::new(), Chunk::default());
-        self.tables.snapshot = Some(Box::new(Snapshot { left, emptied, chunk, send, copied: 0 }));
+        let (copied, parts_copied) = (0, copied_bytes());
+        let snapshot = Snapshot { left, emptied, chunk, send, copied, parts_copied };
+        self.tables.snapshot = Some(Box::new(snapshot));
     }
 
     pub fn has_snapshot(&self) -> bool {
@@ -185,7 +197,9 @@ impl Keyspace {
 
     /// Bytes copied since writers were ahead of the walk.
     pub fn snapshot_copied(&self) -> usize {
-        self.tables.snapshot.as_ref().map_or(0, |snapshot| snapshot.copied)
+        self.tables.snapshot.as_ref().map_or(0, |snapshot| {
+            snapshot.copied + copied_bytes().saturating_sub(snapshot.parts_copied)
+        })
     }
 
     /// Copies the next segment, some hundred entries.
@@ -228,19 +242,21 @@ impl Keyspace {
 
     // ---- loading -------------------------------------------------------------------------------------------------
 
-    /// Puts entries that were read from a file into their databases. With some dozen at once the cache misses of looking for
-    /// their places overlap, which halves the time. Errors: the entry whose key is there already; those behind it are dropped.
-    pub fn load_all(&mut self, entries: &mut Vec<LoadedEntry>) -> Result<(), LoadedEntry> {
-        for loaded in entries.iter_mut() {
-            loaded.hash = self.hasher.hash(loaded.entry.key());
-        }
+    /// Puts the next `most` entries that were read from a file into their databases. With some dozen at once the cache misses of
+    /// looking for their places overlap, which halves the time. Errors: the entry whose key is there already.
+    pub fn load_some(
+        &mut self,
+        entries: &mut vec::IntoIter<LoadedEntry>,
+        most: usize,
+    ) -> Result<(), LoadedEntry> {
+        let together = &entries.as_slice()[..most.min(entries.len())];
         let stages = [Table::prefetch_directory, Table::prefetch_segment, Table::prefetch_bucket];
         for stage in stages {
-            for loaded in entries.iter() {
+            for loaded in together {
                 stage(&self.tables[loaded.database], loaded.hash);
             }
         }
-        for LoadedEntry { database, entry, hash } in entries.drain(..) {
+        for LoadedEntry { database, entry, hash } in entries.by_ref().take(most) {
             let slot = self.tables.load(database, hash, entry);
             let slot = slot.map_err(|entry| LoadedEntry { database, entry, hash })?;
             let entry = self.tables[database].entry(slot);
@@ -250,6 +266,16 @@ impl Keyspace {
             }
         }
         Ok(())
+    }
+
+    /// A file says that a database will have so many keys: makes room for them, if it is empty. `keys` is the caller's to bound.
+    pub fn expect_keys(&mut self, database: usize, keys: usize) {
+        self.tables.expect(database, keys);
+    }
+
+    /// The file is loaded: gives up the room of keys that have not come.
+    pub fn fit_tables(&mut self) {
+        self.tables.fit();
     }
 }
 
@@ -262,7 +288,6 @@ mod tests {
 
     use super::*;
     use crate::clock::{Clock, Expiry};
-    use crate::collections::hash::KeyHasher;
 
     type Model = BTreeMap<(usize, Vec<u8>), Vec<u8>>;
 

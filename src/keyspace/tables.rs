@@ -213,6 +213,18 @@ impl Tables {
         Ok(self.tables[database].insert_owned(hash, entry))
     }
 
+    /// Makes room in a table that never held a key.
+    pub fn expect(&mut self, database: usize, keys: usize) {
+        if let Some(table) = self.tables.get_mut(database) {
+            table.expect(keys);
+        }
+    }
+
+    /// Gives up room that was made for keys that have not come.
+    pub fn fit(&mut self) {
+        self.tables.iter_mut().for_each(Table::fit);
+    }
+
     /// Has the log note what an entry was.
     #[cold]
     fn record(&mut self, database: usize, slot: Slot, change: Change) -> Keep {

@@ -23,7 +23,7 @@ impl Block {
     }
 
     fn memory(&self) -> usize {
-        size_of::<Block>() + self.bytes.capacity()
+        self.bytes.capacity()
     }
 }
 
@@ -34,7 +34,7 @@ pub struct Backlog {
     blocks: VecDeque<Block>,
     end: u64,
     size: usize,
-    /// Bytes of the blocks' memory.
+    /// Bytes of memory that the blocks hold.
     memory: usize,
 }
 
@@ -65,7 +65,7 @@ impl Backlog {
 
     /// Bytes of memory.
     pub fn memory(&self) -> usize {
-        self.memory
+        self.memory + self.blocks.capacity() * size_of::<Block>()
     }
 
     /// Keeps so many bytes from the next [`Self::trim`] on.
@@ -103,6 +103,9 @@ impl Backlog {
         let first = self.end.saturating_sub(self.size as u64).min(needed.unwrap_or(u64::MAX));
         while self.blocks.front().is_some_and(|block| block.end() <= first) {
             self.memory -= self.blocks.pop_front().map_or(0, |block| block.memory());
+        }
+        if self.blocks.capacity() > 4 * self.blocks.len().max(16) {
+            self.blocks.shrink_to(2 * self.blocks.len());
         }
     }
 
@@ -171,7 +174,7 @@ mod tests {
                 let tail = &all[all.len() - kept..];
                 prop_assert_eq!(read(&backlog, backlog.start()), Some(tail.to_vec()));
                 let held: usize = backlog.blocks.iter().map(Block::memory).sum();
-                prop_assert_eq!(backlog.memory(), held);
+                prop_assert_eq!(backlog.memory, held);
                 let middle = backlog.start() + (kept / 2) as u64;
                 prop_assert_eq!(read(&backlog, middle), Some(tail[kept / 2..].to_vec()));
                 prop_assert_eq!(read(&backlog, backlog.end()), Some(Vec::new()));

@@ -464,12 +464,13 @@ impl Link {
         loop {
             // Empty lines keep the connection alive, and are no part of the stream.
             let start = self.unit.at;
-            let empty = self.input[start..].iter().take_while(|&&byte| byte == b'\n').count();
+            let empty = empty_lines(&self.input[start..]);
             self.input.drain(start..start + empty);
             let Unit { parser, at, ranges, ends, in_transaction } = &mut self.unit;
             match self.input.get(*at) {
                 None => return Ok(None),
                 Some(b'*') => {}
+                Some(b'\r') if self.input.len() == *at + 1 => return Ok(None),
                 Some(_) => {
                     return Err(Broken(
                         "Receiving inline protocol from master, master stream corruption? Closing the master connection and \
@@ -497,6 +498,12 @@ impl Link {
             } else if name.eq_ignore_ascii_case(b"EXEC") && *in_transaction {
                 *in_transaction = false;
                 ranges.truncate(first);
+                break;
+            } else if name.eq_ignore_ascii_case(b"DISCARD") && *in_transaction {
+                // No primary sends it; where one does, nothing of the unit runs, and its bytes go on all the same.
+                *in_transaction = false;
+                ranges.clear();
+                ends.clear();
                 break;
             } else {
                 ends.push(ranges.len());
@@ -532,6 +539,18 @@ impl Link {
         }
         if self.input.capacity() > 4 * self.input.len().max(64 * 1024) {
             self.input.shrink_to(2 * self.input.len());
+        }
+    }
+}
+
+/// Bytes of the empty lines in front.
+fn empty_lines(bytes: &[u8]) -> usize {
+    let mut len = 0;
+    loop {
+        match bytes[len..] {
+            [b'\n', ..] => len += 1,
+            [b'\r', b'\n', ..] => len += 2,
+            _ => return len,
         }
     }
 }

@@ -44,6 +44,21 @@ pub struct Broadcast {
     pub filter: Filter,
 }
 
+/// What is uncertain about a primary that has just started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Restart {
+    /// It has started without data.
+    pub is_empty: bool,
+    /// It refuses writes until its part is certain: `primary-restart-read-only`.
+    pub is_read_only: bool,
+    /// Since when there have been replicas without a break: boot-time clock, microseconds.
+    pub replicas_since_us: Option<i64>,
+    /// When a replica with data was last held off, which is so no more after a while, and when the log was told: boot-time
+    /// clock, microseconds.
+    pub held_off_us: Option<i64>,
+    pub told_us: Option<i64>,
+}
+
 /// A primary that hands its part to a replica.
 pub struct Failover {
     /// Host and port of the replica, once that is known.
@@ -100,6 +115,7 @@ pub struct Replication {
     pub file_lost_replica: bool,
     /// The file was saved for replicas alone, and nobody else wants one: `rdb-del-sync-files`.
     pub file_is_ours: bool,
+    pub restart: Restart,
     /// FAILOVER
     pub failover: Option<Box<Failover>>,
     /// The primary that is followed; None: this server is a primary itself.
@@ -127,6 +143,7 @@ impl Default for Replication {
             seconds: 0,
             file_lost_replica: false,
             file_is_ours: false,
+            restart: Restart::default(),
             failover: None,
             following: None,
         }

@@ -64,6 +64,9 @@ pub trait Host {
     /// Whether the user may run this request; None if there is no such command.
     fn may_call(&mut self, buffer: &[u8], ranges: &[Range]) -> Option<bool>;
 
+    /// Has what is written from now on be repeated in the append-only log, by replicas, by both, or nowhere, until the script ends.
+    fn repeat_at(&mut self, log: bool, replicas: bool);
+
     /// Serves other clients for a moment: the script has been running for longer than `busy-reply-threshold`.
     fn serve_others(&mut self) -> Verdict;
 

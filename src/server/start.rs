@@ -23,7 +23,7 @@ use crate::command::{
 use crate::config::{Config, ConfigError, Directive, ShutdownOptions};
 use crate::gate::state::{PauseCause, Shutdown, State};
 use crate::gate::table::Command;
-use crate::gate::{following, load, persistence, replicas, users};
+use crate::gate::{following, load, persistence, replicas, restart, users};
 use crate::keyspace::Keyspace;
 use crate::net::listener::Listener;
 use crate::net::tls::Tls;
@@ -222,6 +222,7 @@ impl Server {
             }
             Ok(()) => {
                 following::follow_at_start(&mut self.keyspace, &mut self.state);
+                restart::begin(&self.keyspace, &mut self.state);
                 Ok(())
             }
         }

@@ -31,6 +31,13 @@ pub fn allocated() -> usize {
     (ALLOCATED.load(Ordering::Relaxed) + here).max(0) as usize
 }
 
+/// Adds this thread's count to the process's. A thread that has allocated what others will free, or the other way round, calls
+/// it before it ends: up to 64 KiB would be counted wrong for ever otherwise.
+pub fn hand_over() {
+    let here = HERE.try_with(Cell::take).unwrap_or(0);
+    ALLOCATED.fetch_add(here, Ordering::Relaxed);
+}
+
 /// The size class a request of `size` bytes falls into: every 8 bytes up to 64, then four to each power of two, from
 /// 32 KiB on whole pages.
 #[inline]

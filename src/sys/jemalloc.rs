@@ -40,6 +40,19 @@ unsafe extern "C" fn append(report: *mut c_void, text: *const c_char) {
     report.extend_from_slice(text.to_bytes());
 }
 
+/// The arena that this thread allocates from. None: jemalloc does not say.
+pub fn arena() -> Option<u64> {
+    number("thread.arena", None).ok()
+}
+
+/// Has this thread allocate from that arena: what it makes for another thread then lies, and is freed, among what that one has.
+pub fn use_arena(arena: Option<u64>) {
+    if let Some(arena) = arena {
+        // Otherwise the memory comes from another arena, which works as well.
+        let _ = number("thread.arena", Some(arena));
+    }
+}
+
 /// Gives unused pages back to the system. False if jemalloc would not.
 pub fn purge() -> bool {
     // MALLCTL_ARENAS_ALL.

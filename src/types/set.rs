@@ -602,6 +602,28 @@ impl<'a> SetView<'a> {
             }
         }
     }
+
+    /// The same as before Redis 7.2, which kept texts in a table: they are visited in parts, however few there are. Cost: O(n).
+    pub fn scan_in_parts(
+        &self,
+        cursor: u64,
+        most: usize,
+        limits: &Limits,
+        mut visit: impl FnMut(Element<'_>),
+    ) -> u64 {
+        let mut made = PackedTable::new(limits.hasher, Form::Members);
+        let table = match *self {
+            SetView::Ints(_) => return self.scan(cursor, most, visit),
+            SetView::Table(members) => &members.table,
+            SetView::Packed(_) => {
+                self.for_each(|element| {
+                    made.insert(element.text().as_ref());
+                });
+                &made
+            }
+        };
+        table.scan(cursor, most, |entry| visit(Element::Bytes(entry.field)))
+    }
 }
 
 impl Collection for Set {

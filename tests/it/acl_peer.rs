@@ -191,7 +191,7 @@ fn texts(reply: Reply) -> BTreeSet<String> {
 #[ignore = "needs a peer: ACL_PEER=host:port"]
 fn rights_are_those_of_a_real_server() {
     let peer = std::env::var("ACL_PEER").expect("ACL_PEER=host:port");
-    let server = TestServer::start(&[]);
+    let server = TestServer::start(&["redis-version 7.0.15".into()]);
     let theirs = Client::connect(peer.parse().expect("an address"));
     let mut both = Both { ours: server.connect(), theirs };
     let common: Vec<String> = {

@@ -105,6 +105,50 @@ fn a_background_save_holds_the_moment_it_began_at() {
     assert_eq!(server.connect().call(&["DEBUG", "DIGEST"]), before);
 }
 
+/// Large collections are not copied: the save shares what they consist of, and each change after its moment copies a part.
+#[test]
+fn large_collections_are_saved_as_they_were_while_they_change() {
+    const LARGE: u32 = 20_000;
+    let dir = tempfile::tempdir().expect("a folder");
+    let server = start(dir.path(), &["save \"\""]);
+    let mut client = server.connect();
+    let each = |client: &mut Client, what: &str, to: u32| {
+        let script = format!("for i = 1, {to} do {what} end");
+        let reply = client.call(&["EVAL", &script, "0"]);
+        assert!(!matches!(reply, Reply::Error(_)), "{what}: {reply:?}");
+    };
+    each(&mut client, "redis.call('RPUSH', 'list', 'element:' .. i)", LARGE);
+    each(&mut client, "redis.call('HSET', 'hash', 'field:' .. i, 'value:' .. i)", LARGE);
+    // Longer than what lies in a page.
+    each(&mut client, "redis.call('HSET', 'wide', i, string.rep('x', 300) .. i)", 2_000);
+    each(&mut client, "redis.call('SADD', 'set', 'member:' .. i)", LARGE);
+    each(&mut client, "redis.call('ZADD', 'scores', i % 1000, 'member:' .. i)", LARGE);
+    each(&mut client, "redis.call('XADD', 'stream', i .. '-1', 'f', 'v' .. i)", LARGE);
+    let before = client.call(&["DEBUG", "DIGEST"]);
+    // The thread waits at each key: the others have changed by then.
+    client.call(&["CONFIG", "SET", "rdb-key-save-delay", "20000"]);
+    client.call(&["BGSAVE"]);
+    for round in 0..3 {
+        each(&mut client, "redis.call('RPUSH', 'list', i) redis.call('LPOP', 'list')", 5_000);
+        client.call(&["LSET", "list", "7000", "changed"]);
+        client.call(&["LREM", "list", "0", &format!("element:{}", 9_000 + round)]);
+        each(&mut client, "redis.call('HSET', 'hash', 'field:' .. i * 3, 'changed')", LARGE / 3);
+        each(&mut client, "redis.call('HDEL', 'hash', 'field:' .. i * 7)", LARGE / 7);
+        each(&mut client, "redis.call('HSET', 'wide', i, string.rep('y', 300 + i % 7))", 2_000);
+        each(&mut client, "redis.call('SREM', 'set', 'member:' .. i * 2)", LARGE / 2);
+        each(&mut client, "redis.call('ZINCRBY', 'scores', 500, 'member:' .. i)", LARGE);
+        each(&mut client, "redis.call('ZREM', 'scores', 'member:' .. i * 5)", LARGE / 5);
+        each(&mut client, "redis.call('XDEL', 'stream', i * 3 .. '-1')", LARGE / 3);
+        client.call(&["XADD", "stream", "*", "f", "new"]);
+    }
+    assert_ne!(client.call(&["DEBUG", "DIGEST"]), before);
+    client.call(&["CONFIG", "SET", "rdb-key-save-delay", "0"]);
+    wait_for(&server, &mut client, "rdb_bgsave_in_progress", "0");
+    assert_eq!(info(&mut client, "rdb_last_bgsave_status"), "ok");
+    client.call(&["DEBUG", "RELOAD", "NOSAVE"]);
+    assert_eq!(client.call(&["DEBUG", "DIGEST"]), before);
+}
+
 #[test]
 fn the_append_only_file_brings_everything_back() {
     for policy in ["always", "everysec", "no"] {

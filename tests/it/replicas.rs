@@ -10,24 +10,24 @@ use latchkey::clock::Clock;
 use crate::support::grammar::{Generator, rules};
 use crate::support::{Client, PATIENCE, Reply, TestServer, wait_for};
 
-const SECOND: i64 = 1_000_000;
+pub const SECOND: i64 = 1_000_000;
 
 /// A replica that only reads.
-struct Replica {
+pub struct Replica {
     stream: TcpStream,
     /// What has come and was not taken.
     buffer: Vec<u8>,
 }
 
 impl Replica {
-    fn connect(server: &TestServer) -> Self {
+    pub fn connect(server: &TestServer) -> Self {
         let stream = TcpStream::connect(server.address).expect("the server takes connections");
         stream.set_nodelay(true).expect("an option of TCP");
         stream.set_read_timeout(Some(PATIENCE)).expect("an option of sockets");
         Replica { stream, buffer: Vec::new() }
     }
 
-    fn say(&mut self, line: &str) {
+    pub fn say(&mut self, line: &str) {
         self.stream.write_all(format!("{line}\r\n").as_bytes()).expect("the server reads");
     }
 
@@ -59,23 +59,23 @@ impl Replica {
         }
     }
 
-    fn line(&mut self) -> String {
+    pub fn line(&mut self) -> String {
         String::from_utf8(self.take_until(b"\r\n")).expect("text").trim_end().to_owned()
     }
 
-    fn take(&mut self, count: usize) -> Vec<u8> {
+    pub fn take(&mut self, count: usize) -> Vec<u8> {
         while self.buffer.len() < count {
             assert!(self.read(), "the connection has ended");
         }
         self.buffer.drain(..count).collect()
     }
 
-    fn ended(&mut self) {
+    pub fn ended(&mut self) {
         while self.read() {}
     }
 
     /// Says what Redis 7.0 says before PSYNC.
-    fn greet(&mut self) {
+    pub fn greet(&mut self) {
         self.say("REPLCONF listening-port 7777");
         assert_eq!(self.line(), "+OK");
         self.say("REPLCONF capa eof capa psync2");
@@ -83,7 +83,7 @@ impl Replica {
     }
 
     /// Asks for all. The history, the offset of the snapshot, and the snapshot.
-    fn sync(&mut self, server: &TestServer) -> (String, u64, Vec<u8>) {
+    pub fn sync(&mut self, server: &TestServer) -> (String, u64, Vec<u8>) {
         self.greet();
         self.say("PSYNC ? -1");
         server.settle();
@@ -100,14 +100,14 @@ impl Replica {
     }
 }
 
-fn start(lines: &[&str]) -> TestServer {
+pub fn start(lines: &[&str]) -> TestServer {
     let mut all = vec!["repl-diskless-sync-delay 0".to_owned()];
     all.extend(lines.iter().map(|&line| line.to_owned()));
     TestServer::start(&all)
 }
 
 /// Requests in the form of the stream.
-fn stream(requests: &[&str]) -> Vec<u8> {
+pub fn stream(requests: &[&str]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for request in requests {
         let words: Vec<&str> = request.split(' ').collect();
@@ -119,7 +119,7 @@ fn stream(requests: &[&str]) -> Vec<u8> {
     bytes
 }
 
-fn field(client: &mut Client, name: &str) -> String {
+pub fn field(client: &mut Client, name: &str) -> String {
     let Reply::Bulk(text) = client.call(&["INFO", "everything"]) else { panic!("INFO has text") };
     let text = String::from_utf8(text).expect("text");
     let found = text.lines().find_map(|line| line.strip_prefix(&format!("{name}:")));

@@ -10,6 +10,7 @@
 //! more. A page has the length of a size class of the allocator, and is made anew, one class larger, when it is full.
 
 use crate::collections::prefetch::prefetch_bytes;
+use crate::collections::shared::Part;
 use crate::sys::alloc::size_class;
 
 const HEADER: usize = 8;
@@ -31,6 +32,12 @@ pub struct Place {
     index: usize,
     /// Bytes of the entries before it.
     before: usize,
+}
+
+impl Part for Page {
+    fn heap_bytes(&self) -> usize {
+        self.0.len()
+    }
 }
 
 impl Page {

@@ -18,10 +18,8 @@ fn now(ms: i64) -> Now {
 /// The invariants that no single operation shows.
 fn check(table: &PackedTable) {
     assert_eq!(table.pages.iter().map(Page::len).sum::<usize>(), table.len);
-    let large = table
-        .large
-        .as_ref()
-        .map_or(0, |large| large.iter().map(|(_, large)| large.bytes.len()).sum());
+    let large =
+        table.large.as_ref().map_or(0, |large| large.iter().map(|large| large.bytes.len()).sum());
     let bytes = table.pages.iter().map(Page::heap_bytes).sum::<usize>() + large;
     assert_eq!(bytes, table.heap_bytes);
     let mut volatile = 0;

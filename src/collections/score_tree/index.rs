@@ -11,15 +11,13 @@ use smallvec::SmallVec;
 
 use crate::collections::prefetch::prefetch;
 use crate::collections::scan::cut;
+use crate::collections::shared::SharedVec;
 
 /// Entries a page has on average where the next page is added, and where the last one is merged away.
 const ENTRIES_MAX: usize = 24;
 const ENTRIES_MIN: usize = 10;
 /// Entries a page grows by.
 const ENTRIES_STEP: usize = 4;
-/// Pages of a chunk of the directory, so that growing it copies little.
-const CHUNK: usize = 512;
-
 type Page = Vec<u64>;
 
 fn entry(tag: u32, leaf: u32) -> u64 {
@@ -29,8 +27,7 @@ fn entry(tag: u32, leaf: u32) -> u64 {
 /// Tags with leaves.
 #[derive(Clone, Debug, Default)]
 pub struct Index {
-    chunks: Vec<Vec<Page>>,
-    pages: usize,
+    pages: SharedVec<Page>,
     len: usize,
 }
 
@@ -39,50 +36,41 @@ impl Index {
     #[inline]
     fn page_of(&self, tag: u32) -> (usize, u32) {
         // With 2^bits <= pages, the first pages - 2^bits ones have been split by one more bit.
-        let bits = self.pages.ilog2();
-        let split = self.pages - (1 << bits);
+        let bits = self.pages.len().ilog2();
+        let split = self.pages.len() - (1 << bits);
         let short = tag as usize & ((1 << bits) - 1);
         if short < split { (tag as usize & ((2 << bits) - 1), bits + 1) } else { (short, bits) }
-    }
-
-    #[inline]
-    fn page(&self, number: usize) -> &Page {
-        &self.chunks[number / CHUNK][number % CHUNK]
-    }
-
-    #[inline]
-    fn page_mut(&mut self, number: usize) -> &mut Page {
-        &mut self.chunks[number / CHUNK][number % CHUNK]
     }
 
     /// The leaves that hold a member with this tag; a leaf comes once for each of them.
     #[inline]
     pub fn candidates(&self, tag: u32) -> impl Iterator<Item = u32> {
-        let page: &[u64] = if self.pages == 0 { &[] } else { self.page(self.page_of(tag).0) };
+        let page: &[u64] =
+            if self.pages.is_empty() { &[] } else { &self.pages[self.page_of(tag).0] };
         page.iter().filter(move |&&entry| entry as u32 == tag).map(|&entry| (entry >> 32) as u32)
     }
 
     /// Prefetches where a tag's page is told.
     #[inline]
     pub fn prefetch_place(&self, tag: u32) {
-        prefetch(std::ptr::from_ref(self.page(self.page_of(tag).0)).addr());
+        prefetch(std::ptr::from_ref(&self.pages[self.page_of(tag).0]).addr());
     }
 
     /// Prefetches that page.
     #[inline]
     pub fn prefetch_page(&self, tag: u32) {
-        let page = self.page(self.page_of(tag).0);
+        let page = &self.pages[self.page_of(tag).0];
         for line in page.chunks(8).take(4) {
             prefetch(line.as_ptr().addr());
         }
     }
 
     pub fn insert(&mut self, tag: u32, leaf: u32) {
-        if self.len >= self.pages * ENTRIES_MAX {
+        if self.len >= self.pages.len() * ENTRIES_MAX {
             self.add_page();
         }
         let number = self.page_of(tag).0;
-        let page = self.page_mut(number);
+        let page = &mut self.pages[number];
         if page.len() == page.capacity() {
             page.reserve_exact(ENTRIES_STEP);
         }
@@ -93,14 +81,14 @@ impl Index {
     /// Forgets one member with this tag in a leaf.
     pub fn remove(&mut self, tag: u32, leaf: u32) {
         let number = self.page_of(tag).0;
-        let page = self.page_mut(number);
+        let page = &mut self.pages[number];
         let at = page.iter().position(|&found| found == entry(tag, leaf));
         page.swap_remove(at.expect("every member is in the index"));
         if page.capacity() >= page.len() + 2 * ENTRIES_STEP {
             page.shrink_to(page.len().next_multiple_of(ENTRIES_STEP));
         }
         self.len -= 1;
-        if self.len < (self.pages - 1) * ENTRIES_MIN {
+        if self.len < (self.pages.len() - 1) * ENTRIES_MIN {
             self.merge_last_page();
         }
     }
@@ -108,44 +96,36 @@ impl Index {
     /// Notes that one member with this tag has moved.
     pub fn relocate(&mut self, tag: u32, from: u32, to: u32) {
         let number = self.page_of(tag).0;
-        let entries = self.page_mut(number).iter_mut();
+        let entries = self.pages[number].iter_mut();
         let found = entries.into_iter().find(|found| **found == entry(tag, from));
         *found.expect("every member is in the index") = entry(tag, to);
     }
 
     fn add_page(&mut self) {
         let mut new = Page::new();
-        if self.pages > 0 {
-            let bits = self.pages.ilog2();
+        if !self.pages.is_empty() {
+            let bits = self.pages.len().ilog2();
             let bit = 1u64 << bits;
-            let number = self.pages - (1 << bits);
-            let old = std::mem::take(self.page_mut(number));
+            let number = self.pages.len() - (1 << bits);
+            let old = std::mem::take(&mut self.pages[number]);
             let moving = old.iter().filter(|&&entry| entry & bit != 0).count();
             let mut kept = Page::with_capacity(old.len() - moving);
             new.reserve_exact(moving);
             for entry in old {
                 if entry & bit != 0 { new.push(entry) } else { kept.push(entry) }
             }
-            *self.page_mut(number) = kept;
+            self.pages[number] = kept;
         }
-        if self.pages.is_multiple_of(CHUNK) {
-            self.chunks.push(Vec::new());
-        }
-        self.chunks.last_mut().expect("one was just made if need be").push(new);
-        self.pages += 1;
+        self.pages.push(new);
     }
 
     fn merge_last_page(&mut self) {
-        if self.pages < 2 {
+        if self.pages.len() < 2 {
             return;
         }
-        let last = self.chunks.last_mut().and_then(Vec::pop).expect("pages are counted");
-        if self.chunks.last().is_some_and(Vec::is_empty) {
-            self.chunks.pop();
-        }
-        self.pages -= 1;
-        let number = self.pages - (1 << self.pages.ilog2());
-        let page = self.page_mut(number);
+        let Some(last) = self.pages.pop() else { return };
+        let number = self.pages.len() - (1 << self.pages.len().ilog2());
+        let page = &mut self.pages[number];
         page.reserve_exact(last.len());
         page.extend_from_slice(&last);
     }
@@ -153,11 +133,11 @@ impl Index {
     /// Visits the entries of one page from a boundary on, each pair of tag and leaf once, at most `most` (1 at least, and all
     /// of one tag); returns the next boundary, 0 at the end. A boundary is a tag with its bits reversed.
     pub fn scan(&self, boundary: u32, most: usize, mut visit: impl FnMut(u32, u32)) -> u32 {
-        if self.pages == 0 {
+        if self.pages.is_empty() {
             return 0;
         }
         let (number, bits) = self.page_of(boundary.reverse_bits());
-        let page = self.page(number);
+        let page = &self.pages[number];
         let width = 1u64 << (32 - bits);
         let mut next = (u64::from(boundary) / width + 1) * width;
         if page.len() > most {
@@ -177,9 +157,8 @@ impl Index {
     }
 
     pub fn heap_bytes(&self) -> usize {
-        let directory = self.chunks.capacity() * size_of::<Vec<Page>>()
-            + self.chunks.iter().map(|chunk| chunk.capacity() * size_of::<Page>()).sum::<usize>();
         // Pages are about as full as they can be: walking them all to know better is not worth it.
-        directory + (self.len + self.pages * ENTRIES_STEP / 2) * size_of::<u64>()
+        self.pages.heap_bytes()
+            + (self.len + self.pages.len() * ENTRIES_STEP / 2) * size_of::<u64>()
     }
 }

@@ -15,6 +15,7 @@ use std::ops::Range;
 
 use super::Place;
 use crate::collections::prefetch::prefetch_bytes;
+use crate::collections::shared::Part;
 
 /// Bytes of an element besides its member.
 const FIELDS: usize = 16;
@@ -26,6 +27,12 @@ pub struct Leaf {
     len: u32,
     /// The inner node this leaf hangs on; means nothing in the root.
     pub parent: u32,
+}
+
+impl Part for Leaf {
+    fn heap_bytes(&self) -> usize {
+        self.bytes.capacity()
+    }
 }
 
 impl Leaf {

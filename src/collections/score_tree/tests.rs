@@ -117,7 +117,7 @@ proptest! {
         for rank in [0, len / 2, len.saturating_sub(1), len] {
             prop_assert_eq!(tree.get(rank), expected.get(rank).copied());
         }
-        let leaf_bytes: usize = tree.leaves.chunks.iter().flatten().map(Leaf::heap_bytes).sum();
+        let leaf_bytes: usize = tree.leaves.iter().map(Leaf::heap_bytes).sum();
         prop_assert_eq!(leaf_bytes, tree.leaf_bytes);
         // And it can be emptied from the front.
         while !tree.is_empty() {

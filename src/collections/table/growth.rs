@@ -12,7 +12,53 @@ pub(super) enum Shrinking {
     Merge(u32, u32),
 }
 
+/// So full a segment of a table made for many keys is at most, in entries: 90% of what splits it. Uniform hashes fill segments
+/// so evenly that few of them come to splitting.
+const EXPECTED_MAX: usize = BLOCKS_MAX * BLOCK_FULL * 9 / 10;
+
 impl<O> Table<O> {
+    /// Gives a table that never held a key the size it has with `keys` of them: rehashing on the way there is a quarter of the time
+    /// of filling it. Some ten bytes a key are allocated at once: `keys` is the caller's to bound. [`Self::fit`] undoes what was
+    /// too much.
+    pub fn expect(&mut self, keys: usize) {
+        if !self.directory.is_empty() || keys <= BLOCK_FULL {
+            return;
+        }
+        let mut depth = 0;
+        while keys >> depth > EXPECTED_MAX && depth < DEPTH_MAX {
+            depth += 1;
+        }
+        let blocks = blocks_for(keys >> depth, BLOCK_FULL).min(BLOCKS_MAX);
+        self.depth = depth;
+        for prefix in 0..1 << depth {
+            let id = self.add_segment(prefix, depth);
+            self.directory.push(id);
+            self.fill_segment(id, blocks, &[]);
+        }
+        self.outdate_slots();
+    }
+
+    /// Gives up room that was made for keys that have not come. A table that is walked keeps it.
+    pub fn fit(&mut self) {
+        if self.is_walked() {
+            return;
+        }
+        loop {
+            let segments = self.segments;
+            for id in (0..segments).rev() {
+                // Merging moves the last segment to the number that becomes free.
+                if id < self.segments {
+                    let plan = self.plan_fitting(id, self.segment(id).len as usize);
+                    self.carry_out(id, plan);
+                }
+            }
+            if self.segments == segments {
+                break;
+            }
+        }
+        self.outdate_slots();
+    }
+
     /// The segment of a hash, with room for one more.
     pub(super) fn make_room(&mut self, hash: u64) -> u32 {
         loop {
@@ -189,7 +235,12 @@ impl<O> Table<O> {
 
     /// Gives a segment with few entries less memory.
     pub(super) fn shrink(&mut self, id: u32) {
-        match self.plan_shrinking(id, self.segment(id).len as usize) {
+        let plan = self.plan_shrinking(id, self.segment(id).len as usize);
+        self.carry_out(id, plan);
+    }
+
+    fn carry_out(&mut self, id: u32, plan: Shrinking) {
+        match plan {
             Shrinking::None => {}
             Shrinking::Resize(blocks) => self.resize(id, blocks),
             Shrinking::Merge(lower, upper) => self.merge(lower, upper),
@@ -199,11 +250,20 @@ impl<O> Table<O> {
     /// What becomes of a segment that has `len` entries left.
     #[inline]
     pub(super) fn plan_shrinking(&self, id: u32, len: usize) -> Shrinking {
+        // A segment of one block asks only at every 16th removal, because the sibling is a cache miss.
+        if self.segment(id).block_count() == 1 && !len.is_multiple_of(16) {
+            return Shrinking::None;
+        }
+        self.plan_fitting(id, len)
+    }
+
+    /// The same without regard for what it costs.
+    #[inline]
+    fn plan_fitting(&self, id: u32, len: usize) -> Shrinking {
         let (chunk, index) = self.chunk(id);
         let segment = &chunk.segments[index];
         let (blocks, depth) = (segment.block_count(), segment.depth());
-        // A segment of one block asks only at every 16th removal, because the sibling is a cache miss.
-        if len > blocks * BLOCK_SPARSE || blocks == 1 && !len.is_multiple_of(16) {
+        if len > blocks * BLOCK_SPARSE {
             return Shrinking::None;
         }
         if depth > 0 {

@@ -750,3 +750,37 @@ fn a_cleared_table_starts_afresh_and_its_content_is_freed_elsewhere() {
     table.put(b"a", b"b", None);
     table.check();
 }
+
+#[test]
+fn a_table_made_for_many_keys_holds_them_and_gives_up_what_was_too_much() {
+    const MADE_FOR: usize = if cfg!(miri) { 3_000 } else { 100_000 };
+    for keys in [0, 5, MADE_FOR / 50, MADE_FOR, MADE_FOR * 3 / 2] {
+        let mut table = Table::<()>::new(KeyHasher::new([1, 2]), 0);
+        table.expect(MADE_FOR);
+        table.check();
+        let segments = table.segments;
+        for number in 0..keys {
+            let key = number.to_string().into_bytes();
+            let hash = table.hash(&key);
+            let value = NewValue::Bytes { bytes: b"value", kind: 0 };
+            table.insert(hash, &key, value, None, 0);
+        }
+        table.check();
+        if keys == MADE_FOR {
+            assert!(table.segments < segments + segments / 8, "few segments had to be split");
+        }
+        table.fit();
+        table.check();
+        if keys < 100 {
+            assert_eq!((table.segments, table.segment_bytes), (1, 1024));
+        }
+        for number in 0..keys {
+            let key = number.to_string().into_bytes();
+            assert!(table.find(table.hash(&key), &key).is_some());
+        }
+        // A table that has keys stays as it is.
+        let segments = table.segments;
+        table.expect(10 * MADE_FOR);
+        assert_eq!(table.segments, segments);
+    }
+}

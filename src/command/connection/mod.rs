@@ -10,7 +10,7 @@ use crate::config::VALKEY_VERSION;
 use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::gate::spec::{CommandSpec, Flags, Group, Secrets, spec};
-use crate::gate::{publish, tracking, transaction, users};
+use crate::gate::{publish, restart, tracking, transaction, users};
 use crate::ids::UserId;
 use crate::resp::number;
 use crate::resp::reply::Protocol;
@@ -106,6 +106,9 @@ const OUTSIDE_INT: CommandError =
 fn ping(ctx: &mut Context<'_>) -> CommandResult {
     if ctx.args.len() > 2 {
         return Err(CommandError::WrongArity("ping".into()));
+    }
+    if let Some(error) = restart::unhealthy(ctx.server, ctx.caller.client()) {
+        return Err(error);
     }
     let message = (ctx.args.len() == 2).then(|| ctx.args.get(1));
     let resp2 = ctx.reply.protocol() == Protocol::Resp2;

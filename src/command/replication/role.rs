@@ -3,10 +3,10 @@
 use crate::command::set_oom_score;
 use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Outcome};
-use crate::gate::following;
 use crate::gate::limits::describe_client;
 use crate::gate::replicas::{address, replicas};
 use crate::gate::spec::{Categories, CommandSpec, Flags, Group, spec};
+use crate::gate::{following, restart};
 use crate::sys::log::Level;
 
 pub const COMMANDS: &[CommandSpec] = &[
@@ -76,6 +76,7 @@ fn replicaof(ctx: &mut Context<'_>) -> CommandResult {
     let (host, port) = (ctx.args.get(1), ctx.args.get(2));
     let (id, is_replica) = (ctx.client_id(), ctx.server.replication.is_replica());
     if host.eq_ignore_ascii_case(b"no") && port.eq_ignore_ascii_case(b"one") {
+        restart::confirm(ctx.server);
         if is_replica {
             following::unfollow(ctx.db, ctx.server);
             tell_system(ctx);

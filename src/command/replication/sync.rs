@@ -5,7 +5,7 @@ use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::gate::limits::describe_client;
 use crate::gate::spec::{CommandSpec, Flags, Group, spec};
-use crate::gate::{following, persistence, replicas};
+use crate::gate::{following, persistence, replicas, restart};
 use crate::replication::replica::{Filter, Replica};
 use crate::resp::number;
 use crate::sys::log::Level;
@@ -97,6 +97,9 @@ fn psync(ctx: &mut Context<'_>) -> CommandResult {
     }
     if !history.starts_with(b"?") {
         ctx.server.stats.counters.partial_syncs_refused += 1;
+    }
+    if restart::holds_off(ctx.db, ctx.server, id, history, from) {
+        return Err(restart::HELD_OFF);
     }
     log_refusal(ctx, history, offset);
     replicas::await_snapshot(ctx.db, ctx.server, id);

@@ -4,7 +4,7 @@ use crate::client::blocked::OnDisk;
 use crate::error::CommandError;
 use crate::gate::acks;
 use crate::gate::blocking::TimeoutUnit;
-use crate::gate::context::{AcksAwaited, CommandResult, Context, Outcome};
+use crate::gate::context::{AcksAwaited, CommandResult, Context, Outcome, Replicas};
 use crate::gate::persistence;
 use crate::gate::spec::{Categories, CommandSpec, Flags, Group, spec};
 
@@ -19,7 +19,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .since("3.0.0")
         .tips(TIPS)
         .docs(
-            "numreplicas timeout",
+            "numreplicas|ALL timeout",
             "Waits until replicas have what this connection has written.",
             "O(1)",
         ),
@@ -45,6 +45,9 @@ const WAITAOF_ON_REPLICA: CommandError = CommandError::Text(
     "ERR WAITAOF cannot be used with replica instances. Please also note that writes to replicas are just local and are not \
      propagated.",
 );
+const ALL_UNKNOWN: CommandError = CommandError::Text(
+    "ERR WAIT ALL needs to know how many replicas could be promoted: set 'wait-all-replicas'",
+);
 const WAITAOF_WITHOUT_AOF: CommandError = CommandError::Text(
     "ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.",
 );
@@ -60,13 +63,24 @@ fn offset(ctx: &mut Context<'_>) -> u64 {
 
 /// `WAIT numreplicas timeout`: how many replicas have it, as many as asked for or as there are when the time is up. The timeout is
 /// in milliseconds, 0 is for ever; within a transaction nothing is waited for.
+///
+/// `WAIT ALL timeout`: the same for all replicas that could be promoted, `wait-all-replicas` at least. NOTALL if some have not
+/// acknowledged all that this server has written, by whichever client, when the time is up.
 fn wait(ctx: &mut Context<'_>) -> CommandResult {
     if ctx.server.replication.is_replica() {
         return Err(WAIT_ON_REPLICA);
     }
-    let replicas = ctx.args.integer(1)?;
+    let replicas = match ctx.args.get(1) {
+        word if word.eq_ignore_ascii_case(b"ALL") => Replicas::All,
+        _ => Replicas::Count(ctx.args.integer(1)?),
+    };
     let deadline_us = ctx.timeout(2, TimeoutUnit::Milliseconds)?;
-    let offset = offset(ctx);
+    let offset = match replicas {
+        Replicas::All if ctx.server.config.wait_all_replicas == 0 => return Err(ALL_UNKNOWN),
+        // Of a pool's or a proxy's connections the one that waits need not be the one that wrote.
+        Replicas::All => ctx.server.stream_end(),
+        Replicas::Count(_) => offset(ctx),
+    };
     finish(ctx, AcksAwaited { offset, replicas, on_disk: None, deadline_us })
 }
 
@@ -76,10 +90,10 @@ fn wait_aof(ctx: &mut Context<'_>) -> CommandResult {
         local @ (0 | 1) => local,
         _ => return Err(CommandError::ValueOutOfRange("value must between 0 and 1")),
     };
-    let replicas = ctx.args.integer(2)?;
-    if replicas < 0 {
-        return Err(CommandError::ValueOutOfRange("must be positive"));
-    }
+    let replicas = match ctx.args.integer(2)? {
+        count @ 0.. => Replicas::Count(count),
+        _ => return Err(CommandError::ValueOutOfRange("must be positive")),
+    };
     let deadline_us = ctx.timeout(3, TimeoutUnit::Milliseconds)?;
     if ctx.server.replication.is_replica() {
         return Err(WAITAOF_ON_REPLICA);

@@ -199,6 +199,10 @@ impl Host for FunctionHost<'_> {
         self.host.may_call(buffer, ranges)
     }
 
+    fn repeat_at(&mut self, log: bool, replicas: bool) {
+        self.host.repeat_at(log, replicas);
+    }
+
     fn serve_others(&mut self) -> Verdict {
         let (name, args, begun) = (self.host.name, self.args, self.begun);
         self.host.server.scripts.function.get_or_insert_with(|| FunctionRun {
@@ -227,6 +231,8 @@ impl Host for LoadHost<'_> {
     fn may_call(&mut self, _: &[u8], _: &[Range]) -> Option<bool> {
         None
     }
+
+    fn repeat_at(&mut self, _: bool, _: bool) {}
 
     fn serve_others(&mut self) -> Verdict {
         Verdict::End("ERR FUNCTION LOAD timeout")

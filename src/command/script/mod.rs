@@ -15,7 +15,7 @@ use crate::config::{BusyScriptPolicy, Choice};
 use crate::error::CommandError;
 use crate::gate::admit::{Refused, admit_scripted, busy};
 use crate::gate::context::{Caller, CommandResult, Context, Origin, Outcome};
-use crate::gate::effect::Mark;
+use crate::gate::effect::{Mark, RepeatedAt};
 use crate::gate::evict::{self, Room};
 use crate::gate::execute::{Gate, Request};
 use crate::gate::monitor;
@@ -403,6 +403,7 @@ pub(crate) fn finish(ctx: &mut Context<'_>, before: Before) {
             client.db = database;
         }
     }
+    ctx.server.effects.repeat_at(RepeatedAt::ALL);
     let ended = ctx.server.scripts.running.take();
     ctx.server.note_gate();
     if ended.as_ref().is_some_and(|running| running.rolls_back) {
@@ -543,13 +544,11 @@ impl Host for ServerHost<'_> {
             Ok(command) => command,
             Err(Refused::Killed(error)) => return Called::Refused(error.into()),
             Err(Refused::Command(text)) => return self.refuse(command.map(|it| it.id), text),
-            Err(Refused::Denied(denied)) => {
-                if let Some(command) = command {
-                    let (id, place) = (self.caller.client(), Some(Place::Script));
-                    users::note_denied(self.server, id, place, denied, command, args);
-                }
-                let text = users::refusal_in_script(denied).to_vec();
-                return self.refuse(command.map(|it| it.id), text);
+            Err(Refused::Denied(command, denied)) => {
+                let id = self.caller.client();
+                users::note_denied(self.server, id, Some(Place::Script), denied, command, args);
+                let text = users::refusal_in_script(self.server, id, command, denied);
+                return self.refuse(Some(command.id), text);
             }
         };
         if let Some(running) = &mut self.server.scripts.running {
@@ -567,6 +566,10 @@ impl Host for ServerHost<'_> {
         let id = self.caller.client();
         let command = self.find(args)?;
         Some(users::check_of(self.server, id, command, args).is_ok())
+    }
+
+    fn repeat_at(&mut self, log: bool, replicas: bool) {
+        self.server.effects.repeat_at(RepeatedAt { log, replicas });
     }
 
     fn serve_others(&mut self) -> Verdict {

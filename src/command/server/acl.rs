@@ -4,9 +4,8 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use crate::acl::{Acl, FLAG_NAMES, Reason, Selector, catalogue, is_user_name};
+use crate::acl::{Acl, Form, Selector, catalogue, is_user_name};
 use crate::command::help::reply_help;
-use crate::command::stream::reports_7_2;
 use crate::config::{replace_file, system_text};
 use crate::error::CommandError;
 use crate::facts::CATEGORY_NAMES;
@@ -207,7 +206,7 @@ fn delete(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `ACL GETUSER username`: a map of flags, passwords' hashes, rules and selectors; nil if there is no such user.
 fn get(ctx: &mut Context<'_>) -> CommandResult {
-    let acl = &ctx.server.acl;
+    let (acl, form) = (&ctx.server.acl, users::form(ctx.server));
     let reply = &mut ctx.reply;
     let Some(user) = acl.find(ctx.args.get(2)).map(|id| acl.user(id)) else {
         reply.null();
@@ -215,30 +214,26 @@ fn get(ctx: &mut Context<'_>) -> CommandResult {
     };
     reply.map(6);
     reply.bulk(b"flags");
-    let flags: Vec<&str> = FLAG_NAMES
-        .iter()
-        .filter(|(flag, _)| user.flags().contains(*flag))
-        .map(|(_, name)| *name)
-        .collect();
+    let flags = user.describe_flags(form);
     reply.set(flags.len());
     flags.iter().for_each(|flag| reply.bulk(flag.as_bytes()));
     reply.bulk(b"passwords");
     reply.array(user.passwords().len());
     user.passwords().for_each(|hash| reply.bulk(hash.as_bytes()));
-    describe_selector(acl, user.root(), reply);
+    describe_selector(acl, user.root(), form, reply);
     reply.bulk(b"selectors");
     reply.array(user.others().len());
     for selector in user.others() {
         reply.map(3);
-        describe_selector(acl, selector, reply);
+        describe_selector(acl, selector, form, reply);
     }
     Ok(Outcome::Replied)
 }
 
 /// Three entries of a map.
-fn describe_selector(acl: &Acl, selector: &Selector, reply: &mut ReplyWriter<'_>) {
+fn describe_selector(acl: &Acl, selector: &Selector, form: Form, reply: &mut ReplyWriter<'_>) {
     reply.bulk(b"commands");
-    reply.bulk(&selector.describe_commands(acl.catalogue()));
+    reply.bulk(&selector.describe_commands(acl.catalogue(), form));
     reply.bulk(b"keys");
     reply.bulk(&selector.describe_keys());
     reply.bulk(b"channels");
@@ -247,7 +242,7 @@ fn describe_selector(acl: &Acl, selector: &Selector, reply: &mut ReplyWriter<'_>
 
 /// `ACL LIST`: an array of `user name rules`.
 fn list(ctx: &mut Context<'_>) -> CommandResult {
-    let lines = ctx.server.acl.lines();
+    let lines = ctx.server.acl.lines(users::form(ctx.server));
     ctx.reply.array(lines.len());
     lines.for_each(|line| ctx.reply.bulk(&[b"user ", &line[..]].concat()));
     Ok(Outcome::Replied)
@@ -286,7 +281,7 @@ fn load(ctx: &mut Context<'_>) -> CommandResult {
     let own = ctx.caller.client();
     ctx.reply.ok();
     let mut deleted = loaded.deleted;
-    if !reports_7_2(&ctx.server.config) {
+    if !ctx.server.config.reports_7_2() {
         let others = loaded.changed.iter().map(|changed| changed.id);
         deleted.extend(others.filter(|&id| id != UserId::DEFAULT));
     }
@@ -313,7 +308,7 @@ pub(crate) fn load_file(
 /// `ACL SAVE`: `OK`. The file is the old one or the new one, whole.
 fn save(ctx: &mut Context<'_>) -> CommandResult {
     let file = file(ctx)?;
-    let text = ctx.server.acl.file_text();
+    let text = ctx.server.acl.file_text(users::form(ctx.server));
     let path = Path::new(OsStr::from_bytes(&file));
     if let Err(error) = replace_file(path, &text) {
         let why = system_text(&error);
@@ -329,9 +324,10 @@ fn save(ctx: &mut Context<'_>) -> CommandResult {
 /// `ACL DRYRUN username command [arg [arg ...]]`: `OK`, or why not.
 fn dry_run(ctx: &mut Context<'_>) -> CommandResult {
     let args = ctx.args.from(3);
-    let (user, name) = (ctx.args.get(2), args.get(0));
+    let (name_of_user, name) = (ctx.args.get(2), args.get(0));
     let server = &*ctx.server;
-    let user = server.acl.find(user).ok_or_else(|| error("User '", user, "' not found"))?;
+    let user = server.acl.find(name_of_user);
+    let user = user.ok_or_else(|| error("User '", name_of_user, "' not found"))?;
     let command = server.find_command(name).and_then(|command| match args.len() {
         2.. if !command.subcommands.is_empty() => {
             server.commands.find_subcommand(command, args.get(1))
@@ -346,14 +342,8 @@ fn dry_run(ctx: &mut Context<'_>) -> CommandResult {
         ctx.reply.ok();
         return Ok(Outcome::Replied);
     };
-    let (what, object, kind) = match denied.reason {
-        Reason::Key => ("access", args.get(denied.argument), "key"),
-        Reason::Channel => ("access", args.get(denied.argument), "channel"),
-        Reason::Command | Reason::Auth => ("run", command.full_name.as_bytes(), "command"),
-    };
-    let before = format!("This user has no permissions to {what} the '");
-    let behind = format!("' {kind}");
-    ctx.reply.bulk(&[before.as_bytes(), object, behind.as_bytes()].concat());
+    let told = users::denial_in_full(server, name_of_user, command, denied, args);
+    ctx.reply.bulk(&told);
     Ok(Outcome::Replied)
 }
 
@@ -372,7 +362,7 @@ fn log(ctx: &mut Context<'_>) -> CommandResult {
     let entries = ctx.server.acl.log.iter();
     let count = usize::try_from(count).unwrap_or_default().min(entries.len());
     let now_ms = ctx.server.now.wall_us / 1000;
-    let is_7_2 = reports_7_2(&ctx.server.config);
+    let is_7_2 = ctx.server.config.reports_7_2();
     let reply = &mut ctx.reply;
     reply.array(count);
     for entry in entries.take(count) {

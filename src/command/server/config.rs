@@ -15,9 +15,9 @@ use crate::gate::context::{CommandResult, Context, Origin, Outcome};
 use crate::gate::evict::evict;
 use crate::gate::limits::count_clients_memory;
 use crate::gate::persistence;
-use crate::gate::replicas;
 use crate::gate::spec::{CommandSpec, Flags, Group, Secrets, container, spec};
 use crate::gate::state::{State, Task};
+use crate::gate::{replicas, restart, users};
 use crate::keyspace::{AccessPolicy, Keyspace};
 use crate::net::listener::{Listener, tcp_listeners};
 use crate::net::tls::Tls;
@@ -151,8 +151,8 @@ fn reset_stat(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `CONFIG REWRITE`: OK.
 fn rewrite(ctx: &mut Context<'_>) -> CommandResult {
-    let users: Vec<Vec<u8>> = ctx.server.acl.lines().collect();
-    match ctx.server.config.rewrite(&users) {
+    let lines: Vec<Vec<u8>> = ctx.server.acl.lines(users::form(ctx.server)).collect();
+    match ctx.server.config.rewrite(&lines) {
         Ok(()) => {
             let message = format_args!("CONFIG REWRITE executed with success.");
             ctx.server.log(Level::Warning, message);
@@ -190,6 +190,7 @@ pub fn apply_config(db: &mut Keyspace, server: &mut State) {
     persistence::apply_parameters(server);
     replicas::resize_backlog(server);
     replicas::count_good(server);
+    restart::look(server);
 }
 
 /// The least important messages to log.

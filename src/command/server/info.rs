@@ -12,7 +12,7 @@ use crate::gate::persistence::Purpose;
 use crate::gate::spec::{Categories, CommandSpec, Flags, Group, spec};
 use crate::gate::state::State;
 use crate::gate::table::Command;
-use crate::gate::{failover, replicas};
+use crate::gate::{failover, replicas, restart};
 use crate::keyspace::{Keyspace, KeyspaceStats};
 use crate::pubsub::Kind;
 use crate::replication::backlog::Backlog;
@@ -239,7 +239,10 @@ impl MemoryUse {
             clients: server.clients.iter().map(Client::memory).sum(),
             replicas: replicas::replicas(server).map(|(client, _)| client.memory()).sum(),
             backlog: server.replication.backlog.as_ref().map_or(0, Backlog::memory),
-            replicas_behind: replicas::bytes_behind(server),
+            replicas_behind: match server.replication.replicas.is_empty() {
+                true => 0,
+                false => replicas::bytes_behind(server),
+            },
             tables: databases.map(|index| (index, db.table_of(index).memory())).collect(),
             keys: (0..db.databases()).map(|index| db.table_of(index).len()).sum(),
             allocator: jemalloc::stats(),
@@ -514,6 +517,12 @@ fn replicas_and_history(out: &mut String, server: &State) {
                 replica.acknowledged.unwrap_or(0),
             ),
         );
+    }
+    if let Some(seconds) = restart::seconds_left(server) {
+        line(out, "primary_restart_read_only_seconds_left", seconds);
+    }
+    if state.restart.held_off_us.is_some() {
+        line(out, "primary_is_empty_and_replicas_are_not", 1);
     }
     line(out, "master_failover_state", failover::state_name(server));
     line(out, "master_replid", &state.id);

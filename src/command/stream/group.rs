@@ -5,8 +5,7 @@ use crate::collections::table::Slot;
 use crate::command::help::reply_help;
 use crate::command::stream::claims::Claims;
 use crate::command::stream::{
-    Bound, announce, parse_bound, parse_id, parse_ids, reply_entry, reply_id, reports_7_2,
-    stream_spec,
+    Bound, announce, parse_bound, parse_id, parse_ids, reply_entry, reply_id, stream_spec,
 };
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
@@ -266,11 +265,14 @@ fn destroy(ctx: &mut Context<'_>) -> CommandResult {
 fn create_consumer(ctx: &mut Context<'_>) -> CommandResult {
     let slot = find_group(ctx)?;
     let (name, now_ms) = (ctx.args.get(4), ctx.server.now.unix().0);
+    let was_seen_there = ctx.caller == Caller::Primary;
     let group = group_mut(ctx, slot)?;
     let is_new = group.find_consumer(name).is_none();
     if is_new {
         group.meet_consumer(name, now_ms);
         announce(ctx, "xgroup-createconsumer", ctx.key(2));
+    } else if was_seen_there {
+        group.meet_consumer(name, now_ms);
     }
     ctx.reply.integer(is_new.into());
     Ok(Outcome::Replied)
@@ -480,7 +482,7 @@ struct ClaimOptions {
 
 impl ClaimOptions {
     /// `min-idle-time id [id ...] [options]`, from argument 4 on. What is no ID begins the options.
-    fn parse(args: Args<'_>, now_ms: i64, is_loading: bool) -> Result<Self, CommandError> {
+    fn parse(args: Args<'_>, now_ms: i64, is_repeated: bool) -> Result<Self, CommandError> {
         let idle = integer_or(args.get(4), "ERR Invalid min-idle-time argument for XCLAIM")?;
         let ids: Vec<StreamId> =
             args.iter_from(5).map_while(|text| StreamId::parse(text, 0)).collect();
@@ -519,8 +521,9 @@ impl ClaimOptions {
                 return Err(CommandError::formatted(parts.concat()));
             }
         }
-        // A time that cannot be is taken for now: it is computed by clocks that are not ours. That of a file was now once.
-        let latest = if is_loading { i64::MAX } else { now_ms };
+        // A time that cannot be is taken for now: it is computed by clocks that are not ours. That of a file, or of the primary,
+        // was now once.
+        let latest = if is_repeated { i64::MAX } else { now_ms };
         if !(0..=latest).contains(&options.delivered_ms) {
             options.delivered_ms = now_ms;
         }
@@ -536,6 +539,9 @@ struct Claimant<'a> {
     /// Its place in the group, once it took something.
     consumer: Option<ConsumerId>,
     is_new: bool,
+    last_seen: Option<i64>,
+    /// Taking something counts as being active.
+    is_active: bool,
     changes: u64,
     claimed: usize,
     claims: Claims<'a>,
@@ -551,6 +557,8 @@ impl<'a> Claimant<'a> {
             just_id,
             consumer: None,
             is_new: false,
+            last_seen: None,
+            is_active: true,
             changes: 0,
             claimed: 0,
             claims: Claims::new(ctx, args.get(1), args.get(2)),
@@ -569,6 +577,7 @@ impl<'a> Claimant<'a> {
     /// Its place in the group, which it is given if need be.
     fn meet(&mut self, group: &mut Group) -> ConsumerId {
         *self.consumer.get_or_insert_with(|| {
+            self.last_seen = self.claims.last_seen(group, self.name);
             let (consumer, is_new) = group.meet_consumer(self.name, self.now_ms);
             self.is_new = is_new;
             consumer
@@ -589,7 +598,9 @@ impl<'a> Claimant<'a> {
         let pending = Pending { consumer, delivered_ms, deliveries };
         group.assign(id, pending);
         self.claims.assigned(self.name, id, pending, group.last);
-        group.consumer_mut(consumer).active_ms = Some(self.now_ms);
+        if self.is_active {
+            group.consumer_mut(consumer).active_ms = Some(self.now_ms);
+        }
         match entries.get(id) {
             Some(entry) if !self.just_id => reply_entry(reply, entry),
             _ => reply_id(reply, id),
@@ -600,12 +611,13 @@ impl<'a> Claimant<'a> {
 
     /// Counts and announces what was done.
     fn finish(mut self, ctx: &mut Context<'_>) {
-        if self.is_new && self.claimed == 0 {
-            self.claims.created(self.name);
+        if self.claimed == 0 {
+            match self.is_new {
+                true => self.claims.created(self.name),
+                false => self.claims.seen(self.name, self.last_seen, self.now_ms),
+            }
         }
-        if self.is_new || self.changes > 0 {
-            self.claims.repeat(ctx);
-        }
+        self.claims.repeat(ctx, self.is_new || self.changes > 0);
         ctx.db.changed_aside(self.changes);
         if self.is_new {
             announce(ctx, "xgroup-createconsumer", ctx.key(1));
@@ -619,9 +631,12 @@ fn xclaim(ctx: &mut Context<'_>) -> CommandResult {
     let (key, name) = (ctx.args.get(1), ctx.args.get(2));
     let slot = find_read(ctx)?.ok_or_else(|| no_key_or_group(key, name))?;
     let now_ms = ctx.server.now.unix().0;
-    let options = ClaimOptions::parse(ctx.args, now_ms, ctx.caller == Caller::Load)?;
+    // What is repeated here tells all that happened: who is named has taken it, or had an entry that was deleted.
+    let is_repeated = matches!(ctx.caller, Caller::Load | Caller::Primary);
+    let options = ClaimOptions::parse(ctx.args, now_ms, is_repeated)?;
     let mut claimant = Claimant::new(ctx, now_ms, options.just_id);
-    let is_always_seen = reports_7_2(&ctx.server.config);
+    claimant.is_active = options.force || !is_repeated;
+    let is_always_seen = ctx.server.config.reports_7_2() && !is_repeated;
     let (entries, groups) = ctx.db.groups_mut(slot)?;
     let group = groups.get_mut(name).ok_or_else(|| no_key_or_group(key, name))?;
     let reply = &mut ctx.reply;
@@ -714,7 +729,7 @@ fn xautoclaim(ctx: &mut Context<'_>) -> CommandResult {
     let slot = find_read(ctx)?.ok_or_else(|| no_key_or_group(key, name))?;
     let now_ms = ctx.server.now.unix().0;
     let mut claimant = Claimant::new(ctx, now_ms, options.just_id);
-    let is_always_seen = reports_7_2(&ctx.server.config);
+    let is_always_seen = ctx.server.config.reports_7_2();
     let (entries, groups) = ctx.db.groups_mut(slot)?;
     let group = groups.get_mut(name).ok_or_else(|| no_key_or_group(key, name))?;
     if is_always_seen {

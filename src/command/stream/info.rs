@@ -3,7 +3,7 @@
 use crate::collections::table::Slot;
 use crate::command::help::reply_help;
 use crate::command::stream::group::no_group;
-use crate::command::stream::{reply_entry, reply_id, reports_7_2, stream_spec};
+use crate::command::stream::{reply_entry, reply_id, stream_spec};
 use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::gate::spec::{Categories, CommandSpec, Flags, Group as CommandGroup, KeyFlags};
@@ -75,7 +75,7 @@ fn named_guess(reply: &mut ReplyWriter<'_>, name: &str, value: Option<i64>) {
 /// `XINFO STREAM key [FULL [COUNT count]]`: a map.
 fn stream(ctx: &mut Context<'_>) -> CommandResult {
     let slot = find(ctx)?;
-    let has_active_time = reports_7_2(&ctx.server.config);
+    let has_active_time = ctx.server.config.reports_7_2();
     let mut cursor = ctx.args.cursor(3);
     let mut full = None;
     if !cursor.is_at_end() {
@@ -223,7 +223,7 @@ fn groups(ctx: &mut Context<'_>) -> CommandResult {
 fn consumers(ctx: &mut Context<'_>) -> CommandResult {
     let slot = find(ctx)?;
     let now_ms = ctx.server.now.unix().0;
-    let has_active_time = reports_7_2(&ctx.server.config);
+    let has_active_time = ctx.server.config.reports_7_2();
     let (key, name) = (ctx.args.get(2), ctx.args.get(3));
     let groups = &ctx.db.stream_at(slot)?.groups;
     let group = groups.get(name).ok_or_else(|| no_group(name, key))?;

@@ -8,7 +8,7 @@ pub(crate) mod info;
 pub(crate) mod read;
 
 use crate::collections::table::Slot;
-use crate::config::{Config, KeyspaceEvents};
+use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
 use crate::gate::context::{Caller, CommandResult, Context, Outcome};
 use crate::gate::spec::{CommandSpec, Flags, Group, Handler, KeyFlags, KeySpec, key, spec};
@@ -135,15 +135,6 @@ pub(crate) fn parse_bound(text: &[u8], bound: Bound) -> Result<StreamId, Command
             excluded.previous().ok_or(CommandError::Text("ERR invalid end ID for the interval"))
         }
     }
-}
-
-/// Whether the version this server reports has what Redis 7.2 brought: consumers that are seen without being served, and
-/// the time they were.
-pub(crate) fn reports_7_2(config: &Config) -> bool {
-    let mut parts = config.redis_version.split(|byte| *byte == b'.').map(|part| {
-        std::str::from_utf8(part).ok().and_then(|part| part.parse::<u64>().ok()).unwrap_or(0)
-    });
-    (parts.next().unwrap_or(0), parts.next().unwrap_or(0)) >= (7, 2)
 }
 
 pub(crate) fn reply_id(reply: &mut ReplyWriter<'_>, id: StreamId) {

@@ -5,7 +5,7 @@
 
 use crate::command::stream::claims::Claims;
 use crate::command::stream::{
-    Bound, announce, parse_bound, parse_id, reply_entry, reply_id, reports_7_2, stream_spec,
+    Bound, announce, parse_bound, parse_id, reply_entry, reply_id, stream_spec,
 };
 use crate::gate::blocking::TimeoutUnit;
 use crate::gate::context::{CommandResult, Context, Origin, Outcome, Wait};
@@ -460,7 +460,7 @@ fn serve_group(
 ) -> Result<bool, CommandError> {
     let Some((group, name)) = request.reader else { return Ok(false) };
     let now_ms = ctx.server.now.unix().0;
-    let is_always_seen = reports_7_2(&ctx.server.config);
+    let is_always_seen = ctx.server.config.reports_7_2();
     let key = ctx.key(source.key_at);
     let mut claims = Claims::new(ctx, key.bytes, group);
     let (entries, groups) = ctx.db.groups_mut(slot)?;
@@ -473,6 +473,7 @@ fn serve_group(
     if start.is_none() && !is_always_seen {
         return Ok(false);
     }
+    let last_seen = claims.last_seen(group, name);
     let (consumer, is_new) = group.meet_consumer(name, now_ms);
     let mut changes = u64::from(start.is_some());
     if let Some(start) = start {
@@ -489,7 +490,7 @@ fn serve_group(
                 let last = group.last;
                 let mut assign = |id, pending| {
                     redelivered += 1;
-                    claims.assigned(name, id, pending, last);
+                    claims.redelivered(name, id, pending, last);
                 };
                 reader.read_pending(&mut ctx.reply, entries, group, start, &mut assign)
             }
@@ -500,8 +501,11 @@ fn serve_group(
             changes = redelivered;
         }
     }
-    if is_new && (changes == 0 || request.no_ack) {
-        claims.created(name);
+    if changes == 0 || request.no_ack {
+        match is_new {
+            true => claims.created(name),
+            false => claims.seen(name, last_seen, now_ms),
+        }
     }
     if changes > 0 && source.wish == Wish::Unread {
         claims.read(group.last, group.read);
@@ -510,9 +514,7 @@ fn serve_group(
         announce(ctx, "xgroup-createconsumer", key);
     }
     ctx.db.changed_aside(changes);
-    if is_new || changes > 0 {
-        claims.repeat(ctx);
-    }
+    claims.repeat(ctx, is_new || changes > 0);
     Ok(start.is_some())
 }
 

@@ -18,12 +18,13 @@ use std::time::Duration;
 
 use super::{begin_backlog, close_replicas};
 use crate::config::{DisklessLoad, system_text};
-use crate::gate::load::{Rules, load_entry, rdb_limits, run};
+use crate::gate::load::{Rules, expected_keys, load_beside, maker, run};
 use crate::gate::persistence::{self, Loading, Purpose};
 use crate::gate::state::State;
 use crate::keyspace::Keyspace;
 use crate::keyspace::beside::Beside;
-use crate::persist::rdb::{Event, FileError, Limits, Parser};
+use crate::persist::ahead::Maker;
+use crate::persist::rdb::{Event, FileError, Parser};
 use crate::sys::disk::{DiskFile, DiskReader, write_all};
 use crate::sys::log::Level;
 
@@ -207,7 +208,7 @@ impl Sync {
         (persistence.keys_loaded, persistence.keys_expired_at_load) = (0, 0);
         persistence.empty_keys_skipped = 0;
         server.note_gate();
-        self.loader = Some(Loader::new(db, server, feed));
+        self.loader = Some(Loader::new(db, server, feed, total));
     }
 
     /// Loads a slice. Errors: said.
@@ -409,7 +410,9 @@ impl Arriving {
 struct Loader {
     parser: Parser<Feed>,
     feed_is_file: bool,
-    limits: Limits,
+    maker: Maker,
+    /// Of the file; 0: it comes through a pipe, and nobody knows what is still to come.
+    file_bytes: u64,
     beside: Beside,
     functions: Vec<Vec<u8>>,
     stream_db: usize,
@@ -423,12 +426,13 @@ struct Loader {
 }
 
 impl Loader {
-    fn new(db: &Keyspace, server: &State, feed: Feed) -> Self {
+    fn new(db: &Keyspace, server: &State, feed: Feed, bytes: u64) -> Self {
         let feed_is_file = matches!(feed, Feed::File(_));
         Loader {
             parser: Parser::new(feed, server.config.rdbchecksum),
             feed_is_file,
-            limits: rdb_limits(db, server),
+            file_bytes: if feed_is_file { bytes } else { 0 },
+            maker: maker(db, server, Rules { keeps_expired: true, ..Rules::default() }),
             beside: db.beside(),
             functions: Vec::new(),
             stream_db: 0,
@@ -465,7 +469,6 @@ impl Loader {
         if !self.has_more && (self.piped() == Some(0) || start_us < self.look_at_us) {
             return Ok(Loaded::Waits);
         }
-        let rules = Rules { keeps_expired: true, ..Rules::default() };
         let delay = server.config.key_load_delay;
         loop {
             let event = match self.parser.next_event() {
@@ -481,8 +484,7 @@ impl Loader {
             };
             match event {
                 Event::Entry(entry) => {
-                    let beside = Some(&mut self.beside);
-                    load_entry(db, server, &self.limits, &entry, rules, beside)?;
+                    load_beside(db, server, &self.maker, &entry, &mut self.beside)?;
                     self.steps += 1;
                 }
                 Event::Function(text) => self.functions.push(text.to_vec()),
@@ -491,10 +493,10 @@ impl Loader {
                         std::str::from_utf8(&value).ok().and_then(|text| text.parse().ok());
                     self.stream_db = number.unwrap_or(0);
                 }
-                Event::Aux { .. }
-                | Event::Header(_)
-                | Event::SelectDb(_)
-                | Event::ResizeDb { .. } => {}
+                Event::ResizeDb { db: number, keys, .. } => {
+                    self.beside.expect_keys(number, expected_keys(keys, self.file_bytes));
+                }
+                Event::Aux { .. } | Event::Header(_) | Event::SelectDb(_) => {}
                 Event::End(_) => {
                     self.is_done = true;
                     return Ok(Loaded::All);

@@ -21,12 +21,12 @@ pub fn spread_effects(server: &mut State) {
         }
         return;
     }
-    effects.take(|units| {
+    effects.take_apart(|logged, sent| {
         if let Some(aof) = &mut persistence.aof {
-            aof.log.append(units, *now);
+            aof.log.append(logged, *now);
         }
         if feeds {
-            replication.feed(units);
+            replication.feed(sent);
             replication.feed(&messages);
             if let (Some(aof), Some(backlog)) = (&persistence.aof, &replication.backlog) {
                 replication.logged.push_back((backlog.end(), aof.log.end()));

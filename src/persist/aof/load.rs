@@ -1,4 +1,4 @@
-//! Loading: the files of the folder in the manifest's order, handed up request by request.
+//! Loading: the files of the folder in the manifest's order, handed up request by request. A thread reads ahead.
 //!
 //! Requests and the RDB base go to a [`Sink`], which applies them; what it cannot apply ends the loading. The last file may
 //! end as a crash leaves it, and is cut back to its last whole command or transaction, if `aof-load-truncated` says so.
@@ -7,11 +7,18 @@
 //! "The last file" is the last one with anything in it: a crash while a rewrite began can leave an empty one behind it.
 
 use std::io::{self, Read, Seek, SeekFrom};
+use std::ops::Range;
+use std::sync::mpsc::{Receiver, sync_channel};
 
+use super::ahead::{self, BATCHES_AHEAD, Batch};
 use super::folder::{AofFolder, FolderError};
-use super::reader::{End, Fault, Item, Reader, Request, Tail};
+use super::reader::{End, Fault, Reader, Request, Tail};
 use crate::config::system_text;
+use crate::sys::alloc;
 use crate::sys::disk::DiskReader;
+
+/// Requests that are told of together before they come: enough for their cache misses to overlap.
+const COMING: usize = 64;
 
 /// Who applies what is loaded.
 pub trait Sink {
@@ -21,6 +28,9 @@ pub trait Sink {
     /// An RDB image begins at the start of `source`, a file of `bytes` bytes. Returns how many it has; the file's position
     /// afterwards does not matter. An error is the text of why it is refused.
     fn rdb(&mut self, source: &mut dyn DiskReader, bytes: u64) -> Result<u64, String>;
+
+    /// So many requests of a batch, from one on, will come next, one by one.
+    fn coming(&mut self, _batch: &Batch, _requests: Range<usize>) {}
 
     /// A request. What is [`Request::in_transaction`] is to be kept until EXEC comes. An error is the text of why it cannot be
     /// applied.
@@ -86,18 +96,18 @@ impl AofFolder {
             })?;
             source.seek(SeekFrom::Start(offset)).map_err(|error| unreadable(name, error))?;
         }
-        let mut reader = Reader::new(source, offset.min(size), size);
-        loop {
-            match reader.next().map_err(|error| unreadable(name, error))? {
-                Item::Annotation(_) => {}
-                Item::End(end) => return Ok(end),
-                Item::Request(request) => sink.request(&request).map_err(|why| {
-                    let name = String::from_utf8_lossy(name);
-                    let at = request.offset;
-                    refusal(format!("{why} (append only file {name}, offset {at})"))
-                })?,
-            }
-        }
+        let reader = Reader::new(source, offset.min(size), size);
+        let (sender, batches) = sync_channel(BATCHES_AHEAD);
+        std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new().name("loader".into());
+            let spawned = thread.spawn_scoped(scope, move || {
+                ahead::read(reader, &sender);
+                drop(sender);
+                alloc::hand_over();
+            });
+            spawned.map_err(|error| unreadable(name, error))?;
+            apply(name, batches, sink)
+        })
     }
 
     /// Judges how a file ended. Returns the bytes of it that count.
@@ -165,6 +175,27 @@ impl AofFolder {
         ));
         Ok(cut_at)
     }
+}
+
+/// Has what was read ahead applied; the thread that reads ends with the channel.
+fn apply(name: &[u8], batches: Receiver<Batch>, sink: &mut dyn Sink) -> Result<End, FolderError> {
+    for batch in batches {
+        for index in 0..batch.len() {
+            if index.is_multiple_of(COMING) {
+                sink.coming(&batch, index..batch.len().min(index + COMING));
+            }
+            let request = batch.get(index);
+            sink.request(&request).map_err(|why| {
+                let name = String::from_utf8_lossy(name);
+                let at = request.offset;
+                refusal(format!("{why} (append only file {name}, offset {at})"))
+            })?;
+        }
+        if let Some(end) = batch.end {
+            return end.map_err(|error| unreadable(name, error));
+        }
+    }
+    Err(refusal("the thread that reads the append only file has ended".into()))
 }
 
 fn refusal(text: String) -> FolderError {

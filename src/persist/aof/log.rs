@@ -1,8 +1,8 @@
 //! The append side: bytes of a turn to the end of the current increment, and the thread that syncs them.
 //!
 //! What commands changed is appended to a buffer in memory, written once at the end of the turn, and synced by a thread of its
-//! own: the loop never waits for the disk. [`AppendLog::acknowledged`] tells up to where replies may leave; an output
-//! remembers in a [`Depends`] the offset it depends on.
+//! own: the loop does not wait for the disk. [`AppendLog::acknowledged`] tells up to where replies may leave; an output
+//! remembers the offset it depends on.
 //!
 //! | `appendfsync` | synced | replies may leave once |
 //! |---|---|---|
@@ -12,7 +12,9 @@
 //!
 //! Another increment begins when a rewrite does. From that moment bytes stay in the buffer until the thread has synced the old
 //! file and made the manifest durable that names the new one; replies that depend on them wait so long under any policy.
-//! Written earlier they might be lost by a kill, or survive a power loss that tears the file before them.
+//! Written earlier they might be lost by a kill, or survive a power loss that tears the file before them. Whoever waits for a reply
+//! sends no more meanwhile; what comes nevertheless (a primary's stream, `CLIENT REPLY OFF`) waits in memory up to a limit, and
+//! the loop then for the disk.
 //!
 //! Errors follow Redis: a write that fails is tried again each turn (`always`: the process ends), and commands that write are
 //! refused meanwhile. An error of a sync is final for its file, as the kernel tells it once and then forgets: the status stays
@@ -41,6 +43,10 @@ const SYNC_LATE_US: i64 = 2_000_000;
 const ERROR_LINE_EVERY_US: i64 = 30_000_000;
 /// A write that failed is tried again after this at the latest, in microseconds.
 const RETRY_US: i64 = 100_000;
+/// So much may wait for another file to be made before the loop waits for it too, in bytes.
+const WAITING_BYTES_MAX: usize = 16 << 20;
+/// While it waits, it looks so often whether the thread is still there.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// A buffer larger than this is given back once it is written, in bytes.
 const BUFFER_KEPT_MAX: usize = 1 << 20;
 
@@ -51,22 +57,6 @@ pub struct LogOffset(pub u64);
 impl LogOffset {
     fn plus(self, bytes: usize) -> Self {
         LogOffset(self.0 + bytes as u64)
-    }
-}
-
-/// What an output shows: it may leave once the log has come so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Depends(LogOffset);
-
-impl Depends {
-    /// The output shows what was appended before `offset` too.
-    pub fn on(&mut self, offset: LogOffset) {
-        self.0 = self.0.max(offset);
-    }
-
-    /// Whether it may leave, given [`AppendLog::acknowledged`].
-    pub fn may_leave(self, acknowledged: LogOffset) -> bool {
-        self.0 <= acknowledged
     }
 }
 
@@ -102,8 +92,6 @@ pub struct AppendLog {
     /// See [`AppendLog::set_flush_delay`].
     flush_delay: Duration,
     last_timestamp: i64,
-    /// The database that the file's commands apply to; None in a new file.
-    selected_db: Option<u32>,
     /// Appended and not written; begins at `written`.
     buffer: Vec<u8>,
     written: LogOffset,
@@ -145,6 +133,8 @@ struct Shared {
     state: Mutex<State>,
     /// Work has come, or the end.
     changed: Condvar,
+    /// A switch is done.
+    switched: Condvar,
     /// All before it is durable.
     synced: AtomicU64,
     folder: Arc<Mutex<AofFolder>>,
@@ -189,6 +179,7 @@ impl AppendLog {
         let shared = Shared {
             state: Mutex::default(),
             changed: Condvar::new(),
+            switched: Condvar::new(),
             synced: AtomicU64::new(0),
             folder,
             wake,
@@ -199,7 +190,6 @@ impl AppendLog {
             timestamps: false,
             flush_delay: Duration::ZERO,
             last_timestamp: i64::MIN,
-            selected_db: None,
             buffer: Vec::new(),
             written: LogOffset::default(),
             current_bytes: current.len,
@@ -253,24 +243,16 @@ impl AppendLog {
         self.written.plus(self.buffer.len())
     }
 
-    /// The database that commands of the file apply to as it stands; None: not selected yet, which is so whenever another file
-    /// has begun. Who appends puts a SELECT in front if his is another, and says so with [`AppendLog::select_db`].
-    pub fn selected_db(&self) -> Option<u32> {
-        self.selected_db
-    }
-
-    /// See [`AppendLog::selected_db`].
-    pub fn select_db(&mut self, db: u32) {
-        self.selected_db = Some(db);
-    }
-
     // ---- a turn's end ------------------------------------------------------------------------------------------------
 
     /// Writes what was appended and asks for a sync where the policy wants one. To be called once a turn, before replies leave,
-    /// also in turns without commands (see [`AppendLog::next_call_us`]). Never waits for a sync.
+    /// also in turns without commands (see [`AppendLog::next_call_us`]). Waits for a sync only where too much memory waits for it.
     ///
     /// Afterwards [`AppendLog::acknowledged`] has its new value and [`AppendLog::take_notices`] may have lines.
     pub fn write(&mut self, now: Now) -> Result<(), Fatal> {
+        if self.switching && self.buffer.len() > WAITING_BYTES_MAX {
+            self.wait_for_switch();
+        }
         self.take_switched();
         self.check_sync_errors()?;
         if !self.switching {
@@ -278,6 +260,21 @@ impl AppendLog {
         }
         self.request_sync(now);
         Ok(())
+    }
+
+    /// Waits until the thread, if there is one, has made the other file.
+    #[cold]
+    fn wait_for_switch(&mut self) {
+        let Some(thread) = &self.thread else { return };
+        self.delayed_fsync += 1;
+        let text = "Asynchronous AOF fsync is taking too long (disk is busy?). Waiting for it: too much is to be written behind it.";
+        self.notices.push((Level::Notice, text.into()));
+        let mut state = self.shared.lock();
+        // A thread that has panicked makes nothing more.
+        while state.switched.is_none() && !thread.is_finished() {
+            let waited = self.shared.switched.wait_timeout(state, LOOK_AGAIN);
+            (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        }
     }
 
     /// Up to where what was appended may be shown to anybody: outputs that depend on more wait.
@@ -486,7 +483,6 @@ impl AppendLog {
         }
         self.switching = true;
         self.syncs_ahead = 0;
-        self.selected_db = None;
         let state = &mut *self.shared.lock();
         state.sync = None;
         state.switched = None;
@@ -756,6 +752,7 @@ impl Syncer {
             folder.next_increment()
         };
         self.shared.lock().switched = Some(made);
+        self.shared.switched.notify_one();
     }
 }
 

@@ -6,6 +6,7 @@
 //!
 //! Bytes and orders of operations: `docs/aof.md`. Knows files and the protocol; refuses to know commands, clients and keys.
 
+pub mod ahead;
 pub mod folder;
 pub mod load;
 pub mod log;

@@ -299,6 +299,14 @@ impl<R: Read> Reader<R> {
         }))
     }
 
+    /// The bytes and the places of the arguments of the request that [`Reader::next`] has just returned, to be kept; what was
+    /// read behind it is copied.
+    pub fn take_last(&mut self) -> (Vec<u8>, Vec<Range>) {
+        let behind = self.buf.split_off(self.start);
+        self.start = 0;
+        (std::mem::replace(&mut self.buf, behind), std::mem::take(&mut self.args))
+    }
+
     fn is_command(&self, name: &[u8]) -> bool {
         self.args.first().is_some_and(|first| first.of(&self.buf).eq_ignore_ascii_case(name))
     }

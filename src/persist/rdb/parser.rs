@@ -33,6 +33,7 @@ pub enum Event<'a> {
     SelectDb(u64),
     /// How many keys the database has, and how many of them with deadlines: a hint, not a promise.
     ResizeDb {
+        db: u64,
         keys: u64,
         volatile_keys: u64,
     },
@@ -187,7 +188,9 @@ impl<R: Read> Parser<R> {
                 self.db = db;
                 Ok(Event::SelectDb(db))
             }
-            Record::ResizeDb { keys, volatile_keys } => Ok(Event::ResizeDb { keys, volatile_keys }),
+            Record::ResizeDb { keys, volatile_keys } => {
+                Ok(Event::ResizeDb { db: self.db, keys, volatile_keys })
+            }
             Record::Function(range) => match text(&range, "a library of functions") {
                 Ok(text) => Ok(Event::Function(text)),
                 Err(error) => Err(fault(error, place)),

@@ -54,7 +54,7 @@ fn resuming() -> Hello {
     Hello { port: 6380, continues, ..Hello::default() }
 }
 
-const STREAM: &str = "*2\r\n$6\r\nSELECT\r\n$1\r\n3\r\n\n*1\r\n$5\r\nMULTI\r\n*3\r\n$3\r\nSET\r\n$1\r\na\r\n$2\r\n\r\n\r\n\
+const STREAM: &str = "*2\r\n$6\r\nSELECT\r\n$1\r\n3\r\n\r\n\n*1\r\n$5\r\nMULTI\r\n*3\r\n$3\r\nSET\r\n$1\r\na\r\n$2\r\n\r\n\r\n\
     *0\r\n*2\r\n$4\r\nINCR\r\n$1\r\nb\r\n*1\r\n$4\r\nexec\r\n*1\r\n$4\r\nPING\r\n*1\r\n$5\r\nmulti\r\n*1\r\n$4\r\nEXEC\r\n";
 
 fn words(text: &str) -> Vec<Vec<u8>> {
@@ -83,7 +83,7 @@ fn a_snapshot_and_the_stream_behind_it_are_told_apart() {
             ]
         );
         assert_eq!(heard.snapshot, snapshot.as_bytes());
-        assert_eq!(heard.raw, STREAM.replace("\r\n\n*", "\r\n*").as_bytes());
+        assert_eq!(heard.raw, STREAM.replace("\r\n\r\n\n*", "\r\n*").as_bytes());
         let units = [
             vec![words("SELECT 3")],
             vec![vec![b"SET".to_vec(), b"a".to_vec(), b"\r\n".to_vec()], words("INCR b")],
@@ -154,8 +154,23 @@ fn what_a_primary_refuses_ends_the_link_or_asks_in_another_way() {
 }
 
 #[test]
+fn a_unit_that_is_discarded_is_over_and_does_nothing() {
+    let request = |word: &str| format!("*1\r\n${}\r\n{word}\r\n", word.len());
+    let words = ["MULTI", "FIRST", "SECOND", "discard", "THIRD", "MULTI", "FOURTH", "EXEC"];
+    let stream: String = words.iter().map(|word| request(word)).collect();
+    let greeting =
+        "+PONG\r\n+OK\r\n+OK\r\n-ERR Unrecognized REPLCONF option: version\r\n+CONTINUE\r\n";
+    let heard = hear(resuming(), &[greeting.as_bytes(), stream.as_bytes()]);
+    assert_eq!(
+        heard.units,
+        [vec![], vec![vec![b"THIRD".to_vec()]], vec![vec![b"FOURTH".to_vec()]]]
+    );
+    assert_eq!((heard.raw, heard.broken), (stream.into_bytes(), None));
+}
+
+#[test]
 fn a_stream_that_is_none_breaks_the_link() {
-    for rest in ["PING\r\n", "*1\r\n+1\r\n", "*x\r\n"] {
+    for rest in ["PING\r\n", "*1\r\n+1\r\n", "*x\r\n", "\r\r\n", "\r\n \r\n"] {
         let text = format!(
             "+PONG\r\n+OK\r\n+OK\r\n-ERR Unrecognized REPLCONF option: version\r\n+CONTINUE\r\n{STREAM}{rest}"
         );

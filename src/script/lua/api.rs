@@ -344,7 +344,7 @@ unsafe extern "C-unwind" fn setresp(state: *mut lua_State) -> c_int {
     0
 }
 
-/// `redis.set_repl(flags)`: accepted; effects go to the append-only file and the replicas all the same.
+/// `redis.set_repl(flags)`: where what the script writes from now on is repeated.
 unsafe extern "C-unwind" fn set_repl(state: *mut lua_State) -> c_int {
     if lua_gettop(state) != 1 {
         raise_error(state, b"ERR redis.set_repl() requires two arguments.");
@@ -356,6 +356,9 @@ unsafe extern "C-unwind" fn set_repl(state: *mut lua_State) -> c_int {
             b"ERR Invalid replication flags. Use REPL_AOF, REPL_REPLICA, REPL_ALL or REPL_NONE.",
         );
     }
+    let (log, replicas) = (flags & REPL_AOF != 0, flags & REPL_REPLICA != 0);
+    // Without a host nothing is written.
+    let _ = shared(state).with_host(|host| host.repeat_at(log, replicas));
     0
 }
 

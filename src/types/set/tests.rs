@@ -242,17 +242,23 @@ proptest! {
             prop_assert_eq!(view.contains(&probe), model.contains(&probe));
             prop_assert_eq!(view.contains_element(Element::new(&probe)), model.contains(&probe));
         }
-        let mut scanned = BTreeSet::new();
-        let mut cursor = 0;
-        loop {
-            cursor = view.scan(cursor, 10, |member| {
-                assert!(scanned.insert(member.text().as_ref().to_vec()));
-            });
-            if cursor == 0 {
-                break;
+        for in_parts in [false, true] {
+            let mut scanned = BTreeSet::new();
+            let mut cursor = 0;
+            loop {
+                let visit = |member: Element<'_>| {
+                    assert!(scanned.insert(member.text().as_ref().to_vec()));
+                };
+                cursor = match in_parts {
+                    true => view.scan_in_parts(cursor, 10, &limits, visit),
+                    false => view.scan(cursor, 10, visit),
+                };
+                if cursor == 0 {
+                    break;
+                }
             }
+            prop_assert_eq!(&scanned, &model);
         }
-        prop_assert_eq!(&scanned, &model);
         for count in [0, 1, model.len() / 5, model.len() / 2, model.len() + 3] {
             let mut sample = BTreeSet::new();
             view.sample(count, |member| {

@@ -16,7 +16,10 @@
 //! behind it; per node two counts, the fields and a zero; per entry flags, two differences to the node's ID, values and their
 //! number).
 
+use std::sync::Arc;
+
 use crate::collections::packed::{Element, Elements};
+use crate::collections::shared::own;
 
 use super::id::StreamId;
 
@@ -38,7 +41,8 @@ pub(super) struct Node {
     pub first: StreamId,
     /// ID of the last entry, deleted or not.
     pub last: StreamId,
-    bytes: Vec<u8>,
+    /// Shared by clones of the node until one of them changes.
+    bytes: Arc<Vec<u8>>,
     /// Where the entries begin.
     entries_at: u32,
     /// Where the last entry begins.
@@ -117,7 +121,7 @@ impl Node {
         let mut node = Node {
             first: entry.id,
             last: entry.id,
-            bytes: Vec::with_capacity(room),
+            bytes: Arc::default(),
             entries_at: 0,
             last_at: 0,
             fields: entry.fields as u32,
@@ -125,13 +129,15 @@ impl Node {
             live: 0,
             dead: 0,
         };
+        let mut bytes = Vec::with_capacity(room);
         let mut listpack = LISTPACK_FRAME + listpack_integer_len(entry.fields as i64);
         for index in 0..entry.fields {
             let field = Element::new((entry.piece)(2 * index));
-            field.write(&mut node.bytes);
+            field.write(&mut bytes);
             listpack += listpack_len(&field);
         }
-        node.entries_at = node.bytes.len() as u32;
+        node.entries_at = bytes.len() as u32;
+        node.bytes = Arc::new(bytes);
         node.listpack_bytes = (listpack + listpack_integer_len(0)) as u32;
         node.push(entry);
         node
@@ -160,7 +166,7 @@ impl Node {
 
     /// Gives back what is reserved: no entry will be added.
     pub fn close(&mut self) {
-        self.bytes.shrink_to_fit();
+        own(&mut self.bytes).shrink_to_fit();
     }
 
     fn has_fields_of<'a, F: Fn(usize) -> &'a [u8]>(&self, entry: &NewEntry<'a, F>) -> bool {
@@ -185,13 +191,14 @@ impl Node {
         head |= if own_fields { OWN_FIELDS } else { 0 };
         head |= if ms_later > 0 { NEW_MS } else { 0 };
         head |= if seq_number != usual { HAS_SEQ } else { 0 };
-        self.last_at = self.bytes.len() as u32;
-        self.bytes.push(head);
+        let bytes = own(&mut self.bytes);
+        self.last_at = bytes.len() as u32;
+        bytes.push(head);
         if ms_later > 0 {
-            write_number(&mut self.bytes, ms_later);
+            write_number(bytes, ms_later);
         }
         if seq_number != usual {
-            write_number(&mut self.bytes, seq_number);
+            write_number(bytes, seq_number);
         }
         let mut pieces = 3 + entry.fields;
         // Redis keeps differences to the node's ID; that of the sequence numbers may be negative. Flags are one small integer.
@@ -199,18 +206,18 @@ impl Node {
             + listpack_integer_len(ms.wrapping_sub(self.first.ms) as i64)
             + listpack_integer_len(seq.wrapping_sub(self.first.seq) as i64);
         if own_fields {
-            write_number(&mut self.bytes, entry.fields as u64);
+            write_number(bytes, entry.fields as u64);
             pieces += 1 + entry.fields;
             listpack += listpack_integer_len(entry.fields as i64);
         }
         for index in 0..entry.fields {
             if own_fields {
                 let field = Element::new((entry.piece)(2 * index));
-                field.write(&mut self.bytes);
+                field.write(bytes);
                 listpack += listpack_len(&field);
             }
             let value = Element::new((entry.piece)(2 * index + 1));
-            value.write(&mut self.bytes);
+            value.write(bytes);
             listpack += listpack_len(&value);
         }
         self.listpack_bytes += (listpack + listpack_integer_len(pieces as i64)) as u32;
@@ -220,14 +227,14 @@ impl Node {
 
     /// Marks the entry at `offset`, which is not deleted.
     pub fn mark_deleted(&mut self, offset: u32) {
-        self.bytes[offset as usize] |= DELETED;
+        own(&mut self.bytes)[offset as usize] |= DELETED;
         self.live -= 1;
         self.dead += 1;
     }
 
     /// Takes the mark away again.
     pub fn unmark_deleted(&mut self, offset: u32) {
-        self.bytes[offset as usize] &= !DELETED;
+        own(&mut self.bytes)[offset as usize] &= !DELETED;
         self.live += 1;
         self.dead -= 1;
     }
@@ -240,7 +247,7 @@ impl Node {
 
     /// Takes away the entry that was added behind this end.
     pub fn cut_off(&mut self, end: End) {
-        self.bytes.truncate(end.bytes as usize);
+        own(&mut self.bytes).truncate(end.bytes as usize);
         self.last = end.last;
         self.listpack_bytes = end.listpack_bytes;
         self.live = end.live;

@@ -66,16 +66,6 @@ impl Rig {
 }
 
 #[test]
-fn an_output_leaves_when_what_it_depends_on_is_acknowledged() {
-    let mut output = Depends::default();
-    assert!(output.may_leave(LogOffset(0)));
-    output.on(LogOffset(30));
-    output.on(LogOffset(10));
-    assert!(!output.may_leave(LogOffset(29)));
-    assert!(output.may_leave(LogOffset(30)));
-}
-
-#[test]
 fn under_always_one_sync_serves_all_that_was_written_before_it() {
     let mut rig = Rig::new(AppendFsync::Always);
     let first = rig.append();
@@ -265,11 +255,9 @@ fn an_error_of_a_sync_stays_until_a_rewrite_has_replaced_the_file() {
 #[test]
 fn a_switch_holds_what_follows_until_the_old_file_and_the_manifest_are_durable() {
     let mut rig = Rig::new(AppendFsync::EverySecond);
-    rig.log.select_db(3);
     let before = rig.append();
     let now = rig.now();
     rig.log.begin_switch(now).unwrap();
-    assert_eq!(rig.log.selected_db(), None);
     assert!(matches!(rig.log.begin_switch(now), Err(SwitchError::Refused(_))));
     let after = rig.append();
     rig.write().unwrap();
@@ -416,4 +404,21 @@ fn the_thread_syncs_switches_and_ends_on_a_real_disk() {
         let bytes = read_whole(&RealDisk, &path.join(name), 10_000).unwrap();
         assert_eq!(bytes, unit.repeat(units));
     }
+}
+
+#[test]
+fn what_waits_for_another_file_is_bounded() {
+    let mut rig = Rig::new(AppendFsync::EverySecond);
+    let now = rig.now();
+    rig.append();
+    rig.log.begin_switch(now).unwrap();
+    rig.log.append(&vec![b'x'; WAITING_BYTES_MAX], now);
+    rig.write().unwrap();
+    assert!(rig.log.is_switching() && rig.log.delayed_fsync() == 0);
+    let end = rig.append();
+    rig.log.spawn().unwrap();
+    // The loop waits for the thread.
+    rig.write().unwrap();
+    assert!(!rig.log.is_switching());
+    assert_eq!((rig.log.acknowledged(), rig.log.delayed_fsync()), (end, 1));
 }

@@ -29,7 +29,7 @@ fn records(file: &[u8], at_once: usize) -> (Vec<String>, Option<FileError>) {
             Ok(Event::Header(version)) => version.to_string(),
             Ok(Event::Aux { name, value }) => format!("{} = {}", shown(&name), shown(&value)),
             Ok(Event::SelectDb(db)) => format!("database {db}"),
-            Ok(Event::ResizeDb { keys, volatile_keys }) => format!("{keys} {volatile_keys}"),
+            Ok(Event::ResizeDb { keys, volatile_keys, .. }) => format!("{keys} {volatile_keys}"),
             Ok(Event::Function(text)) => format!("function {}", shown(&text)),
             Ok(Event::Entry(entry)) => {
                 let decoder = Decoder { limits: &limits, now: NOW, version: entry.version };
@@ -101,7 +101,7 @@ fn a_file_of_redis_is_written_again_with_the_same_bytes() {
             Event::Header(_) => {}
             Event::Aux { name, value } => writer.aux(&name, &value).expect("memory"),
             Event::SelectDb(number) => db = number,
-            Event::ResizeDb { keys, volatile_keys } => {
+            Event::ResizeDb { keys, volatile_keys, .. } => {
                 writer.select_db(db, keys, volatile_keys).expect("memory");
             }
             Event::Function(text) => writer.function(&text).expect("memory"),

@@ -1,0 +1,316 @@
+//! A vector whose clones share its elements, in groups, until one of them changes.
+//!
+//! ```text
+//!   first:  | 0 | 1 | ... | 63 |                 cloned with the vector: small ones pay nothing for the groups
+//!   groups: | -> | -> | ... | -> |               counted: 64 elements each
+//! ```
+//!
+//! A clone of a large collection costs a count for every 64 of its parts, and each change afterwards the copy of one group at
+//! most, once. So a snapshot takes a collection of any size at once, and another thread reads it while it goes on changing.
+
+use std::ops::{Index, IndexMut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Elements of a group, a power of two.
+const GROUP: usize = 64;
+
+/// Bytes of parts that were copied since the start because clones shared them.
+static COPIED: AtomicUsize = AtomicUsize::new(0);
+
+/// Bytes of parts that were copied since the start because a clone shared them with what was changed.
+pub fn copied_bytes() -> usize {
+    COPIED.load(Ordering::Relaxed)
+}
+
+/// Something that is copied when a clone shares it with what is to be changed.
+pub trait Part: Clone {
+    /// Bytes behind it.
+    fn heap_bytes(&self) -> usize;
+}
+
+impl Part for Vec<u8> {
+    fn heap_bytes(&self) -> usize {
+        self.capacity()
+    }
+}
+
+impl Part for Vec<u64> {
+    fn heap_bytes(&self) -> usize {
+        self.capacity() * size_of::<u64>()
+    }
+}
+
+/// What is shared, to be changed: copied first if somebody else has it too.
+#[inline]
+pub fn own<T: Part>(shared: &mut Arc<T>) -> &mut T {
+    if Arc::strong_count(shared) > 1 {
+        count_copy(&**shared);
+    }
+    Arc::make_mut(shared)
+}
+
+#[cold]
+fn count_copy<T: Part>(copied: &T) {
+    COPIED.fetch_add(size_of::<T>() + copied.heap_bytes(), Ordering::Relaxed);
+}
+
+/// Elements that follow each other. See the module.
+#[derive(Clone, Debug)]
+pub struct SharedVec<T: Part> {
+    /// The first elements, up to a group of them.
+    first: Vec<T>,
+    groups: Vec<Arc<Group<T>>>,
+    len: usize,
+}
+
+/// The elements of a group. Every group but the last is full.
+#[derive(Clone, Debug)]
+struct Group<T>(Vec<T>);
+
+impl<T: Part> Part for Group<T> {
+    fn heap_bytes(&self) -> usize {
+        self.0.capacity() * size_of::<T>() + self.0.iter().map(T::heap_bytes).sum::<usize>()
+    }
+}
+
+impl<T: Part> Default for SharedVec<T> {
+    fn default() -> Self {
+        SharedVec { first: Vec::new(), groups: Vec::new(), len: 0 }
+    }
+}
+
+impl<T: Part> Index<usize> for SharedVec<T> {
+    type Output = T;
+
+    #[inline]
+    fn index(&self, index: usize) -> &T {
+        match index.checked_sub(GROUP) {
+            None => &self.first[index],
+            Some(behind) => &self.groups[behind / GROUP].0[behind % GROUP],
+        }
+    }
+}
+
+impl<T: Part> IndexMut<usize> for SharedVec<T> {
+    #[inline]
+    fn index_mut(&mut self, index: usize) -> &mut T {
+        match index.checked_sub(GROUP) {
+            None => &mut self.first[index],
+            Some(behind) => &mut own(&mut self.groups[behind / GROUP]).0[behind % GROUP],
+        }
+    }
+}
+
+impl<T: Part> SharedVec<T> {
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The elements in their order.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &T> + Clone {
+        self.first.iter().chain(self.groups.iter().flat_map(|group| &group.0))
+    }
+
+    /// Adds an element at the end. Room is made for an eighth more at a time, up to a group's.
+    pub fn push(&mut self, element: T) {
+        self.len += 1;
+        if self.first.len() < GROUP {
+            if self.first.len() == self.first.capacity() {
+                self.first.reserve_exact((self.first.len() / 8).max(4));
+            }
+            return self.first.push(element);
+        }
+        match self.groups.last_mut() {
+            Some(last) if last.0.len() < GROUP => own(last).0.push(element),
+            _ => {
+                let mut group = Vec::with_capacity(GROUP);
+                group.push(element);
+                self.groups.push(Arc::new(Group(group)));
+            }
+        }
+    }
+
+    /// Takes the last element away.
+    pub fn pop(&mut self) -> Option<T> {
+        let Some(last) = self.groups.last_mut() else {
+            let last = self.first.pop()?;
+            self.len -= 1;
+            if self.first.len() * 2 < self.first.capacity() {
+                self.first.shrink_to(self.first.len() + self.first.len() / 8);
+            }
+            return Some(last);
+        };
+        self.len -= 1;
+        let element = own(last).0.pop();
+        if last.0.is_empty() {
+            self.groups.pop();
+            if self.groups.len() * 2 < self.groups.capacity() {
+                self.groups.shrink_to(self.groups.len() + self.groups.len() / 8);
+            }
+        }
+        element
+    }
+
+    /// Bytes of the vector itself, without what is behind its elements.
+    pub fn heap_bytes(&self) -> usize {
+        // A group's counts and the vector's three words.
+        const HEAD: usize = 5 * size_of::<usize>();
+        let groups = self.groups.len() * (HEAD + GROUP * size_of::<T>());
+        self.first.capacity() * size_of::<T>()
+            + self.groups.capacity() * size_of::<usize>()
+            + groups
+    }
+}
+
+/// Numbered elements whose clones share them in the same way. A number that was given back is given again.
+#[derive(Clone, Debug)]
+pub struct SharedSlab<T: Part> {
+    slots: SharedVec<T>,
+    free: Vec<u32>,
+}
+
+impl<T: Part> Default for SharedSlab<T> {
+    fn default() -> Self {
+        SharedSlab { slots: SharedVec::default(), free: Vec::new() }
+    }
+}
+
+impl<T: Part + Default> SharedSlab<T> {
+    #[inline]
+    pub fn get(&self, number: u32) -> &T {
+        &self.slots[number as usize]
+    }
+
+    #[inline]
+    pub fn get_mut(&mut self, number: u32) -> &mut T {
+        &mut self.slots[number as usize]
+    }
+
+    /// Adds an element; its number.
+    pub fn add(&mut self, element: T) -> u32 {
+        if let Some(number) = self.free.pop() {
+            *self.get_mut(number) = element;
+            return number;
+        }
+        self.slots.push(element);
+        (self.slots.len() - 1) as u32
+    }
+
+    /// Takes an element out and its number back.
+    pub fn take(&mut self, number: u32) -> T {
+        self.free.push(number);
+        std::mem::take(self.get_mut(number))
+    }
+
+    /// The number taken back last becomes the one of the element `number`, which is moved there by the caller.
+    pub fn free_instead(&mut self, number: u32) {
+        self.free.pop();
+        self.free.push(number);
+    }
+
+    /// How many elements there are.
+    pub fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The elements, and an empty one for each number that is not given.
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.slots.iter()
+    }
+
+    /// Bytes without what is behind the elements.
+    pub fn heap_bytes(&self) -> usize {
+        self.slots.heap_bytes() + self.free.capacity() * size_of::<u32>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Push(u8),
+        Pop(u8),
+        Set(usize, u8),
+        Share,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            3 => any::<u8>().prop_map(Step::Push),
+            2 => any::<u8>().prop_map(Step::Pop),
+            3 => (any::<usize>(), any::<u8>()).prop_map(|(at, byte)| Step::Set(at, byte)),
+            1 => Just(Step::Share),
+        ]
+    }
+
+    fn contents(shared: &SharedVec<Vec<u8>>) -> Vec<Vec<u8>> {
+        assert_eq!(shared.iter().count(), shared.len());
+        assert!(shared.iter().rev().eq((0..shared.len()).rev().map(|index| &shared[index])));
+        shared.iter().cloned().collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 4 } else { 256 }))]
+        #[test]
+        fn clones_stay_what_they_were_and_a_vector_is_a_vector(steps in prop::collection::vec(step(), 0..30)) {
+            let mut shared = SharedVec::<Vec<u8>>::default();
+            let mut model = Vec::new();
+            let mut clones = Vec::new();
+            for step in steps {
+                match step {
+                    Step::Push(count) => (0..count).for_each(|byte| {
+                        shared.push(vec![byte]);
+                        model.push(vec![byte]);
+                    }),
+                    Step::Pop(count) => (0..count).for_each(|_| assert_eq!(shared.pop(), model.pop())),
+                    Step::Set(at, byte) if !model.is_empty() => {
+                        let at = at % model.len();
+                        shared[at].push(byte);
+                        model[at].push(byte);
+                    }
+                    Step::Set(..) => {}
+                    Step::Share => clones.push((shared.clone(), model.clone())),
+                }
+                prop_assert_eq!(shared.is_empty(), model.is_empty());
+            }
+            clones.push((shared, model));
+            for (shared, model) in clones {
+                prop_assert_eq!(contents(&shared), model);
+            }
+        }
+    }
+
+    #[test]
+    fn a_change_copies_one_group_once() {
+        let mut shared = SharedVec::<Vec<u8>>::default();
+        (0..10 * GROUP).for_each(|_| shared.push(vec![0; 100]));
+        let clone = shared.clone();
+        let is_shared =
+            |index: usize| std::ptr::eq(&raw const shared[index], &raw const clone[index]);
+        assert!((GROUP..10 * GROUP).all(is_shared));
+        let before = &raw const clone[5 * GROUP];
+        shared[5 * GROUP + 1][0] = 1;
+        let after = &raw const shared[5 * GROUP];
+        assert_ne!(before, after);
+        shared[5 * GROUP][0] = 1;
+        assert_eq!(after, &raw const shared[5 * GROUP]);
+        let is_shared =
+            |index: usize| std::ptr::eq(&raw const shared[index], &raw const clone[index]);
+        assert_eq!((GROUP..10 * GROUP).filter(|&index| is_shared(index)).count(), 8 * GROUP);
+        assert_eq!((clone[5 * GROUP][0], clone[5 * GROUP + 1][0]), (0, 0));
+    }
+}

@@ -1,0 +1,183 @@
+//! A primary that has just started, and cannot know whether it still is one: while it was away a replica may have taken its part,
+//! and its replicas may have data that it has lost.
+//!
+//! ```text
+//! primary-restart-read-only N        no writes until replicas have been there for N seconds
+//! repl-protect-empty-primary yes     started without data: who has some is not sent a snapshot, which would delete it
+//! ```
+//!
+//! Either ends when this server is made a replica, or an operator says that it is the primary (`REPLICAOF NO ONE`). While replicas
+//! are held off, sentinels are told that something is wrong here, so that they have one of those replicas take the part.
+
+use crate::client::ClientId;
+use crate::error::CommandError;
+use crate::gate::replicas;
+use crate::gate::state::State;
+use crate::keyspace::Keyspace;
+use crate::replication::Restart;
+use crate::sys::log::Level;
+
+/// A replica that is held off asks again each second: after as many microseconds without it has another primary, or is gone.
+const ASKS_AGAIN_US: i64 = 10_000_000;
+/// Sentinels that have found another primary make this server its replica once they have seen it healthy for some ten seconds:
+/// writes are refused for so long behind the last question. Unit: microseconds.
+const DEMOTED_US: i64 = 60_000_000;
+/// Between two lines of the log about replicas that are held off. Unit: microseconds.
+const TELLS_AGAIN_US: i64 = 60_000_000;
+
+/// What a replica is answered that is held off: it asks again, and keeps what it has.
+pub const HELD_OFF: CommandError = CommandError::Text(
+    "NOMASTERLINK Can't SYNC: this primary has started without data, and you have some (repl-protect-empty-primary)",
+);
+/// What a sentinel's PING is answered meanwhile: neither of the errors that it takes for a sign of health.
+const UNHEALTHY: CommandError =
+    CommandError::Text("ERR this primary has started without data that its replicas have");
+/// Clients that know sentinels ask them for the primary at a -READONLY, and try again there.
+const RESTARTED: CommandError = CommandError::Text(
+    "READONLY This primary has restarted, and takes no writes until its part is certain (primary-restart-read-only).",
+);
+const EMPTY: CommandError = CommandError::Text(
+    "READONLY This primary has started without data that its replicas have (repl-protect-empty-primary).",
+);
+
+/// The server has loaded what it has, and starts as a primary or as a replica.
+pub fn begin(db: &Keyspace, server: &mut State) {
+    if server.replication.is_replica() {
+        return;
+    }
+    let waits = server.config.primary_restart_read_only > 0;
+    server.replication.restart =
+        Restart { is_empty: is_empty(db), is_read_only: waits, ..Restart::default() };
+    if waits {
+        let seconds = server.config.primary_restart_read_only;
+        server.log(
+            Level::Warning,
+            format_args!(
+                "Started as a primary: writes are refused until replicas have been connected for {seconds} seconds, or \
+                 REPLICAOF NO ONE."
+            ),
+        );
+    }
+    server.note_gate();
+}
+
+fn is_empty(db: &Keyspace) -> bool {
+    (0..db.databases()).all(|database| db.table_of(database).is_empty())
+}
+
+/// An operator has said that this server is the primary.
+pub fn confirm(server: &mut State) {
+    let restart = std::mem::take(&mut server.replication.restart);
+    if restart.is_read_only || restart.held_off_us.is_some() {
+        let text = "REPLICAOF NO ONE has confirmed that this is the primary: it takes writes, and gives replicas its data.";
+        server.log(Level::Warning, format_args!("{text}"));
+    }
+    server.note_gate();
+}
+
+/// Why writes of clients are refused, if they are.
+#[inline]
+pub fn refusal(server: &State) -> Option<CommandError> {
+    let restart = &server.replication.restart;
+    match (restart.held_off_us, restart.is_read_only) {
+        (Some(_), _) => Some(EMPTY),
+        (None, true) => Some(RESTARTED),
+        (None, false) => None,
+    }
+}
+
+/// The answer to a sentinel's PING, if that is to think that this server is down.
+pub fn unhealthy(server: &State, client: Option<ClientId>) -> Option<CommandError> {
+    let asked_us = server.replication.restart.held_off_us?;
+    let client = server.clients.get(client?)?;
+    let is_sentinel = client.name.starts_with(b"sentinel-");
+    (is_sentinel && server.now.boot_us - asked_us < ASKS_AGAIN_US).then_some(UNHEALTHY)
+}
+
+/// Whether a replica that cannot go on from here is held off, as a snapshot would delete what it has: `from` is the first offset of
+/// its history that it lacks.
+pub fn holds_off(
+    db: &Keyspace,
+    server: &mut State,
+    id: ClientId,
+    history: &[u8],
+    from: u64,
+) -> bool {
+    let has_data = !history.starts_with(b"?") && from > 1;
+    let protects = server.config.repl_protect_empty_primary && server.replication.restart.is_empty;
+    if !protects || !has_data || server.replication.is_replica() || !is_empty(db) {
+        return false;
+    }
+    let now_us = server.now.boot_us;
+    let restart = &mut server.replication.restart;
+    restart.held_off_us = Some(now_us);
+    if restart.told_us.is_none_or(|told_us| now_us - told_us >= TELLS_AGAIN_US) {
+        restart.told_us = Some(now_us);
+        let name = server.clients.get(id).map(replicas::name).unwrap_or_default();
+        let (history, offset) = (String::from_utf8_lossy(history), from - 1);
+        server.log(
+            Level::Warning,
+            format_args!(
+                "This primary has started without data, and replica {name} has some (history {history}, offset {offset}): it \
+                 is not sent a snapshot, which would delete it, and writes are refused. Make a replica the primary and this \
+                 server its replica, as sentinels do, or say REPLICAOF NO ONE here to have it deleted."
+            ),
+        );
+    }
+    server.note_gate();
+    true
+}
+
+/// Looks whether what was uncertain is certain now. To be called some times a second, and when parameters have changed.
+pub fn look(server: &mut State) {
+    if !server.replication.restart.is_read_only && server.replication.restart.held_off_us.is_none()
+    {
+        return;
+    }
+    look_for_replicas(server);
+    let protects = server.config.repl_protect_empty_primary;
+    let now_us = server.now.boot_us;
+    let restart = &mut server.replication.restart;
+    if restart.held_off_us.is_some_and(|asked_us| !protects || now_us - asked_us >= DEMOTED_US) {
+        restart.held_off_us = None;
+        let text = match protects {
+            true => "No replica with data has asked for a minute: writes are accepted again.",
+            false => {
+                "repl-protect-empty-primary is off: replicas get what is here, and writes are accepted again."
+            }
+        };
+        server.log(Level::Warning, format_args!("{text}"));
+    }
+    server.note_gate();
+}
+
+/// Whether replicas have been there for long enough.
+fn look_for_replicas(server: &mut State) {
+    let seconds = server.config.primary_restart_read_only;
+    let wanted = server.config.min_replicas_to_write.max(1);
+    let are_there = server.replication.good_replicas >= wanted;
+    let now_us = server.now.boot_us;
+    let restart = &mut server.replication.restart;
+    if !restart.is_read_only {
+        return;
+    }
+    restart.replicas_since_us = match (are_there, restart.replicas_since_us) {
+        (true, since_us) => Some(since_us.unwrap_or(now_us)),
+        (false, _) => None,
+    };
+    let since_us = restart.replicas_since_us;
+    let is_over = since_us.is_some_and(|us| now_us - us >= i64::from(seconds) * 1_000_000);
+    if seconds == 0 || is_over {
+        restart.is_read_only = false;
+        let text = "The primary's part is certain: writes are accepted.";
+        server.log(Level::Warning, format_args!("{text}"));
+    }
+}
+
+/// Seconds for which replicas still have to be there until writes are accepted; None: they are.
+pub fn seconds_left(server: &State) -> Option<i64> {
+    let restart = &server.replication.restart;
+    let seconds = i64::from(server.config.primary_restart_read_only);
+    let been_us = restart.replicas_since_us.map_or(0, |us| server.now.boot_us - us);
+    restart.is_read_only.then(|| (seconds - been_us / 1_000_000).max(0))
+}

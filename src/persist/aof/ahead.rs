@@ -1,0 +1,101 @@
+//! Reading a file of requests ahead of who runs them, by a thread of its own.
+
+use std::io::{self, Read};
+use std::ops::Range as Span;
+use std::sync::mpsc::SyncSender;
+
+use super::reader::{End, Item, Reader, Request};
+use crate::resp::Range;
+
+/// Batches that wait at most, besides those that are made and taken.
+pub const BATCHES_AHEAD: usize = 4;
+/// A batch is handed on when it has so many bytes; a longer request is one of its own, and its bytes are not copied.
+const BATCH_BYTES: usize = 256 << 10;
+
+/// Some requests of a file, and what comes behind them.
+#[derive(Default)]
+pub struct Batch {
+    bytes: Vec<u8>,
+    args: Vec<Range>,
+    heads: Vec<Head>,
+    /// How the file ends, or why it cannot be read. None: more requests come.
+    pub end: Option<io::Result<End>>,
+}
+
+/// A request but its bytes. See [`Request`].
+struct Head {
+    args: Span<usize>,
+    offset: u64,
+    end: u64,
+    in_transaction: bool,
+}
+
+impl Batch {
+    pub fn len(&self) -> usize {
+        self.heads.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.heads.is_empty()
+    }
+
+    /// One of the requests.
+    pub fn get(&self, index: usize) -> Request<'_> {
+        let Head { args, offset, end, in_transaction } = &self.heads[index];
+        Request {
+            buf: &self.bytes,
+            args: &self.args[args.clone()],
+            offset: *offset,
+            end: *end,
+            in_transaction: *in_transaction,
+        }
+    }
+
+    fn push(&mut self, request: &Request<'_>) {
+        let start = self.args.len();
+        for argument in request.arguments() {
+            // Neither a batch nor a short request comes near 4 GiB.
+            let (at, len) = (self.bytes.len() as u32, argument.len() as u32);
+            self.args.push(Range { start: at, len });
+            self.bytes.extend_from_slice(argument);
+        }
+        self.heads.push(Head::of(request, start..self.args.len()));
+    }
+}
+
+impl Head {
+    fn of(request: &Request<'_>, args: Span<usize>) -> Head {
+        let Request { offset, end, in_transaction, .. } = *request;
+        Head { args, offset, end, in_transaction }
+    }
+}
+
+/// Reads a file to its end, or to where nobody takes the batches any more.
+pub fn read<R: Read>(mut reader: Reader<R>, batches: &SyncSender<Batch>) {
+    let mut batch = Batch::default();
+    loop {
+        let mut long = None;
+        match reader.next() {
+            Ok(Item::Annotation(_)) => {}
+            Ok(Item::Request(request)) if request.end - request.offset > BATCH_BYTES as u64 => {
+                long = Some(Head::of(&request, 0..request.args.len()));
+            }
+            Ok(Item::Request(request)) => batch.push(&request),
+            Ok(Item::End(end)) => batch.end = Some(Ok(end)),
+            Err(error) => batch.end = Some(Err(error)),
+        }
+        let is_end = batch.end.is_some();
+        if is_end || batch.bytes.len() >= BATCH_BYTES || long.is_some() && !batch.is_empty() {
+            // Who has gone needs no end.
+            if batches.send(std::mem::take(&mut batch)).is_err() || is_end {
+                return;
+            }
+        }
+        if let Some(head) = long {
+            let (bytes, args) = reader.take_last();
+            if batches.send(Batch { bytes, args, heads: vec![head], end: None }).is_err() {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! What is safe by choice: primaries that come back, empty or not, and WAIT ALL.
+
+use crate::replicas::{Replica, SECOND, field, start, stream};
+use crate::support::{Client, Reply, TestServer};
+
+const HISTORY: &str = "0123456789012345678901234567890123456789";
+
+/// A server that has been started on an empty folder.
+fn started(lines: &[&str]) -> (TestServer, Client, tempfile::TempDir) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let dir = format!("dir {}", folder.path().display());
+    let log = format!("logfile {}", folder.path().join("log").display());
+    let server = start(&[&[&*dir, &*log], lines].concat());
+    let client = server.connect();
+    (server, client, folder)
+}
+
+fn log(folder: &tempfile::TempDir) -> String {
+    std::fs::read_to_string(folder.path().join("log")).expect("a log")
+}
+
+/// What a replica that has data is answered.
+fn ask(server: &TestServer, offset: u64) -> String {
+    let mut replica = Replica::connect(server);
+    replica.greet();
+    replica.say(&format!("PSYNC {HISTORY} {offset}"));
+    server.settle();
+    replica.line()
+}
+
+fn show(client: &mut Client, request: &[&str]) -> String {
+    client.call(request).show()
+}
+
+const EMPTY: &str = "(error) READONLY This primary has started without data that its replicas have \
+                     (repl-protect-empty-primary).";
+const HELD_OFF: &str = "-NOMASTERLINK Can't SYNC: this primary has started without data, and you have some \
+                        (repl-protect-empty-primary)";
+const RESTARTED: &str = "(error) READONLY This primary has restarted, and takes no writes until its part is certain \
+                         (primary-restart-read-only).";
+
+#[test]
+fn an_empty_primary_does_not_wipe_replicas_that_have_data() {
+    let (server, mut client, folder) = started(&["repl-protect-empty-primary yes"]);
+    let mut sentinel = server.connect();
+    assert_eq!(show(&mut sentinel, &["CLIENT", "SETNAME", "sentinel-0a1b2c3d-cmd"]), "OK");
+    assert_eq!(show(&mut sentinel, &["PING"]), "PONG");
+    assert_eq!(ask(&server, 101), HELD_OFF);
+    assert_eq!(ask(&server, 101), HELD_OFF);
+    let text = log(&folder);
+    assert_eq!(text.matches("This primary has started without data").count(), 1, "{text}");
+    assert!(text.contains(&format!("127.0.0.1:7777 has some (history {HISTORY}, offset 100)")));
+    assert_eq!(field(&mut client, "primary_is_empty_and_replicas_are_not"), "1");
+    // Nothing is written meanwhile that the replicas have not, and sentinels think that somebody else should go on.
+    assert_eq!(show(&mut client, &["SET", "k", "v"]), EMPTY);
+    assert_eq!(
+        show(&mut client, &["EVAL", "return redis.call('SET', 'k', 'v')", "0"]).find("READONLY"),
+        Some(8)
+    );
+    assert_eq!(show(&mut client, &["GET", "k"]), "(nil)");
+    assert_eq!(show(&mut client, &["PING"]), "PONG");
+    assert!(show(&mut sentinel, &["PING"]).starts_with("(error) ERR this primary has started"));
+    // Who has nothing gets what is here.
+    let mut fresh = Replica::connect(&server);
+    fresh.sync(&server);
+    // They have found another primary: this one is as others are.
+    for _ in 0..10 {
+        server.advance(SECOND);
+    }
+    assert_eq!(show(&mut sentinel, &["PING"]), "PONG");
+    assert_eq!(show(&mut client, &["SET", "k", "v"]), EMPTY);
+    // It was not made its replica.
+    for _ in 0..50 {
+        server.advance(SECOND);
+    }
+    assert_eq!(show(&mut client, &["SET", "k", "v"]), "OK");
+    assert!(ask(&server, 101).starts_with("+FULLRESYNC"));
+}
+
+#[test]
+fn an_operator_can_have_an_empty_primary_be_followed() {
+    for words in
+        [&["REPLICAOF", "NO", "ONE"][..], &["CONFIG", "SET", "repl-protect-empty-primary", "no"]]
+    {
+        let (server, mut client, _folder) = started(&["repl-protect-empty-primary yes"]);
+        assert_eq!(ask(&server, 2), HELD_OFF);
+        assert_eq!(show(&mut client, words), "OK");
+        assert_eq!(show(&mut client, &["SET", "k", "v"]), "OK");
+        assert!(ask(&server, 2).starts_with("+FULLRESYNC"));
+    }
+    // By default it is as in Redis, and whoever is at the beginning of a history has nothing.
+    let (server, ..) = started(&[]);
+    assert!(ask(&server, 101).starts_with("+FULLRESYNC"));
+    let (server, ..) = started(&["repl-protect-empty-primary yes"]);
+    assert!(ask(&server, 1).starts_with("+FULLRESYNC"));
+}
+
+#[test]
+fn a_primary_that_has_data_or_is_made_a_replica_holds_nobody_off() {
+    let (server, mut client, _folder) = started(&["repl-protect-empty-primary yes"]);
+    assert_eq!(show(&mut client, &["SET", "k", "v"]), "OK");
+    assert!(ask(&server, 101).starts_with("+FULLRESYNC"));
+    let (server, mut client, _folder) = started(&["repl-protect-empty-primary yes"]);
+    assert_eq!(ask(&server, 101), HELD_OFF);
+    assert_eq!(show(&mut client, &["REPLICAOF", "127.0.0.1", "1"]), "OK");
+    assert_eq!(show(&mut client, &["REPLICAOF", "NO", "ONE"]), "OK");
+    assert_eq!(show(&mut client, &["SET", "k", "v"]), "OK");
+}
+
+#[test]
+fn a_restarted_primary_takes_no_writes_until_its_replicas_have_been_there_for_a_while() {
+    let (server, mut client, folder) = started(&["primary-restart-read-only 5"]);
+    let mut replica = Replica::connect(&server);
+    replica.sync(&server);
+    replica.say("REPLCONF ACK 0");
+    server.settle();
+    let write = ["SET", "k", "v"];
+    assert_eq!(show(&mut client, &write), RESTARTED);
+    assert_eq!(show(&mut client, &["PING"]), "PONG");
+    for _ in 0..4 {
+        server.advance(SECOND);
+    }
+    assert_eq!(show(&mut client, &write), RESTARTED);
+    // One that goes, because it follows another primary now, has the time begin anew.
+    drop(replica);
+    server.settle();
+    for _ in 0..4 {
+        server.advance(SECOND);
+    }
+    assert_eq!(show(&mut client, &write), RESTARTED);
+    assert_eq!(field(&mut client, "primary_restart_read_only_seconds_left"), "5");
+    let mut replica = Replica::connect(&server);
+    replica.sync(&server);
+    replica.say("REPLCONF ACK 0");
+    server.settle();
+    for _ in 0..7 {
+        server.advance(SECOND);
+    }
+    assert_eq!(show(&mut client, &write), "OK");
+    assert!(log(&folder).contains("The primary's part is certain: writes are accepted."));
+}
+
+#[test]
+fn a_restarted_primary_takes_writes_when_an_operator_says_so() {
+    for words in
+        [&["REPLICAOF", "NO", "ONE"][..], &["CONFIG", "SET", "primary-restart-read-only", "0"]]
+    {
+        let (_server, mut client, _folder) = started(&["primary-restart-read-only 5"]);
+        assert_eq!(show(&mut client, &["INCR", "k"]), RESTARTED);
+        show(&mut client, &["MULTI"]);
+        assert_eq!(show(&mut client, &["INCR", "k"]), RESTARTED);
+        assert!(show(&mut client, &["EXEC"]).starts_with("(error) EXECABORT"));
+        assert_eq!(show(&mut client, words), "OK");
+        assert_eq!(show(&mut client, &["INCR", "k"]), "(integer) 1");
+    }
+}
+
+#[test]
+fn wait_all_counts_replicas_that_are_away_too() {
+    let server = start(&[]);
+    let (mut writer, mut other) = (server.connect(), server.connect());
+    let unknown = "(error) ERR WAIT ALL needs to know how many replicas could be promoted: set 'wait-all-replicas'";
+    assert_eq!(show(&mut writer, &["WAIT", "ALL", "10"]), unknown);
+    assert_eq!(show(&mut writer, &["CONFIG", "SET", "wait-all-replicas", "2"]), "OK");
+    let mut replicas: Vec<Replica> = (0..3).map(|_| Replica::connect(&server)).collect();
+    replicas.iter_mut().take(2).for_each(|replica| {
+        replica.sync(&server);
+        replica.say("REPLCONF ACK 0");
+    });
+    writer.call(&["SET", "a", "1"]);
+    let end = stream(&["SELECT 0", "SET a 1"]).len();
+    // On another connection than the one that has written.
+    other.send(&["WAIT", "all", "0"]);
+    replicas[0].say(&format!("REPLCONF ACK {end}"));
+    server.settle();
+    assert_eq!(other.try_message(), None);
+    replicas[1].say(&format!("REPLCONF ACK {end}"));
+    assert_eq!(other.reply(), Some(Reply::Integer(2)));
+    // One that is here beyond the number may be promoted like the others. The question belongs to the stream too.
+    let end = end + stream(&["REPLCONF GETACK *"]).len();
+    replicas[..2].iter_mut().for_each(|replica| replica.say(&format!("REPLCONF ACK {end}")));
+    replicas[2].sync(&server);
+    writer.send(&["WAIT", "ALL", "50"]);
+    server.settle();
+    server.advance(60_000);
+    assert_eq!(
+        writer.reply().map(|reply| reply.show()),
+        Some("(error) NOTALL 2 of 3 replicas have acknowledged".into())
+    );
+    // Two are gone: the one that is left has all, which is not enough.
+    replicas.truncate(1);
+    replicas[0].say("REPLCONF ACK 1000");
+    server.settle();
+    writer.call(&["MULTI"]);
+    writer.call(&["WAIT", "ALL", "0"]);
+    let told = writer.call(&["EXEC"]).show();
+    assert_eq!(told, "1) (error) NOTALL 1 of 2 replicas have acknowledged");
+    for wrong in ["x", "ALLX", ""] {
+        let error = "(error) ERR value is not an integer or out of range";
+        assert_eq!(show(&mut writer, &["WAIT", wrong, "0"]), error);
+    }
+}
