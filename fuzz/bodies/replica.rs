@@ -1,10 +1,13 @@
 //! What a replica sends to its primary, or what says it is one: the handshake, requests for a snapshot or a part of the stream,
 //! acknowledgements. Others are served meanwhile. The first byte says in what pieces it comes: a request behind one that was answered and not yet sent is refused.
 
-use super::{Driven, run_out};
+use super::{Driven, leads_astray, run_out};
 
 pub fn run(input: &[u8]) {
     let [cut, bytes @ ..] = input else { return };
+    if leads_astray(bytes) {
+        return;
+    }
     let mut server = Driven::new(b"repl-diskless-sync-delay 0\n");
     let mut other = server.connect();
     let mut replica = server.connect();
@@ -21,6 +24,6 @@ pub fn run(input: &[u8]) {
         replica.receive();
     }
     if server.is_running {
-        run_out(&mut server, &mut other);
+        run_out(&mut server);
     }
 }
