@@ -183,11 +183,10 @@ impl Wires {
                 );
                 accept(wire.nodes[1], theirs.into(), Address::Tcp(peer));
             }
-            let is_there = (0..2).all(|from| {
+            (0..2).all(|from| {
                 wire.read(from, now_us + delay_us, WINDOW);
                 wire.deliver(from, now_us, trace)
-            });
-            is_there
+            })
         });
     }
 }
