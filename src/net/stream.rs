@@ -51,6 +51,13 @@ impl Address {
     }
 }
 
+impl From<std::os::unix::net::UnixStream> for Stream {
+    /// The socket does not wait already.
+    fn from(socket: std::os::unix::net::UnixStream) -> Self {
+        Stream::Unix(UnixStream::from_std(socket))
+    }
+}
+
 impl Stream {
     /// A connection to another server, over TLS if `tls` is given, which has still to shake hands; the socket may still be
     /// connecting. `host` is the name it was asked for by.

@@ -263,7 +263,7 @@ impl Clients {
         let is_stale = |talk: &Talk| talk.life != world.nodes[talk.node].life || talk.has_ended;
         // Most find out at once where the primary is, and some later.
         let moves = actor.talk.as_ref().is_none_or(|talk| {
-            is_stale(talk) || talk.node != wanted && world.random.u32(..20) == 0
+            is_stale(talk) || talk.node != wanted && world.random.u32(..60) == 0
         });
         if moves {
             actor.leave();

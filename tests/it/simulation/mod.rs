@@ -28,7 +28,7 @@ mod trace;
 mod world;
 
 /// Seeds of each `cargo test`, and rounds of each.
-const SEEDS: u64 = 4;
+const SEEDS: u64 = 3;
 const ROUNDS: usize = 3;
 
 /// What came of a run.

@@ -28,10 +28,6 @@ pub fn pair() -> io::Result<(UnixStream, UnixStream)> {
     Ok((one, other))
 }
 
-pub fn as_stream(socket: UnixStream) -> Stream {
-    Stream::Unix(mio::net::UnixStream::from_std(socket))
-}
-
 /// What the servers' own calls leave for the network.
 #[derive(Default)]
 struct Shared {
@@ -65,7 +61,7 @@ impl Dialer for Gateway {
             ways: Default::default(),
             accept_us: i64::MAX,
         });
-        Ok(as_stream(theirs))
+        Ok(theirs.into())
     }
 }
 
@@ -185,7 +181,7 @@ impl Wires {
                     address(wire.nodes[0]).ip(),
                     50_000 + (wire.number % 10_000) as u16,
                 );
-                accept(wire.nodes[1], as_stream(theirs), Address::Tcp(peer));
+                accept(wire.nodes[1], theirs.into(), Address::Tcp(peer));
             }
             (0..2).all(|from| {
                 wire.read(from, now_us + delay_us, WINDOW);

@@ -271,7 +271,7 @@ impl Operator {
         let short_us = i64::from(random.u32(1..1500)) * MS;
         let long_us = i64::from(random.u32(1..15_000)) * MS;
         let primary = self.primary;
-        match random.u32(..30) {
+        match random.u32(..33) {
             0..8 => {
                 if world.wires.len() > 0 {
                     let index = world.random.usize(..world.wires.len());
@@ -325,13 +325,6 @@ impl Operator {
                 if self.can_lose_one(world) {
                     let loss = [Loss::Process, Loss::Power, Loss::Disk][world.random.usize(..3)];
                     world.crash(primary, loss);
-                    if world.keeps_all && loss != Loss::Disk && world.random.bool() {
-                        // It comes back as what it was, with all that it has answered.
-                        self.restarts = true;
-                        self.comes_back = true;
-                        self.later(world, short_us, Task::StartAsPrimary(primary));
-                        return self.count("primaries that came back");
-                    }
                     self.later(world, short_us, Task::Promote);
                     // Not before somebody else is the primary.
                     self.later(world, short_us + long_us.max(3 * SECOND), Task::Start(primary));
@@ -400,6 +393,17 @@ impl Operator {
                     self.chained = Some(replica);
                     self.later(world, long_us, Task::Point(replica));
                     self.count("chains");
+                }
+            }
+            29..32 if world.keeps_all => {
+                // The primary is gone, and comes back as what it was with all that it has answered.
+                let is_primary = world.is_up(primary) && self.role(world, primary) == "master";
+                if is_primary && self.failover.is_none() && !self.restarts {
+                    let loss = if world.random.bool() { Loss::Power } else { Loss::Process };
+                    world.crash(primary, loss);
+                    (self.restarts, self.comes_back) = (true, true);
+                    self.later(world, short_us, Task::StartAsPrimary(primary));
+                    self.count("primaries that came back");
                 }
             }
             _ => {

@@ -12,7 +12,7 @@ use latchkey::sys::disk::model::{Death, ModelDisk};
 use latchkey::sys::log::{Level, Logger};
 use latchkey::sys::random;
 
-use super::network::{self, PORT, Wires, as_stream};
+use super::network::{self, PORT, Wires};
 use super::talk::Talk;
 use super::trace::Trace;
 use crate::support::{Reply, START};
@@ -66,6 +66,8 @@ pub struct World {
     pub has_steps: bool,
     /// What was answered is on disk: `appendfsync always`.
     pub keeps_all: bool,
+    /// What threads do is done in one turn of so many.
+    slowness: u32,
     /// Of each server and history: how much of it it has had.
     applied: BTreeMap<(usize, String), u64>,
     /// The last event of each server, for the trace.
@@ -97,6 +99,7 @@ impl World {
         let mut wires = Wires::default();
         (0..NODES).for_each(|node| wires.set_up(node, false));
         let has_steps = random.bool();
+        let slowness = [1, 3, 8][random.usize(..3)];
         let trace = Trace::new(options.is_shown);
         let seen = vec![(String::new(), 0); NODES];
         let mut world = World {
@@ -108,6 +111,7 @@ impl World {
             trace,
             has_steps,
             keeps_all,
+            slowness,
             applied: BTreeMap::new(),
             seen,
             turns: 0,
@@ -185,7 +189,7 @@ impl World {
             for _ in 0..self.random.usize(1..3) {
                 self.turn(node);
             }
-            if self.random.u32(..3) == 0
+            if self.random.u32(..self.slowness) == 0
                 && let Some(server) = &mut self.nodes[node].server
             {
                 server.do_background();
@@ -246,7 +250,7 @@ impl World {
         let (ours, theirs) = network::pair().expect("a pair of sockets");
         let local = Address::Tcp(network::address(node));
         let peer = Address::Tcp(([10, 0, 1, 1], 40_000).into());
-        server.take_in(as_stream(theirs), peer, local);
+        server.take_in(theirs.into(), peer, local);
         Some(Talk::new(node, *life, ours))
     }
 
