@@ -249,7 +249,9 @@ pub fn hold_shutdown(server: &mut State, order: Shutdown) -> bool {
     let (timeout, now_us) = (server.config.shutdown_timeout, server.now.boot_us);
     let have_all = {
         persistence::spread_effects(server);
-        replicas(server).all(|(_, replica)| replica.acknowledged == Some(server.replication.offset))
+        // As in Redis one that loads its first snapshot, of a stream that is empty, is not waited for.
+        replicas(server)
+            .all(|(_, replica)| replica.acknowledged.unwrap_or(0) == server.replication.offset)
     };
     let waits = match order.waits_until_us {
         Some(until_us) => now_us < until_us,
@@ -278,7 +280,7 @@ fn log_laggards(server: &State) {
     let offset = server.replication.offset;
     let (count, mut lagging) = (replicas(server).count(), 0);
     for (client, replica) in replicas(server) {
-        if replica.acknowledged == Some(offset) {
+        if replica.acknowledged.unwrap_or(0) == offset {
             continue;
         }
         lagging += 1;
