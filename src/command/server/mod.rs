@@ -60,9 +60,10 @@ pub const COMMANDS: &[CommandSpec] = &[
 
 /// `TIME`: an array of seconds since 1970 and the microseconds of the current one, both as bulk strings.
 fn time(ctx: &mut Context<'_>) -> CommandResult {
-    // Within a script time stands still, until it is busy: it may be waiting for a time to come.
+    // Since Redis 7.2 time stands still within a script, until it is busy: it may be waiting for a time to come.
+    let stands_still = ctx.server.config.reports_7_2() && !ctx.server.scripts.is_busy();
     let now = match ctx.origin {
-        Origin::Script if !ctx.server.scripts.is_busy() => ctx.server.now,
+        Origin::Script if stands_still => ctx.server.now,
         _ => ctx.server.clock.now(),
     };
     ctx.reply.array(2);
