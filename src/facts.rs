@@ -4,6 +4,8 @@
 
 use bitflags::bitflags;
 
+use crate::resp::args::Args;
+
 bitflags! {
     /// What the gate and `COMMAND INFO` need to know, with the names of `COMMAND INFO`.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -279,6 +281,37 @@ pub struct Channels {
     pub many: bool,
     /// They are patterns to listen by.
     pub are_patterns: bool,
+}
+
+/// Which databases a command works with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DatabaseUse {
+    /// The selected one, if it has to do with keys.
+    Selected,
+    /// It selects the one that its first argument names.
+    Selects,
+    /// Those that these arguments name; the selected one too if it names keys.
+    Named(&'static [usize]),
+    /// The selected one, and those that stand behind the word DB from this argument on.
+    Options(usize),
+    All,
+}
+
+impl DatabaseUse {
+    /// The arguments of a request that name databases.
+    pub fn arguments(self, args: Args<'_>) -> Vec<usize> {
+        let named: &[usize] = match self {
+            DatabaseUse::Selected | DatabaseUse::All => &[],
+            DatabaseUse::Selects => &[1],
+            DatabaseUse::Named(named) => named,
+            DatabaseUse::Options(from) => {
+                let is_word = |&index: &usize| args.get(index).eq_ignore_ascii_case(b"db");
+                let words = (from..args.len().saturating_sub(1)).filter(is_word);
+                return words.map(|index| index + 1).collect();
+            }
+        };
+        named.iter().copied().filter(|&index| index < args.len()).collect()
+    }
 }
 
 /// Which arguments nobody may see who looks at the log, the slow log, or monitors.

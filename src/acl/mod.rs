@@ -6,6 +6,7 @@
 
 pub mod catalogue;
 mod commands;
+pub mod databases;
 mod file;
 pub mod log;
 mod selector;
@@ -21,6 +22,7 @@ use crate::facts::{Channels, KeyPosition};
 use crate::ids::{CommandId, UserId};
 use crate::resp::args::Args;
 use catalogue::Catalogue;
+use databases::DatabasesUsed;
 use log::Log;
 
 pub use file::Loaded;
@@ -41,6 +43,7 @@ pub enum Form {
 /// Why a request is denied; in the order in which one is told rather than another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reason {
+    Database,
     Command,
     Key,
     /// A wrong password.
@@ -51,6 +54,7 @@ pub enum Reason {
 impl Reason {
     pub fn word(self) -> &'static str {
         match self {
+            Reason::Database => "database",
             Reason::Command => "command",
             Reason::Key => "key",
             Reason::Auth => "auth",
@@ -59,7 +63,7 @@ impl Reason {
     }
 }
 
-/// A request is denied, for a key or channel in this argument.
+/// A request is denied, for a key, channel or database in this argument; 0: for itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Denied {
     pub reason: Reason,
@@ -75,6 +79,7 @@ pub struct Request<'a> {
     /// Finds its keys, where they matter.
     pub keys: &'a dyn Fn() -> Vec<KeyPosition>,
     pub channels: Option<Channels>,
+    pub databases: DatabasesUsed,
 }
 
 /// What is wrong with a rule.
@@ -88,6 +93,7 @@ pub enum RuleError {
     NoSuchPassword,
     BadHash,
     FirstArgumentOfSubcommand,
+    NoSuchDatabase,
 }
 
 impl RuleError {
@@ -109,6 +115,7 @@ impl RuleError {
             RuleError::BadHash => {
                 "The password hash must be exactly 64 characters and contain only lowercase hexadecimal characters"
             }
+            RuleError::NoSuchDatabase => "The provided database ID is out of range",
             RuleError::FirstArgumentOfSubcommand => {
                 "Allowing first-arg of a subcommand is not supported"
             }

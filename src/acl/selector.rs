@@ -7,6 +7,7 @@ use bitflags::bitflags;
 
 use super::catalogue::{self, Catalogue, Entry};
 use super::commands::CommandSet;
+use super::databases::Databases;
 use super::{Denied, Form, Reason, Request, RuleError};
 use crate::collections::glob;
 use crate::facts::{KeyFlags, KeyPosition};
@@ -51,6 +52,7 @@ pub struct Selector {
     given: Vec<Box<[u8]>>,
     keys: Vec<KeyPattern>,
     channels: Vec<Box<[u8]>>,
+    databases: Databases,
 }
 
 /// The keys of a request, found once for all selectors.
@@ -64,7 +66,7 @@ impl Selector {
 
     /// Whether everything is permitted.
     pub fn is_full(&self) -> bool {
-        self.all_commands && self.all_keys && self.all_channels
+        self.all_commands && self.all_keys && self.all_channels && self.databases.are_all()
     }
 
     pub fn has_all_channels(&self) -> bool {
@@ -75,9 +77,13 @@ impl Selector {
         &self.channels
     }
 
+    pub fn databases(&self) -> &Databases {
+        &self.databases
+    }
+
     // ---- rules -----------------------------------------------------------------------------------------------------------
 
-    /// Applies one rule, which is about commands, keys or channels.
+    /// Applies one rule, which is about commands, keys, channels or databases.
     pub fn apply(&mut self, rule: &[u8], catalogue: &Catalogue) -> Result<(), RuleError> {
         let is = |word: &str| rule.eq_ignore_ascii_case(word.as_bytes());
         match rule {
@@ -85,6 +91,11 @@ impl Selector {
             _ if is("resetkeys") => self.set_all_keys(false),
             _ if is("allchannels") || is("&*") => self.set_all_channels(true),
             _ if is("resetchannels") => self.set_all_channels(false),
+            _ if is("alldbs") => self.databases = Databases::All,
+            _ if is("resetdbs") => self.databases = Databases::none(),
+            [b'd' | b'D', b'b' | b'B', b'=', list @ ..] => {
+                self.databases = Databases::parse(list)?;
+            }
             _ if is("allcommands") || is("+@all") => self.set_all_commands(catalogue, true),
             _ if is("nocommands") || is("-@all") => self.set_all_commands(catalogue, false),
             [b'~', pattern @ ..] => return self.add_keys(Access::all(), pattern),
@@ -259,6 +270,7 @@ impl Selector {
             rules.push(b"resetchannels".to_vec());
         }
         rules.extend(self.channel_rules());
+        rules.extend(self.databases.rule());
         rules.push(self.describe_commands(catalogue, form));
         rules
     }
@@ -267,6 +279,9 @@ impl Selector {
 
     /// Whether a request may run.
     pub(super) fn check(&self, request: &Request<'_>, keys: &Keys) -> Result<(), Denied> {
+        if !self.databases.are_all() {
+            self.databases.check(request)?;
+        }
         if !self.all_commands && !request.is_free && !self.allows_command(request) {
             return Err(Denied { reason: Reason::Command, argument: 0 });
         }

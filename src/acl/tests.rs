@@ -45,7 +45,7 @@ fn denied(user: &User, request: &str) -> String {
     let args = Args::new(request.as_bytes(), &ranges);
     let command = TABLE.find(args.get(0)).expect("a command");
     let sub = args.iter_from(1).next().and_then(|name| TABLE.find_subcommand(command, name));
-    match users::check_user(user, sub.unwrap_or(command), args) {
+    match users::check_user(user, sub.unwrap_or(command), args, (0, 16)) {
         Ok(()) => String::new(),
         Err(denied) => format!("{} {}", denied.reason.word(), denied.argument),
     }
@@ -64,6 +64,10 @@ fn rules_are_described_in_their_shortest_form() {
         ("~a resetkeys ~b", "off ~b resetchannels -@all"),
         ("&a &b &a", "off resetchannels &a &b -@all"),
         ("allchannels resetchannels &c", "off resetchannels &c -@all"),
+        ("db=2,0,2 +get", "off resetchannels db=0,2 -@all +get"),
+        ("db=1 db=3 DB=7", "off resetchannels db=7 -@all"),
+        ("db=1 alldbs (resetdbs)", "off resetchannels -@all (resetchannels resetdbs -@all)"),
+        ("db=2147483647 reset", "off sanitize-payload resetchannels -@all"),
         ("+get +GET -set", "off resetchannels -@all +get"),
         ("+@all -get", "off resetchannels +@all -get"),
         ("+@all -@dangerous", "off resetchannels +@all -@dangerous"),
@@ -106,6 +110,14 @@ fn mistakes_are_told_apart() {
         ("+", RuleError::Unknown),
         ("+config|get|x", RuleError::FirstArgumentOfSubcommand),
         ("+config|", RuleError::Syntax),
+        ("db=", RuleError::Syntax),
+        ("db=1,,2", RuleError::Syntax),
+        ("db=1,", RuleError::Syntax),
+        ("db=one", RuleError::Syntax),
+        ("db=-", RuleError::Syntax),
+        ("db=-1", RuleError::NoSuchDatabase),
+        ("db=2147483648", RuleError::NoSuchDatabase),
+        ("db=12345678987654321234567", RuleError::NoSuchDatabase),
         ("+select|a\tb", RuleError::Syntax),
         ("~a\tb", RuleError::Syntax),
         ("&a\0", RuleError::Syntax),
@@ -162,6 +174,23 @@ fn a_request_is_permitted_as_a_whole_by_one_selector() {
         ("+@all %W~a %R~b", "COPY a b", "key 1"),
         // Whether it is there may know who has any right.
         ("+@all %W~a", "EXISTS a", ""),
+        ("+@all ~* db=0", "GET a", ""),
+        ("+@all ~* db=1", "GET a", "database 0"),
+        ("+@all ~* db=1", "DBSIZE", "database 0"),
+        ("+@all ~* db=1", "PING", ""),
+        ("+@all ~* db=1", "SELECT 1", ""),
+        ("+@all ~* db=1", "SELECT 0", "database 1"),
+        ("+@all ~* db=1", "SELECT 16", ""),
+        ("+@all ~* db=0,1", "SWAPDB 0 1", ""),
+        ("+@all ~* db=0,1", "SWAPDB 0 2", "database 2"),
+        ("+@all ~* db=0,1", "MOVE a 1", ""),
+        ("+@all ~* db=1", "MOVE a 1", "database 0"),
+        ("+@all ~* db=0,1", "COPY a b DB 1 DB 2", "database 6"),
+        ("+@all ~* db=0,1", "COPY a b REPLACE DB 1", ""),
+        ("+@all ~* db=0,1", "FLUSHALL", "database 0"),
+        ("+@all ~* db=0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15", "FLUSHALL", ""),
+        ("+@all ~* resetdbs (+get ~a db=0)", "GET a", ""),
+        ("+@all ~* resetdbs (+get ~a db=0)", "SET a v", "command 0"),
         ("+@all ~a", "SORT a STORE b", "key 3"),
         ("+@all ~a", "EVAL x 2 a b", "key 4"),
         ("+@all ~a", "BZPOPDUE a 0 UNIT MS", ""),
@@ -247,8 +276,20 @@ fn keys_are_looked_for_only_where_they_matter() {
         asked.set(asked.get() + 1);
         keys_of(command.spec, args)
     };
-    let request =
-        Request { command: command.id, is_free: false, args, keys: &keys, channels: None };
+    let request = Request {
+        command: command.id,
+        is_free: false,
+        args,
+        keys: &keys,
+        channels: None,
+        databases: DatabasesUsed {
+            named: command.spec.databases,
+            selected: 0,
+            count: 16,
+            has_keys: true,
+            touches_keys: true,
+        },
+    };
     let user = |text: &str| user(&catalogue, text).expect("good rules");
     assert!(user("+get ~*").check(&request).is_ok());
     assert_eq!(asked.get(), 0);
@@ -276,6 +317,9 @@ fn rule() -> impl Strategy<Value = String> {
         "-@all",
         "reset",
         "clearselectors",
+        "alldbs",
+        "resetdbs",
+        "db=0,3",
         "sanitize-payload",
         "skip-sanitize-payload",
     ]);

@@ -207,11 +207,11 @@ impl User {
         self.selectors().any(Selector::is_full)
     }
 
-    /// Whether one set of permissions permits a request. If none does, what is told is that no command may be run, or the
-    /// last key or channel that stands in the way.
+    /// Whether one set of permissions permits a request. If none does, what is told is that its database or the command may
+    /// not be used, or the last key or channel that stands in the way.
     pub fn check(&self, request: &Request<'_>) -> Result<(), Denied> {
         let keys = Keys::new();
-        let mut worst = Denied { reason: Reason::Command, argument: 0 };
+        let mut worst = Denied { reason: Reason::Database, argument: 0 };
         for selector in self.selectors() {
             match selector.check(request, &keys) {
                 Ok(()) => return Ok(()),

@@ -190,6 +190,8 @@ pub struct Client {
     pub reached: (u64, u64),
     /// The place in the log that its output depends on, and how long the output was then.
     pub awaited: (u64, usize),
+    /// The length of the output if all of it shows no data, and so need not wait for anything.
+    pub plain_output: Option<usize>,
     /// Its part of [`Clients::memory`], and as what it is counted.
     pub counted_memory: usize,
     pub counted_as: Eviction,
@@ -238,6 +240,7 @@ impl Client {
             replica: None,
             reached: (0, 0),
             awaited: (0, 0),
+            plain_output: Some(0),
             counted_memory: 0,
             counted_as: Eviction::default(),
         }

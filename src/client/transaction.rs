@@ -16,6 +16,9 @@ pub struct Transaction {
     hashes: Vec<u64>,
     /// A command was refused.
     pub failed: bool,
+    /// The database that will be selected behind the last command, if one selects another. Kept for users alone who may not do
+    /// everything.
+    pub database: Option<usize>,
     /// Flags of all commands together.
     flags: Flags,
     /// Flags that one of the commands has not.

@@ -442,6 +442,16 @@ fn lose(db: &mut Keyspace, server: &mut State, link: Box<PrimaryLink>, lost: Los
         _ => "connection lost".into(),
     };
     let stage = link.link.stage();
+    if link.sync.as_ref().is_some_and(|sync| sync.is_loading() && !sync.reads_file()) {
+        let at = server.persistence.loading.map_or(0, |loading| loading.loaded_bytes);
+        server.log(
+            Level::Warning,
+            format_args!(
+                "Internal error in RDB reading offset {at}: the connection has ended. Failure loading rdb format from socket, \
+                 assuming connection error, resuming operation."
+            ),
+        );
+    }
     link.close(db, server);
     let is_again = matches!(progress, Progress::Sync | Progress::Connected);
     set_progress(server, Progress::Connect);

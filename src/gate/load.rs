@@ -63,6 +63,9 @@ pub fn rdb_limits(db: &Keyspace, server: &State) -> Limits {
 
 /// Others are heard so often while a file is loaded. Unit: microseconds.
 const HEARD_EVERY_US: i64 = 5_000;
+/// How far a long loading is goes to the log so often. Unit: microseconds.
+const TOLD_EVERY_US: i64 = 5_000_000;
+
 /// What is told when somebody ends the server while it loads.
 pub const INTERRUPTED: &str = "The server is ended while it loads";
 
@@ -70,13 +73,16 @@ pub const INTERRUPTED: &str = "The server is ended while it loads";
 struct Heard {
     steps: u32,
     last_us: i64,
+    /// When the log was told last how far it is.
+    told_us: i64,
     /// Bytes of files that are loaded already.
     before: u64,
 }
 
 impl Heard {
     fn new(server: &State) -> Heard {
-        Heard { steps: 0, last_us: server.clock.now().boot_us, before: 0 }
+        let now_us = server.clock.now().boot_us;
+        Heard { steps: 0, last_us: now_us, told_us: now_us, before: 0 }
     }
 
     /// Called behind some entries or requests, and behind each while `key-load-delay` is set; `bytes` is how far the file is
@@ -99,6 +105,10 @@ impl Heard {
         if let Some(loading) = &mut server.persistence.loading {
             loading.loaded_bytes = self.before + bytes;
         }
+        if now.boot_us - self.told_us >= TOLD_EVERY_US {
+            self.told_us = now.boot_us;
+            tell_progress(db, server);
+        }
         let serve = server.serve_while_busy;
         serve(db, server);
         match server.process.shutdown.is_some() || server.persistence.is_stopped() {
@@ -106,6 +116,20 @@ impl Heard {
             false => Ok(()),
         }
     }
+}
+
+/// Tells the log how far it is.
+fn tell_progress(db: &Keyspace, server: &State) {
+    let Some(Loading { loaded_bytes, total_bytes, .. }) = server.persistence.loading else {
+        return;
+    };
+    let keys = (0..db.databases()).map(|database| db.table_of(database).len()).sum::<usize>();
+    let percent = loaded_bytes as f64 * 100.0 / total_bytes.max(1) as f64;
+    let megabytes = total_bytes >> 20;
+    server.log(
+        Level::Notice,
+        format_args!("Loading: {percent:.1}% of {megabytes} MB, {keys} keys so far"),
+    );
 }
 
 /// What becomes of keys that a file says have expired, and of those that are there already.

@@ -19,6 +19,8 @@ pub struct CommandSpec {
     pub keys: &'static [KeySpec],
     /// The arguments that are channels it publishes or listens to.
     pub channels: Option<Channels>,
+    /// The databases it works with.
+    pub databases: DatabaseUse,
     /// What is hidden from those who look on.
     pub secrets: Secrets,
     pub group: Group,
@@ -49,6 +51,7 @@ pub const fn container(name: &'static str, subcommands: &'static [CommandSpec]) 
         categories: Categories::empty(),
         keys: &[],
         channels: None,
+        databases: DatabaseUse::Selected,
         secrets: Secrets::None,
         group: Group::Generic,
         since: "1.0.0",
@@ -102,6 +105,11 @@ impl CommandSpec {
     /// All arguments from the first on are patterns of channels.
     pub const fn channel_patterns(mut self) -> Self {
         self.channels = Some(Channels { first: 1, many: true, are_patterns: true });
+        self
+    }
+
+    pub const fn databases(mut self, databases: DatabaseUse) -> Self {
+        self.databases = databases;
         self
     }
 

@@ -1,10 +1,12 @@
 //! Transactions as the gate sees them: commands that are queued, and what spoils a transaction.
 
+use crate::acl::databases::number_of;
 use crate::client::{Client, ClientFlags};
 use crate::error::CommandError;
 use crate::gate::admit;
 use crate::gate::context::Caller;
 use crate::gate::execute::Request;
+use crate::gate::spec::DatabaseUse;
 use crate::gate::state::State;
 use crate::gate::table::Command;
 use crate::keyspace::Keyspace;
@@ -27,6 +29,10 @@ pub fn queue(
         return Err(CommandError::Text("ERR transaction is too large"));
     }
     client.last_command = Some(command.id);
+    if command.spec.databases == DatabaseUse::Selects && request.args.len() > 1 {
+        let selected = number_of(request.args, 1, server.config.databases as usize);
+        transaction.database = selected.or(transaction.database);
+    }
     Ok(())
 }
 

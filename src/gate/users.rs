@@ -1,6 +1,7 @@
 //! Clients and their users: who may run what, what is told of a denial, and what happens to those whose user changes.
 
 use crate::acl::catalogue::{Catalogue, Entry};
+use crate::acl::databases::DatabasesUsed;
 use crate::acl::log::{self, Place};
 use crate::acl::{Changed, Denied, Form, Reason, Request, User, allows_channel};
 use crate::client::{Client, ClientFlags, ClientId};
@@ -8,7 +9,7 @@ use crate::config::AclPubsubDefault;
 use crate::error::CommandError;
 use crate::gate::keys::keys_of;
 use crate::gate::limits::{describe_client, forget_client};
-use crate::gate::spec::{Flags, all_categories};
+use crate::gate::spec::{Categories, Flags, all_categories};
 use crate::gate::state::State;
 use crate::gate::table::{Command, CommandTable};
 use crate::gate::tracking;
@@ -56,7 +57,13 @@ pub fn check(
     if !client.flags.contains(ClientFlags::RESTRICTED) {
         return Ok(());
     }
-    check_user(server.acl.user(client.user), command, args)
+    check_user(server.acl.user(client.user), command, args, databases(server, client))
+}
+
+/// The database that a client's next command will find selected, and how many there are.
+fn databases(server: &State, client: &Client) -> (usize, usize) {
+    let queued = client.transaction.as_deref().and_then(|transaction| transaction.database);
+    (queued.unwrap_or(client.db), server.config.databases as usize)
 }
 
 /// The same for a client that may be gone, or nobody: a file that is loaded, with full rights.
@@ -72,10 +79,15 @@ pub fn check_of(
     }
 }
 
-/// Whether a user may run a request.
+/// Whether a user may run a request. `databases`: the selected one, and how many there are.
 #[cold]
-pub fn check_user(user: &User, command: &Command, args: Args<'_>) -> Result<(), Denied> {
-    user.check(&request(command, args, &|| keys_of(command.spec, args)))
+pub fn check_user(
+    user: &User,
+    command: &Command,
+    args: Args<'_>,
+    databases: (usize, usize),
+) -> Result<(), Denied> {
+    user.check(&request(command, args, &|| keys_of(command.spec, args), databases))
 }
 
 /// Whether a client may have a request read keys whose names follow from what it finds.
@@ -87,23 +99,31 @@ pub fn may_read_any_key(
 ) -> bool {
     let Some(client) = id.and_then(|id| server.clients.get(id)) else { return true };
     !client.flags.contains(ClientFlags::RESTRICTED)
-        || server
-            .acl
-            .user(client.user)
-            .may_read_any_key(&request(command, args, &|| keys_of(command.spec, args)))
+        || server.acl.user(client.user).may_read_any_key(&request(
+            command,
+            args,
+            &|| keys_of(command.spec, args),
+            databases(server, client),
+        ))
 }
 
 fn request<'a>(
     command: &Command,
     args: Args<'a>,
     keys: &'a dyn Fn() -> Vec<crate::facts::KeyPosition>,
+    (selected, count): (usize, usize),
 ) -> Request<'a> {
+    let has_keys = !command.spec.keys.is_empty();
+    let of_keys = Categories::KEYSPACE | Categories::READ | Categories::WRITE;
+    let touches_keys = has_keys || all_categories(command.spec).intersects(of_keys);
+    let named = command.spec.databases;
     Request {
         command: command.id,
         is_free: command.is(Flags::NO_AUTH),
         args,
         keys,
         channels: command.spec.channels,
+        databases: DatabasesUsed { named, selected, count, has_keys, touches_keys },
     }
 }
 
@@ -123,6 +143,7 @@ pub fn refusal(
     let what = match denied.reason {
         Reason::Key => "access one of the keys used as arguments".to_owned(),
         Reason::Channel => "access one of the channels used as arguments".to_owned(),
+        Reason::Database => "access database".to_owned(),
         Reason::Command | Reason::Auth => format!("run the '{}' command", command.full_name),
     };
     CommandError::formatted(format!("NOPERM this user has no permissions to {what}"))
@@ -133,6 +154,7 @@ fn denial(user: &[u8], command: &Command, denied: Denied) -> Vec<u8> {
     match denied.reason {
         Reason::Key => b"No permissions to access a key".to_vec(),
         Reason::Channel => b"No permissions to access a channel".to_vec(),
+        Reason::Database => b"No permissions to access database".to_vec(),
         Reason::Command | Reason::Auth => may_not_run(&[b"User ", user].concat(), command),
     }
 }
@@ -157,6 +179,10 @@ pub fn denial_in_full(
     let kind: &[u8] = match denied.reason {
         Reason::Key => b"key",
         Reason::Channel => b"channel",
+        Reason::Database => {
+            let object = args.get(denied.argument);
+            return [&who[..], b" has no permissions to access database ", object].concat();
+        }
         Reason::Command | Reason::Auth => return may_not_run(&who, command),
     };
     let object = args.get(denied.argument);
@@ -175,6 +201,10 @@ pub fn refusal_by_exec(denied: Denied) -> CommandError {
         Reason::Command | Reason::Auth => {
             "NOPERM ACLs rules changed between the moment the transaction was accumulated and the EXEC call. This command \
              is no longer allowed for the following reason: no permission to execute the command or subcommand"
+        }
+        Reason::Database => {
+            "NOPERM ACLs rules changed between the moment the transaction was accumulated and the EXEC call. This command \
+             is no longer allowed for the following reason: no permission"
         }
         Reason::Key => {
             "NOPERM ACLs rules changed between the moment the transaction was accumulated and the EXEC call. This command \
@@ -202,6 +232,7 @@ pub fn refusal_in_script(
         Reason::Command | Reason::Auth => b"run this command or subcommand",
         Reason::Key => b"access at least one of the keys mentioned in the command arguments",
         Reason::Channel => b"publish to the channel mentioned in the command",
+        Reason::Database => b"access this database",
     };
     [b"ERR The user executing the script can't ", what].concat()
 }
@@ -219,7 +250,10 @@ pub fn note_denied(
     let Some(client) = id.and_then(|id| server.clients.get(id)) else { return };
     let object: Box<[u8]> = match denied.reason {
         Reason::Command => command.full_name.as_bytes().into(),
-        Reason::Key | Reason::Channel | Reason::Auth => args.get(denied.argument).into(),
+        Reason::Database if denied.argument == 0 => command.full_name.as_bytes().into(),
+        Reason::Key | Reason::Channel | Reason::Auth | Reason::Database => {
+            args.get(denied.argument).into()
+        }
     };
     let user = server.acl.name(client.user).into();
     note(server, client.id, place, denied.reason, object, user);
@@ -239,6 +273,7 @@ fn note(
         Reason::Command => &mut counters.acl_denied_cmd,
         Reason::Key => &mut counters.acl_denied_key,
         Reason::Channel => &mut counters.acl_denied_channel,
+        Reason::Database => &mut counters.acl_denied_db,
     } += 1;
     let queues = server.clients.get(id).is_some_and(|client| client.transaction.is_some());
     let own = if queues { Place::Transaction } else { Place::TopLevel };

@@ -103,6 +103,12 @@ impl<'a> Requests<'a> {
         Args::new(self.buffer, &self.ranges[args.start as usize..args.end as usize])
     }
 
+    /// Whether the reply to one of them tells nothing of what is stored, as that to PING.
+    #[inline]
+    pub fn shows_no_data(&self, index: usize) -> bool {
+        self.requests[index].command.is_some_and(|command| command.spec.group == Group::Connection)
+    }
+
     /// One of them, as the gate takes it.
     #[inline]
     pub fn get(&self, index: usize) -> Request<'a> {

@@ -20,6 +20,9 @@ const SPARE_BYTES_MAX: usize = 64 * 1024;
 /// output waits for.
 fn may_be_sent(persistence: &Persistence, client: &mut Client) -> bool {
     let length = client.output.len();
+    if client.plain_output == Some(length) {
+        return true;
+    }
     if !client.flags.contains(ClientFlags::AWAITS_LOG) || length > client.awaited.1 {
         client.awaited = (persistence.depends_on().0, length);
     }
@@ -101,6 +104,7 @@ impl Turn<'_> {
     /// All sent: the buffer is kept for others, or the client closed if that was all. Else: waits until it is writable.
     fn after_write(&mut self, id: ClientId) {
         let Some(client) = self.state.clients.get_mut(id) else { return };
+        client.plain_output = client.output.is_empty().then_some(0);
         let done = client.output.is_empty() && !client.stream.has_unsent();
         let waited = client.flags.contains(ClientFlags::WANTS_WRITE);
         if done && client.flags.contains(ClientFlags::CLOSE_AFTER_REPLY) {

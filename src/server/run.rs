@@ -66,6 +66,7 @@ impl Turn<'_> {
         client.flags.remove(ClientFlags::HELD);
         // Suspended by what another client did since this was parsed: all of it waits.
         let waits = client.flags.intersects(ClientFlags::SUSPENDED | ClientFlags::PAUSED);
+        let was_plain = client.plain_output == Some(client.output.len());
         let mut output = std::mem::take(&mut client.output);
         output.set_limit(output_limit(&self.state.config, client.flags));
         let mut protocol = client.protocol;
@@ -81,6 +82,10 @@ impl Turn<'_> {
             keep(client, requests, done);
         } else if goes_on && let Some(error) = run.error.take() {
             self.end_for_protocol(id, &error, ReplyWriter::new(&mut output, protocol));
+        }
+        let is_plain = was_plain && (0..done).all(|index| requests.shows_no_data(index));
+        if let Some(client) = self.state.clients.get_mut(id) {
+            client.plain_output = is_plain.then_some(output.len());
         }
         self.give_output(id, output, protocol);
     }

@@ -89,6 +89,7 @@ pub struct Counters {
     pub acl_denied_cmd: u64,
     pub acl_denied_key: u64,
     pub acl_denied_channel: u64,
+    pub acl_denied_db: u64,
     pub full_syncs: u64,
     pub partial_syncs: u64,
     pub partial_syncs_refused: u64,

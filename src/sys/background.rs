@@ -4,6 +4,8 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, Thread};
 
+use super::{alloc, process};
+
 type Work = Box<dyn FnOnce() + Send>;
 
 /// Who does it.
@@ -24,7 +26,12 @@ impl Background {
     ) -> io::Result<Option<Thread>> {
         match self {
             Background::Threads => {
-                let handle = Builder::new().name(name.into()).spawn(work)?;
+                let handle = Builder::new().name(name.into()).spawn(move || {
+                    process::step_back();
+                    work();
+                    // Such threads free what others have allocated, and the other way round.
+                    alloc::hand_over();
+                })?;
                 Ok(Some(handle.thread().clone()))
             }
             Background::Later(queue) => {

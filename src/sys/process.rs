@@ -15,6 +15,18 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use rustix::process::{Resource, Rlimit, Signal};
 
+/// Has the calling thread leave the processor to the others of this process that want it, mostly: where there are fewer cores
+/// than threads, commands do not wait for what is done in the background.
+pub fn step_back() {
+    // Elsewhere priorities belong to processes.
+    #[cfg(target_os = "linux")]
+    {
+        const STEP: i32 = 5;
+        // It works on at the same priority where the system refuses.
+        let _ = rustix::process::nice(STEP);
+    }
+}
+
 /// Files the server opens besides its clients' connections.
 pub const RESERVED_FILES: u64 = 32;
 

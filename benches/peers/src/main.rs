@@ -4,7 +4,7 @@
 //! table of [`cases`] -> sent by a load generator on another core ([`load`]) -> the kernel's accounts of the server read
 //! before and after ([`sys`]) -> tables and a chart ([`report`], [`chart`]).
 //!
-//! One measurement a file: [`operations`], [`memory`], [`growth`], [`expiry`], [`idle`], [`handover`]. Linux only.
+//! One measurement a file: [`operations`], [`memory`], [`growth`], [`expiry`], [`idle`], [`handover`], [`saving`]. Linux only.
 
 mod cases;
 mod chart;
@@ -20,6 +20,7 @@ mod operations;
 mod options;
 mod report;
 mod resp;
+mod saving;
 mod server;
 mod sys;
 
@@ -66,13 +67,14 @@ fn run(arguments: &[String]) -> Result<()> {
         false => None,
     };
     type Measurement = (What, fn(&Options) -> Result<()>);
-    let measurements: [Measurement; 6] = [
+    let measurements: [Measurement; 7] = [
         (What::Operations, operations::measure),
         (What::Memory, memory::measure),
         (What::Growth, growth::measure),
         (What::Expiry, expiry::measure),
         (What::Idle, idle::measure),
         (What::Handover, handover::measure),
+        (What::Saving, saving::measure),
     ];
     for (what, measure) in measurements {
         if options.what == what || options.what == What::All {

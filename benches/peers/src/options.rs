@@ -13,6 +13,7 @@ WHAT: ops (default)  CPU, throughput and latency of operations
       growth         latency while the keyspace grows from nothing
       expiry         how late keys expire, and what a mass of them due at once costs
       idle           bytes per idle connection
+      saving         latency and memory while it is saved, loading, the append-only file
       all            all of these
 
 --latchkey PATH      the server under test; without it, the last peer is compared with the others
@@ -20,7 +21,7 @@ WHAT: ops (default)  CPU, throughput and latency of operations
 --cases TEXT,...     only cases whose name contains one of these, in either case of letters; =NAME is a whole name
 --depths N,...       pipeline depths of ops (1,16,64)
 --rounds N           rounds of ops; medians are shown (5)
---keys N             keys in ops, memory and expiry (1000000)
+--keys N             keys in ops, memory and expiry (1000000); in saving (3000000 at least)
 --growth-keys N      keys in growth (10000000)
 --connections N      connections in ops (50)
 --idle N             connections in idle (10000)
@@ -39,6 +40,7 @@ pub enum What {
     Growth,
     Expiry,
     Idle,
+    Saving,
     All,
 }
 
@@ -102,6 +104,7 @@ impl Options {
                 "growth" => options.what = What::Growth,
                 "expiry" => options.what = What::Expiry,
                 "idle" => options.what = What::Idle,
+                "saving" => options.what = What::Saving,
                 "all" => options.what = What::All,
                 "--latchkey" => latchkey = Some(PathBuf::from(value()?)),
                 "--quick" => {}

@@ -146,6 +146,7 @@ const TITLES: &[&str] = &[
     "Expiry",
     "Idle connections",
     "Hand-over to blocked clients",
+    "Saving and loading",
 ];
 
 /// The one section that no measurement of ours makes.

@@ -7,7 +7,7 @@ use crate::sys::{self, CpuTime};
 use crate::{Result, clock};
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
@@ -44,7 +44,8 @@ impl Drop for Process {
     }
 }
 
-const START_TIMEOUT: Duration = Duration::from_secs(10);
+/// Loading what was saved belongs to the start.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// The core the servers run on; the generator runs on [`GENERATOR_CORE`].
 pub const SERVER_CORE: usize = 0;
 pub const GENERATOR_CORE: usize = 1;
@@ -53,12 +54,21 @@ impl Server {
     /// Starts `spec` with `extra` arguments after the common ones and waits until it answers PING.
     ///
     /// # Errors
-    /// It could not be run, ended (its last words are in the error) or did not answer within 10 s.
+    /// It could not be run, ended (its last words are in the error) or did not answer within a minute.
     pub fn start(spec: &ServerSpec, extra: &[&str]) -> Result<Server> {
+        Self::start_on(spec, extra, (sys::cores() > 1).then_some(SERVER_CORE))
+    }
+
+    /// The same, but the server and its children and threads may run on any core.
+    pub fn start_on_all_cores(spec: &ServerSpec, extra: &[&str]) -> Result<Server> {
+        Self::start_on(spec, extra, None)
+    }
+
+    fn start_on(spec: &ServerSpec, extra: &[&str], core: Option<usize>) -> Result<Server> {
         let mut last = None;
         // Between our letting go of the free port and the server's taking it, somebody else may.
         for _ in 0..3 {
-            match Self::try_start(spec, extra) {
+            match Self::try_start(spec, extra, core) {
                 Ok(server) => return Ok(server),
                 Err(error) => last = Some(error),
             }
@@ -71,7 +81,7 @@ impl Server {
         .into())
     }
 
-    fn try_start(spec: &ServerSpec, extra: &[&str]) -> Result<Server> {
+    fn try_start(spec: &ServerSpec, extra: &[&str], core: Option<usize>) -> Result<Server> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let directory =
@@ -92,7 +102,7 @@ impl Server {
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log);
-        sys::tie_child(&mut command, (sys::cores() > 1).then_some(SERVER_CORE));
+        sys::tie_child(&mut command, core);
         let child = command
             .spawn()
             .map_err(|error| format!("{}: {error}", spec.path.display()))?;
@@ -131,6 +141,22 @@ impl Server {
     /// CPU accounts so far.
     pub fn cpu(&self) -> Result<CpuTime> {
         CpuTime::of(self.process.child.id())
+    }
+
+    /// Where it keeps its files.
+    pub fn directory(&self) -> &Path {
+        &self.process.directory
+    }
+
+    /// Memory of the server and its children now, bytes; pages that they share count once.
+    pub fn memory_with_children(&self) -> Result<u64> {
+        let pid = self.process.child.id();
+        let mut sum = sys::pss_bytes(pid)?;
+        for child in sys::children(pid)? {
+            // It may have ended.
+            sum += sys::pss_bytes(child).unwrap_or(0);
+        }
+        Ok(sum)
     }
 
     /// Resident memory now, bytes.

@@ -151,11 +151,29 @@ impl CpuTime {
 /// Resident memory of a process in bytes. Source: `/proc/PID/smaps_rollup`, which counts pages; the cheaper `statm` lags
 /// behind by the kernel's per-core counters.
 pub fn rss_bytes(pid: u32) -> Result<u64> {
+    rollup_bytes(pid, "Rss:")
+}
+
+/// Its memory with a share of what it has in common with others, bytes. Source: the same.
+pub fn pss_bytes(pid: u32) -> Result<u64> {
+    rollup_bytes(pid, "Pss:")
+}
+
+fn rollup_bytes(pid: u32, field: &str) -> Result<u64> {
     let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
     let line = rollup
         .lines()
-        .find_map(|line| line.strip_prefix("Rss:"))
-        .ok_or("no Rss line")?;
+        .find_map(|line| line.strip_prefix(field))
+        .ok_or_else(|| format!("no {field} line"))?;
     let kilobytes: u64 = line.trim().trim_end_matches("kB").trim().parse()?;
     Ok(kilobytes * 1024)
+}
+
+/// Processes that it has started and that have not ended.
+pub fn children(pid: u32) -> Result<Vec<u32>> {
+    let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))?;
+    Ok(text
+        .split_whitespace()
+        .filter_map(|pid| pid.parse().ok())
+        .collect())
 }

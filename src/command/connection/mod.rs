@@ -9,7 +9,7 @@ use crate::client::ClientFlags;
 use crate::config::VALKEY_VERSION;
 use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Outcome};
-use crate::gate::spec::{CommandSpec, Flags, Group, Secrets, spec};
+use crate::gate::spec::{CommandSpec, DatabaseUse, Flags, Group, Secrets, spec};
 use crate::gate::{publish, restart, tracking, transaction, users};
 use crate::ids::UserId;
 use crate::resp::number;
@@ -82,11 +82,13 @@ pub const COMMANDS: &[CommandSpec] = &[
         .group(Group::Connection)
         .since("6.2.0")
         .docs("", "Puts the connection back to how it began.", "O(1)"),
-    spec("SELECT", select).exactly(2).flags(QUICK).group(Group::Connection).since("1.0.0").docs(
-        "index",
-        "Chooses the database of this connection.",
-        "O(1)",
-    ),
+    spec("SELECT", select)
+        .exactly(2)
+        .databases(DatabaseUse::Selects)
+        .flags(QUICK)
+        .group(Group::Connection)
+        .since("1.0.0")
+        .docs("index", "Chooses the database of this connection.", "O(1)"),
 ];
 
 const AUTH_WITHOUT_PASSWORD: CommandError = CommandError::Text(

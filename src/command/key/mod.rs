@@ -13,7 +13,9 @@ use crate::gate::context::Origin;
 use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::gate::effect::Effect;
 use crate::gate::persistence::{self, Purpose};
-use crate::gate::spec::{Categories, CommandSpec, Flags, Group, KeyFlags, key, keys, spec};
+use crate::gate::spec::{
+    Categories, CommandSpec, DatabaseUse, Flags, Group, KeyFlags, key, keys, spec,
+};
 use crate::keyspace::{Key, Keyspace};
 use crate::types::type_name;
 
@@ -85,6 +87,7 @@ pub const COMMANDS: &[CommandSpec] = &[
     spec("COPY", copy)
         .at_least(3)
         .keys(&[key(1, KeyFlags::RO_ACCESS), key(2, KeyFlags::OW_UPDATE)])
+        .databases(DatabaseUse::Options(3))
         .flags(Flags::WRITE_DENYOOM)
         .categories(Categories::KEYSPACE)
         .since("6.2.0")
@@ -96,6 +99,7 @@ pub const COMMANDS: &[CommandSpec] = &[
     spec("MOVE", move_key)
         .exactly(3)
         .keys(&[key(1, KeyFlags::RW_ACCESS_UPDATE)])
+        .databases(DatabaseUse::Named(&[2]))
         .flags(Flags::WRITE_FAST)
         .categories(Categories::KEYSPACE)
         .since("1.0.0")
@@ -118,6 +122,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .tips(&["request_policy:all_shards", "response_policy:agg_sum"]),
     spec("SWAPDB", swap_databases)
         .exactly(3)
+        .databases(DatabaseUse::Named(&[1, 2]))
         .flags(Flags::WRITE_FAST)
         .categories(Categories::KEYSPACE_DANGEROUS)
         .group(Group::Server)
@@ -133,6 +138,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .tips(ALL_SHARDS_SUCCEED),
     spec("FLUSHALL", flush_all)
         .at_least(1)
+        .databases(DatabaseUse::All)
         .flags(Flags::WRITE)
         .categories(Categories::KEYSPACE_DANGEROUS)
         .group(Group::Server)

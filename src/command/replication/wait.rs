@@ -19,7 +19,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .since("3.0.0")
         .tips(TIPS)
         .docs(
-            "numreplicas|ALL timeout",
+            "<numreplicas | ALL> timeout",
             "Waits until replicas have what this connection has written.",
             "O(1)",
         ),

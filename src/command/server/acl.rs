@@ -212,7 +212,10 @@ fn get(ctx: &mut Context<'_>) -> CommandResult {
         reply.null();
         return Ok(Outcome::Replied);
     };
-    reply.map(6);
+    // Servers that know no such rules have no such entry.
+    let tells_databases = form == Form::Valkey9
+        || std::iter::once(user.root()).chain(user.others()).any(|it| !it.databases().are_all());
+    reply.map(6 + usize::from(tells_databases));
     reply.bulk(b"flags");
     let flags = user.describe_flags(form);
     reply.set(flags.len());
@@ -220,24 +223,34 @@ fn get(ctx: &mut Context<'_>) -> CommandResult {
     reply.bulk(b"passwords");
     reply.array(user.passwords().len());
     user.passwords().for_each(|hash| reply.bulk(hash.as_bytes()));
-    describe_selector(acl, user.root(), form, reply);
+    describe_selector(acl, user.root(), form, tells_databases, reply);
     reply.bulk(b"selectors");
     reply.array(user.others().len());
     for selector in user.others() {
-        reply.map(3);
-        describe_selector(acl, selector, form, reply);
+        reply.map(3 + usize::from(tells_databases));
+        describe_selector(acl, selector, form, tells_databases, reply);
     }
     Ok(Outcome::Replied)
 }
 
-/// Three entries of a map.
-fn describe_selector(acl: &Acl, selector: &Selector, form: Form, reply: &mut ReplyWriter<'_>) {
+/// Three entries of a map, or four.
+fn describe_selector(
+    acl: &Acl,
+    selector: &Selector,
+    form: Form,
+    tells_databases: bool,
+    reply: &mut ReplyWriter<'_>,
+) {
     reply.bulk(b"commands");
     reply.bulk(&selector.describe_commands(acl.catalogue(), form));
     reply.bulk(b"keys");
     reply.bulk(&selector.describe_keys());
     reply.bulk(b"channels");
     reply.bulk(&selector.describe_channels());
+    if tells_databases {
+        reply.bulk(b"databases");
+        reply.bulk(&selector.databases().describe());
+    }
 }
 
 /// `ACL LIST`: an array of `user name rules`.
@@ -338,7 +351,8 @@ fn dry_run(ctx: &mut Context<'_>) -> CommandResult {
     if !command.spec.accepts(args.len()) {
         return Err(CommandError::WrongArity(command.full_name.clone()));
     }
-    let Err(denied) = users::check_user(server.acl.user(user), command, args) else {
+    let databases = (ctx.db.selected(), server.config.databases as usize);
+    let Err(denied) = users::check_user(server.acl.user(user), command, args, databases) else {
         ctx.reply.ok();
         return Ok(Outcome::Replied);
     };

@@ -486,6 +486,7 @@ fn stats(out: &mut String, db: &mut Keyspace, server: &State) {
     line(out, "acl_access_denied_cmd", counters.acl_denied_cmd);
     line(out, "acl_access_denied_key", counters.acl_denied_key);
     line(out, "acl_access_denied_channel", counters.acl_denied_channel);
+    line(out, "acl_access_denied_db", counters.acl_denied_db);
 }
 
 fn replication(out: &mut String, _: &mut Keyspace, server: &State) {

@@ -39,6 +39,27 @@ describe("BullMQ", () => {
     return events;
   };
 
+  it("gives a parent's dependencies in pages", async () => {
+    // Too long a name for a listpack, which would be one page.
+    const queueName = "children-of-the-parent".padEnd(40, "-");
+    const children = Array.from({ length: 72 }, () => ({ name: "child", data: {}, queueName }));
+    const flow = open(new FlowProducer({ connection }));
+    const pages = new Promise((resolve, reject) => {
+      workerOf("parents", async (job) => {
+        const first = await job.getDependencies({ processed: { cursor: 0, count: 50 } });
+        const cursor = first.nextProcessedCursor;
+        return job.getDependencies({ processed: { cursor, count: 50 } }).then((second) => resolve([first, second]), reject);
+      });
+    });
+    await flow.add({ name: "parent", queueName: "parents", data: {}, children });
+    workerOf(queueName, async () => ({ bar: "something" }));
+    const [first, second] = await pages;
+    assert.equal(second.nextProcessedCursor, 0);
+    const found = [first, second].flatMap((page) => Object.keys(page.processed));
+    assert.ok(Object.keys(first.processed).length >= 50, "a page is filled");
+    assert.deepEqual([found.length, new Set(found).size], [72, 72]);
+  });
+
   it("gives each job to one of the workers and its result back", async () => {
     const queue = queueOf("sums");
     const events = await eventsOf("sums");

@@ -24,6 +24,15 @@ for (const protocol of [2, 3]) {
       await server.stop();
     });
 
+    it("unblocks a client that others see blocked", async () => {
+      const blocked = connect({ retryStrategy: null });
+      const id = await blocked.client("ID");
+      const popped = blocked.blpop("nothing", 0);
+      await until(async () => (await redis.client("LIST")).split("\n").some((line) => line.startsWith(`id=${id} `) && line.includes("cmd=blpop")));
+      assert.equal(await redis.client("UNBLOCK", id), 1);
+      assert.equal(await popped, null);
+    });
+
     it("runs scripts that were defined as commands", async () => {
       const client = connect({
         scripts: {

@@ -324,8 +324,8 @@ impl Clients {
                     }
                     _ => talk.send(&set),
                 }
-                let (wanted, ms) = (random.u32(1..3), random.u32(1..800));
-                talk.send(&["WAIT", &wanted.to_string(), &ms.to_string()]);
+                let wanted = ["1", "2", "ALL"][random.usize(..3)];
+                talk.send(&["WAIT", wanted, &random.u32(1..800).to_string()]);
                 let before = match world.nodes[node].server.as_ref().map(|server| server.history())
                 {
                     Some((id, offset)) => (id.to_owned(), offset),
@@ -370,7 +370,8 @@ impl Clients {
                 let ms = i64::from(random.u32(200..3000));
                 let (key, value) = (format!("lock:{lock}"), token.to_string());
                 talk.send(&["SET", &key, &value, "NX", "PX", &ms.to_string()]);
-                talk.send(&["WAIT", "2", &random.u32(1..500).to_string()]);
+                let wanted = if random.bool() { "2" } else { "ALL" };
+                talk.send(&["WAIT", wanted, &random.u32(1..500).to_string()]);
                 let until_us = world.now_us + ms * MS - MARGIN_US / 20;
                 expects.extend([Expect::Lock { lock, token, until_us }, Expect::Wait]);
                 if random.u32(..3) == 0 {

@@ -327,6 +327,8 @@ fn common_lines(random: &mut fastrand::Rng) -> Vec<String> {
         // On the model's disk.
         "dir /".into(),
         "shutdown-timeout 2".into(),
+        format!("wait-all-replicas {}", NODES - 1),
+        pick("primary-restart-read-only", &["0", "0", "1", "3"]),
         pick("repl-diskless-sync", &["yes", "yes", "no"]),
         pick("repl-diskless-sync-delay", &["0", "0", "1"]),
         pick("repl-backlog-size", &["16kb", "64kb", "1mb", "1mb"]),
