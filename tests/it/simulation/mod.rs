@@ -101,7 +101,8 @@ fn a_seed_always_tells_the_same_story() {
 #[test]
 fn a_reply_that_waits_for_a_log_does_not_wait_for_the_next_one() {
     let mut world = World::new(options(1));
-    for words in ["CONFIG SET appendfsync always appendonly yes", "SET k 1", "SET k 2"] {
+    let always = "CONFIG SET appendfsync always appendonly yes";
+    for words in ["REPLICAOF NO ONE", always, "SET k 1", "SET k 2"] {
         assert_eq!(world.show(0, &words.split(' ').collect::<Vec<_>>()), "OK");
     }
     let mut waits = world.connect(0).expect("it runs");
