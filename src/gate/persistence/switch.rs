@@ -140,6 +140,8 @@ pub fn end_aof(db: &mut Keyspace, server: &mut State) {
             let text = "Removing the temp incr aof file";
             server.log(Level::Notice, format_args!("{text} {name} in the background"));
         }
+        // What waited for this log is in it now; the next one, perhaps begun in the same turn, counts anew.
+        server.clients.iter_mut().for_each(|client| client.awaited.0 = 0);
     }
     note_listeners(db, server);
     server.note_gate();

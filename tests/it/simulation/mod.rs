@@ -98,6 +98,27 @@ fn a_seed_always_tells_the_same_story() {
     assert_eq!(first, again);
 }
 
+#[test]
+fn a_reply_that_waits_for_a_log_does_not_wait_for_the_next_one() {
+    let mut world = World::new(options(1));
+    let always = "CONFIG SET appendfsync always appendonly yes";
+    for words in ["REPLICAOF NO ONE", always, "SET k 1", "SET k 2"] {
+        assert_eq!(world.show(0, &words.split(' ').collect::<Vec<_>>()), "OK");
+    }
+    let mut waits = world.connect(0).expect("it runs");
+    waits.send(&["SET", "k", "3"]);
+    world.turn(0);
+    assert_eq!(waits.take(), []);
+    let mut switches = world.connect(0).expect("it runs");
+    for value in ["no", "yes"] {
+        switches.send(&["CONFIG", "SET", "appendonly", value]);
+    }
+    for _ in 0..100 {
+        world.step(10 * MS);
+    }
+    assert_eq!(waits.take().len(), 1);
+}
+
 /// `SIMULATE` has the options: `--seed N` (one run), `--seeds N`, `--from N`, `--rounds N`, `--trace`, `--logs FOLDER`, `--repeat N`
 /// (the same seed again and again, whose traces must not differ).
 #[test]

@@ -208,7 +208,7 @@ impl World {
     }
 
     /// One server takes a turn.
-    fn turn(&mut self, node: usize) {
+    pub fn turn(&mut self, node: usize) {
         let Some(server) = &mut self.nodes[node].server else { return };
         self.turns += 1;
         let goes_on = server.turn_now().expect("a turn ends in order");
