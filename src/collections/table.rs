@@ -481,7 +481,7 @@ impl<O> Table<O> {
     }
 
     /// Fourth stage: the entry that probably has the key.
-    #[inline]
+    #[inline(always)]
     pub fn prefetch_entry(&self, hash: u64) {
         if let Some(id) = self.segment_of(hash) {
             let (chunk, index) = self.chunk(id);

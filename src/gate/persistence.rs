@@ -269,6 +269,12 @@ impl Persistence {
         self.aof.as_ref().map_or(LogOffset::default(), |aof| aof.log.end())
     }
 
+    /// Whether there is a log that replies may have to wait for.
+    #[inline]
+    pub fn may_hold_replies(&self) -> bool {
+        self.aof.is_some()
+    }
+
     /// Whether what depends on this offset may be shown.
     #[inline]
     pub fn may_leave(&self, offset: LogOffset) -> bool {

@@ -83,7 +83,9 @@ impl Turn<'_> {
         } else if goes_on && let Some(error) = run.error.take() {
             self.end_for_protocol(id, &error, ReplyWriter::new(&mut output, protocol));
         }
-        let is_plain = was_plain && (0..done).all(|index| requests.shows_no_data(index));
+        let is_plain = was_plain
+            && self.state.persistence.may_hold_replies()
+            && (0..done).all(|index| requests.shows_no_data(index));
         if let Some(client) = self.state.clients.get_mut(id) {
             client.plain_output = is_plain.then_some(output.len());
         }
