@@ -283,6 +283,22 @@ pub struct Channels {
     pub are_patterns: bool,
 }
 
+/// What key specifications cannot say of a command's keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyRule {
+    None,
+    /// SORT: the key behind STORE too, the last one if there are several.
+    SortDestination,
+    /// BZPOPDUE: none from the timeout on, behind which there may be a unit.
+    BeforeTimeout,
+    /// MIGRATE: the keys behind KEYS, or the one before the options.
+    Migrated,
+    /// SET: it is read only with GET.
+    ReadWithGet,
+    /// BITFIELD: it is written unless all operations are GET.
+    ReadByGets,
+}
+
 /// Which databases a command works with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DatabaseUse {

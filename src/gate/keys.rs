@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use crate::gate::spec::{Begin, CommandSpec, Find, KeyFlags, KeyPosition, KeySpec};
+use crate::gate::spec::{Begin, CommandSpec, Find, KeyFlags, KeyPosition, KeyRule, KeySpec};
 use crate::keyspace::due::Unit;
 use crate::resp::args::Args;
 
@@ -30,17 +30,16 @@ pub fn keys_of(spec: &CommandSpec, args: Args<'_>) -> Vec<KeyPosition> {
         found.extend(places);
         found.extend(said_again(keys, first, args).map(|index| KeyPosition { index, flags }));
     }
-    match spec.name {
-        "SORT" => found.extend(sort_destination(args)),
-        // Behind the timeout there may be options, which the specification cannot say.
-        "BZPOPDUE" => found.retain(|key| key.index < timeout_of_bzpopdue(args)),
-        "MIGRATE" => {
+    match spec.key_rule {
+        KeyRule::SortDestination => found.extend(sort_destination(args)),
+        KeyRule::BeforeTimeout => found.retain(|key| key.index < timeout_of_bzpopdue(args)),
+        KeyRule::Migrated => {
             // A password may be the word KEYS, and so may a key: the options are read from the front.
             let Some(flags) = found.first().map(|key| key.flags) else { return found };
             let keys = migrated_keys(args);
             found = keys.map(|index| KeyPosition { index, flags }).collect();
         }
-        _ => {}
+        KeyRule::None | KeyRule::ReadWithGet | KeyRule::ReadByGets => {}
     }
     found
 }
@@ -112,9 +111,9 @@ fn actual_flags(spec: &CommandSpec, keys: &KeySpec, args: Args<'_>) -> KeyFlags 
     let has = |word: &str, from: usize| {
         args.iter_from(from).any(|argument| argument.eq_ignore_ascii_case(word.as_bytes()))
     };
-    match spec.name {
-        "SET" if !has("GET", 3) => KeyFlags::OW | KeyFlags::UPDATE,
-        "BITFIELD" if only_gets(args) => KeyFlags::RO | KeyFlags::ACCESS,
+    match spec.key_rule {
+        KeyRule::ReadWithGet if !has("GET", 3) => KeyFlags::OW | KeyFlags::UPDATE,
+        KeyRule::ReadByGets if only_gets(args) => KeyFlags::RO | KeyFlags::ACCESS,
         _ => keys.flags - KeyFlags::VARIABLE_FLAGS,
     }
 }

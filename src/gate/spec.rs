@@ -17,6 +17,8 @@ pub struct CommandSpec {
     pub flags: Flags,
     pub categories: Categories,
     pub keys: &'static [KeySpec],
+    /// What these cannot say.
+    pub key_rule: KeyRule,
     /// The arguments that are channels it publishes or listens to.
     pub channels: Option<Channels>,
     /// The databases it works with.
@@ -50,6 +52,7 @@ pub const fn container(name: &'static str, subcommands: &'static [CommandSpec]) 
         flags: Flags::empty(),
         categories: Categories::empty(),
         keys: &[],
+        key_rule: KeyRule::None,
         channels: None,
         databases: DatabaseUse::Selected,
         secrets: Secrets::None,
@@ -93,6 +96,12 @@ impl CommandSpec {
 
     pub const fn keys(mut self, keys: &'static [KeySpec]) -> Self {
         self.keys = keys;
+        self
+    }
+
+    /// What the key specifications cannot say.
+    pub const fn key_rule(mut self, rule: KeyRule) -> Self {
+        self.key_rule = rule;
         self
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::gate::spec::{
-    Begin, Categories, CommandSpec, Find, Flags, KeyFlags, KeySpec, Secrets, key, spec,
+    Begin, Categories, CommandSpec, Find, Flags, KeyFlags, KeyRule, KeySpec, Secrets, key, spec,
 };
 use crate::keyspace::Key;
 use crate::net::outgoing::Connection;
@@ -17,6 +17,7 @@ use crate::resp::number::parse_i64;
 use crate::resp::request::encode;
 
 pub const COMMANDS: &[CommandSpec] = &[spec("MIGRATE", migrate)
+    .key_rule(KeyRule::Migrated)
     .at_least(6)
     .secrets(Secrets::Behind { from: 6, words: &[("AUTH", 1), ("AUTH2", 2)], until: "KEYS" })
     .keys(&[

@@ -13,7 +13,7 @@ use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Origin, Outcome};
 use crate::gate::spec::{
-    Begin, Categories, CommandSpec, Find, Flags, KeyFlags, KeySpec, key, spec,
+    Begin, Categories, CommandSpec, Find, Flags, KeyFlags, KeyRule, KeySpec, key, spec,
 };
 use crate::gate::users;
 use crate::keyspace::{Expiry, Key, Keyspace};
@@ -46,6 +46,7 @@ const COST: &str =
 
 pub const COMMANDS: &[CommandSpec] = &[
     spec("SORT", sort)
+        .key_rule(KeyRule::SortDestination)
         .at_least(2)
         .keys(&[
             key(1, KeyFlags::RO_ACCESS),

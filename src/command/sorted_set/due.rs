@@ -15,7 +15,7 @@ use crate::gate::blocking::TimeoutUnit;
 use crate::gate::context::{CommandResult, Context, Outcome, Wait};
 use crate::gate::keys::timeout_of_bzpopdue;
 use crate::gate::spec::{
-    Categories, CommandSpec, Flags, Group, KeyFlags, KeySpec, key, keys, spec,
+    Categories, CommandSpec, Flags, Group, KeyFlags, KeyRule, KeySpec, key, keys, spec,
 };
 use crate::keyspace::Key;
 use crate::resp::Protocol;
@@ -39,6 +39,7 @@ pub const COMMANDS: &[CommandSpec] = &[
             "O(M log(N)) with N the size of the sorted set and M the number of members taken.",
         ),
     spec("BZPOPDUE", bzpopdue)
+        .key_rule(KeyRule::BeforeTimeout)
         .at_least(3)
         .keys(&[keys(1, -2, 1, KeyFlags::RW_ACCESS_DELETE)])
         .flags(Flags::WRITE_BLOCKING)

@@ -6,7 +6,7 @@
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Outcome};
-use crate::gate::spec::{CommandSpec, Flags, Group, KeyFlags, KeySpec, key, keys, spec};
+use crate::gate::spec::{CommandSpec, Flags, Group, KeyFlags, KeyRule, KeySpec, key, keys, spec};
 use crate::keyspace::{Expiry, Key};
 use crate::resp::args::{Args, Cursor};
 use crate::resp::number;
@@ -66,6 +66,7 @@ pub const COMMANDS: &[CommandSpec] = &[
             "O(N) with N the bytes of all sources",
         ),
     spec("BITFIELD", bitfield)
+        .key_rule(KeyRule::ReadByGets)
         .at_least(2)
         .keys(&[KeySpec {
             notes: Some("The key is only read if all operations are GET"),

@@ -19,7 +19,7 @@ use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::gate::spec::{
-    Begin, CommandSpec, Find, Flags, Group, KeyFlags, KeySpec, key, keys, spec,
+    Begin, CommandSpec, Find, Flags, Group, KeyFlags, KeyRule, KeySpec, key, keys, spec,
 };
 use crate::keyspace::{Expiry, Key};
 use crate::resp::args::BadKeyCount;
@@ -154,6 +154,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         "O(1)",
     ),
     string_spec("SET", set, "1.0.0", Flags::WRITE_DENYOOM)
+        .key_rule(KeyRule::ReadWithGet)
         .at_least(3)
         .keys(&[KeySpec {
             notes: Some("RW and ACCESS due to the optional `GET` argument"),
