@@ -1,14 +1,14 @@
 //! A random stream of commands, sent to two servers, gets equal replies: from this server and a real one, from this server
 //! with and without small encodings, and where expired keys are met by commands and where they are gone before.
 //!
-//! The first needs a peer that runs already, `DIFFERENTIAL_PEER=host:port`, and is left out otherwise: `make peer` names one and
-//! runs it with `--include-ignored`.
+//! The first two need a peer that runs already, `DIFFERENTIAL_PEER=host:port`, and are left out otherwise: `make peer` names one and
+//! runs them with `--include-ignored`.
 //! A run is repeated by its seed: `DIFFERENTIAL_SEED`; its length is `DIFFERENTIAL_COMMANDS`. `DIFFERENTIAL_ONLY=SET,GET`
 //! keeps to some commands. Commands come from the grammar in `differential/grammar.txt`. The stream is cut into epochs that begin with empty servers and end with a comparison
 //! of all data (`DEBUG DIGEST`), every other one in RESP3. What differs is reduced to a short session that shows it.
 
 use std::net::SocketAddr;
-
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::support::grammar::{FILLERS, Generator, Order, Request, Rule, parse, rules};
@@ -306,17 +306,35 @@ fn compare(mut pair: Pair, seed: u64, commands: usize, mut rules: Vec<Rule>) {
 #[test]
 #[ignore = "needs a peer: make peer"]
 fn a_random_stream_of_commands_gets_the_replies_of_the_real_server() {
-    let peer = std::env::var("DIFFERENTIAL_PEER").expect("DIFFERENTIAL_PEER names a server");
-    let peer: SocketAddr = peer.parse().expect("host:port");
     let seed = number_from("DIFFERENTIAL_SEED", fastrand::u64(..1 << 32));
     let commands = number_from("DIFFERENTIAL_COMMANDS", 200_000) as usize;
-    let server = TestServer::start(&["redis-version 7.0.15".into()]);
-    let pair = |ours, time| Pair { ours, theirs: Client::connect(peer), time };
-    compare(pair(server.connect(), Time::Unseen), seed, commands, rules());
+    let (server, theirs, _alone) = beside_the_peer();
+    let pair = Pair { ours: server.connect(), theirs, time: Time::Unseen };
+    compare(pair, seed, commands, rules());
+}
+
+#[test]
+#[ignore = "needs a peer: make peer"]
+fn keys_that_live_for_milliseconds_are_those_of_the_real_server() {
+    let seed = number_from("DIFFERENTIAL_SEED", fastrand::u64(..1 << 32));
+    let commands = number_from("DIFFERENTIAL_COMMANDS", 50_000) as usize;
+    let (server, theirs, _alone) = beside_the_peer();
     let mut rules = rules();
     rules.retain(|rule| rule.words[0] != "DBSIZE");
     rules.extend(parse(SEVERAL_KEYS));
-    compare(pair(server.connect(), Time::Real(server)), seed, commands / 4, rules);
+    let pair = Pair { ours: server.connect(), theirs, time: Time::Real(server) };
+    compare(pair, seed, commands, rules);
+}
+
+/// The tests that use the peer, which empty it, one at a time.
+static PEER: Mutex<()> = Mutex::new(());
+
+/// A server that says it is Redis 7.0.15, and a client of the real one, which nobody else uses for as long.
+fn beside_the_peer() -> (TestServer, Client, MutexGuard<'static, ()>) {
+    let alone = PEER.lock().unwrap_or_else(PoisonError::into_inner);
+    let peer = std::env::var("DIFFERENTIAL_PEER").expect("DIFFERENTIAL_PEER names a server");
+    let peer: SocketAddr = peer.parse().expect("host:port");
+    (TestServer::start(&["redis-version 7.0.15".into()]), Client::connect(peer), alone)
 }
 
 #[test]
