@@ -22,6 +22,8 @@ const ASKS_AGAIN_US: i64 = 10_000_000;
 /// Sentinels that have found another primary make this server its replica once they have seen it healthy for some ten seconds:
 /// writes are refused for so long behind the last question. Unit: microseconds.
 const DEMOTED_US: i64 = 60_000_000;
+/// So long behind the start replicas with data are held off though something has been written since. Unit: microseconds.
+const FIRST_US: i64 = 60_000_000;
 /// Between two lines of the log about replicas that are held off. Unit: microseconds.
 const TELLS_AGAIN_US: i64 = 60_000_000;
 
@@ -103,12 +105,16 @@ pub fn holds_off(
     history: &[u8],
     from: u64,
 ) -> bool {
-    let has_data = !history.starts_with(b"?") && from > 1;
+    let is_ours = history.eq_ignore_ascii_case(server.replication.id.as_bytes());
+    let has_data = !history.starts_with(b"?") && !is_ours && from > 1;
     let protects = server.config.repl_protect_empty_primary && server.replication.restart.is_empty;
-    if !protects || !has_data || server.replication.is_replica() || !is_empty(db) {
+    let now_us = server.now.boot_us;
+    // Replicas ask each second. What somebody writes before they do takes nothing away from their data.
+    let is_young = now_us - server.process.identity.started_us < FIRST_US;
+    let goes_on = is_young || server.replication.restart.held_off_us.is_some() || is_empty(db);
+    if !protects || !has_data || server.replication.is_replica() || !goes_on {
         return false;
     }
-    let now_us = server.now.boot_us;
     let restart = &mut server.replication.restart;
     restart.held_off_us = Some(now_us);
     if restart.told_us.is_none_or(|told_us| now_us - told_us >= TELLS_AGAIN_US) {
