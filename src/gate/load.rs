@@ -158,9 +158,20 @@ pub fn maker(db: &Keyspace, server: &State, rules: Rules) -> Maker {
 /// Bytes that an entry of a file has at least: a type, and a key and a value without a byte.
 const ENTRY_BYTES_MIN: u64 = 3;
 
-/// How many keys there is to be room for at once, where a file of so many bytes says that it has so many.
-pub fn expected_keys(keys: u64, file_bytes: u64) -> usize {
-    usize::try_from(keys.min(file_bytes / ENTRY_BYTES_MIN)).unwrap_or(0)
+/// How many keys a file can still have: bounds what there is room made for at once, for all its databases together.
+pub struct KeysExpected(u64);
+
+impl KeysExpected {
+    pub fn of_file(bytes: u64) -> Self {
+        KeysExpected(bytes / ENTRY_BYTES_MIN)
+    }
+
+    /// How many keys there is to be room for in a database of which the file says that it has so many.
+    pub fn take(&mut self, keys: u64) -> usize {
+        let taken = keys.min(self.0);
+        self.0 -= taken;
+        usize::try_from(taken).unwrap_or(0)
+    }
 }
 
 /// Loads an RDB image from the start of a file of so many bytes. Returns the image's bytes. Errors: in words, with key, type and
@@ -196,6 +207,7 @@ fn place(
     rules: Rules,
 ) -> Result<u64, String> {
     let mut heard = Heard::new(server);
+    let mut expected = KeysExpected::of_file(file_bytes);
     for Batch { entries, expired, offset, then } in batches {
         put(db, server, entries, rules, &mut |db, server| heard.step(db, server, offset))?;
         server.persistence.keys_expired_at_load += expired;
@@ -211,7 +223,7 @@ fn place(
             }
             Some(Then::Aux { name, value }) => tell_aux(server, &name, &value),
             Some(Then::Expect { database, keys }) => {
-                db.expect_keys(database, expected_keys(keys, file_bytes));
+                db.expect_keys(database, expected.take(keys));
             }
             Some(Then::Expired { database, key }) => {
                 server.persistence.keys_expired_at_load += 1;
@@ -707,4 +719,17 @@ pub fn load_file(
     loaded.map(|_| true).map_err(|why| {
         format!("Fatal error loading the DB, check server logs. {}: {why}", path.display())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_databases_of_a_file_share_what_it_can_have() {
+        let mut expected = KeysExpected::of_file(300);
+        assert_eq!(expected.take(40), 40);
+        assert_eq!(expected.take(u64::MAX), 60);
+        assert_eq!(expected.take(1), 0);
+    }
 }

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use super::{begin_backlog, close_replicas};
 use crate::config::{DisklessLoad, system_text};
-use crate::gate::load::{Rules, expected_keys, load_beside, maker, run};
+use crate::gate::load::{KeysExpected, Rules, load_beside, maker, run};
 use crate::gate::persistence::{self, Loading, Purpose};
 use crate::gate::state::State;
 use crate::keyspace::Keyspace;
@@ -411,8 +411,8 @@ struct Loader {
     parser: Parser<Feed>,
     feed_is_file: bool,
     maker: Maker,
-    /// Of the file; 0: it comes through a pipe, and nobody knows what is still to come.
-    file_bytes: u64,
+    /// None through a pipe: nobody knows what is still to come.
+    expected: KeysExpected,
     beside: Beside,
     functions: Vec<Vec<u8>>,
     stream_db: usize,
@@ -431,7 +431,7 @@ impl Loader {
         Loader {
             parser: Parser::new(feed, server.config.rdbchecksum),
             feed_is_file,
-            file_bytes: if feed_is_file { bytes } else { 0 },
+            expected: KeysExpected::of_file(if feed_is_file { bytes } else { 0 }),
             maker: maker(db, server, Rules { keeps_expired: true, ..Rules::default() }),
             beside: db.beside(),
             functions: Vec::new(),
@@ -494,7 +494,7 @@ impl Loader {
                     self.stream_db = number.unwrap_or(0);
                 }
                 Event::ResizeDb { db: number, keys, .. } => {
-                    self.beside.expect_keys(number, expected_keys(keys, self.file_bytes));
+                    self.beside.expect_keys(number, self.expected.take(keys));
                 }
                 Event::Aux { .. } | Event::Header(_) | Event::SelectDb(_) => {}
                 Event::End(_) => {
