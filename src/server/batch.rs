@@ -196,10 +196,10 @@ fn prefetch_members(
 }
 
 /// Whether a command may keep the server busy for so long that others are heard meanwhile: a script, or a transaction with
-/// one.
+/// one. SCRIPT KILL does not, which is to end them.
 #[inline]
 fn may_be_long(command: &Command) -> bool {
-    matches!(command.spec.group, Group::Scripting | Group::Transactions)
+    command.is(Flags::RUNS_SCRIPT | Flags::RUNS_QUEUED)
 }
 
 impl Batch {
@@ -288,5 +288,21 @@ impl Turn<'_> {
             prefetch_members(table, requests, ranges, hashes, buffer);
         }
         is_long
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::TABLE;
+
+    #[test]
+    fn what_ends_a_script_does_not_wait_behind_it() {
+        for name in ["EVAL", "EVALSHA_RO", "FCALL", "EXEC"] {
+            assert!(may_be_long(TABLE.find(name.as_bytes()).expect("a command")), "{name}");
+        }
+        for name in ["SCRIPT", "FUNCTION", "MULTI", "SHUTDOWN", "PING"] {
+            assert!(!may_be_long(TABLE.find(name.as_bytes()).expect("a command")), "{name}");
+        }
     }
 }
