@@ -269,6 +269,13 @@ impl Gate<'_> {
         request: &Request<'_>,
         key: usize,
     ) -> Option<Ran> {
+        let id = self.caller.client();
+        // Its user may have lost the right to it while it waited.
+        if let Err(denied) = users::check_of(self.server, id, command, request.args) {
+            users::note_denied(self.server, id, None, denied, command, request.args);
+            let error = users::refusal(self.server, id, command, denied);
+            return Some(self.reject(Some(command), &error));
+        }
         let before = self.reply.output().len();
         let origin = Origin::Woken(key);
         let ended = self.call(command, request, origin);
