@@ -8,6 +8,7 @@
 use crate::client::{Client, ClientFlags};
 use crate::collections::glob;
 use crate::command::help::help_from_specs;
+use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Origin, Outcome};
 use crate::gate::limits;
 use crate::gate::publish::{deliver, take_pushed};
@@ -181,12 +182,19 @@ const SUBCOMMANDS: &[CommandSpec] = &[
 // ---- subscriptions ---------------------------------------------------------------------------------------------------
 
 /// `SUBSCRIBE channel [channel ...]` and its kin: a confirmation for each name, with the number of subscriptions.
+const NOT_IN_TRANSACTION: CommandError =
+    CommandError::Text("ERR SSUBSCRIBE isn't allowed for a DENY BLOCKING client");
+
 fn subscribe(ctx: &mut Context<'_>, kind: Kind) -> CommandResult {
     let word = match kind {
         Kind::Channel => "subscribe",
         Kind::Pattern => "psubscribe",
         Kind::Shard => "ssubscribe",
     };
+    // The other two are let through there, for old clients.
+    if kind == Kind::Shard && ctx.origin == Origin::Transaction {
+        return Err(NOT_IN_TRANSACTION);
+    }
     let names = ctx.args.iter_from(1);
     confirm(ctx, |pubsub, client, reply| {
         let own = client.subscriptions.get_or_insert_default();
