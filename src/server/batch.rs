@@ -64,9 +64,12 @@ impl Run {
         &requests[self.requests.start as usize..self.requests.end as usize]
     }
 
-    /// Whether one of them may keep the server busy.
-    pub fn may_be_long(&self, requests: &[Queued]) -> bool {
-        self.of(requests).iter().filter_map(|request| request.command).any(may_be_long)
+    /// Whether one of them is a command with one of these flags.
+    pub fn has_any(&self, requests: &[Queued], flags: Flags) -> bool {
+        self.of(requests)
+            .iter()
+            .filter_map(|request| request.command)
+            .any(|command| command.is(flags))
     }
 }
 

@@ -8,6 +8,7 @@ use crate::gate::blocking;
 use crate::gate::context::Caller;
 use crate::gate::execute::{Gate, Ran};
 use crate::gate::limits::{check_output_limit, describe_client, evict_clients, output_limit};
+use crate::gate::spec::Flags;
 use crate::resp::Protocol;
 use crate::resp::reply::{OutputBuffer, ReplyWriter};
 use crate::resp::request::{ProtocolError, encode};
@@ -48,10 +49,20 @@ impl Turn<'_> {
     /// batch whom a nested turn could hear, were it only to end the script. Those that have to wait are held.
     #[cold]
     fn put_long_last(&mut self, runs: &mut [Run], requests: &[Queued]) {
-        runs.sort_by_cached_key(|run| run.may_be_long(requests));
-        for run in runs.iter().filter(|run| run.may_be_long(requests)) {
-            self.hold(run.client, true);
-        }
+        let clients = &self.state.clients;
+        let has_queued_script = |run: &Run| {
+            let transaction = clients.get(run.client).and_then(|it| it.transaction.as_deref());
+            transaction.is_some_and(|transaction| transaction.has_any(Flags::RUNS_SCRIPT))
+        };
+        // An EXEC without a script keeps its place: what others change behind it is not to come before it.
+        let may_be_long = |run: &Run| {
+            run.has_any(requests, Flags::RUNS_SCRIPT)
+                || run.has_any(requests, Flags::RUNS_QUEUED) && has_queued_script(run)
+        };
+        runs.sort_by_cached_key(may_be_long);
+        let long: Vec<_> =
+            runs.iter().filter(|run| may_be_long(run)).map(|run| run.client).collect();
+        long.into_iter().for_each(|id| self.hold(id, true));
     }
 
     /// Runs the requests of one client in their order.
