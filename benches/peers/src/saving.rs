@@ -147,17 +147,22 @@ fn elements(keys: u32) -> u64 {
     (f64::from(keys) * ELEMENTS_SHARE) as u64
 }
 
+/// A SET of each key, in their order.
+fn sets(keys: u32, random: &mut Random) -> load::Requests {
+    let mut number = 0;
+    load::Requests::build(u64::from(keys), 64, 1, |out| {
+        encode_request(
+            out,
+            &[b"SET", load::key(number).as_bytes(), &value(random)],
+        );
+        number += 1;
+    })
+}
+
 fn fill(server: &Server, keys: u32) -> Result<()> {
     let mut random = Random(1);
     let mut load = Load::connect(server.address, 1)?;
-    let mut number = 0;
-    let sets = load::Requests::build(u64::from(keys), 64, 1, |out| {
-        encode_request(
-            out,
-            &[b"SET", load::key(number).as_bytes(), &value(&mut random)],
-        );
-        number += 1;
-    });
+    let sets = sets(keys, &mut random);
     load.run(&sets, 0)?;
     for name in ["RPUSH", "HSET", "ZADD"] {
         let mut element = 0;
@@ -372,14 +377,7 @@ fn starts(spec: &ServerSpec, server: &Server, keys: u32) -> Result<Vec<String>> 
     }
     let commands = Server::start_on_all_cores(spec, &["--appendonly", "yes"])?;
     let mut random = Random(3);
-    let mut number = 0;
-    let sets = load::Requests::build(u64::from(keys), 64, 1, |out| {
-        encode_request(
-            out,
-            &[b"SET", load::key(number).as_bytes(), &value(&mut random)],
-        );
-        number += 1;
-    });
+    let sets = sets(keys, &mut random);
     let mut control = Client::connect(commands.address)?;
     control.must(&["CONFIG", "SET", "auto-aof-rewrite-percentage", "0"])?;
     Load::connect(commands.address, 1)?.run(&sets, 0)?;
