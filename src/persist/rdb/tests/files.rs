@@ -211,9 +211,11 @@ fn what_follows_a_file_is_left() {
 
 #[test]
 fn a_hash_with_deadlines_needs_the_version_of_valkey() {
-    let mut hash = Hash::default();
-    hash.add_saved(b"f", b"v", Some(NOW.after(1000)), &limits(512).hash);
-    let stored = hash.store();
+    let hash = Hash::saved::<()>(1, &limits(512).hash, |take| {
+        assert!(take(Entry { field: b"f", value: b"v", deadline: Some(NOW.after(1000)) }));
+        Ok(())
+    });
+    let stored = hash.expect("it is told once").store();
     let entry = || SavedEntry {
         key: b"k",
         value: value_of(&stored),
