@@ -4,6 +4,10 @@
 use super::page::{ENTRY_MAX, Page};
 use super::{Entry, Form, LOAD_MAX, NUMBER, PackedTable, page_of};
 use crate::collections::hash::KeyHasher;
+use crate::collections::prefetch::prefetch;
+
+/// So many entries ahead each step towards an entry's page is begun: places of pages, pages, room in them.
+const AHEAD: usize = 8;
 
 /// What takes entries one by one; false: it has an entry with this field already.
 pub type Take<'a> = dyn FnMut(Entry<'_>) -> bool + 'a;
@@ -11,8 +15,8 @@ pub type Take<'a> = dyn FnMut(Entry<'_>) -> bool + 'a;
 /// What a page will hold.
 #[derive(Clone, Copy, Default)]
 struct Size {
-    entries: u32,
-    bytes: u32,
+    entries: usize,
+    bytes: usize,
 }
 
 impl PackedTable {
@@ -25,23 +29,46 @@ impl PackedTable {
         mut walk: impl FnMut(&mut Take<'_>) -> Result<(), E>,
     ) -> Result<PackedTable, E> {
         let mut sizes = vec![Size::default(); count.div_ceil(LOAD_MAX).max(1)];
+        // Only to look ahead with.
+        let mut pages: Vec<u32> = Vec::new();
         walk(&mut |entry| {
             let page = page_of(hasher.hash(entry.field), sizes.len());
             let size = &mut sizes[page];
             let len = form.len_of(entry);
+            pages.push(page as u32);
             size.entries += 1;
-            size.bytes += if len > ENTRY_MAX { NUMBER } else { len } as u32;
+            size.bytes += if len > ENTRY_MAX { NUMBER } else { len };
             true
         })?;
         let mut table = PackedTable::new(hasher, form);
         table.is_ordered = false;
         table.pages.pop();
         for size in sizes {
-            let page = Page::with_room(size.entries as usize, size.bytes as usize);
+            let page = Page::with_room(size.entries, size.bytes);
             table.heap_bytes += page.heap_bytes();
             table.pages.push(page);
         }
-        walk(&mut |entry| table.add(entry))?;
+        let mut number = 0;
+        walk(&mut |entry| {
+            table.look_ahead(&pages, number);
+            number += 1;
+            table.add(entry)
+        })?;
         Ok(table)
+    }
+
+    /// Prefetches what the entries behind `number` need: alone each of them would wait for memory three times.
+    #[inline]
+    fn look_ahead(&self, pages: &[u32], number: usize) {
+        let page = |ahead: usize| Some(&self.pages[*pages.get(number + ahead)? as usize]);
+        if let Some(page) = page(3 * AHEAD) {
+            prefetch(std::ptr::from_ref(page).addr());
+        }
+        if let Some(page) = page(2 * AHEAD) {
+            page.prefetch_slots();
+        }
+        if let Some(page) = page(AHEAD) {
+            page.prefetch_room();
+        }
     }
 }

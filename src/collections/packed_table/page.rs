@@ -150,6 +150,13 @@ impl Page {
         prefetch_bytes(&self.0[..self.0.len().min(HEADER + SLOT * 28)]);
     }
 
+    /// Prefetches where a short entry would be put.
+    #[inline]
+    pub fn prefetch_room(&self) {
+        let end = self.0.len().saturating_sub(self.used());
+        prefetch_bytes(&self.0[end.saturating_sub(64)..end]);
+    }
+
     /// Prefetches the entry that probably has a tag.
     #[inline]
     pub fn prefetch_entry(&self, tag: u8) {
