@@ -110,11 +110,14 @@ fn check_rights(server: &State, client: &Client, asked: &Asked<'_>) -> Result<()
     users::check(server, client, command, asked.args).map_err(Verdict::Deny)
 }
 
-/// Whether a command may come between MULTI and EXEC. In Valkey a second MULTI, and WATCH, spoil the transaction.
+/// Whether a command may come between MULTI and EXEC. In Valkey what is neither queued nor ends the transaction, a second
+/// MULTI and WATCH, spoils it.
 fn check_queueable(server: &State, command: &Command) -> Result<(), CommandError> {
-    let name = &command.full_name;
+    let only_goes_before = command.is(Flags::NEVER_QUEUED)
+        && !command.is(Flags::ENDS_TRANSACTION | Flags::RUNS_QUEUED);
     match server.config.compatible_with.is_valkey() {
-        true if command.is(Flags::NO_MULTI) || ["multi", "watch"].contains(&&**name) => {
+        true if command.is(Flags::NO_MULTI) || only_goes_before => {
+            let name = &command.full_name;
             let text = format!("ERR Command '{name}' not allowed inside a transaction");
             Err(CommandError::formatted(text))
         }
