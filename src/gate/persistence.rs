@@ -97,6 +97,8 @@ pub struct Persistence {
     stop: Arc<AtomicUsize>,
     running: Option<Running>,
     aof: Option<Aof>,
+    /// Where the log that was switched off last has ended.
+    closed_log: LogOffset,
     /// The folder of a rewrite that was begun while the append-only file is off.
     folder_alone: Option<Arc<Mutex<AofFolder>>>,
     /// A rewrite was begun at this time (boot-time clock, microseconds), and waits for the log to be synced so far that another
@@ -178,6 +180,7 @@ impl Persistence {
             stop: Arc::default(),
             running: None,
             aof: None,
+            closed_log: LogOffset::default(),
             folder_alone: None,
             preparing: None,
             last_save_unix: started_unix,
