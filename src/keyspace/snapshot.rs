@@ -11,7 +11,7 @@
 use std::{mem, vec};
 
 use super::Keyspace;
-use super::tables::TableId;
+use super::tables::{TableId, Tables};
 use crate::clock::Deadline;
 use crate::collections::hash::KeyHasher;
 use crate::collections::shared::copied_bytes;
@@ -197,9 +197,10 @@ impl Keyspace {
 
     /// Bytes copied since writers were ahead of the walk.
     pub fn snapshot_copied(&self) -> usize {
-        self.tables.snapshot.as_ref().map_or(0, |snapshot| {
-            snapshot.copied + copied_bytes().saturating_sub(snapshot.parts_copied)
-        })
+        let Tables { snapshot, walked, .. } = &self.tables;
+        let walking = snapshot.as_ref().map(|snapshot| (snapshot.copied, snapshot.parts_copied));
+        let counted = walking.or(*walked);
+        counted.map_or(0, |(entries, parts)| entries + copied_bytes().saturating_sub(parts))
     }
 
     /// Copies the next segment, some hundred entries.
@@ -207,6 +208,7 @@ impl Keyspace {
         let Some(mut snapshot) = self.tables.snapshot.take() else { return Walked::Done };
         let Some(&(id, _)) = snapshot.left.last() else {
             snapshot.hand_on();
+            self.tables.walked = Some((snapshot.copied, snapshot.parts_copied));
             return Walked::Done;
         };
         let goes_on = match snapshot.emptied.iter().position(|(table, _)| *table == id) {
@@ -230,6 +232,7 @@ impl Keyspace {
 
     /// Ends a snapshot that is not wanted any more.
     pub fn abort_snapshot(&mut self) {
+        self.tables.walked = None;
         if let Some(snapshot) = self.tables.snapshot.take() {
             self.tables.end_walks();
             snapshot.emptied.into_iter().for_each(|(_, mut table)| self.free(table.clear()));

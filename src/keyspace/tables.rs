@@ -84,6 +84,9 @@ pub(super) struct Tables {
     hasher: KeyHasher,
     pub undo: Undo,
     pub snapshot: Option<Box<Snapshot>>,
+    /// Of a snapshot whose walk has ended and that is not written yet: bytes of entries that it has copied, and of parts that were
+    /// copied before it began.
+    pub walked: Option<(usize, usize)>,
 }
 
 impl Index<usize> for Tables {
@@ -106,6 +109,7 @@ impl Tables {
             hasher,
             undo: Undo::default(),
             snapshot: None,
+            walked: None,
         }
     }
 
