@@ -144,11 +144,11 @@ pub enum Clock {
 /// A clock that only tests move. Clones share the time.
 #[derive(Clone, Debug)]
 pub struct ManualClock {
-    hands: Arc<Hands>,
+    time: Arc<ManualTime>,
 }
 
 #[derive(Debug)]
-struct Hands {
+struct ManualTime {
     wall_us: AtomicI64,
     boot_us: AtomicI64,
     /// How far each reading moves the time.
@@ -178,16 +178,16 @@ impl Clock {
 impl ManualClock {
     /// Wall clock at `start`, boot-time clock at one hour.
     pub fn new(start: UnixMillis) -> Self {
-        let hands = Hands {
+        let time = ManualTime {
             wall_us: AtomicI64::new(start.0 * 1000),
             boot_us: AtomicI64::new(3_600_000_000),
             tick_us: AtomicI64::new(0),
         };
-        ManualClock { hands: Arc::new(hands) }
+        ManualClock { time: Arc::new(time) }
     }
 
     fn look(&self) -> Now {
-        let Hands { wall_us, boot_us, tick_us } = &*self.hands;
+        let ManualTime { wall_us, boot_us, tick_us } = &*self.time;
         let tick_us = tick_us.load(Ordering::SeqCst);
         Now {
             wall_us: wall_us.fetch_add(tick_us, Ordering::SeqCst),
@@ -198,23 +198,23 @@ impl ManualClock {
 
     /// Makes each reading move the time: for tests of time limits.
     pub fn set_tick_us(&self, us: i64) {
-        self.hands.tick_us.store(us, Ordering::SeqCst);
+        self.time.tick_us.store(us, Ordering::SeqCst);
     }
 
     /// The boot-time clock, without moving it. Unit: microseconds.
     pub fn boot_us(&self) -> i64 {
-        self.hands.boot_us.load(Ordering::SeqCst)
+        self.time.boot_us.load(Ordering::SeqCst)
     }
 
     /// Moves both clocks.
     pub fn advance_us(&self, us: i64) {
-        self.hands.wall_us.fetch_add(us, Ordering::SeqCst);
-        self.hands.boot_us.fetch_add(us, Ordering::SeqCst);
+        self.time.wall_us.fetch_add(us, Ordering::SeqCst);
+        self.time.boot_us.fetch_add(us, Ordering::SeqCst);
     }
 
     /// Sets the wall clock back or forth.
     pub fn step_wall_us(&self, us: i64) {
-        self.hands.wall_us.fetch_add(us, Ordering::SeqCst);
+        self.time.wall_us.fetch_add(us, Ordering::SeqCst);
     }
 }
 
@@ -224,18 +224,18 @@ mod tests {
 
     #[test]
     fn a_step_of_the_wall_clock_moves_only_absolute_deadlines() {
-        let hands = ManualClock::new(UnixMillis(1_700_000_000_000));
-        let clock = Clock::Manual(hands.clone());
+        let manual = ManualClock::new(UnixMillis(1_700_000_000_000));
+        let clock = Clock::Manual(manual.clone());
         let now = clock.now();
         let relative = now.after(100);
         let absolute = now.at(UnixMillis(1_700_000_000_100));
-        hands.step_wall_us(50_000);
+        manual.step_wall_us(50_000);
         let now = clock.now();
         assert_eq!(now.remaining_ms(relative), 100);
         assert_eq!(now.remaining_ms(absolute), 50);
-        hands.advance_us(100_000);
+        manual.advance_us(100_000);
         assert!(!clock.now().is_past(relative));
-        hands.advance_us(1_000);
+        manual.advance_us(1_000);
         assert!(clock.now().is_past(relative));
     }
 

@@ -180,16 +180,11 @@ fn serve(settings: Settings, name: &OsStr, is_bare: bool) -> Result<ExitCode, Co
     }
     process::ignore_signals();
     let supervisor = find_supervisor(config.supervised, &log);
-    let in_background = config.daemonize && matches!(supervisor, Supervisor::Nobody);
-    if in_background {
-        if let Err(error) = process::daemonize() {
-            log.warn(format_args!("Can't go to the background: {error}"));
-            return Ok(ExitCode::FAILURE);
-        }
-        log.0.pid_changed();
-        if config.pidfile.is_empty() {
-            config.pidfile = DEFAULT_PIDFILE.to_vec();
-        }
+    if config.daemonize
+        && matches!(supervisor, Supervisor::Nobody)
+        && !daemonize(&mut config, &mut log)
+    {
+        return Ok(ExitCode::FAILURE);
     }
     log_start(name, is_bare, &log);
     if !allow_files(&mut config, &log) {
@@ -201,10 +196,7 @@ fn serve(settings: Settings, name: &OsStr, is_bare: bool) -> Result<ExitCode, Co
     if let Err(error) = crash::install(log.0.clone()) {
         log.warn(format_args!("Can't report crashes: {error}"));
     }
-    let port = if config.port != 0 { config.port } else { config.tls_port };
-    let backlog = config.tcp_backlog;
-    let show_logo = config.always_show_logo
-        || (config.logfile.is_empty() && !config.syslog_enabled && std::io::stdout().is_terminal());
+    let greeting = Greeting::of(&config);
     let mut server = match Server::start(config, Clock::System, log.0.clone()) {
         Ok(server) => server,
         Err(text) => {
@@ -219,13 +211,7 @@ fn serve(settings: Settings, name: &OsStr, is_bare: bool) -> Result<ExitCode, Co
     }
     server.set_title(title, name.as_bytes().to_vec());
     server.write_pidfile();
-    if show_logo {
-        log.0.write_raw(&logo(port));
-    } else {
-        log.notice(format_args!("Running mode=standalone, port={port}."));
-    }
-    warn_of_backlog(backlog, &log);
-    log.warn(format_args!("Server initialized"));
+    greeting.write(&log);
     if let Err(error) = server.catch_signals() {
         log.warn(format_args!("Can't catch signals: {error}"));
         return Ok(ExitCode::FAILURE);
@@ -234,6 +220,48 @@ fn serve(settings: Settings, name: &OsStr, is_bare: bool) -> Result<ExitCode, Co
         return Ok(ExitCode::FAILURE);
     }
     Ok(run(server, supervisor, &log))
+}
+
+/// Moves the process to the background. False on an error, which is logged.
+fn daemonize(config: &mut Config, log: &mut Log) -> bool {
+    if let Err(error) = process::daemonize() {
+        log.warn(format_args!("Can't go to the background: {error}"));
+        return false;
+    }
+    log.0.pid_changed();
+    if config.pidfile.is_empty() {
+        config.pidfile = DEFAULT_PIDFILE.to_vec();
+    }
+    true
+}
+
+/// What the log says once the server listens.
+struct Greeting {
+    port: u16,
+    backlog: u32,
+    show_logo: bool,
+}
+
+impl Greeting {
+    fn of(config: &Config) -> Self {
+        let on_terminal =
+            config.logfile.is_empty() && !config.syslog_enabled && std::io::stdout().is_terminal();
+        Greeting {
+            port: if config.port != 0 { config.port } else { config.tls_port },
+            backlog: config.tcp_backlog,
+            show_logo: config.always_show_logo || on_terminal,
+        }
+    }
+
+    fn write(&self, log: &Log) {
+        if self.show_logo {
+            log.0.write_raw(&logo(self.port));
+        } else {
+            log.notice(format_args!("Running mode=standalone, port={}.", self.port));
+        }
+        warn_of_backlog(self.backlog, log);
+        log.warn(format_args!("Server initialized"));
+    }
 }
 
 /// Loads the data, and runs until the server ends.

@@ -69,7 +69,7 @@ pub struct Server {
     /// The signal that asked the server to stop, 0: none. Set by signal handlers and by [`Handle`].
     stop: Arc<AtomicUsize>,
     /// A signal came already: a further SIGINT ends the process at once.
-    insisted: Arc<AtomicBool>,
+    stop_requested: Arc<AtomicBool>,
     stopping: bool,
     supervisor: Supervisor,
     /// `pidfile` was written, and is removed at the end.

@@ -292,7 +292,7 @@ pub struct Clients {
     /// Sums of the clients' counted memory by [`Eviction`]: see `maxmemory-clients`.
     memory: [usize; 3],
     /// It was logged that they exceed the limit and none can be closed.
-    pub is_over_told: bool,
+    pub is_over_logged: bool,
     /// Clients that are closed once their output is sent.
     pub last_replies: Vec<ClientId>,
     /// Clients with new output in this turn.

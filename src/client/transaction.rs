@@ -122,7 +122,7 @@ impl Transaction {
     }
 
     /// Drops the commands and fails the transaction.
-    pub fn spoil(&mut self) {
+    pub fn mark_failed(&mut self) {
         self.failed = true;
         self.buffer = Vec::new();
         self.ranges = Vec::new();

@@ -81,7 +81,7 @@ pub fn admit(server: &State, asked: &Asked<'_>) -> Verdict {
     };
     let transaction = client.transaction.as_deref();
     let is_busy = server.scripts.is_busy();
-    if server.minds_memory() && !is_busy && asked.room.is_none() {
+    if server.applies_maxmemory() && !is_busy && asked.room.is_none() {
         // Rights first: no key is evicted for a command that is refused anyway.
         return match check_rights(server, client, asked) {
             Ok(()) => Verdict::MakeRoom,
@@ -156,7 +156,7 @@ fn check(server: &State, client: &Client, asked: &Asked<'_>, is_busy: bool) -> R
     if client.flags.contains(ClientFlags::SUBSCRIBED) && asked.protocol == Protocol::Resp2 {
         check_subscribed(command)?;
     }
-    if server.is_stale() && !bears_stale_data(server, transaction, asked) {
+    if server.is_stale() && !allows_stale_data(server, transaction, asked) {
         return Err(CommandError::PrimaryDown.into());
     }
     if let Some(loading) = server.persistence.loading {
@@ -184,7 +184,7 @@ fn writes(server: &State, transaction: Option<&Transaction>, asked: &Asked<'_>) 
 }
 
 /// Whether a command may run on a replica with possibly stale data; for EXEC, whether all its commands may.
-fn bears_stale_data(server: &State, transaction: Option<&Transaction>, asked: &Asked<'_>) -> bool {
+fn allows_stale_data(server: &State, transaction: Option<&Transaction>, asked: &Asked<'_>) -> bool {
     match transaction {
         Some(transaction) if asked.command.is(Flags::RUNS_QUEUED) => {
             transaction.all_have(Flags::STALE)
@@ -255,7 +255,9 @@ pub fn admit_scripted(
     if !command.spec.accepts(args.len()) || command.spec.handler.is_none() {
         return refuse(ARITY);
     }
-    if command.is(Flags::NOSCRIPT) && !(server.scripts.denies_nothing && bears_script(command)) {
+    if command.is(Flags::NOSCRIPT)
+        && !(server.scripts.denies_nothing && is_harmless_in_script(command))
+    {
         return refuse(NOT_ALLOWED_IN_SCRIPT);
     }
     let Some(running) = &server.scripts.running else { return refuse(NOT_ALLOWED_IN_SCRIPT) };
@@ -302,7 +304,7 @@ pub fn admit_scripted(
 
 /// Whether DEBUG may allow a command that scripts are normally denied: it must not touch the connection, transaction
 /// or outer script from which it is called. CLIENT does not.
-fn bears_script(command: &Command) -> bool {
+fn is_harmless_in_script(command: &Command) -> bool {
     match command.spec.group {
         Group::PubSub | Group::Scripting | Group::Transactions => false,
         Group::Connection => command.parent.is_some(),

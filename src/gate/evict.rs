@@ -121,7 +121,9 @@ fn is_over(db: &Keyspace, server: &State) -> bool {
     let about_to_be_free = || {
         db.lazyfree.pending_bytes() + db.tracking.changes_bytes() + replicas::bytes_behind(server)
     };
-    server.minds_memory() && used > limit && used.saturating_sub(about_to_be_free() as u64) > limit
+    server.applies_maxmemory()
+        && used > limit
+        && used.saturating_sub(about_to_be_free() as u64) > limit
 }
 
 /// The time limit of one call in microseconds: up to 500 for a tenacity of 10, 15% more for each further step, no

@@ -113,10 +113,10 @@ pub fn follow(db: &mut Keyspace, server: &mut State, host: &[u8], port: u16, is_
     let was_primary = !server.replication.is_replica();
     server.effects.end_unit();
     persistence::spread_effects(server);
-    let known = give_up_link(db, server);
+    let known = close_link(db, server);
     let blocked = server.clients.iter().filter(|client| client.blocked.is_some());
     let blocked: Vec<ClientId> = blocked.map(|client| client.id).collect();
-    blocked.into_iter().for_each(|id| send_off(db, server, id));
+    blocked.into_iter().for_each(|id| unblock_and_close(db, server, id));
     let mut following = Following::new(host.to_vec(), port);
     following.is_failover = is_failover;
     if was_primary {
@@ -158,7 +158,7 @@ pub fn unfollow(db: &mut Keyspace, server: &mut State) {
     }
     server.effects.end_unit();
     persistence::spread_effects(server);
-    give_up_link(db, server);
+    close_link(db, server);
     server.replication.branch_off();
     server.replication.without_replicas_since_us = server.now.boot_us;
     close_replicas(server);
@@ -183,7 +183,7 @@ fn take_role(db: &mut Keyspace, server: &mut State, following: Option<Following>
 }
 
 /// Unblocks a client that the change of role concerns, and closes it.
-fn send_off(db: &mut Keyspace, server: &mut State, id: ClientId) {
+fn unblock_and_close(db: &mut Keyspace, server: &mut State, id: ClientId) {
     blocking::unblock_with(db, server, id, UNBLOCKED);
     if let Some(client) = server.clients.get_mut(id) {
         client.flags |= ClientFlags::CLOSE_AFTER_REPLY;
@@ -201,11 +201,11 @@ fn close_replicas(server: &mut State) {
 
 /// Closes the link, if there is one. Returns whether the primary knows the history here, and the database that its
 /// stream has selected.
-fn give_up_link(db: &mut Keyspace, server: &mut State) -> Option<(bool, usize)> {
+fn close_link(db: &mut Keyspace, server: &mut State) -> Option<(bool, usize)> {
     let following = server.replication.following.as_deref()?;
     let known = (following.knows_history, following.selected);
     if following.progress == Progress::Connected {
-        say_lost(server);
+        log_lost(server);
         server.log(Level::Notice, format_args!("Caching the disconnected master state."));
     }
     if let Some(link) = server.link.take() {
@@ -214,7 +214,7 @@ fn give_up_link(db: &mut Keyspace, server: &mut State) -> Option<(bool, usize)> 
     Some(known)
 }
 
-fn say_lost(server: &State) {
+fn log_lost(server: &State) {
     server.log(Level::Warning, format_args!("Connection with master lost."));
 }
 
@@ -461,7 +461,7 @@ fn lose(db: &mut Keyspace, server: &mut State, link: Box<PrimaryLink>, lost: Los
             if let Lost::Broken(Broken(text)) = &lost {
                 server.log(Level::Warning, format_args!("{text}"));
             }
-            say_lost(server);
+            log_lost(server);
             if !matches!(lost, Lost::Broken(_)) {
                 let text = "Caching the disconnected master state.";
                 server.log(Level::Notice, format_args!("{text}"));
@@ -522,7 +522,7 @@ impl PrimaryLink {
         if self.is_killed {
             return Err(Lost::Said);
         }
-        self.make_way(server)?;
+        self.continue_connecting(server)?;
         if !matches!(self.way, Way::Connected(_)) {
             return Ok(());
         }
@@ -562,7 +562,7 @@ impl PrimaryLink {
     }
 
     /// Continues to connect.
-    fn make_way(&mut self, server: &mut State) -> Result<(), Lost> {
+    fn continue_connecting(&mut self, server: &mut State) -> Result<(), Lost> {
         if let Way::Resolving(resolving) = &self.way {
             let Some(found) = lock(resolving).take() else { return Ok(()) };
             self.address = found.as_ref().ok().copied();

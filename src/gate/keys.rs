@@ -26,7 +26,8 @@ pub fn keys_of(spec: &CommandSpec, args: Args<'_>) -> Vec<KeyPosition> {
         let flags = actual_flags(spec, keys, args);
         let places = (first..=last).step_by(step).map(|index| KeyPosition { index, flags });
         found.extend(places);
-        found.extend(said_again(keys, first, args).map(|index| KeyPosition { index, flags }));
+        found
+            .extend(repeated_keywords(keys, first, args).map(|index| KeyPosition { index, flags }));
     }
     match spec.key_rule {
         KeyRule::SortDestination => found.extend(sort_destination(args)),
@@ -63,7 +64,7 @@ fn begin(keys: &KeySpec, args: Args<'_>) -> Option<usize> {
 
 /// The keys after further occurrences of a keyword, behind the `first`: the command decides which occurrence counts,
 /// so the user needs the permission for each.
-fn said_again<'a>(
+fn repeated_keywords<'a>(
     keys: &'a KeySpec,
     first: usize,
     args: Args<'a>,

@@ -259,15 +259,15 @@ pub fn evict_clients(server: &mut State) {
     }
     // A client to be closed holds its memory until the end of the turn.
     if server.clients.memory_that_stays() < limit {
-        server.clients.is_over_told = false;
+        server.clients.is_over_logged = false;
         return;
     }
     // Asked before each client's requests: must be fast when nothing can be evicted.
     if server.clients.evictable_memory() > 0 {
         evict_largest(server, limit);
     }
-    if server.clients.memory_that_stays() >= limit && !server.clients.is_over_told {
-        server.clients.is_over_told = true;
+    if server.clients.memory_that_stays() >= limit && !server.clients.is_over_logged {
+        server.clients.is_over_logged = true;
         let why = "Over client maxmemory after evicting all evictable clients";
         server.log(Level::Warning, format_args!("{why}"));
     }

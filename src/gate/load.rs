@@ -62,15 +62,15 @@ pub fn rdb_limits(db: &Keyspace, server: &State) -> Limits {
 }
 
 /// How often clients are served while a file is loaded. Unit: microseconds.
-const HEARD_EVERY_US: i64 = 5_000;
+const SERVE_EVERY_US: i64 = 5_000;
 /// How often the progress of a long loading is logged. Unit: microseconds.
-const TOLD_EVERY_US: i64 = 5_000_000;
+const LOG_EVERY_US: i64 = 5_000_000;
 
 /// The error when the server is stopped while it loads.
 pub const INTERRUPTED: &str = "The server is ended while it loads";
 
 /// Serves clients, and logs progress, while a file is loaded.
-struct Heard {
+struct ServeOthers {
     steps: u32,
     last_us: i64,
     /// When the progress was last logged.
@@ -79,10 +79,10 @@ struct Heard {
     before: u64,
 }
 
-impl Heard {
-    fn new(server: &State) -> Heard {
+impl ServeOthers {
+    fn new(server: &State) -> ServeOthers {
         let now_us = server.clock.now().boot_us;
-        Heard { steps: 0, last_us: now_us, told_us: now_us, before: 0 }
+        ServeOthers { steps: 0, last_us: now_us, told_us: now_us, before: 0 }
     }
 
     /// Called after some entries or requests, and after each while `key-load-delay` is set; `bytes`: how far the file
@@ -96,7 +96,7 @@ impl Heard {
             std::thread::sleep(Duration::from_micros(1));
         }
         let now = server.clock.now();
-        if now.boot_us - self.last_us < HEARD_EVERY_US {
+        if now.boot_us - self.last_us < SERVE_EVERY_US {
             return Ok(());
         }
         self.last_us = now.boot_us;
@@ -105,9 +105,9 @@ impl Heard {
         if let Some(loading) = &mut server.persistence.loading {
             loading.loaded_bytes = self.before + bytes;
         }
-        if now.boot_us - self.told_us >= TOLD_EVERY_US {
+        if now.boot_us - self.told_us >= LOG_EVERY_US {
             self.told_us = now.boot_us;
-            tell_progress(db, server);
+            log_progress(db, server);
         }
         let serve = server.serve_while_busy;
         serve(db, server);
@@ -119,7 +119,7 @@ impl Heard {
 }
 
 /// Logs the progress.
-fn tell_progress(db: &Keyspace, server: &State) {
+fn log_progress(db: &Keyspace, server: &State) {
     let Some(Loading { loaded_bytes, total_bytes, .. }) = server.persistence.loading else {
         return;
     };
@@ -206,7 +206,7 @@ fn place(
     file_bytes: u64,
     rules: Rules,
 ) -> Result<u64, String> {
-    let mut heard = Heard::new(server);
+    let mut heard = ServeOthers::new(server);
     let mut expected = KeysExpected::of_file(file_bytes);
     for Batch { entries, expired, offset, then } in batches {
         put(db, server, entries, rules, &mut |db, server| heard.step(db, server, offset))?;
@@ -221,7 +221,7 @@ fn place(
                 request.push(&text);
                 run(db, server, &request)?;
             }
-            Some(Then::Aux { name, value }) => tell_aux(server, &name, &value),
+            Some(Then::Aux { name, value }) => note_aux(server, &name, &value),
             Some(Then::Expect { database, keys }) => {
                 db.expect_keys(database, expected.take(keys));
             }
@@ -230,7 +230,7 @@ fn place(
                 replicas::tell_expired(server, database, &key);
                 heard.step(db, server, offset)?;
             }
-            Some(Then::Empty(key)) => tell_empty(server, &key),
+            Some(Then::Empty(key)) => skip_empty(server, &key),
             Some(Then::End) => return Ok(offset),
             Some(Then::Failed(why)) => return Err(why),
         }
@@ -273,7 +273,7 @@ fn put(
 const EMPTY_KEYS_TOLD: u64 = 10;
 
 /// A key without elements is skipped, as in Redis, old versions of which saved such keys.
-fn tell_empty(server: &mut State, key: &[u8]) {
+fn skip_empty(server: &mut State, key: &[u8]) {
     if server.persistence.empty_keys_skipped < EMPTY_KEYS_TOLD {
         let text = "rdbLoadObject skipping empty key";
         server.log(Level::Warning, format_args!("{text}: {}", key.escape_ascii()));
@@ -282,7 +282,7 @@ fn tell_empty(server: &mut State, key: &[u8]) {
 }
 
 /// Handles a field about the file itself, for the log and INFO.
-fn tell_aux(server: &mut State, name: &[u8], value: &[u8]) {
+fn note_aux(server: &mut State, name: &[u8], value: &[u8]) {
     server.persistence.moment.note(name, value);
     let text = String::from_utf8_lossy(value);
     let number = || parse_i64(value).unwrap_or(0);
@@ -321,7 +321,7 @@ pub fn load_beside(
 ) -> Result<(), String> {
     match maker.make(raw)? {
         Made::Expired => server.persistence.keys_expired_at_load += 1,
-        Made::Empty => tell_empty(server, &raw.key),
+        Made::Empty => skip_empty(server, &raw.key),
         Made::Entry(loaded) => {
             if !db.load_beside(beside, loaded.database, loaded.entry) {
                 return Err(format!("{}the key is there already", raw.place()));
@@ -392,7 +392,7 @@ struct Loader<'a> {
     coming: Vec<Coming>,
     next: usize,
     output: OutputBuffer,
-    heard: Heard,
+    heard: ServeOthers,
     /// Size of the file being loaded.
     file_bytes: u64,
 }
@@ -605,7 +605,7 @@ fn load_folder(
     may_cut: bool,
 ) -> Result<Loaded, String> {
     begin(db, server, bytes);
-    let heard = Heard::new(server);
+    let heard = ServeOthers::new(server);
     let mut loader = Loader {
         heard,
         file_bytes: 0,

@@ -534,7 +534,7 @@ pub fn abort(db: &mut Keyspace, server: &mut State, purpose: Purpose) {
 pub fn turn(db: &mut Keyspace, server: &mut State) -> Result<(), Fatal> {
     write_log(server)?;
     if server.persistence.preparing.is_some() {
-        match go_on_rewriting(db, server) {
+        match continue_rewrite(db, server) {
             Ok(()) => {}
             Err(RewriteError::Failed(why)) => note_rewrite_ended(server, Err(why)),
             Err(RewriteError::Fatal(fatal)) => return Err(fatal),
@@ -725,7 +725,7 @@ pub fn begin_rewrite(db: &mut Keyspace, server: &mut State) -> Result<(), Rewrit
     server.persistence.preparing = Some(server.now.boot_us);
     let text = "Background append only file rewriting started";
     server.log(Level::Notice, format_args!("{text}"));
-    go_on_rewriting(db, server)
+    continue_rewrite(db, server)
 }
 
 /// BGREWRITEAOF while the append-only file is off: writes a folder with the base alone, for a start with it on.
@@ -747,7 +747,7 @@ fn temporary_base() -> String {
 }
 
 /// Opens the next increment and starts the snapshot, once the log is synced so far that this is quick.
-fn go_on_rewriting(db: &mut Keyspace, server: &mut State) -> Result<(), RewriteError> {
+fn continue_rewrite(db: &mut Keyspace, server: &mut State) -> Result<(), RewriteError> {
     let now = server.now;
     let Some(aof) = &mut server.persistence.aof else { return Ok(()) };
     if !aof.log.sync_ahead(now) {

@@ -77,7 +77,7 @@ pub fn replicas(server: &State) -> impl Iterator<Item = (&Client, &Replica)> {
 // ---- who comes and who goes ------------------------------------------------------------------------------------------
 
 /// Makes a client a replica.
-fn take_in(server: &mut State, id: ClientId) {
+fn make_replica(server: &mut State, id: ClientId) {
     server.replication.replicas.push(id);
     let now_us = server.now.boot_us;
     if let Some(client) = server.clients.get_mut(id) {
@@ -91,7 +91,7 @@ fn take_in(server: &mut State, id: ClientId) {
 
 /// Continues a replica's stream from an offset for which [`crate::replication::Replication::can_continue`] is true.
 pub fn go_on(server: &mut State, id: ClientId, from: u64) {
-    take_in(server, id);
+    make_replica(server, id);
     let history = server.replication.id.clone();
     if let Some(replica) = replica_of(server, id) {
         let told = if replica.takes_new_history { format!(" {history}") } else { String::new() };
@@ -114,7 +114,7 @@ pub fn go_on(server: &mut State, id: ClientId, from: u64) {
 /// Has a replica wait for a new snapshot, or share a running one that it can use.
 pub fn await_snapshot(db: &mut Keyspace, server: &mut State, id: ClientId) {
     server.stats.counters.full_syncs += 1;
-    take_in(server, id);
+    make_replica(server, id);
     if server.config.repl_disable_tcp_nodelay
         && let Some(client) = server.clients.get_mut(id)
     {
@@ -460,7 +460,7 @@ pub fn snapshot_is_written(server: &mut State, written: Result<(), String>) {
 /// The file that replicas may wait for was renamed, or has failed.
 pub fn file_is_saved(server: &mut State, is_saved: bool) {
     if !is_saved {
-        return fail_who(server, |stage| matches!(stage, Stage::AwaitsFile));
+        return close_failed(server, |stage| matches!(stage, Stage::AwaitsFile));
     }
     let path = server.rdb_path();
     for id in server.replication.replicas.clone() {
@@ -487,7 +487,7 @@ pub fn file_is_saved(server: &mut State, is_saved: bool) {
 }
 
 /// Closes the replicas whose snapshot has failed.
-fn fail_who(server: &mut State, has_failed: impl Fn(&Stage) -> bool) {
+fn close_failed(server: &mut State, has_failed: impl Fn(&Stage) -> bool) {
     for id in server.replication.replicas.clone() {
         let Some(client) = server.clients.get(id) else { continue };
         let is_closing = client.flags.contains(ClientFlags::CLOSE_NOW);
@@ -504,12 +504,12 @@ fn fail_who(server: &mut State, has_failed: impl Fn(&Stage) -> bool) {
 pub fn end_broadcast(server: &mut State) {
     if let Some(broadcast) = server.replication.broadcast.take() {
         broadcast.pipe.close();
-        fail_who(server, |stage| matches!(stage, Stage::TakesSnapshot { .. }));
+        close_failed(server, |stage| matches!(stage, Stage::TakesSnapshot { .. }));
     }
 }
 
 /// Ends a broadcast without receivers, or lets its writer continue as far as the slowest receiver allows.
-fn tend_broadcast(db: &mut Keyspace, server: &mut State) {
+fn advance_broadcast(db: &mut Keyspace, server: &mut State) {
     let places = replicas(server).filter_map(|(client, replica)| match replica.stage {
         Stage::TakesSnapshot { at } if !client.flags.contains(ClientFlags::CLOSE_NOW) => Some(at),
         _ => None,
@@ -549,7 +549,7 @@ pub fn turn(db: &mut Keyspace, server: &mut State) {
     }
     send(server);
     if server.replication.broadcast.is_some() {
-        tend_broadcast(db, server);
+        advance_broadcast(db, server);
     }
     if std::mem::take(&mut server.replication.file_lost_replica) {
         end_useless_file(db, server);
@@ -604,7 +604,7 @@ fn send_to(server: &mut State, id: ClientId, end: u64) {
         return;
     }
     if !client.output.is_empty() {
-        return disconnect_talker(server, id);
+        return disconnect_answered(server, id);
     }
     if client.flags & (waits | ClientFlags::CAN_WRITE) == waits {
         limits::check_output_limit(server, id);
@@ -649,7 +649,7 @@ fn send_to(server: &mut State, id: ClientId, end: u64) {
 }
 
 /// Disconnects a replica that has been sent a reply: a real one sends nothing that is answered.
-fn disconnect_talker(server: &mut State, id: ClientId) {
+fn disconnect_answered(server: &mut State, id: ClientId) {
     let command = server.clients.get(id).and_then(|client| client.last_command);
     let command = command.map_or("", |command| &server.commands.get(command).full_name);
     let client = server.clients.get_mut(id);
@@ -772,7 +772,7 @@ pub fn periodic(db: &mut Keyspace, server: &mut State) {
     server.replication.next_second_us = now_us + 1_000_000;
     ping(server);
     for id in server.replication.replicas.clone() {
-        give_sign_of_life(server, id);
+        send_newline(server, id);
         close_if_silent(server, id);
     }
     free_backlog(db, server);
@@ -795,7 +795,7 @@ fn ping(server: &mut State) {
 }
 
 /// Sends a newline to a replica that waits for a snapshot, against its timeout.
-fn give_sign_of_life(server: &mut State, id: ClientId) {
+fn send_newline(server: &mut State, id: ClientId) {
     let Some(replica) = replica_of(server, id) else { return };
     // Not behind one that the socket has not taken.
     if matches!(replica.stage, Stage::AwaitsSnapshot | Stage::AwaitsFile)

@@ -177,7 +177,7 @@ impl State {
 
     /// Whether `maxmemory` applies: a replica leaves eviction to its primary, unless configured otherwise.
     #[inline]
-    pub fn minds_memory(&self) -> bool {
+    pub fn applies_maxmemory(&self) -> bool {
         let leaves = self.config.replica_ignore_maxmemory && self.replication.is_replica();
         self.config.maxmemory > 0 && !leaves
     }
@@ -201,7 +201,7 @@ impl State {
 
     /// Which commands the gate can run without asking [`admit`](super::admit::admit).
     fn opening(&self) -> Opening {
-        let is_closed = self.minds_memory()
+        let is_closed = self.applies_maxmemory()
             || self.lacks_replicas()
             || restart::refusal(self).is_some()
             || self.scripts.is_busy()

@@ -41,7 +41,7 @@ pub(crate) fn fail(server: &mut State, caller: Caller) {
     if let Some(client) = caller.client().and_then(|id| server.clients.get_mut(id))
         && let Some(transaction) = &mut client.transaction
     {
-        transaction.spoil();
+        transaction.mark_failed();
     }
 }
 

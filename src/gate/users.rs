@@ -355,7 +355,7 @@ pub fn user_changed(
     for client in server.clients.iter_mut().filter(|client| client.user == changed.id) {
         set_user(client, changed.id, is_full);
         if let (Some(left), Some(subscriptions)) = (&changed.channels_left, &client.subscriptions)
-            && hears_more(subscriptions, left)
+            && exceeds_channels(subscriptions, left)
         {
             gone.push(client.id);
         }
@@ -364,7 +364,7 @@ pub fn user_changed(
 }
 
 /// Whether a client is subscribed to a channel that no pattern permits.
-fn hears_more(subscriptions: &Subscriptions, permitted: &[Box<[u8]>]) -> bool {
+fn exceeds_channels(subscriptions: &Subscriptions, permitted: &[Box<[u8]>]) -> bool {
     [Kind::Pattern, Kind::Channel, Kind::Shard].into_iter().any(|kind| {
         let is_pattern = kind == Kind::Pattern;
         subscriptions.of(kind).iter().any(|name| !allows_channel(permitted, name, is_pattern))

@@ -454,7 +454,7 @@ impl Tables {
         let ValueRef::Bytes { bytes, kind } = entry.value() else {
             return self.keep_object(database, slot);
         };
-        if self.undo.holds(database, key) || !self.undo.has_room(entry.allocated()) {
+        if self.undo.holds(database, key) || !self.undo.take_room(entry.allocated()) {
             return;
         }
         let value = NewValue::Bytes { bytes, kind };
@@ -577,7 +577,7 @@ fn keep_object(
     entry: Entry<'_, Value>,
     object: &Value,
 ) {
-    if undo.may_copy(database, key, object.heap_bytes()) {
+    if undo.take_room_for_copy(database, key, object.heap_bytes()) {
         let value = NewValue::Object(Box::new(object.clone()));
         let copy = Owned::make(key.bytes, value, entry.deadline(), entry.access());
         undo.note_entry(database, key.hash, copy);

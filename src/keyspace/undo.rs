@@ -200,7 +200,7 @@ impl Undo {
     }
 
     /// Whether so many bytes may be copied; they count as copied then. If not, nothing more is noted.
-    pub fn has_room(&mut self, bytes: usize) -> bool {
+    pub fn take_room(&mut self, bytes: usize) -> bool {
         match self.room.checked_sub(bytes) {
             Some(room) => self.room = room,
             None => self.mode = Mode::Full,
@@ -209,12 +209,12 @@ impl Undo {
     }
 
     /// The same for the copy of a value, which may also have as many bytes as the notes of its elements.
-    pub fn may_copy(&mut self, database: usize, key: Key<'_>, bytes: usize) -> bool {
+    pub fn take_room_for_copy(&mut self, database: usize, key: Key<'_>, bytes: usize) -> bool {
         let paid = match self.known.get(&place(database, key.hash)) {
             Some(Known::Elements { bytes, .. }) => *bytes,
             _ => 0,
         };
-        self.has_room(if bytes > self.copied_max.max(paid) { usize::MAX } else { bytes })
+        self.take_room(if bytes > self.copied_max.max(paid) { usize::MAX } else { bytes })
     }
 
     fn push_key(&mut self, key: &[u8]) -> Span {
@@ -235,7 +235,7 @@ impl Undo {
     /// Records that a key is absent, before it is added.
     #[cold]
     pub fn note_absent(&mut self, database: usize, key: Key<'_>) {
-        if !self.holds(database, key) && self.has_room(size_of::<Step>() + key.bytes.len()) {
+        if !self.holds(database, key) && self.take_room(size_of::<Step>() + key.bytes.len()) {
             let span = self.push_key(key.bytes);
             self.push_whole(database, key.hash, Before::Absent(span));
         }
@@ -250,14 +250,14 @@ impl Undo {
                 bytes += object.heap_bytes();
             }
         }
-        if self.has_room(bytes) {
+        if self.take_room(bytes) {
             self.push_whole(database, hash, Before::Entry(entry));
         }
     }
 
     /// Records a key's deadline before a change.
     pub fn note_deadline(&mut self, database: usize, key: Key<'_>, deadline: Option<Deadline>) {
-        if !self.holds(database, key) && self.has_room(size_of::<Step>() + key.bytes.len()) {
+        if !self.holds(database, key) && self.take_room(size_of::<Step>() + key.bytes.len()) {
             let span = self.push_key(key.bytes);
             self.push(database, key.hash, Before::Deadline(span, deadline));
         }
@@ -265,7 +265,7 @@ impl Undo {
 
     /// Records that an entry was moved to another key.
     pub fn note_transfer(&mut self, database: usize, from: Key<'_>, target: usize, to: Key<'_>) {
-        if self.has_room(size_of::<Step>() + from.bytes.len() + to.bytes.len()) {
+        if self.take_room(size_of::<Step>() + from.bytes.len() + to.bytes.len()) {
             self.has_moved = true;
             self.known.remove(&place(database, from.hash));
             self.known.remove(&place(target, to.hash));
@@ -299,7 +299,7 @@ impl Undo {
             _ => false,
         });
         if !is_same {
-            if !self.has_room(size_of::<Step>() + key.bytes.len()) {
+            if !self.take_room(size_of::<Step>() + key.bytes.len()) {
                 return false;
             }
             let (span, first) = (self.push_key(key.bytes), self.journal.len());
@@ -336,8 +336,8 @@ impl Undo {
         {
             return;
         }
-        if self.may_copy(database, key, stream.groups_heap_bytes())
-            && self.has_room(size_of::<Step>() + key.bytes.len())
+        if self.take_room_for_copy(database, key, stream.groups_heap_bytes())
+            && self.take_room(size_of::<Step>() + key.bytes.len())
         {
             let step = self.steps.len();
             let span = self.push_key(key.bytes);
@@ -359,7 +359,7 @@ impl Undo {
         // The first time, it is the data from before the script.
         let is_first = bit & !self.cleared != 0 && !self.has_swapped;
         self.cleared |= bit;
-        self.has_room(size_of::<Step>() + size_of::<Cleared>() + if is_first { 0 } else { bytes })
+        self.take_room(size_of::<Step>() + size_of::<Cleared>() + if is_first { 0 } else { bytes })
     }
 
     /// Records an emptied database.
@@ -373,7 +373,7 @@ impl Undo {
     pub fn note_swapped(&mut self, a: usize, b: usize) {
         (self.has_swapped, self.has_moved) = (true, true);
         self.known.clear();
-        if self.has_room(size_of::<Step>()) {
+        if self.take_room(size_of::<Step>()) {
             self.push(a, 0, Before::Swapped(b));
         }
     }
@@ -443,70 +443,78 @@ impl Keyspace {
         let bytes = std::mem::take(&mut self.tables.undo.bytes);
         let mut journal = std::mem::take(&mut self.tables.undo.journal);
         for step in steps.into_iter().rev() {
-            let (database, hash) = (step.database, step.hash);
-            match step.before {
-                Before::Absent(span) => {
-                    self.put_back(database, Key { bytes: span.of(&bytes), hash }, None);
-                }
-                Before::Entry(entry) => {
-                    let name = entry.key().to_vec();
-                    self.put_back(database, Key { bytes: &name, hash }, Some(entry));
-                }
-                Before::Elements { key, first } => {
-                    let key = key.of(&bytes);
-                    let slot = self.tables[database].find(hash, key);
-                    let value = slot.and_then(|slot| self.tables.object_mut(database, slot));
-                    journal.play_back(first, value);
-                    if let Some(slot) = slot {
-                        self.in_database(database, |db| db.note_moved_field_deadlines(slot, key));
-                        self.touch(database, key, 0, Cause::Client);
-                    }
-                }
-                Before::Groups(span, groups) => {
-                    let key = span.of(&bytes);
-                    if let Some(slot) = self.tables[database].find(hash, key)
-                        && let Some(stream) = self.tables.groups_mut(database, slot)
-                    {
-                        stream.groups = *groups;
-                        self.touch(database, key, 0, Cause::Client);
-                    }
-                }
-                Before::Deadline(span, deadline) => {
-                    let key = span.of(&bytes);
-                    if let Some(slot) = self.tables[database].find(hash, key) {
-                        self.tables.set_deadline(database, slot, deadline);
-                        self.touch(database, key, 0, Cause::Client);
-                    }
-                }
-                Before::Elsewhere { database: source, from, from_hash, key } => {
-                    let (key, from) = (key.of(&bytes), from.of(&bytes));
-                    if let Some(slot) = self.tables[database].find(hash, key) {
-                        let from = Key { bytes: from, hash: from_hash };
-                        let slot = self.tables.transfer(database, slot, source, from);
-                        self.in_database(source, |db| {
-                            db.note_moved_field_deadlines(slot, from.bytes);
-                        });
-                        self.touch(database, key, 0, Cause::Client);
-                        self.touch(source, from.bytes, 0, Cause::Client);
-                    }
-                }
-                Before::Cleared(cleared) => {
-                    self.touch_all(database, database, 0);
-                    let Cleared { table, id, fields, .. } = *cleared;
-                    let keys = self.tables[database].len();
-                    let bytes = self.estimate_bytes(database);
-                    let since = self.tables.put_back_table(database, table, id);
-                    self.lazyfree.discard_all(since, keys, bytes);
-                    self.fields[database] = fields;
-                    self.touch_all(database, database, 0);
-                    self.tracking.note_all();
-                }
-                Before::Swapped(other) => self.swap(database, other),
-            }
+            self.undo_step(step, &bytes, &mut journal);
         }
         let undo = &mut self.tables.undo;
         undo.known.clear();
         self.dirty = undo.dirty + (self.dirty_by_expiry - undo.expired);
+    }
+
+    /// Undoes one step. `bytes`: the keys named by the steps.
+    fn undo_step(&mut self, step: Step, bytes: &[u8], journal: &mut Journal) {
+        let (database, hash) = (step.database, step.hash);
+        match step.before {
+            Before::Absent(span) => {
+                self.put_back(database, Key { bytes: span.of(bytes), hash }, None);
+            }
+            Before::Entry(entry) => {
+                let name = entry.key().to_vec();
+                self.put_back(database, Key { bytes: &name, hash }, Some(entry));
+            }
+            Before::Elements { key, first } => {
+                let key = key.of(bytes);
+                let slot = self.tables[database].find(hash, key);
+                let value = slot.and_then(|slot| self.tables.object_mut(database, slot));
+                journal.play_back(first, value);
+                if let Some(slot) = slot {
+                    self.in_database(database, |db| db.note_moved_field_deadlines(slot, key));
+                    self.touch(database, key, 0, Cause::Client);
+                }
+            }
+            Before::Groups(span, groups) => {
+                let key = span.of(bytes);
+                if let Some(slot) = self.tables[database].find(hash, key)
+                    && let Some(stream) = self.tables.groups_mut(database, slot)
+                {
+                    stream.groups = *groups;
+                    self.touch(database, key, 0, Cause::Client);
+                }
+            }
+            Before::Deadline(span, deadline) => {
+                let key = span.of(bytes);
+                if let Some(slot) = self.tables[database].find(hash, key) {
+                    self.tables.set_deadline(database, slot, deadline);
+                    self.touch(database, key, 0, Cause::Client);
+                }
+            }
+            Before::Elsewhere { database: source, from, from_hash, key } => {
+                let (key, from) = (key.of(bytes), from.of(bytes));
+                if let Some(slot) = self.tables[database].find(hash, key) {
+                    let from = Key { bytes: from, hash: from_hash };
+                    let slot = self.tables.transfer(database, slot, source, from);
+                    self.in_database(source, |db| {
+                        db.note_moved_field_deadlines(slot, from.bytes);
+                    });
+                    self.touch(database, key, 0, Cause::Client);
+                    self.touch(source, from.bytes, 0, Cause::Client);
+                }
+            }
+            Before::Cleared(cleared) => self.put_back_database(database, *cleared),
+            Before::Swapped(other) => self.swap(database, other),
+        }
+    }
+
+    /// Restores a database that was emptied.
+    fn put_back_database(&mut self, database: usize, cleared: Cleared) {
+        self.touch_all(database, database, 0);
+        let Cleared { table, id, fields, .. } = cleared;
+        let keys = self.tables[database].len();
+        let bytes = self.estimate_bytes(database);
+        let since = self.tables.put_back_table(database, table, id);
+        self.lazyfree.discard_all(since, keys, bytes);
+        self.fields[database] = fields;
+        self.touch_all(database, database, 0);
+        self.tracking.note_all();
     }
 
     /// Restores a key.

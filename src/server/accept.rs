@@ -36,7 +36,7 @@ impl Turn<'_> {
         for _ in 0..if is_tls { ACCEPTS_TLS_MAX } else { ACCEPTS_MAX } {
             let Some(listener) = self.state.net.listeners.get(index) else { return };
             match listener.accept() {
-                Ok((stream, peer, local)) => self.welcome(stream, is_tls, peer, local),
+                Ok((stream, peer, local)) => self.add_client(stream, is_tls, peer, local),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 // This connection was closed already; the next may be fine.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
@@ -54,7 +54,7 @@ impl Turn<'_> {
         self.state.net.pending.accept_again.push(index);
     }
 
-    pub(super) fn welcome(
+    pub(super) fn add_client(
         &mut self,
         mut stream: Stream,
         is_tls: bool,
@@ -97,7 +97,7 @@ impl Turn<'_> {
         let id: ClientId = self.state.clients.insert(make);
         if is_tls {
             self.state.net.pending.handshaking.push_back((now_us + HANDSHAKE_US, id));
-        } else if self.is_refused(id) {
+        } else if self.refuse_if_protected(id) {
             return;
         } else {
             self.state.stats.counters.connections += 1;
@@ -112,7 +112,7 @@ impl Turn<'_> {
     }
 
     /// Protected mode: closes a remote client with an error. True: it was closed.
-    pub(super) fn is_refused(&mut self, id: ClientId) -> bool {
+    pub(super) fn refuse_if_protected(&mut self, id: ClientId) -> bool {
         let config = &self.state.config;
         let is_open = !config.protected_mode || self.state.acl.has_default_password();
         let Some(client) = self.state.clients.get_mut(id) else { return true };

@@ -51,7 +51,7 @@ impl Server {
         self.reload_tls_if_due();
         replicas::periodic(&mut self.keyspace, &mut self.state);
         self.close_idle_clients();
-        self.close_who_takes_nothing();
+        self.close_stuck_clients();
         self.check_soft_limits();
         count_clients_memory(&mut self.state);
     }
@@ -99,7 +99,7 @@ impl Server {
 
     /// Closes clients that should close after their last replies but have not read any for too long: no output limit
     /// would ever close them.
-    fn close_who_takes_nothing(&mut self) {
+    fn close_stuck_clients(&mut self) {
         let now_us = self.state.now.boot_us;
         let mut waiting = std::mem::take(&mut self.state.clients.last_replies);
         waiting.retain(|&id| {

@@ -18,14 +18,14 @@ const EVENTS: usize = 256;
 impl Server {
     /// Prepares the server for simulation: it reaches its primary through `dialer`, its files are on `disk`, and
     /// threads' work is done between turns. To be called before anything is loaded.
-    pub fn give_reins(&mut self, dialer: Box<dyn Dialer>, disk: Arc<dyn Disk>) {
+    pub fn prepare_simulation(&mut self, dialer: Box<dyn Dialer>, disk: Arc<dyn Disk>) {
         self.state.net.dialer = dialer;
         self.state.persistence.set_apart(disk);
     }
 
     /// Adds a connection, as if accepted.
     pub fn take_in(&mut self, stream: Stream, peer: Address, local: Address) {
-        self.clients().welcome(stream, false, peer, local);
+        self.clients().add_client(stream, false, peer, local);
     }
 
     /// Runs one turn, without waiting for events. False: the server has ended.

@@ -18,7 +18,7 @@ const SPARE_BYTES_MAX: usize = 64 * 1024;
 
 /// Whether a client's output may be sent: replies that show a change wait for the log's policy. If not, marks the
 /// client as waiting for the log.
-fn may_be_sent(persistence: &Persistence, client: &mut Client) -> bool {
+fn check_log_allows_sending(persistence: &Persistence, client: &mut Client) -> bool {
     let length = client.output.len();
     if client.plain_output == Some(length) {
         return true;
@@ -43,7 +43,7 @@ impl Turn<'_> {
                 self.state.clients.to_flush.push(id);
                 continue;
             }
-            if !may_be_sent(&self.state.persistence, client) {
+            if !check_log_allows_sending(&self.state.persistence, client) {
                 self.state.clients.to_flush.push(id);
                 continue;
             }

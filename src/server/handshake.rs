@@ -74,7 +74,7 @@ impl Turn<'_> {
     fn begin(&mut self, id: ClientId) {
         let Some(client) = self.state.clients.get_mut(id) else { return };
         client.active_us = self.state.now.boot_us;
-        if !self.is_refused(id) {
+        if !self.refuse_if_protected(id) {
             self.state.stats.counters.connections += 1;
             // Bytes behind the handshake may be buffered already.
             self.read_later(id);

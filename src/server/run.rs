@@ -142,7 +142,7 @@ impl Turn<'_> {
                 self.keyspace.select(database);
             }
             if output.len() > checked + OUTPUT_CHECK_BYTES || output.is_cut() {
-                goes_on &= self.may_go_on(id, output);
+                goes_on &= self.enforce_limits(id, output);
                 checked = output.len();
             }
         }
@@ -194,7 +194,7 @@ impl Turn<'_> {
 
     /// Applies the client's memory and output limits to its replies so far, which are still apart from it. False: it
     /// is being closed.
-    fn may_go_on(&mut self, id: ClientId, output: &mut OutputBuffer) -> bool {
+    fn enforce_limits(&mut self, id: ClientId, output: &mut OutputBuffer) -> bool {
         let Some(client) = self.state.clients.get_mut(id) else { return false };
         let pushed = std::mem::replace(&mut client.output, std::mem::take(output));
         check_output_limit(self.state, id);

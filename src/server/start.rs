@@ -63,7 +63,7 @@ impl Server {
             next_idle_us: 0,
             next_reload_us: 0,
             stop: Arc::new(AtomicUsize::new(0)),
-            insisted: Arc::new(AtomicBool::new(false)),
+            stop_requested: Arc::new(AtomicBool::new(false)),
             stopping: false,
             supervisor: Supervisor::Nobody,
             owns_pidfile: false,
@@ -93,13 +93,13 @@ impl Server {
 
     /// Makes SIGTERM and SIGINT shut the server down; a further SIGINT ends the process at once, with code 1.
     pub fn catch_signals(&self) -> io::Result<()> {
-        let insisted = &self.insisted;
+        let stop_requested = &self.stop_requested;
         // Handlers run in the order they were registered: this one sees what an earlier signal set.
-        process::end_at_interrupt(Arc::clone(insisted))?;
+        process::end_at_interrupt(Arc::clone(stop_requested))?;
         for signal in [SIGTERM, SIGINT] {
             let stop = Arc::clone(&self.stop);
             signal_hook::flag::register_usize(signal, stop, signal as usize)?;
-            signal_hook::flag::register(signal, Arc::clone(insisted))?;
+            signal_hook::flag::register(signal, Arc::clone(stop_requested))?;
         }
         Ok(())
     }
@@ -111,7 +111,7 @@ impl Server {
             0 => {
                 if self.state.process.shutdown.is_none() {
                     // The earlier shutdown was aborted or refused.
-                    self.insisted.store(false, Ordering::Relaxed);
+                    self.stop_requested.store(false, Ordering::Relaxed);
                 }
                 return;
             }

@@ -2,7 +2,7 @@
 
 pub(crate) mod expiry;
 
-use crate::clock::Expiry;
+use crate::clock::{Expiry, Now};
 use crate::collections::glob;
 use crate::collections::table::Slot;
 use crate::command::hash::expiry::{
@@ -489,7 +489,7 @@ fn hrandfield(ctx: &mut Context<'_>) -> CommandResult {
     };
     let is_nested = with_values && ctx.reply.protocol() == Protocol::Resp3;
     ctx.reply.array(if with_values && !is_nested { 2 * total } else { total });
-    let mut reply = |field: &[u8], value: &[u8]| {
+    let reply = |field: &[u8], value: &[u8]| {
         if is_nested {
             ctx.reply.array(2);
         }
@@ -500,36 +500,62 @@ fn hrandfield(ctx: &mut Context<'_>) -> CommandResult {
         !ctx.reply.is_cut()
     };
     if count < 0 {
-        for _ in 0..total {
-            if let Some((field, value)) = hash.random(&now)
-                && !reply(field.as_ref(), value.as_ref())
-            {
-                break;
-            }
-        }
-        return Ok(Outcome::Replied);
+        draw_repeatedly(hash, &now, total, reply);
+    } else if total.saturating_mul(DRAW_FROM) < len {
+        draw_different(hash, &now, total, reply);
+    } else {
+        select_different(hash, &now, (len, total), reply);
     }
-    if total.saturating_mul(DRAW_FROM) < len {
-        let mut drawn = std::collections::HashSet::with_capacity(total);
-        while drawn.len() < total
-            && let Some((field, value)) = hash.random(&now)
+    Ok(Outcome::Replied)
+}
+
+/// Shows `count` random fields to `reply`, possibly with repetitions, until it returns false.
+fn draw_repeatedly(
+    hash: HashView<'_>,
+    now: &Now,
+    count: usize,
+    mut reply: impl FnMut(&[u8], &[u8]) -> bool,
+) {
+    for _ in 0..count {
+        if let Some((field, value)) = hash.random(now)
+            && !reply(field.as_ref(), value.as_ref())
         {
-            if drawn.insert(field.as_ref().to_vec()) {
-                reply(field.as_ref(), value.as_ref());
-            }
+            break;
         }
-        return Ok(Outcome::Replied);
     }
-    // Of the fields that are left, each is as likely to be among the ones still wanted.
-    let (mut left, mut wanted) = (len, total);
-    hash.for_each(&now, |field, value| {
+}
+
+/// Shows `count` different random fields to `reply`. Fast if they are few among many.
+fn draw_different(
+    hash: HashView<'_>,
+    now: &Now,
+    count: usize,
+    mut reply: impl FnMut(&[u8], &[u8]) -> bool,
+) {
+    let mut drawn = std::collections::HashSet::with_capacity(count);
+    while drawn.len() < count
+        && let Some((field, value)) = hash.random(now)
+    {
+        if drawn.insert(field.as_ref().to_vec()) {
+            reply(field.as_ref(), value.as_ref());
+        }
+    }
+}
+
+/// Shows `wanted` different random fields of the `left` ones to `reply`, in one pass over the hash.
+fn select_different(
+    hash: HashView<'_>,
+    now: &Now,
+    (mut left, mut wanted): (usize, usize),
+    mut reply: impl FnMut(&[u8], &[u8]) -> bool,
+) {
+    hash.for_each(now, |field, value| {
         if wanted > 0 && fastrand::usize(0..left) < wanted {
             wanted -= 1;
             reply(field, value);
         }
         left -= 1;
     });
-    Ok(Outcome::Replied)
 }
 
 // ---- walking -------------------------------------------------------------------------------------------------------------

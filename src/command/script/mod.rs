@@ -316,7 +316,7 @@ pub(crate) fn prepare(
         return Err(CommandError::NoReplicas);
     }
     let out_of_memory =
-        ctx.server.minds_memory() && evict::evict(ctx.db, ctx.server) == Room::NoMore;
+        ctx.server.applies_maxmemory() && evict::evict(ctx.db, ctx.server) == Room::NoMore;
     if declared && out_of_memory && !allow_oom && !no_writes {
         return Err(match ctx.origin {
             Origin::Transaction => NO_MEMORY,

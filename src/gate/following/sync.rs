@@ -186,7 +186,7 @@ impl Sync {
             persistence::abort(db, server, Purpose::Save);
         }
         if !self.keeps_old {
-            leave_history(server);
+            end_history(server);
             let text = "MASTER <-> REPLICA sync: Flushing old data";
             server.log(Level::Notice, format_args!("{text}"));
             let lazily = server.config.replica_lazy_flush;
@@ -236,7 +236,7 @@ impl Sync {
             ),
         );
         if self.keeps_old {
-            leave_history(server);
+            end_history(server);
             let text = "MASTER <-> REPLICA sync: Swapping active DB with loaded DB";
             server.log(Level::Notice, format_args!("{text}"));
         }
@@ -286,7 +286,7 @@ impl Sync {
 }
 
 /// Ends the replication history, as the data no longer matches it: no replica can continue from here.
-fn leave_history(server: &mut State) {
+fn end_history(server: &mut State) {
     if let Some(following) = server.replication.following.as_deref_mut()
         && following.knows_history
     {
