@@ -145,8 +145,7 @@ const UNBLOCK_REASON: CommandError =
 const NOT_IN_IMPORT_MODE: CommandError = CommandError::Text("ERR Server is not in import mode");
 const NO_SUCH_CLIENT: CommandError = CommandError::Text("ERR No such client");
 
-// ---- connected clients
-// -----------------------------------------------------------------------------------------------
+// ---- connected clients ---------------------------------------------------------------------------------------------
 
 /// `CLIENT ID`: a number that is unique among all connections of this server process.
 fn get_id(ctx: &mut Context<'_>) -> CommandResult {
@@ -234,8 +233,7 @@ fn kill(ctx: &mut Context<'_>) -> CommandResult {
     Ok(if killed.contains(&own) { Outcome::Close } else { Outcome::Replied })
 }
 
-// ---- a client's attributes
-// -------------------------------------------------------------------------------------------
+// ---- a client's attributes -----------------------------------------------------------------------------------------
 
 /// Whether a text can be shown in a line of CLIENT LIST: printable ASCII without spaces.
 fn is_plain(text: &[u8]) -> bool {
@@ -346,8 +344,7 @@ fn set_flag(ctx: &mut Context<'_>, flag: ClientFlags) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-// ---- pausing and unblocking
-// ------------------------------------------------------------------------------------------
+// ---- pausing and unblocking ----------------------------------------------------------------------------------------
 
 /// `CLIENT PAUSE timeout [WRITE | ALL]`: `OK`. An active pause is extended or widened, never shortened.
 fn pause(ctx: &mut Context<'_>) -> CommandResult {

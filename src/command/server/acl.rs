@@ -332,8 +332,7 @@ fn save(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-// ---- denials
-// -------------------------------------------------------------------------------------------------------------
+// ---- denials -------------------------------------------------------------------------------------------------------
 
 /// `ACL DRYRUN username command [arg [arg ...]]`: `OK`, or why not.
 fn dry_run(ctx: &mut Context<'_>) -> CommandResult {
@@ -412,8 +411,7 @@ fn log(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-// ---- utilities
-// -----------------------------------------------------------------------------------------------------------
+// ---- utilities -----------------------------------------------------------------------------------------------------
 
 /// `ACL CAT [category]`: an array of the categories, or of a category's commands and subcommands.
 fn cat(ctx: &mut Context<'_>) -> CommandResult {
