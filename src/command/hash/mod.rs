@@ -1,4 +1,4 @@
-//! Hashes: setting, reading and deleting fields. What concerns fields that expire is in `hash_expiry`.
+//! Hashes: setting, reading and deleting fields. Commands on fields' deadlines are in `hash/expiry.rs`.
 
 pub(crate) mod expiry;
 
@@ -202,7 +202,7 @@ const STEPS_PER_FIELD: u64 = 10;
 /// A hash with more than this many times the fields that HRANDFIELD wants is not walked over: fields are drawn instead.
 const DRAW_FROM: usize = 3;
 
-/// Up to where a hash counts as a listpack.
+/// The limits of a listpack.
 pub(crate) fn limits(ctx: &Context<'_>) -> Limits {
     let config = &ctx.server.config;
     Limits {
@@ -212,7 +212,7 @@ pub(crate) fn limits(ctx: &Context<'_>) -> Limits {
     }
 }
 
-/// Lets `edit` change the hash at `found`, or a new one if there is none. Its slot, and the edit's result.
+/// Calls `edit` with the hash at `found`, or a new one. Returns its slot, and the edit's result.
 pub(crate) fn edit_or_create<R>(
     ctx: &mut Context<'_>,
     key: Key<'_>,
@@ -262,7 +262,7 @@ fn set_pairs(ctx: &mut Context<'_>) -> Result<i64, CommandError> {
     Ok(added as i64)
 }
 
-/// `HSETNX key field value`: 1 if it was set, 0 if the field is there.
+/// `HSETNX key field value`: 1 if it was set, 0 if the field exists.
 fn hsetnx(ctx: &mut Context<'_>) -> CommandResult {
     let (key, limits, now) = (ctx.key(1), limits(ctx), ctx.db.now());
     let (field, value) = (ctx.args.get(2), ctx.args.get(3));
@@ -280,7 +280,7 @@ fn hsetnx(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `HDEL key field [field ...]`: how many fields there were.
+/// `HDEL key field [field ...]`: the number of deleted fields.
 fn hdel(ctx: &mut Context<'_>) -> CommandResult {
     let (key, args, now) = (ctx.key(1), ctx.args, ctx.db.now());
     let Some(slot) = ctx.db.slot_of::<Hash>(key)? else {
@@ -354,7 +354,7 @@ fn hincrbyfloat(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// Sets the field in argument 2; one that is there keeps its deadline.
+/// Sets the field in argument 2; an existing deadline stays.
 fn set_computed(
     ctx: &mut Context<'_>,
     key: Key<'_>,
@@ -380,7 +380,7 @@ fn hget(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `HMGET key field [field ...]`: an array of values, nil for each field that is not there.
+/// `HMGET key field [field ...]`: an array of values, nil for each field that does not exist.
 fn hmget(ctx: &mut Context<'_>) -> CommandResult {
     let now = ctx.db.now();
     let fields = ctx.args.iter_from(2);
