@@ -67,7 +67,7 @@ const RANDOM_TRIES: usize = 128;
 /// The kind of entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// Fields alone, which have neither values nor deadlines.
+    /// Fields without values or deadlines.
     Members,
     Pairs,
 }
@@ -595,7 +595,7 @@ impl PackedTable {
 
     // ---- deadlines -----------------------------------------------------------------------------------------------
 
-    /// Entries that have a deadline.
+    /// Number of entries with a deadline.
     pub fn volatile_len(&self) -> usize {
         self.deadlines.as_ref().map_or(0, |deadlines| deadlines.count)
     }

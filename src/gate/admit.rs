@@ -228,11 +228,33 @@ fn runs_any(transaction: Option<&Transaction>, command: &Command, flags: Flags) 
 
 // ---- what scripts call -----------------------------------------------------------------------------------------------
 
-const UNKNOWN: &[u8] = b"ERR Unknown Redis command called from script";
-const ARITY: &[u8] = b"ERR Wrong number of args calling Redis command from script";
-const NOT_ALLOWED_IN_SCRIPT: &[u8] = b"ERR This Redis command is not allowed from script";
+const UNKNOWN: Worded = Worded {
+    redis: "ERR Unknown Redis command called from script",
+    valkey: "ERR Unknown command called from script",
+};
+const ARITY: Worded = Worded {
+    redis: "ERR Wrong number of args calling Redis command from script",
+    valkey: "ERR Wrong number of args calling command from script",
+};
+const NOT_ALLOWED_IN_SCRIPT: Worded = Worded {
+    redis: "ERR This Redis command is not allowed from script",
+    valkey: "ERR This Valkey command is not allowed from script",
+};
 const STALE_REPLICA: &[u8] = b"ERR Can not execute the command on a stale replica";
 const READ_ONLY: &[u8] = b"ERR Write commands are not allowed from read-only scripts.";
+
+/// An error whose text depends on `compatible-with`.
+struct Worded {
+    redis: &'static str,
+    valkey: &'static str,
+}
+
+impl Worded {
+    fn refusal(&self, server: &State) -> Refused {
+        let is_valkey = server.config.compatible_with.is_valkey();
+        Refused::Command(if is_valkey { self.valkey } else { self.redis }.into())
+    }
+}
 
 /// Why a script's call does not run.
 pub enum Refused {
@@ -251,18 +273,20 @@ pub fn admit_scripted(
     args: Args<'_>,
 ) -> Result<&'static Command, Refused> {
     let refuse = |text: &[u8]| Err(Refused::Command(text.to_vec()));
-    let Some(command) = command else { return refuse(UNKNOWN) };
+    let Some(command) = command else { return Err(UNKNOWN.refusal(server)) };
     if !command.spec.accepts(args.len()) || command.spec.handler.is_none() {
-        return refuse(ARITY);
+        return Err(ARITY.refusal(server));
     }
     if command.is(Flags::NOSCRIPT)
         && !(server.scripts.denies_nothing && is_harmless_in_script(command))
     {
-        return refuse(NOT_ALLOWED_IN_SCRIPT);
+        return Err(NOT_ALLOWED_IN_SCRIPT.refusal(server));
     }
-    let Some(running) = &server.scripts.running else { return refuse(NOT_ALLOWED_IN_SCRIPT) };
+    let Some(running) = &server.scripts.running else {
+        return Err(NOT_ALLOWED_IN_SCRIPT.refusal(server));
+    };
     if running.client.is_none() && command.is(Flags::NEEDS_CLIENT) {
-        return refuse(NOT_ALLOWED_IN_SCRIPT);
+        return Err(NOT_ALLOWED_IN_SCRIPT.refusal(server));
     }
     if let Some(error) = running.killed {
         return Err(Refused::Killed(error));

@@ -19,7 +19,7 @@ use crate::collections::shared::copied_bytes;
 use crate::collections::table::{Drained, Entry, Owned, Table, ValueRef};
 use crate::types::Value;
 
-/// A chunk is handed on when it holds this much. Unit: bytes.
+/// Size at which a chunk is passed on. Unit: bytes.
 const CHUNK_BYTES: usize = 256 * 1024;
 
 /// Some entries of one database, as they were when the snapshot began.

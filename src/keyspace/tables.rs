@@ -50,9 +50,9 @@ enum Change {
     RemoveByServer,
     /// Some of its elements are removed by expiry.
     ElementsByServer,
-    /// The log replaces it by what was there before.
+    /// The log restores what was there before.
     PutBack,
-    /// The log takes it out, as nothing was there before.
+    /// The log removes it, as nothing was there before.
     PutBackAbsent,
 }
 

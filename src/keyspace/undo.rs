@@ -199,7 +199,7 @@ impl Undo {
         step.database == database && held == key.bytes
     }
 
-    /// Whether so many bytes may be copied; they count as copied then. If not, nothing more is noted.
+    /// Takes so many bytes of the room. False: there is not enough, and nothing more is recorded.
     pub fn take_room(&mut self, bytes: usize) -> bool {
         match self.room.checked_sub(bytes) {
             Some(room) => self.room = room,
@@ -208,7 +208,7 @@ impl Undo {
         self.mode == Mode::On
     }
 
-    /// The same for the copy of a value, which may also have as many bytes as the notes of its elements.
+    /// The same for a copy of a value, which may have `copied_max` bytes, or as many as its journal.
     pub fn take_room_for_copy(&mut self, database: usize, key: Key<'_>, bytes: usize) -> bool {
         let paid = match self.known.get(&place(database, key.hash)) {
             Some(Known::Elements { bytes, .. }) => *bytes,
@@ -290,7 +290,7 @@ impl Undo {
         }
     }
 
-    /// Elements of a key's value are about to change: has the journal begin. False if there is no room for it.
+    /// Starts the journal, before elements of a key's value change. False if there is no room.
     pub fn begin_elements(&mut self, database: usize, key: Key<'_>) -> bool {
         let is_same = self.steps.last().is_some_and(|step| match step.before {
             Before::Elements { key: last, .. } => {

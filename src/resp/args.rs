@@ -137,7 +137,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Takes `numkeys key [key ...]`: at least `least` keys, each with its own `step - 1` further arguments. Returns
-    /// the indices of the keys. The error texts depend on the command.
+    /// the indices of all these. The error texts depend on the command.
     pub fn take_keys(&mut self, least: usize, step: usize) -> Result<Indices<usize>, BadKeyCount> {
         let count = self.peek().and_then(number::parse_i64).ok_or(BadKeyCount::NotInteger)?;
         let count = usize::try_from(count).ok().filter(|&count| count >= least);

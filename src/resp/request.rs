@@ -24,8 +24,8 @@ const LENGTH_LINE_MAX: usize = 64 * 1024;
 /// Limits of an unauthenticated client: arguments, and bytes of one.
 const UNAUTHENTICATED_ARGUMENTS_MAX: i64 = 10;
 const UNAUTHENTICATED_BULK_MAX: u64 = 16 * 1024;
-/// An incomplete request with fewer arguments than this is parsed again from its start, so that most never touch the
-/// heap; one with more goes on where it stopped, so that a huge one costs linear time.
+/// An incomplete request with fewer arguments than this is parsed again from its start, so that most never allocate;
+/// one with more continues where it stopped, so that a huge one takes linear time.
 const REMEMBERED_ARGUMENTS_MIN: usize = 32;
 
 /// An argument's range in the buffer, in bytes. Buffers are shorter than 4 GiB.

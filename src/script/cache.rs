@@ -13,7 +13,7 @@ use super::shebang::ScriptFlags;
 use super::{Function, Script};
 use crate::sys::random;
 
-/// Scripts kept that were only sent with EVAL.
+/// The most scripts kept that were sent only with EVAL.
 const EVAL_SCRIPTS_MAX: usize = 500;
 
 /// The bytes of a SHA1.

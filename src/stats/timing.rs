@@ -9,7 +9,7 @@ pub struct Timing {
     last: u64,
     /// Ticks of all commands; commands within a script count once.
     command_ticks: u64,
-    /// Reading when the loop had waited.
+    /// Reading after the loop's wait for events.
     turn_begun: u64,
     /// Turns that have ended, and their ticks without the wait for events.
     turns: u64,

@@ -40,7 +40,6 @@ pub fn hand_over() {
 
 /// The size class of a request of `size` bytes: every 8 bytes up to 64, then four per power of two, from 32 KiB on
 /// whole pages.
-/// 32 KiB on whole pages.
 #[inline]
 pub fn size_class(size: usize) -> usize {
     if size <= 64 {

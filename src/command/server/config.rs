@@ -378,7 +378,7 @@ fn raise_open_files(server: &mut State) -> Result<(), String> {
 /// Sets the process' OOM score, as configured.
 pub fn set_oom_score(server: &mut State) -> Result<(), String> {
     let config = &server.config;
-    // Of a primary, of a replica, and of a process that is not there here.
+    // The values for a primary, a replica, and a child process, which this server does not have.
     let value = config.oom_score_adj_values[usize::from(server.replication.is_replica())];
     let score = match config.oom_score_adj {
         OomScoreAdj::No => Score::Untouched,
