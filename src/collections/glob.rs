@@ -8,7 +8,7 @@
 //! - the empty text is only matched by the empty pattern, not by `*`;
 //! - an unclosed class ends with the pattern: `[ab` is `[ab]`, `[^` is any byte, `[` is none;
 //! - `]` directly after `[` closes an empty class; in `[a-]` the bracket is the end of a range, and the class
-//! continues;
+//!   continues;
 //! - a backslash at the end is literal; an escaped byte in a class is case-sensitive even if the rest is not;
 //! - the bounds of a range may come in either order and are signed bytes: `[\x80-a]` holds 0x80 ..= 0xff and 0 ..= b'a';
 //! - more than 1000 stars match nothing.
