@@ -7,12 +7,12 @@
 //! ```text
 //! server                                   owns all state; runs one turn of the loop
 //! command                                  one folder or file for each family: specifications and handlers
-//! gate                                     the one way a command runs, whoever asks for it
-//! client                                   what one client is: protocol state, transaction, what it waits for and tracks
+//! gate                                     how every command runs, whoever sends it
+//! client                                   a client's state: protocol, transaction, blocking, tracking
 //! net                                      bytes in and out
-//! script  persist  replication             hand requests up to be run; never run one themselves
+//! script  persist  replication             pass requests up to be run; never run one themselves
 //! keyspace  pubsub  acl  config  stats     what commands act upon
-//! types                                    what the values mean
+//! types                                    the types of values
 //! collections  resp  clock  error  facts  ids  sys   know nothing of clients, configuration or each other's callers
 //! ```
 
