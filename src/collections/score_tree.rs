@@ -614,14 +614,14 @@ impl ScoreTree {
         if len == 0 {
             let parent = self.leaves.get(id).parent;
             self.leaf_bytes -= self.leaves.take(id).heap_bytes();
-            self.unhang(id, 0, parent);
+            self.remove_child(id, 0, parent);
         } else if len < LEAF_MIN {
             self.merge_leaf(id);
         }
     }
 
     /// Removes an empty child from a node, and updates the nodes above.
-    fn unhang(&mut self, child: u32, level: u32, parent: u32) {
+    fn remove_child(&mut self, child: u32, level: u32, parent: u32) {
         let inner = self.inners.get_mut(parent);
         let index = inner.index_of(child);
         inner.remove(index);
@@ -633,7 +633,7 @@ impl ScoreTree {
         let above = inner.parent;
         if len == 0 {
             self.inners.take(parent);
-            self.unhang(parent, level + 1, above);
+            self.remove_child(parent, level + 1, above);
             return;
         }
         if index == 0 {

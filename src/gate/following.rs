@@ -68,7 +68,7 @@ type Resolving = Arc<Mutex<Option<io::Result<SocketAddr>>>>;
 
 /// The connection to the primary.
 pub struct PrimaryLink {
-    way: Way,
+    socket_state: SocketState,
     /// The address connected to, once known.
     address: Option<SocketAddr>,
     link: Link,
@@ -91,7 +91,7 @@ pub struct PrimaryLink {
 }
 
 /// The state of the connection itself.
-enum Way {
+enum SocketState {
     Resolving(Resolving),
     Connecting(Stream),
     Connected(Stream),
@@ -100,7 +100,7 @@ enum Way {
 /// Why a link is closed.
 enum Lost {
     /// Logged already.
-    Said,
+    Logged,
     /// The connection has ended, with an error or without.
     Ended(Option<io::Error>),
     Broken(Broken),
@@ -253,18 +253,18 @@ fn connect(server: &mut State) {
     let address = ip.clone().ok().map(|ip| SocketAddr::new(ip, port));
     let way = match ip {
         Ok(ip) => match open(server, SocketAddr::new(ip, port)) {
-            Ok(stream) => Way::Connecting(stream),
+            Ok(stream) => SocketState::Connecting(stream),
             Err(error) => return cannot_connect(server, &error),
         },
         Err(_) => match resolve(server, host, port) {
-            Ok(resolving) => Way::Resolving(resolving),
+            Ok(resolving) => SocketState::Resolving(resolving),
             Err(error) => return cannot_connect(server, &error),
         },
     };
     let hello = hello(server);
     let next_period_us = server.now.boot_us + PERIOD_US;
     server.link = Some(Box::new(PrimaryLink {
-        way,
+        socket_state,
         address,
         link: Link::new(hello),
         sync: None,
@@ -419,7 +419,7 @@ pub fn periodic(db: &mut Keyspace, server: &mut State) {
     if progress != Progress::Connected {
         set_progress(server, Progress::Sync);
     }
-    lose(db, server, link, Lost::Said);
+    lose(db, server, link, Lost::Logged);
 }
 
 /// Closes a link and reconnects: at once if it worked before, otherwise after [`PERIOD_US`].
@@ -429,7 +429,7 @@ fn lose(db: &mut Keyspace, server: &mut State, link: Box<PrimaryLink>, lost: Los
     // A target that cannot be reached is tried again; one that has refused would refuse again.
     if following.is_failover
         && progress == Progress::Handshake
-        && matches!(lost, Lost::Said | Lost::Broken(_))
+        && matches!(lost, Lost::Logged | Lost::Broken(_))
     {
         following.failover_failed = true;
     }
@@ -504,12 +504,15 @@ impl PrimaryLink {
         let sync = self.sync.as_ref();
         let holds_enough = is_paused && self.link.waiting() >= HELD_BYTES;
         let may_read = sync.is_none_or(|sync| !sync.is_full()) && !holds_enough;
-        let reads = !matches!(self.way, Way::Resolving(_)) && self.can_read && may_read;
+        let reads =
+            !matches!(self.socket_state, SocketState::Resolving(_)) && self.can_read && may_read;
         reads || self.is_killed || sync.is_some_and(Sync::wants_turn)
     }
 
     fn close(self: Box<Self>, db: &mut Keyspace, server: &mut State) {
-        if let Way::Connecting(mut stream) | Way::Connected(mut stream) = self.way {
+        if let SocketState::Connecting(mut stream) | SocketState::Connected(mut stream) =
+            self.socket_state
+        {
             // If the system has dropped the socket already, deregistering fails harmlessly.
             let _ = stream.deregister(server.net.poll.registry());
         }
@@ -520,10 +523,10 @@ impl PrimaryLink {
 
     fn go_on(&mut self, db: &mut Keyspace, server: &mut State) -> Result<(), Lost> {
         if self.is_killed {
-            return Err(Lost::Said);
+            return Err(Lost::Logged);
         }
         self.continue_connecting(server)?;
-        if !matches!(self.way, Way::Connected(_)) {
+        if !matches!(self.socket_state, SocketState::Connected(_)) {
             return Ok(());
         }
         let is_paused = self.is_paused(server);
@@ -563,13 +566,14 @@ impl PrimaryLink {
 
     /// Continues to connect.
     fn continue_connecting(&mut self, server: &mut State) -> Result<(), Lost> {
-        if let Way::Resolving(resolving) = &self.way {
+        if let SocketState::Resolving(resolving) = &self.socket_state {
             let Some(found) = lock(resolving).take() else { return Ok(()) };
             self.address = found.as_ref().ok().copied();
             let opened = found.and_then(|address| open(server, address));
-            self.way = Way::Connecting(opened.map_err(|error| Lost::Ended(Some(error)))?);
+            self.socket_state =
+                SocketState::Connecting(opened.map_err(|error| Lost::Ended(Some(error)))?);
         }
-        if let Way::Connecting(stream) = &mut self.way
+        if let SocketState::Connecting(stream) = &mut self.socket_state
             && (self.can_write || self.can_read)
         {
             let is_connected = stream.is_connected().and_then(|is_connected| {
@@ -585,9 +589,11 @@ impl PrimaryLink {
             }
             // Bytes behind the handshake may be buffered already.
             (self.can_read, self.can_write) = (true, true);
-            let waiting = Way::Resolving(Resolving::default());
-            if let Way::Connecting(stream) = std::mem::replace(&mut self.way, waiting) {
-                self.way = Way::Connected(stream);
+            let waiting = SocketState::Resolving(Resolving::default());
+            if let SocketState::Connecting(stream) =
+                std::mem::replace(&mut self.socket_state, waiting)
+            {
+                self.socket_state = SocketState::Connected(stream);
             }
             set_progress(server, Progress::Handshake);
             let text = "Non blocking connect for SYNC fired the event.";
@@ -598,7 +604,7 @@ impl PrimaryLink {
 
     /// Reads once. Some: the connection has ended after these bytes, with an error or without.
     fn read(&mut self, server: &mut State) -> Option<Option<io::Error>> {
-        let Way::Connected(stream) = &mut self.way else { return None };
+        let SocketState::Connected(stream) = &mut self.socket_state else { return None };
         let mut buffer = [0; READ_BYTES];
         match stream.read(&mut buffer) {
             Ok(0) => {
@@ -626,7 +632,7 @@ impl PrimaryLink {
     }
 
     fn write(&mut self) -> Result<(), Lost> {
-        let Way::Connected(stream) = &mut self.way else { return Ok(()) };
+        let SocketState::Connected(stream) = &mut self.socket_state else { return Ok(()) };
         while !self.link.output.is_empty() && self.can_write {
             match stream.write(&self.link.output) {
                 Ok(sent) => drop(self.link.output.drain(..sent)),
@@ -650,7 +656,7 @@ impl PrimaryLink {
             match event {
                 Event::Say(level, text) => server.log(level, format_args!("{text}")),
                 Event::Alive => {}
-                Event::Failed { .. } => return Err(Lost::Said),
+                Event::Failed { .. } => return Err(Lost::Logged),
                 Event::Continues { id } => {
                     end_failover(server);
                     continue_history(server, id);
@@ -662,7 +668,7 @@ impl PrimaryLink {
                 Event::FullSync { history } => {
                     end_failover(server);
                     set_progress(server, Progress::Sync);
-                    self.sync = Some(Sync::begin(db, server, history).ok_or(Lost::Said)?);
+                    self.sync = Some(Sync::begin(db, server, history).ok_or(Lost::Logged)?);
                 }
                 Event::Begins { bytes } => {
                     if let Some(sync) = &mut self.sync {
@@ -674,12 +680,12 @@ impl PrimaryLink {
                         following.transfer.read += bytes.len() as u64;
                     }
                     if let Some(sync) = &mut self.sync {
-                        sync.take(server, &bytes).ok_or(Lost::Said)?;
+                        sync.take(server, &bytes).ok_or(Lost::Logged)?;
                     }
                 }
                 Event::Ends { by_mark } => {
                     if let Some(sync) = &mut self.sync {
-                        sync.ends(db, server, by_mark).ok_or(Lost::Said)?;
+                        sync.ends(db, server, by_mark).ok_or(Lost::Logged)?;
                     }
                 }
             }

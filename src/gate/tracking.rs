@@ -49,7 +49,7 @@ pub fn stop(db: &mut Keyspace, server: &mut State, id: ClientId) {
 /// come before its reply.
 #[cold]
 pub fn before_command(gate: &mut Gate<'_>) {
-    tell_changes(gate.db, gate.server, None);
+    send_changes(gate.db, gate.server, None);
     publish::take_pushed(gate.server, gate.caller, gate.reply.output());
 }
 
@@ -62,7 +62,7 @@ pub fn after_command(
     origin: Origin,
 ) {
     let client = gate.caller.client();
-    tell_changes(gate.db, gate.server, client);
+    send_changes(gate.db, gate.server, client);
     // A command that blocked was noted before it began to wait.
     if command.is(Flags::READONLY)
         && !matches!(origin, Origin::Woken(_))
@@ -114,7 +114,7 @@ pub fn end_caching(server: &mut State, caller: Caller, request: &Request<'_>) {
 /// clients that track prefixes.
 pub fn end_turn(db: &mut Keyspace, server: &mut State) {
     if db.tracking.has_changes() {
-        tell_changes(db, server, None);
+        send_changes(db, server, None);
     }
     let keys_max = server.config.tracking_table_max_keys;
     for _ in 0..FORGET_KEYS {
@@ -122,7 +122,7 @@ pub fn end_turn(db: &mut Keyspace, server: &mut State) {
             break;
         }
         let Some((key, readers)) = db.tracking.forget_random() else { break };
-        readers.iter().for_each(|&reader| tell_reader(server, reader, &key));
+        readers.iter().for_each(|&reader| send_to_reader(server, reader, &key));
     }
     if db.tracking.has_broadcasts() {
         broadcast(db, server);
@@ -133,7 +133,7 @@ pub fn end_turn(db: &mut Keyspace, server: &mut State) {
 
 /// Handles pending changes: sends to readers, and collects keys for clients that track prefixes. `by`: the client
 /// whose command made them.
-fn tell_changes(db: &mut Keyspace, server: &mut State, by: Option<ClientId>) {
+fn send_changes(db: &mut Keyspace, server: &mut State, by: Option<ClientId>) {
     for change in db.tracking.take_changes() {
         match change {
             Change::Key { key, readers, by_client } => {
@@ -142,7 +142,7 @@ fn tell_changes(db: &mut Keyspace, server: &mut State, by: Option<ClientId>) {
                     let tracking = server.clients.get(reader).and_then(|it| it.tracking.as_deref());
                     let is_own = by == Some(reader);
                     if tracking.is_some_and(|tracking| !(is_own && tracking.no_loop)) {
-                        tell_reader(server, reader, &key);
+                        send_to_reader(server, reader, &key);
                     }
                 }
             }
@@ -160,7 +160,7 @@ fn tell_changes(db: &mut Keyspace, server: &mut State, by: Option<ClientId>) {
 }
 
 /// Sends a message to a client that has read a key, if it still exists and tracks.
-fn tell_reader(server: &mut State, id: ClientId, key: &[u8]) {
+fn send_to_reader(server: &mut State, id: ClientId, key: &[u8]) {
     let tracking = server.clients.get(id).and_then(|client| client.tracking.as_deref());
     if tracking.is_some_and(|tracking| tracking.prefixes().is_none()) {
         send(server, id, |reply| {
@@ -222,7 +222,7 @@ fn send(server: &mut State, id: ClientId, body: impl FnOnce(&mut ReplyWriter<'_>
         None => id,
         Some(number) => match receiver(server, number) {
             Some(client) => client.id,
-            None => return tell_broken(server, id, number),
+            None => return send_redirection_broken(server, id, number),
         },
     };
     let Some(client) = server.clients.get(target) else { return };
@@ -246,7 +246,7 @@ fn send(server: &mut State, id: ClientId, body: impl FnOnce(&mut ReplyWriter<'_>
 }
 
 /// Tells a client that its redirection target is gone: once for each unsent message.
-fn tell_broken(server: &mut State, id: ClientId, number: u64) {
+fn send_redirection_broken(server: &mut State, id: ClientId, number: u64) {
     let Some(client) = server.clients.get_mut(id) else { return };
     if let Some(tracking) = &mut client.tracking {
         tracking.is_broken = true;

@@ -664,7 +664,7 @@ impl Keyspace {
         self.changed_by(1, class, event, key);
     }
 
-    /// The same for several changes by one command: each element counts. 0 if they were counted for another key.
+    /// The same for `elements` changes by one command; 0 if they were counted for another key.
     #[inline]
     pub fn changed_by(
         &mut self,

@@ -419,7 +419,7 @@ impl Tables {
             // The log needs the table too, and may restore it.
             while self.tables[database].walk_on(&mut |entry| snapshot.take(id, entry)) {}
         }
-        if self.undo.is_recording() && self.undo.may_keep_cleared(database, bytes) {
+        if self.undo.is_recording() && self.undo.take_room_for_cleared(database, bytes) {
             let table = self.tables[database].take();
             self.undo.note_cleared(database, Cleared { table, id, fields, keys, bytes });
             return None;

@@ -352,8 +352,8 @@ impl Undo {
         }
     }
 
-    /// Whether the log has room for a database of so many bytes that is about to be emptied.
-    pub fn may_keep_cleared(&mut self, database: usize, bytes: usize) -> bool {
+    /// Takes room for a database of `bytes` bytes that is about to be emptied. False: there is not enough.
+    pub fn take_room_for_cleared(&mut self, database: usize, bytes: usize) -> bool {
         let bit = u32::try_from(database).ok().and_then(|database| 1_u64.checked_shl(database));
         let bit = bit.unwrap_or(0);
         // The first time, it is the data from before the script.

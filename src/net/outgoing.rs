@@ -117,13 +117,13 @@ impl Connection {
     /// Sends all bytes.
     pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         let socket = self.socket.get_mut();
-        socket.write_all(bytes).and_then(|()| socket.flush()).map_err(told)
+        socket.write_all(bytes).and_then(|()| socket.flush()).map_err(timeout_error)
     }
 
     /// Reads a line, without its end. Errors: also if the other server has closed, or the line is too long.
     pub fn line(&mut self) -> io::Result<Vec<u8>> {
         let mut line = Vec::new();
-        self.socket.by_ref().take(LINE_MAX).read_until(b'\n', &mut line).map_err(told)?;
+        self.socket.by_ref().take(LINE_MAX).read_until(b'\n', &mut line).map_err(timeout_error)?;
         if line.pop() != Some(b'\n') {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
@@ -136,13 +136,13 @@ impl Connection {
 fn with_tls(socket: Socket, mut connection: ClientConnection) -> io::Result<Socket> {
     let Socket::Tcp(mut socket) = socket else { return Ok(socket) };
     while connection.is_handshaking() {
-        connection.complete_io(&mut socket).map_err(told)?;
+        connection.complete_io(&mut socket).map_err(timeout_error)?;
     }
     Ok(Socket::Tls(Box::new(StreamOwned::new(connection, socket))))
 }
 
 /// A blocking socket reports a timeout as WouldBlock.
-fn told(error: io::Error) -> io::Error {
+fn timeout_error(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut.into(),
         _ => error,

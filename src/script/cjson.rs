@@ -496,7 +496,7 @@ struct Decoder<'call> {
     elements: c_int,
 }
 
-/// The capacity of the first ones.
+/// The largest capacity reserved for an expected size.
 const ROOM_MAX: c_int = 16;
 
 impl Decoder<'_> {

@@ -188,7 +188,7 @@ impl RawLog {
         let _ = line.write_fmt(text);
         line.len = line.len.min(line.bytes.len() - 1);
         line.bytes[line.len] = b'\n';
-        // SAFETY: the bytes are initialised and as many as said. A failure leaves nobody to tell.
+        // SAFETY: the bytes are initialised and as many as said. A failure cannot be reported.
         unsafe { libc::write(self.0, line.bytes.as_ptr().cast(), line.len + 1) };
     }
 }

@@ -1,12 +1,6 @@
 //! Client tracking: CLIENT TRACKING, CACHING, GETREDIR and TRACKINGINFO. The messages are `gate/tracking.rs`'s.
 //!
-//! A client either tracks what it reads or all keys with certain prefixes; see `keyspace/tracking.rs`. The gate calls
-//! [`after_command`] behind each handler while anybody tracks: who read a copy of a changed key gets its message then, and
-//! who tracks a prefix at the end of the turn, one message with all keys ([`end_turn`]). The client that runs the command
-//! gets its messages behind the reply, as [`pubsub::take_pushed`] does it.
-//!
-//! A message is a push in RESP3. A RESP2 client cannot tell one from a reply, so it has its messages redirected to another
-//! connection, which gets them as if published on a channel, if it is subscribed to anything.
+//! A client tracks the keys it reads, or all keys with certain prefixes; see `keyspace/tracking.rs`.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;

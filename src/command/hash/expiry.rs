@@ -222,22 +222,22 @@ fn changed(ctx: &mut Context<'_>, event: &'static str, key: Key<'_>, fields: u64
 
 /// The result of a command for its fields, for the effect.
 #[derive(Clone, Copy)]
-enum Became {
+enum FieldEffect {
     Deleted,
     Persistent,
     DueAt(Deadline),
 }
 
 /// Sets the effect: the result for these fields, with deadlines as Unix times.
-fn repeat(ctx: &mut Context<'_>, key: Key<'_>, fields: &[&[u8]], became: Became) {
+fn repeat(ctx: &mut Context<'_>, key: Key<'_>, fields: &[&[u8]], became: FieldEffect) {
     let offset_ms = ctx.db.wall_offset_ms();
     ctx.instead_gathered(|_, request| {
         let count = fields.len().to_string();
         let mut add = |words: &[&[u8]]| request.extend(words.iter().map(|word| word.to_vec()));
         match became {
-            Became::Deleted => add(&[b"HDEL", key.bytes]),
-            Became::Persistent => add(&[b"HPERSIST", key.bytes, b"FIELDS", count.as_bytes()]),
-            Became::DueAt(deadline) => {
+            FieldEffect::Deleted => add(&[b"HDEL", key.bytes]),
+            FieldEffect::Persistent => add(&[b"HPERSIST", key.bytes, b"FIELDS", count.as_bytes()]),
+            FieldEffect::DueAt(deadline) => {
                 let at = deadline.unix(offset_ms).0.to_string();
                 let (at, count) = (at.as_bytes(), count.as_bytes());
                 add(&[b"HPEXPIREAT", key.bytes, at, b"FIELDS", count]);
@@ -313,7 +313,7 @@ fn expire(ctx: &mut Context<'_>, unit: Unit) -> CommandResult {
     });
     if changes > 0 {
         changed(ctx, if is_past { "hexpired" } else { "hexpire" }, key, changes);
-        let became = if is_past { Became::Deleted } else { Became::DueAt(deadline) };
+        let became = if is_past { FieldEffect::Deleted } else { FieldEffect::DueAt(deadline) };
         repeat(ctx, key, &altered, became);
         settle(ctx, slot, key, changes, is_past);
     }
@@ -370,27 +370,27 @@ pub(crate) fn hpersist(ctx: &mut Context<'_>) -> CommandResult {
 /// `HTTL key FIELDS numfields field [field ...]`: an array with, for each field, the seconds left, rounded; -1
 /// without a deadline, -2 if it does not exist.
 pub(crate) fn httl(ctx: &mut Context<'_>) -> CommandResult {
-    tell(ctx, |now, deadline| to_seconds(now.remaining_ms(deadline)))
+    reply_deadlines(ctx, |now, deadline| to_seconds(now.remaining_ms(deadline)))
 }
 
 /// `HPTTL key FIELDS numfields field [field ...]`: the same in milliseconds.
 pub(crate) fn hpttl(ctx: &mut Context<'_>) -> CommandResult {
-    tell(ctx, |now, deadline| now.remaining_ms(deadline))
+    reply_deadlines(ctx, |now, deadline| now.remaining_ms(deadline))
 }
 
 /// `HEXPIRETIME key FIELDS numfields field [field ...]`: as HTTL, but the Unix time.
 pub(crate) fn hexpire_time(ctx: &mut Context<'_>) -> CommandResult {
     let offset_ms = ctx.db.wall_offset_ms();
-    tell(ctx, |_, deadline| to_seconds(deadline.unix(offset_ms).0))
+    reply_deadlines(ctx, |_, deadline| to_seconds(deadline.unix(offset_ms).0))
 }
 
 /// `HPEXPIRETIME key FIELDS numfields field [field ...]`: the same in milliseconds.
 pub(crate) fn hpexpire_time(ctx: &mut Context<'_>) -> CommandResult {
     let offset_ms = ctx.db.wall_offset_ms();
-    tell(ctx, |_, deadline| deadline.unix(offset_ms).0)
+    reply_deadlines(ctx, |_, deadline| deadline.unix(offset_ms).0)
 }
 
-fn tell(ctx: &mut Context<'_>, told: impl Fn(&Now, Deadline) -> i64) -> CommandResult {
+fn reply_deadlines(ctx: &mut Context<'_>, told: impl Fn(&Now, Deadline) -> i64) -> CommandResult {
     let (args, now) = (ctx.args, ctx.db.now());
     let first = plain_fields(args, CommandError::Syntax)?;
     let hash = ctx.db.read::<Hash>(ctx.key(1))?;
@@ -448,7 +448,7 @@ pub(crate) fn hgetdel(ctx: &mut Context<'_>) -> CommandResult {
     });
     if removed > 0 {
         changed(ctx, "hdel", key, removed);
-        repeat(ctx, key, &altered, Became::Deleted);
+        repeat(ctx, key, &altered, FieldEffect::Deleted);
         ctx.db.delete_if_empty::<Hash>(slot, key);
     }
     Ok(Outcome::Replied)
@@ -516,9 +516,9 @@ pub(crate) fn hgetex(ctx: &mut Context<'_>) -> CommandResult {
     });
     if changes > 0 {
         let (event, became) = match deadline {
-            _ if is_past => ("hexpired", Became::Deleted),
-            Some(deadline) => ("hexpire", Became::DueAt(deadline)),
-            None => ("hpersist", Became::Persistent),
+            _ if is_past => ("hexpired", FieldEffect::Deleted),
+            Some(deadline) => ("hexpire", FieldEffect::DueAt(deadline)),
+            None => ("hpersist", FieldEffect::Persistent),
         };
         changed(ctx, event, key, changes);
         repeat(ctx, key, &altered, became);
@@ -625,7 +625,7 @@ fn delete_pairs(ctx: &mut Context<'_>, key: Key<'_>, found: Option<Slot>, first:
     }
     if !removed.is_empty() {
         changed(ctx, "hset", key, removed.len() as u64);
-        repeat(ctx, key, &removed, Became::Deleted);
+        repeat(ctx, key, &removed, FieldEffect::Deleted);
     } else {
         ctx.db.notify(KeyspaceEvents::HASH, "hset", key.bytes);
     }

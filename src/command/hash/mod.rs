@@ -453,8 +453,8 @@ fn hvals(ctx: &mut Context<'_>) -> CommandResult {
 
 // ---- random fields -------------------------------------------------------------------------------------------------------
 
-/// `HRANDFIELD key [count [WITHVALUES]]`: a field or nil; with a count an array: of different fields, or, if the count is
-/// negative, of so many that are drawn independently. With values RESP2 has them behind their fields, RESP3 arrays of two.
+/// `HRANDFIELD key [count [WITHVALUES]]`: a field or nil; with a count an array: of different fields, or, if it is
+/// negative, of fields drawn independently. With values, fields and values alternate in RESP2; RESP3 has pairs.
 fn hrandfield(ctx: &mut Context<'_>) -> CommandResult {
     let now = ctx.db.now();
     if ctx.args.len() == 2 {
@@ -590,8 +590,8 @@ impl<'a> ScanOptions<'a> {
     }
 }
 
-/// `HSCAN key cursor [MATCH pattern] [COUNT count] [NOVALUES]`: the next cursor (0 at the end) as a bulk string, and an array
-/// of fields and values in turn. Without such a key the options are not looked at, as in Redis.
+/// `HSCAN key cursor [MATCH pattern] [COUNT count] [NOVALUES]`: the next cursor (0 at the end) as a bulk string, and an
+/// array of fields and values alternately. Without such a key the options are not checked, as in Redis.
 fn hscan(ctx: &mut Context<'_>) -> CommandResult {
     let cursor = scan_cursor(ctx, 2)?;
     let options = ScanOptions::parse(ctx);
@@ -603,7 +603,7 @@ fn hscan(ctx: &mut Context<'_>) -> CommandResult {
         return Ok(Outcome::Replied);
     };
     let options = options?;
-    // The cursor, which comes first in the reply, is known last.
+    // The cursor, first in the reply, is known last.
     let mut elements = OutputBuffer::default();
     let mut writer = ReplyWriter::new(&mut elements, ctx.reply.protocol());
     let (mut next, mut seen, mut steps, mut found) = (cursor, 0u64, 0u64, 0);

@@ -223,27 +223,30 @@ fn set_deadline(
 
 /// `TTL key`: seconds left, rounded; -1 without a deadline, -2 if there is no such key.
 fn ttl(ctx: &mut Context<'_>) -> CommandResult {
-    tell_deadline(ctx, |now, deadline| to_seconds(now.remaining_ms(deadline)))
+    reply_deadline(ctx, |now, deadline| to_seconds(now.remaining_ms(deadline)))
 }
 
 /// `PTTL key`: the same in milliseconds.
 fn pttl(ctx: &mut Context<'_>) -> CommandResult {
-    tell_deadline(ctx, |now, deadline| now.remaining_ms(deadline))
+    reply_deadline(ctx, |now, deadline| now.remaining_ms(deadline))
 }
 
 /// `EXPIRETIME key`: Unix time in seconds, rounded; -1 without a deadline, -2 if there is no such key.
 fn expire_time(ctx: &mut Context<'_>) -> CommandResult {
     let offset_ms = ctx.db.wall_offset_ms();
-    tell_deadline(ctx, |_, deadline| to_seconds(deadline.unix(offset_ms).0))
+    reply_deadline(ctx, |_, deadline| to_seconds(deadline.unix(offset_ms).0))
 }
 
 /// `PEXPIRETIME key`: the same in milliseconds.
 fn pexpire_time(ctx: &mut Context<'_>) -> CommandResult {
     let offset_ms = ctx.db.wall_offset_ms();
-    tell_deadline(ctx, |_, deadline| deadline.unix(offset_ms).0)
+    reply_deadline(ctx, |_, deadline| deadline.unix(offset_ms).0)
 }
 
-fn tell_deadline(ctx: &mut Context<'_>, tell: impl FnOnce(&Now, Deadline) -> i64) -> CommandResult {
+fn reply_deadline(
+    ctx: &mut Context<'_>,
+    tell: impl FnOnce(&Now, Deadline) -> i64,
+) -> CommandResult {
     let told = match ctx.db.find_untouched(ctx.key(1)) {
         None => -2,
         Some(slot) => match ctx.db.entry(slot).deadline() {

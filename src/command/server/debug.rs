@@ -82,32 +82,15 @@ fn debug(ctx: &mut Context<'_>) -> CommandResult {
         (b"protocol", 3) => protocol(ctx),
         (b"quicklist-packed-threshold", 3) => quicklist_packed_threshold(ctx),
         (b"replybuffer", 4) => reply_buffer(ctx),
-        (b"log", 3) => {
-            let message = String::from_utf8_lossy(ctx.args.get(2));
-            ctx.server.log(Level::Warning, format_args!("DEBUG LOG: {message}"));
-            ok(ctx)
-        }
+        (b"log", 3) => log(ctx),
         (b"config-rewrite-force-all", 2) => match ctx.server.config.rewrite_all() {
             Ok(()) => ok(ctx),
             Err(error) => Err(CommandError::formatted(error.reply())),
         },
         (b"effects", 3..) => effects(ctx),
         (b"error", 3) => error(ctx),
-        (b"change-repl-id", 2) => {
-            ctx.server.replication.begin_history();
-            let message = format_args!("Changing replication IDs after receiving change-repl-id");
-            ctx.server.log(Level::Warning, message);
-            ok(ctx)
-        }
-        (b"replicate", 3..) => {
-            persistence::spread_effects(ctx.server);
-            let mut request = Vec::new();
-            encode(ctx.args.iter_from(2), &mut request);
-            if !ctx.server.replication.is_replica() {
-                ctx.server.replication.feed(&request);
-            }
-            ok(ctx)
-        }
+        (b"change-repl-id", 2) => change_replication_id(ctx),
+        (b"replicate", 3..) => replicate(ctx),
         (b"mallctl", 3..) => mallctl(ctx),
         (b"mallctl-str", 3..) => mallctl_text(ctx),
         (b"stringmatch-len", 4) => {
@@ -261,6 +244,32 @@ fn htstats_key(ctx: &mut Context<'_>) -> CommandResult {
             "ERR The value stored at the specified key is not represented using an hash table",
         )),
     }
+}
+
+/// `DEBUG LOG message`: a line in the log.
+fn log(ctx: &mut Context<'_>) -> CommandResult {
+    let message = String::from_utf8_lossy(ctx.args.get(2));
+    ctx.server.log(Level::Warning, format_args!("DEBUG LOG: {message}"));
+    ok(ctx)
+}
+
+/// `DEBUG CHANGE-REPL-ID`: starts a new replication history.
+fn change_replication_id(ctx: &mut Context<'_>) -> CommandResult {
+    ctx.server.replication.begin_history();
+    let message = format_args!("Changing replication IDs after receiving change-repl-id");
+    ctx.server.log(Level::Warning, message);
+    ok(ctx)
+}
+
+/// `DEBUG REPLICATE argument [argument ...]`: adds a request to the replication stream.
+fn replicate(ctx: &mut Context<'_>) -> CommandResult {
+    persistence::spread_effects(ctx.server);
+    let mut request = Vec::new();
+    encode(ctx.args.iter_from(2), &mut request);
+    if !ctx.server.replication.is_replica() {
+        ctx.server.replication.feed(&request);
+    }
+    ok(ctx)
 }
 
 // ---- digest ----------------------------------------------------------------------------------------------------------

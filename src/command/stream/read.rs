@@ -241,7 +241,7 @@ impl<'a> ReadRequest<'a> {
 
 /// What to read of a stream.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Wish {
+enum ReadFrom {
     /// Entries after an ID; for a consumer, its pending ones.
     Above(StreamId),
     /// Entries that no consumer of the group has read.
@@ -253,7 +253,7 @@ struct Source {
     /// The index of its key.
     key_at: usize,
     slot: Option<Slot>,
-    wish: Wish,
+    wish: ReadFrom,
 }
 
 /// `XREAD [COUNT count] [BLOCK milliseconds] STREAMS key [key ...] id [id ...]`: an array of keys with their entries, in RESP3
@@ -275,12 +275,12 @@ fn xread(ctx: &mut Context<'_>) -> CommandResult {
         let slot = ctx.db.find_for_read(ctx.key(key_at));
         let stream = slot.map(|slot| ctx.db.stream_at(slot)).transpose()?;
         let text = ctx.args.get(key_at + request.streams);
-        Ok(Source { key_at, slot, wish: Wish::Above(parse_after(text, stream)?) })
+        Ok(Source { key_at, slot, wish: ReadFrom::Above(parse_after(text, stream)?) })
     })?;
     let list = defer_streams(&mut ctx.reply);
     let mut served = 0;
     for source in &sources {
-        let (Some(slot), Wish::Above(after)) = (find_again(ctx, source, &sources), source.wish)
+        let (Some(slot), ReadFrom::Above(after)) = (find_again(ctx, source, &sources), source.wish)
         else {
             continue;
         };
@@ -379,7 +379,7 @@ fn wait_or_give_up(
     };
     let mut rewritten: Vec<Vec<u8>> = ctx.args.iter_from(0).map(<[u8]>::to_vec).collect();
     for source in sources {
-        if let Wish::Above(after) = source.wish {
+        if let ReadFrom::Above(after) = source.wish {
             rewritten[source.key_at + request.streams] = after.text().as_ref().to_vec();
         }
     }
@@ -408,10 +408,10 @@ fn xreadgroup(ctx: &mut Context<'_>) -> CommandResult {
         let wish = match ctx.args.get(key_at + request.streams) {
             b"$" => return Err(LAST_IN_GROUP),
             b"+" => return Err(TOP_IN_GROUP),
-            b">" => Wish::Unread,
+            b">" => ReadFrom::Unread,
             text => match parse_id(text, 0)? {
-                StreamId::MAX => Wish::Unread,
-                id => Wish::Above(id),
+                StreamId::MAX => ReadFrom::Unread,
+                id => ReadFrom::Above(id),
             },
         };
         Ok(Source { key_at, slot, wish })
@@ -455,7 +455,7 @@ fn read_woken(
         return Ok(Outcome::WaitsOn);
     }
     begin_streams(&mut ctx.reply, 1);
-    let source = Source { key_at, slot: Some(slot), wish: Wish::Unread };
+    let source = Source { key_at, slot: Some(slot), wish: ReadFrom::Unread };
     serve_group(ctx, request, slot, &source, request.limit_woken())?;
     Ok(Outcome::Replied)
 }
@@ -477,9 +477,9 @@ fn serve_group(
     let (entries, groups) = ctx.db.groups_mut(slot)?;
     let Some(group) = groups.get_mut(group) else { return Ok(false) };
     let start = match source.wish {
-        Wish::Above(id) => id.next(),
-        Wish::Unread if entries.top().is_some_and(|top| top > group.last) => group.last.next(),
-        Wish::Unread => None,
+        ReadFrom::Above(id) => id.next(),
+        ReadFrom::Unread if entries.top().is_some_and(|top| top > group.last) => group.last.next(),
+        ReadFrom::Unread => None,
     };
     if start.is_none() && !is_always_seen {
         return Ok(false);
@@ -493,11 +493,11 @@ fn serve_group(
         let reader = Reader { consumer, now_ms, limit, acknowledges: request.no_ack };
         let mut redelivered = 0;
         let sent = match source.wish {
-            Wish::Unread => {
+            ReadFrom::Unread => {
                 let mut assign = |id, pending| claims.assigned(name, id, pending, id);
                 reader.read_new(&mut ctx.reply, entries, group, start, &mut assign)
             }
-            Wish::Above(_) => {
+            ReadFrom::Above(_) => {
                 let last = group.last;
                 let mut assign = |id, pending| {
                     redelivered += 1;
@@ -507,7 +507,7 @@ fn serve_group(
             }
         };
         ctx.reply.finish(list, sent);
-        if matches!(source.wish, Wish::Above(_)) {
+        if matches!(source.wish, ReadFrom::Above(_)) {
             // Deleted entries are shown, but not changed.
             changes = redelivered;
         }
@@ -518,7 +518,7 @@ fn serve_group(
             false => claims.seen(name, last_seen, now_ms),
         }
     }
-    if changes > 0 && source.wish == Wish::Unread {
+    if changes > 0 && source.wish == ReadFrom::Unread {
         claims.read(group.last, group.read);
     }
     if is_new {

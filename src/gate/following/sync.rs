@@ -219,7 +219,7 @@ impl Sync {
             let from = if is_file { "DB from disk" } else { "DB from socket" };
             let text = "Failed trying to load the MASTER synchronization";
             server.log(Level::Warning, format_args!("{text} {from}: {why}"));
-            super::Lost::Said
+            super::Lost::Logged
         })
     }
 
