@@ -19,6 +19,7 @@
 //! Elements are ordered by score, then by the member's bytes. Callers must not pass NaN. Zeros of both signs are
 //! equal. A leaf's members have less than 4 GiB: requests are shorter.
 
+mod build;
 mod index;
 mod leaf;
 
@@ -30,6 +31,7 @@ use super::hash::KeyHasher;
 use super::prefetch::{Ahead, prefetch};
 use super::scan::cut;
 use super::shared::{Part, SharedSlab};
+pub use build::Descending;
 use index::Index;
 use leaf::Leaf;
 

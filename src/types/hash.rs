@@ -12,7 +12,7 @@ use super::{Collection, INLINE_MAX, Stored, Value, kind};
 use crate::clock::{Deadline, Expiry, Now};
 use crate::collections::hash::KeyHasher;
 use crate::collections::packed::{Element, Elements, Text};
-use crate::collections::packed_table::{Earliest, Entry, Form, PackedTable, Put};
+use crate::collections::packed_table::{Earliest, Entry, Form, PackedTable, Put, Take};
 use crate::collections::table::ValueRef;
 
 /// Up to which size a hash is reported as listpack, and the hasher of a larger one.
@@ -104,25 +104,24 @@ impl Hash {
         }
     }
 
-    /// An empty hash for `count` fields.
-    pub fn with_hint(count: usize, limits: &Limits) -> Hash {
-        let mut hash = Hash::default();
-        if count > limits.entries_max {
-            Edit::unnoted(&mut hash).end_listpack(limits);
-        }
-        hash
-    }
-
-    /// Adds a saved field, whose deadline may have passed. False if the field exists.
-    pub fn add_saved(
-        &mut self,
-        field: &[u8],
-        value: &[u8],
-        deadline: Option<Deadline>,
+    /// A hash of `count` saved fields, whose deadlines may have passed. `walk` must pass on the same fields each time it
+    /// is called; it is told of duplicates. Errors: those of `walk`.
+    pub fn saved<E>(
+        count: usize,
         limits: &Limits,
-    ) -> bool {
-        let expiry = deadline.map_or(Expiry::Clear, Expiry::At);
-        Edit::unnoted(self).put(field, value, expiry, limits) == Put::New
+        mut walk: impl FnMut(&mut Take<'_>) -> Result<(), E>,
+    ) -> Result<Hash, E> {
+        if count > limits.entries_max {
+            let table = PackedTable::build(limits.hasher, Form::Pairs, count, walk)?;
+            let noted = Earliest::NEVER;
+            return Ok(Hash::Table(HashTable { table, is_listpack: false, noted }));
+        }
+        let mut hash = Hash::default();
+        walk(&mut |Entry { field, value, deadline }| {
+            let expiry = deadline.map_or(Expiry::Clear, Expiry::At);
+            Edit::unnoted(&mut hash).put(field, value, expiry, limits) == Put::New
+        })?;
+        Ok(hash)
     }
 
     /// Removes expired fields and shows their names; returns their number. Visits at most `budget` pages and deducts

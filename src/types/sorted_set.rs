@@ -134,7 +134,12 @@ impl SortedSet {
 
     /// An empty set that stays a tree while a result is computed; call [`SortedSet::settle`] at the end.
     pub fn for_result() -> Self {
-        SortedSet::Large(Box::new(Large { tree: ScoreTree::new(), is_skiplist: true }))
+        SortedSet::of_tree(ScoreTree::new())
+    }
+
+    /// The same with the elements of a tree.
+    pub fn of_tree(tree: ScoreTree) -> Self {
+        SortedSet::Large(Box::new(Large { tree, is_skiplist: true }))
     }
 
     /// Adds a member to a result, without limits; `decide` returns the score, given the old one.
