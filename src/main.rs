@@ -342,8 +342,7 @@ fn find_supervisor(supervised: &str, log: &Log) -> Supervisor {
     found
 }
 
-/// Raises the limit of open files for `maxclients`, or lowers `maxclients` to what the limit allows. False if none is
-/// left.
+/// Raises the limit of open files for `maxclients`, or lowers `maxclients` to what the limit allows. False if none is left.
 fn allow_files(config: &mut Config, log: &Log) -> bool {
     let asked = config.maxclients;
     let wanted = asked as u64 + RESERVED_FILES;

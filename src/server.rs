@@ -1,10 +1,9 @@
 //! The server: owns all state and runs one turn of the loop, in the order written in [`Server::turn`].
 //!
-//! A request's way: every ready client is read once; its bytes are parsed into a batch without copying (as ranges of
-//! the arena they were read into); the keys of the whole batch are prefetched; then the batch runs through the gate,
-//! each client's requests in order; replies collect in the clients' outputs and are sent in one write each at the end
-//! of the turn. An idle client owns no buffers. `intake` reads and parses, `batch` prefetches, `run` runs, `flush`
-//! sends.
+//! A request's way: every ready client is read once; its bytes are parsed into a batch without copying (as ranges of the arena
+//! they were read into); the keys of the whole batch are prefetched; then the batch runs through the gate, each client's requests
+//! in order; replies collect in the clients' outputs and are sent in one write each at the end of the turn. An idle client owns
+//! no buffers. `intake` reads and parses, `batch` prefetches, `run` runs, `flush` sends.
 
 use std::io;
 use std::sync::Arc;
@@ -196,8 +195,7 @@ impl Server {
         if let Some(pause) = self.state.pauses.strictest() {
             wait_us = wait_us.min((pause.until_us - now_us).max(0));
         } else if let Some(ms) = self.keyspace.next_due_in_ms() {
-            // Part of this turn has passed since the clock was read; the deadline is checked against the next
-            // reading.
+            // Part of this turn has passed since the clock was read; the deadline is checked against the next reading.
             wait_us = wait_us.min(ms.saturating_mul(1000));
         }
         if let Some(call_us) = self.state.persistence.next_call_us() {

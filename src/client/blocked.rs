@@ -1,5 +1,4 @@
-//! A blocked client: it waits for keys, with the request to run again when one is ready, or for replicas'
-//! acknowledgements.
+//! A blocked client: it waits for keys, with the request to run again when one is ready, or for replicas' acknowledgements.
 
 use std::collections::BTreeSet;
 use std::ops::Range;

@@ -1,8 +1,7 @@
 //! The protocol state of each client, and their registry.
 //!
-//! A client is identified by a [`ClientId`]: its slot in the registry and its unique number. Code that keeps one
-//! across a command looks the client up again. Closing is requested by a flag and done in one place, at the end of
-//! the turn.
+//! A client is identified by a [`ClientId`]: its slot in the registry and its unique number. Code that keeps one across a command
+//! looks the client up again. Closing is requested by a flag and done in one place, at the end of the turn.
 
 pub mod blocked;
 pub mod tracking;
@@ -187,8 +186,7 @@ pub struct Client {
     pub blocked: Option<Box<Blocked>>,
     /// REPLCONF state of a replica, or one to be.
     pub replica: Option<Box<Replica>>,
-    /// The count of its commands at the end of its last turn, and the stream's offset after them: what WAIT waits
-    /// for.
+    /// The count of its commands at the end of its last turn, and the stream's offset after them: what WAIT waits for.
     pub reached: (u64, u64),
     /// The log offset that its output depends on, and the output's length at that time.
     pub awaited: (u64, usize),

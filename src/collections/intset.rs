@@ -16,9 +16,8 @@ use std::ops::Range;
 /// Bytes before the first integer.
 const HEADER: usize = 1;
 
-/// If one set is this many times larger than the other, each member of the smaller is searched for instead of merging
-/// both: a search takes about the logarithm of the larger length, 9 steps for 512. `benches/micro/benches/set.rs`
-/// compares other ratios.
+/// If one set is this many times larger than the other, each member of the smaller is searched for instead of merging both: a
+/// search takes about the logarithm of the larger length, 9 steps for 512. `benches/micro/benches/set.rs` compares other ratios.
 const SEARCH_RATIO: usize = 8;
 
 /// A set of integers, for reading.
@@ -186,8 +185,7 @@ pub fn insert(bytes: &mut Vec<u8>, value: i64) -> bool {
     true
 }
 
-/// Rewrites all integers with another width, from the last to the first, so that none is overwritten before it was
-/// read.
+/// Rewrites all integers with another width, from the last to the first, so that none is overwritten before it was read.
 fn widen(bytes: &mut Vec<u8>, width: usize) {
     let before = Intset::new(bytes).width;
     let len = (bytes.len() - HEADER) / before;

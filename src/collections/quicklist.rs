@@ -336,8 +336,7 @@ impl Quicklist {
         true
     }
 
-    /// Inserts an element before or behind the first one equal to `pivot`. Its index; None if there is no such
-    /// element.
+    /// Inserts an element before or behind the first one equal to `pivot`. Its index; None if there is no such element.
     pub fn insert(
         &mut self,
         pivot: Element<'_>,

@@ -6,10 +6,9 @@
 //!   index         tag of a member -> number of its leaf (score_tree/index.rs)
 //! ```
 //!
-//! A B+tree whose inner nodes count the elements below each child, so that a rank is a sum along one path; every
-//! range, by score, member or rank, is converted to ranks. Nodes are in slabs and refer to each other by number. They
-//! know their parents: a member is found through the index, without comparing scores, and its rank by climbing from
-//! its leaf.
+//! A B+tree whose inner nodes count the elements below each child, so that a rank is a sum along one path; every range, by score,
+//! member or rank, is converted to ranks. Nodes are in slabs and refer to each other by number. They know their parents: a member
+//! is found through the index, without comparing scores, and its rank by climbing from its leaf.
 //!
 //! The index does not store members again. It has the leaf, whose tags tell where to compare bytes. Splitting a leaf
 //! re-inserts half of its members in the index: one per insertion on average, of which the processor does many at a
@@ -283,8 +282,7 @@ impl ScoreTree {
         Ahead { hash: tag_of(member).into(), node: self.root }
     }
 
-    /// Prefetches what the next step needs: the address of the index's page, the page, the leaf's address, its tags,
-    /// the element.
+    /// Prefetches what the next step needs: the address of the index's page, the page, the leaf's address, its tags, the element.
     #[inline]
     pub fn prefetch(&self, ahead: &mut Ahead, stage: usize) {
         let tag = ahead.hash as u32;

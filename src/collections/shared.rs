@@ -5,9 +5,8 @@
 //!   groups: | -> | -> | ... | -> |               counted: 64 elements each
 //! ```
 //!
-//! Cloning a large collection increments a reference count for every 64 parts, and each later change copies at most
-//! one group, once. So a snapshot clones a collection of any size at once, and another thread reads it while it
-//! changes.
+//! Cloning a large collection increments a reference count for every 64 parts, and each later change copies at most one group,
+//! once. So a snapshot clones a collection of any size at once, and another thread reads it while it changes.
 
 use std::ops::{Index, IndexMut};
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -558,8 +558,7 @@ impl<O> Table<O> {
         self.slot(id, at, slot)
     }
 
-    /// Replaces a key's value and deadline; key, access bits and position stay. Returns the old value if it was an
-    /// object.
+    /// Replaces a key's value and deadline; key, access bits and position stay. Returns the old value if it was an object.
     pub fn replace(
         &mut self,
         slot: Slot,

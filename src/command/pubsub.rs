@@ -180,8 +180,7 @@ const SUBCOMMANDS: &[CommandSpec] = &[
 
 // ---- subscriptions ---------------------------------------------------------------------------------------------------
 
-/// `SUBSCRIBE channel [channel ...]` and its variants: a confirmation for each name, with the number of
-/// subscriptions.
+/// `SUBSCRIBE channel [channel ...]` and its variants: a confirmation for each name, with the number of subscriptions.
 const NOT_IN_TRANSACTION: CommandError =
     CommandError::Text("ERR SSUBSCRIBE isn't allowed for a DENY BLOCKING client");
 
@@ -206,8 +205,7 @@ fn subscribe(ctx: &mut Context<'_>, kind: Kind) -> CommandResult {
     })
 }
 
-/// `UNSUBSCRIBE [channel [channel ...]]` and its variants: likewise; without names for all subscriptions, or one
-/// without a name.
+/// `UNSUBSCRIBE [channel [channel ...]]` and its variants: likewise; without names for all subscriptions, or one without a name.
 fn unsubscribe(ctx: &mut Context<'_>, kind: Kind) -> CommandResult {
     let word = match kind {
         Kind::Channel => "unsubscribe",

@@ -177,8 +177,7 @@ impl Effects {
         Mark { len: self.stream.len(), requests: self.unit.requests, selected: self.selected }
     }
 
-    /// Drops the unit's requests since a mark, except deletions by expiry and eviction: the keyspace does not undo
-    /// those either.
+    /// Drops the unit's requests since a mark, except deletions by expiry and eviction: the keyspace does not undo those either.
     pub fn roll_back(&mut self, mark: Mark) {
         let tail = self.stream.split_off(mark.len);
         self.withheld.retain(|(range, _)| range.end <= mark.len);

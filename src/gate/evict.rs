@@ -1,5 +1,4 @@
-//! The memory limit: before a command runs, keys are evicted until memory is within `maxmemory`, or the command is
-//! refused.
+//! The memory limit: before a command runs, keys are evicted until memory is within `maxmemory`, or the command is refused.
 //!
 //! `keyspace/evict.rs` chooses the key; this file decides how many, and for how long: what
 //! `maxmemory-eviction-tenacity` does not allow now waits for the next command or turn. Memory that the background
@@ -126,8 +125,7 @@ fn is_over(db: &Keyspace, server: &State) -> bool {
         && used.saturating_sub(about_to_be_free() as u64) > limit
 }
 
-/// The time limit of one call in microseconds: up to 500 for a tenacity of 10, 15% more for each further step, no
-/// limit at 100.
+/// The time limit of one call in microseconds: up to 500 for a tenacity of 10, 15% more for each further step, no limit at 100.
 fn time_limit_us(tenacity: u32) -> i64 {
     match tenacity {
         0..=10 => 50 * i64::from(tenacity),

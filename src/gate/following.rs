@@ -251,7 +251,7 @@ fn connect(server: &mut State) {
     following.heard_us = server.now.boot_us;
     let ip = host.parse();
     let address = ip.clone().ok().map(|ip| SocketAddr::new(ip, port));
-    let way = match ip {
+    let socket_state = match ip {
         Ok(ip) => match open(server, SocketAddr::new(ip, port)) {
             Ok(stream) => SocketState::Connecting(stream),
             Err(error) => return cannot_connect(server, &error),
@@ -821,8 +821,7 @@ fn restart_log(db: &mut Keyspace, server: &mut State) {
     }
 }
 
-/// Runs one unit, and adds its bytes to the stream. Some: the offset before a REPLCONF GETACK in it, which is to be
-/// acknowledged.
+/// Runs one unit, and adds its bytes to the stream. Some: the offset before a REPLCONF GETACK in it, which is to be acknowledged.
 fn run_unit(
     db: &mut Keyspace,
     server: &mut State,

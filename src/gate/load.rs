@@ -239,8 +239,7 @@ fn place(
     Err("the thread that reads the file has ended".into())
 }
 
-/// Puts decoded entries into the keyspace; calls `step` after each group. Errors: a key exists already, or those of
-/// `step`.
+/// Puts decoded entries into the keyspace; calls `step` after each group. Errors: a key exists already, or those of `step`.
 fn put(
     db: &mut Keyspace,
     server: &mut State,
@@ -347,8 +346,7 @@ pub fn run(db: &mut Keyspace, server: &mut State, words: &[&[u8]]) -> Result<(),
     }
 }
 
-/// Runs a request of a file. Errors: it cannot run at all. An error reply is none: it failed when it was written,
-/// too.
+/// Runs a request of a file. Errors: it cannot run at all. An error reply is none: it failed when it was written, too.
 fn run_request(
     db: &mut Keyspace,
     server: &mut State,
@@ -531,8 +529,7 @@ fn end(db: &mut Keyspace, server: &mut State) {
     server.note_gate();
 }
 
-/// Loads the append-only file if it is on, else the RDB file. Errors: a text for the log; the server must not start
-/// then.
+/// Loads the append-only file if it is on, else the RDB file. Errors: a text for the log; the server must not start then.
 pub fn load_at_start(db: &mut Keyspace, server: &mut State) -> Result<(), String> {
     remove_leftovers(server);
     let started_us = server.clock.now().boot_us;

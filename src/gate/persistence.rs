@@ -715,7 +715,7 @@ fn place(server: &mut State, bytes: u64) -> Result<(), String> {
     };
     let (sender, placing) = channel();
     let spawned = background.spawn("placer", move || {
-        // Nobody asks where the server ends meanwhile.
+        // Fails harmlessly if the server is shutting down.
         let _ = sender.send(work());
         wake();
     });

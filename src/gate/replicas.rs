@@ -5,9 +5,8 @@
 //!         -> full: waits -> snapshot to a pipe or a file, its offset noted -> sent -> the stream from that offset on
 //! ```
 //!
-//! [`turn`] is called at the end of each turn, after the log is written, because replicas get only what the log's
-//! policy allows to be sent; [`periodic`] some times a second. Log texts are Redis's, as people and tests look for
-//! them.
+//! [`turn`] is called at the end of each turn, after the log is written, because replicas get only what the log's policy allows
+//! to be sent; [`periodic`] some times a second. Log texts are Redis's, as people and tests look for them.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -741,8 +740,7 @@ pub fn tell_expired(server: &mut State, database: usize, key: &[u8]) {
     }
 }
 
-/// Continues the history named in the file, so that its replicas can continue too. Without one there is no stream
-/// yet.
+/// Continues the history named in the file, so that its replicas can continue too. Without one there is no stream yet.
 pub fn go_on_from_file(db: &mut Keyspace, server: &mut State) {
     persistence::spread_effects(server);
     let moment = std::mem::take(&mut server.persistence.moment);
@@ -872,8 +870,7 @@ fn remove_file(server: &mut State) {
     }
 }
 
-/// Bytes of the stream kept beyond the backlog's size for slow replicas. Eviction ignores them: evicting keys would
-/// add to them.
+/// Bytes of the stream kept beyond the backlog's size for slow replicas. Eviction ignores them: evicting keys would add to them.
 pub fn bytes_behind(server: &State) -> usize {
     let backlog = server.replication.backlog.as_ref();
     let kept = backlog.map_or(0, Backlog::memory);

@@ -23,8 +23,7 @@ const ASKS_AGAIN_US: i64 = 10_000_000;
 /// Sentinels that have found another primary make this server its replica after some ten seconds of good health:
 /// writes are refused for so long after the last request. Unit: microseconds.
 const DEMOTED_US: i64 = 60_000_000;
-/// Replicas with data are refused for this long after the start even if something was written since. Unit:
-/// microseconds.
+/// Replicas with data are refused for this long after the start even if something was written since. Unit: microseconds.
 const FIRST_US: i64 = 60_000_000;
 /// Interval of log lines about refused replicas. Unit: microseconds.
 const TELLS_AGAIN_US: i64 = 60_000_000;

@@ -315,8 +315,7 @@ pub fn forget_user(server: &mut State, id: ClientId) {
     }
 }
 
-/// Finds the user with this name and password. A failure is added to the ACL log, with `object`: the command's name
-/// as sent.
+/// Finds the user with this name and password. A failure is added to the ACL log, with `object`: the command's name as sent.
 pub fn find_user(
     server: &mut State,
     id: ClientId,

@@ -15,8 +15,7 @@ use crate::types::{Collection, Stored, Value};
 use super::{Expiry, Key, Keyspace};
 
 impl Keyspace {
-    /// A key's collection, for reading; None if there is no such key. Counts the hit or miss and updates the access
-    /// bits.
+    /// A key's collection, for reading; None if there is no such key. Counts the hit or miss and updates the access bits.
     #[inline]
     pub fn read<C: Collection>(
         &mut self,

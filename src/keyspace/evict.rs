@@ -188,8 +188,7 @@ impl Keyspace {
         if !volatile_only {
             return table.random().map(|slot| (database, slot));
         }
-        // Choose among some neighbours: otherwise the first key after many without deadlines would be chosen too
-        // often.
+        // Choose among some neighbours: otherwise the first key after many without deadlines would be chosen too often.
         let (mut chosen, mut seen) = (None, 0);
         table.sample(samples, true, |slot, _| {
             seen += 1;

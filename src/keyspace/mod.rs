@@ -1,9 +1,8 @@
 //! The keyspace: databases, and the only access to values.
 //!
-//! Every look-up goes through [`Keyspace`], so that lazy expiry, hit and miss counts, access bits, type checks,
-//! keyspace events and the count of changes cannot be skipped. Handlers hold keys as [`Key`] (bytes and hash);
-//! borrows from the keyspace end before the next change. One database is selected at a time: the gate selects the
-//! client's before each command.
+//! Every look-up goes through [`Keyspace`], so that lazy expiry, hit and miss counts, access bits, type checks, keyspace events
+//! and the count of changes cannot be skipped. Handlers hold keys as [`Key`] (bytes and hash); borrows from the keyspace end
+//! before the next change. One database is selected at a time: the gate selects the client's before each command.
 //!
 //! What this module refuses to know: clients, replies, the network.
 
@@ -193,9 +192,8 @@ impl Keyspace {
         self.now
     }
 
-    /// Sets the current time. If the wall clock has moved against the boot-time clock by more than the jitter of
-    /// reading both, updates the tables' hints, so that no wall-clock deadline is noticed late, and the offset for
-    /// showing boot-time deadlines.
+    /// Sets the current time. If the wall clock has moved against the boot-time clock by more than the jitter of reading both,
+    /// updates the tables' hints, so that no wall-clock deadline is noticed late, and the offset for showing boot-time deadlines.
     #[inline]
     pub fn set_now(&mut self, now: Now) {
         self.now = Now { is_loading: self.now.is_loading, ..now };
@@ -206,9 +204,8 @@ impl Keyspace {
         }
     }
 
-    /// Before a file is loaded: until [`Self::end_loading`] nothing expires. Keys that were alive for the file's
-    /// writer must exist for the commands that follow in it, and keep their deadlines; the file itself deletes keys
-    /// that expired then.
+    /// Before a file is loaded: until [`Self::end_loading`] nothing expires. Keys that were alive for the file's writer must
+    /// exist for the commands that follow in it, and keep their deadlines; the file itself deletes keys that expired then.
     pub fn begin_loading(&mut self) {
         self.delete_found_expired();
         self.now.is_loading = true;
@@ -325,8 +322,7 @@ impl Keyspace {
         }
     }
 
-    /// Finds a key to read its metadata (EXISTS, TYPE, TTL): counts the hit or miss, but does not update the access
-    /// bits.
+    /// Finds a key to read its metadata (EXISTS, TYPE, TTL): counts the hit or miss, but does not update the access bits.
     #[inline]
     pub fn find_untouched(&mut self, key: Key<'_>) -> Option<Slot> {
         let found = self.find(key);
@@ -457,8 +453,7 @@ impl Keyspace {
         self.set_string_at(found, key, text, Expiry::Keep);
     }
 
-    /// Replaces the string of a looked-up key by a number's text, encoded as a string, as INCRBYFLOAT does; its
-    /// deadline stays.
+    /// Replaces the string of a looked-up key by a number's text, encoded as a string, as INCRBYFLOAT does; its deadline stays.
     pub fn set_number_text_at(&mut self, found: Option<Slot>, key: Key<'_>, text: &[u8]) {
         let is_integer = parse_i64(text).is_some();
         let kind = if is_integer { kind::UNENCODED_STRING } else { kind::STRING };
@@ -486,8 +481,7 @@ impl Keyspace {
         self.resize_string(slot, length)
     }
 
-    /// Sets the length of the string at `slot`, padding with zeros, and returns its bytes. Its encoding becomes
-    /// `raw`.
+    /// Sets the length of the string at `slot`, padding with zeros, and returns its bytes. Its encoding becomes `raw`.
     pub fn resize_string(&mut self, slot: Slot, length: usize) -> &mut [u8] {
         let is_inline = matches!(self.entry(slot).value(), ValueRef::Bytes { .. });
         if is_inline && length <= INLINE_EDIT_MAX {
@@ -580,8 +574,7 @@ impl Keyspace {
         self.tables.set_access(self.selected, slot, access);
     }
 
-    /// A random key of the selected database, uniformly. Not a look-up: expired keys that it meets are deleted at
-    /// once.
+    /// A random key of the selected database, uniformly. Not a look-up: expired keys that it meets are deleted at once.
     pub fn random_key(&mut self) -> Option<Vec<u8>> {
         self.delete_found_expired();
         let mut tries = RANDOM_TRIES;
@@ -683,8 +676,7 @@ impl Keyspace {
         self.dirty += changes;
     }
 
-    /// Records a change of a key everywhere but in events: every change of a key's value, deadline or existence must
-    /// call this.
+    /// Records a change of a key everywhere but in events: every change of a key's value, deadline or existence must call this.
     #[inline]
     fn touch(&mut self, database: usize, key: &[u8], changes: u64, cause: Cause) {
         self.dirty += changes;

@@ -1,13 +1,11 @@
 //! A point-in-time copy of all databases, taken while they change, without fork.
 //!
-//! Each table is iterated segment by segment (`collections/table/walk.rs`), a slice at a time; an entry that changes
-//! before the iteration reaches it is copied first, with its bucket. Copies are passed on in [`Chunk`]s, to be
-//! encoded by another thread. A table that is emptied or exchanged keeps its identity ([`TableId`]); an emptied one
-//! moves here and is iterated to its end.
+//! Each table is iterated segment by segment (`collections/table/walk.rs`), a slice at a time; an entry that changes before the
+//! iteration reaches it is copied first, with its bucket. Copies are passed on in [`Chunk`]s, to be encoded by another thread. A
+//! table that is emptied or exchanged keeps its identity ([`TableId`]); an emptied one moves here and is iterated to its end.
 //!
-//! Copied are keys, values, deadlines and access bits. A value inside its entry is copied as bytes. A larger one is
-//! cloned, which shares the parts of a large one (`collections/shared.rs`): a later change then copies the changed
-//! part.
+//! Copied are keys, values, deadlines and access bits. A value inside its entry is copied as bytes. A larger one is cloned, which
+//! shares the parts of a large one (`collections/shared.rs`): a later change then copies the changed part.
 
 use std::{mem, vec};
 

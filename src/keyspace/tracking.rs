@@ -1,10 +1,9 @@
 //! The server side of client tracking: which clients must be told when a key changes.
 //!
-//! A client that tracks what it reads is listed at each key it has read, until the key changes: that removes the
-//! entry, as the client will read the key again if needed. A client that tracks prefixes is listed at those instead.
-//! Every change of a key is reported here ([`Keyspace::changed`](super::Keyspace::changed)) and queued if it concerns
-//! any client; `gate/tracking.rs` takes the queue after the command, sends the readers their messages, and collects
-//! each prefix's keys for the end of the turn.
+//! A client that tracks what it reads is listed at each key it has read, until the key changes: that removes the entry, as the
+//! client will read the key again if needed. A client that tracks prefixes is listed at those instead. Every change of a key is
+//! reported here ([`Keyspace::changed`](super::Keyspace::changed)) and queued if it concerns any client; `gate/tracking.rs` takes
+//! the queue after the command, sends the readers their messages, and collects each prefix's keys for the end of the turn.
 //!
 //! A client that leaves, or stops tracking, stays listed at the keys it has read: finding them all would take long.
 //! The sender checks which readers still exist.
@@ -210,8 +209,7 @@ impl Tracking {
         mem::take(&mut self.changes)
     }
 
-    /// Length of the longest tracked prefix of `text`. Cost: a look-up for each length at which prefixes diverge from
-    /// it.
+    /// Length of the longest tracked prefix of `text`. Cost: a look-up for each length at which prefixes diverge from it.
     fn longest_prefix(&self, text: &[u8]) -> Option<usize> {
         let mut text = text;
         loop {

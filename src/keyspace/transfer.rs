@@ -11,8 +11,7 @@ use crate::types::Stored;
 use super::{Cause, Key, Keyspace};
 
 impl Keyspace {
-    /// Moves key `from` of the selected database to `to` in `database`. False if there is no such key. Announces
-    /// `new`.
+    /// Moves key `from` of the selected database to `to` in `database`. False if there is no such key. Announces `new`.
     pub fn transfer(&mut self, from: Key<'_>, database: usize, to: Key<'_>) -> bool {
         let Some(slot) = self.make_way(from, database, to) else {
             return false;

@@ -275,8 +275,7 @@ impl Undo {
         }
     }
 
-    /// Whether recording a change of a key's elements is better than copying the value. The log must not have the
-    /// whole value.
+    /// Whether recording a change of a key's elements is better than copying the value. The log must not have the whole value.
     pub fn prefers_notes(&mut self, database: usize, key: Key<'_>, object: &Value) -> bool {
         if !object.can_be_noted(COPIED_MAX) {
             return false;

@@ -126,8 +126,7 @@ pub fn set_keepalive(stream: &Stream, seconds: u64) -> io::Result<()> {
     SockRef::from(stream).set_tcp_keepalive(&keepalive)
 }
 
-/// Listens on every address of `bind`, for TLS or without; port 0: nowhere. Addresses that fail are named in
-/// `warnings`.
+/// Listens on every address of `bind`, for TLS or without; port 0: nowhere. Addresses that fail are named in `warnings`.
 ///
 /// Unsupported address families are skipped, and so are unavailable addresses in entries that begin with `-`. Errors:
 /// a text, for any other failure.

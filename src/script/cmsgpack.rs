@@ -267,8 +267,7 @@ unsafe extern "C-unwind" fn unpack_one(state: *mut lua_State) -> c_int {
     }
 }
 
-/// `unpack_limit(bytes, limit [, offset])`: the offset of the next value or -1, and up to `limit` values from the
-/// offset on.
+/// `unpack_limit(bytes, limit [, offset])`: the offset of the next value or -1, and up to `limit` values from the offset on.
 unsafe extern "C-unwind" fn unpack_limit(state: *mut lua_State) -> c_int {
     // SAFETY: Luau runs this function; it owns nothing.
     unsafe {

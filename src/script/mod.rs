@@ -63,8 +63,7 @@ pub trait Host {
     /// Whether the user may run this request; None if there is no such command.
     fn may_call(&mut self, buffer: &[u8], ranges: &[Range]) -> Option<bool>;
 
-    /// Sets where further writes are repeated until the script ends: in the append-only log, by replicas, both, or
-    /// nowhere.
+    /// Sets where further writes are repeated until the script ends: in the append-only log, by replicas, both, or nowhere.
     fn repeat_at(&mut self, log: bool, replicas: bool);
 
     /// Serves other clients for a moment: the script has been running for longer than `busy-reply-threshold`.

@@ -18,9 +18,8 @@ pub(super) fn format_json(number: f64, precision: usize) -> NumberText {
     format_double_digits(number, precision)
 }
 
-/// Parses the number at the start of a text; returns its length too: decimal, hexadecimal (`0x1.8p3`), `inf`,
-/// `infinity` or `nan` in any case, with an optional sign. `None` if there is none. Overflow gives infinity,
-/// underflow zero.
+/// Parses the number at the start of a text; returns its length too: decimal, hexadecimal (`0x1.8p3`), `inf`, `infinity` or `nan`
+/// in any case, with an optional sign. `None` if there is none. Overflow gives infinity, underflow zero.
 pub(super) fn parse_prefix(text: &[u8]) -> Option<(f64, usize)> {
     let sign = usize::from(matches!(text, [b'+' | b'-', ..]));
     let negative = sign == 1 && text[0] == b'-';

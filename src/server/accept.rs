@@ -43,8 +43,7 @@ impl Turn<'_> {
                 Err(error) => {
                     self.state
                         .log(Level::Warning, format_args!("Accepting client connection: {error}"));
-                    // Probably out of file descriptors. Edge-triggered: the waiting connections are not announced
-                    // again.
+                    // Probably out of file descriptors. Edge-triggered: the waiting connections are not announced again.
                     self.state.net.pending.accept_later.push(index);
                     return;
                 }

@@ -270,8 +270,7 @@ impl Turn<'_> {
         if hashes.len() < 2 {
             return is_long;
         }
-        // Clients on the same database are prefetched together: with one request each nothing would overlap
-        // otherwise.
+        // Clients on the same database are prefetched together: with one request each nothing would overlap otherwise.
         let database = |run: &Run| self.state.clients.get(run.client).map(|client| client.db);
         for runs in runs.chunk_by(|a, b| database(a) == database(b)) {
             let Some(database) = database(&runs[0]) else { continue };

@@ -1,8 +1,7 @@
 //! Reading: every ready client is read once a turn, and its bytes are parsed into the batch.
 //!
-//! Clients are read into one arena, behind the rest of their last request; requests are ranges into it, without a
-//! copy. An incomplete request goes back to its client; a large one gets its own buffer, where parsing continues from
-//! where it stopped.
+//! Clients are read into one arena, behind the rest of their last request; requests are ranges into it, without a copy. An
+//! incomplete request goes back to its client; a large one gets its own buffer, where parsing continues from where it stopped.
 
 use std::io;
 

@@ -14,8 +14,7 @@ use crate::resp::reply::{OutputBuffer, ReplyWriter};
 use crate::resp::request::{ProtocolError, encode};
 use crate::sys::log::Level;
 
-/// A client's limits are checked between its requests after each so much output: a short pipeline can ask for
-/// gigabytes.
+/// A client's limits are checked between its requests after each so much output: a short pipeline can ask for gigabytes.
 const OUTPUT_CHECK_BYTES: usize = 64 * 1024;
 
 impl Turn<'_> {
@@ -68,8 +67,7 @@ impl Turn<'_> {
     /// Runs the requests of one client, in order.
     fn run_client(&mut self, run: &mut Run, requests: Requests<'_>) {
         let id = run.client;
-        // Before each client, so that other clients' replies in this turn do not cause key eviction, and its own are
-        // not counted.
+        // Before each client, so that other clients' replies in this turn do not cause key eviction, and its own are not counted.
         evict_clients(self.state);
         let Some(client) = self.state.clients.get_with_buffer(id) else { return };
         if client.is_closing() {
@@ -104,8 +102,7 @@ impl Turn<'_> {
         self.give_output(id, output, protocol);
     }
 
-    /// Runs requests until all have run or the client must stop. Returns how many have run, and whether it may
-    /// continue.
+    /// Runs requests until all have run or the client must stop. Returns how many have run, and whether it may continue.
     fn run_while_it_may(
         &mut self,
         id: ClientId,

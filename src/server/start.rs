@@ -292,8 +292,7 @@ impl Server {
 /// Renamed commands by lower-case name; None: removed.
 pub type RenamedCommands = HashMap<Box<[u8]>, Option<&'static Command>>;
 
-/// Applies `rename-command` lines to the command table, one after the other, so that two commands can swap names
-/// through a third.
+/// Applies `rename-command` lines to the command table, one after the other, so that two commands can swap names through a third.
 pub fn renamed_commands(directives: &[Directive]) -> Result<RenamedCommands, ConfigError> {
     let mut renamed = RenamedCommands::new();
     for directive in directives {

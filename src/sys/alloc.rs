@@ -38,8 +38,7 @@ pub fn hand_over() {
     ALLOCATED.fetch_add(here, Ordering::Relaxed);
 }
 
-/// The size class of a request of `size` bytes: every 8 bytes up to 64, then four per power of two, from 32 KiB on
-/// whole pages.
+/// The size class of a request of `size` bytes: every 8 bytes up to 64, then four per power of two, from 32 KiB on whole pages.
 #[inline]
 pub fn size_class(size: usize) -> usize {
     if size <= 64 {

@@ -67,8 +67,7 @@ pub trait DiskFile: Send + Sync + std::fmt::Debug {
     /// Bytes of the file.
     fn size(&self) -> io::Result<u64>;
 
-    /// Asks the system to start writing a range out, so that a later [`DiskFile::sync_data`] is faster. Makes nothing
-    /// durable.
+    /// Asks the system to start writing a range out, so that a later [`DiskFile::sync_data`] is faster. Makes nothing durable.
     fn start_writeback(&self, from: u64, len: u64) -> io::Result<()>;
 }
 

@@ -45,8 +45,7 @@ pub fn arena() -> Option<u64> {
     number("thread.arena", None).ok()
 }
 
-/// Makes the calling thread allocate from an arena: another thread's, for which it allocates, and which will free the
-/// memory.
+/// Makes the calling thread allocate from an arena: another thread's, for which it allocates, and which will free the memory.
 pub fn use_arena(arena: Option<u64>) {
     if let Some(arena) = arena {
         // On failure another arena is used, which works too.

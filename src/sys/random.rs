@@ -1,9 +1,8 @@
 //! Unpredictable random numbers, from the system's random source: for the keys' hash, run and replication IDs, and
 //! names of temporary files.
 //!
-//! Choices that only must be fair (RANDOMKEY, SPOP, eviction samples) use `fastrand`, which is fast but predictable
-//! from some of its numbers. Neither is derived from the other: `fastrand` is seeded from here, and `tests/tidy.rs`
-//! lists the uses of each.
+//! Choices that only must be fair (RANDOMKEY, SPOP, eviction samples) use `fastrand`, which is fast but predictable from some of
+//! its numbers. Neither is derived from the other: `fastrand` is seeded from here, and `tests/tidy.rs` lists the uses of each.
 
 use std::cell::Cell;
 use std::io;
@@ -18,8 +17,7 @@ pub fn check() -> io::Result<()> {
     Ok(getrandom::fill(&mut [0; 8])?)
 }
 
-/// 64 random bits. Panics if the source, checked at the start by [`check`], fails: a predictable number would be
-/// worse.
+/// 64 random bits. Panics if the source, checked at the start by [`check`], fails: a predictable number would be worse.
 pub fn number() -> u64 {
     if let Some(state) = REPEATED.get() {
         return next_repeated(state);

@@ -1,9 +1,7 @@
-//! The process title, as shown by `ps`: written over the program's arguments and environment, as setproctitle(3)
-//! does.
+//! The process title, as shown by `ps`: written over the program's arguments and environment, as setproctitle(3) does.
 //!
-//! The kernel reads a title from where it placed the program's arguments, followed by the environment. Linux shows
-//! both addresses in /proc/self/stat. Data there is moved first: the environment is copied; the arguments are read
-//! once, before.
+//! The kernel reads a title from where it placed the program's arguments, followed by the environment. Linux shows both addresses
+//! in /proc/self/stat. Data there is moved first: the environment is copied; the arguments are read once, before.
 #![allow(unsafe_code)] // Memory that the kernel laid out, and the environment.
 
 use std::ffi::OsString;
@@ -21,9 +19,8 @@ pub struct Title {
 }
 
 impl Title {
-    /// Takes over the memory of arguments and environment. To be called once, before any thread starts, and after the
-    /// arguments were read: `std::env::args` shows the title afterwards. None: the system does not show the
-    /// addresses.
+    /// Takes over the memory of arguments and environment. To be called once, before any thread starts, and after the arguments
+    /// were read: `std::env::args` shows the title afterwards. None: the system does not show the addresses.
     pub fn claim() -> Option<Self> {
         let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
         let room = room(&stat)?;

@@ -312,8 +312,7 @@ impl Area {
         let mut last = None;
         for (index, &(east, north)) in NEIGHBORS.iter().enumerate() {
             let neighbor = cell.neighbor(east, north);
-            // On a coarse grid the neighbours on both sides may be the same cell. (As in Redis, the first cell is not
-            // compared.)
+            // On a coarse grid the neighbours on both sides may be the same cell. (As in Redis, the first cell is not compared.)
             if is_useless(east, north) || last == Some(neighbor) {
                 continue;
             }

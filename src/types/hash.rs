@@ -124,8 +124,7 @@ impl Hash {
         Ok(hash)
     }
 
-    /// Removes expired fields and shows their names; returns their number. Visits at most `budget` pages and deducts
-    /// them.
+    /// Removes expired fields and shows their names; returns their number. Visits at most `budget` pages and deducts them.
     pub fn remove_due(
         &mut self,
         now: &Now,

@@ -1,8 +1,7 @@
 //! HyperLogLog: how many different elements were added, to 0.81%, in at most 12304 bytes.
 //!
-//! The value of PFADD, PFCOUNT and PFMERGE is a string whose bytes GET, SET, DUMP and replicas see; they equal
-//! Redis's, bit for bit. The functions here work on these bytes; the caller looks up the key, stores the bytes and
-//! words the errors.
+//! The value of PFADD, PFCOUNT and PFMERGE is a string whose bytes GET, SET, DUMP and replicas see; they equal Redis's, bit for
+//! bit. The functions here work on these bytes; the caller looks up the key, stores the bytes and words the errors.
 //!
 //! ```text
 //! header   "HYLL" | encoding: 0 dense, 1 sparse | 3 bytes unused | cardinality, u64 little-endian, valid if its top bit is 0
@@ -555,8 +554,7 @@ struct Found {
     opcode: Opcode,
     /// Offset of the previous opcode; `None` if it is the first.
     previous_at: Option<usize>,
-    /// Where to start the search for a higher register, valid even after the opcodes from `previous_at` on have
-    /// changed.
+    /// Where to start the search for a higher register, valid even after the opcodes from `previous_at` on have changed.
     search_next: Boundary,
 }
 

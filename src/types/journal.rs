@@ -2,7 +2,7 @@
 //! changes, not the collection's size.
 //!
 //! Elements are only changed through an [`Edit`]: a collection and, if changes are to be undone, a journal. Once
-//! [`crate::keyspace`] has started the journal ([`Journal::begin`]), it records the inverse of each step: a field's
+//! [`crate::keyspace`] has started the journal ([`Journal::begin`]), it notes the inverse of each step: a field's
 //! old value, the popped element, the index of an insertion. [`Journal::play_back`] applies these from the last to
 //! the first. Each inverse so finds the value as it was right after its step: an index means what it meant then.
 //!
@@ -175,8 +175,7 @@ impl Journal {
         self.items.is_empty()
     }
 
-    /// Applies and removes the notes from number `first` on, the last one first, to `value`. Without a value they are
-    /// dropped.
+    /// Applies and removes the notes from number `first` on, the last one first, to `value`. Without a value they are dropped.
     pub fn play_back(&mut self, first: usize, mut value: Option<&mut Value>) {
         let limits = self.list_limits.unwrap_or(ListLimits::from_setting(-2));
         for item in self.items.drain(first..).rev() {

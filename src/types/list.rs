@@ -43,8 +43,7 @@ impl Default for List {
 }
 
 impl List {
-    /// The list of these runs, in the form that Redis gives a loaded list: a single run within the limits is a
-    /// listpack.
+    /// The list of these runs, in the form that Redis gives a loaded list: a single run within the limits is a listpack.
     pub fn from_runs(runs: Quicklist, limits: &Limits) -> Self {
         let is_short = match runs.runs().next() {
             Some(run) => !limits.are_exceeded(run.entries.len(), run.count),

@@ -265,8 +265,7 @@ impl Edit<'_, Set> {
         true
     }
 
-    /// Converts integers to packed or, if that would be too long with `room` bytes more, to a table that reports
-    /// listpack.
+    /// Converts integers to packed or, if that would be too long with `room` bytes more, to a table that reports listpack.
     fn become_packed(&mut self, room: usize, limits: &Limits) {
         let mut bytes = Vec::new();
         self.as_view().for_each(|element| element.write(&mut bytes));

@@ -1,9 +1,8 @@
 //! Sorted sets: members with scores, in the order of the scores.
 //!
-//! A small one is packed bytes (`sorted_set/packed.rs`) inside its key's entry, and is scanned from the beginning.
-//! One that outgrows the entry is a score tree (`collections/score_tree.rs`) from then on. Every range, by score,
-//! member or rank, is first converted to a range of ranks, then read or removed: so all commands share one
-//! implementation.
+//! A small one is packed bytes (`sorted_set/packed.rs`) inside its key's entry, and is scanned from the beginning. One that
+//! outgrows the entry is a score tree (`collections/score_tree.rs`) from then on. Every range, by score, member or rank, is first
+//! converted to a range of ranks, then read or removed: so all commands share one implementation.
 //!
 //! The encoding reported follows the configured limits as Redis's does: "listpack" until a member or their number passes them,
 //! "skiplist" from then on. What is reported as a skiplist is always a tree here.
@@ -137,7 +136,7 @@ impl SortedSet {
         SortedSet::of_tree(ScoreTree::new())
     }
 
-    /// The same with the elements of a tree.
+    /// As [`Self::for_result`], with the elements of a tree.
     pub fn of_tree(tree: ScoreTree) -> Self {
         SortedSet::Large(Box::new(Large { tree, is_skiplist: true }))
     }
@@ -425,9 +424,8 @@ impl<'a> SortedSetView<'a> {
         }
     }
 
-    /// Visits members from a boundary on, at most about `most`; returns the next boundary, 0 at the end. A member
-    /// present throughout is visited exactly once; see [`ScoreTree::scan`]. What Redis stores as a listpack is
-    /// visited at once.
+    /// Visits members from a boundary on, at most about `most`; returns the next boundary, 0 at the end. A member present
+    /// throughout is visited exactly once; see [`ScoreTree::scan`]. What Redis stores as a listpack is visited at once.
     pub fn scan(&self, boundary: u32, most: usize, visit: impl FnMut(f64, &[u8])) -> u32 {
         match self {
             SortedSetView::Large(large) if large.is_skiplist => {

@@ -4,9 +4,8 @@
 //! search. A node has as many entries as Redis's, because approximate trimming removes whole nodes. A deleted entry
 //! stays in its node, marked, until the node has no other entries.
 //!
-//! Besides its entries a stream keeps the last ID it generated, the number of entries ever added, and the greatest
-//! deleted ID. From these the lag of a group ([`Entries::lag`]) is computed, if it can be known. Groups are in
-//! `groups`.
+//! Besides its entries a stream keeps the last ID it generated, the number of entries ever added, and the greatest deleted ID.
+//! From these the lag of a group ([`Entries::lag`]) is computed, if it can be known. Groups are in `groups`.
 
 mod groups;
 mod id;
@@ -464,8 +463,7 @@ pub struct Backwards<'a> {
     entries: &'a Entries,
     /// Number of nodes that are not finished, the current one included.
     nodes: usize,
-    /// Remaining entries of the current node, found by a forward scan, as an entry's offset follows from the previous
-    /// one.
+    /// Remaining entries of the current node, found by a forward scan, as an entry's offset follows from the previous one.
     places: Vec<Place>,
     /// The current node's last entry, read first: the others are only looked for when needed.
     last: Option<u32>,

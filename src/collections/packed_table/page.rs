@@ -5,10 +5,9 @@
 //!   slot: mark: u8 | length of the entry: u8
 //! ```
 //!
-//! Slots grow from the front, entries from the end, so that appending moves nothing. An entry's offset is the sum of
-//! the previous lengths, four at a time: that is faster than a list of offsets, which would also take two more bytes
-//! an entry. A page has the size of one of the allocator's size classes, and is moved to the next one when it is
-//! full.
+//! Slots grow from the front, entries from the end, so that appending moves nothing. An entry's offset is the sum of the previous
+//! lengths, four at a time: that is faster than a list of offsets, which would also take two more bytes an entry. A page has the
+//! size of one of the allocator's size classes, and is moved to the next one when it is full.
 
 use crate::collections::prefetch::prefetch_bytes;
 use crate::collections::shared::Part;

@@ -40,8 +40,7 @@ const POINTER_BYTES: usize = size_of::<usize>();
 
 /// A value to be added to the table.
 pub enum NewValue<'v, O> {
-    /// Bytes, copied into the entry. `kind` is the caller's, at most [`KIND_MAX`]; only kind 0 can have the tiny
-    /// form.
+    /// Bytes, copied into the entry. `kind` is the caller's, at most [`KIND_MAX`]; only kind 0 can have the tiny form.
     Bytes { bytes: &'v [u8], kind: u8 },
     /// Any other type, in a box.
     Object(Box<O>),

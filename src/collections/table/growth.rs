@@ -17,9 +17,8 @@ pub(super) enum Shrinking {
 const EXPECTED_MAX: usize = BLOCKS_MAX * BLOCK_FULL * 9 / 10;
 
 impl<O> Table<O> {
-    /// Gives an empty table its size for `keys` keys: rehashing on the way there would take a quarter of the time of
-    /// filling it. Allocates some ten bytes a key at once: the caller must bound `keys`. [`Self::fit`] undoes too
-    /// much.
+    /// Gives an empty table its size for `keys` keys: rehashing on the way there would take a quarter of the time of filling it.
+    /// Allocates some ten bytes a key at once: the caller must bound `keys`. [`Self::fit`] undoes too much.
     pub fn expect(&mut self, keys: usize) {
         if !self.directory.is_empty() || keys <= BLOCK_FULL {
             return;

@@ -1,4 +1,4 @@
-//! Iterating over a table while it changes: each entry that existed at the beginning is shown once, as it was then.
+//! A walk iterates over a table while it changes: each entry that existed at the beginning is shown once, as it was then.
 //!
 //! The iteration visits segments in the order of hashes ([`Table::walk_on`]), at any pace. Before a change it is
 //! shown what will change: the entry's bucket, and before entries move, all buckets they leave or enter, which are

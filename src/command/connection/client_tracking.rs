@@ -201,8 +201,7 @@ fn first_overlapping(prefixes: &[&[u8]]) -> Option<usize> {
     first
 }
 
-/// The first existing prefix that overlaps with a new one. Among the existing only the empty one may begin others.
-/// O(log n).
+/// The first existing prefix that overlaps with a new one. Among the existing only the empty one may begin others. O(log n).
 fn overlapping_with<'p>(prefixes: &'p BTreeSet<Box<[u8]>>, prefix: &[u8]) -> Option<&'p [u8]> {
     let names = |from, to| prefixes.range::<[u8], _>((from, to)).map(|found| &**found);
     let is_near = |other: &&[u8]| overlap(other, prefix);

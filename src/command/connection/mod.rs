@@ -210,8 +210,7 @@ impl<'a> Hello<'a> {
     }
 }
 
-/// `HELLO [protover [AUTH username password] [SETNAME clientname]]`: a map about the server, in the requested
-/// protocol.
+/// `HELLO [protover [AUTH username password] [SETNAME clientname]]`: a map about the server, in the requested protocol.
 fn hello(ctx: &mut Context<'_>) -> CommandResult {
     let hello = Hello::parse(ctx)?;
     let flags = ctx.client().flags;

@@ -249,9 +249,8 @@ fn repeat(ctx: &mut Context<'_>, key: Key<'_>, fields: &[&[u8]], became: FieldEf
 
 // ---- deadlines alone -----------------------------------------------------------------------------------------------------
 
-/// `HEXPIRE key seconds [NX | XX | GT | LT] FIELDS numfields field [field ...]`: an array with, for each field, 1 if
-/// the deadline was set, 0 if the condition fails, 2 if the field was deleted as the deadline has passed, -2 if it
-/// does not exist.
+/// `HEXPIRE key seconds [NX | XX | GT | LT] FIELDS numfields field [field ...]`: an array with, for each field, 1 if the deadline
+/// was set, 0 if the condition fails, 2 if the field was deleted as the deadline has passed, -2 if it does not exist.
 pub(crate) fn hexpire(ctx: &mut Context<'_>) -> CommandResult {
     expire(ctx, SECONDS)
 }
@@ -320,8 +319,7 @@ fn expire(ctx: &mut Context<'_>, unit: Unit) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// After deadlines were changed: deletes the fields if the deadline has passed, otherwise updates the index of
-/// deadlines.
+/// After deadlines were changed: deletes the fields if the deadline has passed, otherwise updates the index of deadlines.
 fn settle(ctx: &mut Context<'_>, slot: Slot, key: Key<'_>, changes: u64, is_past: bool) {
     if is_past {
         ctx.db.stats.expired_fields += changes;
@@ -454,9 +452,8 @@ pub(crate) fn hgetdel(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `HGETEX key [EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT unix-time-milliseconds | PERSIST] FIELDS
-/// numfields field [field ...]`: an array of values, nil for each field that does not exist. A past time deletes the
-/// fields.
+/// `HGETEX key [EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT unix-time-milliseconds | PERSIST] FIELDS numfields
+/// field [field ...]`: an array of values, nil for each field that does not exist. A past time deletes the fields.
 pub(crate) fn hgetex(ctx: &mut Context<'_>) -> CommandResult {
     let (args, now) = (ctx.args, ctx.db.now());
     let word = fields_word(args, 2).ok_or(BAD_FIELD_COUNT)?;

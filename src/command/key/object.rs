@@ -83,8 +83,7 @@ const IDLE_TIME_UNKNOWN: CommandError = CommandError::Text(
      runtime LRU and LFU data will take some time to adjust.",
 );
 
-/// The name in `OBJECT ENCODING`, as Redis `version` would give it. Before 7.2 no set was a listpack, and every list
-/// a quicklist.
+/// The name in `OBJECT ENCODING`, as Redis `version` would give it. Before 7.2 no set was a listpack, and every list a quicklist.
 pub(crate) fn encoding_name(value: ValueRef<'_, Value>, version: &[u8]) -> &'static str {
     let is_set =
         matches!(value, ValueRef::Bytes { kind: kind::SET, .. } | ValueRef::Object(Value::Set(_)));

@@ -1,8 +1,7 @@
 //! SORT: sorts the elements of a list, set or sorted set, possibly by other keys, or returns other keys for them.
 //!
-//! The elements are copied first, because looking up the keys of BY and GET needs the keyspace. Then come the
-//! weights, as borrowed texts if they are texts, sorting, and finally the values of GET: into the reply, or into a
-//! list.
+//! The elements are copied first, because looking up the keys of BY and GET needs the keyspace. Then come the weights, as
+//! borrowed texts if they are texts, sorting, and finally the values of GET: into the reply, or into a list.
 
 use std::cmp::Ordering;
 use std::ops::Range;

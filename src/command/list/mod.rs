@@ -302,8 +302,7 @@ pub(crate) fn pop_one(ctx: &mut Context<'_>, slot: Slot, key: Key<'_>, end: End)
     popped(ctx, slot, key, end, 1);
 }
 
-/// Pops up to `count` elements, at least one, from an end of a list and replies them as an array. Returns their
-/// number.
+/// Pops up to `count` elements, at least one, from an end of a list and replies them as an array. Returns their number.
 fn pop_array(ctx: &mut Context<'_>, slot: Slot, key: Key<'_>, end: End, count: usize) -> usize {
     let limits = limits(ctx);
     let reply = &mut ctx.reply;
@@ -644,8 +643,7 @@ fn move_or_null(ctx: &mut Context<'_>, from: End, to: End) -> CommandResult {
     }
 }
 
-/// Pops an element from an end of the list at `source`, the first key, pushes it to an end of the second key's, and
-/// replies it.
+/// Pops an element from an end of the list at `source`, the first key, pushes it to an end of the second key's, and replies it.
 pub(crate) fn move_one(ctx: &mut Context<'_>, source: Slot, from: End, to: End) -> CommandResult {
     let (key, target) = (ctx.key(1), ctx.key(2));
     let destination = ctx.db.slot_of::<List>(target)?;

@@ -419,8 +419,7 @@ fn stats(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `FUNCTION KILL [ROLLBACK]`: OK; the function ends within milliseconds. Refused once it has written, unless it is
-/// rolled back.
+/// `FUNCTION KILL [ROLLBACK]`: OK; the function ends within milliseconds. Refused once it has written, unless it is rolled back.
 fn kill(ctx: &mut Context<'_>) -> CommandResult {
     script::kill_running(ctx, false)
 }

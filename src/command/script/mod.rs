@@ -424,8 +424,7 @@ pub(crate) fn finish(ctx: &mut Context<'_>, before: Before) {
     ctx.server.stats.timing.go_back(begun);
 }
 
-/// Counts the errors among the values a script or function has returned, or replies the error that ended it, with its
-/// position.
+/// Counts the errors among the values a script or function has returned, or replies the error that ended it, with its position.
 pub(crate) fn conclude(
     ctx: &mut Context<'_>,
     name: Name<'_>,
@@ -659,8 +658,7 @@ fn flush(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `SCRIPT KILL [ROLLBACK]`: OK; the script ends within milliseconds. Refused once it has written, unless it is
-/// rolled back.
+/// `SCRIPT KILL [ROLLBACK]`: OK; the script ends within milliseconds. Refused once it has written, unless it is rolled back.
 fn kill(ctx: &mut Context<'_>) -> CommandResult {
     kill_running(ctx, true)
 }

@@ -203,9 +203,8 @@ pub fn log_level(config: &Config) -> Level {
     }
 }
 
-/// Replaces the TCP listeners by those of `bind`, `port` and `tls-port`. The old ones are closed first, as `*` and a
-/// specific address cannot both be listened on. The Unix socket stays. Errors name the port; then no TCP address is
-/// listened on.
+/// Replaces the TCP listeners by those of `bind`, `port` and `tls-port`. The old ones are closed first, as `*` and a specific
+/// address cannot both be listened on. The Unix socket stays. Errors name the port; then no TCP address is listened on.
 pub fn listen(server: &mut State) -> Result<(), String> {
     server.net.listeners.retain(|listener| matches!(listener, Listener::Unix(..)));
     server.net.listening.clear();

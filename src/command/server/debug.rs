@@ -509,8 +509,7 @@ fn protocol(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `DEBUG REPLYBUFFER PEAK-RESET-TIME NEVER|RESET|ms` and `RESIZING 0|1`: without effect, as an idle client owns no
-/// buffer.
+/// `DEBUG REPLYBUFFER PEAK-RESET-TIME NEVER|RESET|ms` and `RESIZING 0|1`: without effect, as an idle client owns no buffer.
 fn reply_buffer(ctx: &mut Context<'_>) -> CommandResult {
     let mut cursor = ctx.args.cursor(2);
     if cursor.take_word("PEAK-RESET-TIME") {

@@ -108,8 +108,7 @@ fn latency_reset(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `LATENCY HISTOGRAM [command ...]`: a map from commands that ran to their calls and cumulative counts by
-/// microseconds.
+/// `LATENCY HISTOGRAM [command ...]`: a map from commands that ran to their calls and cumulative counts by microseconds.
 fn latency_histogram(ctx: &mut Context<'_>) -> CommandResult {
     let table = ctx.server.commands;
     let commands: Vec<&Command> = if ctx.args.len() == 2 {

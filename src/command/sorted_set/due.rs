@@ -162,8 +162,7 @@ fn zpopdue(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `BZPOPDUE key [key ...] timeout [UNIT <S | MS>]`: key, member and score, as BZPOPMIN replies them; a nil array on
-/// timeout.
+/// `BZPOPDUE key [key ...] timeout [UNIT <S | MS>]`: key, member and score, as BZPOPMIN replies them; a nil array on timeout.
 fn bzpopdue(ctx: &mut Context<'_>) -> CommandResult {
     let timeout = timeout_of_bzpopdue(ctx.args);
     let Options { unit, .. } = Options::parse(ctx.args.cursor(timeout + 1), false)?;

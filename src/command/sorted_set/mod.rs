@@ -214,8 +214,7 @@ fn zadd(ctx: &mut Context<'_>) -> CommandResult {
     add(ctx, false)
 }
 
-/// `ZINCRBY key increment member`: the new score. Parses ZADD's options, as Redis, although there is no room for
-/// them.
+/// `ZINCRBY key increment member`: the new score. Parses ZADD's options, as Redis, although there is no room for them.
 fn zincrby(ctx: &mut Context<'_>) -> CommandResult {
     add(ctx, true)
 }

@@ -1,7 +1,6 @@
 //! Ranges of sorted sets, by rank, score or member: reading, counting, storing, removing.
 //!
-//! A range is parsed, converted to a range of ranks, and limited by LIMIT; from there on all three kinds are handled
-//! alike.
+//! A range is parsed, converted to a range of ranks, and limited by LIMIT; from there on all three kinds are handled alike.
 
 use std::ops::Range;
 
@@ -235,8 +234,7 @@ fn score_end(text: &[u8], is_max: bool) -> Option<End<'_>> {
     }))
 }
 
-/// Parses a whole text as C's `strtod`: leading white space is skipped, the empty text is 0, and overflow is
-/// infinite.
+/// Parses a whole text as C's `strtod`: leading white space is skipped, the empty text is 0, and overflow is infinite.
 fn parse_bound(text: &[u8]) -> Option<f64> {
     // A NUL ends a C string.
     let end = text.iter().position(|&byte| byte == 0).unwrap_or(text.len());

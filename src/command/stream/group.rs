@@ -480,8 +480,7 @@ struct ClaimOptions {
 }
 
 impl ClaimOptions {
-    /// `min-idle-time id [id ...] [options]`, from argument 4 on. The options start at the first argument that is not
-    /// an ID.
+    /// `min-idle-time id [id ...] [options]`, from argument 4 on. The options start at the first argument that is not an ID.
     fn parse(args: Args<'_>, now_ms: i64, is_repeated: bool) -> Result<Self, CommandError> {
         let idle = integer_or(args.get(4), "ERR Invalid min-idle-time argument for XCLAIM")?;
         let ids: Vec<StreamId> =

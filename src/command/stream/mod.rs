@@ -1,5 +1,4 @@
-//! Streams: adding, deleting and trimming entries. Reading is in `stream/read.rs`, groups in `group.rs`, XINFO in
-//! `info.rs`.
+//! Streams: adding, deleting and trimming entries. Reading is in `stream/read.rs`, groups in `group.rs`, XINFO in `info.rs`.
 //!
 //! An empty stream is not deleted: its key keeps the last ID and the groups.
 
@@ -352,8 +351,7 @@ fn xadd(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// Sets the effect of XADD or XTRIM: with the generated ID, and with an exact threshold that removes the same
-/// entries.
+/// Sets the effect of XADD or XTRIM: with the generated ID, and with an exact threshold that removes the same entries.
 fn repeat_exactly(
     ctx: &mut Context<'_>,
     slot: Slot,

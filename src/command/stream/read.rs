@@ -460,8 +460,7 @@ fn read_woken(
     Ok(Outcome::Replied)
 }
 
-/// Replies a key with what a consumer requests. False if there is nothing; a list of pending entries is replied even
-/// if empty.
+/// Replies a key with what a consumer requests. False if there is nothing; a list of pending entries is replied even if empty.
 fn serve_group(
     ctx: &mut Context<'_>,
     request: &ReadRequest<'_>,

@@ -1,5 +1,4 @@
-//! Strings: setting, reading and deleting. Commands on parts and numbers are in `string/edit.rs`, LCS in
-//! `string/lcs.rs`.
+//! Strings: setting, reading and deleting. Commands on parts and numbers are in `string/edit.rs`, LCS in `string/lcs.rs`.
 
 pub(crate) mod bitmap;
 pub(crate) mod edit;

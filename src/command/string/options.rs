@@ -76,8 +76,7 @@ impl Unit {
         matches!(self, Unit::UnixSeconds | Unit::UnixMilliseconds)
     }
 
-    /// The deadline of a time. Errors: not positive, or its Unix milliseconds exceed 64 bits. `command` is the name
-    /// in the error.
+    /// The deadline of a time. Errors: not positive, or its Unix milliseconds exceed 64 bits. `command` is the name in the error.
     pub fn deadline(
         self,
         time: &[u8],

@@ -19,8 +19,7 @@ const DEPTH_MAX: usize = 7990;
 const VALUES: usize = 1000;
 const BYTES: usize = 1 << 20;
 
-/// Pushes the value of the reply at `*at`, and advances `*at`. Called from a function of the API, whose upvalues are
-/// the names.
+/// Pushes the value of the reply at `*at`, and advances `*at`. Called from a function of the API, whose upvalues are the names.
 pub(super) unsafe fn push_reply(state: *mut lua_State, reply: &[u8], at: &mut usize) {
     let kind = reply[*at];
     // Most lines are a few digits, so a simple search is fastest.

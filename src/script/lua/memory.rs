@@ -8,16 +8,14 @@ use std::ptr::null_mut;
 /// The memory of one Lua state, in bytes.
 pub(super) struct Memory {
     used: Cell<usize>,
-    /// Allocations beyond it fail: the script gets an error. Must be unlimited outside of scripts, where errors are
-    /// not handled.
+    /// Allocations beyond it fail: the script gets an error. Must be unlimited outside of scripts, where errors are not handled.
     limit: Cell<usize>,
     /// The largest single block: operations on a string or table cannot be interrupted.
     block_max: Cell<usize>,
     failed: Cell<bool>,
 }
 
-/// The largest string, or array or hash part of a table, that a script can make: 20 ms of work. With room for
-/// headers.
+/// The largest string, or array or hash part of a table, that a script can make: 20 ms of work. With room for headers.
 const BLOCK_MAX: usize = (16 << 20) + 4096;
 
 /// Until dropped, blocks may be of any size.

@@ -1,15 +1,13 @@
 //! The Lua interpreter: Luau through mlua's `ffi`. Only this folder calls it directly.
 //!
-//! There is one state: sandboxed (`sandbox.rs`), with the table `redis` (`api.rs`), counted memory (`memory.rs`), and
-//! conversions between replies and values (`convert.rs`). A run sets KEYS and ARGV, makes one protected call, and
-//! writes the return value. The field names for conversions are kept on the main stack from [`base`] on, and as
-//! upvalues of the API functions.
+//! There is one state: sandboxed (`sandbox.rs`), with the table `redis` (`api.rs`), counted memory (`memory.rs`), and conversions
+//! between replies and values (`convert.rs`). A run sets KEYS and ARGV, makes one protected call, and writes the return value.
+//! The field names for conversions are kept on the main stack from [`base`] on, and as upvalues of the API functions.
 //!
 //! # Errors
 //!
-//! Lua errors are C++ exceptions. They unwind through the functions here, which are `extern "C-unwind"`, running
-//! destructors; a Rust panic unwinds through Lua the other way, and no script's `pcall` catches it, as Lua only
-//! catches its own exceptions.
+//! Lua errors are C++ exceptions. They unwind through the functions here, which are `extern "C-unwind"`, running destructors; a
+//! Rust panic unwinds through Lua the other way, and no script's `pcall` catches it, as Lua only catches its own exceptions.
 //!
 //! # Safety
 //!
@@ -204,12 +202,11 @@ impl Interrupt for InterruptFlag {
     }
 }
 
-/// Sets or clears the interrupt of a state. `lua.h` promises that this pointer, alone of all callbacks, may be set
-/// from any thread while the interpreter runs. The interpreter reads it once at each safepoint, into a local
-/// variable, by a plain load of an aligned pointer, which is atomic on every supported processor; the loop around a
-/// safepoint calls opaque functions, so the load cannot be optimized away. A store seen late only costs one more
-/// interval of the watchdog. The interrupted thread also reads [`Watchdog::meant_this`], an atomic of its own: this
-/// store publishes no other data.
+/// Sets or clears the interrupt of a state. `lua.h` promises that this pointer, alone of all callbacks, may be set from any
+/// thread while the interpreter runs. The interpreter reads it once at each safepoint, into a local variable, by a plain load of
+/// an aligned pointer, which is atomic on every supported processor; the loop around a safepoint calls opaque functions, so the
+/// load cannot be optimized away. A store seen late only costs one more interval of the watchdog. The interrupted thread also
+/// reads [`Watchdog::meant_this`], an atomic of its own: this store publishes no other data.
 unsafe fn set_interrupt(callbacks: *mut lua_Callbacks, on: bool) {
     let field = &raw mut (*callbacks).interrupt;
     let pointer = if on { interrupted as *mut c_void } else { null_mut() };

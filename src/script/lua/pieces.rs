@@ -32,8 +32,7 @@ const MOVED: i64 = 50_000;
 /// Shorter formats, with fewer arguments, are left to the interpreter.
 const FORMAT_BYTES: usize = 1024;
 const FORMAT_ARGUMENTS: c_int = 50;
-/// Matching is left to the interpreter if the product of the lengths of text and pattern is at most this number of
-/// steps.
+/// Matching is left to the interpreter if the product of the lengths of text and pattern is at most this number of steps.
 const STEPS_MAX: usize = 1 << 20;
 /// The longest replacement left to the interpreter.
 const REPLACEMENT_BYTES: usize = 4096;
@@ -92,8 +91,7 @@ pub(super) unsafe fn open(state: *mut lua_State) {
     }
 }
 
-/// Calls the replaced function with the arguments on the stack. In the same frame, so its errors name the script's
-/// line.
+/// Calls the replaced function with the arguments on the stack. In the same frame, so its errors name the script's line.
 unsafe fn call_original(state: *mut lua_State) -> c_int {
     match lua_tocfunction(state, lua_upvalueindex(1)) {
         Some(original) => original(state),

@@ -1,9 +1,8 @@
 //! A disk in memory for tests, which knows what a power loss would leave.
 //!
-//! Each file has visible bytes, durable bytes, and the unsynced writes between them. Names likewise: created, renamed
-//! and removed names are only durable once their folder was synced. Changing operations are numbered from 1; at a
-//! chosen number one can fail, or the machine crash. What survives is drawn from the seed, so a failure is
-//! reproducible.
+//! Each file has visible bytes, durable bytes, and the unsynced writes between them. Names likewise: created, renamed and removed
+//! names are only durable once their folder was synced. Changing operations are numbered from 1; at a chosen number one can fail,
+//! or the machine crash. What survives is drawn from the seed, so a failure is reproducible.
 //!
 //! After a power loss a file has its durable bytes, then a prefix of the unsynced writes, the last of them torn; its
 //! length may have survived without the bytes, which are NULs then. Of unsynced names any subset survives. Not
