@@ -277,15 +277,7 @@ unsafe extern "C-unwind" fn unpack(state: *mut lua_State) -> c_int {
                 }
                 b'c' => {
                     if size == 0 {
-                        if values == 0 || ffi::lua_isnumber(state, -1) == 0 {
-                            luaL_error(
-                                state,
-                                c"%s".as_ptr(),
-                                c"format 'c0' needs a previous size".as_ptr(),
-                            );
-                        }
-                        size = to_u64(ffi::lua_tonumberx(state, -1, std::ptr::null_mut())) as usize;
-                        ffi::lua_pop(state, 1);
+                        size = pop_size(state, values);
                         values -= 1;
                         match position.checked_add(size).and_then(|end| data.get(position..end)) {
                             Some(counted) => bytes = counted,
@@ -309,6 +301,22 @@ unsafe extern "C-unwind" fn unpack(state: *mut lua_State) -> c_int {
         }
         ffi::lua_pushnumber(state, position as f64 + 1.0);
         values + 1
+    }
+}
+
+/// Pops the size for `c0`: the last of the `values` unpacked so far.
+///
+/// # Safety
+/// As for `library::argument_error`.
+unsafe fn pop_size(state: *mut lua_State, values: c_int) -> usize {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if values == 0 || ffi::lua_isnumber(state, -1) == 0 {
+            luaL_error(state, c"%s".as_ptr(), c"format 'c0' needs a previous size".as_ptr());
+        }
+        let size = to_u64(ffi::lua_tonumberx(state, -1, std::ptr::null_mut())) as usize;
+        ffi::lua_pop(state, 1);
+        size
     }
 }
 
