@@ -1,4 +1,4 @@
-//! The one way a command runs, whoever asks for it: a client, EXEC, a script.
+//! How every command runs, whether sent by a client, EXEC or a script.
 //!
 //! `execute` is the gate itself; `admit` says whether a command may run; `spec` and `table` say what commands there are. The
 //! families above are known here by their specifications alone.

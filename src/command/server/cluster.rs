@@ -1,5 +1,5 @@
-//! CLUSTER, READONLY, READWRITE and ASKING of a server that is no node of a cluster: `cluster-enabled` is no, so all of them are
-//! refused, HELP too, as Redis does. Arity, flags and documentation are what clients look up beforehand.
+//! CLUSTER, READONLY, READWRITE and ASKING of a server with `cluster-enabled no`: all are refused, HELP too, as in
+//! Redis. Clients still look up arity, flags and documentation.
 
 use crc::{CRC_16_XMODEM, Crc};
 
@@ -9,22 +9,22 @@ use crate::gate::spec::{Categories, CommandSpec, Flags, Group, container, spec};
 
 const NONDETERMINISTIC: &[&str] = &["nondeterministic_output"];
 
-/// A subcommand that tells about the cluster.
+/// A subcommand that reads the cluster's state.
 const fn asks(name: &'static str) -> CommandSpec {
     spec(name, refuse).exactly(2).flags(Flags::STALE).group(Group::Cluster).since("3.0.0")
 }
 
-/// One that tells what only who runs the cluster needs.
+/// A subcommand for the cluster's administrators that reads its state.
 const fn inspects(name: &'static str) -> CommandSpec {
     asks(name).flags(Flags::ADMIN.union(Flags::STALE))
 }
 
-/// One that changes the cluster.
+/// A subcommand that changes the cluster.
 const fn changes(name: &'static str) -> CommandSpec {
     asks(name).flags(Flags::ADMIN.union(Flags::STALE).union(Flags::NO_ASYNC_LOADING))
 }
 
-/// A command about this connection's use of a cluster.
+/// A command on a connection's use of the cluster.
 const fn connection(name: &'static str) -> CommandSpec {
     spec(name, refuse)
         .exactly(1)
@@ -240,7 +240,7 @@ pub const COMMANDS: &[CommandSpec] = &[
     connection("READWRITE").docs("", "Takes READONLY back.", "O(1)"),
 ];
 
-/// `CLUSTER KEYSLOT key`: an integer where Valkey's answers are given, which needs no cluster for it; else an error.
+/// `CLUSTER KEYSLOT key`: an integer if Valkey is emulated, which needs no cluster for it; else an error.
 fn key_slot(ctx: &mut Context<'_>) -> CommandResult {
     if !ctx.server.config.compatible_with.is_valkey() {
         return refuse(ctx);
@@ -249,7 +249,7 @@ fn key_slot(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// The slot of a key: of what stands between its first `{` and the next `}` if that is something, else of all of it.
+/// A key's slot: a hash of the part between its first `{` and the next `}` if not empty, else of the whole key.
 fn slot_of(key: &[u8]) -> u16 {
     const SLOTS: u16 = 16384;
     let position = |text: &[u8], wanted| text.iter().position(|&byte| byte == wanted);
@@ -259,7 +259,7 @@ fn slot_of(key: &[u8]) -> u16 {
         % SLOTS
 }
 
-/// Any of them: an error.
+/// All others: an error.
 fn refuse(_: &mut Context<'_>) -> CommandResult {
     Err(CommandError::Text("ERR This instance has cluster support disabled"))
 }

@@ -147,7 +147,7 @@ impl World {
         let clock = Clock::Manual(self.nodes[node].clock.clone());
         let mut server = Server::start(config, clock, logger).expect("the server starts");
         let disk = Arc::new(self.nodes[node].disk.clone());
-        server.give_reins(self.wires.gateway(node), disk);
+        server.prepare_simulation(self.wires.gateway(node), disk);
         server.load().expect("what was saved can be loaded");
         self.nodes[node].server = Some(server);
         self.nodes[node].life += 1;
