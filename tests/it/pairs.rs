@@ -37,6 +37,8 @@ const BATCH: usize = 50;
 /// Databases in use: 0 for many keys, NARROW for a few that all clients have to do with, and what COPY and MOVE reach.
 const DATABASES: [&str; 4] = ["0", "1", "2", NARROW];
 const NARROW: &str = "9";
+/// Keys of each type there.
+const FEW: u32 = 4;
 /// Cuts while the first snapshot is on its way.
 const CUTS_IN_SNAPSHOT: usize = 2;
 
@@ -146,23 +148,17 @@ struct Load {
 }
 
 impl Load {
-    /// `rest_of_keys` are filled meanwhile.
-    fn start(
-        primary: SocketAddr,
-        seed: u64,
-        keys: u64,
-        rest_of_keys: std::ops::Range<u64>,
-    ) -> Load {
+    fn start(primary: SocketAddr, seed: u64, keys: u64) -> Load {
         let mut load = Load { stop: Arc::default(), sent: Arc::default(), threads: Vec::new() };
-        let fill = Fill { random: fastrand::Rng::with_seed(seed), numbers: rest_of_keys };
-        load.spawn(primary, "0", Author::new(seed, keys.div_ceil(7) as u32, fill));
-        for number in 1..3 {
-            let fill = Fill { random: fastrand::Rng::new(), numbers: 0..0 };
-            load.spawn(primary, NARROW, Author::new(seed + number, 4, fill));
+        for (number, database, keys) in
+            [(0, "0", keys.div_ceil(7) as u32), (1, NARROW, FEW), (2, NARROW, FEW)]
+        {
+            let mut author = Author::new(seed + number, keys);
+            load.spawn(primary, database, move |client| author.write(client));
         }
         for number in 3..5 {
             let mut waits = Generator::new(seed + number, parse(BLOCKING));
-            load.spawn_client(primary, NARROW, move |client| {
+            load.spawn(primary, NARROW, move |client| {
                 let mut args = waits.request().args;
                 // Its time: before the keys' number, or at the end.
                 match args[0].starts_with(b"BLMPOP") || args[0].starts_with(b"BZMPOP") {
@@ -176,12 +172,8 @@ impl Load {
         load
     }
 
-    fn spawn(&mut self, primary: SocketAddr, database: &'static str, mut author: Author) {
-        self.spawn_client(primary, database, move |client| author.write(client));
-    }
-
     /// `act` writes something, and returns how many commands that were.
-    fn spawn_client(
+    fn spawn(
         &mut self,
         primary: SocketAddr,
         database: &'static str,
@@ -207,69 +199,57 @@ impl Load {
     }
 }
 
-/// Makes keys of all types, with few and many elements.
-struct Fill {
-    random: fastrand::Rng,
-    numbers: std::ops::Range<u64>,
-}
-
-impl Iterator for Fill {
-    type Item = Args;
-
-    fn next(&mut self) -> Option<Args> {
-        let number = self.numbers.next()?;
-        let kind = KINDS[(number % 7) as usize];
-        let random = &mut self.random;
-        let elements = match random.u32(..200) {
-            0 => random.u32(200..600),
-            1..10 => random.u32(20..80),
-            _ => random.u32(1..8),
-        };
-        let (command, more): (&str, fn(u32) -> String) = match kind {
-            "t" => ("SET", |_| String::new()),
-            "h" => ("HSET", |index| format!("m{index} {}", index * 7)),
-            "l" => ("RPUSH", |index| format!("m{index}")),
-            "s" => ("SADD", |index| format!("m{index}")),
-            "z" => ("ZADD", |index| format!("{} m{index}", index % 50)),
-            "g" => ("GEOADD", |index| format!("{} {} m{index}", index % 20, 30 + index % 20)),
-            _ => ("XADD", |index| format!("f{index} {index}")),
-        };
-        let mut words = vec![command.to_owned(), format!("{kind}{}", number / 7)];
-        match kind {
-            "t" => words.push("v".repeat(elements as usize)),
-            // Lower than those that the load makes up.
-            "x" => words.push("0-1".to_owned()),
-            _ => {}
-        }
-        for index in (0..elements).filter(|_| kind != "t") {
-            words.extend(more(index).split(' ').map(str::to_owned));
-        }
-        Some(words.into_iter().map(String::into_bytes).collect())
+/// Makes a key of one of the types, with few or many elements.
+fn fill(number: u64, random: &mut fastrand::Rng) -> Args {
+    let elements = match random.u32(..200) {
+        0 => random.u32(200..600),
+        1..10 => random.u32(20..80),
+        _ => random.u32(1..8),
+    };
+    let kind = KINDS[(number % 7) as usize];
+    let (command, more): (&str, fn(u32) -> String) = match kind {
+        "t" => ("SET", |_| String::new()),
+        "h" => ("HSET", |index| format!("m{index} {}", index * 7)),
+        "l" => ("RPUSH", |index| format!("m{index}")),
+        "s" => ("SADD", |index| format!("m{index}")),
+        "z" => ("ZADD", |index| format!("{} m{index}", index % 50)),
+        "g" => ("GEOADD", |index| format!("{} {} m{index}", index % 20, 30 + index % 20)),
+        _ => ("XADD", |index| format!("f{index} {index}")),
+    };
+    let mut words = vec![command.to_owned(), format!("{kind}{}", number / 7)];
+    match kind {
+        "t" => words.push("v".repeat(elements as usize)),
+        // Lower than those that the load makes up.
+        "x" => words.push("0-1".to_owned()),
+        _ => {}
     }
+    for index in (0..elements).filter(|_| kind != "t") {
+        words.extend(more(index).split(' ').map(str::to_owned));
+    }
+    words.into_iter().map(String::into_bytes).collect()
 }
 
 /// Makes up what one client writes.
 struct Author {
     commands: Generator,
-    fill: Fill,
 }
 
 impl Author {
-    fn new(seed: u64, keys: u32, fill: Fill) -> Self {
+    fn new(seed: u64, keys: u32) -> Self {
         let mut all = rules();
         all.extend(parse(MORE));
         all.extend(parse(DEADLINES));
         // Many keys are to stay.
-        all.retain(|rule| keys == 4 || rule.words[0] != "FLUSHDB");
+        all.retain(|rule| keys == FEW || rule.words[0] != "FLUSHDB");
         let mut commands = Generator::new(seed, all);
         commands.keys = keys;
-        Author { commands, fill }
+        Author { commands }
     }
 
     /// Writes some requests at once. Returns how many.
     fn write(&mut self, client: &mut Client) -> u64 {
-        let mut requests: Vec<Args> = self.fill.by_ref().take(BATCH).collect();
-        while requests.len() < 2 * BATCH {
+        let mut requests: Vec<Args> = Vec::new();
+        while requests.len() < BATCH {
             match self.commands.random.u32(..30) {
                 0 => self.transaction(&mut requests),
                 1 => requests.push(self.script()),
@@ -332,39 +312,88 @@ fn sweep(primary: &mut Client) {
     }
 }
 
-/// What differs between servers that should hold the same, for some keys.
+/// Asks the same of many keys. In pieces, so that neither side has to hold what the other does not take.
+fn ask_each(client: &mut Client, keys: &[Vec<u8>], words: &[&str]) -> Vec<Reply> {
+    let mut replies = Vec::new();
+    for keys in keys.chunks(500) {
+        for key in keys {
+            let mut args: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
+            args.push(key);
+            client.send(&args);
+        }
+        replies.extend(keys.iter().map(|_| client.reply().expect("the server answers")));
+    }
+    replies
+}
+
+/// The keys of the selected database, in order.
+fn keys(client: &mut Client) -> Vec<Vec<u8>> {
+    let Reply::Array(found) = client.call(&["KEYS", "*"]) else { panic!("no keys") };
+    let bytes = |key| if let Reply::Bulk(key) = key { key } else { panic!("no key: {key:?}") };
+    let mut found: Vec<Vec<u8>> = found.into_iter().map(bytes).collect();
+    found.sort();
+    found
+}
+
+/// Members and the bits of their scores, however these are written.
+fn scores(client: &mut Client, key: &[u8]) -> Vec<(Reply, u64)> {
+    let reply = client.call(&[b"ZRANGE", key, b"0", b"-1", b"WITHSCORES"]);
+    let Reply::Array(words) = reply else { return Vec::new() };
+    let pairs = words.chunks(2).map(|pair| {
+        let Reply::Bulk(score) = &pair[1] else { panic!("no score: {:?}", pair[1]) };
+        let score: f64 = String::from_utf8_lossy(score).parse().expect("a score");
+        (pair[0].clone(), score.to_bits())
+    });
+    pairs.collect()
+}
+
+/// Some of what differs between servers that should hold the same; empty if nothing does. Digests are of what a score looks like,
+/// which Valkey writes otherwise.
 fn different(first: &mut Client, second: &mut Client) -> String {
     let mut shown = String::new();
     for database in DATABASES {
         first.call(&["SELECT", database]);
         second.call(&["SELECT", database]);
-        let mut keys: Vec<Vec<u8>> = Vec::new();
-        for client in [&mut *first, &mut *second] {
-            let Reply::Array(found) = client.call(&["KEYS", "*"]) else { panic!("no keys") };
-            keys.extend(found.into_iter().filter_map(|key| match key {
-                Reply::Bulk(key) => Some(key),
-                _ => None,
-            }));
-        }
-        keys.sort();
-        keys.dedup();
-        for key in keys {
-            let asked = [&b"DEBUG"[..], b"DIGEST-VALUE", &key];
-            if first.call(&asked) == second.call(&asked) || shown.len() > 3000 {
+        let mut all = [keys(first), keys(second)].concat();
+        all.sort();
+        all.dedup();
+        let mut facts = |words: &[&str]| {
+            ask_each(first, &all, words).into_iter().zip(ask_each(second, &all, words)).collect()
+        };
+        let digests: Vec<(Reply, Reply)> = facts(&["DEBUG", "DIGEST-VALUE"]);
+        let deadlines: Vec<(Reply, Reply)> = facts(&["PEXPIRETIME"]);
+        for ((key, digests), deadlines) in all.iter().zip(digests).zip(deadlines) {
+            let is_same = digests.0 == digests.1 || {
+                let scores = scores(first, key);
+                !scores.is_empty() && scores == self::scores(second, key)
+            };
+            if (is_same && deadlines.0 == deadlines.1) || shown.len() > 3000 {
                 continue;
             }
-            shown += &format!("database {database}, key {}\n", String::from_utf8_lossy(&key));
+            shown += &format!("database {database}, key {}\n", String::from_utf8_lossy(key));
             for client in [&mut *first, &mut *second] {
                 for word in ["TYPE", "PEXPIRETIME", "DUMP"] {
-                    shown += &format!(
-                        "  {word} {:.300}\n",
-                        client.call(&[word.as_bytes(), &key]).show()
-                    );
+                    let reply = client.call(&[word.as_bytes(), key]).show();
+                    shown += &format!("  {word} {reply:.300}\n");
                 }
             }
         }
     }
     shown
+}
+
+/// Whether all that hold a score have the same digest of it.
+fn digests_agree(clients: &mut [Client]) -> bool {
+    let digests: Vec<Reply> = clients
+        .iter_mut()
+        .map(|client| {
+            client.call(&["ZADD", "probe", "0.1", "m"]);
+            let digest = client.call(&["DEBUG", "DIGEST-VALUE", "probe"]);
+            client.call(&["DEL", "probe"]);
+            digest
+        })
+        .collect();
+    digests.iter().all(|digest| *digest == digests[0])
 }
 
 /// Servers, each of which follows the one before it.
@@ -373,6 +402,7 @@ struct Chain {
     clients: Vec<Client>,
     /// Before each but the first.
     proxies: Vec<Proxy>,
+    digests_agree: bool,
     _folder: tempfile::TempDir,
 }
 
@@ -386,10 +416,11 @@ impl Chain {
             Peer::start(program, &dir, &lines)
         };
         let nodes: Vec<Peer> = programs.iter().enumerate().map(start).collect();
-        let clients = nodes.iter().map(Peer::connect).collect();
+        let mut clients: Vec<Client> = nodes.iter().map(Peer::connect).collect();
+        let digests_agree = digests_agree(&mut clients);
         let followed = &nodes[..nodes.len() - 1];
         let proxies = followed.iter().map(|node| Proxy::start(node.address)).collect();
-        Chain { nodes, clients, proxies, _folder: folder }
+        Chain { nodes, clients, proxies, digests_agree, _folder: folder }
     }
 
     /// A connection that was cut is made anew and in use.
@@ -419,12 +450,12 @@ impl Chain {
         self.sum("sync_full")
     }
 
-    /// Cuts the link somewhere in the stream, now and then also in what is said first then. Returns how many cuts that were.
-    fn cut(&mut self, random: &mut fastrand::Rng) -> u64 {
+    /// Cuts the link somewhere in the next bytes of the stream, now and then also in what is said first then. Returns how many cuts that were.
+    fn cut(&mut self, random: &mut fastrand::Rng, bytes: u64) -> u64 {
         let link = random.usize(..self.proxies.len());
         let proxy = &self.proxies[link];
         let before = proxy.connections.load(Ordering::Relaxed);
-        proxy.cut_after(random.u64(1..200_000));
+        proxy.cut_after(random.u64(1..bytes));
         proxy.await_cut();
         let again = u64::from(random.u32(..4) == 0);
         if again == 1 {
@@ -446,6 +477,7 @@ impl Chain {
             let functions = client.call(&["FUNCTION", "LIST", "WITHCODE"]);
             (client.call(&["DEBUG", "DIGEST"]).show(), functions.show())
         };
+        let agree = self.digests_agree;
         sweep(&mut self.clients[0]);
         let (primary, replicas) = self.clients.split_first_mut().expect("some nodes");
         wait_for("equal offsets", || {
@@ -460,15 +492,26 @@ impl Chain {
             let end = offset(primary);
             rest();
             let first = told(primary);
-            let are_same = replicas.iter_mut().all(|it| offset(it) == end && told(it) == first);
-            if are_same {
+            let is_over = start.elapsed() > Duration::from_secs(30);
+            let mut differs = String::new();
+            for replica in &mut *replicas {
+                let there = told(replica);
+                if there.1 != first.1 {
+                    differs += &format!("functions {} and {}\n", first.1, there.1);
+                } else if there.0 != first.0 && (is_over || !agree) {
+                    differs += &different(primary, replica);
+                }
+                if there.0 != first.0 && agree {
+                    differs += "digests\n";
+                }
+                if offset(replica) != end {
+                    differs += &format!("offsets {end} and {}\n", offset(replica));
+                }
+            }
+            if differs.is_empty() {
                 return;
             }
-            if start.elapsed() > Duration::from_secs(30) {
-                let shown: Vec<_> = replicas.iter_mut().map(|it| different(primary, it)).collect();
-                let offsets: Vec<_> = replicas.iter_mut().map(offset).collect();
-                panic!("offsets {end} and {offsets:?}; {}", shown.join("\n"));
-            }
+            assert!(!is_over, "what differs:\n{differs}");
         }
     }
 }
@@ -483,20 +526,20 @@ fn run(programs: &[PathBuf], names: &str, keys: u64, cuts: u64) {
     let primary = &mut chain.clients[0];
     let loaded = primary.call(&["FUNCTION", "LOAD", LIBRARY]).show();
     assert_eq!(loaded, "\"pairs\"");
-    let fill: Vec<Args> = Fill { random: random.fork(), numbers: 0..keys / 2 }.collect();
-    for requests in fill.chunks(BATCH) {
-        requests.iter().for_each(|request| primary.send(request));
-        for _ in requests {
+    for first in (0..keys).step_by(BATCH) {
+        let numbers = first..keys.min(first + BATCH as u64);
+        numbers.clone().for_each(|number| primary.send(&fill(number, &mut random)));
+        for _ in numbers {
             let reply = primary.reply().expect("the primary stays");
             assert!(!matches!(reply, Reply::Error(_)), "{}", reply.show());
         }
     }
-    let load = Load::start(chain.nodes[0].address, seed, keys, keys / 2..keys);
+    let load = Load::start(chain.nodes[0].address, seed, keys);
     let full = chain.follow(&mut random);
     let partial = chain.sum("sync_partial_ok");
     let mut made = 0;
     while made < cuts {
-        made += chain.cut(&mut random);
+        made += chain.cut(&mut random, 100_000.max(keys * 7));
     }
     let sent = load.end();
     chain.compare();
