@@ -3,7 +3,8 @@
 //!
 //! ```text
 //! primary-restart-read-only N        no writes until replicas have been there for N seconds
-//! repl-protect-empty-primary yes     started without data: who has some is not sent a snapshot, which would delete it
+//! repl-protect-empty-primary yes     started without data, or with that of an older file: who has more is not sent a snapshot, which
+//!                                    would delete it
 //! ```
 //!
 //! Either ends when this server is made a replica, or an operator says that it is the primary (`REPLICAOF NO ONE`). While replicas
@@ -29,7 +30,7 @@ const TELLS_AGAIN_US: i64 = 60_000_000;
 
 /// What a replica is answered that is held off: it asks again, and keeps what it has.
 pub const HELD_OFF: CommandError = CommandError::Text(
-    "NOMASTERLINK Can't SYNC: this primary has started without data, and you have some (repl-protect-empty-primary)",
+    "NOMASTERLINK Can't SYNC: this primary has started without data that you have (repl-protect-empty-primary)",
 );
 /// What a sentinel's PING is answered meanwhile: neither of the errors that it takes for a sign of health.
 const UNHEALTHY: CommandError =
@@ -49,7 +50,7 @@ pub fn begin(db: &Keyspace, server: &mut State) {
     }
     let waits = server.config.primary_restart_read_only > 0;
     server.replication.restart =
-        Restart { is_empty: is_empty(db), is_read_only: waits, ..Restart::default() };
+        Restart { data_end: data_end(db, server), is_read_only: waits, ..Restart::default() };
     if waits {
         let seconds = server.config.primary_restart_read_only;
         server.log(
@@ -61,6 +62,13 @@ pub fn begin(db: &Keyspace, server: &mut State) {
         );
     }
     server.note_gate();
+}
+
+/// The offset of the data that was loaded. A file that does not tell it counts as none: whoever has followed has more.
+fn data_end(db: &Keyspace, server: &State) -> Option<u64> {
+    let is_logged = server.config.appendonly && !is_empty(db);
+    let ancestor = server.replication.ancestor.as_ref();
+    (!is_logged).then(|| ancestor.map_or(0, |ancestor| ancestor.end - 1))
 }
 
 fn is_empty(db: &Keyspace) -> bool {
@@ -97,7 +105,7 @@ pub fn unhealthy(server: &State, client: Option<ClientId>) -> Option<CommandErro
 }
 
 /// Whether a replica that cannot go on from here is held off, as a snapshot would delete what it has: `from` is the first offset of
-/// its history that it lacks.
+/// its history that it lacks. Offsets go on when a replica is promoted, so that they can be compared though histories differ.
 pub fn holds_off(
     db: &Keyspace,
     server: &mut State,
@@ -106,13 +114,16 @@ pub fn holds_off(
     from: u64,
 ) -> bool {
     let is_ours = history.eq_ignore_ascii_case(server.replication.id.as_bytes());
-    let has_data = !history.starts_with(b"?") && !is_ours && from > 1;
-    let protects = server.config.repl_protect_empty_primary && server.replication.restart.is_empty;
+    let data_end = server.replication.restart.data_end.filter(|&end| from > end + 1);
+    let Some(data_end) = data_end.filter(|_| !history.starts_with(b"?") && !is_ours) else {
+        return false;
+    };
+    let protects = server.config.repl_protect_empty_primary;
     let now_us = server.now.boot_us;
     // Replicas ask each second. What somebody writes before they do takes nothing away from their data.
     let is_young = now_us - server.process.identity.started_us < FIRST_US;
     let goes_on = is_young || server.replication.restart.held_off_us.is_some() || is_empty(db);
-    if !protects || !has_data || server.replication.is_replica() || !goes_on {
+    if !protects || server.replication.is_replica() || !goes_on {
         return false;
     }
     let restart = &mut server.replication.restart;
@@ -121,12 +132,16 @@ pub fn holds_off(
         restart.told_us = Some(now_us);
         let name = server.clients.get(id).map(replicas::name).unwrap_or_default();
         let (history, offset) = (String::from_utf8_lossy(history), from - 1);
+        let has = match data_end {
+            0 => format!("without data, and replica {name} has some"),
+            _ => format!("with the data of offset {data_end}, and replica {name} has more"),
+        };
         server.log(
             Level::Warning,
             format_args!(
-                "This primary has started without data, and replica {name} has some (history {history}, offset {offset}): it \
-                 is not sent a snapshot, which would delete it, and writes are refused. Make a replica the primary and this \
-                 server its replica, as sentinels do, or say REPLICAOF NO ONE here to have it deleted."
+                "This primary has started {has} (history {history}, offset {offset}): it is not sent a snapshot, which would \
+                 delete it, and writes are refused. Make a replica the primary and this server its replica, as sentinels do, or \
+                 say REPLICAOF NO ONE here to have it deleted."
             ),
         );
     }

@@ -22,11 +22,12 @@ use crate::support::{Client, Reply, wait_for};
 
 type Args = Vec<Vec<u8>>;
 
-/// Besides: deadlines that pass at once, and functions.
-const DEADLINES: &str = "
+/// Besides: deadlines that pass at once, functions, and databases that change places.
+const BESIDES: &str = "
 = *8 PEXPIRE k 1|10|100|1000
 = *8 SET t v PX 1|10|100|1000
 *6 FCALL put 1 t v
+= *4 SWAPDB 1 2
 ";
 const LIBRARY: &str = "#!lua name=pairs\nredis.register_function('put', function(keys, args) \
                        redis.call('set', keys[1], args[1]) return redis.call('expire', keys[1], 1000) end)";
@@ -206,7 +207,7 @@ fn fill(number: u64, random: &mut fastrand::Rng) -> Args {
         1..10 => random.u32(20..80),
         _ => random.u32(1..8),
     };
-    let kind = KINDS[(number % 7) as usize];
+    let kind = KINDS[number as usize % KINDS.len()];
     let (command, more): (&str, fn(u32) -> String) = match kind {
         "t" => ("SET", |_| String::new()),
         "h" => ("HSET", |index| format!("m{index} {}", index * 7)),
@@ -238,9 +239,9 @@ impl Author {
     fn new(seed: u64, keys: u32) -> Self {
         let mut all = rules();
         all.extend(parse(MORE));
-        all.extend(parse(DEADLINES));
-        // Many keys are to stay.
-        all.retain(|rule| keys == FEW || rule.words[0] != "FLUSHDB");
+        // The many keys are to stay, and where they are.
+        all.retain(|rule| rule.words[0] != "SWAPDB" && (keys == FEW || rule.words[0] != "FLUSHDB"));
+        all.extend(parse(BESIDES));
         let mut commands = Generator::new(seed, all);
         commands.keys = keys;
         Author { commands }
@@ -250,9 +251,15 @@ impl Author {
     fn write(&mut self, client: &mut Client) -> u64 {
         let mut requests: Vec<Args> = Vec::new();
         while requests.len() < BATCH {
+            let keys = u64::from(self.commands.keys);
             match self.commands.random.u32(..30) {
                 0 => self.transaction(&mut requests),
                 1 => requests.push(self.script()),
+                // What is deleted comes again, so that there are as many.
+                2..16 if keys > u64::from(FEW) => {
+                    let number = self.commands.random.u64(..keys * KINDS.len() as u64);
+                    requests.push(fill(number, &mut self.commands.random));
+                }
                 _ => requests.push(self.commands.request().args),
             }
         }
