@@ -258,6 +258,32 @@ fn replicas_without_the_mark_get_a_file_with_a_length() {
 }
 
 #[test]
+fn nothing_comes_into_the_stream_behind_what_shutdown_saves() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let dir = format!("dir {}", folder.path().display());
+    let server = start(&[&dir, "shutdown-timeout 2"]);
+    let mut client = server.connect();
+    let mut replica = Replica::connect(&server);
+    let (history, ..) = replica.sync(&server);
+    replica.say("REPLCONF ACK 0");
+    client.call(&["SET", "k", "v", "PX", "1000"]);
+    // It lags, and is waited for; the key's time comes meanwhile.
+    client.send(&["SHUTDOWN", "SAVE"]);
+    server.settle();
+    server.clock.advance_us(3 * SECOND);
+    // The loop takes a turn, its last one.
+    drop(server.connect());
+    replica.ended();
+    let bytes = replica.buffer.len();
+    drop((client, server));
+    let server = start(&[&dir]);
+    let mut replica = Replica::connect(&server);
+    replica.greet();
+    replica.say(&format!("PSYNC {history} {}", bytes + 1));
+    assert!(replica.line().starts_with("+CONTINUE"), "the replica has more than the file");
+}
+
+#[test]
 fn a_primary_pings_and_lets_go_who_is_silent() {
     let server = start(&["repl-ping-replica-period 3", "repl-timeout 8"]);
     let mut client = server.connect();
