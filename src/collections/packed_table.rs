@@ -26,6 +26,7 @@
 //! A cursor is a boundary in the order of bit-reversed hashes, in which each page holds a contiguous range: so no split and no
 //! merge moves an entry over it, and an entry that is there from the first call to the last is visited exactly once.
 
+mod build;
 mod deadlines;
 mod page;
 #[cfg(test)]
@@ -41,6 +42,7 @@ use crate::collections::prefetch::{Ahead, prefetch};
 use crate::collections::scan::cut;
 use crate::collections::shared::{Part, SharedSlab, SharedVec};
 
+pub use build::Take;
 use deadlines::Deadlines;
 pub use deadlines::Earliest;
 use page::{ENTRY_MAX, Page, Place, TAG_BITS};
@@ -70,6 +72,16 @@ pub enum Form {
     /// Fields alone, which have neither values nor deadlines.
     Members,
     Pairs,
+}
+
+impl Form {
+    /// Bytes of an entry in a page, if it is short enough for one.
+    fn len_of(self, entry: Entry<'_>) -> usize {
+        match self {
+            Form::Members => entry.field.len(),
+            Form::Pairs => pair_len(entry),
+        }
+    }
 }
 
 /// A field, its value (empty in a table of members) and its deadline.
@@ -355,15 +367,24 @@ impl PackedTable {
 
     /// Adds a member. False if it was there.
     pub fn insert(&mut self, member: &[u8]) -> bool {
-        let hash = self.hasher.hash(member);
+        let added = self.add(Entry { field: member, value: &[], deadline: None });
+        if added {
+            self.grow();
+        }
+        added
+    }
+
+    /// Adds an entry without growing. False if its field was there.
+    fn add(&mut self, entry: Entry<'_>) -> bool {
+        let hash = self.hasher.hash(entry.field);
         let page = page_of(hash, self.pages.len());
-        if self.find(page, hash, member).is_some() {
+        if self.find(page, hash, entry.field).is_some() {
             return false;
         }
-        self.write(page, None, tag_of(hash), Entry { field: member, value: &[], deadline: None });
+        self.count_deadline(page, None, entry.deadline);
+        self.write(page, None, tag_of(hash), entry);
         self.len += 1;
         self.page_len_max = self.page_len_max.max(self.pages[page].len() as u32);
-        self.grow();
         true
     }
 
@@ -439,10 +460,7 @@ impl PackedTable {
 
     /// Writes an entry at a place of its page, or behind all.
     fn write(&mut self, page: usize, found: Option<Place>, tag: u8, entry: Entry<'_>) {
-        let len = match self.form {
-            Form::Members => entry.field.len(),
-            Form::Pairs => pair_len(entry),
-        };
+        let len = self.form.len_of(entry);
         let old_number = found.and_then(|place| {
             let (mark, bytes) = self.pages[page].entry(place);
             (mark & LARGE != 0).then(|| number_of(bytes))

@@ -12,7 +12,7 @@
 
 use std::collections::{VecDeque, vec_deque};
 use std::ops::Deref;
-use std::sync::Arc;
+use triomphe::Arc;
 
 use super::listpack::{self, FRAME_BYTES};
 use super::packed::Element;
@@ -173,7 +173,7 @@ impl Quicklist {
         let sampled = self.nodes.iter().step_by(step).map(|node| node.heap_bytes()).sum::<usize>();
         let samples = self.nodes.len().div_ceil(step).max(1);
         // A run's counts lie beside it.
-        let heads = self.nodes.len() * (size_of::<Run>() + 2 * size_of::<usize>());
+        let heads = self.nodes.len() * (size_of::<Run>() + size_of::<usize>());
         self.nodes.capacity() * size_of::<Node>() + heads + sampled * self.nodes.len() / samples
     }
 

@@ -18,6 +18,7 @@
 //! Elements are ordered by score, then by the bytes of the member. No score is NaN: callers see to it. Zeros of both signs
 //! are equal. Members take less than 4 GiB in each leaf: a request has no room for more.
 
+mod build;
 mod index;
 mod leaf;
 
@@ -29,6 +30,7 @@ use super::hash::KeyHasher;
 use super::prefetch::{Ahead, prefetch};
 use super::scan::cut;
 use super::shared::{Part, SharedSlab};
+pub use build::Descending;
 use index::Index;
 use leaf::Leaf;
 

@@ -9,8 +9,8 @@
 //! most, once. So a snapshot takes a collection of any size at once, and another thread reads it while it goes on changing.
 
 use std::ops::{Index, IndexMut};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use triomphe::Arc;
 
 /// Elements of a group, a power of two.
 const GROUP: usize = 64;
@@ -44,15 +44,16 @@ impl Part for Vec<u64> {
 /// What is shared, to be changed: copied first if somebody else has it too.
 #[inline]
 pub fn own<T: Part>(shared: &mut Arc<T>) -> &mut T {
-    if Arc::strong_count(shared) > 1 {
-        count_copy(&**shared);
+    if !shared.is_unique() {
+        copy(shared);
     }
-    Arc::make_mut(shared)
+    Arc::get_mut(shared).expect("nobody else has a new copy")
 }
 
 #[cold]
-fn count_copy<T: Part>(copied: &T) {
-    COPIED.fetch_add(size_of::<T>() + copied.heap_bytes(), Ordering::Relaxed);
+fn copy<T: Part>(shared: &mut Arc<T>) {
+    COPIED.fetch_add(size_of::<T>() + shared.heap_bytes(), Ordering::Relaxed);
+    *shared = Arc::new(T::clone(shared));
 }
 
 /// Elements that follow each other. See the module.
@@ -159,8 +160,8 @@ impl<T: Part> SharedVec<T> {
 
     /// Bytes of the vector itself, without what is behind its elements.
     pub fn heap_bytes(&self) -> usize {
-        // A group's counts and the vector's three words.
-        const HEAD: usize = 5 * size_of::<usize>();
+        // A group's count and the vector's three words.
+        const HEAD: usize = 4 * size_of::<usize>();
         let groups = self.groups.len() * (HEAD + GROUP * size_of::<T>());
         self.first.capacity() * size_of::<T>()
             + self.groups.capacity() * size_of::<usize>()

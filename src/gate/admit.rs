@@ -110,11 +110,14 @@ fn check_rights(server: &State, client: &Client, asked: &Asked<'_>) -> Result<()
     users::check(server, client, command, asked.args).map_err(Verdict::Deny)
 }
 
-/// Whether a command may come between MULTI and EXEC. In Valkey a second MULTI, and WATCH, spoil the transaction.
+/// Whether a command may come between MULTI and EXEC. In Valkey what is neither queued nor ends the transaction, a second
+/// MULTI and WATCH, spoils it.
 fn check_queueable(server: &State, command: &Command) -> Result<(), CommandError> {
-    let name = &command.full_name;
+    let only_goes_before = command.is(Flags::NEVER_QUEUED)
+        && !command.is(Flags::ENDS_TRANSACTION | Flags::RUNS_QUEUED);
     match server.config.compatible_with.is_valkey() {
-        true if command.is(Flags::NO_MULTI) || ["multi", "watch"].contains(&&**name) => {
+        true if command.is(Flags::NO_MULTI) || only_goes_before => {
+            let name = &command.full_name;
             let text = format!("ERR Command '{name}' not allowed inside a transaction");
             Err(CommandError::formatted(text))
         }
@@ -225,11 +228,33 @@ fn runs_any(transaction: Option<&Transaction>, command: &Command, flags: Flags) 
 
 // ---- what scripts call -----------------------------------------------------------------------------------------------
 
-const UNKNOWN: &[u8] = b"ERR Unknown Redis command called from script";
-const ARITY: &[u8] = b"ERR Wrong number of args calling Redis command from script";
-const NOT_ALLOWED_IN_SCRIPT: &[u8] = b"ERR This Redis command is not allowed from script";
+const UNKNOWN: Worded = Worded {
+    redis: "ERR Unknown Redis command called from script",
+    valkey: "ERR Unknown command called from script",
+};
+const ARITY: Worded = Worded {
+    redis: "ERR Wrong number of args calling Redis command from script",
+    valkey: "ERR Wrong number of args calling command from script",
+};
+const NOT_ALLOWED_IN_SCRIPT: Worded = Worded {
+    redis: "ERR This Redis command is not allowed from script",
+    valkey: "ERR This Valkey command is not allowed from script",
+};
 const STALE_REPLICA: &[u8] = b"ERR Can not execute the command on a stale replica";
 const READ_ONLY: &[u8] = b"ERR Write commands are not allowed from read-only scripts.";
+
+/// An error that `compatible-with` chooses the words of.
+struct Worded {
+    redis: &'static str,
+    valkey: &'static str,
+}
+
+impl Worded {
+    fn refusal(&self, server: &State) -> Refused {
+        let is_valkey = server.config.compatible_with.is_valkey();
+        Refused::Command(if is_valkey { self.valkey } else { self.redis }.into())
+    }
+}
 
 /// What is answered to a script's call that does not run.
 pub enum Refused {
@@ -248,16 +273,18 @@ pub fn admit_scripted(
     args: Args<'_>,
 ) -> Result<&'static Command, Refused> {
     let refuse = |text: &[u8]| Err(Refused::Command(text.to_vec()));
-    let Some(command) = command else { return refuse(UNKNOWN) };
+    let Some(command) = command else { return Err(UNKNOWN.refusal(server)) };
     if !command.spec.accepts(args.len()) || command.spec.handler.is_none() {
-        return refuse(ARITY);
+        return Err(ARITY.refusal(server));
     }
     if command.is(Flags::NOSCRIPT) && !(server.scripts.denies_nothing && bears_script(command)) {
-        return refuse(NOT_ALLOWED_IN_SCRIPT);
+        return Err(NOT_ALLOWED_IN_SCRIPT.refusal(server));
     }
-    let Some(running) = &server.scripts.running else { return refuse(NOT_ALLOWED_IN_SCRIPT) };
+    let Some(running) = &server.scripts.running else {
+        return Err(NOT_ALLOWED_IN_SCRIPT.refusal(server));
+    };
     if running.client.is_none() && command.is(Flags::NEEDS_CLIENT) {
-        return refuse(NOT_ALLOWED_IN_SCRIPT);
+        return Err(NOT_ALLOWED_IN_SCRIPT.refusal(server));
     }
     if let Some(error) = running.killed {
         return Err(Refused::Killed(error));

@@ -14,6 +14,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -50,6 +51,7 @@ const SLICE_US: i64 = 500;
 const RETRY_US: i64 = 5_000_000;
 /// After so many failures in a row rewrites are begun less and less often.
 const FAILURES_MAX: u32 = 3;
+const PLACER_ENDED: &str = "the thread that puts it in its place has ended";
 /// The longest wait between rewrites that fail. Unit: minutes.
 const WAIT_MINUTES_MAX: i64 = 60;
 
@@ -71,11 +73,11 @@ struct Running {
     /// Changes that were counted when it began.
     changes: u64,
     /// The file is whole, and a thread puts it in its place.
-    placing: Option<Arc<Placing>>,
+    placing: Option<Receiver<Placed>>,
 }
 
-/// What came of putting a file in its place: its bytes, or why it is not there. None: not done yet.
-type Placing = Mutex<Option<Result<u64, String>>>;
+/// What came of putting a file in its place: its bytes, or why it is not there.
+type Placed = Result<u64, String>;
 
 /// The append-only file, while it is on.
 struct Aof {
@@ -95,6 +97,8 @@ pub struct Persistence {
     stop: Arc<AtomicUsize>,
     running: Option<Running>,
     aof: Option<Aof>,
+    /// Where the log that was switched off last has ended.
+    closed_log: LogOffset,
     /// The folder of a rewrite that was begun while the append-only file is off.
     folder_alone: Option<Arc<Mutex<AofFolder>>>,
     /// A rewrite was begun at this time (boot-time clock, microseconds), and waits for the log to be synced so far that another
@@ -176,6 +180,7 @@ impl Persistence {
             stop: Arc::default(),
             running: None,
             aof: None,
+            closed_log: LogOffset::default(),
             folder_alone: None,
             preparing: None,
             last_save_unix: started_unix,
@@ -504,10 +509,19 @@ fn pause_syncs(server: &mut State) {
     }
 }
 
-/// Ends what is being written in the background.
+/// Ends what is being written in the background. A file that is being put in its place gets there: this waits for its thread,
+/// as two at work in one folder would remove each other's files.
 pub fn abort(db: &mut Keyspace, server: &mut State, purpose: Purpose) {
     if purpose == Purpose::Rewrite {
         server.persistence.preparing = None;
+    }
+    let Persistence { running, background, .. } = &server.persistence;
+    if let Some(Running { placing: Some(placing), .. }) =
+        running.as_ref().filter(|running| running.purpose == purpose)
+    {
+        background.run();
+        let placed = placing.recv().unwrap_or_else(|_| Err(PLACER_ENDED.into()));
+        return conclude_job(db, server, placed);
     }
     if let Some(running) = server.persistence.running.take_if(|running| running.purpose == purpose)
     {
@@ -590,9 +604,10 @@ fn finish_job(db: &mut Keyspace, server: &mut State) {
     let State { persistence, .. } = server;
     let Some(running) = &mut persistence.running else { return };
     let placed = match &running.placing {
-        Some(placing) => match lock(placing).take() {
-            Some(placed) => placed,
-            None => return,
+        Some(placing) => match placing.try_recv() {
+            Ok(placed) => placed,
+            Err(TryRecvError::Empty) => return,
+            Err(TryRecvError::Disconnected) => Err(PLACER_ENDED.into()),
         },
         None => {
             // The increment must be there before its base is.
@@ -612,6 +627,11 @@ fn finish_job(db: &mut Keyspace, server: &mut State) {
             }
         }
     };
+    conclude_job(db, server, placed);
+}
+
+/// Ends a job that came to this, and tells whom it concerns.
+fn conclude_job(db: &mut Keyspace, server: &mut State, placed: Placed) {
     let Some(running) = server.persistence.running.take() else { return };
     let copied = db.snapshot_copied();
     db.abort_snapshot();
@@ -665,7 +685,7 @@ fn place(server: &mut State, bytes: u64) -> Result<(), String> {
     let Some(running) = running else { return Ok(()) };
     let (disk, wake) = (disk.clone(), wake.clone());
     let temporary = running.job.temporary().map(Path::to_owned).unwrap_or_default();
-    let work: Box<dyn FnOnce() -> Result<u64, String> + Send> = match running.purpose {
+    let work: Box<dyn FnOnce() -> Placed + Send> = match running.purpose {
         Purpose::Save => Box::new(move || {
             let placed = put_in_place(&*disk, &temporary, &target);
             placed.map(|()| bytes).map_err(|error| system_text(&error))
@@ -694,11 +714,10 @@ fn place(server: &mut State, bytes: u64) -> Result<(), String> {
             })
         }
     };
-    let placing = Arc::new(Placing::default());
-    let theirs = placing.clone();
+    let (sender, placing) = channel();
     let spawned = background.spawn("placer", move || {
-        let placed = work();
-        *lock(&theirs) = Some(placed);
+        // Nobody asks where the server ends meanwhile.
+        let _ = sender.send(work());
         wake();
     });
     spawned.map_err(|error| system_text(&error))?;

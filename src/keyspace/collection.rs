@@ -143,13 +143,9 @@ impl Keyspace {
     /// Deletes the collection at `slot` if nothing is left in it, and announces `del`. The change itself was counted by
     /// whoever took the last element.
     pub fn delete_if_empty<C: Collection>(&mut self, slot: Slot, key: Key<'_>) -> bool {
-        let is_empty = match self.entry(slot).value() {
-            ValueRef::Bytes { bytes, .. } => bytes.is_empty(),
-            ValueRef::Object(_) => {
-                let value = self.tables.unchanged_object_mut(self.selected, slot);
-                let value = value.expect("the entry holds an object");
-                C::boxed(value).is_some_and(|collection| collection.is_empty())
-            }
+        let is_empty = match self.tables.unchanged_object_mut(self.selected, slot) {
+            Some(value) => C::boxed(value).is_some_and(|collection| collection.is_empty()),
+            None => matches!(self.entry(slot).value(), ValueRef::Bytes { bytes: [], .. }),
         };
         if is_empty {
             if let Some(owned) = self.tables.remove(self.selected, slot) {

@@ -173,21 +173,22 @@ impl Keyspace {
     /// here: there such fields are not hidden, but wait for their deletion. The slot from now on; None if no field is left.
     #[inline]
     pub fn settle_fields(&mut self, slot: Slot, key: Key<'_>) -> Option<Slot> {
-        if self.deletions.is_heard() && self.has_due_fields(slot) {
-            for clock in CLOCKS {
-                let mut budget = usize::MAX;
-                self.expire_fields_of(slot, key.bytes, clock, &mut budget);
-                let slot = self.table().find(key.hash, key.bytes)?;
-                if !self.has_due_fields(slot) {
-                    return Some(slot);
-                }
-            }
-            return self.table().find(key.hash, key.bytes);
-        }
-        Some(slot)
+        if self.deletions.is_heard() { self.delete_due_fields(slot, key) } else { Some(slot) }
     }
 
     #[cold]
+    fn delete_due_fields(&mut self, slot: Slot, key: Key<'_>) -> Option<Slot> {
+        let mut slot = Some(slot);
+        for clock in CLOCKS {
+            let due = slot.filter(|slot| self.has_due_fields(*slot));
+            let Some(due) = due else { break };
+            let mut budget = usize::MAX;
+            self.expire_fields_of(due, key.bytes, clock, &mut budget);
+            slot = self.table().find(key.hash, key.bytes);
+        }
+        slot
+    }
+
     fn has_due_fields(&self, slot: Slot) -> bool {
         let ValueRef::Object(Value::Hash(Hash::Table(hash))) = self.entry(slot).value() else {
             return false;

@@ -205,20 +205,25 @@ fn may_be_long(command: &Command) -> bool {
     command.is(Flags::RUNS_SCRIPT | Flags::RUNS_QUEUED)
 }
 
+/// What a client has sent: it is parsed up to `at`, and the parser knows what follows there.
+pub(super) struct Unparsed<'a> {
+    pub bytes: &'a mut [u8],
+    pub at: usize,
+    pub parser: &'a mut Parser,
+}
+
 impl Batch {
-    /// Parses up to `most` requests of a client from `bytes` at `*at`, and advances `*at` past them. Bytes that broke the
-    /// protocol are left: if the requests before them have to wait, they will break it again.
-    #[allow(clippy::too_many_arguments)] // parts of the server that are borrowed apart
+    /// Parses up to `most` requests of a client and advances past them. Bytes that broke the protocol are left: if the
+    /// requests before them have to wait, they will break it again.
     pub fn parse(
         &mut self,
         state: &State,
         client: ClientId,
-        bytes: &mut [u8],
-        at: &mut usize,
-        parser: &mut Parser,
+        unparsed: &mut Unparsed<'_>,
         limits: &Limits,
         most: usize,
     ) {
+        let Unparsed { bytes, at, parser } = unparsed;
         let first = self.requests.len();
         let mut error = None;
         while self.requests.len() - first < most {

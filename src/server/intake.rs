@@ -7,7 +7,7 @@ use std::io;
 
 use mio::{Events, Token};
 
-use super::batch::{BATCH_REQUESTS, Batch};
+use super::batch::{BATCH_REQUESTS, Batch, Unparsed};
 use super::{FIRST_LISTENER, LISTENERS_MAX, Turn, WAKER};
 use crate::client::{Client, ClientFlags, ClientId, Input, LargeInput};
 use crate::gate::admit::needs_password;
@@ -314,9 +314,10 @@ impl Turn<'_> {
         }
         let limits = self.limits(client);
         let mut parser = Parser::default();
-        let mut at = start;
         let bytes = &mut self.intake.arena[..end];
-        self.intake.batch.parse(self.state, id, bytes, &mut at, &mut parser, &limits, usize::MAX);
+        let mut unparsed = Unparsed { bytes, at: start, parser: &mut parser };
+        self.intake.batch.parse(self.state, id, &mut unparsed, &limits, usize::MAX);
+        let at = unparsed.at;
         let tail = &self.intake.arena[at..end];
         if tail.is_empty() {
             return;

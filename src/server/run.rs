@@ -1,7 +1,7 @@
 //! The batch runs: each client's requests in their order, through the gate, and the replies collect in its output.
 
 use super::Turn;
-use super::batch::{BATCH_REQUESTS, Batch, Queued, Requests, Run};
+use super::batch::{BATCH_REQUESTS, Batch, Queued, Requests, Run, Unparsed};
 use super::intake::{INPUT_MAX, LARGE_BYTES};
 use crate::client::{Client, ClientFlags, ClientId, Input, LargeInput};
 use crate::gate::blocking;
@@ -224,7 +224,9 @@ impl Turn<'_> {
             let limits = self.limits(client);
             let most = if limits.authenticated { BATCH_REQUESTS } else { 1 };
             let LargeInput { buffer, parser, .. } = &mut input;
-            self.intake.batch.parse(self.state, id, buffer, &mut at, parser, &limits, most);
+            let mut unparsed = Unparsed { bytes: buffer, at, parser };
+            self.intake.batch.parse(self.state, id, &mut unparsed, &limits, most);
+            at = unparsed.at;
             if self.intake.batch.runs.is_empty() {
                 break;
             }

@@ -13,7 +13,7 @@ use super::{Collection, INLINE_MAX, Stored, Value, kind};
 use crate::clock::{Deadline, Expiry, Now};
 use crate::collections::hash::KeyHasher;
 use crate::collections::packed::{Element, Elements, Text};
-use crate::collections::packed_table::{Earliest, Entry, Form, PackedTable, Put};
+use crate::collections::packed_table::{Earliest, Entry, Form, PackedTable, Put, Take};
 use crate::collections::table::ValueRef;
 
 /// Up to where a hash counts as a listpack, and how the fields of a larger one are hashed.
@@ -105,25 +105,24 @@ impl Hash {
         }
     }
 
-    /// An empty hash that `count` fields are to be added to.
-    pub fn with_hint(count: usize, limits: &Limits) -> Hash {
-        let mut hash = Hash::default();
-        if count > limits.entries_max {
-            Edit::unnoted(&mut hash).end_listpack(limits);
-        }
-        hash
-    }
-
-    /// Adds a field as it was saved, whose deadline may have passed. False if there was one of this name.
-    pub fn add_saved(
-        &mut self,
-        field: &[u8],
-        value: &[u8],
-        deadline: Option<Deadline>,
+    /// A hash of `count` fields as they were saved, with deadlines that may have passed. `walk` shows them, in the same way each time
+    /// that it is called; it is told when a field comes twice. Errors: those of `walk`.
+    pub fn saved<E>(
+        count: usize,
         limits: &Limits,
-    ) -> bool {
-        let expiry = deadline.map_or(Expiry::Clear, Expiry::At);
-        Edit::unnoted(self).put(field, value, expiry, limits) == Put::New
+        mut walk: impl FnMut(&mut Take<'_>) -> Result<(), E>,
+    ) -> Result<Hash, E> {
+        if count > limits.entries_max {
+            let table = PackedTable::build(limits.hasher, Form::Pairs, count, walk)?;
+            let noted = Earliest::NEVER;
+            return Ok(Hash::Table(HashTable { table, is_listpack: false, noted }));
+        }
+        let mut hash = Hash::default();
+        walk(&mut |Entry { field, value, deadline }| {
+            let expiry = deadline.map_or(Expiry::Clear, Expiry::At);
+            Edit::unnoted(&mut hash).put(field, value, expiry, limits) == Put::New
+        })?;
+        Ok(hash)
     }
 
     /// Removes fields whose deadline has passed, and names them; how many. Looks at no more than `budget` pages and takes those

@@ -23,7 +23,7 @@ use super::{Collection, INLINE_MAX, Stored, Value, kind};
 use crate::collections::hash::KeyHasher;
 use crate::collections::intset::{self, Intset};
 use crate::collections::packed::{Element, Elements};
-use crate::collections::packed_table::{Form, PackedTable};
+use crate::collections::packed_table::{Form, PackedTable, Take};
 use crate::collections::table::ValueRef;
 use crate::resp::number::{format_i64, parse_i64};
 use packed::Search;
@@ -85,6 +85,26 @@ impl Set {
         } else {
             Set::table(limits, false)
         }
+    }
+
+    /// A set of `count` members as they were saved. `walk` shows them, in the same way each time that it is called; it is told when one
+    /// comes twice. Errors: those of `walk`.
+    pub fn saved<E>(
+        count: usize,
+        limits: &Limits,
+        mut walk: impl FnMut(&mut Take<'_>) -> Result<(), E>,
+    ) -> Result<Set, E> {
+        if count > limits.listpack_entries.max(limits.intset_entries) {
+            let table = PackedTable::build(limits.hasher, Form::Members, count, walk)?;
+            return Ok(Set::Table(Members { table, is_listpack: false }));
+        }
+        let mut set = None;
+        walk(&mut |entry| {
+            let member = entry.field;
+            let set = set.get_or_insert_with(|| Set::with_hint(member, count, limits));
+            Edit::unnoted(set).add(member, limits)
+        })?;
+        Ok(set.unwrap_or_else(|| Set::Ints(Vec::new())))
     }
 
     fn table(limits: &Limits, is_listpack: bool) -> Set {

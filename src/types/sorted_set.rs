@@ -133,7 +133,12 @@ impl SortedSet {
 
     /// An empty set that stays a skiplist while a result is put together; [`SortedSet::settle`] it in the end.
     pub fn for_result() -> Self {
-        SortedSet::Large(Box::new(Large { tree: ScoreTree::new(), is_skiplist: true }))
+        SortedSet::of_tree(ScoreTree::new())
+    }
+
+    /// The same with the elements of a tree.
+    pub fn of_tree(tree: ScoreTree) -> Self {
+        SortedSet::Large(Box::new(Large { tree, is_skiplist: true }))
     }
 
     /// Adds a member to a result, whose limits are none; `decide` says the score from the one it has.

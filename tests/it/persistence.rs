@@ -195,6 +195,58 @@ fn the_append_only_file_can_be_switched_on_and_off() {
     assert_eq!(contents(&mut server.connect()), before);
 }
 
+/// What waits for the disk has nothing to wait for once the log was closed, even if another one begins at once.
+#[test]
+fn waitaof_ends_with_the_log_that_it_waits_for() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let server = start(dir.path(), &["appendonly yes", "appendfsync no"]);
+    let (mut waiting, mut other) = (server.connect(), server.connect());
+    waiting.call(&["SET", "key", "value"]);
+    waiting.send(&["WAITAOF", "1", "0", "0"]);
+    server.settle();
+    assert_eq!(waiting.try_message(), None);
+    let switch = |to: &str| format!("CONFIG SET appendonly {to}\r\n");
+    other.send_raw(format!("{}{}", switch("no"), switch("yes")).as_bytes());
+    assert_eq!(other.reply(), Some(Reply::Simple(b"OK".to_vec())));
+    assert_eq!(other.reply(), Some(Reply::Simple(b"OK".to_vec())));
+    let both = Reply::Array(vec![Reply::Integer(1), Reply::Integer(0)]);
+    assert_eq!(waiting.reply(), Some(both));
+    // The new one is waited for as the old one was.
+    wait_for(&server, &mut other, "aof_rewrite_in_progress", "0");
+    other.call(&["SET", "key", "another"]);
+    waiting.send(&["WAITAOF", "1", "0", "100"]);
+    server.settle();
+    assert_eq!(waiting.try_message(), None);
+    server.advance(200_000);
+    let none = Reply::Array(vec![Reply::Integer(0), Reply::Integer(0)]);
+    assert_eq!(waiting.reply(), Some(none));
+}
+
+#[test]
+fn the_log_tells_how_far_a_long_loading_is() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let log = dir.path().join("log");
+    let server = start(dir.path(), &[&format!("logfile {}", log.display())]);
+    let mut client = server.connect();
+    client.call(&["DEBUG", "POPULATE", "1000"]);
+    // Some of the keys are put in their places at a time, and each time takes a minute now.
+    server.clock.set_tick_us(60_000_000);
+    assert_eq!(client.call(&["DEBUG", "RELOAD"]), Reply::Simple(b"OK".to_vec()));
+    server.clock.set_tick_us(0);
+    let text = std::fs::read_to_string(log).expect("a log");
+    let told: Vec<&str> =
+        text.lines().filter_map(|line| line.split("* Loading: ").nth(1)).collect();
+    assert!(told.len() > 10, "{text}");
+    let keys = |line: &str| -> u32 {
+        let (progress, keys) = line.split_once("% of 0 MB, ").expect("a share of the file");
+        let percent: f64 = progress.parse().expect("a number");
+        assert!((0.1..=100.0).contains(&percent), "{line}");
+        keys.strip_suffix(" keys so far").expect("a count of keys").parse().expect("a number")
+    };
+    let keys: Vec<u32> = told.into_iter().map(keys).collect();
+    assert!(keys.is_sorted() && keys[0] < 200 && keys.last() > Some(&900), "{keys:?}");
+}
+
 #[test]
 fn what_expired_stays_gone_and_what_lives_keeps_its_time() {
     let dir = tempfile::tempdir().expect("a folder");

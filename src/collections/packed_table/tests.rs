@@ -198,6 +198,48 @@ proptest! {
     }
 
     #[test]
+    fn a_table_built_at_once_is_as_if_its_entries_had_come_one_by_one(
+        entries in prop::collection::vec((field(), length(), prop::option::weighted(0.3, 0..300i64)), 0..60),
+        many in 0..200u32,
+        has_twice: bool,
+    ) {
+        let time = now(1000);
+        let others = (0..many).map(|number| (format!("many:{number}").into_bytes(), 1, None));
+        let mut table = PackedTable::new(hasher(), Form::Pairs);
+        table.spread();
+        let (mut model, mut twice): (Model, Option<Vec<u8>>) = (Vec::new(), None);
+        for (field, len, ms) in entries.into_iter().chain(others) {
+            let deadline = ms.map(|ms| time.after(ms));
+            if table.contains(&field) && !has_twice {
+                continue;
+            }
+            let put = table.set(&field, &vec![b'v'; len], deadline.map_or(Expiry::Clear, Expiry::At));
+            if put != Put::New {
+                twice.get_or_insert_with(|| field.clone());
+            }
+            model.push((field, vec![b'v'; len], deadline));
+        }
+        let built = PackedTable::build(hasher(), Form::Pairs, model.len(), |take| {
+            for (field, value, deadline) in &model {
+                if !take(Entry { field, value, deadline: *deadline }) {
+                    return Err(field.clone());
+                }
+            }
+            Ok(())
+        });
+        match built {
+            Err(field) => prop_assert_eq!(Some(field), twice),
+            Ok(built) => {
+                prop_assert_eq!(twice, None);
+                check(&built);
+                assert_same(&built, &model);
+                prop_assert!(built.iter().eq(table.iter()));
+                prop_assert_eq!(built.pages.len(), table.pages.len());
+            }
+        }
+    }
+
+    #[test]
     fn a_scan_visits_each_member_that_stays_exactly_once(
         stays in 0..400u32,
         changes in prop::collection::vec((any::<bool>(), 0..600u32), 0..40),

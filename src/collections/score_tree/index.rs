@@ -24,6 +24,16 @@ fn entry(tag: u32, leaf: u32) -> u64 {
     u64::from(leaf) << 32 | u64::from(tag)
 }
 
+/// The page of a tag among so many, and how many of the tag's low bits chose it.
+#[inline]
+fn page_of(tag: u32, pages: usize) -> (usize, u32) {
+    // With 2^bits <= pages, the first pages - 2^bits ones have been split by one more bit.
+    let bits = pages.ilog2();
+    let split = pages - (1 << bits);
+    let short = tag as usize & ((1 << bits) - 1);
+    if short < split { (tag as usize & ((2 << bits) - 1), bits + 1) } else { (short, bits) }
+}
+
 /// Tags with leaves.
 #[derive(Clone, Debug, Default)]
 pub struct Index {
@@ -32,14 +42,39 @@ pub struct Index {
 }
 
 impl Index {
+    /// The index of `len` entries, which `entries` shows each of the two times that it is called: the pages have their final number and
+    /// size before the first comes.
+    pub fn of<I: Iterator<Item = (u32, u32)>>(len: usize, entries: impl Fn() -> I) -> Index {
+        let count = len.div_ceil(ENTRIES_MAX).max(1);
+        let mut lens = vec![0; count];
+        entries().for_each(|(tag, _)| lens[page_of(tag, count).0] += 1);
+        let mut index = Index { pages: SharedVec::default(), len };
+        lens.iter().for_each(|&len| index.pages.push(Page::with_capacity(len)));
+        entries().for_each(|(tag, leaf)| index.pages[page_of(tag, count).0].push(entry(tag, leaf)));
+        index
+    }
+
+    /// Whether `is` says so of any tag that comes more than once; it is told the leaves, each once.
+    pub fn any_collision(&self, mut is: impl FnMut(u32, &[u32]) -> bool) -> bool {
+        let (mut sorted, mut leaves) = (Page::new(), Vec::new());
+        self.pages.iter().any(|page| {
+            sorted.clear();
+            sorted.extend(page.iter().map(|entry| entry.rotate_left(32)));
+            sorted.sort_unstable();
+            let same = sorted.chunk_by(|one, other| one >> 32 == other >> 32);
+            same.filter(|same| same.len() > 1).any(|same| {
+                leaves.clear();
+                leaves.extend(same.iter().map(|&entry| entry as u32));
+                leaves.dedup();
+                is((same[0] >> 32) as u32, &leaves)
+            })
+        })
+    }
+
     /// The page of a tag, and how many of the tag's low bits chose it. There is at least one page.
     #[inline]
     fn page_of(&self, tag: u32) -> (usize, u32) {
-        // With 2^bits <= pages, the first pages - 2^bits ones have been split by one more bit.
-        let bits = self.pages.len().ilog2();
-        let split = self.pages.len() - (1 << bits);
-        let short = tag as usize & ((1 << bits) - 1);
-        if short < split { (tag as usize & ((2 << bits) - 1), bits + 1) } else { (short, bits) }
+        page_of(tag, self.pages.len())
     }
 
     /// The leaves that hold a member with this tag; a leaf comes once for each of them.

@@ -29,6 +29,15 @@ pub struct Leaf {
     pub parent: u32,
 }
 
+/// An element to be put into a new leaf.
+#[derive(Clone, Debug)]
+pub struct Element {
+    pub score: f64,
+    pub tag: u32,
+    /// Where its member lies among the bytes of all.
+    pub member: Range<usize>,
+}
+
 impl Part for Leaf {
     fn heap_bytes(&self) -> usize {
         self.bytes.capacity()
@@ -36,6 +45,30 @@ impl Part for Leaf {
 }
 
 impl Leaf {
+    /// A leaf of elements in ascending order.
+    pub fn of<'a>(
+        elements: impl ExactSizeIterator<Item = &'a Element> + Clone,
+        members: &[u8],
+    ) -> Leaf {
+        let len = elements.len();
+        let mut bytes = Vec::new();
+        bytes.reserve_exact(allocation(Leaf::bytes_of(len, members.len())));
+        elements.clone().for_each(|element| bytes.extend_from_slice(&element.score.to_le_bytes()));
+        elements.clone().for_each(|element| bytes.extend_from_slice(&element.tag.to_le_bytes()));
+        let mut end = 0;
+        for element in elements.clone() {
+            end += element.member.len() as u32;
+            bytes.extend_from_slice(&end.to_le_bytes());
+        }
+        elements.for_each(|element| bytes.extend_from_slice(&members[element.member.clone()]));
+        Leaf { bytes, len: len as u32, parent: super::NONE }
+    }
+
+    /// Bytes of so many elements with so many bytes of members.
+    pub fn bytes_of(len: usize, members: usize) -> usize {
+        FIELDS * len + members
+    }
+
     #[inline]
     pub fn len(&self) -> usize {
         self.len as usize

@@ -128,6 +128,42 @@ proptest! {
     }
 
     #[test]
+    fn a_tree_built_at_once_is_one_whose_elements_came_one_by_one(
+        numbers in prop::collection::btree_map(any::<u16>(), -50..50i64, 0..1500),
+        more in steps(),
+        again: prop::sample::Index,
+    ) {
+        let mut model = Model::default();
+        numbers.iter().for_each(|(&number, &score)| model.set(&member(number), score));
+        let mut built = Descending::default();
+        for (score, member) in model.order.iter().rev() {
+            prop_assert!(built.push(*score as f64, member));
+        }
+        let mut tree = built.finish().expect("no member comes twice");
+        tree.check();
+        let leaf_bytes: usize = tree.leaves.iter().map(Leaf::heap_bytes).sum();
+        prop_assert_eq!(leaf_bytes, tree.leaf_bytes);
+        for step in &more {
+            play(&mut tree, &mut model, step);
+        }
+        tree.check();
+        let expected = model.order.iter().map(|(score, member)| (*score as f64, &member[..]));
+        prop_assert!(tree.range(0..tree.len()).eq(expected));
+
+        // A member that comes again is noticed wherever its score puts it.
+        if model.order.is_empty() {
+            return Ok(());
+        }
+        let twice = again.get(&model.scores.keys().collect::<Vec<_>>()).to_vec();
+        model.order.insert((1_000_000, twice));
+        let mut built = Descending::default();
+        for (score, member) in model.order.iter().rev() {
+            prop_assert!(built.push(*score as f64, member));
+        }
+        prop_assert!(built.finish().is_none());
+    }
+
+    #[test]
     fn members_of_equal_scores_are_found_by_their_bytes(
         numbers in prop::collection::btree_set(0..20_000u32, 0..400),
         bound in 0..20_000u32,
@@ -210,4 +246,13 @@ fn looking_ahead_leads_to_the_leaf_of_a_member_at_any_size() {
         }
     }
     assert!(tree.height > 0);
+}
+
+#[test]
+fn elements_out_of_order_do_not_make_a_tree_at_once() {
+    let mut built = Descending::default();
+    assert!(built.push(2.0, b"b") && built.push(2.0, b"a") && built.push(-0.0, b"c"));
+    assert!(!built.push(0.0, b"c") && !built.push(0.0, b"d") && !built.push(1.0, b"a"));
+    assert!(built.push(0.0, b"aa"));
+    assert_eq!(built.finish().map(|tree| tree.len()), Some(4));
 }

@@ -169,12 +169,14 @@ fn idle_time(ctx: &mut Context<'_>) -> CommandResult {
 }
 
 /// `OBJECT REFCOUNT key`: 1, or what Redis counts for a small integer, which it shares unless each key needs access bits of
-/// its own.
+/// its own. Valkey shares none.
 fn reference_count(ctx: &mut Context<'_>) -> CommandResult {
     use MaxmemoryPolicy::{AllkeysLfu, AllkeysLru, VolatileLfu, VolatileLru};
     let policy = ctx.server.config.maxmemory_policy;
-    let shares = ctx.server.config.maxmemory == 0
-        || !matches!(policy, VolatileLru | VolatileLfu | AllkeysLru | AllkeysLfu);
+    let config = &ctx.server.config;
+    let has_access_bits = config.maxmemory != 0
+        && matches!(policy, VolatileLru | VolatileLfu | AllkeysLru | AllkeysLfu);
+    let shares = !has_access_bits && !config.compatible_with.is_valkey();
     if let Some(slot) = find(ctx) {
         let is_shared = match ctx.db.entry(slot).value() {
             ValueRef::Bytes { bytes, kind: kind::STRING } => {

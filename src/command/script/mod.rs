@@ -446,8 +446,11 @@ pub(crate) fn conclude(
     let Failure { mut text, place, is_counted } = failure;
     if let Some((source, line)) = place {
         text.extend_from_slice(b" script: ");
-        text.extend_from_slice(&name.text());
-        text.extend_from_slice(b", on ");
+        if !ctx.server.config.compatible_with.is_valkey() {
+            text.extend_from_slice(&name.text());
+            text.extend_from_slice(b", ");
+        }
+        text.extend_from_slice(b"on ");
         text.extend_from_slice(&source);
         text.extend_from_slice(format!(":{line}.").as_bytes());
     }

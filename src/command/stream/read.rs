@@ -67,6 +67,17 @@ pub const COMMANDS: &[CommandSpec] = &[
 const UNBALANCED: CommandError = CommandError::Text(
     "ERR Unbalanced XREAD list of streams: for each stream key an ID or '$' must be specified.",
 );
+
+/// Valkey names the command, and the ID that it takes for the newest entries.
+fn unbalanced(ctx: &Context<'_>, in_group: bool) -> CommandError {
+    if !ctx.server.config.compatible_with.is_valkey() {
+        return UNBALANCED;
+    }
+    let (command, newest) = if in_group { ("xreadgroup", '>') } else { ("xread", '$') };
+    CommandError::formatted(format!(
+        "ERR Unbalanced '{command}' list of streams: for each stream key an ID or '{newest}' must be specified."
+    ))
+}
 const GROUP_IN_XREAD: CommandError = CommandError::Text(
     "ERR The GROUP option is only supported by XREADGROUP. You called XREAD instead.",
 );
@@ -185,7 +196,7 @@ impl<'a> ReadRequest<'a> {
                 request.count = usize::try_from(cursor.take_integer()?).unwrap_or(0);
             } else if behind >= 1 && cursor.take_word("STREAMS") {
                 if !cursor.remaining().is_multiple_of(2) {
-                    return Err(UNBALANCED);
+                    return Err(unbalanced(ctx, in_group));
                 }
                 request.keys_at = cursor.position();
                 request.streams = cursor.remaining() / 2;

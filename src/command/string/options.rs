@@ -33,20 +33,26 @@ enum Word {
 impl Word {
     /// The word an argument is, in any case.
     fn of(argument: &[u8]) -> Option<Word> {
+        // Words of two letters, which most requests have, are not worth a copy. The bit is what letters' cases differ in.
+        if let [first, second] = argument {
+            return match &[first | 0x20, second | 0x20] {
+                b"nx" => Some(Word::Nx),
+                b"xx" => Some(Word::Xx),
+                b"ex" => Some(Word::Time(Unit::Seconds)),
+                b"px" => Some(Word::Time(Unit::Milliseconds)),
+                _ => None,
+            };
+        }
         let mut lower = [0; 7];
         let lower = lower.get_mut(..argument.len())?;
         lower.copy_from_slice(argument);
         lower.make_ascii_lowercase();
         Some(match &*lower {
-            b"nx" => Word::Nx,
-            b"xx" => Word::Xx,
             b"ifeq" => Word::IfEq,
             b"ifne" => Word::IfNe,
             b"ifdeq" => Word::IfDeq,
             b"ifdne" => Word::IfDne,
             b"get" => Word::Get,
-            b"ex" => Word::Time(Unit::Seconds),
-            b"px" => Word::Time(Unit::Milliseconds),
             b"exat" => Word::Time(Unit::UnixSeconds),
             b"pxat" => Word::Time(Unit::UnixMilliseconds),
             b"keepttl" => Word::KeepTtl,
@@ -78,20 +84,16 @@ impl Unit {
         now: &Now,
         command: &'static str,
     ) -> Result<Expiry, CommandError> {
-        let time = number::parse_i64(time).ok_or(CommandError::NotInteger)?;
-        let invalid = || CommandError::InvalidExpire(command);
-        if time <= 0 {
-            return Err(invalid());
-        }
+        let Some(time) = number::parse_i64(time) else { return Err(CommandError::NotInteger) };
         let ms = match self {
-            Unit::Seconds | Unit::UnixSeconds => time.checked_mul(1000).ok_or_else(invalid)?,
-            Unit::Milliseconds | Unit::UnixMilliseconds => time,
+            Unit::Seconds | Unit::UnixSeconds => time.checked_mul(1000),
+            Unit::Milliseconds | Unit::UnixMilliseconds => Some(time),
         };
-        if self.is_absolute() {
-            return Ok(Expiry::At(now.at(UnixMillis(ms))));
+        match ms.filter(|ms| *ms > 0) {
+            Some(ms) if self.is_absolute() => Ok(Expiry::At(now.at(UnixMillis(ms)))),
+            Some(ms) if now.unix().0.checked_add(ms).is_some() => Ok(Expiry::At(now.after(ms))),
+            _ => Err(CommandError::InvalidExpire(command)),
         }
-        now.unix().0.checked_add(ms).ok_or_else(invalid)?;
-        Ok(Expiry::At(now.after(ms)))
     }
 }
 

@@ -94,7 +94,8 @@ pub fn begin_aof(
     let wake = server.persistence.wake.clone();
     let policy = server.config.appendfsync;
     let wake = Box::new(move || wake());
-    let mut log = AppendLog::new(folder.clone(), increment, 0, 0, policy, wake);
+    let log = AppendLog::new(folder.clone(), increment, 0, 0, policy, wake);
+    let mut log = log.behind(server.persistence.closed_log);
     if server.persistence.background.has_threads() {
         log.spawn().map_err(|error| system_text(&error))?;
     }
@@ -132,6 +133,7 @@ pub fn end_aof(db: &mut Keyspace, server: &mut State) {
     let now = server.now;
     spread_effects(server);
     if let Some(aof) = server.persistence.aof.take() {
+        server.persistence.closed_log = aof.log.end();
         if let Err(fatal) = aof.log.close(now) {
             server.log(Level::Warning, format_args!("{fatal}"));
         }
@@ -140,8 +142,6 @@ pub fn end_aof(db: &mut Keyspace, server: &mut State) {
             let text = "Removing the temp incr aof file";
             server.log(Level::Notice, format_args!("{text} {name} in the background"));
         }
-        // What waited for this log is in it now; the next one, perhaps begun in the same turn, counts anew.
-        server.clients.iter_mut().for_each(|client| client.awaited.0 = 0);
     }
     note_listeners(db, server);
     server.note_gate();

@@ -323,7 +323,8 @@ impl AofFolder {
             return Ok(Vec::new());
         }
         let mut left = Vec::new();
-        for file in self.manifest.history() {
+        let is_kept = |file: &AofFile| self.manifest.files().any(|kept| kept.name == file.name);
+        for file in self.manifest.history().iter().filter(|file| !is_kept(file)) {
             match self.disk.remove(&self.path_of(&file.name)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     left.push((file.name.clone(), error));

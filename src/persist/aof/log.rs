@@ -212,6 +212,14 @@ impl AppendLog {
         }
     }
 
+    /// Has offsets go on behind those of a log that was closed: what depends on one of them is on disk.
+    #[must_use]
+    pub fn behind(mut self, closed: LogOffset) -> Self {
+        (self.written, self.requested) = (closed, closed);
+        self.shared.synced.store(closed.0, Ordering::Release);
+        self
+    }
+
     /// Starts the syncing thread. Errors: the system has no thread to give.
     pub fn spawn(&mut self) -> io::Result<()> {
         let syncer = self.syncer();

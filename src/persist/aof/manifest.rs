@@ -118,7 +118,21 @@ impl Manifest {
                 reason,
             })?;
         }
+        manifest.count_on_from_history();
         Ok(manifest)
+    }
+
+    /// A number that a file of the history has is not given again before that file is removed: its removal would take the new
+    /// file away.
+    fn count_on_from_history(&mut self) {
+        let has = |file: &AofFile, part: &[u8]| file.name.windows(part.len()).any(|at| at == part);
+        for file in &self.history {
+            if has(file, b".incr.") {
+                self.increment_seq = self.increment_seq.max(file.seq);
+            } else if has(file, b".base.") {
+                self.base_seq = self.base_seq.max(file.seq);
+            }
+        }
     }
 
     fn read_line(&mut self, line: &[u8]) -> Result<(), &'static str> {

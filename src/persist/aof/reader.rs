@@ -6,7 +6,8 @@
 //! ```
 //!
 //! In comes something to read and its length in bytes; out go requests as places in the reader's buffer, and last an [`End`].
-//! The buffer grows by what was read, never by a declared length; a length beyond the end of the file needs no reading at all.
+//! The buffer grows by what was read, and by a declared length only as far as the file has the bytes; a length beyond its end needs no
+//! reading at all.
 //!
 //! A file may end at any byte, as the process or the machine may. What is whole is everything before the request that is cut,
 //! or before the MULTI that has no EXEC ([`End::valid_up_to`]). NULs from some byte of a request to the end are what a file
@@ -189,6 +190,8 @@ pub struct Reader<R> {
     args: Vec<Range>,
     /// Within a request whose beginning was read: where its next line is in `buf`, and how many arguments are to come.
     resume: Option<(usize, u64)>,
+    /// Bytes that an argument lacks whose beginning was read.
+    missing: usize,
     /// The MULTI that is open.
     multi: Option<u64>,
     line: u64,
@@ -223,6 +226,7 @@ impl<R: Read> Reader<R> {
             offset,
             args: Vec::new(),
             resume: None,
+            missing: 0,
             multi: None,
             line: 1,
             end: None,
@@ -345,8 +349,12 @@ impl<R: Read> Reader<R> {
                 *at -= moved;
             }
         }
-        // A long request doubles the buffer each time, so that reading it costs linear time.
-        let piece = (self.buf.len().max(CHUNK_BYTES) as u64).min(self.unread());
+        // What is missing of a long argument is read at once, for the file has it, and no more: what lies behind is moved.
+        let missing = std::mem::take(&mut self.missing);
+        let piece = (missing.max(CHUNK_BYTES) as u64).min(self.unread());
+        if missing > CHUNK_BYTES {
+            self.buf.reserve_exact(piece as usize);
+        }
         let got = (&mut self.source).take(piece).read_to_end(&mut self.buf)?;
         if (got as u64) < piece {
             // Somebody has cut the file meanwhile.
@@ -427,6 +435,7 @@ impl<R: Read> Reader<R> {
             }
             let end = data + len as usize;
             let Some(line_end) = self.buf.get(end..end + 2) else {
+                self.missing = end + 2 - self.buf.len();
                 return Attempt::Wants;
             };
             if line_end != b"\r\n" {

@@ -5,8 +5,10 @@
 
 use crate::clock::{Deadline, Now, UnixMillis};
 use crate::collections::packed::Text as ElementText;
+use crate::collections::packed_table::Entry;
 use crate::collections::quicklist::Quicklist;
 use crate::collections::run::{End, Run};
+use crate::collections::score_tree::Descending;
 use crate::collections::table::{NewValue, Owned};
 use crate::resp::number::{parse_f64, parse_i64};
 use crate::types::hash::Hash;
@@ -48,6 +50,8 @@ const FIELD_VALUE: &str = "a field's value";
 const MEMBER: &str = "a member";
 const ELEMENT: &str = "an element";
 const DEADLINE: &str = "a field's deadline";
+const MEMBER_TWICE: &str = "a sorted set that has a member twice";
+const FIELD_TWICE: &str = "a hash that has a field twice";
 
 /// Deadlines of fields are written in 48 bits by Redis 7.4; none of them is later.
 const DEADLINE_MAX: u64 = (1 << 48) - 2;
@@ -206,16 +210,18 @@ impl Decoder<'_> {
 
     fn set(&self, reader: &mut Reader<'_>) -> Decoded<Stored> {
         let count = count(reader, 1)?;
-        let mut set = None;
-        for _ in 0..count {
-            let member = reader.string(MEMBER)?;
-            let limits = &self.limits.set;
-            let set = set.get_or_insert_with(|| Set::with_hint(&member, count, limits));
-            if !Edit::unnoted(set).add(&member, limits) {
-                return Err(reader.malformed("a set that has a member twice"));
+        let start = reader.position();
+        let set = Set::saved(count, &self.limits.set, |take| {
+            reader.move_to(start);
+            for _ in 0..count {
+                let member = reader.string(MEMBER)?;
+                if !take(Entry { field: &member, value: &[], deadline: None }) {
+                    return Err(reader.malformed("a set that has a member twice"));
+                }
             }
-        }
-        Ok(set.unwrap_or_else(|| Set::Ints(Vec::new())).store())
+            Ok(())
+        });
+        Ok(set?.store())
     }
 
     fn intset(&self, reader: &mut Reader<'_>) -> Decoded<Stored> {
@@ -248,29 +254,40 @@ impl Decoder<'_> {
     fn sorted_set(
         &self,
         reader: &mut Reader<'_>,
-        score: impl Fn(&mut Reader<'_>) -> Decoded<f64>,
+        score_of: impl Fn(&mut Reader<'_>) -> Decoded<f64>,
     ) -> Decoded<Stored> {
         let count = count(reader, 2)?;
-        // They are written from the last to the first. A tree fills its leaves where it grows at the end.
-        let mut places = Vec::new();
+        // They are written from the last to the first. A tree, and only in the end a listpack, if it is within the limits: a listpack
+        // does not know -0.
+        let (start, mut tree) = (reader.position(), Descending::default());
         for _ in 0..count {
-            places.push(reader.position());
-            input::skip_string(reader, MEMBER)?;
-            score(reader)?;
+            let member = reader.string(MEMBER)?;
+            let score = score_of(reader)?;
+            if !tree.push(score, &member) {
+                reader.move_to(start);
+                return self.unordered_set(reader, count, score_of);
+            }
         }
-        // A skiplist, and only in the end a listpack, if it is within the limits: a listpack does not know -0.
+        let tree = whole(tree.finish(), reader, MEMBER_TWICE)?;
+        Ok(SortedSet::of_tree(tree).settle(self.limits.sorted_set).store())
+    }
+
+    /// A sorted set whose elements are in no order.
+    fn unordered_set(
+        &self,
+        reader: &mut Reader<'_>,
+        count: usize,
+        score: impl Fn(&mut Reader<'_>) -> Decoded<f64>,
+    ) -> Decoded<Stored> {
         let mut set = SortedSet::for_result();
         let no_limits = sorted_set::Limits { entries: 0, value: 0 };
-        let end = reader.position();
-        for place in places.into_iter().rev() {
-            reader.move_to(place);
+        for _ in 0..count {
             let member = reader.string(MEMBER)?;
             let score = score(reader)?;
             if !Edit::unnoted(&mut set).insert(score, &member, no_limits) {
-                return Err(reader.malformed("a sorted set that has a member twice"));
+                return Err(reader.malformed(MEMBER_TWICE));
             }
         }
-        reader.move_to(end);
         Ok(set.settle(self.limits.sorted_set).store())
     }
 
@@ -280,7 +297,7 @@ impl Decoder<'_> {
             let score = parse_f64(score.as_ref());
             let score = whole(score, reader, "a score that is not a number")?;
             if !Edit::unnoted(&mut set).insert(score, member.as_ref(), self.limits.sorted_set) {
-                return Err(reader.malformed("a sorted set that has a member twice"));
+                return Err(reader.malformed(MEMBER_TWICE));
             }
         }
         Ok(set.store())
@@ -290,28 +307,22 @@ impl Decoder<'_> {
 
     fn hash(&self, reader: &mut Reader<'_>) -> Decoded<Stored> {
         let count = count(reader, 2)?;
-        let mut hash = Hash::with_hint(count, &self.limits.hash);
-        for _ in 0..count {
-            let field = reader.string(FIELD)?;
-            let value = reader.string(FIELD_VALUE)?;
-            self.add_field(&mut hash, &field, &value, None, reader)?;
-        }
-        Ok(hash.store())
+        self.fields(reader, count, |reader| {
+            Ok((reader.string(FIELD)?, reader.string(FIELD_VALUE)?, None))
+        })
     }
 
     fn hash_of_valkey(&self, reader: &mut Reader<'_>) -> Decoded<Stored> {
         let count = count(reader, 10)?;
-        let mut hash = Hash::with_hint(count, &self.limits.hash);
-        for _ in 0..count {
+        self.fields(reader, count, |reader| {
             let field = reader.string(FIELD)?;
             let value = reader.string(FIELD_VALUE)?;
             let deadline = match reader.unix_ms(DEADLINE)? {
                 -1 => None,
                 ms => Some(self.deadline(ms as u64, reader)?),
             };
-            self.add_field(&mut hash, &field, &value, deadline, reader)?;
-        }
-        Ok(hash.store())
+            Ok((field, value, deadline))
+        })
     }
 
     /// Redis 7.4's: deadlines are lengths, counted from the earliest one, or, of the release candidates, from 1970.
@@ -323,25 +334,47 @@ impl Decoder<'_> {
             _ => 0,
         };
         let count = count(reader, 3)?;
-        let mut hash = Hash::with_hint(count, &self.limits.hash);
-        for _ in 0..count {
+        self.fields(reader, count, |reader| {
             let deadline = match reader.length(DEADLINE)? {
                 0 => None,
                 ms => Some(self.deadline(ms.wrapping_add(before_first), reader)?),
             };
-            let field = reader.string(FIELD)?;
-            let value = reader.string(FIELD_VALUE)?;
-            self.add_field(&mut hash, &field, &value, deadline, reader)?;
-        }
-        Ok(hash.store())
+            Ok((reader.string(FIELD)?, reader.string(FIELD_VALUE)?, deadline))
+        })
+    }
+
+    /// A hash of `count` fields, each of which `next` reads.
+    fn fields<'r>(
+        &self,
+        reader: &mut Reader<'r>,
+        count: usize,
+        next: impl Fn(&mut Reader<'r>) -> Decoded<(Text<'r>, Text<'r>, Option<Deadline>)>,
+    ) -> Decoded<Stored> {
+        let start = reader.position();
+        let hash = Hash::saved(count, &self.limits.hash, |take| {
+            reader.move_to(start);
+            for _ in 0..count {
+                let (field, value, deadline) = next(reader)?;
+                if !take(Entry { field: &field, value: &value, deadline }) {
+                    return Err(reader.malformed(FIELD_TWICE));
+                }
+            }
+            Ok(())
+        });
+        Ok(hash?.store())
     }
 
     fn packed_hash(&self, packed: Packed<'_>, reader: &Reader<'_>) -> Decoded<Stored> {
-        let mut hash = Hash::with_hint(packed.count / 2, &self.limits.hash);
-        for (field, value) in pairs(&packed, reader)? {
-            self.add_field(&mut hash, field.as_ref(), value.as_ref(), None, reader)?;
-        }
-        Ok(hash.store())
+        let hash = Hash::saved(packed.count / 2, &self.limits.hash, |take| {
+            for (field, value) in pairs(&packed, reader)? {
+                let entry = Entry { field: field.as_ref(), value: value.as_ref(), deadline: None };
+                if !take(entry) {
+                    return Err(reader.malformed(FIELD_TWICE));
+                }
+            }
+            Ok(())
+        });
+        Ok(hash?.store())
     }
 
     /// A listpack of fields, values and deadlines; 0 is none.
@@ -354,35 +387,24 @@ impl Decoder<'_> {
         if packed.count == 0 {
             return Err(reader.error(Fault::Empty));
         }
-        let mut hash = Hash::with_hint(packed.count / 3, &self.limits.hash);
-        let mut texts = packed.texts();
-        while let Some(field) = texts.next() {
-            let (Some(value), Some(deadline)) = (texts.next(), texts.next()) else {
-                return Err(reader.malformed("a field without value or deadline"));
-            };
-            let deadline = parse_i64(deadline.as_ref()).and_then(|ms| u64::try_from(ms).ok());
-            let deadline = match whole(deadline, reader, "a deadline that is no time")? {
-                0 => None,
-                ms => Some(self.deadline(ms, reader)?),
-            };
-            self.add_field(&mut hash, field.as_ref(), value.as_ref(), deadline, reader)?;
-        }
-        Ok(hash.store())
-    }
-
-    fn add_field(
-        &self,
-        hash: &mut Hash,
-        field: &[u8],
-        value: &[u8],
-        deadline: Option<Deadline>,
-        reader: &Reader<'_>,
-    ) -> Decoded<()> {
-        if hash.add_saved(field, value, deadline, &self.limits.hash) {
+        let hash = Hash::saved(packed.count / 3, &self.limits.hash, |take| {
+            let mut texts = packed.texts();
+            while let Some(field) = texts.next() {
+                let (Some(value), Some(deadline)) = (texts.next(), texts.next()) else {
+                    return Err(reader.malformed("a field without value or deadline"));
+                };
+                let deadline = parse_i64(deadline.as_ref()).and_then(|ms| u64::try_from(ms).ok());
+                let deadline = match whole(deadline, reader, "a deadline that is no time")? {
+                    0 => None,
+                    ms => Some(self.deadline(ms, reader)?),
+                };
+                if !take(Entry { field: field.as_ref(), value: value.as_ref(), deadline }) {
+                    return Err(reader.malformed(FIELD_TWICE));
+                }
+            }
             Ok(())
-        } else {
-            Err(reader.malformed("a hash that has a field twice"))
-        }
+        });
+        Ok(hash?.store())
     }
 
     fn deadline(&self, unix_ms: u64, reader: &Reader<'_>) -> Decoded<Deadline> {

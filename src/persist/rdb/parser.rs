@@ -306,10 +306,15 @@ impl<R: Read> Source<R> {
     #[cold]
     fn fill(&mut self, len: u64, what: &'static str) -> Result<(), SourceError> {
         while ((self.filled - self.at) as u64) < len {
+            let missing = len - (self.filled - self.at) as u64;
+            // What is read ahead of a record is moved once it is the next one: a chunk of it, not as much as the buffer has room for.
+            let wanted = usize::try_from(missing).unwrap_or(usize::MAX).max(CHUNK);
             if self.buffer.len() - self.filled < CHUNK {
-                self.buffer.resize((self.filled + CHUNK).max(self.filled * 2), 0);
+                let twice = self.filled.min(wanted);
+                self.buffer.resize(self.filled + twice.max(CHUNK), 0);
             }
-            match self.reader.read(&mut self.buffer[self.filled..]) {
+            let room = (self.buffer.len() - self.filled).min(wanted);
+            match self.reader.read(&mut self.buffer[self.filled..self.filled + room]) {
                 Ok(0) => return Err(self.error(Fault::Truncated(what))),
                 Ok(read) => self.filled += read,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 use crate::clock::{Expiry, Now, UnixMillis};
 use crate::collections::hash::KeyHasher;
+use crate::collections::packed_table::Entry;
 use crate::collections::run::End;
 use crate::collections::table::ValueRef;
 use crate::types::hash::Hash;
@@ -497,6 +498,10 @@ fn sorted_sets_of_all_types_are_read() {
     let twice = "a sorted set that has a member twice";
     assert_eq!(malformed(read(10, 17, &listpack(&["a", "1", "a", "2"]))), twice);
     assert_eq!(malformed(read(10, 17, &listpack(&["a"]))), "pairs of which one is half");
+    // In no order, which nobody writes.
+    assert_eq!(read(1, 3, b"\x02\x01a\x011\x01b\x012"), lines(&["1.0 a", "2.0 b", "inline 6"]));
+    assert_eq!(malformed(read(1, 3, b"\x03\x01a\x011\x01b\x012\x01a\x010")), twice);
+    assert_eq!(malformed(read(1, 3, b"\x03\x01a\x012\x01b\x011\x01a\x010")), twice);
 }
 
 #[test]

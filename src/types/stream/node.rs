@@ -16,7 +16,7 @@
 //! behind it; per node two counts, the fields and a zero; per entry flags, two differences to the node's ID, values and their
 //! number).
 
-use std::sync::Arc;
+use triomphe::Arc;
 
 use crate::collections::packed::{Element, Elements};
 use crate::collections::shared::own;

@@ -21,6 +21,7 @@ use operator::Operator;
 use world::{MS, Options, World};
 
 mod clients;
+mod files;
 mod network;
 mod operator;
 mod talk;

@@ -154,6 +154,11 @@ impl World {
         self.wires.set_up(node, true);
     }
 
+    /// Adds a line to a server's configuration, from its next start on.
+    pub fn configure(&mut self, node: usize, line: &str) {
+        self.nodes[node].lines.push(line.into());
+    }
+
     /// A server is gone from one moment to the next.
     pub fn crash(&mut self, node: usize, loss: Loss) {
         self.trace.note(|| format!("crash {node} {loss:?}"));

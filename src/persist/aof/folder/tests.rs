@@ -96,3 +96,22 @@ fn a_manifest_that_is_wrong_is_refused_with_its_line() {
                 Unknown AOF file type";
     assert_eq!(error, told);
 }
+
+#[test]
+fn an_increment_does_not_get_the_name_of_one_in_the_history() {
+    let disk = ModelDisk::new(1);
+    let mut folder = open(&disk).unwrap();
+    folder.open_at_start(BaseFormat::Rdb, |_| Ok(())).unwrap();
+    // All increments become history, as by BGREWRITEAOF while the append-only file is off.
+    let written = Path::new("/dir/temp");
+    disk.put(written, b"REDIS");
+    folder.finish_rewrite(written, BaseFormat::Rdb, i64::MAX).unwrap();
+    let mut folder = open(&disk).unwrap();
+    let aside = folder.increment_aside().unwrap();
+    crate::sys::disk::write_all(&*aside.file, OLD).unwrap();
+    assert!(folder.manifest().history().iter().all(|file| file.name != aside.name));
+    folder.remove_history().unwrap();
+    disk.put(written, b"REDIS");
+    folder.finish_rewrite(written, BaseFormat::Rdb, aside.seq).unwrap();
+    assert_eq!(content(&disk, &folder), [b"REDIS", OLD].concat());
+}

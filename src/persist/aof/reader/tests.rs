@@ -169,6 +169,19 @@ fn large_requests_and_many_arguments_are_read_in_pieces() {
 }
 
 #[test]
+fn little_is_read_ahead_of_a_large_request() {
+    let large = encode(&[b"SET".to_vec(), b"large".to_vec(), vec![b'x'; 3_000_000]]);
+    let bytes = [&large[..], &large, &large].concat();
+    let mut reader = Reader::new(Drip(&bytes, usize::MAX), 0, bytes.len() as u64);
+    for _ in 0..3 {
+        assert!(matches!(reader.next(), Ok(Item::Request(_))));
+        let (taken, _) = reader.take_last();
+        assert!(taken.len() >= 3_000_000 && taken.capacity() < 3_600_000, "{}", taken.capacity());
+        assert!(reader.buf.len() <= CHUNK_BYTES, "{} bytes are moved", reader.buf.len());
+    }
+}
+
+#[test]
 fn a_declared_length_reserves_nothing() {
     for text in ["*2\r\n$3\r\nSET\r\n$999999999999999\r\nab", "*9999999999999999\r\n$1\r\na\r\n"] {
         let (_, end) = read(text.as_bytes(), 4096);

@@ -209,11 +209,32 @@ fn what_follows_a_file_is_left() {
     assert_eq!(rest, b"*1\r\n$4\r\nPING\r\n");
 }
 
+/// What is read ahead is moved when the record before it is forgotten.
+#[test]
+fn little_is_read_ahead_of_a_large_record() {
+    let large = [&b"\x00\x01k"[..], &string(&vec![b'x'; 3_000_000])].concat();
+    let file = [&b"REDIS0010"[..], &large, &large, b"\xff\0\0\0\0\0\0\0\0"].concat();
+    let mut parser = Parser::new(Drops(&file, usize::MAX), true);
+    let mut entries = 0;
+    loop {
+        match parser.next_event() {
+            Ok(Event::End(_)) => break,
+            Ok(Event::Entry(_)) => entries += 1,
+            other => assert!(matches!(other, Ok(Event::Header(_)))),
+        }
+        let read = (file.len() - parser.source().0.len()) as u64;
+        assert!(read - parser.offset() <= 64 << 10, "{} bytes", read - parser.offset());
+    }
+    assert_eq!(entries, 2);
+}
+
 #[test]
 fn a_hash_with_deadlines_needs_the_version_of_valkey() {
-    let mut hash = Hash::default();
-    hash.add_saved(b"f", b"v", Some(NOW.after(1000)), &limits(512).hash);
-    let stored = hash.store();
+    let hash = Hash::saved::<()>(1, &limits(512).hash, |take| {
+        assert!(take(Entry { field: b"f", value: b"v", deadline: Some(NOW.after(1000)) }));
+        Ok(())
+    });
+    let stored = hash.expect("it is told once").store();
     let entry = || SavedEntry {
         key: b"k",
         value: value_of(&stored),
