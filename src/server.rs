@@ -152,17 +152,22 @@ impl Server {
         blocking::serve(&mut self.keyspace, &mut self.state);
         blocking::serve_acks(&mut self.keyspace, &mut self.state);
         self.do_tasks();
-        self.expire();
-        self.evict();
+        // What SHUTDOWN has saved is the stream's end: a replica that has more could not go on when this server is back.
+        if !self.stopping {
+            self.expire();
+            self.evict();
+            failover::turn(&mut self.keyspace, &mut self.state);
+            replicas::ask_for_acks(&mut self.state);
+        }
         self.invalidate();
-        failover::turn(&mut self.keyspace, &mut self.state);
-        replicas::ask_for_acks(&mut self.state);
         self.persist();
         replicas::turn(&mut self.keyspace, &mut self.state);
         self.clients().flush();
         self.clients().shake_hands();
         evict_clients(&mut self.state);
-        self.cron_if_due();
+        if !self.stopping {
+            self.cron_if_due();
+        }
         self.clients().close_clients();
         self.state.stats.timing.end_turn();
         self.turns.fetch_add(1, Ordering::Release);

@@ -818,8 +818,8 @@ section "Replication" {
     /// lasts, so that none are taken which are lost with the part. REPLICAOF NO ONE ends the wait. 0 takes writes at once.
     "primary-restart-read-only" => primary_restart_read_only: u32 = 0, int(0, INT_MAX),
         MODIFIABLE.then(Action::GoodReplicas);
-    /// Sends no snapshot to replicas with data from a primary that has started without: it would delete theirs. Off, as
-    /// Redis users expect of a cache that is restarted.
+    /// Sends no snapshot to replicas with data from a primary that has started without, or with that of an older RDB file: it
+    /// would delete theirs. Off, as Redis users expect of a cache that is restarted.
     "repl-protect-empty-primary" => repl_protect_empty_primary: bool = false, YesNo,
         MODIFIABLE.then(Action::GoodReplicas);
     /// Bytes of writes kept for replicas that come back.

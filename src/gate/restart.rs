@@ -3,7 +3,8 @@
 //!
 //! ```text
 //! primary-restart-read-only N        no writes until replicas have been connected for N seconds
-//! repl-protect-empty-primary yes     started without data: no snapshot for a replica with data, which it would delete
+//! repl-protect-empty-primary yes     started without data, or with that of an older file: no snapshot for a replica with more data,
+//!                                    which it would delete
 //! ```
 //!
 //! Both end when this server becomes a replica, or an operator confirms it as the primary (`REPLICAOF NO ONE`). While
@@ -30,7 +31,7 @@ const TELLS_AGAIN_US: i64 = 60_000_000;
 
 /// The reply to a refused replica: it asks again, and keeps its data.
 pub const HELD_OFF: CommandError = CommandError::Text(
-    "NOMASTERLINK Can't SYNC: this primary has started without data, and you have some (repl-protect-empty-primary)",
+    "NOMASTERLINK Can't SYNC: this primary has started without data that you have (repl-protect-empty-primary)",
 );
 /// The reply to a sentinel's PING meanwhile: not one of the errors that it accepts as a sign of health.
 const UNHEALTHY: CommandError =
@@ -50,7 +51,7 @@ pub fn begin(db: &Keyspace, server: &mut State) {
     }
     let waits = server.config.primary_restart_read_only > 0;
     server.replication.restart =
-        Restart { is_empty: is_empty(db), is_read_only: waits, ..Restart::default() };
+        Restart { data_end: data_end(db, server), is_read_only: waits, ..Restart::default() };
     if waits {
         let seconds = server.config.primary_restart_read_only;
         server.log(
@@ -62,6 +63,13 @@ pub fn begin(db: &Keyspace, server: &mut State) {
         );
     }
     server.note_gate();
+}
+
+/// The offset of the data that was loaded. A file that does not tell it counts as none: whoever has followed has more.
+fn data_end(db: &Keyspace, server: &State) -> Option<u64> {
+    let is_logged = server.config.appendonly && !is_empty(db);
+    let ancestor = server.replication.ancestor.as_ref();
+    (!is_logged).then(|| ancestor.map_or(0, |ancestor| ancestor.end - 1))
 }
 
 fn is_empty(db: &Keyspace) -> bool {
@@ -98,7 +106,7 @@ pub fn unhealthy(server: &State, client: Option<ClientId>) -> Option<CommandErro
 }
 
 /// Whether to refuse a replica that would need a snapshot, as that would delete its data. `from`: the first offset of
-/// its history that it lacks.
+/// its history that it lacks. Offsets continue when a replica is promoted, so they can be compared though histories differ.
 pub fn holds_off(
     db: &Keyspace,
     server: &mut State,
@@ -107,13 +115,16 @@ pub fn holds_off(
     from: u64,
 ) -> bool {
     let is_ours = history.eq_ignore_ascii_case(server.replication.id.as_bytes());
-    let has_data = !history.starts_with(b"?") && !is_ours && from > 1;
-    let protects = server.config.repl_protect_empty_primary && server.replication.restart.is_empty;
+    let data_end = server.replication.restart.data_end.filter(|&end| from > end + 1);
+    let Some(data_end) = data_end.filter(|_| !history.starts_with(b"?") && !is_ours) else {
+        return false;
+    };
+    let protects = server.config.repl_protect_empty_primary;
     let now_us = server.now.boot_us;
     // Replicas ask each second: a write before that does not make this server's data the better one.
     let is_young = now_us - server.process.identity.started_us < FIRST_US;
     let goes_on = is_young || server.replication.restart.held_off_us.is_some() || is_empty(db);
-    if !protects || !has_data || server.replication.is_replica() || !goes_on {
+    if !protects || server.replication.is_replica() || !goes_on {
         return false;
     }
     let restart = &mut server.replication.restart;
@@ -122,12 +133,16 @@ pub fn holds_off(
         restart.told_us = Some(now_us);
         let name = server.clients.get(id).map(replicas::name).unwrap_or_default();
         let (history, offset) = (String::from_utf8_lossy(history), from - 1);
+        let has = match data_end {
+            0 => format!("without data, and replica {name} has some"),
+            _ => format!("with the data of offset {data_end}, and replica {name} has more"),
+        };
         server.log(
             Level::Warning,
             format_args!(
-                "This primary has started without data, and replica {name} has some (history {history}, offset {offset}): it \
-                 is not sent a snapshot, which would delete it, and writes are refused. Make a replica the primary and this \
-                 server its replica, as sentinels do, or say REPLICAOF NO ONE here to have it deleted."
+                "This primary has started {has} (history {history}, offset {offset}): it is not sent a snapshot, which would \
+                 delete it, and writes are refused. Make a replica the primary and this server its replica, as sentinels do, or \
+                 say REPLICAOF NO ONE here to have it deleted."
             ),
         );
     }

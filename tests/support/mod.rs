@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods)] // the limit of patience is measured in real time
 
 pub mod grammar;
+pub mod peer;
 
 use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};

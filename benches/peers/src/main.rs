@@ -4,7 +4,8 @@
 //! table of [`cases`] -> sent by a load generator on another core ([`load`]) -> the kernel's accounts of the server read
 //! before and after ([`sys`]) -> tables and a chart ([`report`], [`chart`]).
 //!
-//! One measurement a file: [`operations`], [`memory`], [`growth`], [`expiry`], [`idle`], [`handover`], [`saving`]. Linux only.
+//! One measurement a file: [`operations`], [`memory`], [`growth`], [`expiry`], [`idle`], [`handover`], [`saving`],
+//! [`replication`]. Linux only.
 
 mod cases;
 mod chart;
@@ -18,6 +19,7 @@ mod load;
 mod memory;
 mod operations;
 mod options;
+mod replication;
 mod report;
 mod resp;
 mod saving;
@@ -67,7 +69,7 @@ fn run(arguments: &[String]) -> Result<()> {
         false => None,
     };
     type Measurement = (What, fn(&Options) -> Result<()>);
-    let measurements: [Measurement; 7] = [
+    let measurements: [Measurement; 8] = [
         (What::Operations, operations::measure),
         (What::Memory, memory::measure),
         (What::Growth, growth::measure),
@@ -75,6 +77,7 @@ fn run(arguments: &[String]) -> Result<()> {
         (What::Idle, idle::measure),
         (What::Handover, handover::measure),
         (What::Saving, saving::measure),
+        (What::Replication, replication::measure),
     ];
     for (what, measure) in measurements {
         if options.what == what || options.what == What::All {

@@ -14,6 +14,7 @@ WHAT: ops (default)  CPU, throughput and latency of operations
       expiry         how late keys expire, and what a mass of them due at once costs
       idle           bytes per idle connection
       saving         latency and memory while it is saved, loading, the append-only file
+      replication    CPU of a primary with replicas and of a replica, and a full synchronisation
       all            all of these
 
 --latchkey PATH      the server under test; without it, the last peer is compared with the others
@@ -21,7 +22,7 @@ WHAT: ops (default)  CPU, throughput and latency of operations
 --cases TEXT,...     only cases whose name contains one of these, in either case of letters; =NAME is a whole name
 --depths N,...       pipeline depths of ops (1,16,64)
 --rounds N           rounds of ops; medians are shown (5)
---keys N             keys in ops, memory and expiry (1000000); in saving (3000000 at least)
+--keys N             keys in ops, memory and expiry (1000000); in saving and replication (3000000 at least)
 --growth-keys N      keys in growth (10000000)
 --connections N      connections in ops (50)
 --idle N             connections in idle (10000)
@@ -41,6 +42,7 @@ pub enum What {
     Expiry,
     Idle,
     Saving,
+    Replication,
     All,
 }
 
@@ -105,6 +107,7 @@ impl Options {
                 "expiry" => options.what = What::Expiry,
                 "idle" => options.what = What::Idle,
                 "saving" => options.what = What::Saving,
+                "replication" => options.what = What::Replication,
                 "all" => options.what = What::All,
                 "--latchkey" => latchkey = Some(PathBuf::from(value()?)),
                 "--quick" => {}

@@ -59,6 +59,11 @@ impl Server {
         Self::start_on(spec, extra, (sys::cores() > 1).then_some(SERVER_CORE))
     }
 
+    /// The same, but beside the generator, so that it takes nothing of the core of the server under test.
+    pub fn start_beside(spec: &ServerSpec, extra: &[&str]) -> Result<Server> {
+        Self::start_on(spec, extra, (sys::cores() > 1).then_some(GENERATOR_CORE))
+    }
+
     /// The same, but the server and its children and threads may run on any core.
     pub fn start_on_all_cores(spec: &ServerSpec, extra: &[&str]) -> Result<Server> {
         Self::start_on(spec, extra, None)

@@ -25,6 +25,14 @@ pub fn pin_to_core(core: usize) -> io::Result<()> {
     Ok(sched_setaffinity(None, &set)?)
 }
 
+/// Lets the calling thread run on any core.
+fn allow_all_cores() -> io::Result<()> {
+    let mut set = CpuSet::new();
+    // The kernel leaves out what is not there.
+    (0..CpuSet::MAX_CPU).for_each(|core| set.set(core));
+    Ok(sched_setaffinity(None, &set)?)
+}
+
 /// While it lives, this process and those it starts come before all others that compete for the cores by time slices. On
 /// a machine with other work this keeps that work's cache misses and time slices out of the figures.
 pub struct Priority(());
@@ -54,11 +62,12 @@ impl Drop for Priority {
     }
 }
 
-/// Has the child run on `core` only and be killed when this process ends in whatever way.
+/// Has the child run on `core` only, or on any, and be killed when this process ends in whatever way.
 pub fn tie_child(command: &mut Command, core: Option<usize>) {
     let in_child = move || {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-        core.map_or(Ok(()), pin_to_core)
+        // A child has the cores of the thread that starts it, which is the generator's.
+        core.map_or_else(allow_all_cores, pin_to_core)
     };
     // SAFETY: the closure runs in the child between fork and exec, where only async-signal-safe calls are allowed. It
     // makes two raw system calls on values it owns; it neither allocates nor takes a lock.

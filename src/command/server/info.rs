@@ -523,7 +523,7 @@ fn replicas_and_history(out: &mut String, server: &State) {
         line(out, "primary_restart_read_only_seconds_left", seconds);
     }
     if state.restart.held_off_us.is_some() {
-        line(out, "primary_is_empty_and_replicas_are_not", 1);
+        line(out, "primary_lacks_data_of_replicas", 1);
     }
     line(out, "master_failover_state", failover::state_name(server));
     line(out, "master_replid", &state.id);
