@@ -47,6 +47,9 @@ pub(crate) fn fail(server: &mut State, caller: Caller) {
 
 /// What an EXEC is answered that was refused itself.
 pub(crate) fn refused(error: &CommandError) -> CommandError {
+    if matches!(error, CommandError::Redirect(..)) {
+        return error.clone();
+    }
     let text = error.wire();
     let reason = text.strip_prefix(b"ERR ").unwrap_or(&text);
     let text = b"EXECABORT Transaction discarded because of: ";

@@ -193,13 +193,14 @@ pub fn apply_config(db: &mut Keyspace, server: &mut State) {
     restart::look(server);
 }
 
-/// The least important messages to log.
-pub fn log_level(config: &Config) -> Level {
+/// The least important messages to log; None: none are.
+pub fn log_level(config: &Config) -> Option<Level> {
     match config.loglevel {
-        LogLevel::Debug => Level::Debug,
-        LogLevel::Verbose => Level::Verbose,
-        LogLevel::Notice => Level::Notice,
-        LogLevel::Warning => Level::Warning,
+        LogLevel::Debug => Some(Level::Debug),
+        LogLevel::Verbose => Some(Level::Verbose),
+        LogLevel::Notice => Some(Level::Notice),
+        LogLevel::Warning => Some(Level::Warning),
+        LogLevel::Nothing => None,
     }
 }
 
