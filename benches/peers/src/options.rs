@@ -14,6 +14,7 @@ WHAT: ops (default)  CPU, throughput and latency of operations
       expiry         how late keys expire, and what a mass of them due at once costs
       idle           bytes per idle connection
       saving         latency and memory while it is saved, loading, the append-only file
+      tls            CPU of a GET over TLS, latency beside a flood of handshakes
       all            all of these
 
 --latchkey PATH      the server under test; without it, the last peer is compared with the others
@@ -41,6 +42,7 @@ pub enum What {
     Expiry,
     Idle,
     Saving,
+    Tls,
     All,
 }
 
@@ -105,6 +107,7 @@ impl Options {
                 "expiry" => options.what = What::Expiry,
                 "idle" => options.what = What::Idle,
                 "saving" => options.what = What::Saving,
+                "tls" => options.what = What::Tls,
                 "all" => options.what = What::All,
                 "--latchkey" => latchkey = Some(PathBuf::from(value()?)),
                 "--quick" => {}

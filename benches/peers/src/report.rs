@@ -147,6 +147,7 @@ const TITLES: &[&str] = &[
     "Idle connections",
     "Hand-over to blocked clients",
     "Saving and loading",
+    "TLS",
 ];
 
 /// The one section that no measurement of ours makes.
