@@ -36,12 +36,7 @@ fn described(catalogue: &Catalogue, text: &str) -> String {
 
 /// Why a user may not run a request, written with blanks: `key 2`, `command 0`; empty: it may.
 fn denied(user: &User, request: &str) -> String {
-    let mut ranges = Vec::new();
-    let mut start = 0;
-    for word in request.split(' ') {
-        ranges.push(Range { start, len: word.len() as u32 });
-        start += word.len() as u32 + 1;
-    }
+    let ranges = Range::of_words(request);
     let args = Args::new(request.as_bytes(), &ranges);
     let command = TABLE.find(args.get(0)).expect("a command");
     let sub = args.iter_from(1).next().and_then(|name| TABLE.find_subcommand(command, name));

@@ -532,17 +532,17 @@ section "Clients and security" {
         MODIFIABLE;
     /// What becomes of a script that has been running for busy-reply-threshold: it goes on (wait),
     /// is ended if it has written nothing (kill-readonly), or is ended whatever it has done, and
-    /// what it has written is put back (rollback).
+    /// what it has written is put back (rollback). This server only.
     "busy-script-policy" => busy_script_policy: BusyScriptPolicy = BusyScriptPolicy::Wait, OneOf,
         MODIFIABLE;
     /// Bytes of old values that are copied while a script runs, so that SCRIPT KILL ROLLBACK can
-    /// put them back. A script that changes more cannot be rolled back. 0: none can.
+    /// put them back. A script that changes more cannot be rolled back. 0: none can. This server only.
     "script-undo-limit" => script_undo_limit: u64 = 64 << 20, memory(0, LONG_MAX), MODIFIABLE;
-    /// Bytes that scripts may hold in Lua; one that wants more gets an error.
+    /// Bytes that scripts may hold in Lua; one that wants more gets an error. This server only.
     "script-memory-limit" => script_memory_limit: u64 = 256 << 20, memory(MIB, LONG_MAX),
         MODIFIABLE;
     /// Bytes that the source of a script or a library may have. Nothing else runs while it is
-    /// compiled, which takes about a quarter of a second for a megabyte.
+    /// compiled, which takes about a quarter of a second for a megabyte. This server only.
     "script-source-limit" => script_source_limit: u64 = 1 << 20, memory(1024, LONG_MAX), MODIFIABLE;
 }
 
@@ -814,13 +814,15 @@ section "Replication" {
     "min-replicas-max-lag" | "min-slaves-max-lag" => min_replicas_max_lag: u32 = 10, int(0,
         INT_MAX), MODIFIABLE.then(Action::GoodReplicas);
     /// Replicas that could be promoted: so many WAIT ALL waits for at least, whether they are connected or not. 0 has it refused.
+    /// This server only.
     "wait-all-replicas" => wait_all_replicas: u32 = 0, int(0, INT_MAX), MODIFIABLE;
     /// Seconds for which a server that starts as a primary must have replicas until it takes writes: longer than a failover
     /// lasts, so that none are taken which are lost with the part. REPLICAOF NO ONE ends the wait. 0 takes writes at once.
+    /// This server only.
     "primary-restart-read-only" => primary_restart_read_only: u32 = 0, int(0, INT_MAX),
         MODIFIABLE.then(Action::GoodReplicas);
     /// Sends no snapshot to replicas with data from a primary that has started without: it would delete theirs. Off, as
-    /// Redis users expect of a cache that is restarted.
+    /// Redis users expect of a cache that is restarted. This server only.
     "repl-protect-empty-primary" => repl_protect_empty_primary: bool = false, YesNo,
         MODIFIABLE.then(Action::GoodReplicas);
     /// Bytes of writes kept for replicas that come back.

@@ -15,10 +15,11 @@ use crate::net::tls::NameField;
 use crate::net::tls::stream::Handshake;
 use crate::sys::log::Level;
 
-/// Time for handshakes in one turn; the last one that begins within it may take longer. Microseconds.
-const TURN_US: i64 = 500;
+/// Time for handshakes in one turn; the last one that begins within it may take longer. A turn costs little besides, so that
+/// less of it in more turns makes as many handshakes, and others wait for less. Microseconds.
+const TURN_US: i64 = 200;
 /// Steps in one turn, however fast they are: each may end in a line of the log.
-const STEPS_MAX: usize = 64;
+const STEPS_MAX: usize = 16;
 /// How long a handshake may take from the connection on. Microseconds.
 pub(super) const HANDSHAKE_US: i64 = 10_000_000;
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use latchkey::config::{Config, ConfigError, Param};
+use latchkey::config::{Config, ConfigError, PARAMS, Param};
 
 fn sources() -> Vec<PathBuf> {
     let folders = std::env::var_os("PEER_SOURCES").expect("PEER_SOURCES names folders");
@@ -56,6 +56,17 @@ fn every_directive_of_a_peer_is_taken_or_refused_with_a_reason() {
         names.insert(name);
     }
     assert_eq!(names.len(), 265);
+}
+
+/// Who goes back to another server finds what to take out of the file.
+#[test]
+fn directives_that_no_peer_knows_are_marked_in_the_example_file() {
+    let known: BTreeSet<&str> = NAMES.lines().filter_map(|line| line.split('\t').next()).collect();
+    for param in PARAMS.iter().filter(|param| !param.traits.hidden) {
+        let is_ours = !known.contains(param.name);
+        let is_marked = param.doc.iter().any(|line| line.ends_with("This server only."));
+        assert_eq!(is_marked, is_ours, "{}", param.name);
+    }
 }
 
 /// What is no parameter is told so, whichever server's file it stands in.
