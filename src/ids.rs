@@ -8,7 +8,7 @@ pub struct ClientId {
 }
 
 /// A user's place among the users. A client's user is there as long as the client is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct UserId(pub u32);
 
 impl UserId {

@@ -249,6 +249,25 @@ fn a_file_is_taken_whole_or_not_at_all() {
 }
 
 #[test]
+fn a_file_of_many_users_is_taken_in_one_pass() {
+    // With a look at all users for each this takes minutes.
+    const USERS: usize = 100_000;
+    let mut acl = Acl::new(catalogue());
+    let mut text = String::from("user default on nopass ~* &* +@all\n");
+    text.extend((0..USERS).map(|number| format!("user u{number} on ~a +get\n")));
+    for _ in 0..2 {
+        let loaded = acl.load_text(text.as_bytes(), b"f", false).expect("a good file");
+        assert_eq!((loaded.deleted.len(), loaded.changed.len()), (0, USERS + 1));
+    }
+    let loaded = acl.load_text(b"user a on", b"f", false).expect("a good file");
+    assert_eq!(loaded.deleted.len(), USERS);
+    let twice = acl.load_text(b"user a on\nuser a on", b"f", false);
+    assert!(
+        twice.is_err_and(|text| text.starts_with(b"WARNING: Duplicate user 'a' found on line 2"))
+    );
+}
+
+#[test]
 fn only_who_loses_a_channel_is_told() {
     let catalogue = catalogue();
     let user = |text: &str| user(&catalogue, text).expect("good rules");
