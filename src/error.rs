@@ -32,6 +32,8 @@ pub enum CommandError {
     /// Fewer good replicas than `min-replicas-to-write`.
     NoReplicas,
     ReadOnlyReplica,
+    /// Where the primary is: host and port.
+    Redirect(Box<[u8]>, u16),
     PrimaryDown,
     NoAuth,
     WrongPassword,
@@ -109,6 +111,10 @@ impl CommandError {
             CommandError::OutOfMemory => "OOM command not allowed when used memory > 'maxmemory'.",
             CommandError::ReadOnlyReplica => {
                 "READONLY You can't write against a read only replica."
+            }
+            CommandError::Redirect(host, port) => {
+                let port = port.to_string();
+                return Cow::Owned([b"REDIRECT ", &host[..], b":", port.as_bytes()].concat());
             }
             CommandError::PrimaryDown => {
                 "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'."

@@ -8,7 +8,7 @@ pub struct ClientId {
 }
 
 /// A user's index. A client's user exists as long as the client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct UserId(pub u32);
 
 impl UserId {

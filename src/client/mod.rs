@@ -77,11 +77,14 @@ bitflags! {
         const IMPORT_SOURCE = 1 << 29;
         /// CLIENT CAPA REDIRECT: it understands redirects.
         const CAN_REDIRECT = 1 << 28;
+        /// READONLY: a replica serves its reads, though it could be sent to the primary.
+        const READS_HERE = 1 << 20;
 
         /// The flags that end the gate's fast path.
         const GATE = Self::REPLY_OFF.bits() | Self::REPLY_SKIP_NEXT.bits()
             | Self::SUBSCRIBED.bits() | Self::NO_TOUCH.bits() | Self::IN_TRANSACTION.bits()
-            | Self::CACHING.bits() | Self::REPLICA.bits() | Self::RESTRICTED.bits();
+            | Self::CACHING.bits() | Self::REPLICA.bits() | Self::RESTRICTED.bits()
+            | Self::CAN_REDIRECT.bits();
     }
 }
 

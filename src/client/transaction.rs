@@ -56,6 +56,11 @@ impl Transaction {
             + self.commands.capacity() * size_of::<Queued>()
     }
 
+    /// The flags of all commands together.
+    pub fn flags(&self) -> Flags {
+        self.flags
+    }
+
     /// Whether one of the commands has one of these flags.
     pub fn has_any(&self, flags: Flags) -> bool {
         self.flags.intersects(flags)

@@ -9,6 +9,7 @@ use crate::client::{Client, ClientFlags};
 use crate::error::CommandError;
 use crate::gate::context::Caller;
 use crate::gate::evict::Room;
+use crate::gate::redirect;
 use crate::gate::restart;
 use crate::gate::spec::{Flags, Group};
 use crate::gate::state::State;
@@ -108,7 +109,13 @@ fn check_rights(server: &State, client: &Client, asked: &Asked<'_>) -> Result<()
     if client.transaction.is_some() {
         check_queueable(server, command)?;
     }
-    users::check(server, client, command, asked.args).map_err(Verdict::Deny)
+    users::check(server, client, command, asked.args).map_err(Verdict::Deny)?;
+    if server.replication.is_replica() && client.flags.contains(ClientFlags::CAN_REDIRECT) {
+        let queued = client.transaction.as_deref().filter(|_| command.is(Flags::RUNS_QUEUED));
+        let queued = queued.map_or(Flags::empty(), Transaction::flags);
+        redirect::check(server, client, flags_of(server, command, asked.args).union(queued))?;
+    }
+    Ok(())
 }
 
 /// Whether a command may come between MULTI and EXEC. In Valkey a second MULTI and WATCH fail the transaction.

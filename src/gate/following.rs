@@ -25,6 +25,7 @@ use crate::gate::context::{Caller, Origin};
 use crate::gate::execute::{Gate, Request};
 use crate::gate::monitor;
 use crate::gate::persistence::{self, Moment};
+use crate::gate::redirect::{self, Sent};
 use crate::gate::state::State;
 use crate::keyspace::Keyspace;
 use crate::net::dialer::Route;
@@ -116,7 +117,7 @@ pub fn follow(db: &mut Keyspace, server: &mut State, host: &[u8], port: u16, is_
     let known = close_link(db, server);
     let blocked = server.clients.iter().filter(|client| client.blocked.is_some());
     let blocked: Vec<ClientId> = blocked.map(|client| client.id).collect();
-    blocked.into_iter().for_each(|id| unblock_and_close(db, server, id));
+    blocked.into_iter().for_each(|id| unblock_and_close(db, server, id, host, port));
     let mut following = Following::new(host.to_vec(), port);
     following.is_failover = is_failover;
     if was_primary {
@@ -182,8 +183,16 @@ fn take_role(db: &mut Keyspace, server: &mut State, following: Option<Following>
     server.note_gate();
 }
 
-/// Unblocks a client that the change of role concerns, and closes it.
-fn unblock_and_close(db: &mut Keyspace, server: &mut State, id: ClientId) {
+/// Unblocks a client that the change of role concerns, and closes it, or sends it to the primary.
+fn unblock_and_close(db: &mut Keyspace, server: &mut State, id: ClientId, host: &[u8], port: u16) {
+    match redirect::of_waiting(server, id) {
+        Sent::Nowhere => return,
+        Sent::Elsewhere => {
+            blocking::unblock_with(db, server, id, &redirect::answer(host, port).wire());
+            return;
+        }
+        Sent::Away => {}
+    }
     blocking::unblock_with(db, server, id, UNBLOCKED);
     if let Some(client) = server.clients.get_mut(id) {
         client.flags |= ClientFlags::CLOSE_AFTER_REPLY;

@@ -188,12 +188,7 @@ mod tests {
     /// Places of the keys in a request written with spaces.
     fn places(specs: &'static [KeySpec], request: &str) -> Vec<usize> {
         let spec = spec("X", |_| unreachable!("only described")).keys(specs).flags(Flags::READONLY);
-        let mut ranges = Vec::new();
-        let mut start = 0;
-        for word in request.split(' ') {
-            ranges.push(Range { start, len: word.len() as u32 });
-            start += word.len() as u32 + 1;
-        }
+        let ranges = Range::of_words(request);
         let args = Args::new(request.as_bytes(), &ranges);
         keys_of(&spec, args).iter().map(|key| key.index).collect()
     }

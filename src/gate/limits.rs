@@ -135,6 +135,7 @@ pub fn flag_letters(client: &Client) -> String {
         (ClientFlags::CLOSE_AFTER_REPLY, 'c'),
         (ClientFlags::CLOSE_NOW, 'A'),
         (ClientFlags::UNIX_SOCKET, 'U'),
+        (ClientFlags::READS_HERE, 'r'),
         (ClientFlags::NO_EVICT, 'e'),
         (ClientFlags::NO_TOUCH, 'T'),
         (ClientFlags::IMPORT_SOURCE, 'I'),

@@ -18,6 +18,7 @@ pub mod load;
 pub mod monitor;
 pub mod persistence;
 pub mod publish;
+pub mod redirect;
 pub mod replicas;
 pub mod restart;
 pub mod spec;

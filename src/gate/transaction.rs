@@ -47,6 +47,9 @@ pub(crate) fn fail(server: &mut State, caller: Caller) {
 
 /// The reply to an EXEC that was itself refused.
 pub(crate) fn refused(error: &CommandError) -> CommandError {
+    if matches!(error, CommandError::Redirect(..)) {
+        return error.clone();
+    }
     let text = error.wire();
     let reason = text.strip_prefix(b"ERR ").unwrap_or(&text);
     let text = b"EXECABORT Transaction discarded because of: ";

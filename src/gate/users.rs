@@ -1,5 +1,7 @@
 //! Clients and their users: permission checks, the errors they give, and closing clients whose user changes.
 
+use std::collections::HashSet;
+
 use crate::acl::catalogue::{Catalogue, Entry};
 use crate::acl::databases::DatabasesUsed;
 use crate::acl::log::{self, Place};
@@ -378,6 +380,7 @@ pub fn users_deleted(
     own: Option<ClientId>,
 ) -> bool {
     let is_full = server.acl.user(UserId::DEFAULT).is_full();
+    let deleted: HashSet<UserId> = deleted.iter().copied().collect();
     let mut gone = Vec::new();
     for client in server.clients.iter_mut().filter(|client| deleted.contains(&client.user)) {
         set_user(client, UserId::DEFAULT, is_full);

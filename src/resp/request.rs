@@ -42,6 +42,18 @@ impl Range {
         let start = self.start as usize;
         &buf[start..start + self.len as usize]
     }
+
+    /// The words of a text, for tests: a blank separates two.
+    #[cfg(test)]
+    pub fn of_words(text: &str) -> Vec<Range> {
+        let mut start = 0;
+        let range = |word: &str| {
+            let range = Range { start, len: word.len() as u32 };
+            start += range.len + 1;
+            range
+        };
+        text.split(' ').map(range).collect()
+    }
 }
 
 /// Limits of a client's requests.

@@ -21,8 +21,8 @@ use crate::sys::process;
 
 /// Connections accepted in one turn: a flood of them must not starve existing clients.
 const ACCEPTS_MAX: usize = 1000;
-/// The same for TLS, where each costs more.
-const ACCEPTS_TLS_MAX: usize = 32;
+/// The same for TLS, where each costs more: all of a turn's together about as much as its handshakes may.
+const ACCEPTS_TLS_MAX: usize = 8;
 
 const PROTECTED: &[u8] = b"-DENIED Latchkey is running in protected mode because protected mode is enabled and no \
 password is set for the default user. In this mode connections are only accepted from the loopback interface. If you \

@@ -15,10 +15,11 @@ use crate::net::tls::NameField;
 use crate::net::tls::stream::Handshake;
 use crate::sys::log::Level;
 
-/// Time for handshakes in one turn; the last step may exceed it. Unit: microseconds.
-const TURN_US: i64 = 500;
+/// Time for handshakes in one turn; the last step may exceed it. A turn costs little besides: less of it in more turns makes as
+/// many handshakes, and other clients wait for less. Unit: microseconds.
+const TURN_US: i64 = 200;
 /// Steps in one turn, however fast: each may write a log line.
-const STEPS_MAX: usize = 64;
+const STEPS_MAX: usize = 16;
 /// Time limit of a handshake from the connection on. Unit: microseconds.
 pub(super) const HANDSHAKE_US: i64 = 10_000_000;
 

@@ -20,7 +20,8 @@ pub enum Level {
 /// A log's destination.
 #[derive(Clone, Debug)]
 pub struct Logger {
-    pub level: Level,
+    /// The least that is written; None: nothing is.
+    pub level: Option<Level>,
     /// The server's role: `M` of a primary, `S` of a replica.
     pub role: char,
     /// None: standard output.
@@ -34,7 +35,7 @@ const MONTHS: [&str; 12] =
 
 impl Logger {
     /// Writes to `file`, opened again for each line so that it can be rotated; an empty name is standard output.
-    pub fn new(level: Level, file: &[u8]) -> Self {
+    pub fn new(level: Option<Level>, file: &[u8]) -> Self {
         use std::os::unix::ffi::OsStrExt;
         let file = (!file.is_empty()).then(|| std::ffi::OsStr::from_bytes(file).into());
         Logger { level, role: 'M', file, pid: std::process::id(), syslog: false }
@@ -68,13 +69,7 @@ impl Logger {
 
     /// A logger that writes nothing.
     pub fn silent() -> Self {
-        Logger {
-            level: Level::Warning,
-            role: 'M',
-            file: Some("/dev/null".into()),
-            pid: 0,
-            syslog: false,
-        }
+        Logger { level: None, role: 'M', file: Some("/dev/null".into()), pid: 0, syslog: false }
     }
 
     /// To be called after a fork: lines have the new process ID.
@@ -84,7 +79,7 @@ impl Logger {
 
     /// Writes a line if its level is enabled. File errors are ignored: there is nowhere to report them.
     pub fn write(&self, now: Now, level: Level, message: std::fmt::Arguments<'_>) {
-        if level < self.level {
+        if self.level.is_none_or(|least| level < least) {
             return;
         }
         let mark = match level {

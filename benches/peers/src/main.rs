@@ -5,7 +5,7 @@
 //! before and after ([`sys`]) -> tables and a chart ([`report`], [`chart`]).
 //!
 //! One measurement a file: [`operations`], [`memory`], [`growth`], [`expiry`], [`idle`], [`handover`], [`saving`],
-//! [`replication`]. Linux only.
+//! [`replication`], [`tls`]. Linux only.
 
 mod cases;
 mod chart;
@@ -25,6 +25,8 @@ mod resp;
 mod saving;
 mod server;
 mod sys;
+mod tls;
+mod wire;
 
 use options::{Options, USAGE, What};
 use std::error::Error;
@@ -35,10 +37,7 @@ pub type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if arguments
-        .iter()
-        .any(|argument| argument == "--help" || argument == "-h")
-    {
+    if arguments.iter().any(|argument| argument == "--help" || argument == "-h") {
         print!("{USAGE}");
         return ExitCode::SUCCESS;
     }
@@ -78,6 +77,7 @@ fn run(arguments: &[String]) -> Result<()> {
         (What::Handover, handover::measure),
         (What::Saving, saving::measure),
         (What::Replication, replication::measure),
+        (What::Tls, tls::measure),
     ];
     for (what, measure) in measurements {
         if options.what == what || options.what == What::All {

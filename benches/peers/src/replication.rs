@@ -24,12 +24,7 @@ const REPLICAS_MAX: usize = 2;
 /// Replicas that have not caught up by then never will.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// No waiting for further replicas, and a backlog that one round fits into.
-const SETTINGS: [&str; 4] = [
-    "--repl-diskless-sync-delay",
-    "0",
-    "--repl-backlog-size",
-    "256mb",
-];
+const SETTINGS: [&str; 4] = ["--repl-diskless-sync-delay", "0", "--repl-backlog-size", "256mb"];
 
 pub fn measure(options: &Options) -> Result<()> {
     let mut costs = Table::new(&[
@@ -58,10 +53,7 @@ pub fn measure(options: &Options) -> Result<()> {
              the same writes, until the replica's link is up; memory is the primary's.",
             options.rounds
         ),
-        tables: vec![
-            ("CPU".into(), costs),
-            ("While a replica is sent everything".into(), sync),
-        ],
+        tables: vec![("CPU".into(), costs), ("While a replica is sent everything".into(), sync)],
         notes: Vec::new(),
     };
     section.print();
@@ -102,10 +94,7 @@ fn costs_of(
         for round in 0..=options.rounds {
             primary.wait_until_quiet()?;
             let accounts = || -> Result<(CpuTime, Option<CpuTime>)> {
-                Ok((
-                    primary.cpu()?,
-                    replicas.first().map(Server::cpu).transpose()?,
-                ))
+                Ok((primary.cpu()?, replicas.first().map(Server::cpu).transpose()?))
             };
             let before = accounts()?;
             load.run(&requests, 0)?;
@@ -145,10 +134,7 @@ fn follow(replica: &Server, primary: &Server) -> Result<()> {
 }
 
 fn place(server: &Server) -> (String, String) {
-    (
-        server.address.ip().to_string(),
-        server.address.port().to_string(),
-    )
+    (server.address.ip().to_string(), server.address.port().to_string())
 }
 
 /// Waits until a replica has applied all that its primary has written.
@@ -174,13 +160,8 @@ fn wait(since: std::time::Instant) -> Result<()> {
 fn field(control: &mut Client, name: &str) -> Result<String> {
     let reply = control.must(&["INFO", "replication"])?;
     let text = reply.text();
-    let value = text
-        .lines()
-        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-    Ok(value
-        .ok_or_else(|| format!("INFO without {name}"))?
-        .trim_end()
-        .to_owned())
+    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    Ok(value.ok_or_else(|| format!("INFO without {name}"))?.trim_end().to_owned())
 }
 
 /// The primary without a replica, and while one is sent everything.
@@ -197,8 +178,5 @@ fn sync_of(spec: &ServerSpec, keys: u32) -> Result<Vec<Vec<String>>> {
         sign: "master_link_status:down",
     };
     let sync = saving::phase(&primary, keys, "full synchronisation", Some(&work))?;
-    Ok(vec![
-        saving::row_of(spec, &quiet),
-        saving::row_of(spec, &sync),
-    ])
+    Ok(vec![saving::row_of(spec, &quiet), saving::row_of(spec, &sync)])
 }

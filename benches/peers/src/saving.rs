@@ -76,12 +76,8 @@ pub struct Phase {
 pub fn measure(options: &Options) -> Result<()> {
     let keys = keys(options);
     let mut saving = Table::new(&COLUMNS);
-    let mut loading = Table::new(&[
-        "server",
-        "RDB, s",
-        "AOF with an RDB base, s",
-        "AOF of SETs, s",
-    ]);
+    let mut loading =
+        Table::new(&["server", "RDB, s", "AOF with an RDB base, s", "AOF of SETs, s"]);
     let mut logging = Table::new(&[
         "server",
         "no AOF, CPU ns/SET",
@@ -146,10 +142,7 @@ pub fn row_of(spec: &ServerSpec, phase: &Phase) -> Vec<String> {
         figure(seconds),
         duration(phase.latency_ns.value_at_quantile(0.99)),
         duration(phase.latency_ns.max()),
-        format!(
-            "{:.2}",
-            phase.memory_peak as f64 / phase.memory_before.max(1) as f64
-        ),
+        format!("{:.2}", phase.memory_peak as f64 / phase.memory_before.max(1) as f64),
         figure(phase.writes as f64 / seconds / 1e3),
         duration(phase.longest_own_pause.as_nanos() as u64),
     ]
@@ -204,10 +197,7 @@ fn write_element(out: &mut Vec<u8>, name: &str, number: u64, random: &mut Random
         _ => {
             let score = random.below(1 << 30).to_string();
             let member = format!("member:{number:025}");
-            encode_request(
-                out,
-                &[b"ZADD", b"scores", score.as_bytes(), member.as_bytes()],
-            );
+            encode_request(out, &[b"ZADD", b"scores", score.as_bytes(), member.as_bytes()]);
         }
     }
 }
@@ -215,12 +205,7 @@ fn write_element(out: &mut Vec<u8>, name: &str, number: u64, random: &mut Random
 fn saves(server: &Server, keys: u32) -> Result<Vec<Phase>> {
     let quiet = phase(server, keys, "no save", None)?;
     let save = |name: &'static str, sign: &str| {
-        let work = Work {
-            whom: server.address,
-            command: &[name],
-            section: "persistence",
-            sign,
-        };
+        let work = Work { whom: server.address, command: &[name], section: "persistence", sign };
         phase(server, keys, name, Some(&work))
     };
     let snapshot = save("BGSAVE", "rdb_bgsave_in_progress:1")?;
@@ -234,10 +219,7 @@ fn saves(server: &Server, keys: u32) -> Result<Vec<Phase>> {
 }
 
 fn is_saving(control: &mut Client, sign: &str) -> Result<bool> {
-    Ok(control
-        .must(&["INFO", "persistence"])?
-        .text()
-        .contains(sign))
+    Ok(control.must(&["INFO", "persistence"])?.text().contains(sign))
 }
 
 fn wait_for_save(control: &mut Client, sign: &str) -> Result<()> {
@@ -271,12 +253,7 @@ pub fn phase(server: &Server, keys: u32, name: &'static str, work: Option<&Work>
         let _ = watching.join();
         let driven = driven?;
         let memory_peak = peak.load(Ordering::Relaxed);
-        Ok(Phase {
-            name,
-            memory_peak,
-            memory_before,
-            ..driven
-        })
+        Ok(Phase { name, memory_peak, memory_before, ..driven })
     })
 }
 
@@ -368,11 +345,7 @@ fn batch(keys: u32, random: &mut Random) -> Vec<u8> {
     for _ in 0..ELEMENTS_AT_ONCE {
         let element = random.below(elements(keys));
         // The list keeps its length, about.
-        let of_list = if random.below(2) == 0 {
-            "RPUSH"
-        } else {
-            "LPOP"
-        };
+        let of_list = if random.below(2) == 0 { "RPUSH" } else { "LPOP" };
         write_element(&mut out, of_list, element, random);
         write_element(&mut out, "HSET", element, random);
         write_element(&mut out, "ZADD", element, random);
@@ -418,11 +391,7 @@ fn start_with(spec: &ServerSpec, folder: &str, appendonly: &str) -> Result<f64> 
 /// What the append-only file costs each SET.
 fn logs(spec: &ServerSpec, options: &Options) -> Result<Vec<String>> {
     let mut row = vec![spec.name.clone()];
-    let count = if options.quick {
-        LOGGED_WRITES / 20
-    } else {
-        LOGGED_WRITES
-    };
+    let count = if options.quick { LOGGED_WRITES / 20 } else { LOGGED_WRITES };
     let mut random = Random(4);
     let mut build = |count, pipeline| {
         load::Requests::build(count, pipeline, 1, |out| {

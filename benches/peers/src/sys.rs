@@ -82,14 +82,8 @@ pub fn raise_open_files(wanted: u64) -> u64 {
         return wanted;
     }
     // The hard limit can be raised by root only; else the soft limit goes up to the hard one.
-    for (current, maximum) in [
-        (wanted, wanted.max(maximum)),
-        (wanted.min(maximum), maximum),
-    ] {
-        let raised = Rlimit {
-            current: Some(current),
-            maximum: Some(maximum),
-        };
+    for (current, maximum) in [(wanted, wanted.max(maximum)), (wanted.min(maximum), maximum)] {
+        let raised = Rlimit { current: Some(current), maximum: Some(maximum) };
         if setrlimit(Resource::Nofile, raised).is_ok() {
             return current;
         }
@@ -122,19 +116,14 @@ impl CpuTime {
             let Ok(text) = fs::read_to_string(task?.path().join("schedstat")) else {
                 continue;
             };
-            let mut fields = text
-                .split_whitespace()
-                .map(|field| field.parse().unwrap_or(0));
+            let mut fields = text.split_whitespace().map(|field| field.parse().unwrap_or(0));
             sum.run_ns += fields.next().unwrap_or(0);
             sum.wait_ns += fields.next().unwrap_or(0);
         }
         let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
         // The second field is the program's name in parentheses and may hold spaces.
         let after_name = stat.rsplit_once(')').ok_or("no name in /proc/PID/stat")?.1;
-        let mut times = after_name
-            .split_whitespace()
-            .skip(11)
-            .map(|field| field.parse());
+        let mut times = after_name.split_whitespace().skip(11).map(|field| field.parse());
         sum.user_ticks = times.next().ok_or("no user time")??;
         sum.system_ticks = times.next().ok_or("no system time")??;
         Ok(sum)
@@ -181,8 +170,5 @@ fn rollup_bytes(pid: u32, field: &str) -> Result<u64> {
 /// Processes that it has started and that have not ended.
 pub fn children(pid: u32) -> Result<Vec<u32>> {
     let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))?;
-    Ok(text
-        .split_whitespace()
-        .filter_map(|pid| pid.parse().ok())
-        .collect())
+    Ok(text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect())
 }

@@ -1,7 +1,7 @@
 //! CLIENT: the connected clients, their attributes, and pausing, unblocking and closing them.
 
 use crate::client::{Client, ClientFlags, ClientId};
-use crate::command::connection::client_filter::{ANY_ID, Filter};
+use crate::command::connection::client_filter::{Filter, IdRule};
 use crate::command::connection::client_tracking;
 use crate::command::help::help_from_specs;
 use crate::error::CommandError;
@@ -170,7 +170,12 @@ fn list(ctx: &mut Context<'_>) -> CommandResult {
     let filter = match ctx.args.len() {
         2 => Filter::default(),
         3 => return Err(CommandError::Syntax),
-        _ => Filter::parse(ctx.args.cursor(2), ctx.db.databases(), &ctx.server.acl, ANY_ID)?,
+        _ => Filter::parse(
+            ctx.args.cursor(2),
+            ctx.db.databases(),
+            &ctx.server.acl,
+            id_rule(ctx, IdRule::Any),
+        )?,
     };
     let server = &*ctx.server;
     let is_there = |client: &&Client| !client.flags.contains(ClientFlags::CLOSE_NOW);
@@ -206,7 +211,12 @@ fn kill(ctx: &mut Context<'_>) -> CommandResult {
     let by_address = ctx.args.len() == 3;
     let filter = match by_address {
         true => Filter::by_address(ctx.args.get(2)),
-        false => Filter::parse(ctx.args.cursor(2), ctx.db.databases(), &ctx.server.acl, !ANY_ID)?,
+        false => Filter::parse(
+            ctx.args.cursor(2),
+            ctx.db.databases(),
+            &ctx.server.acl,
+            id_rule(ctx, IdRule::Possible),
+        )?,
     };
     let own = ctx.client_id();
     let skipped = filter.skip_me.unwrap_or(true).then_some(own);
@@ -322,6 +332,11 @@ fn import_source(ctx: &mut Context<'_>) -> CommandResult {
         return Err(NOT_IN_IMPORT_MODE);
     }
     set_flag(ctx, ClientFlags::IMPORT_SOURCE)
+}
+
+/// Redis's rule, or Valkey's if Valkey is emulated.
+fn id_rule(ctx: &Context<'_>, of_redis: IdRule) -> IdRule {
+    if ctx.server.config.compatible_with.is_valkey() { IdRule::Valkey } else { of_redis }
 }
 
 /// `CLIENT CAPA capability [capability ...]`: `OK`. Unknown ones are ignored.

@@ -14,8 +14,16 @@ use crate::net::stream::Address;
 use crate::resp::args::Cursor;
 use crate::resp::number;
 
-/// For [`Filter::parse`]: `ID` accepts any number (CLIENT LIST); otherwise only valid ones (CLIENT KILL).
-pub const ANY_ID: bool = true;
+/// Which numbers `ID` accepts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IdRule {
+    /// At least one, valid or not: CLIENT LIST.
+    Any,
+    /// At least one, all of them valid: CLIENT KILL.
+    Possible,
+    /// Valid ones up to the next option: both commands in Valkey.
+    Valkey,
+}
 
 const CLIENT_ID_TOO_SMALL: CommandError =
     CommandError::Text("ERR client-id should be greater than 0");
@@ -119,7 +127,7 @@ impl<'a> Filter<'a> {
         mut args: Cursor<'a>,
         databases: usize,
         acl: &Acl,
-        any_id: bool,
+        id_rule: IdRule,
     ) -> Result<Self, CommandError> {
         let mut filter = Filter::default();
         while let Some(option) = args.peek() {
@@ -129,12 +137,13 @@ impl<'a> Filter<'a> {
                 None => (true, &*option),
             };
             if args.remaining() < 2 {
-                return Err(filter.unknown_option(any_id));
+                return Err(filter.unknown_option(id_rule));
             }
             let mut value = args;
             value.take()?;
             let test = match (option, holds) {
-                (b"ID", _) => Test::Ids(parse_ids(&mut value, any_id && holds)?),
+                (b"ID", true) => Test::Ids(parse_ids(&mut value, id_rule)?),
+                (b"ID", false) => Test::Ids(parse_ids(&mut value, IdRule::Valkey)?),
                 (b"TYPE", _) => Test::Class(parse_class(value.take()?)?),
                 (b"ADDR", _) => Test::Address(value.take()?),
                 (b"LADDR", _) => Test::LocalAddress(value.take()?),
@@ -157,7 +166,7 @@ impl<'a> Filter<'a> {
                     args = value;
                     continue;
                 }
-                _ => return Err(filter.unknown_option(any_id)),
+                _ => return Err(filter.unknown_option(id_rule)),
             };
             filter.add(holds, test);
             args = value;
@@ -180,9 +189,9 @@ impl<'a> Filter<'a> {
     }
 
     /// The error for an unknown option: after `CLIENT LIST ID` it should be an ID.
-    fn unknown_option(&self, any_id: bool) -> CommandError {
+    fn unknown_option(&self, id_rule: IdRule) -> CommandError {
         match self.only_ids() {
-            Some(_) if any_id => INVALID_CLIENT_ID,
+            Some(_) if id_rule == IdRule::Any => INVALID_CLIENT_ID,
             _ => CommandError::Syntax,
         }
     }
@@ -200,19 +209,20 @@ impl<'a> Filter<'a> {
     }
 }
 
-/// At least one ID, up to the first argument that is no number.
-fn parse_ids(args: &mut Cursor<'_>, any: bool) -> Result<Ids, CommandError> {
-    let error = if any { INVALID_CLIENT_ID } else { CLIENT_ID_TOO_SMALL };
+/// The IDs up to the first argument that is no number.
+fn parse_ids(args: &mut Cursor<'_>, rule: IdRule) -> Result<Ids, CommandError> {
     let mut listed = Vec::new();
     while let Some(id) = args.peek().and_then(number::parse_i64) {
-        if id < 1 && !any {
-            return Err(error);
+        if id < 1 && rule != IdRule::Any {
+            return Err(CLIENT_ID_TOO_SMALL);
         }
         listed.push(id);
         args.take()?;
     }
-    if listed.is_empty() {
-        return Err(error);
+    match rule {
+        IdRule::Any if listed.is_empty() => return Err(INVALID_CLIENT_ID),
+        IdRule::Possible if listed.is_empty() => return Err(CLIENT_ID_TOO_SMALL),
+        _ => {}
     }
     let all = listed.iter().copied().collect();
     Ok(Ids { listed, all })

@@ -272,7 +272,9 @@ fn reset(ctx: &mut Context<'_>) -> CommandResult {
             | ClientFlags::REPLY_SKIP
             | ClientFlags::REPLY_SKIP_NEXT
             | ClientFlags::NO_TOUCH
-            | ClientFlags::NO_EVICT,
+            | ClientFlags::NO_EVICT
+            | ClientFlags::READS_HERE
+            | ClientFlags::IMPORT_SOURCE,
     );
     client.db = 0;
     client.name = Box::default();

@@ -1,5 +1,6 @@
 //! ACL: users, their permissions, and the log of denials.
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -299,7 +300,9 @@ fn load(ctx: &mut Context<'_>) -> CommandResult {
         deleted.extend(others.filter(|&id| id != UserId::DEFAULT));
     }
     let mut ends = users::users_deleted(ctx.db, ctx.server, &deleted, own);
-    for changed in &loaded.changed {
+    // Of many users few are connected: not all clients are looked at for each.
+    let in_use: HashSet<UserId> = ctx.server.clients.iter().map(|client| client.user).collect();
+    for changed in loaded.changed.iter().filter(|changed| in_use.contains(&changed.id)) {
         ends |= users::user_changed(ctx.db, ctx.server, changed, own);
     }
     Ok(if ends { Outcome::Close } else { Outcome::Replied })

@@ -3,9 +3,10 @@
 
 use crc::{CRC_16_XMODEM, Crc};
 
+use crate::client::ClientFlags;
 use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Outcome};
-use crate::gate::spec::{Categories, CommandSpec, Flags, Group, container, spec};
+use crate::gate::spec::{Categories, CommandSpec, Flags, Group, Handler, container, spec};
 
 const NONDETERMINISTIC: &[&str] = &["nondeterministic_output"];
 
@@ -25,10 +26,10 @@ const fn changes(name: &'static str) -> CommandSpec {
 }
 
 /// A command on a connection's use of the cluster.
-const fn connection(name: &'static str) -> CommandSpec {
-    spec(name, refuse)
+const fn connection(name: &'static str, handler: Handler) -> CommandSpec {
+    spec(name, handler)
         .exactly(1)
-        .flags(Flags::LOADING.union(Flags::STALE).union(Flags::FAST))
+        .flags(Flags::LOADING.union(Flags::STALE).union(Flags::FAST).union(Flags::NEEDS_CLIENT))
         .categories(Categories::CONNECTION)
         .group(Group::Cluster)
         .since("3.0.0")
@@ -231,13 +232,17 @@ pub const COMMANDS: &[CommandSpec] = &[
             "Returns keys of the cluster, some at a time.",
             "O(N), N being the number of keys returned",
         ),
-    connection("ASKING").flags(Flags::FAST).docs(
+    connection("ASKING", refuse).flags(Flags::FAST).docs(
         "",
         "Lets the next command ask for a slot that moves here.",
         "O(1)",
     ),
-    connection("READONLY").docs("", "Allows a replica to serve this connection's reads.", "O(1)"),
-    connection("READWRITE").docs("", "Takes READONLY back.", "O(1)"),
+    connection("READONLY", read_only).docs(
+        "",
+        "Allows a replica to serve this connection's reads.",
+        "O(1)",
+    ),
+    connection("READWRITE", read_write).docs("", "Takes READONLY back.", "O(1)"),
 ];
 
 /// `CLUSTER KEYSLOT key`: an integer if Valkey is emulated, which needs no cluster for it; else an error.
@@ -257,6 +262,26 @@ fn slot_of(key: &[u8]) -> u16 {
     let tag = tag.and_then(|rest| position(rest, b'}').map(|close| &rest[..close]));
     Crc::<u16>::new(&CRC_16_XMODEM).checksum(tag.filter(|tag| !tag.is_empty()).unwrap_or(key))
         % SLOTS
+}
+
+/// `READONLY`: OK. Only for clients with CLIENT CAPA REDIRECT, and for all if Valkey is emulated.
+fn read_only(ctx: &mut Context<'_>) -> CommandResult {
+    read_here(ctx, true)
+}
+
+/// `READWRITE`: OK, for the same.
+fn read_write(ctx: &mut Context<'_>) -> CommandResult {
+    read_here(ctx, false)
+}
+
+fn read_here(ctx: &mut Context<'_>, on: bool) -> CommandResult {
+    let is_valkey = ctx.server.config.compatible_with.is_valkey();
+    if !is_valkey && !ctx.client().flags.contains(ClientFlags::CAN_REDIRECT) {
+        return refuse(ctx);
+    }
+    ctx.client().flags.set(ClientFlags::READS_HERE, on);
+    ctx.reply.ok();
+    Ok(Outcome::Replied)
 }
 
 /// All others: an error.

@@ -193,13 +193,14 @@ pub fn apply_config(db: &mut Keyspace, server: &mut State) {
     restart::look(server);
 }
 
-/// The configured log level.
-pub fn log_level(config: &Config) -> Level {
+/// The configured log level. None: nothing is logged.
+pub fn log_level(config: &Config) -> Option<Level> {
     match config.loglevel {
-        LogLevel::Debug => Level::Debug,
-        LogLevel::Verbose => Level::Verbose,
-        LogLevel::Notice => Level::Notice,
-        LogLevel::Warning => Level::Warning,
+        LogLevel::Debug => Some(Level::Debug),
+        LogLevel::Verbose => Some(Level::Verbose),
+        LogLevel::Notice => Some(Level::Notice),
+        LogLevel::Warning => Some(Level::Warning),
+        LogLevel::Nothing => None,
     }
 }
 

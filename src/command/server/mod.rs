@@ -110,7 +110,8 @@ impl ShutdownOrder {
             force: false,
             waits_until_us: None,
         };
-        let (mut abort, mut save, mut nosave) = (false, false, false);
+        let (mut abort, mut save, mut nosave, mut safe) = (false, false, false, false);
+        let mut failover = false;
         let mut cursor = ctx.args.cursor(1);
         while !cursor.is_at_end() {
             match () {
@@ -119,11 +120,18 @@ impl ShutdownOrder {
                 () if cursor.take_word("NOW") => order.now = true,
                 () if cursor.take_word("FORCE") => order.force = true,
                 () if cursor.take_word("ABORT") => abort = true,
+                () if cursor.take_word("SAFE") => safe = true,
+                () if cursor.take_word("FAILOVER") => failover = true,
                 () => return Err(CommandError::Syntax),
             }
         }
-        if save && nosave || abort && (save || nosave || order.now || order.force) {
+        let ends = save || nosave || order.now || order.force || safe || failover;
+        if save && nosave || abort && ends {
             return Err(CommandError::Syntax);
+        }
+        if failover {
+            let text = "ERR SHUTDOWN FAILOVER is only supported in cluster mode.";
+            return Err(CommandError::Text(text));
         }
         if abort {
             return Ok(ShutdownOrder::Abort);
@@ -135,7 +143,8 @@ impl ShutdownOrder {
     }
 }
 
-/// `SHUTDOWN [NOSAVE | SAVE] [NOW] [FORCE] [ABORT]`: no reply, the connection is closed; OK to ABORT.
+/// `SHUTDOWN [NOSAVE | SAVE] [NOW] [FORCE] [SAFE] [FAILOVER] [ABORT]`: no reply, the connection is closed; OK to ABORT.
+/// SAFE concerns votes in a cluster, of which there is none.
 fn shutdown(ctx: &mut Context<'_>) -> CommandResult {
     match ShutdownOrder::parse(ctx)? {
         // A running script is not waited for, and its partial changes are not saved.

@@ -95,7 +95,7 @@ impl Sync {
         let by_pipe = match mode {
             DisklessLoad::Disabled => false,
             DisklessLoad::OnEmptyDb => keys == 0,
-            DisklessLoad::SwapDb => true,
+            DisklessLoad::SwapDb | DisklessLoad::FlushBeforeLoad => true,
         };
         let file = if by_pipe { None } else { Some(Arriving::create(server)?) };
         let keeps_old = mode == DisklessLoad::SwapDb;

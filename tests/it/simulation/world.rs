@@ -140,7 +140,7 @@ impl World {
         let logger = match &self.options.logs {
             Some(folder) => {
                 let path = folder.join(format!("{}-{node}.log", self.options.seed));
-                Logger::new(Level::Verbose, path.to_string_lossy().as_bytes())
+                Logger::new(Some(Level::Verbose), path.to_string_lossy().as_bytes())
             }
             None => Logger::silent(),
         };
