@@ -7,7 +7,7 @@ PEERS ?=
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 .DEFAULT_GOAL := build
-.PHONY: build help run check test bench bench-peers peer clients crash simulate fuzz miri doc install uninstall
+.PHONY: build help run check test bench bench-peers peer clients crash failover simulate fuzz miri doc install uninstall
 
 build: ## build the server, optimised
 	$(CARGO) build --release
@@ -46,6 +46,9 @@ clients: ## real clients in their languages against this server; ARGS="redis-py 
 
 crash: build ## kills a server under load for a minute and looks for answered writes; ARGS="--seconds 600 --binary PATH"
 	tests/crash/run --binary $(TARGET)/release/latchkey $(ARGS)
+
+failover: build ## three nodes, three redis-sentinels, 20 failovers under load; ARGS="--binary PATH --rounds 4 --config 'NAME VALUE'"
+	tests/failover/run --binary $(TARGET)/release/latchkey $(ARGS)
 
 simulate: ## three servers under random misfortune, minutes of seeds; ARGS="--seed 7" repeats one, "--seeds 1000 --from 1" runs many
 	SIMULATE="$(ARGS)" $(CARGO) test --test it simulation::many_seeds -- --ignored --nocapture

@@ -1,8 +1,8 @@
-//! The only reader of time.
+//! The only reader of the time.
 //!
-//! `Clock::now` samples the clocks once per turn of the loop (and once more per command that asks for it, such as TIME);
-//! the sample, [`Now`], is handed down, so time stands still within a command, a script and an EXEC. Tests move a
-//! [`ManualClock`] instead of sleeping.
+//! `Clock::now` reads the clocks once per turn of the loop (and once more per command that asks for it, such as
+//! TIME); the result, [`Now`], is passed down, so that time stands still within a command, a script and an EXEC.
+//! Tests move a [`ManualClock`] instead of sleeping.
 //!
 //! Deadlines of relative TTLs (EX, PX, EXPIRE) count on the boot-time clock, absolute ones (EXAT, PEXPIREAT) on the
 //! wall clock: a step of the wall clock neither frees a lock early nor keeps it.
@@ -14,20 +14,20 @@ use std::sync::atomic::{AtomicI64, Ordering};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct UnixMillis(pub i64);
 
-/// The instant after which a key is gone. 64 bits: the highest tells the clock (1: boot time, 0: wall), the rest are
-/// milliseconds on it. Made only by [`Now`] (and from the bits of another deadline).
+/// The instant after which a key is expired. 64 bits: the highest is the clock (1: boot time, 0: wall), the rest are
+/// milliseconds. Made only by [`Now`] (and from another deadline's bits).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadline(u64);
 
 const BOOT: u64 = 1 << 63;
 
 impl Deadline {
-    /// The bits as they lie in an entry.
+    /// The bits, as stored in an entry.
     pub fn to_bits(self) -> u64 {
         self.0
     }
 
-    /// The deadline whose bits these are. Any value is a valid deadline.
+    /// The deadline with these bits. Any value is valid.
     pub fn from_bits(bits: u64) -> Self {
         Deadline(bits)
     }
@@ -42,15 +42,14 @@ impl Deadline {
         (self.0 & !BOOT) as i64
     }
 
-    /// This deadline in milliseconds of the boot-time clock, given how far the wall clock is ahead of it.
+    /// The deadline in milliseconds of the boot-time clock, given how far the wall clock is ahead of that.
     pub fn boot_ms(self, wall_offset_ms: i64) -> i64 {
         let ms = (self.0 & !BOOT) as i64;
         if self.0 & BOOT != 0 { ms } else { ms.saturating_sub(wall_offset_ms) }
     }
 
-    /// This deadline as a wall-clock time, as EXPIRETIME and everything that leaves this process tell it. The offset is to be
-    /// the keyspace's, which moves only when the wall clock does: one computed from each sample of the clocks wavers by a
-    /// millisecond.
+    /// The deadline as wall-clock time, as in EXPIRETIME and in files. The offset must be the keyspace's, which only
+    /// changes with the wall clock: one computed from each reading varies by a millisecond.
     pub fn unix(self, wall_offset_ms: i64) -> UnixMillis {
         let ms = self.ms();
         UnixMillis(if self.is_on_boot_clock() { ms.saturating_add(wall_offset_ms) } else { ms })
@@ -66,7 +65,7 @@ pub enum Expiry {
 }
 
 impl Expiry {
-    /// The deadline from now on. `old` tells the one there was, and is asked only if that matters.
+    /// The new deadline. `old` returns the previous one, and is called only if needed.
     #[inline]
     pub fn replacing(self, old: impl FnOnce() -> Option<Deadline>) -> Option<Deadline> {
         match self {
@@ -77,14 +76,14 @@ impl Expiry {
     }
 }
 
-/// One sample of the clocks.
+/// One reading of the clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Now {
     /// Wall clock, microseconds since 1970.
     pub wall_us: i64,
-    /// Boot-time clock, microseconds; goes on while the machine sleeps and is never set.
+    /// Boot-time clock, microseconds; it runs while the machine sleeps, and is never set.
     pub boot_us: i64,
-    /// Nothing is past: a file is being loaded ([`crate::keyspace::Keyspace::begin_loading`]).
+    /// Nothing expires: a file is being loaded ([`crate::keyspace::Keyspace::begin_loading`]).
     pub is_loading: bool,
 }
 
@@ -111,18 +110,18 @@ impl Now {
         Deadline(self.boot_ms().saturating_add(ms).max(0) as u64 | BOOT)
     }
 
-    /// The deadline at a wall-clock time. Times before 1970 count as 1970: long past either way.
+    /// The deadline at a wall-clock time. Times before 1970 count as 1970: both are past.
     pub fn at(&self, when: UnixMillis) -> Deadline {
         Deadline(when.0.max(0) as u64)
     }
 
-    /// Whether a key with this deadline is gone: strictly later, as in Redis, so that rounding the clock down to
+    /// Whether a key with this deadline is expired: strictly later, as in Redis, so that rounding down to
     /// milliseconds never ends a lock early.
     pub fn is_past(&self, deadline: Deadline) -> bool {
         self.remaining_ms(deadline) < 0 && !self.is_loading
     }
 
-    /// Whether a deadline that is to be set has come already, so that what it is for goes at once.
+    /// Whether a new deadline is due already, so that its key must be deleted at once.
     pub fn has_come(&self, deadline: Deadline) -> bool {
         self.remaining_ms(deadline) <= 0 && !self.is_loading
     }
@@ -135,24 +134,24 @@ impl Now {
     }
 }
 
-/// Where time comes from.
+/// The source of the time.
 #[derive(Clone, Debug)]
 pub enum Clock {
     System,
     Manual(ManualClock),
 }
 
-/// A clock that stands still until a test moves it. Clones share the hands.
+/// A clock that only tests move. Clones share the time.
 #[derive(Clone, Debug)]
 pub struct ManualClock {
-    hands: Arc<Hands>,
+    time: Arc<ManualTime>,
 }
 
 #[derive(Debug)]
-struct Hands {
+struct ManualTime {
     wall_us: AtomicI64,
     boot_us: AtomicI64,
-    /// What a look at the clock takes.
+    /// How far each reading moves the time.
     tick_us: AtomicI64,
 }
 
@@ -179,16 +178,16 @@ impl Clock {
 impl ManualClock {
     /// Wall clock at `start`, boot-time clock at one hour.
     pub fn new(start: UnixMillis) -> Self {
-        let hands = Hands {
+        let time = ManualTime {
             wall_us: AtomicI64::new(start.0 * 1000),
             boot_us: AtomicI64::new(3_600_000_000),
             tick_us: AtomicI64::new(0),
         };
-        ManualClock { hands: Arc::new(hands) }
+        ManualClock { time: Arc::new(time) }
     }
 
     fn look(&self) -> Now {
-        let Hands { wall_us, boot_us, tick_us } = &*self.hands;
+        let ManualTime { wall_us, boot_us, tick_us } = &*self.time;
         let tick_us = tick_us.load(Ordering::SeqCst);
         Now {
             wall_us: wall_us.fetch_add(tick_us, Ordering::SeqCst),
@@ -197,25 +196,25 @@ impl ManualClock {
         }
     }
 
-    /// Has each look take so long: work that is bounded by time comes to its bounds.
+    /// Makes each reading move the time: for tests of time limits.
     pub fn set_tick_us(&self, us: i64) {
-        self.hands.tick_us.store(us, Ordering::SeqCst);
+        self.time.tick_us.store(us, Ordering::SeqCst);
     }
 
-    /// The boot-time clock, without a tick. Unit: microseconds.
+    /// The boot-time clock, without moving it. Unit: microseconds.
     pub fn boot_us(&self) -> i64 {
-        self.hands.boot_us.load(Ordering::SeqCst)
+        self.time.boot_us.load(Ordering::SeqCst)
     }
 
-    /// Time passes.
+    /// Moves both clocks.
     pub fn advance_us(&self, us: i64) {
-        self.hands.wall_us.fetch_add(us, Ordering::SeqCst);
-        self.hands.boot_us.fetch_add(us, Ordering::SeqCst);
+        self.time.wall_us.fetch_add(us, Ordering::SeqCst);
+        self.time.boot_us.fetch_add(us, Ordering::SeqCst);
     }
 
-    /// Somebody sets the wall clock.
+    /// Sets the wall clock back or forth.
     pub fn step_wall_us(&self, us: i64) {
-        self.hands.wall_us.fetch_add(us, Ordering::SeqCst);
+        self.time.wall_us.fetch_add(us, Ordering::SeqCst);
     }
 }
 
@@ -225,18 +224,18 @@ mod tests {
 
     #[test]
     fn a_step_of_the_wall_clock_moves_only_absolute_deadlines() {
-        let hands = ManualClock::new(UnixMillis(1_700_000_000_000));
-        let clock = Clock::Manual(hands.clone());
+        let manual = ManualClock::new(UnixMillis(1_700_000_000_000));
+        let clock = Clock::Manual(manual.clone());
         let now = clock.now();
         let relative = now.after(100);
         let absolute = now.at(UnixMillis(1_700_000_000_100));
-        hands.step_wall_us(50_000);
+        manual.step_wall_us(50_000);
         let now = clock.now();
         assert_eq!(now.remaining_ms(relative), 100);
         assert_eq!(now.remaining_ms(absolute), 50);
-        hands.advance_us(100_000);
+        manual.advance_us(100_000);
         assert!(!clock.now().is_past(relative));
-        hands.advance_us(1_000);
+        manual.advance_us(1_000);
         assert!(clock.now().is_past(relative));
     }
 

@@ -1,10 +1,10 @@
-//! What a command can answer instead of a result, and the one place where that becomes bytes.
+//! Error replies of commands, and the only place that encodes them.
 //!
-//! A text that more than one file answers with has its place here, as a variant or a constant; one that a single family has
-//! reads better beside its commands, as [`CommandError::Text`].
+//! A text used by more than one file is a variant or constant here; a text of a single family stays beside its
+//! commands, as [`CommandError::Text`].
 //!
-//! Only mistakes of a client live here. Broken protocol is `resp::ProtocolError`, a bad configuration `config::ConfigError`,
-//! trouble with the outside world an `io::Error` with its path or address.
+//! Only errors in a client's request are here. Protocol errors are `resp::ProtocolError`, a bad configuration is
+//! `config::ConfigError`, I/O errors are `io::Error` with a path or address.
 
 use std::borrow::Cow;
 
@@ -17,7 +17,7 @@ pub enum CommandError {
     NotInteger,
     NotFloat,
     IndexOutOfRange,
-    /// `ERR value is out of range`, or with `must be positive` and the like: the text behind `ERR value is out of range, `.
+    /// `ERR value is out of range`, or with the text after `ERR value is out of range, `, such as `must be positive`.
     ValueOutOfRange(&'static str),
     Overflow,
     NanOrInfinity,
@@ -25,69 +25,71 @@ pub enum CommandError {
     NegativeOrInvalidCursor,
     DbIndexOutOfRange,
     InvalidDbIndex,
-    /// An expire argument that is not a time: the command's lower-case name.
+    /// An expire time that is invalid: the command's lower-case name.
     InvalidExpire(&'static str),
     StringTooLong,
     OutOfMemory,
-    /// Fewer replicas are in touch than `min-replicas-to-write` asks for.
+    /// Fewer good replicas than `min-replicas-to-write`.
     NoReplicas,
     ReadOnlyReplica,
+    /// Where the primary is: host and port.
+    Redirect(Box<[u8]>, u16),
     PrimaryDown,
     NoAuth,
     WrongPassword,
     NoProto,
     /// The full name of the command (`get`, `client|kill`).
     WrongArity(Box<str>),
-    /// Name as sent and the beginning of its arguments.
+    /// The name as sent, and the first arguments.
     UnknownCommand(Box<[u8]>),
     /// Container (lower case) and the subcommand as sent.
     UnknownSubcommand(Box<[u8]>),
-    /// An error that only one command has: its whole text. The text is a constant beside that command.
+    /// An error of a single command, as its whole text, a constant beside that command.
     Text(&'static str),
-    /// The same, with parts of the request in it. CR and LF in it leave as spaces.
+    /// As `Text`, with parts of the request. CR and LF become spaces.
     Formatted(Box<[u8]>),
 }
 
-/// Texts that several families share.
+/// Texts shared by several families.
 impl CommandError {
-    /// `numkeys` is no number from 1 on.
+    /// `numkeys` is not a positive number.
     pub const FEW_KEYS: Self = CommandError::Text("ERR numkeys should be greater than 0");
-    /// `numkeys` is greater than what follows it.
+    /// `numkeys` exceeds the number of arguments.
     pub const MANY_KEYS: Self =
         CommandError::Text("ERR Number of keys can't be greater than number of args");
-    /// A `COUNT` is no number from 1 on.
+    /// A `COUNT` is not a positive number.
     pub const SMALL_COUNT: Self = CommandError::Text("ERR count should be greater than 0");
-    /// The same in the words of GEOSEARCH and XAUTOCLAIM.
+    /// The same error in GEOSEARCH and XAUTOCLAIM.
     pub const COUNT_NOT_POSITIVE: Self = CommandError::Text("ERR COUNT must be > 0");
     pub const TIMEOUT_NOT_INTEGER: Self =
         CommandError::Text("ERR timeout is not an integer or out of range");
     pub const TIMEOUT_NEGATIVE: Self = CommandError::Text("ERR timeout is negative");
     pub const TIMEOUT_OUT_OF_RANGE: Self = CommandError::Text("ERR timeout is out of range");
-    /// Conditions of EXPIRE and HEXPIRE that exclude each other.
+    /// Options of EXPIRE and HEXPIRE that exclude each other.
     pub const NX_WITH_OTHERS: Self =
         CommandError::Text("ERR NX and XX, GT or LT options at the same time are not compatible");
     pub const GT_WITH_LT: Self =
         CommandError::Text("ERR GT and LT options at the same time are not compatible");
     pub const NEGATIVE_LIMIT: Self = CommandError::Text("ERR LIMIT can't be negative");
 
-    /// An error whose text is made of parts of the request.
+    /// An error text with parts of the request.
     pub fn formatted(text: impl Into<Vec<u8>>) -> Self {
         CommandError::Formatted(text.into().into_boxed_slice())
     }
 
-    /// An option of EXPIRE or HEXPIRE that is none.
+    /// An unknown option of EXPIRE or HEXPIRE.
     pub fn unsupported_option(option: &[u8]) -> Self {
         CommandError::formatted([b"ERR Unsupported option ", option].concat())
     }
 
-    /// A subcommand, of a container in upper case, that is none or has not as many arguments as it takes.
+    /// An unknown subcommand of an upper-case container, or one with a wrong number of arguments.
     pub fn wrong_subcommand(container: &str, name: &[u8]) -> Self {
         let text = b"ERR unknown subcommand or wrong number of arguments for '";
         let container = container.as_bytes();
         CommandError::formatted([text, name, b"'. Try ", container, b" HELP."].concat())
     }
 
-    /// The bytes behind the `-` of the error line.
+    /// The error line's bytes after the `-`.
     pub fn wire(&self) -> Cow<'_, [u8]> {
         let text: &'static str = match self {
             CommandError::WrongType => {
@@ -109,6 +111,10 @@ impl CommandError {
             CommandError::OutOfMemory => "OOM command not allowed when used memory > 'maxmemory'.",
             CommandError::ReadOnlyReplica => {
                 "READONLY You can't write against a read only replica."
+            }
+            CommandError::Redirect(host, port) => {
+                let port = port.to_string();
+                return Cow::Owned([b"REDIRECT ", &host[..], b":", port.as_bytes()].concat());
             }
             CommandError::PrimaryDown => {
                 "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'."

@@ -1,13 +1,13 @@
-//! What is known of a command besides how it runs: its group, arity, flags, and where its keys are.
+//! A command's properties besides its handler: group, arity, flags, and key positions.
 //!
-//! The specifications in `gate/spec.rs` are made of these; what a client keeps of its commands needs no more.
+//! The specifications in `gate/spec.rs` consist of these; `client` needs only this file, not the gate.
 
 use bitflags::bitflags;
 
 use crate::resp::args::Args;
 
 bitflags! {
-    /// What the gate and `COMMAND INFO` need to know, with the names of `COMMAND INFO`.
+    /// Flags of a command, with the names of `COMMAND INFO`.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Flags: u32 {
         const WRITE = 1 << 0;
@@ -30,40 +30,40 @@ bitflags! {
         const MOVABLEKEYS = 1 << 17;
         const ALLOW_BUSY = 1 << 18;
         const NO_MANDATORY_KEYS = 1 << 19;
-        /// The configuration must allow it: `enable-debug-command`.
+        /// Needs permission by `enable-debug-command`.
         const PROTECTED = 1 << 20;
 
-        // From here on the gate alone knows them; `COMMAND INFO` does not show them.
+        // Only used by the gate; not shown by `COMMAND INFO`.
 
-        /// It runs what is queued since MULTI.
+        /// Runs the commands queued since MULTI.
         const RUNS_QUEUED = 1 << 21;
-        /// It runs at once although its client has begun a transaction.
+        /// Runs at once even in a transaction.
         const NEVER_QUEUED = 1 << 22;
-        /// It runs the script that its first argument is.
+        /// Runs the script in its first argument.
         const RUNS_BODY = 1 << 23;
-        /// It runs the script whose SHA1 its first argument is.
+        /// Runs the script with the SHA1 in its first argument.
         const RUNS_SHA = 1 << 24;
-        /// It runs the function that its first argument names.
+        /// Runs the function named by its first argument.
         const RUNS_FUNCTION = 1 << 25;
-        /// It marks accesses although its client has said CLIENT NO-TOUCH.
+        /// Updates access times even with CLIENT NO-TOUCH.
         const MARKS_ACCESS = 1 << 26;
-        /// RESP2 clients may run it while they are subscribed.
+        /// Allowed to subscribed RESP2 clients.
         const WHILE_SUBSCRIBED = 1 << 27;
-        /// CLIENT CACHING holds beyond it.
+        /// CLIENT CACHING stays in effect after it.
         const KEEPS_CACHING = 1 << 28;
-        /// It has to do with the connection that it comes from: who has none cannot run it.
+        /// Concerns the calling connection: cannot run without a client.
         const NEEDS_CLIENT = 1 << 29;
 
-        /// It is refused, as a command that writes is, where the disk is at fault: PING.
+        /// Refused like a write while the disk fails: PING.
         const TELLS_DISK = 1 << 31;
-        /// It ends its client's transaction without running it.
+        /// Ends its client's transaction without running it.
         const ENDS_TRANSACTION = 1 << 30;
 
-        /// It runs a script or a function.
+        /// Runs a script or a function.
         const RUNS_SCRIPT = Self::RUNS_BODY.bits() | Self::RUNS_SHA.bits() | Self::RUNS_FUNCTION.bits();
     }
 
-    /// ACL classes that do not follow from the flags or the group.
+    /// ACL categories that do not follow from the flags or group.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Categories: u32 {
         const KEYSPACE = 1 << 0;
@@ -89,7 +89,7 @@ bitflags! {
         const SCRIPTING = 1 << 20;
     }
 
-    /// What a command does with a key, with the names of the key specifications.
+    /// How a command uses a key, with the names of the key specifications.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct KeyFlags: u16 {
         const RO = 1 << 0;
@@ -106,7 +106,7 @@ bitflags! {
     }
 }
 
-/// The ACL classes with their names, in the order of `COMMAND INFO`.
+/// The ACL categories with their names, in the order of `COMMAND INFO`.
 pub const CATEGORY_NAMES: &[(Categories, &str)] = &[
     (Categories::KEYSPACE, "keyspace"),
     (Categories::READ, "read"),
@@ -131,7 +131,7 @@ pub const CATEGORY_NAMES: &[(Categories, &str)] = &[
     (Categories::SCRIPTING, "scripting"),
 ];
 
-/// The flags that many commands have together. A name says which they are.
+/// Frequent combinations of flags, with names that list them.
 impl Flags {
     pub const READONLY_FAST: Self = Self::READONLY.union(Self::FAST);
     pub const WRITE_FAST: Self = Self::WRITE.union(Self::FAST);
@@ -144,7 +144,7 @@ impl Flags {
         Self::ADMIN_NOSCRIPT.union(Self::NO_ASYNC_LOADING);
     pub const ADMIN_LOADING_STALE: Self = Self::ADMIN.union(Self::LOADING_STALE);
     pub const ADMIN_NOSCRIPT_LOADING_STALE: Self = Self::ADMIN_NOSCRIPT.union(Self::LOADING_STALE);
-    /// Of a subcommand of CLIENT that is about the client that sends it.
+    /// For subcommands of CLIENT about the calling client.
     pub const OF_OWN_CLIENT: Self =
         Self::NOSCRIPT.union(Self::LOADING_STALE).union(Self::NEEDS_CLIENT);
 }
@@ -154,7 +154,7 @@ impl Categories {
     pub const KEYSPACE_DANGEROUS: Self = Self::KEYSPACE.union(Self::DANGEROUS);
 }
 
-/// What commands do with keys.
+/// Frequent combinations.
 impl KeyFlags {
     pub const RO_ACCESS: Self = Self::RO.union(Self::ACCESS);
     pub const RW_ACCESS: Self = Self::RW.union(Self::ACCESS);
@@ -168,7 +168,7 @@ impl KeyFlags {
     pub const RM_DELETE: Self = Self::RM.union(Self::DELETE);
 }
 
-/// The group of the documentation a command belongs to.
+/// A command's documentation group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Group {
     Generic,
@@ -189,7 +189,7 @@ pub enum Group {
     Bitmap,
 }
 
-/// How many arguments, the name included.
+/// Number of arguments, including the command's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arity {
     Exactly(u16),
@@ -201,7 +201,7 @@ pub enum Arity {
 pub enum Begin {
     /// At this argument.
     Index(u16),
-    /// Behind this word, looked for from argument `from` (negative: from the end, backwards).
+    /// After this word, searched from argument `from` (negative: from the end, backwards).
     Keyword {
         word: &'static str,
         from: i16,
@@ -209,7 +209,7 @@ pub enum Begin {
     Unknown,
 }
 
-/// Which arguments from there on are keys.
+/// Which of the following arguments are keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Find {
     /// `last` relative to the first key (-1: to the end, -2: all but the last), `step`, and `limit` (2: half of the rest).
@@ -218,14 +218,14 @@ pub enum Find {
         step: u16,
         limit: u16,
     },
-    /// Their number stands there, and behind it every `step`-th argument is one.
+    /// A count, after which every `step`-th argument is a key.
     Count {
         step: u16,
     },
     Unknown,
 }
 
-/// One specification of keys, as `COMMAND INFO` gives them.
+/// A key specification, as in `COMMAND INFO`.
 #[derive(Clone, Copy, Debug)]
 pub struct KeySpec {
     pub begin: Begin,
@@ -234,7 +234,7 @@ pub struct KeySpec {
     pub notes: Option<&'static str>,
 }
 
-/// Of a command whose one key is argument 1: what it does with it, by the name that [`KeyFlags`] has for that.
+/// Specifications of a command whose only key is argument 1, named like the [`KeyFlags`].
 impl KeySpec {
     pub const RO: &'static [KeySpec] = &[key(1, KeyFlags::RO)];
     pub const RO_ACCESS: &'static [KeySpec] = &[key(1, KeyFlags::RO_ACCESS)];
@@ -261,60 +261,60 @@ pub const fn keys(first: u16, last: i16, step: u16, flags: KeyFlags) -> KeySpec 
     }
 }
 
-/// Keys behind their number, which is argument `count`.
+/// Keys after their count, which is argument `count`.
 pub const fn counted_keys(count: u16, flags: KeyFlags) -> KeySpec {
     KeySpec { begin: Begin::Index(count), find: Find::Count { step: 1 }, flags, notes: None }
 }
 
-/// A key's place among the arguments, and what the command does with it.
+/// A key's argument index, and how the command uses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyPosition {
     pub index: usize,
     pub flags: KeyFlags,
 }
 
-/// Which arguments are channels that a command publishes or listens to.
+/// Which arguments are channels that a command publishes or subscribes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Channels {
     pub first: usize,
-    /// All arguments from there on, not that one alone.
+    /// All arguments from there on.
     pub many: bool,
-    /// They are patterns to listen by.
+    /// They are patterns.
     pub are_patterns: bool,
 }
 
-/// What key specifications cannot say of a command's keys.
+/// What key specifications cannot express.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyRule {
     None,
-    /// SORT: the key behind STORE too, the last one if there are several.
+    /// SORT: the key after the last STORE too.
     SortDestination,
-    /// BZPOPDUE: none from the timeout on, behind which there may be a unit.
+    /// BZPOPDUE: keys end before the timeout, which a unit may follow.
     BeforeTimeout,
-    /// MIGRATE: the keys behind KEYS, or the one before the options.
+    /// MIGRATE: the keys after KEYS, or the one before the options.
     Migrated,
-    /// SET: it is read only with GET.
+    /// SET: read only with GET.
     ReadWithGet,
-    /// BITFIELD: it is written unless all operations are GET.
+    /// BITFIELD: written unless all operations are GET.
     ReadByGets,
 }
 
-/// Which databases a command works with.
+/// Which databases a command uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DatabaseUse {
-    /// The selected one, if it has to do with keys.
+    /// The selected one, if it has keys.
     Selected,
-    /// It selects the one that its first argument names.
+    /// Selects the one in its first argument.
     Selects,
-    /// Those that these arguments name; the selected one too if it names keys.
+    /// Those in these arguments; the selected one too if it has keys.
     Named(&'static [usize]),
-    /// The selected one, and those that stand behind the word DB from this argument on.
+    /// The selected one, and those after the word DB from this argument on.
     Options(usize),
     All,
 }
 
 impl DatabaseUse {
-    /// The arguments of a request that name databases.
+    /// The indices of arguments that name databases.
     pub fn arguments(self, args: Args<'_>) -> Vec<usize> {
         let named: &[usize] = match self {
             DatabaseUse::Selected | DatabaseUse::All => &[],
@@ -330,18 +330,18 @@ impl DatabaseUse {
     }
 }
 
-/// Which arguments nobody may see who looks at the log, the slow log, or monitors.
+/// Which arguments are hidden in logs and MONITOR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Secrets {
     None,
     /// All from this one on.
     From(usize),
-    /// So many behind each of these words, looked for from argument `from` on, up to the word `until`.
+    /// A number of arguments after each of these words, searched from `from` up to the word `until`.
     Behind {
         from: usize,
         words: &'static [(&'static str, usize)],
         until: &'static str,
     },
-    /// Values of parameters that hold secrets: pairs from this argument on.
+    /// Values of secret parameters: pairs from this argument on.
     Parameters(usize),
 }

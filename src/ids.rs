@@ -1,18 +1,18 @@
-//! Names of things that outlive a borrow.
+//! Identifiers of clients, users and commands.
 
-/// A client's place in the registry, and its number as `CLIENT ID` gives it.
+/// A client's slot in the registry, and its number as in `CLIENT ID`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId {
     pub slot: u32,
     pub number: u64,
 }
 
-/// A user's place among the users. A client's user is there as long as the client is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A user's index. A client's user exists as long as the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct UserId(pub u32);
 
 impl UserId {
-    /// The user that every connection begins as.
+    /// The user of every new connection.
     pub const DEFAULT: UserId = UserId(0);
 
     #[inline]
@@ -21,7 +21,7 @@ impl UserId {
     }
 }
 
-/// A command's place in the table of commands, and in the statistics.
+/// A command's index in the table of commands, and in the statistics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CommandId(pub u16);
 

@@ -1,18 +1,18 @@
 //! Latchkey: a Redis-protocol server.
 //!
-//! A request's way through the crate: `server` reads a client's bytes, `resp` finds the request in them, `command` looks it
-//! up and runs it through its one gate, the handler changes values by way of `keyspace`, and what it replies collects in
-//! the client's output until the turn of the loop ends. A row may use its own row and those below it:
+//! A request's way: `server` reads a client's bytes, `resp` parses the request, `gate` looks the command up and runs
+//! its handler from `command`, which accesses values through `keyspace`, and the reply collects in the client's
+//! output until the turn of the loop ends. A row may use its own row and those below it:
 //!
 //! ```text
 //! server                                   owns all state; runs one turn of the loop
 //! command                                  one folder or file for each family: specifications and handlers
-//! gate                                     the one way a command runs, whoever asks for it
-//! client                                   what one client is: protocol state, transaction, what it waits for and tracks
+//! gate                                     how every command runs, whoever sends it
+//! client                                   a client's state: protocol, transaction, blocking, tracking
 //! net                                      bytes in and out
-//! script  persist  replication             hand requests up to be run; never run one themselves
+//! script  persist  replication             pass requests up to be run; never run one themselves
 //! keyspace  pubsub  acl  config  stats     what commands act upon
-//! types                                    what the values mean
+//! types                                    the types of values
 //! collections  resp  clock  error  facts  ids  sys   know nothing of clients, configuration or each other's callers
 //! ```
 

@@ -1,7 +1,7 @@
-//! The `latchkey` program: arguments and configuration file to a running server.
+//! The `latchkey` program: from arguments and configuration file to a running server.
 //!
-//! What can stop a start comes first and is told on standard error or in the log, with exit code 1: the configuration, then
-//! the process' surroundings, then the sockets. Going to the background comes before the first thread.
+//! Whatever can prevent a start comes first, with a message on standard error or in the log and exit code 1: the
+//! configuration, then the process' environment, then the sockets. Daemonizing comes before the first thread.
 
 use std::cell::OnceCell;
 use std::ffi::{OsStr, OsString};
@@ -23,7 +23,7 @@ use latchkey::sys::process::{self, RESERVED_FILES, Supervisor};
 use latchkey::sys::title::Title;
 use latchkey::sys::{build, crash};
 
-/// Where the process id goes when the server runs in the background and `pidfile` is not set.
+/// The pidfile of a daemon without `pidfile`.
 const DEFAULT_PIDFILE: &[u8] = b"/var/run/redis.pid";
 
 fn main() -> ExitCode {
@@ -52,7 +52,7 @@ fn main() -> ExitCode {
     match served {
         Ok(code) => code,
         Err(error) => {
-            // Nobody to tell if standard error is closed.
+            // Fails harmlessly if standard error is closed.
             let _ = std::io::stderr().write_all(&error.message());
             ExitCode::FAILURE
         }
@@ -62,13 +62,13 @@ fn main() -> ExitCode {
 const NO_SENTINEL: &str = "Latchkey has no Sentinel of its own: redis-sentinel and valkey-sentinel watch its nodes and fail over \
     between them, see docs/failover.md.";
 
-/// Whether a Sentinel is to be started, by the program's name or by an option.
+/// Whether Sentinel mode is requested, by the program's name or an option.
 fn asks_for_sentinel(name: &OsStr, args: &[OsString]) -> bool {
     let file_name = Path::new(name).file_name().unwrap_or_default();
     file_name == "redis-sentinel" || args.iter().any(|arg| arg == "--sentinel")
 }
 
-/// Runs the check tool that is asked for by the program's name or its first argument; its exit code.
+/// Runs the check tool requested by the program's name or first argument; returns its exit code.
 fn check_tool(name: &OsStr, args: &[OsString]) -> Option<u8> {
     let file_name = Path::new(name).file_name().unwrap_or_default();
     let first = args.first().map(OsString::as_os_str);
@@ -118,7 +118,7 @@ fn check_aof(program: &str, args: &[OsString]) -> i32 {
         out: &mut std::io::stdout(),
         answer: &mut || {
             let mut answer = String::new();
-            // No answer is no.
+            // No answer means no.
             let _ = std::io::stdin().read_line(&mut answer);
             answer.starts_with(['y', 'Y'])
         },
@@ -129,7 +129,7 @@ fn check_aof(program: &str, args: &[OsString]) -> i32 {
     })
 }
 
-/// How far a check has come, shown on standard error while that is a terminal.
+/// The progress of a check, shown if standard error is a terminal.
 #[derive(Default)]
 struct Bar(OnceCell<ProgressBar>);
 
@@ -146,8 +146,8 @@ impl Bar {
     }
 }
 
-/// The line of `--version`, in the shape of redis-server's, which scripts take apart: `v` is the version of Redis that clients
-/// are told, for they choose by it what to ask for.
+/// The line of `--version`, in redis-server's format, which scripts parse: `v` is the Redis version announced to
+/// clients, as they choose features by it.
 fn version() -> String {
     let jemalloc = tikv_jemalloc_ctl::version::read().unwrap_or_default();
     let (commit, is_modified) = build::commit();
@@ -161,7 +161,7 @@ fn version() -> String {
     )
 }
 
-/// Runs a server until its end. The error is of the configuration; other failures are in the log.
+/// Runs a server until it ends. Errors: in the configuration; other failures are logged.
 fn serve(settings: Settings, name: &OsStr, is_bare: bool) -> Result<ExitCode, ConfigError> {
     let Settings { mut config, users, renamed_commands: renames, check_only } = settings;
     let renamed = renamed_commands(&renames)?;
@@ -180,31 +180,23 @@ fn serve(settings: Settings, name: &OsStr, is_bare: bool) -> Result<ExitCode, Co
     }
     process::ignore_signals();
     let supervisor = find_supervisor(config.supervised, &log);
-    let in_background = config.daemonize && matches!(supervisor, Supervisor::Nobody);
-    if in_background {
-        if let Err(error) = process::daemonize() {
-            log.warn(format_args!("Can't go to the background: {error}"));
-            return Ok(ExitCode::FAILURE);
-        }
-        log.0.pid_changed();
-        if config.pidfile.is_empty() {
-            config.pidfile = DEFAULT_PIDFILE.to_vec();
-        }
+    if config.daemonize
+        && matches!(supervisor, Supervisor::Nobody)
+        && !daemonize(&mut config, &mut log)
+    {
+        return Ok(ExitCode::FAILURE);
     }
     log_start(name, is_bare, &log);
     if !allow_files(&mut config, &log) {
         return Ok(ExitCode::FAILURE);
     }
-    // Before the first thread.
+    // Must come before the first thread.
     let title = Title::claim();
     crash::enable(config.crash_log_enabled);
     if let Err(error) = crash::install(log.0.clone()) {
         log.warn(format_args!("Can't report crashes: {error}"));
     }
-    let port = if config.port != 0 { config.port } else { config.tls_port };
-    let backlog = config.tcp_backlog;
-    let show_logo = config.always_show_logo
-        || (config.logfile.is_empty() && !config.syslog_enabled && std::io::stdout().is_terminal());
+    let greeting = Greeting::of(&config);
     let mut server = match Server::start(config, Clock::System, log.0.clone()) {
         Ok(server) => server,
         Err(text) => {
@@ -219,13 +211,7 @@ fn serve(settings: Settings, name: &OsStr, is_bare: bool) -> Result<ExitCode, Co
     }
     server.set_title(title, name.as_bytes().to_vec());
     server.write_pidfile();
-    if show_logo {
-        log.0.write_raw(&logo(port));
-    } else {
-        log.notice(format_args!("Running mode=standalone, port={port}."));
-    }
-    warn_of_backlog(backlog, &log);
-    log.warn(format_args!("Server initialized"));
+    greeting.write(&log);
     if let Err(error) = server.catch_signals() {
         log.warn(format_args!("Can't catch signals: {error}"));
         return Ok(ExitCode::FAILURE);
@@ -236,7 +222,49 @@ fn serve(settings: Settings, name: &OsStr, is_bare: bool) -> Result<ExitCode, Co
     Ok(run(server, supervisor, &log))
 }
 
-/// Loads what there is to be loaded, and runs until the end.
+/// Moves the process to the background. False on an error, which is logged.
+fn daemonize(config: &mut Config, log: &mut Log) -> bool {
+    if let Err(error) = process::daemonize() {
+        log.warn(format_args!("Can't go to the background: {error}"));
+        return false;
+    }
+    log.0.pid_changed();
+    if config.pidfile.is_empty() {
+        config.pidfile = DEFAULT_PIDFILE.to_vec();
+    }
+    true
+}
+
+/// What the log says once the server listens.
+struct Greeting {
+    port: u16,
+    backlog: u32,
+    show_logo: bool,
+}
+
+impl Greeting {
+    fn of(config: &Config) -> Self {
+        let on_terminal =
+            config.logfile.is_empty() && !config.syslog_enabled && std::io::stdout().is_terminal();
+        Greeting {
+            port: if config.port != 0 { config.port } else { config.tls_port },
+            backlog: config.tcp_backlog,
+            show_logo: config.always_show_logo || on_terminal,
+        }
+    }
+
+    fn write(&self, log: &Log) {
+        if self.show_logo {
+            log.0.write_raw(&logo(self.port));
+        } else {
+            log.notice(format_args!("Running mode=standalone, port={}.", self.port));
+        }
+        warn_of_backlog(self.backlog, log);
+        log.warn(format_args!("Server initialized"));
+    }
+}
+
+/// Loads the data, and runs until the server ends.
 fn run(mut server: Server, supervisor: Supervisor, log: &Log) -> ExitCode {
     supervisor.loading();
     if server.load().is_err() {
@@ -271,7 +299,7 @@ fn log_start(name: &OsStr, is_bare: bool, log: &Log) {
     }
 }
 
-/// The log of the start.
+/// The log during the start.
 struct Log(Logger);
 
 impl Log {
@@ -284,7 +312,7 @@ impl Log {
     }
 }
 
-/// Who supervises the process, of those that `supervised` allows.
+/// The process supervisor, among those allowed by `supervised`.
 fn find_supervisor(supervised: &str, log: &Log) -> Supervisor {
     let found = match supervised {
         "upstart" => Supervisor::upstart(),
@@ -314,7 +342,7 @@ fn find_supervisor(supervised: &str, log: &Log) -> Supervisor {
     found
 }
 
-/// Has the system allow the files that `maxclients` needs; lowers `maxclients` to what it allows. False if that is nothing.
+/// Raises the limit of open files for `maxclients`, or lowers `maxclients` to what the limit allows. False if none is left.
 fn allow_files(config: &mut Config, log: &Log) -> bool {
     let asked = config.maxclients;
     let wanted = asked as u64 + RESERVED_FILES;
@@ -355,7 +383,7 @@ fn allow_files(config: &mut Config, log: &Log) -> bool {
     true
 }
 
-/// Warns of a queue of connections that the kernel keeps shorter than `tcp-backlog` says.
+/// Warns if the kernel's limit of the accept queue is below `tcp-backlog`.
 fn warn_of_backlog(backlog: u32, log: &Log) {
     let path = "/proc/sys/net/core/somaxconn";
     let Ok(text) = std::fs::read_to_string(path) else {
@@ -372,7 +400,7 @@ fn warn_of_backlog(backlog: u32, log: &Log) {
     }
 }
 
-/// What a terminal shows at the start.
+/// The logo shown on a terminal.
 fn logo(port: u16) -> String {
     format!(
         "

@@ -1,10 +1,10 @@
-//! Publish and subscribe: who listens to which channel, shard channel or pattern.
+//! Publish and subscribe: the subscribers of channels, shard channels and patterns.
 //!
-//! A subscription stands on two sides: here by name, so that a message finds its listeners, and in the listener's own
-//! [`Subscriptions`], so that its end finds them all. Both are only changed together, by [`PubSub::subscribe`] and its
-//! kin; a name nobody listens to is not kept. Names are stored once and shared by both sides.
+//! A subscription is stored twice: here by name, to find a message's subscribers, and in the subscriber's own
+//! [`Subscriptions`], to find them all when it leaves. Both change together, by [`PubSub::subscribe`] and its
+//! counterparts; a name without subscribers is removed. Names are stored once and shared.
 //!
-//! Encoding and sending messages is `command/pubsub.rs`; this module refuses to know what else a client is.
+//! Messages are encoded and sent by `command/pubsub.rs`; this module knows clients by ID only.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use crate::collections::glob;
 use crate::ids::ClientId;
 
-/// What a subscription is to.
+/// What is subscribed to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Channel,
@@ -23,7 +23,7 @@ pub enum Kind {
 /// A channel or pattern.
 pub type Name = Arc<[u8]>;
 
-/// What one listener has subscribed to.
+/// The subscriptions of one client.
 #[derive(Debug, Default)]
 pub struct Subscriptions {
     channels: HashSet<Name>,
@@ -48,7 +48,7 @@ impl Subscriptions {
         }
     }
 
-    /// The number told in confirmations: channels and patterns together, shard channels on their own.
+    /// The count in confirmations: channels and patterns together, shard channels apart.
     pub fn count(&self, kind: Kind) -> usize {
         match kind {
             Kind::Channel | Kind::Pattern => self.channels.len() + self.patterns.len(),
@@ -60,7 +60,7 @@ impl Subscriptions {
         self.channels.is_empty() && self.patterns.is_empty() && self.shard_channels.is_empty()
     }
 
-    /// Bytes of memory held for the listener's side, about: what a set keeps for each name it has room for.
+    /// Bytes of memory in the client's sets, about.
     pub fn memory(&self) -> usize {
         let slots = [&self.channels, &self.patterns, &self.shard_channels];
         let slots: usize = slots.iter().map(|names| names.capacity()).sum();
@@ -72,13 +72,13 @@ impl Subscriptions {
 #[derive(Debug, Default)]
 pub struct PubSub {
     channels: HashMap<Name, Listeners>,
-    /// Ordered, so that who matches by several patterns gets the messages in the same order each time.
+    /// Ordered, so that a client with several matching patterns gets messages in a fixed order.
     patterns: BTreeMap<Name, Listeners>,
     shard_channels: HashMap<Name, Listeners>,
 }
 
 impl PubSub {
-    /// Adds a subscription. False: it was there before. Expected O(1), for a pattern O(log patterns).
+    /// Adds a subscription. False: it existed. Expected O(1), for a pattern O(log patterns).
     pub fn subscribe(
         &mut self,
         kind: Kind,
@@ -105,7 +105,7 @@ impl PubSub {
         true
     }
 
-    /// Ends a subscription. False: there was none. Expected O(1), for a pattern O(log patterns).
+    /// Removes a subscription. False: there was none. Expected O(1), for a pattern O(log patterns).
     pub fn unsubscribe(
         &mut self,
         kind: Kind,
@@ -128,7 +128,7 @@ impl PubSub {
         true
     }
 
-    /// Ends all subscriptions of a listener.
+    /// Removes all subscriptions of a client.
     pub fn forget(&mut self, own: &mut Subscriptions, who: ClientId) {
         for kind in [Kind::Channel, Kind::Pattern, Kind::Shard] {
             for name in own.of(kind).iter().cloned().collect::<Vec<_>>() {
@@ -137,7 +137,7 @@ impl PubSub {
         }
     }
 
-    /// Who listens to a channel or shard channel.
+    /// The subscribers of a channel or shard channel.
     pub fn listeners(&self, kind: Kind, name: &[u8]) -> &[ClientId] {
         let found = match kind {
             Kind::Channel => self.channels.get(name),
@@ -147,7 +147,7 @@ impl PubSub {
         found.map_or(&[], |listeners| &listeners.list)
     }
 
-    /// Patterns that match a channel, and who listens by them. O(patterns).
+    /// Patterns that match a channel, and their subscribers. O(patterns).
     pub fn matching<'a>(
         &'a self,
         channel: &'a [u8],
@@ -158,7 +158,7 @@ impl PubSub {
             .map(|(pattern, listeners)| (&**pattern, &*listeners.list))
     }
 
-    /// Names somebody listens to.
+    /// Names with subscribers.
     pub fn names(&self, kind: Kind) -> Box<dyn Iterator<Item = &[u8]> + '_> {
         match kind {
             Kind::Channel => Box::new(self.channels.keys().map(|name| &**name)),
@@ -167,7 +167,7 @@ impl PubSub {
         }
     }
 
-    /// How many names somebody listens to.
+    /// Number of names with subscribers.
     pub fn count(&self, kind: Kind) -> usize {
         match kind {
             Kind::Channel => self.channels.len(),
@@ -176,7 +176,7 @@ impl PubSub {
         }
     }
 
-    /// Whether a message to a channel can reach nobody because nobody listens to anything.
+    /// Whether nobody subscribes to anything that a channel's message could reach.
     pub fn is_silent(&self) -> bool {
         self.channels.is_empty() && self.patterns.is_empty()
     }
@@ -188,19 +188,19 @@ fn leave(names: &mut HashMap<Name, Listeners>, name: &[u8], who: ClientId) {
     }
 }
 
-/// From so many listeners on, each one's place is looked up instead of searched for.
+/// From this many subscribers on, their indices are kept in a map.
 const SEARCHED_MAX: usize = 16;
 
-/// The listeners of one name, without order: a removal moves the last one into the gap.
+/// The subscribers of one name, unordered: a removal moves the last one into the gap.
 #[derive(Debug, Default)]
 struct Listeners {
     list: Vec<ClientId>,
-    /// Places in `list`, all of them, once there are more than [`SEARCHED_MAX`].
+    /// The index of each subscriber in `list`, once there are more than [`SEARCHED_MAX`].
     places: Option<HashMap<ClientId, usize>>,
 }
 
 impl Listeners {
-    /// Adds one who is not there.
+    /// Adds a new subscriber.
     fn add(&mut self, who: ClientId) {
         self.list.push(who);
         match &mut self.places {
@@ -213,7 +213,7 @@ impl Listeners {
         }
     }
 
-    /// Removes one. True: that was the last.
+    /// Removes a subscriber. True: it was the last.
     fn remove(&mut self, who: ClientId) -> bool {
         let place = match &mut self.places {
             Some(places) => places.remove(&who),

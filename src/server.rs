@@ -1,9 +1,9 @@
 //! The server: owns all state and runs one turn of the loop, in the order written in [`Server::turn`].
 //!
-//! A request's way: every ready client is read once; what it sent is parsed into a batch without copying (ranges into the
-//! arena it was read into); the keys of the whole batch are prefetched; then the batch runs, each client's requests in
-//! their order, through the one gate; replies collect in the clients' outputs and leave in one write each at the end of
-//! the turn. An idle client owns no buffers. `intake` reads and parses, `batch` prefetches, `run` runs, `flush` sends.
+//! A request's way: every ready client is read once; its bytes are parsed into a batch without copying (as ranges of the arena
+//! they were read into); the keys of the whole batch are prefetched; then the batch runs through the gate, each client's requests
+//! in order; replies collect in the clients' outputs and are sent in one write each at the end of the turn. An idle client owns
+//! no buffers. `intake` reads and parses, `batch` prefetches, `run` runs, `flush` sends.
 
 use std::io;
 use std::sync::Arc;
@@ -42,12 +42,12 @@ pub mod start;
 
 pub use start::{RenamedCommands, renamed_commands, user_lines};
 
-/// Pages of hashes' fields looked at for due ones in one turn: under a millisecond of work.
+/// Pages of hash fields checked for due ones in one turn: under a millisecond of work.
 const EXPIRE_FIELD_PAGES: usize = 400;
-/// Buckets of due keys looked at in one turn: the same.
+/// Buckets checked for due keys in one turn: likewise.
 const EXPIRE_BUCKETS: usize = 400;
 
-/// The waker's token; listeners count down from the one below.
+/// The waker's token; listeners' tokens count down from the next lower one.
 const WAKER: Token = Token(usize::MAX - 1);
 const FIRST_LISTENER: usize = usize::MAX - 2;
 const LISTENERS_MAX: usize = 64;
@@ -65,29 +65,29 @@ pub struct Server {
     next_sample_us: i64,
     next_idle_us: i64,
     next_reload_us: i64,
-    /// Number of the signal that asked the server to stop, 0: none. Set by signal handlers and by [`Handle`].
+    /// The signal that asked the server to stop, 0: none. Set by signal handlers and by [`Handle`].
     stop: Arc<AtomicUsize>,
-    /// A signal has asked already: a further SIGINT ends the process at once.
-    insisted: Arc<AtomicBool>,
+    /// A signal came already: a further SIGINT ends the process at once.
+    stop_requested: Arc<AtomicBool>,
     stopping: bool,
     supervisor: Supervisor,
-    /// `pidfile` was written and is to be removed at the end.
+    /// `pidfile` was written, and is removed at the end.
     owns_pidfile: bool,
-    /// Turns taken, for who waits until one has passed.
+    /// Number of turns, for those who wait for one to pass.
     turns: Arc<AtomicUsize>,
 }
 
-/// What a turn does for clients, with the server's parts borrowed: the loop's own turn, and those within it while a script keeps
-/// the server busy (`busy`).
+/// A turn's work for clients, borrowing the server's parts: for the loop's own turns, and for nested ones while a
+/// script keeps the server busy (`busy`).
 struct Turn<'a> {
     keyspace: &'a mut Keyspace,
     state: &'a mut State,
     intake: &'a mut Intake,
-    /// Another turn is not over: clients whose requests are part of it ([`crate::client::ClientFlags::HELD`]) are left alone.
+    /// An outer turn is not over: clients with requests in it ([`crate::client::ClientFlags::HELD`]) are skipped.
     is_nested: bool,
 }
 
-/// A way to a server that runs in another thread.
+/// Controls a server that runs in another thread.
 #[derive(Clone)]
 pub struct Handle {
     waker: Arc<Waker>,
@@ -96,12 +96,12 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Turns of the loop that have ended.
+    /// Number of ended turns.
     pub fn turns(&self) -> usize {
         self.turns.load(Ordering::SeqCst)
     }
 
-    /// Has the loop take a turn, after a test moved the clock.
+    /// Makes the loop take a turn, after a test moved the clock.
     pub fn wake(&self) -> io::Result<()> {
         self.waker.wake()
     }
@@ -131,7 +131,7 @@ impl Server {
         Ok(())
     }
 
-    /// One turn of the loop, which waits so long for events.
+    /// One turn of the loop, which waits at most `timeout` for events.
     fn turn(&mut self, events: &mut Events, timeout: Option<Duration>) -> io::Result<()> {
         match self.state.net.poll.poll(events, timeout) {
             Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
@@ -142,7 +142,7 @@ impl Server {
         self.take_signal();
         self.expire_fields();
         self.state.stats.timing.start();
-        // Before the clients: they see what the primary has sent before they asked, or that it is gone.
+        // Before the clients, so that they see what the primary sent earlier, or that it is gone.
         following::look(&mut self.state, events);
         following::turn(&mut self.keyspace, &mut self.state);
         self.clients().take_in(events);
@@ -152,17 +152,22 @@ impl Server {
         blocking::serve(&mut self.keyspace, &mut self.state);
         blocking::serve_acks(&mut self.keyspace, &mut self.state);
         self.do_tasks();
-        self.expire();
-        self.evict();
+        // What SHUTDOWN has saved is the stream's end: a replica that has more could not go on when this server is back.
+        if !self.stopping {
+            self.expire();
+            self.evict();
+            failover::turn(&mut self.keyspace, &mut self.state);
+            replicas::ask_for_acks(&mut self.state);
+        }
         self.invalidate();
-        failover::turn(&mut self.keyspace, &mut self.state);
-        replicas::ask_for_acks(&mut self.state);
         self.persist();
         replicas::turn(&mut self.keyspace, &mut self.state);
         self.clients().flush();
         self.clients().shake_hands();
         evict_clients(&mut self.state);
-        self.cron_if_due();
+        if !self.stopping {
+            self.cron_if_due();
+        }
         self.clients().close_clients();
         self.state.stats.timing.end_turn();
         self.turns.fetch_add(1, Ordering::Release);
@@ -175,7 +180,7 @@ impl Server {
         Turn { keyspace, state, intake, is_nested: false }
     }
 
-    /// How long to wait for events: until a key may be due, a client's time is up, or the periodic work.
+    /// How long to wait for events: until a key may be due, a timeout, or the periodic work.
     fn timeout(&self) -> Option<Duration> {
         let now_us = self.state.now.boot_us;
         let more = !self.state.net.pending.read_again.is_empty()
@@ -195,7 +200,7 @@ impl Server {
         if let Some(pause) = self.state.pauses.strictest() {
             wait_us = wait_us.min((pause.until_us - now_us).max(0));
         } else if let Some(ms) = self.keyspace.next_due_in_ms() {
-            // The turn has taken a while since its sample of the clock; the next sample is compared, not this one.
+            // Part of this turn has passed since the clock was read; the deadline is checked against the next reading.
             wait_us = wait_us.min(ms.saturating_mul(1000));
         }
         if let Some(call_us) = self.state.persistence.next_call_us() {
@@ -219,7 +224,7 @@ impl Server {
 
     // ---- end of the turn -----------------------------------------------------------------------------------------
 
-    /// Does what commands left to the loop.
+    /// Does the tasks that commands have queued.
     fn do_tasks(&mut self) {
         if self.state.pauses.strictest().is_some() {
             self.state.end_due_pauses();
@@ -242,7 +247,7 @@ impl Server {
         }
     }
 
-    /// Has what was deleted outside of commands be repeated elsewhere, and tells those who listen to events.
+    /// Adds keys deleted outside of commands to the effects, and publishes their events.
     fn announce_deletions(&mut self) {
         if !self.keyspace.deletions.is_empty() {
             note_deletions_apart(&mut self.keyspace, &mut self.state);
@@ -252,17 +257,17 @@ impl Server {
         }
     }
 
-    /// Deletes the fields of hashes that are due, in a bounded slice: before the turn's commands, so that a key whose last
-    /// field has expired is not there any more for them.
+    /// Deletes due hash fields, in a bounded slice: before the turn's commands, so that a key whose last field has
+    /// expired is gone for them.
     fn expire_fields(&mut self) {
         self.expire_again = self.state.pauses.strictest().is_none()
             && self.keyspace.expire_fields(EXPIRE_FIELD_PAGES);
         self.announce_deletions();
     }
 
-    /// Deletes the keys that are due, in a bounded slice.
+    /// Deletes due keys, in a bounded slice.
     fn expire(&mut self) {
-        // While clients are paused the data stands still; the end of the pause begins a turn.
+        // Paused clients must find the data unchanged; the end of the pause starts a turn.
         if self.state.pauses.strictest().is_some() {
             self.expire_again = false;
             return;
@@ -280,27 +285,27 @@ impl Server {
         }
     }
 
-    /// Tells who tracks keys what changed outside of commands, or under whole prefixes.
+    /// Sends invalidation messages about changes outside of commands, and to clients that track prefixes.
     fn invalidate(&mut self) {
         if self.keyspace.tracking.is_on() {
             tracking::end_turn(&mut self.keyspace, &mut self.state);
         }
     }
 
-    /// Writes the turn's changes to the log, before anything that shows them leaves, and goes on with what is being saved.
+    /// Writes the turn's changes to the log, before replies that show them are sent, and continues saving.
     fn persist(&mut self) {
         if let Err(fatal) = persistence::turn(&mut self.keyspace, &mut self.state) {
             self.die(&fatal);
         }
     }
 
-    /// Ends the process: what was promised cannot be kept.
+    /// Ends the process: changes cannot be made durable.
     fn die(&self, fatal: &Fatal) -> ! {
         self.state.log(Level::Warning, format_args!("{fatal}"));
         std::process::exit(1);
     }
 
-    /// Goes on evicting where the time of the last command that met memory's limit was too short.
+    /// Continues an eviction that exceeded its time limit.
     fn evict(&mut self) {
         if self.keyspace.eviction.unfinished {
             evict(&mut self.keyspace, &mut self.state);

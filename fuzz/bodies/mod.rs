@@ -73,7 +73,7 @@ impl Driven {
         let mut server = Server::start(config, Clock::Manual(clock.clone()), Logger::silent())
             .expect("the server starts");
         let dialled = Dialled::default();
-        server.give_reins(Box::new(dialled.clone()), Arc::new(ModelDisk::new(1)));
+        server.prepare_simulation(Box::new(dialled.clone()), Arc::new(ModelDisk::new(1)));
         server.load().expect("there is nothing to load");
         Driven { server, clock, dialled, is_running: true }
     }

@@ -1,5 +1,7 @@
 //! Users from the configuration's `user` lines and from the file that `aclfile` names.
 
+use std::collections::HashSet;
+
 use super::{Acl, Changed, DEFAULT_NAME, Form, RuleError, User, UserFlags, is_user_name, merge};
 use crate::ids::UserId;
 
@@ -64,9 +66,9 @@ impl Acl {
         if !users.iter().any(|(name, _)| **name == *DEFAULT_NAME) {
             users.push((DEFAULT_NAME.into(), User::unrestricted(&self.catalogue)));
         }
-        let is_kept = |name: &[u8]| users.iter().any(|(kept, _)| **kept == *name);
+        let kept: HashSet<&[u8]> = users.iter().map(|(name, _)| &**name).collect();
         let gone: Vec<Box<[u8]>> =
-            self.by_name.keys().filter(|name| !is_kept(name)).cloned().collect();
+            self.by_name.keys().filter(|name| !kept.contains(&***name)).cloned().collect();
         let deleted = gone.iter().filter_map(|name| self.delete(name)).collect();
         let mut changed = Vec::new();
         for (name, user) in users {
@@ -82,6 +84,7 @@ impl Acl {
     fn parse(&self, text: &[u8], file: &[u8], all_channels: bool) -> (Users, Vec<u8>) {
         let mut users = Users::new();
         let mut errors = Vec::new();
+        let mut known = HashSet::new();
         for (index, line) in text.split(|&byte| byte == b'\n').enumerate() {
             let line = line.trim_ascii();
             if line.is_empty() {
@@ -101,7 +104,7 @@ impl Acl {
                 errors.extend([b"'", &at[..], b": username '", name, what].concat());
                 continue;
             }
-            if users.iter().any(|(known, _)| **known == **name) {
+            if !known.insert(*name) {
                 let line = format!("' found on line {}. ", index + 1);
                 errors.extend([b"WARNING: Duplicate user '", *name, line.as_bytes()].concat());
                 continue;

@@ -36,12 +36,7 @@ fn described(catalogue: &Catalogue, text: &str) -> String {
 
 /// Why a user may not run a request, written with blanks: `key 2`, `command 0`; empty: it may.
 fn denied(user: &User, request: &str) -> String {
-    let mut ranges = Vec::new();
-    let mut start = 0;
-    for word in request.split(' ') {
-        ranges.push(Range { start, len: word.len() as u32 });
-        start += word.len() as u32 + 1;
-    }
+    let ranges = Range::of_words(request);
     let args = Args::new(request.as_bytes(), &ranges);
     let command = TABLE.find(args.get(0)).expect("a command");
     let sub = args.iter_from(1).next().and_then(|name| TABLE.find_subcommand(command, name));
@@ -251,6 +246,25 @@ fn a_file_is_taken_whole_or_not_at_all() {
     let again = acl.load_text(&text, b"f", false).unwrap_or_else(|error| panic!("{error:?}"));
     assert!(again.changed.iter().all(|changed| changed.channels_left.is_none()));
     assert_eq!(acl.file_text(Form::Redis70), text);
+}
+
+#[test]
+fn a_file_of_many_users_is_taken_in_one_pass() {
+    // With a look at all users for each this takes minutes.
+    const USERS: usize = 100_000;
+    let mut acl = Acl::new(catalogue());
+    let mut text = String::from("user default on nopass ~* &* +@all\n");
+    text.extend((0..USERS).map(|number| format!("user u{number} on ~a +get\n")));
+    for _ in 0..2 {
+        let loaded = acl.load_text(text.as_bytes(), b"f", false).expect("a good file");
+        assert_eq!((loaded.deleted.len(), loaded.changed.len()), (0, USERS + 1));
+    }
+    let loaded = acl.load_text(b"user a on", b"f", false).expect("a good file");
+    assert_eq!(loaded.deleted.len(), USERS);
+    let twice = acl.load_text(b"user a on\nuser a on", b"f", false);
+    assert!(
+        twice.is_err_and(|text| text.starts_with(b"WARNING: Duplicate user 'a' found on line 2"))
+    );
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! A client that waits: for keys, with the request that runs again when one is ready, or for replicas to acknowledge.
+//! A blocked client: it waits for keys, with the request to run again when one is ready, or for replicas' acknowledgements.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -9,67 +9,67 @@ use crate::persist::aof::log::LogOffset;
 use crate::resp::args::Args;
 use crate::resp::request;
 
-/// What a command waits for that needs a key to change.
+/// What a command that waits for a key's change waits for.
 #[derive(Debug)]
 pub struct Wait {
     pub wanted: Wanted,
-    /// The arguments that are the keys.
+    /// The indices of the key arguments.
     pub keys: Range<usize>,
-    /// Boot-time clock, microseconds; None: as long as it takes.
+    /// Boot-time clock, microseconds; None: no timeout.
     pub deadline_us: Option<i64>,
-    /// The request to run when a key is ready, if it is not the one that was sent; the keys stand in the same places.
+    /// The request to run when a key is ready, if it differs from the sent one; its keys have the same indices.
     pub rewritten: Option<Vec<Vec<u8>>>,
 }
 
-/// Whose acknowledgements are waited for.
+/// How many replicas must acknowledge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Replicas {
-    /// So many, whichever they are.
+    /// This number of replicas.
     Count(i64),
-    /// All that could be promoted: `wait-all-replicas`, and who is connected beyond that number.
+    /// All that could be promoted: the connected ones, but at least `wait-all-replicas`.
     All,
 }
 
-/// What WAIT and WAITAOF wait for: replicas that have all of the stream before an offset.
+/// What WAIT and WAITAOF wait for: replicas that acknowledge an offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AcksAwaited {
-    /// Bytes of the stream.
+    /// The replication offset.
     pub offset: u64,
     pub replicas: Replicas,
-    /// WAITAOF: they have it on their disks.
+    /// WAITAOF: replicas must have it on disk.
     pub on_disk: Option<OnDisk>,
-    /// Boot-time clock, microseconds; None: as long as it takes.
+    /// Boot-time clock, microseconds; None: no timeout.
     pub deadline_us: Option<i64>,
 }
 
 /// What WAITAOF asks of this server's own log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OnDisk {
-    /// The place behind what is to be on disk.
+    /// The log offset to be on disk.
     pub logged: LogOffset,
-    /// It is waited for.
+    /// Whether to wait for it.
     pub here_too: bool,
 }
 
-/// For what a client is blocked.
+/// Why a client is blocked.
 pub enum Cause {
     Keys {
         wanted: Wanted,
-        /// The arguments that are the keys.
+        /// The indices of the key arguments.
         keys: Range<usize>,
         ticket: Ticket,
     },
     Acks(AcksAwaited),
 }
 
-/// What a blocked client waits for.
+/// A blocked client's request and what it waits for.
 pub struct Blocked {
     pub command: CommandId,
     pub cause: Cause,
-    /// Boot-time clock, microseconds; None: as long as it takes.
+    /// Boot-time clock, microseconds; None: no timeout.
     pub deadline_us: Option<i64>,
     pub db: usize,
-    /// The request's arguments, one after the other.
+    /// The request's arguments, concatenated.
     pub buffer: Vec<u8>,
     pub ranges: Vec<request::Range>,
     /// When it began to wait: boot-time clock, microseconds.
@@ -89,7 +89,7 @@ impl Blocked {
             + self.ranges.capacity() * size_of::<request::Range>()
     }
 
-    /// The keys with the arguments they are.
+    /// The keys, each with its argument index.
     pub fn keys(&self) -> impl Iterator<Item = (usize, &[u8])> {
         let keys = match &self.cause {
             Cause::Keys { keys, .. } => keys.clone(),
@@ -99,27 +99,27 @@ impl Blocked {
     }
 }
 
-/// Who is blocked until when.
+/// The blocked clients and their deadlines.
 #[derive(Default)]
 pub struct Blocking {
     pub deadlines: BTreeSet<(i64, ClientId)>,
-    /// Those that wait for replicas, in the order they came.
+    /// Clients that wait for replicas, in order.
     pub for_acks: Vec<ClientId>,
     pub count: usize,
 }
 
 impl Blocking {
-    /// Clients that are blocked by a command.
+    /// Number of blocked clients.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// Those that will time out.
+    /// Number of blocked clients with a timeout.
     pub fn timing_out(&self) -> usize {
         self.deadlines.len()
     }
 
-    /// When the first of them times out: boot-time clock, microseconds.
+    /// The next deadline: boot-time clock, microseconds.
     pub fn next_deadline_us(&self) -> Option<i64> {
         self.deadlines.first().map(|(deadline, _)| *deadline)
     }

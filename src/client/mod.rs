@@ -1,7 +1,7 @@
 //! The protocol state of each client, and their registry.
 //!
-//! A client is named by a [`ClientId`]: its place in the registry and its number, which is never used again. Who keeps one
-//! across a command looks it up anew. Closing is asked for by a flag and done in one place, at the end of the turn.
+//! A client is identified by a [`ClientId`]: its slot in the registry and its unique number. Code that keeps one across a command
+//! looks the client up again. Closing is requested by a flag and done in one place, at the end of the turn.
 
 pub mod blocked;
 pub mod tracking;
@@ -24,16 +24,16 @@ use tracking::ClientTracking;
 use transaction::{Transaction, Watching};
 
 bitflags! {
-    /// What is so about a client. Those in [`ClientFlags::GATE`] make the gate look closer at each command.
+    /// A client's state. The flags in [`ClientFlags::GATE`] end the gate's fast path.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct ClientFlags: u32 {
-        /// No further requests; closed when the replies are sent.
+        /// No further requests; closed when its output is sent.
         const CLOSE_AFTER_REPLY = 1 << 0;
         /// Closed at the end of the turn.
         const CLOSE_NOW = 1 << 1;
-        /// Its requests wait: the server was told to resume it later.
+        /// Its requests wait until the server resumes it.
         const SUSPENDED = 1 << 2;
-        /// Waits for CLIENT PAUSE to end.
+        /// Waits for the end of a pause.
         const PAUSED = 1 << 3;
         const AUTHENTICATED = 1 << 4;
         const MONITOR = 1 << 5;
@@ -41,73 +41,76 @@ bitflags! {
         const NO_TOUCH = 1 << 7;
         /// CLIENT REPLY OFF.
         const REPLY_OFF = 1 << 8;
-        /// The command that runs now is not answered.
+        /// The running command gets no reply.
         const REPLY_SKIP = 1 << 9;
-        /// CLIENT REPLY SKIP: the next command is not answered.
+        /// CLIENT REPLY SKIP: the next command gets no reply.
         const REPLY_SKIP_NEXT = 1 << 10;
-        /// In the list of those with something to send.
+        /// In the list of clients to be flushed.
         const FLUSH_PENDING = 1 << 11;
         /// Registered for writability after a partial write.
         const WANTS_WRITE = 1 << 12;
-        /// The socket has become writable since.
+        /// The socket has become writable since then.
         const CAN_WRITE = 1 << 17;
-        /// In the list of those to be read in the next turn.
+        /// In the list of clients to be read in the next turn.
         const READ_PENDING = 1 << 13;
         /// Has subscriptions; in RESP2 only a few commands are allowed then.
         const SUBSCRIBED = 1 << 14;
         const UNIX_SOCKET = 1 << 15;
-        /// The other end has sent all it will send.
+        /// The other end has closed its writing side.
         const READ_CLOSED = 1 << 16;
-        /// Has begun a transaction: its commands are queued.
+        /// In MULTI: its commands are queued.
         const IN_TRANSACTION = 1 << 18;
-        /// What it has sent is part of a turn that is not over: a turn within it, while a script runs, leaves it alone.
+        /// Its requests are part of an outer turn: nested turns during a script skip it.
         const HELD = 1 << 19;
-        /// What it has to be sent waits until the log is on disk, and so do its next requests.
+        /// Its output, and its next requests, wait until the log is on disk.
         const AWAITS_LOG = 1 << 25;
-        /// It is to be read again when it has been sent that.
+        /// Read again when its waiting output has been sent.
         const READ_WHEN_SENT = 1 << 26;
-        /// It follows this server: SYNC or PSYNC was accepted.
+        /// A replica: SYNC or PSYNC was accepted.
         const REPLICA = 1 << 23;
-        /// CLIENT CACHING: the next command is an exception to whether its keys are tracked.
+        /// CLIENT CACHING: the next command is an exception to tracking.
         const CACHING = 1 << 24;
-        /// Its user may not do everything: each request is checked.
+        /// Its user has restricted permissions: each request is checked.
         const RESTRICTED = 1 << 27;
 
-        /// CLIENT IMPORT-SOURCE: in import mode nothing is expired for it.
+        /// CLIENT IMPORT-SOURCE: in import mode it sees expired keys.
         const IMPORT_SOURCE = 1 << 29;
-        /// CLIENT CAPA REDIRECT: it can be sent elsewhere.
+        /// CLIENT CAPA REDIRECT: it understands redirects.
         const CAN_REDIRECT = 1 << 28;
+        /// READONLY: a replica serves its reads, though it could be sent to the primary.
+        const READS_HERE = 1 << 20;
 
-        /// Those that make the gate leave its fast path.
+        /// The flags that end the gate's fast path.
         const GATE = Self::REPLY_OFF.bits() | Self::REPLY_SKIP_NEXT.bits()
             | Self::SUBSCRIBED.bits() | Self::NO_TOUCH.bits() | Self::IN_TRANSACTION.bits()
-            | Self::CACHING.bits() | Self::REPLICA.bits() | Self::RESTRICTED.bits();
+            | Self::CACHING.bits() | Self::REPLICA.bits() | Self::RESTRICTED.bits()
+            | Self::CAN_REDIRECT.bits();
     }
 }
 
-/// What a client has sent and nobody has run.
+/// A client's input that has not run.
 #[derive(Default)]
 pub enum Input {
     /// Nothing: an idle client owns no buffer.
     #[default]
     Empty,
-    /// The beginning of a request, or requests that wait while the client is suspended; parsed anew from its start.
+    /// An incomplete request, or requests of a suspended client; parsed from the start later.
     Waiting(Vec<u8>),
-    /// A large request in the making: read into its own buffer, parsed on from where the parser stopped.
+    /// An incomplete large request in its own buffer; parsing continues where it stopped.
     Large(Box<LargeInput>),
 }
 
-/// A large request in the making.
+/// An incomplete large request.
 #[derive(Default)]
 pub struct LargeInput {
-    /// From the request's first byte on.
+    /// The request from its first byte on.
     pub buffer: Vec<u8>,
     pub parser: Parser,
 }
 
 impl LargeInput {
-    /// Makes room for bytes that have come and, where that needs more, for those `announced` behind them: up to four times
-    /// what has come, so that an announcement costs little by itself. `maxmemory-clients` counts what is held.
+    /// Reserves room for received bytes and, if that needs more, for the `announced` ones behind them: at most four
+    /// times what has come, so that an announcement alone costs little. `maxmemory-clients` counts the capacity.
     pub fn make_room(&mut self, bytes: usize, announced: usize) {
         if self.buffer.capacity() - self.buffer.len() < bytes {
             let come = self.buffer.len() + bytes;
@@ -130,7 +133,7 @@ impl Input {
         self.len() == 0
     }
 
-    /// Bytes of a large request that belong to arguments which are complete.
+    /// Bytes of a large request's complete arguments.
     pub fn parsed(&self) -> usize {
         match self {
             Input::Large(large) => large.parser.bytes_parsed().min(large.buffer.len()),
@@ -158,8 +161,8 @@ pub struct Client {
     pub peer: Address,
     pub local: Address,
     pub input: Input,
-    /// Replies not yet sent. Taken out while the client's own commands run: what others push meanwhile lands in an empty
-    /// one and is appended afterwards.
+    /// Replies not sent yet. Taken out while the client's own commands run: messages that others push meanwhile go to
+    /// an empty one and are appended afterwards.
     pub output: OutputBuffer,
     pub protocol: Protocol,
     pub name: Box<[u8]>,
@@ -168,31 +171,31 @@ pub struct Client {
     /// Boot-time clock, microseconds.
     pub created_us: i64,
     pub active_us: i64,
-    /// Since when the output is over its soft limit; boot-time clock, microseconds.
+    /// Since when the output exceeds its soft limit; boot-time clock, microseconds.
     pub over_soft_limit_since_us: Option<i64>,
     pub last_command: Option<CommandId>,
     pub commands: u64,
     pub bytes_in: u64,
     pub bytes_out: u64,
-    /// None: never subscribed to anything, or to nothing any more.
+    /// None: no subscriptions.
     pub subscriptions: Option<Box<Subscriptions>>,
     /// The commands queued since MULTI.
     pub transaction: Option<Box<Transaction>>,
-    /// The keys it watches, if any.
+    /// Its watched keys.
     pub watching: Option<Box<Watching>>,
-    /// How it tracks the keys it holds copies of.
+    /// CLIENT TRACKING state.
     pub tracking: Option<Box<ClientTracking>>,
     /// What it waits for.
     pub blocked: Option<Box<Blocked>>,
-    /// What it has said of itself as a replica, or as one that is to be.
+    /// REPLCONF state of a replica, or one to be.
     pub replica: Option<Box<Replica>>,
-    /// The commands it had run at the end of its last turn, and the offset of the stream behind them: what WAIT waits for.
+    /// The count of its commands at the end of its last turn, and the stream's offset after them: what WAIT waits for.
     pub reached: (u64, u64),
-    /// The place in the log that its output depends on, and how long the output was then.
+    /// The log offset that its output depends on, and the output's length at that time.
     pub awaited: (u64, usize),
-    /// The length of the output if all of it shows no data, and so need not wait for anything.
+    /// The output's length if none of it shows stored data: such output need not wait for the log.
     pub plain_output: Option<usize>,
-    /// Its part of [`Clients::memory`], and as what it is counted.
+    /// Its part of [`Clients::memory`], and the category it is counted in.
     pub counted_memory: usize,
     pub counted_as: Eviction,
 }
@@ -204,12 +207,12 @@ pub enum Eviction {
     Possible,
     /// CLIENT NO-EVICT.
     Refused,
-    /// It is being closed; its memory is free at the end of the turn.
+    /// Being closed; its memory is freed at the end of the turn.
     Under,
 }
 
 impl Client {
-    /// A client that has said nothing yet, on database 0 and in RESP2. `now_us`: boot-time clock.
+    /// A new client, on database 0 and in RESP2. `now_us`: boot-time clock.
     pub fn new(id: ClientId, stream: Stream, peer: Address, local: Address, now_us: i64) -> Self {
         Client {
             id,
@@ -274,7 +277,7 @@ impl Client {
         own + subscriptions + blocked + transaction + watching + tracking
     }
 
-    /// Asks for the connection to be ended at the end of this turn.
+    /// Marks the client to be closed at the end of this turn.
     pub fn close(&mut self) {
         self.flags |= ClientFlags::CLOSE_NOW;
     }
@@ -284,29 +287,29 @@ impl Client {
 #[derive(Default)]
 pub struct Clients {
     slab: Slab<Box<Client>>,
-    /// Place of each number, for commands that name a client.
+    /// The slot of each client number.
     by_number: HashMap<u64, u32>,
     last_number: u64,
-    /// Sums of the clients' memory by [`Eviction`], as far as it is counted: see `maxmemory-clients`.
+    /// Sums of the clients' counted memory by [`Eviction`]: see `maxmemory-clients`.
     memory: [usize; 3],
-    /// It was said that they hold more than they may and nobody can be closed.
-    pub is_over_told: bool,
-    /// Clients that are closed once they have taken their replies.
+    /// It was logged that they exceed the limit and none can be closed.
+    pub is_over_logged: bool,
+    /// Clients that are closed once their output is sent.
     pub last_replies: Vec<ClientId>,
-    /// Clients with output that was not there at the beginning of the turn.
+    /// Clients with new output in this turn.
     pub to_flush: Vec<ClientId>,
-    /// Clients that were found over their soft output limit. A client may stand here more than once.
+    /// Clients that exceeded their soft output limit. May hold duplicates.
     pub over_soft_limit: Vec<ClientId>,
-    /// Empty output buffers, for clients that get output.
+    /// Empty output buffers for reuse.
     pub spare_buffers: Vec<Vec<u8>>,
-    /// The storage of a transaction that has ended.
+    /// Storage of an ended transaction for reuse.
     pub spare_transaction: Option<Box<Transaction>>,
-    /// Clients to be closed at the end of the turn. A client may stand here more than once.
+    /// Clients to be closed at the end of the turn. May hold duplicates.
     pub to_close: Vec<ClientId>,
 }
 
 impl Clients {
-    /// Takes in a client made by `make` for the id it gets.
+    /// Adds a client, made by `make` for its new ID.
     pub fn insert(&mut self, make: impl FnOnce(ClientId) -> Client) -> ClientId {
         self.last_number += 1;
         let entry = self.slab.vacant_entry();
@@ -325,7 +328,7 @@ impl Clients {
         }
     }
 
-    /// The same, with a spare buffer for its output if it has none.
+    /// As [`Self::get_mut`], with a spare buffer for its output if it has none.
     #[inline]
     pub fn get_with_buffer(&mut self, id: ClientId) -> Option<&mut Client> {
         let client = self.slab.get_mut(id.slot as usize).filter(|client| client.id == id)?;
@@ -337,7 +340,7 @@ impl Clients {
         Some(client)
     }
 
-    /// The same for a client that is sent something at the end of this turn.
+    /// As [`Self::get_with_buffer`], and flushes the client at the end of this turn.
     #[inline]
     pub fn get_to_push(&mut self, id: ClientId) -> Option<&mut Client> {
         self.flush_later(id);
@@ -351,7 +354,7 @@ impl Clients {
         }
     }
 
-    /// The client at a place of the registry.
+    /// The client in a slot.
     #[inline]
     pub fn at_slot(&mut self, slot: usize) -> Option<&mut Client> {
         self.slab.get_mut(slot).map(|client| &mut **client)
@@ -380,28 +383,28 @@ impl Clients {
         self.slab.is_empty()
     }
 
-    /// Bytes of memory that clients hold, those that were counted.
+    /// Sum of the counted memory. Unit: bytes.
     pub fn memory(&self) -> usize {
         self.memory.iter().sum()
     }
 
-    /// The same without those that are being closed.
+    /// Sum of the memory of clients that are not being closed. Unit: bytes.
     pub fn memory_that_stays(&self) -> usize {
         self.memory() - self.memory[Eviction::Under as usize]
     }
 
-    /// Bytes of those that can be closed for it.
+    /// Sum of the memory of clients that can be closed to free it. Unit: bytes.
     pub fn evictable_memory(&self) -> usize {
         self.memory[Eviction::Possible as usize]
     }
 
-    /// Counts the memory a client holds now.
+    /// Recounts a client's memory.
     pub fn count_memory(&mut self, id: ClientId) {
         let memory = self.get(id).map_or(0, Client::memory);
         self.count_as(id, memory);
     }
 
-    /// Counts a client's memory anew as what it is after its flags have changed.
+    /// Moves a client's counted memory to another category after its flags have changed.
     pub fn note_eviction(&mut self, id: ClientId) {
         let memory = self.get(id).map_or(0, |client| client.counted_memory);
         self.count_as(id, memory);
@@ -418,7 +421,7 @@ impl Clients {
         (client.counted_memory, client.counted_as) = (memory, eviction);
     }
 
-    /// All clients, in the order of their places.
+    /// All clients, by slot.
     pub fn iter(&self) -> impl Iterator<Item = &Client> {
         self.slab.iter().map(|(_, client)| &**client)
     }
@@ -427,7 +430,7 @@ impl Clients {
         self.slab.iter_mut().map(|(_, client)| &mut **client)
     }
 
-    /// Asks for a client's connection to be ended at the end of this turn.
+    /// Marks a client to be closed at the end of this turn.
     pub fn close(&mut self, id: ClientId) {
         if let Some(client) = self.get_mut(id) {
             client.close();
@@ -436,12 +439,12 @@ impl Clients {
         }
     }
 
-    /// Frees the empty output buffers that are larger than this.
+    /// Frees spare output buffers larger than `bytes`.
     pub fn drop_spare_buffers(&mut self, bytes: usize) {
         self.spare_buffers.retain(|buffer| buffer.capacity() <= bytes);
     }
 
-    /// Says that a client has output to be sent at the end of this turn.
+    /// Queues a client to be flushed at the end of this turn.
     #[inline]
     pub fn flush_later(&mut self, id: ClientId) {
         if let Some(client) = self.get_mut(id)

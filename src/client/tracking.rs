@@ -1,4 +1,4 @@
-//! How a client tracks the keys it holds copies of.
+//! A client's CLIENT TRACKING state.
 
 use std::collections::BTreeSet;
 
@@ -9,17 +9,17 @@ use crate::client::Client;
 pub enum Mode {
     /// Those it reads.
     Reads(Choice),
-    /// Those that begin so.
+    /// Those with these prefixes (BCAST).
     Prefixes(BTreeSet<Box<[u8]>>),
 }
 
-/// Which reads count.
+/// Which reads are tracked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
     All,
-    /// Those behind CLIENT CACHING YES.
+    /// Only after CLIENT CACHING YES.
     OptIn,
-    /// All but those behind CLIENT CACHING NO.
+    /// All but those after CLIENT CACHING NO.
     OptOut,
 }
 
@@ -27,18 +27,18 @@ pub enum Choice {
 #[derive(Debug)]
 pub struct ClientTracking {
     pub mode: Mode,
-    /// Number of the client that gets the messages instead.
+    /// Number of the client that gets its messages.
     pub redirect: Option<u64>,
-    /// A message was not sent since that client was gone.
+    /// A message was lost because that client is gone.
     pub is_broken: bool,
-    /// What the client changes itself does not concern it.
+    /// No messages about its own changes.
     pub no_loop: bool,
-    /// Bytes of the prefixes together, about.
+    /// Bytes of all prefixes, about.
     prefix_bytes: usize,
 }
 
 impl ClientTracking {
-    /// Tracking that begins, or begins anew with other options. Cost: O(number of prefixes).
+    /// New tracking with these options. Cost: O(number of prefixes).
     pub fn new(mode: Mode, redirect: Option<u64>, no_loop: bool) -> Self {
         let prefix_bytes = match &mode {
             Mode::Reads(_) => 0,
@@ -62,13 +62,13 @@ impl ClientTracking {
         size_of::<Self>() + self.prefix_bytes
     }
 
-    /// What CLIENT LIST shows as `redir`: 0 for no other client.
+    /// CLIENT LIST's `redir`: 0 for no other client.
     pub fn redirection(client: &Client) -> i64 {
         let tracking = client.tracking.as_deref();
         tracking.map_or(-1, |tracking| tracking.redirect.unwrap_or(0) as i64)
     }
 
-    /// The letters it adds to the flags of CLIENT LIST.
+    /// Its letters among CLIENT LIST's flags.
     pub fn letters(&self) -> impl Iterator<Item = char> {
         let broken = self.is_broken.then_some('R');
         let prefixes = self.prefixes().map(|_| 'B');

@@ -1,4 +1,4 @@
-//! What a client has queued since MULTI, and the keys it watches.
+//! The commands a client has queued since MULTI, and its watched keys.
 
 use std::collections::HashMap;
 
@@ -7,35 +7,34 @@ use crate::ids::CommandId;
 use crate::resp::args::{Args, Prehashed};
 use crate::resp::request::Range;
 
-/// The commands that a client has queued.
+/// The queued commands of a client.
 #[derive(Default)]
 pub struct Transaction {
     commands: Vec<Queued>,
     ranges: Vec<Range>,
     buffer: Vec<u8>,
     hashes: Vec<u64>,
-    /// A command was refused.
+    /// A command was refused: EXEC will fail.
     pub failed: bool,
-    /// The database that will be selected behind the last command, if one selects another. Kept for users alone who may not do
-    /// everything.
+    /// The selected database after the last command, if one selects another. Only for users with restricted permissions.
     pub database: Option<usize>,
-    /// Flags of all commands together.
+    /// The union of all commands' flags.
     flags: Flags,
-    /// Flags that one of the commands has not.
+    /// Flags that at least one command lacks.
     lacking: Flags,
 }
 
-/// One of them.
+/// A queued command.
 struct Queued {
     command: CommandId,
     args: std::ops::Range<u32>,
-    /// Its keys' hashes, as far as they are known, and which arguments they are of: see [`Prehashed`].
+    /// Hashes of its keys as far as known, and the arguments they belong to: see [`Prehashed`].
     hashes: std::ops::Range<u32>,
     first: u32,
     step: u32,
 }
 
-/// The storage of a transaction that has ended is kept for the next one, unless it is larger. Unit: bytes.
+/// The largest storage kept for the next transaction. Unit: bytes.
 const SPARE_BYTES_MAX: usize = 16 * 1024;
 
 impl Transaction {
@@ -57,6 +56,11 @@ impl Transaction {
             + self.commands.capacity() * size_of::<Queued>()
     }
 
+    /// The flags of all commands together.
+    pub fn flags(&self) -> Flags {
+        self.flags
+    }
+
     /// Whether one of the commands has one of these flags.
     pub fn has_any(&self, flags: Flags) -> bool {
         self.flags.intersects(flags)
@@ -67,7 +71,7 @@ impl Transaction {
         !self.lacking.intersects(flags)
     }
 
-    /// Keeps a command whose checks see these flags. False if there is no room: offsets have 32 bits.
+    /// Queues a command with the flags that checks use. False: no room, as offsets have 32 bits.
     pub fn queue(
         &mut self,
         command: CommandId,
@@ -106,7 +110,7 @@ impl Transaction {
         })
     }
 
-    /// Its storage for another one, if that is worth keeping.
+    /// Its storage for reuse, unless it is too large.
     pub fn emptied(mut self: Box<Self>) -> Option<Box<Self>> {
         if self.memory() > SPARE_BYTES_MAX {
             return None;
@@ -121,8 +125,8 @@ impl Transaction {
         Some(self)
     }
 
-    /// Gives the commands up: EXEC will run none of them.
-    pub fn spoil(&mut self) {
+    /// Drops the commands and fails the transaction.
+    pub fn mark_failed(&mut self) {
         self.failed = true;
         self.buffer = Vec::new();
         self.ranges = Vec::new();
@@ -131,7 +135,7 @@ impl Transaction {
     }
 }
 
-/// The keys a client watches in one database, each with the count of its changes that was seen first.
+/// Watched keys of one database, each with its count of changes when WATCH came.
 type WatchedKeys = HashMap<Box<[u8]>, u64>;
 
 /// The keys a client watches.
@@ -139,7 +143,7 @@ type WatchedKeys = HashMap<Box<[u8]>, u64>;
 pub struct Watching {
     /// By database; most clients watch in one.
     databases: Vec<(usize, WatchedKeys)>,
-    /// Bytes of the keys together.
+    /// Bytes of all keys.
     key_bytes: usize,
 }
 
@@ -152,12 +156,12 @@ impl Watching {
         size_of::<Watching>() + databases + slots * slot_bytes + self.key_bytes
     }
 
-    /// Whether it watches a key of a database.
+    /// Whether a key of a database is watched.
     pub fn contains(&self, db: usize, key: &[u8]) -> bool {
         self.databases.iter().any(|(other, keys)| *other == db && keys.contains_key(key))
     }
 
-    /// Watches a key of a database that it does not watch yet. `changes`: the count of its changes.
+    /// Watches a key that is not watched yet. `changes`: its count of changes.
     pub fn insert(&mut self, db: usize, key: &[u8], changes: u64) {
         let place = match self.databases.iter().position(|(other, _)| *other == db) {
             Some(place) => place,
@@ -170,7 +174,7 @@ impl Watching {
         self.key_bytes += key.len();
     }
 
-    /// All keys, each with its database and the count of its changes.
+    /// All watched keys, each with its database and count of changes.
     pub fn keys(&self) -> impl Iterator<Item = (usize, &[u8], u64)> {
         self.databases
             .iter()

@@ -1,18 +1,19 @@
 //! Glob patterns as KEYS, SCAN, PSUBSCRIBE, CONFIG GET and ACL rules know them: `*`, `?`, `[a-z]`, `[^x]`, `\x`.
 //!
-//! Pattern and text come in as bytes, a yes or no goes out. Every element but `*` stands for exactly one byte, so a
-//! mismatch has to be retried only from the last `*` seen: if the elements between two stars fit at some place, the first
-//! such place leaves the most text for the rest. Hence a loop, no recursion, and at worst pattern x text steps.
+//! Every pattern element but `*` matches exactly one byte, so on a mismatch only the last `*` seen must be retried:
+//! if the elements between two stars match somewhere, the first such position leaves the most text for the rest.
+//! Hence a loop, no recursion, and at worst pattern x text steps.
 //!
-//! The odd corners are part of the protocol and kept (asked of Redis 7.0.15 on x86-64, see the table in the tests):
-//! - the empty text is matched by the empty pattern alone, not even by `*`;
-//! - a class that is never closed ends with the pattern: `[ab` is `[ab]`, `[^` is any byte, `[` is none;
-//! - `]` directly after `[` closes an empty class; in `[a-]` the bracket is the end of a range, and the class goes on;
-//! - a backslash at the very end is itself; an escaped byte in a class minds case even where the rest does not;
+//! These corner cases are observable and kept (taken from Redis 7.0.15 on x86-64, see the table in the tests):
+//! - the empty text is only matched by the empty pattern, not by `*`;
+//! - an unclosed class ends with the pattern: `[ab` is `[ab]`, `[^` is any byte, `[` is none;
+//! - `]` directly after `[` closes an empty class; in `[a-]` the bracket is the end of a range, and the class
+//!   continues;
+//! - a backslash at the end is literal; an escaped byte in a class is case-sensitive even if the rest is not;
 //! - the bounds of a range may come in either order and are signed bytes: `[\x80-a]` holds 0x80 ..= 0xff and 0 ..= b'a';
 //! - more than 1000 stars match nothing.
 
-/// Redis's bound on its recursion. We need none, but a pattern should not match here and fail there.
+/// Redis's limit of recursion. Not needed here, but patterns must match alike.
 const STARS_MAX: usize = 1000;
 
 /// Whether the whole of `text` fits `pattern`. With `ignore_case`, ASCII letters match in either case.
@@ -23,12 +24,12 @@ pub fn matches(pattern: &[u8], text: &[u8], ignore_case: bool) -> bool {
         return pattern.is_empty();
     }
     let (mut pattern, mut text) = (pattern, text);
-    // Pattern behind the last star, and the text it was last tried on.
+    // The pattern after the last star, and the text where it was last tried.
     let mut retry: Option<(&[u8], &[u8])> = None;
     let mut stars = 0;
     loop {
         let Some((&byte, text_rest)) = text.split_first() else {
-            // A later start for the last star would only leave less text.
+            // A later position for the last star would leave even less text.
             return pattern.iter().all(|&element| element == b'*');
         };
         if let [b'*', rest @ ..] = pattern {
@@ -61,7 +62,7 @@ fn skip_stars(mut pattern: &[u8]) -> &[u8] {
     pattern
 }
 
-/// The pattern behind its first element (not a star) if that element stands for `byte`.
+/// The pattern after its first element (not a star), if that element matches `byte`.
 fn match_element(pattern: &[u8], byte: u8, ignore_case: bool) -> Option<&[u8]> {
     let (literal, rest) = match pattern {
         [] => return None,
@@ -72,7 +73,7 @@ fn match_element(pattern: &[u8], byte: u8, ignore_case: bool) -> Option<&[u8]> {
     (literal == byte || ignore_case && literal.eq_ignore_ascii_case(&byte)).then_some(rest)
 }
 
-/// The pattern behind the class whose inside `pattern` begins with, if the class holds `byte`.
+/// The pattern after the class in which `pattern` begins, if the class contains `byte`.
 fn match_class(pattern: &[u8], byte: u8, ignore_case: bool) -> Option<&[u8]> {
     let fold = |byte: u8| {
         if ignore_case { byte.to_ascii_lowercase() } else { byte }
@@ -91,7 +92,7 @@ fn match_class(pattern: &[u8], byte: u8, ignore_case: bool) -> Option<&[u8]> {
             [b']', rest @ ..] => break rest,
             [] => break pattern,
             [from, b'-', to, rest @ ..] => {
-                // Ordered first and folded then, so that ignoring case may empty a range: `[Z-a]`.
+                // Ordered before case folding, so that ignoring case may empty a range: `[Z-a]`.
                 let (low, high) = (*from as i8, *to as i8);
                 let (low, high) = (low.min(high) as u8, low.max(high) as u8);
                 found |= (fold(low) as i8..=fold(high) as i8).contains(&(fold(byte) as i8));

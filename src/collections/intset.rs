@@ -1,14 +1,14 @@
-//! Sets of integers as sorted bytes: what a set of nothing but integers is while it is small.
+//! Sets of integers as sorted bytes: the form of small sets with only integers.
 //!
 //! ```text
 //!   width | integers of `width` bytes each, little-endian, ascending
 //! ```
 //!
-//! The width is 2, 4 or 8: that of the widest integer there has been since the set was empty. No bytes at all are the empty
-//! set. A look-up is a binary search; a change moves what lies behind it.
+//! The width is 2, 4 or 8: that of the widest integer since the set was empty. The empty set has no bytes. A look-up
+//! is a binary search; a change moves everything after it.
 //!
-//! What reads here trusts its bytes to be in order: those from elsewhere go through [`is_valid`] first. Bytes that are not
-//! valid give wrong answers, never a fault.
+//! Readers here require valid bytes: those from elsewhere must pass [`is_valid`]. Invalid bytes give wrong results,
+//! never a fault.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -16,11 +16,11 @@ use std::ops::Range;
 /// Bytes before the first integer.
 const HEADER: usize = 1;
 
-/// Once one set is so many times larger than the other, each member of the smaller is searched for instead of walking both: a
-/// search takes about as many steps as the logarithm of the larger length, 9 for 512. `benches/micro/benches/set.rs` compares other ratios.
+/// If one set is this many times larger than the other, each member of the smaller is searched for instead of merging both: a
+/// search takes about the logarithm of the larger length, 9 steps for 512. `benches/micro/benches/set.rs` compares other ratios.
 const SEARCH_RATIO: usize = 8;
 
-/// A set of integers, to be read.
+/// A set of integers, for reading.
 #[derive(Clone, Copy, Debug)]
 pub struct Intset<'a> {
     /// Bytes of each integer: 2, 4 or 8.
@@ -42,7 +42,7 @@ impl<'a> Intset<'a> {
         self.width
     }
 
-    /// The integers as they lie: little-endian, ascending.
+    /// The integers' bytes: little-endian, ascending.
     pub fn integers(&self) -> &'a [u8] {
         self.integers
     }
@@ -66,16 +66,16 @@ impl<'a> Intset<'a> {
         }
     }
 
-    /// The rank of a member, or the rank it would have. O(log N).
+    /// A member's rank, or the rank it would have. O(log N).
     #[inline]
     pub fn search(&self, value: i64) -> Result<usize, usize> {
         self.search_in(0..self.len(), value)
     }
 
-    /// The same among these ranks alone.
+    /// The same within a range of ranks.
     #[inline]
     fn search_in(&self, ranks: Range<usize>, value: i64) -> Result<usize, usize> {
-        // A value wider than the members lies before or behind them all.
+        // A value wider than the members is smaller or greater than all.
         let order = |rank| self.get(rank).cmp(&value);
         let (mut low, mut len) = (ranks.start, ranks.len());
         while len > 1 {
@@ -107,8 +107,8 @@ impl<'a> Intset<'a> {
         (0..set.len()).map(move |rank| set.get(rank))
     }
 
-    /// Gives what both have to `visit`, in ascending order, until it returns false. One walk over both, or a search for each
-    /// member of the smaller one.
+    /// Passes common members to `visit`, in ascending order, until it returns false. Merges both sets, or searches
+    /// for each member of the smaller.
     pub fn intersect(&self, other: &Intset<'_>, mut visit: impl FnMut(i64) -> bool) {
         let (small, large) = if self.len() <= other.len() { (self, other) } else { (other, self) };
         let searches = large.len() / SEARCH_RATIO > small.len();
@@ -137,7 +137,7 @@ fn read<const WIDTH: usize>(integers: &[u8], rank: usize) -> [u8; WIDTH] {
     *integers[start..].first_chunk().expect("a rank is less than the length")
 }
 
-/// Bytes that hold an integer.
+/// Bytes needed for an integer.
 fn width_of(value: i64) -> usize {
     if i16::try_from(value).is_ok() {
         2
@@ -148,7 +148,7 @@ fn width_of(value: i64) -> usize {
     }
 }
 
-/// Adds an integer; false if it is a member already. O(N), at the end O(1).
+/// Adds an integer; false if it exists. O(N), at the end O(1).
 pub fn insert(bytes: &mut Vec<u8>, value: i64) -> bool {
     let set = Intset::new(bytes);
     let width = set.width.max(width_of(value));
@@ -171,7 +171,7 @@ pub fn insert(bytes: &mut Vec<u8>, value: i64) -> bool {
     if width > set.width {
         widen(bytes, width);
     }
-    // Slack of an eighth: twice the bytes, as a vector grows by itself, would be for nothing in a set that seldom changes.
+    // An eighth of spare capacity: a vector's own doubling would waste memory in a set that seldom changes.
     if bytes.capacity() - bytes.len() < width {
         bytes.reserve_exact(width.max(bytes.len() / 8));
     }
@@ -185,7 +185,7 @@ pub fn insert(bytes: &mut Vec<u8>, value: i64) -> bool {
     true
 }
 
-/// Rewrites all integers with another width. From the last to the first, so that none is overwritten before it was read.
+/// Rewrites all integers with another width, from the last to the first, so that none is overwritten before it was read.
 fn widen(bytes: &mut Vec<u8>, width: usize) {
     let before = Intset::new(bytes).width;
     let len = (bytes.len() - HEADER) / before;
@@ -202,7 +202,7 @@ fn widen(bytes: &mut Vec<u8>, width: usize) {
     bytes[0] = width as u8;
 }
 
-/// Removes an integer; false if it is no member. O(N).
+/// Removes an integer; false if it does not exist. O(N).
 pub fn remove(bytes: &mut Vec<u8>, value: i64) -> bool {
     let found = Intset::new(bytes).search(value);
     if let Ok(rank) = found {
@@ -221,7 +221,7 @@ pub fn remove_rank(bytes: &mut Vec<u8>, rank: usize) {
     }
 }
 
-/// Keeps the members that `keep` wants, asked for in ascending order.
+/// Removes the members for which `keep` returns false, in ascending order.
 pub fn retain(bytes: &mut Vec<u8>, mut keep: impl FnMut(i64) -> bool) {
     let set = Intset::new(bytes);
     let (width, len) = (set.width, set.len());
@@ -236,7 +236,7 @@ pub fn retain(bytes: &mut Vec<u8>, mut keep: impl FnMut(i64) -> bool) {
     bytes.truncate(if kept == 0 { 0 } else { HEADER + kept * width });
 }
 
-/// Whether these bytes, which came from elsewhere, are a set: whole integers of one width, each less than the next.
+/// Whether untrusted bytes are a valid set: whole integers of one width, ascending.
 pub fn is_valid(bytes: &[u8]) -> bool {
     let Some((&width, integers)) = bytes.split_first() else { return true };
     if !matches!(width, 2 | 4 | 8)

@@ -1,7 +1,7 @@
-//! Entries of lists: packed elements that can be walked from either end.
+//! List entries: packed elements that can be iterated from either end.
 //!
-//! Each element of [`super::packed`] is followed by its length, so that what comes before it can be found from behind. The
-//! bytes are those between header and end of a Redis listpack:
+//! Each element of [`super::packed`] is followed by its length, so that the previous element can be found. The bytes
+//! are those between header and end of a Redis listpack:
 //!
 //! ```text
 //!   entry | entry | ...            entry: element, length of the element
@@ -9,16 +9,16 @@
 //!   0xxxxxxx 1xxxxxxx ...          longer ones: 7 bits a byte, the most significant first, at most 5 bytes
 //! ```
 //!
-//! Read backwards, a byte with the high bit says that another one belongs to the length.
+//! Read backwards, a byte with the high bit set is followed by another one of the length.
 //!
-//! What reads here trusts nothing: bytes that are no entry end the walk.
+//! Untrusted bytes are safe: an invalid entry ends the iteration.
 
 use super::packed::Element;
 
-/// Bytes of header and end around the entries of a listpack: what Redis counts besides them.
+/// Bytes of a listpack's header and end, which Redis counts too.
 pub const FRAME_BYTES: usize = 7;
 
-/// Bytes the length of an element takes. The largest number of 14 bits takes three, and so on: Redis writes it so.
+/// Bytes of an element's length. As in Redis the largest number of 14 bits takes three, and so on.
 #[inline]
 fn length_bytes(len: usize) -> usize {
     match len {
@@ -30,14 +30,14 @@ fn length_bytes(len: usize) -> usize {
     }
 }
 
-/// Bytes an element takes as an entry.
+/// Bytes of an element's entry.
 #[inline]
 pub fn entry_len(element: Element<'_>) -> usize {
     let len = element.encoded_len();
     len + length_bytes(len)
 }
 
-/// Writes an element over the whole of `out`, which has its [`entry_len`].
+/// Writes an element's entry to `out`, which must have its [`entry_len`].
 #[inline]
 pub fn write(element: Element<'_>, out: &mut [u8]) {
     let (head, mut len) = element.head();
@@ -55,7 +55,7 @@ pub fn write(element: Element<'_>, out: &mut [u8]) {
     *first = rest as u8;
 }
 
-/// Appends an element as an entry.
+/// Appends an element's entry.
 #[inline]
 pub fn append(element: Element<'_>, out: &mut Vec<u8>) {
     let at = out.len();
@@ -79,7 +79,7 @@ pub fn last(bytes: &[u8]) -> Option<(Element<'_>, usize)> {
     (len + length_bytes(len) == entry).then_some((element, entry))
 }
 
-/// Length of the last entry, as the bytes behind it say.
+/// Length of the last entry, from the bytes at its end.
 #[inline]
 fn last_len(bytes: &[u8]) -> Option<usize> {
     let (mut len, mut shift) = (0, 0);
@@ -94,7 +94,7 @@ fn last_len(bytes: &[u8]) -> Option<usize> {
     None
 }
 
-/// Length of the first entry, without a look at what is in it.
+/// Length of the first entry, without decoding it.
 #[inline]
 fn first_len(bytes: &[u8]) -> Option<usize> {
     let entry = match *bytes.first()? {
@@ -106,7 +106,7 @@ fn first_len(bytes: &[u8]) -> Option<usize> {
     (entry <= bytes.len()).then_some(entry)
 }
 
-/// Where entry `index` of `count` begins, sought from the nearer end; the end of all if there are fewer.
+/// Offset of entry `index` of `count`, sought from the nearer end; the end of all if there are fewer.
 pub fn seek(bytes: &[u8], index: usize, count: usize) -> usize {
     if index <= count / 2 {
         let mut at = 0;
@@ -125,7 +125,7 @@ pub fn seek(bytes: &[u8], index: usize, count: usize) -> usize {
     }
 }
 
-/// How many entries these bytes are; None if they are not entries alone, each with its right length.
+/// Number of entries; None if the bytes are not valid entries.
 pub fn count(bytes: &[u8]) -> Option<usize> {
     let (mut at, mut count) = (0, 0);
     while at < bytes.len() {

@@ -1,4 +1,4 @@
-//! Bare data structures. They know nothing of clients, commands or configuration; `unsafe` lives here.
+//! Data structures without knowledge of clients, commands or configuration. Some use `unsafe`.
 
 pub mod glob;
 pub mod hash;

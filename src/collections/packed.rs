@@ -1,7 +1,7 @@
-//! Elements of packed collections: byte strings one after the other, with integers in few bytes.
+//! Elements of packed collections: concatenated byte strings, with compact integers.
 //!
-//! The encoding of an element is that of Redis's listpack (`listpack.md` of its author), without the length that follows
-//! each element there and without header and end:
+//! An element is encoded as in Redis's listpack (`listpack.md` by its author), without the length after each element,
+//! header and end:
 //!
 //! ```text
 //!   0xxxxxxx                            integer 0 to 127
@@ -12,7 +12,7 @@
 //!   11110001 to 11110100                integer of 2, 3, 4, 8 bytes, little-endian
 //! ```
 //!
-//! What reads here trusts nothing: bytes that are no element end the walk.
+//! Untrusted bytes are safe: an invalid element ends the iteration.
 
 use crate::resp::number::{NumberText, format_i64, parse_i64};
 
@@ -23,7 +23,7 @@ pub enum Element<'a> {
     Integer(i64),
 }
 
-/// The text of an element: borrowed, or written out.
+/// An element's text: borrowed, or formatted.
 pub enum Text<'a> {
     Bytes(&'a [u8]),
     Number(NumberText),
@@ -39,7 +39,7 @@ impl AsRef<[u8]> for Text<'_> {
 }
 
 impl<'a> Element<'a> {
-    /// The element that stands for `bytes`: an integer if that is its shortest decimal text.
+    /// The element of `bytes`: an integer if they are its shortest decimal text.
     #[inline]
     pub fn new(bytes: &'a [u8]) -> Element<'a> {
         match bytes {
@@ -50,7 +50,7 @@ impl<'a> Element<'a> {
         }
     }
 
-    /// The bytes that this element stands for.
+    /// The element's text.
     #[inline]
     pub fn text(&self) -> Text<'a> {
         match *self {
@@ -64,7 +64,7 @@ impl<'a> Element<'a> {
         self.text().as_ref().len()
     }
 
-    /// Bytes this element takes.
+    /// Bytes of the encoded element.
     #[inline]
     pub fn encoded_len(&self) -> usize {
         match *self {
@@ -82,7 +82,7 @@ impl<'a> Element<'a> {
         }
     }
 
-    /// What stands before a string's bytes, or the whole of an integer: the first so many of these bytes.
+    /// A string's header, or a whole encoded integer: the array's first bytes, and their number.
     #[inline]
     pub(super) fn head(&self) -> ([u8; 9], usize) {
         let mut head = [0; 9];
@@ -125,7 +125,7 @@ impl<'a> Element<'a> {
         (head, len)
     }
 
-    /// Appends this element. A string has less than 4 GiB: no request is longer.
+    /// Appends the encoded element. A string has less than 4 GiB, as requests are shorter.
     #[inline]
     pub fn write(&self, out: &mut Vec<u8>) {
         let (head, len) = self.head();
@@ -135,7 +135,7 @@ impl<'a> Element<'a> {
         }
     }
 
-    /// The element at the beginning of `bytes` and how many bytes it takes; None if there is none.
+    /// Decodes the element at the start of `bytes`; also returns its length. None if there is none.
     #[inline]
     pub fn read(bytes: &'a [u8]) -> Option<(Element<'a>, usize)> {
         let first = *bytes.first()?;
@@ -166,7 +166,7 @@ impl<'a> Element<'a> {
     }
 }
 
-/// Bytes an integer outside of the short forms takes.
+/// Bytes of an integer that does not fit the short forms.
 fn integer_bytes(value: i64) -> usize {
     match value {
         -0x8000..=0x7fff => 2,
@@ -176,7 +176,7 @@ fn integer_bytes(value: i64) -> usize {
     }
 }
 
-/// Walks over packed elements.
+/// Iterates over packed elements.
 #[derive(Clone, Copy, Debug)]
 pub struct Elements<'a> {
     bytes: &'a [u8],
@@ -188,7 +188,7 @@ impl<'a> Elements<'a> {
         Elements { bytes, at: 0 }
     }
 
-    /// Where the next element begins.
+    /// Offset of the next element.
     #[inline]
     pub fn position(&self) -> usize {
         self.at
@@ -206,7 +206,7 @@ impl<'a> Iterator for Elements<'a> {
     }
 }
 
-/// Whether these bytes are nothing but elements.
+/// Whether the bytes are valid elements.
 pub fn is_valid(bytes: &[u8]) -> bool {
     let mut elements = Elements::new(bytes);
     elements.by_ref().for_each(drop);

@@ -1,8 +1,8 @@
-//! A dense hash table of byte strings: the fields and values of a large hash, the members of a large set.
+//! A compact hash table of byte strings: the fields and values of a large hash, the members of a large set.
 //!
-//! Fields come in as bytes, are hashed here, and are looked for in one page; what is found is borrowed from there. An entry
-//! of a short field and value costs its bytes, 2 or 3 more, and a share of its page's slack: no allocation of its own, no
-//! pointer. What fields mean, and when an entry past its deadline is hidden or deleted, is not known here.
+//! Fields are hashed here, and looked up in one page; results are borrowed from it. An entry of a short field and
+//! value takes its bytes, 2 or 3 more, and a share of its page's slack: no allocation of its own, no pointer. The
+//! table does not know what fields mean, or when expired entries are hidden or deleted.
 //!
 //! ```text
 //!   hash:  tag (upper 7 bits) ............................................ page (lower bits)
@@ -14,17 +14,17 @@
 //!          if longer than 255 bytes: u32, a number in the slab of large entries, which have an allocation each
 //! ```
 //!
-//! Growth: when there are 24 entries for each page, one page splits; when there are 10, the last page goes back to the one it
-//! was split from. So no operation touches more than three pages, besides moving the list of groups of pages.
+//! Growth: at 24 entries per page on average, one page splits; at 10, the last page is merged into the one it was
+//! split from. So no operation touches more than three pages, apart from moving the list of groups of pages.
 //!
 //! # Order
-//! A new table is one page that keeps the order in which fields were added, however many they are; a value that changes keeps
-//! its place. [`PackedTable::spread`] ends that, and so does a table on its own at 4,096 entries: in a page all that follows
-//! an entry moves when its length changes. A table that was spread stays so.
+//! A new table is one page that keeps the insertion order; a changed value keeps its position.
+//! [`PackedTable::spread`] ends that, as does reaching 4,096 entries: in a page, changing an entry's length moves all
+//! that follow. It is never ordered again.
 //!
 //! # SCAN
-//! A cursor is a boundary in the order of bit-reversed hashes, in which each page holds a contiguous range: so no split and no
-//! merge moves an entry over it, and an entry that is there from the first call to the last is visited exactly once.
+//! A cursor is a boundary in the order of bit-reversed hashes, in which each page is a contiguous range: so no split
+//! or merge moves an entry across it, and an entry present from the first call to the last is visited exactly once.
 
 mod build;
 mod deadlines;
@@ -47,35 +47,35 @@ use deadlines::Deadlines;
 pub use deadlines::Earliest;
 use page::{ENTRY_MAX, Page, Place, TAG_BITS};
 
-/// Entries for each page at which one splits. Fewer cost more for the pages' headers, more a longer walk.
+/// Entries per page at which one splits. With fewer, page headers cost more; with more, scans are longer.
 const LOAD_MAX: usize = 24;
-/// Entries for each page below which two merge.
+/// Entries per page below which two merge.
 const LOAD_MIN: usize = 10;
-/// Entries at which a table gives its order up.
+/// Entries at which the order is given up.
 const ORDERED_MAX: usize = 4096;
-/// The flag of a mark: the entry is the number of a large one.
+/// Flag in a mark: the entry is the number of a large one.
 const LARGE: u8 = !TAG_BITS;
-/// Bytes of such a number.
+/// Bytes of that number.
 const NUMBER: usize = size_of::<u32>();
 /// In a pair's head: a deadline follows.
 const HAS_DEADLINE: u8 = 0x80;
 /// In a pair's head: the field's length follows.
 const LONG_FIELD: u8 = 0x7f;
-/// A cursor is the upper 53 bits of a reversed hash, exact as a double in JavaScript.
+/// A cursor is the upper 53 bits of a reversed hash, as doubles in JavaScript are exact to 53 bits.
 const CURSOR_SHIFT: u32 = 11;
 /// Random pages tried before entries are counted.
 const RANDOM_TRIES: usize = 128;
 
-/// What a table holds.
+/// The kind of entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// Fields alone, which have neither values nor deadlines.
+    /// Fields without values or deadlines.
     Members,
     Pairs,
 }
 
 impl Form {
-    /// Bytes of an entry in a page, if it is short enough for one.
+    /// Bytes of an entry inside a page; None if it is too long.
     fn len_of(self, entry: Entry<'_>) -> usize {
         match self {
             Form::Members => entry.field.len(),
@@ -92,11 +92,11 @@ pub struct Entry<'a> {
     pub deadline: Option<Deadline>,
 }
 
-/// What setting a field did.
+/// The result of setting a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Put {
     New,
-    /// The field was there, with this deadline.
+    /// The field existed, with this deadline.
     Replaced(Option<Deadline>),
 }
 
@@ -122,7 +122,7 @@ impl Large {
 }
 
 impl Part for Large {
-    /// Copies share the bytes.
+    /// Clones share the bytes.
     fn heap_bytes(&self) -> usize {
         0
     }
@@ -134,13 +134,13 @@ pub struct PackedTable {
     hasher: KeyHasher,
     form: Form,
     is_ordered: bool,
-    /// No page holds more entries: the bound of random picks.
+    /// Upper bound of the entries in a page, for random choices.
     page_len_max: u32,
     len: usize,
     /// Never empty.
     pages: SharedVec<Page>,
     large: Option<Box<SharedSlab<Large>>>,
-    /// None as long as no entry ever had a deadline.
+    /// None until an entry has a deadline.
     deadlines: Option<Box<Deadlines>>,
     /// Bytes of pages and large entries.
     heap_bytes: usize,
@@ -164,7 +164,7 @@ impl PackedTable {
         }
     }
 
-    /// Number of entries, those past their deadline included.
+    /// Number of entries, including expired ones.
     #[inline]
     pub fn len(&self) -> usize {
         self.len
@@ -174,24 +174,24 @@ impl PackedTable {
         self.len == 0
     }
 
-    /// Whether the order of fields is kept.
+    /// Whether the insertion order is kept.
     pub fn is_ordered(&self) -> bool {
         self.is_ordered
     }
 
-    /// Heap bytes of everything.
+    /// Bytes of heap memory.
     pub fn heap_bytes(&self) -> usize {
         let slab = self.large.as_ref().map_or(0, |large| large.heap_bytes());
         let deadlines = self.deadlines.as_ref().map_or(0, |deadlines| deadlines.heap_bytes());
         self.heap_bytes + self.pages.heap_bytes() + slab + deadlines
     }
 
-    /// Allocations that freeing costs.
+    /// Number of allocations to free.
     pub fn free_effort(&self) -> usize {
         self.pages.len() + self.large.as_ref().map_or(0, |large| large.len())
     }
 
-    /// Removes everything; what is added then is ordered again.
+    /// Removes everything; the table is ordered again.
     pub fn clear(&mut self) {
         *self = PackedTable::new(self.hasher, self.form);
     }
@@ -242,7 +242,7 @@ impl PackedTable {
         large.get(number_of(number))
     }
 
-    /// All entries: in the order in which their fields were added, or in none.
+    /// All entries: in insertion order, or unordered.
     pub fn iter(&self) -> impl Iterator<Item = Entry<'_>> {
         self.pages
             .iter()
@@ -250,7 +250,7 @@ impl PackedTable {
             .map(|(_, mark, bytes)| self.decode(mark, bytes))
     }
 
-    /// A random entry, each as likely as the other.
+    /// A random entry, uniformly.
     pub fn random(&self) -> Option<Entry<'_>> {
         self.random_place().map(|(page, place)| self.entry(page, place))
     }
@@ -259,7 +259,7 @@ impl PackedTable {
         if self.len == 0 {
             return None;
         }
-        // Reject what does not exist, so that all entries of all pages are equally likely.
+        // Rejection sampling, so that all entries of all pages are equally likely.
         for _ in 0..RANDOM_TRIES {
             let page = fastrand::usize(0..self.pages.len());
             let index = fastrand::usize(0..self.page_len_max as usize);
@@ -277,15 +277,15 @@ impl PackedTable {
         None
     }
 
-    /// Visits the entries behind a cursor up to the next one, a page's, but at most `most` (1 at least, and all that share a
-    /// cursor); returns that, 0 at the end. 0 begins. Cost: O(entries of the page).
+    /// Visits the entries from a cursor up to the returned one: a page's, but at most about `most` (at least 1, and
+    /// all with the same cursor). 0 is start and end. Cost: O(entries of the page).
     pub fn scan<'a>(&'a self, cursor: u64, most: usize, mut visit: impl FnMut(Entry<'a>)) -> u64 {
         if cursor >> (64 - CURSOR_SHIFT) != 0 {
             return 0;
         }
         let from = cursor << CURSOR_SHIFT;
         let number = page_of(from.reverse_bits(), self.pages.len());
-        // Where a merge has moved the page's beginning to before the cursor, hashes tell what is behind it.
+        // If a merge has moved the page's start before the cursor, hashes tell which entries follow it.
         let is_whole = (number as u64).reverse_bits() == from;
         let page = &self.pages[number];
         let place = |entry: &Entry<'_>| self.hasher.hash(entry.field).reverse_bits();
@@ -317,13 +317,13 @@ impl PackedTable {
         (number as u64).reverse_bits().wrapping_add(unit) >> CURSOR_SHIFT
     }
 
-    /// Begins to look for a field that will be asked for.
+    /// Starts a prefetching look-up of a field.
     #[inline]
     pub fn ahead(&self, field: &[u8]) -> Ahead {
         Ahead { hash: self.hasher.hash(field), node: 0 }
     }
 
-    /// Prefetches what is needed next: the page's place, its slots, the entry.
+    /// Prefetches what the next step needs: the page's address, its slots, the entry.
     #[inline]
     pub fn prefetch(&self, ahead: &Ahead, stage: usize) {
         let page = &self.pages[page_of(ahead.hash, self.pages.len())];
@@ -337,7 +337,7 @@ impl PackedTable {
 
     // ---- change --------------------------------------------------------------------------------------------------
 
-    /// Sets a field's value, and its deadline.
+    /// Sets a field's value and deadline.
     pub fn set(&mut self, field: &[u8], value: &[u8], expiry: Expiry) -> Put {
         debug_assert!(self.form == Form::Pairs || (value.is_empty() && expiry == Expiry::Clear));
         let hash = self.hasher.hash(field);
@@ -365,7 +365,7 @@ impl PackedTable {
         put
     }
 
-    /// Adds a member. False if it was there.
+    /// Adds a member. False if it exists.
     pub fn insert(&mut self, member: &[u8]) -> bool {
         let added = self.add(Entry { field: member, value: &[], deadline: None });
         if added {
@@ -374,7 +374,7 @@ impl PackedTable {
         added
     }
 
-    /// Adds an entry without growing. False if its field was there.
+    /// Adds an entry without growing. False if its field exists.
     fn add(&mut self, entry: Entry<'_>) -> bool {
         let hash = self.hasher.hash(entry.field);
         let page = page_of(hash, self.pages.len());
@@ -388,7 +388,7 @@ impl PackedTable {
         true
     }
 
-    /// Sets or clears the deadline of a field. False if there is no such field.
+    /// Sets or clears a field's deadline. False if there is no such field.
     pub fn set_deadline(&mut self, field: &[u8], deadline: Option<Deadline>) -> bool {
         let hash = self.hasher.hash(field);
         let page = page_of(hash, self.pages.len());
@@ -411,7 +411,7 @@ impl PackedTable {
         true
     }
 
-    /// Removes a field; what its deadline was, if it was there.
+    /// Removes a field; returns its deadline, if it existed.
     pub fn remove(&mut self, field: &[u8]) -> Option<Option<Deadline>> {
         let hash = self.hasher.hash(field);
         let page = page_of(hash, self.pages.len());
@@ -422,7 +422,7 @@ impl PackedTable {
         Some(deadline)
     }
 
-    /// Removes a random entry, each as likely as the other, after showing it to `visit`. False if there is none.
+    /// Removes a random entry, uniformly, after passing it to `visit`. False if there is none.
     pub fn pop_random(&mut self, visit: impl FnOnce(Entry<'_>)) -> bool {
         let Some((page, place)) = self.random_place() else {
             return false;
@@ -433,7 +433,7 @@ impl PackedTable {
         true
     }
 
-    /// Keeps the entries that `keep` says.
+    /// Removes the entries for which `keep` returns false.
     pub fn retain(&mut self, mut keep: impl FnMut(Entry<'_>) -> bool) {
         for page in 0..self.pages.len() {
             for index in (0..self.pages[page].len()).rev() {
@@ -458,7 +458,7 @@ impl PackedTable {
         self.len -= 1;
     }
 
-    /// Writes an entry at a place of its page, or behind all.
+    /// Writes an entry at a position of its page, or appends it.
     fn write(&mut self, page: usize, found: Option<Place>, tag: u8, entry: Entry<'_>) {
         let len = self.form.len_of(entry);
         let old_number = found.and_then(|place| {
@@ -524,7 +524,7 @@ impl PackedTable {
 
     // ---- growth --------------------------------------------------------------------------------------------------
 
-    /// Gives the order of fields up: from now on the table is as quick as it is large, whatever its size.
+    /// Gives up the insertion order: the table gets as many pages as its size needs.
     pub fn spread(&mut self) {
         if self.is_ordered {
             self.is_ordered = false;
@@ -547,7 +547,7 @@ impl PackedTable {
         }
     }
 
-    /// Divides the page whose turn it is.
+    /// Splits the next page.
     fn split(&mut self) {
         let new = self.pages.len();
         let level = new.ilog2();
@@ -594,7 +594,7 @@ impl PackedTable {
         }
     }
 
-    /// Gives the last page's entries back to the page from which it was divided.
+    /// Merges the last page into the one from which it was split.
     fn merge(&mut self) {
         let Some(last) = self.pages.pop() else { return };
         let to = self.pages.len() - (1 << self.pages.len().ilog2());
@@ -613,17 +613,17 @@ impl PackedTable {
 
     // ---- deadlines -----------------------------------------------------------------------------------------------
 
-    /// Entries that have a deadline.
+    /// Number of entries with a deadline.
     pub fn volatile_len(&self) -> usize {
         self.deadlines.as_ref().map_or(0, |deadlines| deadlines.count)
     }
 
-    /// When the first deadline may pass: possibly too early, never too late.
+    /// Lower bounds of the earliest deadlines: possibly too early, never too late.
     pub fn earliest(&self) -> Earliest {
         self.deadlines.as_ref().map_or(Earliest::NEVER, |deadlines| deadlines.earliest())
     }
 
-    /// Number of entries whose deadline has passed. Looks only at pages that may hold such entries.
+    /// Number of expired entries. Visits only pages that may have some.
     pub fn due_len(&self, now: &Now) -> usize {
         let Some(deadlines) = &self.deadlines else { return 0 };
         let (mut page, mut due) = (0, 0);
@@ -636,8 +636,8 @@ impl PackedTable {
         due
     }
 
-    /// Removes entries whose deadline has passed, after showing each to `visit`; looks at no more than `budget` pages and
-    /// takes those off it. With budget left over there are none any more.
+    /// Removes expired entries after passing them to `visit`. Visits at most `budget` pages and deducts them. If
+    /// budget is left, no expired entry remains.
     pub fn remove_due(
         &mut self,
         now: &Now,
@@ -681,7 +681,7 @@ impl PackedTable {
         }
     }
 
-    /// Computes a page's bound anew.
+    /// Recomputes a page's bound.
     fn correct_deadlines(&mut self, page: usize) {
         let entries = self.pages[page].iter().map(|(_, mark, bytes)| self.decode(mark, bytes));
         let earliest = entries
@@ -702,7 +702,7 @@ fn tag_of(hash: u64) -> u8 {
     (hash >> 57) as u8
 }
 
-/// The page of a hash among so many.
+/// A hash's page, for this number of pages.
 #[inline]
 fn page_of(hash: u64, pages: usize) -> usize {
     let half = 1usize << pages.ilog2();
@@ -710,7 +710,7 @@ fn page_of(hash: u64, pages: usize) -> usize {
     if page < pages { page } else { page & (half - 1) }
 }
 
-/// How many low bits of the hash lead to a page.
+/// Number of low hash bits that select a page.
 fn depth_of(page: usize, pages: usize) -> u32 {
     let level = pages.ilog2();
     let half = 1 << level;
@@ -750,7 +750,7 @@ fn encode_pair(entry: Entry<'_>, bytes: &mut [u8]) {
     value.copy_from_slice(entry.value);
 }
 
-/// Length of the field, where its deadline or it begins, and whether there is a deadline.
+/// Length of the field, offset of its deadline or itself, and whether there is a deadline.
 #[inline]
 fn head_of(bytes: &[u8]) -> (usize, usize, bool) {
     let has_deadline = bytes[0] & HAS_DEADLINE != 0;

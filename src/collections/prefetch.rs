@@ -1,21 +1,21 @@
-//! Prefetching: memory that will be needed is fetched while other work is done.
+//! Prefetching memory while other work is done.
 //!
-//! Who has many look-ups to do takes them stage by stage: the first place of each, then the second of each, and so on, so that
-//! the latencies of a stage overlap.
+//! Many look-ups are done step by step: the first memory access of each, then the second of each, and so on, so that
+//! cache misses of a step overlap.
 #![allow(unsafe_code)] // the instruction is unsafe by signature
 
-/// A look-up of a member or field that is to come.
+/// A prefetching look-up of a member or field.
 #[derive(Clone, Copy, Debug)]
 pub struct Ahead {
     pub hash: u64,
-    /// What an earlier stage has found, for a structure that looks in several places.
+    /// The result of an earlier step, for structures with several levels.
     pub node: u32,
 }
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// Asks for the lines of a range of bytes, four of them at most.
+/// Prefetches the cache lines of a range, four at most.
 #[inline]
 pub fn prefetch_bytes(bytes: &[u8]) {
     let start = bytes.as_ptr().addr();
@@ -24,7 +24,7 @@ pub fn prefetch_bytes(bytes: &[u8]) {
     }
 }
 
-/// Asks the processor to fetch the cache line of an address. Any address will do: a wrong one is ignored.
+/// Prefetches an address' cache line. Invalid addresses are ignored.
 #[inline]
 pub fn prefetch(address: usize) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]

@@ -4,11 +4,11 @@
 //!   nodes: | -> run | -> run | ... | -> run |       16 bytes each, besides the run
 //! ```
 //!
-//! An element is reached by passing over whole runs, from the nearer end, and then within one. Pushing and popping touch the
-//! run at that end alone. A run that is full is split where something is put into its middle; runs that have become
-//! so short that two fit into one are joined. No run is empty.
+//! An element is found by skipping whole runs, from the nearer end, and then searching one. Pushing and popping only
+//! touch the run at that end. A full run is split when an element is inserted into its middle; adjacent runs short
+//! enough to fit into one are joined. No run is empty.
 //!
-//! [`Limits`] says when a run is full, as Redis's quicklist counts: with the frame of a listpack.
+//! [`Limits`] defines a full run, counted as in Redis's quicklist: with the frame of a listpack.
 
 use std::collections::{VecDeque, vec_deque};
 use std::ops::Deref;
@@ -19,26 +19,26 @@ use super::packed::Element;
 use super::run::{End, Run, RunView};
 use super::shared::{Part, own};
 
-/// How long a run may become.
+/// The limits of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes, the frame of a listpack included.
+    /// Bytes, including the frame of a listpack.
     bytes: usize,
-    /// Elements, if they are limited.
+    /// Elements, if their number is limited.
     count: Option<usize>,
 }
 
-/// Bytes of a run whose elements are counted.
+/// The byte limit of a run whose elements are limited.
 const COUNTED_BYTES_MAX: usize = 8192;
-/// What an element is reckoned to take besides its text.
+/// Assumed overhead of an element in bytes.
 const ELEMENT_OVERHEAD: usize = 8;
-/// Runs that a list has before all room for another one is taken at once: what may stay unused is little beside them.
+/// From this many runs on, a new one is allocated in full: the unused rest is small compared with the list.
 const LONG_NODES: usize = 8;
-/// Runs whose sizes are added to tell the size of all.
+/// Runs sampled to estimate the size of all.
 const SAMPLES: usize = 64;
 
 impl Limits {
-    /// What `list-max-listpack-size` means: elements if positive; -1 to -5 are 4, 8, 16, 32 and 64 KiB.
+    /// Parses `list-max-listpack-size`: elements if positive; -1 to -5 are 4, 8, 16, 32 and 64 KiB.
     #[inline]
     pub fn from_setting(setting: i32) -> Self {
         match setting {
@@ -53,8 +53,8 @@ impl Limits {
         bytes + FRAME_BYTES > self.bytes || self.count.is_some_and(|most| count > most)
     }
 
-    /// Whether entries are few enough for a list that shrank to be a single listpack again: half of what a growing one may
-    /// have, so that a list whose length goes up and down is not converted each time.
+    /// Whether a list that shrank is short enough to be a single listpack again: half the limit of a growing one, so
+    /// that a list whose length fluctuates is not converted each time.
     fn are_half_used(&self, run: &Run) -> bool {
         match self.count {
             Some(most) => run.count() <= most / 2,
@@ -70,22 +70,22 @@ impl Limits {
         !self.are_exceeded(a.len() + b.len(), a.count() + b.count())
     }
 
-    /// The most entries a run is expected to hold, in bytes.
+    /// The largest expected size of a run. Unit: bytes.
     #[inline]
     pub fn entry_bytes(&self) -> usize {
         self.bytes
     }
 }
 
-/// A list of many runs. A clone shares them; what changes a shared one copies it first.
+/// A list of many runs. A clone shares them; a change copies a shared one first.
 #[derive(Clone, Debug, Default)]
 pub struct Quicklist {
     nodes: VecDeque<Node>,
-    /// Elements of all runs.
+    /// Elements in all runs.
     len: usize,
 }
 
-/// A run, and how many elements it has: whoever passes over runs need not look at them.
+/// A run and its number of elements, so that skipping it does not read it.
 #[derive(Clone, Debug)]
 struct Node {
     run: Arc<Run>,
@@ -102,7 +102,7 @@ impl Node {
         self.count as usize
     }
 
-    /// Changes the run, which becomes this list's own.
+    /// Changes the run, after copying it if it is shared.
     #[inline]
     fn change<R>(&mut self, change: impl FnOnce(&mut Run) -> R) -> R {
         let run = own(&mut self.run);
@@ -127,13 +127,13 @@ impl Part for Run {
     }
 }
 
-/// Where an element stands.
+/// An element's position.
 #[derive(Clone, Copy, Debug)]
 struct Position {
     node: usize,
-    /// Number within the run.
+    /// Its index within the run.
     index: usize,
-    /// Where its entry begins there.
+    /// Its entry's offset in the run.
     at: usize,
 }
 
@@ -145,7 +145,7 @@ impl Quicklist {
         Quicklist { nodes, len }
     }
 
-    /// Adds a run behind all others, as it is; an empty one is left out.
+    /// Appends a run; skips an empty one.
     pub fn push_run(&mut self, run: Run) {
         if !run.is_empty() {
             self.len += run.count();
@@ -162,17 +162,17 @@ impl Quicklist {
         self.len == 0
     }
 
-    /// How many runs.
+    /// Number of runs.
     pub fn nodes(&self) -> usize {
         self.nodes.len()
     }
 
-    /// Bytes on the heap; of a long list about, judging from some of its runs.
+    /// Bytes of heap memory; for a long list an estimate from some of its runs.
     pub fn heap_bytes(&self) -> usize {
         let step = self.nodes.len().div_ceil(SAMPLES).max(1);
         let sampled = self.nodes.iter().step_by(step).map(|node| node.heap_bytes()).sum::<usize>();
         let samples = self.nodes.len().div_ceil(step).max(1);
-        // A run's counts lie beside it.
+        // A run's counts are allocated with it.
         let heads = self.nodes.len() * (size_of::<Run>() + size_of::<usize>());
         self.nodes.capacity() * size_of::<Node>() + heads + sampled * self.nodes.len() / samples
     }
@@ -181,7 +181,7 @@ impl Quicklist {
         self.nodes.iter().map(|node| node.view())
     }
 
-    /// The only run, if it is short enough to be the whole of a list that shrank.
+    /// Takes the only run, if it is short enough for a list that shrank.
     pub fn take_short(&mut self, limits: &Limits) -> Option<Run> {
         match self.nodes.make_contiguous() {
             [node] if limits.are_half_used(node) => Some(node.change(|run| {
@@ -217,7 +217,7 @@ impl Quicklist {
     /// Adds a run with one element at an end.
     #[cold]
     fn push_node(&mut self, end: End, element: Element<'_>, limits: &Limits) {
-        // A long list of short elements will fill this run too, and it need not move while it grows.
+        // A long list of short elements will probably fill this run too, so it is allocated in full.
         let is_filling = self.nodes.len() >= LONG_NODES
             && limits.count.is_none()
             && listpack::entry_len(element) < limits.bytes / 16
@@ -230,7 +230,7 @@ impl Quicklist {
         }
     }
 
-    /// Takes the element at an end and shows it to `show`. None if the list is empty.
+    /// Removes the element at an end and passes it to `show`. None if the list is empty.
     #[inline]
     pub fn pop<R>(&mut self, end: End, show: impl FnOnce(Element<'_>) -> R) -> Option<R> {
         let node = self.end_mut(end)?;
@@ -250,13 +250,13 @@ impl Quicklist {
             End::Front => self.nodes.pop_front(),
             End::Back => self.nodes.pop_back(),
         };
-        // A queue that was long once.
+        // The queue was much longer once.
         if self.nodes.capacity() > 64 && self.nodes.len() < self.nodes.capacity() / 8 {
             self.nodes.shrink_to(self.nodes.len() * 2);
         }
     }
 
-    /// Takes `count` elements away at an end, at most as many as there are.
+    /// Removes `count` elements at an end, or all if there are fewer.
     pub fn drop_many(&mut self, end: End, count: usize) {
         let mut left = count.min(self.len);
         self.len -= left;
@@ -271,13 +271,13 @@ impl Quicklist {
         }
     }
 
-    /// Where element `index` stands, which there is.
+    /// The position of element `index`, which must exist.
     fn position(&self, index: usize) -> Position {
         let (node, index) = self.node_of(index);
         Position { node, index, at: self.nodes[node].seek(index) }
     }
 
-    /// The run that holds element `index`, which there is, and the element's number in it.
+    /// The run with element `index`, which must exist, and the element's index in it.
     fn node_of(&self, index: usize) -> (usize, usize) {
         if index <= self.len / 2 {
             let mut left = index;
@@ -299,7 +299,7 @@ impl Quicklist {
         unreachable!("the caller has compared the index with the length");
     }
 
-    /// Sets element `index`, after showing what it was to `show`. False if there is none.
+    /// Sets element `index`, after passing the old one to `show`. False if it does not exist.
     pub fn set(
         &mut self,
         index: usize,
@@ -320,7 +320,7 @@ impl Quicklist {
             run.shrink();
         });
         if run.count() > 1 && limits.are_exceeded(run.len(), 0) {
-            // An element that fills a run by itself gets one by itself; the others stay as full as they were.
+            // An element that fills a run gets one of its own; the others stay as full as they were.
             let behind = run.change(|run| run.split_off(at, index));
             self.nodes.insert(node + 1, Node::new(behind));
             if self.nodes[node + 1].count() > 1 {
@@ -336,7 +336,7 @@ impl Quicklist {
         true
     }
 
-    /// Puts an element before or behind the first one that equals `pivot`. Its index; None if there is no such element.
+    /// Inserts an element before or behind the first one equal to `pivot`. Its index; None if there is no such element.
     pub fn insert(
         &mut self,
         pivot: Element<'_>,
@@ -365,7 +365,7 @@ impl Quicklist {
         None
     }
 
-    /// Puts an element before element `index`, or behind all.
+    /// Inserts an element before element `index`, or appends it.
     pub fn insert_before(&mut self, index: usize, text: &[u8], limits: &Limits) {
         if index < self.len {
             self.insert_at(self.position(index), text, limits);
@@ -374,7 +374,7 @@ impl Quicklist {
         }
     }
 
-    /// Removes element `index`, which there is.
+    /// Removes element `index`, which must exist.
     pub fn remove_at(&mut self, index: usize, limits: &Limits) {
         let Position { node, at, .. } = self.position(index);
         self.nodes[node].change(|run| run.remove_at(at));
@@ -394,7 +394,7 @@ impl Quicklist {
         all
     }
 
-    /// Puts an element before the one at a position, which may also be a run's end.
+    /// Inserts an element at a position, which may be a run's end.
     fn insert_at(&mut self, position: Position, text: &[u8], limits: &Limits) {
         let Position { node, index, at } = position;
         let element = Element::new(text);
@@ -433,7 +433,7 @@ impl Quicklist {
         }
     }
 
-    /// Removes the elements that equal `element`, at most `most` of them, beginning at an end. How many.
+    /// Removes at most `most` elements equal to `element`, from an end. Returns their number.
     pub fn remove(
         &mut self,
         end: End,
@@ -471,7 +471,7 @@ impl Quicklist {
 
     /// Joins a run with its neighbours where two fit into one.
     fn join_around(&mut self, node: usize, limits: &Limits) {
-        // The neighbours on each side first: a run that was split leaves two short ones and an element between them.
+        // The neighbours on each side first: splitting a run leaves two short ones with an element between them.
         for first in [node.wrapping_add(1), node, node.wrapping_sub(1), node.wrapping_sub(2)] {
             self.join(first, limits);
         }
@@ -491,7 +491,7 @@ impl Quicklist {
         true
     }
 
-    /// Drops empty runs and joins short ones, everywhere.
+    /// Removes empty runs and joins short ones, in the whole list.
     fn join_all(&mut self, limits: &Limits) {
         let mut joined: VecDeque<Node> = VecDeque::new();
         for run in self.nodes.drain(..).filter(|run| !run.is_empty()) {
@@ -527,7 +527,7 @@ impl Quicklist {
     }
 }
 
-/// Walks to the back.
+/// Iterates forwards.
 #[derive(Clone, Debug, Default)]
 pub struct Forwards<'a> {
     current: &'a [u8],
@@ -535,7 +535,7 @@ pub struct Forwards<'a> {
 }
 
 impl<'a> Forwards<'a> {
-    /// Through one run, from entry `index` on.
+    /// Iterates over one run, from entry `index` on.
     pub fn of_run(run: RunView<'a>, index: usize) -> Self {
         let at = listpack::seek(run.entries, index.min(run.count), run.count);
         Forwards { current: &run.entries[at..], ..Forwards::default() }
@@ -557,7 +557,7 @@ impl<'a> Iterator for Forwards<'a> {
     }
 }
 
-/// Walks to the front.
+/// Iterates backwards.
 #[derive(Clone, Debug, Default)]
 pub struct Backwards<'a> {
     current: &'a [u8],
@@ -565,7 +565,7 @@ pub struct Backwards<'a> {
 }
 
 impl<'a> Backwards<'a> {
-    /// Through one run, from what stands before entry `index` on.
+    /// Iterates over one run, from the entry before `index` on.
     pub fn of_run(run: RunView<'a>, index: usize) -> Self {
         let end = listpack::seek(run.entries, index.min(run.count), run.count);
         Backwards { current: &run.entries[..end], ..Backwards::default() }

@@ -1,41 +1,41 @@
-//! One run of list entries that grows and shrinks at both ends without moving what it holds.
+//! A run of list entries that grows and shrinks at both ends without moving its entries.
 //!
 //! ```text
 //!   bytes    | head room | entry | entry | ... | entry |  spare capacity
 //!            0           start                         len             capacity
 //! ```
 //!
-//! Where there is no room at the end that grows, the entries move once and room for an eighth of them is left there, so a
-//! push costs the same wherever the run grows. A run knows no limit; [`super::quicklist`] keeps it small.
+//! Without room at the growing end, the entries move once and room for an eighth of their size is left there, so a
+//! push costs the same at both ends. A run has no limit; [`super::quicklist`] keeps it small.
 
 use super::listpack;
 use super::packed::Element;
 
-/// Which end of a list.
+/// An end of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     Front,
     Back,
 }
 
-/// Entries in a row.
+/// A run of entries.
 #[derive(Debug, Default)]
 pub struct Run {
     bytes: Vec<u8>,
-    /// Where the entries begin; at most `bytes.len()`.
+    /// Offset of the first entry; at most `bytes.len()`.
     start: u32,
     count: u32,
 }
 
-/// Entries in a row, to be read.
+/// A run of entries, for reading.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RunView<'a> {
-    /// As [`super::listpack`] defines them.
+    /// Listpack entries, see [`super::listpack`].
     pub entries: &'a [u8],
     pub count: usize,
 }
 
-/// Capacity that a run of so many bytes gives back when it needs less than a quarter.
+/// From this capacity on, a run that uses less than a quarter of it is shrunk.
 const SHRINK_MIN: usize = 1024;
 
 impl Clone for Run {
@@ -45,7 +45,7 @@ impl Clone for Run {
 }
 
 impl Run {
-    /// Takes up entries that stand behind `start` in `bytes`, `count` of them.
+    /// A run of the `count` entries from `start` on in `bytes`.
     pub fn from_entries(bytes: Vec<u8>, start: usize, count: usize) -> Self {
         Run { bytes, start: start as u32, count: count as u32 }
     }
@@ -58,7 +58,7 @@ impl Run {
         }
     }
 
-    /// The storage, its entries behind at least `room` bytes that may be overwritten, and where they begin.
+    /// The buffer, with at least `room` bytes before the entries, and the entries' offset.
     pub fn into_storage(mut self, room: usize) -> (Vec<u8>, usize) {
         if self.head_room() < room {
             self.place(room, 0);
@@ -99,12 +99,12 @@ impl Run {
         self.bytes.capacity()
     }
 
-    /// Where entry `index` begins among the entries; their length if there are fewer.
+    /// Offset of entry `index` among the entries; their length if there are fewer.
     pub fn seek(&self, index: usize) -> usize {
         listpack::seek(self.entries(), index, self.count())
     }
 
-    /// Moves the entries behind `head` bytes of head room, with room for `tail` bytes behind them.
+    /// Moves the entries to `head`, with capacity for `tail` bytes after them.
     fn place(&mut self, head: usize, tail: usize) {
         let (start, used) = (self.head_room(), self.len());
         if head + used + tail > self.bytes.capacity() {
@@ -122,7 +122,7 @@ impl Run {
         self.start = head as u32;
     }
 
-    /// Gives back capacity that is mostly unused.
+    /// Shrinks a mostly unused buffer.
     pub fn shrink(&mut self) {
         let capacity = self.bytes.capacity();
         if capacity >= SHRINK_MIN && self.len() < capacity / 4 {
@@ -130,7 +130,7 @@ impl Run {
         }
     }
 
-    /// Gives back what is not used.
+    /// Shrinks the buffer to its content.
     pub fn shrink_to_fit(&mut self) {
         let fitting = size_class(self.len());
         if fitting < self.bytes.capacity() {
@@ -141,7 +141,7 @@ impl Run {
         }
     }
 
-    /// Adds an element at an end. `most` is the length this run is expected to reach: room beyond it is not taken ahead.
+    /// Adds an element at an end. `most`: the length this run is expected to reach, beyond which nothing is reserved.
     #[inline]
     pub fn push(&mut self, end: End, element: Element<'_>, most: usize) {
         let len = listpack::entry_len(element);
@@ -166,7 +166,7 @@ impl Run {
         self.count += 1;
     }
 
-    /// Bytes to take ahead where `needed` are needed.
+    /// Bytes to reserve when `needed` are needed.
     fn ahead(&self, needed: usize, most: usize) -> usize {
         let used = self.len() + needed;
         (used / 8).min(most.saturating_sub(used))
@@ -175,7 +175,7 @@ impl Run {
     #[cold]
     fn make_room_behind(&mut self, needed: usize, most: usize) {
         let ahead = self.ahead(needed, most);
-        // Some of the head room stays: pushes may alternate between the ends.
+        // Some of the head room is kept: pushes may alternate between the ends.
         self.place(self.head_room().min(ahead / 2), needed + ahead);
     }
 
@@ -184,11 +184,11 @@ impl Run {
         let ahead = self.ahead(needed, most);
         let tail = (self.bytes.capacity() - self.bytes.len()).min(ahead / 2);
         let total = size_class(needed + ahead + self.len() + tail);
-        // What the allocator rounds up to is head room too.
+        // The allocator's rounding becomes head room too.
         self.place(total - self.len() - tail, tail);
     }
 
-    /// The element at an end and its entry's length.
+    /// The element at an end, and its entry's length.
     #[inline]
     pub fn peek(&self, end: End) -> Option<(Element<'_>, usize)> {
         match end {
@@ -197,7 +197,7 @@ impl Run {
         }
     }
 
-    /// Takes away the entry at an end, which has `len` bytes, as [`Self::peek`] said.
+    /// Removes the entry at an end, which has `len` bytes, from [`Self::peek`].
     #[inline]
     pub fn drop_one(&mut self, end: End, len: usize) {
         match end {
@@ -207,7 +207,7 @@ impl Run {
         self.count -= 1;
     }
 
-    /// Takes away `count` entries at an end; at most as many as there are.
+    /// Removes `count` entries at an end, or all if there are fewer.
     pub fn drop_many(&mut self, end: End, count: usize) {
         let count = count.min(self.count());
         match end {
@@ -218,7 +218,7 @@ impl Run {
         self.shrink();
     }
 
-    /// Replaces `old` bytes at `at` by room for `new` ones, whose place in `bytes` it returns.
+    /// Replaces `old` bytes at `at` by room for `new` ones; returns its offset in `bytes`.
     fn open(&mut self, at: usize, old: usize, new: usize) -> usize {
         if new > old && self.bytes.len() + new - old > self.bytes.capacity() {
             let ahead = self.ahead(new - old, usize::MAX) / 4;
@@ -234,7 +234,7 @@ impl Run {
         at
     }
 
-    /// Puts an element before the entry that begins at `at`, or at the end of all.
+    /// Inserts an element before the entry at offset `at`, or appends it.
     pub fn insert(&mut self, at: usize, element: Element<'_>) {
         let len = listpack::entry_len(element);
         let at = self.open(at, 0, len);
@@ -242,7 +242,7 @@ impl Run {
         self.count += 1;
     }
 
-    /// Sets the entry that begins at `at` to another element. False if there is none.
+    /// Replaces the entry at offset `at`. False if there is none.
     pub fn replace(&mut self, at: usize, element: Element<'_>) -> bool {
         let Some((_, old)) = listpack::first(&self.entries()[at..]) else { return false };
         let len = listpack::entry_len(element);
@@ -251,7 +251,7 @@ impl Run {
         true
     }
 
-    /// Removes the entry that begins at `at`.
+    /// Removes the entry at offset `at`.
     pub fn remove_at(&mut self, at: usize) {
         if let Some((_, len)) = listpack::first(&self.entries()[at..]) {
             let at = self.head_room() + at;
@@ -261,7 +261,7 @@ impl Run {
         }
     }
 
-    /// Removes the entries that equal an element, at most `most` of them beginning at an end. How many.
+    /// Removes at most `most` entries equal to an element, from an end. Returns their number.
     pub fn remove(&mut self, end: End, element: Element<'_>, most: usize) -> usize {
         let found = self.find(end, element, most);
         let count = found.len();
@@ -269,7 +269,7 @@ impl Run {
         count
     }
 
-    /// Removes entries that [`Self::find`] has found from the same end on.
+    /// Removes entries found by [`Self::find`] from the same end.
     pub fn remove_found(&mut self, end: End, mut found: Vec<(usize, usize)>) {
         if found.is_empty() {
             return;
@@ -290,7 +290,7 @@ impl Run {
         self.shrink();
     }
 
-    /// Places and lengths of the entries that equal an element, at most `most`, from an end on.
+    /// Offsets and lengths of at most `most` entries equal to an element, from an end.
     pub fn find(&self, end: End, element: Element<'_>, most: usize) -> Vec<(usize, usize)> {
         let entries = self.entries();
         let mut found = Vec::new();
@@ -321,7 +321,7 @@ impl Run {
         found
     }
 
-    /// Cuts off what begins at `at`: the entries from `index` on.
+    /// Splits off the entries from offset `at`, of index `index`, on.
     pub fn split_off(&mut self, at: usize, index: usize) -> Run {
         let at = self.head_room() + at;
         let count = self.count() - index;
@@ -332,7 +332,7 @@ impl Run {
         behind
     }
 
-    /// Adds the entries of another run behind these.
+    /// Appends another run's entries.
     pub fn append(&mut self, other: &Run) {
         let len = other.len();
         if self.bytes.len() + len > self.bytes.capacity() {
@@ -343,7 +343,7 @@ impl Run {
     }
 }
 
-/// What the allocator gives for so many bytes: four sizes for each doubling.
+/// The allocator's size class: four per power of two.
 fn size_class(bytes: usize) -> usize {
     match bytes {
         0..=128 => bytes.next_multiple_of(16),

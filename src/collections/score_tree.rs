@@ -1,4 +1,4 @@
-//! Members in the order of their scores, with ranks: the large form of a sorted set.
+//! Members ordered by score, with ranks: the large form of a sorted set.
 //!
 //! ```text
 //!   inner node    first scores, counts and numbers of up to 256 children
@@ -6,17 +6,17 @@
 //!   index         tag of a member -> number of its leaf (score_tree/index.rs)
 //! ```
 //!
-//! A B+tree whose inner nodes count what is below each child, so that ranks are sums along one path; every range, by score,
-//! by member or by rank, becomes a range of ranks. Nodes lie in slabs and name each other by number. They know their parents:
-//! a member is found through the index, without a comparison of scores, and its rank by climbing from its leaf.
+//! A B+tree whose inner nodes count the elements below each child, so that a rank is a sum along one path; every range, by score,
+//! member or rank, is converted to ranks. Nodes are in slabs and refer to each other by number. They know their parents: a member
+//! is found through the index, without comparing scores, and its rank by climbing from its leaf.
 //!
-//! The index does not hold the member a second time. It names the leaf, whose tags tell where to compare bytes. When a
-//! leaf is split, half of its members are noted anew in the index: one for each insertion on average, of which the processor
-//! does many at a time. Remembering the score instead of the leaf would save that, but then ZSCAN could not find the member
-//! of an entry among thousands of equal scores. A tree that is a single leaf needs no index, its tags are enough.
+//! The index does not store members again. It has the leaf, whose tags tell where to compare bytes. Splitting a leaf
+//! re-inserts half of its members in the index: one per insertion on average, of which the processor does many at a
+//! time. An index of scores instead of leaves would avoid that, but could not find a member among thousands of equal
+//! scores. A tree with a single leaf needs no index, its tags are enough.
 //!
-//! Elements are ordered by score, then by the bytes of the member. No score is NaN: callers see to it. Zeros of both signs
-//! are equal. Members take less than 4 GiB in each leaf: a request has no room for more.
+//! Elements are ordered by score, then by the member's bytes. Callers must not pass NaN. Zeros of both signs are
+//! equal. A leaf's members have less than 4 GiB: requests are shorter.
 
 mod build;
 mod index;
@@ -34,11 +34,11 @@ pub use build::Descending;
 use index::Index;
 use leaf::Leaf;
 
-/// Elements of a leaf.
+/// The most elements of a leaf.
 const LEAF_MAX: usize = 64;
-/// Bytes of a leaf with more than one element: long members make short leaves.
+/// The most bytes of a leaf with several elements: long members make short leaves.
 const LEAF_BYTES_MAX: usize = 8192;
-/// A leaf with fewer elements is merged with a neighbour, if that gives one that is not nearly full.
+/// A leaf with fewer elements is merged with a neighbour, if the result is not nearly full.
 const LEAF_MIN: usize = 12;
 const MERGED_LEAF_MAX: usize = 48;
 
@@ -49,7 +49,7 @@ const MERGED_CHILDREN_MAX: usize = 192;
 /// The parent of the root.
 const NONE: u32 = u32::MAX;
 
-/// One secret for all members: tags decide nothing but where to look.
+/// One secret for all members: tags only tell where to look.
 static HASHER: LazyLock<KeyHasher> = LazyLock::new(|| {
     let secret = || RandomState::new().build_hasher().finish();
     KeyHasher::new([secret(), secret()])
@@ -64,20 +64,20 @@ fn tag_of(member: &[u8]) -> u32 {
 /// A gap between elements.
 #[derive(Clone, Copy, Debug)]
 pub enum Place<'a> {
-    /// Before the first element with this score or a higher one.
+    /// Before the first element with at least this score.
     BeforeScore(f64),
-    /// Behind the last element with this score or a lower one.
+    /// After the last element with at most this score.
     AfterScore(f64),
-    /// Where this score and member are or would be.
+    /// The position of this score and member, existing or not.
     Before(f64, &'a [u8]),
-    /// Before the first member that is not less; only meaningful if all scores are equal.
+    /// Before the first member that is not less; only if all scores are equal.
     BeforeMember(&'a [u8]),
-    /// Behind the last member that is not greater; only meaningful if all scores are equal.
+    /// After the last member that is not greater; only if all scores are equal.
     AfterMember(&'a [u8]),
 }
 
 impl Place<'_> {
-    /// Whether an element comes before this place. The member is asked for only if the score does not tell.
+    /// Whether an element comes before this place. `member` is only called if the scores are equal.
     #[inline]
     pub fn is_behind<M: AsRef<[u8]>>(&self, score: f64, member: impl FnOnce() -> M) -> bool {
         match *self {
@@ -92,7 +92,7 @@ impl Place<'_> {
     }
 }
 
-/// Where a member lies: a leaf and the place in it. Good until the tree changes.
+/// A member's leaf and its index there. Valid until the tree changes.
 #[derive(Clone, Copy, Debug)]
 pub struct Position {
     leaf: u32,
@@ -102,9 +102,9 @@ pub struct Position {
 /// An inner node. The three lists are of equal length.
 #[derive(Clone, Debug)]
 struct Inner {
-    /// Score of the first element below each child.
+    /// First score below each child.
     firsts: Vec<f64>,
-    /// Elements below each child.
+    /// Number of elements below each child.
     counts: Vec<usize>,
     children: Vec<u32>,
     parent: u32,
@@ -119,8 +119,8 @@ impl Default for Inner {
 impl Inner {
     #[inline]
     fn index_of(&self, child: u32) -> usize {
-        // Block by block: the processor compares a whole one at once, while a search that may end anywhere takes one number
-        // at a time.
+        // Compared in blocks, as the processor compares a block at once; a search that may end anywhere compares one
+        // number at a time.
         let holds =
             |block: &[u32; 16]| block.iter().fold(false, |found, &id| found | (id == child));
         let (blocks, rest) = self.children.as_chunks::<16>();
@@ -132,7 +132,7 @@ impl Inner {
         16 * block + found.expect("a node hangs on its parent")
     }
 
-    /// How many of the node's `len` elements come before a child's. Counted from the nearer end.
+    /// Number of the node's `len` elements before a child's. Counted from the nearer end.
     #[inline]
     fn before(&self, index: usize, len: usize) -> usize {
         if index <= self.counts.len() / 2 {
@@ -142,10 +142,10 @@ impl Inner {
         }
     }
 
-    /// The child with the element of a rank among the node's `len`, and the rank there.
+    /// The child with the element of a rank, among the node's `len` elements, and its rank there.
     #[inline]
     fn locate(&self, mut rank: usize, len: usize) -> (usize, usize) {
-        // Whole blocks are passed at a time.
+        // Whole blocks are skipped at a time.
         const BLOCK: usize = 16;
         let mut index = 0;
         if rank <= len / 2 {
@@ -203,11 +203,11 @@ pub struct ScoreTree {
     leaves: SharedSlab<Leaf>,
     inners: SharedSlab<Inner>,
     root: u32,
-    /// Inner nodes between the root and a leaf, the root included; 0: the root is a leaf, and the index is empty.
+    /// Levels of inner nodes; 0: the root is a leaf, and the index is empty.
     height: u32,
     len: usize,
     index: Index,
-    /// Bytes of all leaves, as allocated.
+    /// Allocated bytes of all leaves.
     leaf_bytes: usize,
 }
 
@@ -242,7 +242,7 @@ impl ScoreTree {
     }
 
     pub fn heap_bytes(&self) -> usize {
-        // A node's three lists grow by doubling.
+        // A node's three vectors grow by doubling.
         let inners = self.inners.len() * CHILDREN_MAX * (8 + size_of::<usize>() + 4);
         self.leaf_bytes
             + self.leaves.heap_bytes()
@@ -251,14 +251,14 @@ impl ScoreTree {
             + self.index.heap_bytes()
     }
 
-    /// Allocations, about.
+    /// Number of allocations, about.
     pub fn nodes(&self) -> usize {
         self.leaves.len() + self.inners.len()
     }
 
     // ---- looking up ----------------------------------------------------------------------------------------------
 
-    /// Where a member lies.
+    /// Finds a member.
     #[inline]
     pub fn find(&self, member: &[u8]) -> Option<Position> {
         self.find_tagged(tag_of(member), member)
@@ -276,13 +276,13 @@ impl ScoreTree {
         self.index.candidates(tag).find_map(in_leaf)
     }
 
-    /// Begins to look for a member that will be asked for.
+    /// Starts a prefetching look-up of a member.
     #[inline]
     pub fn ahead(&self, member: &[u8]) -> Ahead {
         Ahead { hash: tag_of(member).into(), node: self.root }
     }
 
-    /// Prefetches what is needed next: the place of the index's page, the page, the leaf's place, its tags, the element.
+    /// Prefetches what the next step needs: the address of the index's page, the page, the leaf's address, its tags, the element.
     #[inline]
     pub fn prefetch(&self, ahead: &mut Ahead, stage: usize) {
         let tag = ahead.hash as u32;
@@ -312,7 +312,7 @@ impl ScoreTree {
         self.find(member).map(|position| self.score_at(position))
     }
 
-    /// How many elements come before the one at a position.
+    /// Rank of the element at a position.
     pub fn rank_at(&self, position: Position) -> usize {
         let mut rank = position.at;
         if self.height == 0 {
@@ -328,13 +328,13 @@ impl ScoreTree {
         rank
     }
 
-    /// How many elements come before a place.
+    /// Number of elements before a place.
     pub fn rank(&self, place: Place<'_>) -> usize {
         let (leaf, before) = self.descend(place);
         before + self.leaves.get(leaf).position(place)
     }
 
-    /// The leaf a place lies in, and how many elements come before that leaf.
+    /// The leaf with a place, and the number of elements before that leaf.
     #[inline]
     fn descend(&self, place: Place<'_>) -> (u32, usize) {
         let (mut node, mut before, mut len) = (self.root, 0, self.len);
@@ -347,7 +347,7 @@ impl ScoreTree {
         (node, before)
     }
 
-    /// The same without counting.
+    /// The same without the number.
     #[inline]
     fn descend_to_leaf(&self, place: Place<'_>) -> u32 {
         let mut node = self.root;
@@ -374,7 +374,7 @@ impl ScoreTree {
         low - 1
     }
 
-    /// The first leaf below a node that has `level` inner nodes above its leaves.
+    /// The first leaf below a node of a level.
     fn first_leaf(&self, mut node: u32, level: u32) -> &Leaf {
         for _ in 0..level {
             node = self.inners.get(node).children[0];
@@ -382,7 +382,7 @@ impl ScoreTree {
         self.leaves.get(node)
     }
 
-    /// The leaf that holds the element of a rank, and its place in it. `rank` is less than the length.
+    /// The leaf with the element of a rank, and its index there. `rank` must be less than the length.
     fn locate(&self, mut rank: usize) -> (u32, usize) {
         let (mut node, mut len) = (self.root, self.len);
         for _ in 0..self.height {
@@ -404,7 +404,7 @@ impl ScoreTree {
         Some((leaf.score(at), leaf.member(at)))
     }
 
-    /// The elements of a range of ranks, from either end. The range lies within the length.
+    /// The elements of a range of ranks, from either end. The range must be within the length.
     pub fn range(&self, ranks: Range<usize>) -> Elements<'_> {
         debug_assert!(ranks.start <= ranks.end && ranks.end <= self.len);
         Elements { tree: self, ranks, front: None, back: None }
@@ -412,7 +412,7 @@ impl ScoreTree {
 
     // ---- changing ------------------------------------------------------------------------------------------------
 
-    /// Adds a member that is not there.
+    /// Adds a new member.
     pub fn insert(&mut self, score: f64, member: &[u8]) {
         self.insert_tagged(score, tag_of(member), member);
     }
@@ -428,7 +428,7 @@ impl ScoreTree {
             if len < LEAF_MAX && !is_long {
                 break;
             }
-            // Members that come in order fill their leaves.
+            // Members added in order fill their leaves.
             let is_at_end = at == len && (len == 1 || self.is_last(id));
             let split = if is_at_end { len } else { len / 2 };
             let right = self.split_leaf(id, split, score);
@@ -447,7 +447,7 @@ impl ScoreTree {
         }
     }
 
-    /// Whether no leaf comes behind this one.
+    /// Whether this is the last leaf.
     fn is_last(&self, leaf: u32) -> bool {
         let mut node = self.root;
         for _ in 0..self.height {
@@ -456,8 +456,8 @@ impl ScoreTree {
         node == leaf
     }
 
-    /// Splits a leaf. If nothing is split off, the new leaf is empty, and `first` is the score that is coming; or the old one is,
-    /// and it is coming there.
+    /// Splits a leaf. If nothing is split off, the new leaf is empty, and `first` is the score to be added there; or
+    /// the old one is, and the element is added there.
     fn split_leaf(&mut self, id: u32, at: usize, first: f64) -> u32 {
         if self.height == 0 {
             self.leaves.get(id).tags().for_each(|tag| self.index.insert(tag, id));
@@ -493,13 +493,13 @@ impl ScoreTree {
         }
     }
 
-    /// Hangs a new node behind `left`, which `count` elements were taken from. `level` is that of both.
+    /// Adds a new node after `left`, from which `count` elements were moved. `level` is that of both.
     fn insert_behind(&mut self, left: u32, level: u32, new: u32, first: f64, count: usize) {
         let parent = self.parent(left, level);
         if parent == NONE {
             let mut root = Inner::default();
             let left_first = match level {
-                // A leaf that everything was taken from is about to get its first element.
+                // An emptied leaf is about to get its first element.
                 0 if self.leaves.get(left).len() == 0 => first,
                 0 => self.leaves.get(left).score(0),
                 _ => self.inners.get(left).firsts[0],
@@ -520,7 +520,7 @@ impl ScoreTree {
         if inner.children.len() <= CHILDREN_MAX {
             return;
         }
-        // As with leaves: in order, nodes are filled.
+        // As with leaves: added in order, nodes are filled.
         let at = if index + 2 == inner.children.len() { index + 1 } else { CHILDREN_MAX / 2 };
         let right = Inner {
             firsts: inner.firsts.split_off(at),
@@ -537,7 +537,7 @@ impl ScoreTree {
         self.insert_behind(parent, level + 1, right, first, count);
     }
 
-    /// Carries what changed in a leaf up to the root: how many elements, and the score of the first one.
+    /// Updates the counts, and the first score, from a leaf up to the root.
     fn recount(&mut self, leaf: u32, by: isize, mut has_new_first: bool) {
         let first = self.leaves.get(leaf);
         let (mut child, mut parent) = (leaf, first.parent);
@@ -554,7 +554,7 @@ impl ScoreTree {
         }
     }
 
-    /// Gives the element at a position another score.
+    /// Sets the score of the element at a position.
     pub fn set_score(&mut self, position: Position, score: f64) {
         let Position { leaf: id, at } = position;
         let leaf = self.leaves.get_mut(id);
@@ -562,7 +562,7 @@ impl ScoreTree {
             leaf.rescore(at, at, score);
             return;
         }
-        // Elsewhere in the leaf, but not at its ends, where other leaves may come between.
+        // If it stays within the leaf, but not at its ends, where other leaves may come between.
         let (tag, member) = (leaf.tag(at), leaf.member(at).to_vec());
         let to = leaf.position(Place::Before(score, &member));
         let is_only_leaf = self.height == 0;
@@ -576,7 +576,7 @@ impl ScoreTree {
         self.insert_tagged(score, tag, &member);
     }
 
-    /// Takes a member out.
+    /// Removes a member; returns its score.
     pub fn remove(&mut self, member: &[u8]) -> Option<f64> {
         let position = self.find(member)?;
         let score = self.score_at(position);
@@ -584,7 +584,7 @@ impl ScoreTree {
         Some(score)
     }
 
-    /// Takes out the elements of a range of ranks.
+    /// Removes the elements of a range of ranks.
     pub fn remove_ranks(&mut self, ranks: Range<usize>) {
         let mut left = ranks.len();
         while left > 0 {
@@ -614,14 +614,14 @@ impl ScoreTree {
         if len == 0 {
             let parent = self.leaves.get(id).parent;
             self.leaf_bytes -= self.leaves.take(id).heap_bytes();
-            self.unhang(id, 0, parent);
+            self.remove_child(id, 0, parent);
         } else if len < LEAF_MIN {
             self.merge_leaf(id);
         }
     }
 
-    /// Takes an empty child off a node, and mends the nodes above.
-    fn unhang(&mut self, child: u32, level: u32, parent: u32) {
+    /// Removes an empty child from a node, and updates the nodes above.
+    fn remove_child(&mut self, child: u32, level: u32, parent: u32) {
         let inner = self.inners.get_mut(parent);
         let index = inner.index_of(child);
         inner.remove(index);
@@ -633,7 +633,7 @@ impl ScoreTree {
         let above = inner.parent;
         if len == 0 {
             self.inners.take(parent);
-            self.unhang(parent, level + 1, above);
+            self.remove_child(parent, level + 1, above);
             return;
         }
         if index == 0 {
@@ -644,7 +644,7 @@ impl ScoreTree {
         }
     }
 
-    /// Carries a node's new first score up.
+    /// Updates a node's first score in the nodes above.
     fn carry_first(&mut self, mut node: u32) {
         let first = self.inners.get(node).firsts[0];
         loop {
@@ -662,7 +662,7 @@ impl ScoreTree {
         }
     }
 
-    /// Makes the only child of the root the root.
+    /// Replaces a root with a single child by that child.
     fn lower_root(&mut self) {
         while self.height > 0 && self.inners.get(self.root).children.len() == 1 {
             let old = self.inners.take(self.root);
@@ -679,8 +679,8 @@ impl ScoreTree {
         }
     }
 
-    /// Merges a small leaf with a neighbour below the same node, if they are not too many together. The fewer of the two
-    /// are noted anew in the index.
+    /// Merges a small leaf with a neighbour below the same node, if both are small enough. The fewer of the two are
+    /// re-inserted in the index.
     fn merge_leaf(&mut self, id: u32) {
         let parent = self.leaves.get(id).parent;
         let inner = self.inners.get(parent);
@@ -708,7 +708,7 @@ impl ScoreTree {
         merged.append(&right_leaf);
         self.leaf_bytes += merged.heap_bytes();
         if moves_left {
-            // The arena has just been given back the number that stays.
+            // The slab's last freed number is the one that must stay in use.
             self.leaves.free_instead(left);
         }
         *self.leaves.get_mut(stays) = merged;
@@ -760,11 +760,11 @@ impl ScoreTree {
 
     // ---- walking -------------------------------------------------------------------------------------------------
 
-    /// Visits a few members from a boundary on, at most `most` (1 at least, and all of one tag); returns the next boundary, 0 at
-    /// the end.
+    /// Visits members from a boundary on, at most about `most` (at least 1, and all of one tag); returns the next
+    /// boundary, 0 at the end.
     ///
-    /// A member that is there from the first call to the last is visited exactly once, whatever happens to the others and to its
-    /// score; for the boundary separates those visited from those not, and a member stays on its side.
+    /// A member present from the first call to the last is visited exactly once, whatever changes, even its score:
+    /// the boundary separates visited members from others, and members do not cross it.
     pub fn scan(&self, boundary: u32, most: usize, mut visit: impl FnMut(f64, &[u8])) -> u32 {
         let mut visit_leaf = |leaf: &Leaf, wanted: &dyn Fn(u32) -> bool| {
             for (at, tag) in leaf.tags().enumerate() {
@@ -833,9 +833,9 @@ impl ScoreTree {
 pub struct Elements<'a> {
     tree: &'a ScoreTree,
     ranks: Range<usize>,
-    /// The leaf of the next element and its place there.
+    /// The next element's leaf and its index there.
     front: Option<(&'a Leaf, usize)>,
-    /// The leaf of the element that comes next from behind, and how many elements it has up to it.
+    /// The leaf of the next element from the end, and the number of elements up to it.
     back: Option<(&'a Leaf, usize)>,
 }
 

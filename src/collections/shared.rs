@@ -1,12 +1,12 @@
-//! A vector whose clones share its elements, in groups, until one of them changes.
+//! A vector whose clones share groups of its elements until one changes (copy-on-write).
 //!
 //! ```text
 //!   first:  | 0 | 1 | ... | 63 |                 cloned with the vector: small ones pay nothing for the groups
 //!   groups: | -> | -> | ... | -> |               counted: 64 elements each
 //! ```
 //!
-//! A clone of a large collection costs a count for every 64 of its parts, and each change afterwards the copy of one group at
-//! most, once. So a snapshot takes a collection of any size at once, and another thread reads it while it goes on changing.
+//! Cloning a large collection increments a reference count for every 64 parts, and each later change copies at most one group,
+//! once. So a snapshot clones a collection of any size at once, and another thread reads it while it changes.
 
 use std::ops::{Index, IndexMut};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,17 +15,17 @@ use triomphe::Arc;
 /// Elements of a group, a power of two.
 const GROUP: usize = 64;
 
-/// Bytes of parts that were copied since the start because clones shared them.
+/// Bytes copied since the start because clones shared them.
 static COPIED: AtomicUsize = AtomicUsize::new(0);
 
-/// Bytes of parts that were copied since the start because a clone shared them with what was changed.
+/// Bytes copied since the start because clones shared them.
 pub fn copied_bytes() -> usize {
     COPIED.load(Ordering::Relaxed)
 }
 
-/// Something that is copied when a clone shares it with what is to be changed.
+/// A part that is copied on a change while clones share it.
 pub trait Part: Clone {
-    /// Bytes behind it.
+    /// Bytes of heap memory owned.
     fn heap_bytes(&self) -> usize;
 }
 
@@ -41,7 +41,7 @@ impl Part for Vec<u64> {
     }
 }
 
-/// What is shared, to be changed: copied first if somebody else has it too.
+/// Mutable access to a shared part: copied first if it is shared.
 #[inline]
 pub fn own<T: Part>(shared: &mut Arc<T>) -> &mut T {
     if !shared.is_unique() {
@@ -56,10 +56,10 @@ fn copy<T: Part>(shared: &mut Arc<T>) {
     *shared = Arc::new(T::clone(shared));
 }
 
-/// Elements that follow each other. See the module.
+/// A vector, see the module's text.
 #[derive(Clone, Debug)]
 pub struct SharedVec<T: Part> {
-    /// The first elements, up to a group of them.
+    /// The first elements, up to the size of a group.
     first: Vec<T>,
     groups: Vec<Arc<Group<T>>>,
     len: usize,
@@ -118,7 +118,7 @@ impl<T: Part> SharedVec<T> {
         self.first.iter().chain(self.groups.iter().flat_map(|group| &group.0))
     }
 
-    /// Adds an element at the end. Room is made for an eighth more at a time, up to a group's.
+    /// Appends an element. Capacity grows by an eighth, at most a group.
     pub fn push(&mut self, element: T) {
         self.len += 1;
         if self.first.len() < GROUP {
@@ -137,7 +137,7 @@ impl<T: Part> SharedVec<T> {
         }
     }
 
-    /// Takes the last element away.
+    /// Removes the last element.
     pub fn pop(&mut self) -> Option<T> {
         let Some(last) = self.groups.last_mut() else {
             let last = self.first.pop()?;
@@ -158,9 +158,9 @@ impl<T: Part> SharedVec<T> {
         element
     }
 
-    /// Bytes of the vector itself, without what is behind its elements.
+    /// Bytes of the vector itself, without memory owned by its elements.
     pub fn heap_bytes(&self) -> usize {
-        // A group's count and the vector's three words.
+        // A group's reference counts and the vector's header.
         const HEAD: usize = 4 * size_of::<usize>();
         let groups = self.groups.len() * (HEAD + GROUP * size_of::<T>());
         self.first.capacity() * size_of::<T>()
@@ -169,7 +169,7 @@ impl<T: Part> SharedVec<T> {
     }
 }
 
-/// Numbered elements whose clones share them in the same way. A number that was given back is given again.
+/// Numbered elements, shared in the same way. Freed numbers are reused.
 #[derive(Clone, Debug)]
 pub struct SharedSlab<T: Part> {
     slots: SharedVec<T>,
@@ -193,7 +193,7 @@ impl<T: Part + Default> SharedSlab<T> {
         &mut self.slots[number as usize]
     }
 
-    /// Adds an element; its number.
+    /// Adds an element; returns its number.
     pub fn add(&mut self, element: T) -> u32 {
         if let Some(number) = self.free.pop() {
             *self.get_mut(number) = element;
@@ -203,13 +203,13 @@ impl<T: Part + Default> SharedSlab<T> {
         (self.slots.len() - 1) as u32
     }
 
-    /// Takes an element out and its number back.
+    /// Removes an element, and frees its number.
     pub fn take(&mut self, number: u32) -> T {
         self.free.push(number);
         std::mem::take(self.get_mut(number))
     }
 
-    /// The number taken back last becomes the one of the element `number`, which is moved there by the caller.
+    /// Exchanges the number freed last with `number`, whose element the caller has moved there.
     pub fn free_instead(&mut self, number: u32) {
         self.free.pop();
         self.free.push(number);
@@ -224,12 +224,12 @@ impl<T: Part + Default> SharedSlab<T> {
         self.len() == 0
     }
 
-    /// The elements, and an empty one for each number that is not given.
+    /// The elements, and an empty one for each free number.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.slots.iter()
     }
 
-    /// Bytes without what is behind the elements.
+    /// Bytes without memory owned by the elements.
     pub fn heap_bytes(&self) -> usize {
         self.slots.heap_bytes() + self.free.capacity() * size_of::<u32>()
     }

@@ -1,14 +1,14 @@
-//! A map in the order of its keys, dense where keys mostly come in order and go anywhere.
+//! A map ordered by key, compact if keys are mostly added in ascending and removed in any order.
 //!
-//! Items lie in chunks of at most [`CHUNK`], sorted within and among each other. Who adds at the end fills chunks completely,
-//! where a B-tree leaves its nodes half empty behind: that is the reason for this. A look-up searches twice by halves.
+//! Items are in sorted chunks of at most [`CHUNK`]. Appending fills chunks completely, where a B-tree leaves its
+//! nodes half empty: the reason for this structure. A look-up is two binary searches.
 
 use std::collections::VecDeque;
 
-/// Items of a chunk at most.
+/// The most items of a chunk.
 const CHUNK: usize = 64;
 
-/// A map whose keys mostly ascend as they are added.
+/// A map for keys that are mostly added in ascending order.
 #[derive(Clone, Debug)]
 pub struct SortedChunks<K, V> {
     /// None is empty.
@@ -31,15 +31,15 @@ impl<K: Ord + Copy, V> SortedChunks<K, V> {
         self.len == 0
     }
 
-    /// Bytes of heap held.
+    /// Bytes of heap memory.
     pub fn heap_bytes(&self) -> usize {
         let items: usize = self.chunks.iter().map(Vec::capacity).sum();
         self.chunks.capacity() * size_of::<Vec<(K, V)>>() + items * size_of::<(K, V)>()
     }
 
-    /// The chunk a key is in, if it is anywhere.
+    /// The chunk in which a key would be.
     fn chunk_of(&self, key: &K) -> usize {
-        // Keys above all others are the most frequent ones.
+        // Keys greater than all others are the most frequent.
         match self.chunks.back().and_then(|chunk| chunk.last()) {
             Some((last, _)) if last < key => self.chunks.len(),
             _ => self
@@ -61,7 +61,7 @@ impl<K: Ord + Copy, V> SortedChunks<K, V> {
         Some(&mut chunk[index].1)
     }
 
-    /// Sets a key's value; returns the one before.
+    /// Sets a key's value; returns the old one.
     pub fn insert(&mut self, key: K, value: V) -> Option<V> {
         let index = self.chunk_of(&key);
         let Some(chunk) = self.chunks.get_mut(index) else {
@@ -118,7 +118,7 @@ impl<K: Ord + Copy, V> SortedChunks<K, V> {
         self.chunks.iter().flatten()
     }
 
-    /// The items with this key and above.
+    /// The items from this key on.
     pub fn from(&self, start: K) -> impl Iterator<Item = &(K, V)> {
         let index = self.chunk_of(&start);
         let skipped = self

@@ -1,8 +1,8 @@
-//! The hash table of a keyspace: extendible hashing, every position ordered by the key's hash.
+//! The hash table of a keyspace: extendible hashing, with all positions ordered by the key's hash.
 //!
-//! Keys come in with their hash (computed once by the caller, who prefetches whole batches with it), entries are found by
-//! [`Slot`]. The table owns keys, values, deadlines and access bits, one allocation each (`entry.rs`); what the values
-//! mean, what a key's type is and what happens when one expires is not known here.
+//! Keys come with their hash (computed once by the caller, who prefetches whole batches with it), entries are
+//! referred to by [`Slot`]. The table owns keys, values, deadlines and access bits, one allocation each (`entry.rs`);
+//! it does not know values, types, or what happens when a key expires.
 //!
 //! ```text
 //!   directory: Vec<u32>       the top `depth` bits of the hash -> segment number
@@ -13,25 +13,25 @@
 //!   home bucket               tag * buckets / 65536; if full, the next one, around the segment's end
 //! ```
 //!
-//! Growth: a segment at 80% gains a block, placed anew by tags alone; at seven blocks it splits in two. Emptied, it drops
-//! blocks and merges with its sibling. No operation touches more than two segments, except doubling and halving the
-//! directory (4 bytes a segment), `clear`'s drop and `set_wall_offset`.
-//! The number of directory slots is bounded by that of segments: when hashes collide, be it by our bug or by a leaked
-//! secret, a segment grows beyond seven blocks instead of splitting. That is slow, but nothing fails.
+//! Growth: a segment at 80% gains a block, redistributed by tags alone; at seven blocks it splits in two. When
+//! emptied, it drops blocks and merges with its sibling. No operation touches more than two segments, except doubling
+//! and halving the directory (4 bytes a segment), dropping a cleared table and `set_wall_offset`.
+//! The directory's size is bounded by the number of segments: if hashes collide, by a bug or a leaked secret, a
+//! segment grows beyond seven blocks instead of splitting. That is slow, but works.
 //!
-//! Invariant of look-up: an entry lies in its home bucket, or all buckets from there to the one before its own are full.
-//! Removal restores it by moving entries back, so a look-up ends at the first bucket that is not full.
+//! Invariant of look-up: an entry is in its home bucket, or all buckets from there to the one before its own are
+//! full. Removal restores it by moving entries back, so a look-up ends at the first bucket that is not full.
 //!
 //! # Deadlines
-//! A tree of minima lies over the table: for each bucket the earliest deadline in it (4 bytes a bucket, made when a segment
-//! gets its first deadline), for each segment, each chunk, and the whole. These are *hints*: they may be too early, never
-//! too late. Adding a deadline lowers them; removing or prolonging one leaves them alone, and `find_due` corrects a hint
-//! when its time has come. Keys that are set and deleted a million times leave nothing behind to be collected.
-//! Hints are milliseconds of the boot-time clock relative to `base_ms`, which `find_due` moves on every 24 days.
+//! A tree of minima over the table: for each bucket the earliest deadline in it (4 bytes a bucket, created when a
+//! segment gets its first deadline), for each segment, each chunk, and the whole table. These are *hints*: possibly
+//! too early, never too late. Adding a deadline lowers them; removing or extending one leaves them, and `find_due`
+//! corrects a hint when its time has come. Keys that are set and deleted a million times leave no garbage.
+//! Hints are milliseconds of the boot-time clock relative to `base_ms`, which `find_due` advances every 24 days.
 //!
 //! # SCAN
-//! The cursor is a boundary in the order of hashes, which no growth, split, shrinking or merge alters. So a key that is
-//! present from the first call to the last is visited exactly once.
+//! The cursor is a boundary in the order of hashes, which no growth, split, shrinking or merge changes. So a key that
+//! is present from the first call to the last is visited exactly once.
 
 #![allow(unsafe_code)] // entries are allocations of exactly their size behind 48-bit addresses: no safe type is
 
@@ -60,29 +60,29 @@ use entry::RawEntry;
 pub use entry::{Entry, KIND_MAX, NewValue, Owned, ValueRef};
 use walk::{Shown, WalkState};
 
-/// Blocks a segment has before it splits. Seven pointers and two numbers fill a cache line.
+/// The most blocks of a segment that can split. Seven pointers and two numbers fill a cache line.
 const BLOCKS_MAX: usize = 7;
 /// Entries per block at which a segment grows: 80% of the slots.
 const BLOCK_FULL: usize = BLOCK_BUCKETS * SLOTS * 8 / 10;
 /// Entries per block below which a segment shrinks: 40%.
 const BLOCK_SPARSE: usize = BLOCK_FULL / 2;
-/// Entries per block after shrinking: 60%, so that it is far from growing and from shrinking again.
+/// Entries per block after shrinking: 60%, far from both growing and shrinking again.
 const BLOCK_EASY: usize = BLOCK_FULL * 3 / 4;
-/// Two siblings with no more entries than this merge: 60% of what makes a segment of four blocks.
+/// Two siblings with at most this many entries merge: 60% of what a segment of four blocks holds.
 const MERGE_MAX: usize = 3 * BLOCK_FULL;
 const CHUNK: usize = 64;
 /// The directory has at most 2^26 slots, 256 MiB: enough for 2^35 keys.
 const DEPTH_MAX: u32 = 26;
 /// Directory slots per segment beyond which the directory does not double. Uniform hashes need 2 to 4.
 const DIRECTORY_SLACK: usize = 32;
-/// A cursor is the upper 53 bits of a hash, exact as a double in JavaScript.
+/// A cursor is the upper 53 bits of a hash, as doubles in JavaScript are exact to 53 bits.
 const CURSOR_SHIFT: u32 = 11;
 
 /// No deadline.
 const NEVER: u32 = u32::MAX;
-/// Later than a hint can say.
+/// Later than a hint can express.
 const FAR: u32 = u32::MAX - 1;
-/// How long hints may run before their base moves: half of what they hold.
+/// How old the base of hints may become: half of their range.
 const BASE_AGE_MAX_MS: i64 = 1 << 31;
 
 /// The position of an entry. Valid until the next insert or remove (and what calls them: `clear`). Used later,
@@ -106,7 +106,7 @@ impl Slot {
     }
 }
 
-/// A number for each state of a table's positions, never the same for two states or two tables (of the last four billion).
+/// A number for each state of a table's positions, unique among the last four billion states of all tables.
 #[cfg(debug_assertions)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Generation(u32);
@@ -120,7 +120,7 @@ impl Generation {
     }
 }
 
-/// What a look-up reads, in one cache line.
+/// The part of a segment that look-ups read, in one cache line.
 #[repr(C, align(64))]
 struct Segment {
     blocks: [Option<Box<Block>>; BLOCKS_MAX],
@@ -163,7 +163,7 @@ impl Segment {
         if bucket + 1 == self.buckets() { 0 } else { bucket + 1 }
     }
 
-    /// Steps from a tag's home to this bucket.
+    /// Distance of a bucket from a tag's home.
     #[inline]
     fn displacement(&self, tag: u16, bucket: usize) -> usize {
         self.distance(self.home(tag), bucket)
@@ -175,17 +175,17 @@ impl Segment {
     }
 }
 
-/// What only changes of a segment need.
+/// The part of a segment that only changes need.
 struct Annex {
-    /// The hash bits that lead here: the segment's depth of them.
+    /// The hash bits that all its entries share: as many as its depth.
     prefix: u32,
     /// Entries with a deadline.
     volatile: u32,
-    /// For each bucket a lower bound of its earliest deadline. Empty as long as no entry ever had one.
+    /// For each bucket a lower bound of its earliest deadline. Empty until an entry has one.
     hints: Box<[u32]>,
-    /// The blocks from the eighth on: only for hashes that cannot be split.
+    /// Blocks beyond the seventh: only for hashes that cannot be split.
     extra: Vec<Block>,
-    /// What the walk has shown.
+    /// The buckets that the iteration has shown.
     shown: Shown,
 }
 
@@ -236,7 +236,7 @@ impl Chunk {
     }
 }
 
-/// An entry between two places.
+/// An entry being moved.
 #[derive(Clone, Copy)]
 struct Moving {
     link: Link,
@@ -254,12 +254,12 @@ enum Hashing {
 /// The hash table. `O` is the type of values that are not plain bytes.
 pub struct Table<O> {
     hashing: Hashing,
-    /// `1 << depth` segment numbers; empty as long as the table never held a key.
+    /// `1 << depth` segment numbers; empty until the table has a key.
     directory: Vec<u32>,
     depth: u32,
-    /// Segments in use: numbers below this.
+    /// Number of segments.
     segments: u32,
-    /// Segments of each depth, to know when the directory may be halved.
+    /// Number of segments of each depth, to know when the directory can be halved.
     depth_counts: [u32; DEPTH_MAX as usize + 1],
     chunks: Vec<Box<Chunk>>,
     /// Lower bounds of the chunks' earliest deadlines, and of the whole table's.
@@ -267,18 +267,18 @@ pub struct Table<O> {
     minimum: u32,
     /// The chunk where the last due key was found: the next one is probably there too.
     due_chunk: usize,
-    /// What hints are relative to: boot-time milliseconds.
+    /// The base of hints: boot-time milliseconds.
     base_ms: i64,
     wall_offset_ms: i64,
     len: usize,
     volatile: usize,
     /// Bytes of blocks and hints.
     segment_bytes: usize,
-    /// Scratch space of rebuilding.
+    /// Buffers for rebuilding.
     moving: [Vec<Moving>; 2],
     fill: Vec<u8>,
     walk: WalkState,
-    /// Another one after each insert and remove: slots found before are stale.
+    /// Changed by each insert and remove: older slots are stale.
     #[cfg(debug_assertions)]
     generation: Generation,
     objects: PhantomData<Box<O>>,
@@ -326,7 +326,7 @@ impl<O> Table<O> {
         }
     }
 
-    /// Makes all slots found so far stale: entries have moved, come, or gone.
+    /// Makes all existing slots stale: entries were moved, added or removed.
     #[inline]
     fn outdate_slots(&mut self) {
         #[cfg(debug_assertions)]
@@ -335,7 +335,7 @@ impl<O> Table<O> {
         }
     }
 
-    /// Number of keys, those past their deadline included.
+    /// Number of keys, including expired ones.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -350,7 +350,7 @@ impl<O> Table<O> {
         self.volatile
     }
 
-    /// Bytes of directory, segments and blocks, without the entries.
+    /// Bytes of directory, segments and blocks, without entries.
     pub fn memory(&self) -> usize {
         self.directory.capacity() * size_of::<u32>()
             + self.chunks.len() * size_of::<Chunk>()
@@ -433,7 +433,7 @@ impl<O> Table<O> {
         unsafe { Entry::new(self.link(slot).entry()) }
     }
 
-    /// The string at a position, to be changed in place; `None` for an object.
+    /// The string at a position, for changing in place; `None` for an object.
     pub fn bytes_mut(&mut self, slot: Slot) -> Option<&mut [u8]> {
         // SAFETY: as in `entry`, and the table is borrowed mutably.
         unsafe { self.link(slot).entry().bytes_mut() }
@@ -451,9 +451,9 @@ impl<O> Table<O> {
         self.link(slot).entry().set_access(access);
     }
 
-    // Prefetching: each stage for a whole batch before the next one.
+    // Prefetching: each step for a whole batch before the next one.
 
-    /// First stage: the directory's slot.
+    /// First step: the directory's slot.
     #[inline]
     pub fn prefetch_directory(&self, hash: u64) {
         if let Some(slot) = self.directory.get(prefix_of(hash, self.depth)) {
@@ -461,7 +461,7 @@ impl<O> Table<O> {
         }
     }
 
-    /// Second stage: the segment.
+    /// Second step: the segment.
     #[inline]
     pub fn prefetch_segment(&self, hash: u64) {
         if let Some(id) = self.segment_of(hash) {
@@ -469,7 +469,7 @@ impl<O> Table<O> {
         }
     }
 
-    /// Third stage: the home bucket.
+    /// Third step: the home bucket.
     #[inline]
     pub fn prefetch_bucket(&self, hash: u64) {
         if let Some(id) = self.segment_of(hash) {
@@ -480,7 +480,7 @@ impl<O> Table<O> {
         }
     }
 
-    /// Fourth stage: the entry that probably has the key.
+    /// Fourth step: the entry that probably has the key.
     #[inline(always)]
     pub fn prefetch_entry(&self, hash: u64) {
         if let Some(id) = self.segment_of(hash) {
@@ -494,7 +494,7 @@ impl<O> Table<O> {
         }
     }
 
-    /// The object of the entry that probably has the key: what lies behind it can be prefetched next.
+    /// The object of the entry that probably has the key, so that its memory can be prefetched next.
     #[inline]
     pub fn probable_object(&self, hash: u64) -> Option<&O> {
         let (chunk, index) = self.chunk(self.segment_of(hash)?);
@@ -511,7 +511,7 @@ impl<O> Table<O> {
 
     // Changes
 
-    /// Adds a key that is not there yet. Returns its position.
+    /// Adds a new key. Returns its position.
     pub fn insert(
         &mut self,
         hash: u64,
@@ -525,7 +525,7 @@ impl<O> Table<O> {
         self.insert_entry(hash, RawEntry::new(key, value, deadline, access), deadline)
     }
 
-    /// Adds an entry whose key is not there yet. Returns its position.
+    /// Adds an entry with a new key. Returns its position.
     pub fn insert_owned(&mut self, hash: u64, entry: Owned<O>) -> Slot {
         debug_assert!(self.find(hash, entry.key()).is_none(), "the key is absent");
         let deadline = entry.deadline();
@@ -542,7 +542,7 @@ impl<O> Table<O> {
         let mut at = segment.home(tag);
         let slot = loop {
             let bucket = chunk.bucket_mut(index, at);
-            // A fifth of the slots is free: the loop ends.
+            // The loop ends, as a fifth of the slots is empty.
             if let Some(slot) = Bits(bucket.empty_slots()).next() {
                 bucket.set(slot, tag, link);
                 break slot;
@@ -558,7 +558,7 @@ impl<O> Table<O> {
         self.slot(id, at, slot)
     }
 
-    /// Gives a key another value and deadline; key, access bits and position stay. Returns the old object, if it was one.
+    /// Replaces a key's value and deadline; key, access bits and position stay. Returns the old value if it was an object.
     pub fn replace(
         &mut self,
         slot: Slot,
@@ -572,7 +572,7 @@ impl<O> Table<O> {
         object
     }
 
-    /// Puts another entry of the same key in the place of one, which is returned; the position stays.
+    /// Replaces an entry by another one of the same key, and returns it; the position stays.
     pub fn exchange(&mut self, slot: Slot, entry: Owned<O>) -> Owned<O> {
         let old = self.link(slot);
         debug_assert_eq!(self.entry(slot).key(), entry.key());
@@ -590,9 +590,8 @@ impl<O> Table<O> {
         self.relink(slot, old, entry, deadline);
     }
 
-    /// Changes the length of a string and its kind and returns its bytes: those kept are unchanged, those added zero. An
-    /// object is dropped for a string of zeros. The position stays. `len` is the caller's to limit: memory that cannot be
-    /// had ends the process.
+    /// Sets the length of a string and its kind and returns its bytes, padded with zeros. An object is replaced by a
+    /// string of zeros. The position stays. The caller must limit `len`: running out of memory ends the process.
     pub fn resize_bytes(&mut self, slot: Slot, len: usize, kind: u8) -> &mut [u8] {
         let old = self.link(slot);
         let deadline = old.entry().deadline();
@@ -631,7 +630,7 @@ impl<O> Table<O> {
         self.volatile = self.volatile.wrapping_add_signed(change as isize);
     }
 
-    /// Takes a key out.
+    /// Removes a key.
     pub fn remove(&mut self, slot: Slot) -> Owned<O> {
         let link = self.link(slot);
         let (chunk, index) = self.chunk_mut(slot.segment);
@@ -647,7 +646,7 @@ impl<O> Table<O> {
         unsafe { Owned::new(link.entry()) }
     }
 
-    /// Empties a slot. If its bucket was full, entries that had to go past it come back.
+    /// Empties a slot. If its bucket was full, entries displaced from it move back.
     fn vacate(chunk: &mut Chunk, index: usize, bucket: usize, slot: usize) {
         let (mut hole_bucket, mut hole_slot) = (bucket, slot);
         let mut at = bucket;
@@ -675,23 +674,23 @@ impl<O> Table<O> {
         }
     }
 
-    /// Empties the table at once. What it held is freed when the returned value is dropped, in whatever thread.
+    /// Empties the table at once. Dropping the returned value frees the content, in any thread.
     pub fn clear(&mut self) -> Drained<O> {
         Drained { _table: self.take() }
     }
 
-    /// Takes out all there is, as a table of its own.
+    /// Moves the content to a table of its own.
     pub fn take(&mut self) -> Table<O> {
         let mut empty = Table::with_hashing(self.hashing, self.wall_offset_ms);
         empty.base_ms = self.base_ms;
         mem::replace(self, empty)
     }
 
-    // Visits
+    // Iteration
 
-    /// Visits the keys of one home bucket, at most `most` of them (but 1, and all that share a cursor), from the cursor's place
-    /// in the order of hashes on. Returns the next cursor, or 0 at the end. Cursors are below 2^53; any other number ends the
-    /// scan, and any number is safe.
+    /// Visits the keys of one home bucket, at most about `most` (at least 1, and all with the same cursor), from the
+    /// cursor's position in the order of hashes on. Returns the next cursor, or 0 at the end. Cursors are below 2^53;
+    /// any other number ends the scan, and any number is safe.
     pub fn scan(&self, cursor: u64, most: usize, mut visit: impl FnMut(Entry<'_, O>)) -> u64 {
         if cursor >> (64 - CURSOR_SHIFT) != 0 {
             return 0;
@@ -704,17 +703,17 @@ impl<O> Table<O> {
         let segment = &chunk.segments[index];
         let depth = segment.depth();
         let unit = 1u64 << (48 - depth); // hashes that share a tag
-        // Tag 1 stands for 0 too: the two are visited together.
+        // Tag 1 also stands for 0: both are visited together.
         let first_tag = tag_of(from, depth);
         let home = segment.home(first_tag);
         let last_tag = if segment.len == 0 {
             u16::MAX
         } else {
-            // The last one with the same home. Beyond 65536 buckets each tag has its own.
+            // The last tag with the same home. Beyond 65536 buckets each tag has its own.
             let last = ((home + 1) << 16).div_ceil(segment.buckets()) - 1;
             u16::try_from(last).unwrap_or(u16::MAX)
         };
-        // The boundary may lie within a tag, above all after merges: then that tag's entries are told apart by their hash.
+        // The boundary may be within a tag, especially after merges: then that tag's entries are compared by hash.
         let inexact = !from.is_multiple_of(unit) || first_tag == 1;
         let mut at = home;
         let mut found = SmallVec::<[(u16, Link); 2 * SLOTS]>::new();
@@ -763,7 +762,7 @@ impl<O> Table<O> {
         self.links().map(|link| unsafe { Entry::new(link.entry()) })
     }
 
-    /// The links of all entries; those of the next bucket are being fetched meanwhile.
+    /// The links of all entries; prefetches those of the next bucket.
     fn links(&self) -> impl Iterator<Item = Link> {
         (0..self.segments).flat_map(move |id| {
             let (chunk, index) = self.chunk(id);
@@ -779,12 +778,12 @@ impl<O> Table<O> {
         })
     }
 
-    /// A key at random, each equally likely.
+    /// A random key, uniformly.
     pub fn random(&self) -> Option<Slot> {
         if self.len == 0 {
             return None;
         }
-        // Reject what does not exist, so that all slots of all segments are equally likely.
+        // Rejection sampling, so that all slots of all segments are equally likely.
         let buckets =
             if self.segments == 1 { self.segment(0).buckets() } else { BLOCKS_MAX * BLOCK_BUCKETS };
         for _ in 0..128 {
@@ -799,7 +798,7 @@ impl<O> Table<O> {
                 return Some(self.slot(id, at, slot));
             }
         }
-        // Hardly a slot in thirty is occupied, or hashes collide: count to a random rank, a number for each segment.
+        // Less than a slot in thirty is occupied, or hashes collide: count to a random rank, segment by segment.
         let mut rank = fastrand::usize(0..self.len);
         for id in 0..self.segments {
             let (chunk, index) = self.chunk(id);
@@ -819,8 +818,8 @@ impl<O> Table<O> {
         None
     }
 
-    /// Visits up to `count` neighbouring keys from a random place on (neighbours have nothing in common but their hash), or
-    /// only such with a deadline. Fewer if there are not as many.
+    /// Visits up to `count` adjacent keys from a random position on (adjacent keys only have similar hashes),
+    /// optionally only those with a deadline. Fewer if there are not enough.
     pub fn sample(
         &self,
         count: usize,
@@ -833,7 +832,7 @@ impl<O> Table<O> {
         }
         let start = fastrand::u32(0..self.segments);
         let start_at = fastrand::usize(0..self.segment(start).buckets());
-        // Once around, the second half of the first segment first.
+        // Once around, ending with the first part of the first segment.
         let mut id = start;
         let mut range = start_at..self.segment(start).buckets();
         for _ in 0..=self.segments {
@@ -872,7 +871,7 @@ impl<O> Drop for Table<O> {
     }
 }
 
-/// What a table held. Dropping it frees all, in whatever thread.
+/// A table's former content. Dropping it frees all, in any thread.
 pub struct Drained<O> {
     _table: Table<O>,
 }
@@ -880,7 +879,7 @@ pub struct Drained<O> {
 /// The top `depth` bits of a hash.
 #[inline]
 fn prefix_of(hash: u64, depth: u32) -> usize {
-    // In two steps, because a shift by all 64 bits (depth 0) is none.
+    // In two steps, because a shift by 64 bits (depth 0) overflows.
     (hash >> 1 >> (63 - depth)) as usize
 }
 
@@ -899,7 +898,7 @@ fn earliest(hints: &[u32]) -> u32 {
 }
 
 fn first_below(hints: &[u32], limit: u32) -> Option<usize> {
-    // By sixteens, which the compiler compares as vectors; a search that may end anywhere it does not.
+    // In groups of sixteen, which the compiler vectorizes, unlike a search that may end anywhere.
     const LANES: usize = 16;
     let group = hints.chunks(LANES).position(|hints| earliest(hints) < limit)? * LANES;
     hints[group..].iter().position(|&hint| hint < limit).map(|index| group + index)

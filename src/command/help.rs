@@ -2,8 +2,8 @@
 
 use crate::gate::context::{CommandResult, Context, Outcome};
 
-/// Replies the lines of a command's help, framed as redis-cli's users know them. `lines` alternate between a subcommand with
-/// its arguments and its explanation, indented by four spaces.
+/// Replies a command's help in redis-cli's usual format. `lines` alternate between a subcommand with its arguments
+/// and its explanation, indented by four spaces.
 pub(crate) fn reply_help(ctx: &mut Context<'_>, lines: &[&str]) -> CommandResult {
     let name = ctx
         .command

@@ -1,4 +1,4 @@
-//! The commands: a folder or file for each family, and in it, side by side, a command's specification and its handler.
+//! The commands: a folder or file for each family, with each command's specification beside its handler.
 
 pub(crate) mod connection;
 pub(crate) mod hash;
@@ -76,5 +76,5 @@ static FAMILIES: &[&[CommandSpec]] = &[
     server::debug::COMMANDS,
 ];
 
-/// The one table. The server keeps a reference to it, so that the hot path does not ask whether it is there.
+/// All commands. The server keeps a reference, so that the hot path need not check whether the table is initialized.
 pub static TABLE: LazyLock<CommandTable> = LazyLock::new(|| CommandTable::build(FAMILIES));

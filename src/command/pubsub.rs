@@ -1,9 +1,8 @@
 //! Publish and subscribe.
 //!
-//! A message comes from PUBLISH, or from the keyspace events the gate hands to [`publish_events`]; who listens is found
-//! in `State::pubsub`; it is encoded once and appended to each listener's output, a large payload without copying it.
-//! The executing client's own output is away while its command runs, so what it publishes to itself is put behind its
-//! reply by [`take_pushed`]: a push never lands inside a reply.
+//! Subscribers are in `State::pubsub`; messages are encoded and sent by `gate/publish.rs`, a large payload without a
+//! copy. The executing client's output is with the gate while its command runs, so messages to itself are appended
+//! after the reply by [`take_pushed`]: a push never comes inside a reply.
 
 use crate::client::{Client, ClientFlags};
 use crate::collections::glob;
@@ -181,7 +180,7 @@ const SUBCOMMANDS: &[CommandSpec] = &[
 
 // ---- subscriptions ---------------------------------------------------------------------------------------------------
 
-/// `SUBSCRIBE channel [channel ...]` and its kin: a confirmation for each name, with the number of subscriptions.
+/// `SUBSCRIBE channel [channel ...]` and its variants: a confirmation for each name, with the number of subscriptions.
 const NOT_IN_TRANSACTION: CommandError =
     CommandError::Text("ERR SSUBSCRIBE isn't allowed for a DENY BLOCKING client");
 
@@ -191,7 +190,7 @@ fn subscribe(ctx: &mut Context<'_>, kind: Kind) -> CommandResult {
         Kind::Pattern => "psubscribe",
         Kind::Shard => "ssubscribe",
     };
-    // The other two are let through there, for old clients.
+    // The other two are allowed there, for old clients.
     if kind == Kind::Shard && ctx.origin == Origin::Transaction {
         return Err(NOT_IN_TRANSACTION);
     }
@@ -206,7 +205,7 @@ fn subscribe(ctx: &mut Context<'_>, kind: Kind) -> CommandResult {
     })
 }
 
-/// `UNSUBSCRIBE [channel [channel ...]]` and its kin: the same; without names for all there are, or one without a name.
+/// `UNSUBSCRIBE [channel [channel ...]]` and its variants: likewise; without names for all subscriptions, or one without a name.
 fn unsubscribe(ctx: &mut Context<'_>, kind: Kind) -> CommandResult {
     let word = match kind {
         Kind::Channel => "unsubscribe",
@@ -237,7 +236,7 @@ fn unsubscribe(ctx: &mut Context<'_>, kind: Kind) -> CommandResult {
     })
 }
 
-/// Runs a change of subscriptions. Its confirmations are pushes: CLIENT REPLY OFF and SKIP do not silence them.
+/// Changes subscriptions. Confirmations are pushes, which CLIENT REPLY OFF and SKIP do not suppress.
 fn confirm(
     ctx: &mut Context<'_>,
     change: impl FnOnce(&mut PubSub, &mut Client, &mut ReplyWriter<'_>),
@@ -251,7 +250,7 @@ fn confirm(
         client.output = output;
         clients.flush_later(id);
     } else {
-        // The class changes meanwhile, and with it the limit. What is confirmed is no longer than what was asked for.
+        // The client's class, and so its output limit, changes here. Confirmations are no longer than the request.
         ctx.reply.output().set_limit(usize::MAX);
         change(pubsub, client, &mut ctx.reply);
         let limit = limits::output_limit(config, client.flags);
@@ -272,7 +271,7 @@ fn confirmation(reply: &mut ReplyWriter<'_>, word: &str, name: Option<&[u8]>, co
 
 // ---- messages --------------------------------------------------------------------------------------------------------
 
-/// `PUBLISH channel message`, `SPUBLISH shardchannel message`: how many times it was delivered.
+/// `PUBLISH channel message`, `SPUBLISH shardchannel message`: the number of deliveries.
 fn publish(ctx: &mut Context<'_>, kind: Kind) -> CommandResult {
     let receivers = deliver(ctx.server, kind, ctx.args.get(1), ctx.args.get(2));
     let replication = &mut ctx.server.replication;
@@ -280,7 +279,7 @@ fn publish(ctx: &mut Context<'_>, kind: Kind) -> CommandResult {
         encode(ctx.args.iter_from(0), &mut replication.messages);
     }
     ctx.reply.integer(receivers as i64);
-    // Within EXEC's reply there is no place for a push, nor in one that a script reads: it follows at the end.
+    // A push cannot come inside the reply of EXEC or a reply that a script reads: it follows at the end.
     if !matches!(ctx.origin, Origin::Transaction | Origin::Script) {
         take_pushed(ctx.server, ctx.caller, ctx.reply.output());
     }
@@ -307,7 +306,7 @@ fn channels(ctx: &mut Context<'_>, kind: Kind) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `PUBSUB NUMSUB [channel ...]`, `PUBSUB SHARDNUMSUB [shardchannel ...]`: names and numbers in turn.
+/// `PUBSUB NUMSUB [channel ...]`, `PUBSUB SHARDNUMSUB [shardchannel ...]`: names and numbers alternately.
 fn listener_counts(ctx: &mut Context<'_>, kind: Kind) -> CommandResult {
     let names = ctx.args.iter_from(2);
     ctx.reply.array(2 * names.len());

@@ -1,7 +1,7 @@
-//! Sets: members in no order, each once, and what several sets have in common or not.
+//! Sets, and their unions, intersections and differences.
 //!
-//! Replies are written straight from where the members lie. Unions, intersections and differences read all their sets where
-//! they are; a set of their own they make to store it, or where a member could not else be told from one already answered.
+//! Members are replied without a copy. Unions, intersections and differences read all sets in place; a set of the
+//! result is only built to store it, or to recognize members that were replied already.
 
 use std::collections::HashSet;
 
@@ -173,10 +173,10 @@ const COUNT_OUT_OF_RANGE: CommandError = CommandError::ValueOutOfRange(
     "value must between -9223372036854775807 and 9223372036854775807",
 );
 
-/// A union of up to so many sets is answered without a set of its own: each member is looked for in the sets before.
+/// A union of up to this many sets is replied without building a set: each member is looked up in the sets before.
 const DIRECT_UNION_MAX: usize = 4;
 
-/// The limits of a set's encodings, as configured now.
+/// The configured limits of a set's encodings.
 pub(crate) fn limits(ctx: &Context<'_>) -> Limits {
     let config = &ctx.server.config;
     Limits {
@@ -196,7 +196,7 @@ fn reply_member(reply: &mut ReplyWriter<'_>, member: Element<'_>) {
 
 // ---- one set -----------------------------------------------------------------------------------------------------
 
-/// `SADD key member [member ...]`: how many of them are new.
+/// `SADD key member [member ...]`: the number of new members.
 fn sadd(ctx: &mut Context<'_>) -> CommandResult {
     let key = ctx.key(1);
     let limits = limits(ctx);
@@ -224,7 +224,7 @@ fn sadd(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `SREM key member [member ...]`: how many of them there were.
+/// `SREM key member [member ...]`: the number of removed members.
 fn srem(ctx: &mut Context<'_>) -> CommandResult {
     let key = ctx.key(1);
     let Some(slot) = ctx.db.slot_of::<Set>(key)? else {
@@ -303,7 +303,7 @@ fn smove(ctx: &mut Context<'_>) -> CommandResult {
     ctx.db.changed(KeyspaceEvents::SET, "srem", source.bytes);
     ctx.db.delete_if_empty::<Set>(slot, source);
     let limits = limits(ctx);
-    // Where the source went, the destination may have moved.
+    // If the source was deleted, the destination may have moved.
     let added = match ctx.db.find(destination) {
         Some(slot) => ctx.db.edit(slot, |set: &mut Edit<'_, Set>| set.add(member, &limits)),
         None => {
@@ -362,7 +362,7 @@ fn spop(ctx: &mut Context<'_>) -> CommandResult {
     }
     if count >= len {
         reply_all(reply, Some(set));
-        // Deleting is counted as a change, which stands for one of the members here.
+        // The deletion counts as one of the changes.
         ctx.db.changed_by(len as u64 - 1, KeyspaceEvents::SET, "spop", key.bytes);
         ctx.db.delete_at(slot, key, "del");
         ctx.instead(&[b"DEL", key.bytes]);
@@ -423,8 +423,8 @@ fn srandmember(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `SSCAN key cursor [MATCH pattern] [COUNT count]`: the next cursor (0 at the end) as a bulk string, and an array of members.
-/// The set is looked up before options are parsed: a missing key hides their faults.
+/// `SSCAN key cursor [MATCH pattern] [COUNT count]`: the next cursor (0 at the end) as a bulk string, and an array of
+/// members. The set is looked up before options are parsed: without a key their errors are not found.
 fn sscan(ctx: &mut Context<'_>) -> CommandResult {
     let mut cursor = scan_cursor(ctx, 2)?;
     let (protocol, limits) = (ctx.reply.protocol(), limits(ctx));
@@ -436,7 +436,7 @@ fn sscan(ctx: &mut Context<'_>) -> CommandResult {
     };
     let options = MemberScan::parse(ctx.args.cursor(3), "")?;
     let (mut seen, mut found) = (0u64, 0);
-    // The cursor, which comes first in the reply, is known last.
+    // The cursor, first in the reply, is known last.
     let mut members = OutputBuffer::default();
     let mut writer = ReplyWriter::new(&mut members, protocol);
     let keeps_small_whole = ctx.server.config.reports_7_2();
@@ -469,8 +469,8 @@ fn sscan(ctx: &mut Context<'_>) -> CommandResult {
 type Slots = SmallVec<[Option<Slot>; 8]>;
 type Views<'a> = SmallVec<[SetView<'a>; 8]>;
 
-/// The slots of several sets, each looked up by `find`; None for keys that are not there. WRONGTYPE ends the search where it is
-/// found; with `first_decides` it does not matter what the others hold if the first key is not there.
+/// The slots of several sets, each looked up by `find`; None for absent keys. The first WRONGTYPE ends the search;
+/// with `first_decides` the other keys may have any type if the first is absent.
 fn find_sets(
     db: &mut Keyspace,
     keys: &[Key<'_>],
@@ -500,7 +500,7 @@ fn find_sets(
     Ok(slots)
 }
 
-/// The keys among these arguments, found to be read.
+/// Looks up the keys among these arguments, for reading.
 fn read_sets(
     ctx: &mut Context<'_>,
     arguments: std::ops::Range<usize>,
@@ -516,8 +516,7 @@ fn views<'a>(
     slots.map(|slot| db.view::<Set>(slot)).collect()
 }
 
-/// Replaces what `key` holds by a set that was computed, or deletes it if the set is empty, and replies how many members there
-/// are.
+/// Sets `key` to a computed set, or deletes it if the set is empty, and replies the number of members.
 fn store(ctx: &mut Context<'_>, key: Key<'_>, set: Set, event: &'static str) -> CommandResult {
     let len = set.as_view().len();
     let found = ctx.db.find(key);
@@ -583,7 +582,7 @@ fn sintercard(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `SINTERSTORE destination key [key ...]`: how many members there are.
+/// `SINTERSTORE destination key [key ...]`: the number of members stored.
 fn sinterstore(ctx: &mut Context<'_>) -> CommandResult {
     let slots = read_sets(ctx, 2..ctx.args.len())?;
     let result = intersection(ctx.db, &slots, &limits(ctx))?;
@@ -604,7 +603,7 @@ fn intersection(db: &Keyspace, slots: &Slots, limits: &Limits) -> Result<Set, Co
     Ok(result)
 }
 
-/// The sets to intersect, the smallest first and each once; none if one is not there.
+/// The sets to intersect, the smallest first and without duplicates; empty if a key is absent.
 fn intersected<'a>(db: &'a Keyspace, slots: &Slots) -> Result<Views<'a>, CommandError> {
     let Some(mut different) = slots.iter().copied().collect::<Option<SmallVec<[Slot; 8]>>>() else {
         return Ok(Views::new());
@@ -627,7 +626,7 @@ fn intersected<'a>(db: &'a Keyspace, slots: &Slots) -> Result<Views<'a>, Command
     Ok(sets)
 }
 
-/// Shows what all sets have to `visit`, until it returns false. The first one should be the smallest.
+/// Passes the members that all sets have to `visit`, until it returns false. The first set should be the smallest.
 fn intersect<'a>(sets: &[SetView<'a>], mut visit: impl FnMut(Element<'a>) -> bool) {
     match sets {
         [] => {}
@@ -671,7 +670,7 @@ fn sunion(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `SUNIONSTORE destination key [key ...]`: how many members there are.
+/// `SUNIONSTORE destination key [key ...]`: the number of members stored.
 fn sunionstore(ctx: &mut Context<'_>) -> CommandResult {
     let slots = read_sets(ctx, 2..ctx.args.len())?;
     let limits = limits(ctx);
@@ -709,16 +708,16 @@ fn sdiff(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `SDIFFSTORE destination key [key ...]`: how many members there are.
+/// `SDIFFSTORE destination key [key ...]`: the number of members stored.
 fn sdiffstore(ctx: &mut Context<'_>) -> CommandResult {
     let slots = read_sets(ctx, 2..ctx.args.len())?;
     let result = Difference::of(ctx.db, &slots)?.to_set(&limits(ctx));
     store(ctx, ctx.key(1), result, "sdiffstore")
 }
 
-/// What is to be subtracted from what.
+/// The sets of a difference.
 struct Difference<'a> {
-    /// None if nothing can be left: it is not there, or among those subtracted.
+    /// None if the difference is empty: the key is absent, or among the subtracted ones.
     first: Option<SetView<'a>>,
     subtracted: Views<'a>,
 }
@@ -731,13 +730,13 @@ impl<'a> Difference<'a> {
             return Ok(Difference { first: None, subtracted: Views::new() });
         };
         let mut subtracted = views(db, others.iter().flatten().copied())?;
-        // The larger a set, the likelier it has a member.
+        // A larger set is more likely to have a member.
         subtracted.sort_by_cached_key(|set| std::cmp::Reverse(set.len()));
         Ok(Difference { first: Some(db.view::<Set>(first)?), subtracted })
     }
 
-    /// Whether it is less work to remove the members of the others from a copy of the first set than to look for each of the
-    /// first set's members in the others. Redis's estimate: it shows in the encoding of what is stored.
+    /// Whether removing the other sets' members from a copy of the first set is less work than looking up each of the
+    /// first set's members in the others. Redis's estimate: it is observable in the encoding of a stored result.
     fn removes_from_copy(&self) -> bool {
         let Some(first) = self.first else { return false };
         let sizes = self.subtracted.iter().map(|set| set.len()).sum::<usize>();

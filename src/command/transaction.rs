@@ -1,8 +1,8 @@
 //! Transactions: MULTI, EXEC, DISCARD, WATCH, UNWATCH.
 //!
-//! Between MULTI and EXEC the gate checks each command as usual, then keeps it in the client's [`Transaction`] instead of
-//! running it. A command that is refused then spoils the whole transaction (EXECABORT); one that fails while EXEC runs does
-//! not undo the others. Watched keys are compared by their counts of changes (`keyspace/watch.rs`).
+//! Between MULTI and EXEC the gate checks each command as usual, then queues it in the client's [`Transaction`]. If a
+//! command is refused, EXEC fails (EXECABORT); a command that fails while EXEC runs does not undo the others. Watched
+//! keys are compared by their counts of changes (`keyspace/watch.rs`).
 
 use crate::client::ClientFlags;
 use crate::error::CommandError;
@@ -128,7 +128,7 @@ fn watched_have_changed(ctx: &mut Context<'_>) -> bool {
     let db = &mut *ctx.db;
     let changed =
         watching.iter().flat_map(|watching| watching.keys()).any(|(index, key, changes)| {
-            // An expired one is deleted by the look-up, and so has changed.
+            // The look-up deletes an expired key, which counts as a change.
             db.in_database(index, |db| db.find(db.key(key)));
             db.watch.has_changed(index, key, changes)
         });
@@ -160,7 +160,7 @@ fn watch(ctx: &mut Context<'_>) -> CommandResult {
         if watching.is_some_and(|watching| watching.contains(db, key.bytes)) {
             continue;
         }
-        // One that is past its deadline is deleted first: that is no change for who watches it from now on.
+        // An expired key is deleted first, so that this does not count as a change later.
         ctx.db.find(key);
         let changes = ctx.db.watch.add(db, key.bytes);
         ctx.client().watching.get_or_insert_default().insert(db, key.bytes, changes);

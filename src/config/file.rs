@@ -20,8 +20,15 @@ const INCLUDE_DEPTH_MAX: u32 = 16;
 const INCLUDES_MAX: u32 = 4096;
 
 /// Directives of older versions that are accepted, with one argument, and forgotten.
-const FORGOTTEN: [&[u8]; 3] =
-    [b"list-max-ziplist-entries", b"list-max-ziplist-value", b"lua-replicate-commands"];
+const FORGOTTEN: [&str; 4] = [
+    "events-per-io-thread",
+    "list-max-ziplist-entries",
+    "list-max-ziplist-value",
+    "lua-replicate-commands",
+];
+
+/// How parameters of the modules that come with Redis 8 begin; those of others have a dot in their name.
+const OF_MODULES: [&str; 4] = ["bf-", "cf-", "search-", "ts-"];
 
 /// Splits a line of the file into its arguments. `None` for a blank line or a comment.
 ///
@@ -294,12 +301,12 @@ impl Loader {
     fn set(&mut self, directive: &[u8], args: &[Vec<u8>]) -> Result<(), Reason> {
         let Some(param) = Param::find(directive) else {
             return match (directive, args.len()) {
-                (_, 1) if FORGOTTEN.contains(&directive) => Ok(()),
+                (_, 1) if FORGOTTEN.iter().any(|known| known.as_bytes() == directive) => Ok(()),
                 (b"loadmodule", 1..) => Err(Reason::NoModules),
                 (b"sentinel", 0) => Err(Reason::NoSentinel),
                 (b"sentinel", _) => Err(Reason::SentinelDirective),
                 (_, 0) if directive.contains(&b'.') => Err(Reason::ModuleConfigWithoutValue),
-                (_, _) if directive.contains(&b'.') => Err(Reason::NoModules),
+                (_, _) if is_of_module(directive) => Err(Reason::NoModules),
                 _ => Err(Reason::BadDirective),
             };
         };
@@ -357,6 +364,11 @@ impl Loader {
         let text = read_files(pattern, &self.config.dir)?;
         self.load_text(&text, depth + 1)
     }
+}
+
+fn is_of_module(directive: &[u8]) -> bool {
+    directive.contains(&b'.')
+        || OF_MODULES.iter().any(|start| directive.starts_with(start.as_bytes()))
 }
 
 fn path_of(bytes: &[u8]) -> &Path {
@@ -532,6 +544,8 @@ mod tests {
         for (line, reason) in [
             (&b"loadmodule /x.so"[..], Reason::NoModules),
             (b"search.timeout 5", Reason::NoModules),
+            (b"search-timeout 5", Reason::NoModules),
+            (b"ts-", Reason::NoModules),
             (b"sentinel", Reason::NoSentinel),
             (b"include other.conf", Reason::IncludeForbidden),
         ] {

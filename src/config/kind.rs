@@ -266,7 +266,7 @@ impl Kind<u32> for Clamped {
 }
 
 /// Bytes within bounds, with a unit: 1k is 1000, 1kb 1024, and so for m and g; b and nothing are
-/// bytes.
+/// bytes. A number below 0 has no unit.
 pub(super) struct Memory {
     range: Int,
     /// Less than this is accepted and raised to it.
@@ -285,7 +285,12 @@ impl Memory {
 
 impl<T: Copy + PartialEq + ToString + TryFrom<i128> + TryInto<u64>> Kind<T> for Memory {
     fn parse(&self, args: &[&[u8]], _: &T, _: Origin) -> Result<T, Reason> {
-        let bytes = parse_memory(only(args)?).ok_or(Reason::NotMemory)?;
+        let arg = only(args)?;
+        if let Some(number) = parse_integer(arg).filter(|number| *number < 0 && self.range.min < 0)
+        {
+            return self.range.check(i128::from(number));
+        }
+        let bytes = parse_memory(arg).ok_or(Reason::NotMemory)?;
         self.range.check::<T>(i128::from(bytes))?;
         self.range.check(i128::from(bytes.max(self.floor)))
     }
@@ -295,14 +300,16 @@ impl<T: Copy + PartialEq + ToString + TryFrom<i128> + TryInto<u64>> Kind<T> for 
     }
 
     fn lines(&self, name: &str, value: &T, default: &T) -> Vec<RewriteLine> {
-        let bytes: u64 = (*value).try_into().unwrap_or(u64::MAX);
-        vec![line(name, with_unit(bytes).as_bytes(), value != default)]
+        // What is below 0 is none.
+        let text = (*value).try_into().map_or_else(|_| value.to_string(), with_unit);
+        vec![line(name, text.as_bytes(), value != default)]
     }
 
     fn describe(&self) -> String {
         match (self.range.min, self.floor) {
             (_, 1..) => format!("memory (units b k kb m mb g gb), raised to {}", self.floor),
             (1.., _) => format!("memory (units b k kb m mb g gb), at least {}", self.range.min),
+            (..=-1, _) => format!("memory (units b k kb m mb g gb), or {}", self.range.min),
             _ => "memory (units b k kb m mb g gb)".into(),
         }
     }
@@ -527,7 +534,7 @@ impl<T: Choice> Kind<T> for OneOf {
     fn parse(&self, args: &[&[u8]], _: &T, _: Origin) -> Result<T, Reason> {
         let words = || T::WORDS.iter().map(|(word, _)| *word).collect::<Vec<_>>();
         match args {
-            [arg] => T::WORDS.iter().find(|(word, _)| arg.eq_ignore_ascii_case(word.as_bytes())),
+            [arg] => T::words().find(|(word, _)| arg.eq_ignore_ascii_case(word.as_bytes())),
             _ => None,
         }
         .map(|(_, value)| *value)
@@ -539,7 +546,7 @@ impl<T: Choice> Kind<T> for OneOf {
     }
 
     fn describe(&self) -> String {
-        let words: Vec<_> = T::WORDS.iter().map(|(word, _)| *word).collect();
+        let words: Vec<_> = T::words().map(|(word, _)| *word).collect();
         words.join(" | ")
     }
 }
@@ -566,13 +573,17 @@ impl Kind<&'static str> for Word {
 }
 
 /// The words of [`ShutdownOptions`], in the order in which they are written.
-const SHUTDOWN_WORDS: [(&str, ShutdownOptions); 5] = [
+const SHUTDOWN_WORDS: [(&str, ShutdownOptions); 7] = [
     ("default", ShutdownOptions::empty()),
     ("save", ShutdownOptions::SAVE),
     ("nosave", ShutdownOptions::NOSAVE),
     ("now", ShutdownOptions::NOW),
     ("force", ShutdownOptions::FORCE),
+    ("safe", ShutdownOptions::SAFE),
+    ("failover", ShutdownOptions::FAILOVER),
 ];
+/// How many of them errors list: those of Redis 7.0.
+const SHUTDOWN_WORDS_LISTED: usize = 5;
 
 /// Several words that add up.
 pub(super) struct Shutdown;
@@ -586,7 +597,10 @@ impl Kind<ShutdownOptions> for Shutdown {
         _: &ShutdownOptions,
         _: Origin,
     ) -> Result<ShutdownOptions, Reason> {
-        let refused = || Reason::NotOneOf(SHUTDOWN_WORDS.map(|(word, _)| word).join(", "));
+        let listed = &SHUTDOWN_WORDS[..SHUTDOWN_WORDS_LISTED];
+        let refused = || {
+            Reason::NotOneOf(listed.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(", "))
+        };
         if args.is_empty() {
             return Err(refused());
         }
@@ -613,7 +627,7 @@ impl Kind<ShutdownOptions> for Shutdown {
     }
 
     fn describe(&self) -> String {
-        "default, or some of save nosave now force".into()
+        "default, or some of save nosave now force; safe and failover are kept".into()
     }
 }
 

@@ -521,28 +521,28 @@ section "Clients and security" {
     "proto-max-bulk-len" => proto_max_bulk_len: u64 = 512 << 20, memory(MIB, LONG_MAX), MODIFIABLE;
     /// Keys remembered for client side caching. 0 is no limit.
     "tracking-table-max-keys" => tracking_table_max_keys: usize = 1_000_000, int(0, LONG_MAX),
-        MODIFIABLE.stored();
+        MODIFIABLE;
     /// Lets functions that Redis calls deprecated stay visible to scripts: getfenv, setfenv (of
     /// functions, not of levels) and newproxy.
     "lua-enable-deprecated-api" | "lua-enable-insecure-api" => lua_enable_deprecated_api: bool
-        = false, YesNo, IMMUTABLE.hidden().stored();
+        = false, YesNo, IMMUTABLE.hidden();
     /// Milliseconds after which a script or another long command lets others know that the server
     /// is busy.
     "busy-reply-threshold" | "lua-time-limit" => busy_reply_threshold: i64 = 5000, int(0, LONG_MAX),
         MODIFIABLE;
     /// What becomes of a script that has been running for busy-reply-threshold: it goes on (wait),
     /// is ended if it has written nothing (kill-readonly), or is ended whatever it has done, and
-    /// what it has written is put back (rollback).
+    /// what it has written is put back (rollback). This server only.
     "busy-script-policy" => busy_script_policy: BusyScriptPolicy = BusyScriptPolicy::Wait, OneOf,
         MODIFIABLE;
     /// Bytes of old values that are copied while a script runs, so that SCRIPT KILL ROLLBACK can
-    /// put them back. A script that changes more cannot be rolled back. 0: none can.
+    /// put them back. A script that changes more cannot be rolled back. 0: none can. This server only.
     "script-undo-limit" => script_undo_limit: u64 = 64 << 20, memory(0, LONG_MAX), MODIFIABLE;
-    /// Bytes that scripts may hold in Lua; one that wants more gets an error.
+    /// Bytes that scripts may hold in Lua; one that wants more gets an error. This server only.
     "script-memory-limit" => script_memory_limit: u64 = 256 << 20, memory(MIB, LONG_MAX),
         MODIFIABLE;
     /// Bytes that the source of a script or a library may have. Nothing else runs while it is
-    /// compiled, which takes about a quarter of a second for a megabyte.
+    /// compiled, which takes about a quarter of a second for a megabyte. This server only.
     "script-source-limit" => script_source_limit: u64 = 1 << 20, memory(1024, LONG_MAX), MODIFIABLE;
 }
 
@@ -562,22 +562,23 @@ section "Memory" {
     /// Memory that the buffers of all clients may take; beyond, the largest clients are closed. 0
     /// is no limit; a percentage is of maxmemory.
     "maxmemory-clients" => maxmemory_clients: MemoryLimit = MemoryLimit::Bytes(0), MemoryOrPercent,
-        MODIFIABLE.stored().then(Action::MaxMemoryClients);
+        MODIFIABLE.then(Action::MaxMemoryClients);
     /// How slowly an access counter saturates under LFU: at 10, about a million accesses.
     "lfu-log-factor" => lfu_log_factor: u32 = 10, int(0, INT_MAX), MODIFIABLE;
     /// Minutes after which an access counter is lowered under LFU. 0 is never.
     "lfu-decay-time" => lfu_decay_time: u32 = 1, int(0, INT_MAX), MODIFIABLE;
     /// How hard expired keys are looked for. Here without need: every deadline is indexed and met.
     "active-expire-effort" => active_expire_effort: u32 = 1, int(1, 10), MODIFIABLE.stored();
-    /// Frees evicted values in the background.
-    "lazyfree-lazy-eviction" => lazyfree_lazy_eviction: bool = false, YesNo, MODIFIABLE.stored();
-    /// Frees expired values in the background.
-    "lazyfree-lazy-expire" => lazyfree_lazy_expire: bool = false, YesNo, MODIFIABLE.stored();
+    /// Frees evicted values in the background. Large values are freed so here whatever it says; what is repeated elsewhere is
+    /// UNLINK, not DEL.
+    "lazyfree-lazy-eviction" => lazyfree_lazy_eviction: bool = false, YesNo, MODIFIABLE;
+    /// The same of expired values.
+    "lazyfree-lazy-expire" => lazyfree_lazy_expire: bool = false, YesNo, MODIFIABLE;
     /// Frees values that commands replace in the background.
     "lazyfree-lazy-server-del" => lazyfree_lazy_server_del: bool = false, YesNo,
         MODIFIABLE.stored();
-    /// Makes DEL work like UNLINK.
-    "lazyfree-lazy-user-del" => lazyfree_lazy_user_del: bool = false, YesNo, MODIFIABLE.stored();
+    /// Makes DEL work like UNLINK, as it does here anyway; GETDEL is repeated elsewhere as UNLINK.
+    "lazyfree-lazy-user-del" => lazyfree_lazy_user_del: bool = false, YesNo, MODIFIABLE;
     /// Makes FLUSHALL, FLUSHDB, SCRIPT FLUSH and FUNCTION FLUSH asynchronous unless SYNC is given.
     "lazyfree-lazy-user-flush" => lazyfree_lazy_user_flush: bool = false, YesNo,
         MODIFIABLE.stored();
@@ -813,13 +814,15 @@ section "Replication" {
     "min-replicas-max-lag" | "min-slaves-max-lag" => min_replicas_max_lag: u32 = 10, int(0,
         INT_MAX), MODIFIABLE.then(Action::GoodReplicas);
     /// Replicas that could be promoted: so many WAIT ALL waits for at least, whether they are connected or not. 0 has it refused.
+    /// This server only.
     "wait-all-replicas" => wait_all_replicas: u32 = 0, int(0, INT_MAX), MODIFIABLE;
     /// Seconds for which a server that starts as a primary must have replicas until it takes writes: longer than a failover
     /// lasts, so that none are taken which are lost with the part. REPLICAOF NO ONE ends the wait. 0 takes writes at once.
+    /// This server only.
     "primary-restart-read-only" => primary_restart_read_only: u32 = 0, int(0, INT_MAX),
         MODIFIABLE.then(Action::GoodReplicas);
-    /// Sends no snapshot to replicas with data from a primary that has started without: it would delete theirs. Off, as
-    /// Redis users expect of a cache that is restarted.
+    /// Sends no snapshot to replicas with data from a primary that has started without, or with that of an older RDB file: it
+    /// would delete theirs. Off, as Redis users expect of a cache that is restarted. This server only.
     "repl-protect-empty-primary" => repl_protect_empty_primary: bool = false, YesNo,
         MODIFIABLE.then(Action::GoodReplicas);
     /// Bytes of writes kept for replicas that come back.
@@ -953,7 +956,7 @@ section "Cluster" {
         int(0, LONG_MAX), MODIFIABLE.stored();
     /// Bytes of the stream that may be missing when a slot changes hands. -1 is no limit. Known from Valkey 9.
     "slot-migration-max-failover-repl-bytes" => slot_migration_max_failover_repl_bytes: i64 = 0,
-        int(-1, LONG_MAX), MODIFIABLE.stored();
+        memory(-1, LONG_MAX), MODIFIABLE.stored();
     /// Share of commands, in percent, that are looked at for what a cluster would refuse. Known from Redis 8.
     "cluster-compatibility-sample-ratio" => cluster_compatibility_sample_ratio: u32 = 0,
         int(0, 100), MODIFIABLE.stored();
@@ -1005,7 +1008,7 @@ section "Compatibility" {
         MODIFIABLE.stored();
     /// Holds expiry and eviction back while data is imported: expired keys are hidden but stay, and those that import
     /// (CLIENT IMPORT-SOURCE) see them. Known from Valkey 8.1.
-    "import-mode" => import_mode: bool = false, YesNo, MODIFIABLE.hidden();
+    "import-mode" => import_mode: bool = false, YesNo, MODIFIABLE;
     /// Has the order of SCAN be the same in servers with the same seed. Known from Valkey 9.
     "hash-seed" => hash_seed: Vec<u8> = Vec::new(), OPTIONAL_TEXT, IMMUTABLE.stored();
     /// Permits DEBUG ASSERT. Here it follows `enable-debug-command`.

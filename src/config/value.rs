@@ -10,10 +10,17 @@ pub trait Choice: Copy + PartialEq + 'static {
     /// The words in the order in which errors list them. A value with several words is written with
     /// the first.
     const WORDS: &'static [(&'static str, Self)];
+    /// Words that Redis 7.0 does not know, which errors list without them.
+    const NEWER_WORDS: &'static [(&'static str, Self)] = &[];
+
+    /// All words, those that errors list first.
+    fn words() -> impl Iterator<Item = &'static (&'static str, Self)> {
+        Self::WORDS.iter().chain(Self::NEWER_WORDS)
+    }
 
     /// The word of this value.
     fn word(self) -> &'static str {
-        Self::WORDS.iter().find(|(_, value)| *value == self).map_or("unknown", |(word, _)| word)
+        Self::words().find(|(_, value)| *value == self).map_or("unknown", |(word, _)| word)
     }
 }
 
@@ -88,6 +95,7 @@ pub enum LogLevel {
     Verbose,
     Notice,
     Warning,
+    Nothing,
 }
 
 impl Choice for LogLevel {
@@ -97,6 +105,7 @@ impl Choice for LogLevel {
         ("notice", LogLevel::Notice),
         ("warning", LogLevel::Warning),
     ];
+    const NEWER_WORDS: &'static [(&'static str, Self)] = &[("nothing", LogLevel::Nothing)];
 }
 
 /// When the append-only file is forced to disk. Source: `appendfsync`.
@@ -234,6 +243,8 @@ pub enum DisklessLoad {
     Disabled,
     OnEmptyDb,
     SwapDb,
+    /// Known from Valkey 8.
+    FlushBeforeLoad,
 }
 
 impl Choice for DisklessLoad {
@@ -242,6 +253,8 @@ impl Choice for DisklessLoad {
         ("on-empty-db", DisklessLoad::OnEmptyDb),
         ("swapdb", DisklessLoad::SwapDb),
     ];
+    const NEWER_WORDS: &'static [(&'static str, Self)] =
+        &[("flush-before-load", DisklessLoad::FlushBeforeLoad)];
 }
 
 bitflags! {
@@ -294,6 +307,10 @@ bitflags! {
         const NOW = 4;
         /// Go even if saving fails.
         const FORCE = 8;
+        /// Not while a cluster needs this node's vote: kept, for there is no cluster.
+        const SAFE = 16;
+        /// Hand the part of the primary to a replica first, in a cluster: kept.
+        const FAILOVER = 32;
     }
 }
 

@@ -1,4 +1,4 @@
-//! What replicas have acknowledged, for those who wait for it: WAIT and WAITAOF.
+//! WAIT and WAITAOF: how many replicas have acknowledged an offset, and the reply.
 
 use crate::client::blocked::{AcksAwaited, Replicas};
 use crate::gate::replicas;
@@ -6,7 +6,7 @@ use crate::gate::state::State;
 use crate::replication::replica::Replica;
 use crate::resp::reply::ReplyWriter;
 
-/// Replicas that have all of the stream before what is awaited; with WAITAOF on their disks.
+/// Replicas that have acknowledged the awaited offset; for WAITAOF, that have it on disk.
 fn count(server: &State, awaited: &AcksAwaited) -> i64 {
     let has = replicas::replicas(server).filter(|(_, replica)| {
         let reached = match awaited.on_disk {
@@ -18,8 +18,8 @@ fn count(server: &State, awaited: &AcksAwaited) -> i64 {
     has.count() as i64
 }
 
-/// How many replicas are waited for. Of all none may lack it that could be promoted: neither one that is away now nor, beyond the
-/// number that is configured, one that is here.
+/// How many replicas must acknowledge. ALL means every replica that could be promoted: those connected, and at least
+/// the configured number, as some may be disconnected.
 fn wanted(server: &State, awaited: &AcksAwaited) -> i64 {
     match awaited.replicas {
         Replicas::Count(count) => count,
@@ -31,23 +31,24 @@ fn wanted(server: &State, awaited: &AcksAwaited) -> i64 {
     }
 }
 
-/// Whether what WAITAOF asks for is on this server's disk.
+/// Whether the offset that WAITAOF waits for is on this server's disk.
 fn is_on_disk_here(server: &State, awaited: &AcksAwaited) -> bool {
     let log = server.persistence.log();
     let (Some(on_disk), Some(log)) = (awaited.on_disk, log) else { return false };
     log.synced() >= on_disk.logged
 }
 
-/// Whether nobody needs to wait any longer.
+/// Whether the wait is over.
 pub fn are_enough(server: &State, awaited: &AcksAwaited) -> bool {
     let waits_here = awaited.on_disk.is_some_and(|on_disk| on_disk.here_too);
-    // Switched off, the log is waited for no longer: the reply says so.
+    // With the log switched off nothing waits for it: the reply shows that.
     let is_off = server.persistence.log().is_none();
     count(server, awaited) >= wanted(server, awaited)
         && (!waits_here || is_off || is_on_disk_here(server, awaited))
 }
 
-/// `WAIT`: how many replicas; of all, an error if they are fewer. `WAITAOF`: an array of whether this server has it on disk, and how many replicas.
+/// Writes the reply. `WAIT`: the number of replicas; for ALL, an error if they are fewer. `WAITAOF`: an array of
+/// whether this server has it on disk, and the number of replicas.
 pub fn reply(server: &State, awaited: &AcksAwaited, reply: &mut ReplyWriter<'_>) {
     if awaited.on_disk.is_some() {
         reply.array(2);
@@ -55,7 +56,8 @@ pub fn reply(server: &State, awaited: &AcksAwaited, reply: &mut ReplyWriter<'_>)
     }
     let (count, wanted) = (count(server, awaited), wanted(server, awaited));
     if awaited.replicas == Replicas::All && count < wanted {
-        // No word that clients retry at: who asks again on another connection, or another server, asks for something else.
+        // The error code must be none at which client libraries retry: a retry on another connection or server would
+        // wait for another offset.
         let text = format!("NOTALL {count} of {wanted} replicas have acknowledged");
         return reply.error(text.as_bytes());
     }

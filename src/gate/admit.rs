@@ -1,6 +1,7 @@
-//! Whether a command may run now: every rule that can refuse, queue or postpone it, in the order in which they are asked.
+//! Decides whether a command may run now: every rule that can refuse, queue or postpone it, in the order in which the
+//! rules are checked.
 //!
-//! [`admit`] changes nothing. The order of the checks is Redis's, as the first error found is the one that is told.
+//! [`admit`] changes nothing. The checks come in Redis's order, because the first error found is the reply.
 
 use crate::acl::Denied;
 use crate::client::transaction::Transaction;
@@ -8,6 +9,7 @@ use crate::client::{Client, ClientFlags};
 use crate::error::CommandError;
 use crate::gate::context::Caller;
 use crate::gate::evict::Room;
+use crate::gate::redirect;
 use crate::gate::restart;
 use crate::gate::spec::{Flags, Group};
 use crate::gate::state::State;
@@ -18,18 +20,18 @@ use crate::resp::args::Args;
 use crate::resp::reply::Protocol;
 use crate::script::shebang::{self, ScriptFlags};
 
-/// What is to become of a command.
+/// The decision on a command.
 #[derive(Debug)]
 pub enum Verdict {
     Run,
-    /// It is kept until EXEC.
+    /// It is queued until EXEC.
     Queue,
-    /// It runs later, and so does what its client has sent behind it.
+    /// It runs later, as do its client's requests behind it.
     Postpone,
     Refuse(CommandError),
-    /// Its user has no right to.
+    /// Its user lacks the permission.
     Deny(Denied),
-    /// It depends on whether there is memory: evict, and ask again with [`Asked::room`].
+    /// It needs memory: evict keys, then ask again with [`Asked::room`] set.
     MakeRoom,
 }
 
@@ -39,14 +41,14 @@ impl From<CommandError> for Verdict {
     }
 }
 
-/// A command that somebody wants to run. It exists, and its arguments fit its arity.
+/// A command to be admitted. It exists, and its arguments fit its arity.
 #[derive(Clone, Copy)]
 pub struct Asked<'a> {
     pub caller: Caller,
     pub command: &'static Command,
     pub args: Args<'a>,
     pub protocol: Protocol,
-    /// What came of evicting for it; None: nobody has tried.
+    /// The result of evicting keys for it; None: not tried yet.
     pub room: Option<Room>,
 }
 
@@ -57,8 +59,8 @@ const NEEDS_CLIENT: CommandError =
 
 const LOADING: CommandError = CommandError::Text("LOADING Redis is loading the dataset in memory");
 
-/// Whether [`admit`] can have nothing to say of a command, whose client's flags concern no check either. What it comes to
-/// check is to be asked here too, or by [`State::gate`]; a test compares the two.
+/// Whether [`admit`] would certainly say `Run`, for a client whose flags need no check. Each new rule of `admit` must
+/// be added here or to [`State::gate`]; a test compares the two.
 #[inline(always)]
 pub fn is_open(db: &Keyspace, server: &State, command: &Command, args: usize) -> bool {
     command.passes.through(server.gate())
@@ -72,7 +74,7 @@ pub fn admit(server: &State, asked: &Asked<'_>) -> Verdict {
     let command = asked.command;
     let client = asked.caller.client().and_then(|id| server.clients.get(id));
     let Some(client) = client else {
-        // With full rights, whatever happens: what is in the file has run before.
+        // With full rights: what is in the file has run before.
         return match command.is(Flags::NEEDS_CLIENT) {
             true => Verdict::Refuse(NEEDS_CLIENT),
             false => Verdict::Run,
@@ -80,8 +82,8 @@ pub fn admit(server: &State, asked: &Asked<'_>) -> Verdict {
     };
     let transaction = client.transaction.as_deref();
     let is_busy = server.scripts.is_busy();
-    if server.minds_memory() && !is_busy && asked.room.is_none() {
-        // Who may not run it at all has nothing evicted.
+    if server.applies_maxmemory() && !is_busy && asked.room.is_none() {
+        // Rights first: no key is evicted for a command that is refused anyway.
         return match check_rights(server, client, asked) {
             Ok(()) => Verdict::MakeRoom,
             Err(verdict) => verdict,
@@ -95,7 +97,7 @@ pub fn admit(server: &State, asked: &Asked<'_>) -> Verdict {
     }
 }
 
-/// The checks that come before memory is made room in.
+/// The checks that come before keys are evicted for the command.
 fn check_rights(server: &State, client: &Client, asked: &Asked<'_>) -> Result<(), Verdict> {
     let command = asked.command;
     if command.is(Flags::PROTECTED) {
@@ -107,11 +109,16 @@ fn check_rights(server: &State, client: &Client, asked: &Asked<'_>) -> Result<()
     if client.transaction.is_some() {
         check_queueable(server, command)?;
     }
-    users::check(server, client, command, asked.args).map_err(Verdict::Deny)
+    users::check(server, client, command, asked.args).map_err(Verdict::Deny)?;
+    if server.replication.is_replica() && client.flags.contains(ClientFlags::CAN_REDIRECT) {
+        let queued = client.transaction.as_deref().filter(|_| command.is(Flags::RUNS_QUEUED));
+        let queued = queued.map_or(Flags::empty(), Transaction::flags);
+        redirect::check(server, client, flags_of(server, command, asked.args).union(queued))?;
+    }
+    Ok(())
 }
 
-/// Whether a command may come between MULTI and EXEC. In Valkey what is neither queued nor ends the transaction, a second
-/// MULTI and WATCH, spoils it.
+/// Whether a command may come between MULTI and EXEC. In Valkey a second MULTI and WATCH fail the transaction.
 fn check_queueable(server: &State, command: &Command) -> Result<(), CommandError> {
     let only_goes_before = command.is(Flags::NEVER_QUEUED)
         && !command.is(Flags::ENDS_TRANSACTION | Flags::RUNS_QUEUED);
@@ -126,11 +133,11 @@ fn check_queueable(server: &State, command: &Command) -> Result<(), CommandError
     }
 }
 
-/// All checks that refuse a command of a client.
+/// All checks that refuse a client's command.
 fn check(server: &State, client: &Client, asked: &Asked<'_>, is_busy: bool) -> Result<(), Verdict> {
     let command = asked.command;
     let transaction = client.transaction.as_deref();
-    // With room made its rights were checked before.
+    // If keys were evicted for it, its rights were checked before.
     if asked.room.is_none() {
         check_rights(server, client, asked)?;
     }
@@ -156,7 +163,7 @@ fn check(server: &State, client: &Client, asked: &Asked<'_>, is_busy: bool) -> R
     if client.flags.contains(ClientFlags::SUBSCRIBED) && asked.protocol == Protocol::Resp2 {
         check_subscribed(command)?;
     }
-    if server.is_stale() && !bears_stale_data(server, transaction, asked) {
+    if server.is_stale() && !allows_stale_data(server, transaction, asked) {
         return Err(CommandError::PrimaryDown.into());
     }
     if let Some(loading) = server.persistence.loading {
@@ -177,14 +184,14 @@ fn check(server: &State, client: &Client, asked: &Asked<'_>, is_busy: bool) -> R
     Ok(())
 }
 
-/// Whether a command writes, by its flags, by what its script declares, or by what EXEC runs.
+/// Whether a command writes, by its flags, by what its script declares, or by the commands that EXEC runs.
 fn writes(server: &State, transaction: Option<&Transaction>, asked: &Asked<'_>) -> bool {
     runs_any(transaction, asked.command, Flags::WRITE)
         || flags_of(server, asked.command, asked.args).contains(Flags::WRITE)
 }
 
-/// Whether a command may run on a replica whose data may be old; EXEC if all may that it runs.
-fn bears_stale_data(server: &State, transaction: Option<&Transaction>, asked: &Asked<'_>) -> bool {
+/// Whether a command may run on a replica with possibly stale data; for EXEC, whether all its commands may.
+fn allows_stale_data(server: &State, transaction: Option<&Transaction>, asked: &Asked<'_>) -> bool {
     match transaction {
         Some(transaction) if asked.command.is(Flags::RUNS_QUEUED) => {
             transaction.all_have(Flags::STALE)
@@ -193,7 +200,7 @@ fn bears_stale_data(server: &State, transaction: Option<&Transaction>, asked: &A
     }
 }
 
-/// Whether CLIENT PAUSE holds a command back.
+/// Whether CLIENT PAUSE postpones a command.
 fn is_held_back(server: &State, client: &Client, asked: &Asked<'_>) -> bool {
     let Some(pause) = server.pauses.strictest() else { return false };
     let may_write = Flags::WRITE.union(Flags::MAY_REPLICATE);
@@ -205,11 +212,11 @@ fn is_held_back(server: &State, client: &Client, asked: &Asked<'_>) -> bool {
     };
     pause.until_us > server.now.boot_us
         && (!pause.writes_only || writes())
-        // It cannot touch the keyspace.
+        // A monitoring client cannot access the keyspace.
         && !client.flags.contains(ClientFlags::MONITOR)
 }
 
-/// Whether a command is refused when there is no memory. What is queued takes memory whatever it does.
+/// Whether a command is refused when memory is short. Queueing any command takes memory.
 fn needs_room(transaction: Option<&Transaction>, command: &Command) -> bool {
     match transaction {
         Some(transaction) if command.is(Flags::RUNS_QUEUED) => transaction.has_any(Flags::DENYOOM),
@@ -218,7 +225,7 @@ fn needs_room(transaction: Option<&Transaction>, command: &Command) -> bool {
     }
 }
 
-/// Whether a command has one of these flags or, if it is EXEC, runs one that has.
+/// Whether a command has one of these flags; for EXEC, whether one of its commands has.
 fn runs_any(transaction: Option<&Transaction>, command: &Command, flags: Flags) -> bool {
     match transaction {
         Some(transaction) if command.is(Flags::RUNS_QUEUED) => transaction.has_any(flags),
@@ -243,7 +250,7 @@ const NOT_ALLOWED_IN_SCRIPT: Worded = Worded {
 const STALE_REPLICA: &[u8] = b"ERR Can not execute the command on a stale replica";
 const READ_ONLY: &[u8] = b"ERR Write commands are not allowed from read-only scripts.";
 
-/// An error that `compatible-with` chooses the words of.
+/// An error whose text depends on `compatible-with`.
 struct Worded {
     redis: &'static str,
     valkey: &'static str,
@@ -256,17 +263,17 @@ impl Worded {
     }
 }
 
-/// What is answered to a script's call that does not run.
+/// Why a script's call does not run.
 pub enum Refused {
-    /// It counts as an error of the command, if there is such a command.
+    /// An error reply, counted as an error of the command if that exists.
     Command(Vec<u8>),
-    /// The user who runs the script has no right to.
+    /// The script's user lacks the permission.
     Denied(&'static Command, Denied),
     /// The script was killed.
     Killed(&'static str),
 }
 
-/// Whether a script may run a command now. The rules of [`admit`] were asked when the script began.
+/// Whether a script may run a command now. [`admit`] checked its own rules when the script began.
 pub fn admit_scripted(
     server: &State,
     command: Option<&'static Command>,
@@ -277,7 +284,9 @@ pub fn admit_scripted(
     if !command.spec.accepts(args.len()) || command.spec.handler.is_none() {
         return Err(ARITY.refusal(server));
     }
-    if command.is(Flags::NOSCRIPT) && !(server.scripts.denies_nothing && bears_script(command)) {
+    if command.is(Flags::NOSCRIPT)
+        && !(server.scripts.denies_nothing && is_harmless_in_script(command))
+    {
         return Err(NOT_ALLOWED_IN_SCRIPT.refusal(server));
     }
     let Some(running) = &server.scripts.running else {
@@ -324,9 +333,9 @@ pub fn admit_scripted(
     Ok(command)
 }
 
-/// Whether a command that is denied to scripts does no harm there if DEBUG lets it through: it does not touch the state of the
-/// connection, a transaction or another script that the one which calls it stands on. CLIENT does not.
-fn bears_script(command: &Command) -> bool {
+/// Whether DEBUG may allow a command that scripts are normally denied: it must not touch the connection, transaction
+/// or outer script from which it is called. CLIENT does not.
+fn is_harmless_in_script(command: &Command) -> bool {
     match command.spec.group {
         Group::PubSub | Group::Scripting | Group::Transactions => false,
         Group::Connection => command.parent.is_some(),
@@ -354,7 +363,7 @@ pub(crate) fn check_debug_allowed(server: &State, client: &Client) -> Result<(),
     Err(CommandError::Text(NOT_ALLOWED))
 }
 
-/// Whether a RESP2 client may run a command while it is subscribed.
+/// Whether a subscribed RESP2 client may run a command.
 fn check_subscribed(command: &Command) -> Result<(), CommandError> {
     if command.is(Flags::WHILE_SUBSCRIBED) {
         return Ok(());
@@ -368,13 +377,13 @@ fn check_subscribed(command: &Command) -> Result<(), CommandError> {
 const NO_KEYSPACE: CommandError =
     CommandError::Text("ERR Replica can't interact with the keyspace");
 
-/// Whether a client that monitors, or is a replica, may run a command: none that has to do with keys.
+/// Whether a monitoring client or a replica may run a command: none that accesses keys.
 fn check_monitoring(command: &Command) -> Result<(), CommandError> {
     let keyspace = Flags::READONLY | Flags::WRITE | Flags::MAY_REPLICATE;
     if command.spec.flags.intersects(keyspace) { Err(NO_KEYSPACE) } else { Ok(()) }
 }
 
-/// What others are told while a script keeps the server busy.
+/// The reply to other clients while a script keeps the server busy.
 const BUSY_SCRIPT: CommandError = CommandError::Text(
     "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
 );
@@ -383,7 +392,7 @@ const BUSY_FUNCTION: CommandError = CommandError::Text(
     "BUSY Redis is busy running a script. You can only call FUNCTION KILL or SHUTDOWN NOSAVE.",
 );
 
-/// A command's flags as checks before it see them: of one that runs a script or a function, what that declares counts.
+/// The flags that the checks use: for a command that runs a script or function, those which the script declares.
 pub(crate) fn flags_of(server: &State, command: &Command, args: Args<'_>) -> Flags {
     let flags = command.spec.flags;
     if !command.is(Flags::RUNS_SCRIPT) {
@@ -408,7 +417,7 @@ pub(crate) fn flags_of(server: &State, command: &Command, args: Args<'_>) -> Fla
         | may(ScriptFlags::NO_WRITES | ScriptFlags::ALLOW_OOM, Flags::DENYOOM)
 }
 
-/// What others are told while a script or a function keeps the server busy.
+/// The error for other clients while a script or function keeps the server busy.
 pub(crate) fn busy(server: &State) -> CommandError {
     let by_eval = server.scripts.running.as_ref().is_none_or(|running| running.by_eval);
     if by_eval { BUSY_SCRIPT } else { BUSY_FUNCTION }

@@ -1,9 +1,9 @@
-//! Blocked commands: how they begin to wait, are woken, time out, and are told to stop.
+//! Blocked commands: how they start to wait, are woken, time out and are unblocked.
 //!
-//! A command that finds nothing calls [`Context::block`]. Its request is kept, and the client stands in the queue of each of
-//! its keys (`keyspace/waiting.rs`). When one of them has changed, the command runs again for that key alone, before the
-//! next request of anybody; it either replies, and the client goes on, or it waits on in its place. So who came first is
-//! served first, and each element wakes one client.
+//! A command that finds nothing calls [`Context::block`]. Its request is kept, and the client is queued at each of
+//! its keys (`keyspace/waiting.rs`). When one of the keys has changed, the command runs again for that key alone,
+//! before the next client's request. It either replies, and the client continues, or it keeps its place in the queue.
+//! So clients are served in the order they came, and each element wakes one client.
 
 use crate::client::blocked::{AcksAwaited, Blocked, Cause};
 use crate::client::{ClientFlags, ClientId};
@@ -27,13 +27,13 @@ use crate::types::type_name;
 /// Unit of a timeout argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimeoutUnit {
-    /// Seconds, with a fraction if need be: rounded up to milliseconds.
+    /// Seconds, possibly with a fraction: rounded up to milliseconds.
     Seconds,
     /// Whole milliseconds.
     Milliseconds,
 }
 
-/// The deadline a timeout argument gives on the boot-time clock, in microseconds; None for 0, which waits for ever.
+/// The deadline of a timeout argument on the boot-time clock, in microseconds; None for 0, which blocks for ever.
 pub fn parse_timeout(
     text: &[u8],
     unit: TimeoutUnit,
@@ -59,14 +59,14 @@ pub fn parse_timeout(
     if ms == 0 {
         return Ok(None);
     }
-    // Redis adds the wall clock's milliseconds.
+    // Redis adds the wall clock's milliseconds, and refuses an overflow.
     if ms.checked_add(now.unix().0).is_none() {
         return Err(CommandError::TIMEOUT_OUT_OF_RANGE);
     }
     Ok(Some(now.boot_us.saturating_add(ms.saturating_mul(1000))))
 }
 
-/// Seconds, as an extended-precision number would be read: one that no double holds is infinite.
+/// Seconds, parsed like an extended-precision number: what exceeds a double is infinite.
 fn parse_seconds(text: &[u8]) -> Option<f64> {
     match number::parse_f64(text) {
         Some(seconds) => Some(seconds).filter(|seconds| !seconds.is_nan()),
@@ -77,7 +77,7 @@ fn parse_seconds(text: &[u8]) -> Option<f64> {
     }
 }
 
-/// Puts the client of a command that said so to wait.
+/// Blocks the client whose command returned [`super::context::Outcome::Blocked`].
 pub(crate) fn begin(
     db: &mut Keyspace,
     server: &mut State,
@@ -114,7 +114,7 @@ pub(crate) fn begin(
     suspend(server, id, blocked);
 }
 
-/// Puts the client of WAIT or WAITAOF to wait.
+/// Blocks the client of WAIT or WAITAOF.
 pub(crate) fn await_acks(
     server: &mut State,
     id: ClientId,
@@ -146,7 +146,7 @@ fn suspend(server: &mut State, id: ClientId, blocked: Blocked) {
     client.blocked = Some(Box::new(blocked));
 }
 
-/// Has who waits in a key's queue for a member to be due woken when the first of them is.
+/// For clients that wait until a member is due: sets the key's alarm to the first member's time.
 fn set_alarm(db: &mut Keyspace, database: usize, key: &[u8], wanted: Wanted) {
     if matches!(wanted, Wanted::DueSeconds | Wanted::DueMilliseconds) {
         let at_ms = db.next_due_ms(key, wanted);
@@ -154,7 +154,7 @@ fn set_alarm(db: &mut Keyspace, database: usize, key: &[u8], wanted: Wanted) {
     }
 }
 
-/// Takes a client out of all queues. Some if it was blocked.
+/// Takes a client out of all queues. None if it was not blocked.
 fn end(db: &mut Keyspace, server: &mut State, id: ClientId) -> Option<Box<Blocked>> {
     let blocked = server.clients.get_mut(id)?.blocked.take()?;
     match blocked.cause {
@@ -172,12 +172,12 @@ fn end(db: &mut Keyspace, server: &mut State, id: ClientId) -> Option<Box<Blocke
     Some(blocked)
 }
 
-/// Forgets a client that goes.
+/// Takes a client that is about to be closed out of all queues.
 pub fn forget(db: &mut Keyspace, server: &mut State, id: ClientId) {
     end(db, server, id);
 }
 
-/// Sends a client that waits no more its reply, and has it go on with its requests.
+/// Sends a client that is no longer blocked its reply, and resumes its further requests.
 fn answer(server: &mut State, id: ClientId, reply: &OutputBuffer) {
     if let Some(client) = server.clients.get_to_push(id) {
         if !client.flags.intersects(ClientFlags::REPLY_OFF) {
@@ -188,7 +188,7 @@ fn answer(server: &mut State, id: ClientId, reply: &OutputBuffer) {
     }
 }
 
-/// Runs the commands that wait for keys that have changed, until no key is ready. Leaves another database selected.
+/// Runs the commands that wait for changed keys, until no key is ready. May leave another database selected.
 pub fn serve(db: &mut Keyspace, server: &mut State) {
     while db.waiting.has_ready() {
         for (database, key) in db.waiting.take_ready() {
@@ -199,7 +199,7 @@ pub fn serve(db: &mut Keyspace, server: &mut State) {
     }
 }
 
-/// The queues that the value of a key can serve now.
+/// The queues that a key's value can serve now.
 fn served_by(db: &mut Keyspace, key: &[u8]) -> &'static [Wanted] {
     let key = db.key(key);
     let Some(slot) = db.find(key) else { return &[Wanted::StreamGroup] };
@@ -220,7 +220,7 @@ fn serve_key(db: &mut Keyspace, server: &mut State, database: usize, key: &[u8])
             after = ticket;
             let served = wake(db, server, id, key);
             db.select(database);
-            // Who came later gets nothing either, unless all get the same or each waits for something else.
+            // Later clients get nothing either, unless all get the same or each waits for something else.
             if !served && !matches!(wanted, Wanted::Stream | Wanted::StreamGroup) {
                 break;
             }
@@ -229,7 +229,7 @@ fn serve_key(db: &mut Keyspace, server: &mut State, database: usize, key: &[u8])
     }
 }
 
-/// Runs a blocked client's command for a key. True if it has its reply.
+/// Runs a blocked client's command for a key. True: it has replied.
 fn wake(db: &mut Keyspace, server: &mut State, id: ClientId, key: &[u8]) -> bool {
     let Some(client) = server.clients.get_mut(id) else { return false };
     let protocol = client.protocol;
@@ -254,7 +254,7 @@ fn wake(db: &mut Keyspace, server: &mut State, id: ClientId, key: &[u8]) -> bool
     true
 }
 
-/// Wakes whose time has come: those that time out, and those whose keys' alarms ring.
+/// Times out clients whose deadline has passed, and wakes those whose key's alarm is due.
 pub fn on_time(db: &mut Keyspace, server: &mut State) {
     db.waiting.ring(server.now.unix().0);
     while let Some((deadline, id)) = server.blocking.deadlines.first().copied()
@@ -279,7 +279,7 @@ fn time_out(db: &mut Keyspace, server: &mut State, id: ClientId) {
     answer(server, id, &output);
 }
 
-/// Answers those whose replicas have acknowledged enough.
+/// Answers the clients of WAIT and WAITAOF for which enough replicas have acknowledged.
 pub fn serve_acks(db: &mut Keyspace, server: &mut State) {
     for id in server.blocking.for_acks.clone() {
         let blocked = server.clients.get(id).and_then(|client| client.blocked.as_deref());
@@ -291,8 +291,7 @@ pub fn serve_acks(db: &mut Keyspace, server: &mut State) {
     }
 }
 
-/// Ends a client's waiting at another one's request, with the reply of a timeout or with an error. False if it was not
-/// blocked.
+/// CLIENT UNBLOCK: ends the wait with the reply of a timeout or with an error. False: the client was not blocked.
 pub fn unblock(db: &mut Keyspace, server: &mut State, id: ClientId, with_error: bool) -> bool {
     if server.clients.get(id).is_none_or(|client| client.blocked.is_none()) {
         return false;
@@ -304,7 +303,7 @@ pub fn unblock(db: &mut Keyspace, server: &mut State, id: ClientId, with_error: 
     unblock_with(db, server, id, b"UNBLOCKED client unblocked via CLIENT UNBLOCK")
 }
 
-/// Ends a client's waiting with an error. False if it was not blocked.
+/// Ends the wait with an error. False: the client was not blocked.
 pub fn unblock_with(db: &mut Keyspace, server: &mut State, id: ClientId, text: &[u8]) -> bool {
     let Some(blocked) = end(db, server, id) else { return false };
     let protocol = server.clients.get(id).map_or_else(Default::default, |client| client.protocol);
@@ -318,7 +317,7 @@ pub fn unblock_with(db: &mut Keyspace, server: &mut State, id: ClientId, text: &
 }
 
 impl Context<'_> {
-    /// The deadline of a timeout argument, see [`parse_timeout`]. Who is woken has had one since it began to wait.
+    /// The deadline of a timeout argument, see [`parse_timeout`]. A woken command keeps the one it was blocked with.
     pub fn timeout(&self, index: usize, unit: TimeoutUnit) -> Result<Option<i64>, CommandError> {
         if matches!(self.origin, Origin::Woken(_)) {
             return Ok(None);

@@ -13,7 +13,7 @@ use crate::keyspace::{Key, Keyspace};
 use crate::resp::args::Prehashed;
 use crate::resp::reply::ReplyWriter;
 
-/// What a handler says when it is done. An error is written as the reply by the gate.
+/// A handler's result. The gate writes an error as the reply.
 pub type CommandResult = Result<Outcome, CommandError>;
 
 /// What became of a command.
@@ -21,32 +21,32 @@ pub type CommandResult = Result<Outcome, CommandError>;
 pub enum Outcome {
     /// The reply is complete (or there is none by design).
     Replied,
-    /// The client stops here: this command and all behind it wait until the server resumes the client.
+    /// It did not run: it and the client's requests behind it wait until the server resumes the client.
     Postponed,
-    /// The reply is complete, and the client's further commands wait until the server resumes it.
+    /// The reply is complete; the client's further requests wait until the server resumes it.
     Suspended,
-    /// There is no reply yet: the client waits. [`Context::block`] makes this.
+    /// No reply yet: the client is blocked. Made by [`Context::block`].
     Blocked(Box<Wait>),
-    /// There is no reply yet: the client waits for replicas.
+    /// No reply yet: the client waits for replicas to acknowledge.
     AwaitsAcks(Box<AcksAwaited>),
-    /// A command that was woken has still nothing to reply: the client keeps its place and its time.
+    /// A woken command still has nothing to reply: the client keeps its place and its deadline.
     WaitsOn,
-    /// The connection ends once the reply is sent.
+    /// The connection is closed once the reply is sent.
     Close,
 }
 
-/// Who asks for commands.
+/// Who sends a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Caller {
     Client(ClientId),
-    /// A file that is being loaded: with full rights, and nobody reads the replies.
+    /// A file being loaded: full rights, replies are discarded.
     Load,
-    /// The primary that this server follows: with full rights, and nobody reads the replies.
+    /// The primary that this server follows: full rights, replies are discarded.
     Primary,
 }
 
 impl Caller {
-    /// The client, if it is one.
+    /// The client's ID, if the caller is a client.
     #[inline]
     pub fn client(self) -> Option<ClientId> {
         match self {
@@ -56,21 +56,21 @@ impl Caller {
     }
 }
 
-/// On which way a command has come to the gate.
+/// How a command has come to the gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// By a request of its caller.
+    /// As a request of its caller.
     Client,
-    /// EXEC, which the client has asked for: nothing in it waits.
+    /// From EXEC: nothing in it blocks.
     Transaction,
-    /// A script that a client runs: nothing in it waits.
+    /// From a client's script: nothing in it blocks.
     Script,
-    /// A client that was blocked: the key in this argument has changed, or its time has come.
+    /// From a blocked client that is woken: the key in this argument has changed or its alarm is due.
     Woken(usize),
 }
 
-/// Elements that a script may have one command draw with repetition, and bytes of them: a command is not interrupted, and
-/// these are not bounded by what is there.
+/// Limits of random elements, and of their bytes, that one command of a script may draw with repetition: the command
+/// cannot be interrupted, and the collection's size does not bound its reply.
 const SCRIPT_DRAWS_MAX: u64 = 100_000;
 const SCRIPT_DRAWN_BYTES_MAX: usize = 16 << 20;
 const TOO_MANY_DRAWS: CommandError =
@@ -88,7 +88,7 @@ pub struct Context<'a> {
     pub caller: Caller,
     pub prehashed: Prehashed<'a>,
     pub origin: Origin,
-    /// What is to be repeated elsewhere.
+    /// What goes to the append-only file and to replicas.
     pub effect: Effect,
 }
 
@@ -101,7 +101,7 @@ impl<'a> Context<'a> {
         Key { bytes, hash }
     }
 
-    /// The arguments among `keys` that a blocking command is to try: all of them, or the one that woke it.
+    /// The arguments among `keys` that a blocking command tries: all, or the one that woke it.
     pub fn keys_to_try(&self, keys: Range<usize>) -> Range<usize> {
         match self.origin {
             Origin::Woken(key) => key..key + 1,
@@ -109,14 +109,14 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Whether the command may leave its client waiting: in a transaction, in a script and without a client nothing waits.
+    /// Whether the command may block: not in a transaction or script, nor without a client.
     pub fn may_wait(&self) -> bool {
         let has_client = self.caller.client().is_some();
         has_client && matches!(self.origin, Origin::Client | Origin::Woken(_))
     }
 
-    /// Leaves the client waiting. A woken command that is not served waits on with its place and its time; its new wait is
-    /// ignored. In a transaction, in a script and without a client the answer is that of a timeout, a null array.
+    /// Blocks the client. A woken command that is not served keeps its place and deadline; its new wait is ignored.
+    /// Where nothing may block the reply is that of a timeout, a null array.
     pub fn block(&mut self, wait: Wait) -> CommandResult {
         match self.origin {
             Origin::Client if self.caller.client().is_some() => {
@@ -130,7 +130,8 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Before elements are drawn with repetition. Refuses a script that asks for too many; what it gets may be cut.
+    /// Checks a number of random elements to be drawn with repetition. Errors: a script asks for too many. Also
+    /// limits the bytes of a script's reply.
     pub fn check_draws(&mut self, count: u64) -> Result<(), CommandError> {
         if self.origin != Origin::Script {
             return Ok(());
@@ -142,19 +143,19 @@ impl<'a> Context<'a> {
         Ok(())
     }
 
-    /// The number of the client that runs this command, which is one that needs a client (`Flags::NEEDS_CLIENT`).
+    /// The caller's client ID. Only for commands with `Flags::NEEDS_CLIENT`.
     #[inline]
     pub fn client_id(&self) -> ClientId {
         self.caller.client().expect("the gate lets what needs a client run for clients alone")
     }
 
-    /// The client that runs this command, which is one that needs a client.
+    /// The calling client. Only for commands with `Flags::NEEDS_CLIENT`.
     pub fn client(&mut self) -> &mut Client {
         let id = self.client_id();
         self.server.clients.get_mut(id).expect("a client outlives the command it runs")
     }
 
-    /// The error for a subcommand that takes fewer arguments than its arity lets through.
+    /// The error for a subcommand with too few arguments that its arity lets through.
     pub fn wrong_subcommand(&self) -> CommandError {
         let container = self.command.parent.map(|id| self.server.commands.get(id));
         let container = container.map_or("", |container| container.spec.name);

@@ -1,8 +1,8 @@
-//! What must be repeated elsewhere: the stream of changes that the append only file holds and replicas follow.
+//! Effects: the stream of changes that the append-only file stores and replicas follow.
 //!
-//! A command that has changed something is repeated as it was sent, unless its handler has said what is to be repeated instead
-//! ([`Context::instead`]): what depends on the time, on chance or on who waits is repeated as what came of it. Keys that expired
-//! or were evicted are repeated as DEL.
+//! A command that has changed something is repeated as it was sent, unless its handler gives other requests instead
+//! ([`Context::instead`]): what depends on time, chance or waiting clients is repeated as its result. Expired and
+//! evicted keys are repeated as DEL.
 //!
 //! ```text
 //! unit    = what one request of a client did, or one woken command, or one slice of expiry
@@ -10,8 +10,8 @@
 //!         | ( SELECT db )? MULTI request ( ( SELECT db )? request )+ EXEC       of a unit with several
 //! ```
 //!
-//! Requests are in the form of the protocol, arrays of bulk strings. Redis 7.0.15's stream is the model, byte for byte; commands
-//! that it does not know are repeated as ones that it knows. While nobody listens nothing is encoded.
+//! Requests are encoded as arrays of bulk strings. Redis 7.0.15's stream is the model, byte for byte; commands it
+//! does not know are repeated as ones it knows. Nothing is encoded while neither log nor replicas need it.
 
 use std::ops::Range;
 
@@ -20,26 +20,26 @@ use crate::gate::state::State;
 use crate::keyspace::deletions::{Deleted, Deletion};
 use crate::keyspace::{Expiry, Keyspace};
 
-/// What is to be repeated of a command that has changed something.
+/// What is repeated of a command that has changed something.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Effect {
     /// The request as it was sent.
     #[default]
     AsSent,
-    /// The request as it was sent, although it may have changed nothing.
+    /// The request as it was sent, even if it changed nothing.
     Forced,
-    /// What [`Context::instead`] was given.
+    /// The requests given to [`Context::instead`].
     Instead,
-    /// What [`Context::instead_of`] was given, although nothing has changed that counts as a change.
+    /// The requests given to [`Context::instead_of`], although the count of changes is the same.
     Hint,
-    /// Nothing: what it ran has been noted by itself, or there is nothing that others need to know.
+    /// Nothing: the commands it ran were repeated themselves, or others need not know.
     Nothing,
 }
 
 const MULTI: &[u8] = b"*1\r\n$5\r\nMULTI\r\n";
 const EXEC: &[u8] = b"*1\r\n$4\r\nEXEC\r\n";
 
-/// Who repeats a request: `redis.set_repl`.
+/// Where a request is repeated: `redis.set_repl`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RepeatedAt {
     pub log: bool,
@@ -57,32 +57,32 @@ impl Default for RepeatedAt {
     }
 }
 
-/// The stream's end: what was not taken yet.
+/// The part of the stream that was not taken yet.
 #[derive(Debug, Default)]
 pub struct Effects {
     heard: bool,
-    /// Requests in the form of the protocol.
+    /// Encoded requests.
     stream: Vec<u8>,
-    /// The database the stream's end has selected; None: its reader is to be told.
+    /// The database selected at the stream's end; None: a SELECT must come next.
     selected: Option<usize>,
     unit: Unit,
-    /// Who repeats what comes now.
+    /// Where the next requests are repeated.
     at: RepeatedAt,
-    /// Places in the stream of requests that not everybody repeats, in order.
+    /// Ranges of the stream that are not repeated everywhere, in order.
     withheld: Vec<(Range<usize>, RepeatedAt)>,
 }
 
-/// The unit that is not over.
+/// The unit that has not ended.
 #[derive(Debug, Default)]
 struct Unit {
     requests: usize,
-    /// Where its first request begins, behind the SELECT.
+    /// Where its first request begins, after the SELECT.
     first_at: usize,
-    /// What has expired or was evicted meanwhile, which no roll back puts back: database and place in the stream.
+    /// Keys that expired or were evicted meanwhile, which a rollback keeps: database and range of the stream.
     deletions: Vec<(usize, Range<usize>)>,
 }
 
-/// A place within a unit, to come back to.
+/// A position within a unit, for [`Effects::roll_back`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
     len: usize,
@@ -91,14 +91,14 @@ pub struct Mark {
 }
 
 impl Effects {
-    /// Whether somebody listens. If not, nothing need be made ready.
+    /// Whether a log, backlog or DEBUG EFFECTS takes the stream. If not, nothing need be prepared.
     #[inline]
     pub fn is_heard(&self) -> bool {
         self.heard
     }
 
-    /// Has the stream begin, or end. What waits is dropped when it ends. [`crate::keyspace::deletions::Deletions::listen`] is to
-    /// be told the same.
+    /// Starts or stops the stream. Stopping drops what was not taken.
+    /// [`crate::keyspace::deletions::Deletions::listen`] must be told the same.
     pub fn listen(&mut self, heard: bool) {
         self.heard = heard;
         self.select_anew();
@@ -109,12 +109,12 @@ impl Effects {
         }
     }
 
-    /// A new reader follows from here on: it is told the database.
+    /// A new reader follows from here: the next request is preceded by SELECT.
     pub fn select_anew(&mut self) {
         self.selected = None;
     }
 
-    /// The database that the stream's end has selected, if it has been told.
+    /// The database selected at the stream's end, if a SELECT was written.
     pub fn selected(&self) -> Option<usize> {
         self.selected
     }
@@ -132,12 +132,12 @@ impl Effects {
         }
     }
 
-    /// Has what comes now be repeated by some alone. What expires or is evicted is repeated by all, always.
+    /// Sets where the next requests are repeated. Expiry and eviction are always repeated everywhere.
     pub fn repeat_at(&mut self, at: RepeatedAt) {
         self.at = at;
     }
 
-    /// Begins a request for a database.
+    /// Writes a SELECT if the database differs from the selected one.
     fn select(&mut self, db: usize) {
         if self.selected != Some(db) {
             self.selected = Some(db);
@@ -172,13 +172,12 @@ impl Effects {
         self.unit.deletions.push((*database, start..self.stream.len()));
     }
 
-    /// Where the unit is now.
+    /// The unit's current end.
     pub fn mark(&self) -> Mark {
         Mark { len: self.stream.len(), requests: self.unit.requests, selected: self.selected }
     }
 
-    /// Takes back what the unit has been given since a mark within it, but for what has expired or was evicted: that is not put
-    /// back in the keyspace either.
+    /// Drops the unit's requests since a mark, except deletions by expiry and eviction: the keyspace does not undo those either.
     pub fn roll_back(&mut self, mark: Mark) {
         let tail = self.stream.split_off(mark.len);
         self.withheld.retain(|(range, _)| range.end <= mark.len);
@@ -214,13 +213,13 @@ impl Effects {
         self.unit.deletions.clear();
     }
 
-    /// Whether no request has been added since the last unit ended.
+    /// Whether no request was added since the last unit ended.
     #[inline]
     pub fn is_between_units(&self) -> bool {
         self.unit.requests == 0
     }
 
-    /// The units that are over, in order, and forgets them.
+    /// Passes the ended units to `read`, in order, and drops them.
     pub fn take(&mut self, read: impl FnOnce(&[u8])) {
         debug_assert!(self.is_between_units(), "a unit is not over");
         read(&self.stream);
@@ -228,7 +227,7 @@ impl Effects {
         self.withheld.clear();
     }
 
-    /// The same as the log repeats it, and as replicas do.
+    /// As [`Self::take`], with the streams for the log and for replicas apart.
     pub fn take_apart(&mut self, read: impl FnOnce(&[u8], &[u8])) {
         if self.withheld.is_empty() {
             return self.take(|stream| read(stream, stream));
@@ -238,7 +237,7 @@ impl Effects {
         self.take(|_| read(&log, &replicas));
     }
 
-    /// The stream without what somebody does not repeat.
+    /// The stream without the ranges that are not repeated there.
     fn repeated(&self, repeats: impl Fn(RepeatedAt) -> bool) -> Vec<u8> {
         let (mut stream, mut from) = (Vec::with_capacity(self.stream.len()), 0);
         for (range, _) in self.withheld.iter().filter(|(_, at)| !repeats(*at)) {
@@ -249,18 +248,18 @@ impl Effects {
         stream
     }
 
-    /// Whether there is something to be taken.
+    /// Whether there is nothing to take.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.stream.is_empty()
     }
 
-    /// Bytes that wait to be taken.
+    /// Bytes not taken yet.
     pub fn len(&self) -> usize {
         self.stream.len()
     }
 
-    /// Those of them that replicas are sent.
+    /// Bytes not taken yet that go to replicas.
     #[inline]
     pub fn len_for_replicas(&self) -> usize {
         let withheld = self.withheld.iter().filter(|(_, at)| !at.replicas);
@@ -268,7 +267,7 @@ impl Effects {
     }
 }
 
-/// Appends a request in the form of the protocol.
+/// Appends an encoded request.
 fn encode<'a>(request: impl ExactSizeIterator<Item = &'a [u8]>, stream: &mut Vec<u8>) {
     let mut digits = itoa::Buffer::new();
     let mut header = |marker: u8, len: usize, stream: &mut Vec<u8>| {
@@ -285,13 +284,13 @@ fn encode<'a>(request: impl ExactSizeIterator<Item = &'a [u8]>, stream: &mut Vec
 }
 
 impl Context<'_> {
-    /// Whether what is to be repeated instead of the request need be made ready at all.
+    /// Whether the stream is taken at all: if not, requests to be repeated need not be built.
     #[inline]
     pub fn is_heard(&self) -> bool {
         self.server.effects.is_heard()
     }
 
-    /// Has a request be repeated elsewhere in the place of this one; several in the order of the calls.
+    /// Repeats this request instead of the command's own; several in the order of the calls.
     #[inline]
     pub fn instead(&mut self, request: &[&[u8]]) {
         self.effect = Effect::Instead;
@@ -300,7 +299,7 @@ impl Context<'_> {
         }
     }
 
-    /// The same in any database.
+    /// As [`Self::instead`], in any database.
     pub fn instead_of<'b>(&mut self, db: usize, request: impl ExactSizeIterator<Item = &'b [u8]>) {
         self.effect = Effect::Instead;
         if self.is_heard() {
@@ -309,7 +308,7 @@ impl Context<'_> {
         }
     }
 
-    /// The same for a request of many arguments that are at hand one by one. `gather` is run only if somebody listens.
+    /// As [`Self::instead`], for arguments that are collected one by one. `gather` runs only if the stream is taken.
     pub fn instead_gathered(&mut self, gather: impl FnOnce(&Self, &mut Vec<Vec<u8>>)) {
         self.effect = Effect::Instead;
         if self.is_heard() {
@@ -320,7 +319,7 @@ impl Context<'_> {
         }
     }
 
-    /// Has a request with one number behind its other arguments be repeated in the place of this one.
+    /// As [`Self::instead`], with one number appended to the arguments.
     #[inline]
     pub fn instead_with(&mut self, request: &[&[u8]], number: i64) {
         self.effect = Effect::Instead;
@@ -338,13 +337,13 @@ impl Context<'_> {
         self.instead_of(db, all.into_iter());
     }
 
-    /// Has the deletion of a key be repeated that a deadline in the past has brought about.
+    /// Repeats the deletion of a key whose new deadline lies in the past.
     pub fn instead_expired(&mut self, key: &[u8]) {
         let unlinks = self.server.config.lazyfree_lazy_expire;
         self.instead(&[if unlinks { b"UNLINK" } else { b"DEL" }, key]);
     }
 
-    /// Has `SET key value` be repeated in the place of this request, with the deadline as a Unix time.
+    /// Repeats `SET key value` instead, with the deadline as a Unix time.
     pub fn instead_set(&mut self, key: &[u8], value: &[u8], expiry: Expiry) {
         match expiry {
             Expiry::Clear => self.instead(&[b"SET", key, value]),
@@ -357,7 +356,7 @@ impl Context<'_> {
     }
 }
 
-/// Which keys that go by themselves are repeated as UNLINK.
+/// Which expired and evicted keys are repeated as UNLINK rather than DEL.
 #[derive(Clone, Copy)]
 struct Unlinks {
     expired: bool,
@@ -373,7 +372,7 @@ impl Unlinks {
     }
 }
 
-/// Adds what has expired or was evicted since the last call.
+/// Adds the keys that expired or were evicted since the last call.
 #[inline]
 pub fn note_deletions(db: &mut Keyspace, server: &mut State) {
     if !db.deletions.is_empty() {
@@ -388,7 +387,7 @@ fn note_all_deletions(db: &mut Keyspace, server: &mut State) {
     db.deletions.take().iter().for_each(|deletion| effects.push_deletion(deletion, unlinks));
 }
 
-/// Adds what was deleted outside of commands, each as a unit of its own; within a unit, to that.
+/// Adds keys that were deleted outside of commands, each as a unit of its own; inside a unit, to that unit.
 pub fn note_deletions_apart(db: &mut Keyspace, server: &mut State) {
     let is_apart = server.effects.is_between_units();
     let unlinks = Unlinks::of(server);

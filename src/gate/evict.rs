@@ -1,9 +1,9 @@
-//! Memory's limit: before a command runs, keys go until what is used is no more than `maxmemory`, or the command is refused.
+//! The memory limit: before a command runs, keys are evicted until memory is within `maxmemory`, or the command is refused.
 //!
-//! Which key goes is the keyspace's choice (`keyspace/evict.rs`); here is how many, and for how long: beyond the time that
-//! `maxmemory-eviction-tenacity` grants, the rest waits for the next command or turn of the loop. What the background thread
-//! is about to free counts as free, so that a FLUSHALL or a large value on its way out does not cost other keys; so do the names
-//! of evicted keys that wait for those who track them to be told, or each key that goes would take others with it.
+//! `keyspace/evict.rs` chooses the key; this file decides how many, and for how long: what
+//! `maxmemory-eviction-tenacity` does not allow now waits for the next command or turn. Memory that the background
+//! thread is about to free counts as free, so that a FLUSHALL or a large deleted value does not cost other keys. So
+//! do the names of evicted keys kept for client tracking: otherwise each eviction would cause further ones.
 
 use crate::config::MaxmemoryPolicy;
 use crate::gate::effect::note_deletions_apart;
@@ -13,24 +13,24 @@ use crate::gate::state::State;
 use crate::keyspace::Keyspace;
 use crate::sys::alloc;
 
-/// Keys evicted between two looks at the clock.
+/// Keys evicted between two readings of the clock.
 const KEYS_PER_LOOK: usize = 16;
 
-/// Empty output buffers of up to so many bytes stay, also where memory is short: replies to nearly all commands fit.
+/// Empty output buffers up to this size are kept even when memory is short: nearly all replies fit.
 const SPARE_BYTES_KEPT: usize = 1024;
 
-/// What came of an eviction.
+/// The result of an eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Room {
-    /// Memory is below its limit, or there is none.
+    /// Memory is within its limit, or there is no limit.
     Enough,
-    /// Time is up before it is; the loop goes on next turn.
+    /// The time limit came first; the loop continues next turn.
     Unfinished,
-    /// Nothing is left that may go.
+    /// No key is left that may be evicted.
     NoMore,
 }
 
-/// Evicts keys until memory is below its limit, as long as `maxmemory-eviction-tenacity` allows. Called by the gate, after
+/// Evicts keys until memory is within its limit or `maxmemory-eviction-tenacity` ends it. Called by the gate, after
 /// CONFIG SET changed `maxmemory`, and in each turn while [`Keyspace::eviction`] is unfinished.
 #[inline]
 pub fn evict(db: &mut Keyspace, server: &mut State) -> Room {
@@ -59,10 +59,10 @@ fn evict_slice(db: &mut Keyspace, server: &mut State) -> Room {
 fn evict_for_a_while(db: &mut Keyspace, server: &mut State) -> Room {
     let policy = server.config.maxmemory_policy;
     if !is_over(db, server) || server.pauses.strictest().is_some() {
-        // While clients are paused the data stands still.
+        // Paused clients must find the data unchanged.
         return Room::Enough;
     }
-    // Empty buffers go before keys: those that messages about evicted keys were sent from would cost further keys.
+    // Empty buffers are freed before keys: those that sent messages about evicted keys would cost further keys.
     server.clients.drop_spare_buffers(SPARE_BYTES_KEPT);
     if !is_over(db, server) {
         return Room::Enough;
@@ -88,10 +88,10 @@ fn evict_for_a_while(db: &mut Keyspace, server: &mut State) -> Room {
     room
 }
 
-/// Evicts as many keys as it needs, but only a few.
+/// Evicts as many keys as needed, up to a small number.
 ///
-/// Each key's event is published at once: kept for later, the events of a small store would soon hold more memory than
-/// its keys had, and the eviction would never end.
+/// Each key's event is published at once: a small keyspace's queued events could hold more memory than its keys did,
+/// and the eviction would never end.
 fn evict_some(
     db: &mut Keyspace,
     server: &mut State,
@@ -120,10 +120,12 @@ fn is_over(db: &Keyspace, server: &State) -> bool {
     let about_to_be_free = || {
         db.lazyfree.pending_bytes() + db.tracking.changes_bytes() + replicas::bytes_behind(server)
     };
-    server.minds_memory() && used > limit && used.saturating_sub(about_to_be_free() as u64) > limit
+    server.applies_maxmemory()
+        && used > limit
+        && used.saturating_sub(about_to_be_free() as u64) > limit
 }
 
-/// Microseconds one call may take: up to 500 for a tenacity of 10, 15% more for each further step, no limit at 100.
+/// The time limit of one call in microseconds: up to 500 for a tenacity of 10, 15% more for each further step, no limit at 100.
 fn time_limit_us(tenacity: u32) -> i64 {
     match tenacity {
         0..=10 => 50 * i64::from(tenacity),

@@ -1,8 +1,8 @@
-//! The one gate: every command runs through here, whoever asks for it.
+//! The gate: every command runs through here, whoever sends it.
 //!
-//! In order: does the command exist, do its arguments fit, may it run now ([`admit`]); then the handler; then what it changed
-//! is announced, and its time and outcome are counted. A client's requests come in by [`Gate::execute`], those of a
-//! transaction, a script or a file that is loaded by methods of their own, as they are checked less or elsewhere.
+//! In order: does the command exist, do its arguments fit, may it run now ([`admit`]); then the handler; then its
+//! changes are announced, and its time and outcome counted. A client's requests enter by [`Gate::execute`]; those of
+//! transactions, scripts and loaded files by methods of their own, because they are checked less or elsewhere.
 
 use crate::acl::log::Place;
 use crate::client::{Client, ClientFlags, ClientId};
@@ -32,20 +32,20 @@ pub struct Request<'a> {
     pub prehashed: Prehashed<'a>,
 }
 
-/// What became of a request, for those who sent it here.
+/// The result of a request, for its sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ran {
-    /// It is done: the reply is complete, or there is none by design.
+    /// The reply is complete, or there is none by design.
     Done,
-    /// It did not run: it and all behind it wait until the server resumes the client.
+    /// It did not run: it and the client's requests behind it wait until the server resumes the client.
     NotYet,
-    /// It has run, or waits for a key; what the client has sent behind it waits.
+    /// It has run or is blocked; the client's requests behind it wait.
     Waits,
-    /// The connection ends once the reply is sent.
+    /// The connection is closed once the reply is sent.
     Closes,
 }
 
-/// All that running a command takes: lent for one request or for a few.
+/// What running a command needs: borrowed for one or a few requests.
 pub struct Gate<'a> {
     /// The keyspace, with the caller's database selected.
     pub db: &'a mut Keyspace,
@@ -55,7 +55,7 @@ pub struct Gate<'a> {
     pub reply: ReplyWriter<'a>,
 }
 
-/// Commands that change nothing, nor what a script or a function may change.
+/// Commands without these flags change nothing, nor run scripts that may.
 const MAY_WRITE: Flags = Flags::WRITE.union(Flags::MAY_REPLICATE).union(Flags::ADMIN);
 
 impl Gate<'_> {
@@ -66,7 +66,7 @@ impl Gate<'_> {
         let flags = client.flags;
         let gate = ClientFlags::GATE.difference(ClientFlags::IN_TRANSACTION);
         let is_quiet = flags & (gate | ClientFlags::AUTHENTICATED) == ClientFlags::AUTHENTICATED;
-        // For most requests this asks once what `run` asks step by step.
+        // For most requests this one condition replaces the checks of `run`.
         if is_quiet
             && let Some(command) = request.command
             && admit::is_open(self.db, self.server, command, request.args.len())
@@ -84,7 +84,7 @@ impl Gate<'_> {
             && !self.db.leaves_expiry()
         {
             let ran = self.run(request);
-            // CLIENT CACHING may have been among what EXEC has run.
+            // EXEC may have run CLIENT CACHING.
             if flags.contains(ClientFlags::IN_TRANSACTION) && ran != Ran::NotYet {
                 tracking::end_caching(self.server, self.caller, request);
             }
@@ -93,7 +93,7 @@ impl Gate<'_> {
         self.execute_closely(request)
     }
 
-    /// The way of clients and times that need a closer look.
+    /// Runs a request of a client, or at a time, that needs all checks.
     #[cold]
     fn execute_closely(&mut self, request: &Request<'_>) -> Ran {
         let Some(client) = self.client() else { return Ran::Closes };
@@ -121,15 +121,15 @@ impl Gate<'_> {
         ran
     }
 
-    /// Whether expired keys are only hidden from a command, not deleted: while clients are paused or data is imported, and on a
-    /// replica, from all that write nothing.
+    /// Whether expired keys are only hidden from a command, not deleted: while clients are paused or data is
+    /// imported, and on a replica for all commands that do not write.
     fn keeps_expired(&self, command: Option<&Command>) -> bool {
         let is = |flags| command.is_none_or(|command| command.is(flags));
         let stands_still = self.server.pauses.strictest().is_some() || self.db.import_mode;
         stands_still && !is(MAY_WRITE) || self.db.follows && !is(Flags::WRITE)
     }
 
-    /// Runs a request whose reply is not to be sent.
+    /// Runs a request whose reply is discarded.
     fn run_muted(&mut self, request: &Request<'_>, muted: ClientFlags) -> Ran {
         let mut unheard = OutputBuffer::with_limit_of(self.reply.output());
         let mut gate = Gate {
@@ -146,7 +146,7 @@ impl Gate<'_> {
         {
             let skipped = client.flags.contains(ClientFlags::REPLY_SKIP);
             if !client.flags.intersects(muted) {
-                // CLIENT REPLY ON and RESET are the first to be answered again.
+                // CLIENT REPLY ON and RESET turn replies on again with their own.
                 self.reply.output().append(&unheard);
             } else if skipped && ran == Ran::NotYet {
                 client.flags |= ClientFlags::REPLY_SKIP_NEXT;
@@ -224,7 +224,7 @@ impl Gate<'_> {
         ran
     }
 
-    /// Keeps a request until EXEC.
+    /// Queues a request until EXEC.
     fn queue(&mut self, command: &'static Command, request: &Request<'_>) -> Ran {
         match transaction::queue(self.server, self.caller, command, request) {
             Ok(()) => {
@@ -235,14 +235,14 @@ impl Gate<'_> {
         }
     }
 
-    /// Runs a request of a file that is loaded, between [`Keyspace::begin_loading`] and [`Keyspace::end_loading`]. The database
-    /// that SELECT has chosen stays selected. Errors: there is no such command, or it cannot run here; that it fails itself is
-    /// none.
+    /// Runs a request of a file being loaded, between [`Keyspace::begin_loading`] and [`Keyspace::end_loading`].
+    /// Keeps the database that SELECT has chosen. Errors: no such command, or not allowed here; an error reply of the
+    /// command itself is none.
     pub fn run_loaded(&mut self, request: &Request<'_>) -> Result<(), CommandError> {
         self.run_trusted(request, Origin::Client)
     }
 
-    /// Runs a request of a caller with full rights, alone ([`Origin::Client`]) or as a part of a unit. Errors: as those of
+    /// Runs a request of a caller with full rights, alone ([`Origin::Client`]) or as a part of a unit. Errors: as
     /// [`Self::run_loaded`].
     pub fn run_trusted(
         &mut self,
@@ -262,7 +262,7 @@ impl Gate<'_> {
         Ok(())
     }
 
-    /// Runs a blocked client's command again, a key it waits for having changed. None: it waits on.
+    /// Runs a blocked client's command again after one of its keys has changed. None: it stays blocked.
     pub fn run_woken(
         &mut self,
         command: &'static Command,
@@ -270,7 +270,7 @@ impl Gate<'_> {
         key: usize,
     ) -> Option<Ran> {
         let id = self.caller.client();
-        // Its user may have lost the right to it while it waited.
+        // Its user may have lost the permission meanwhile.
         if let Err(denied) = users::check_of(self.server, id, command, request.args) {
             users::note_denied(self.server, id, None, denied, command, request.args);
             let error = users::refusal(self.server, id, command, denied);
@@ -287,7 +287,7 @@ impl Gate<'_> {
         Some(self.conclude(command, request, origin, ended, before))
     }
 
-    /// Runs a command that EXEC has come to. Those who monitor see it before the EXEC.
+    /// Runs a queued command of EXEC. Monitoring clients see it before the EXEC.
     pub fn run_queued(&mut self, command: &'static Command, request: &Request<'_>) -> Ran {
         let id = self.caller.client();
         if let Err(denied) = users::check_of(self.server, id, command, request.args) {
@@ -305,7 +305,7 @@ impl Gate<'_> {
         ran
     }
 
-    /// Runs a command that a script calls, once [`admit::admit_scripted`] has let it in.
+    /// Runs a command called by a script, after [`admit::admit_scripted`] has allowed it.
     pub fn run_scripted(&mut self, command: &'static Command, request: &Request<'_>) {
         if self.db.leaves_expiry() {
             self.db.keeps_expired = self.keeps_expired(Some(command));
@@ -316,7 +316,7 @@ impl Gate<'_> {
         }
     }
 
-    /// Runs a command's handler, announces what it changed, and counts it.
+    /// Runs a command's handler, announces its changes, and counts it.
     #[inline]
     fn run_handler(
         &mut self,
@@ -369,7 +369,7 @@ impl Gate<'_> {
         result
     }
 
-    /// Adds what a command did to the stream of changes. `changes`: their count before it ran.
+    /// Adds a command's effect to the stream. `changes`: their count before it ran.
     #[cold]
     fn note_effect(
         &mut self,
@@ -407,7 +407,7 @@ impl Gate<'_> {
         }
     }
 
-    /// Announces what a command changed, and counts it, however it ended. `before`: bytes of output before it ran.
+    /// Announces a command's changes and counts it, whatever its result. `before`: bytes of output before it ran.
     #[inline(never)]
     fn conclude(
         &mut self,
@@ -450,10 +450,10 @@ impl Gate<'_> {
         ran
     }
 
-    /// Ends the unit of changes that a command has begun, unless it is part of a larger one.
+    /// Ends the unit of effects that a command has begun, unless it is part of a larger one.
     #[inline(always)]
     fn end_unit(&mut self, origin: Origin) {
-        // What runs while a script keeps the server busy does not end the script's unit.
+        // A command that runs while a script keeps the server busy does not end the script's unit.
         if !self.server.effects.is_between_units()
             && matches!(origin, Origin::Client | Origin::Woken(_))
             && self.server.scripts.running.is_none()
@@ -465,7 +465,7 @@ impl Gate<'_> {
         }
     }
 
-    /// Tells those who track keys, and who listen to keyspace events, what a command changed.
+    /// Sends a command's changes to tracking clients and keyspace events to subscribers.
     #[inline]
     fn announce(&mut self, command: &'static Command, request: &Request<'_>, origin: Origin) {
         if self.db.tracking.is_on() {
@@ -474,7 +474,7 @@ impl Gate<'_> {
         self.db.delete_found_expired();
         if !self.db.events.is_empty() {
             publish::publish_events(self.db, self.server);
-            // Within EXEC's reply there is no place for a push, nor in one that a script reads: it follows at the end.
+            // A push cannot come inside the reply of EXEC or a reply that a script reads: it follows at the end.
             if !matches!(origin, Origin::Transaction | Origin::Script) {
                 publish::take_pushed(self.server, self.caller, self.reply.output());
             }
@@ -485,7 +485,7 @@ impl Gate<'_> {
         self.server.clients.get_mut(self.caller.client()?)
     }
 
-    /// Has a client wait for CLIENT PAUSE to end.
+    /// Suspends a client until CLIENT PAUSE ends.
     fn hold_back(&mut self) {
         if let Some(id) = self.caller.client()
             && let Some(client) = self.server.clients.get_mut(id)
@@ -495,7 +495,7 @@ impl Gate<'_> {
         }
     }
 
-    /// An EXEC that is refused ends its transaction all the same.
+    /// A refused EXEC still ends its transaction.
     fn abandon_if_exec(&mut self, command: &Command) {
         if command.is(Flags::RUNS_QUEUED)
             && let Some(id) = self.caller.client()
@@ -505,12 +505,12 @@ impl Gate<'_> {
         }
     }
 
-    /// Answers a request that does not run.
+    /// Answers a request that is refused.
     #[cold]
     fn reject(&mut self, command: Option<&'static Command>, error: &CommandError) -> Ran {
         if let Some(command) = command {
             self.server.stats.command_stats[command.id.index()].rejected += 1;
-            // A replica is closed for what it is answered: the log names the command.
+            // A replica that gets an error is disconnected: the log names the command.
             if let Some(client) = self.client().filter(|client| client.replica.is_some()) {
                 client.last_command = Some(command.id);
             }
@@ -532,8 +532,8 @@ impl Gate<'_> {
         self.reply.error(&text);
     }
 
-    /// Counts a command that ran: calls, time, histogram; command log and latency monitor if it took long or was large.
-    /// `before`: bytes of output before it ran.
+    /// Counts a command that ran: calls, time, histogram; command log and latency monitor if it took long or was
+    /// large. `before`: bytes of output before it ran.
     #[inline(always)]
     fn account(
         &mut self,
@@ -542,7 +542,7 @@ impl Gate<'_> {
         failed: bool,
         before: usize,
     ) {
-        // An output beyond its limit is dropped: then this is a large number, and looked at more closely.
+        // An output beyond its limit is dropped; the difference wraps to a large number, and `note` looks closer.
         let replied = self.reply.output().len().wrapping_sub(before);
         let server = &mut *self.server;
         let nanoseconds = server.stats.timing.lap();
@@ -555,7 +555,7 @@ impl Gate<'_> {
             stats.histogram.get_or_insert_with(Box::<Histogram>::default).record(nanoseconds);
         }
         if server.stats.timing.is_notable(nanoseconds)
-            // Together at most twice the larger one, by one comparison.
+            // The bits together are less than twice the larger number, so one comparison is enough.
             || server.stats.timing.is_large(replied | request.args.span())
         {
             let replied = self.reply.output().len().saturating_sub(before);
@@ -584,7 +584,7 @@ pub fn account_unserved(server: &mut State, id: ClientId, command: &'static Comm
     }
 }
 
-/// Keeps a command in the logs it belongs to: `nanoseconds` that it took, bytes that it `replied`.
+/// Adds a command to the logs it belongs in: `nanoseconds` it took, bytes it `replied`.
 #[cold]
 fn note(
     server: &mut State,
@@ -630,7 +630,7 @@ fn note(
     }
 }
 
-/// The command or subcommand a request names.
+/// The command or subcommand that a request names.
 #[inline]
 fn resolve(server: &State, request: &Request<'_>) -> Result<&'static Command, CommandError> {
     let Some(command) = request.command else {
@@ -652,7 +652,7 @@ fn resolve(server: &State, request: &Request<'_>) -> Result<&'static Command, Co
     })
 }
 
-/// Says in the log that somebody spoke HTTP to this server.
+/// Logs that a client spoke HTTP.
 pub fn log_other_protocol(server: &State, id: ClientId) {
     let peer = server.clients.get(id).map(|client| client.peer.to_string()).unwrap_or_default();
     server.log(
@@ -664,19 +664,19 @@ pub fn log_other_protocol(server: &State, id: ClientId) {
     );
 }
 
-/// Whether this is the beginning of an HTTP request: a browser was talked into sending it here.
+/// Whether this is the beginning of an HTTP request: probably a browser tricked into sending it.
 fn speaks_http(request: &Request<'_>) -> bool {
     let name = request.args.get(0);
     name.eq_ignore_ascii_case(b"post") || name.eq_ignore_ascii_case(b"host:")
 }
 
-/// What an error text shows of an argument: at most so many bytes, and as in Redis nothing from a NUL on.
+/// An argument as an error text shows it: at most `most` bytes, and as in Redis only up to a NUL.
 fn shown(argument: &[u8], most: usize) -> &[u8] {
     let end = argument.iter().take(most).position(|&byte| byte == 0);
     &argument[..end.unwrap_or(argument.len().min(most))]
 }
 
-/// The error for a name that is no command, with the beginning of its arguments: 128 bytes of each part at most.
+/// The error for an unknown command, with the first of its arguments: at most 128 bytes of each part.
 pub fn unknown_command(args: Args<'_>) -> CommandError {
     let mut rest = Vec::new();
     for argument in args.iter_from(1) {

@@ -1,11 +1,11 @@
-//! FAILOVER: a primary hands its part to one of its replicas, without losing a write.
+//! FAILOVER: a primary hands its role to one of its replicas without losing a write.
 //!
 //! ```text
-//!   writes are held back -> a replica has all of the stream -> this server follows it, with PSYNC ... FAILOVER
-//!     -> it takes the part and lets this server go on -> writes go on, and are refused here
+//!   writes are paused -> a replica has the whole stream -> this server follows it, with PSYNC ... FAILOVER
+//!     -> it becomes the primary and accepts this server -> writes resume, and are refused here
 //! ```
 //!
-//! Each step waits for the one before; ABORT and a timeout lead back. Texts are Redis's.
+//! Each step waits for the one before; ABORT and a timeout undo them. Texts are Redis's.
 
 use crate::gate::state::{Pause, PauseCause, State};
 use crate::gate::{following, persistence, replicas};
@@ -13,7 +13,7 @@ use crate::keyspace::Keyspace;
 use crate::replication::Failover;
 use crate::sys::log::Level;
 
-/// Begins to hand over, to this replica or to the first that has everything. Writes wait from now on.
+/// Starts a failover to this replica, or to the first that has the whole stream. Pauses writes.
 pub fn begin(
     server: &mut State,
     target: Option<(String, u16)>,
@@ -34,7 +34,7 @@ pub fn begin(
     server.set_pause(PauseCause::Failover, Some(pause));
 }
 
-/// As INFO names the state.
+/// The state's name in INFO.
 pub fn state_name(server: &State) -> &'static str {
     match server.replication.failover.as_deref() {
         None => "no-failover",
@@ -43,7 +43,7 @@ pub fn state_name(server: &State) -> &'static str {
     }
 }
 
-/// Leads back to how it was before, but for a replica that has taken the part already.
+/// Returns to the state before the failover, unless a replica has become the primary already.
 pub fn abort(db: &mut Keyspace, server: &mut State, why: &str) {
     let Some(failover) = server.replication.failover.take() else { return };
     let target = name(&failover);
@@ -61,7 +61,7 @@ fn name(failover: &Failover) -> String {
     }
 }
 
-/// Goes on with a failover. To be called once a turn.
+/// Takes the next step of a failover. To be called once a turn.
 pub fn turn(db: &mut Keyspace, server: &mut State) {
     let Some(failover) = server.replication.failover.as_deref() else { return };
     if failover.is_under_way {
@@ -87,7 +87,7 @@ pub fn turn(db: &mut Keyspace, server: &mut State) {
     hand_over(db, server);
 }
 
-/// Address and port of a replica that has all of the stream: of the one that was asked for, if one was.
+/// Address and port of a replica with the whole stream: of the requested one, if one was requested.
 fn replica_with_all(server: &State) -> Option<(String, u16)> {
     let failover = server.replication.failover.as_deref()?;
     let offset = server.replication.offset;
@@ -107,7 +107,7 @@ fn hand_over(db: &mut Keyspace, server: &mut State) {
     following::follow(db, server, host.as_bytes(), port, true);
 }
 
-/// Whether the target has taken the part, or has refused it.
+/// Checks whether the target has become the primary or has refused.
 fn look_at_target(db: &mut Keyspace, server: &mut State) {
     match server.replication.following.as_deref() {
         Some(following) if following.failover_failed => {

@@ -1,13 +1,13 @@
-//! Following a primary: the connection to it, what it sends, and the change from one role to the other.
+//! Following a primary: the connection to it, its stream, and the change between the roles.
 //!
 //! ```text
 //! socket -> Link: handshake, snapshot, stream
-//!   snapshot -> file or pipe -> databases beside those that are served -> in their place
+//!   snapshot -> file or pipe -> databases beside the served ones -> replace them
 //!   stream   -> the gate, as Caller::Primary -> the backlog, byte for byte -> acknowledgement
 //! ```
 //!
-//! All of it is done in bounded pieces by [`turn`], once a turn of the loop: clients are served meanwhile. A snapshot is seen once
-//! it is whole, never half loaded. What the stream says is applied without a look at deadlines.
+//! [`turn`] does all this in bounded pieces, once a turn of the loop: clients are served meanwhile. A snapshot
+//! becomes visible when it is complete. The stream is applied without checking deadlines.
 //!
 //! Source: `replication.c` of Redis 7.0.15, whose log lines these are.
 
@@ -25,6 +25,7 @@ use crate::gate::context::{Caller, Origin};
 use crate::gate::execute::{Gate, Request};
 use crate::gate::monitor;
 use crate::gate::persistence::{self, Moment};
+use crate::gate::redirect::{self, Sent};
 use crate::gate::state::State;
 use crate::keyspace::Keyspace;
 use crate::net::dialer::Route;
@@ -45,62 +46,62 @@ mod sync;
 
 use sync::{Loaded, Sync};
 
-/// The connection's token: below those of the server itself, far above those of clients.
+/// The connection's token: above those of clients, below those of the server itself.
 pub const PRIMARY: Token = Token(usize::MAX - 66);
-/// Read in one turn. Unit: bytes.
+/// Bytes read in one turn.
 const READ_BYTES: usize = 64 * 1024;
-/// Reads of a snapshot in one turn, each of so many bytes.
+/// Reads of a snapshot in one turn, of [`READ_BYTES`] each.
 const SNAPSHOT_READS: usize = 8;
-/// So much of the stream is read while a pause holds it back. Unit: bytes.
+/// Bytes of the stream that are read while a pause postpones it.
 const HELD_BYTES: usize = 1 << 20;
-/// Time between two looks at the link, acknowledgements and tries to connect. Unit: microseconds.
+/// Interval of checks of the link, acknowledgements and attempts to connect. Unit: microseconds.
 const PERIOD_US: i64 = 1_000_000;
 
-/// Places in the log that are kept to tell which offset of the stream is on disk.
+/// Positions of the log that are kept to tell which offset of the stream is on disk.
 const LOGGED_MAX: usize = 4096;
 
-/// What clients that wait are told when a primary becomes a replica.
+/// The error for blocked clients when a primary becomes a replica.
 const UNBLOCKED: &[u8] =
     b"UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)";
 
-/// The address of a name, once a thread has found it.
+/// The address of a host name, once a thread has resolved it.
 type Resolving = Arc<Mutex<Option<io::Result<SocketAddr>>>>;
 
 /// The connection to the primary.
 pub struct PrimaryLink {
-    way: Way,
-    /// Where it leads, once that is known.
+    socket_state: SocketState,
+    /// The address connected to, once known.
     address: Option<SocketAddr>,
     link: Link,
-    /// A snapshot that is on its way or being loaded.
+    /// A snapshot being received or loaded.
     sync: Option<Sync>,
-    /// Something may be there to be read, and the system will not say so again.
+    /// There may be bytes to read that the system will not announce again.
     can_read: bool,
     can_write: bool,
-    /// The other end has closed: a short read is not the last one.
+    /// The other end has closed: read on after a short read, until the end.
     is_closed: bool,
     /// CLIENT KILL.
     is_killed: bool,
-    /// Something of the stream has come during a pause, and waits for its end.
+    /// Part of the stream was received during a pause, and is applied after it.
     holds: bool,
     next_period_us: i64,
-    /// Offsets of the stream, and where the log has what is before them.
+    /// Offsets of the stream, each with the log's position after it.
     logged: VecDeque<(u64, LogOffset)>,
-    /// The last of those offsets that was seen to be on disk.
+    /// The last of those offsets known to be on disk.
     on_disk: Option<u64>,
 }
 
-/// How far the connection itself is.
-enum Way {
+/// The state of the connection itself.
+enum SocketState {
     Resolving(Resolving),
     Connecting(Stream),
     Connected(Stream),
 }
 
-/// Why a link is given up.
+/// Why a link is closed.
 enum Lost {
-    /// The log has it.
-    Said,
+    /// Logged already.
+    Logged,
     /// The connection has ended, with an error or without.
     Ended(Option<io::Error>),
     Broken(Broken),
@@ -108,15 +109,15 @@ enum Lost {
 
 // ---- roles -----------------------------------------------------------------------------------------------------------
 
-/// Begins to follow a primary, another one than before.
+/// Starts to follow a primary, another one than before.
 pub fn follow(db: &mut Keyspace, server: &mut State, host: &[u8], port: u16, is_failover: bool) {
     let was_primary = !server.replication.is_replica();
     server.effects.end_unit();
     persistence::spread_effects(server);
-    let known = give_up_link(db, server);
+    let known = close_link(db, server);
     let blocked = server.clients.iter().filter(|client| client.blocked.is_some());
     let blocked: Vec<ClientId> = blocked.map(|client| client.id).collect();
-    blocked.into_iter().for_each(|id| send_off(db, server, id));
+    blocked.into_iter().for_each(|id| unblock_and_close(db, server, id, host, port));
     let mut following = Following::new(host.to_vec(), port);
     following.is_failover = is_failover;
     if was_primary {
@@ -136,8 +137,8 @@ pub fn follow(db: &mut Keyspace, server: &mut State, host: &[u8], port: u16, is_
     connect(server);
 }
 
-/// Has a server that starts, and has loaded what it has, follow the primary that the configuration names: from the moment of the
-/// history that the RDB file shows, if it says so and no log follows it.
+/// At the start, after loading: follows the configured primary, continuing at the history and offset saved in the RDB
+/// file, if it has them and no append-only file was loaded.
 pub fn follow_at_start(db: &mut Keyspace, server: &mut State) {
     let Moment { id, offset, stream_db } = std::mem::take(&mut server.persistence.moment);
     let moment = id.zip(offset).filter(|_| !server.config.appendonly);
@@ -151,14 +152,14 @@ pub fn follow_at_start(db: &mut Keyspace, server: &mut State) {
     take_role(db, server, Some(following));
 }
 
-/// Stops following: a primary goes on with what is here, and those who know its history can go on too.
+/// Stops following: this server becomes a primary with its present data; replicas that know its history can continue.
 pub fn unfollow(db: &mut Keyspace, server: &mut State) {
     if !server.replication.is_replica() {
         return;
     }
     server.effects.end_unit();
     persistence::spread_effects(server);
-    give_up_link(db, server);
+    close_link(db, server);
     server.replication.branch_off();
     server.replication.without_replicas_since_us = server.now.boot_us;
     close_replicas(server);
@@ -182,8 +183,16 @@ fn take_role(db: &mut Keyspace, server: &mut State, following: Option<Following>
     server.note_gate();
 }
 
-/// Ends the wait of a client that the change of role concerns, and its connection.
-fn send_off(db: &mut Keyspace, server: &mut State, id: ClientId) {
+/// Unblocks a client that the change of role concerns, and closes it, or sends it to the primary.
+fn unblock_and_close(db: &mut Keyspace, server: &mut State, id: ClientId, host: &[u8], port: u16) {
+    match redirect::of_waiting(server, id) {
+        Sent::Nowhere => return,
+        Sent::Elsewhere => {
+            blocking::unblock_with(db, server, id, &redirect::answer(host, port).wire());
+            return;
+        }
+        Sent::Away => {}
+    }
     blocking::unblock_with(db, server, id, UNBLOCKED);
     if let Some(client) = server.clients.get_mut(id) {
         client.flags |= ClientFlags::CLOSE_AFTER_REPLY;
@@ -192,20 +201,20 @@ fn send_off(db: &mut Keyspace, server: &mut State, id: ClientId) {
     }
 }
 
-/// Closes the replicas of this server: they are to learn by coming back what has changed.
+/// Closes this server's replicas: they learn of the change when they reconnect.
 fn close_replicas(server: &mut State) {
     for id in server.replication.replicas.clone() {
         server.clients.close(id);
     }
 }
 
-/// Ends the link, if there is one. Whether the history here is known to the primary, and the database that its stream has
-/// selected.
-fn give_up_link(db: &mut Keyspace, server: &mut State) -> Option<(bool, usize)> {
+/// Closes the link, if there is one. Returns whether the primary knows the history here, and the database that its
+/// stream has selected.
+fn close_link(db: &mut Keyspace, server: &mut State) -> Option<(bool, usize)> {
     let following = server.replication.following.as_deref()?;
     let known = (following.knows_history, following.selected);
     if following.progress == Progress::Connected {
-        say_lost(server);
+        log_lost(server);
         server.log(Level::Notice, format_args!("Caching the disconnected master state."));
     }
     if let Some(link) = server.link.take() {
@@ -214,7 +223,7 @@ fn give_up_link(db: &mut Keyspace, server: &mut State) -> Option<(bool, usize)> 
     Some(known)
 }
 
-fn say_lost(server: &State) {
+fn log_lost(server: &State) {
     server.log(Level::Warning, format_args!("Connection with master lost."));
 }
 
@@ -223,14 +232,14 @@ fn primary_name(server: &State) -> String {
     server.replication.following.as_ref().map_or_else(String::new, |following| following.name())
 }
 
-/// The primary's address, while the link to it is used.
+/// The primary's address, while the link is in use.
 pub fn link_address(server: &State) -> Option<String> {
     let following = server.replication.following.as_deref()?;
     let address = server.link.as_deref()?.address?;
     following.is_connected().then(|| address.to_string())
 }
 
-/// `CLIENT KILL` of the link. False: there is none that is used.
+/// `CLIENT KILL` of the link. False: no link is in use.
 pub fn kill_link(server: &mut State) -> bool {
     let is_connected = |following: &Following| following.progress == Progress::Connected;
     match &mut server.link {
@@ -244,27 +253,27 @@ pub fn kill_link(server: &mut State) -> bool {
 
 // ---- connecting ------------------------------------------------------------------------------------------------------
 
-/// Begins to connect. What fails at once is tried again with the next period.
+/// Starts to connect. An immediate failure is tried again after [`PERIOD_US`].
 fn connect(server: &mut State) {
     let Some(following) = server.replication.following.as_deref_mut() else { return };
     let (host, port) = (String::from_utf8_lossy(&following.host).into_owned(), following.port);
     following.heard_us = server.now.boot_us;
     let ip = host.parse();
     let address = ip.clone().ok().map(|ip| SocketAddr::new(ip, port));
-    let way = match ip {
+    let socket_state = match ip {
         Ok(ip) => match open(server, SocketAddr::new(ip, port)) {
-            Ok(stream) => Way::Connecting(stream),
+            Ok(stream) => SocketState::Connecting(stream),
             Err(error) => return cannot_connect(server, &error),
         },
         Err(_) => match resolve(server, host, port) {
-            Ok(resolving) => Way::Resolving(resolving),
+            Ok(resolving) => SocketState::Resolving(resolving),
             Err(error) => return cannot_connect(server, &error),
         },
     };
     let hello = hello(server);
     let next_period_us = server.now.boot_us + PERIOD_US;
     server.link = Some(Box::new(PrimaryLink {
-        way,
+        socket_state,
         address,
         link: Link::new(hello),
         sync: None,
@@ -287,7 +296,7 @@ fn cannot_connect(server: &mut State, error: &io::Error) {
     set_progress(server, Progress::Connect);
 }
 
-/// Has a thread look up a name.
+/// Has a thread resolve a host name.
 fn resolve(server: &State, host: String, port: u16) -> io::Result<Resolving> {
     let resolving = Resolving::default();
     let (theirs, wake) = (resolving.clone(), server.persistence.wake());
@@ -301,7 +310,7 @@ fn resolve(server: &State, host: String, port: u16) -> io::Result<Resolving> {
     Ok(resolving)
 }
 
-/// A connection that is being made.
+/// Opens a connection that is not established yet.
 fn open(server: &State, to: SocketAddr) -> io::Result<Stream> {
     let from = String::from_utf8_lossy(&server.config.bind_source_addr).parse().ok();
     let tls = server.net.tls.as_ref().filter(|_| server.config.tls_replication);
@@ -313,7 +322,7 @@ fn open(server: &State, to: SocketAddr) -> io::Result<Stream> {
     Ok(stream)
 }
 
-/// What this server tells of itself.
+/// What this server announces in the handshake.
 fn hello(server: &State) -> Hello {
     let config = &server.config;
     let text = |text: &Vec<u8>| Some(text.clone()).filter(|text| !text.is_empty());
@@ -349,7 +358,7 @@ fn set_progress(server: &mut State, progress: Progress) {
 
 // ---- each turn -------------------------------------------------------------------------------------------------------
 
-/// Takes note of what the system says of the connection.
+/// Notes the connection's readiness events.
 pub fn look(server: &mut State, events: &mio::Events) {
     let Some(link) = &mut server.link else { return };
     for event in events.iter().filter(|event| event.token() == PRIMARY) {
@@ -360,12 +369,12 @@ pub fn look(server: &mut State, events: &mio::Events) {
     }
 }
 
-/// Whether there is work for [`turn`] now, without anything having happened.
+/// Whether [`turn`] has work now, without waiting for an event.
 pub fn wants_turn(server: &State) -> bool {
     server.link.as_deref().is_some_and(|link| link.wants_turn(link.is_paused(server)))
 }
 
-/// Goes on with whatever the link is at, for a bounded time.
+/// Continues the link's handshake, snapshot or stream, for a bounded time.
 pub fn turn(db: &mut Keyspace, server: &mut State) {
     let Some(mut link) = server.link.take() else { return };
     let database = db.selected();
@@ -376,7 +385,7 @@ pub fn turn(db: &mut Keyspace, server: &mut State) {
     db.select(database);
 }
 
-/// Once a second: acknowledges, tries to connect, and gives up what has been silent for too long.
+/// Once a second: acknowledges, tries to connect, and closes a link after a timeout.
 pub fn periodic(db: &mut Keyspace, server: &mut State) {
     let Some(following) = server.replication.following.as_deref() else { return };
     let now_us = server.now.boot_us;
@@ -398,7 +407,7 @@ pub fn periodic(db: &mut Keyspace, server: &mut State) {
             link.acknowledge(server, server.replication.offset);
         }
     }
-    // Nothing is awaited while a file is loaded.
+    // No bytes are expected while a file is loaded.
     let reads_file = link.sync.as_ref().is_some_and(Sync::reads_file);
     let timeout_us = i64::from(server.config.repl_timeout) * 1_000_000;
     if silent_us <= timeout_us || reads_file || progress == Progress::Connect {
@@ -419,17 +428,17 @@ pub fn periodic(db: &mut Keyspace, server: &mut State) {
     if progress != Progress::Connected {
         set_progress(server, Progress::Sync);
     }
-    lose(db, server, link, Lost::Said);
+    lose(db, server, link, Lost::Logged);
 }
 
-/// Gives up a link, and connects anew: at once where it was of use, otherwise with the next period.
+/// Closes a link and reconnects: at once if it worked before, otherwise after [`PERIOD_US`].
 fn lose(db: &mut Keyspace, server: &mut State, link: Box<PrimaryLink>, lost: Lost) {
     let Some(following) = server.replication.following.as_deref_mut() else { return };
     let progress = following.progress;
-    // Who cannot be reached is tried again; who has refused will again.
+    // A target that cannot be reached is tried again; one that has refused would refuse again.
     if following.is_failover
         && progress == Progress::Handshake
-        && matches!(lost, Lost::Said | Lost::Broken(_))
+        && matches!(lost, Lost::Logged | Lost::Broken(_))
     {
         following.failover_failed = true;
     }
@@ -461,7 +470,7 @@ fn lose(db: &mut Keyspace, server: &mut State, link: Box<PrimaryLink>, lost: Los
             if let Lost::Broken(Broken(text)) = &lost {
                 server.log(Level::Warning, format_args!("{text}"));
             }
-            say_lost(server);
+            log_lost(server);
             if !matches!(lost, Lost::Broken(_)) {
                 let text = "Caching the disconnected master state.";
                 server.log(Level::Notice, format_args!("{text}"));
@@ -494,7 +503,7 @@ fn lose(db: &mut Keyspace, server: &mut State, link: Box<PrimaryLink>, lost: Los
 }
 
 impl PrimaryLink {
-    /// Whether CLIENT PAUSE holds the stream back: the data stands still, and what comes waits here or with the primary.
+    /// Whether CLIENT PAUSE postpones the stream: the data must not change, so bytes wait here or at the primary.
     fn is_paused(&self, server: &State) -> bool {
         let following = server.replication.following.as_deref();
         server.pauses.strictest().is_some() && following.is_some_and(Following::is_connected)
@@ -504,13 +513,16 @@ impl PrimaryLink {
         let sync = self.sync.as_ref();
         let holds_enough = is_paused && self.link.waiting() >= HELD_BYTES;
         let may_read = sync.is_none_or(|sync| !sync.is_full()) && !holds_enough;
-        let reads = !matches!(self.way, Way::Resolving(_)) && self.can_read && may_read;
+        let reads =
+            !matches!(self.socket_state, SocketState::Resolving(_)) && self.can_read && may_read;
         reads || self.is_killed || sync.is_some_and(Sync::wants_turn)
     }
 
     fn close(self: Box<Self>, db: &mut Keyspace, server: &mut State) {
-        if let Way::Connecting(mut stream) | Way::Connected(mut stream) = self.way {
-            // A socket the system has dropped already needs no deregistration.
+        if let SocketState::Connecting(mut stream) | SocketState::Connected(mut stream) =
+            self.socket_state
+        {
+            // If the system has dropped the socket already, deregistering fails harmlessly.
             let _ = stream.deregister(server.net.poll.registry());
         }
         if let Some(sync) = self.sync {
@@ -520,10 +532,10 @@ impl PrimaryLink {
 
     fn go_on(&mut self, db: &mut Keyspace, server: &mut State) -> Result<(), Lost> {
         if self.is_killed {
-            return Err(Lost::Said);
+            return Err(Lost::Logged);
         }
-        self.make_way(server)?;
-        if !matches!(self.way, Way::Connected(_)) {
+        self.continue_connecting(server)?;
+        if !matches!(self.socket_state, SocketState::Connected(_)) {
             return Ok(());
         }
         let is_paused = self.is_paused(server);
@@ -546,7 +558,7 @@ impl PrimaryLink {
                 self.apply(db, server)?;
             }
             if let Some(error) = ended {
-                // A snapshot that is whole is loaded though the link is gone.
+                // A complete snapshot is loaded even if the link is closed.
                 return Err(Lost::Ended(error));
             }
         }
@@ -561,15 +573,16 @@ impl PrimaryLink {
         self.write()
     }
 
-    /// Goes on with connecting.
-    fn make_way(&mut self, server: &mut State) -> Result<(), Lost> {
-        if let Way::Resolving(resolving) = &self.way {
+    /// Continues to connect.
+    fn continue_connecting(&mut self, server: &mut State) -> Result<(), Lost> {
+        if let SocketState::Resolving(resolving) = &self.socket_state {
             let Some(found) = lock(resolving).take() else { return Ok(()) };
             self.address = found.as_ref().ok().copied();
             let opened = found.and_then(|address| open(server, address));
-            self.way = Way::Connecting(opened.map_err(|error| Lost::Ended(Some(error)))?);
+            self.socket_state =
+                SocketState::Connecting(opened.map_err(|error| Lost::Ended(Some(error)))?);
         }
-        if let Way::Connecting(stream) = &mut self.way
+        if let SocketState::Connecting(stream) = &mut self.socket_state
             && (self.can_write || self.can_read)
         {
             let is_connected = stream.is_connected().and_then(|is_connected| {
@@ -583,11 +596,13 @@ impl PrimaryLink {
                     return Ok(());
                 }
             }
-            // What came behind the handshake is here already.
+            // Bytes behind the handshake may be buffered already.
             (self.can_read, self.can_write) = (true, true);
-            let waiting = Way::Resolving(Resolving::default());
-            if let Way::Connecting(stream) = std::mem::replace(&mut self.way, waiting) {
-                self.way = Way::Connected(stream);
+            let waiting = SocketState::Resolving(Resolving::default());
+            if let SocketState::Connecting(stream) =
+                std::mem::replace(&mut self.socket_state, waiting)
+            {
+                self.socket_state = SocketState::Connected(stream);
             }
             set_progress(server, Progress::Handshake);
             let text = "Non blocking connect for SYNC fired the event.";
@@ -596,9 +611,9 @@ impl PrimaryLink {
         Ok(())
     }
 
-    /// Reads a piece. Some: the connection has ended behind it, with an error or without.
+    /// Reads once. Some: the connection has ended after these bytes, with an error or without.
     fn read(&mut self, server: &mut State) -> Option<Option<io::Error>> {
-        let Way::Connected(stream) = &mut self.way else { return None };
+        let SocketState::Connected(stream) = &mut self.socket_state else { return None };
         let mut buffer = [0; READ_BYTES];
         match stream.read(&mut buffer) {
             Ok(0) => {
@@ -626,7 +641,7 @@ impl PrimaryLink {
     }
 
     fn write(&mut self) -> Result<(), Lost> {
-        let Way::Connected(stream) = &mut self.way else { return Ok(()) };
+        let SocketState::Connected(stream) = &mut self.socket_state else { return Ok(()) };
         while !self.link.output.is_empty() && self.can_write {
             match stream.write(&self.link.output) {
                 Ok(sent) => drop(self.link.output.drain(..sent)),
@@ -644,13 +659,13 @@ impl PrimaryLink {
         Ok(())
     }
 
-    /// Does what the handshake and the snapshot want.
+    /// Acts on the events of the handshake and the snapshot.
     fn take_events(&mut self, db: &mut Keyspace, server: &mut State) -> Result<(), Lost> {
         while let Some(event) = self.link.next_event() {
             match event {
                 Event::Say(level, text) => server.log(level, format_args!("{text}")),
                 Event::Alive => {}
-                Event::Failed { .. } => return Err(Lost::Said),
+                Event::Failed { .. } => return Err(Lost::Logged),
                 Event::Continues { id } => {
                     end_failover(server);
                     continue_history(server, id);
@@ -662,7 +677,7 @@ impl PrimaryLink {
                 Event::FullSync { history } => {
                     end_failover(server);
                     set_progress(server, Progress::Sync);
-                    self.sync = Some(Sync::begin(db, server, history).ok_or(Lost::Said)?);
+                    self.sync = Some(Sync::begin(db, server, history).ok_or(Lost::Logged)?);
                 }
                 Event::Begins { bytes } => {
                     if let Some(sync) = &mut self.sync {
@@ -674,12 +689,12 @@ impl PrimaryLink {
                         following.transfer.read += bytes.len() as u64;
                     }
                     if let Some(sync) = &mut self.sync {
-                        sync.take(server, &bytes).ok_or(Lost::Said)?;
+                        sync.take(server, &bytes).ok_or(Lost::Logged)?;
                     }
                 }
                 Event::Ends { by_mark } => {
                     if let Some(sync) = &mut self.sync {
-                        sync.ends(db, server, by_mark).ok_or(Lost::Said)?;
+                        sync.ends(db, server, by_mark).ok_or(Lost::Logged)?;
                     }
                 }
             }
@@ -687,7 +702,7 @@ impl PrimaryLink {
         Ok(())
     }
 
-    /// The snapshot is loaded: it takes the place of what was there.
+    /// Replaces the data by the loaded snapshot.
     fn finish_sync(&mut self, db: &mut Keyspace, server: &mut State, sync: Sync) {
         let by_mark = sync.is_by_mark();
         if !sync.put_in_place(db, server) {
@@ -706,7 +721,7 @@ impl PrimaryLink {
         }
     }
 
-    /// Tells the primary how far its stream was applied, and how far it is on disk.
+    /// Tells the primary the offset that was applied, and the one on disk.
     fn acknowledge(&mut self, server: &State, offset: u64) {
         let synced = server.persistence.on_disk();
         let synced = synced.filter(|_| server.config.appendfsync != AppendFsync::No);
@@ -719,7 +734,7 @@ impl PrimaryLink {
         self.link.acknowledge(offset, self.on_disk.filter(|_| synced.is_some()));
     }
 
-    /// Takes note of where the log has what was applied so far.
+    /// Notes the log's position for the offset applied so far.
     fn note_logged(&mut self, server: &mut State) {
         if !server.persistence.is_aof_on() || server.config.appendfsync == AppendFsync::No {
             return self.logged.clear();
@@ -730,7 +745,7 @@ impl PrimaryLink {
             self.logged.push_back(logged);
         }
         if self.logged.len() > LOGGED_MAX {
-            // Every other one says as much, a little later.
+            // Keep every other entry: a later offset on disk implies the earlier ones.
             let mut behind = self.logged.len();
             self.logged.retain(|_| {
                 behind -= 1;
@@ -741,7 +756,7 @@ impl PrimaryLink {
 
     // ---- the stream ----------------------------------------------------------------------------------------------
 
-    /// Leaves what has come for when the pause is over.
+    /// Keeps received bytes until the pause is over.
     fn hold(&mut self, server: &mut State) {
         self.holds = true;
         if let Some(following) = server.replication.following.as_deref_mut() {
@@ -749,7 +764,7 @@ impl PrimaryLink {
         }
     }
 
-    /// Applies what has come of the stream, whole units only.
+    /// Applies received bytes of the stream, whole units only.
     fn apply(&mut self, db: &mut Keyspace, server: &mut State) -> Result<(), Lost> {
         let Some(following) = server.replication.following.as_deref() else { return Ok(()) };
         let mut selected = following.selected;
@@ -786,7 +801,7 @@ fn end_failover(server: &mut State) {
     }
 }
 
-/// Goes on with the primary's history, which may have got another name.
+/// Continues the primary's history, which may have a new replication ID.
 fn continue_history(server: &mut State, id: Option<String>) {
     if let Some(id) = id.filter(|id| *id != server.replication.id) {
         server.log(Level::Warning, format_args!("Master replication ID changed to {id}"));
@@ -798,7 +813,7 @@ fn continue_history(server: &mut State, id: Option<String>) {
     begin_backlog(server);
 }
 
-/// A replica always has a backlog: it may become a primary.
+/// A replica always has a backlog, because it may become a primary.
 fn begin_backlog(server: &mut State) {
     let size = usize::try_from(server.config.repl_backlog_size).unwrap_or(usize::MAX);
     let replication = &mut server.replication;
@@ -807,7 +822,7 @@ fn begin_backlog(server: &mut State) {
     }
 }
 
-/// Switches the append-only file on again, which a snapshot has ended.
+/// Switches the append-only file, which the snapshot has ended, on again.
 fn restart_log(db: &mut Keyspace, server: &mut State) {
     if let Err(why) = persistence::begin_aof(db, server, false) {
         let text = "Failed enabling the AOF after successful master synchronization!";
@@ -815,8 +830,7 @@ fn restart_log(db: &mut Keyspace, server: &mut State) {
     }
 }
 
-/// Runs what belongs together, and adds its bytes to the stream. Some: the primary has asked how far its stream was applied
-/// before the question.
+/// Runs one unit, and adds its bytes to the stream. Some: the offset before a REPLCONF GETACK in it, which is to be acknowledged.
 fn run_unit(
     db: &mut Keyspace,
     server: &mut State,
@@ -871,7 +885,8 @@ fn run_request(db: &mut Keyspace, server: &mut State, buffer: &[u8], ranges: &[R
     }
 }
 
-/// A command of the primary has failed here: the two may differ from now on, and `propagation-error-behavior` may prefer an end.
+/// A command of the primary has failed here: the data may differ from now on, and `propagation-error-behavior` may
+/// stop the server.
 #[cold]
 fn note_error(server: &mut State, args: Args<'_>, error: &[u8]) {
     server.stats.counters.unexpected_error_replies += 1;

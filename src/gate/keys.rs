@@ -1,8 +1,7 @@
-//! Which arguments of a request are keys: read off the command's key specifications.
+//! Which arguments of a request are keys, by the command's key specifications.
 //!
-//! `COMMAND GETKEYS` asks here, and whoever must know a request's keys before it runs. The specifications are enough for
-//! nearly all commands; those whose specification says that it is incomplete, or that what is done with the key depends on
-//! the options, get the rest from here.
+//! Used by `COMMAND GETKEYS` and wherever a request's keys must be known before it runs. The specifications suffice
+//! for nearly all commands; where one is incomplete, or the key's use depends on options, this file has the rule.
 
 use std::ops::Range;
 
@@ -10,9 +9,8 @@ use crate::gate::spec::{Begin, CommandSpec, Find, KeyFlags, KeyPosition, KeyRule
 use crate::keyspace::due::Unit;
 use crate::resp::args::Args;
 
-/// The keys of a request, in the order of the specifications. Empty if there are none, or if the arguments cannot be those
-/// of a valid request (a count larger than what follows it). `args` are the whole request, for a subcommand its container
-/// included.
+/// The keys of a request, in the order of the specifications. Empty if there are none or the arguments are invalid (a
+/// count larger than what follows it). `args`: the whole request, for a subcommand with its container.
 pub fn keys_of(spec: &CommandSpec, args: Args<'_>) -> Vec<KeyPosition> {
     let mut found = Vec::new();
     for keys in spec.keys.iter().filter(|keys| !keys.flags.contains(KeyFlags::NOT_KEY)) {
@@ -28,13 +26,14 @@ pub fn keys_of(spec: &CommandSpec, args: Args<'_>) -> Vec<KeyPosition> {
         let flags = actual_flags(spec, keys, args);
         let places = (first..=last).step_by(step).map(|index| KeyPosition { index, flags });
         found.extend(places);
-        found.extend(said_again(keys, first, args).map(|index| KeyPosition { index, flags }));
+        found
+            .extend(repeated_keywords(keys, first, args).map(|index| KeyPosition { index, flags }));
     }
     match spec.key_rule {
         KeyRule::SortDestination => found.extend(sort_destination(args)),
         KeyRule::BeforeTimeout => found.retain(|key| key.index < timeout_of_bzpopdue(args)),
         KeyRule::Migrated => {
-            // A password may be the word KEYS, and so may a key: the options are read from the front.
+            // A password or a key may be the word KEYS, so the options are parsed from the front.
             let Some(flags) = found.first().map(|key| key.flags) else { return found };
             let keys = migrated_keys(args);
             found = keys.map(|index| KeyPosition { index, flags }).collect();
@@ -50,7 +49,7 @@ fn begin(keys: &KeySpec, args: Args<'_>) -> Option<usize> {
     match keys.begin {
         Begin::Index(index) => Some(index as usize),
         Begin::Keyword { word, from } if from > 0 => {
-            // The last argument can be no keyword: nothing follows it.
+            // The last argument cannot be a keyword: nothing follows it.
             let end = args.len().saturating_sub(1);
             (from as usize..end).find(|&index| is_word(index, word)).map(|index| index + 1)
         }
@@ -63,9 +62,9 @@ fn begin(keys: &KeySpec, args: Args<'_>) -> Option<usize> {
     }
 }
 
-/// The keys behind a keyword that comes again, behind the `first` one: which of them counts is the command's affair, and a
-/// user must have a right to each.
-fn said_again<'a>(
+/// The keys after further occurrences of a keyword, behind the `first`: the command decides which occurrence counts,
+/// so the user needs the permission for each.
+fn repeated_keywords<'a>(
     keys: &'a KeySpec,
     first: usize,
     args: Args<'a>,
@@ -103,7 +102,7 @@ fn range(keys: &KeySpec, first: usize, args: Args<'_>) -> Option<(usize, usize, 
     is_inside.then_some((first as usize, last as usize, step.max(1) as usize))
 }
 
-/// What is done with a key, where that depends on the options.
+/// How a key is used, where that depends on the options.
 fn actual_flags(spec: &CommandSpec, keys: &KeySpec, args: Args<'_>) -> KeyFlags {
     if !keys.flags.contains(KeyFlags::VARIABLE_FLAGS) {
         return keys.flags;
@@ -118,7 +117,7 @@ fn actual_flags(spec: &CommandSpec, keys: &KeySpec, args: Args<'_>) -> KeyFlags 
     }
 }
 
-/// Where BZPOPDUE's timeout stands: before `UNIT <S | MS>`, if that is there, else at the end.
+/// The index of BZPOPDUE's timeout: before `UNIT <S | MS>` if present, else last.
 pub fn timeout_of_bzpopdue(args: Args<'_>) -> usize {
     let last = args.len() - 1;
     let has_unit = last > 3
@@ -127,7 +126,7 @@ pub fn timeout_of_bzpopdue(args: Args<'_>) -> usize {
     if has_unit { last - 2 } else { last }
 }
 
-/// Whether BITFIELD reads alone. What is no operation it knows may be anything.
+/// Whether BITFIELD only reads. An unknown operation may be anything.
 fn only_gets(args: Args<'_>) -> bool {
     let mut rest = args.cursor(2);
     while !rest.is_at_end() {
@@ -141,14 +140,14 @@ fn only_gets(args: Args<'_>) -> bool {
     true
 }
 
-/// The arguments of MIGRATE that are keys: argument 3, or with an empty one there those behind the option KEYS.
+/// The arguments of MIGRATE that are keys: argument 3 or, if that is empty, those after the option KEYS.
 fn migrated_keys(args: Args<'_>) -> Range<usize> {
     let mut index = 6;
     while index < args.len() {
         let is = |word: &str| args.get(index).eq_ignore_ascii_case(word.as_bytes());
         match () {
             () if is("KEYS") && args.get(3).is_empty() => return index + 1..args.len(),
-            // Refused when it runs.
+            // An error when it runs.
             () if is("KEYS") => return 0..0,
             () if is("AUTH") => index += 2,
             () if is("AUTH2") => index += 3,
@@ -158,7 +157,7 @@ fn migrated_keys(args: Args<'_>) -> Range<usize> {
     3..4
 }
 
-/// The key behind SORT's last STORE. Other options are skipped together with their values, which may be any word.
+/// The key after SORT's last STORE. Other options are skipped with their values, which may be any word.
 fn sort_destination(args: Args<'_>) -> Option<KeyPosition> {
     let mut destination = None;
     let mut index = 2;
@@ -189,12 +188,7 @@ mod tests {
     /// Places of the keys in a request written with spaces.
     fn places(specs: &'static [KeySpec], request: &str) -> Vec<usize> {
         let spec = spec("X", |_| unreachable!("only described")).keys(specs).flags(Flags::READONLY);
-        let mut ranges = Vec::new();
-        let mut start = 0;
-        for word in request.split(' ') {
-            ranges.push(Range { start, len: word.len() as u32 });
-            start += word.len() as u32 + 1;
-        }
+        let ranges = Range::of_words(request);
         let args = Args::new(request.as_bytes(), &ranges);
         keys_of(&spec, args).iter().map(|key| key.index).collect()
     }

@@ -1,4 +1,4 @@
-//! What clients may hold: limits of unsent output and of memory, who has to go, and the line that names a client.
+//! Limits of clients' unsent output and memory, which clients are closed for them, and the line of CLIENT LIST.
 
 use crate::gate::context::Context;
 use std::cmp::Reverse;
@@ -20,12 +20,12 @@ use crate::resp::reply::{OutputBuffer, Protocol};
 use crate::resp::request::encoded_len;
 use crate::sys::log::Level;
 
-/// The client that runs a command now, which it has not yet to its name.
+/// A running command and its client, whose `last_command` does not name it yet.
 pub struct Running {
     id: ClientId,
     command: &'static Command,
     argument_bytes: usize,
-    /// Of the request as it was sent.
+    /// Size of the request as it was sent.
     request_bytes: usize,
 }
 
@@ -40,7 +40,7 @@ impl Running {
     }
 }
 
-/// A client as a line of CLIENT LIST.
+/// A client's line of CLIENT LIST.
 pub fn describe_client(server: &State, id: ClientId) -> String {
     let mut line = String::new();
     if let Some(client) = server.clients.get(id) {
@@ -51,10 +51,10 @@ pub fn describe_client(server: &State, id: ClientId) -> String {
 
 /// Appends a client's line of CLIENT LIST, without a line end.
 ///
-/// Where the field's names speak of buffers this server has not: `qbuf` is what was read and did not run, kept for the
-/// client alone, and the request that runs; the arguments of a large request that are complete before it is count as
-/// `argv-mem`; `rbs` and `rbp` are the output buffer's size; up to 16 KiB of output are `obl`, more is `oll` pieces of together
-/// `omem`, as where a static buffer of that size comes before a list.
+/// Fields that name buffers which this server does not have: `qbuf` is input kept for the client that did not run,
+/// plus the running request; complete arguments of a large incomplete request count as `argv-mem`; `rbs` and `rbp`
+/// are the output buffer's size; up to 16 KiB of output are `obl`, more is `oll` pieces of together `omem`, as if a
+/// static buffer of that size came before a list.
 pub fn describe(server: &State, client: &Client, running: Option<&Running>, line: &mut String) {
     let running = running.filter(|running| running.id == client.id);
     let last_command = client.last_command.map(|id| server.commands.get(id));
@@ -110,7 +110,7 @@ pub fn describe(server: &State, client: &Client, running: Option<&Running>, line
     result.expect("a String takes what is written to it");
 }
 
-/// What Valkey 9 tells besides: behind `flags`, behind `multi`, and at the end.
+/// Valkey 9's additional fields: after `flags`, after `multi`, and at the end.
 fn valkey_fields(client: &Client) -> [String; 3] {
     let letters = if client.flags.contains(ClientFlags::CAN_REDIRECT) { "r" } else { "" };
     let watched = client.watching.as_deref().map_or(0, |watching| watching.keys().count());
@@ -135,6 +135,7 @@ pub fn flag_letters(client: &Client) -> String {
         (ClientFlags::CLOSE_AFTER_REPLY, 'c'),
         (ClientFlags::CLOSE_NOW, 'A'),
         (ClientFlags::UNIX_SOCKET, 'U'),
+        (ClientFlags::READS_HERE, 'r'),
         (ClientFlags::NO_EVICT, 'e'),
         (ClientFlags::NO_TOUCH, 'T'),
         (ClientFlags::IMPORT_SOURCE, 'I'),
@@ -146,15 +147,15 @@ pub fn flag_letters(client: &Client) -> String {
     if set.is_empty() { "N".into() } else { set }
 }
 
-// ---- who has to go ---------------------------------------------------------------------------------------------------
+// ---- limits ----------------------------------------------------------------------------------------------------------
 
-/// Output that limits do not count: in the field, a buffer that every client owns.
+/// Output that limits do not count: Redis has a static buffer of this size in every client.
 pub const OUTPUT_UNCOUNTED_MAX: usize = 16 * 1024;
 
-/// Output an unauthenticated client may leave unread besides.
+/// Additional output that an unauthenticated client may leave unread.
 const OUTPUT_UNAUTHENTICATED_MAX: usize = 1024;
 
-/// Bytes of output that wait, as limits count them.
+/// Bytes of pending output that limits count.
 fn output_memory(client: &Client) -> usize {
     match client.output.len() {
         0..=OUTPUT_UNCOUNTED_MAX => 0,
@@ -162,7 +163,7 @@ fn output_memory(client: &Client) -> usize {
     }
 }
 
-/// The same, and of a replica what it was not sent of the stream.
+/// The same, plus for a replica the part of the stream that it was not sent.
 fn unsent(client: &Client, backlog: Option<&Backlog>) -> u64 {
     let replica = client.replica.as_deref().filter(|replica| replica.has_place());
     let behind = match (replica, backlog) {
@@ -172,7 +173,7 @@ fn unsent(client: &Client, backlog: Option<&Backlog>) -> u64 {
     output_memory(client) as u64 + behind
 }
 
-/// The class whose output limits a client with these flags has.
+/// The class whose output limits apply to a client with these flags.
 pub fn class_of(flags: ClientFlags) -> ClientClass {
     if flags.contains(ClientFlags::REPLICA) {
         ClientClass::Replica
@@ -183,7 +184,7 @@ pub fn class_of(flags: ClientFlags) -> ClientClass {
     }
 }
 
-/// Bytes of unsent output that a client with these flags may have, as the limit of [`OutputBuffer`].
+/// Unsent output allowed to a client with these flags, as the limit of [`OutputBuffer`]. Unit: bytes.
 pub fn output_limit(config: &Config, flags: ClientFlags) -> usize {
     match config.client_output_buffer_limit[class_of(flags) as usize].hard_bytes {
         0 => usize::MAX,
@@ -191,7 +192,7 @@ pub fn output_limit(config: &Config, flags: ClientFlags) -> usize {
     }
 }
 
-/// Closes a client whose unsent output is over the limit of its class, or was cut off at it.
+/// Closes a client whose unsent output exceeds its class's limit, or was dropped at that limit.
 pub fn check_output_limit(server: &mut State, id: ClientId) {
     let Some(client) = server.clients.get_mut(id) else {
         return;
@@ -203,7 +204,7 @@ pub fn check_output_limit(server: &mut State, id: ClientId) {
     let flags = client.flags;
     let mut limit = server.config.client_output_buffer_limit[class_of(flags) as usize];
     if flags.contains(ClientFlags::REPLICA) && limit.hard_bytes > 0 {
-        // Who could go on from the backlog is not cut off.
+        // A replica that could continue from the backlog is not closed.
         limit.hard_bytes = limit.hard_bytes.max(server.config.repl_backlog_size);
     }
     let over_hard = client.output.is_cut() || (limit.hard_bytes > 0 && used >= limit.hard_bytes);
@@ -233,7 +234,7 @@ pub fn check_output_limit(server: &mut State, id: ClientId) {
     server.clients.close(id);
 }
 
-/// What all clients together may hold, `maxmemory-clients`. Zero: no limit.
+/// `maxmemory-clients`, the limit of all clients' memory. Unit: bytes; 0: no limit.
 pub fn clients_memory_max(server: &State) -> usize {
     match server.config.maxmemory_clients {
         MemoryLimit::Bytes(bytes) => bytes as usize,
@@ -243,7 +244,7 @@ pub fn clients_memory_max(server: &State) -> usize {
     }
 }
 
-/// Counts all clients' memory towards `maxmemory-clients`, that of idle ones too, if there is such a limit.
+/// Recounts the memory of all clients, idle ones too, if `maxmemory-clients` is set.
 pub fn count_clients_memory(server: &mut State) {
     if clients_memory_max(server) > 0 {
         let ids: Vec<ClientId> = server.clients.iter().map(|client| client.id).collect();
@@ -251,23 +252,23 @@ pub fn count_clients_memory(server: &mut State) {
     }
 }
 
-/// Closes the clients that hold the most until all together hold less than `maxmemory-clients`.
+/// Closes the largest clients until all together are below `maxmemory-clients`.
 pub fn evict_clients(server: &mut State) {
     let limit = clients_memory_max(server);
     if limit == 0 {
         return;
     }
-    // Who is to be closed holds its memory until the end of the turn.
+    // A client to be closed holds its memory until the end of the turn.
     if server.clients.memory_that_stays() < limit {
-        server.clients.is_over_told = false;
+        server.clients.is_over_logged = false;
         return;
     }
-    // This is asked before each client's requests: it must not take long as long as nothing can be done.
+    // Asked before each client's requests: must be fast when nothing can be evicted.
     if server.clients.evictable_memory() > 0 {
         evict_largest(server, limit);
     }
-    if server.clients.memory_that_stays() >= limit && !server.clients.is_over_told {
-        server.clients.is_over_told = true;
+    if server.clients.memory_that_stays() >= limit && !server.clients.is_over_logged {
+        server.clients.is_over_logged = true;
         let why = "Over client maxmemory after evicting all evictable clients";
         server.log(Level::Warning, format_args!("{why}"));
     }
@@ -290,7 +291,7 @@ fn evict_largest(server: &mut State, limit: usize) {
         server.log(Level::Notice, format_args!("Evicting client: {line}"));
         server.stats.counters.evicted_clients += 1;
         server.clients.close(id);
-        // What it held is free at once: at the end of the turn would be too late for the keys.
+        // Its buffers are freed at once: at the end of the turn would be too late to save keys from eviction.
         if let Some(client) = server.clients.get_mut(id) {
             client.input = Input::Empty;
             client.output = OutputBuffer::default();
@@ -299,7 +300,7 @@ fn evict_largest(server: &mut State, limit: usize) {
     }
 }
 
-/// Takes a client that is about to be closed out of all that knows it.
+/// Removes a client that is about to be closed from all lists that refer to it.
 pub fn forget_client(server: &mut State, id: ClientId) {
     publish::unsubscribe_all(server, id);
     server.remove_monitor(id);

@@ -1,8 +1,8 @@
-//! Loading what was saved: the RDB file, or the append-only file with its base.
+//! Loading the RDB file, or the append-only file with its base.
 //!
-//! Entries of an RDB image go straight into the tables, checked in depth by the decoder; requests of an append-only file run through
-//! the gate, as those of a caller with full rights and without a connection. Nothing expires meanwhile: what a log says of a key
-//! holds for the time at which it was written.
+//! Entries of an RDB image go straight into the tables, after the decoder's thorough checks; requests of an
+//! append-only file run through the gate, with full rights and without a connection. Nothing expires meanwhile: the
+//! log was written when the keys were still there.
 
 use std::path::Path;
 use std::slice;
@@ -38,7 +38,7 @@ use crate::sys::jemalloc;
 use crate::sys::log::Level;
 use crate::types::{hash, list, set, sorted_set};
 
-/// The limits of encodings that values are decoded with.
+/// The encoding limits for decoding values.
 pub fn rdb_limits(db: &Keyspace, server: &State) -> Limits {
     let config = &server.config;
     Limits {
@@ -61,32 +61,32 @@ pub fn rdb_limits(db: &Keyspace, server: &State) -> Limits {
     }
 }
 
-/// Others are heard so often while a file is loaded. Unit: microseconds.
-const HEARD_EVERY_US: i64 = 5_000;
-/// How far a long loading is goes to the log so often. Unit: microseconds.
-const TOLD_EVERY_US: i64 = 5_000_000;
+/// How often clients are served while a file is loaded. Unit: microseconds.
+const SERVE_EVERY_US: i64 = 5_000;
+/// How often the progress of a long loading is logged. Unit: microseconds.
+const LOG_EVERY_US: i64 = 5_000_000;
 
-/// What is told when somebody ends the server while it loads.
+/// The error when the server is stopped while it loads.
 pub const INTERRUPTED: &str = "The server is ended while it loads";
 
-/// Lets others be heard while a file is loaded.
-struct Heard {
+/// Serves clients, and logs progress, while a file is loaded.
+struct ServeOthers {
     steps: u32,
     last_us: i64,
-    /// When the log was told last how far it is.
+    /// When the progress was last logged.
     told_us: i64,
-    /// Bytes of files that are loaded already.
+    /// Bytes of the files loaded before.
     before: u64,
 }
 
-impl Heard {
-    fn new(server: &State) -> Heard {
+impl ServeOthers {
+    fn new(server: &State) -> ServeOthers {
         let now_us = server.clock.now().boot_us;
-        Heard { steps: 0, last_us: now_us, told_us: now_us, before: 0 }
+        ServeOthers { steps: 0, last_us: now_us, told_us: now_us, before: 0 }
     }
 
-    /// Called behind some entries or requests, and behind each while `key-load-delay` is set; `bytes` is how far the file is
-    /// read. Errors: the server is to end.
+    /// Called after some entries or requests, and after each while `key-load-delay` is set; `bytes`: how far the file
+    /// is read. Errors: the server is to stop.
     fn step(&mut self, db: &mut Keyspace, server: &mut State, bytes: u64) -> Result<(), String> {
         let delay = server.config.key_load_delay;
         self.steps += 1;
@@ -96,7 +96,7 @@ impl Heard {
             std::thread::sleep(Duration::from_micros(1));
         }
         let now = server.clock.now();
-        if now.boot_us - self.last_us < HEARD_EVERY_US {
+        if now.boot_us - self.last_us < SERVE_EVERY_US {
             return Ok(());
         }
         self.last_us = now.boot_us;
@@ -105,9 +105,9 @@ impl Heard {
         if let Some(loading) = &mut server.persistence.loading {
             loading.loaded_bytes = self.before + bytes;
         }
-        if now.boot_us - self.told_us >= TOLD_EVERY_US {
+        if now.boot_us - self.told_us >= LOG_EVERY_US {
             self.told_us = now.boot_us;
-            tell_progress(db, server);
+            log_progress(db, server);
         }
         let serve = server.serve_while_busy;
         serve(db, server);
@@ -118,8 +118,8 @@ impl Heard {
     }
 }
 
-/// Tells the log how far it is.
-fn tell_progress(db: &Keyspace, server: &State) {
+/// Logs the progress.
+fn log_progress(db: &Keyspace, server: &State) {
     let Some(Loading { loaded_bytes, total_bytes, .. }) = server.persistence.loading else {
         return;
     };
@@ -132,18 +132,18 @@ fn tell_progress(db: &Keyspace, server: &State) {
     );
 }
 
-/// What becomes of keys that a file says have expired, and of those that are there already.
+/// How expired keys in a file, and keys that exist already, are treated.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rules {
-    /// Expired keys are loaded too: a log follows that says when they went.
+    /// Expired keys are loaded: the log that follows deletes them.
     pub keeps_expired: bool,
-    /// A key or library of functions that is there already is replaced, as DEBUG RELOAD MERGE wants it; otherwise it is an error.
+    /// An existing key or function library is replaced, for DEBUG RELOAD MERGE; otherwise it is an error.
     pub merges: bool,
-    /// Replicas are told of the expired keys that are left out: they may go on where the file was saved.
+    /// Expired keys that are left out are deleted on replicas, which may continue from the file's offset.
     pub tells_expired: bool,
 }
 
-/// What makes entries of a file that is loaded now.
+/// How the decoder makes entries of a file that is loaded now.
 pub fn maker(db: &Keyspace, server: &State, rules: Rules) -> Maker {
     Maker {
         limits: rdb_limits(db, server),
@@ -155,10 +155,10 @@ pub fn maker(db: &Keyspace, server: &State, rules: Rules) -> Maker {
     }
 }
 
-/// Bytes that an entry of a file has at least: a type, and a key and a value without a byte.
+/// The smallest entry of a file: a type, an empty key and an empty value. Unit: bytes.
 const ENTRY_BYTES_MIN: u64 = 3;
 
-/// How many keys a file can still have: bounds what there is room made for at once, for all its databases together.
+/// How many keys a file can still have: limits the room that is reserved, for all its databases together.
 pub struct KeysExpected(u64);
 
 impl KeysExpected {
@@ -166,7 +166,7 @@ impl KeysExpected {
         KeysExpected(bytes / ENTRY_BYTES_MIN)
     }
 
-    /// How many keys there is to be room for in a database of which the file says that it has so many.
+    /// For how many keys to reserve room in a database that claims so many. Deducts them.
     pub fn take(&mut self, keys: u64) -> usize {
         let taken = keys.min(self.0);
         self.0 -= taken;
@@ -174,8 +174,8 @@ impl KeysExpected {
     }
 }
 
-/// Loads an RDB image from the start of a file of so many bytes. Returns the image's bytes. Errors: in words, with key, type and
-/// offset where they are known; some of what came before is loaded.
+/// Loads an RDB image from the start of a file of `bytes` bytes. Returns the image's bytes. Errors: a text, with key,
+/// type and offset if known; part of the data is loaded then.
 pub fn load_rdb(
     db: &mut Keyspace,
     server: &mut State,
@@ -198,7 +198,7 @@ pub fn load_rdb(
     })
 }
 
-/// Puts what the other thread has read into the keyspace. That thread ends with the channel.
+/// Puts entries from the reading thread into the keyspace. That thread ends with the channel.
 fn place(
     db: &mut Keyspace,
     server: &mut State,
@@ -206,7 +206,7 @@ fn place(
     file_bytes: u64,
     rules: Rules,
 ) -> Result<u64, String> {
-    let mut heard = Heard::new(server);
+    let mut heard = ServeOthers::new(server);
     let mut expected = KeysExpected::of_file(file_bytes);
     for Batch { entries, expired, offset, then } in batches {
         put(db, server, entries, rules, &mut |db, server| heard.step(db, server, offset))?;
@@ -221,7 +221,7 @@ fn place(
                 request.push(&text);
                 run(db, server, &request)?;
             }
-            Some(Then::Aux { name, value }) => tell_aux(server, &name, &value),
+            Some(Then::Aux { name, value }) => note_aux(server, &name, &value),
             Some(Then::Expect { database, keys }) => {
                 db.expect_keys(database, expected.take(keys));
             }
@@ -230,16 +230,16 @@ fn place(
                 replicas::tell_expired(server, database, &key);
                 heard.step(db, server, offset)?;
             }
-            Some(Then::Empty(key)) => tell_empty(server, &key),
+            Some(Then::Empty(key)) => skip_empty(server, &key),
             Some(Then::End) => return Ok(offset),
             Some(Then::Failed(why)) => return Err(why),
         }
     }
-    // It has always something to say last.
+    // The thread's last message is a result, unless it panicked.
     Err("the thread that reads the file has ended".into())
 }
 
-/// Puts decoded entries into the keyspace; `step` is called for some at a time. Errors: a key is there already, or those of `step`.
+/// Puts decoded entries into the keyspace; calls `step` after each group. Errors: a key exists already, or those of `step`.
 fn put(
     db: &mut Keyspace,
     server: &mut State,
@@ -268,11 +268,11 @@ fn put(
     Ok(())
 }
 
-/// So many keys without elements are told by name.
+/// How many keys without elements are logged by name.
 const EMPTY_KEYS_TOLD: u64 = 10;
 
-/// A key without elements is left out, as Redis has it: versions of it have saved such keys.
-fn tell_empty(server: &mut State, key: &[u8]) {
+/// A key without elements is skipped, as in Redis, old versions of which saved such keys.
+fn skip_empty(server: &mut State, key: &[u8]) {
     if server.persistence.empty_keys_skipped < EMPTY_KEYS_TOLD {
         let text = "rdbLoadObject skipping empty key";
         server.log(Level::Warning, format_args!("{text}: {}", key.escape_ascii()));
@@ -280,8 +280,8 @@ fn tell_empty(server: &mut State, key: &[u8]) {
     server.persistence.empty_keys_skipped += 1;
 }
 
-/// What a file says of itself, for the log and INFO.
-fn tell_aux(server: &mut State, name: &[u8], value: &[u8]) {
+/// Handles a field about the file itself, for the log and INFO.
+fn note_aux(server: &mut State, name: &[u8], value: &[u8]) {
     server.persistence.moment.note(name, value);
     let text = String::from_utf8_lossy(value);
     let number = || parse_i64(value).unwrap_or(0);
@@ -307,10 +307,10 @@ fn tell_aux(server: &mut State, name: &[u8], value: &[u8]) {
     }
 }
 
-/// Entries that are put into the keyspace together.
+/// Entries in one group.
 const LOADED_AT_ONCE: usize = 64;
 
-/// Puts an entry of a file beside the keyspace. Errors: in words.
+/// Puts an entry of a file into databases beside the served ones. Errors: a text.
 pub fn load_beside(
     db: &mut Keyspace,
     server: &mut State,
@@ -320,7 +320,7 @@ pub fn load_beside(
 ) -> Result<(), String> {
     match maker.make(raw)? {
         Made::Expired => server.persistence.keys_expired_at_load += 1,
-        Made::Empty => tell_empty(server, &raw.key),
+        Made::Empty => skip_empty(server, &raw.key),
         Made::Entry(loaded) => {
             if !db.load_beside(beside, loaded.database, loaded.entry) {
                 return Err(format!("{}the key is there already", raw.place()));
@@ -331,7 +331,7 @@ pub fn load_beside(
     Ok(())
 }
 
-/// Runs a request made from a file that holds no requests. Errors: it fails.
+/// Runs a request made from a file's content. Errors: an error reply.
 pub fn run(db: &mut Keyspace, server: &mut State, words: &[&[u8]]) -> Result<(), String> {
     let (mut buffer, mut ranges) = (Vec::new(), Vec::new());
     for word in words {
@@ -346,7 +346,7 @@ pub fn run(db: &mut Keyspace, server: &mut State, words: &[&[u8]]) -> Result<(),
     }
 }
 
-/// Runs a request of a file. Errors: it cannot be run at all. That it fails is no error, as it did when it was written.
+/// Runs a request of a file. Errors: it cannot run at all. An error reply is none: it failed when it was written, too.
 fn run_request(
     db: &mut Keyspace,
     server: &mut State,
@@ -359,7 +359,7 @@ fn run_request(
     run_found(db, server, &Request { args, command, prehashed: Prehashed::default() }, output)
 }
 
-/// The same for a request whose command was looked up.
+/// As [`run_request`], with the command looked up.
 fn run_found(
     db: &mut Keyspace,
     server: &mut State,
@@ -382,24 +382,24 @@ fn run_found(
 struct Loader<'a> {
     db: &'a mut Keyspace,
     server: &'a mut State,
-    /// Requests of a transaction whose EXEC has not come: bytes, and the ends of requests among the ranges.
+    /// Requests of a transaction before its EXEC: bytes, and the ends of requests among the ranges.
     kept: Vec<u8>,
     kept_ranges: Vec<Range>,
     kept_ends: Vec<usize>,
-    /// The requests that come next, in their order.
+    /// The next requests, in their order.
     coming: Vec<Coming>,
     next: usize,
     output: OutputBuffer,
-    heard: Heard,
-    /// Of the file that is loaded now.
+    heard: ServeOthers,
+    /// Size of the file being loaded.
     file_bytes: u64,
 }
 
-/// What is known of a request before it runs.
+/// What was looked up of a request before it runs.
 #[derive(Clone, Copy)]
 struct Coming {
     command: Option<&'static Command>,
-    /// The argument that is its first key, and its hash.
+    /// The index of its first key, and the key's hash.
     key: Option<(usize, u64)>,
 }
 
@@ -441,7 +441,7 @@ impl Sink for Loader<'_> {
         load_rdb(self.db, self.server, source, bytes, rules)
     }
 
-    /// Looks the commands up, and has what holds their keys come to the cache.
+    /// Looks up the commands, and prefetches their keys' entries.
     fn coming(&mut self, batch: &Requests, requests: std::ops::Range<usize>) {
         self.coming.clear();
         self.next = 0;
@@ -505,7 +505,7 @@ impl Sink for Loader<'_> {
     }
 }
 
-/// The argument that is a command's first key, if its place is fixed.
+/// The index of a command's first key, if it is fixed.
 fn first_key(command: &Command) -> Option<usize> {
     match command.spec.keys.first()?.begin {
         Begin::Index(first) => Some(first as usize),
@@ -529,15 +529,14 @@ fn end(db: &mut Keyspace, server: &mut State) {
     server.note_gate();
 }
 
-/// Loads what there is when the server starts: the append-only file if it is on, else the RDB file. Errors: in words, for the log;
-/// the server is not to start then.
+/// Loads the append-only file if it is on, else the RDB file. Errors: a text for the log; the server must not start then.
 pub fn load_at_start(db: &mut Keyspace, server: &mut State) -> Result<(), String> {
     remove_leftovers(server);
     let started_us = server.clock.now().boot_us;
     let seconds = |server: &State| (server.clock.now().boot_us - started_us) as f64 / 1e6;
     if !server.config.appendonly {
         let path = server.config.dir.join(file_name(&server.config.dbfilename));
-        // What has expired is its primary's business where this is to be a replica.
+        // On a replica the primary decides about expired keys.
         let tells_expired = server.config.replicaof.is_none();
         if tells_expired {
             replicas::begin_at_start(server);
@@ -581,11 +580,11 @@ pub fn load_at_start(db: &mut Keyspace, server: &mut State) -> Result<(), String
     persistence::begin_aof_at_start(db, server, folder, loaded.bytes, loaded.base_bytes)
 }
 
-/// Removes what processes that were killed have left half written.
+/// Removes temporary files of killed processes.
 fn remove_leftovers(server: &State) {
     let dir = &server.config.dir;
     for folder in [dir.clone(), dir.join(file_name(&server.config.appenddirname))] {
-        // Whatever is wrong with the folder, loading will say.
+        // Errors are ignored: loading will report a problem with the folder.
         for name in leftovers::remove(&**server.persistence.disk(), &folder).unwrap_or_default() {
             let path = folder.join(name);
             let text = "Removing the temporary file that a process has left";
@@ -594,7 +593,7 @@ fn remove_leftovers(server: &State) {
     }
 }
 
-/// Loads the files of an append-only folder, of so many bytes.
+/// Loads the files of an append-only folder, `bytes` in total.
 fn load_folder(
     db: &mut Keyspace,
     server: &mut State,
@@ -603,7 +602,7 @@ fn load_folder(
     may_cut: bool,
 ) -> Result<Loaded, String> {
     begin(db, server, bytes);
-    let heard = Heard::new(server);
+    let heard = ServeOthers::new(server);
     let mut loader = Loader {
         heard,
         file_bytes: 0,
@@ -623,7 +622,7 @@ fn load_folder(
 
 // ---- loading on a server that runs -----------------------------------------------------------------------------------
 
-/// `DEBUG RELOAD` without its saving: loads the RDB file again. Errors: in words, for the log.
+/// `DEBUG RELOAD` without saving: loads the RDB file. Errors: a text for the log.
 pub fn reload_rdb(
     db: &mut Keyspace,
     server: &mut State,
@@ -639,7 +638,7 @@ pub fn reload_rdb(
     })
 }
 
-/// `DEBUG LOADAOF`: loads the append-only file again, all that was written so far in it. Errors: in words, for the log.
+/// `DEBUG LOADAOF`: loads the append-only file, up to the last write. Errors: a text for the log.
 pub fn reload_aof(db: &mut Keyspace, server: &mut State) -> Result<(), String> {
     if let Some((Purpose::Rewrite, ..)) = server.persistence.under_way() {
         return Err("the append-only file is being rewritten".into());
@@ -654,7 +653,7 @@ pub fn reload_aof(db: &mut Keyspace, server: &mut State) -> Result<(), String> {
     Ok(())
 }
 
-/// Loads on a server that runs. Nobody is heard meanwhile, and nothing of it is repeated elsewhere.
+/// Loads on a running server. No client is served meanwhile, and nothing goes to the log or replicas.
 fn load_again(
     db: &mut Keyspace,
     server: &mut State,
@@ -692,7 +691,7 @@ fn file_name(name: &[u8]) -> &Path {
     Path::new(std::ffi::OsStr::from_bytes(name))
 }
 
-/// Loads an RDB file. False: there is none. Errors: in words.
+/// Loads an RDB file. False: there is none. Errors: a text.
 pub fn load_file(
     db: &mut Keyspace,
     server: &mut State,

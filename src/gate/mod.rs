@@ -1,4 +1,4 @@
-//! The one way a command runs, whoever asks for it: a client, EXEC, a script.
+//! How every command runs, whether sent by a client, EXEC or a script.
 //!
 //! `execute` is the gate itself; `admit` says whether a command may run; `spec` and `table` say what commands there are. The
 //! families above are known here by their specifications alone.
@@ -18,6 +18,7 @@ pub mod load;
 pub mod monitor;
 pub mod persistence;
 pub mod publish;
+pub mod redirect;
 pub mod replicas;
 pub mod restart;
 pub mod spec;

@@ -1,4 +1,4 @@
-//! What those who monitor are shown, and what nobody is shown: secrets among the arguments.
+//! What MONITOR shows, and the secrets among arguments that are hidden.
 
 use std::fmt::Write;
 
@@ -12,10 +12,10 @@ use crate::gate::table::Command;
 use crate::resp::args::Args;
 use crate::resp::reply::OutputBuffer;
 
-/// What stands in place of a secret.
+/// Replaces a secret.
 const REDACTED: &[u8] = b"(redacted)";
 
-/// Shows a command that ran to those who monitor. `output` is the executing client's, who may be one of them.
+/// Sends a command that ran to monitoring clients. `output`: of the executing client, which may be one of them.
 #[cold]
 pub fn feed_monitors(
     server: &mut State,
@@ -33,7 +33,7 @@ pub fn feed_monitors(
     publish::take_pushed(server, caller, output);
 }
 
-/// Shows a command of the primary that ran in a database.
+/// Sends a command of the primary, run in database `db`, to monitoring clients.
 #[cold]
 pub fn feed_followed(server: &mut State, db: usize, command: &Command, args: Args<'_>) {
     let following = server.replication.following.as_deref();
@@ -45,7 +45,7 @@ pub fn feed_followed(server: &mut State, db: usize, command: &Command, args: Arg
     }
 }
 
-/// Shows EVAL and its like, before the commands that the script calls.
+/// Sends EVAL and its like to monitoring clients, before the commands that the script calls.
 #[cold]
 pub fn feed_script(ctx: &mut Context<'_>) {
     let (command, args, db) = (ctx.command, ctx.args, ctx.db.selected());
@@ -56,7 +56,7 @@ pub fn feed_script(ctx: &mut Context<'_>) {
     publish::take_pushed(ctx.server, ctx.caller, ctx.reply.output());
 }
 
-/// Shows a command that a script called.
+/// Sends a command called by a script to monitoring clients.
 #[cold]
 pub fn feed_scripted(server: &mut State, caller: Caller, command: &Command, args: Args<'_>) {
     if command.spec.flags.intersects(Flags::SKIP_MONITOR | Flags::ADMIN) {
@@ -67,7 +67,7 @@ pub fn feed_scripted(server: &mut State, caller: Caller, command: &Command, args
     show(server, id, db, "lua", command, args);
 }
 
-/// Where a client is connected from.
+/// The address a client is connected from.
 fn address(server: &State, client: &Client) -> String {
     match client.flags.contains(ClientFlags::UNIX_SOCKET) {
         true => format!("unix:{}", String::from_utf8_lossy(&server.config.unixsocket)),
@@ -75,7 +75,7 @@ fn address(server: &State, client: &Client) -> String {
     }
 }
 
-/// Sends a command's line to all who monitor; the client `id`, if one is executing, has it in its own output.
+/// Sends a command's line to all monitoring clients; the executing client `id` gets it in its own output.
 fn show(
     server: &mut State,
     id: Option<ClientId>,
@@ -109,13 +109,13 @@ fn show(
     }
 }
 
-/// A request's arguments as others may see them: passwords are hidden.
+/// A request's arguments with passwords replaced, for MONITOR and logs.
 pub fn shown_args<'a>(command: &Command, args: Args<'a>) -> Vec<&'a [u8]> {
     let mut shown: Vec<&[u8]> = args.iter_from(0).collect();
     match command.spec.secrets {
         Secrets::None => {}
         Secrets::From(first) => shown.iter_mut().skip(first).for_each(|it| *it = REDACTED),
-        // Also where the request is refused before it gets there: a slip of the hand is no reason to tell.
+        // Also in requests that will be refused: a mistyped command must not reveal a password.
         Secrets::Behind { from, words, until } => {
             let is = |argument: &[u8], word: &str| argument.eq_ignore_ascii_case(word.as_bytes());
             let mut at = from;
@@ -137,7 +137,7 @@ pub fn shown_args<'a>(command: &Command, args: Args<'a>) -> Vec<&'a [u8]> {
     shown
 }
 
-/// Appends an argument in quotes, with escapes for what is not printable ASCII.
+/// Appends an argument in quotes, with escapes for bytes that are not printable ASCII.
 fn quote(argument: &[u8], line: &mut String) {
     line.push('"');
     for &byte in argument {

@@ -1,4 +1,4 @@
-//! What outlives the process: saving, the append-only file, and loading both.
+//! Saving, the append-only file, and rewriting it.
 //!
 //! ```text
 //!   SAVE, BGSAVE, save points -> snapshot -> saver's thread -> temporary file, synced -> renamed
@@ -6,8 +6,8 @@
 //!   rewrite: another increment begins and a snapshot is taken at the same moment; the snapshot becomes the base
 //! ```
 //!
-//! [`turn`] is called once a turn of the loop, [`periodic`] some times a second. Replies wait for the log by way of
-//! [`Persistence::may_leave`].
+//! [`turn`] is called once a turn of the loop, [`periodic`] some times a second. [`Persistence::may_leave`] says
+//! which replies must wait for the log.
 
 use std::ffi::OsStr;
 use std::io;
@@ -45,24 +45,24 @@ pub use spread::{SPREAD_BYTES, note_listeners, spread_early, spread_effects};
 pub use switch::{apply_parameters, begin_aof, end_aof, set_flush_delay};
 use switch::{open_folder, switch_on};
 
-/// A slice of the walk through the keyspace, each turn. Unit: microseconds.
+/// Time for the snapshot's iteration in each turn. Unit: microseconds.
 const SLICE_US: i64 = 500;
-/// A save that failed is tried again by save points after so long. Unit: microseconds.
+/// Save points try again this long after a failed save. Unit: microseconds.
 const RETRY_US: i64 = 5_000_000;
-/// After so many failures in a row rewrites are begun less and less often.
+/// After this many failures in a row, rewrites are started less and less often.
 const FAILURES_MAX: u32 = 3;
 const PLACER_ENDED: &str = "the thread that puts it in its place has ended";
-/// The longest wait between rewrites that fail. Unit: minutes.
+/// The longest wait after a failed rewrite. Unit: minutes.
 const WAIT_MINUTES_MAX: i64 = 60;
 
-/// Why something is written in the background.
+/// What a background job writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// The RDB file.
     Save,
     /// The append-only file's base.
     Rewrite,
-    /// What replicas are sent while it is made.
+    /// A snapshot for replicas, sent while it is made.
     Sync,
 }
 
@@ -70,26 +70,26 @@ pub enum Purpose {
 struct Running {
     purpose: Purpose,
     job: Job,
-    /// Changes that were counted when it began.
+    /// The count of changes when it began.
     changes: u64,
-    /// The file is whole, and a thread puts it in its place.
+    /// Set when the file is complete, while a thread renames it.
     placing: Option<Receiver<Placed>>,
 }
 
-/// What came of putting a file in its place: its bytes, or why it is not there.
+/// The result of renaming a file: its bytes, or an error.
 type Placed = Result<u64, String>;
 
 /// The append-only file, while it is on.
 struct Aof {
     log: AppendLog,
     folder: Arc<Mutex<AofFolder>>,
-    /// The first increment that the rewrite under way keeps, once it is known.
+    /// The first increment that the running rewrite keeps, once known.
     first_kept: Option<i64>,
-    /// No rewrite has ended since the file was switched on, and a start would not load it.
+    /// No rewrite has ended since the file was switched on: a start would not load it.
     is_aside: bool,
 }
 
-/// State and figures of all that is saved.
+/// State and statistics of saving and of the append-only file.
 pub struct Persistence {
     disk: Arc<dyn Disk>,
     background: Background,
@@ -97,25 +97,25 @@ pub struct Persistence {
     stop: Arc<AtomicUsize>,
     running: Option<Running>,
     aof: Option<Aof>,
-    /// Where the log that was switched off last has ended.
+    /// The end of the log that was switched off last.
     closed_log: LogOffset,
-    /// The folder of a rewrite that was begun while the append-only file is off.
+    /// The folder of a rewrite that was started while the append-only file is off.
     folder_alone: Option<Arc<Mutex<AofFolder>>>,
-    /// A rewrite was begun at this time (boot-time clock, microseconds), and waits for the log to be synced so far that another
-    /// increment takes no time.
+    /// When a rewrite was requested (boot-time clock, microseconds) that waits for a sync of the log, after which a
+    /// new increment can be opened without delay.
     preparing: Option<i64>,
-    /// Unix seconds of the last save that succeeded; of the start before the first.
+    /// Unix seconds of the last successful save; before the first, of the start.
     pub last_save_unix: i64,
-    /// Changes that were counted when it was begun.
+    /// The count of changes when it began.
     saved_changes: u64,
     pub last_save_failed: bool,
     last_try_us: i64,
-    /// Seconds; -1: none.
+    /// Duration in seconds; -1: none.
     pub last_save_seconds: i64,
     pub saves: u64,
-    /// What was begun in the background.
+    /// Background jobs started.
     pub jobs: u64,
-    /// BGSAVE SCHEDULE, or a BGREWRITEAOF that waits for a save.
+    /// BGSAVE SCHEDULE or BGREWRITEAOF waits for a running job.
     pub save_is_scheduled: bool,
     pub rewrite_is_scheduled: bool,
     pub last_rewrite_seconds: i64,
@@ -127,27 +127,27 @@ pub struct Persistence {
     pub last_rewrite_copied: usize,
     pub keys_loaded: u64,
     pub keys_expired_at_load: u64,
-    /// Collections without elements, which are left out.
+    /// Collections without elements that were skipped while loading.
     pub empty_keys_skipped: u64,
-    /// What the RDB file that was loaded last said of it.
+    /// The replication position saved in the RDB file that was loaded last.
     pub moment: Moment,
-    /// A file is being loaded: what clients are told.
+    /// The file being loaded.
     pub loading: Option<Loading>,
     /// `DEBUG AOF-FLUSH-SLEEP`
     flush_delay: Duration,
 }
 
-/// The moment of a replicated history that an RDB file shows, as far as it says so.
+/// The replication history and offset that an RDB file belongs to, as far as it says.
 #[derive(Clone, Debug, Default)]
 pub struct Moment {
     pub id: Option<String>,
     pub offset: Option<u64>,
-    /// The database that the stream has selected there.
+    /// The database that the stream had selected.
     pub stream_db: usize,
 }
 
 impl Moment {
-    /// Takes note of a field about the file.
+    /// Reads a field about the file.
     pub fn note(&mut self, name: &[u8], value: &[u8]) {
         let Ok(text) = std::str::from_utf8(value) else { return };
         match name {
@@ -159,15 +159,15 @@ impl Moment {
     }
 }
 
-/// What is known of the file that is being loaded.
+/// The file being loaded.
 #[derive(Clone, Copy, Debug)]
 pub struct Loading {
     pub started_unix: i64,
     pub total_bytes: u64,
     pub loaded_bytes: u64,
-    /// Memory that the server had that wrote the file, as the file says. Unit: bytes.
+    /// The memory used when the file was saved, as it says. Unit: bytes.
     pub memory_then: u64,
-    /// Beside what clients go on to see, from the primary.
+    /// It comes from the primary, into databases beside the served ones.
     pub is_beside: bool,
 }
 
@@ -208,35 +208,34 @@ impl Persistence {
         }
     }
 
-    /// What wakes the loop from other threads.
+    /// Wakes the event loop from another thread.
     pub fn wake(&self) -> Arc<dyn Fn() + Send + Sync> {
         self.wake.clone()
     }
 
-    /// Who does what the loop does not wait for.
+    /// Runs work that the loop must not wait for.
     pub fn background(&self) -> &Background {
         &self.background
     }
 
-    /// Has somebody else do what threads would do, and keeps files on another disk. To be called before
-    /// anything is begun.
+    /// Replaces the disk, and threads by work run in the loop (for simulation). To be called before anything starts.
     pub fn set_apart(&mut self, disk: Arc<dyn Disk>) {
         (self.disk, self.background) = (disk, Background::Later(Arc::default()));
     }
 
-    /// Syncs what is to be synced of the log, where no thread does.
+    /// Syncs the log where no thread does.
     pub fn sync_log(&self) {
         if let Some(log) = self.log().filter(|_| !self.background.has_threads()) {
             while log.syncer().step() {}
         }
     }
 
-    /// How the loop is woken when a thread is done.
+    /// Sets how a thread wakes the event loop.
     pub fn set_wake(&mut self, wake: Arc<dyn Fn() + Send + Sync>) {
         self.wake = wake;
     }
 
-    /// A signal that asks the server to end is seen there while it loads.
+    /// Sets the flag by which a signal stops the server while it loads.
     pub fn set_stop(&mut self, stop: Arc<AtomicUsize>) {
         self.stop = stop;
     }
@@ -249,7 +248,7 @@ impl Persistence {
         &self.disk
     }
 
-    /// What is being written in the background, since when (boot-time clock, microseconds), and keys written and in all.
+    /// The running background job: purpose, start (boot-time clock, microseconds), keys written and in all.
     pub fn under_way(&self) -> Option<(Purpose, i64, usize, u64)> {
         if let Some(since_us) = self.preparing {
             return Some((Purpose::Rewrite, since_us, 0, 0));
@@ -268,48 +267,48 @@ impl Persistence {
         self.aof.is_some()
     }
 
-    /// The offset that what is sent now depends on.
+    /// The log's offset that a reply sent now depends on.
     #[inline]
     pub fn depends_on(&self) -> LogOffset {
         self.aof.as_ref().map_or(LogOffset::default(), |aof| aof.log.end())
     }
 
-    /// Whether there is a log that replies may have to wait for.
+    /// Whether the log may delay replies.
     #[inline]
     pub fn may_hold_replies(&self) -> bool {
         self.aof.is_some()
     }
 
-    /// Whether what depends on this offset may be shown.
+    /// Whether a reply that depends on this offset may be sent.
     #[inline]
     pub fn may_leave(&self, offset: LogOffset) -> bool {
         self.aof.as_ref().is_none_or(|aof| offset <= aof.log.acknowledged())
     }
 
-    /// How far the log is on disk. None: there is none that a start would load, or it does not say.
+    /// The log's offset on disk. None: unknown, or a start would not load this log.
     pub fn on_disk(&self) -> Option<LogOffset> {
         let aof = self.aof.as_ref().filter(|aof| !aof.is_aside)?;
         Some(aof.log.synced())
     }
 
-    /// When the log wants to be asked again though nothing happens: boot-time clock, microseconds.
+    /// When the log must be called again even without events: boot-time clock, microseconds.
     pub fn next_call_us(&self) -> Option<i64> {
         self.aof.as_ref().and_then(|aof| aof.log.next_call_us())
     }
 
-    /// Whether the walk for a snapshot has something to do now.
+    /// Whether the snapshot's iteration can continue now.
     pub fn wants_turn(&self) -> bool {
         self.running.as_ref().is_some_and(|running| !running.job.is_full())
     }
 }
 
 impl State {
-    /// Changes since the last save, as INFO shows them.
+    /// Changes since the last save, for INFO.
     pub fn changes_since_save(&self, db: &Keyspace) -> u64 {
         db.dirty().saturating_sub(self.persistence.saved_changes)
     }
 
-    /// Why commands that write are refused, if the disk is at fault.
+    /// The error for write commands while the disk fails.
     pub fn disk_refusal(&self) -> Option<CommandError> {
         const SAVES_FAIL: CommandError = CommandError::Text(
             "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk. Commands that may \
@@ -328,7 +327,7 @@ impl State {
         Some(CommandError::formatted(format!("MISCONF Errors writing to the AOF file: {error}")))
     }
 
-    /// Where the RDB file is.
+    /// Path of the RDB file.
     pub fn rdb_path(&self) -> PathBuf {
         self.config.dir.join(OsStr::from_bytes(&self.config.dbfilename))
     }
@@ -340,7 +339,7 @@ fn plan(db: &Keyspace, server: &mut State, is_base: bool) -> Plan {
     let database = if is_base { None } else { stream_database(server) };
     let config = &server.config;
     let mut plan = Plan::new(db, server.scripts.library_texts());
-    // What has expired is there for those who will be told later that it is gone.
+    // Replicas get expired keys too: they are told of the deletion later.
     plan.now.is_loading = server.replication.is_replica() || database.is_some();
     plan.compresses = config.rdbcompression;
     plan.checks = config.rdbchecksum;
@@ -378,8 +377,8 @@ fn plan(db: &Keyspace, server: &mut State, is_base: bool) -> Plan {
     plan
 }
 
-/// The database that the stream of changes has selected, if a file that is saved now can say where in the stream it stands: its
-/// fields `repl-stream-db`, `repl-id` and `repl-offset`, with which a start goes on as a replica.
+/// The database selected by the stream of changes, if a file saved now can hold its position in the stream: the
+/// fields `repl-stream-db`, `repl-id` and `repl-offset`, from which a restarted replica continues.
 fn stream_database(server: &mut State) -> Option<usize> {
     let is_between = server.effects.is_between_units();
     if let Some(following) = &server.replication.following {
@@ -396,7 +395,7 @@ fn temporary_name() -> String {
     format!("temp-{}.rdb", std::process::id())
 }
 
-/// `SAVE`: writes the RDB file and waits for it. Errors: in words, logged already.
+/// `SAVE`: writes the RDB file and waits for it. Errors: a text, already logged.
 pub fn save(db: &mut Keyspace, server: &mut State) -> Result<(), String> {
     let plan = plan(db, server, false);
     let (changes, target) = (db.dirty(), server.rdb_path());
@@ -435,7 +434,7 @@ fn note_save_failed(server: &mut State) {
     server.note_gate();
 }
 
-/// Begins to save in the background. False: it could not be begun, which is logged.
+/// Starts a background save. False: it failed, which is logged.
 pub fn begin_save(db: &mut Keyspace, server: &mut State) -> bool {
     let plan = plan(db, server, false);
     let temporary = server.config.dir.join(temporary_name());
@@ -475,8 +474,8 @@ fn begin_job(
     Ok(())
 }
 
-/// Begins a snapshot of this moment for replicas, which is written to a pipe, in this version or a later one if need be. Who closes
-/// the pipe can [`abort`] it.
+/// Starts a snapshot for replicas, written to a pipe, in this RDB version or a later one if the data needs that.
+/// Closing the pipe requires [`abort`].
 pub fn begin_sync(
     db: &mut Keyspace,
     server: &mut State,
@@ -501,7 +500,7 @@ pub fn begin_sync(
     Ok(())
 }
 
-/// `no-appendfsync-on-rewrite`: no syncs while something else is written.
+/// `no-appendfsync-on-rewrite`: no syncs while another file is written.
 fn pause_syncs(server: &mut State) {
     let paused = server.config.no_appendfsync_on_rewrite && server.persistence.running.is_some();
     if let Some(aof) = &mut server.persistence.aof {
@@ -509,8 +508,8 @@ fn pause_syncs(server: &mut State) {
     }
 }
 
-/// Ends what is being written in the background. A file that is being put in its place gets there: this waits for its thread,
-/// as two at work in one folder would remove each other's files.
+/// Cancels the background job of this purpose. A file that is being renamed is finished: this waits for its thread,
+/// as two working in one folder would remove each other's files.
 pub fn abort(db: &mut Keyspace, server: &mut State, purpose: Purpose) {
     if purpose == Purpose::Rewrite {
         server.persistence.preparing = None;
@@ -526,7 +525,7 @@ pub fn abort(db: &mut Keyspace, server: &mut State, purpose: Purpose) {
     if let Some(running) = server.persistence.running.take_if(|running| running.purpose == purpose)
     {
         if purpose == Purpose::Sync {
-            // Its writer may wait for replicas.
+            // Its writer may be blocked on the pipe to replicas.
             replicas::end_broadcast(server);
         }
         let disk = server.persistence.disk.clone();
@@ -544,12 +543,12 @@ pub fn abort(db: &mut Keyspace, server: &mut State, purpose: Purpose) {
 
 // ---- each turn -------------------------------------------------------------------------------------------------------
 
-/// Writes the changes of the turn to the log, goes on with a snapshot, and finishes what a thread has done. To be called
-/// before replies leave. An error ends the process: what was promised cannot be kept.
+/// Writes the turn's changes to the log, continues a snapshot, and finishes a thread's work. To be called before
+/// replies are sent. Errors: the process must end, as changes cannot be made durable.
 pub fn turn(db: &mut Keyspace, server: &mut State) -> Result<(), Fatal> {
     write_log(server)?;
     if server.persistence.preparing.is_some() {
-        match go_on_rewriting(db, server) {
+        match continue_rewrite(db, server) {
             Ok(()) => {}
             Err(RewriteError::Failed(why)) => note_rewrite_ended(server, Err(why)),
             Err(RewriteError::Fatal(fatal)) => return Err(fatal),
@@ -585,7 +584,7 @@ fn write_log(server: &mut State) -> Result<(), Fatal> {
     Ok(())
 }
 
-/// A slice of the walk, as far as the thread keeps up.
+/// Continues the snapshot's iteration for one slice, unless the thread is behind.
 fn walk(db: &mut Keyspace, server: &mut State) {
     let start_us = server.clock.now().boot_us;
     while db.has_snapshot() {
@@ -599,7 +598,7 @@ fn walk(db: &mut Keyspace, server: &mut State) {
     }
 }
 
-/// Takes up what the thread has written: has another one put the file in its place, and tells what came of that.
+/// Finishes a job whose thread has written the file: starts the thread that renames it, and logs the result.
 fn finish_job(db: &mut Keyspace, server: &mut State) {
     let State { persistence, .. } = server;
     let Some(running) = &mut persistence.running else { return };
@@ -610,7 +609,7 @@ fn finish_job(db: &mut Keyspace, server: &mut State) {
             Err(TryRecvError::Disconnected) => Err(PLACER_ENDED.into()),
         },
         None => {
-            // The increment must be there before its base is.
+            // The manifest must name the increment before its base.
             if running.purpose == Purpose::Rewrite
                 && persistence.aof.as_ref().is_some_and(|aof| aof.log.is_switching())
             {
@@ -630,7 +629,7 @@ fn finish_job(db: &mut Keyspace, server: &mut State) {
     conclude_job(db, server, placed);
 }
 
-/// Ends a job that came to this, and tells whom it concerns.
+/// Finishes a job with this result, and reports it.
 fn conclude_job(db: &mut Keyspace, server: &mut State, placed: Placed) {
     let Some(running) = server.persistence.running.take() else { return };
     let copied = db.snapshot_copied();
@@ -639,7 +638,7 @@ fn conclude_job(db: &mut Keyspace, server: &mut State, placed: Placed) {
     if placed.is_err()
         && let Some(temporary) = running.job.temporary()
     {
-        // It may have been renamed already.
+        // Fails harmlessly if it was renamed already.
         let _ = server.persistence.disk.remove(temporary);
     }
     let seconds = (server.now.boot_us - running.job.started_us) / 1_000_000;
@@ -677,7 +676,7 @@ fn conclude_job(db: &mut Keyspace, server: &mut State, placed: Placed) {
     }
 }
 
-/// Has a thread put a whole file of so many bytes in its place: that syncs folders, which the loop does not wait for.
+/// Has a thread rename a complete file: that syncs folders, which takes long.
 fn place(server: &mut State, bytes: u64) -> Result<(), String> {
     let (target, keeps_history) = (server.rdb_path(), server.config.aof_disable_auto_gc);
     let Persistence { disk, background, wake, running, aof, folder_alone, .. } =
@@ -707,7 +706,7 @@ fn place(server: &mut State, bytes: u64) -> Result<(), String> {
                 let finished = folder.finish_rewrite(&temporary, format, first_kept);
                 let bytes = finished.map_err(|error| error.to_string())?;
                 if !keeps_history {
-                    // What cannot be removed is named by nothing, and does no harm.
+                    // Files that cannot be removed are in no manifest and do no harm.
                     let _ = folder.remove_history();
                 }
                 Ok(bytes)
@@ -716,7 +715,7 @@ fn place(server: &mut State, bytes: u64) -> Result<(), String> {
     };
     let (sender, placing) = channel();
     let spawned = background.spawn("placer", move || {
-        // Nobody asks where the server ends meanwhile.
+        // Fails harmlessly if the server is shutting down.
         let _ = sender.send(work());
         wake();
     });
@@ -727,16 +726,16 @@ fn place(server: &mut State, bytes: u64) -> Result<(), String> {
 
 // ---- the append-only file --------------------------------------------------------------------------------------------
 
-/// Why a rewrite cannot be begun.
+/// Why a rewrite cannot start.
 #[derive(Debug)]
 pub enum RewriteError {
-    /// The text for the log.
+    /// A text for the log.
     Failed(String),
     Fatal(Fatal),
 }
 
-/// Begins to rewrite the append-only file: another increment, and a snapshot of this moment as the new base. Without an
-/// append-only file (`appendonly no`) the base is written all the same, as in Redis.
+/// Starts to rewrite the append-only file: a new increment, and a snapshot as the new base. With `appendonly no` the
+/// base is written too, as in Redis.
 pub fn begin_rewrite(db: &mut Keyspace, server: &mut State) -> Result<(), RewriteError> {
     server.persistence.rewrite_is_scheduled = false;
     if server.persistence.aof.is_none() {
@@ -745,10 +744,10 @@ pub fn begin_rewrite(db: &mut Keyspace, server: &mut State) -> Result<(), Rewrit
     server.persistence.preparing = Some(server.now.boot_us);
     let text = "Background append only file rewriting started";
     server.log(Level::Notice, format_args!("{text}"));
-    go_on_rewriting(db, server)
+    continue_rewrite(db, server)
 }
 
-/// BGREWRITEAOF while the append-only file is off: the folder holds nothing but this moment then, for a start with it on.
+/// BGREWRITEAOF while the append-only file is off: writes a folder with the base alone, for a start with it on.
 fn begin_rewrite_alone(db: &mut Keyspace, server: &mut State) -> Result<(), RewriteError> {
     let folder = open_folder(server).map_err(RewriteError::Failed)?;
     folder.create().map_err(|error| RewriteError::Failed(error.to_string()))?;
@@ -766,20 +765,20 @@ fn temporary_base() -> String {
     format!("temp-rewriteaof-bg-{}.aof", std::process::id())
 }
 
-/// Begins the next increment and the snapshot, once the log is synced so far that this takes no time.
-fn go_on_rewriting(db: &mut Keyspace, server: &mut State) -> Result<(), RewriteError> {
+/// Opens the next increment and starts the snapshot, once the log is synced so far that this is quick.
+fn continue_rewrite(db: &mut Keyspace, server: &mut State) -> Result<(), RewriteError> {
     let now = server.now;
     let Some(aof) = &mut server.persistence.aof else { return Ok(()) };
     if !aof.log.sync_ahead(now) {
         return Ok(());
     }
     server.persistence.preparing = None;
-    // All that was done before this moment is in the old increment, all after it in the next one.
+    // Earlier changes go to the old increment, later ones to the next.
     write_log(server).map_err(RewriteError::Fatal)?;
     let plan = plan(db, server, true);
     let Some(aof) = &mut server.persistence.aof else { return Ok(()) };
     let temporary = lock(&aof.folder).path_of(temporary_base().as_bytes());
-    // Just switched on, the log is in an increment of its own already.
+    // If the log was just switched on, it has an increment of its own already.
     if aof.first_kept.is_none() {
         match aof.log.begin_switch(now) {
             Ok(()) => {}
@@ -831,9 +830,9 @@ fn note_rewrite_ended(server: &mut State, result: Result<(), String>) {
 
 // ---- periodic work ---------------------------------------------------------------------------------------------------
 
-/// Begins what is due: scheduled saves and rewrites, save points, a rewrite of a file that has grown.
+/// Starts what is due: scheduled saves and rewrites, save points, a rewrite of a grown file.
 pub fn periodic(db: &mut Keyspace, server: &mut State) -> Result<(), Fatal> {
-    // What is there now is not what there is, but what there was: nothing to be saved.
+    // While loading the data is incomplete: nothing to save.
     if server.persistence.under_way().is_some() || server.persistence.loading.is_some() {
         return Ok(());
     }
@@ -870,7 +869,7 @@ pub fn periodic(db: &mut Keyspace, server: &mut State) -> Result<(), Fatal> {
     Ok(())
 }
 
-/// Whether the append-only file has grown so much since the last rewrite that it is to be rewritten.
+/// Whether the append-only file has grown enough since the last rewrite for another one.
 fn has_grown(server: &State) -> bool {
     let config = &server.config;
     let Some(log) = server.persistence.log() else { return false };

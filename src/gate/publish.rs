@@ -1,4 +1,4 @@
-//! Messages to those who listen: what PUBLISH sends, and keyspace events.
+//! Messages to subscribers: those of PUBLISH, and keyspace events.
 
 use bytes::Bytes;
 
@@ -11,11 +11,11 @@ use crate::keyspace::Keyspace;
 use crate::pubsub::Kind;
 use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
 
-/// A payload at least this long is shared by its listeners instead of copied to each. At 8,000 bytes and 50 listeners sharing
-/// took 4.0 us a delivery, copying 5.9 (user and system time); at 4,500 bytes both take about as long.
+/// A payload of at least this length is shared between subscribers instead of copied to each. At 8,000 bytes and 50 subscribers
+/// sharing took 4.0 us a delivery, copying 5.9 (user and system time); at 4,500 bytes both take about as long.
 const SHARED_MIN: usize = 4 * 1024;
 
-/// Ends all subscriptions of a client, without a word to it.
+/// Removes all subscriptions of a client, without telling it.
 pub fn unsubscribe_all(server: &mut State, id: ClientId) {
     let State { pubsub, clients, .. } = server;
     let Some(client) = clients.get_mut(id) else {
@@ -27,7 +27,7 @@ pub fn unsubscribe_all(server: &mut State, id: ClientId) {
     }
 }
 
-/// Puts what was pushed to the executing client behind its replies.
+/// Appends the executing client's push messages to its replies.
 pub fn take_pushed(server: &mut State, caller: Caller, output: &mut OutputBuffer) {
     if let Some(client) = caller.client().and_then(|id| server.clients.get_mut(id))
         && !client.output.is_empty()
@@ -38,18 +38,18 @@ pub fn take_pushed(server: &mut State, caller: Caller, output: &mut OutputBuffer
     }
 }
 
-/// What of a message is not text: its length and two line ends, where that is a few digits.
+/// Length line and two line ends of a message's text, if the length has few digits.
 const LENGTH_BYTES: usize = 12;
 
-/// A message as its listeners get it, encoded once.
+/// An encoded message.
 struct Message {
-    /// All of it, or all that comes before a shared payload.
+    /// The whole message, or the part before a shared payload.
     head: Vec<u8>,
     shared: Option<Bytes>,
 }
 
 impl Message {
-    /// `shared` keeps the payload between the messages of one PUBLISH.
+    /// `shared` keeps the payload for further messages of the same PUBLISH.
     fn new(words: &[&[u8]], payload: &[u8], shared: &mut Option<Bytes>) -> Self {
         let words_bytes: usize = words.iter().map(|word| word.len() + LENGTH_BYTES).sum();
         let own = if payload.len() < SHARED_MIN { payload.len() } else { 0 };
@@ -68,7 +68,7 @@ impl Message {
         Message { head: head.into_vec(), shared: Some(payload) }
     }
 
-    /// Appends the message to the listeners' outputs. Who has much output waiting is noted in `full`.
+    /// Appends the message to the subscribers' outputs. Clients with much pending output are added to `full`.
     fn send(&mut self, clients: &mut Clients, listeners: &[ClientId], full: &mut Vec<ClientId>) {
         for &id in listeners {
             let Some(client) = clients.get_to_push(id) else {
@@ -77,7 +77,7 @@ impl Message {
             if client.is_closing() {
                 continue;
             }
-            // The two versions differ in the first byte alone.
+            // The two protocols' messages differ in the first byte alone.
             self.head[0] = if client.protocol == Protocol::Resp3 { b'>' } else { b'*' };
             client.output.push(&self.head);
             if let Some(payload) = &self.shared {
@@ -91,7 +91,7 @@ impl Message {
     }
 }
 
-/// Sends a message to all who listen. Returns how many times: once for each channel and each pattern.
+/// Sends a message to all subscribers. Returns the number of deliveries: one for each channel and pattern.
 pub fn deliver(server: &mut State, kind: Kind, channel: &[u8], payload: &[u8]) -> usize {
     let State { pubsub, clients, .. } = &mut *server;
     let mut shared = None;
@@ -116,7 +116,7 @@ pub fn deliver(server: &mut State, kind: Kind, channel: &[u8], payload: &[u8]) -
     receivers
 }
 
-/// Publishes the keyspace events that were collected: the event's name to the key's channel, the key to the event's.
+/// Publishes collected keyspace events: the event's name to the key's channel, the key to the event's.
 pub fn publish_events(db: &mut Keyspace, server: &mut State) {
     let classes = db.events.classes();
     for event in db.events.take() {

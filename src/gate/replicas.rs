@@ -1,12 +1,12 @@
-//! What a primary does for its replicas: snapshots for those that come, the stream for those that follow, and who is let go.
+//! A primary's work for its replicas: snapshots for new ones, the stream for all, and which ones are disconnected.
 //!
 //! ```text
 //!   PSYNC -> partial: goes on in the backlog
 //!         -> full: waits -> snapshot to a pipe or a file, its offset noted -> sent -> the stream from that offset on
 //! ```
 //!
-//! [`turn`] is called at the end of each turn, behind the log, as nothing is sent that the log's policy has not kept;
-//! [`periodic`] some times a second. Texts of the log are Redis's, as people and tests look for them.
+//! [`turn`] is called at the end of each turn, after the log is written, because replicas get only what the log's policy allows
+//! to be sent; [`periodic`] some times a second. Log texts are Redis's, as people and tests look for them.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -29,14 +29,14 @@ use crate::replication::{Ancestor, Broadcast};
 use crate::sys::log::Level;
 use crate::sys::random;
 
-/// Sent to one replica in one turn, as long as its socket takes it. Unit: bytes.
+/// Sent at most to one replica in one turn. Unit: bytes.
 const TURN_BYTES: usize = 1 << 20;
-/// The first version, as `REPLCONF version` tells it, that knows deadlines of fields.
+/// The first server version (`REPLCONF version`) that knows deadlines of hash fields.
 const FIELD_DEADLINES_SINCE: u32 = 9;
 const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 const GETACK: &[u8] = b"*3\r\n$8\r\nREPLCONF\r\n$6\r\nGETACK\r\n$1\r\n*\r\n";
 
-/// A replica as the log and INFO name it: address and port where it takes clients.
+/// A replica's name in the log and INFO: address and port where it accepts clients.
 pub fn name(client: &Client) -> String {
     let port = client.replica.as_deref().map_or(0, |replica| replica.port);
     match (address(client), port) {
@@ -46,7 +46,7 @@ pub fn name(client: &Client) -> String {
     }
 }
 
-/// The address a replica has told, else the one it is connected from.
+/// The address that a replica has announced, else that of its connection.
 pub fn address(client: &Client) -> String {
     let told = client.replica.as_deref().and_then(|replica| replica.address.as_deref());
     match (told, &client.peer) {
@@ -65,7 +65,7 @@ fn replica_of(server: &mut State, id: ClientId) -> Option<&mut Replica> {
     server.clients.get_mut(id)?.replica.as_deref_mut()
 }
 
-/// All replicas, with what is known of them.
+/// All replicas and their state.
 pub fn replicas(server: &State) -> impl Iterator<Item = (&Client, &Replica)> {
     server.replication.replicas.iter().filter_map(|&id| {
         let client = server.clients.get(id)?;
@@ -76,7 +76,7 @@ pub fn replicas(server: &State) -> impl Iterator<Item = (&Client, &Replica)> {
 // ---- who comes and who goes ------------------------------------------------------------------------------------------
 
 /// Makes a client a replica.
-fn take_in(server: &mut State, id: ClientId) {
+fn make_replica(server: &mut State, id: ClientId) {
     server.replication.replicas.push(id);
     let now_us = server.now.boot_us;
     if let Some(client) = server.clients.get_mut(id) {
@@ -88,9 +88,9 @@ fn take_in(server: &mut State, id: ClientId) {
     server.clients.note_eviction(id);
 }
 
-/// Has a client go on in the stream from an offset that [`crate::replication::Replication::can_continue`] knows.
+/// Continues a replica's stream from an offset for which [`crate::replication::Replication::can_continue`] is true.
 pub fn go_on(server: &mut State, id: ClientId, from: u64) {
-    take_in(server, id);
+    make_replica(server, id);
     let history = server.replication.id.clone();
     if let Some(replica) = replica_of(server, id) {
         let told = if replica.takes_new_history { format!(" {history}") } else { String::new() };
@@ -110,14 +110,14 @@ pub fn go_on(server: &mut State, id: ClientId, from: u64) {
     );
 }
 
-/// Has a client wait for a snapshot, or join one that suits it.
+/// Has a replica wait for a new snapshot, or share a running one that it can use.
 pub fn await_snapshot(db: &mut Keyspace, server: &mut State, id: ClientId) {
     server.stats.counters.full_syncs += 1;
-    take_in(server, id);
+    make_replica(server, id);
     if server.config.repl_disable_tcp_nodelay
         && let Some(client) = server.clients.get_mut(id)
     {
-        // It is slower without, and nothing else.
+        // A failure only makes it slower.
         let _ = client.stream.set_nodelay(false);
     }
     if let Some(replica) = replica_of(server, id) {
@@ -154,7 +154,7 @@ pub fn await_snapshot(db: &mut Keyspace, server: &mut State, id: ClientId) {
     }
 }
 
-/// Begins a history of its own, of which the end is kept from now on.
+/// Starts a replication history, whose end the backlog keeps from now on.
 fn begin_backlog(db: &mut Keyspace, server: &mut State) {
     persistence::spread_effects(server);
     let size = server.config.repl_backlog_size as usize;
@@ -189,7 +189,7 @@ fn join_file(server: &mut State, id: ClientId) -> bool {
     true
 }
 
-/// Tells a replica where in the stream its snapshot stands: `next` is the first offset that is not in it.
+/// Tells a replica its snapshot's position in the stream: `next` is the first offset that is not in the snapshot.
 fn begin_full(server: &mut State, id: ClientId, stage: Stage, next: u64) {
     let (history, now_us) = (server.replication.id.clone(), server.now.boot_us);
     if let Some(replica) = replica_of(server, id) {
@@ -201,7 +201,7 @@ fn begin_full(server: &mut State, id: ClientId, stage: Stage, next: u64) {
     }
 }
 
-/// Takes a client that goes out of the replicas.
+/// Removes a client that is being closed from the replicas.
 pub fn forget(server: &mut State, id: ClientId) {
     if !server.replication.replicas.contains(&id) {
         return;
@@ -218,7 +218,7 @@ pub fn forget(server: &mut State, id: ClientId) {
     count_good(server);
 }
 
-/// What a replica says it has: the offset, and up to where that is on its disk.
+/// Notes a replica's acknowledged offset, and the one on its disk.
 pub fn acknowledge(server: &mut State, id: ClientId, offset: u64, synced: Option<u64>) {
     let now_us = server.now.boot_us;
     let Some(replica) = replica_of(server, id) else { return };
@@ -230,12 +230,12 @@ pub fn acknowledge(server: &mut State, id: ClientId, offset: u64, synced: Option
     }
 }
 
-/// Counts the replicas that `min-replicas-to-write` asks for.
+/// Counts the good replicas for `min-replicas-to-write`.
 pub fn count_good(server: &mut State) {
     let now_us = server.now.boot_us;
     let lag_us = i64::from(server.config.min_replicas_max_lag) * 1_000_000;
     let is_good = |replica: &Replica| {
-        // Whole seconds, as in Redis.
+        // Compares whole seconds, as in Redis.
         replica.is_online() && now_us - replica.acknowledged_us < lag_us + 1_000_000
     };
     let good = replicas(server).filter(|(_, replica)| is_good(replica)).count();
@@ -243,13 +243,13 @@ pub fn count_good(server: &mut State) {
     server.note_gate();
 }
 
-/// Whether a shutdown waits for replicas that lag, up to `shutdown-timeout`. It is put back then, to be asked again each turn;
-/// else those that lag all the same are told in the log.
+/// Whether a shutdown must wait for lagging replicas, up to `shutdown-timeout`: then the order is kept, to be checked
+/// again each turn. Otherwise replicas that still lag are logged.
 pub fn hold_shutdown(server: &mut State, order: Shutdown) -> bool {
     let (timeout, now_us) = (server.config.shutdown_timeout, server.now.boot_us);
     let have_all = {
         persistence::spread_effects(server);
-        // As in Redis one that loads its first snapshot, of a stream that is empty, is not waited for.
+        // As in Redis, a replica loading its first snapshot while the stream is empty is not waited for.
         replicas(server)
             .all(|(_, replica)| replica.acknowledged.unwrap_or(0) == server.replication.offset)
     };
@@ -301,7 +301,7 @@ fn log_laggards(server: &State) {
     }
 }
 
-/// Seconds since a replica has acknowledged something; 0 before it is online.
+/// Seconds since a replica's last acknowledgement; 0 before it is online.
 pub fn lag_seconds(server: &State, replica: &Replica) -> i64 {
     match replica.is_online() {
         true => (server.now.boot_us - replica.acknowledged_us) / 1_000_000,
@@ -311,14 +311,14 @@ pub fn lag_seconds(server: &State, replica: &Replica) -> i64 {
 
 // ---- snapshots -------------------------------------------------------------------------------------------------------
 
-/// Replicas for which a snapshot is to begin.
+/// Replicas for which a snapshot must start.
 struct Due {
     replicas: Vec<ClientId>,
     filter: Filter,
     by_pipe: bool,
 }
 
-/// Who waits for a snapshot, if it is to begin now.
+/// The replicas that wait for a snapshot, if it must start now.
 fn due(server: &State) -> Option<Due> {
     let config = &server.config;
     let waits = |(_, replica): &(&Client, &Replica)| matches!(replica.stage, Stage::AwaitsSnapshot);
@@ -334,14 +334,14 @@ fn due(server: &State) -> Option<Due> {
         || max > 0 && count >= max
         || server.now.boot_us - since_us >= delay_us;
     let by_pipe = (config.repl_diskless_sync || filter.is_some()) && find_end;
-    // The one before is to be sent to its end.
+    // The previous broadcast must end first.
     if !is_due || by_pipe && server.replication.broadcast.is_some() {
         return None;
     }
     Some(Due { replicas: waiting().map(|(client, _)| client.id).collect(), filter, by_pipe })
 }
 
-/// Begins the snapshot that replicas wait for.
+/// Starts the snapshot that replicas wait for.
 fn begin_snapshot(db: &mut Keyspace, server: &mut State) {
     if server.persistence.under_way().is_some() {
         return;
@@ -361,7 +361,7 @@ fn begin_snapshot(db: &mut Keyspace, server: &mut State) {
     }
 }
 
-/// A replica that does not know deadlines of fields cannot read a snapshot with such.
+/// Refuses replicas that do not know deadlines of fields if the data has any: they could not read the snapshot.
 fn refuse_old_versions(db: &Keyspace, server: &mut State, due: &Due) {
     if !db.has_volatile_fields() {
         return;
@@ -377,7 +377,7 @@ fn refuse_old_versions(db: &Keyspace, server: &mut State, due: &Due) {
     }
 }
 
-/// Ends a replica's hope for a snapshot.
+/// Refuses a replica a snapshot.
 fn refuse(server: &mut State, id: ClientId) {
     server.replication.replicas.retain(|&replica| replica != id);
     let Some(client) = server.clients.get_to_push(id) else { return };
@@ -391,7 +391,7 @@ fn begin_broadcast(db: &mut Keyspace, server: &mut State, due: &Due) -> Result<(
     persistence::spread_effects(server);
     let next = server.replication.offset + 1;
     let pipe = Arc::new(Pipe::new(server.persistence.wake()));
-    // Who says which version it is, is a Redis or Valkey 7.2 or later. Version 11 tells when consumers of streams were active.
+    // Only Redis or Valkey 7.2 and later announce a version. RDB version 11 stores when stream consumers were active.
     let says_version = |&id: &ClientId| {
         let client = server.clients.get(id);
         client.and_then(|client| client.replica.as_deref()?.version).is_some()
@@ -428,7 +428,7 @@ fn begin_file(db: &mut Keyspace, server: &mut State, due: &Due) -> Result<(), St
     Ok(())
 }
 
-/// The snapshot that is sent through the pipe is written to its end, or has failed.
+/// The snapshot for the pipe was written, or has failed.
 pub fn snapshot_is_written(server: &mut State, written: Result<(), String>) {
     let Some(broadcast) = &mut server.replication.broadcast else { return };
     match written {
@@ -456,10 +456,10 @@ pub fn snapshot_is_written(server: &mut State, written: Result<(), String>) {
     }
 }
 
-/// The file that replicas may be waiting for is in its place, or there will be none.
+/// The file that replicas may wait for was renamed, or has failed.
 pub fn file_is_saved(server: &mut State, is_saved: bool) {
     if !is_saved {
-        return fail_who(server, |stage| matches!(stage, Stage::AwaitsFile));
+        return close_failed(server, |stage| matches!(stage, Stage::AwaitsFile));
     }
     let path = server.rdb_path();
     for id in server.replication.replicas.clone() {
@@ -485,8 +485,8 @@ pub fn file_is_saved(server: &mut State, is_saved: bool) {
     }
 }
 
-/// Closes the replicas for which there is no snapshot.
-fn fail_who(server: &mut State, has_failed: impl Fn(&Stage) -> bool) {
+/// Closes the replicas whose snapshot has failed.
+fn close_failed(server: &mut State, has_failed: impl Fn(&Stage) -> bool) {
     for id in server.replication.replicas.clone() {
         let Some(client) = server.clients.get(id) else { continue };
         let is_closing = client.flags.contains(ClientFlags::CLOSE_NOW);
@@ -499,16 +499,16 @@ fn fail_who(server: &mut State, has_failed: impl Fn(&Stage) -> bool) {
     }
 }
 
-/// Ends a snapshot that is sent while it is made, and closes those who have not got all of it.
+/// Ends a broadcast, and closes the replicas that have not received all of it.
 pub fn end_broadcast(server: &mut State) {
     if let Some(broadcast) = server.replication.broadcast.take() {
         broadcast.pipe.close();
-        fail_who(server, |stage| matches!(stage, Stage::TakesSnapshot { .. }));
+        close_failed(server, |stage| matches!(stage, Stage::TakesSnapshot { .. }));
     }
 }
 
-/// Ends a broadcast that nobody takes any more, and lets the writer of one go on as far as all have come.
-fn tend_broadcast(db: &mut Keyspace, server: &mut State) {
+/// Ends a broadcast without receivers, or lets its writer continue as far as the slowest receiver allows.
+fn advance_broadcast(db: &mut Keyspace, server: &mut State) {
     let places = replicas(server).filter_map(|(client, replica)| match replica.stage {
         Stage::TakesSnapshot { at } if !client.flags.contains(ClientFlags::CLOSE_NOW) => Some(at),
         _ => None,
@@ -538,8 +538,7 @@ fn take_from_pipe(broadcast: &mut Broadcast) {
 
 // ---- each turn -------------------------------------------------------------------------------------------------------
 
-/// Begins snapshots that are due, and sends to all replicas what there is for them. To be called at the end of a turn, behind
-/// the log.
+/// Starts snapshots that are due, and sends to replicas. To be called at the end of a turn, after the log is written.
 pub fn turn(db: &mut Keyspace, server: &mut State) {
     if server.replication.backlog.is_none() {
         return;
@@ -549,14 +548,14 @@ pub fn turn(db: &mut Keyspace, server: &mut State) {
     }
     send(server);
     if server.replication.broadcast.is_some() {
-        tend_broadcast(db, server);
+        advance_broadcast(db, server);
     }
     if std::mem::take(&mut server.replication.file_lost_replica) {
         end_useless_file(db, server);
     }
 }
 
-/// Ends a save that was begun for replicas of which none is left, where nobody else wants files.
+/// Cancels a save that was started for replicas of which none is left, if `save` is not configured.
 fn end_useless_file(db: &mut Keyspace, server: &mut State) {
     let awaits = |(_, replica): (&Client, &Replica)| matches!(replica.stage, Stage::AwaitsFile);
     let is_useful = !server.config.save.is_empty() || replicas(server).any(awaits);
@@ -565,7 +564,7 @@ fn end_useless_file(db: &mut Keyspace, server: &mut State) {
     }
 }
 
-/// Asks replicas how far they are, if somebody waits for it. To be called before the turn's changes are spread.
+/// Asks replicas for acknowledgements if a client waits for them. To be called before the turn's effects are spread.
 pub fn ask_for_acks(server: &mut State) {
     if server.replication.wants_acks && server.pauses.strictest().is_none() {
         server.replication.wants_acks = false;
@@ -576,7 +575,7 @@ pub fn ask_for_acks(server: &mut State) {
     }
 }
 
-/// Sends to all replicas what there is for them, and frees what none of them needs.
+/// Sends pending bytes to all replicas, and frees those that none needs.
 pub fn send(server: &mut State) {
     let State { persistence, replication, .. } = server;
     let end = replication.sendable_end(|offset| persistence.may_leave(offset));
@@ -604,7 +603,7 @@ fn send_to(server: &mut State, id: ClientId, end: u64) {
         return;
     }
     if !client.output.is_empty() {
-        return disconnect_talker(server, id);
+        return disconnect_answered(server, id);
     }
     if client.flags & (waits | ClientFlags::CAN_WRITE) == waits {
         limits::check_output_limit(server, id);
@@ -618,7 +617,7 @@ fn send_to(server: &mut State, id: ClientId, end: u64) {
     let broadcast = replication.broadcast.as_ref();
     let snapshot = broadcast.map(|broadcast| (&broadcast.bytes, broadcast.is_whole));
     let stream = &mut client.stream;
-    // What TLS has taken earlier may still wait for room.
+    // Bytes that TLS accepted earlier may still wait for the socket.
     let result = stream.flush().and_then(|()| {
         let mut sent = match stream.has_unsent() {
             true => Sent::default(),
@@ -630,7 +629,7 @@ fn send_to(server: &mut State, id: ClientId, end: u64) {
     match result {
         Ok(mut sent) => {
             if client.stream.has_unsent() {
-                // Taken, but not sent.
+                // Accepted by TLS, but not sent to the socket.
                 (sent.is_full, sent.has_all) = (true, false);
             }
             after_sending(server, id, sent);
@@ -648,8 +647,8 @@ fn send_to(server: &mut State, id: ClientId, end: u64) {
     }
 }
 
-/// A replica sends nothing that is answered: this one is none.
-fn disconnect_talker(server: &mut State, id: ClientId) {
+/// Disconnects a replica that has been sent a reply: a real one sends nothing that is answered.
+fn disconnect_answered(server: &mut State, id: ClientId) {
     let command = server.clients.get(id).and_then(|client| client.last_command);
     let command = command.map_or("", |command| &server.commands.get(command).full_name);
     let client = server.clients.get_mut(id);
@@ -695,7 +694,7 @@ fn after_sending(server: &mut State, id: ClientId, sent: Sent) {
     limits::check_output_limit(server, id);
 }
 
-/// A replica has been sent its snapshot.
+/// A replica has been sent its whole snapshot.
 fn put_online(server: &mut State, id: ClientId) {
     let (name, now_us) = (name_of(server, id), server.now.boot_us);
     let Some(replica) = replica_of(server, id) else { return };
@@ -724,13 +723,13 @@ fn put_online(server: &mut State, id: ClientId) {
 
 // ---- at the start ----------------------------------------------------------------------------------------------------
 
-/// Before a primary loads its file: what expired meanwhile is the beginning of the stream.
+/// Before a primary loads its file: the deletion of expired keys starts the stream.
 pub fn begin_at_start(server: &mut State) {
     let size = server.config.repl_backlog_size as usize;
     server.replication.backlog = Some(Backlog::new(size, server.replication.offset + 1));
 }
 
-/// A key of the file has expired: who has it from before is told.
+/// Adds the deletion of a file's expired key to the stream, for replicas that still have it.
 pub fn tell_expired(server: &mut State, database: usize, key: &[u8]) {
     let unlinks = server.config.lazyfree_lazy_expire;
     let verb: &[u8] = if unlinks { b"UNLINK" } else { b"DEL" };
@@ -741,8 +740,7 @@ pub fn tell_expired(server: &mut State, database: usize, key: &[u8]) {
     }
 }
 
-/// Goes on with the history that the file has said it is of: who followed it can go on too. Without such a history there is no
-/// stream yet.
+/// Continues the history named in the file, so that its replicas can continue too. Without one there is no stream yet.
 pub fn go_on_from_file(db: &mut Keyspace, server: &mut State) {
     persistence::spread_effects(server);
     let moment = std::mem::take(&mut server.persistence.moment);
@@ -763,7 +761,7 @@ pub fn go_on_from_file(db: &mut Keyspace, server: &mut State) {
 
 // ---- periodic work ---------------------------------------------------------------------------------------------------
 
-/// What is done each second: signs of life, who is silent for too long, a backlog that nobody needs.
+/// Done each second: pings, timeouts, and an unused backlog.
 pub fn periodic(db: &mut Keyspace, server: &mut State) {
     let now_us = server.now.boot_us;
     if now_us < server.replication.next_second_us {
@@ -772,7 +770,7 @@ pub fn periodic(db: &mut Keyspace, server: &mut State) {
     server.replication.next_second_us = now_us + 1_000_000;
     ping(server);
     for id in server.replication.replicas.clone() {
-        give_sign_of_life(server, id);
+        send_newline(server, id);
         close_if_silent(server, id);
     }
     free_backlog(db, server);
@@ -785,7 +783,7 @@ fn ping(server: &mut State) {
     let period = u64::from(server.config.repl_ping_replica_period.max(1));
     let is_due = server.replication.seconds.is_multiple_of(period);
     server.replication.seconds += 1;
-    // A replica is to get to the end of the stream while a failover waits for it.
+    // A failover waits for a replica to reach the end of the stream: a ping would move it.
     let is_still = server.replication.failover.is_some();
     let has_replicas = !server.replication.replicas.is_empty();
     if is_due && has_replicas && !is_still && !server.replication.is_replica() {
@@ -794,10 +792,10 @@ fn ping(server: &mut State) {
     }
 }
 
-/// A replica that waits for a snapshot is sent newlines.
-fn give_sign_of_life(server: &mut State, id: ClientId) {
+/// Sends a newline to a replica that waits for a snapshot, against its timeout.
+fn send_newline(server: &mut State, id: ClientId) {
     let Some(replica) = replica_of(server, id) else { return };
-    // None behind one that the socket has not taken.
+    // Not behind one that the socket has not taken.
     if matches!(replica.stage, Stage::AwaitsSnapshot | Stage::AwaitsFile)
         && replica.preamble.is_empty()
     {
@@ -814,7 +812,7 @@ fn close_if_silent(server: &mut State, id: ClientId) {
         Stage::TakesSnapshot { .. } => (replica.sent_us, "full sync"),
         _ => return,
     };
-    // A snapshot may be slow to make: then it is not the replica that takes nothing.
+    // If making the snapshot is slow, the replica is not to blame.
     let is_stuck = server.clients.get(id).is_some_and(|client| {
         what == "streaming sync" || client.flags.contains(ClientFlags::WANTS_WRITE)
     });
@@ -826,8 +824,8 @@ fn close_if_silent(server: &mut State, id: ClientId) {
     }
 }
 
-/// Frees the backlog of a primary that has had no replicas for `repl-backlog-ttl`. The history ends with it: what happens now is
-/// not counted in its offset.
+/// Frees the backlog of a primary without replicas for `repl-backlog-ttl`. The history ends, as its offset no longer
+/// counts changes.
 fn free_backlog(db: &mut Keyspace, server: &mut State) {
     let ttl = server.config.repl_backlog_ttl;
     let replication = &mut server.replication;
@@ -849,7 +847,7 @@ fn free_backlog(db: &mut Keyspace, server: &mut State) {
     server.log(Level::Notice, format_args!("{text} {ttl} seconds without connected replicas."));
 }
 
-/// Removes a file that was saved for replicas where nothing else is to be on disk: `rdb-del-sync-files`.
+/// `rdb-del-sync-files`: removes a file that was saved for replicas, if persistence is off.
 fn remove_file(server: &mut State) {
     if !server.config.rdb_del_sync_files {
         server.replication.file_is_ours = false;
@@ -872,15 +870,14 @@ fn remove_file(server: &mut State) {
     }
 }
 
-/// Bytes of the stream that are kept beyond the backlog's size, as replicas have not been sent them. Eviction does not count
-/// them: keys that go for it would make more.
+/// Bytes of the stream kept beyond the backlog's size for slow replicas. Eviction ignores them: evicting keys would add to them.
 pub fn bytes_behind(server: &State) -> usize {
     let backlog = server.replication.backlog.as_ref();
     let kept = backlog.map_or(0, Backlog::memory);
     kept.saturating_sub(server.config.repl_backlog_size as usize)
 }
 
-/// Takes what `repl-backlog-size` says now.
+/// Applies `repl-backlog-size`.
 pub fn resize_backlog(server: &mut State) {
     let size = server.config.repl_backlog_size as usize;
     if let Some(backlog) = &mut server.replication.backlog {

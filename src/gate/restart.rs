@@ -1,13 +1,14 @@
-//! A primary that has just started, and cannot know whether it still is one: while it was away a replica may have taken its part,
-//! and its replicas may have data that it has lost.
+//! A restarted primary cannot know whether it still is the primary: meanwhile a replica may have been promoted, and
+//! its replicas may have data that it has lost.
 //!
 //! ```text
-//! primary-restart-read-only N        no writes until replicas have been there for N seconds
-//! repl-protect-empty-primary yes     started without data: who has some is not sent a snapshot, which would delete it
+//! primary-restart-read-only N        no writes until replicas have been connected for N seconds
+//! repl-protect-empty-primary yes     started without data, or with that of an older file: no snapshot for a replica with more data,
+//!                                    which it would delete
 //! ```
 //!
-//! Either ends when this server is made a replica, or an operator says that it is the primary (`REPLICAOF NO ONE`). While replicas
-//! are held off, sentinels are told that something is wrong here, so that they have one of those replicas take the part.
+//! Both end when this server becomes a replica, or an operator confirms it as the primary (`REPLICAOF NO ONE`). While
+//! it refuses replicas, sentinels get errors for their PING, so that they promote one of those replicas.
 
 use crate::client::ClientId;
 use crate::error::CommandError;
@@ -17,24 +18,25 @@ use crate::keyspace::Keyspace;
 use crate::replication::Restart;
 use crate::sys::log::Level;
 
-/// A replica that is held off asks again each second: after as many microseconds without it has another primary, or is gone.
+/// A refused replica asks again each second: after this time without a request it has another primary, or is gone.
+/// Unit: microseconds.
 const ASKS_AGAIN_US: i64 = 10_000_000;
-/// Sentinels that have found another primary make this server its replica once they have seen it healthy for some ten seconds:
-/// writes are refused for so long behind the last question. Unit: microseconds.
+/// Sentinels that have found another primary make this server its replica after some ten seconds of good health:
+/// writes are refused for so long after the last request. Unit: microseconds.
 const DEMOTED_US: i64 = 60_000_000;
-/// So long behind the start replicas with data are held off though something has been written since. Unit: microseconds.
+/// Replicas with data are refused for this long after the start even if something was written since. Unit: microseconds.
 const FIRST_US: i64 = 60_000_000;
-/// Between two lines of the log about replicas that are held off. Unit: microseconds.
+/// Interval of log lines about refused replicas. Unit: microseconds.
 const TELLS_AGAIN_US: i64 = 60_000_000;
 
-/// What a replica is answered that is held off: it asks again, and keeps what it has.
+/// The reply to a refused replica: it asks again, and keeps its data.
 pub const HELD_OFF: CommandError = CommandError::Text(
-    "NOMASTERLINK Can't SYNC: this primary has started without data, and you have some (repl-protect-empty-primary)",
+    "NOMASTERLINK Can't SYNC: this primary has started without data that you have (repl-protect-empty-primary)",
 );
-/// What a sentinel's PING is answered meanwhile: neither of the errors that it takes for a sign of health.
+/// The reply to a sentinel's PING meanwhile: not one of the errors that it accepts as a sign of health.
 const UNHEALTHY: CommandError =
     CommandError::Text("ERR this primary has started without data that its replicas have");
-/// Clients that know sentinels ask them for the primary at a -READONLY, and try again there.
+/// At -READONLY, clients that use sentinels ask them for the primary and retry there.
 const RESTARTED: CommandError = CommandError::Text(
     "READONLY This primary has restarted, and takes no writes until its part is certain (primary-restart-read-only).",
 );
@@ -42,14 +44,14 @@ const EMPTY: CommandError = CommandError::Text(
     "READONLY This primary has started without data that its replicas have (repl-protect-empty-primary).",
 );
 
-/// The server has loaded what it has, and starts as a primary or as a replica.
+/// Called when loading has ended, for a primary or a replica.
 pub fn begin(db: &Keyspace, server: &mut State) {
     if server.replication.is_replica() {
         return;
     }
     let waits = server.config.primary_restart_read_only > 0;
     server.replication.restart =
-        Restart { is_empty: is_empty(db), is_read_only: waits, ..Restart::default() };
+        Restart { data_end: data_end(db, server), is_read_only: waits, ..Restart::default() };
     if waits {
         let seconds = server.config.primary_restart_read_only;
         server.log(
@@ -63,11 +65,18 @@ pub fn begin(db: &Keyspace, server: &mut State) {
     server.note_gate();
 }
 
+/// The offset of the data that was loaded. A file that does not tell it counts as none: whoever has followed has more.
+fn data_end(db: &Keyspace, server: &State) -> Option<u64> {
+    let is_logged = server.config.appendonly && !is_empty(db);
+    let ancestor = server.replication.ancestor.as_ref();
+    (!is_logged).then(|| ancestor.map_or(0, |ancestor| ancestor.end - 1))
+}
+
 fn is_empty(db: &Keyspace) -> bool {
     (0..db.databases()).all(|database| db.table_of(database).is_empty())
 }
 
-/// An operator has said that this server is the primary.
+/// An operator has confirmed that this server is the primary.
 pub fn confirm(server: &mut State) {
     let restart = std::mem::take(&mut server.replication.restart);
     if restart.is_read_only || restart.held_off_us.is_some() {
@@ -77,7 +86,7 @@ pub fn confirm(server: &mut State) {
     server.note_gate();
 }
 
-/// Why writes of clients are refused, if they are.
+/// The error for clients' writes, if they are refused.
 #[inline]
 pub fn refusal(server: &State) -> Option<CommandError> {
     let restart = &server.replication.restart;
@@ -88,7 +97,7 @@ pub fn refusal(server: &State) -> Option<CommandError> {
     }
 }
 
-/// The answer to a sentinel's PING, if that is to think that this server is down.
+/// The reply to a sentinel's PING, if the sentinel is to consider this server down.
 pub fn unhealthy(server: &State, client: Option<ClientId>) -> Option<CommandError> {
     let asked_us = server.replication.restart.held_off_us?;
     let client = server.clients.get(client?)?;
@@ -96,8 +105,8 @@ pub fn unhealthy(server: &State, client: Option<ClientId>) -> Option<CommandErro
     (is_sentinel && server.now.boot_us - asked_us < ASKS_AGAIN_US).then_some(UNHEALTHY)
 }
 
-/// Whether a replica that cannot go on from here is held off, as a snapshot would delete what it has: `from` is the first offset of
-/// its history that it lacks.
+/// Whether to refuse a replica that would need a snapshot, as that would delete its data. `from`: the first offset of
+/// its history that it lacks. Offsets continue when a replica is promoted, so they can be compared though histories differ.
 pub fn holds_off(
     db: &Keyspace,
     server: &mut State,
@@ -106,13 +115,16 @@ pub fn holds_off(
     from: u64,
 ) -> bool {
     let is_ours = history.eq_ignore_ascii_case(server.replication.id.as_bytes());
-    let has_data = !history.starts_with(b"?") && !is_ours && from > 1;
-    let protects = server.config.repl_protect_empty_primary && server.replication.restart.is_empty;
+    let data_end = server.replication.restart.data_end.filter(|&end| from > end + 1);
+    let Some(data_end) = data_end.filter(|_| !history.starts_with(b"?") && !is_ours) else {
+        return false;
+    };
+    let protects = server.config.repl_protect_empty_primary;
     let now_us = server.now.boot_us;
-    // Replicas ask each second. What somebody writes before they do takes nothing away from their data.
+    // Replicas ask each second: a write before that does not make this server's data the better one.
     let is_young = now_us - server.process.identity.started_us < FIRST_US;
     let goes_on = is_young || server.replication.restart.held_off_us.is_some() || is_empty(db);
-    if !protects || !has_data || server.replication.is_replica() || !goes_on {
+    if !protects || server.replication.is_replica() || !goes_on {
         return false;
     }
     let restart = &mut server.replication.restart;
@@ -121,12 +133,16 @@ pub fn holds_off(
         restart.told_us = Some(now_us);
         let name = server.clients.get(id).map(replicas::name).unwrap_or_default();
         let (history, offset) = (String::from_utf8_lossy(history), from - 1);
+        let has = match data_end {
+            0 => format!("without data, and replica {name} has some"),
+            _ => format!("with the data of offset {data_end}, and replica {name} has more"),
+        };
         server.log(
             Level::Warning,
             format_args!(
-                "This primary has started without data, and replica {name} has some (history {history}, offset {offset}): it \
-                 is not sent a snapshot, which would delete it, and writes are refused. Make a replica the primary and this \
-                 server its replica, as sentinels do, or say REPLICAOF NO ONE here to have it deleted."
+                "This primary has started {has} (history {history}, offset {offset}): it is not sent a snapshot, which would \
+                 delete it, and writes are refused. Make a replica the primary and this server its replica, as sentinels do, or \
+                 say REPLICAOF NO ONE here to have it deleted."
             ),
         );
     }
@@ -134,7 +150,7 @@ pub fn holds_off(
     true
 }
 
-/// Looks whether what was uncertain is certain now. To be called some times a second, and when parameters have changed.
+/// Checks whether the uncertainty is over. To be called some times a second, and after CONFIG SET.
 pub fn look(server: &mut State) {
     if !server.replication.restart.is_read_only && server.replication.restart.held_off_us.is_none()
     {
@@ -157,7 +173,7 @@ pub fn look(server: &mut State) {
     server.note_gate();
 }
 
-/// Whether replicas have been there for long enough.
+/// Whether replicas have been connected for long enough.
 fn look_for_replicas(server: &mut State) {
     let seconds = server.config.primary_restart_read_only;
     let wanted = server.config.min_replicas_to_write.max(1);
@@ -180,7 +196,7 @@ fn look_for_replicas(server: &mut State) {
     }
 }
 
-/// Seconds for which replicas still have to be there until writes are accepted; None: they are.
+/// Seconds for which replicas still must stay connected until writes are accepted; None: writes are accepted.
 pub fn seconds_left(server: &State) -> Option<i64> {
     let restart = &server.replication.restart;
     let seconds = i64::from(server.config.primary_restart_read_only);

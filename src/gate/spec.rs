@@ -17,13 +17,13 @@ pub struct CommandSpec {
     pub flags: Flags,
     pub categories: Categories,
     pub keys: &'static [KeySpec],
-    /// What these cannot say.
+    /// What the key specifications cannot express.
     pub key_rule: KeyRule,
-    /// The arguments that are channels it publishes or listens to.
+    /// The arguments that are channels it publishes or subscribes to.
     pub channels: Option<Channels>,
     /// The databases it works with.
     pub databases: DatabaseUse,
-    /// What is hidden from those who look on.
+    /// Which arguments MONITOR and logs hide.
     pub secrets: Secrets,
     pub group: Group,
     pub since: &'static str,
@@ -38,7 +38,7 @@ pub struct CommandSpec {
     pub deprecated: Option<(&'static str, &'static str)>,
 }
 
-/// The beginning of a line in a family's table.
+/// Starts a line in a family's table.
 pub const fn spec(name: &'static str, handler: Handler) -> CommandSpec {
     CommandSpec { handler: Some(handler), ..container(name, &[]) }
 }
@@ -83,7 +83,7 @@ impl CommandSpec {
         self
     }
 
-    /// These flags besides those there are.
+    /// Adds flags.
     pub const fn with(mut self, flags: Flags) -> Self {
         self.flags = self.flags.union(flags);
         self
@@ -99,19 +99,19 @@ impl CommandSpec {
         self
     }
 
-    /// What the key specifications cannot say.
+    /// What the key specifications cannot express.
     pub const fn key_rule(mut self, rule: KeyRule) -> Self {
         self.key_rule = rule;
         self
     }
 
-    /// Arguments from `first` on are channels: that one, or with `many` all.
+    /// Arguments from `first` on are channels: only that one, or with `many` all.
     pub const fn channels(mut self, first: usize, many: bool) -> Self {
         self.channels = Some(Channels { first, many, are_patterns: false });
         self
     }
 
-    /// All arguments from the first on are patterns of channels.
+    /// All arguments from the first on are channel patterns.
     pub const fn channel_patterns(mut self) -> Self {
         self.channels = Some(Channels { first: 1, many: true, are_patterns: true });
         self
@@ -137,7 +137,7 @@ impl CommandSpec {
         self
     }
 
-    /// Arguments as on the command's page, one sentence, and the cost.
+    /// Arguments in the notation of the command's page, one sentence, and the complexity.
     pub const fn docs(
         mut self,
         syntax: &'static str,
@@ -175,13 +175,13 @@ impl CommandSpec {
     }
 }
 
-/// The ACL classes a command belongs to: those its specification names, and those that follow from flags and group.
+/// A command's ACL categories: those of its specification, and those that follow from flags and group.
 pub fn all_categories(spec: &CommandSpec) -> Categories {
     let mut classes = spec.categories;
-    // Containers only lead on to what does something.
+    // Not for containers, which do nothing themselves.
     if spec.handler.is_some() {
         classes |= match spec.group {
-            // SORT and WAIT are documented as generic but say themselves what they work on.
+            // SORT and WAIT are in the group "generic", but name the categories of what they work on.
             Group::Generic if spec.categories.intersects(NOT_GENERIC) => Categories::empty(),
             Group::Generic => Categories::KEYSPACE,
             Group::String => Categories::STRING,
@@ -210,7 +210,7 @@ pub fn all_categories(spec: &CommandSpec) -> Categories {
             classes |= class;
         }
     }
-    // A script that only reads may still do anything else.
+    // A read-only script may still be slow or dangerous in other ways.
     if spec.flags.contains(Flags::READONLY) && !classes.contains(Categories::SCRIPTING) {
         classes |= Categories::READ;
     }

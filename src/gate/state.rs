@@ -1,7 +1,7 @@
 //! What the server owns besides the keyspace, as commands see it: clients, configuration, statistics, subscriptions.
 //!
-//! Each part keeps its own invariants; this struct only holds them side by side, so that a handler can borrow one while it
-//! writes to another. Nothing here does I/O: what only the loop can do is left as a [`Task`] for it.
+//! Each part keeps its own invariants; this struct only holds them side by side, so that a handler can borrow one
+//! while it writes to another. No I/O here: what only the loop can do is queued as a [`Task`].
 
 mod network;
 mod pauses;
@@ -35,16 +35,16 @@ pub use network::{Network, Pending};
 pub use pauses::{Pause, PauseCause, Pauses};
 pub use process::{Identity, Process, Shutdown};
 
-/// Something a command wants done that only the loop can do, at the end of the turn.
+/// What a command leaves for the loop to do at the end of the turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Task {
-    /// `State::listeners` changed: wait for connections at the new ones.
+    /// `State::listeners` has changed: register the new ones.
     Listen,
-    /// These clients go on with the requests they have sent.
+    /// Resume this client's pending requests.
     Resume(ClientId),
-    /// CLIENT UNPAUSE, or the pause changed.
+    /// CLIENT UNPAUSE, or the pause has changed.
     Unpause,
-    /// SHUTDOWN ABORT: those who asked for the end are told.
+    /// SHUTDOWN ABORT: reply an error to the clients of SHUTDOWN.
     RefuseShutdown,
 }
 
@@ -58,13 +58,13 @@ pub struct State {
     pub pubsub: PubSub,
     pub acl: Acl,
     pub clock: Clock,
-    /// The turn's sample of the clocks.
+    /// The clocks, read once a turn.
     pub now: Now,
     pub process: Process,
     pub logger: Logger,
     pub stats: Statistics,
     pub replication: Replication,
-    /// The connection to the primary that is followed, while there is one.
+    /// The connection to the primary, while there is one.
     pub link: Option<Box<PrimaryLink>>,
     pub net: Network,
     monitors: Vec<ClientId>,
@@ -72,29 +72,29 @@ pub struct State {
     pub scripts: Scripts,
     pub effects: Effects,
     pub persistence: Persistence,
-    /// See [`State::payload_encoder`]; and whether it compresses.
+    /// See [`State::payload_encoder`]; true: it compresses.
     encoder: Option<(bool, Box<Encoder>)>,
-    /// Serves other clients for a moment while a script runs on and on. Set by the server.
+    /// Serves other clients for a moment during a long-running script. Set by the server.
     pub serve_while_busy: fn(&mut Keyspace, &mut State),
     pub pauses: Pauses,
     /// See [`State::opening`].
     gate: Opening,
-    /// For the loop, at the end of the turn.
+    /// Done by the loop at the end of the turn.
     pub tasks: Vec<Task>,
     pub debug: DebugSwitches,
 }
 
-/// What DEBUG has switched.
+/// Switches set by DEBUG.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DebugSwitches {
-    /// DEBUG PAUSE-CRON: the periodic work waits.
+    /// DEBUG PAUSE-CRON: no periodic work.
     pub cron_paused: bool,
-    /// DEBUG SET-SKIP-CHECKSUM-VALIDATION: payloads of RESTORE may have a wrong checksum.
+    /// DEBUG SET-SKIP-CHECKSUM-VALIDATION: RESTORE accepts payloads with a wrong checksum.
     pub skips_payload_checksum: bool,
 }
 
 impl State {
-    /// The state of a server that starts now, without clients.
+    /// The state of a new server without clients.
     pub fn new(
         commands: &'static CommandTable,
         config: Config,
@@ -130,20 +130,20 @@ impl State {
             encoder: None,
             serve_while_busy: |_, _| {},
             pauses: Pauses::default(),
-            // Until the configuration has been applied.
+            // Until the configuration is applied.
             gate: Opening::Closed,
             tasks: Vec::new(),
             debug: DebugSwitches::default(),
         }
     }
 
-    /// Takes the interpreter out, to run a script or to change what it has compiled. None while a script runs.
+    /// Takes the script engine out, to run a script or change the compiled ones. None while a script runs.
     pub fn take_engine(&mut self) -> Option<Box<Engine>> {
         let deprecated = self.config.lua_enable_deprecated_api;
         self.scripts.take_engine(&self.config.redis_version, deprecated)
     }
 
-    /// The encoder of DUMP and MIGRATE. It is kept: the table it compresses with is not small.
+    /// The encoder of DUMP and MIGRATE, kept because its compression table is large.
     pub fn payload_encoder(&mut self) -> &mut Encoder {
         let compresses = self.config.rdbcompression;
         let kept = self.encoder.take().filter(|(did, _)| *did == compresses);
@@ -153,18 +153,18 @@ impl State {
 
     /// Writes a line to the log.
     pub fn log(&self, level: Level, message: std::fmt::Arguments<'_>) {
-        // Time stands still for commands while a script keeps the server busy, for minutes perhaps.
+        // For commands time stands still, possibly for minutes, while a script keeps the server busy.
         let now = if self.scripts.is_busy() { self.clock.now() } else { self.now };
         self.logger.write(now, level, message);
     }
 
-    /// Whether clients may not write because this server is a replica.
+    /// Whether clients may not write, this server being a replica.
     #[inline]
     pub fn is_read_only(&self) -> bool {
         self.replication.is_replica() && self.config.replica_read_only
     }
 
-    /// Whether this is a replica without a link, which may not show data that may be old.
+    /// Whether this is a replica that is disconnected from its primary and may not serve possibly stale data.
     #[inline]
     pub fn is_stale(&self) -> bool {
         !self.config.replica_serve_stale_data
@@ -175,14 +175,14 @@ impl State {
                 .is_some_and(|following| following.progress != Progress::Connected)
     }
 
-    /// Whether `maxmemory` counts here: a replica leaves eviction to its primary, unless it is told otherwise.
+    /// Whether `maxmemory` applies: a replica leaves eviction to its primary, unless configured otherwise.
     #[inline]
-    pub fn minds_memory(&self) -> bool {
+    pub fn applies_maxmemory(&self) -> bool {
         let leaves = self.config.replica_ignore_maxmemory && self.replication.is_replica();
         self.config.maxmemory > 0 && !leaves
     }
 
-    /// Whether writes are refused for want of replicas. What a replica writes is its primary's business.
+    /// Whether writes are refused for lack of replicas. On a replica the primary decides.
     #[inline]
     pub fn lacks_replicas(&self) -> bool {
         let wanted = self.config.min_replicas_to_write;
@@ -192,16 +192,16 @@ impl State {
             && !self.replication.is_replica()
     }
 
-    /// The stream's offset behind all that commands have changed so far, of a primary.
+    /// A primary's offset after everything commands have changed so far.
     #[inline]
     pub fn stream_end(&self) -> u64 {
         let waiting = self.effects.len_for_replicas() + self.replication.messages.len();
         self.replication.offset + waiting as u64
     }
 
-    /// For which commands the gate need not ask [`admit`](super::admit::admit).
+    /// Which commands the gate can run without asking [`admit`](super::admit::admit).
     fn opening(&self) -> Opening {
-        let is_closed = self.minds_memory()
+        let is_closed = self.applies_maxmemory()
             || self.lacks_replicas()
             || restart::refusal(self).is_some()
             || self.scripts.is_busy()
@@ -218,7 +218,7 @@ impl State {
         }
     }
 
-    /// To be called where one of the causes of [`Self::opening`] may have changed.
+    /// Recomputes [`Self::gate`]. To be called where a cause of [`Self::opening`] may have changed.
     pub fn note_gate(&mut self) {
         self.gate = self.opening();
     }
@@ -234,7 +234,7 @@ impl State {
         self.note_gate();
     }
 
-    /// Ends a pause; who waited for it is asked again.
+    /// Ends a pause; postponed requests are tried again.
     pub fn end_pause(&mut self, cause: PauseCause) {
         self.set_pause(cause, None);
         self.tasks.push(Task::Unpause);
@@ -249,7 +249,7 @@ impl State {
         }
     }
 
-    /// Whether somebody monitors.
+    /// Whether a client monitors.
     #[inline]
     pub fn is_monitored(&self) -> bool {
         !self.monitors.is_empty()
@@ -269,7 +269,7 @@ impl State {
         self.note_gate();
     }
 
-    /// The command of a name as this server knows it, after `rename-command`.
+    /// The command of this name after `rename-command`.
     #[inline]
     pub fn find_command(&self, name: &[u8]) -> Option<&'static Command> {
         if self.renamed.is_empty() {

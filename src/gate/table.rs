@@ -1,4 +1,4 @@
-//! All commands, numbered, and the look-up of a name. Made once from the families' tables.
+//! The table of all commands, numbered, with look-up by name. Built once from the families' tables.
 
 use crate::gate::spec::{CommandSpec, Flags};
 use crate::ids::CommandId;
@@ -17,21 +17,21 @@ pub struct Command {
     pub passes: Passes,
 }
 
-/// How far the gate is open: for which commands nothing need be asked.
+/// Which commands may run without further checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Opening {
     Closed,
-    /// For those that write nothing, nor run what may: of a replica.
+    /// On a replica: those that neither write nor run what may.
     Reads,
     All,
 }
 
-/// Through which opening of the gate a command passes unasked.
+/// The opening of the gate that a command needs to run without further checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Passes {
     Reads = Opening::Reads as isize,
     All = Opening::All as isize,
-    /// It has subcommands, or a permission of its own is asked for.
+    /// Always checked: it has subcommands, or needs a permission of its own.
     Never,
 }
 
@@ -55,27 +55,27 @@ impl Passes {
 /// Every command by number and by name.
 pub struct CommandTable {
     pub commands: Vec<Command>,
-    /// Open addressing over the top-level names.
+    /// Hash table with open addressing over the top-level names.
     slots: Vec<Slot>,
 }
 
-/// The place of a name, with as much of it as decides most look-ups without a second place in memory.
+/// A name's slot, with enough of the name to decide most look-ups without another cache miss.
 #[derive(Clone, Copy, Default)]
 struct Slot {
     /// See [`fold`].
     folded: u64,
     len: u8,
-    /// From this byte on the name is compared with the command's own.
+    /// The name is compared with the command's own from this byte on.
     compared_from: u8,
-    /// The command's number + 1; 0: nothing is here.
+    /// The command's number + 1; 0: empty slot.
     number: u16,
 }
 
-/// A name of at most this many bytes is looked up by two words; a longer one is no command.
+/// The longest command name in bytes.
 const NAME_BYTES_MAX: usize = 32;
 
 impl CommandTable {
-    /// The table of these families, in the order of `COMMAND LIST`.
+    /// Builds the table of these families, in the order of `COMMAND LIST`.
     pub fn build(families: &'static [&'static [CommandSpec]]) -> Self {
         let specs = families.iter().flat_map(|family| family.iter());
         let mut commands: Vec<Command> = specs
@@ -119,7 +119,7 @@ impl CommandTable {
             while slots[position].number != 0 {
                 position = (position + 1) & (slots.len() - 1);
             }
-            // Folded alike, a letter is the same letter; other bytes may be others.
+            // `fold` is exact for letters alone; other bytes may collide.
             let letters = name.iter().take(8).all(u8::is_ascii_alphabetic);
             let compared_from = if letters { name.len().min(8) as u8 } else { 0 };
             slots[position] =
@@ -179,7 +179,7 @@ impl CommandTable {
         &self.commands[parent.subcommands.start as usize..parent.subcommands.end as usize]
     }
 
-    /// The commands that are no subcommands.
+    /// The commands that are not subcommands.
     pub fn top_level(&self) -> impl Iterator<Item = &Command> {
         self.commands.iter().filter(|command| command.parent.is_none())
     }
@@ -190,30 +190,30 @@ impl Command {
         self.spec.flags.intersects(flags)
     }
 
-    /// Whether it is queued within a transaction: it neither runs at once nor is refused there.
+    /// Whether MULTI queues it, rather than running or refusing it.
     #[inline]
     pub fn is_queueable(&self) -> bool {
         !self.is(Flags::NEVER_QUEUED | Flags::NO_MULTI)
     }
 }
 
-/// The first eight bytes of a name, without regard to case.
+/// The first eight bytes of a name, case-insensitive.
 #[inline]
 fn fold(name: &[u8]) -> u64 {
     let word = if let Some(first) = name.first_chunk::<8>() {
         u64::from_le_bytes(*first)
     } else if let (Some(first), Some(last)) = (name.first_chunk::<4>(), name.last_chunk::<4>()) {
-        // Where the two overlap they say the same.
+        // Overlapping bytes are equal in both words.
         let last = u64::from(u32::from_le_bytes(*last)) << (8 * (name.len() - 4));
         u64::from(u32::from_le_bytes(*first)) | last
     } else {
         name.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
     };
-    // Bit 5 tells the case of a letter; set everywhere, it tells nothing.
+    // Bit 5 is the case of a letter: setting it everywhere ignores the case.
     word | 0x2020_2020_2020_2020
 }
 
-/// Mixes a name's length and what [`fold`] makes of it.
+/// A hash of a name's length and its [`fold`].
 #[inline]
 fn mix(folded: u64, len: usize) -> usize {
     let mixed = (folded ^ ((len as u64) << 48)).wrapping_mul(0x9e37_79b9_7f4a_7c15);

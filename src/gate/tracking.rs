@@ -1,11 +1,11 @@
-//! Messages that make clients' copies of keys invalid.
+//! Client tracking: invalidation messages.
 //!
-//! The gate calls [`after_command`] behind each handler while anybody tracks: who read a copy of a changed key gets its message
-//! then, and who tracks a prefix at the end of the turn, one message with all keys ([`end_turn`]). The client that runs the
-//! command gets its messages behind the reply, as [`publish::take_pushed`] does it.
+//! The gate calls [`after_command`] after each handler while any client tracks: clients that have read a changed key
+//! get a message then; clients that track its prefix get one message with all keys at the end of the turn
+//! ([`end_turn`]). The executing client's messages follow its reply ([`publish::take_pushed`]).
 //!
-//! A message is a push in RESP3. A RESP2 client cannot tell one from a reply, so it has its messages redirected to another
-//! connection, which gets them as if published on a channel, if it is subscribed to anything.
+//! A message is a push in RESP3. A RESP2 client cannot tell it from a reply, so it redirects its messages to another
+//! connection, which gets them like published messages if it is subscribed to anything.
 
 use bytes::Bytes;
 
@@ -24,16 +24,16 @@ use crate::keyspace::tracking::Change;
 use crate::resp::args::Args;
 use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
 
-/// Where a RESP2 client that is redirected to gets its messages.
+/// The channel of messages redirected to a RESP2 client.
 const CHANNEL: &[u8] = b"__redis__:invalidate";
 
-/// A list of keys at least this long is shared by its receivers instead of copied to each: the measure of PUBLISH.
+/// A list of keys of at least this many bytes is shared by its receivers instead of copied, as in PUBLISH.
 const SHARED_MIN: usize = 4 * 1024;
 
-/// Keys forgotten in one turn while more are remembered than may be.
+/// Keys forgotten in one turn while `tracking-table-max-keys` is exceeded.
 const FORGET_KEYS: usize = 1000;
 
-/// Ends a client's tracking, if it tracks.
+/// Stops a client's tracking, if it tracks.
 pub fn stop(db: &mut Keyspace, server: &mut State, id: ClientId) {
     let Some(client) = server.clients.get_mut(id) else { return };
     client.flags.remove(ClientFlags::CACHING);
@@ -45,15 +45,15 @@ pub fn stop(db: &mut Keyspace, server: &mut State, id: ClientId) {
 
 // ---- around commands -------------------------------------------------------------------------------------------------
 
-/// Tells who it concerns what happened before a command: keys that were evicted for it. The client hears of its own copies
-/// before the reply.
+/// Sends messages about what happened before a command: keys evicted for it. Messages about the client's own copies
+/// come before its reply.
 #[cold]
 pub fn before_command(gate: &mut Gate<'_>) {
-    tell_changes(gate.db, gate.server, None);
+    send_changes(gate.db, gate.server, None);
     publish::take_pushed(gate.server, gate.caller, gate.reply.output());
 }
 
-/// Tells who it concerns what a command changed, and notes the keys it has read. Called while anybody tracks.
+/// Sends messages about a command's changes, and notes the keys it has read. Called while any client tracks.
 #[cold]
 pub fn after_command(
     gate: &mut Gate<'_>,
@@ -62,21 +62,21 @@ pub fn after_command(
     origin: Origin,
 ) {
     let client = gate.caller.client();
-    tell_changes(gate.db, gate.server, client);
-    // A command that waited was noted when it began to wait.
+    send_changes(gate.db, gate.server, client);
+    // A command that blocked was noted before it began to wait.
     if command.is(Flags::READONLY)
         && !matches!(origin, Origin::Woken(_))
         && let Some(id) = client
     {
         remember(gate.db, gate.server, id, command, request.args);
     }
-    // Within another reply there is no place for a push: it follows at the end.
+    // A push cannot come inside another reply: it follows at the end.
     if origin == Origin::Client {
         publish::take_pushed(gate.server, gate.caller, gate.reply.output());
     }
 }
 
-/// Notes the keys that a command of a client has read, if the client tracks them.
+/// Notes the keys that a client's command has read, if the client tracks them.
 fn remember(db: &mut Keyspace, server: &State, id: ClientId, command: &Command, args: Args<'_>) {
     let Some(client) = server.clients.get(id) else { return };
     let caching = client.flags.contains(ClientFlags::CACHING);
@@ -86,7 +86,7 @@ fn remember(db: &mut Keyspace, server: &State, id: ClientId, command: &Command, 
         Some(Mode::Reads(Choice::OptIn)) => caching,
         Some(Mode::Reads(Choice::OptOut)) => !caching,
     };
-    // A script's keys are those that its commands read.
+    // The keys of a script are noted by the commands it calls.
     if !tracks || command.is(Flags::RUNS_SCRIPT | Flags::PUBSUB) {
         return;
     }
@@ -95,8 +95,7 @@ fn remember(db: &mut Keyspace, server: &State, id: ClientId, command: &Command, 
     }
 }
 
-/// CLIENT CACHING holds for one command, or for one transaction: ends it behind that. A subcommand of CLIENT is no such
-/// command.
+/// Ends CLIENT CACHING, which holds for one command or transaction, after that. CLIENT's subcommands do not count.
 pub fn end_caching(server: &mut State, caller: Caller, request: &Request<'_>) {
     let keeps = request.command.is_some_and(|command| {
         command.is(Flags::KEEPS_CACHING)
@@ -111,11 +110,11 @@ pub fn end_caching(server: &mut State, caller: Caller, request: &Request<'_>) {
     }
 }
 
-/// At the end of a turn: forgets keys where too many are remembered, tells of what happened outside of commands, and sends
-/// those who track prefixes their keys.
+/// At the end of a turn: forgets keys beyond the limit, and sends messages about changes outside of commands and to
+/// clients that track prefixes.
 pub fn end_turn(db: &mut Keyspace, server: &mut State) {
     if db.tracking.has_changes() {
-        tell_changes(db, server, None);
+        send_changes(db, server, None);
     }
     let keys_max = server.config.tracking_table_max_keys;
     for _ in 0..FORGET_KEYS {
@@ -123,7 +122,7 @@ pub fn end_turn(db: &mut Keyspace, server: &mut State) {
             break;
         }
         let Some((key, readers)) = db.tracking.forget_random() else { break };
-        readers.iter().for_each(|&reader| tell_reader(server, reader, &key));
+        readers.iter().for_each(|&reader| send_to_reader(server, reader, &key));
     }
     if db.tracking.has_broadcasts() {
         broadcast(db, server);
@@ -132,9 +131,9 @@ pub fn end_turn(db: &mut Keyspace, server: &mut State) {
 
 // ---- messages --------------------------------------------------------------------------------------------------------
 
-/// Takes what has changed: tells the readers, and collects the keys for who tracks prefixes. `by`: the client whose command
-/// did it.
-fn tell_changes(db: &mut Keyspace, server: &mut State, by: Option<ClientId>) {
+/// Handles pending changes: sends to readers, and collects keys for clients that track prefixes. `by`: the client
+/// whose command made them.
+fn send_changes(db: &mut Keyspace, server: &mut State, by: Option<ClientId>) {
     for change in db.tracking.take_changes() {
         match change {
             Change::Key { key, readers, by_client } => {
@@ -143,7 +142,7 @@ fn tell_changes(db: &mut Keyspace, server: &mut State, by: Option<ClientId>) {
                     let tracking = server.clients.get(reader).and_then(|it| it.tracking.as_deref());
                     let is_own = by == Some(reader);
                     if tracking.is_some_and(|tracking| !(is_own && tracking.no_loop)) {
-                        tell_reader(server, reader, &key);
+                        send_to_reader(server, reader, &key);
                     }
                 }
             }
@@ -160,8 +159,8 @@ fn tell_changes(db: &mut Keyspace, server: &mut State, by: Option<ClientId>) {
     }
 }
 
-/// Tells a client that has read a key, if it is still there and still tracks what it reads.
-fn tell_reader(server: &mut State, id: ClientId, key: &[u8]) {
+/// Sends a message to a client that has read a key, if it still exists and tracks.
+fn send_to_reader(server: &mut State, id: ClientId, key: &[u8]) {
     let tracking = server.clients.get(id).and_then(|client| client.tracking.as_deref());
     if tracking.is_some_and(|tracking| tracking.prefixes().is_none()) {
         send(server, id, |reply| {
@@ -171,10 +170,10 @@ fn tell_reader(server: &mut State, id: ClientId, key: &[u8]) {
     }
 }
 
-/// Sends the collected keys to who tracks their prefixes: a message for each prefix.
+/// Sends the collected keys to the clients that track their prefixes: a message for each prefix.
 fn broadcast(db: &mut Keyspace, server: &mut State) {
     for told in db.tracking.take_broadcasts() {
-        // The same for all but those who do not want to hear of their own changes.
+        // The same for all clients but those with NOLOOP.
         let mut all = None;
         for &id in &told.clients {
             let tracking = server.clients.get(id).and_then(|client| client.tracking.as_deref());
@@ -193,7 +192,7 @@ fn broadcast(db: &mut Keyspace, server: &mut State) {
     }
 }
 
-/// An array of keys, the same in both versions of the protocol.
+/// An encoded array of keys, the same in both protocols.
 fn encode<'a>(keys: impl ExactSizeIterator<Item = &'a [u8]>) -> Bytes {
     let mut output = OutputBuffer::default();
     let mut writer = ReplyWriter::new(&mut output, Protocol::Resp2);
@@ -209,13 +208,13 @@ fn send_keys(server: &mut State, id: ClientId, keys: &Bytes) {
     });
 }
 
-/// The client with this number, unless it is about to go.
+/// The client with this number, unless it is being closed.
 pub fn receiver(server: &State, number: u64) -> Option<&Client> {
     let client = server.clients.by_number(number)?;
     (!client.flags.contains(ClientFlags::CLOSE_NOW)).then_some(client)
 }
 
-/// Sends a client a message, or whom it redirects its messages to; `body` writes what is invalid.
+/// Sends a message to a client or the one it redirects to; `body` writes the keys.
 fn send(server: &mut State, id: ClientId, body: impl FnOnce(&mut ReplyWriter<'_>)) {
     let tracking = server.clients.get(id).and_then(|client| client.tracking.as_deref());
     let redirect = tracking.and_then(|tracking| tracking.redirect);
@@ -223,7 +222,7 @@ fn send(server: &mut State, id: ClientId, body: impl FnOnce(&mut ReplyWriter<'_>
         None => id,
         Some(number) => match receiver(server, number) {
             Some(client) => client.id,
-            None => return tell_broken(server, id, number),
+            None => return send_redirection_broken(server, id, number),
         },
     };
     let Some(client) = server.clients.get(target) else { return };
@@ -246,8 +245,8 @@ fn send(server: &mut State, id: ClientId, body: impl FnOnce(&mut ReplyWriter<'_>
     check_length(server, target);
 }
 
-/// Tells a client that the one it redirects to is gone: once for each message that is not sent.
-fn tell_broken(server: &mut State, id: ClientId, number: u64) {
+/// Tells a client that its redirection target is gone: once for each unsent message.
+fn send_redirection_broken(server: &mut State, id: ClientId, number: u64) {
     let Some(client) = server.clients.get_mut(id) else { return };
     if let Some(tracking) = &mut client.tracking {
         tracking.is_broken = true;

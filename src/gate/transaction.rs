@@ -1,4 +1,4 @@
-//! Transactions as the gate sees them: commands that are queued, and what spoils a transaction.
+//! The gate's part of transactions: queueing commands, and marking a transaction as failed.
 
 use crate::acl::databases::number_of;
 use crate::client::{Client, ClientFlags};
@@ -11,7 +11,7 @@ use crate::gate::state::State;
 use crate::gate::table::Command;
 use crate::keyspace::Keyspace;
 
-/// Keeps a command of a client that has begun a transaction.
+/// Queues a command of a client in a transaction.
 pub fn queue(
     server: &mut State,
     caller: Caller,
@@ -23,7 +23,7 @@ pub fn queue(
         return Ok(());
     };
     let Some(transaction) = &mut client.transaction else { return Ok(()) };
-    // EXEC will run none of them: what comes now need not be kept.
+    // EXEC will run none of them, so this one need not be kept.
     if !transaction.failed && !transaction.queue(command.id, flags, request.args, request.prehashed)
     {
         return Err(CommandError::Text("ERR transaction is too large"));
@@ -36,24 +36,27 @@ pub fn queue(
     Ok(())
 }
 
-/// Says that a command was refused: if it was meant for a transaction, EXEC will refuse too.
+/// Marks the client's transaction as failed if it has one, because a command was refused.
 pub(crate) fn fail(server: &mut State, caller: Caller) {
     if let Some(client) = caller.client().and_then(|id| server.clients.get_mut(id))
         && let Some(transaction) = &mut client.transaction
     {
-        transaction.spoil();
+        transaction.mark_failed();
     }
 }
 
-/// What an EXEC is answered that was refused itself.
+/// The reply to an EXEC that was itself refused.
 pub(crate) fn refused(error: &CommandError) -> CommandError {
+    if matches!(error, CommandError::Redirect(..)) {
+        return error.clone();
+    }
     let text = error.wire();
     let reason = text.strip_prefix(b"ERR ").unwrap_or(&text);
     let text = b"EXECABORT Transaction discarded because of: ";
     CommandError::formatted([&text[..], reason].concat())
 }
 
-/// Ends a client's transaction and forgets its watched keys.
+/// Ends a client's transaction, and unwatches its keys.
 pub fn abandon(db: &mut Keyspace, client: &mut Client) {
     client.transaction = None;
     client.flags.remove(ClientFlags::IN_TRANSACTION);

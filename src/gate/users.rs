@@ -1,4 +1,6 @@
-//! Clients and their users: who may run what, what is told of a denial, and what happens to those whose user changes.
+//! Clients and their users: permission checks, the errors they give, and closing clients whose user changes.
+
+use std::collections::HashSet;
 
 use crate::acl::catalogue::{Catalogue, Entry};
 use crate::acl::databases::DatabasesUsed;
@@ -18,7 +20,7 @@ use crate::keyspace::Keyspace;
 use crate::pubsub::{Kind, Subscriptions};
 use crate::resp::args::Args;
 
-/// The commands as the rules of users name them.
+/// The commands as ACL rules name them.
 pub fn catalogue(commands: &CommandTable) -> Catalogue {
     let entry = |command: &Command| Entry {
         id: command.id,
@@ -30,12 +32,12 @@ pub fn catalogue(commands: &CommandTable) -> Catalogue {
     Catalogue::new(commands.commands.iter().map(entry).collect())
 }
 
-/// Whether new users and selectors may use all channels.
+/// Whether new users and selectors may access all channels.
 pub fn all_channels(server: &State) -> bool {
     server.config.acl_pubsub_default == AclPubsubDefault::AllChannels
 }
 
-/// How users are described.
+/// The format in which users are shown.
 pub fn form(server: &State) -> Form {
     match server.config.reports_7_2() {
         _ if server.config.compatible_with.is_valkey() => Form::Valkey9,
@@ -60,13 +62,13 @@ pub fn check(
     check_user(server.acl.user(client.user), command, args, databases(server, client))
 }
 
-/// The database that a client's next command will find selected, and how many there are.
+/// The selected database after the client's queued commands, and the number of databases.
 fn databases(server: &State, client: &Client) -> (usize, usize) {
     let queued = client.transaction.as_deref().and_then(|transaction| transaction.database);
     (queued.unwrap_or(client.db), server.config.databases as usize)
 }
 
-/// The same for a client that may be gone, or nobody: a file that is loaded, with full rights.
+/// As [`check`], for a client that may be gone, or None for a file being loaded, with full rights.
 pub fn check_of(
     server: &State,
     id: Option<ClientId>,
@@ -79,7 +81,7 @@ pub fn check_of(
     }
 }
 
-/// Whether a user may run a request. `databases`: the selected one, and how many there are.
+/// Whether a user may run a request. `databases`: the selected one, and their number.
 #[cold]
 pub fn check_user(
     user: &User,
@@ -90,7 +92,7 @@ pub fn check_user(
     user.check(&request(command, args, &|| keys_of(command.spec, args), databases))
 }
 
-/// Whether a client may have a request read keys whose names follow from what it finds.
+/// Whether a client's request may read keys whose names are computed from data (as SORT's GET).
 pub fn may_read_any_key(
     server: &State,
     id: Option<ClientId>,
@@ -127,9 +129,9 @@ fn request<'a>(
     }
 }
 
-// ---- what is told of a denial --------------------------------------------------------------------------------------------
+// ---- errors --------------------------------------------------------------------------------------------------------------
 
-/// What is answered to a client whose request is denied.
+/// The error for a client whose request is denied.
 pub fn refusal(
     server: &State,
     id: Option<ClientId>,
@@ -149,7 +151,7 @@ pub fn refusal(
     CommandError::formatted(format!("NOPERM this user has no permissions to {what}"))
 }
 
-/// A denial as servers since Redis 7.2 tell it to the user.
+/// A denial in the words of Redis 7.2 and later.
 fn denial(user: &[u8], command: &Command, denied: Denied) -> Vec<u8> {
     match denied.reason {
         Reason::Key => b"No permissions to access a key".to_vec(),
@@ -164,7 +166,7 @@ fn may_not_run(who: &[u8], command: &Command) -> Vec<u8> {
     [who, b" has no permissions to run the '", name, b"' command"].concat()
 }
 
-/// A denial as ACL DRYRUN tells it: with the key or the channel.
+/// A denial in ACL DRYRUN: with the key or channel.
 pub fn denial_in_full(
     server: &State,
     user: &[u8],
@@ -195,7 +197,7 @@ fn user_of(server: &State, id: Option<ClientId>) -> &[u8] {
     server.acl.name(client.map_or(UserId::DEFAULT, |client| client.user))
 }
 
-/// What EXEC answers for a command that was permitted when it was queued.
+/// EXEC's error for a command that was permitted when it was queued.
 pub fn refusal_by_exec(denied: Denied) -> CommandError {
     CommandError::Text(match denied.reason {
         Reason::Command | Reason::Auth => {
@@ -217,7 +219,7 @@ pub fn refusal_by_exec(denied: Denied) -> CommandError {
     })
 }
 
-/// What the script of a client is answered.
+/// The error for a client's script.
 pub fn refusal_in_script(
     server: &State,
     id: Option<ClientId>,
@@ -237,7 +239,7 @@ pub fn refusal_in_script(
     [b"ERR The user executing the script can't ", what].concat()
 }
 
-/// Counts a denied request, and notes it in the log of denials. Without a `place` it is that of a client's own request.
+/// Counts a denied request, and adds it to the ACL log. Without a `place` it is a client's own request.
 #[cold]
 pub fn note_denied(
     server: &mut State,
@@ -289,15 +291,15 @@ fn note(
     server.acl.log.note(event, max_len);
 }
 
-// ---- who a client is -----------------------------------------------------------------------------------------------------
+// ---- a client's user -----------------------------------------------------------------------------------------------------
 
-/// Sets what follows from a client's user.
+/// Sets a client's user and the flags that follow from it.
 fn set_user(client: &mut Client, user: UserId, is_full: bool) {
     client.user = user;
     client.flags.set(ClientFlags::RESTRICTED, !is_full);
 }
 
-/// The flags of a client that has said nothing yet: it is the default user, and authenticated if that needs no password.
+/// The flags of a new client: the default user's, authenticated if that needs no password.
 pub fn first_flags(server: &State) -> ClientFlags {
     let mut flags = ClientFlags::empty();
     flags.set(ClientFlags::AUTHENTICATED, !server.acl.asks_password());
@@ -305,7 +307,7 @@ pub fn first_flags(server: &State) -> ClientFlags {
     flags
 }
 
-/// Puts a client back to who it was when it connected.
+/// Resets a client to the default user, as when it connected.
 pub fn forget_user(server: &mut State, id: ClientId) {
     let flags = first_flags(server);
     if let Some(client) = server.clients.get_mut(id) {
@@ -315,7 +317,7 @@ pub fn forget_user(server: &mut State, id: ClientId) {
     }
 }
 
-/// The user with this name and password. A failure is noted, with `object`: the command's name as it was sent.
+/// Finds the user with this name and password. A failure is added to the ACL log, with `object`: the command's name as sent.
 pub fn find_user(
     server: &mut State,
     id: ClientId,
@@ -330,7 +332,7 @@ pub fn find_user(
     Err(CommandError::WrongPassword)
 }
 
-/// Makes a client a user from now on.
+/// Sets a client's user.
 pub fn become_user(server: &mut State, id: ClientId, user: UserId) {
     let is_full = server.acl.user(user).is_full();
     if let Some(client) = server.clients.get_mut(id) {
@@ -341,8 +343,8 @@ pub fn become_user(server: &mut State, id: ClientId, user: UserId) {
 
 // ---- users that change ---------------------------------------------------------------------------------------------------
 
-/// Has clients notice what has become of their user. Who listens to a channel that was taken from it has to go. True: `own` is
-/// among those.
+/// Updates the clients of a changed user, and closes subscribers of channels it may no longer access. True: `own` is
+/// among the closed.
 pub fn user_changed(
     db: &mut Keyspace,
     server: &mut State,
@@ -354,7 +356,7 @@ pub fn user_changed(
     for client in server.clients.iter_mut().filter(|client| client.user == changed.id) {
         set_user(client, changed.id, is_full);
         if let (Some(left), Some(subscriptions)) = (&changed.channels_left, &client.subscriptions)
-            && hears_more(subscriptions, left)
+            && exceeds_channels(subscriptions, left)
         {
             gone.push(client.id);
         }
@@ -362,15 +364,15 @@ pub fn user_changed(
     close_all(db, server, &gone, own)
 }
 
-/// Whether somebody listens to what no pattern permits.
-fn hears_more(subscriptions: &Subscriptions, permitted: &[Box<[u8]>]) -> bool {
+/// Whether a client is subscribed to a channel that no pattern permits.
+fn exceeds_channels(subscriptions: &Subscriptions, permitted: &[Box<[u8]>]) -> bool {
     [Kind::Pattern, Kind::Channel, Kind::Shard].into_iter().any(|kind| {
         let is_pattern = kind == Kind::Pattern;
         subscriptions.of(kind).iter().any(|name| !allows_channel(permitted, name, is_pattern))
     })
 }
 
-/// Has the clients of users go that are no more. True: `own` is among them.
+/// Closes the clients of deleted users. True: `own` is among them.
 pub fn users_deleted(
     db: &mut Keyspace,
     server: &mut State,
@@ -378,6 +380,7 @@ pub fn users_deleted(
     own: Option<ClientId>,
 ) -> bool {
     let is_full = server.acl.user(UserId::DEFAULT).is_full();
+    let deleted: HashSet<UserId> = deleted.iter().copied().collect();
     let mut gone = Vec::new();
     for client in server.clients.iter_mut().filter(|client| deleted.contains(&client.user)) {
         set_user(client, UserId::DEFAULT, is_full);
@@ -397,7 +400,7 @@ fn close_all(
     own.is_some_and(|own| gone.contains(&own))
 }
 
-/// Ends a client's connection: nothing of it is to be seen any more, though its socket is closed at the end of the turn.
+/// Closes a client: it is inactive at once, though its socket is closed at the end of the turn.
 pub fn end_client(db: &mut Keyspace, server: &mut State, id: ClientId) {
     forget_client(server, id);
     tracking::stop(db, server, id);

@@ -1,12 +1,12 @@
-//! Databases that are filled beside those that are served, and take their place once they are whole: how a replica takes over
-//! what its primary has. Until then they can be dropped without a trace.
+//! Databases that are filled beside the served ones and replace them when complete: how a replica loads its primary's
+//! snapshot. Until then they can be dropped without effect.
 
 use super::field_deadlines::FieldDeadlines;
 use super::{Key, Keyspace};
 use crate::collections::table::{Owned, Table};
 use crate::types::Value;
 
-/// Databases that nobody sees yet.
+/// Databases that are not served yet.
 pub struct Beside {
     tables: Vec<Table<Value>>,
     fields: Vec<FieldDeadlines>,
@@ -23,7 +23,7 @@ impl Beside {
 }
 
 impl Keyspace {
-    /// As many empty databases as are served.
+    /// New empty databases, as many as are served.
     pub fn beside(&self) -> Beside {
         let count = self.databases();
         Beside {
@@ -32,7 +32,7 @@ impl Keyspace {
         }
     }
 
-    /// Puts an entry into a database beside the others. False: the key is there already, and the entry is dropped.
+    /// Adds an entry to a database beside. False: the key exists there, and the entry is dropped.
     pub fn load_beside(
         &mut self,
         beside: &mut Beside,
@@ -46,15 +46,15 @@ impl Keyspace {
             return false;
         }
         let slot = table.insert_owned(key.hash, entry);
-        // Deadlines of fields are noted by whoever serves the table: it changes places for that moment.
+        // Noting field deadlines needs the table among the served ones: it is exchanged for that moment.
         self.exchange(beside, database);
         self.in_database(database, |db| db.note_moved_field_deadlines(slot, key.bytes));
         self.exchange(beside, database);
         true
     }
 
-    /// Has databases take the place of those that are served, whose keys go. Each key that goes counts as a change. Freed in
-    /// the background unless `sync`.
+    /// Replaces the served databases. Each key of the old ones counts as a change. The old ones are freed in the
+    /// background unless `sync`.
     pub fn put_in_place(&mut self, mut beside: Beside, sync: bool) {
         self.clear(0..self.databases(), sync);
         for database in 0..self.databases() {
@@ -62,12 +62,12 @@ impl Keyspace {
             beside.tables[database].set_wall_offset(self.wall_offset_ms);
             self.exchange(&mut beside, database);
             self.tables.name_anew(database);
-            // Who waits for a key or watches it may find it there now.
+            // Keys that clients wait for or watch may exist now.
             self.touch_all(database, database, 0);
         }
     }
 
-    /// Drops what was filled; freed in the background.
+    /// Drops the filled databases, freeing them in the background.
     pub fn drop_beside(&mut self, mut beside: Beside) {
         beside.tables.iter_mut().for_each(|table| {
             let keys = table.len();

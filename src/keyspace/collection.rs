@@ -1,8 +1,8 @@
-//! The way to lists, hashes, sets, sorted sets and streams: typed look-ups, and changes that keep small ones packed inside
-//! their entries.
+//! Access to lists, hashes, sets, sorted sets and streams: typed look-ups, and changes that keep small ones packed
+//! inside their entries.
 //!
-//! Nothing here announces what changed: the handler calls [`Keyspace::changed`] with the event's name, and then
-//! [`Keyspace::delete_if_empty`] where a command may have taken the last element.
+//! No events here: the handler calls [`Keyspace::changed`] with the event's name, and then
+//! [`Keyspace::delete_if_empty`] if it may have removed the last element.
 
 use crate::clock::Deadline;
 use crate::collections::table::{NewValue, Slot, ValueRef};
@@ -15,7 +15,7 @@ use crate::types::{Collection, Stored, Value};
 use super::{Expiry, Key, Keyspace};
 
 impl Keyspace {
-    /// The collection a key holds, to be read; None if there is no such key. Counts the hit or miss and marks the access.
+    /// A key's collection, for reading; None if there is no such key. Counts the hit or miss and updates the access bits.
     #[inline]
     pub fn read<C: Collection>(
         &mut self,
@@ -27,7 +27,7 @@ impl Keyspace {
         }
     }
 
-    /// The slot of a collection to be changed; None if there is no such key; WRONGTYPE if it holds something else.
+    /// The slot of a collection to be changed; None if there is no such key. Errors: WRONGTYPE.
     #[inline]
     pub fn slot_of<C: Collection>(&mut self, key: Key<'_>) -> Result<Option<Slot>, CommandError> {
         match self.find_for_write(key) {
@@ -45,7 +45,7 @@ impl Keyspace {
         C::view(self.table().entry(slot).value()).ok_or(CommandError::WrongType)
     }
 
-    /// Lets `edit` change the collection at `slot`, whose type [`Self::slot_of`] has checked. The slot stays valid. An
+    /// Calls `edit` with the collection at `slot`, whose type [`Self::slot_of`] has checked. The slot stays valid. An
     /// emptied collection stays until [`Self::delete_if_empty`].
     pub fn edit<C: Collection, R>(
         &mut self,
@@ -97,7 +97,7 @@ impl Keyspace {
         }
     }
 
-    /// Puts a collection under a key that is absent. Announces `new`.
+    /// Adds a collection under an absent key. Announces `new`.
     pub fn insert_collection<C: Collection>(&mut self, key: Key<'_>, collection: C) -> Slot {
         let slot = match collection.store() {
             Stored::Inline { kind, bytes } => {
@@ -115,7 +115,7 @@ impl Keyspace {
         slot
     }
 
-    /// Sets a key just looked up to a collection, whatever it held: `found` is its slot, None if it is absent.
+    /// Replaces a key's value by a collection: `found` is the slot of a look-up, None if the key is absent.
     pub fn set_collection<C: Collection>(
         &mut self,
         found: Option<Slot>,
@@ -140,8 +140,8 @@ impl Keyspace {
         }
     }
 
-    /// Deletes the collection at `slot` if nothing is left in it, and announces `del`. The change itself was counted by
-    /// whoever took the last element.
+    /// Deletes the collection at `slot` if it is empty, and announces `del`. Counts no change: removing the last
+    /// element was counted.
     pub fn delete_if_empty<C: Collection>(&mut self, slot: Slot, key: Key<'_>) -> bool {
         let is_empty = match self.tables.unchanged_object_mut(self.selected, slot) {
             Some(value) => C::boxed(value).is_some_and(|collection| collection.is_empty()),
@@ -166,7 +166,7 @@ impl Keyspace {
         }
     }
 
-    /// The groups of the stream at `slot`, to be changed, beside its entries; or WRONGTYPE.
+    /// The groups of the stream at `slot`, for changing, and its entries. Errors: WRONGTYPE.
     pub fn groups_mut(&mut self, slot: Slot) -> Result<(&Entries, &mut Groups), CommandError> {
         match self.tables.groups_mut(self.selected, slot) {
             Some(stream) => Ok((&stream.entries, &mut stream.groups)),
@@ -174,7 +174,7 @@ impl Keyspace {
         }
     }
 
-    /// Lets `edit` change the entries of the stream at `slot`, or WRONGTYPE.
+    /// Calls `edit` with the entries of the stream at `slot`. Errors: WRONGTYPE.
     pub fn edit_entries<R>(
         &mut self,
         slot: Slot,
@@ -193,7 +193,7 @@ impl Keyspace {
         Ok(result)
     }
 
-    /// Puts a stream under a key that is absent. Announces `new`.
+    /// Adds a stream under an absent key. Announces `new`.
     pub fn insert_stream(&mut self, key: Key<'_>, stream: Stream) -> Slot {
         let value = NewValue::Object(Box::new(Value::Stream(stream)));
         let slot = self.insert(key, value, None);

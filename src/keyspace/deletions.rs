@@ -1,7 +1,7 @@
-//! What was deleted without a command's asking, for those who repeat elsewhere what happens here: keys that have expired or
-//! were evicted, and fields that have expired.
+//! Deletions that no command asked for, which the log and replicas must repeat: keys that expired or were evicted,
+//! and fields that expired.
 
-/// One of them.
+/// A deletion.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Deletion {
     pub database: usize,
@@ -9,18 +9,18 @@ pub struct Deletion {
     pub what: Deleted,
 }
 
-/// What has gone.
+/// What was deleted.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Deleted {
-    /// The key, past its deadline.
+    /// The key: it expired.
     Expired,
-    /// The key, for want of memory.
+    /// The key: it was evicted.
     Evicted,
-    /// Fields of the hash.
+    /// These fields of the hash: they expired.
     Fields(Vec<Vec<u8>>),
 }
 
-/// Those that nobody has taken yet. Nothing is noted while nobody listens.
+/// Deletions that were not taken yet. Recorded only while the log or replicas need them.
 #[derive(Debug, Default)]
 pub struct Deletions {
     is_heard: bool,
@@ -57,7 +57,7 @@ impl Deletions {
         }
     }
 
-    /// Takes them, in the order in which they happened.
+    /// Takes the deletions, in order.
     pub fn take(&mut self) -> Vec<Deletion> {
         std::mem::take(&mut self.list)
     }

@@ -12,7 +12,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// What stands behind `UNIT`.
+    /// Parses the argument after `UNIT`.
     pub fn parse(text: &[u8]) -> Option<Unit> {
         match text {
             b"S" | b"s" => Some(Unit::Seconds),
@@ -28,9 +28,9 @@ impl Unit {
         }
     }
 
-    /// The first millisecond of the Unix time in which a score is due; `i64::MAX` for one that never is.
+    /// The Unix time in milliseconds at which a score is due; `i64::MAX`: never.
     pub fn due_ms(self, score: f64) -> i64 {
-        // `as` saturates: what is too large for the clock is never due.
+        // `as` saturates: a score too large for the clock is never due.
         match self {
             Unit::Seconds => (score * 1000.0).ceil() as i64,
             Unit::Milliseconds => score.ceil() as i64,
@@ -39,8 +39,7 @@ impl Unit {
 }
 
 impl Keyspace {
-    /// When the first member of the sorted set `key` is due for those who wait in a unit: Unix milliseconds. None: never, or
-    /// there is none.
+    /// When the sorted set's first member is due, its scores read in this unit: Unix milliseconds. None: never, or no such set.
     pub fn next_due_ms(&mut self, key: &[u8], wanted: Wanted) -> Option<i64> {
         let unit = match wanted {
             Wanted::DueSeconds => Unit::Seconds,

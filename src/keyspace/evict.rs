@@ -1,8 +1,8 @@
 //! Access bits (LRU clock or LFU counter) and the choice of keys to evict.
 //!
-//! A victim is the best of a pool of candidates that survives from one eviction to the next: each eviction samples some
-//! keys of every database, and the pool keeps the best seen so far, so that a few samples come close to the true order.
-//! How much must go and for how long the loop may be kept is the caller's business (`command/evict.rs`).
+//! The evicted key is the best of a pool of candidates that is kept between evictions: each eviction samples some
+//! keys of every database, and the pool keeps the best so far, so that a few samples come close to the true order.
+//! How much to evict, and for how long, is decided in `gate/evict.rs`.
 
 use crate::collections::table::{Entry, Slot};
 use crate::config::{KeyspaceEvents, MaxmemoryPolicy};
@@ -13,35 +13,35 @@ use super::{Cause, Key, Keyspace};
 
 /// The access bits hold 24 bits.
 const LRU_MASK: u32 = (1 << 24) - 1;
-/// A new key's LFU counter, so that it is not the first to go.
+/// A new key's LFU counter: high enough that it is not evicted first.
 pub const LFU_INITIAL: u32 = 5;
 /// Candidates in the pool.
 const POOL_SIZE: usize = 16;
-/// Keys sampled of each database for one eviction, whatever `maxmemory-samples` says: a microsecond for about 20.
+/// Keys sampled of each database for one eviction, whatever `maxmemory-samples` says: about 20 take a microsecond.
 const SAMPLES_MAX: usize = 1024;
 
-/// What evictions remember.
+/// The state kept between evictions.
 #[derive(Debug, Default)]
 pub struct Eviction {
     pool: Pool,
-    /// More must go than there was time for: the loop goes on next turn.
+    /// The last eviction ran out of time: the loop continues next turn.
     pub unfinished: bool,
-    /// Since when memory is over its limit; boot-time clock, microseconds.
+    /// Since when memory exceeds its limit; boot-time clock, microseconds.
     pub over_since_us: Option<i64>,
-    /// Time over the limit before that, in microseconds.
+    /// Total time over the limit before that, in microseconds.
     pub over_us: u64,
 }
 
 /// The best candidates seen so far.
 #[derive(Debug, Default)]
 struct Pool {
-    /// The policy their scores are of.
+    /// The policy of the candidates' scores.
     policy: Option<MaxmemoryPolicy>,
-    /// The best one last.
+    /// Sorted by score, the best last.
     candidates: Vec<Candidate>,
 }
 
-/// A key that may go. The higher the score the rather.
+/// A key that may be evicted; preferably with a high score.
 #[derive(Debug)]
 struct Candidate {
     score: i64,
@@ -50,7 +50,7 @@ struct Candidate {
 }
 
 impl Pool {
-    /// Takes a key in, unless the pool is full of better ones.
+    /// Adds a key, unless the pool is full of better ones.
     fn offer(&mut self, score: i64, database: usize, key: &[u8]) {
         let mut place = self.candidates.partition_point(|candidate| candidate.score < score);
         if self.candidates.len() == POOL_SIZE {
@@ -64,7 +64,7 @@ impl Pool {
     }
 }
 
-/// When or how often a key was used, as it is told from server to server.
+/// When or how often a key was used, as RESTORE and RDB files give it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accessed {
     /// Source: IDLETIME.
@@ -84,13 +84,13 @@ impl Keyspace {
         (self.now.unix_seconds() / 60) as u32 & 0xffff
     }
 
-    /// Access bits of a key made now.
+    /// The access bits of a new key.
     #[inline]
     pub fn fresh_access(&self) -> u32 {
         if self.access.lfu { self.lfu_minutes() << 8 | LFU_INITIAL } else { self.lru_clock() }
     }
 
-    /// Has the key at `slot` count as used when it was elsewhere, if that was told in the form that the policy asks for.
+    /// Sets the access bits of the key at `slot`, if they are given in the policy's form.
     pub fn set_accessed(&mut self, slot: Slot, accessed: Accessed) {
         let access = match accessed {
             Accessed::Frequency(counter) if self.access.lfu => {
@@ -104,7 +104,7 @@ impl Keyspace {
         self.tables.set_access(self.selected, slot, access);
     }
 
-    /// Marks that the key at `slot` was used now.
+    /// Updates the access bits of the key at `slot`.
     #[inline]
     pub(super) fn mark_access(&mut self, slot: Slot) {
         if self.no_touch {
@@ -121,7 +121,7 @@ impl Keyspace {
         self.lfu_minutes() << 8 | counter
     }
 
-    /// The LFU counter in access bits, less what it lost by time.
+    /// The LFU counter in access bits, after decay.
     pub fn lfu_counter(&self, access: u32) -> u32 {
         let counter = access & 0xff;
         if self.access.lfu_decay_minutes == 0 {
@@ -136,8 +136,8 @@ impl Keyspace {
         self.lru_clock().wrapping_sub(access) & LRU_MASK
     }
 
-    /// Deletes the key that the policy would rather do without, judging from `samples` keys of each database. False if
-    /// there is none that may go. Announces `evicted`; a key past its deadline goes as `expired`.
+    /// Evicts the best key by the policy, sampling `samples` keys of each database. False if no key may be evicted.
+    /// Announces `evicted`; an expired key is deleted as `expired` instead.
     pub fn evict_one(&mut self, policy: MaxmemoryPolicy, samples: usize) -> bool {
         self.delete_found_expired();
         let samples = samples.clamp(1, SAMPLES_MAX);
@@ -168,7 +168,7 @@ impl Keyspace {
         self.lazyfree.discard(owned);
     }
 
-    /// Any key, or any with a deadline; larger databases more often.
+    /// A random key, or a random one with a deadline; larger databases more often.
     fn random_victim(&self, volatile_only: bool, samples: usize) -> Option<(usize, Slot)> {
         let eligible = |index: usize| match volatile_only {
             true => self.tables[index].volatile_len(),
@@ -188,7 +188,7 @@ impl Keyspace {
         if !volatile_only {
             return table.random().map(|slot| (database, slot));
         }
-        // One of some neighbours: the first behind a long stretch without deadlines would be chosen too often.
+        // Choose among some neighbours: otherwise the first key after many without deadlines would be chosen too often.
         let (mut chosen, mut seen) = (None, 0);
         table.sample(samples, true, |slot, _| {
             seen += 1;
@@ -199,7 +199,7 @@ impl Keyspace {
         chosen
     }
 
-    /// The best candidate of the pool, after it has seen samples of each database.
+    /// The pool's best candidate, after sampling each database.
     fn best_victim(&mut self, policy: MaxmemoryPolicy, samples: usize) -> Option<(usize, Slot)> {
         let mut pool = std::mem::take(&mut self.eviction.pool);
         if pool.policy != Some(policy) {
@@ -217,7 +217,7 @@ impl Keyspace {
             }
             let valid = std::iter::from_fn(|| pool.candidates.pop())
                 .find_map(|candidate| self.still_valid(policy, &candidate));
-            // Where there are keys, the second round finds one: the pool is empty then, and the samples are fresh.
+            // If there are keys, the second round finds one: the pool is empty and all samples are new.
             if valid.is_some() || !found_any {
                 break valid;
             }
@@ -226,7 +226,7 @@ impl Keyspace {
         victim
     }
 
-    /// Where a candidate is, unless it is gone or has been used or prolonged since it came into the pool.
+    /// A candidate's slot, unless it was deleted, used, or given a later deadline since sampling.
     fn still_valid(&self, policy: MaxmemoryPolicy, candidate: &Candidate) -> Option<(usize, Slot)> {
         let Key { bytes, hash } = self.key(&candidate.key);
         let table = &self.tables[candidate.database];
@@ -235,7 +235,7 @@ impl Keyspace {
         (score >= candidate.score).then_some((candidate.database, slot))
     }
 
-    /// How readily a policy gives a key up; None: it may not go.
+    /// A key's score for eviction by a policy; None: it may not be evicted.
     fn score(&self, policy: MaxmemoryPolicy, entry: &Entry<'_, Value>) -> Option<i64> {
         let deadline = entry.deadline();
         if policy.is_volatile() && deadline.is_none() {
@@ -249,7 +249,7 @@ impl Keyspace {
     }
 }
 
-/// Adds one to a logarithmic counter, by chance: the larger it is the less likely.
+/// Increments a logarithmic counter with a probability that falls as it grows.
 fn lfu_increment(counter: u32, log_factor: u32) -> u32 {
     if counter >= 255 {
         return 255;

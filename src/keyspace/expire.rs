@@ -1,8 +1,8 @@
-//! Deleting keys whose deadline has passed: when they are met (lazily), and all of them within the turn they are due
-//! (actively), from the index of deadlines inside the table. Fields of hashes: `field_deadlines.rs`.
+//! Deleting expired keys: when a look-up meets them (lazily), and within the turn in which they are due (actively),
+//! by the table's index of deadlines. Fields of hashes: `field_deadlines.rs`.
 //!
-//! A look-up that meets one hides it, announces it, and notes it here; it is deleted behind the command, or when something is
-//! put under its key. So a look-up moves nothing that somebody holds a slot of.
+//! A look-up that meets an expired key hides it, announces it, and notes it here; it is deleted after the command, or
+//! when its key is written. So a look-up never invalidates slots.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
@@ -16,7 +16,7 @@ use super::undo::{AsItIs, place};
 use super::{Cause, Key, Keyspace};
 use crate::config::KeyspaceEvents;
 
-/// Keys that look-ups have found expired, announced already, and that still lie in their tables.
+/// Expired keys that look-ups have found and announced, but that are still in their tables.
 #[derive(Default)]
 pub(super) struct FoundExpired {
     keys: HashSet<ExpiredKey, BuildHasherDefault<AsItIs>>,
@@ -49,14 +49,14 @@ impl FoundExpired {
 }
 
 impl Keyspace {
-    /// Whether look-ups have found keys expired that are to be deleted.
+    /// Whether look-ups have found expired keys that must be deleted.
     #[inline]
     pub fn has_found_expired(&self) -> bool {
         !self.found_expired.is_empty()
     }
 
-    /// Takes note that a look-up found a key of the selected database expired. It is announced now, so that its event comes
-    /// before those of the command, and once.
+    /// Notes that a look-up found an expired key of the selected database. Announced now, so that its event comes
+    /// before the command's, and only once.
     #[cold]
     pub(super) fn note_expired(&mut self, key: Key<'_>) {
         if !self.keeps_expired
@@ -66,8 +66,8 @@ impl Keyspace {
         }
     }
 
-    /// Deletes the keys that look-ups have found expired. To be called behind each command, and before anything else that
-    /// deletes, counts, or exchanges keys.
+    /// Deletes the expired keys that look-ups have found. To be called after each command, and before anything else
+    /// that deletes, counts or exchanges keys.
     #[inline]
     pub fn delete_found_expired(&mut self) {
         if self.has_found_expired() {
@@ -82,7 +82,7 @@ impl Keyspace {
         }
     }
 
-    /// Deletes what lies under a key of the selected database that was found expired, for something else to come there.
+    /// Deletes a key of the selected database that was found expired, before the key is written.
     #[cold]
     pub(super) fn make_way_for(&mut self, key: Key<'_>) {
         let key = ExpiredKey::new(self.selected, key);
@@ -100,7 +100,7 @@ impl Keyspace {
         }
     }
 
-    /// Deletes the key at `slot`, which is past its deadline.
+    /// Deletes the expired key at `slot`.
     #[cold]
     pub(super) fn remove_expired(&mut self, slot: Slot) {
         let owned = self.tables.remove_for_good(self.selected, slot);
@@ -116,18 +116,18 @@ impl Keyspace {
         self.notify(KeyspaceEvents::EXPIRED, "expired", key);
     }
 
-    /// Whether deadlines are somebody else's business: of the primary, or of whoever imports the data.
+    /// Whether expiry is decided elsewhere: by the primary, or by the source of an import.
     #[inline]
     pub fn leaves_expiry(&self) -> bool {
         self.follows || self.import_mode
     }
 
-    /// Whether what is due goes without anybody asking for it.
+    /// Whether due keys are deleted actively.
     pub(super) fn expires_by_itself(&self) -> bool {
         self.active_expire && !self.leaves_expiry() && !self.now.is_loading
     }
 
-    /// Takes note of a deadline that a client of a replica gives to a key of the selected database.
+    /// Notes a deadline that a replica's own client sets on a key of the selected database.
     #[inline]
     pub(super) fn note_own_deadline(&mut self, key: &[u8], deadline: Option<Deadline>) {
         if self.follows && deadline.is_some() && !self.now.is_loading {
@@ -135,12 +135,12 @@ impl Keyspace {
         }
     }
 
-    /// Keys of which a replica watches the deadlines itself.
+    /// Number of keys whose deadlines a replica checks itself.
     pub fn own_deadlines(&self) -> usize {
         self.own_deadlines.len()
     }
 
-    /// Deletes, on a replica, the due keys among those to which its own clients have given deadlines.
+    /// On a replica: deletes due keys among those with deadlines set by its own clients.
     pub fn expire_own(&mut self) {
         if !self.follows {
             return self.own_deadlines.clear();
@@ -160,7 +160,7 @@ impl Keyspace {
         self.own_deadlines = own;
     }
 
-    /// Deletes due keys, at most about `budget` buckets' worth. True if more may be due now.
+    /// Deletes due keys, checking at most about `budget` buckets. True if more may be due.
     pub fn expire_due(&mut self, budget: usize) -> bool {
         if !self.expires_by_itself() {
             return false;
@@ -187,14 +187,14 @@ impl Keyspace {
         false
     }
 
-    /// Milliseconds until a deadline may have passed; None if no key and no field has one. Never too long.
+    /// Milliseconds until a key or field may be due; None if none has a deadline. May be too short, never too long.
     pub fn next_due_in_ms(&self) -> Option<i64> {
         if !self.active_expire || self.leaves_expiry() {
             return None;
         }
         let keys = self.tables.iter().filter_map(|table| table.next_due_boot_ms()).min();
         let next = keys.into_iter().chain(self.next_field_boot_ms()).min()?;
-        // Gone strictly later than the deadline.
+        // A key is expired strictly later than its deadline.
         Some(next.saturating_add(1).saturating_sub(self.now.boot_ms()).max(0))
     }
 }

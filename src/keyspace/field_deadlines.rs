@@ -1,9 +1,9 @@
-//! Which hashes have fields that expire, and when: so that fields are deleted in the turn they are due.
+//! An index of hashes with expiring fields, so that fields are deleted in the turn in which they are due.
 //!
-//! For each database the keys of such hashes lie in order of their first deadline, separately for the two clocks. An item here
-//! counts only if the hash under its key has noted the same deadline ([`HashTable::noted`]); so nobody who deletes,
-//! overwrites or moves a key has to think of it: an item whose hash is gone costs a look when its time comes, or when there
-//! are many of them. What a deadline is and which fields have one, the hash knows alone.
+//! Each database has the keys of such hashes in order of their first deadline, one set for each clock. An item is
+//! valid only if the hash under its key has noted the same deadline ([`HashTable::noted`]). So deleting, overwriting
+//! or moving a key need not update the index: a stale item is dropped when its time comes, or in a sweep. Deadlines
+//! of single fields are known to the hash alone.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -16,10 +16,10 @@ use crate::types::hash::{Hash, HashTable};
 
 use super::{Key, Keyspace};
 
-/// Items up to which stale ones are not worth looking for.
+/// No sweep for stale items below this number.
 const SWEEP_MIN: usize = 1024;
 
-/// Items looked at to count keys with fields that expire.
+/// Items sampled to count keys with expiring fields.
 const COUNTED_MAX: usize = 10_000;
 
 /// One database's keys by the deadlines of their fields.
@@ -27,7 +27,7 @@ const COUNTED_MAX: usize = 10_000;
 pub struct FieldDeadlines {
     boot: BTreeSet<(i64, Box<[u8]>)>,
     wall: BTreeSet<(i64, Box<[u8]>)>,
-    /// Number of items at which stale ones are dropped.
+    /// Number of items at which stale ones are swept.
     sweep_at: usize,
 }
 
@@ -68,7 +68,7 @@ impl FieldDeadlines {
         self.boot.len() + self.wall.len()
     }
 
-    /// Milliseconds of the boot-time clock at which the first item's deadline ends.
+    /// The first item's deadline in milliseconds of the boot-time clock.
     fn next_boot_ms(&self, wall_offset_ms: i64) -> Option<i64> {
         let boot = self.boot.first().map(|item| item.0);
         let wall = self.wall.first().map(|item| item.0.saturating_sub(wall_offset_ms));
@@ -77,7 +77,7 @@ impl FieldDeadlines {
 }
 
 impl Keyspace {
-    /// To take note of deadlines: nothing that a rolled back script would have to put back.
+    /// Only for noting deadlines, which a script's rollback need not undo.
     fn hash_table_mut(&mut self, slot: Slot) -> Option<&mut HashTable> {
         match self.tables.unchanged_object_mut(self.selected, slot) {
             Some(Value::Hash(hash)) => hash.table_mut(),
@@ -85,8 +85,8 @@ impl Keyspace {
         }
     }
 
-    /// Takes note of when the first field of the hash at `slot` is due. To be called when a field has got a deadline, and
-    /// when a hash has come to lie under this key; anything else at `slot` is passed over.
+    /// Adds the hash at `slot` to the index with its first deadline. To be called when a field has got a deadline,
+    /// and when a hash was put under this key; other types are ignored.
     pub fn note_field_deadlines(&mut self, slot: Slot, key: &[u8]) {
         let Some(hash) = self.hash_table_mut(slot) else { return };
         let mut earliest = hash.earliest();
@@ -109,7 +109,7 @@ impl Keyspace {
         }
     }
 
-    /// The same for a hash that came to this key from another one, noted there or not.
+    /// The same for a hash moved from another key, where it may have been noted.
     pub(super) fn note_moved_field_deadlines(&mut self, slot: Slot, key: &[u8]) {
         if let Some(hash) = self.hash_table_mut(slot) {
             hash.noted = Earliest::NEVER;
@@ -117,7 +117,7 @@ impl Keyspace {
         }
     }
 
-    /// Drops items whose hash is gone, as often as their number has doubled.
+    /// Drops stale items, each time their number has doubled.
     fn sweep_field_deadlines(&mut self) {
         let mut fields = std::mem::take(&mut self.fields[self.selected]);
         for clock in CLOCKS {
@@ -139,8 +139,8 @@ impl Keyspace {
         }
     }
 
-    /// Deletes due fields, looking at no more than about `budget` pages of hashes. True if more may be due now. Announces
-    /// `hexpired` for each hash, and `del` for one that has lost its last field.
+    /// Deletes due fields, checking at most about `budget` pages of hashes. True if more may be due. Announces
+    /// `hexpired` for each hash, and `del` for an emptied one.
     pub fn expire_fields(&mut self, budget: usize) -> bool {
         if !self.expires_by_itself() || self.next_field_boot_ms().is_none() {
             return false;
@@ -169,8 +169,8 @@ impl Keyspace {
         budget == 0
     }
 
-    /// Deletes the due fields of the hash at `slot`, just looked up to be changed, if somebody repeats elsewhere what happens
-    /// here: there such fields are not hidden, but wait for their deletion. The slot from now on; None if no field is left.
+    /// Before a change of the hash at `slot`: deletes its due fields if effects are recorded, because replicas do not
+    /// hide such fields but wait for their deletion. Returns the slot after that; None if no field is left.
     #[inline]
     pub fn settle_fields(&mut self, slot: Slot, key: Key<'_>) -> Option<Slot> {
         if self.deletions.is_heard() { self.delete_due_fields(slot, key) } else { Some(slot) }
@@ -199,10 +199,10 @@ impl Keyspace {
             && CLOCKS.iter().any(|clock| *clock.of(&mut earliest) < clock.ms(&self.now))
     }
 
-    /// Deletes the due fields of the hash at `slot`, whose item for this clock has been taken out.
+    /// Deletes the due fields of the hash at `slot`, whose item for this clock was taken out.
     fn expire_fields_of(&mut self, slot: Slot, key: &[u8], clock: ClockOf, budget: &mut usize) {
         let now = self.now;
-        // What has expired does not come back if a script is rolled back, or expires once more.
+        // A rollback must not restore expired fields.
         let value = self.tables.expiring_object_mut(self.selected, slot);
         let Some(Value::Hash(hash)) = value else { return };
         if let Some(hash) = hash.table_mut() {
@@ -228,12 +228,12 @@ impl Keyspace {
         self.note_field_deadlines(slot, key);
     }
 
-    /// Whether there may be fields with deadlines.
+    /// Whether any fields may have deadlines.
     pub fn has_volatile_fields(&self) -> bool {
         self.next_field_boot_ms().is_some()
     }
 
-    /// How many keys of a database have fields with deadlines: counted up to [`COUNTED_MAX`] items, beyond that in proportion.
+    /// Number of a database's keys with expiring fields: counted up to [`COUNTED_MAX`] items, extrapolated beyond.
     pub fn keys_with_field_deadlines(&self, index: usize) -> usize {
         let fields = &self.fields[index];
         let items = || fields.boot.iter().chain(&fields.wall).take(COUNTED_MAX);
@@ -250,7 +250,7 @@ impl Keyspace {
         found * fields.len() / items().count().max(1)
     }
 
-    /// Milliseconds of the boot-time clock at which a field may be due.
+    /// When a field may be due: milliseconds of the boot-time clock.
     pub(super) fn next_field_boot_ms(&self) -> Option<i64> {
         let offset = self.now.wall_offset_ms();
         self.fields.iter().filter_map(|fields| fields.next_boot_ms(offset)).min()

@@ -10,14 +10,14 @@ use crate::types::Value;
 /// A value that takes more allocations than this is freed in the background.
 const EFFORT_MAX: usize = 64;
 
-/// What the thread gets: something to drop, and how many keys and bytes it counts for.
+/// A message to the thread: what to drop, and how many keys and bytes that is.
 struct Garbage {
     keys: usize,
     bytes: usize,
     dropped: Box<dyn Send>,
 }
 
-/// The way to the background thread. It ends when this is dropped, after freeing what it has.
+/// The sender to the background thread. When dropped, the thread frees what is queued and ends.
 pub struct LazyFree {
     sender: Sender<Garbage>,
     pending: Arc<AtomicUsize>,
@@ -48,7 +48,7 @@ impl LazyFree {
         LazyFree { sender, pending, pending_bytes, freed }
     }
 
-    /// Frees an entry, here if it is small.
+    /// Frees an entry, directly if it is small.
     #[inline]
     pub fn discard(&self, entry: Owned<Value>) {
         if let ValueRef::Object(value) = entry.value()
@@ -59,7 +59,7 @@ impl LazyFree {
         }
     }
 
-    /// Frees a value, here if it is small.
+    /// Frees a value, directly if it is small.
     pub fn discard_value(&self, value: Box<Value>) {
         if value.free_effort() > EFFORT_MAX {
             self.send(1, value.heap_bytes(), value);
@@ -74,16 +74,16 @@ impl LazyFree {
     fn send(&self, keys: usize, bytes: usize, dropped: Box<dyn Send>) {
         self.pending.fetch_add(keys, Ordering::Relaxed);
         self.pending_bytes.fetch_add(bytes, Ordering::Relaxed);
-        // If the thread is gone the message comes back and is dropped here.
+        // If the thread is gone, the message is returned and dropped here.
         let _ = self.sender.send(Garbage { keys, bytes, dropped });
     }
 
-    /// Keys that wait to be freed.
+    /// Keys waiting to be freed.
     pub fn pending(&self) -> usize {
         self.pending.load(Ordering::Relaxed)
     }
 
-    /// About how many bytes wait to be freed.
+    /// Bytes waiting to be freed, about.
     pub fn pending_bytes(&self) -> usize {
         self.pending_bytes.load(Ordering::Relaxed)
     }

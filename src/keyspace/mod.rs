@@ -1,8 +1,8 @@
-//! The keyspace: databases, and the one way to a value.
+//! The keyspace: databases, and the only access to values.
 //!
-//! Every look-up goes through [`Keyspace`], so lazy expiry, hit and miss counts, access bits, type checks, keyspace events
-//! and the change count cannot be skipped. Handlers hold keys as [`Key`] (bytes and hash); what they borrow from here
-//! ends before the next change. One database is selected at a time: the gate selects the client's before each command.
+//! Every look-up goes through [`Keyspace`], so that lazy expiry, hit and miss counts, access bits, type checks, keyspace events
+//! and the count of changes cannot be skipped. Handlers hold keys as [`Key`] (bytes and hash); borrows from the keyspace end
+//! before the next change. One database is selected at a time: the gate selects the client's before each command.
 //!
 //! What this module refuses to know: clients, replies, the network.
 
@@ -62,7 +62,7 @@ pub struct Key<'a> {
 pub struct AccessPolicy {
     pub lfu: bool,
     pub lfu_log_factor: u32,
-    /// Minutes after which a counter loses one.
+    /// Minutes after which a counter is decremented.
     pub lfu_decay_minutes: u32,
 }
 
@@ -77,56 +77,56 @@ pub struct KeyspaceStats {
     pub evicted: u64,
 }
 
-/// A string at most this long lies inside its entry even after it was edited; a longer one moves out at its first growth, so
-/// that APPEND does not copy it each time.
+/// A string of at most this length stays inside its entry when edited; a longer one gets its own allocation at its
+/// first growth, so that APPEND does not copy it each time.
 const INLINE_EDIT_MAX: usize = 1024;
 
-/// How far two readings of the clocks may differ without the wall clock having moved; also how late a deadline on a slewed
-/// wall clock may be noticed.
+/// How far two readings of the clocks may differ without a change of the wall clock; also how late a deadline on a
+/// slewed wall clock may be noticed.
 const WALL_JITTER_MS: u64 = 2;
 
-/// Random keys tried for one that is not expired, where expired ones stay.
+/// Random keys tried to find one that is not expired, where expired ones are kept.
 const RANDOM_TRIES: usize = 100;
 
-/// Keys looked at to estimate how many bytes a database takes.
+/// Keys sampled to estimate a database's bytes.
 const BYTES_SAMPLES: usize = 64;
 
 /// Who causes a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cause {
-    /// By a command.
+    /// A command.
     Client,
-    /// By itself: the key has expired or is evicted.
+    /// Expiry or eviction.
     Server,
 }
 
 /// All databases of the server.
 pub struct Keyspace {
     tables: Tables,
-    /// Of each database.
+    /// Indexed by database.
     fields: Vec<FieldDeadlines>,
     selected: usize,
     hasher: KeyHasher,
     now: Now,
-    /// The wall clock's lead that the tables' hints and all told deadlines reckon with.
+    /// How far the wall clock is ahead of the boot-time clock, for the tables' hints and all shown deadlines.
     wall_offset_ms: i64,
     pub access: AccessPolicy,
-    /// Reads leave the access bits alone: the client said CLIENT NO-TOUCH.
+    /// Reads do not update access bits: CLIENT NO-TOUCH.
     pub no_touch: bool,
-    /// Reads hide expired keys and leave them: while clients are paused the data stands still, and on a replica it is its
-    /// primary that deletes. Only to be set where nothing is written.
+    /// Reads hide expired keys without deleting them: while clients are paused, and on a replica, whose primary
+    /// deletes. Must not be set for commands that write.
     pub keeps_expired: bool,
-    /// This server is a replica: nothing goes because of its age before the primary says so. Set by the gate.
+    /// This server is a replica: nothing expires unless the primary deletes it. Set by the gate.
     pub follows: bool,
-    /// `import-mode`: nothing expires or is evicted by itself, and a deadline in the past may be set.
+    /// `import-mode`: no active expiry or eviction, and a deadline in the past may be set.
     pub import_mode: bool,
-    /// Keys to which clients of a replica have given deadlines, with their databases: of those the primary says nothing.
+    /// Databases and keys with deadlines set by a replica's own clients: the primary does not delete those.
     own_deadlines: BTreeSet<(usize, Box<[u8]>)>,
     pub stats: KeyspaceStats,
     pub events: Events,
-    /// Changes since the start; written by [`Keyspace::touch`] and its kin alone.
+    /// Changes since the start; only changed by [`Keyspace::touch`] and similar methods.
     dirty: u64,
-    /// Those of them that no command has made: keys and fields that have expired.
+    /// Those by expiry of keys and fields, without a command.
     dirty_by_expiry: u64,
     /// DEBUG SET-ACTIVE-EXPIRE.
     pub active_expire: bool,
@@ -137,7 +137,7 @@ pub struct Keyspace {
     pub waiting: Waiting,
     pub watch: Watch,
     pub tracking: Tracking,
-    /// Where a packed collection is taken apart to be changed.
+    /// Buffer for unpacking a packed collection that is changed.
     scratch: Vec<u8>,
 }
 
@@ -178,12 +178,12 @@ impl Keyspace {
         self.hasher.hash(key)
     }
 
-    /// Bytes and hash of a key that came from elsewhere than the request.
+    /// Bytes and hash of a key that is not from the request.
     pub fn key<'k>(&self, bytes: &'k [u8]) -> Key<'k> {
         Key { bytes, hash: self.hasher.hash(bytes) }
     }
 
-    /// What hashes the fields and members of large collections.
+    /// The hasher for fields and members of large collections.
     pub fn hasher(&self) -> KeyHasher {
         self.hasher
     }
@@ -192,9 +192,8 @@ impl Keyspace {
         self.now
     }
 
-    /// A new sample of the clocks. A wall clock that moved against the boot-time clock by more than the jitter of reading
-    /// both moves the tables' hints, so that no deadline on it is noticed late, and the Unix times of deadlines that count on the
-    /// boot-time clock.
+    /// Sets the current time. If the wall clock has moved against the boot-time clock by more than the jitter of reading both,
+    /// updates the tables' hints, so that no wall-clock deadline is noticed late, and the offset for showing boot-time deadlines.
     #[inline]
     pub fn set_now(&mut self, now: Now) {
         self.now = Now { is_loading: self.now.is_loading, ..now };
@@ -205,27 +204,26 @@ impl Keyspace {
         }
     }
 
-    /// A file is about to be loaded: until [`Self::end_loading`] nothing expires, whatever its deadline. What the file's writer
-    /// saw alive is to be there for the commands that follow in it, and its deadline with it; what expired for the writer, the
-    /// file deletes.
+    /// Before a file is loaded: until [`Self::end_loading`] nothing expires. Keys that were alive for the file's writer must
+    /// exist for the commands that follow in it, and keep their deadlines; the file itself deletes keys that expired then.
     pub fn begin_loading(&mut self) {
         self.delete_found_expired();
         self.now.is_loading = true;
     }
 
-    /// The file is loaded: what is past its deadline goes, as always.
+    /// After loading: keys expire again.
     pub fn end_loading(&mut self) {
         self.now.is_loading = false;
     }
 
-    /// Has every key and field count as alive, whatever its deadline, or not any more; returns how it was before. For the
-    /// commands of a client that imports data.
+    /// Switches on or off that every key and field counts as alive, whatever its deadline; returns the previous
+    /// setting. For the commands of a client that imports data.
     pub fn ignore_deadlines(&mut self, ignore: bool) -> bool {
         self.delete_found_expired();
         std::mem::replace(&mut self.now.is_loading, ignore)
     }
 
-    /// Lets `change` run without counting what it changes: what is in memory then is what is in a file.
+    /// Calls `change` without counting changes: for loading, where memory equals the file.
     pub fn uncounted<R>(&mut self, change: impl FnOnce(&mut Self) -> R) -> R {
         self.delete_found_expired();
         let before = self.dirty;
@@ -234,8 +232,8 @@ impl Keyspace {
         result
     }
 
-    /// How far the wall clock is ahead of the boot-time clock, for telling deadlines ([`Deadline::unix`]): the same until the
-    /// wall clock is moved.
+    /// How far the wall clock is ahead of the boot-time clock, for showing deadlines ([`Deadline::unix`]): constant
+    /// until the wall clock is set.
     pub fn wall_offset_ms(&self) -> i64 {
         self.wall_offset_ms
     }
@@ -249,7 +247,7 @@ impl Keyspace {
         self.selected
     }
 
-    /// Selects a database for what follows. `index` has been checked against [`Self::databases`].
+    /// Selects a database. `index` must be valid, see [`Self::databases`].
     #[inline]
     pub fn select(&mut self, index: usize) {
         debug_assert!(index < self.tables.len());
@@ -264,7 +262,7 @@ impl Keyspace {
         result
     }
 
-    /// The selected database's table, for walks (SCAN, KEYS, statistics).
+    /// The selected database's table, for iteration (SCAN, KEYS, statistics).
     #[inline]
     pub fn table(&self) -> &Table<Value> {
         &self.tables[self.selected]
@@ -285,8 +283,8 @@ impl Keyspace {
     // A look-up changes no table: slots that a command holds stay valid while it looks up other keys. A key that has
     // expired counts as absent at once, and is deleted when the command is done ([`Keyspace::delete_found_expired`]).
 
-    /// Finds a key to change it or to look at its frame (TYPE, TTL); nothing is counted. One that has expired is not
-    /// found; it is announced as expired, unless [`Keyspace::keeps_expired`].
+    /// Finds a key to change it or to read its metadata (TYPE, TTL); counts nothing. An expired key is not found, and
+    /// is announced unless [`Keyspace::keeps_expired`].
     #[inline]
     pub fn find(&mut self, key: Key<'_>) -> Option<Slot> {
         let slot = self.table().find(key.hash, key.bytes)?;
@@ -299,7 +297,7 @@ impl Keyspace {
         Some(slot)
     }
 
-    /// Finds a key to change its value: marks the access.
+    /// Finds a key to change its value: updates its access bits.
     #[inline]
     pub fn find_for_write(&mut self, key: Key<'_>) -> Option<Slot> {
         let slot = self.find(key)?;
@@ -307,7 +305,7 @@ impl Keyspace {
         Some(slot)
     }
 
-    /// Finds a key to read its value: counts the hit or miss and marks the access.
+    /// Finds a key to read its value: counts the hit or miss and updates the access bits.
     #[inline]
     pub fn find_for_read(&mut self, key: Key<'_>) -> Option<Slot> {
         match self.find(key) {
@@ -324,7 +322,7 @@ impl Keyspace {
         }
     }
 
-    /// Finds a key to look at its frame (EXISTS, TYPE, TTL): counts the hit or miss, but the access leaves no mark.
+    /// Finds a key to read its metadata (EXISTS, TYPE, TTL): counts the hit or miss, but does not update the access bits.
     #[inline]
     pub fn find_untouched(&mut self, key: Key<'_>) -> Option<Slot> {
         let found = self.find(key);
@@ -355,7 +353,7 @@ impl Keyspace {
         }
     }
 
-    /// The string a key holds, read; None if there is no such key.
+    /// A key's string, for reading; None if there is no such key.
     #[inline]
     pub fn string(&mut self, key: Key<'_>) -> Result<Option<&[u8]>, CommandError> {
         match self.find_for_read(key) {
@@ -364,7 +362,7 @@ impl Keyspace {
         }
     }
 
-    /// The slot of a string to be changed; None if there is no such key; WRONGTYPE if it holds something else.
+    /// The slot of a string to be changed; None if there is no such key. Errors: WRONGTYPE.
     pub fn string_slot(&mut self, key: Key<'_>) -> Result<Option<Slot>, CommandError> {
         match self.find_for_write(key) {
             Some(slot) => self.string_at(slot).map(|_| Some(slot)),
@@ -374,14 +372,14 @@ impl Keyspace {
 
     // ---- strings -------------------------------------------------------------------------------------------------
 
-    /// Sets a key to a string, whatever it held. Announces nothing: the handler says what changed.
+    /// Sets a key to a string, replacing any value. Announces nothing: the handler does.
     #[inline]
     pub fn set_string(&mut self, key: Key<'_>, bytes: &[u8], expiry: Expiry) {
         let found = self.find(key);
         self.set_string_at(found, key, bytes, expiry);
     }
 
-    /// The same for a key just looked up: `found` is its slot, None if it is absent.
+    /// The same after a look-up: `found` is the key's slot, None if absent.
     #[inline]
     pub fn set_string_at(
         &mut self,
@@ -393,7 +391,7 @@ impl Keyspace {
         self.set_value_at(found, key, NewValue::Bytes { bytes, kind: kind::STRING }, expiry);
     }
 
-    /// Sets a key just looked up to a string that was computed: its encoding is `raw`, as if it had been edited.
+    /// The same for a computed string: its encoding is `raw`, as after an edit.
     pub fn set_computed_string_at(
         &mut self,
         found: Option<Slot>,
@@ -440,8 +438,8 @@ impl Keyspace {
         }
     }
 
-    /// Sets the string of a key just looked up to another text, as INCR does; the deadline stays, and the value counts as
-    /// newly set. Text of the same length is copied over the old one.
+    /// Replaces the string of a looked-up key, as INCR does; its deadline stays, and its encoding is that of a new
+    /// value. Text of the same length is copied in place.
     #[inline]
     pub fn overwrite_string(&mut self, found: Option<Slot>, key: Key<'_>, text: &[u8]) {
         if let Some(slot) = found
@@ -455,15 +453,14 @@ impl Keyspace {
         self.set_string_at(found, key, text, Expiry::Keep);
     }
 
-    /// Sets the string of a key just looked up to a number's text that counts as text, as INCRBYFLOAT does; the deadline
-    /// stays.
+    /// Replaces the string of a looked-up key by a number's text, encoded as a string, as INCRBYFLOAT does; its deadline stays.
     pub fn set_number_text_at(&mut self, found: Option<Slot>, key: Key<'_>, text: &[u8]) {
         let is_integer = parse_i64(text).is_some();
         let kind = if is_integer { kind::UNENCODED_STRING } else { kind::STRING };
         self.set_value_at(found, key, NewValue::Bytes { bytes: text, kind }, Expiry::Keep);
     }
 
-    /// Makes a string of `length` zero bytes under a key that is absent, to be edited: its encoding is `raw`.
+    /// Adds a string of `length` zero bytes under an absent key, for editing: its encoding is `raw`.
     pub fn create_string(&mut self, key: Key<'_>, length: usize) -> &mut [u8] {
         let value = if length <= INLINE_EDIT_MAX {
             NewValue::Bytes { bytes: b"", kind: kind::EDITED_STRING }
@@ -475,7 +472,7 @@ impl Keyspace {
         self.resize_string(slot, length)
     }
 
-    /// The bytes of the string at `slot`, to be edited in place; their number stays. The value counts as edited ("raw").
+    /// The bytes of the string at `slot`, for editing in place. Its encoding becomes `raw`.
     pub fn string_mut(&mut self, slot: Slot) -> &mut [u8] {
         let length = match self.string_at(slot) {
             Ok(bytes) => bytes.len(),
@@ -484,8 +481,7 @@ impl Keyspace {
         self.resize_string(slot, length)
     }
 
-    /// Sets the length of the string at `slot`, filling with zeros, and returns its bytes. The value counts as edited: its
-    /// encoding is `raw` from now on.
+    /// Sets the length of the string at `slot`, padding with zeros, and returns its bytes. Its encoding becomes `raw`.
     pub fn resize_string(&mut self, slot: Slot, length: usize) -> &mut [u8] {
         let is_inline = matches!(self.entry(slot).value(), ValueRef::Bytes { .. });
         if is_inline && length <= INLINE_EDIT_MAX {
@@ -510,8 +506,8 @@ impl Keyspace {
         }
     }
 
-    /// Lets `edit` change the string at `slot`, its length included; the value counts as edited ("raw"). One that lies inside
-    /// its entry is copied out and back: where the length stays, [`Self::string_mut`] is cheaper.
+    /// Calls `edit` with the string at `slot`, whose length may change. Its encoding becomes `raw`. A string inside
+    /// its entry is copied out and back: if the length stays, [`Self::string_mut`] is cheaper.
     pub fn edit_string<R>(&mut self, slot: Slot, edit: impl FnOnce(&mut Vec<u8>) -> R) -> R {
         if let Some(Value::String(bytes)) = self.tables.object_mut(self.selected, slot) {
             return edit(bytes);
@@ -534,7 +530,7 @@ impl Keyspace {
 
     // ---- keys ----------------------------------------------------------------------------------------------------
 
-    /// Puts a value under a key that a look-up has not found: it is absent, or has expired and still lies there.
+    /// Adds a value under a key that a look-up has not found: absent, or expired but still in the table.
     #[inline]
     fn insert(
         &mut self,
@@ -549,14 +545,14 @@ impl Keyspace {
         self.tables.insert(self.selected, key, value, deadline, access)
     }
 
-    /// Deletes a key. False if there was none. `how` names the event (`del`).
+    /// Deletes a key. False if there was none. `how`: the event's name (`del`).
     pub fn delete(&mut self, key: Key<'_>, how: &'static str) -> bool {
         let Some(slot) = self.find(key) else { return false };
         self.delete_at(slot, key, how);
         true
     }
 
-    /// The same for a key just looked up.
+    /// The same for a looked-up key.
     pub fn delete_at(&mut self, slot: Slot, key: Key<'_>, how: &'static str) {
         if let Some(owned) = self.tables.remove(self.selected, slot) {
             self.lazyfree.discard(owned);
@@ -573,13 +569,12 @@ impl Keyspace {
         self.tables.set_deadline(self.selected, slot, deadline);
     }
 
-    /// Sets the access bits of the key at `slot` (OBJECT FREQ's and IDLETIME's source).
+    /// Sets the access bits of the key at `slot`.
     pub fn set_access(&mut self, slot: Slot, access: u32) {
         self.tables.set_access(self.selected, slot, access);
     }
 
-    /// A random key of the selected database, each as likely as the other. Expired ones that it comes upon are not returned
-    /// but deleted: no look-up, it changes the table.
+    /// A random key of the selected database, uniformly. Not a look-up: expired keys that it meets are deleted at once.
     pub fn random_key(&mut self) -> Option<Vec<u8>> {
         self.delete_found_expired();
         let mut tries = RANDOM_TRIES;
@@ -598,7 +593,7 @@ impl Keyspace {
         }
     }
 
-    /// Empties databases; each key counts as a change. Freed in the background unless `sync`.
+    /// Empties databases; each key counts as a change. Frees them in the background unless `sync`.
     pub fn clear(&mut self, databases: Range<usize>, sync: bool) {
         self.delete_found_expired();
         for index in databases {
@@ -618,7 +613,7 @@ impl Keyspace {
         self.tracking.note_all();
     }
 
-    /// About how many bytes a database takes, judging from a few of its keys.
+    /// A database's bytes, estimated from a sample of its keys.
     fn estimate_bytes(&self, index: usize) -> usize {
         let table = &self.tables[index];
         let (mut seen, mut bytes) = (0, 0);
@@ -643,27 +638,26 @@ impl Keyspace {
         self.fields.swap(a, b);
     }
 
-    // ---- what changed --------------------------------------------------------------------------------------------
+    // ---- changes -------------------------------------------------------------------------------------------------
 
     /// Changes since the start; `rdb_changes_since_last_save`.
     pub fn dirty(&self) -> u64 {
         self.dirty
     }
 
-    /// The same without those keys and fields that have expired: what commands have changed.
+    /// Changes by commands: without expiry.
     #[inline]
     pub fn changes_by_commands(&self) -> u64 {
         self.dirty - self.dirty_by_expiry
     }
 
-    /// Says that a command changed a key of the selected database: counts the change and announces the event.
+    /// Records that a command changed a key of the selected database: counts the change and announces the event.
     #[inline]
     pub fn changed(&mut self, class: KeyspaceEvents, event: &'static str, key: &[u8]) {
         self.changed_by(1, class, event, key);
     }
 
-    /// The same for a command that has changed several of the key's elements, each of which counts. None of them counts where
-    /// another key's have been counted already.
+    /// The same for `elements` changes by one command; 0 if they were counted for another key.
     #[inline]
     pub fn changed_by(
         &mut self,
@@ -676,14 +670,13 @@ impl Keyspace {
         self.notify(class, event, key);
     }
 
-    /// Counts changes that concern nobody who waits for the key, watches it, or holds a copy of it, as Redis has it of the groups
-    /// of a stream.
+    /// Counts changes that do not concern clients which wait for, watch or track the key: changes of a stream's
+    /// groups, as in Redis.
     pub fn changed_aside(&mut self, changes: u64) {
         self.dirty += changes;
     }
 
-    /// Says that a key changes: tells all who are to know, but for who listens to events. Whatever changes a key's value,
-    /// deadline or existence comes by here, whoever causes it.
+    /// Records a change of a key everywhere but in events: every change of a key's value, deadline or existence must call this.
     #[inline]
     fn touch(&mut self, database: usize, key: &[u8], changes: u64, cause: Cause) {
         self.dirty += changes;
@@ -692,8 +685,8 @@ impl Keyspace {
         self.tracking.note_change(key, cause == Cause::Client);
     }
 
-    /// The same of all keys that a database has, or will have from the other one. Who tracks keys is not told: that databases
-    /// are exchanged is no change to them, as in Redis.
+    /// The same for all keys of a database, or that come from the other one. Tracking clients are not told of
+    /// exchanged databases, as in Redis.
     fn touch_all(&mut self, database: usize, other: usize, changes: u64) {
         self.dirty += changes;
         self.waiting.note_all(database);

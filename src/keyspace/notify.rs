@@ -1,4 +1,4 @@
-//! Keyspace events: collected while a command runs, published by the gate when it is done.
+//! Keyspace events: collected while a command runs, published by the gate after it.
 
 use crate::config::KeyspaceEvents;
 
@@ -10,7 +10,7 @@ pub struct Event {
     pub key: Box<[u8]>,
 }
 
-/// The events wanted, and those that wait to be published.
+/// The wanted classes, and the events to be published.
 #[derive(Debug)]
 pub struct Events {
     classes: KeyspaceEvents,
@@ -24,7 +24,7 @@ impl Default for Events {
 }
 
 impl Events {
-    /// The classes wanted from now on. Without K or E nothing is ever published.
+    /// Sets the wanted classes. Without K or E nothing is ever published.
     pub fn set_classes(&mut self, classes: KeyspaceEvents) {
         let published = classes.intersects(KeyspaceEvents::KEYSPACE | KeyspaceEvents::KEYEVENT);
         self.classes = if published { classes } else { KeyspaceEvents::empty() };
@@ -49,7 +49,7 @@ impl Events {
         self.pending.is_empty()
     }
 
-    /// The events that wait, in the order they happened.
+    /// Takes the events to be published, in order.
     pub fn take(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.pending)
     }

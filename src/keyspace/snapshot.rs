@@ -1,12 +1,11 @@
-//! A copy of all databases as they are at one moment, taken while they go on changing, without fork.
+//! A point-in-time copy of all databases, taken while they change, without fork.
 //!
-//! Each table is walked segment by segment (`collections/table/walk.rs`), a slice at a time; what is about to change before the
-//! walk has come there is copied first, with its bucket. Copies are handed on in [`Chunk`]s, to be encoded by another thread. A
-//! table that is emptied or exchanged keeps its number of before ([`TableId`]): an emptied one is taken over whole and walked
-//! to its end here.
+//! Each table is iterated segment by segment (`collections/table/walk.rs`), a slice at a time; an entry that changes before the
+//! iteration reaches it is copied first, with its bucket. Copies are passed on in [`Chunk`]s, to be encoded by another thread. A
+//! table that is emptied or exchanged keeps its identity ([`TableId`]); an emptied one moves here and is iterated to its end.
 //!
-//! Copied are keys, values, deadlines and access bits. A value that lies in its entry is copied as bytes. A larger one is cloned,
-//! which shares what a large one consists of (`collections/shared.rs`): who changes it then copies the part that changes.
+//! Copied are keys, values, deadlines and access bits. A value inside its entry is copied as bytes. A larger one is cloned, which
+//! shares the parts of a large one (`collections/shared.rs`): a later change then copies the changed part.
 
 use std::{mem, vec};
 
@@ -18,31 +17,31 @@ use crate::collections::shared::copied_bytes;
 use crate::collections::table::{Drained, Entry, Owned, Table, ValueRef};
 use crate::types::Value;
 
-/// A chunk is handed on when it holds this much. Unit: bytes.
+/// Size at which a chunk is passed on. Unit: bytes.
 const CHUNK_BYTES: usize = 256 * 1024;
 
-/// Some entries of one database, as they were at the snapshot's moment.
+/// Some entries of one database, as they were when the snapshot began.
 #[derive(Default)]
 pub struct Chunk {
-    /// The database's number at that moment.
+    /// The database's number when the snapshot began.
     pub database: usize,
-    /// Keys and the values that lay in their entries, one behind the other.
+    /// Keys, and the values inside entries, concatenated.
     bytes: Vec<u8>,
     heads: Vec<Head>,
     objects: Vec<Value>,
-    /// Bytes behind the objects.
+    /// Bytes of memory owned by the objects.
     object_bytes: usize,
 }
 
 struct Head {
     key: usize,
-    /// The value's length and kind; None: it is the next of the objects.
+    /// The value's length and kind; None: the next of the objects.
     value: Option<(usize, u8)>,
     deadline: Option<Deadline>,
     access: u32,
 }
 
-/// One entry of a chunk.
+/// An entry of a chunk.
 pub struct Copied<'a> {
     pub key: &'a [u8],
     pub value: ValueRef<'a, Value>,
@@ -82,7 +81,7 @@ impl Chunk {
         self.heads.is_empty()
     }
 
-    /// Shows the entries.
+    /// Calls `show` with each entry.
     pub fn each<E>(&self, mut show: impl FnMut(Copied<'_>) -> Result<(), E>) -> Result<(), E> {
         let mut rest = self.bytes.as_slice();
         let mut objects = self.objects.iter();
@@ -105,20 +104,20 @@ impl Chunk {
     }
 }
 
-/// Where chunks go.
+/// Receives chunks.
 pub type Send = Box<dyn FnMut(Chunk) + std::marker::Send>;
 
-/// A snapshot that is being taken.
+/// A snapshot in progress.
 pub(super) struct Snapshot {
-    /// The tables that are left, with the databases' numbers when it began; the last one is walked.
+    /// Tables to be iterated, with their databases' numbers at the beginning; the last one is in progress.
     left: Vec<(TableId, usize)>,
-    /// Tables that were emptied meanwhile.
+    /// Tables that were emptied since.
     emptied: Vec<(TableId, Table<Value>)>,
     chunk: Chunk,
     send: Send,
-    /// Bytes copied since they were about to change, but those of parts of large values.
+    /// Bytes copied because of changes, without parts of large values.
     copied: usize,
-    /// Bytes of such parts that were copied since the process began, when this began.
+    /// The process' total of bytes of such parts, when this snapshot began.
     parts_copied: usize,
 }
 
@@ -133,12 +132,12 @@ impl Snapshot {
         self.chunk.push(entry);
     }
 
-    /// The same for one that is about to change.
+    /// The same for an entry that is about to change.
     pub(super) fn take_before_change(&mut self, id: TableId, entry: Entry<'_, Value>) {
         let value = match entry.value() {
             ValueRef::Bytes { bytes, .. } => bytes.len(),
             ValueRef::Object(Value::String(text)) => text.len(),
-            // What is copied of it is counted where that happens.
+            // Its parts are counted where they are copied.
             ValueRef::Object(_) => 0,
         };
         self.copied += entry.key().len() + value + size_of::<Head>();
@@ -151,17 +150,17 @@ impl Snapshot {
         }
     }
 
-    /// Takes over a table whose database is emptied.
+    /// Takes ownership of the table of an emptied database.
     pub(super) fn take_over(&mut self, id: TableId, table: Table<Value>) {
         self.emptied.push((id, table));
     }
 }
 
-/// An entry of a file, to be put into a database.
+/// A file's entry, to be added to a database.
 pub struct LoadedEntry {
     pub database: usize,
     pub entry: Owned<Value>,
-    /// The key's.
+    /// The key's hash.
     hash: u64,
 }
 
@@ -172,16 +171,16 @@ impl LoadedEntry {
     }
 }
 
-/// What there is to do of a snapshot.
+/// The state of a snapshot's iteration.
 pub enum Walked {
-    /// It goes on.
+    /// There is more to copy.
     More,
-    /// All is handed on.
+    /// All entries were passed on.
     Done,
 }
 
 impl Keyspace {
-    /// Begins a snapshot of this moment; there is no other one. `send` gets the chunks.
+    /// Starts a snapshot. There must not be another one. `send` receives the chunks.
     pub fn begin_snapshot(&mut self, send: Send) {
         self.delete_found_expired();
         let left = self.tables.begin_walks();
@@ -195,7 +194,7 @@ impl Keyspace {
         self.tables.snapshot.is_some()
     }
 
-    /// Bytes copied since writers were ahead of the walk.
+    /// Bytes copied because changes came before the iteration.
     pub fn snapshot_copied(&self) -> usize {
         let Tables { snapshot, walked, .. } = &self.tables;
         let walking = snapshot.as_ref().map(|snapshot| (snapshot.copied, snapshot.parts_copied));
@@ -230,7 +229,7 @@ impl Keyspace {
         Walked::More
     }
 
-    /// Ends a snapshot that is not wanted any more.
+    /// Cancels the snapshot.
     pub fn abort_snapshot(&mut self) {
         self.tables.walked = None;
         if let Some(snapshot) = self.tables.snapshot.take() {
@@ -245,8 +244,8 @@ impl Keyspace {
 
     // ---- loading -------------------------------------------------------------------------------------------------
 
-    /// Puts the next `most` entries that were read from a file into their databases. With some dozen at once the cache misses of
-    /// looking for their places overlap, which halves the time. Errors: the entry whose key is there already.
+    /// Adds the next `most` entries read from a file to their databases. Some dozen at once overlap the cache misses
+    /// of their look-ups, which halves the time. Errors: an entry whose key exists.
     pub fn load_some(
         &mut self,
         entries: &mut vec::IntoIter<LoadedEntry>,
@@ -271,12 +270,12 @@ impl Keyspace {
         Ok(())
     }
 
-    /// A file says that a database will have so many keys: makes room for them, if it is empty. `keys` is the caller's to bound.
+    /// Reserves room for `keys` keys in an empty database that is about to be loaded. The caller bounds `keys`.
     pub fn expect_keys(&mut self, database: usize, keys: usize) {
         self.tables.expect(database, keys);
     }
 
-    /// The file is loaded: gives up the room of keys that have not come.
+    /// After loading: frees the room of keys that did not come.
     pub fn fit_tables(&mut self) {
         self.tables.fit();
     }

@@ -1,15 +1,15 @@
-//! The databases' tables, and the one door through which they change: so that what a script has changed can be put back, and
-//! whoever copies a table while it goes on changing sees each entry before it does.
+//! The databases' tables. All changes go through here, so that a script's changes can be undone, and a snapshot
+//! copies each entry before it changes.
 //!
-//! Every change asks [`Tables::before_change`] first, or for a key that is absent [`Tables::before_insert`]; whoever causes it.
-//! A whole table that is emptied or exchanged takes its identity with it ([`TableId`]).
+//! Every change first calls [`Tables::before_change`] or, for an absent key, [`Tables::before_insert`]. A table that
+//! is emptied or exchanged keeps its identity ([`TableId`]).
 //!
-//! While a script is recorded, each change of an entry leaves in the log ([`Undo`]) what the entry was before. Who takes an entry
-//! out or gives it another value does so without a copy: the old entry moves into the log whole. Who changes a value where it
-//! lies has a copy made first, once for each key and script; who changes elements of a collection ([`Tables::elements_mut`])
-//! has only them noted if it is large. While nothing is recorded all this costs one branch a change.
+//! While a script runs, each change of an entry writes its previous state to the undo log ([`Undo`]). Removing an
+//! entry or replacing its value needs no copy: the old entry moves into the log. Changing a value in place copies it
+//! first, once for each key and script; changing elements of a collection ([`Tables::elements_mut`]) records only
+//! those elements if it is large. Without a script this costs one branch a change.
 //!
-//! Not recorded: access bits, which are no data, and what time or eviction takes out ([`Change::RemoveByServer`]).
+//! Not recorded: access bits, which are not data, and removals by expiry or eviction ([`Change::RemoveByServer`]).
 
 use std::ops::Index;
 
@@ -24,61 +24,60 @@ use crate::types::Value;
 use crate::types::journal::Journal;
 use crate::types::stream::Stream;
 
-/// A table's identity, which no other table has ever had. It goes with the table where databases are exchanged; a database
-/// that is emptied gets a new table, and a script that is rolled back brings the old one back.
+/// A table's unique identity. It moves with the table when databases are exchanged; an emptied database gets a new
+/// table, and a script's rollback restores the old one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TableId(u64);
 
-/// What is about to be done to an entry.
+/// A change of an entry that is about to be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Change {
-    /// Another one is put in its place; whoever does so hands the old one to the log if [`Keep::Entry`] asks for it.
+    /// It is replaced. The caller gives the old one to the log if [`Keep::Entry`] asks for it.
     Replace,
-    /// It is taken out; the same.
+    /// It is removed. The caller does likewise.
     Remove,
-    /// Its deadline alone.
+    /// Only its deadline changes.
     Deadline,
-    /// Its value, where it lies.
+    /// Its value changes in place.
     Value,
-    /// Elements of its collection, which note themselves if [`Keep::Elements`] says so.
+    /// Elements of its collection change; they are recorded if [`Keep::Elements`] asks for it.
     Elements,
-    /// The groups of its stream.
+    /// The groups of its stream change.
     Groups,
-    /// It is taken out to go under another key. The log notes where it went.
+    /// It moves to another key, which the log records.
     Transfer,
-    /// It is taken out, having expired or to be evicted: gone already, or without a client's doing. The log does not bring it
-    /// back.
+    /// It is removed by expiry or eviction: the log does not restore it.
     RemoveByServer,
-    /// The same of some of its elements.
+    /// Some of its elements are removed by expiry.
     ElementsByServer,
-    /// The log replaces it by what was there before.
+    /// The log restores what was there before.
     PutBack,
-    /// The log takes it out, as nothing was there before.
+    /// The log removes it, as nothing was there before.
     PutBackAbsent,
 }
 
-/// What is put under a key that is absent.
+/// The kind of entry that is added under an absent key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Arrival {
     New,
-    /// What was there before, or under another key: the log knows of it.
+    /// One that was there before, or under another key: the log knows it.
     Old,
 }
 
-/// What has to be done with the entry as it was, besides what [`Tables::before_change`] has done.
+/// What the caller of [`Tables::before_change`] still must do with the old entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Keep {
     Nothing,
-    /// The log wants it whole. The key's hash.
+    /// Give the log the whole entry. The key's hash.
     Entry(u64),
-    /// The elements note what they were, until [`Tables::end_elements`].
+    /// Record the changed elements until [`Tables::end_elements`].
     Elements,
 }
 
 /// All databases' tables.
 pub(super) struct Tables {
     tables: Vec<Table<Value>>,
-    /// Of each of them.
+    /// Indexed by database.
     ids: Vec<TableId>,
     last_id: u64,
     hasher: KeyHasher,
@@ -142,8 +141,8 @@ impl Tables {
 
     // ---- before changes ------------------------------------------------------------------------------------------
 
-    /// To be called before the entry at `slot` changes in any way but its access bits. One branch while nobody asks to see it.
-    /// That are the log of a script and a snapshot.
+    /// Must be called before any change of the entry at `slot` but of its access bits, for the undo log and a
+    /// snapshot. Costs one branch if there is neither.
     #[inline]
     fn before_change(&mut self, database: usize, slot: Slot, change: Change) -> Keep {
         if self.snapshot.is_some() {
@@ -152,7 +151,7 @@ impl Tables {
         if self.undo.is_recording() { self.record(database, slot, change) } else { Keep::Nothing }
     }
 
-    /// The same before something is put under a key that is absent.
+    /// The same before an absent key is added.
     #[inline]
     fn before_insert(&mut self, database: usize, key: Key<'_>, arrival: Arrival) {
         if let Some(snapshot) = &mut self.snapshot {
@@ -165,7 +164,7 @@ impl Tables {
         }
     }
 
-    /// Has the snapshot copy what an entry is, and where it goes the entries that its going moves.
+    /// Copies an entry for the snapshot, and on removal the entries that the removal moves.
     #[cold]
     fn copy_before_change(&mut self, database: usize, slot: Slot, change: Change) {
         let Some(snapshot) = &mut self.snapshot else { return };
@@ -183,7 +182,7 @@ impl Tables {
 
     // ---- snapshots -----------------------------------------------------------------------------------------------
 
-    /// Begins to walk all tables that hold something; names them.
+    /// Starts iterating all tables that are not empty; returns them.
     pub fn begin_walks(&mut self) -> Vec<(TableId, usize)> {
         let ids = self.ids.iter().enumerate();
         let left = ids.filter(|(number, _)| !self.tables[*number].is_empty());
@@ -202,7 +201,7 @@ impl Tables {
         self.tables[database].walk_on(&mut |entry| snapshot.take(id, entry))
     }
 
-    /// Puts an entry from a file under its key, whose hash this is. Errors: there is one already; the entry is given back.
+    /// Adds a file's entry under its key with this hash. Errors: the key exists; the entry is returned.
     pub fn load(
         &mut self,
         database: usize,
@@ -217,19 +216,19 @@ impl Tables {
         Ok(self.tables[database].insert_owned(hash, entry))
     }
 
-    /// Makes room in a table that never held a key.
+    /// Reserves room in an empty table.
     pub fn expect(&mut self, database: usize, keys: usize) {
         if let Some(table) = self.tables.get_mut(database) {
             table.expect(keys);
         }
     }
 
-    /// Gives up room that was made for keys that have not come.
+    /// Frees room reserved for keys that did not come.
     pub fn fit(&mut self) {
         self.tables.iter_mut().for_each(Table::fit);
     }
 
-    /// Has the log note what an entry was.
+    /// Records an entry's previous state in the log.
     #[cold]
     fn record(&mut self, database: usize, slot: Slot, change: Change) -> Keep {
         let entry = self.tables[database].entry(slot);
@@ -241,7 +240,7 @@ impl Tables {
                 }
             }
             Change::Deadline => match entry.value() {
-                // The value stays as it is: no reason to copy a large one.
+                // The value does not change: a large one need not be copied.
                 ValueRef::Object(_) => {
                     let key = Key { bytes: entry.key(), hash: self.hasher.hash(entry.key()) };
                     self.undo.note_deadline(database, key, entry.deadline());
@@ -280,7 +279,7 @@ impl Tables {
         self.tables[database].insert(key.hash, key.bytes, value, deadline, access)
     }
 
-    /// [`Table::replace`]. An object that went into the log is not returned.
+    /// [`Table::replace`]. An object that moved into the log is not returned.
     #[inline]
     pub fn replace(
         &mut self,
@@ -321,7 +320,7 @@ impl Tables {
         self.tables[database].bytes_mut(slot)
     }
 
-    /// [`Table::object_mut`]. Nothing happens where bytes lie.
+    /// [`Table::object_mut`]. None if the entry holds bytes.
     #[inline]
     pub fn object_mut(&mut self, database: usize, slot: Slot) -> Option<&mut Value> {
         if let ValueRef::Bytes { .. } = self.tables[database].entry(slot).value() {
@@ -331,8 +330,8 @@ impl Tables {
         self.tables[database].object_mut(slot)
     }
 
-    /// The object at `slot`, of which elements may be changed, and the journal that is to note how that is undone, if any: then
-    /// [`Self::end_elements`] is to be called afterwards. None where bytes lie.
+    /// The object at `slot`, for changing elements, and the journal that records them, if any: then
+    /// [`Self::end_elements`] must be called afterwards. None if the entry holds bytes.
     #[inline]
     pub fn elements_mut(
         &mut self,
@@ -350,13 +349,13 @@ impl Tables {
         self.undo.end_elements();
     }
 
-    /// [`Table::object_mut`], to change nothing that is data.
+    /// [`Table::object_mut`], for changes that are not data.
     #[inline]
     pub fn unchanged_object_mut(&mut self, database: usize, slot: Slot) -> Option<&mut Value> {
         self.tables[database].object_mut(slot)
     }
 
-    /// The stream at `slot`, of which the groups may be changed.
+    /// The stream at `slot`, for changing its groups.
     #[inline]
     pub fn groups_mut(&mut self, database: usize, slot: Slot) -> Option<&mut Stream> {
         self.before_change(database, slot, Change::Groups);
@@ -366,7 +365,7 @@ impl Tables {
         }
     }
 
-    /// [`Table::remove`]. An entry that went into the log is not returned.
+    /// [`Table::remove`]. An entry that moved into the log is not returned.
     #[inline]
     pub fn remove(&mut self, database: usize, slot: Slot) -> Option<Owned<Value>> {
         let keep = self.before_change(database, slot, Change::Remove);
@@ -378,7 +377,7 @@ impl Tables {
         Some(old)
     }
 
-    /// Moves the entry at `slot` under another key, which is absent, of any database; deadline and access bits stay.
+    /// Moves the entry at `slot` to another key, which is absent, in any database; deadline and access bits stay.
     pub fn transfer(&mut self, database: usize, slot: Slot, target: usize, to: Key<'_>) -> Slot {
         self.before_change(database, slot, Change::Transfer);
         self.before_insert(target, to, Arrival::Old);
@@ -390,7 +389,7 @@ impl Tables {
         self.put_under(target, to, old)
     }
 
-    /// Puts an entry under a key, which is absent.
+    /// Adds an entry under an absent key.
     fn put_under(&mut self, database: usize, key: Key<'_>, entry: Owned<Value>) -> Slot {
         let (deadline, access) = (entry.deadline(), entry.entry().access());
         let table = &mut self.tables[database];
@@ -402,8 +401,8 @@ impl Tables {
         table.insert(key.hash, key.bytes, NewValue::Object(object), deadline, access)
     }
 
-    /// Empties a database. What went into the log is not returned. `fields` are the database's, `keys` and `bytes` what it
-    /// holds, about.
+    /// Empties a database. What moved into the log is not returned. `fields`: the database's index of field
+    /// deadlines; `keys` and `bytes`: its size, about.
     pub fn clear(
         &mut self,
         database: usize,
@@ -421,10 +420,10 @@ impl Tables {
                 snapshot.take_over(id, table);
                 return None;
             }
-            // The log wants the table too, and may bring it back.
+            // The log needs the table too, and may restore it.
             while self.tables[database].walk_on(&mut |entry| snapshot.take(id, entry)) {}
         }
-        if self.undo.is_recording() && self.undo.may_keep_cleared(database, bytes) {
+        if self.undo.is_recording() && self.undo.take_room_for_cleared(database, bytes) {
             let table = self.tables[database].take();
             self.undo.note_cleared(database, Cleared { table, id, fields, keys, bytes });
             return None;
@@ -441,17 +440,17 @@ impl Tables {
         self.ids.swap(a, b);
     }
 
-    /// Exchanges a database's table with one that nobody has seen. Its identity stays.
+    /// Exchanges a database's table with one that is not served yet. Its identity stays.
     pub fn exchange(&mut self, database: usize, other: &mut Table<Value>) {
         std::mem::swap(&mut self.tables[database], other);
     }
 
-    /// Gives a database's table an identity of its own.
+    /// Gives a database's table a new identity.
     pub fn name_anew(&mut self, database: usize) {
         self.ids[database] = self.new_id();
     }
 
-    /// Keeps a copy of the entry at `slot`, which holds bytes, before it is changed.
+    /// Records a copy of the entry at `slot`, which holds bytes, before a change.
     #[cold]
     fn keep_copy(&mut self, database: usize, slot: Slot) {
         let entry = self.tables[database].entry(slot);
@@ -459,7 +458,7 @@ impl Tables {
         let ValueRef::Bytes { bytes, kind } = entry.value() else {
             return self.keep_object(database, slot);
         };
-        if self.undo.holds(database, key) || !self.undo.has_room(entry.allocated()) {
+        if self.undo.holds(database, key) || !self.undo.take_room(entry.allocated()) {
             return;
         }
         let value = NewValue::Bytes { bytes, kind };
@@ -478,7 +477,7 @@ impl Tables {
         }
     }
 
-    /// The same for an object of which elements are going to change, if it is one. Whether they are noted instead.
+    /// The same for an object whose elements change. True: the elements are recorded instead.
     #[cold]
     fn keep_elements(&mut self, database: usize, slot: Slot) -> bool {
         let entry = self.tables[database].entry(slot);
@@ -494,7 +493,7 @@ impl Tables {
         false
     }
 
-    /// Keeps a copy of the groups of the stream at `slot` before they are changed.
+    /// Records a copy of a stream's groups before they change.
     #[cold]
     fn keep_groups(&mut self, database: usize, slot: Slot) {
         let entry = self.tables[database].entry(slot);
@@ -510,15 +509,15 @@ impl Tables {
         }
     }
 
-    // ---- changes that do not come back ---------------------------------------------------------------------------
+    // ---- changes that are not undone -----------------------------------------------------------------------------
 
-    /// Takes out an entry that has expired or is evicted.
+    /// Removes an expired or evicted entry.
     pub fn remove_for_good(&mut self, database: usize, slot: Slot) -> Owned<Value> {
         self.before_change(database, slot, Change::RemoveByServer);
         self.tables[database].remove(slot)
     }
 
-    /// Takes out an entry whose deadline is past: [`Table::find_due`].
+    /// Removes an entry whose deadline has passed: [`Table::find_due`].
     pub fn pop_due(
         &mut self,
         database: usize,
@@ -529,15 +528,15 @@ impl Tables {
         Some(self.remove_for_good(database, slot))
     }
 
-    /// [`Table::object_mut`] for elements of a collection that have expired.
+    /// [`Table::object_mut`] for removing expired elements.
     pub fn expiring_object_mut(&mut self, database: usize, slot: Slot) -> Option<&mut Value> {
         self.before_change(database, slot, Change::ElementsByServer);
         self.tables[database].object_mut(slot)
     }
 
-    // ---- playing back --------------------------------------------------------------------------------------------
+    // ---- rollback ------------------------------------------------------------------------------------------------
 
-    /// Has a key be what it was: this entry, or absent. Returns what it was since, and where the entry is.
+    /// Restores a key: to this entry, or to absent. Returns the entry it had since, and the restored one's slot.
     pub(super) fn put_back(
         &mut self,
         database: usize,
@@ -560,7 +559,7 @@ impl Tables {
         }
     }
 
-    /// Puts a database's old table back, and returns what has been there since.
+    /// Restores a database's old table, and returns the one it had since.
     pub(super) fn put_back_table(
         &mut self,
         database: usize,
@@ -574,7 +573,7 @@ impl Tables {
     }
 }
 
-/// Keeps a copy of an entry that holds an object, if there is room for it.
+/// Records a copy of an entry that holds an object, if there is room.
 fn keep_object(
     undo: &mut Undo,
     database: usize,
@@ -582,7 +581,7 @@ fn keep_object(
     entry: Entry<'_, Value>,
     object: &Value,
 ) {
-    if undo.may_copy(database, key, object.heap_bytes()) {
+    if undo.take_room_for_copy(database, key, object.heap_bytes()) {
         let value = NewValue::Object(Box::new(object.clone()));
         let copy = Owned::make(key.bytes, value, entry.deadline(), entry.access());
         undo.note_entry(database, key.hash, copy);

@@ -1,15 +1,14 @@
-//! Keys that clients hold copies of, so that each copy is declared invalid when its key changes.
+//! The server side of client tracking: which clients must be told when a key changes.
 //!
-//! A client that tracks what it reads stands at each key it has read, until the key changes: that ends the entry, for the
-//! client will read the key anew if it wants it again. A client that tracks prefixes stands at those instead, and nothing is
-//! kept for the keys. Every change of a key comes by here ([`Keyspace::changed`](super::Keyspace::changed)) and is put on a
-//! list, if it concerns anybody; `command/client_tracking.rs` takes it from there once the command has run, sends the
-//! readers their messages, and collects the keys of each prefix for the end of the turn.
+//! A client that tracks what it reads is listed at each key it has read, until the key changes: that removes the entry, as the
+//! client will read the key again if needed. A client that tracks prefixes is listed at those instead. Every change of a key is
+//! reported here ([`Keyspace::changed`](super::Keyspace::changed)) and queued if it concerns any client; `gate/tracking.rs` takes
+//! the queue after the command, sends the readers their messages, and collects each prefix's keys for the end of the turn.
 //!
-//! A client that goes, or ends its tracking, stays at the keys it has read: to find them all would take long. Whoever gets a
-//! list of readers sees which of them are still there.
+//! A client that leaves, or stops tracking, stays listed at the keys it has read: finding them all would take long.
+//! The sender checks which readers still exist.
 //!
-//! Databases are not told apart: a key of that name has changed somewhere.
+//! Databases are not distinguished: a message only says that a key of that name has changed.
 
 use std::collections::{BTreeMap, HashMap};
 use std::mem;
@@ -20,60 +19,60 @@ use smallvec::SmallVec;
 
 use crate::ids::ClientId;
 
-/// Who has read a key, in the order of their ids. Most keys have one reader.
+/// The clients that have read a key, ordered by ID. Most keys have one.
 pub type Readers = SmallVec<[ClientId; 1]>;
 
-/// Something that makes copies invalid.
+/// A change that invalidates copies.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Change {
-    /// A key has changed, or gone.
+    /// A key was changed or deleted.
     Key {
         key: Arc<[u8]>,
         readers: Readers,
-        /// Not by its time or by eviction, but by what a client did.
+        /// By a client, not by expiry or eviction.
         by_client: bool,
     },
-    /// Whole databases were emptied.
+    /// A database was emptied.
     All,
 }
 
-/// A key and who has read it.
+/// A key and its readers.
 struct Read {
     key: Arc<[u8]>,
     readers: Readers,
 }
 
-/// A prefix and what has happened under it in this turn.
+/// A prefix and the keys that changed under it in this turn.
 #[derive(Default)]
 struct Prefix {
-    /// In the order of their ids.
+    /// Clients that track it, ordered by ID.
     clients: Vec<ClientId>,
-    /// The keys that changed, each with the client that changed it last.
+    /// Changed keys, each with the client that changed it last.
     changed: BTreeMap<Arc<[u8]>, Option<ClientId>>,
 }
 
-/// The keys that changed under one prefix, each with the client that changed it last, and who tracks the prefix.
+/// The changed keys of a prefix, each with the client that changed it last, and the clients that track the prefix.
 pub struct Broadcast {
     pub keys: BTreeMap<Arc<[u8]>, Option<ClientId>>,
     pub clients: Vec<ClientId>,
 }
 
-/// Who holds copies of what.
+/// The tracked keys and prefixes, and pending changes.
 #[derive(Default)]
 pub struct Tracking {
-    /// Clients that track, in either way.
+    /// Clients that track, in either mode.
     clients: usize,
-    /// In no order, so that a random one is found at once.
+    /// Unordered, so that a random key is found at once.
     read: Vec<Read>,
-    /// Places in `read`.
+    /// Indices in `read`.
     places: HashMap<Arc<[u8]>, usize>,
-    /// Readers of all keys together.
+    /// Sum of the numbers of readers.
     items: usize,
     prefixes: BTreeMap<Box<[u8]>, Prefix>,
     changes: Vec<Change>,
-    /// About how many bytes `changes` holds.
+    /// Bytes held by `changes`, about.
     changes_bytes: usize,
-    /// A key has changed under some prefix since the last broadcast.
+    /// A key under some prefix has changed since the last broadcast.
     has_broadcasts: bool,
 }
 
@@ -89,27 +88,27 @@ impl Tracking {
         self.clients
     }
 
-    /// Keys that somebody has read.
+    /// Tracked keys.
     pub fn keys(&self) -> usize {
         self.read.len()
     }
 
-    /// Readers of all keys together; who has gone since is counted.
+    /// Sum of the numbers of readers, including clients that have left.
     pub fn items(&self) -> usize {
         self.items
     }
 
-    /// Prefixes that somebody tracks.
+    /// Tracked prefixes.
     pub fn prefixes(&self) -> usize {
         self.prefixes.len()
     }
 
-    /// Counts a client that begins to track.
+    /// Counts a client that starts to track.
     pub fn enter(&mut self) {
         self.clients += 1;
     }
 
-    /// Counts a client out that tracks no more, and takes it from its prefixes.
+    /// Uncounts a client that stops tracking, and removes it from its prefixes.
     pub fn leave<'a>(&mut self, id: ClientId, prefixes: impl Iterator<Item = &'a [u8]>) {
         self.clients -= 1;
         for name in prefixes {
@@ -126,7 +125,7 @@ impl Tracking {
         }
     }
 
-    /// Has a client track all keys that begin so. It may do so already.
+    /// Adds a client to a prefix, if it is not listed there yet.
     pub fn add_prefix(&mut self, id: ClientId, prefix: &[u8]) {
         let prefix = self.prefixes.entry(prefix.into()).or_default();
         if let Err(at) = prefix.clients.binary_search(&id) {
@@ -134,7 +133,7 @@ impl Tracking {
         }
     }
 
-    /// Notes that a client has read a key.
+    /// Adds a client to a key's readers.
     pub fn remember(&mut self, id: ClientId, key: &[u8]) {
         let Some(&place) = self.places.get(key) else {
             let key: Arc<[u8]> = key.into();
@@ -150,7 +149,7 @@ impl Tracking {
         }
     }
 
-    /// Takes out the entry at a place of `read`.
+    /// Removes the entry at an index of `read`.
     fn remove(&mut self, place: usize) -> Read {
         let read = self.read.swap_remove(place);
         self.places.remove(&read.key);
@@ -161,7 +160,7 @@ impl Tracking {
         read
     }
 
-    /// Says that a key changed.
+    /// Records that a key changed.
     #[inline]
     pub fn note_change(&mut self, key: &[u8], by_client: bool) {
         if !self.read.is_empty() || !self.prefixes.is_empty() {
@@ -183,7 +182,7 @@ impl Tracking {
         self.changes.push(Change::Key { key, readers, by_client });
     }
 
-    /// Says that whole databases were emptied, others perhaps not: nobody knows which keys were in which.
+    /// Records that databases were emptied: keys are not known by database.
     pub fn note_all(&mut self) {
         self.read = Vec::new();
         self.places = HashMap::new();
@@ -193,40 +192,40 @@ impl Tracking {
         }
     }
 
-    /// Whether there is something to tell.
+    /// Whether there are pending changes.
     #[inline]
     pub fn has_changes(&self) -> bool {
         !self.changes.is_empty()
     }
 
-    /// About how many bytes it takes to remember what there is to tell: free again once the command has run.
+    /// Bytes of pending changes, about: freed after the command.
     pub fn changes_bytes(&self) -> usize {
         self.changes_bytes
     }
 
-    /// What there is to tell, in the order it happened.
+    /// Takes the pending changes, in order.
     pub fn take_changes(&mut self) -> Vec<Change> {
         self.changes_bytes = 0;
         mem::take(&mut self.changes)
     }
 
-    /// Bytes of the longest prefix that `text` begins with. Cost: a look-up for each length at which a prefix parts from it.
+    /// Length of the longest tracked prefix of `text`. Cost: a look-up for each length at which prefixes diverge from it.
     fn longest_prefix(&self, text: &[u8]) -> Option<usize> {
         let mut text = text;
         loop {
-            // A prefix stands before what it begins; what lies between the two begins with it too.
+            // A prefix sorts before the text; keys between the two share it.
             let up_to = (Bound::Unbounded, Bound::Included(text));
             let (name, _) = self.prefixes.range::<[u8], _>(up_to).next_back()?;
             let same = name.iter().zip(text).take_while(|(a, b)| a == b).count();
             if same == name.len() {
                 return Some(same);
             }
-            // No prefix of the text is longer than what it shares with this one.
+            // A prefix of the text is not longer than what the text shares with this one.
             text = &text[..same];
         }
     }
 
-    /// Collects a changed key for who tracks its prefixes. `by`: the client that changed it.
+    /// Collects a changed key for clients that track its prefixes. `by`: the client that changed it.
     pub fn collect(&mut self, key: &Arc<[u8]>, by: Option<ClientId>) {
         let mut rest = Some(&**key);
         while let Some(len) = rest.and_then(|rest| self.longest_prefix(rest)) {
@@ -243,7 +242,7 @@ impl Tracking {
         self.has_broadcasts
     }
 
-    /// The collected keys, the prefixes in their order.
+    /// Takes the collected keys, ordered by prefix.
     pub fn take_broadcasts(&mut self) -> Vec<Broadcast> {
         self.has_broadcasts = false;
         let changed = self.prefixes.values_mut().filter(|prefix| !prefix.changed.is_empty());
@@ -255,13 +254,13 @@ impl Tracking {
             .collect()
     }
 
-    /// Whether more keys are remembered than may be, while somebody tracks. `keys_max` 0: no limit.
+    /// Whether more keys are tracked than `keys_max`. 0: no limit.
     #[inline]
     pub fn is_over(&self, keys_max: usize) -> bool {
         self.read.len() > keys_max && keys_max > 0 && self.is_on()
     }
 
-    /// Forgets a random key, which has not changed. Its readers are to be told: they would not hear of its next change.
+    /// Removes a random key that has not changed. Its readers must be told, as they would miss its next change.
     pub fn forget_random(&mut self) -> Option<(Arc<[u8]>, Readers)> {
         if self.read.is_empty() {
             return None;

@@ -1,8 +1,7 @@
-//! Moving and copying whole entries: under another key, into another database, or both; and putting values in whose bytes came
-//! from elsewhere.
+//! Moving and copying entries to another key or database, and adding values from DUMP payloads.
 //!
-//! A moved entry keeps its deadline, its access bits and its kind; a copied one is new and only keeps the first and
-//! the last. Both overwrite what the target key held, without a word about it: the handler says what changed.
+//! A moved entry keeps its deadline, access bits and encoding; a copied one is new and keeps only deadline and
+//! encoding. Both replace the target key's value without an event: the handler announces it.
 
 use crate::clock::Deadline;
 use crate::collections::table::{NewValue, Slot, ValueRef};
@@ -12,21 +11,21 @@ use crate::types::Stored;
 use super::{Cause, Key, Keyspace};
 
 impl Keyspace {
-    /// Moves the key `from` of the selected database to `to` in `database`. False if there is no such key. Announces `new`.
+    /// Moves key `from` of the selected database to `to` in `database`. False if there is no such key. Announces `new`.
     pub fn transfer(&mut self, from: Key<'_>, database: usize, to: Key<'_>) -> bool {
         let Some(slot) = self.make_way(from, database, to) else {
             return false;
         };
         let slot = self.tables.transfer(self.selected, slot, database, to);
-        // Who waits for the old name, watches it or holds a copy is to know; the handler announces the new one.
+        // For clients that wait for, watch or track the old name; the handler announces the new one.
         self.touch(self.selected, from.bytes, 0, Cause::Client);
         self.in_database(database, |db| db.note_moved_field_deadlines(slot, to.bytes));
         self.in_database(database, |db| db.notify(KeyspaceEvents::NEW, "new", to.bytes));
         true
     }
 
-    /// Copies the key `from` of the selected database to `to` in `database`. False if there is no such key. Announces
-    /// `new`. Costs as much as the value is large.
+    /// Copies key `from` of the selected database to `to` in `database`. False if there is no such key. Announces
+    /// `new`. Cost: the value's size.
     pub fn duplicate(&mut self, from: Key<'_>, database: usize, to: Key<'_>) -> bool {
         let Some(slot) = self.make_way(from, database, to) else {
             return false;
@@ -35,7 +34,7 @@ impl Keyspace {
         let deadline = entry.deadline();
         match entry.value() {
             ValueRef::Bytes { bytes, kind } => {
-                // The table may move its entries while it makes room for the copy.
+                // The table may move entries when it grows for the copy.
                 let bytes = bytes.to_vec();
                 let value = NewValue::Bytes { bytes: &bytes, kind };
                 self.in_database(database, |db| db.insert(to, value, deadline));
@@ -52,7 +51,7 @@ impl Keyspace {
         true
     }
 
-    /// Puts a value under a key, whatever that held. Announces `new`.
+    /// Sets a key to a value, replacing any. Announces `new`.
     pub fn restore(&mut self, key: Key<'_>, value: Stored, deadline: Option<Deadline>) -> Slot {
         self.clear_way(key);
         let slot = match value {
@@ -69,16 +68,16 @@ impl Keyspace {
         slot
     }
 
-    /// Drops what `to` holds in `database`, unless `from` is absent. The slot of `from`, which must be another key.
+    /// Deletes `to` in `database`, unless `from` is absent. Returns the slot of `from`, which must be another key.
     fn make_way(&mut self, from: Key<'_>, database: usize, to: Key<'_>) -> Option<Slot> {
         debug_assert!(database != self.selected || from.bytes != to.bytes);
         self.find(from)?;
         self.in_database(database, |db| db.clear_way(to));
-        // Looked up again: the removal may have moved it.
+        // Looked up again, as the deletion may have moved it.
         self.find(from)
     }
 
-    /// Drops what a key holds, without a word about it.
+    /// Deletes a key without an event.
     pub fn clear_way(&mut self, key: Key<'_>) {
         match self.find(key) {
             Some(slot) => {

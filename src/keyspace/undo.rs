@@ -1,23 +1,23 @@
-//! The log of what a script has changed: what each key was before, so that all of it can be put back.
+//! The undo log of a script: the previous state of each changed key, for a rollback.
 //!
-//! [`Tables`](super::tables::Tables) notes each change here while a script is recorded. The log is a list of steps, and is played
-//! back from its end: each step finds things as they were just after its change. Of a key that is in the log whole, further
-//! changes are not noted, unless it has moved or its database was emptied or exchanged since.
+//! [`Tables`](super::tables::Tables) records each change here while a script runs. The log is a list of steps, undone
+//! from its end: each step finds the state that its change left. Once a whole value is logged, further changes of its
+//! key are not recorded, unless the key has moved or its database was emptied or exchanged since.
 //!
-//! A small value is copied before it is changed. Of a large collection the log keeps what undoes each change of an element
-//! ([`Journal`]), so that recording costs what a script changes, not what its keys hold. Only when a script has changed so
-//! much of a collection that its notes take more than a copy would, it is copied after all: a script that changes one field
-//! for ever is not at its limit soon.
+//! A small value is copied before its change. For a large collection the log has an inverse of each element's change
+//! ([`Journal`]), so that recording costs what a script changes, not what its keys hold. If a script changes so much
+//! of a collection that these take more memory than a copy, it is copied after all, so that a script that changes one
+//! field again and again does not reach the limit.
 //!
-//! Copied before they change are: strings, lists and hashes as long as they count as a listpack, and the groups of a large
-//! stream, all of them with their pending entries but without the stream's own.
+//! Copied before a change are: strings, lists and hashes encoded as listpack, and the groups of a large stream with
+//! their pending entries, without the stream's own.
 //!
-//! What the log copies and notes is limited (`script-undo-limit`): beyond, nothing more is noted and nothing can be put back.
-//! What was taken out or overwritten as a whole is kept for as long as the script runs, without counting: it is no more memory
-//! than before. It counts where the script may have made it itself.
+//! `script-undo-limit` bounds what the log copies and records: beyond it nothing more is recorded, and a rollback is
+//! impossible. Values that were removed or replaced as a whole move into the log without counting, as they take no
+//! more memory than before; they count if the script may have made them itself.
 //!
-//! What is put back counts as changed for those who watch, track, or wait; the count of changes is what it was before. Events
-//! that were published and messages that were sent stay so.
+//! Restored keys count as changed for clients that watch, track or wait; the count of changes is reset. Published
+//! events and messages are not undone.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -31,15 +31,15 @@ use crate::types::Value;
 use crate::types::journal::Journal;
 use crate::types::stream::{Groups, Stream};
 
-/// Steps and bytes for which memory is kept from one script to the next.
+/// Capacity kept from one script to the next: steps and bytes.
 const STEPS_KEPT: usize = 256;
 const BYTES_KEPT: usize = 16 * 1024;
 
-/// A value with more bytes than this is not copied for a change of its elements. Also bytes of notes at which a copy is
-/// thought of.
+/// A larger value is not copied for a change of its elements. Also the size of the journal at which a copy is
+/// considered. Unit: bytes.
 const COPIED_MAX: usize = 4096;
 
-/// Part of the log's bytes: a key.
+/// A range of the log's bytes: a key.
 #[derive(Clone, Copy, Debug)]
 struct Span {
     start: usize,
@@ -61,21 +61,21 @@ pub(super) struct Cleared {
     pub bytes: usize,
 }
 
-/// What was changed, as it was before.
+/// The previous state of a change.
 enum Before {
-    /// The key was not there.
+    /// The key was absent.
     Absent(Span),
     Entry(Owned<Value>),
-    /// Elements of the key's value: the notes from this number on.
+    /// Elements of the key's value: journal entries from this number on.
     Elements {
         key: Span,
         first: usize,
     },
     /// The groups of the key's stream.
     Groups(Span, Box<Groups>),
-    /// The key's value was the same.
+    /// The key's deadline; its value was the same.
     Deadline(Span, Option<Deadline>),
-    /// The key has come from another one.
+    /// The key came from another one.
     Elsewhere {
         database: usize,
         from: Span,
@@ -83,13 +83,13 @@ enum Before {
         key: Span,
     },
     Cleared(Box<Cleared>),
-    /// The database was this one.
+    /// The database was exchanged with this one.
     Swapped(usize),
 }
 
 struct Step {
     database: usize,
-    /// Of the key.
+    /// The key's hash.
     hash: u64,
     before: Before,
 }
@@ -99,26 +99,25 @@ enum Mode {
     #[default]
     Off,
     On,
-    /// There was too much to be noted.
+    /// The limit was reached: nothing more is recorded.
     Full,
 }
 
-/// What has to be copied as a whole is copied up to so many bytes, and a larger value only if the server is to roll back by
-/// itself. Every form of a collection that has no notes fits in, as far as the usual limits go; a copy of this size takes
-/// some ten microseconds.
+/// Limit of a copy for changes that have no journal, unless the server itself may roll back. Collections without
+/// journal fit within it under usual limits; a copy of this size takes some ten microseconds. Unit: bytes.
 const COPIED_LARGE: usize = 64 * 1024;
 
-/// What the log knows of a key.
+/// What the log has of a key.
 #[derive(Clone, Copy, Debug)]
 enum Known {
-    /// The step that holds it whole.
+    /// Its whole value, in this step.
     Whole(usize),
-    /// Notes of its elements.
+    /// Journal entries of its elements.
     Elements {
         bytes: usize,
-        /// Bytes of notes at which their number is next compared with the value.
+        /// Bytes of journal at which its size is next compared with the value's.
         look_at: usize,
-        /// The step that holds its groups, if it is a stream of which they were changed.
+        /// The step with its groups, if it is a stream whose groups were changed.
         groups: Option<usize>,
     },
 }
@@ -129,7 +128,7 @@ impl Known {
     }
 }
 
-/// Keys come with their hash.
+/// A hasher for keys that are hashes already.
 #[derive(Default)]
 pub(super) struct AsItIs(u64);
 
@@ -149,29 +148,29 @@ impl Hasher for AsItIs {
     }
 }
 
-/// The log of the script that runs.
+/// The log of the running script.
 #[derive(Default)]
 pub(super) struct Undo {
     mode: Mode,
     steps: Vec<Step>,
-    /// The keys that the steps name.
+    /// The keys named by the steps.
     bytes: Vec<u8>,
-    /// By database and hash. Two keys of one hash take turns: that costs a step.
+    /// By database and hash. Keys with equal hashes replace each other here, which only costs a step.
     known: HashMap<u64, Known, BuildHasherDefault<AsItIs>>,
     pub journal: Journal,
-    /// Bytes of copies and notes that may yet be made.
+    /// Bytes of copies and journal that may still be added.
     room: usize,
-    /// Bytes that one copy may have.
+    /// Limit of one copy in bytes.
     copied_max: usize,
-    /// Whose elements are noted just now: its place, and the room there was.
+    /// The key whose elements are being recorded, and the room before.
     noting: Option<(u64, usize)>,
-    /// Keys have moved, or databases were emptied or exchanged: what is taken out now may be what the script itself has made,
-    /// and counts.
+    /// Keys have moved, or databases were emptied or exchanged: what is removed from now on may have been made by the
+    /// script itself, and counts.
     has_moved: bool,
     has_swapped: bool,
-    /// The databases that were emptied once, as bits.
+    /// A bit set of the databases that were emptied.
     cleared: u64,
-    /// When recording began.
+    /// The count of changes when recording began.
     dirty: u64,
     expired: u64,
 }
@@ -186,7 +185,7 @@ impl Undo {
         self.mode == Mode::On
     }
 
-    /// Whether the log holds what a key was, as a whole.
+    /// Whether the log has a key's whole value.
     pub fn holds(&self, database: usize, key: Key<'_>) -> bool {
         let Some(&Known::Whole(step)) = self.known.get(&place(database, key.hash)) else {
             return false;
@@ -200,8 +199,8 @@ impl Undo {
         step.database == database && held == key.bytes
     }
 
-    /// Whether so many bytes may be copied; they count as copied then. If not, nothing more is noted.
-    pub fn has_room(&mut self, bytes: usize) -> bool {
+    /// Takes so many bytes of the room. False: there is not enough, and nothing more is recorded.
+    pub fn take_room(&mut self, bytes: usize) -> bool {
         match self.room.checked_sub(bytes) {
             Some(room) => self.room = room,
             None => self.mode = Mode::Full,
@@ -209,13 +208,13 @@ impl Undo {
         self.mode == Mode::On
     }
 
-    /// The same for the copy of a value, which may also have as many bytes as the notes of its elements.
-    pub fn may_copy(&mut self, database: usize, key: Key<'_>, bytes: usize) -> bool {
+    /// The same for a copy of a value, which may have `copied_max` bytes, or as many as its journal.
+    pub fn take_room_for_copy(&mut self, database: usize, key: Key<'_>, bytes: usize) -> bool {
         let paid = match self.known.get(&place(database, key.hash)) {
             Some(Known::Elements { bytes, .. }) => *bytes,
             _ => 0,
         };
-        self.has_room(if bytes > self.copied_max.max(paid) { usize::MAX } else { bytes })
+        self.take_room(if bytes > self.copied_max.max(paid) { usize::MAX } else { bytes })
     }
 
     fn push_key(&mut self, key: &[u8]) -> Span {
@@ -233,16 +232,16 @@ impl Undo {
         self.push(database, hash, before);
     }
 
-    /// A key is about to appear.
+    /// Records that a key is absent, before it is added.
     #[cold]
     pub fn note_absent(&mut self, database: usize, key: Key<'_>) {
-        if !self.holds(database, key) && self.has_room(size_of::<Step>() + key.bytes.len()) {
+        if !self.holds(database, key) && self.take_room(size_of::<Step>() + key.bytes.len()) {
             let span = self.push_key(key.bytes);
             self.push_whole(database, key.hash, Before::Absent(span));
         }
     }
 
-    /// An entry was taken out, or a copy of it made. It is dropped if there is no room.
+    /// Records a removed entry, or a copy of one. Drops it if there is no room.
     pub fn note_entry(&mut self, database: usize, hash: u64, entry: Owned<Value>) {
         let mut bytes = size_of::<Step>();
         if self.has_moved {
@@ -251,22 +250,22 @@ impl Undo {
                 bytes += object.heap_bytes();
             }
         }
-        if self.has_room(bytes) {
+        if self.take_room(bytes) {
             self.push_whole(database, hash, Before::Entry(entry));
         }
     }
 
-    /// A key's deadline is about to change.
+    /// Records a key's deadline before a change.
     pub fn note_deadline(&mut self, database: usize, key: Key<'_>, deadline: Option<Deadline>) {
-        if !self.holds(database, key) && self.has_room(size_of::<Step>() + key.bytes.len()) {
+        if !self.holds(database, key) && self.take_room(size_of::<Step>() + key.bytes.len()) {
             let span = self.push_key(key.bytes);
             self.push(database, key.hash, Before::Deadline(span, deadline));
         }
     }
 
-    /// An entry has left a key for another one.
+    /// Records that an entry was moved to another key.
     pub fn note_transfer(&mut self, database: usize, from: Key<'_>, target: usize, to: Key<'_>) {
-        if self.has_room(size_of::<Step>() + from.bytes.len() + to.bytes.len()) {
+        if self.take_room(size_of::<Step>() + from.bytes.len() + to.bytes.len()) {
             self.has_moved = true;
             self.known.remove(&place(database, from.hash));
             self.known.remove(&place(target, to.hash));
@@ -276,7 +275,7 @@ impl Undo {
         }
     }
 
-    /// Whether a change of a key's elements is better noted than the value copied. The log does not hold the key whole.
+    /// Whether recording a change of a key's elements is better than copying the value. The log must not have the whole value.
     pub fn prefers_notes(&mut self, database: usize, key: Key<'_>, object: &Value) -> bool {
         if !object.can_be_noted(COPIED_MAX) {
             return false;
@@ -290,7 +289,7 @@ impl Undo {
         }
     }
 
-    /// Elements of a key's value are about to change: has the journal begin. False if there is no room for it.
+    /// Starts the journal, before elements of a key's value change. False if there is no room.
     pub fn begin_elements(&mut self, database: usize, key: Key<'_>) -> bool {
         let is_same = self.steps.last().is_some_and(|step| match step.before {
             Before::Elements { key: last, .. } => {
@@ -299,7 +298,7 @@ impl Undo {
             _ => false,
         });
         if !is_same {
-            if !self.has_room(size_of::<Step>() + key.bytes.len()) {
+            if !self.take_room(size_of::<Step>() + key.bytes.len()) {
                 return false;
             }
             let (span, first) = (self.push_key(key.bytes), self.journal.len());
@@ -310,7 +309,7 @@ impl Undo {
         true
     }
 
-    /// The change that [`Self::begin_elements`] announced is done.
+    /// Ends the change that [`Self::begin_elements`] started.
     pub fn end_elements(&mut self) {
         let left = self.journal.end();
         let (place, room) = self.noting.take().expect("noting has begun");
@@ -326,7 +325,7 @@ impl Undo {
         }
     }
 
-    /// The groups of a stream are about to change.
+    /// Records a stream's groups before a change.
     pub fn note_groups(&mut self, database: usize, key: Key<'_>, stream: &Stream) {
         let known = self.known.get(&place(database, key.hash));
         if let Some(&Known::Elements { groups: Some(step), .. }) = known
@@ -336,8 +335,8 @@ impl Undo {
         {
             return;
         }
-        if self.may_copy(database, key, stream.groups_heap_bytes())
-            && self.has_room(size_of::<Step>() + key.bytes.len())
+        if self.take_room_for_copy(database, key, stream.groups_heap_bytes())
+            && self.take_room(size_of::<Step>() + key.bytes.len())
         {
             let step = self.steps.len();
             let span = self.push_key(key.bytes);
@@ -352,36 +351,36 @@ impl Undo {
         }
     }
 
-    /// Whether the log takes a database of so many bytes that is about to be emptied.
-    pub fn may_keep_cleared(&mut self, database: usize, bytes: usize) -> bool {
+    /// Takes room for a database of `bytes` bytes that is about to be emptied. False: there is not enough.
+    pub fn take_room_for_cleared(&mut self, database: usize, bytes: usize) -> bool {
         let bit = u32::try_from(database).ok().and_then(|database| 1_u64.checked_shl(database));
         let bit = bit.unwrap_or(0);
-        // The first time it is what was there before the script.
+        // The first time, it is the data from before the script.
         let is_first = bit & !self.cleared != 0 && !self.has_swapped;
         self.cleared |= bit;
-        self.has_room(size_of::<Step>() + size_of::<Cleared>() + if is_first { 0 } else { bytes })
+        self.take_room(size_of::<Step>() + size_of::<Cleared>() + if is_first { 0 } else { bytes })
     }
 
-    /// A database was emptied.
+    /// Records an emptied database.
     pub fn note_cleared(&mut self, database: usize, cleared: Cleared) {
         self.has_moved = true;
         self.known.clear();
         self.push(database, 0, Before::Cleared(Box::new(cleared)));
     }
 
-    /// Two databases are about to be exchanged.
+    /// Records an exchange of two databases, before it.
     pub fn note_swapped(&mut self, a: usize, b: usize) {
         (self.has_swapped, self.has_moved) = (true, true);
         self.known.clear();
-        if self.has_room(size_of::<Step>()) {
+        if self.take_room(size_of::<Step>()) {
             self.push(a, 0, Before::Swapped(b));
         }
     }
 }
 
 impl Keyspace {
-    /// Begins to record changes. Copies of old values and notes may take `room` bytes; 0: nothing is recorded. `copies_large`:
-    /// so may the copy of one value.
+    /// Starts recording. Copies and journals may take `room` bytes; 0: nothing is recorded. `copies_large`: a single
+    /// copy may take as much.
     #[inline]
     pub fn begin_undo(&mut self, room: usize, copies_large: bool) {
         let undo = &mut self.tables.undo;
@@ -397,12 +396,12 @@ impl Keyspace {
         }
     }
 
-    /// Whether all that was changed since recording began can be put back.
+    /// Whether all changes since recording began can be undone.
     pub fn can_roll_back(&self) -> bool {
         self.tables.undo.is_recording()
     }
 
-    /// Ends recording and forgets what things were.
+    /// Ends recording and drops the log.
     #[inline]
     pub fn end_undo(&mut self) {
         self.tables.undo.mode = Mode::Off;
@@ -434,7 +433,7 @@ impl Keyspace {
         undo.journal.forget(|value| self.lazyfree.discard_value(value));
     }
 
-    /// Ends recording and puts back what was changed since it began.
+    /// Ends recording and undoes all changes since it began.
     pub fn roll_back(&mut self) {
         debug_assert!(self.can_roll_back());
         self.delete_found_expired();
@@ -443,73 +442,81 @@ impl Keyspace {
         let bytes = std::mem::take(&mut self.tables.undo.bytes);
         let mut journal = std::mem::take(&mut self.tables.undo.journal);
         for step in steps.into_iter().rev() {
-            let (database, hash) = (step.database, step.hash);
-            match step.before {
-                Before::Absent(span) => {
-                    self.put_back(database, Key { bytes: span.of(&bytes), hash }, None);
-                }
-                Before::Entry(entry) => {
-                    let name = entry.key().to_vec();
-                    self.put_back(database, Key { bytes: &name, hash }, Some(entry));
-                }
-                Before::Elements { key, first } => {
-                    let key = key.of(&bytes);
-                    let slot = self.tables[database].find(hash, key);
-                    let value = slot.and_then(|slot| self.tables.object_mut(database, slot));
-                    journal.play_back(first, value);
-                    if let Some(slot) = slot {
-                        self.in_database(database, |db| db.note_moved_field_deadlines(slot, key));
-                        self.touch(database, key, 0, Cause::Client);
-                    }
-                }
-                Before::Groups(span, groups) => {
-                    let key = span.of(&bytes);
-                    if let Some(slot) = self.tables[database].find(hash, key)
-                        && let Some(stream) = self.tables.groups_mut(database, slot)
-                    {
-                        stream.groups = *groups;
-                        self.touch(database, key, 0, Cause::Client);
-                    }
-                }
-                Before::Deadline(span, deadline) => {
-                    let key = span.of(&bytes);
-                    if let Some(slot) = self.tables[database].find(hash, key) {
-                        self.tables.set_deadline(database, slot, deadline);
-                        self.touch(database, key, 0, Cause::Client);
-                    }
-                }
-                Before::Elsewhere { database: source, from, from_hash, key } => {
-                    let (key, from) = (key.of(&bytes), from.of(&bytes));
-                    if let Some(slot) = self.tables[database].find(hash, key) {
-                        let from = Key { bytes: from, hash: from_hash };
-                        let slot = self.tables.transfer(database, slot, source, from);
-                        self.in_database(source, |db| {
-                            db.note_moved_field_deadlines(slot, from.bytes);
-                        });
-                        self.touch(database, key, 0, Cause::Client);
-                        self.touch(source, from.bytes, 0, Cause::Client);
-                    }
-                }
-                Before::Cleared(cleared) => {
-                    self.touch_all(database, database, 0);
-                    let Cleared { table, id, fields, .. } = *cleared;
-                    let keys = self.tables[database].len();
-                    let bytes = self.estimate_bytes(database);
-                    let since = self.tables.put_back_table(database, table, id);
-                    self.lazyfree.discard_all(since, keys, bytes);
-                    self.fields[database] = fields;
-                    self.touch_all(database, database, 0);
-                    self.tracking.note_all();
-                }
-                Before::Swapped(other) => self.swap(database, other),
-            }
+            self.undo_step(step, &bytes, &mut journal);
         }
         let undo = &mut self.tables.undo;
         undo.known.clear();
         self.dirty = undo.dirty + (self.dirty_by_expiry - undo.expired);
     }
 
-    /// Has a key be what it was.
+    /// Undoes one step. `bytes`: the keys named by the steps.
+    fn undo_step(&mut self, step: Step, bytes: &[u8], journal: &mut Journal) {
+        let (database, hash) = (step.database, step.hash);
+        match step.before {
+            Before::Absent(span) => {
+                self.put_back(database, Key { bytes: span.of(bytes), hash }, None);
+            }
+            Before::Entry(entry) => {
+                let name = entry.key().to_vec();
+                self.put_back(database, Key { bytes: &name, hash }, Some(entry));
+            }
+            Before::Elements { key, first } => {
+                let key = key.of(bytes);
+                let slot = self.tables[database].find(hash, key);
+                let value = slot.and_then(|slot| self.tables.object_mut(database, slot));
+                journal.play_back(first, value);
+                if let Some(slot) = slot {
+                    self.in_database(database, |db| db.note_moved_field_deadlines(slot, key));
+                    self.touch(database, key, 0, Cause::Client);
+                }
+            }
+            Before::Groups(span, groups) => {
+                let key = span.of(bytes);
+                if let Some(slot) = self.tables[database].find(hash, key)
+                    && let Some(stream) = self.tables.groups_mut(database, slot)
+                {
+                    stream.groups = *groups;
+                    self.touch(database, key, 0, Cause::Client);
+                }
+            }
+            Before::Deadline(span, deadline) => {
+                let key = span.of(bytes);
+                if let Some(slot) = self.tables[database].find(hash, key) {
+                    self.tables.set_deadline(database, slot, deadline);
+                    self.touch(database, key, 0, Cause::Client);
+                }
+            }
+            Before::Elsewhere { database: source, from, from_hash, key } => {
+                let (key, from) = (key.of(bytes), from.of(bytes));
+                if let Some(slot) = self.tables[database].find(hash, key) {
+                    let from = Key { bytes: from, hash: from_hash };
+                    let slot = self.tables.transfer(database, slot, source, from);
+                    self.in_database(source, |db| {
+                        db.note_moved_field_deadlines(slot, from.bytes);
+                    });
+                    self.touch(database, key, 0, Cause::Client);
+                    self.touch(source, from.bytes, 0, Cause::Client);
+                }
+            }
+            Before::Cleared(cleared) => self.put_back_database(database, *cleared),
+            Before::Swapped(other) => self.swap(database, other),
+        }
+    }
+
+    /// Restores a database that was emptied.
+    fn put_back_database(&mut self, database: usize, cleared: Cleared) {
+        self.touch_all(database, database, 0);
+        let Cleared { table, id, fields, .. } = cleared;
+        let keys = self.tables[database].len();
+        let bytes = self.estimate_bytes(database);
+        let since = self.tables.put_back_table(database, table, id);
+        self.lazyfree.discard_all(since, keys, bytes);
+        self.fields[database] = fields;
+        self.touch_all(database, database, 0);
+        self.tracking.note_all();
+    }
+
+    /// Restores a key.
     fn put_back(&mut self, database: usize, key: Key<'_>, old: Option<Owned<Value>>) {
         let (since, slot) = self.tables.put_back(database, key, old);
         if let Some(since) = since {

@@ -1,12 +1,12 @@
-//! Who waits for which key: the queues of blocked commands.
+//! The queues of blocked clients, by key.
 //!
-//! Every change of a key comes by here ([`Keyspace::changed`](super::Keyspace::changed)). If somebody waits for that key it is
-//! put on the list of ready ones, and the server runs the commands that wait for it, in the order they came, before the
-//! next request. Commands that wait for different types stand in different queues, for a key has one type at a time; so
-//! a change looks at no waiter it cannot serve.
+//! Every change of a key is reported here ([`Keyspace::changed`](super::Keyspace::changed)). If clients wait for the
+//! key it is added to the list of ready keys, and the server runs the waiting commands in the order they came, before
+//! the next request. Commands that wait for different types have different queues, as a key has one type at a time;
+//! so a change visits no client that it cannot serve.
 //!
-//! Who waits for members of a sorted set to be due is also woken by time: one alarm for each key and unit, on the wall
-//! clock, however many wait.
+//! Clients that wait until a sorted set's member is due are also woken by time: one alarm for each key and unit, on
+//! the wall clock.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -19,26 +19,26 @@ pub enum Wanted {
     List,
     /// A member of a sorted set.
     SortedSet,
-    /// A member of a sorted set whose score, a Unix time in seconds, has come.
+    /// A member of a sorted set whose score, a Unix time in seconds, has passed.
     DueSeconds,
     /// The same in milliseconds.
     DueMilliseconds,
     /// An entry of a stream.
     Stream,
-    /// An entry of a stream for a consumer group: the stream's end is an answer too.
+    /// An entry of a stream for a consumer group: the deletion of the stream is a result too.
     StreamGroup,
 }
 
-/// Position in the order of arrival.
+/// Position in the order of arrival, unique.
 pub type Ticket = u64;
 
-/// Who waits for one key.
+/// The clients that wait for one key.
 #[derive(Default)]
 struct Waiters {
     queues: BTreeMap<(Wanted, Ticket), ClientId>,
-    /// On the list of ready keys.
+    /// The key is on the list of ready keys.
     is_ready: bool,
-    /// Unix milliseconds at which the key's queues of each unit are to be looked at.
+    /// When the queues of each unit must be checked: Unix milliseconds.
     alarms: [Option<i64>; 2],
 }
 
@@ -47,7 +47,7 @@ struct Waiters {
 pub struct Waiting {
     /// By database, then by key.
     databases: Vec<HashMap<Box<[u8]>, Waiters>>,
-    /// Keys somebody waits for.
+    /// Keys with waiting clients.
     keys: usize,
     ready: Vec<(usize, Box<[u8]>)>,
     /// Unix milliseconds, database, key, unit.
@@ -65,31 +65,31 @@ impl Waiting {
         self.keys == 0
     }
 
-    /// How many keys somebody waits for.
+    /// Number of keys with waiting clients.
     pub fn keys(&self) -> usize {
         self.keys
     }
 
-    /// How many of them somebody waits for who is also woken when the key goes. Looks at all: for INFO.
+    /// Number of keys whose deletion wakes a client too. O(n): for INFO.
     pub fn keys_awaited_on_end(&self) -> usize {
         let awaited = (Wanted::StreamGroup, 0)..=(Wanted::StreamGroup, Ticket::MAX);
         let all = self.databases.iter().flat_map(HashMap::values);
         all.filter(|waiters| waiters.queues.range(awaited.clone()).next().is_some()).count()
     }
 
-    /// Whether a key somebody waits for has changed.
+    /// Whether a key with waiting clients has changed.
     #[inline]
     pub fn has_ready(&self) -> bool {
         !self.ready.is_empty()
     }
 
-    /// The next place in the order of arrival.
+    /// The next position in the order of arrival.
     pub fn next_ticket(&mut self) -> Ticket {
         self.last_ticket += 1;
         self.last_ticket
     }
 
-    /// Puts a client at the end of a key's queue. A client may wait for a key twice (`BLPOP k k 0`): it stands there once.
+    /// Adds a client to the end of a key's queue. One that waits for a key twice (`BLPOP k k 0`) is added once.
     pub fn add(&mut self, db: usize, key: &[u8], wanted: Wanted, ticket: Ticket, id: ClientId) {
         if self.databases.len() <= db {
             self.databases.resize_with(db + 1, HashMap::new);
@@ -101,7 +101,7 @@ impl Waiting {
         waiters.queues.insert((wanted, ticket), id);
     }
 
-    /// Takes a client out of a key's queue.
+    /// Removes a client from a key's queue.
     pub fn remove(&mut self, db: usize, key: &[u8], wanted: Wanted, ticket: Ticket) {
         let Some(waiters) = self.databases.get_mut(db).and_then(|keys| keys.get_mut(key)) else {
             return;
@@ -119,7 +119,7 @@ impl Waiting {
         }
     }
 
-    /// Says that a key changed.
+    /// Records that a key changed.
     #[inline]
     pub fn note_change(&mut self, db: usize, key: &[u8]) {
         if !self.is_empty() {
@@ -137,7 +137,7 @@ impl Waiting {
         }
     }
 
-    /// Says that any key of a database may have changed.
+    /// Records that any key of a database may have changed.
     pub fn note_all(&mut self, db: usize) {
         let Some(keys) = self.databases.get_mut(db) else { return };
         let waiting = keys.iter_mut().filter(|(_, waiters)| !waiters.is_ready);
@@ -151,7 +151,7 @@ impl Waiting {
         self.ready.extend(ready.into_iter().map(|(_, key)| (db, key)));
     }
 
-    /// The keys that changed, in the order they did. Further changes of them count anew.
+    /// Takes the changed keys, in order. A further change adds a key again.
     pub fn take_ready(&mut self) -> Vec<(usize, Box<[u8]>)> {
         let ready = std::mem::take(&mut self.ready);
         for (db, key) in &ready {
@@ -162,7 +162,7 @@ impl Waiting {
         ready
     }
 
-    /// The first in a key's queue who came after `ticket`.
+    /// The first client in a key's queue after `ticket`.
     pub fn next_after(
         &self,
         db: usize,
@@ -176,7 +176,7 @@ impl Waiting {
         Some((ticket, id))
     }
 
-    /// Has a key looked at for who waits in this unit at a Unix time in milliseconds; None: not by time.
+    /// Sets when a key is checked for clients that wait in this unit: Unix milliseconds; None: never.
     pub fn set_alarm(&mut self, db: usize, key: &[u8], wanted: Wanted, at_ms: Option<i64>) {
         let Some(waiters) = self.databases.get_mut(db).and_then(|keys| keys.get_mut(key)) else {
             return;
@@ -198,7 +198,7 @@ impl Waiting {
         self.alarms.first().map(|(at, ..)| *at)
     }
 
-    /// Makes the keys ready whose alarm is at or before a Unix time in milliseconds.
+    /// Marks keys as ready whose alarm is due at `now_ms`, Unix milliseconds.
     pub fn ring(&mut self, now_ms: i64) {
         while let Some((at, ..)) = self.alarms.first()
             && *at <= now_ms

@@ -1,13 +1,13 @@
-//! Watched keys: whether a key has changed since somebody began to watch it.
+//! Watched keys: whether a key has changed since WATCH.
 //!
-//! Each watched key has a count of its changes, however many watch it, so that a change costs one look-up and only where
-//! something is watched. Who watches keeps the count it saw first and compares.
+//! Each watched key has one count of its changes for all clients, so that a change costs one look-up, and only if
+//! keys are watched. A watching client stores the first count and compares.
 
 use std::collections::HashMap;
 
 use super::Keyspace;
 
-/// A key's watchers and changes.
+/// A key's number of watching clients, and its count of changes.
 struct Watched {
     watchers: usize,
     changes: u64,
@@ -18,12 +18,12 @@ struct Watched {
 pub struct Watch {
     databases: Vec<HashMap<Box<[u8]>, Watched>>,
     keys: usize,
-    /// Changes are counted on for all keys together: a key that is forgotten and watched again never repeats a count.
+    /// One count for all keys: a key that is removed and watched again never repeats a count.
     changes: u64,
 }
 
 impl Watch {
-    /// Says that a key changed.
+    /// Records that a key changed.
     #[inline]
     pub fn note_change(&mut self, db: usize, key: &[u8]) {
         if self.keys > 0 {
@@ -39,7 +39,7 @@ impl Watch {
         }
     }
 
-    /// Begins to watch a key. Returns the count of its changes.
+    /// Adds a watching client to a key. Returns the key's count of changes.
     pub fn add(&mut self, db: usize, key: &[u8]) -> u64 {
         if self.databases.len() <= db {
             self.databases.resize_with(db + 1, HashMap::new);
@@ -54,7 +54,7 @@ impl Watch {
         watched.changes
     }
 
-    /// Ends one watching of a key.
+    /// Removes one watching client of a key.
     pub fn remove(&mut self, db: usize, key: &[u8]) {
         let Some(keys) = self.databases.get_mut(db) else { return };
         let Some(watched) = keys.get_mut(key) else { return };
@@ -73,8 +73,8 @@ impl Watch {
 }
 
 impl Keyspace {
-    /// Notes the watched keys of a database, and the keys of their names in another one, that are past their deadlines:
-    /// before an exchange, so that an absent key is not taken to change where one that has expired comes in its place.
+    /// Before an exchange of databases: notes watched keys, and their namesakes in the other database, that have
+    /// expired. So an absent key does not count as changed if an expired one takes its place.
     pub(super) fn expire_watched(&mut self, index: usize, other: usize) {
         let Some(keys) = self.watch.databases.get(index) else { return };
         let keys: Vec<Box<[u8]>> = keys.keys().cloned().collect();
@@ -85,8 +85,8 @@ impl Keyspace {
         }
     }
 
-    /// Says that the watched keys of a database which exist there or in another one change: both are about to be
-    /// exchanged, or the one to be emptied.
+    /// Records a change of a database's watched keys that exist there or in another one, before the two are exchanged
+    /// or the one is emptied.
     pub(super) fn touch_watched(&mut self, index: usize, other: usize) {
         let Some(keys) = self.watch.databases.get_mut(index) else { return };
         for (key, watched) in keys {

@@ -10,18 +10,18 @@ use socket2::{Domain, Socket, Type};
 
 use super::stream::Stream;
 
-/// Where a connection is to lead, and how.
+/// A connection's target and options.
 pub struct Route<'a> {
     pub to: SocketAddr,
-    /// The address it is to come from: `bind-source-addr`.
+    /// The source address: `bind-source-addr`.
     pub from: Option<IpAddr>,
-    /// What it speaks TLS with, if it does.
+    /// TLS configuration, if TLS is used.
     pub tls: Option<&'a Arc<ClientConfig>>,
 }
 
 /// Makes connections.
 pub trait Dialer: Send {
-    /// A connection that is being made, without waiting. Errors: it will not be.
+    /// Starts to connect, without blocking. Errors: the connection fails at once.
     fn connect(&self, route: &Route<'_>) -> io::Result<Stream>;
 }
 

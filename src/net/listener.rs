@@ -13,17 +13,17 @@ use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use super::stream::{Address, Stream};
 use crate::config::system_text;
 
-/// A socket that takes connections.
+/// A listening socket.
 #[derive(Debug)]
 pub enum Listener {
     Tcp(TcpListener),
-    /// Whose connections begin with a handshake.
+    /// Its connections start with a TLS handshake.
     Tls(TcpListener),
     Unix(UnixListener, PathBuf),
 }
 
 impl Listener {
-    /// Listens on a TCP address, for TLS or without. An IPv6 address takes no IPv4 connections.
+    /// Listens on a TCP address, for TLS or without. An IPv6 address accepts no IPv4 connections.
     pub fn tcp(address: SocketAddr, backlog: i32, is_tls: bool) -> io::Result<Self> {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
         if address.is_ipv6() {
@@ -37,8 +37,7 @@ impl Listener {
         Ok(if is_tls { Listener::Tls(listener) } else { Listener::Tcp(listener) })
     }
 
-    /// Listens on a Unix socket; a file left behind at `path` is replaced. `mode`: permissions of the socket's file,
-    /// `group`: who else they may be for.
+    /// Listens on a Unix socket, replacing an old file at `path`. `mode`: the file's permissions; `group`: its group.
     pub fn unix(
         path: &Path,
         mode: Option<u32>,
@@ -82,7 +81,7 @@ impl Listener {
         }
     }
 
-    /// Takes the next connection that waits: the stream, the other end's address and ours.
+    /// Accepts a waiting connection: the stream, the peer's address and the local one.
     pub fn accept(&self) -> io::Result<(Stream, Address, Address)> {
         match self {
             Listener::Tcp(listener) | Listener::Tls(listener) => {
@@ -99,7 +98,7 @@ impl Listener {
         }
     }
 
-    /// The TCP address in use, with the port the system chose if it was asked to.
+    /// The TCP address in use, with a port chosen by the system.
     pub fn local_address(&self) -> Option<SocketAddr> {
         match self {
             Listener::Tcp(listener) | Listener::Tls(listener) => listener.local_addr().ok(),
@@ -111,13 +110,13 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         if let Listener::Unix(_, path) = self {
-            // A socket file that somebody removed already is as good as removed.
+            // Fails harmlessly if the file was removed already.
             let _ = std::fs::remove_file(path);
         }
     }
 }
 
-/// Has the system probe a silent connection after `seconds`, three times a third of that apart.
+/// Enables TCP keepalive after `seconds` of silence: three probes, a third of that apart.
 pub fn set_keepalive(stream: &Stream, seconds: u64) -> io::Result<()> {
     let interval = Duration::from_secs((seconds / 3).max(1));
     let keepalive = TcpKeepalive::new()
@@ -127,10 +126,10 @@ pub fn set_keepalive(stream: &Stream, seconds: u64) -> io::Result<()> {
     SockRef::from(stream).set_tcp_keepalive(&keepalive)
 }
 
-/// Listens at every address of `bind`, for TLS or without; port 0 listens nowhere. What cannot be listened on goes to `warnings`, in words.
+/// Listens on every address of `bind`, for TLS or without; port 0: nowhere. Addresses that fail are named in `warnings`.
 ///
-/// A family of addresses that this machine does not have is passed over, and so is an address that it does not have where
-/// the entry begins with `-`. Any other failure ends it all: the error is its text.
+/// Unsupported address families are skipped, and so are unavailable addresses in entries that begin with `-`. Errors:
+/// a text, for any other failure.
 pub fn tcp_listeners(
     bind: &[Vec<u8>],
     port: u16,
@@ -174,7 +173,7 @@ pub fn tcp_listeners(
     Ok(listeners)
 }
 
-/// The addresses one entry of `bind` stands for: `*` all of IPv4, `::*` all of IPv6, else an address or a host's name.
+/// The address of a `bind` entry: `*` is all of IPv4, `::*` all of IPv6, else an address or host name.
 pub fn resolve(entry: &str, port: u16) -> io::Result<SocketAddr> {
     let ip: IpAddr = match entry {
         "*" => IpAddr::from([0u8; 4]),

@@ -1,7 +1,6 @@
-//! Connections to other servers that a command waits for. They are kept for a while, for the next command that wants the same.
+//! Blocking connections to other servers, for a command such as MIGRATE. Kept for a while for further commands.
 //!
-//! Each step (connecting, a piece written, a piece read) may take as long as the command says; the loop stands still meanwhile,
-//! as in Redis.
+//! Each step (connecting, a write, a read) has the command's timeout; the loop is blocked meanwhile, as in Redis.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -14,12 +13,12 @@ use super::tls::stream::client_connection;
 
 /// Connections kept.
 const KEPT_MAX: usize = 64;
-/// One that was not used for so long is closed. Unit: microseconds.
+/// An unused connection is closed after this time. Unit: microseconds.
 const UNUSED_MAX_US: i64 = 10_000_000;
 /// The longest line that is read. Unit: bytes.
 const LINE_MAX: u64 = 16 * 1024;
 
-/// A socket that is waited for, with TLS over it or without.
+/// A blocking socket, with TLS or without.
 #[derive(Debug)]
 enum Socket {
     Tcp(TcpStream),
@@ -69,15 +68,15 @@ impl Write for Socket {
 #[derive(Debug)]
 pub struct Connection {
     socket: BufReader<Socket>,
-    /// The database it is known to have selected.
+    /// The database known to be selected there.
     pub database: Option<i64>,
     /// Boot-time clock, microseconds.
     used_us: i64,
 }
 
 impl Connection {
-    /// Connects to the first address of a host that answers; each has `timeout` for it. With `tls` there is a handshake, each
-    /// step of which has as long.
+    /// Connects to the first address of a host that answers within `timeout`. With `tls` a handshake follows, each
+    /// step of which has the same timeout.
     pub fn open(
         host: &str,
         port: u16,
@@ -110,21 +109,21 @@ impl Connection {
         matches!(self.socket.get_ref(), Socket::Tls(_))
     }
 
-    /// How long each piece may take from now on.
+    /// Sets the timeout of each read and write.
     pub fn set_timeout(&self, timeout: Duration) -> io::Result<()> {
         self.socket.get_ref().set_timeout(timeout)
     }
 
-    /// Sends all of it.
+    /// Sends all bytes.
     pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         let socket = self.socket.get_mut();
-        socket.write_all(bytes).and_then(|()| socket.flush()).map_err(told)
+        socket.write_all(bytes).and_then(|()| socket.flush()).map_err(timeout_error)
     }
 
-    /// The next line, without its end. Errors: also where the other server has closed, or its line is too long.
+    /// Reads a line, without its end. Errors: also if the other server has closed, or the line is too long.
     pub fn line(&mut self) -> io::Result<Vec<u8>> {
         let mut line = Vec::new();
-        self.socket.by_ref().take(LINE_MAX).read_until(b'\n', &mut line).map_err(told)?;
+        self.socket.by_ref().take(LINE_MAX).read_until(b'\n', &mut line).map_err(timeout_error)?;
         if line.pop() != Some(b'\n') {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
@@ -133,31 +132,31 @@ impl Connection {
     }
 }
 
-/// Has a handshake on a socket.
+/// Makes a TLS handshake on a socket.
 fn with_tls(socket: Socket, mut connection: ClientConnection) -> io::Result<Socket> {
     let Socket::Tcp(mut socket) = socket else { return Ok(socket) };
     while connection.is_handshaking() {
-        connection.complete_io(&mut socket).map_err(told)?;
+        connection.complete_io(&mut socket).map_err(timeout_error)?;
     }
     Ok(Socket::Tls(Box::new(StreamOwned::new(connection, socket))))
 }
 
-/// The system says of a blocking socket whose time is over that it would block.
-fn told(error: io::Error) -> io::Error {
+/// A blocking socket reports a timeout as WouldBlock.
+fn timeout_error(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut.into(),
         _ => error,
     }
 }
 
-/// The connections that are kept, by host and port as they were named.
+/// The kept connections, by host and port as given.
 #[derive(Debug, Default)]
 pub struct Outgoing {
     kept: Vec<(Box<[u8]>, u16, Connection)>,
 }
 
 impl Outgoing {
-    /// Takes out the connection to a server, over TLS or not, if there is one.
+    /// Takes out a server's connection, with TLS or without, if there is one.
     pub fn take(&mut self, host: &[u8], port: u16, is_tls: bool) -> Option<Connection> {
         let is_it = |kept: &(Box<[u8]>, u16, Connection)| {
             *kept.0 == *host && kept.1 == port && kept.2.is_tls() == is_tls
@@ -166,7 +165,7 @@ impl Outgoing {
         Some(self.kept.swap_remove(place).2)
     }
 
-    /// Keeps a connection on which nothing is under way. With too many the one that was used longest ago goes.
+    /// Keeps an idle connection. If there are too many, the least recently used one is closed.
     pub fn keep(&mut self, host: &[u8], port: u16, mut connection: Connection, now_us: i64) {
         if self.kept.len() >= KEPT_MAX {
             let oldest = self.kept.iter().enumerate().min_by_key(|(_, kept)| kept.2.used_us);
@@ -178,7 +177,7 @@ impl Outgoing {
         self.kept.push((host.into(), port, connection));
     }
 
-    /// Closes those that were not used for ten seconds.
+    /// Closes connections unused for ten seconds.
     pub fn close_unused(&mut self, now_us: i64) {
         self.kept.retain(|(_, _, connection)| now_us - connection.used_us <= UNUSED_MAX_US);
     }

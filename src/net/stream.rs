@@ -1,4 +1,4 @@
-//! The stream of one client: TCP, TLS over it, or Unix socket, behind one type.
+//! A client's stream: TCP, TLS over TCP, or Unix socket.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::SocketAddr;
@@ -52,15 +52,15 @@ impl Address {
 }
 
 impl From<std::os::unix::net::UnixStream> for Stream {
-    /// The socket does not wait already.
+    /// The socket must be non-blocking already.
     fn from(socket: std::os::unix::net::UnixStream) -> Self {
         Stream::Unix(UnixStream::from_std(socket))
     }
 }
 
 impl Stream {
-    /// A connection to another server, over TLS if `tls` is given, which has still to shake hands; the socket may still be
-    /// connecting. `host` is the name it was asked for by.
+    /// A connection to another server, with TLS and its handshake to come if `tls` is given; the socket may still be
+    /// connecting. `host`: the name it was given by.
     pub fn to_server(
         socket: TcpStream,
         tls: Option<&Arc<ClientConfig>>,
@@ -74,7 +74,7 @@ impl Stream {
         })
     }
 
-    /// Whether a socket that was connecting is connected now. Errors: why it will not be.
+    /// Whether a connecting socket is connected now. Errors: connecting failed.
     pub fn is_connected(&self) -> io::Result<bool> {
         let socket = match self {
             Stream::Tcp(socket) => socket,
@@ -87,7 +87,7 @@ impl Stream {
         }
     }
 
-    /// The server's end of TLS over a connection that was accepted; the handshake has still to come.
+    /// Server-side TLS over an accepted connection; the handshake is still to come.
     pub fn with_tls(self, config: &Arc<ServerConfig>) -> io::Result<Self> {
         Ok(match self {
             Stream::Tcp(socket) => {
@@ -112,7 +112,7 @@ impl Stream {
         self.source().deregister(registry)
     }
 
-    /// TLS has to write whenever it likes, also while it reads: its socket is always watched for room.
+    /// TLS may have to write at any time, even while reading: its socket is always watched for writability.
     fn interest(&self, write: bool) -> Interest {
         if write || self.is_tls() {
             Interest::READABLE | Interest::WRITABLE
@@ -129,7 +129,7 @@ impl Stream {
         }
     }
 
-    /// Whether small writes leave at once. A Unix socket knows no other way.
+    /// TCP_NODELAY. Without effect on a Unix socket.
     pub fn set_nodelay(&mut self, nodelay: bool) -> io::Result<()> {
         match self {
             Stream::Tcp(stream) => stream.set_nodelay(nodelay),
@@ -146,25 +146,25 @@ impl Stream {
         matches!(self, Stream::Tls(_))
     }
 
-    /// Whether nothing can be read or written yet, because a handshake has to be gone on with ([`Stream::handshake`]).
+    /// Whether a TLS handshake is incomplete, so that nothing can be read or written ([`Stream::handshake`]).
     #[inline]
     pub fn is_handshaking(&self) -> bool {
         matches!(self, Stream::Tls(stream) if stream.is_handshaking())
     }
 
-    /// Whether something that was written is still here, and waits for room in the socket ([`Write::flush`]).
+    /// Whether written bytes still wait for room in the socket ([`Write::flush`]).
     #[inline]
     pub fn has_unsent(&self) -> bool {
         matches!(self, Stream::Tls(stream) if stream.has_unsent())
     }
 
-    /// Whether a read that did not fill its buffer has left something that the system will not announce.
+    /// Whether a short read has left buffered bytes that the system will not announce.
     #[inline]
     pub fn has_more(&self) -> bool {
         matches!(self, Stream::Tls(stream) if stream.has_more())
     }
 
-    /// Goes on with a handshake, without waiting.
+    /// Continues a handshake, without blocking.
     pub fn handshake(&mut self) -> io::Result<Handshake> {
         match self {
             Stream::Tls(stream) => stream.handshake(),
@@ -172,7 +172,7 @@ impl Stream {
         }
     }
 
-    /// The names in the certificate that the other end has shown.
+    /// The names in the peer's certificate.
     pub fn peer_names(&self, field: NameField) -> Vec<Vec<u8>> {
         match self {
             Stream::Tls(stream) => stream.peer_names(field),

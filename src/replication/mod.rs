@@ -47,8 +47,9 @@ pub struct Broadcast {
 /// What is uncertain about a primary that has just started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Restart {
-    /// It has started without data.
-    pub is_empty: bool,
+    /// It has started without data, or with that of an RDB file: the offset up to which it has any. None: there is nothing to fear for
+    /// replicas, as with an append-only file, which has all that was answered.
+    pub data_end: Option<u64>,
     /// It refuses writes until its part is certain: `primary-restart-read-only`.
     pub is_read_only: bool,
     /// Since when there have been replicas without a break: boot-time clock, microseconds.

@@ -18,7 +18,7 @@ impl<'a> Args<'a> {
         Args { buffer, ranges }
     }
 
-    /// How many, the name included.
+    /// Number of arguments, with the command's name.
     #[inline]
     pub fn len(&self) -> usize {
         self.ranges.len()
@@ -28,7 +28,7 @@ impl<'a> Args<'a> {
         self.ranges.is_empty()
     }
 
-    /// Argument `index`, which the arity has promised.
+    /// Argument `index`, which must be within the arity.
     #[inline]
     pub fn get(&self, index: usize) -> &'a [u8] {
         let range = self.ranges[index];
@@ -44,13 +44,13 @@ impl<'a> Args<'a> {
         (start.min(args.len())..args.len()).map(move |index| args.get(index))
     }
 
-    /// The request that begins at argument `start` of this one.
+    /// The arguments from `start` on, as a request.
     pub fn from(&self, start: usize) -> Args<'a> {
         Args { buffer: self.buffer, ranges: &self.ranges[start.min(self.ranges.len())..] }
     }
 
-    /// Copies the request behind a buffer, what lies between the arguments included, and its ranges behind others. False if
-    /// the buffer would be larger than ranges can tell; then nothing is copied.
+    /// Appends the request to `buffer`, with the bytes between the arguments, and its ranges to `ranges`. False: the
+    /// buffer would exceed 32-bit offsets; then nothing is copied.
     pub fn copy_behind(&self, buffer: &mut Vec<u8>, ranges: &mut Vec<Range>) -> bool {
         let Some(first) = self.ranges.first() else { return true };
         let (from, at) = (first.start as usize, buffer.len());
@@ -71,8 +71,8 @@ impl<'a> Args<'a> {
         self.ranges.iter().map(|range| range.len as usize).sum()
     }
 
-    /// Bytes from the first argument to the end of the last, with what lies between them: about the size of the request, and
-    /// cheaper than [`Self::bytes`].
+    /// Bytes from the first argument's start to the last one's end: about the size of the request, and cheaper than
+    /// [`Self::bytes`].
     #[inline]
     pub fn span(&self) -> usize {
         match (self.ranges.first(), self.ranges.last()) {
@@ -92,7 +92,7 @@ impl<'a> Args<'a> {
     }
 }
 
-/// Walks over arguments from left to right. Every method that takes something advances.
+/// Iterates over arguments from left to right. Every `take` method advances.
 #[derive(Clone, Copy)]
 pub struct Cursor<'a> {
     args: Args<'a>,
@@ -129,15 +129,15 @@ impl<'a> Cursor<'a> {
         number::parse_i64(self.take()?).ok_or(CommandError::NotInteger)
     }
 
-    /// The next argument as a number from 1 on, or this error; a syntax error at the end.
+    /// The next argument as a positive number, or `error`; a syntax error at the end.
     pub fn take_positive(&mut self, error: CommandError) -> Result<usize, CommandError> {
         let number = number::parse_i64(self.take()?);
         let number = number.and_then(|number| usize::try_from(number).ok());
         number.filter(|&number| number > 0).ok_or(error)
     }
 
-    /// Takes `numkeys key [key ...]`, at least `least` keys, each with what belongs to it `step` arguments long. The indices of
-    /// the keys and what belongs to them. Each command has words of its own for what can be wrong.
+    /// Takes `numkeys key [key ...]`: at least `least` keys, each with its own `step - 1` further arguments. Returns
+    /// the indices of all these. The error texts depend on the command.
     pub fn take_keys(&mut self, least: usize, step: usize) -> Result<Indices<usize>, BadKeyCount> {
         let count = self.peek().and_then(number::parse_i64).ok_or(BadKeyCount::NotInteger)?;
         let count = usize::try_from(count).ok().filter(|&count| count >= least);
@@ -148,7 +148,7 @@ impl<'a> Cursor<'a> {
         Ok(first..self.next)
     }
 
-    /// Takes the next argument if it is this word, in any case.
+    /// Takes the next argument if it is this word, case-insensitively.
     pub fn take_word(&mut self, word: &str) -> bool {
         match self.peek() {
             Some(argument) if argument.eq_ignore_ascii_case(word.as_bytes()) => {
@@ -160,7 +160,7 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// What is wrong with a number of keys.
+/// Why a number of keys is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadKeyCount {
     NotInteger,
@@ -173,14 +173,14 @@ pub enum BadKeyCount {
 /// The hashes of a request's keys, computed while they were prefetched.
 #[derive(Clone, Copy, Default)]
 pub struct Prehashed<'a> {
-    /// Argument of the first hash; the next ones follow every `step` arguments.
+    /// Index of the first hashed argument; the next ones follow every `step` arguments.
     pub first: usize,
     pub step: usize,
     pub hashes: &'a [u64],
 }
 
 impl Prehashed<'_> {
-    /// The hash of argument `index`, if it is known.
+    /// The hash of argument `index`, if it was computed.
     #[inline]
     pub fn get(&self, index: usize) -> Option<u64> {
         let distance = index.wrapping_sub(self.first);

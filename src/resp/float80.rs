@@ -1,8 +1,8 @@
 //! The x87 extended-precision float in software: 64 bits of mantissa, 15 of exponent, round to nearest, ties to even.
 //!
 //! INCRBYFLOAT and HINCRBYFLOAT of Redis calculate in C's `long double`, on x86-64 this format, and users see its
-//! rounding in the last digits. Text comes in, a sum goes out as text; the caller decides which errors NaN and infinity
-//! are. Everything is exact and then rounded once: in 128 bits where the numbers are of ordinary size, with big integers
+//! rounding in the last digits. Text comes in, a sum goes out as text; the caller decides which errors NaN and
+//! infinity are. Results are exact and rounded once: in 128 bits for numbers of ordinary size, with big integers
 //! otherwise.
 
 use std::ops::Add;
@@ -127,7 +127,7 @@ impl Float80 {
         Float80::round(negative, top, inexact, exponent + shift as i32)
     }
 
-    /// Refuses what came out of range when text was rounded: infinity, and zero unless it was meant.
+    /// None if rounding gave infinity, or zero though the text was not.
     fn in_range(self, zero: bool) -> Option<Float80> {
         match self.0 {
             Class::Finite(finite) if finite.mantissa != 0 || zero => Some(self),

@@ -1,9 +1,8 @@
 //! The protocol: bytes to requests, replies to bytes. Knows no server.
 //!
-//! A client's bytes go through [`request::Parser`], which finds the arguments where they lie; what a command answers
-//! goes through [`reply::ReplyWriter`], the only place where RESP2 and RESP3 differ, into a [`reply::OutputBuffer`],
-//! which writes itself to the socket. Text and numbers are turned into each other by `number`, the extended-precision
-//! floats of INCRBYFLOAT by `float80`.
+//! [`request::Parser`] finds the arguments in a client's bytes without copying; a command writes its reply with
+//! [`reply::ReplyWriter`], the only place where RESP2 and RESP3 differ, into a [`reply::OutputBuffer`], which is written to the
+//! socket. `number` converts between text and numbers, `float80` has the extended-precision floats of INCRBYFLOAT.
 //!
 //! Specification: <https://redis.io/docs/latest/develop/reference/protocol-spec/>; where it is silent, what Redis 7.0.15
 //! does.

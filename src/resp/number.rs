@@ -81,7 +81,7 @@ pub fn parse_f64(text: &[u8]) -> Option<f64> {
     (!overflows && !underflows).then_some(value)
 }
 
-/// The integer a double is, if it is one from -2^62 to 2^62: the scores Redis stores as integers. Negative zero is 0.
+/// The integer a double equals, if it is between -2^62 and 2^62: the scores Redis stores as integers. Negative zero is 0.
 pub fn f64_as_i64(value: f64) -> Option<i64> {
     let integer = value as i64;
     let within = (-(1 << 62)..=1 << 62).contains(&integer);

@@ -1,14 +1,14 @@
-//! Replies to bytes: the only emitter of the protocol.
+//! Writing replies: the only encoder of the protocol.
 //!
-//! A command tells a [`ReplyWriter`] what it answers; the writer appends the bytes, in the client's version of the
-//! protocol, to the client's [`OutputBuffer`]; once per turn the buffer writes itself to the socket. Nearly every reply
-//! ends in one growing `tail`; a large value that many clients are sent is pushed as shared [`Bytes`] and never copied.
+//! A command calls a [`ReplyWriter`], which appends the encoded reply, in the client's protocol version, to the
+//! client's [`OutputBuffer`]; once per turn the buffer is written to the socket. Nearly all replies go to one growing
+//! `tail`; a large value for many clients is pushed as shared [`Bytes`] without a copy.
 //!
-//! A buffer may have a limit ([`OutputBuffer::set_limit`]): a short request can ask for a reply of any length. What would
-//! pass it is dropped, and the reply is cut: no longer valid, never to be sent.
+//! A buffer may have a limit ([`OutputBuffer::set_limit`]), as a short request can ask for a reply of any length.
+//! Bytes beyond it are dropped, and the buffer is cut: invalid, never to be sent.
 //!
-//! Refuses to know: clients, sockets, where limits come from. A client must get exactly one reply for each request;
-//! aggregates announce how many elements follow, and the caller keeps that promise.
+//! Does not know clients, sockets, or the sources of limits. A client must get exactly one reply for each request; an
+//! aggregate's header has its length, and the caller must write as many elements.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -18,10 +18,10 @@ use bytes::Bytes;
 
 use super::number;
 
-/// Pieces handed to the system in one vectored write. More than Linux' IOV_MAX of 1024 would be refused; few are needed.
+/// Pieces in one vectored write. Linux refuses more than 1024 (IOV_MAX); few are needed.
 const PIECES_MAX: usize = 64;
 
-/// Bytes already sent that make it worth moving the rest to the tail's front.
+/// Sent bytes at which the tail's rest is moved to its front.
 const COMPACT_MIN: usize = 16 * 1024;
 
 /// The client's version of the protocol. HELLO changes it.
@@ -47,20 +47,20 @@ impl Chunk {
     }
 }
 
-/// Bytes on their way to one client. Owns no heap when new.
+/// Pending output of one client. A new one owns no heap memory.
 #[derive(Debug)]
 pub struct OutputBuffer {
     /// Before `tail`. None is empty.
     chunks: VecDeque<Chunk>,
     /// Where replies are appended.
     tail: Vec<u8>,
-    /// Bytes of the first piece that are already sent. Less than its length unless the buffer is empty.
+    /// Sent bytes of the first piece. Less than its length unless the buffer is empty.
     sent: usize,
     /// Sum of the lengths of `chunks`.
     chunks_len: usize,
-    /// Chunks that were sent completely since the buffer was new: marks count from the first chunk ever.
+    /// Number of chunks sent since the buffer was created: marks count from the first chunk.
     chunks_sent: usize,
-    /// Bytes it may hold, looked at whenever the tail has to grow; 0 if something was dropped for it.
+    /// Limit in bytes, checked whenever the tail has to grow; 0 after something was dropped.
     limit: usize,
 }
 
@@ -78,7 +78,8 @@ impl Default for OutputBuffer {
 }
 
 impl OutputBuffer {
-    /// Takes the storage out of an empty buffer for reuse, so that idle clients own no heap. Empty if bytes are waiting.
+    /// Takes an empty buffer's storage for reuse, so that idle clients own no heap memory. Returns an empty vector if
+    /// bytes are pending.
     pub fn take_storage(&mut self) -> Vec<u8> {
         if !self.is_empty() {
             return Vec::new();
@@ -87,7 +88,7 @@ impl OutputBuffer {
         std::mem::take(&mut self.tail)
     }
 
-    /// Gives an empty buffer without storage of its own this one. Dropped if the buffer has its own.
+    /// Gives an empty buffer this storage, or drops the storage if the buffer has its own.
     pub fn give_storage(&mut self, mut storage: Vec<u8>) {
         if self.tail.capacity() == 0 {
             storage.clear();
@@ -95,7 +96,7 @@ impl OutputBuffer {
         }
     }
 
-    /// Has the buffer take no more than about so many bytes; see [`OutputBuffer::is_cut`]. One that is cut stays so.
+    /// Limits the buffer to about so many bytes; see [`OutputBuffer::is_cut`]. A cut buffer stays cut.
     pub fn set_limit(&mut self, bytes: usize) {
         if !self.is_cut() {
             self.limit = bytes.max(1);
@@ -107,13 +108,13 @@ impl OutputBuffer {
         OutputBuffer { limit: other.limit, ..OutputBuffer::default() }
     }
 
-    /// Whether bytes were dropped that would have passed the limit: what the buffer holds is no valid reply.
+    /// Whether bytes beyond the limit were dropped: then the content is no valid reply.
     #[inline]
     pub fn is_cut(&self) -> bool {
         self.limit == 0
     }
 
-    /// Makes room for `more` bytes in the tail. False: they would pass the limit.
+    /// Reserves `more` bytes in the tail. False: that exceeds the limit.
     #[inline]
     fn reserve(&mut self, more: usize) -> bool {
         self.tail.capacity() - self.tail.len() >= more || self.grow(more)
@@ -129,7 +130,7 @@ impl OutputBuffer {
         true
     }
 
-    /// Bytes that wait to be sent.
+    /// Bytes to be sent.
     pub fn len(&self) -> usize {
         self.chunks_len + self.tail.len() - self.sent
     }
@@ -138,7 +139,7 @@ impl OutputBuffer {
         self.len() == 0
     }
 
-    /// Bytes of heap held, for the limits of clients' memory. Shared bytes count fully.
+    /// Bytes of heap memory, for clients' memory limits. Shared bytes count fully.
     pub fn capacity(&self) -> usize {
         let chunk = |chunk: &Chunk| match chunk {
             Chunk::Owned(bytes) => bytes.capacity(),
@@ -170,7 +171,7 @@ impl OutputBuffer {
         self.chunks.push_back(chunk);
     }
 
-    /// Appends what waits in another buffer; if that one was cut, this one is too.
+    /// Appends another buffer's pending bytes; if that one was cut, this one becomes cut.
     pub fn append(&mut self, other: &OutputBuffer) {
         if other.is_cut() {
             self.limit = 0;
@@ -180,7 +181,7 @@ impl OutputBuffer {
         }
     }
 
-    /// The bytes that wait, in order, in pieces.
+    /// The pending bytes, in order, in pieces.
     pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
         let mut sent = self.sent;
         self.chunks
@@ -191,7 +192,7 @@ impl OutputBuffer {
             .filter(|piece| !piece.is_empty())
     }
 
-    /// The bytes that wait, in one piece: copied together only where they lie in several.
+    /// The pending bytes, in one piece: copied only if they are in several.
     pub fn whole(&self) -> Cow<'_, [u8]> {
         match self.chunks.is_empty() {
             true => Cow::Borrowed(&self.tail[self.sent..]),
@@ -199,7 +200,7 @@ impl OutputBuffer {
         }
     }
 
-    /// The bytes that wait, copied only where they lie in several pieces.
+    /// The pending bytes, copied only if they are in several pieces.
     pub fn into_vec(mut self) -> Vec<u8> {
         match self.chunks.is_empty() && self.sent == 0 {
             true => std::mem::take(&mut self.tail),
@@ -207,14 +208,14 @@ impl OutputBuffer {
         }
     }
 
-    /// The bytes that wait, copied together. For tests and for replies that are read again.
+    /// A copy of the pending bytes. For tests and for replies that are parsed again.
     pub fn to_vec(&self) -> Vec<u8> {
         self.pieces().collect::<Vec<_>>().concat()
     }
 
-    /// Writes as much as the socket takes in one call: `write` for a single piece, `writev` otherwise. Returns the bytes
-    /// written, which are gone from the buffer. Errors are the socket's (`WouldBlock`, `Interrupted` ...), the buffer
-    /// then unchanged; a socket that takes nothing is `WriteZero`.
+    /// Writes as much as the socket takes in one call: `write` for a single piece, `writev` otherwise. Returns the
+    /// bytes written, which are removed. Errors are the socket's (`WouldBlock`, `Interrupted` ...), with the buffer
+    /// unchanged; a socket that takes nothing is `WriteZero`.
     pub fn write_to(&mut self, socket: &mut impl Write) -> io::Result<usize> {
         if self.is_empty() {
             return Ok(0);
@@ -237,7 +238,7 @@ impl OutputBuffer {
         Ok(written)
     }
 
-    /// Drops the first `count` waiting bytes.
+    /// Removes the first `count` pending bytes.
     fn advance(&mut self, count: usize) {
         self.sent += count;
         while let Some(first) = self.chunks.front() {
@@ -254,13 +255,13 @@ impl OutputBuffer {
             self.tail.clear();
             self.sent = 0;
         } else if self.sent >= COMPACT_MIN && self.sent >= self.tail.len() / 2 {
-            // A client that never catches up would otherwise keep all it was ever sent.
+            // Otherwise a client that never catches up would keep everything it was ever sent.
             self.tail.drain(..self.sent);
             self.sent = 0;
         }
     }
 
-    /// Drops all waiting bytes; keeps the tail's storage.
+    /// Removes all pending bytes; keeps the tail's storage.
     pub fn clear(&mut self) {
         self.chunks_sent += self.chunks.len();
         self.chunks.clear();
@@ -269,7 +270,7 @@ impl OutputBuffer {
         self.sent = 0;
     }
 
-    /// Has the buffer take no more than so many bytes, if it may take more now.
+    /// Lowers the limit to `bytes`, if it is higher.
     pub fn lower_limit(&mut self, bytes: usize) {
         self.limit = self.limit.min(bytes.max(1));
     }
@@ -278,7 +279,7 @@ impl OutputBuffer {
         Mark { chunk: self.chunks_sent + self.chunks.len(), offset: self.tail.len() }
     }
 
-    /// Drops everything behind a mark. Nothing must have been sent since it was made.
+    /// Removes everything after a mark. Nothing must have been sent since the mark was made.
     fn truncate(&mut self, mark: Mark) {
         let kept = mark.chunk - self.chunks_sent;
         if kept < self.chunks.len() {
@@ -292,7 +293,7 @@ impl OutputBuffer {
         self.tail.truncate(mark.offset);
     }
 
-    /// The piece a mark lies in: a chunk if bytes were shared since, else the tail.
+    /// The piece with a mark: a chunk if shared bytes were pushed since, else the tail.
     fn marked(&mut self, mark: Mark) -> &mut Vec<u8> {
         match self.chunks.get_mut(mark.chunk - self.chunks_sent) {
             Some(Chunk::Owned(bytes)) => bytes,
@@ -304,25 +305,25 @@ impl OutputBuffer {
     }
 }
 
-/// Where a reply begins; see [`ReplyWriter::begin`].
+/// The start of a reply; see [`ReplyWriter::begin`].
 #[derive(Clone, Copy, Debug)]
 pub struct Begun(Mark);
 
-/// A place in an [`OutputBuffer`], valid until bytes are sent or dropped.
+/// A position in an [`OutputBuffer`], valid until bytes are sent or dropped.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
-    /// Counted from the first chunk ever; the tail's number is the next chunk's.
+    /// Counted from the first chunk ever; the tail counts as the next chunk.
     chunk: usize,
     offset: usize,
 }
 
-/// An aggregate whose length comes later. Begun by `defer_array` and its kin, ended by [`ReplyWriter::finish`] or
-/// [`ReplyWriter::rewind`], the last begun first.
+/// An aggregate whose length is not known yet. Started by `defer_array` and similar methods, ended by
+/// [`ReplyWriter::finish`] or [`ReplyWriter::rewind`]; nested ones end first.
 #[derive(Debug)]
 #[must_use = "the reply is not valid before its length is filled in"]
 pub struct Deferred {
     mark: Mark,
-    /// Wire elements for each element counted: 2 for maps in RESP2.
+    /// Encoded elements for each counted one: 2 for maps in RESP2.
     factor: usize,
 }
 
@@ -351,17 +352,17 @@ impl<'a> ReplyWriter<'a> {
         self.out
     }
 
-    /// The place where the next reply begins.
+    /// The start of the next reply.
     pub fn begin(&self) -> Begun {
         Begun(self.out.mark())
     }
 
-    /// Drops all that was written since a reply began: the answer is another one.
+    /// Removes everything since the start of a reply.
     pub fn take_back(&mut self, begun: Begun) {
         self.out.truncate(begun.0);
     }
 
-    /// Whether something was dropped because of the buffer's limit: nothing that follows will be sent either.
+    /// Whether bytes beyond the buffer's limit were dropped: nothing that follows will be sent.
     #[inline]
     pub fn is_cut(&self) -> bool {
         self.out.is_cut()
@@ -379,7 +380,7 @@ impl<'a> ReplyWriter<'a> {
         }
     }
 
-    /// Bytes that are encoded already.
+    /// Appends encoded bytes.
     #[inline]
     pub fn raw(&mut self, bytes: &[u8]) {
         self.out.tail.extend_from_slice(bytes);
@@ -403,12 +404,12 @@ impl<'a> ReplyWriter<'a> {
         self.raw(b"+QUEUED\r\n");
     }
 
-    /// A status line. Line ends in it become spaces: they would end the reply.
+    /// A status line. Line ends in it would end the reply, so they become spaces.
     pub fn simple(&mut self, text: impl AsRef<[u8]>) {
         self.line(b'+', text.as_ref());
     }
 
-    /// An error: its code, a space and what is wrong (`ERR syntax error`). Line ends around it are dropped, those in it
+    /// An error: its code, a space and a text (`ERR syntax error`). Line ends around it are removed, those in it
     /// become spaces.
     #[cold]
     pub fn error(&mut self, text: impl AsRef<[u8]>) {
@@ -447,7 +448,7 @@ impl<'a> ReplyWriter<'a> {
         tail.extend_from_slice(b"\r\n");
     }
 
-    /// An integer as a bulk string: how strings and hash fields that hold integers answer.
+    /// An integer as a bulk string, as strings and hash fields that hold integers.
     #[inline]
     pub fn bulk_integer(&mut self, value: i64) {
         self.bulk(itoa::Buffer::new().format(value).as_bytes());
@@ -481,7 +482,7 @@ impl<'a> ReplyWriter<'a> {
         }
     }
 
-    /// An integer whose text is there already.
+    /// An integer given as text.
     #[inline]
     pub fn integer_text(&mut self, text: &[u8]) {
         let tail = &mut self.out.tail;
@@ -514,7 +515,7 @@ impl<'a> ReplyWriter<'a> {
         self.header(marker, len);
     }
 
-    /// A message nobody asked for (pub/sub, invalidation); `len` replies follow. In RESP2 an array.
+    /// A push message (pub/sub, invalidation); `len` replies follow. In RESP2 an array.
     #[inline]
     pub fn push(&mut self, len: usize) {
         let marker = if self.is_resp3() { b'>' } else { b'*' };
@@ -579,23 +580,22 @@ impl<'a> ReplyWriter<'a> {
         self.double_text(&number::format_double_17g(value));
     }
 
-    /// A number whose decimal text is given (INCRBYFLOAT's arithmetic, GEODIST): in RESP3 a double, in RESP2 a bulk
-    /// string.
+    /// A double given as decimal text (INCRBYFLOAT's arithmetic, GEODIST): in RESP3 a double, in RESP2 a bulk string.
     pub fn double_text(&mut self, text: &[u8]) {
         if self.is_resp3() { self.line(b',', text) } else { self.bulk(text) }
     }
 
-    /// Begins an array whose length comes with [`ReplyWriter::finish`].
+    /// Starts an array whose length is given to [`ReplyWriter::finish`].
     pub fn defer_array(&mut self) -> Deferred {
         self.defer(b'*', 1)
     }
 
-    /// Begins a map; its length in pairs comes with [`ReplyWriter::finish`].
+    /// Starts a map; its length in pairs is given to [`ReplyWriter::finish`].
     pub fn defer_map(&mut self) -> Deferred {
         if self.is_resp3() { self.defer(b'%', 1) } else { self.defer(b'*', 2) }
     }
 
-    /// Begins a set whose length comes with [`ReplyWriter::finish`].
+    /// Starts a set whose length is given to [`ReplyWriter::finish`].
     pub fn defer_set(&mut self) -> Deferred {
         let marker = if self.is_resp3() { b'~' } else { b'*' };
         self.defer(marker, 1)
@@ -603,17 +603,17 @@ impl<'a> ReplyWriter<'a> {
 
     fn defer(&mut self, marker: u8, factor: usize) -> Deferred {
         let mark = self.out.mark();
-        // Room for one digit: most lengths that are not known beforehand are small, and need no shifting then.
+        // Room for one digit: most deferred lengths are small, and need no shift of the bytes behind.
         self.raw(&[marker, b'0', b'\r', b'\n']);
         Deferred { mark, factor }
     }
 
-    /// Drops a deferred aggregate and all that was written since: the answer is another one.
+    /// Removes a deferred aggregate and everything since.
     pub fn rewind(&mut self, deferred: Deferred) {
         self.out.truncate(deferred.mark);
     }
 
-    /// Fills in the length of a deferred aggregate. Costs a shift of what was written since if it has two digits or more.
+    /// Fills in the length of a deferred aggregate. A length of two or more digits shifts the bytes behind it.
     pub fn finish(&mut self, deferred: Deferred, len: usize) {
         let Deferred { mark, factor } = deferred;
         if self.is_cut() {

@@ -1,14 +1,14 @@
-//! Bytes to requests: an incremental parser that copies nothing.
+//! Parsing requests: an incremental parser that copies nothing.
 //!
-//! In come the bytes of one client, beginning at a request; out go the places of its arguments in that same buffer. The
-//! buffer belongs to the caller, the parser keeps only how far it came in a request that is not complete. Two forms:
+//! Input: the bytes of one client, starting at a request. Output: the ranges of its arguments in the same buffer. The
+//! buffer belongs to the caller; the parser only remembers its progress in an incomplete request. Two forms:
 //!
 //! ```text
 //! *2\r\n$3\r\nGET\r\n$1\r\nk\r\n      multibulk: a count, then length and bytes of each argument
 //! GET "k\x41"\r\n                     inline: words and quoted strings up to the end of the line
 //! ```
 //!
-//! Refuses to know: commands, sockets, how buffers grow. A declared length is compared with the limits and never
+//! Does not know commands, sockets, or how buffers grow. A declared length is checked against the limits and never
 //! reserved.
 //!
 //! Lengths are followed by `\r` and one byte which is skipped unseen, and so are the two bytes after an argument: Redis
@@ -19,16 +19,16 @@ use memchr::memchr2;
 
 use super::number::{hex_value, is_space, parse_i64};
 
-/// The longest length line (`*...` and `$...`) that is waited for, in bytes.
+/// The longest length line (`*...` and `$...`) accepted, in bytes.
 const LENGTH_LINE_MAX: usize = 64 * 1024;
-/// Arguments, and bytes of one, of a client that still has to authenticate.
+/// Limits of an unauthenticated client: arguments, and bytes of one.
 const UNAUTHENTICATED_ARGUMENTS_MAX: i64 = 10;
 const UNAUTHENTICATED_BULK_MAX: u64 = 16 * 1024;
-/// An incomplete request with fewer arguments than this is parsed again from its start, so that most never touch the
-/// heap; one with more goes on where it stopped, so that a huge one costs linear time.
+/// An incomplete request with fewer arguments than this is parsed again from its start, so that most never allocate;
+/// one with more continues where it stopped, so that a huge one takes linear time.
 const REMEMBERED_ARGUMENTS_MIN: usize = 32;
 
-/// An argument: where it lies in the buffer, in bytes. Buffers are shorter than 4 GiB.
+/// An argument's range in the buffer, in bytes. Buffers are shorter than 4 GiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
     pub start: u32,
@@ -42,9 +42,21 @@ impl Range {
         let start = self.start as usize;
         &buf[start..start + self.len as usize]
     }
+
+    /// The words of a text, for tests: a blank separates two.
+    #[cfg(test)]
+    pub fn of_words(text: &str) -> Vec<Range> {
+        let mut start = 0;
+        let range = |word: &str| {
+            let range = Range { start, len: word.len() as u32 };
+            start += range.len + 1;
+            range
+        };
+        text.split(' ').map(range).collect()
+    }
 }
 
-/// What a client may send.
+/// Limits of a client's requests.
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// Longest argument, in bytes. Source: `proto-max-bulk-len`.
@@ -73,19 +85,19 @@ impl Default for Limits {
 pub enum Parsed {
     /// A request; its arguments (one at least) were appended.
     Request,
-    /// A blank line or a count of zero or less: consumed, nothing to run, go on.
+    /// A blank line or a count of zero or less: consumed, nothing to run.
     Empty,
-    /// Nothing more can be done before more bytes come. Nothing was consumed or appended.
+    /// More bytes are needed. Nothing was consumed or appended.
     Incomplete,
 }
 
-/// Why a client's bytes make no request. It is told, and the connection closed.
+/// A protocol error. It is sent to the client, and the connection closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProtocolError {
     InvalidMultibulkLength,
     TooBigMultibulkCount,
     TooBigBulkCount,
-    /// The byte that stood where an argument's `$` belongs.
+    /// The byte found instead of an argument's `$`.
     ExpectedDollar(u8),
     InvalidBulkLength,
     UnauthenticatedMultibulkLength,
@@ -95,7 +107,7 @@ pub enum ProtocolError {
 }
 
 impl ProtocolError {
-    /// The error as it is told to the client, without `-` and line end. Source: `networking.c` of Redis 7.0.15.
+    /// The error's text, without `-` and line end. Source: `networking.c` of Redis 7.0.15.
     pub fn text(&self) -> Vec<u8> {
         let what: &[u8] = match self {
             ProtocolError::InvalidMultibulkLength => b"invalid multibulk length",
@@ -114,13 +126,13 @@ impl ProtocolError {
     }
 }
 
-/// How far one client's incomplete request was parsed. 56 bytes; owns no heap but in the midst of a request with many
-/// arguments. Everything in it counts from the request's first byte, so the bytes may move between calls.
+/// The progress in one client's incomplete request. 56 bytes; owns heap memory only in a request with many arguments.
+/// All offsets count from the request's first byte, so the bytes may move between calls.
 #[derive(Debug, Default)]
 pub struct Parser {
-    /// Arguments found so far in a request that goes on where it stopped, their places relative to its first byte.
+    /// Arguments found in a request that will be continued, relative to its first byte.
     found: Vec<Range>,
-    /// Where its next length line begins, relative to its first byte; 0 if the request is to be parsed from there.
+    /// Offset of its next length line; 0 if the request is parsed again from the start.
     resume_at: usize,
     /// Arguments still to come if `resume_at` is not 0.
     remaining: u32,
@@ -131,12 +143,12 @@ pub struct Parser {
 impl Parser {
     /// Parses one request from `buf` at `*pos`, appends its arguments to `args` and advances `*pos` past it.
     ///
-    /// `Incomplete` leaves `*pos` and `args` alone: call again with the same bytes, and more behind them, from the
-    /// request's first byte. They may have moved. After an error the connection is lost; `*pos` and `args` are left as
-    /// they were, and the same bytes are refused again.
+    /// `Incomplete` changes neither `*pos` nor `args`: call again with the same bytes, which may have moved, and more
+    /// behind them, from the request's first byte. An error changes neither; the connection must be closed, and the
+    /// same bytes fail again.
     ///
-    /// Escapes in inline requests are decoded in place: bytes that were consumed must not be parsed a second time.
-    /// Whoever keeps requests for later keeps their arguments ([`encode`] makes requests of them again).
+    /// Escapes in inline requests are decoded in place, so consumed bytes must not be parsed again. To keep a request
+    /// for later, keep its arguments ([`encode`] makes a request of them).
     #[inline(always)] // once more than elsewhere, in the loop that parses what clients send
     pub fn next(
         &mut self,
@@ -192,7 +204,7 @@ impl Parser {
         }
     }
 
-    /// Goes on with a request of many arguments.
+    /// Continues a request of many arguments.
     fn resume(
         &mut self,
         buf: &[u8],
@@ -220,23 +232,23 @@ impl Parser {
         Ok(Parsed::Request)
     }
 
-    /// Forgets the incomplete request: the next call begins a new one.
+    /// Forgets the incomplete request: the next call starts a new one.
     pub fn reset(&mut self) {
         *self = Parser::default();
     }
 
-    /// After `Incomplete`: how many more bytes the request needs at least, from the length of the argument that is not
-    /// complete. For sizing the next read; a client can declare anything, so never reserve it blindly.
+    /// After `Incomplete`: the least number of further bytes that the request needs, from the incomplete argument's
+    /// length. For sizing the next read; the length is only declared, so never reserve it.
     pub fn bytes_wanted(&self) -> usize {
         self.wanted
     }
 
-    /// After `Incomplete`: how many bytes of the request precede the argument that is not complete, its length line included.
+    /// After `Incomplete`: the bytes of the request before the incomplete argument's data, with its length line.
     pub fn bytes_parsed(&self) -> usize {
         self.parsed
     }
 
-    /// Whether an incomplete request is remembered, so that parsing it again from its start would cost more.
+    /// Whether progress in an incomplete request is remembered, so that parsing it again would cost more.
     pub fn is_resuming(&self) -> bool {
         self.resume_at != 0
     }
@@ -271,7 +283,7 @@ impl Parser {
         let before = args.len();
         if let Err(unbalanced) = split_line(line, start, args) {
             args.truncate(before);
-            // Partly decoded, the line might pass when it is parsed a second time.
+            // A partly decoded line might be accepted when parsed again.
             line.fill(b' ');
             line[0] = b'"';
             return Err(unbalanced);
@@ -281,20 +293,20 @@ impl Parser {
     }
 }
 
-/// Within a multibulk request.
+/// A position within a multibulk request.
 struct Cursor {
     /// The request's first byte.
     start: usize,
     /// The next length line, or the request's end.
     at: usize,
     remaining: u32,
-    /// If the bytes ended too early: where the incomplete argument's own begin.
+    /// If the bytes ended early: where the incomplete argument's data begins.
     waits_behind: usize,
 }
 
 impl Cursor {
-    /// Appends the remaining arguments, their places counted from `base`, to `found`. If the bytes end before the last
-    /// one, returns how many more are needed at least, the cursor standing at the first incomplete argument.
+    /// Appends the remaining arguments, relative to `base`, to `found`. If the bytes end early, returns the least
+    /// number of further bytes, with the cursor at the incomplete argument.
     #[inline]
     fn bulks(
         &mut self,
@@ -333,8 +345,8 @@ impl Cursor {
     }
 }
 
-/// A length of up to five digits after `marker` at `at`, and the bytes of its line. `None` says nothing: longer, not
-/// complete, wrong, or too near the buffer's end. One load of 8 bytes and no loop.
+/// A length of up to five digits after `marker` at `at`, and its line's length. None if longer, incomplete, wrong, or
+/// too near the buffer's end. One load of 8 bytes and no loop.
 #[inline(always)]
 fn short_length(buf: &[u8], at: usize, marker: u8) -> Option<(usize, usize)> {
     let word = u64::from_le_bytes(*buf.get(at..)?.first_chunk::<8>()?);
@@ -448,15 +460,15 @@ fn bulk_length(bytes: &[u8]) -> Result<Option<(usize, usize)>, ProtocolError> {
     let len = parse_i64(text)
         .and_then(|len| u64::try_from(len).ok())
         .ok_or(ProtocolError::InvalidBulkLength)?;
-    // Places are 32 bits, whatever the limit.
+    // Ranges have 32 bits, whatever the limit.
     if len > u64::from(u32::MAX) {
         return Err(ProtocolError::InvalidBulkLength);
     }
     Ok(Some((len as usize, line_len)))
 }
 
-/// Splits an inline request, which lies in the buffer at `base`, into its words. Quotes and escapes are decoded in
-/// place: what they mean is never longer than how they are written.
+/// Splits an inline request, which starts at `base` in the buffer, into words. Quotes and escapes are decoded in
+/// place, as decoding never lengthens them.
 ///
 /// A word may begin plain and go on quoted; a closing quote ends it and must be followed by white space or the line's
 /// end. Double quotes know `\n \r \t \b \a`, `\xHH` and any other byte for itself, single quotes only `\'`.
@@ -524,8 +536,7 @@ fn split_line(line: &mut [u8], base: usize, args: &mut Vec<Range>) -> Result<(),
     }
 }
 
-/// Appends a request with these arguments, as a client would send it: for the AOF, replicas and requests that are
-/// kept for later.
+/// Appends a request with these arguments, as a client would send it: for the AOF, replicas and postponed requests.
 pub fn encode<'a, Args>(args: Args, out: &mut Vec<u8>)
 where
     Args: IntoIterator<Item = &'a [u8], IntoIter: ExactSizeIterator>,

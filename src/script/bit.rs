@@ -1,6 +1,6 @@
 //! `bit`: operations on 32-bit integers, as LuaBitOp 1.0.2 gives them to scripts of Redis.
 //!
-//! A number is taken modulo 2^32 (adding 2^52 + 2^51 leaves its last 32 bits in the double's), and results are signed.
+//! Numbers are taken modulo 2^32 (adding 2^52 + 2^51 puts them into a double's low 32 bits); results are signed.
 #![allow(unsafe_code)] // Luau's C interface.
 
 use std::ffi::c_int;
@@ -68,7 +68,7 @@ unsafe extern "C-unwind" fn bnot(state: *mut lua_State) -> c_int {
     unsafe { reply(state, !bits_argument(state, 1)) }
 }
 
-/// Joins all arguments, from the last: whose error is found first depends on it.
+/// Combines all arguments, starting with the last: the order decides which error is found first.
 ///
 /// # Safety
 /// As for `library::argument_error`.
@@ -98,7 +98,7 @@ unsafe extern "C-unwind" fn bxor(state: *mut lua_State) -> c_int {
     unsafe { join(state, |left, right| left ^ right) }
 }
 
-/// Shifts the first argument by the second, of which five bits count.
+/// Shifts the first argument by the low five bits of the second.
 ///
 /// # Safety
 /// As for `library::argument_error`.
@@ -141,7 +141,7 @@ unsafe extern "C-unwind" fn bswap(state: *mut lua_State) -> c_int {
     unsafe { reply(state, bits_argument(state, 1).swap_bytes()) }
 }
 
-/// `tohex(number [, digits])`: the last 8 digits or fewer; a negative count asks for capitals.
+/// `tohex(number [, digits])`: the last 8 digits or fewer; a negative count means upper case.
 unsafe extern "C-unwind" fn tohex(state: *mut lua_State) -> c_int {
     // SAFETY: Luau runs this function; it owns nothing.
     unsafe {

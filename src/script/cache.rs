@@ -1,8 +1,8 @@
 //! Compiled scripts, found by their bytes and by their SHA1.
 //!
-//! EVAL finds its script by a hash of the body that costs a fraction of the SHA1, and compares the bytes; the SHA1 is computed
-//! when a script is new. Scripts that were only ever sent with EVAL are bounded: the one that was not used for the longest
-//! time goes first. What SCRIPT LOAD has brought stays until SCRIPT FLUSH, as clients count on EVALSHA then.
+//! EVAL finds its script by a hash of the body that costs a fraction of a SHA1, and compares the bytes; the SHA1 is
+//! computed for a new script. The number of scripts sent only with EVAL is limited: the least recently used one is
+//! evicted. Scripts of SCRIPT LOAD stay until SCRIPT FLUSH, as clients rely on EVALSHA for them.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -13,7 +13,7 @@ use super::shebang::ScriptFlags;
 use super::{Function, Script};
 use crate::sys::random;
 
-/// Scripts kept that were only sent with EVAL.
+/// The most scripts kept that were sent only with EVAL.
 const EVAL_SCRIPTS_MAX: usize = 500;
 
 /// The bytes of a SHA1.
@@ -24,7 +24,7 @@ pub fn sha1(bytes: &[u8]) -> Sha {
     Sha1::digest(bytes).into()
 }
 
-/// The SHA1 of pieces one behind the other.
+/// The SHA1 of concatenated pieces.
 pub fn sha1_of<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Sha {
     let mut sha = Sha1::new();
     pieces.for_each(|piece| sha.update(piece));
@@ -41,7 +41,7 @@ pub fn hex(sha: &Sha) -> [u8; 40] {
     text
 }
 
-/// The SHA1 that 40 hexadecimal digits of any case name.
+/// Parses a SHA1 of 40 hexadecimal digits in any case.
 fn parse_sha(text: &[u8]) -> Option<Sha> {
     let mut sha = [0; 20];
     if text.len() != 40 {
@@ -56,10 +56,10 @@ fn parse_sha(text: &[u8]) -> Option<Sha> {
 
 struct Cached {
     script: Script,
-    /// Its SHA1 as most name it.
+    /// Its SHA1 in lower case.
     hex: [u8; 40],
     body: Box<[u8]>,
-    /// Brought by SCRIPT LOAD: it is not evicted.
+    /// Loaded by SCRIPT LOAD: not evicted.
     kept: bool,
     /// The number of its last use.
     used: u64,
@@ -70,15 +70,15 @@ pub struct Cache {
     scripts: Vec<Option<Cached>>,
     free: Vec<u32>,
     by_sha: HashMap<Sha, u32>,
-    /// By the body's hash; one that meets another script's hash is found by its SHA1 alone.
+    /// By the body's hash; a script whose hash collides is only found by its SHA1.
     by_body: HashMap<u64, u32>,
     seed: u64,
-    /// The scripts that may be evicted, the one that was not used for the longest time first.
+    /// Scripts that may be evicted, the least recently used first.
     evictable: BTreeMap<u64, u32>,
     uses: u64,
     bodies_bytes: usize,
     evicted: u64,
-    /// The script that ran last: the same one often runs again.
+    /// The last script: the same one often runs again.
     last: Option<u32>,
 }
 
@@ -89,7 +89,7 @@ impl Default for Cache {
             free: Vec::new(),
             by_sha: HashMap::new(),
             by_body: HashMap::new(),
-            // Nobody can choose bodies that meet.
+            // Random, so that nobody can construct collisions.
             seed: random::number(),
             evictable: BTreeMap::new(),
             uses: 0,
@@ -101,7 +101,7 @@ impl Default for Cache {
 }
 
 impl Cache {
-    /// The script of a body. `keep`: SCRIPT LOAD asks.
+    /// The script of a body. `keep`: for SCRIPT LOAD.
     pub fn find(&mut self, body: &[u8], keep: bool) -> Option<Script> {
         let last = self.last.filter(|&last| self.has_body(last, body));
         let index = match last {
@@ -160,7 +160,7 @@ impl Cache {
         Some(&cached.body)
     }
 
-    /// Takes in a script that was not found.
+    /// Adds a new script.
     pub fn insert(
         &mut self,
         body: &[u8],
@@ -192,7 +192,7 @@ impl Cache {
         script
     }
 
-    /// Forgets a script if there are too many that were not loaded. Returns its function.
+    /// Evicts a script if there are too many. Returns its function.
     pub fn evict(&mut self) -> Option<Function> {
         if self.evictable.len() <= EVAL_SCRIPTS_MAX {
             return None;
@@ -210,7 +210,7 @@ impl Cache {
         Some(cached.script.function)
     }
 
-    /// Forgets all scripts. Returns their functions.
+    /// Removes all scripts. Returns their functions.
     pub fn clear(&mut self) -> Vec<Function> {
         let old = std::mem::take(&mut self.scripts);
         let (seed, evicted) = (self.seed, self.evicted);
@@ -231,7 +231,7 @@ impl Cache {
         self.evicted
     }
 
-    /// Bytes of the bodies and of what finds them.
+    /// Bytes of the bodies and indices.
     pub fn bytes(&self) -> usize {
         let entry = size_of::<Option<Cached>>() + size_of::<(Sha, u32)>() + size_of::<(u64, u32)>();
         self.bodies_bytes + self.len() * entry

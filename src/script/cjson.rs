@@ -1,11 +1,11 @@
 //! `cjson`: JSON for scripts, as lua-cjson 2.1.0 gives it to scripts of Redis.
 //!
-//! `encode` walks a value of Luau and collects its text in a buffer; `decode` walks a text and builds values on Luau's
-//! stack, a table each level. Neither calls itself: what is open at each level lies in a second buffer, so that the
-//! nesting of what a script was sent uses none of our stack. Bytes are not checked to be UTF-8, on either way.
+//! `encode` traverses a Luau value and writes its text to a buffer; `decode` parses a text and builds values on
+//! Luau's stack, a table for each level. Neither is recursive: open levels are kept in a second buffer, so that
+//! nested input does not use our stack. Bytes are not checked to be UTF-8.
 //!
-//! The text ends at its first zero byte, as for the C library: what follows is not looked at. Fields are written in
-//! the order in which the table is walked, which for other than array elements is Luau's own, not Lua 5.1's.
+//! The text ends at its first zero byte, as in the C library. Fields are written in iteration order, which for other
+//! than array elements is Luau's, not Lua 5.1's.
 #![allow(unsafe_code)] // Luau's C interface.
 
 use std::ffi::{CStr, c_int, c_void};
@@ -18,18 +18,18 @@ use super::library::{
 };
 use super::number::{format_json, parse_prefix};
 
-/// Bytes of a string that are written between two looks for interrupts.
+/// Bytes of a string written between two checks for interrupts.
 const PIECE: usize = 1 << 20;
-/// What the functions of one `cjson` table share. `cjson.new()` makes another.
+/// State shared by the functions of one `cjson` table. `cjson.new()` makes another.
 struct Shared {
     options: Options,
-    /// The text that is being written, or a string's that is being read.
+    /// The text being written, or a string being parsed.
     text: Buffer<u8>,
-    /// The tables that are being written or read, the outermost first.
+    /// The open tables, the outermost first.
     levels: Buffer<Level>,
 }
 
-/// Set by the functions of their names.
+/// Set by the functions with these names.
 #[derive(Clone, Copy)]
 struct Options {
     encode_sparse_convert: bool,
@@ -57,7 +57,7 @@ impl Options {
     };
 }
 
-/// What `encode` does with infinities and NaN, which JSON cannot show.
+/// How `encode` treats infinities and NaN, which JSON does not have.
 #[derive(Clone, Copy, PartialEq)]
 enum InvalidNumbers {
     Refused,
@@ -65,12 +65,12 @@ enum InvalidNumbers {
     AsNull,
 }
 
-/// A table that is being written or read.
+/// A table being written or parsed.
 #[derive(Clone, Copy)]
 enum Level {
-    /// The array's length (unknown while reading: 0) and the index of its next element.
+    /// The array's length (unknown while parsing: 0) and the index of its next element.
     Array { len: i32, next: i32 },
-    /// Where `lua_rawiter` goes on; while reading, how many fields there are.
+    /// The position for `lua_rawiter`; while parsing, the number of fields.
     Object { position: c_int },
 }
 
@@ -127,7 +127,7 @@ unsafe fn push_library(state: *mut lua_State) {
     }
 }
 
-/// `cjson.null`: a table cannot hold nil.
+/// `cjson.null`, as a table cannot hold nil.
 ///
 /// # Safety
 /// There is room on the stack.
@@ -183,7 +183,7 @@ struct Encoder<'call> {
 impl Encoder<'_> {
     /// Writes the value on top of the stack.
     ///
-    /// At each level its table lies on the stack, behind it the key (of an object) and the value that is written.
+    /// For each level the stack has its table, then the key (of an object) and the value being written.
     ///
     /// # Safety
     /// As for `library::argument_error`.
@@ -232,7 +232,7 @@ impl Encoder<'_> {
         }
     }
 
-    /// Writes the value on top of the stack, or the beginning of a table.
+    /// Writes the value on top of the stack, or the start of a table.
     ///
     /// # Safety
     /// As for [`Encoder::run`].
@@ -277,7 +277,7 @@ impl Encoder<'_> {
         }
     }
 
-    /// The greatest index of a table all of whose keys are positive integers; `None` if it is to be an object.
+    /// The greatest index of a table with only positive integer keys; `None` if it must be an object.
     ///
     /// # Safety
     /// As for [`Encoder::run`].
@@ -299,7 +299,7 @@ impl Encoder<'_> {
                     return None;
                 }
                 if key > f64::from(max) {
-                    // Not saturating: an index beyond all integers makes an object of the table.
+                    // Not saturating: an index beyond i32 makes the table an object.
                     max = if key <= f64::from(i32::MAX) { key as i32 } else { i32::MIN };
                 }
                 items = items.wrapping_add(1);
@@ -395,7 +395,7 @@ impl Encoder<'_> {
         }
     }
 
-    /// Raises the error that the value at an index cannot be written.
+    /// Raises the error that the value at an index cannot be encoded.
     ///
     /// # Safety
     /// As for `library::argument_error`.
@@ -408,7 +408,7 @@ impl Encoder<'_> {
     }
 }
 
-/// What stands behind the backslash for each byte; 0 if it needs none, `u` if it is shown in hexadecimal.
+/// The character after the backslash for each byte; 0: no escape, `u`: hexadecimal.
 const ESCAPES: [u8; 256] = {
     let mut escapes = [0; 256];
     let mut byte = 0;
@@ -428,7 +428,7 @@ const ESCAPES: [u8; 256] = {
     escapes
 };
 
-/// `decode(text)`: the value that a JSON text shows.
+/// `decode(text)`: the value of a JSON text.
 unsafe extern "C-unwind" fn decode(state: *mut lua_State) -> c_int {
     // SAFETY: Luau runs this function; it owns nothing. The upvalue is the library's, the text stays on the stack.
     unsafe {
@@ -449,7 +449,7 @@ unsafe extern "C-unwind" fn decode(state: *mut lua_State) -> c_int {
     1
 }
 
-/// A piece of the text. A string's value has been pushed.
+/// A token. A string's value has been pushed.
 #[derive(Clone, Copy)]
 enum Token {
     ObjectBegin,
@@ -467,7 +467,7 @@ enum Token {
 }
 
 impl Token {
-    /// What messages call it.
+    /// Its name in messages.
     fn name(self) -> &'static CStr {
         match self {
             Token::ObjectBegin => c"T_OBJ_BEGIN",
@@ -491,12 +491,12 @@ struct Decoder<'call> {
     library: &'call mut Shared,
     text: &'call [u8],
     at: usize,
-    /// Sizes of the last object and the last array that were read: the next one is mostly like it, and need not grow then.
+    /// Sizes of the last object and array: the next one is often alike, and is created with this capacity.
     fields: c_int,
     elements: c_int,
 }
 
-/// Room made for fields or elements before it is known how many there are.
+/// The largest capacity reserved for an expected size.
 const ROOM_MAX: c_int = 16;
 
 impl Decoder<'_> {
@@ -535,7 +535,7 @@ impl Decoder<'_> {
                     }
                     _ => self.refuse(c"value", begin, token),
                 }
-                // A value is complete, and with it perhaps the table around it.
+                // A value is complete, and possibly the tables around it.
                 loop {
                     let Some(level) = self.library.levels.last_mut() else {
                         let (begin, token) = self.next();
@@ -581,7 +581,7 @@ impl Decoder<'_> {
         }
     }
 
-    /// Pushes a table for one more level, with room for so many elements and fields.
+    /// Pushes a table for a new level, with capacity for elements and fields.
     ///
     /// # Safety
     /// As for [`Decoder::run`].
@@ -597,7 +597,7 @@ impl Decoder<'_> {
         }
     }
 
-    /// Takes a field's key, which has been pushed, and the colon; returns the first token of its value.
+    /// Handles a field's key, which was pushed, and the colon; returns the first token of its value.
     ///
     /// # Safety
     /// As for [`Decoder::run`].
@@ -615,7 +615,7 @@ impl Decoder<'_> {
         }
     }
 
-    /// Raises the error that another token was expected.
+    /// Raises the error of an unexpected token.
     ///
     /// # Safety
     /// As for `library::argument_error`.
@@ -638,7 +638,7 @@ impl Decoder<'_> {
         self.text.get(at).copied().unwrap_or(0)
     }
 
-    /// The next token and where it begins, or for an error where it is.
+    /// The next token and its start, or for an error its position.
     ///
     /// # Safety
     /// As for [`Decoder::run`].
@@ -749,7 +749,7 @@ impl Decoder<'_> {
     }
 }
 
-/// Whether a text begins as a number that JSON does not allow but C's `strtod` reads.
+/// Whether a text begins with a number that C's `strtod` accepts but JSON does not.
 fn is_invalid_number(text: &[u8]) -> bool {
     let unsigned = match text {
         [b'+', ..] => return true,
@@ -785,7 +785,7 @@ fn unicode_escape(text: &[u8]) -> Option<(char, usize)> {
     Some((char::from_u32(0x10000 + ((first & 0x3ff) << 10 | second & 0x3ff))?, 12))
 }
 
-/// Checks the number of a setting's arguments and fills up with nil.
+/// Checks the number of a setter's arguments and fills up with nil.
 ///
 /// # Safety
 /// As for `library::argument_error`.
@@ -813,7 +813,7 @@ unsafe fn integer_setting(
     // SAFETY: the caller's promise.
     unsafe {
         if ffi::lua_type(state, argument) != ffi::LUA_TNIL {
-            // The C library keeps the integer's lower half.
+            // The C library truncates to the lower half.
             let value = integer_argument(state, argument) as i32;
             if !(min..=max).contains(&value) {
                 let format = c"expected integer between %d and %d";
@@ -826,7 +826,7 @@ unsafe fn integer_setting(
     }
 }
 
-/// The choice an argument names: a boolean for `off` and `on`, or the index of a name. `None` if it is nil.
+/// The index of the name in an argument, or a boolean for `off` and `on`. `None` if it is nil.
 ///
 /// # Safety
 /// As for `library::argument_error`.
@@ -838,7 +838,7 @@ unsafe fn choice(state: *mut lua_State, argument: c_int, names: &[&CStr]) -> Opt
             ffi::LUA_TBOOLEAN => Some(ffi::lua_toboolean(state, argument) as usize),
             _ => {
                 let given = string_argument(state, argument);
-                // A name ends at a zero byte, as all texts of the C library.
+                // A name ends at a zero byte, as in the C library.
                 let given = given.split(|byte| *byte == 0).next().unwrap_or_default();
                 let found = names.iter().position(|name| name.to_bytes() == given);
                 if found.is_none() {
@@ -853,7 +853,7 @@ unsafe fn choice(state: *mut lua_State, argument: c_int, names: &[&CStr]) -> Opt
     }
 }
 
-/// Changes a setting that is on or off if the argument is not nil, and pushes it.
+/// Changes a boolean setting if the argument is not nil, and pushes it.
 ///
 /// # Safety
 /// As for `library::argument_error`.
@@ -867,7 +867,7 @@ unsafe fn boolean_setting(state: *mut lua_State, argument: c_int, setting: &mut 
     }
 }
 
-/// `encode_sparse_array([convert [, ratio [, safe]]])`: an array with fewer than one of `ratio` elements, and with an
+/// `encode_sparse_array([convert [, ratio [, safe]])`: an array with fewer than one of `ratio` elements, and with an
 /// index beyond `safe`, is refused or becomes an object.
 unsafe extern "C-unwind" fn encode_sparse_array(state: *mut lua_State) -> c_int {
     // SAFETY: Luau runs this function; it owns nothing.
@@ -926,7 +926,7 @@ unsafe extern "C-unwind" fn encode_number_precision(state: *mut lua_State) -> c_
     1
 }
 
-/// `encode_keep_buffer([on])`: remembered and answered; the buffer is always kept while it is small.
+/// `encode_keep_buffer([on])`: stored and returned, without effect: small buffers are always kept.
 unsafe extern "C-unwind" fn encode_keep_buffer(state: *mut lua_State) -> c_int {
     // SAFETY: Luau runs this function; it owns nothing.
     unsafe {

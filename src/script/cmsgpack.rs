@@ -1,8 +1,8 @@
 //! `cmsgpack`: MessagePack for scripts, as lua-cmsgpack 0.4.0 gives it to scripts of Redis.
 //!
-//! What the library cannot show it writes as nil: functions, and tables nested more than 16 deep. A table is an array if
-//! its keys are exactly 1 to their number, so the empty table is one. Numbers that are integers are written as such, in
-//! the fewest bytes; others as a float if it is as exact as the double. Extension and binary types are not known.
+//! Functions, and tables nested more than 16 deep, are written as nil. A table is an array if its keys are exactly 1
+//! to their number, so the empty table is one. Integers are written in the fewest bytes, other numbers as a float if
+//! that is exact. Extension and binary types are not supported.
 #![allow(unsafe_code)] // Luau's C interface.
 
 use std::ffi::{CStr, c_int, c_void};
@@ -18,18 +18,18 @@ use super::library::{
 /// Tables nested deeper are written as nil.
 const NESTING_MAX: u32 = 16;
 
-/// What the functions share.
+/// State shared by the functions.
 struct Shared {
     bytes: Buffer<u8>,
     levels: Buffer<Level>,
 }
 
-/// A table that is being read.
+/// A table being decoded.
 #[derive(Clone, Copy)]
 enum Level {
-    /// The elements that are still missing, and the index of the next one.
+    /// The number of missing elements, and the index of the next one.
     Array { missing: u32, next: u32 },
-    /// The values (keys and fields) that are still missing.
+    /// The number of missing values (keys and fields).
     Map { missing: u64 },
 }
 
@@ -102,7 +102,7 @@ struct Packer<'call> {
 }
 
 impl Packer<'_> {
-    /// Writes the value at an index, counted from the bottom of the stack. Calls itself [`NESTING_MAX`] deep at most.
+    /// Writes the value at an index, counted from the bottom of the stack. Recursive up to [`NESTING_MAX`].
     ///
     /// # Safety
     /// As for `library::argument_error`.
@@ -223,8 +223,8 @@ impl Packer<'_> {
         }
     }
 
-    /// The number of a table's items, if all keys are positive integers (else -1), and whether they are exactly 1 to
-    /// that number.
+    /// The number of a table's items, if all keys are positive integers (else -1), and whether the keys are exactly 1
+    /// to that number.
     ///
     /// # Safety
     /// As for [`Packer::value`].
@@ -258,7 +258,7 @@ unsafe extern "C-unwind" fn unpack(state: *mut lua_State) -> c_int {
     unsafe { unpack_some(state, 0, 0) }
 }
 
-/// `unpack_one(bytes [, offset])`: where the next value begins or -1, and the one at the offset.
+/// `unpack_one(bytes [, offset])`: the offset of the next value or -1, and the value at the offset.
 unsafe extern "C-unwind" fn unpack_one(state: *mut lua_State) -> c_int {
     // SAFETY: Luau runs this function; it owns nothing.
     unsafe {
@@ -267,7 +267,7 @@ unsafe extern "C-unwind" fn unpack_one(state: *mut lua_State) -> c_int {
     }
 }
 
-/// `unpack_limit(bytes, limit [, offset])`: where the next value begins or -1, and as many values from the offset on.
+/// `unpack_limit(bytes, limit [, offset])`: the offset of the next value or -1, and up to `limit` values from the offset on.
 unsafe extern "C-unwind" fn unpack_limit(state: *mut lua_State) -> c_int {
     // SAFETY: Luau runs this function; it owns nothing.
     unsafe {
@@ -277,7 +277,7 @@ unsafe extern "C-unwind" fn unpack_limit(state: *mut lua_State) -> c_int {
     }
 }
 
-/// Reads values; with neither limit nor offset all of them, and without their end.
+/// Decodes values; with neither limit nor offset all of them, without the next offset.
 ///
 /// # Safety
 /// Called by a C function that Luau runs; no frame up to it owns memory.
@@ -290,7 +290,7 @@ unsafe fn unpack_some(state: *mut lua_State, limit: i64, offset: i64) -> c_int {
         let bytes = string_argument(state, 1);
         let (int_offset, int_len) = (offset as c_int, bytes.len() as c_int);
         if offset < 0 || limit < 0 {
-            // The limit shown is the length, as in the C library.
+            // The message shows the length as limit, as in the C library.
             let format = c"Invalid request to unpack with offset of %d and limit of %d.";
             luaL_error(state, format.as_ptr(), int_offset, int_len);
         }
@@ -335,12 +335,12 @@ struct Unpacker<'call> {
     state: *mut lua_State,
     levels: &'call mut Buffer<Level>,
     rest: &'call [u8],
-    /// Stack slots that the C library would use for the indexes of arrays: they count towards its limit.
+    /// Stack slots that the C library would use for array indices: they count towards its limit.
     indexes: c_int,
 }
 
 impl Unpacker<'_> {
-    /// Pushes the next value. Does not call itself: how deep the bytes nest is their sender's choice.
+    /// Pushes the next value. Not recursive, as the sender chooses the nesting.
     ///
     /// # Safety
     /// As for `library::argument_error`.
@@ -350,7 +350,7 @@ impl Unpacker<'_> {
             loop {
                 safepoint(self.state);
                 self.begin()?;
-                // A value is complete unless it is a table that waits for more, and with it perhaps the table around it.
+                // A value is complete, unless it is a table with missing items, and possibly the tables around it.
                 loop {
                     let Some(level) = self.levels.last_mut() else {
                         return Ok(());
@@ -372,7 +372,7 @@ impl Unpacker<'_> {
         }
     }
 
-    /// Puts the value on top of the stack into the table below it, if there is one that waits for it.
+    /// Stores the value on top of the stack in the table below it, if that has missing items.
     ///
     /// # Safety
     /// As for [`Unpacker::value`].
@@ -389,7 +389,7 @@ impl Unpacker<'_> {
                 Some(Level::Map { missing }) => {
                     *missing -= 1;
                     if *missing % 2 == 0 {
-                        // Not raw: it raises an error for a key that is nil or NaN.
+                        // Not raw, so that a nil or NaN key raises an error.
                         ffi::lua_settable(self.state, -3);
                     }
                 }
@@ -404,7 +404,7 @@ impl Unpacker<'_> {
         Ok(*bytes)
     }
 
-    /// Pushes the next value and stores it, or an empty table that is to be filled.
+    /// Pushes the next value and stores it, or pushes an empty table to be filled.
     ///
     /// # Safety
     /// As for [`Unpacker::value`].
@@ -420,7 +420,7 @@ impl Unpacker<'_> {
                 0xcc => f64::from(u8::from_be_bytes(self.take()?)),
                 0xcd => f64::from(u16::from_be_bytes(self.take()?)),
                 0xce => f64::from(u32::from_be_bytes(self.take()?)),
-                // The C library takes unsigned integers through signed ones.
+                // The C library converts unsigned integers to signed ones.
                 0xcf | 0xd3 => i64::from_be_bytes(self.take()?) as f64,
                 0xd0 => f64::from(i8::from_be_bytes(self.take()?)),
                 0xd1 => f64::from(i16::from_be_bytes(self.take()?)),

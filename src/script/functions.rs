@@ -1,8 +1,8 @@
-//! Libraries of functions: what FUNCTION LOAD takes in and FCALL finds.
+//! Function libraries: loaded by FUNCTION LOAD, called by FCALL.
 //!
-//! A library is a text whose first line names it (`#!lua name=mylib`) and whose rest registers functions when it is run.
-//! The names of functions are the server's, in any case; those of libraries are not. A library is replaced as a whole or
-//! not at all. A dump is what an RDB file has of each library, with the footer of DUMP (`payload.rs`).
+//! A library is a text whose first line names it (`#!lua name=mylib`) and whose code registers functions when run.
+//! Function names are global and case-insensitive; library names are case-sensitive. A library is replaced as a whole
+//! or not at all. A dump is the libraries as in an RDB file, with the footer of DUMP (`payload.rs`).
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -37,7 +37,7 @@ pub struct Library {
     pub functions: Vec<Registered>,
 }
 
-/// What FCALL runs.
+/// A function for FCALL.
 #[derive(Clone, Debug)]
 pub struct Callee {
     /// As it was registered.
@@ -46,23 +46,23 @@ pub struct Callee {
     pub function: Function,
 }
 
-/// What RESTORE does where a library of a name is there already.
+/// How RESTORE treats existing libraries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RestorePolicy {
-    /// All that is there goes first.
+    /// Removes all first.
     Flush,
-    /// It refuses.
+    /// Refuses if a name exists.
     Append,
-    /// The old library goes.
+    /// Replaces libraries of the same name.
     Replace,
 }
 
-/// Whether a text may be the name of a library or a function.
+/// Whether a text is a valid name of a library or function.
 pub fn is_name(text: &[u8]) -> bool {
     !text.is_empty() && text.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'_')
 }
 
-/// How libraries are run while they are loaded.
+/// Settings for loading libraries.
 pub struct Loader<'a> {
     pub lua: &'a mut Lua,
     pub host: &'a mut dyn Host,
@@ -77,9 +77,9 @@ pub struct Libraries {
     libraries: BTreeMap<Box<[u8]>, Library>,
     /// By their names in lower case.
     functions: HashMap<Box<[u8]>, Callee>,
-    /// Functions of all libraries: of two names that differ in their case alone both count.
+    /// Functions of all libraries, counting those whose names differ only in case.
     functions_len: usize,
-    /// Of names and texts.
+    /// Bytes of names and texts.
     bytes: usize,
 }
 
@@ -106,7 +106,7 @@ impl Libraries {
         self.libraries.iter().map(|(name, library)| (&**name, library))
     }
 
-    /// The function of a name, in any case.
+    /// The function with a name, case-insensitive.
     pub fn find(&self, name: &[u8]) -> Option<&Callee> {
         if name.iter().any(u8::is_ascii_uppercase) {
             return self.functions.get(&*name.to_ascii_lowercase());
@@ -114,7 +114,7 @@ impl Libraries {
         self.functions.get(name)
     }
 
-    /// Takes in a library; returns its name. Errors are texts behind `ERR `. Nothing has changed then.
+    /// Loads a library; returns its name. Errors: a text after `ERR `; then nothing has changed.
     pub fn load(
         &mut self,
         code: &[u8],
@@ -160,7 +160,7 @@ impl Libraries {
         Ok(name)
     }
 
-    /// Forgets a library. False if there is none.
+    /// Removes a library. False if there is none.
     pub fn delete(&mut self, name: &[u8], lua: &mut Lua) -> bool {
         let old = self.unlink(name);
         let existed = old.is_some();
@@ -170,7 +170,7 @@ impl Libraries {
         existed
     }
 
-    /// Forgets all libraries.
+    /// Removes all libraries.
     pub fn flush(&mut self, lua: &mut Lua) {
         let old = std::mem::take(self);
         for library in old.libraries.into_values() {
@@ -179,12 +179,12 @@ impl Libraries {
         lua.collect();
     }
 
-    /// All libraries as RESTORE takes them, here and in Redis 7.0 and later.
+    /// All libraries as a payload for RESTORE, here and in Redis 7.0 and later.
     pub fn dump(&self) -> Vec<u8> {
         payload::write(self.libraries.values().map(|library| &*library.code))
     }
 
-    /// Takes in all libraries of a dump, or none. Errors are texts behind `ERR `.
+    /// Loads all libraries of a dump, or none. Errors: a text after `ERR `.
     pub fn restore(
         &mut self,
         dump: &[u8],
@@ -213,7 +213,7 @@ impl Libraries {
         }
     }
 
-    /// Takes out what other libraries are to replace. Nothing has changed if there is an error.
+    /// Removes the libraries to be replaced. On an error nothing has changed.
     fn make_way(
         &mut self,
         new: &Libraries,
@@ -247,7 +247,7 @@ impl Libraries {
         for function in &library.functions {
             let Registered { name, flags, function, .. } = function;
             let callee = Callee { name: name.clone(), flags: *flags, function: *function };
-            // Of names that differ in their case alone the first one counts.
+            // Of names that differ only in case the first one is called.
             self.functions.entry(name.to_ascii_lowercase().into()).or_insert(callee);
         }
         self.functions_len += library.functions.len();
@@ -276,11 +276,10 @@ fn quoted(before: &str, name: &[u8], behind: &str) -> Vec<u8> {
     [before.as_bytes(), name, behind.as_bytes()].concat()
 }
 
-/// A library's name, and its program: what follows the first line, from that line's end on, so that lines keep their
-/// numbers.
+/// A library's name, and its code: from the end of the first line on, so that line numbers stay right.
 type Header<'code> = (Box<[u8]>, &'code [u8]);
 
-/// Reads a library's first line. Errors are texts behind `ERR `.
+/// Parses a library's first line. Errors: a text after `ERR `.
 fn parse_header(code: &[u8]) -> Result<Header<'_>, Vec<u8>> {
     if !code.starts_with(b"#!") {
         return Err(b"Missing library metadata".to_vec());

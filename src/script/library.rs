@@ -1,13 +1,12 @@
-//! What the libraries for scripts have in common: how they are registered, how they read their arguments and raise
-//! errors, and where they collect bytes.
+//! Shared by the libraries for scripts: registration, arguments, errors, and buffers.
 //!
-//! They are C functions written against Luau's C interface: the safe one costs 0.3 us a call, and allocates. An error
-//! is raised by Luau as a C++ exception and crosses our frames on its way to the script's `pcall`. So no frame that
-//! calls into Luau owns memory: bytes are collected in a [`Buffer`] that lies in a userdata, which the collector frees
-//! whatever happens. What a script can make long (a string, a depth) is checked before memory is taken for it.
+//! They are C functions written against Luau's C interface: the safe one costs 0.3 us a call, and allocates. Luau
+//! raises an error as a C++ exception, which crosses our frames on its way to the script's `pcall`. So no frame that
+//! calls into Luau may own memory: bytes are collected in a [`Buffer`] inside a userdata, which the garbage collector
+//! frees in any case. Script-controlled sizes (a string, a depth) are checked before memory is allocated for them.
 //!
-//! Messages are Lua 5.1's (`bad argument #1 to 'decode' (string expected, got nil)`), as scripts know them from Redis;
-//! Luau's own differ. Lua 5.1 names a function as its caller does, we by its own name.
+//! Messages are Lua 5.1's (`bad argument #1 to 'decode' (string expected, got nil)`), as in Redis; Luau's own differ.
+//! Lua 5.1 names a function as its caller does; we use its own name.
 #![allow(unsafe_code)] // Luau's C interface.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -20,20 +19,20 @@ use mlua::ffi::{
 
 use super::{bit, cjson, cmsgpack, structs};
 
-/// The slots of its stack that Lua 5.1 gives a C function. Luau would give a million; but the libraries' limits of
-/// nesting depend on it, and replies would differ.
+/// The stack slots that Lua 5.1 gives a C function. Luau would allow a million, but the libraries' nesting limits
+/// depend on it, and replies would differ.
 const STACK_SLOTS_MAX: c_int = 8000;
-/// Longer results are refused: what a client may send as one string by default.
+/// The largest result: the default limit of a string sent by a client.
 const BUFFER_BYTES_MAX: usize = 512 * 1024 * 1024;
-/// A text longer than this that is read as a number is worth a look for interrupts.
+/// Parsing a longer text as a number is preceded by a check for interrupts.
 pub(super) const LONG_NUMBER: usize = 1000;
-/// What a buffer keeps between calls.
+/// Capacity that a buffer keeps between calls.
 const BUFFER_BYTES_KEPT: usize = 64 * 1024;
 
-/// A function of a library and its name, which messages show.
+/// A library function and its name in messages.
 pub(super) type Entry = (&'static CStr, lua_CFunction);
 
-/// Adds the libraries that Redis gives to scripts beyond Lua's own: `bit`, `cjson`, `cmsgpack`, `struct`.
+/// Adds Redis's libraries for scripts: `bit`, `cjson`, `cmsgpack`, `struct`.
 ///
 /// # Safety
 /// The state is valid, and its stack has room for ten values. It is left as it was.
@@ -47,7 +46,7 @@ pub unsafe fn open_libraries(state: *mut lua_State) {
     }
 }
 
-/// Adds functions to the table on top of the stack. Each gets the value below the table as its upvalue.
+/// Adds functions to the table on top of the stack. Each has the value below the table as its upvalue.
 ///
 /// # Safety
 /// There is such a table and such a value, and room for two more.
@@ -76,7 +75,7 @@ pub(super) unsafe fn add_texts(state: *mut lua_State, texts: &[(&CStr, &CStr)]) 
     }
 }
 
-/// Makes the table on top of the stack read-only and a global variable, and takes it off.
+/// Makes the table on top of the stack read-only and a global variable, and pops it.
 ///
 /// # Safety
 /// There is such a table, and globals may be set.
@@ -101,7 +100,7 @@ pub(super) unsafe fn argument_error(state: *mut lua_State, argument: c_int, mess
         let mut own = MaybeUninit::<lua_Debug>::zeroed();
         let named = called_by_script && lua_getinfo(state, 0, c"n".as_ptr(), own.as_mut_ptr()) != 0;
         let name = (*own.as_ptr()).name;
-        // Lua 5.1 sees no name in a call by another C function, such as pcall.
+        // Lua 5.1 knows no name in a call by a C function, such as pcall.
         let name = if named && !name.is_null() { name } else { c"?".as_ptr() };
         luaL_error(
             state,
@@ -113,7 +112,7 @@ pub(super) unsafe fn argument_error(state: *mut lua_State, argument: c_int, mess
     }
 }
 
-/// Raises the error that an argument is of another type.
+/// Raises the error of a wrong argument type.
 ///
 /// # Safety
 /// As for [`argument_error`].
@@ -127,7 +126,7 @@ pub(super) unsafe fn type_error(state: *mut lua_State, argument: c_int, expected
     }
 }
 
-/// An argument's bytes: a string, or a number, which becomes one.
+/// An argument's bytes: a string, or a number, which is converted.
 ///
 /// # Safety
 /// As for [`argument_error`]; the bytes live as long as the argument stays on the stack.
@@ -160,7 +159,7 @@ pub(super) unsafe fn string_at<'stack>(
     }
 }
 
-/// An argument that is a number or a text that shows one.
+/// An argument that is a number or the text of one.
 ///
 /// # Safety
 /// As for [`argument_error`].
@@ -168,7 +167,7 @@ pub(super) unsafe fn number_argument(state: *mut lua_State, argument: c_int) -> 
     let mut is_number = 0;
     // SAFETY: any index may be asked for.
     unsafe {
-        // A text of megabytes takes milliseconds, and may be each of a thousand arguments.
+        // A text of megabytes takes milliseconds, and there may be a thousand such arguments.
         if lua_type(state, argument) == ffi::LUA_TSTRING
             && ffi::lua_objlen(state, argument) > LONG_NUMBER
         {
@@ -182,7 +181,7 @@ pub(super) unsafe fn number_argument(state: *mut lua_State, argument: c_int) -> 
     }
 }
 
-/// An argument as an integer, cut off as [`to_i64`] does.
+/// An argument as an integer, truncated as by [`to_i64`].
 ///
 /// # Safety
 /// As for [`argument_error`].
@@ -191,7 +190,7 @@ pub(super) unsafe fn integer_argument(state: *mut lua_State, argument: c_int) ->
     to_i64(unsafe { number_argument(state, argument) })
 }
 
-/// An argument as an integer, or another if there is none or nil.
+/// An argument as an integer, or a default if it is missing or nil.
 ///
 /// # Safety
 /// As for [`argument_error`].
@@ -209,7 +208,7 @@ pub(super) unsafe fn optional_integer(
     }
 }
 
-/// A double cut off to an integer as the peers' processors do it: what does not fit becomes the smallest integer.
+/// A double truncated to an integer as on x86: what does not fit becomes the smallest integer.
 pub(super) fn to_i64(number: f64) -> i64 {
     const BEYOND: f64 = 9_223_372_036_854_775_808.0;
     if (-BEYOND..BEYOND).contains(&number) { number as i64 } else { i64::MIN }
@@ -221,7 +220,7 @@ pub(super) fn to_u64(number: f64) -> u64 {
     if number >= HALF { (to_i64(number - HALF) as u64) ^ (1 << 63) } else { to_i64(number) as u64 }
 }
 
-/// Makes room for more values on the stack; false beyond Lua 5.1's limit.
+/// Reserves stack slots; false beyond Lua 5.1's limit.
 ///
 /// # Safety
 /// Called by a C function that Luau runs.
@@ -230,7 +229,7 @@ pub(super) unsafe fn has_room(state: *mut lua_State, slots: c_int) -> bool {
     unsafe { lua_gettop(state) + slots <= STACK_SLOTS_MAX && lua_checkstack(state, slots + 2) != 0 }
 }
 
-/// Raises `stack overflow (message)` unless there is room for more values.
+/// Reserves stack slots, or raises `stack overflow (message)`.
 ///
 /// # Safety
 /// As for [`argument_error`].
@@ -243,8 +242,8 @@ pub(super) unsafe fn need_room(state: *mut lua_State, slots: c_int, message: &CS
     }
 }
 
-/// Lets the engine interrupt the script here, as Luau does at the end of each turn of a loop: a table of tables, each
-/// twice in the one above, is small in memory and takes for ever to be walked.
+/// Lets the engine interrupt the script here, as Luau does at the end of each loop iteration: a table of tables, each
+/// twice in the one above, is small in memory but takes for ever to traverse.
 ///
 /// # Safety
 /// As for [`argument_error`]: the interrupt may raise an error.
@@ -257,7 +256,7 @@ pub(super) unsafe fn safepoint(state: *mut lua_State) {
     }
 }
 
-/// Items in memory from Luau's allocator, so that they count towards the limit of scripts. Lies in a userdata whose
+/// Items in memory from Luau's allocator, which counts towards the scripts' limit. Stored in a userdata whose
 /// destructor calls [`Buffer::free`]; dropping a buffer frees nothing.
 pub(super) struct Buffer<T> {
     items: *mut T,
@@ -289,7 +288,7 @@ impl<T: Copy> Buffer<T> {
         self.len = self.len.saturating_sub(1);
     }
 
-    /// Empties the buffer and gives back memory that an exceptional call has made it take.
+    /// Empties the buffer and frees unusually much memory.
     ///
     /// # Safety
     /// `state` is of the Luau instance that the buffer has always been used with.
@@ -313,7 +312,7 @@ impl<T: Copy> Buffer<T> {
         *self = Self::EMPTY;
     }
 
-    /// Makes room for `more` items. Raises an error where there is no memory.
+    /// Reserves room for `more` items. Raises an error if memory is short.
     ///
     /// # Safety
     /// As for [`Buffer::clear`] and [`argument_error`].
@@ -393,7 +392,7 @@ pub(super) unsafe fn push_bytes(state: *mut lua_State, bytes: &[u8]) {
     unsafe { ffi::lua_pushlstring_(state, bytes.as_ptr().cast(), bytes.len()) };
 }
 
-/// The value a library's functions share: their upvalue, a userdata.
+/// The value shared by a library's functions: their upvalue, a userdata.
 ///
 /// # Safety
 /// The running function has been registered with a `T` as its upvalue, and no other borrow of it is in use.
@@ -402,7 +401,7 @@ pub(super) unsafe fn shared<'call, T>(state: *mut lua_State) -> &'call mut T {
     unsafe { &mut *ffi::lua_touserdata(state, ffi::lua_upvalueindex(1)).cast() }
 }
 
-/// Pushes a userdata that holds a value, and frees it by `destroy`.
+/// Pushes a userdata with a value; `destroy` frees it.
 ///
 /// # Safety
 /// There is room on the stack. `T` needs an alignment of 8 at most.

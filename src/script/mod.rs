@@ -1,15 +1,14 @@
 //! Scripts: what EVAL, EVALSHA and FCALL run.
 //!
-//! A body comes in, is compiled once (`lua/`), and kept in the cache by its bytes and by its SHA1 (`cache.rs`). A run lends
-//! the engine a [`Host`]: whatever the script asks of the server (`redis.call` above all) goes up through it as a request in
-//! its wire form, and comes back as the bytes of the reply, which become Lua values without a detour. What the script
-//! returns is written to the client's reply.
+//! A body is compiled once (`lua/`), and cached by its bytes and SHA1 (`cache.rs`). A run borrows a [`Host`]: the
+//! script's calls of the server (above all `redis.call`) go through it as encoded requests, and return encoded
+//! replies, which become Lua values directly. What the script returns is written to the client's reply.
 //!
-//! This row runs no commands itself and knows neither clients nor the keyspace. While a script runs, the engine is out of
-//! [`Scripts`]: a command that wanted to start another script from inside would find none, so nothing can be entered twice.
+//! This module runs no commands and knows neither clients nor the keyspace. While a script runs, the engine is taken
+//! out of [`Scripts`]: a command inside it cannot start another script.
 //!
-//! A script that takes longer than `busy-reply-threshold` is interrupted at its next safepoint, again and again
-//! (`watchdog.rs`); each time the host serves other clients, and says whether the script may go on.
+//! A script that runs longer than `busy-reply-threshold` is interrupted at its next safepoint, repeatedly
+//! (`watchdog.rs`); each time the host serves other clients, and decides whether the script may continue.
 
 mod bit;
 pub mod cache;
@@ -34,25 +33,25 @@ pub use library::open_libraries;
 use lua::{Failure, Lua};
 use shebang::{BadShebang, ScriptFlags};
 
-/// What became of a command that a script called.
+/// The result of a command called by a script.
 pub enum Called {
     /// It ran: its reply is in the output.
     Ran,
-    /// It was not run, for this reason: a whole error text.
+    /// It did not run: the error's whole text.
     Refused(Vec<u8>),
 }
 
-/// Whether a script may go on.
+/// Whether a script may continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     GoOn,
-    /// It ends at once, with this error.
+    /// It ends at once with this error.
     End(&'static str),
 }
 
-/// The server, as a script sees it.
+/// A script's access to the server.
 pub trait Host {
-    /// Runs a request, whose arguments are these ranges of the buffer, in a version of the protocol.
+    /// Runs a request, whose arguments are ranges of the buffer, with replies in this protocol.
     fn call(
         &mut self,
         buffer: &[u8],
@@ -64,7 +63,7 @@ pub trait Host {
     /// Whether the user may run this request; None if there is no such command.
     fn may_call(&mut self, buffer: &[u8], ranges: &[Range]) -> Option<bool>;
 
-    /// Has what is written from now on be repeated in the append-only log, by replicas, by both, or nowhere, until the script ends.
+    /// Sets where further writes are repeated until the script ends: in the append-only log, by replicas, both, or nowhere.
     fn repeat_at(&mut self, log: bool, replicas: bool);
 
     /// Serves other clients for a moment: the script has been running for longer than `busy-reply-threshold`.
@@ -74,56 +73,56 @@ pub trait Host {
     fn log(&mut self, level: Level, text: &[u8]);
 }
 
-/// How a script is run.
+/// The settings of a run.
 pub struct Run<'a, K, A> {
     pub function: Function,
-    /// What `KEYS` and `ARGV` hold.
+    /// The contents of `KEYS` and `ARGV`.
     pub keys: K,
     pub args: A,
     pub host: &'a mut dyn Host,
-    /// Bytes that all of Lua may hold.
+    /// The limit of Lua's memory in bytes.
     pub memory_max: usize,
     /// Milliseconds after which the server serves others; 0: never.
     pub busy_after_ms: u64,
 }
 
-/// A compiled chunk, kept by the Lua state it came from until it is dropped there.
+/// A compiled chunk, kept by its Lua state until it is released there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Function(i32);
 
-/// The script that runs, as commands see it.
+/// The running script, as commands see it.
 #[derive(Debug)]
 pub struct Running {
     pub client: Option<ClientId>,
-    /// It was begun by EVAL and its like, not by FCALL.
+    /// Started by EVAL or its variants, not by FCALL.
     pub by_eval: bool,
-    /// It may call nothing that writes.
+    /// It may not call commands that write.
     pub read_only: bool,
-    /// It may write whatever memory says.
+    /// It may write even if memory is short.
     pub allow_oom: bool,
-    /// There was no memory left when it began.
+    /// Memory was short when it began.
     pub out_of_memory: bool,
     pub wrote: bool,
-    /// It is to end, with this error.
+    /// It must end with this error.
     pub killed: Option<&'static str>,
-    /// What it has written is put back when it ends.
+    /// Its writes are rolled back when it ends.
     pub rolls_back: bool,
-    /// It has been running for so long that others are served meanwhile, and told so.
+    /// It runs so long that other clients are served, mostly with a BUSY error.
     pub is_busy: bool,
-    /// They have been served once.
+    /// Other clients have been served once.
     pub others_heard: bool,
 }
 
-/// Figures of INFO.
+/// Statistics for INFO.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stats {
     /// Bytes held by Lua.
     pub lua_bytes: usize,
     pub scripts: usize,
-    /// Bytes of the cached scripts' bodies and of what finds them.
+    /// Bytes of the cached scripts' bodies and indices.
     pub scripts_bytes: usize,
     pub evicted: u64,
-    /// Libraries of functions, and the functions in them.
+    /// Number of libraries, and of their functions.
     pub libraries: usize,
     pub functions: usize,
     /// Bytes of their texts.
@@ -136,7 +135,7 @@ pub struct FunctionRun {
     pub name: Box<[u8]>,
     /// The request that called it.
     pub request: Vec<Box<[u8]>>,
-    /// When it began, as `Timing::mark` tells it.
+    /// Its start, from `Timing::mark`.
     pub begun: u64,
 }
 
@@ -146,16 +145,16 @@ pub struct Scripts {
     /// None before the first use, and while a script runs.
     engine: Option<Box<Engine>>,
     pub running: Option<Running>,
-    /// Set once a function that runs has become busy.
+    /// Set once a running function has become busy.
     pub function: Option<FunctionRun>,
     pub stats: Stats,
-    /// DEBUG SET-DISABLE-DENY-SCRIPTS: scripts may call commands that are denied to them.
+    /// DEBUG SET-DISABLE-DENY-SCRIPTS: scripts may call commands denied to them.
     pub denies_nothing: bool,
 }
 
 impl Scripts {
-    /// Takes the engine out, to run a script or to change the cache. None while a script runs. `version`: what scripts are
-    /// told by `redis.REDIS_VERSION`. `deprecated`: they see the functions that Redis calls so.
+    /// Takes the engine out, to run a script or change the cache. None while a script runs. `version`: for
+    /// `redis.REDIS_VERSION`. `deprecated`: whether scripts see deprecated functions.
     #[inline]
     pub fn take_engine(&mut self, version: &[u8], deprecated: bool) -> Option<Box<Engine>> {
         if self.running.is_some() {
@@ -168,13 +167,13 @@ impl Scripts {
         Some(engine)
     }
 
-    /// What a known script says of itself.
+    /// The flags that a cached script declares.
     pub fn flags_of_script(&self, sha: &[u8]) -> Option<ScriptFlags> {
         let body = self.engine.as_ref()?.body(sha)?;
         shebang::parse(body).ok().map(|(flags, _)| flags)
     }
 
-    /// What a function says of itself.
+    /// The flags that a function declares.
     pub fn flags_of_function(&self, name: &[u8]) -> Option<ScriptFlags> {
         self.engine.as_ref()?.libraries.find(name).map(|callee| callee.flags)
     }
@@ -197,30 +196,30 @@ impl Scripts {
         self.engine = Some(engine);
     }
 
-    /// Whether others are to be told that a script keeps the server busy.
+    /// Whether other clients get a BUSY error.
     #[inline]
     pub fn is_busy(&self) -> bool {
         self.running.as_ref().is_some_and(|running| running.is_busy)
     }
 }
 
-/// What compiling a source may cost. It cannot be interrupted, and its memory is not Lua's.
+/// Limits of compiling, which cannot be interrupted and uses memory outside of Lua.
 #[derive(Clone, Copy, Debug)]
 pub struct SourceLimits {
     /// Bytes of the source: `script-source-limit`.
     pub source_max: usize,
-    /// Bytes that all of Lua may hold, the compiler's memory included: `script-memory-limit`.
+    /// The limit of Lua's memory including the compiler's: `script-memory-limit`. Unit: bytes.
     pub memory_max: usize,
 }
 
-/// Bytes of memory that the compiler takes for a byte of the source, at most: measured are 94 for `a=a `.
+/// The compiler's memory for each byte of source, at most: 94 were measured for `a=a `.
 const COMPILER_BYTES: usize = 128;
 
-/// Sources that are compiled whatever the limit of memory is; `loadstring` takes no others.
+/// Sources up to this size are compiled whatever the memory limit; `loadstring` accepts no larger ones.
 const SMALL_SOURCE: usize = 64 << 10;
 
 impl SourceLimits {
-    /// Refuses a source before it is compiled. Errors are texts behind `ERR `.
+    /// Checks a source before it is compiled. Errors: a text after `ERR `.
     pub fn check(&self, source: &[u8]) -> Result<(), &'static str> {
         if source.len() > self.source_max {
             return Err("The source is larger than script-source-limit");
@@ -234,13 +233,13 @@ impl SourceLimits {
     }
 }
 
-/// Why a body makes no script.
+/// Why a body cannot be loaded.
 #[derive(Debug, PartialEq, Eq)]
 pub enum LoadError {
     Shebang(BadShebang),
     /// It is too large, for this reason.
     Limit(&'static str),
-    /// The compiler's words.
+    /// The compiler's message.
     Syntax(Vec<u8>),
 }
 
@@ -252,7 +251,7 @@ pub struct Script {
     pub sha: Sha,
 }
 
-/// The Lua state and the scripts that were compiled in it.
+/// The Lua state and its compiled scripts.
 pub struct Engine {
     lua: Lua,
     version: Vec<u8>,
@@ -275,7 +274,7 @@ impl Engine {
         self.lua.set_version(&String::from_utf8_lossy(version));
     }
 
-    /// The script of this body, compiled if it is new. `keep`: it was loaded, and stays until SCRIPT FLUSH.
+    /// The script with this body, compiled if new. `keep`: for SCRIPT LOAD, until SCRIPT FLUSH.
     pub fn load(
         &mut self,
         body: &[u8],
@@ -296,12 +295,12 @@ impl Engine {
         Ok(script)
     }
 
-    /// The script of this SHA1, 40 hexadecimal digits in any case.
+    /// The script with this SHA1, 40 hexadecimal digits in any case.
     pub fn find(&mut self, sha: &[u8]) -> Option<Script> {
         self.cache.find_sha(sha)
     }
 
-    /// Whether a SHA1 is known.
+    /// Whether a SHA1 is cached.
     pub fn contains(&self, sha: &[u8]) -> bool {
         self.cache.body(sha).is_some()
     }
@@ -311,7 +310,7 @@ impl Engine {
         self.cache.body(sha)
     }
 
-    /// Forgets all scripts, and all that Lua remembers of them.
+    /// Removes all scripts, and resets Lua's state.
     pub fn flush(&mut self) {
         for function in self.cache.clear() {
             self.lua.forget(function);
@@ -319,7 +318,7 @@ impl Engine {
         self.lua.collect();
     }
 
-    /// Runs a script and writes what it returns.
+    /// Runs a script and writes its return value.
     pub fn run<'k, K, A>(
         &mut self,
         run: Run<'_, K, A>,

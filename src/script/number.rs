@@ -2,7 +2,7 @@
 
 use crate::resp::number::{NumberText, format_double_digits, format_i64, parse_f64};
 
-/// Powers of ten that are doubles, as far as fractions commonly go.
+/// Exact powers of ten, enough for common fractions.
 const POWERS_OF_TEN: [f64; 23] = [
     1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16,
     1e17, 1e18, 1e19, 1e20, 1e21, 1e22,
@@ -18,8 +18,8 @@ pub(super) fn format_json(number: f64, precision: usize) -> NumberText {
     format_double_digits(number, precision)
 }
 
-/// The number that a text begins with, and its length: decimal, hexadecimal (`0x1.8p3`), `inf`, `infinity` or `nan` in
-/// any case, with an optional sign. `None` if there is none. Overflow gives infinity, underflow zero.
+/// Parses the number at the start of a text; returns its length too: decimal, hexadecimal (`0x1.8p3`), `inf`, `infinity` or `nan`
+/// in any case, with an optional sign. `None` if there is none. Overflow gives infinity, underflow zero.
 pub(super) fn parse_prefix(text: &[u8]) -> Option<(f64, usize)> {
     let sign = usize::from(matches!(text, [b'+' | b'-', ..]));
     let negative = sign == 1 && text[0] == b'-';
@@ -65,7 +65,7 @@ fn exponent_len(text: &[u8], letter: u8) -> usize {
     if digits == 0 { 0 } else { 1 + sign + digits }
 }
 
-/// What `strtod` reads besides decimal numbers. `digits` of the text have been found to be decimal.
+/// The other formats of `strtod`. `digits` is the length of a decimal number found there.
 fn parse_unusual(text: &[u8], digits: usize) -> Option<(f64, usize)> {
     let begins =
         |word: &[u8]| text.get(..word.len()).is_some_and(|start| start.eq_ignore_ascii_case(word));

@@ -4,8 +4,8 @@
 //! ( F5 string )*  version  checksum
 //! ```
 //!
-//! `F5` is RDB's opcode for a library, the string its whole text as RDB writes strings; version and checksum are those of any
-//! DUMP. Ours are not compressed and of version 10, which Redis 7.0 and all later servers read.
+//! `F5` is RDB's opcode for a library, the string is its whole text in RDB's encoding; version and checksum are those
+//! of DUMP. Ours are uncompressed and of version 10, which Redis 7.0 and later read.
 
 use crate::persist::rdb::{Encoder, Reader, Version, opcode, payload};
 
@@ -21,12 +21,12 @@ pub fn write<'a>(texts: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     content
 }
 
-/// The payload without its footer; none if that is wrong.
+/// The payload without its footer; None if that is invalid.
 pub fn verify(payload: &[u8]) -> Option<&[u8]> {
     payload::verify(payload).map(|(_, content)| content)
 }
 
-/// Hands on the texts of a payload's content, until one is refused.
+/// Passes on the texts of a payload, until one is refused.
 pub fn read(
     content: &[u8],
     mut take: impl FnMut(&[u8]) -> Result<(), Vec<u8>>,

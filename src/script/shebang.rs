@@ -3,7 +3,7 @@
 use bitflags::bitflags;
 
 bitflags! {
-    /// What a script says of itself.
+    /// The flags a script declares.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct ScriptFlags: u8 {
         const NO_WRITES = 1 << 0;
@@ -11,13 +11,13 @@ bitflags! {
         const ALLOW_STALE = 1 << 2;
         const NO_CLUSTER = 1 << 3;
         const ALLOW_CROSS_SLOT_KEYS = 1 << 4;
-        /// It says nothing: rules are those of the time before flags.
+        /// No shebang: the rules of scripts without flags apply.
         const UNDECLARED = 1 << 5;
     }
 }
 
 impl ScriptFlags {
-    /// The flag of this name, as shebangs and FUNCTION know it.
+    /// Parses a flag's name in shebangs and FUNCTION.
     pub fn named(name: &[u8]) -> Option<Self> {
         Some(match name {
             b"no-writes" => ScriptFlags::NO_WRITES,
@@ -30,7 +30,7 @@ impl ScriptFlags {
     }
 }
 
-/// What is wrong with a script's first line.
+/// Why a script's first line is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BadShebang {
     NoLineEnd,
@@ -40,7 +40,7 @@ pub enum BadShebang {
 }
 
 impl BadShebang {
-    /// The error's text behind `ERR `.
+    /// The error's text after `ERR `.
     pub fn text(&self) -> Vec<u8> {
         let (text, what): (&[u8], &[u8]) = match self {
             BadShebang::NoLineEnd => (b"Invalid script shebang", b""),
@@ -52,7 +52,8 @@ impl BadShebang {
     }
 }
 
-/// What a body's first line says, and where the program begins: at the end of that line, so that lines keep their numbers.
+/// Parses a body's first line; returns the flags, and where the code begins: at the end of that line, so that line
+/// numbers stay right.
 pub fn parse(body: &[u8]) -> Result<(ScriptFlags, usize), BadShebang> {
     if !body.starts_with(b"#!") {
         return Ok((ScriptFlags::UNDECLARED, 0));

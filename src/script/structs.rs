@@ -1,7 +1,7 @@
 //! `struct`: C structures for scripts, as the library of Roberto Ierusalimschy gives them to scripts of Redis.
 //!
-//! A format is a list of letters, each with a number behind it in some cases: `>` and `<` set the order of bytes, `!N` the
-//! greatest alignment (1 at first; 8 if N is missing), a space means nothing. An item is aligned to its size, and is
+//! A format is a list of letters, some followed by a number: `>` and `<` set the byte order, `!N` the greatest
+//! alignment (1 at first; 8 if N is missing), a space is ignored. An item is aligned to its size, and is
 //!
 //! - `b B h H l L T`: an integer of 1, 1, 2, 2, 8, 8 and 8 bytes, `iN IN` one of N (4 if missing, 32 at most); small
 //!   letters are signed;
@@ -43,27 +43,27 @@ pub unsafe fn open(state: *mut lua_State) {
     }
 }
 
-/// A format that is being read. A zero byte ends it, as all texts of the C library.
+/// A format being parsed. A zero byte ends it, as in the C library.
 struct Format<'call> {
     state: *mut lua_State,
     rest: &'call [u8],
     big_endian: bool,
     alignment: c_int,
-    /// Options read so far.
+    /// Options parsed so far.
     options: usize,
 }
 
-/// Options that are read between two looks for interrupts.
+/// Options parsed between two checks for interrupts.
 const OPTIONS: usize = 1000;
 
-/// An option and the bytes it stands for; none for those that set something, and for `c0` and `s`.
+/// An option and its size in bytes; 0 for options that are settings, and for `c0` and `s`.
 struct Item {
     option: u8,
     size: usize,
 }
 
 impl<'call> Format<'call> {
-    /// The format that is the first argument.
+    /// The format in the first argument.
     ///
     /// # Safety
     /// As for `library::argument_error`; the argument stays on the stack.
@@ -107,7 +107,7 @@ impl<'call> Format<'call> {
         Some(Item { option, size: size as usize })
     }
 
-    /// The number that comes next.
+    /// Parses the number that follows.
     ///
     /// # Safety
     /// As for `library::argument_error`.
@@ -130,17 +130,17 @@ impl<'call> Format<'call> {
         }
     }
 
-    /// The bytes between a position and an item that is to be aligned.
+    /// Bytes of padding between a position and an item to be aligned.
     fn padding(&self, position: usize, item: &Item) -> usize {
         if item.size == 0 || item.option == b'c' {
             return 0;
         }
         let unit = item.size.min(self.alignment as usize);
-        // For units that are no powers of two this is what the C library computes, not what aligns.
+        // For sizes that are not powers of two this equals the C library's result, though it does not align.
         unit.wrapping_sub(position & (unit - 1)) & (unit - 1)
     }
 
-    /// Does what an option that is not an item asks for.
+    /// Applies an option that is a setting.
     ///
     /// # Safety
     /// As for `library::argument_error`.
@@ -167,7 +167,7 @@ impl<'call> Format<'call> {
         }
     }
 
-    /// Bytes of the processor's order in the format's, or the other way round.
+    /// Converts between the processor's and the format's byte order.
     fn in_order<const COUNT: usize>(&self, mut bytes: [u8; COUNT]) -> [u8; COUNT] {
         if self.big_endian != cfg!(target_endian = "big") {
             bytes.reverse();
@@ -183,7 +183,7 @@ unsafe extern "C-unwind" fn pack(state: *mut lua_State) -> c_int {
         let mut format = Format::argument(state);
         let bytes: &mut Buffer<u8> = shared(state);
         bytes.clear(state);
-        // A mark of the C library: the first value that is missing is found to be nil.
+        // As in the C library, a missing value is found to be nil.
         ffi::lua_pushnil(state);
         let mut argument = 2;
         while let Some(item) = format.next() {
@@ -195,7 +195,7 @@ unsafe extern "C-unwind" fn pack(state: *mut lua_State) -> c_int {
                     let number = number_argument(state, argument);
                     argument += 1;
                     let value = if number < 0.0 { to_i64(number) as u64 } else { to_u64(number) };
-                    // What is beyond 8 bytes is zero, also of a negative number.
+                    // Bytes beyond 8 are zero, even for a negative number.
                     let mut all = [0; INTEGER_SIZE_MAX as usize];
                     all[..8].copy_from_slice(&value.to_le_bytes());
                     let all = &mut all[..item.size];
@@ -220,7 +220,7 @@ unsafe extern "C-unwind" fn pack(state: *mut lua_State) -> c_int {
                     argument += 1;
                     let size = if item.size == 0 { string.len() } else { item.size };
                     let Some(string) = string.get(..size) else {
-                        // The number is the next argument's, as in the C library.
+                        // The message has the next argument's number, as in the C library.
                         argument_error(state, argument, c"string too short");
                     };
                     bytes.extend(state, string);
@@ -236,7 +236,7 @@ unsafe extern "C-unwind" fn pack(state: *mut lua_State) -> c_int {
     1
 }
 
-/// `unpack(format, bytes [, position])`: the values, and where the next one begins, counted from 1.
+/// `unpack(format, bytes [, position])`: the values, and the position of the next one, counted from 1.
 unsafe extern "C-unwind" fn unpack(state: *mut lua_State) -> c_int {
     // SAFETY: Luau runs this function; it owns nothing. The arguments stay on the stack.
     unsafe {
@@ -277,15 +277,7 @@ unsafe extern "C-unwind" fn unpack(state: *mut lua_State) -> c_int {
                 }
                 b'c' => {
                     if size == 0 {
-                        if values == 0 || ffi::lua_isnumber(state, -1) == 0 {
-                            luaL_error(
-                                state,
-                                c"%s".as_ptr(),
-                                c"format 'c0' needs a previous size".as_ptr(),
-                            );
-                        }
-                        size = to_u64(ffi::lua_tonumberx(state, -1, std::ptr::null_mut())) as usize;
-                        ffi::lua_pop(state, 1);
+                        size = pop_size(state, values);
                         values -= 1;
                         match position.checked_add(size).and_then(|end| data.get(position..end)) {
                             Some(counted) => bytes = counted,
@@ -312,7 +304,23 @@ unsafe extern "C-unwind" fn unpack(state: *mut lua_State) -> c_int {
     }
 }
 
-/// An integer's value. Of more than 8 bytes the lowest count.
+/// Pops the size for `c0`: the last of the `values` unpacked so far.
+///
+/// # Safety
+/// As for `library::argument_error`.
+unsafe fn pop_size(state: *mut lua_State, values: c_int) -> usize {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if values == 0 || ffi::lua_isnumber(state, -1) == 0 {
+            luaL_error(state, c"%s".as_ptr(), c"format 'c0' needs a previous size".as_ptr());
+        }
+        let size = to_u64(ffi::lua_tonumberx(state, -1, std::ptr::null_mut())) as usize;
+        ffi::lua_pop(state, 1);
+        size
+    }
+}
+
+/// An integer's value, of the lowest 8 bytes.
 fn integer(bytes: &[u8], big_endian: bool, signed: bool) -> f64 {
     let add = |value: u64, byte: &u8| value << 8 | u64::from(*byte);
     let mut value =
@@ -320,7 +328,7 @@ fn integer(bytes: &[u8], big_endian: bool, signed: bool) -> f64 {
     if !signed {
         return value as f64;
     }
-    // Places beyond 64 wrap, as the peers' processors shift.
+    // The shift wraps beyond 64 bits, as on x86.
     let mask = u64::MAX.wrapping_shl((bytes.len() as u32).wrapping_mul(8).wrapping_sub(1));
     if value & mask != 0 {
         value |= mask;
@@ -328,7 +336,7 @@ fn integer(bytes: &[u8], big_endian: bool, signed: bool) -> f64 {
     value as i64 as f64
 }
 
-/// `size(format)`: the bytes that it takes.
+/// `size(format)`: the size of its items.
 unsafe extern "C-unwind" fn size(state: *mut lua_State) -> c_int {
     // SAFETY: Luau runs this function; it owns nothing.
     unsafe {
@@ -341,7 +349,7 @@ unsafe extern "C-unwind" fn size(state: *mut lua_State) -> c_int {
                 b'c' if item.size == 0 => {
                     argument_error(state, 1, c"option 'c0' has no fixed size")
                 }
-                // Letters that mean nothing are not found here.
+                // Unknown letters are ignored here.
                 option if option.is_ascii_alphanumeric() => {}
                 option => format.set(option),
             }

@@ -1,21 +1,21 @@
-//! The watchdog: a thread that notices when a script has been running for too long.
+//! The watchdog: a thread that interrupts long-running scripts.
 //!
-//! It costs a script two stores. While scripts run the thread looks up every few milliseconds; the number of the run tells
-//! whether it is still the same one. When that has lasted longer than `busy-reply-threshold`, the thread sets the flag the
-//! interpreter looks at in its safepoints (loops, calls, pattern matching), and does so again and again while the script
-//! lasts. A counter in the interpreter instead, looked at in every loop, costs up to 15%.
+//! It costs a script two stores. While scripts run the thread wakes every few milliseconds; the run's number shows
+//! whether the same script still runs. After `busy-reply-threshold` the thread sets the flag that the interpreter
+//! checks at its safepoints (loops, calls, pattern matching), repeatedly while the script lasts. Counting inside the
+//! interpreter instead, in every loop, costs up to 15%.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Between two looks while nothing runs. One that begins unnoticed, because its signal met the thread on its way to sleep,
-/// is seen then.
+/// Interval of checks while nothing runs. A script whose start was missed, because its signal came just before the
+/// thread slept, is seen then.
 const IDLE: Duration = Duration::from_secs(1);
-/// Between two looks at a script that is busy: how long it takes at most until others are served again.
+/// Interval of interrupts of a busy script: the longest time until other clients are served again.
 const BUSY: Duration = Duration::from_millis(2);
-/// Looks without any script before the thread goes to sleep.
+/// Checks without any script before the thread sleeps.
 const QUIET_LOOKS: u32 = 20;
 
 /// Interrupts whatever runs in the interpreter, from another thread.
@@ -25,9 +25,9 @@ pub trait Interrupt: Send + 'static {
 
 #[derive(Default)]
 struct Shared {
-    /// The number of the run; 0: no script runs.
+    /// The number of the current run; 0: no script runs.
     run: AtomicU64,
-    /// The run that was interrupted last.
+    /// The number of the run that was interrupted last.
     interrupted: AtomicU64,
     after_ms: AtomicU64,
     awake: AtomicBool,
@@ -52,7 +52,7 @@ impl Watchdog {
         Watchdog { shared, thread, runs: 0 }
     }
 
-    /// A script begins. After so many milliseconds it is interrupted; 0: never.
+    /// A script starts. After `after_ms` milliseconds it is interrupted; 0: never.
     #[inline]
     pub fn begin(&mut self, after_ms: u64) {
         self.runs += 1;
@@ -75,7 +75,7 @@ impl Watchdog {
         self.shared.run.store(0, Ordering::Release);
     }
 
-    /// Whether the last interrupt was meant for the script that runs now: it may have come a moment too late.
+    /// Whether the last interrupt was for the current script: it may be too late for the one before.
     pub fn meant_this(&self) -> bool {
         self.shared.interrupted.load(Ordering::Acquire) == self.runs
     }
@@ -86,7 +86,7 @@ impl Drop for Watchdog {
         self.shared.ended.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
-            // A thread that panicked interrupts nobody any more.
+            // A thread that panicked has ended.
             let _ = thread.join();
         }
     }

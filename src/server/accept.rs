@@ -1,4 +1,4 @@
-//! Taking in new clients.
+//! Accepting new clients.
 
 use std::ffi::OsStr;
 use std::io::{self, Write};
@@ -19,10 +19,10 @@ use crate::net::stream::{Address, Stream};
 use crate::sys::log::Level;
 use crate::sys::process;
 
-/// Connections taken in one turn, so that a flood of them does not starve the clients that are there.
+/// Connections accepted in one turn: a flood of them must not starve existing clients.
 const ACCEPTS_MAX: usize = 1000;
-/// The same for TLS, where each costs more.
-const ACCEPTS_TLS_MAX: usize = 32;
+/// The same for TLS, where each costs more: all of a turn's together about as much as its handshakes may.
+const ACCEPTS_TLS_MAX: usize = 8;
 
 const PROTECTED: &[u8] = b"-DENIED Latchkey is running in protected mode because protected mode is enabled and no \
 password is set for the default user. In this mode connections are only accepted from the loopback interface. If you \
@@ -30,30 +30,30 @@ want to connect from external computers, either disable protected mode with 'CON
 the loopback interface, or set a password for the default user, or bind to a trusted address.\r\n";
 
 impl Turn<'_> {
-    /// Takes in what waits at a listener.
+    /// Accepts the connections waiting at a listener.
     pub(super) fn accept(&mut self, index: usize) {
         let is_tls = self.state.net.listeners.get(index).is_some_and(Listener::is_tls);
         for _ in 0..if is_tls { ACCEPTS_TLS_MAX } else { ACCEPTS_MAX } {
             let Some(listener) = self.state.net.listeners.get(index) else { return };
             match listener.accept() {
-                Ok((stream, peer, local)) => self.welcome(stream, is_tls, peer, local),
+                Ok((stream, peer, local)) => self.add_client(stream, is_tls, peer, local),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                // The other end is gone again; the next one may not be.
+                // This connection was closed already; the next may be fine.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
                     self.state
                         .log(Level::Warning, format_args!("Accepting client connection: {error}"));
-                    // Out of descriptors, most likely. Edge-triggered: those who wait are not announced again.
+                    // Probably out of file descriptors. Edge-triggered: the waiting connections are not announced again.
                     self.state.net.pending.accept_later.push(index);
                     return;
                 }
             }
         }
-        // Edge-triggered: what still waits is announced by nobody else.
+        // Edge-triggered: the remaining connections are not announced again.
         self.state.net.pending.accept_again.push(index);
     }
 
-    pub(super) fn welcome(
+    pub(super) fn add_client(
         &mut self,
         mut stream: Stream,
         is_tls: bool,
@@ -61,14 +61,14 @@ impl Turn<'_> {
         local: Address,
     ) {
         if self.state.clients.len() as u64 >= self.state.config.maxclients as u64 {
-            // Who has left in this turn takes nobody's place.
+            // Clients that left in this turn must not count towards the limit.
             self.close_clients();
         }
         let config = &self.state.config;
         if self.state.clients.len() as u64 >= config.maxclients as u64 {
             self.state.stats.counters.rejected_connections += 1;
             if !is_tls {
-                // One try: who does not read it is none the wiser, but refused all the same.
+                // Written once, without retry: the client is refused even if it does not get the text.
                 let _ = stream.write(b"-ERR max number of clients reached\r\n");
             }
             return;
@@ -96,7 +96,7 @@ impl Turn<'_> {
         let id: ClientId = self.state.clients.insert(make);
         if is_tls {
             self.state.net.pending.handshaking.push_back((now_us + HANDSHAKE_US, id));
-        } else if self.is_refused(id) {
+        } else if self.refuse_if_protected(id) {
             return;
         } else {
             self.state.stats.counters.connections += 1;
@@ -110,8 +110,8 @@ impl Turn<'_> {
         }
     }
 
-    /// Whether protected mode keeps a client out, which is told so and closed then.
-    pub(super) fn is_refused(&mut self, id: ClientId) -> bool {
+    /// Protected mode: closes a remote client with an error. True: it was closed.
+    pub(super) fn refuse_if_protected(&mut self, id: ClientId) -> bool {
         let config = &self.state.config;
         let is_open = !config.protected_mode || self.state.acl.has_default_password();
         let Some(client) = self.state.clients.get_mut(id) else { return true };
@@ -119,7 +119,7 @@ impl Turn<'_> {
             return false;
         }
         self.state.stats.counters.rejected_connections += 1;
-        // One try, as above.
+        // Written once, as above.
         let _ = client.stream.write(PROTECTED);
         self.state.clients.close(id);
         true
@@ -127,7 +127,7 @@ impl Turn<'_> {
 }
 
 impl Server {
-    /// Listens on the Unix socket that `unixsocket` names. Errors: why that cannot be, in words.
+    /// Listens on the Unix socket `unixsocket`. Errors: a text.
     pub(super) fn listen_on_unix_socket(&mut self) -> Result<(), String> {
         let config = &self.state.config;
         if config.unixsocket.is_empty() {
@@ -143,12 +143,12 @@ impl Server {
         };
         let backlog = config.tcp_backlog as i32;
         let listener = Listener::unix(path, mode, group, backlog).map_err(why)?;
-        // In front of those that CONFIG SET replaces.
+        // Before the TCP listeners, which CONFIG SET replaces.
         self.state.net.listeners.insert(0, listener);
         Ok(())
     }
 
-    /// Listens on one address besides; port 0 lets the system choose. Returns the address in use.
+    /// Listens on one more address; port 0 lets the system choose. Returns the address in use.
     pub fn listen_on(&mut self, address: SocketAddr) -> io::Result<SocketAddr> {
         let address = self.listen_besides(address, false)?;
         self.state.process.identity.port = address.port();
@@ -174,14 +174,14 @@ impl Server {
         Ok(address)
     }
 
-    /// Waits for connections at all listeners.
+    /// Registers all listeners for readiness.
     pub(super) fn register_listeners(&mut self) -> io::Result<()> {
         let registry = self.state.net.poll.registry();
         for (index, listener) in self.state.net.listeners.iter_mut().enumerate() {
-            // A new one is not registered yet; an old one may have come to another place.
+            // Fails harmlessly for a new one; an old one may have got another index.
             let _ = listener.deregister(registry);
             listener.register(registry, Token(FIRST_LISTENER - index))?;
-            // Edge-triggered: what came before is announced, or not; a look costs nothing.
+            // Edge-triggered: earlier connections may not be announced, so accept once.
             self.state.net.pending.accept_again.push(index);
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Parsed requests that have not run yet, and the prefetching of what they will look up.
+//! Parsed requests that have not run yet, and prefetching what they will look up.
 
 use smallvec::SmallVec;
 
@@ -14,20 +14,20 @@ use crate::resp::args::{Args, Prehashed};
 use crate::resp::request::{Limits, Parsed, Parser, ProtocolError, Range};
 use crate::types::{PREFETCH_STAGES, Value};
 
-/// Requests are run in batches of about so many: enough to hide the latency of memory, few enough to stay in the cache.
+/// Requests in a batch, about: enough to hide memory latency, few enough to stay in the cache.
 pub(super) const BATCH_REQUESTS: usize = 64;
-/// Arguments' places for which memory is kept between batches, 64 KiB: beside the work on more of them allocating is little.
+/// Argument ranges for which memory is kept between batches, 64 KiB: for larger batches an allocation costs little.
 const RANGES_KEPT_MAX: usize = 8 * 1024;
 /// Keys of one request that are prefetched.
 const PREFETCH_KEYS: usize = 64;
 
-/// Parsed requests that have not run.
+/// Parsed requests that have not run yet.
 #[derive(Default)]
 pub(super) struct Batch {
     pub runs: Vec<Run>,
     pub requests: Vec<Queued>,
     pub ranges: Vec<Range>,
-    /// Hashes of keys, as far as they were prefetched.
+    /// Hashes of the prefetched keys.
     pub hashes: Vec<u64>,
 }
 
@@ -44,22 +44,22 @@ impl Batch {
 /// One request of a batch.
 pub(super) struct Queued {
     command: Option<&'static Command>,
-    /// Its arguments among the batch's ranges.
+    /// Index range of its arguments in the batch's ranges.
     args: std::ops::Range<u32>,
-    /// Its keys' hashes among the batch's.
+    /// Index range of its keys' hashes in the batch's.
     hashes: std::ops::Range<u32>,
 }
 
-/// The requests one client has sent, within a batch.
+/// One client's requests in a batch.
 pub(super) struct Run {
     pub client: ClientId,
     requests: std::ops::Range<u32>,
-    /// What to answer behind them: the client broke the protocol.
+    /// The client broke the protocol behind them: the reply.
     pub error: Option<ProtocolError>,
 }
 
 impl Run {
-    /// Its requests among the batch's.
+    /// This client's part of the batch's requests.
     fn of<'a>(&self, requests: &'a [Queued]) -> &'a [Queued] {
         &requests[self.requests.start as usize..self.requests.end as usize]
     }
@@ -73,7 +73,7 @@ impl Run {
     }
 }
 
-/// The requests of one client, with what the batch knows of them.
+/// One client's requests, with the batch's ranges and hashes.
 #[derive(Clone, Copy)]
 pub(super) struct Requests<'a> {
     requests: &'a [Queued],
@@ -83,7 +83,7 @@ pub(super) struct Requests<'a> {
 }
 
 impl<'a> Requests<'a> {
-    /// Those of `run`; the batch's ranges lie in `buffer`.
+    /// The requests of `run`; the batch's ranges lie in `buffer`.
     #[inline]
     pub fn new(
         run: &Run,
@@ -106,13 +106,13 @@ impl<'a> Requests<'a> {
         Args::new(self.buffer, &self.ranges[args.start as usize..args.end as usize])
     }
 
-    /// Whether the reply to one of them tells nothing of what is stored, as that to PING.
+    /// Whether a request's reply shows no stored data, as PING's.
     #[inline]
     pub fn shows_no_data(&self, index: usize) -> bool {
         self.requests[index].command.is_some_and(|command| command.spec.group == Group::Connection)
     }
 
-    /// One of them, as the gate takes it.
+    /// A request as the gate takes it.
     #[inline]
     pub fn get(&self, index: usize) -> Request<'a> {
         let Queued { command, hashes, .. } = &self.requests[index];
@@ -130,12 +130,12 @@ impl<'a> Requests<'a> {
 #[derive(Clone, Copy, Default)]
 struct Keys {
     first: usize,
-    /// To the end of the request, not only the first one.
+    /// Up to the end of the request, not only the first key.
     last: bool,
     step: usize,
 }
 
-/// The keys of a command whose places are fixed. Steps other than 1 and 2 do not occur.
+/// The keys of a command with fixed key positions. Steps other than 1 and 2 do not occur.
 #[inline]
 fn keys_to_prefetch(command: &Command) -> Option<Keys> {
     let spec = command.spec.keys.first()?;
@@ -147,22 +147,22 @@ fn keys_to_prefetch(command: &Command) -> Option<Keys> {
     }
 }
 
-/// Which of a command's arguments may be a member or field of its key.
+/// The argument that is probably a member or field of the key.
 #[inline]
 fn member_to_prefetch(command: &Command, args: usize) -> Option<usize> {
-    // Those that are slow ask for ranges, or for many.
+    // Slow commands ask for ranges or many members.
     if !command.is(Flags::FAST) {
         return None;
     }
     match command.spec.group {
         Group::Hash | Group::Set if args > 2 => Some(2),
-        // Scores and options come before it.
+        // Scores and options come before the member.
         Group::SortedSet if args > 2 => Some(args - 1),
         _ => None,
     }
 }
 
-/// Prefetches what the look-ups in large collections will need, behind the keys themselves. It is a guess: nothing depends on
+/// Prefetches the members' places in large collections, after the keys. Only a guess: correctness does not depend on
 /// it.
 fn prefetch_members(
     table: &Table<Value>,
@@ -178,7 +178,7 @@ fn prefetch_members(
         let args = &ranges[request.args.start as usize..request.args.end as usize];
         let Some(member) = member_to_prefetch(command, args.len()) else { continue };
         let Some(&key) = hashes.get(request.hashes.start as usize) else { continue };
-        // Many requests for the same key are the usual case.
+        // Many requests for the same key are common.
         let value = match last {
             Some((hash, value)) if hash == key => value,
             _ => table.probable_object(key),
@@ -198,14 +198,14 @@ fn prefetch_members(
     }
 }
 
-/// Whether a command may keep the server busy for so long that others are heard meanwhile: a script, or a transaction with
-/// one. SCRIPT KILL does not, which is to end them.
+/// Whether a command may run so long that other clients are served meanwhile: a script, or a transaction with one.
+/// SCRIPT KILL must not count, as it ends them.
 #[inline]
 fn may_be_long(command: &Command) -> bool {
     command.is(Flags::RUNS_SCRIPT | Flags::RUNS_QUEUED)
 }
 
-/// What a client has sent: it is parsed up to `at`, and the parser knows what follows there.
+/// A client's unparsed bytes from `at` on, and the parser's state there.
 pub(super) struct Unparsed<'a> {
     pub bytes: &'a mut [u8],
     pub at: usize,
@@ -213,8 +213,8 @@ pub(super) struct Unparsed<'a> {
 }
 
 impl Batch {
-    /// Parses up to `most` requests of a client and advances past them. Bytes that broke the protocol are left: if the
-    /// requests before them have to wait, they will break it again.
+    /// Parses up to `most` requests of a client and advances past them. Bytes that break the protocol are kept: if
+    /// the requests before them have to wait, they are parsed again.
     pub fn parse(
         &mut self,
         state: &State,
@@ -250,9 +250,8 @@ impl Batch {
 }
 
 impl Turn<'_> {
-    /// Hashes the keys of the batch, and brings the memory they will need into the cache, stage by stage, so that the
-    /// latencies of a whole batch overlap. A single request with a single key would wait all the same. True if one of the
-    /// commands may keep the server busy.
+    /// Hashes the batch's keys, and prefetches the memory that their look-ups need, stage by stage, so that cache
+    /// misses of the whole batch overlap. Useless for a single key. True: a command may keep the server busy.
     pub(super) fn prefetch(&mut self, batch: &mut Batch, buffer: &[u8]) -> bool {
         let Batch { runs, requests, ranges, hashes } = batch;
         let mut is_long = false;
@@ -271,7 +270,7 @@ impl Turn<'_> {
         if hashes.len() < 2 {
             return is_long;
         }
-        // Clients on the same database are taken together: with one request each there is nothing to overlap otherwise.
+        // Clients on the same database are prefetched together: with one request each nothing would overlap otherwise.
         let database = |run: &Run| self.state.clients.get(run.client).map(|client| client.db);
         for runs in runs.chunk_by(|a, b| database(a) == database(b)) {
             let Some(database) = database(&runs[0]) else { continue };

@@ -1,12 +1,12 @@
-//! Turns within a turn, while a script runs on and on: others are accepted, read, and told that the server is busy, or get to
-//! run the few commands that are allowed then, SCRIPT KILL above all.
+//! Nested turns during a long-running script: clients are accepted, read, and told that the server is busy, or run
+//! the few commands allowed then, above all SCRIPT KILL.
 //!
-//! The same while a file is loaded when the server starts.
+//! Also used while a file is loaded at the start.
 //!
-//! A script that has run for `busy-reply-threshold` is interrupted every few milliseconds, and [`serve`] does what a turn of
-//! the loop does for clients, with an arena and a batch of its own: the loop's are full of what it is doing. The client that
-//! runs the script and those whose requests wait behind it ([`ClientFlags::HELD`]) are left alone. Time stands still as it
-//! does for the script, no key expires, and no blocked client is served.
+//! A script that runs longer than `busy-reply-threshold` is interrupted every few milliseconds, and [`serve`] does
+//! what a turn does for clients, with an arena and batch of its own, as the loop's are in use. It skips the client
+//! that runs the script and clients with requests in the outer turn ([`ClientFlags::HELD`]). Time stands still as for
+//! the script, no key expires, and no blocked client is served.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ use crate::sys::log::Level;
 pub(super) fn serve(keyspace: &mut Keyspace, state: &mut State) {
     let (client, is_first) = match (&mut state.scripts.running, state.persistence.loading) {
         (Some(running), _) => (running.client, !std::mem::replace(&mut running.others_heard, true)),
-        // Before a file no client was served, so none is in the middle of its requests.
+        // No client was served before loading, so none has requests in an outer turn.
         (None, Some(_)) => (None, false),
         (None, None) => return,
     };
@@ -41,7 +41,7 @@ pub(super) fn serve(keyspace: &mut Keyspace, state: &mut State) {
     state.stats.timing.go_back(begun);
 }
 
-/// A nested turn; `is_first`: of those while this script runs.
+/// A nested turn; `is_first`: the first during this script.
 fn take_turn(turn: &mut Turn<'_>, is_first: bool) {
     let mut events = Events::with_capacity(256);
     match turn.state.net.poll.poll(&mut events, Some(Duration::ZERO)) {
@@ -54,7 +54,7 @@ fn take_turn(turn: &mut Turn<'_>, is_first: bool) {
     following::look(turn.state, &events);
     turn.take_in(&events);
     if is_first {
-        // What was announced to the loop it may not have come to; it is not announced again.
+        // Events that the outer turn has not handled yet are not announced again.
         turn.run_batch();
         let left_alone = ClientFlags::HELD | ClientFlags::READ_PENDING;
         let others =

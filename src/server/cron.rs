@@ -10,11 +10,11 @@ use crate::gate::replicas;
 use crate::sys::log::Level;
 use crate::sys::{alloc, crash};
 
-/// How long a client that is to be closed may leave its last replies lying. Microseconds.
+/// How long a client that is being closed may leave its last replies unread. Unit: microseconds.
 const LAST_REPLIES_US: i64 = 10_000_000;
 
 impl Server {
-    /// Does the periodic work when its time has come.
+    /// Does the periodic work if it is due.
     pub(super) fn cron_if_due(&mut self) {
         let now_us = self.state.now.boot_us;
         if now_us < self.next_cron_us {
@@ -51,13 +51,12 @@ impl Server {
         self.reload_tls_if_due();
         replicas::periodic(&mut self.keyspace, &mut self.state);
         self.close_idle_clients();
-        self.close_who_takes_nothing();
+        self.close_stuck_clients();
         self.check_soft_limits();
         count_clients_memory(&mut self.state);
     }
 
-    /// Reads the files of TLS anew if one was replaced, every `tls-auto-reload-interval`. What cannot be used is in the log,
-    /// and what was there stays.
+    /// Reloads changed TLS files every `tls-auto-reload-interval`. On an error, which is logged, the old ones stay in use.
     fn reload_tls_if_due(&mut self) {
         let now_us = self.state.now.boot_us;
         let interval_us = i64::from(self.state.config.tls_auto_reload_interval) * 1_000_000;
@@ -76,7 +75,7 @@ impl Server {
         }
     }
 
-    /// Closes clients that were silent longer than `timeout`. Once a second: with many clients a look at each takes a while.
+    /// Closes clients idle for longer than `timeout`. Once a second, as it visits every client.
     fn close_idle_clients(&mut self) {
         let now_us = self.state.now.boot_us;
         let timeout_us = self.state.config.timeout as i64 * 1_000_000;
@@ -97,9 +96,9 @@ impl Server {
         idle.into_iter().for_each(|id| self.state.clients.close(id));
     }
 
-    /// Closes clients that were to be closed behind their last replies and have not taken any of them for too long: they have
-    /// nothing more to say, and no limit on outputs would ever end them.
-    fn close_who_takes_nothing(&mut self) {
+    /// Closes clients that should close after their last replies but have not read any for too long: no output limit
+    /// would ever close them.
+    fn close_stuck_clients(&mut self) {
         let now_us = self.state.now.boot_us;
         let mut waiting = std::mem::take(&mut self.state.clients.last_replies);
         waiting.retain(|&id| {
@@ -113,7 +112,7 @@ impl Server {
         self.state.clients.last_replies.append(&mut waiting);
     }
 
-    /// Closes clients that are over their soft output limit for too long.
+    /// Closes clients that exceed their soft output limit for too long.
     fn check_soft_limits(&mut self) {
         let mut over = std::mem::take(&mut self.state.clients.over_soft_limit);
         over.sort_unstable_by_key(|id| id.number);

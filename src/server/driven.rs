@@ -1,5 +1,5 @@
-//! A server that somebody else drives, turn by turn: a simulation of several servers in one thread, which moves their clocks and the
-//! bytes between them.
+//! A server whose turns are called from outside: by a simulation of several servers in one thread, which controls
+//! their clocks and moves the bytes between them.
 
 use std::io;
 use std::sync::Arc;
@@ -12,23 +12,23 @@ use crate::net::dialer::Dialer;
 use crate::net::stream::{Address, Stream};
 use crate::sys::disk::Disk;
 
-/// Events taken in one turn; the others come in the next one.
+/// Events handled in one turn; the others follow in the next.
 const EVENTS: usize = 256;
 
 impl Server {
-    /// Leaves the server to be driven: it reaches its primary through `dialer`, its files are on `disk`, and what threads would do
-    /// is done between turns. To be called before anything is loaded.
-    pub fn give_reins(&mut self, dialer: Box<dyn Dialer>, disk: Arc<dyn Disk>) {
+    /// Prepares the server for simulation: it reaches its primary through `dialer`, its files are on `disk`, and
+    /// threads' work is done between turns. To be called before anything is loaded.
+    pub fn prepare_simulation(&mut self, dialer: Box<dyn Dialer>, disk: Arc<dyn Disk>) {
         self.state.net.dialer = dialer;
         self.state.persistence.set_apart(disk);
     }
 
-    /// Takes in a connection, as a listener would.
+    /// Adds a connection, as if accepted.
     pub fn take_in(&mut self, stream: Stream, peer: Address, local: Address) {
-        self.clients().welcome(stream, false, peer, local);
+        self.clients().add_client(stream, false, peer, local);
     }
 
-    /// Takes one turn, without waiting for events. False: the server has ended.
+    /// Runs one turn, without waiting for events. False: the server has ended.
     pub fn turn_now(&mut self) -> io::Result<bool> {
         self.turn(&mut Events::with_capacity(EVENTS), Some(Duration::ZERO))?;
         if self.stopping {
@@ -37,7 +37,7 @@ impl Server {
         Ok(!self.stopping)
     }
 
-    /// Does what threads would have done meanwhile. A snapshot is written when all of it is there.
+    /// Does the work of threads. A snapshot is written once all of it is there.
     pub fn do_background(&mut self) {
         self.state.persistence.sync_log();
         if !self.keyspace.has_snapshot() {
@@ -45,7 +45,7 @@ impl Server {
         }
     }
 
-    /// The history of changes that this server has, and how far: `master_replid`, `master_repl_offset`.
+    /// The server's replication ID and offset: `master_replid`, `master_repl_offset`.
     pub fn history(&self) -> (&str, u64) {
         (&self.state.replication.id, self.state.replication.offset)
     }

@@ -1,4 +1,4 @@
-//! Bytes out: what has collected for a client leaves in one write at the end of the turn. And the end of connections.
+//! Sends each client's output in one write at the end of the turn, and closes connections.
 
 use std::io;
 
@@ -12,13 +12,13 @@ use crate::gate::{blocking, tracking, transaction};
 use crate::persist::aof::log::LogOffset;
 use crate::sys::log::Level;
 
-/// Empty output buffers kept for the next turn, and the largest worth keeping.
+/// Empty output buffers kept for the next turn, and the largest kept.
 const SPARE_BUFFERS: usize = 64;
 const SPARE_BYTES_MAX: usize = 64 * 1024;
 
-/// Whether a client's output may leave: nothing shows a change before the log's policy has it kept. If not, it is noted what the
-/// output waits for.
-fn may_be_sent(persistence: &Persistence, client: &mut Client) -> bool {
+/// Whether a client's output may be sent: replies that show a change wait for the log's policy. If not, marks the
+/// client as waiting for the log.
+fn check_log_allows_sending(persistence: &Persistence, client: &mut Client) -> bool {
     let length = client.output.len();
     if client.plain_output == Some(length) {
         return true;
@@ -35,7 +35,7 @@ fn may_be_sent(persistence: &Persistence, client: &mut Client) -> bool {
 }
 
 impl Turn<'_> {
-    /// Sends what has collected, one write per client.
+    /// Sends pending outputs, one write per client.
     pub(super) fn flush(&mut self) {
         for id in std::mem::take(&mut self.state.clients.to_flush) {
             let Some(client) = self.state.clients.get_mut(id) else { continue };
@@ -43,7 +43,7 @@ impl Turn<'_> {
                 self.state.clients.to_flush.push(id);
                 continue;
             }
-            if !may_be_sent(&self.state.persistence, client) {
+            if !check_log_allows_sending(&self.state.persistence, client) {
                 self.state.clients.to_flush.push(id);
                 continue;
             }
@@ -94,14 +94,14 @@ impl Turn<'_> {
         }
     }
 
-    /// Counts what a client holds towards `maxmemory-clients`, if there is such a limit.
+    /// Counts a client's memory towards `maxmemory-clients`, if that is set.
     pub(super) fn count_memory(&mut self, id: ClientId) {
         if clients_memory_max(self.state) > 0 {
             self.state.clients.count_memory(id);
         }
     }
 
-    /// All sent: the buffer is kept for others, or the client closed if that was all. Else: waits until it is writable.
+    /// If all was sent: keeps the buffer as a spare or closes the client. Otherwise waits for writability.
     fn after_write(&mut self, id: ClientId) {
         let Some(client) = self.state.clients.get_mut(id) else { return };
         client.plain_output = client.output.is_empty().then_some(0);
@@ -111,8 +111,8 @@ impl Turn<'_> {
             return self.state.clients.close(id);
         }
         if waited || !done {
-            // Registered anew also when it was before: with more pieces than one write takes the socket may still have
-            // room, and would never become writable again.
+            // Registered again even if it was before: the output may have more pieces than one write takes, so the
+            // socket may be writable still, and would not be announced again.
             client.flags.set(ClientFlags::WANTS_WRITE, !done);
             let token = Token(id.slot as usize);
             let registry = self.state.net.poll.registry();
@@ -126,7 +126,7 @@ impl Turn<'_> {
         }
     }
 
-    /// Takes an idle client's empty buffer for others.
+    /// Takes an idle client's empty buffer as a spare.
     pub(super) fn keep_spare(&mut self, id: ClientId) {
         let Some(client) = self.state.clients.get_mut(id) else { return };
         let storage = client.output.take_storage();
@@ -142,14 +142,14 @@ impl Turn<'_> {
             && !client.flags.contains(ClientFlags::CLOSE_AFTER_REPLY)
         {
             client.flags |= ClientFlags::CLOSE_AFTER_REPLY;
-            // From now on it has its time to take them.
+            // The time limit for reading its last replies starts now.
             client.active_us = self.state.now.boot_us;
             self.state.clients.last_replies.push(id);
             self.state.clients.flush_later(id);
         }
     }
 
-    /// Ends the connections that are to be ended: the only place where clients go.
+    /// Closes the clients marked for it: the only place where clients are removed.
     pub(super) fn close_clients(&mut self) {
         for id in std::mem::take(&mut self.state.clients.to_close) {
             if self.is_nested && self.is_held(id) {
@@ -161,7 +161,7 @@ impl Turn<'_> {
             tracking::stop(self.keyspace, self.state, id);
             if let Some(mut client) = self.state.clients.remove(id) {
                 transaction::abandon(self.keyspace, &mut client);
-                // A socket the system has dropped already needs no deregistration.
+                // Fails harmlessly if the system has dropped the socket already.
                 let _ = client.stream.deregister(self.state.net.poll.registry());
             }
         }

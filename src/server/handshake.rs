@@ -1,8 +1,8 @@
-//! Handshakes of TLS: where they wait for their turn, and what follows when one is over.
+//! TLS handshakes: their queue, and what follows a finished one.
 //!
-//! A step of a handshake is more work than a command by far (a signature of a long RSA key takes a millisecond), and anybody
-//! can ask for it. So steps are not taken where bytes are read but at the end of the turn, when what the others asked for has
-//! been sent, and only for a while; the rest stays for the next turn, in the order it came.
+//! A handshake step costs far more than a command (a signature with a long RSA key takes a millisecond), and anybody
+//! can cause one. So steps run at the end of the turn, after replies are sent, and for a limited time; the rest waits
+//! for the next turn, in order.
 
 use std::io;
 
@@ -15,15 +15,16 @@ use crate::net::tls::NameField;
 use crate::net::tls::stream::Handshake;
 use crate::sys::log::Level;
 
-/// Time for handshakes in one turn; the last one that begins within it may take longer. Microseconds.
-const TURN_US: i64 = 500;
-/// Steps in one turn, however fast they are: each may end in a line of the log.
-const STEPS_MAX: usize = 64;
-/// How long a handshake may take from the connection on. Microseconds.
+/// Time for handshakes in one turn; the last step may exceed it. A turn costs little besides: less of it in more turns makes as
+/// many handshakes, and other clients wait for less. Unit: microseconds.
+const TURN_US: i64 = 200;
+/// Steps in one turn, however fast: each may write a log line.
+const STEPS_MAX: usize = 16;
+/// Time limit of a handshake from the connection on. Unit: microseconds.
 pub(super) const HANDSHAKE_US: i64 = 10_000_000;
 
 impl Turn<'_> {
-    /// Has a client's handshake go on at the end of the turn.
+    /// Queues a client's handshake for the end of the turn.
     pub(super) fn shake_hands_later(&mut self, id: ClientId) {
         if let Some(client) = self.state.clients.get_mut(id) {
             client.flags |= ClientFlags::READ_PENDING;
@@ -31,7 +32,7 @@ impl Turn<'_> {
         }
     }
 
-    /// Goes on with handshakes, for a while.
+    /// Continues handshakes, for a limited time.
     pub fn shake_hands(&mut self) {
         if self.state.net.pending.handshakes.is_empty() {
             return;
@@ -70,18 +71,18 @@ impl Turn<'_> {
         }
     }
 
-    /// Takes in a client whose connection stands: it is served from now on, unless it is one to be refused.
+    /// Starts to serve a client whose handshake is done, unless protected mode refuses it.
     fn begin(&mut self, id: ClientId) {
         let Some(client) = self.state.clients.get_mut(id) else { return };
         client.active_us = self.state.now.boot_us;
-        if !self.is_refused(id) {
+        if !self.refuse_if_protected(id) {
             self.state.stats.counters.connections += 1;
-            // What came behind the handshake is here already.
+            // Bytes behind the handshake may be buffered already.
             self.read_later(id);
         }
     }
 
-    /// Ends the connections whose handshakes take too long.
+    /// Closes connections whose handshakes take too long.
     pub fn close_slow_handshakes(&mut self) {
         let now_us = self.state.now.boot_us;
         while let Some(&(deadline_us, id)) = self.state.net.pending.handshaking.front() {
@@ -104,7 +105,7 @@ impl Turn<'_> {
     }
 }
 
-/// Makes a client the user that its certificate names, if `tls-auth-clients-user` says so and there is such a user.
+/// Sets the user that a client's certificate names, if `tls-auth-clients-user` is set and the user exists.
 fn log_in_by_certificate(state: &mut State, id: ClientId) {
     let field = match state.config.tls_auth_clients_user {
         "CN" => NameField::CommonName,
@@ -120,7 +121,7 @@ fn log_in_by_certificate(state: &mut State, id: ClientId) {
     }
 }
 
-/// The error of a connection that cannot be made ready for a handshake.
+/// The error of a connection that cannot start a handshake.
 pub(super) fn without_tls() -> io::Error {
     io::Error::other("TLS is not configured")
 }

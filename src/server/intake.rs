@@ -1,7 +1,7 @@
-//! Bytes in: every ready client is read once a turn, and what it sent is parsed into the batch.
+//! Reading: every ready client is read once a turn, and its bytes are parsed into the batch.
 //!
-//! Clients are read into one arena, behind what was left of their last request; requests are ranges into it, nothing is copied. What
-//! is no whole request goes back to its client; a large request gets a buffer of its own and is parsed on from where it stopped.
+//! Clients are read into one arena, behind the rest of their last request; requests are ranges into it, without a copy. An
+//! incomplete request goes back to its client; a large one gets its own buffer, where parsing continues from where it stopped.
 
 use std::io;
 
@@ -16,19 +16,19 @@ use crate::gate::limits::describe_client;
 use crate::resp::request::{Limits, Parser};
 use crate::sys::log::Level;
 
-/// Where requests are read to. Emptied with every batch.
+/// Size of the arena. It is emptied with every batch.
 const ARENA_BYTES: usize = 256 * 1024;
-/// Read from one client in one turn; also its share of the turn: who sends more goes on in the next one.
+/// Read from one client in one turn, for fairness: the rest is read in the next turn.
 const READ_BYTES: usize = 64 * 1024;
-/// A request whose beginning is at least this long, or which waits for so much, gets a buffer of its own.
+/// An incomplete request of this size, or that announces so much, gets its own buffer.
 pub(super) const LARGE_BYTES: usize = 16 * 1024;
-/// Read of a large request in one turn, as long as there is so much: what a client announces is better taken in at once than
-/// left to the system's buffers, and no more of the turn than the memory of a few copies.
+/// Read of a large request in one turn, if available: an announced payload is better read at once than left in the
+/// system's buffers, but must not take more of the turn than copying this much.
 const LARGE_READ_BYTES: usize = 1024 * 1024;
-/// Bytes that wait of one client, whatever the configured limit: the places of arguments have 32 bits.
+/// A client's unprocessed bytes, whatever `client-query-buffer-limit` says: argument ranges have 32 bits.
 pub(super) const INPUT_MAX: u64 = u32::MAX as u64;
 
-/// Where requests are on their way from a client's socket to the gate.
+/// The arena and batch that requests pass through.
 pub(super) struct Intake {
     pub arena: Box<[u8]>,
     pub arena_used: usize,
@@ -43,14 +43,14 @@ impl Default for Intake {
 }
 
 impl Turn<'_> {
-    /// Takes in what has come: new clients, and the bytes of those that are ready.
+    /// Handles events: accepts new clients, and reads the ready ones.
     pub(super) fn take_in(&mut self, events: &Events) {
-        // Those whom the last turn left: who is put on the list now has been read in this one.
+        // Taken first: clients added from now on were read in this turn.
         let read_again = std::mem::take(&mut self.state.net.pending.read_again);
         for event in events {
             match event.token() {
                 WAKER => {}
-                // `following::look` sees it.
+                // Handled by `following`.
                 PRIMARY => {}
                 Token(token) if token > FIRST_LISTENER - LISTENERS_MAX => {
                     self.accept(FIRST_LISTENER - token);
@@ -79,13 +79,13 @@ impl Turn<'_> {
         }
         let readable =
             event.is_readable() || event.is_read_closed() || event.is_error() || has_unsent;
-        // Once in a turn: a client has one run in a batch, so that what waits of it keeps its order.
+        // Only once a turn: with one run per batch a client's waiting requests keep their order.
         if readable && !self.is_to_be_read(id) {
             self.read(id);
         }
     }
 
-    /// Has a client be read in the next turn.
+    /// Queues a client to be read in the next turn.
     pub(super) fn read_later(&mut self, id: ClientId) {
         if let Some(client) = self.state.clients.get_mut(id)
             && !client.is_closing()
@@ -100,7 +100,7 @@ impl Turn<'_> {
         client.is_some_and(|client| client.flags.contains(ClientFlags::READ_PENDING))
     }
 
-    /// Reads a client once and parses what came.
+    /// Reads a client once and parses the bytes.
     pub(super) fn read(&mut self, id: ClientId) {
         if self.is_nested && self.is_held(id) {
             return self.read_later(id);
@@ -119,7 +119,7 @@ impl Turn<'_> {
             return self.shake_hands_later(id);
         }
         if client.flags.contains(ClientFlags::AWAITS_LOG) {
-            // Its requests are read when what they are to be answered behind has been sent.
+            // Read again when the output that its replies must follow has been sent.
             client.flags |= ClientFlags::READ_WHEN_SENT;
             return;
         }
@@ -151,7 +151,7 @@ impl Turn<'_> {
         }
     }
 
-    /// Reads for a client whose requests wait: the bytes are kept.
+    /// Reads a client whose requests wait: the bytes are kept.
     fn read_for_later(&mut self, id: ClientId) {
         let Some(client) = self.state.clients.get_mut(id) else { return };
         let space = &mut self.intake.arena[self.intake.arena_used..][..READ_BYTES];
@@ -168,9 +168,9 @@ impl Turn<'_> {
         self.check_query_limit(id);
     }
 
-    /// Reads more of a large request into its own buffer, and runs it if it is complete.
+    /// Reads more of a large request into its own buffer, and runs it if complete.
     fn read_large(&mut self, id: ClientId) {
-        // What others sent before comes first.
+        // Requests that others sent before come first.
         self.run_batch();
         let mut bytes = 0;
         while let Some(count) = self.read_piece(id)
@@ -181,10 +181,10 @@ impl Turn<'_> {
         }
     }
 
-    /// The same with a single read. Its bytes, if the request is still not complete.
+    /// As above with a single read. Returns its size if the request is still incomplete.
     fn read_piece(&mut self, id: ClientId) -> Option<usize> {
         let client = self.state.clients.get_mut(id)?;
-        // The requests before it, which ran just now, may have suspended the client, or ended the connection.
+        // The requests before it may just have suspended or closed the client.
         let waits = ClientFlags::SUSPENDED | ClientFlags::PAUSED;
         if !matches!(client.input, Input::Large(_))
             || client.flags.intersects(waits)
@@ -192,8 +192,8 @@ impl Turn<'_> {
         {
             return None;
         }
-        // By way of the arena, which is empty now: what is announced costs nothing before it comes, and room in the
-        // request's own buffer would have to be cleared for each read, however little that brings.
+        // Read through the arena, empty now: memory for announced bytes is needed only when they come, and room in
+        // the request's buffer would have to be zeroed for each read.
         let room = self.intake.arena.len();
         let read = io::Read::read(&mut client.stream, &mut self.intake.arena);
         let count = self.count_read(id, read, room)?;
@@ -216,7 +216,7 @@ impl Turn<'_> {
         goes_on.then_some(count)
     }
 
-    /// Books a read; None if there is nothing to parse. A client whose other end is gone is closed.
+    /// Handles a read's result; None if there is nothing to parse. A client with a closed connection is closed.
     fn count_read(&mut self, id: ClientId, read: io::Result<usize>, room: usize) -> Option<usize> {
         let client = self.state.clients.get_mut(id)?;
         self.state.stats.counters.reads += 1;
@@ -229,7 +229,7 @@ impl Turn<'_> {
                 client.bytes_in += count as u64;
                 client.active_us = self.state.now.boot_us;
                 self.state.stats.counters.bytes_in += count as u64;
-                // Edge-triggered: a short read has drained the socket, unless its end is still to be seen.
+                // Edge-triggered: a short read has drained the socket, unless its end was not seen yet.
                 let more = count == room
                     || client.flags.contains(ClientFlags::READ_CLOSED)
                     || client.stream.has_more();
@@ -240,7 +240,7 @@ impl Turn<'_> {
                 Some(count)
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                // Not closed at all: the event was meant for who had this place before.
+                // Not closed after all: the event was for an earlier client in this slot.
                 client.flags.remove(ClientFlags::READ_CLOSED);
                 None
             }
@@ -257,9 +257,8 @@ impl Turn<'_> {
         }
     }
 
-    /// The other end sends no more. Whether it still reads is not known: it gets the replies that wait, or the system says
-    /// that it is gone, or the periodic work finds that it takes nothing. Who only waits for messages or for CLIENT PAUSE is
-    /// done.
+    /// The other end sends no more, but may still read: it gets its pending replies, until a write fails or the
+    /// periodic work closes it. A client that only waits for messages or for CLIENT PAUSE is closed.
     fn end_of_input(&mut self, id: ClientId) {
         let Some(client) = self.state.clients.get_mut(id) else { return };
         let waiting = ClientFlags::SUBSCRIBED
@@ -273,7 +272,7 @@ impl Turn<'_> {
         }
     }
 
-    /// Closes a client that has sent more than it may without completing a request. True if it may go on.
+    /// Closes a client that exceeds its limit of unprocessed bytes. True if it is not closed.
     pub(super) fn check_query_limit(&mut self, id: ClientId) -> bool {
         let limit = self.state.config.client_query_buffer_limit;
         self.count_memory(id);
@@ -303,12 +302,12 @@ impl Turn<'_> {
         }
     }
 
-    /// Parses what a client has in the arena from `start` on; what is no whole request goes back to the client.
+    /// Parses a client's bytes in the arena from `start` on; an incomplete request goes back to the client.
     fn parse_arena(&mut self, id: ClientId, start: usize) {
         let end = self.intake.arena_used;
         let Some(client) = self.state.clients.get(id) else { return };
         if !client.flags.contains(ClientFlags::AUTHENTICATED) {
-            // Each request may be the one that authenticates and so changes the limits of the next.
+            // Any request may authenticate and so change the limits of the next.
             let buffer = self.intake.arena[start..end].to_vec();
             return self.run_own(id, LargeInput { buffer, ..LargeInput::default() });
         }

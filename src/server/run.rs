@@ -1,4 +1,4 @@
-//! The batch runs: each client's requests in their order, through the gate, and the replies collect in its output.
+//! Running a batch: each client's requests in order, through the gate; replies collect in its output.
 
 use super::Turn;
 use super::batch::{BATCH_REQUESTS, Batch, Queued, Requests, Run, Unparsed};
@@ -14,12 +14,11 @@ use crate::resp::reply::{OutputBuffer, ReplyWriter};
 use crate::resp::request::{ProtocolError, encode};
 use crate::sys::log::Level;
 
-/// A client's limits are checked between its requests whenever so much more output has collected: a short pipeline can
-/// ask for gigabytes.
+/// A client's limits are checked between its requests after each so much output: a short pipeline can ask for gigabytes.
 const OUTPUT_CHECK_BYTES: usize = 64 * 1024;
 
 impl Turn<'_> {
-    /// Runs what is parsed from the arena, and empties it.
+    /// Runs the requests parsed from the arena, and empties it.
     pub(super) fn run_batch(&mut self) {
         if !self.intake.batch.runs.is_empty() {
             let arena = std::mem::take(&mut self.intake.arena);
@@ -45,8 +44,8 @@ impl Turn<'_> {
         self.intake.batch = batch;
     }
 
-    /// Puts the clients that run scripts behind the others: while a script keeps the server busy, nobody waits behind it in the
-    /// batch whom a nested turn could hear, were it only to end the script. Those that have to wait are held.
+    /// Moves clients that run scripts to the end: while a script keeps the server busy, nested turns can serve the
+    /// others, which may want to kill it. Clients that still have to wait are marked as held.
     #[cold]
     fn put_long_last(&mut self, runs: &mut [Run], requests: &[Queued]) {
         let clients = &self.state.clients;
@@ -54,7 +53,7 @@ impl Turn<'_> {
             let transaction = clients.get(run.client).and_then(|it| it.transaction.as_deref());
             transaction.is_some_and(|transaction| transaction.has_any(Flags::RUNS_SCRIPT))
         };
-        // An EXEC without a script keeps its place: what others change behind it is not to come before it.
+        // An EXEC without a script keeps its place: later clients' changes must not come before it.
         let may_be_long = |run: &Run| {
             run.has_any(requests, Flags::RUNS_SCRIPT)
                 || run.has_any(requests, Flags::RUNS_QUEUED) && has_queued_script(run)
@@ -65,17 +64,17 @@ impl Turn<'_> {
         long.into_iter().for_each(|id| self.hold(id, true));
     }
 
-    /// Runs the requests of one client in their order.
+    /// Runs the requests of one client, in order.
     fn run_client(&mut self, run: &mut Run, requests: Requests<'_>) {
         let id = run.client;
-        // Before each client, so that replies to the others of this turn do not push keys out, nor its own be seen.
+        // Before each client, so that other clients' replies in this turn do not cause key eviction, and its own are not counted.
         evict_clients(self.state);
         let Some(client) = self.state.clients.get_with_buffer(id) else { return };
         if client.is_closing() {
             return;
         }
         client.flags.remove(ClientFlags::HELD);
-        // Suspended by what another client did since this was parsed: all of it waits.
+        // Suspended by another client's command since parsing: all requests wait.
         let waits = client.flags.intersects(ClientFlags::SUSPENDED | ClientFlags::PAUSED);
         let was_plain = client.plain_output == Some(client.output.len());
         let mut output = std::mem::take(&mut client.output);
@@ -88,7 +87,7 @@ impl Turn<'_> {
         };
         let Some(client) = self.state.clients.get_mut(id) else { return };
         if client.is_closing() {
-            // Nothing more is answered.
+            // The rest is not answered.
         } else if done < requests.len() {
             keep(client, requests, done);
         } else if goes_on && let Some(error) = run.error.take() {
@@ -103,7 +102,7 @@ impl Turn<'_> {
         self.give_output(id, output, protocol);
     }
 
-    /// Runs one request after the other until all have run or the client may not go on. How many are done, and whether it may.
+    /// Runs requests until all have run or the client must stop. Returns how many have run, and whether it may continue.
     fn run_while_it_may(
         &mut self,
         id: ClientId,
@@ -140,14 +139,14 @@ impl Turn<'_> {
                 self.keyspace.select(database);
             }
             if output.len() > checked + OUTPUT_CHECK_BYTES || output.is_cut() {
-                goes_on &= self.may_go_on(id, output);
+                goes_on &= self.enforce_limits(id, output);
                 checked = output.len();
             }
         }
         (done, goes_on)
     }
 
-    /// Tells a client what was wrong with what it sent, and closes it.
+    /// Sends a protocol error to a client, and closes it.
     #[cold]
     fn end_for_protocol(
         &mut self,
@@ -168,7 +167,7 @@ impl Turn<'_> {
         self.close_after_reply(id);
     }
 
-    /// Gives a client its replies to be sent.
+    /// Moves replies to the client's output.
     fn give_output(&mut self, id: ClientId, mut output: OutputBuffer, protocol: Protocol) {
         let reached = self.state.stream_end();
         let Some(client) = self.state.clients.get_mut(id) else { return };
@@ -176,9 +175,9 @@ impl Turn<'_> {
         if self.state.replication.backlog.is_some() {
             client.reached = (client.commands, reached);
         }
-        // It holds for replies alone; what others push is measured as a whole (`check_output_limit`).
+        // Only for replies; pushed messages are checked together by `check_output_limit`.
         output.set_limit(usize::MAX);
-        // What others pushed meanwhile goes behind the replies.
+        // Messages pushed meanwhile go behind the replies.
         let pushed = std::mem::replace(&mut client.output, output);
         client.output.append(&pushed);
         if !client.output.is_empty() || client.output.is_cut() {
@@ -190,8 +189,9 @@ impl Turn<'_> {
         }
     }
 
-    /// Measures a client by its replies so far, which are still apart from it. False: it is to be closed.
-    fn may_go_on(&mut self, id: ClientId, output: &mut OutputBuffer) -> bool {
+    /// Applies the client's memory and output limits to its replies so far, which are still apart from it. False: it
+    /// is being closed.
+    fn enforce_limits(&mut self, id: ClientId, output: &mut OutputBuffer) -> bool {
         let Some(client) = self.state.clients.get_mut(id) else { return false };
         let pushed = std::mem::replace(&mut client.output, std::mem::take(output));
         check_output_limit(self.state, id);
@@ -202,9 +202,9 @@ impl Turn<'_> {
         !client.flags.contains(ClientFlags::CLOSE_NOW)
     }
 
-    /// Parses and runs what is complete in a client's own buffer; the rest goes back to the client.
+    /// Parses and runs complete requests in a client's own buffer; the rest goes back to the client.
     pub(super) fn run_own(&mut self, id: ClientId, input: LargeInput) {
-        // The client's bytes are here, not with it: nobody may read on for it.
+        // The client's bytes are taken out: nested turns must not read from it.
         self.hold(id, true);
         self.run_held(id, input);
         self.hold(id, false);
@@ -235,11 +235,11 @@ impl Turn<'_> {
         let Some(client) = self.state.clients.get_mut(id) else { return };
         input.buffer.drain(..at);
         if at > LARGE_BYTES {
-            // What follows a large request is no reason to keep its memory.
+            // Requests behind a large one are no reason to keep its memory.
             input.buffer.shrink_to(2 * input.buffer.len());
         }
         match &mut client.input {
-            // Suspended in the middle: the requests that were parsed but did not run come first.
+            // Suspended in between: requests that were parsed but did not run come first.
             Input::Waiting(bytes) => bytes.extend_from_slice(&input.buffer),
             _ if input.buffer.is_empty() => client.input = Input::Empty,
             _ if input.buffer.len() + input.parser.bytes_wanted() < LARGE_BYTES => {
@@ -249,18 +249,18 @@ impl Turn<'_> {
         }
     }
 
-    /// Takes up what clients sent that wait no more.
+    /// Continues the requests of resumed clients.
     pub(super) fn resume_all(&mut self) {
         for id in std::mem::take(&mut self.state.net.pending.resumed) {
             self.resume(id);
         }
     }
 
-    /// Takes up the requests a client sent while it was suspended.
+    /// Continues the requests a client sent while it was suspended.
     fn resume(&mut self, id: ClientId) {
         let Some(client) = self.state.clients.get_mut(id) else { return };
         client.flags.remove(ClientFlags::SUSPENDED | ClientFlags::PAUSED);
-        // What had been parsed was put back in front of what came behind it: together they may be longer than what is read.
+        // Unrun requests were put back before later input: together they may exceed the limit.
         if client.input.len() as u64 > INPUT_MAX && !self.check_query_limit(id) {
             return;
         }
@@ -285,8 +285,7 @@ impl Turn<'_> {
     }
 }
 
-/// Keeps the requests from number `done` on, which were parsed but did not run, in their wire form and before what was read
-/// behind them.
+/// Puts back the requests from number `done` on, in wire form, before the client's later input.
 fn keep(client: &mut Client, requests: Requests<'_>, done: usize) {
     let mut kept = Vec::new();
     for index in done..requests.len() {

@@ -1,4 +1,4 @@
-//! The server's beginning and end.
+//! The server's start and end.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -35,7 +35,7 @@ use crate::sys::random;
 use crate::sys::title::Title;
 
 impl Server {
-    /// A server with this configuration and clock, listening. Errors: an address that cannot be listened on, in words.
+    /// Creates a listening server. Errors: an address that cannot be listened on.
     pub fn start(config: Config, clock: Clock, logger: Logger) -> Result<Self, String> {
         let told = |what: &str, error: io::Error| format!("{what}: {error}");
         random::check()
@@ -50,7 +50,7 @@ impl Server {
         state.serve_while_busy = busy::serve;
         let waker = Arc::new(waker);
         let wakes = waker.clone();
-        // A loop that cannot be woken looks again by itself, some times a second.
+        // If waking fails, the loop still turns some times a second.
         state.persistence.set_wake(Arc::new(move || drop(wakes.wake())));
         let mut server = Server {
             keyspace,
@@ -63,7 +63,7 @@ impl Server {
             next_idle_us: 0,
             next_reload_us: 0,
             stop: Arc::new(AtomicUsize::new(0)),
-            insisted: Arc::new(AtomicBool::new(false)),
+            stop_requested: Arc::new(AtomicBool::new(false)),
             stopping: false,
             supervisor: Supervisor::Nobody,
             owns_pidfile: false,
@@ -75,7 +75,7 @@ impl Server {
             return Err("Failed to configure TLS. Check logs for more info.".into());
         }
         if let Err(which) = listen(&mut server.state) {
-            // The log has the address and why.
+            // The address and reason are in the log.
             return Err(format!("Failed listening on {which}, aborting."));
         }
         server.listen_on_unix_socket()?;
@@ -86,32 +86,32 @@ impl Server {
         Ok(server)
     }
 
-    /// Where it listens: TCP addresses, with the port the system chose if it was asked to.
+    /// The TCP addresses in use, with ports chosen by the system.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.state.net.listening
     }
 
-    /// Has SIGTERM and SIGINT end the server in good order; a SIGINT behind them ends the process at once, with code 1.
+    /// Makes SIGTERM and SIGINT shut the server down; a further SIGINT ends the process at once, with code 1.
     pub fn catch_signals(&self) -> io::Result<()> {
-        let insisted = &self.insisted;
-        // Handlers of one signal run in the order they were registered in: the first look finds what an earlier signal set.
-        process::end_at_interrupt(Arc::clone(insisted))?;
+        let stop_requested = &self.stop_requested;
+        // Handlers run in the order they were registered: this one sees what an earlier signal set.
+        process::end_at_interrupt(Arc::clone(stop_requested))?;
         for signal in [SIGTERM, SIGINT] {
             let stop = Arc::clone(&self.stop);
             signal_hook::flag::register_usize(signal, stop, signal as usize)?;
-            signal_hook::flag::register(signal, Arc::clone(insisted))?;
+            signal_hook::flag::register(signal, Arc::clone(stop_requested))?;
         }
         Ok(())
     }
 
-    /// Looks whether a signal has come, which has ended the wait for events, and asks for the shutdown.
+    /// Checks for a signal, which has ended the wait for events, and starts the shutdown.
     pub(super) fn take_signal(&mut self) {
         let config = &self.state.config;
         let (name, options) = match self.stop.swap(0, Ordering::SeqCst) {
             0 => {
                 if self.state.process.shutdown.is_none() {
-                    // One that was asked for was aborted, or refused.
-                    self.insisted.store(false, Ordering::Relaxed);
+                    // The earlier shutdown was aborted or refused.
+                    self.stop_requested.store(false, Ordering::Relaxed);
                 }
                 return;
             }
@@ -136,12 +136,12 @@ impl Server {
         });
     }
 
-    /// Knows commands by other names from now on; see [`renamed_commands`].
+    /// Applies `rename-command`; see [`renamed_commands`].
     pub fn rename_commands(&mut self, renamed: RenamedCommands) {
         self.state.renamed = renamed;
     }
 
-    /// Shows the process' title from now on, if `set-proc-title` says so. `invoked_as`: the program's name as it was called.
+    /// Sets the process title, if `set-proc-title` is on. `invoked_as`: the path or name the program was called by.
     pub fn set_title(&mut self, title: Option<Title>, invoked_as: Vec<u8>) {
         self.state.process.title = title;
         self.state.process.identity.invoked_as = invoked_as;
@@ -150,12 +150,12 @@ impl Server {
         }
     }
 
-    /// Whether clients can come from anywhere.
+    /// Whether there is any listener.
     pub fn is_listening(&self) -> bool {
         !self.state.net.listeners.is_empty()
     }
 
-    /// Writes the process id to `pidfile`, if that is set. One that cannot be written is left out, as in Redis.
+    /// Writes the process ID to `pidfile`, if set. A failure is ignored, as in Redis.
     pub fn write_pidfile(&mut self) {
         let pidfile = &self.state.config.pidfile;
         if !pidfile.is_empty() {
@@ -164,7 +164,7 @@ impl Server {
         }
     }
 
-    /// Tells the log and the supervisor that clients are served, and takes what is left to be done for the process.
+    /// Tells the log and the supervisor that clients are served, and finishes the process' setup.
     pub fn announce(&mut self, supervisor: Supervisor) {
         self.sample_clock();
         if !self.state.net.listening.is_empty() {
@@ -190,24 +190,24 @@ impl Server {
                 ),
             );
         }
-        // The log has what went wrong.
+        // An error is in the log.
         let _ = set_oom_score(&mut self.state);
     }
 
-    /// Waits for connections where CONFIG SET has listened.
+    /// Registers the listeners that CONFIG SET has opened.
     pub(super) fn listen_again(&mut self) {
         if let Err(error) = self.register_listeners() {
             self.state.log(Level::Warning, format_args!("Waiting for connections: {error}"));
         }
     }
 
-    /// Loads what was saved. To be called once, before clients are served. Errors: in words, logged already.
+    /// Loads the data. To be called once, before clients are served. Errors: a text, logged already.
     pub fn load(&mut self) -> Result<(), String> {
         self.sample_clock();
         let loaded = load::load_at_start(&mut self.keyspace, &mut self.state);
         match loaded {
             Err(why) if why.contains(load::INTERRUPTED) => {
-                // What is in memory is a part of what is in the files.
+                // Only a part of the file is in memory.
                 self.state.log(Level::Warning, format_args!("{why}"));
                 self.stopping = true;
                 Ok(())
@@ -228,7 +228,7 @@ impl Server {
         }
     }
 
-    /// Ends the loop, unless replicas are waited for, or what is to be saved cannot be.
+    /// Ends the loop, unless it must wait for replicas or saving fails.
     pub(super) fn shut_down(&mut self, order: Shutdown) {
         if order.waits_until_us.is_none() {
             self.state.log(Level::Warning, format_args!("User requested shutdown..."));
@@ -253,7 +253,7 @@ impl Server {
         self.stopping = true;
     }
 
-    /// Tells those who asked for a shutdown that there is none.
+    /// Replies an error to the clients of SHUTDOWN.
     pub(super) fn refuse_shutdown(&mut self) {
         let waits = ClientFlags::SUSPENDED;
         let asked = self
@@ -272,13 +272,13 @@ impl Server {
         }
     }
 
-    /// The last things before the process ends.
+    /// Cleans up before the process ends.
     pub(super) fn finish(&mut self) {
         replicas::send(&mut self.state);
         self.clients().flush();
         if self.owns_pidfile {
             self.state.log(Level::Notice, format_args!("Removing the pid file."));
-            // Somebody else may have removed it.
+            // Fails harmlessly if it was removed already.
             let _ = std::fs::remove_file(OsStr::from_bytes(&self.state.config.pidfile));
         }
         if self.state.net.listeners.iter().any(|listener| matches!(listener, Listener::Unix(..))) {
@@ -289,11 +289,10 @@ impl Server {
     }
 }
 
-/// Commands by other names: lower-case names, None for one that is gone.
+/// Renamed commands by lower-case name; None: removed.
 pub type RenamedCommands = HashMap<Box<[u8]>, Option<&'static Command>>;
 
-/// What `rename-command` lines make of the command table. They take effect one behind the other, so that two commands can
-/// change names by way of a third one.
+/// Applies `rename-command` lines to the command table, one after the other, so that two commands can swap names through a third.
 pub fn renamed_commands(directives: &[Directive]) -> Result<RenamedCommands, ConfigError> {
     let mut renamed = RenamedCommands::new();
     for directive in directives {
@@ -320,10 +319,10 @@ pub fn renamed_commands(directives: &[Directive]) -> Result<RenamedCommands, Con
     Ok(renamed)
 }
 
-/// A user of a `user` line: its name and its rules.
+/// A `user` line: the user's name and rules.
 pub type UserLine = (Vec<u8>, Vec<Vec<u8>>);
 
-/// Reads `user` lines. What is wrong with one is told at once, but for commands that are not known.
+/// Parses `user` lines. Errors: in any rule, but unknown commands are found later.
 pub fn user_lines(directives: &[Directive]) -> Result<Vec<UserLine>, ConfigError> {
     let catalogue = users::catalogue(&TABLE);
     let rules = Rules { catalogue: &catalogue, all_channels: false };
@@ -356,7 +355,7 @@ pub fn user_lines(directives: &[Directive]) -> Result<Vec<UserLine>, ConfigError
 }
 
 impl Server {
-    /// Sets the users of `user` lines, or of the file that `aclfile` names. False if they cannot be: the log has why.
+    /// Creates the users of `user` lines, or of `aclfile`. False on an error, which is logged.
     pub fn load_users(&mut self, lines: &[UserLine]) -> bool {
         let server = &mut self.state;
         let file = server.config.aclfile.clone();

@@ -1,13 +1,13 @@
-//! The command log: requests that took longer than `slowlog-log-slower-than`, and those that were larger, or had a larger
-//! reply, than `commandlog-request-larger-than` and `commandlog-reply-larger-than`.
+//! The command logs: requests slower than `slowlog-log-slower-than`, and those larger, or with a larger reply, than
+//! `commandlog-request-larger-than` and `commandlog-reply-larger-than`.
 
 use std::collections::VecDeque;
 
-/// A long argument is cut to this many bytes, and a long request to this many arguments.
+/// Longer arguments are truncated to this many bytes, and longer requests to this many arguments.
 const ARGUMENT_BYTES_MAX: usize = 128;
 const ARGUMENTS_MAX: usize = 32;
 
-/// Why a request is kept; each kind is a log of its own.
+/// Why a request is logged; each kind has a log of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogKind {
     /// The slow log.
@@ -16,10 +16,10 @@ pub enum LogKind {
     LargeReply,
 }
 
-/// All of them: indexed by [`LogKind`].
+/// Indexed by [`LogKind`].
 pub type CommandLogs = [CommandLog; 3];
 
-/// One request.
+/// A logged request.
 #[derive(Debug)]
 pub struct LoggedCommand {
     pub id: u64,
@@ -40,7 +40,7 @@ pub struct CommandLog {
 }
 
 impl CommandLog {
-    /// Adds a request, cut to a bearable size, and forgets the oldest beyond `max_len`.
+    /// Adds a truncated request, and drops the oldest beyond `max_len`.
     pub fn push<'a>(
         &mut self,
         args: impl ExactSizeIterator<Item = &'a [u8]>,
@@ -52,7 +52,7 @@ impl CommandLog {
     ) {
         let count = args.len();
         let kept = if count > ARGUMENTS_MAX { ARGUMENTS_MAX - 1 } else { count };
-        // Not collected: that could take over the storage of a vector of all arguments, and keep it.
+        // Not `collect`, which could reuse, and keep, the allocation of a vector of all arguments.
         let mut cut = Vec::with_capacity(count.min(ARGUMENTS_MAX));
         cut.extend(args.take(kept).map(cut_argument));
         if kept < count {

@@ -1,6 +1,6 @@
 //! Calls, time and latency of each command.
 
-/// What is known of one command.
+/// A command's counters.
 #[derive(Debug, Default)]
 pub struct CommandStats {
     pub calls: u64,
@@ -50,7 +50,7 @@ impl Histogram {
         (((shift + 1) << SUB_BITS) + ((value >> shift) as u32 & ((1 << SUB_BITS) - 1))) as usize
     }
 
-    /// The largest value a bucket stands for.
+    /// The largest value of a bucket.
     fn upper(bucket: usize) -> u64 {
         let group = (bucket >> SUB_BITS) as u32;
         let position = (bucket & ((1 << SUB_BITS) - 1)) as u64;
@@ -65,7 +65,7 @@ impl Histogram {
         self.counts.iter().sum()
     }
 
-    /// The value below or at which `percent` of all values lie. Unit: nanoseconds; 0 if there are none.
+    /// The value that `percent` of all values do not exceed. Unit: nanoseconds; 0 if there are none.
     pub fn percentile(&self, percent: f64) -> u64 {
         let total = self.total();
         if total == 0 {
@@ -82,7 +82,7 @@ impl Histogram {
         Self::upper(BUCKETS - 1)
     }
 
-    /// How many values are at most `limit` nanoseconds, to the precision of a bucket.
+    /// Number of values up to `limit` nanoseconds, to the precision of a bucket.
     pub fn at_most(&self, limit: u64) -> u64 {
         self.counts
             .iter()

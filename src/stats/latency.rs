@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, VecDeque};
 /// Samples kept of each event.
 const SAMPLES_MAX: usize = 160;
 
-/// The samples of one event, oldest first, and the worst ever.
+/// The samples of one event, oldest first, and the worst of all time.
 #[derive(Debug, Default)]
 pub struct LatencySeries {
-    /// Unix time in seconds, and milliseconds taken.
+    /// Unix time in seconds, and duration in milliseconds.
     pub samples: VecDeque<(i64, u64)>,
     pub max_ms: u64,
 }
@@ -36,7 +36,7 @@ impl LatencyMonitor {
         series.samples.push_back((time, ms));
     }
 
-    /// Forgets one event; false if there was none.
+    /// Removes an event's samples; false if there were none.
     pub fn reset(&mut self, event: &[u8]) -> bool {
         let Some(name) = self.series.keys().copied().find(|name| name.as_bytes() == event) else {
             return false;

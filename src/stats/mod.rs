@@ -1,4 +1,4 @@
-//! Counters and logs of what the server did: per command, slow requests, latency events.
+//! Counters and logs: per command, slow requests, latency events.
 
 pub mod command_log;
 pub mod commands;
@@ -12,10 +12,10 @@ use commands::CommandStats;
 use latency::LatencyMonitor;
 use timing::Timing;
 
-/// A script can make up error prefixes; the table does not grow with them beyond this.
+/// Error prefixes counted: scripts can make up any number.
 const ERROR_PREFIXES_MAX: usize = 128;
 
-/// All that the server counts and measures.
+/// All statistics of the server.
 pub struct Statistics {
     pub counters: Counters,
     /// By command number.
@@ -28,16 +28,16 @@ pub struct Statistics {
     pub input_rate: Rate,
     pub output_rate: Rate,
     pub turns_rate: Rate,
-    /// Microseconds of a turn.
+    /// Microseconds per turn.
     pub turn_time: Rate,
     pub peak_memory: usize,
-    /// Bytes in use when the server had started, before it had any data.
+    /// Bytes in use after the start, before any data.
     pub startup_memory: usize,
     pub timing: Timing,
 }
 
 impl Statistics {
-    /// Of a server that starts now and knows so many commands.
+    /// The statistics of a new server with `commands` commands.
     pub fn new(commands: usize) -> Self {
         Statistics {
             counters: Counters::default(),
@@ -94,13 +94,13 @@ pub struct Counters {
     pub partial_syncs: u64,
     pub partial_syncs_refused: u64,
     pub replica_bytes_out: u64,
-    /// From the primary that is followed.
+    /// Received from the primary.
     pub replication_bytes_in: u64,
     /// Commands of the primary that failed here.
     pub unexpected_error_replies: u64,
 }
 
-/// A rate, by the second or by another count, from samples taken every 100 ms, over the last 16 of them: `instantaneous_*`.
+/// A rate, per second or per another count, over the last 16 samples, taken every 100 ms: `instantaneous_*`.
 #[derive(Debug, Default)]
 pub struct Rate {
     samples: [u64; 16],
@@ -110,12 +110,12 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// Takes a sample: the count reached, and the time in microseconds.
+    /// Adds a sample: the count, and the time in microseconds.
     pub fn sample(&mut self, count: u64, now_us: i64) {
         self.sample_by(count, now_us, 1_000_000);
     }
 
-    /// Takes a sample: the sum reached, and how many times it was added to; `unit` times the one by the other is the rate.
+    /// Adds a sample: a sum and its number of addends; the rate is `unit` times their quotient.
     pub fn sample_by(&mut self, count: u64, base: i64, unit: u64) {
         let elapsed = base - self.last_base;
         if self.last_base != 0 && elapsed > 0 {
@@ -127,7 +127,7 @@ impl Rate {
         self.last_base = base;
     }
 
-    /// The mean of the samples, per second or for each time.
+    /// The mean of the samples, per second or per addend.
     pub fn per_second(&self) -> u64 {
         self.samples.iter().sum::<u64>() / self.samples.len() as u64
     }

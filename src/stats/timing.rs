@@ -1,26 +1,26 @@
-//! How long commands and turns take: one reading of the processor's counter for each.
+//! Durations of commands and turns, by the processor's time stamp counter.
 
 use crate::config::Config;
 
-/// The processor's time stamp counter and the thresholds in its ticks: each command costs one reading, each turn two.
+/// The time stamp counter, and thresholds in its ticks: each command costs one reading, each turn two.
 pub struct Timing {
     clock: quanta::Clock,
-    /// Reading at the end of the last command.
+    /// Reading at the end of the previous command.
     last: u64,
-    /// Ticks that commands have taken, those within a script once.
+    /// Ticks of all commands; commands within a script count once.
     command_ticks: u64,
-    /// Reading when the loop had waited.
+    /// Reading after the loop's wait for events.
     turn_begun: u64,
     /// Turns that have ended, and their ticks without the wait for events.
     turns: u64,
     turn_ticks: u64,
-    /// A command that took as many ticks is looked at more closely: slow log or latency monitor. u64::MAX: neither is on.
+    /// Ticks from which a command may go to the slow log or latency monitor. u64::MAX: both are off.
     notable_ns: u64,
-    /// As many bytes of arguments or of a reply may be for the command log.
+    /// Bytes of arguments or of a reply from which a command may go to the command log.
     notable_bytes: usize,
 }
 
-/// Bytes of a request at most that are no arguments nor between them.
+/// The largest part of a request that is neither argument nor between arguments, in bytes.
 const REQUEST_FRAME_MAX: usize = 64;
 
 impl Timing {
@@ -37,49 +37,49 @@ impl Timing {
         }
     }
 
-    /// The loop has waited; a turn's work begins now.
+    /// Starts a turn, after the wait for events.
     pub fn begin_turn(&mut self) {
         self.turn_begun = self.clock.raw();
     }
 
-    /// The turn's work is done.
+    /// Ends a turn, before the wait for events.
     pub fn end_turn(&mut self) {
         self.turns += 1;
         self.turn_ticks += self.clock.raw().saturating_sub(self.turn_begun);
     }
 
-    /// Turns that have ended.
+    /// Number of ended turns.
     pub fn turns(&self) -> u64 {
         self.turns
     }
 
-    /// Microseconds that the turns took, without the wait for events.
+    /// Microseconds of all turns, without the wait for events.
     pub fn turns_us(&self) -> u64 {
         self.clock.delta_as_nanos(0, self.turn_ticks) / 1000
     }
 
-    /// Microseconds that commands took; what a script calls is part of the script.
+    /// Microseconds of all commands; those called by a script are part of it.
     pub fn commands_us(&self) -> u64 {
         self.clock.delta_as_nanos(0, self.command_ticks) / 1000
     }
 
-    /// Begins the sums anew.
+    /// Resets the sums.
     pub fn reset(&mut self) {
         (self.turns, self.turn_ticks, self.command_ticks) = (0, 0, 0);
     }
 
-    /// The next command begins now.
+    /// Starts the next command's time.
     #[inline]
     pub fn start(&mut self) {
         self.last = self.clock.raw();
     }
 
-    /// The beginning of the command that runs, to come back to with [`Timing::go_back`].
+    /// The running command's start, for [`Timing::go_back`].
     pub fn mark(&self) -> u64 {
         self.last
     }
 
-    /// Has the next lap count from a mark: the command that began there has run others.
+    /// Makes the next lap count from a mark: for a command that has run others.
     pub fn go_back(&mut self, mark: u64) {
         let nested = self.last.saturating_sub(mark);
         self.command_ticks = self.command_ticks.saturating_sub(nested);
@@ -99,19 +99,19 @@ impl Timing {
         self.clock.delta_as_nanos(before, self.last)
     }
 
-    /// Whether a duration is worth a closer look.
+    /// Whether a duration reaches a threshold.
     #[inline]
     pub fn is_notable(&self, nanoseconds: u64) -> bool {
         nanoseconds >= self.notable_ns
     }
 
-    /// Whether this many bytes of a request's arguments or of its reply may be worth a closer look.
+    /// Whether this many bytes of arguments or of a reply reach a threshold.
     #[inline]
     pub fn is_large(&self, bytes: usize) -> bool {
         bytes >= self.notable_bytes
     }
 
-    /// Takes the thresholds of the command log and of the latency monitor.
+    /// Sets the thresholds of the command log and the latency monitor.
     pub fn set_thresholds(&mut self, config: &Config) {
         let slow = u64::try_from(config.slowlog_log_slower_than);
         let slow = slow.map_or(u64::MAX, |us| us.saturating_mul(1000));

@@ -1,7 +1,7 @@
 //! The allocator: jemalloc with size classes every 8 bytes, and a count of what is allocated.
 //!
-//! `tikv-jemallocator` takes alignments up to 16 for granted, which 8-byte classes do not give; so the few lines that pass
-//! the alignment are here. Every thread counts for itself: an atomic count shared by all would cost each allocation 5 ns.
+//! `tikv-jemallocator` assumes alignments up to 16, which 8-byte classes do not give; so the few lines that pass the
+//! alignment are here. Every thread has its own count: a shared atomic would cost each allocation 5 ns.
 #![allow(unsafe_code)] // GlobalAlloc is an unsafe trait, jemalloc a C library.
 
 use std::alloc::{GlobalAlloc, Layout};
@@ -14,9 +14,9 @@ use tikv_jemalloc_sys as jemalloc;
 /// The process's allocator.
 pub struct Jemalloc;
 
-/// The alignment jemalloc gives by itself: its quantum.
+/// The alignment of every jemalloc block: its quantum.
 const QUANTUM: usize = 8;
-/// A thread hands its count over when it has grown or shrunk by this many bytes.
+/// A thread adds its count to the process' when it has changed by this many bytes.
 const HANDOVER: isize = 64 * 1024;
 
 static ALLOCATED: AtomicIsize = AtomicIsize::new(0);
@@ -31,15 +31,14 @@ pub fn allocated() -> usize {
     (ALLOCATED.load(Ordering::Relaxed) + here).max(0) as usize
 }
 
-/// Adds this thread's count to the process's. A thread that has allocated what others will free, or the other way round, calls
-/// it before it ends: up to 64 KiB would be counted wrong for ever otherwise.
+/// Adds this thread's count to the process'. To be called by a thread before it ends if it allocates what others free
+/// or vice versa: otherwise up to 64 KiB would be miscounted for ever.
 pub fn hand_over() {
     let here = HERE.try_with(Cell::take).unwrap_or(0);
     ALLOCATED.fetch_add(here, Ordering::Relaxed);
 }
 
-/// The size class a request of `size` bytes falls into: every 8 bytes up to 64, then four to each power of two, from
-/// 32 KiB on whole pages.
+/// The size class of a request of `size` bytes: every 8 bytes up to 64, then four per power of two, from 32 KiB on whole pages.
 #[inline]
 pub fn size_class(size: usize) -> usize {
     if size <= 64 {
@@ -54,7 +53,7 @@ pub fn size_class(size: usize) -> usize {
 
 #[inline]
 fn count(bytes: isize) {
-    // A thread that is ending has no counter any more; what it frees last is not worth counting.
+    // A thread that is ending has no counter any more; its last frees are not counted.
     let _ = HERE.try_with(|here| {
         let sum = here.get() + bytes;
         if sum.abs() < HANDOVER {

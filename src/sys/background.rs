@@ -1,4 +1,4 @@
-//! Work that the loop does not wait for: done by threads, or, where a simulation drives servers, between two turns.
+//! Background work: run by threads or, in a simulation, between two turns.
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,17 +8,17 @@ use super::{alloc, process};
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// Who does it.
+/// How background work is run.
 #[derive(Clone)]
 pub enum Background {
-    /// A thread each.
+    /// Each in a thread of its own.
     Threads,
-    /// Whoever calls [`Background::run`]: nothing happens before, so that what is seen of it and when is always the same.
+    /// When [`Background::run`] is called, and not before, so that a simulation is reproducible.
     Later(Arc<Mutex<Vec<Work>>>),
 }
 
 impl Background {
-    /// Has work be done. The thread that does it, if there is one. Errors: there is no thread.
+    /// Runs work in the background. Returns its thread, if it has one. Errors: the thread cannot be created.
     pub fn spawn(
         &self,
         name: &str,
@@ -29,7 +29,7 @@ impl Background {
                 let handle = Builder::new().name(name.into()).spawn(move || {
                     process::step_back();
                     work();
-                    // Such threads free what others have allocated, and the other way round.
+                    // Such threads free memory of others, and vice versa.
                     alloc::hand_over();
                 })?;
                 Ok(Some(handle.thread().clone()))
@@ -45,7 +45,7 @@ impl Background {
         matches!(self, Background::Threads)
     }
 
-    /// Does what was left for later, in order.
+    /// Runs the queued work, in order.
     pub fn run(&self) {
         if let Background::Later(queue) = self {
             let work = std::mem::take(&mut *queue.lock().unwrap_or_else(PoisonError::into_inner));

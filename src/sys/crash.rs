@@ -1,14 +1,14 @@
-//! Reports to the log when a signal is about to end the process, when code panics, and when the loop stands still.
+//! Bug reports in the log: for fatal signals, panics, and a loop that hangs.
 //!
-//! A signal handler may interrupt anything, the allocator with its locks too. So handlers here take no memory: what is known
-//! they write with plain write(2) calls to a file they open themselves, and the stack they keep as return addresses in a
-//! place that is always there. Giving the addresses names takes memory; that is done by the reporter, a thread that waits
-//! for it. After a crash the handler waits for the reporter, though not for ever (the lock it needs may be one that the
-//! crash has left taken): the addresses are in the log by then, and the program's place with them, so that `addr2line` can
-//! do the same later. After a report of the watchdog the process goes on as if nothing had been.
+//! A signal handler may interrupt anything, even the allocator while it holds locks. So handlers here allocate
+//! nothing: they write with plain write(2) calls to a file they open themselves, and store the stack's return
+//! addresses in a static array. Finding the functions' names allocates; this is done by a reporter thread that waits
+//! for requests. After a crash the handler waits for the reporter, though not for ever (the crash may have left a
+//! lock taken that it needs): by then the addresses are in the log with the program's base address, so that
+//! `addr2line` can find the names later. After a watchdog's report the process continues.
 //!
-//! Handlers are set by [`install`] for the program alone; a server within another program's process leaves its signals
-//! alone. Signals belong to the process, and so does all that is kept here.
+//! Only the program calls [`install`]; a server inside another program's process leaves its signals alone. Signals
+//! belong to the process, and so does all state here.
 #![allow(unsafe_code)] // sigaction, sigaltstack, setitimer; unwinding from within a handler.
 
 use std::backtrace::Backtrace;
@@ -23,52 +23,53 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use crate::clock::Clock;
 use crate::sys::log::{Level, Logger};
 
-/// Frames of a stack that are kept.
+/// The most stack frames stored.
 const FRAMES_MAX: usize = 100;
-/// How long a handler waits for the names of functions. Unit: milliseconds.
+/// How long a handler waits for the functions' names. Unit: milliseconds.
 const NAMES_WAIT_MS: u32 = 5000;
-/// Room for the handlers of the main thread: what they do with it must work when its stack has overflowed.
+/// Size of the main thread's signal stack: handlers must work when its stack has overflowed.
 const SIGNAL_STACK_BYTES: usize = 64 << 10;
 
 const START: &str = "=== LATCHKEY BUG REPORT START: copy from here ===";
 const END: &str = "=== LATCHKEY BUG REPORT END: copy up to here ===";
 const STACK: &str = "------ STACK TRACE ------";
 
-/// Signals by which a program ends that has done something wrong.
+/// Signals that a faulty program ends by.
 const FATAL: [c_int; 5] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGABRT];
 
-// ---- what handlers find ------------------------------------------------------------------------------------------
+// ---- data for handlers -------------------------------------------------------------------------------------------
 
-/// What handlers need, gathered beforehand.
+/// Prepared data for handlers.
 struct Ready {
     logger: Logger,
     /// The log's file; None: standard output.
     log_path: Option<CString>,
-    /// Where the system put the program.
+    /// The program's base address.
     base: usize,
     main_thread: libc::pthread_t,
-    /// Wakes the reporter: one byte a request.
+    /// The pipe that wakes the reporter: one byte a request.
     requests: c_int,
 }
 
 static READY: OnceLock<Ready> = OnceLock::new();
 /// Whether crashes are to be reported: `crash-log-enabled`.
 static ENABLED: AtomicBool = AtomicBool::new(true);
-/// A stack: the latest that a handler has kept.
+/// The stack stored last by a handler.
 static FRAMES: [AtomicUsize; FRAMES_MAX] = [const { AtomicUsize::new(0) }; FRAMES_MAX];
 static FRAMES_LEN: AtomicUsize = AtomicUsize::new(0);
-/// The reporter has not yet come to the stack that is kept.
+/// The stored stack has not been reported yet.
 static IS_PENDING: AtomicBool = AtomicBool::new(false);
-/// Milliseconds after which the watchdog reports; 0: it does not.
+/// The watchdog's period in milliseconds; 0: off.
 static WATCHDOG_MS: AtomicU32 = AtomicU32::new(0);
 
-/// What the reporter is asked for.
+/// Requests to the reporter.
 const CRASH: u8 = b'c';
 const WATCHDOG: u8 = b'w';
 
 // ---- setting up --------------------------------------------------------------------------------------------------
 
-/// Begins to report crashes of this process to a log. To be called once, by the main thread. Errors: no thread.
+/// Starts to report crashes of this process to a log. To be called once, by the main thread. Errors: the reporter
+/// thread cannot be created.
 pub fn install(logger: Logger) -> io::Result<()> {
     let (mut reader, writer) = io::pipe()?;
     let ready = Ready {
@@ -87,28 +88,28 @@ pub fn install(logger: Logger) -> io::Result<()> {
         }
     })?;
     use_own_signal_stack()?;
-    // The first walk over a stack finds out things that it takes memory to find out.
+    // The first unwinding allocates.
     keep_stack(0);
     std::panic::set_hook(Box::new(report_panic));
     set_fatal_handlers(ENABLED.load(Ordering::Relaxed));
     Ok(())
 }
 
-/// Has crashes reported from now on, or not: `crash-log-enabled`.
+/// Switches crash reports on or off: `crash-log-enabled`.
 pub fn enable(enabled: bool) {
     if ENABLED.swap(enabled, Ordering::Relaxed) != enabled && READY.get().is_some() {
         set_fatal_handlers(enabled);
     }
 }
 
-/// Where the system put the program: the first mapping. 0 where there is no /proc.
+/// The program's base address: the first mapping. 0 without /proc.
 fn program_base() -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let base = maps.split('-').next().and_then(|start| usize::from_str_radix(start, 16).ok());
     base.unwrap_or(0)
 }
 
-/// Gives the calling thread a stack for handlers that stays as long as the process.
+/// Gives the calling thread a signal stack that is never freed.
 fn use_own_signal_stack() -> io::Result<()> {
     let stack: &'static mut [u8] = Vec::leak(vec![0; SIGNAL_STACK_BYTES]);
     let stack =
@@ -122,7 +123,7 @@ fn use_own_signal_stack() -> io::Result<()> {
 
 fn set_fatal_handlers(enabled: bool) {
     for signal in FATAL {
-        // A second failure, within the handler, ends the process at once.
+        // A second fault, inside the handler, ends the process at once.
         let flags = libc::SA_NODEFER | libc::SA_RESETHAND | libc::SA_ONSTACK;
         set_handler(signal, enabled.then_some(on_fatal_signal as Handler), flags);
     }
@@ -142,16 +143,16 @@ fn set_handler(signal: c_int, handler: Option<Handler>, flags: c_int) {
     unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) };
 }
 
-// ---- within a handler: no memory, no locks -----------------------------------------------------------------------
+// ---- inside a handler: no allocation, no locks -------------------------------------------------------------------
 
-/// A line being made in a place of its own.
+/// A line in a fixed buffer.
 struct Line {
     bytes: [u8; 512],
     len: usize,
 }
 
 impl Line {
-    /// A line with the heading that lines from handlers have in Redis too: the time without a calendar.
+    /// A line with the same prefix as Redis's lines from handlers: the time without a date.
     fn new() -> Self {
         let mut line = Line { bytes: [0; 512], len: 0 };
         let (pid, seconds) = (std::process::id(), Clock::System.now().unix_seconds());
@@ -161,7 +162,7 @@ impl Line {
 }
 
 impl std::fmt::Write for Line {
-    /// What does not fit is left out.
+    /// Truncates what does not fit.
     fn write_str(&mut self, text: &str) -> std::fmt::Result {
         let room = &mut self.bytes[self.len..];
         let taken = text.len().min(room.len());
@@ -171,7 +172,7 @@ impl std::fmt::Write for Line {
     }
 }
 
-/// The log, opened by a handler. It is never closed: the process ends.
+/// The log file, opened by a handler. Never closed, as the process ends.
 struct RawLog(c_int);
 
 impl RawLog {
@@ -187,13 +188,13 @@ impl RawLog {
         let _ = line.write_fmt(text);
         line.len = line.len.min(line.bytes.len() - 1);
         line.bytes[line.len] = b'\n';
-        // SAFETY: the bytes are initialised and as many as said. A failure leaves nobody to tell.
+        // SAFETY: the bytes are initialised and as many as said. A failure cannot be reported.
         unsafe { libc::write(self.0, line.bytes.as_ptr().cast(), line.len + 1) };
     }
 }
 
-/// Keeps the calling thread's stack, from `interrupted` on, or wholly if that is not in it. Of one that has overflowed these
-/// are the innermost frames.
+/// Stores the calling thread's stack, from the frame `interrupted` on, or wholly if that is not found. After a stack
+/// overflow these are the innermost frames.
 fn keep_stack(interrupted: usize) {
     let mut len = 0;
     // SAFETY: several threads at once are kept apart by `IS_PENDING`, or the process is ending; unwinding itself takes no
@@ -215,14 +216,14 @@ fn keep_stack(interrupted: usize) {
     FRAMES_LEN.store(len, Ordering::Release);
 }
 
-/// Asks the reporter for something.
+/// Sends a request to the reporter.
 fn request(ready: &Ready, what: u8) {
     IS_PENDING.store(true, Ordering::Release);
     // SAFETY: one initialised byte. The pipe is never full: there is no second request before the first is done.
     unsafe { libc::write(ready.requests, (&raw const what).cast(), 1) };
 }
 
-/// Waits until the reporter is done, but not for ever.
+/// Waits until the reporter is done, with a timeout.
 fn wait_for_names() {
     let pause = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
     for _ in 0..NAMES_WAIT_MS {
@@ -234,7 +235,7 @@ fn wait_for_names() {
     }
 }
 
-/// Handler of the signals that end the process.
+/// Handler of the fatal signals.
 extern "C" fn on_fatal_signal(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     if let Some(ready) = READY.get() {
         // SAFETY: the system passes it, valid for the time of the handler.
@@ -270,7 +271,7 @@ fn report_signal(ready: &Ready, signal: c_int, info: &libc::siginfo_t, context: 
     }
     log.line(format_args!("{STACK}"));
     if is_access && instruction == address {
-        // Code that is not there was called: looking at it to unwind would be the next failure.
+        // The program jumped to an invalid address: reading it to unwind would fault again.
         log.line(format_args!("The program has jumped to an address that it may not run."));
     } else {
         keep_stack(instruction);
@@ -288,7 +289,7 @@ fn report_signal(ready: &Ready, signal: c_int, info: &libc::siginfo_t, context: 
     log.line(format_args!("{END}"));
 }
 
-/// What of the interrupted code's registers is told: names and places.
+/// The registers to report: names and indices.
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 const REGISTERS: &[(&str, c_int)] = &[
     ("RIP", libc::REG_RIP),
@@ -314,7 +315,7 @@ const REGISTERS: &[(&str, c_int)] = &[("PC", 32), ("SP", 31), ("LR", 30)];
 #[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
 const REGISTERS: &[(&str, c_int)] = &[];
 
-/// A register of the code that was interrupted. `context` is what a handler was given.
+/// A register of the interrupted code. `context`: the handler's argument.
 fn register(context: *mut c_void, place: c_int) -> usize {
     #[cfg(target_os = "linux")]
     {
@@ -333,14 +334,14 @@ fn register(context: *mut c_void, place: c_int) -> usize {
     0
 }
 
-/// Where the code was interrupted; 0 where nobody tells.
+/// The interrupted code's address; 0 if unknown.
 fn instruction_pointer(context: *mut c_void) -> usize {
     REGISTERS.first().map_or(0, |&(_, place)| register(context, place))
 }
 
-// ---- with memory: the reporter, and code that is not interrupted -------------------------------------------------
+// ---- outside of handlers: the reporter, and panics ---------------------------------------------------------------
 
-/// Writes the stack that a handler has kept, with names.
+/// Reports the stored stack, with names.
 fn report_stack(ready: &Ready, what: u8) {
     let stack = &FRAMES[..FRAMES_LEN.load(Ordering::Acquire)];
     let write = |text: std::fmt::Arguments<'_>| {
@@ -352,7 +353,7 @@ fn report_stack(ready: &Ready, what: u8) {
     }
     for (number, frame) in stack.iter().enumerate() {
         let address = frame.load(Ordering::Relaxed);
-        // The frame that was interrupted is at the address itself, the others are behind their calls.
+        // The interrupted frame's address is exact; those of its callers are return addresses, after the call.
         let looked_up = if number == 0 { address + 1 } else { address };
         let mut is_known = false;
         backtrace::resolve(looked_up as *mut c_void, |symbol| {
@@ -375,14 +376,14 @@ fn report_stack(ready: &Ready, what: u8) {
     IS_PENDING.store(false, Ordering::Release);
 }
 
-/// Writes a report of a panic: a bug of ours. Whether the process goes on is for those to say who catch it.
+/// Reports a panic. The process continues if it is caught.
 fn report_panic(panic: &PanicHookInfo<'_>) {
     report_bug(format_args!("{panic}"));
-    // For who has started the program and looks on.
+    // For the terminal of whoever started the program.
     eprintln!("{panic}");
 }
 
-/// Writes a report of a bug to the log, with the stack of the caller.
+/// Reports a bug, with the caller's stack.
 pub fn report_bug(what: std::fmt::Arguments<'_>) {
     let Some(ready) = READY.get() else { return };
     let write = |text: std::fmt::Arguments<'_>| {
@@ -401,12 +402,12 @@ pub fn end_process(by_exit: bool) -> ! {
     if by_exit {
         std::process::exit(1);
     }
-    // The report is written: no second one.
+    // The report is written already.
     set_handler(libc::SIGABRT, None, 0);
     std::process::abort()
 }
 
-/// Reads where no memory is, as a bad pointer would have the program do.
+/// Reads an invalid address, as through a bad pointer.
 pub fn access_bad_memory() -> ! {
     // SAFETY: the system reserves a page that nobody may read. To read it is what is asked for: it ends the process.
     unsafe {
@@ -421,7 +422,7 @@ pub fn access_bad_memory() -> ! {
 
 // ---- the watchdog ------------------------------------------------------------------------------------------------
 
-/// Has the watchdog report when [`tell_watchdog`] is not called for so many milliseconds; 0: it sleeps.
+/// Sets the watchdog's period: it reports when [`tell_watchdog`] is not called for so many milliseconds; 0: off.
 pub fn watch(period_ms: u32) {
     if READY.get().is_none() || WATCHDOG_MS.swap(period_ms, Ordering::Relaxed) == period_ms {
         return;
@@ -436,7 +437,7 @@ pub fn watch(period_ms: u32) {
     }
 }
 
-/// Tells the watchdog that the loop goes round. Costs a system call while it is awake.
+/// Tells the watchdog that the loop runs. Costs a system call while the watchdog is on.
 #[inline]
 pub fn tell_watchdog() {
     let period_ms = WATCHDOG_MS.load(Ordering::Relaxed);
@@ -445,7 +446,7 @@ pub fn tell_watchdog() {
     }
 }
 
-/// Has SIGALRM come once, after so many milliseconds; 0: not at all.
+/// Schedules one SIGALRM after this many milliseconds; 0: none.
 fn set_timer(ms: u32) {
     let never = libc::timeval { tv_sec: 0, tv_usec: 0 };
     let timer = libc::itimerval {
@@ -459,13 +460,13 @@ fn set_timer(ms: u32) {
     unsafe { libc::setitimer(libc::ITIMER_REAL, &timer, std::ptr::null_mut()) };
 }
 
-/// Handler of SIGALRM: has the reporter write where the main thread is.
+/// Handler of SIGALRM: has the reporter report the main thread's stack.
 extern "C" fn on_watchdog(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
     let Some(ready) = READY.get() else { return };
     // SAFETY: the main thread lives as long as the process, and the signal has a handler.
     unsafe {
         if libc::pthread_equal(libc::pthread_self(), ready.main_thread) == 0 {
-            // The system may choose any thread.
+            // The system may deliver the signal to any thread.
             libc::pthread_kill(ready.main_thread, libc::SIGALRM);
             return;
         }

@@ -1,13 +1,13 @@
-//! The few operations on files that durability is made of, behind a seam.
+//! The file operations that durability depends on, behind a trait.
 //!
-//! Snapshots, the append-only file and its manifest reach the disk through [`Disk`] alone. [`RealDisk`] is the operating system;
-//! [`model::ModelDisk`] keeps for each file what would survive a power loss, and fails or crashes at any operation: with it
-//! every step of a save or a rewrite is a crash point in a test.
+//! Snapshots, the append-only file and its manifest access the disk only through [`Disk`]. [`RealDisk`] is the
+//! operating system; [`model::ModelDisk`] knows what would survive a power loss, and can fail or crash at any
+//! operation: so tests can crash at every step of a save or rewrite.
 //!
-//! What makes a change durable is a matter of order: a file's bytes by [`DiskFile::sync_data`], its name (created, renamed,
-//! removed) by [`Disk::sync_folder`] of the folder it is in. [`replace_file`] is that order for a small file.
+//! Durability depends on order: a file's bytes become durable by [`DiskFile::sync_data`], its name (created, renamed,
+//! removed) by [`Disk::sync_folder`] of its folder. [`replace_file`] shows that order for a small file.
 //!
-//! Errors are the system's, without the path: the caller knows what it was about and says so.
+//! Errors are the system's, without the path, which the caller adds.
 #![allow(unsafe_code)] // sync_file_range has no safe form.
 
 use std::ffi::OsString;
@@ -21,10 +21,10 @@ pub mod model;
 
 /// Files and their names.
 pub trait Disk: Send + Sync + std::fmt::Debug {
-    /// Creates a file for writing, or empties the one that is there.
+    /// Creates a file for writing, or truncates an existing one.
     fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
 
-    /// Opens a file to write at its end, and creates it if there is none.
+    /// Opens a file for appending, creating it if needed.
     fn open_append(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
 
     /// Opens a file for reading from its start.
@@ -33,41 +33,41 @@ pub trait Disk: Send + Sync + std::fmt::Debug {
     /// Bytes of a file. `NotFound` if there is none.
     fn size(&self, path: &Path) -> io::Result<u64>;
 
-    /// Whether there is a folder of that name.
+    /// Whether this is an existing folder.
     fn is_folder(&self, path: &Path) -> bool;
 
-    /// Gives a file another name, in the place of one that has it. One step: either name leads to a whole file at any moment.
+    /// Renames a file atomically, replacing any file at `to`.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
     /// Removes a file's name.
     fn remove(&self, path: &Path) -> io::Result<()>;
 
-    /// Makes a folder, if it is not there.
+    /// Creates a folder, if it does not exist.
     fn create_folder(&self, path: &Path) -> io::Result<()>;
 
-    /// Makes the names within a folder durable. A file system that cannot do so is no error.
+    /// Makes a folder's names durable. Not an error on file systems that cannot do so.
     fn sync_folder(&self, path: &Path) -> io::Result<()>;
 
-    /// The names within a folder, in no order.
+    /// The names in a folder, unordered.
     fn list(&self, path: &Path) -> io::Result<Vec<OsString>>;
 }
 
 /// A file open for writing. Shared: one thread writes while another syncs.
 pub trait DiskFile: Send + Sync + std::fmt::Debug {
-    /// Writes what the system takes at once, at the end of what was written before; returns how many bytes.
+    /// Appends what the system accepts in one call; returns how many bytes.
     fn write(&self, bytes: &[u8]) -> io::Result<usize>;
 
-    /// Makes the file's bytes and its length durable (fdatasync). After an error it is not known what is on disk, and a
-    /// later success does not tell: the kernel reports a lost page once.
+    /// Makes the file's bytes and length durable (fdatasync). After an error the content on disk is unknown, and a
+    /// later success does not change that: the kernel reports a lost page only once.
     fn sync_data(&self) -> io::Result<()>;
 
-    /// Cuts the file, or lengthens it with zeros. Where it was opened to append, writing goes on at the new end.
+    /// Truncates the file, or extends it with zeros. A file opened for appending continues at the new end.
     fn set_len(&self, len: u64) -> io::Result<()>;
 
     /// Bytes of the file.
     fn size(&self) -> io::Result<u64>;
 
-    /// Has the system begin to write a range out, so that a later [`DiskFile::sync_data`] finds less to do. Makes nothing durable.
+    /// Asks the system to start writing a range out, so that a later [`DiskFile::sync_data`] is faster. Makes nothing durable.
     fn start_writeback(&self, from: u64, len: u64) -> io::Result<()>;
 }
 
@@ -76,7 +76,7 @@ pub trait DiskReader: Read + Seek + Send {}
 
 impl<T: Read + Seek + Send> DiskReader for T {}
 
-/// Writes all bytes, however many calls that takes.
+/// Writes all bytes, in as many calls as needed.
 pub fn write_all(file: &dyn DiskFile, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         match file.write(bytes) {
@@ -89,7 +89,7 @@ pub fn write_all(file: &dyn DiskFile, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// A file as something that `std::io` can write to.
+/// Adapts a file to `std::io::Write`.
 #[derive(Debug)]
 pub struct FileWriter<'a>(pub &'a dyn DiskFile);
 
@@ -103,7 +103,7 @@ impl Write for FileWriter<'_> {
     }
 }
 
-/// The bytes of a file of at most `bytes_max`; a longer one is `InvalidData`.
+/// Reads a file of at most `bytes_max`; a longer one is `InvalidData`.
 pub fn read_whole(disk: &dyn Disk, path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     disk.open_read(path)?.take(bytes_max.saturating_add(1)).read_to_end(&mut bytes)?;
@@ -113,7 +113,7 @@ pub fn read_whole(disk: &dyn Disk, path: &Path, bytes_max: u64) -> io::Result<Ve
     Ok(bytes)
 }
 
-/// Which of the steps that replace a file failed.
+/// The step of replacing a file that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplaceStep {
     Create,
@@ -123,10 +123,10 @@ pub enum ReplaceStep {
     SyncFolder,
 }
 
-/// Puts a small file in place of another, durably: written aside, synced, renamed, the folder synced. At a crash there is the
-/// old file or the new one, whole.
+/// Replaces a small file durably: written to a temporary file, synced, renamed, the folder synced. After a crash
+/// either the old or the new file is there, complete.
 ///
-/// Errors name the step. After `SyncFolder` failed the new file is in place but may not survive.
+/// Errors name the step. If `SyncFolder` failed, the new file is in place but may not survive a power loss.
 pub fn replace_file(
     disk: &dyn Disk,
     folder: &Path,
@@ -191,7 +191,7 @@ impl Disk for RealDisk {
     fn sync_folder(&self, path: &Path) -> io::Result<()> {
         let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
         match File::open(path)?.sync_all() {
-            // Some systems cannot sync folders at all, and say so with one of these.
+            // Some file systems cannot sync folders, and return one of these errors.
             Err(error) if matches!(error.raw_os_error(), Some(libc::EBADF | libc::EINVAL)) => {
                 Ok(())
             }

@@ -1,4 +1,4 @@
-//! What jemalloc knows of itself: sizes, its report, and its tunables by name.
+//! jemalloc's statistics, report, and settings by name.
 #![allow(unsafe_code)] // mallctl takes raw memory by a name's type.
 
 use std::ffi::{CStr, CString, c_char, c_void};
@@ -6,7 +6,7 @@ use std::ffi::{CStr, CString, c_char, c_void};
 use tikv_jemalloc_ctl::{epoch, stats};
 use tikv_jemalloc_sys::{mallctl, malloc_stats_print};
 
-/// Bytes by jemalloc's own count: in use by the program, in pages with something in use, resident.
+/// Bytes by jemalloc's own count: used by the program, in active pages, resident.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AllocatorStats {
     pub allocated: usize,
@@ -14,9 +14,9 @@ pub struct AllocatorStats {
     pub resident: usize,
 }
 
-/// jemalloc's statistics, made up to date first; zeros if it was built without them.
+/// jemalloc's current statistics; zeros if it was built without them.
 pub fn stats() -> AllocatorStats {
-    // The epoch only fails to advance where there are no statistics to read.
+    // Advancing the epoch only fails without statistics.
     let _ = epoch::advance();
     AllocatorStats {
         allocated: stats::allocated::read().unwrap_or(0),
@@ -33,27 +33,27 @@ pub fn report() -> Vec<u8> {
     report
 }
 
-/// Takes a piece of the report. `report` points to a `Vec<u8>`, `text` ends with a zero.
+/// Receives a piece of the report. `report` points to a `Vec<u8>`, `text` ends with a zero.
 unsafe extern "C" fn append(report: *mut c_void, text: *const c_char) {
     // SAFETY: `report` is the pointer that `malloc_stats_print` was given, and jemalloc's text is valid during the call.
     let (report, text) = unsafe { (&mut *report.cast::<Vec<u8>>(), CStr::from_ptr(text)) };
     report.extend_from_slice(text.to_bytes());
 }
 
-/// The arena that this thread allocates from. None: jemalloc does not say.
+/// The calling thread's arena. None: jemalloc does not say.
 pub fn arena() -> Option<u64> {
     number("thread.arena", None).ok()
 }
 
-/// Has this thread allocate from that arena: what it makes for another thread then lies, and is freed, among what that one has.
+/// Makes the calling thread allocate from an arena: another thread's, for which it allocates, and which will free the memory.
 pub fn use_arena(arena: Option<u64>) {
     if let Some(arena) = arena {
-        // Otherwise the memory comes from another arena, which works as well.
+        // On failure another arena is used, which works too.
         let _ = number("thread.arena", Some(arena));
     }
 }
 
-/// Gives unused pages back to the system. False if jemalloc would not.
+/// Returns unused pages to the system. False on failure.
 pub fn purge() -> bool {
     // MALLCTL_ARENAS_ALL.
     run("arena.4096.purge").is_ok()
@@ -63,7 +63,7 @@ pub fn purge() -> bool {
 pub fn number(name: &str, value: Option<u64>) -> Result<u64, i32> {
     let name = CString::new(name).map_err(|_| libc::ENOENT)?;
     let mut error = libc::EINVAL;
-    // The name's type is not known beforehand: only the right width is taken.
+    // The name's type is unknown: only the right width is accepted.
     for width in [8usize, 4, 2, 1] {
         let mut old = [0u8; 8];
         let mut old_len = width;
@@ -105,7 +105,7 @@ pub fn number(name: &str, value: Option<u64>) -> Result<u64, i32> {
     Err(error)
 }
 
-/// Does what a mallctl name without a value stands for, such as `thread.tcache.flush`. Errors: the system's error number.
+/// Runs an action by its mallctl name, such as `thread.tcache.flush`. Errors: the system's error number.
 pub fn run(name: &str) -> Result<(), i32> {
     let name = CString::new(name).map_err(|_| libc::ENOENT)?;
     let (old, old_len, new) = (std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut());
@@ -116,8 +116,8 @@ pub fn run(name: &str) -> Result<(), i32> {
     }
 }
 
-/// Reads a text by its mallctl name. Errors: the system's error number; EINVAL for names that are not known to be texts,
-/// since jemalloc would hand out anything of a pointer's width as if it were one.
+/// Reads a text by its mallctl name. Errors: the system's error number; EINVAL for names not known to be texts, as
+/// jemalloc would return anything of a pointer's width.
 pub fn text(name: &str) -> Result<String, i32> {
     let is_text = ["version", "config.malloc_conf", "opt.dss", "opt.metadata_thp", "opt.junk"]
         .into_iter()

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use crate::clock::Now;
 
-/// How much a line matters. `loglevel` names the least that is written.
+/// A line's importance. `loglevel` is the least one written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     Debug,
@@ -17,10 +17,11 @@ pub enum Level {
     Warning,
 }
 
-/// Where lines go.
+/// A log's destination.
 #[derive(Clone, Debug)]
 pub struct Logger {
-    pub level: Level,
+    /// The least that is written; None: nothing is.
+    pub level: Option<Level>,
     /// The server's role: `M` of a primary, `S` of a replica.
     pub role: char,
     /// None: standard output.
@@ -33,14 +34,14 @@ const MONTHS: [&str; 12] =
     ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
 impl Logger {
-    /// Writes to `file`, opened anew for each line so that it can be rotated; an empty name is standard output.
-    pub fn new(level: Level, file: &[u8]) -> Self {
+    /// Writes to `file`, opened again for each line so that it can be rotated; an empty name is standard output.
+    pub fn new(level: Option<Level>, file: &[u8]) -> Self {
         use std::os::unix::ffi::OsStrExt;
         let file = (!file.is_empty()).then(|| std::ffi::OsStr::from_bytes(file).into());
         Logger { level, role: 'M', file, pid: std::process::id(), syslog: false }
     }
 
-    /// Hands lines to syslog too, under a name and a facility: `user` or `local0` to `local7`.
+    /// Also writes lines to syslog, with a name and a facility: `user` or `local0` to `local7`.
     pub fn also_to_syslog(&mut self, ident: &[u8], facility: &str) {
         let facility = match facility.strip_prefix("local").and_then(|number| number.parse().ok()) {
             Some(number @ 0..=7) => libc::LOG_LOCAL0 + (number << 3),
@@ -55,36 +56,30 @@ impl Logger {
         self.syslog = true;
     }
 
-    /// The file lines go to; None: standard output.
+    /// The log file; None: standard output.
     pub fn path(&self) -> Option<&[u8]> {
         use std::os::unix::ffi::OsStrExt;
         self.file.as_ref().map(|file| file.as_os_str().as_bytes())
     }
 
-    /// Writes text without a line's heading: the logo.
+    /// Writes text without a line prefix: the logo.
     pub fn write_raw(&self, text: &str) {
         self.append(text.as_bytes());
     }
 
-    /// Writes nothing.
+    /// A logger that writes nothing.
     pub fn silent() -> Self {
-        Logger {
-            level: Level::Warning,
-            role: 'M',
-            file: Some("/dev/null".into()),
-            pid: 0,
-            syslog: false,
-        }
+        Logger { level: None, role: 'M', file: Some("/dev/null".into()), pid: 0, syslog: false }
     }
 
-    /// The process forked: lines carry the new id.
+    /// To be called after a fork: lines have the new process ID.
     pub fn pid_changed(&mut self) {
         self.pid = std::process::id();
     }
 
-    /// Writes a line if its level is wanted. Trouble with the file is ignored: there is nowhere to tell.
+    /// Writes a line if its level is enabled. File errors are ignored: there is nowhere to report them.
     pub fn write(&self, now: Now, level: Level, message: std::fmt::Arguments<'_>) {
-        if level < self.level {
+        if self.level.is_none_or(|least| level < least) {
             return;
         }
         let mark = match level {
@@ -110,7 +105,7 @@ impl Logger {
         }
     }
 
-    /// Trouble with the file is ignored: there is nowhere to tell.
+    /// File errors are ignored: there is nowhere to report them.
     fn append(&self, bytes: &[u8]) {
         let _ = match &self.file {
             None => std::io::stdout().write_all(bytes),

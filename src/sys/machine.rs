@@ -1,4 +1,4 @@
-//! What the system knows of this process and machine: memory, processor time, kernel.
+//! Statistics of the operating system: memory, processor time, kernel.
 #![allow(unsafe_code)] // getrusage, sysconf, uname: C functions that fill in structures.
 
 use std::ffi::CStr;

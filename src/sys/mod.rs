@@ -1,4 +1,4 @@
-//! The operating system: allocator, process, log. `unsafe` that it takes lives here.
+//! The operating system: allocator, process, log. The `unsafe` code for it is here.
 
 pub mod alloc;
 pub mod background;

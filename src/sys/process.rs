@@ -1,6 +1,6 @@
-//! The process and its surroundings: background, limits, supervisors, signals that are ignored.
+//! The process: daemonizing, limits, supervisors, ignored signals.
 //!
-//! Nothing here knows the server; failures come back as values, and the caller writes the log.
+//! The server is not known here; failures are returned, and the caller logs them.
 #![allow(unsafe_code)] // fork, dup2, signal and what a handler does have no safe form.
 
 use std::ffi::{CString, c_char};
@@ -15,25 +15,25 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use rustix::process::{Resource, Rlimit, Signal};
 
-/// Has the calling thread leave the processor to the others of this process that want it, mostly: where there are fewer cores
-/// than threads, commands do not wait for what is done in the background.
+/// Lowers the calling thread's priority below the process' other threads, so that with few cores commands do not wait
+/// for background work.
 pub fn step_back() {
-    // Elsewhere priorities belong to processes.
+    // On other systems priorities belong to processes.
     #[cfg(target_os = "linux")]
     {
         const STEP: i32 = 5;
-        // It works on at the same priority where the system refuses.
+        // On failure the priority stays the same.
         let _ = rustix::process::nice(STEP);
     }
 }
 
-/// Files the server opens besides its clients' connections.
+/// Files opened besides clients' connections.
 pub const RESERVED_FILES: u64 = 32;
 
 // ---- background --------------------------------------------------------------------------------------------------
 
-/// Goes on in the background: in a child process with a session of its own, and standard streams that lead nowhere. The
-/// parent exits with 0. To be called before any thread starts: a fork takes only the thread that calls it.
+/// Continues in the background: in a child process with a session of its own, and standard streams to /dev/null. The
+/// parent exits with 0. To be called before any thread starts, as a fork only copies the calling thread.
 pub fn daemonize() -> io::Result<()> {
     // SAFETY: the caller has started no threads, so the child's memory holds no lock of a thread that is gone.
     match unsafe { libc::fork() } {
@@ -50,7 +50,7 @@ pub fn daemonize() -> io::Result<()> {
         }
     }
     if null.as_raw_fd() <= 2 {
-        // One of the standard streams was closed, and this has become one: it stays open.
+        // A standard stream was closed, and this file has taken its number: it stays open.
         std::mem::forget(null);
     }
     Ok(())
@@ -64,10 +64,10 @@ pub fn ignore_signals() {
     }
 }
 
-/// The path of a file that is worth nothing unless it is finished; null: none. Whoever takes the pointer out owns it.
+/// The path of an unfinished file, worthless if incomplete; null: none. Swapping the pointer out transfers ownership.
 static UNFINISHED: AtomicPtr<c_char> = AtomicPtr::new(ptr::null_mut());
 
-/// Has the process end at SIGINT with code 1 while `when` is set, at once, and remove the file named last.
+/// Makes SIGINT end the process at once with code 1 while `when` is set, removing the unfinished file.
 pub fn end_at_interrupt(when: Arc<AtomicBool>) -> io::Result<()> {
     let end = move || {
         if !when.load(Ordering::SeqCst) {
@@ -87,7 +87,7 @@ pub fn end_at_interrupt(when: Arc<AtomicBool>) -> io::Result<()> {
     unsafe { signal_hook::low_level::register(libc::SIGINT, end) }.map(drop)
 }
 
-/// Names the file that an interrupt removes, in place of the one before; None: there is none.
+/// Sets the unfinished file that an interrupt removes; None: none.
 pub fn remove_when_interrupted(path: Option<&Path>) {
     let path = path.and_then(|path| CString::new(path.as_os_str().as_bytes()).ok());
     let path = path.map_or(ptr::null_mut(), CString::into_raw);
@@ -98,7 +98,7 @@ pub fn remove_when_interrupted(path: Option<&Path>) {
     }
 }
 
-/// Whether there is a process of this number, somebody else's too.
+/// Whether a process with this number exists, under any user.
 pub fn is_running(number: u32) -> bool {
     let number = i32::try_from(number).ok().and_then(rustix::process::Pid::from_raw);
     number.is_some_and(|number| {
@@ -108,25 +108,25 @@ pub fn is_running(number: u32) -> bool {
 
 // ---- limits ------------------------------------------------------------------------------------------------------
 
-/// What became of a wish for open files.
+/// The result of raising the limit of open files.
 #[derive(Debug)]
 pub struct OpenFiles {
-    /// Files that may be open now.
+    /// The limit now.
     pub limit: u64,
-    /// Files that might be open before.
+    /// The limit before.
     pub before: u64,
-    /// Why the limit is lower than wanted, if the system said so.
+    /// The system's error, if the limit is lower than requested.
     pub error: Option<io::Error>,
 }
 
-/// Raises the limit of open files (RLIMIT_NOFILE) to `wanted`, or as far as the system lets it. Never lowers it.
+/// Raises the limit of open files (RLIMIT_NOFILE) to `wanted`, or as far as allowed. Never lowers it.
 pub fn raise_open_files(wanted: u64) -> OpenFiles {
     let now = rustix::process::getrlimit(Resource::Nofile);
     // None is no limit.
     let before = now.current.unwrap_or(u64::MAX);
     let mut files = OpenFiles { limit: before, before, error: None };
     let maximum = now.maximum.unwrap_or(u64::MAX);
-    // Beyond the hard limit only root may go; up to it everybody.
+    // Only root may exceed the hard limit.
     for (current, maximum) in [(wanted, wanted.max(maximum)), (wanted.min(maximum), maximum)] {
         if current <= files.limit {
             break;
@@ -144,29 +144,30 @@ pub fn raise_open_files(wanted: u64) -> OpenFiles {
     files
 }
 
-// ---- the kernel's choice when memory runs out ----------------------------------------------------------------------
+// ---- the kernel's OOM killer
+// ---------------------------------------------------------------------------------------
 
 const OOM_SCORE_FILE: &str = "/proc/self/oom_score_adj";
 
-/// What the process' score shall be.
+/// The process' OOM score.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Score {
-    /// As it was at the start.
+    /// As at the start.
     Untouched,
-    /// So much more than that.
+    /// Relative to the start.
     Added(i32),
     Absolute(i32),
 }
 
-/// The process' score by which the kernel chooses what to kill (`oom_score_adj`).
+/// The process' score by which the kernel chooses processes to kill (`oom_score_adj`).
 #[derive(Debug, Default)]
 pub struct OomScore {
-    /// The score before it was changed; None while it is not.
+    /// The original score; None while it is unchanged.
     before: Option<i32>,
 }
 
 impl OomScore {
-    /// Sets the score, within -1000 to 1000. Errors: lowering it needs rights; only Linux has it.
+    /// Sets the score, within -1000 to 1000. Errors: lowering needs privileges; only Linux has it.
     pub fn set(&mut self, score: Score) -> io::Result<()> {
         let before = match (self.before, score) {
             (None, Score::Untouched) => return Ok(()),
@@ -188,23 +189,23 @@ impl OomScore {
 
 // ---- supervisors -------------------------------------------------------------------------------------------------
 
-/// Who started the process and wants to know how it is.
+/// The process supervisor to be notified.
 #[derive(Debug)]
 pub enum Supervisor {
     Nobody,
     /// Waits until the process stops itself.
     Upstart,
-    /// Listens at the socket that NOTIFY_SOCKET names.
+    /// The socket in NOTIFY_SOCKET.
     Systemd(UnixDatagram),
 }
 
 impl Supervisor {
-    /// Upstart, if it has started the process.
+    /// Upstart, if it started the process.
     pub fn upstart() -> Option<Self> {
         std::env::var_os("UPSTART_JOB").map(|_| Supervisor::Upstart)
     }
 
-    /// systemd, if it has told its socket. A socket that cannot be reached counts as none.
+    /// systemd, if NOTIFY_SOCKET is set. An unreachable socket counts as none.
     pub fn systemd() -> Option<Self> {
         let path = std::env::var_os("NOTIFY_SOCKET")?;
         let socket = UnixDatagram::unbound().ok()?;
@@ -221,27 +222,27 @@ impl Supervisor {
         Some(Supervisor::Systemd(socket))
     }
 
-    /// Tells that what was saved is being loaded.
+    /// Notifies that data is being loaded.
     pub fn loading(&self) {
         self.tell("STATUS=Latchkey is loading...\n");
     }
 
-    /// Tells that the data is being saved before the end.
+    /// Notifies that data is being saved before the shutdown.
     pub fn saving(&self) {
         self.tell("STATUS=Saving the final RDB snapshot\n");
     }
 
-    /// Tells that clients are served from now on.
+    /// Notifies that clients are served from now on.
     pub fn ready(&self) {
         self.tell("STATUS=Ready to accept connections\nREADY=1\n");
     }
 
-    /// Tells that the process is about to end.
+    /// Notifies that the process is about to end.
     pub fn stopping(&self) {
         self.tell("STOPPING=1\n");
     }
 
-    /// Stops the process, which tells Upstart that it is up; Upstart has it go on.
+    /// Stops the process, which tells Upstart that it is ready; Upstart resumes it.
     pub fn stop_for_upstart(&self) -> io::Result<()> {
         if let Supervisor::Upstart = self {
             rustix::process::kill_process(rustix::process::getpid(), Signal::STOP)?;
@@ -251,13 +252,13 @@ impl Supervisor {
 
     fn tell(&self, state: &str) {
         if let Supervisor::Systemd(socket) = self {
-            // A supervisor that is gone wants no answer.
+            // Errors are ignored: the supervisor may be gone.
             let _ = socket.send(state.as_bytes());
         }
     }
 }
 
-/// The number of a group of the system, by its name or that number. Errors: there is none of this name.
+/// A group's number, by its name or that number. Errors: no such group.
 pub fn group_id(name: &[u8]) -> io::Result<u32> {
     let number = |text: &[u8]| std::str::from_utf8(text).ok()?.parse().ok();
     if let Some(number) = number(name) {

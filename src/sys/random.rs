@@ -1,24 +1,23 @@
-//! Random numbers nobody may guess, from the system's random source: the secret of the keys' hash, run and replication ids,
+//! Unpredictable random numbers, from the system's random source: for the keys' hash, run and replication IDs, and
 //! names of temporary files.
 //!
-//! What only chooses fairly (RANDOMKEY, SPOP, samples for eviction) takes `fastrand`, which is fast and whose next numbers
-//! can be computed from some of those it has shown. Nothing of the one comes from the other: `fastrand` is seeded from here,
-//! and `tests/tidy.rs` lists who uses it for what.
+//! Choices that only must be fair (RANDOMKEY, SPOP, eviction samples) use `fastrand`, which is fast but predictable from some of
+//! its numbers. Neither is derived from the other: `fastrand` is seeded from here, and `tests/tidy.rs` lists the uses of each.
 
 use std::cell::Cell;
 use std::io;
 
 thread_local! {
-    /// What a simulation has set; None: the system's source is asked.
+    /// Set by a simulation; None: the system's source is used.
     static REPEATED: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
-/// Whether the system has a random source. Error: it has none, or it fails; nothing may be served then.
+/// Checks the system's random source. Errors: there is none, or it fails; the server must not start then.
 pub fn check() -> io::Result<()> {
     Ok(getrandom::fill(&mut [0; 8])?)
 }
 
-/// 64 random bits. Panics if the source fails that [`check`] has found at the start: a number that can be guessed would be worse.
+/// 64 random bits. Panics if the source, checked at the start by [`check`], fails: a predictable number would be worse.
 pub fn number() -> u64 {
     if let Some(state) = REPEATED.get() {
         return next_repeated(state);
@@ -28,8 +27,8 @@ pub fn number() -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// For a simulation, which is to run the same way again: all numbers that this thread draws from now on follow from a seed, those of
-/// statistics too. `tests/tidy.rs` sees to it that the server itself never asks for this.
+/// For reproducible simulations: all further numbers of this thread, including `fastrand`'s, follow from a seed.
+/// `tests/tidy.rs` ensures that the server itself never calls this.
 pub fn repeat_from(seed: u64) {
     REPEATED.set(Some(seed));
     fastrand::seed(seed);
@@ -44,13 +43,13 @@ fn next_repeated(state: u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// 40 random hexadecimal digits, as run and replication ids are made of.
+/// 40 random hexadecimal digits, for run and replication IDs.
 pub fn hex_id() -> String {
     let digits: String = (0..3).map(|_| format!("{:016x}", number())).collect();
     digits[..40].to_owned()
 }
 
-/// Has this thread's `fastrand` begin where nobody can tell: its own seed is made of a clock and the thread's number.
+/// Seeds this thread's `fastrand` unpredictably: its own seed comes from a clock and the thread's number.
 pub fn seed_statistics() {
     fastrand::seed(number());
 }

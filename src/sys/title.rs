@@ -1,27 +1,26 @@
-//! The process' title, which `ps` shows: written over the program's arguments and environment, as setproctitle(3) does.
+//! The process title, as shown by `ps`: written over the program's arguments and environment, as setproctitle(3) does.
 //!
-//! The kernel reads a title from where it put the arguments when the program began, the environment behind them. Linux tells
-//! the two places in /proc/self/stat. What else looks into them is moved away first: the environment to memory of its own;
-//! the program's arguments are read once, before.
+//! The kernel reads a title from where it placed the program's arguments, followed by the environment. Linux shows both addresses
+//! in /proc/self/stat. Data there is moved first: the environment is copied; the arguments are read once, before.
 #![allow(unsafe_code)] // Memory that the kernel laid out, and the environment.
 
 use std::ffi::OsString;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 
-/// Numbers of the fields of /proc/self/stat, counted from 1.
+/// Field numbers in /proc/self/stat, counted from 1.
 const FIRST_FIELD_BEHIND_NAME: usize = 3;
 const ARGUMENTS_START: usize = 48;
 
-/// The room for the title. There is one for the process.
+/// The memory for the title. There is one per process.
 #[derive(Debug)]
 pub struct Title {
     room: Range<usize>,
 }
 
 impl Title {
-    /// Takes the place of arguments and environment. To be called once, before any thread starts, and after the arguments
-    /// were read: `std::env::args` shows the title afterwards. None: the system does not tell the place.
+    /// Takes over the memory of arguments and environment. To be called once, before any thread starts, and after the arguments
+    /// were read: `std::env::args` shows the title afterwards. None: the system does not show the addresses.
     pub fn claim() -> Option<Self> {
         let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
         let room = room(&stat)?;
@@ -40,7 +39,7 @@ impl Title {
         Some(Title { room })
     }
 
-    /// Shows this title, cut to the room there is.
+    /// Sets the title, truncated to the memory.
     pub fn set(&mut self, title: &[u8]) {
         let start = std::ptr::with_exposed_provenance_mut::<u8>(self.room.start);
         // The last byte stays zero: it ends the title for the kernel too.
@@ -54,9 +53,9 @@ impl Title {
     }
 }
 
-/// Where arguments and environment lie, from the line of /proc/self/stat.
+/// The addresses of arguments and environment, from /proc/self/stat.
 fn room(stat: &str) -> Option<Range<usize>> {
-    // The name, in brackets, may hold spaces and brackets.
+    // The name, in parentheses, may contain spaces and parentheses.
     let (_, fields) = stat.rsplit_once(')')?;
     let mut places = fields
         .split_ascii_whitespace()
@@ -65,7 +64,7 @@ fn room(stat: &str) -> Option<Range<usize>> {
     let (arguments, arguments_end) = (places.next()?, places.next()?);
     let (environment, environment_end) = (places.next()?, places.next()?);
     let end = if arguments_end == environment { environment_end } else { arguments_end };
-    // Zeros: the process may not look at itself.
+    // Zeros: no permission.
     (arguments != 0 && arguments < end).then_some(arguments..end)
 }
 

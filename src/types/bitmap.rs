@@ -1,21 +1,21 @@
 //! Strings as arrays of bits: what SETBIT, BITCOUNT, BITPOS, BITOP and BITFIELD compute.
 //!
-//! Bytes come in, numbers or bytes go out; growing the string, limits on its length and the words of errors are the caller's
-//! matter. Bit 0 is the most significant bit of the first byte; behind the end of the string all bits are 0. An integer field
-//! of BITFIELD is big-endian in that order, at any bit offset.
+//! Input and output are bytes and numbers; the caller grows the string, limits its length and words the errors. Bit 0
+//! is the most significant bit of the first byte; bits after the string's end are 0. An integer field of BITFIELD is
+//! big-endian in that order, at any bit offset.
 //!
 //! The loops over long strings go by words or by plain byte pairs that the compiler turns into vectors: no `unsafe`.
 
 use std::ops::Range;
 
-/// What the numbers of a range count: BYTE (the default) or BIT.
+/// The unit of a range: BYTE (the default) or BIT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     Byte,
     Bit,
 }
 
-/// Number of bytes a string must have so that `bits` bits from `offset` on lie within it; `None` if no string can.
+/// Bytes a string needs to contain `bits` bits from `offset` on; `None` if no string can be so long.
 pub fn bytes_needed(offset: u64, bits: u32) -> Option<usize> {
     offset.checked_add(u64::from(bits)).and_then(|end| usize::try_from(end.div_ceil(8)).ok())
 }
@@ -57,7 +57,7 @@ pub fn count(bytes: &[u8]) -> u64 {
     total + rest.iter().map(|byte| u64::from(byte.count_ones())).sum::<u64>()
 }
 
-/// Number of bits set among those of a range; what lies behind the end is 0.
+/// Number of bits set in a range; bits after the end are 0.
 pub fn count_range(bytes: &[u8], bits: Range<u64>) -> u64 {
     let Some(Pieces { first, whole, last }) = Pieces::of(bytes, bits) else {
         return 0;
@@ -68,7 +68,7 @@ pub fn count_range(bytes: &[u8], bits: Range<u64>) -> u64 {
 
 /// BITCOUNT with a range: both ends included, negative ones counted from the end of the string.
 pub fn count_between(bytes: &[u8], start: i64, end: i64, unit: Unit) -> u64 {
-    // Before they are clamped: -1 -2 is empty even where both lie before the string. BITPOS has no such rule.
+    // Before clamping: -1 -2 is empty even if both are before the string. BITPOS has no such rule.
     if start < 0 && end < 0 && start > end {
         return 0;
     }
@@ -94,8 +94,8 @@ pub fn position(bytes: &[u8], bit: bool, bits: Range<u64>) -> Option<u64> {
     in_edge(last).map(|found| whole_from + 8 * whole.len() as u64 + found)
 }
 
-/// BITPOS: as [`position`], with both ends of the range included and negative ones counted from the end of the string. Without
-/// an end, a search for 0 goes on behind the string (unless the range is empty) and finds it there.
+/// BITPOS: as [`position`], with both ends of the range included and negative ones counted from the end of the
+/// string. Without an end, a search for 0 continues after the string (unless the range is empty) and succeeds there.
 pub fn position_between(
     bytes: &[u8],
     bit: bool,
@@ -126,13 +126,13 @@ pub enum BitOperation {
     One,
 }
 
-/// Combines strings bit by bit. The result is as long as the longest; shorter ones are continued with 0. No sources: nothing.
+/// Combines strings bit by bit. The result is as long as the longest; shorter ones are padded with 0.
 pub fn bitop(operation: BitOperation, sources: &[&[u8]]) -> Vec<u8> {
     let mut result = vec![0; sources.iter().map(|source| source.len()).max().unwrap_or(0)];
     let Some((x, others)) = sources.split_first() else {
         return result;
     };
-    // By blocks that stay in the first-level cache while one source after the other is combined into them.
+    // In blocks that stay in the L1 cache while all sources are combined.
     const BLOCK: usize = 4096;
     for (index, block) in result.chunks_mut(BLOCK).enumerate() {
         let len = block.len();
@@ -198,25 +198,25 @@ pub struct FieldType {
     bits: u32,
 }
 
-/// What BITFIELD does with a value that its field cannot hold.
+/// How BITFIELD handles a value that does not fit its field.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Overflow {
     /// Keep the low bits.
     #[default]
     Wrap,
-    /// Keep the bound that was passed.
+    /// Store the bound that was exceeded.
     Saturate,
-    /// Do nothing and answer nil.
+    /// Store nothing and reply nil.
     Fail,
 }
 
 impl FieldType {
-    /// A type of so many bits; `None` where there is none: 0, u64, i65.
+    /// A type of `bits` bits; `None` if invalid: 0, u64, i65.
     pub fn new(signed: bool, bits: u32) -> Option<Self> {
         (1..=if signed { 64 } else { 63 }).contains(&bits).then_some(FieldType { signed, bits })
     }
 
-    /// The type as written in a command: `i16`, `u8`. Small letters, no sign, no leading zero; a NUL ends the number.
+    /// Parses a type such as `i16` or `u8`: lower case, no sign, no leading zero; a NUL ends the number.
     pub fn parse(text: &[u8]) -> Option<Self> {
         let (sign, digits) = text.split_first()?;
         let signed = match sign {
@@ -239,7 +239,7 @@ impl FieldType {
         self.bits
     }
 
-    /// The field at a bit offset; what lies behind the end of the string is 0.
+    /// The field at a bit offset; bits after the string's end are 0.
     pub fn get(self, bytes: &[u8], offset: u64) -> i64 {
         let window = usize::try_from(offset / 8).ok().and_then(|at| bytes.get(at..)).unwrap_or(&[]);
         let mut sixteen = [0; 16];
@@ -343,14 +343,14 @@ fn bit_range(len: usize, start: i64, end: i64, unit: Unit) -> Range<u64> {
     start as u64 * bits_each..(end as u64 + 1) * bits_each
 }
 
-/// A byte at the edge of a range, reduced to its bits within the range.
+/// A byte at the edge of a range, masked to the range.
 #[derive(Clone, Copy, Default)]
 struct Edge {
     byte: u8,
     mask: u8,
 }
 
-/// A range of bits: what it has of a first byte, whole bytes, what it has of a last byte. The edges may be empty.
+/// A range of bits: part of a first byte, whole bytes, part of a last byte. The edges may be empty.
 struct Pieces<'a> {
     first: Edge,
     whole: &'a [u8],
@@ -358,7 +358,7 @@ struct Pieces<'a> {
 }
 
 impl<'a> Pieces<'a> {
-    /// `None` if the range, as far as the string reaches, is empty.
+    /// `None` if the range, clamped to the string, is empty.
     fn of(bytes: &'a [u8], bits: Range<u64>) -> Option<Self> {
         let end = bits.end.min(bytes.len() as u64 * 8);
         if bits.start >= end {

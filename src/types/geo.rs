@@ -1,15 +1,15 @@
-//! Places on Earth as scores: 52 bits in which those of longitude and latitude alternate, so that places near each other have scores
-//! near each other.
+//! Positions on Earth as scores: 52 bits that interleave longitude and latitude, so that neighbouring positions have
+//! similar scores.
 //!
 //! ```text
 //!   score     b51 b50 b49 ... b1 b0    odd bits: longitude, 26 bits of -180 to 180
 //!                                      even bits: latitude, 26 bits of -85.05112878 to 85.05112878 (EPSG:900913)
 //! ```
 //!
-//! The first 2n bits of a score name a cell of a grid of 2^n by 2^n. A search takes the grid whose cells are about as large as
-//! the area, looks through the cell of the centre and those around it, each of which is a range of scores, and compares
-//! distances. Distances are the haversine's on a sphere. All of it follows Redis's `geohash_helper.c` operation by operation, for
-//! replies show every digit.
+//! The first 2n bits of a score are a cell of a grid of 2^n by 2^n. A search chooses the grid whose cells are about
+//! as large as the area, scans the centre's cell and those around it, each of which is a range of scores, and
+//! compares distances. Distances are by the haversine formula on a sphere. All follows Redis's `geohash_helper.c`
+//! operation by operation, because replies show every digit.
 
 use std::f64::consts::PI;
 
@@ -26,14 +26,14 @@ const ODD_BITS: u64 = 0xaaaa_aaaa_aaaa_aaaa;
 const EVEN_BITS: u64 = 0x5555_5555_5555_5555;
 const ALPHABET: &[u8; 32] = b"0123456789bcdefghjkmnpqrstuvwxyz";
 
-/// A place. Unit: degrees.
+/// A position. Unit: degrees.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
     pub longitude: f64,
     pub latitude: f64,
 }
 
-/// What a search covers. Unit: metres.
+/// The shape of a search area. Unit: metres.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Shape {
     Circle {
@@ -43,7 +43,7 @@ pub enum Shape {
         width: f64,
         height: f64,
     },
-    /// Its centre is made of its vertices.
+    /// Its centre is computed from its vertices.
     Polygon(Vec<Point>),
 }
 
@@ -79,17 +79,17 @@ fn degrees(radians: f64) -> f64 {
 }
 
 impl Point {
-    /// Whether a score can stand for it.
+    /// Whether it is in the range that scores can represent.
     pub fn is_valid(&self) -> bool {
         self.longitude.abs() <= LONGITUDE_MAX && self.latitude.abs() <= LATITUDE_MAX
     }
 
-    /// The score that stands for this place.
+    /// The score of this position.
     pub fn score(&self) -> f64 {
         encode(*self, LATITUDE_MAX, STEPS_MAX).bits as f64
     }
 
-    /// The middle of the cell a score stands for.
+    /// The centre of a score's cell.
     pub fn from_score(score: f64) -> Point {
         let bounds = Cell { bits: to_bits(score), steps: STEPS_MAX }.bounds();
         Point {
@@ -98,8 +98,8 @@ impl Point {
         }
     }
 
-    /// The geohash of <http://geohash.org>, of 11 characters. It counts latitudes from -90, so it is computed anew; and it would
-    /// have 55 bits, of which there are 52: the last character is always 0.
+    /// The geohash of <http://geohash.org>, 11 characters. It encodes latitudes from -90, so it is computed from the
+    /// position; and it would have 55 bits, of which 52 exist: the last character is always 0.
     pub fn geohash(&self) -> [u8; 11] {
         let bits = encode(*self, 90.0, STEPS_MAX).bits;
         std::array::from_fn(|index| match index {
@@ -117,7 +117,7 @@ impl Point {
         let (from, to) = (radians(self.latitude), radians(other.latitude));
         let u = ((to - from) / 2.0).sin();
         let a = u * u + from.cos() * to.cos() * v * v;
-        // Rounding can make it a little more than 1 at the other end of the world.
+        // Rounding can exceed 1 slightly for antipodes.
         2.0 * EARTH_RADIUS_M * a.min(1.0).sqrt().asin()
     }
 }
@@ -127,7 +127,7 @@ fn latitude_distance(from: f64, to: f64) -> f64 {
     EARTH_RADIUS_M * (radians(to) - radians(from)).abs()
 }
 
-/// A score as x86 converts a double to an unsigned integer: any score can be asked for its place.
+/// A score converted to an unsigned integer as x86 does it: any score may be given.
 fn to_bits(score: f64) -> u64 {
     const TWO_TO_63: f64 = 9223372036854775808.0;
     let signed = |value: f64| {
@@ -140,7 +140,7 @@ fn to_bits(score: f64) -> u64 {
     }
 }
 
-/// The cell of a place, where latitudes reach up to `latitude_max`.
+/// The cell of a position, for latitudes up to `latitude_max`.
 fn encode(point: Point, latitude_max: f64, steps: u32) -> Cell {
     let scale = |value: f64, max: f64| {
         let offset = (value - -max) / (max - -max);
@@ -151,7 +151,7 @@ fn encode(point: Point, latitude_max: f64, steps: u32) -> Cell {
     Cell { bits: spread(latitude) | spread(longitude) << 1, steps }
 }
 
-/// Moves each bit to twice its place.
+/// Moves bit n to bit 2n.
 fn spread(value: u32) -> u64 {
     let mut bits = u64::from(value);
     bits = (bits | bits << 16) & 0x0000_ffff_0000_ffff;
@@ -184,7 +184,7 @@ impl Cell {
         }
     }
 
-    /// The cell so many columns to the east and rows to the north; the grid is closed in itself.
+    /// The cell some columns to the east and rows to the north; the grid wraps around.
     fn neighbor(self, east: i32, north: i32) -> Cell {
         let unused = 64 - self.steps * 2;
         let step = |own: u64, others: u64, mask: u64, by: i32| {
@@ -201,14 +201,14 @@ impl Cell {
         Cell { bits: longitude | latitude, steps: self.steps }
     }
 
-    /// The scores of all places in this cell: from the first up to, without it, the second.
+    /// The scores of this cell: a range without its end.
     fn scores(self) -> (f64, f64) {
         let align = |bits: u64| (bits << (52 - self.steps * 2)) as f64;
         (align(self.bits), align(self.bits + 1))
     }
 }
 
-/// The cells that are searched, the centre's first: how far each is to the east and to the north.
+/// The cells to search, the centre's first: offsets to the east and north.
 const NEIGHBORS: [(i32, i32); 9] =
     [(0, 0), (0, 1), (0, -1), (1, 0), (-1, 0), (1, 1), (-1, 1), (1, -1), (-1, -1)];
 
@@ -251,8 +251,8 @@ impl Area {
             }
         };
         let to_north = degrees(height / EARTH_RADIUS_M);
-        // Degrees of longitude are shortest at the edge that is nearer to a pole. Redis takes the one nearer to the equator in
-        // the south: so do we.
+        // A degree of longitude is shortest at the edge nearer to a pole. In the south Redis uses the edge nearer to
+        // the equator: so do we.
         let edge = if latitude < 0.0 { latitude - to_north } else { latitude + to_north };
         let to_east = degrees(width / EARTH_RADIUS_M / radians(edge).cos());
         Bounds {
@@ -263,7 +263,7 @@ impl Area {
         }
     }
 
-    /// A distance from the centre that covers the area, about. Unit: metres.
+    /// A radius around the centre that covers the area, about. Unit: metres.
     fn radius(&self, bounds: Bounds) -> f64 {
         match &self.shape {
             Shape::Circle { radius } => *radius,
@@ -285,13 +285,13 @@ impl Area {
         }
     }
 
-    /// Ranges of scores, each without its second, in which all places of the area lie, in the order in which Redis searches.
+    /// Ranges of scores, without their ends, that cover the area, in the order in which Redis searches.
     pub fn score_ranges(&self) -> Vec<(f64, f64)> {
         let bounds = self.bounds();
         let mut steps = estimate_steps(self.radius(bounds), self.center.latitude);
         let cell_at = |steps| encode(self.center, LATITUDE_MAX, steps);
         let mut cell = cell_at(steps);
-        // Near the edge of its cell the area may reach beyond the neighbours.
+        // Near the edge of its cell the area may extend beyond the neighbours.
         let reaches_beyond = cell.neighbor(0, 1).bounds().north < bounds.north
             || cell.neighbor(0, -1).bounds().south > bounds.south
             || cell.neighbor(1, 0).bounds().east < bounds.east
@@ -312,8 +312,7 @@ impl Area {
         let mut last = None;
         for (index, &(east, north)) in NEIGHBORS.iter().enumerate() {
             let neighbor = cell.neighbor(east, north);
-            // On a coarse grid a neighbour on one side is also that on the other. (The first cell is not remembered, as in
-            // Redis.)
+            // On a coarse grid the neighbours on both sides may be the same cell. (As in Redis, the first cell is not compared.)
             if is_useless(east, north) || last == Some(neighbor) {
                 continue;
             }
@@ -323,7 +322,7 @@ impl Area {
         ranges
     }
 
-    /// The distance of a place from the centre, if it lies in the area. Unit: metres.
+    /// The distance of a position from the centre, if it is within the area. Unit: metres.
     pub fn distance_within(&self, point: Point) -> Option<f64> {
         let distance = || self.center.distance(point);
         match &self.shape {
@@ -359,7 +358,7 @@ fn is_inside(vertices: &[Point], point: Point) -> bool {
     inside
 }
 
-/// How fine a grid to search for a radius.
+/// The grid's resolution for a radius.
 fn estimate_steps(radius: f64, latitude: f64) -> u32 {
     if radius == 0.0 {
         return STEPS_MAX;

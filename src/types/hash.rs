@@ -1,12 +1,11 @@
-//! The hash type: fields with values, some of which have a deadline of their own.
+//! The hash type: fields with values, some with a deadline of their own.
 //!
-//! Up to [`INLINE_MAX`] bytes the fields lie packed inside the key's entry: field, value, field, value ... A larger hash is a
-//! [`PackedTable`], and so is one of which Redis would say that it is a hash table: with more fields or a longer text than
-//! [`Limits`] allow, or with a deadline. The name that OBJECT ENCODING gives never goes back from `hashtable` to `listpack`;
-//! as long as it is `listpack`, fields keep the order in which they were added.
+//! Up to [`INLINE_MAX`] bytes the fields are packed inside the key's entry: field, value, field, value ... A larger
+//! hash is a [`PackedTable`], and so is one that Redis would report as a hash table: with more fields or a longer
+//! text than [`Limits`] allow, or with a deadline. The encoding never goes back from `hashtable` to `listpack`; while
+//! it is `listpack`, fields keep the order in which they were added.
 //!
-//! A field past its deadline is not there for who reads here, and stays in memory until [`Hash::remove_due`] is called, which
-//! the keyspace does in time.
+//! An expired field is hidden from reads here, and stays in memory until the keyspace calls [`Hash::remove_due`].
 
 use super::journal::{Edit, Journal, NO_TEXT, Note};
 use super::{Collection, INLINE_MAX, Stored, Value, kind};
@@ -16,7 +15,7 @@ use crate::collections::packed::{Element, Elements, Text};
 use crate::collections::packed_table::{Earliest, Entry, Form, PackedTable, Put, Take};
 use crate::collections::table::ValueRef;
 
-/// Up to where a hash counts as a listpack, and how the fields of a larger one are hashed.
+/// Up to which size a hash is reported as listpack, and the hasher of a larger one.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// `hash-max-listpack-entries`
@@ -39,11 +38,11 @@ pub struct HashTable {
     table: PackedTable,
     /// Whether its encoding is still `listpack`.
     is_listpack: bool,
-    /// The deadlines under which the keyspace has noted the key.
+    /// The deadlines with which the key is in the keyspace's index.
     pub noted: Earliest,
 }
 
-/// A hash, to be read.
+/// A hash, for reading.
 #[derive(Clone, Copy, Debug)]
 pub enum HashView<'a> {
     Packed(&'a [u8]),
@@ -63,7 +62,7 @@ impl Default for Hash {
 }
 
 impl Hash {
-    /// The table of one that is not packed.
+    /// The table, if the hash is not packed.
     #[inline]
     pub fn as_table(&self) -> Option<&PackedTable> {
         match self {
@@ -105,8 +104,8 @@ impl Hash {
         }
     }
 
-    /// A hash of `count` fields as they were saved, with deadlines that may have passed. `walk` shows them, in the same way each time
-    /// that it is called; it is told when a field comes twice. Errors: those of `walk`.
+    /// A hash of `count` saved fields, whose deadlines may have passed. `walk` must pass on the same fields each time it
+    /// is called; it is told of duplicates. Errors: those of `walk`.
     pub fn saved<E>(
         count: usize,
         limits: &Limits,
@@ -125,8 +124,7 @@ impl Hash {
         Ok(hash)
     }
 
-    /// Removes fields whose deadline has passed, and names them; how many. Looks at no more than `budget` pages and takes those
-    /// off it.
+    /// Removes expired fields and shows their names; returns their number. Visits at most `budget` pages and deducts them.
     pub fn remove_due(
         &mut self,
         now: &Now,
@@ -149,12 +147,12 @@ impl Hash {
         }
     }
 
-    /// Whether changes of fields can be noted: not as long as their order counts.
+    /// Whether changes of fields can be recorded: not while their order matters.
     pub(super) fn can_be_noted(&self) -> bool {
         matches!(self, Hash::Table(hash) if !hash.table.is_ordered())
     }
 
-    /// Undoes what a note is about.
+    /// Undoes a recorded change.
     pub(super) fn put_back(&mut self, note: Note, text: &[u8]) {
         let Hash::Table(hash) = self else { unreachable!("nothing is noted of packed fields") };
         let split = |value: u32| text.split_at(text.len() - value as usize);
@@ -189,7 +187,7 @@ impl Hash {
 }
 
 impl Edit<'_, Hash> {
-    /// Sets a field's value and deadline. Whether it was not there before.
+    /// Sets a field's value and deadline. True if it is new.
     pub fn set(
         &mut self,
         field: &[u8],
@@ -239,8 +237,7 @@ impl Edit<'_, Hash> {
         put
     }
 
-    /// Takes texts that are about to be stored for the end of the listpack if one of them is too long, as Redis does before
-    /// it looks at what they change.
+    /// Converts a listpack if one of the texts to be stored is too long, as Redis does before it looks at the fields.
     pub fn prepare<'t>(&mut self, mut texts: impl Iterator<Item = &'t [u8]>, limits: &Limits) {
         if self.is_listpack() && texts.any(|text| text.len() > limits.bytes_max) {
             self.end_listpack(limits);
@@ -257,7 +254,7 @@ impl Edit<'_, Hash> {
                 }
                 Err(_) => false,
             },
-            // One past its deadline is left to who announces that.
+            // An expired field is deleted, and announced, elsewhere.
             Hash::Table(hash) => {
                 if let Some(journal) = &mut self.journal {
                     hash.note_field(field, journal);
@@ -268,7 +265,7 @@ impl Edit<'_, Hash> {
         }
     }
 
-    /// Sets or clears the deadline of a field that is there.
+    /// Sets or clears the deadline of an existing field.
     pub fn set_deadline(&mut self, field: &[u8], deadline: Option<Deadline>, limits: &Limits) {
         if deadline.is_some() {
             self.end_listpack(limits);
@@ -297,7 +294,7 @@ impl HashTable {
         self.table.get(field).filter(|entry| is_alive(entry, now))
     }
 
-    /// Notes what a field is before it is changed.
+    /// Records a field before a change.
     #[cold]
     fn note_field(&self, field: &[u8], journal: &mut Journal) {
         let Some(entry) = self.table.get(field) else {
@@ -311,12 +308,12 @@ impl HashTable {
         journal.note(note, [field, entry.value]);
     }
 
-    /// When the first deadline may pass.
+    /// The earliest deadlines.
     pub fn earliest(&self) -> Earliest {
         self.table.earliest()
     }
 
-    /// Fields that have a deadline.
+    /// Number of fields with a deadline.
     pub fn volatile_len(&self) -> usize {
         self.table.volatile_len()
     }
@@ -351,7 +348,7 @@ impl<'a> HashView<'a> {
         }
     }
 
-    /// Shows each field with its value: in the order in which they were added as long as it is a listpack.
+    /// Shows each field with its value: in insertion order while it is a listpack.
     pub fn for_each(&self, now: &Now, mut visit: impl FnMut(&[u8], &[u8])) {
         match self {
             HashView::Packed(bytes) => {
@@ -367,7 +364,7 @@ impl<'a> HashView<'a> {
         }
     }
 
-    /// The same for all that is in memory, fields past their deadline included.
+    /// As [`Self::for_each`], including expired fields.
     pub fn for_each_kept(&self, mut visit: impl FnMut(&[u8], &[u8])) {
         match self {
             HashView::Packed(bytes) => {
@@ -381,7 +378,7 @@ impl<'a> HashView<'a> {
         }
     }
 
-    /// The same with their deadlines.
+    /// As [`Self::for_each_kept`], with the deadlines.
     pub fn for_each_saved(&self, mut visit: impl FnMut(&[u8], &[u8], Option<Deadline>)) {
         match self {
             HashView::Packed(_) => self.for_each_kept(|field, value| visit(field, value, None)),
@@ -391,7 +388,7 @@ impl<'a> HashView<'a> {
         }
     }
 
-    /// How many fields are in memory, those past their deadline included.
+    /// Number of fields in memory, including expired ones.
     pub fn kept_len(&self) -> usize {
         match self {
             HashView::Packed(bytes) => Elements::new(bytes).count() / 2,
@@ -407,7 +404,7 @@ impl<'a> HashView<'a> {
         }
     }
 
-    /// A random field and its value, each as likely as the other. None if there is none.
+    /// A random field and its value, uniformly. None if there is none.
     pub fn random(&self, now: &Now) -> Option<(Text<'a>, Text<'a>)> {
         match *self {
             HashView::Packed(bytes) => {
@@ -421,7 +418,7 @@ impl<'a> HashView<'a> {
                     let entry = hash.table.random()?;
                     return Some((Text::Bytes(entry.field), Text::Bytes(entry.value)));
                 }
-                // Seldom: fields that wait to be deleted lie between those that are there.
+                // Rare: expired fields are in between.
                 let alive = hash.table.len() - due;
                 let rank = if alive == 0 { 0 } else { fastrand::usize(0..alive) };
                 let mut entries = hash.table.iter().filter(|entry| is_alive(entry, now));
@@ -431,8 +428,8 @@ impl<'a> HashView<'a> {
         }
     }
 
-    /// Shows the fields behind a cursor up to the next one, at most `most`; returns that, 0 begins and ends. A listpack is shown
-    /// at once.
+    /// Shows the fields from a cursor up to the returned one, at most about `most`; 0 is start and end. A listpack is
+    /// shown at once.
     pub fn scan(
         &self,
         cursor: u64,
@@ -503,14 +500,14 @@ impl Collection for Hash {
 
 // ---- packed pairs ------------------------------------------------------------------------------------------------------
 
-/// Where a pair lies.
+/// A pair's position.
 struct PackedPair {
     start: usize,
     value: usize,
     end: usize,
 }
 
-/// Where a field lies with its value; without it, the number of pairs.
+/// The position of a field and its value; without the field, the number of pairs.
 fn find(bytes: &[u8], field: &[u8]) -> Result<PackedPair, usize> {
     let wanted = Element::new(field);
     let mut elements = Elements::new(bytes);
@@ -529,7 +526,7 @@ fn find(bytes: &[u8], field: &[u8]) -> Result<PackedPair, usize> {
     }
 }
 
-/// Puts a text in the place of the element from `start` to `end`.
+/// Replaces the element from `start` to `end` by a text.
 fn replace(bytes: &mut Vec<u8>, start: usize, end: usize, text: &[u8]) {
     let before = bytes.len();
     Element::new(text).write(bytes);

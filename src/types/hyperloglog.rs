@@ -1,8 +1,7 @@
 //! HyperLogLog: how many different elements were added, to 0.81%, in at most 12304 bytes.
 //!
-//! The value of PFADD, PFCOUNT and PFMERGE is a string, so GET, SET, DUMP and replicas of any server of the protocol see
-//! its bytes; they are those of Redis, bit for bit. The functions here work on these bytes; who looks up the key, writes
-//! the bytes back and words the errors is the caller's matter.
+//! The value of PFADD, PFCOUNT and PFMERGE is a string whose bytes GET, SET, DUMP and replicas see; they equal Redis's, bit for
+//! bit. The functions here work on these bytes; the caller looks up the key, stores the bytes and words the errors.
 //!
 //! ```text
 //! header   "HYLL" | encoding: 0 dense, 1 sparse | 3 bytes unused | cardinality, u64 little-endian, valid if its top bit is 0
@@ -28,7 +27,7 @@ use std::fmt::Write as _;
 /// Number of registers of a HyperLogLog.
 pub const REGISTERS: usize = 1 << INDEX_BITS;
 
-/// Registers unpacked to a byte each, as merging and counting want them.
+/// Registers unpacked to a byte each, for merging and counting.
 pub type Registers = [u8; REGISTERS];
 
 const INDEX_BITS: u32 = 14;
@@ -231,8 +230,8 @@ pub fn make_dense(hll: &mut Vec<u8>) -> Result<bool, Corrupt> {
     Ok(true)
 }
 
-/// The opcodes of a sparse value as PFDEBUG DECODE shows them, `Z:16383 v:1,1`: `z` for ZERO, `Z` for XZERO, and value and
-/// run for VAL. `None` unless sparse. Shows what is there, be it corrupt.
+/// The opcodes of a sparse value as PFDEBUG DECODE shows them, `Z:16383 v:1,1`: `z` for ZERO, `Z` for XZERO, and
+/// value and run for VAL. `None` unless sparse. Corrupt values are shown too.
 pub fn decode(hll: &[u8]) -> Option<String> {
     if encoding(hll)? != Encoding::Sparse {
         return None;
@@ -336,7 +335,7 @@ fn murmur_hash_64a(bytes: &[u8], seed: u64) -> u64 {
     hash ^ (hash >> R)
 }
 
-/// The register an element belongs to, and the value it asks for: 1 ..= 51.
+/// The register of an element, and its value: 1 ..= 51.
 fn register_of(element: &[u8]) -> (usize, u8) {
     let hash = murmur_hash_64a(element, 0xadc8_3b19);
     let index = hash as usize & (REGISTERS - 1);
@@ -409,7 +408,7 @@ struct Opcode {
 }
 
 impl Opcode {
-    /// The opcode at a place of the value; `None` at the end, also where the second byte is missing.
+    /// The opcode at an offset; `None` at the end, also if its second byte is missing.
     #[inline]
     fn read(hll: &[u8], at: usize) -> Option<Opcode> {
         let byte = *hll.get(at)?;
@@ -424,7 +423,7 @@ impl Opcode {
     }
 }
 
-/// Up to three opcodes that take the place of one: at most XZERO VAL XZERO.
+/// Up to three opcodes that replace one: at most XZERO VAL XZERO.
 #[derive(Default)]
 struct Sequence {
     bytes: [u8; 5],
@@ -482,7 +481,7 @@ fn runs(
     })
 }
 
-/// A place in a sparse value where an opcode begins, and the first register of that opcode.
+/// An opcode's offset in a sparse value, and its first register.
 #[derive(Clone, Copy, Debug)]
 struct Boundary {
     at: usize,
@@ -500,8 +499,8 @@ enum Raised {
     MadeDense,
 }
 
-/// Raises one register of a sparse value. `near` is where the search begins: the start, or what an earlier call left
-/// there if its register was a lower one.
+/// Raises one register of a sparse value. `near`: where the search begins: the start, or the result of an earlier
+/// call for a lower register.
 fn sparse_raise(
     hll: &mut Vec<u8>,
     index: usize,
@@ -533,7 +532,7 @@ fn sparse_raise(
     Ok(Raised::Sparse)
 }
 
-/// Replaces `old_len` bytes at a place. `Vec::splice` does it too, byte by byte.
+/// Replaces `old_len` bytes at an offset. `Vec::splice` would work byte by byte.
 fn replace(bytes: &mut Vec<u8>, at: usize, old_len: usize, new: &[u8]) {
     let (len, tail) = (bytes.len(), at + old_len);
     if new.len() > old_len {
@@ -553,9 +552,9 @@ fn raise_as_dense(hll: &mut Vec<u8>, index: usize, value: u8) -> Result<Raised, 
 struct Found {
     boundary: Boundary,
     opcode: Opcode,
-    /// Where the opcode before it begins; `None` if it is the first.
+    /// Offset of the previous opcode; `None` if it is the first.
     previous_at: Option<usize>,
-    /// Where to begin the search for a higher register, even after the opcodes from `previous_at` on have changed.
+    /// Where to start the search for a higher register, valid even after the opcodes from `previous_at` on have changed.
     search_next: Boundary,
 }
 
@@ -654,8 +653,8 @@ impl Histogram {
         z += m * sigma(of(0) / m);
         // The factor is 1 / (2 ln 2).
         let estimate = (0.721_347_520_444_481_7 * m * m / z).round();
-        // Registers that no elements make (SET wrote them) may ask for more than an i64 holds; the conversion on x86-64
-        // then yields its one invalid value.
+        // Registers that no elements produce (SET wrote them) may give an estimate beyond i64; x86-64 then converts
+        // to its "invalid" value.
         if estimate < i64::MAX as f64 { estimate as u64 } else { 1 << 63 }
     }
 }

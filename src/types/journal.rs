@@ -1,18 +1,18 @@
-//! What large collections were before they are changed, element by element: so that a change costs what it changes, not what
-//! the collection holds.
+//! Undo records for changes of large collections, element by element: so that an undoable change costs what it
+//! changes, not the collection's size.
 //!
-//! Elements are changed through an [`Edit`] alone, which is a collection and, if changes are to be undone, a journal.
-//! [`crate::keyspace`] makes it: a journal that has begun ([`Journal::begin`]) notes what undoes each step: a field's old value,
-//! the element that was popped, the index where one was inserted. [`Journal::play_back`] does that from the last note to the
-//! first. Each note so finds the value as it was right after its step: an index means what it meant then.
+//! Elements are only changed through an [`Edit`]: a collection and, if changes are to be undone, a journal. Once
+//! [`crate::keyspace`] has started the journal ([`Journal::begin`]), it notes the inverse of each step: a field's
+//! old value, the popped element, the index of an insertion. [`Journal::play_back`] applies these from the last to
+//! the first. Each inverse so finds the value as it was right after its step: an index means what it meant then.
 //!
 //! ```text
 //!   items  | Absent 5 | Popped(Back) 3 | Absent 2 |      a note and the length of its text
 //!   bytes  | f i e l d . e n d . k k |                   the texts, one behind the other
 //! ```
 //!
-//! A value that takes another form as a whole (integers that become a table) moves into the journal as it is. What cannot be
-//! noted is the order of a small hash's fields; such values ([`Value::can_be_noted`] is false) are to be copied.
+//! A value whose form changes as a whole (integers that become a table) moves into the journal. The order of a small
+//! hash's fields cannot be recorded; such values ([`Value::can_be_noted`] is false) must be copied.
 
 use std::ops::Deref;
 
@@ -21,20 +21,20 @@ use super::list::{End, Limits as ListLimits};
 use crate::clock::Deadline;
 use crate::collections::packed::Element;
 
-/// Notes and bytes for which memory is kept.
+/// Capacity kept for further use: notes and bytes.
 const ITEMS_KEPT: usize = 256;
 const BYTES_KEPT: usize = 16 * 1024;
 
-/// How an element is put back. What "the text" is comes with the note.
+/// The inverse of a change. "The text" is stored with it.
 #[derive(Debug)]
 pub(super) enum Note {
-    /// The field or member, which is the text, was not there.
+    /// The field or member, which is the text, was absent.
     Absent,
     /// The text was a member of the set.
     Present,
     /// The text had this score.
     Score(f64),
-    /// The text is a field and its value, which has so many bytes.
+    /// The text is a field and its value, which has this many bytes.
     Field {
         value: u32,
     },
@@ -43,11 +43,11 @@ pub(super) enum Note {
         value: u32,
         deadline: Deadline,
     },
-    /// The encoding was the one of small collections.
+    /// Whether the encoding was the one of small collections.
     WasSmall(bool),
     /// An element was added at this end of the list.
     Pushed(End),
-    /// The text was taken from this end.
+    /// The text was popped from this end.
     Popped(End),
     /// The element at this index was the text.
     Set(usize),
@@ -55,7 +55,7 @@ pub(super) enum Note {
     Inserted(usize),
     /// The text was removed at this index.
     Removed(usize),
-    /// The value was this one.
+    /// The whole value was this one.
     Form(Box<Value>),
     Stream(Box<super::stream::Note>),
 }
@@ -71,19 +71,19 @@ struct Item {
 pub struct Journal {
     items: Vec<Item>,
     bytes: Vec<u8>,
-    /// Of the lists that were changed last.
+    /// Limits of the list that was changed last.
     list_limits: Option<ListLimits>,
-    /// Bytes that may yet be noted.
+    /// Bytes that may still be recorded.
     room: usize,
-    /// There was not enough room; what followed was not noted.
+    /// There was not enough room; later changes were not recorded.
     is_full: bool,
 }
 
-/// A note's text where it has none.
+/// The text of a note without one.
 pub(super) const NO_TEXT: [&[u8]; 2] = [&[], &[]];
 
-/// A collection that may be changed, and where to note how that is undone. Only the types see the collection to be changed:
-/// nobody else can change elements past the journal.
+/// A collection to be changed, and its journal, if any. Only `types` gets mutable access to the collection, so that
+/// no change can bypass the journal.
 #[derive(Debug)]
 pub struct Edit<'a, C> {
     pub(super) value: &'a mut C,
@@ -91,20 +91,20 @@ pub struct Edit<'a, C> {
 }
 
 impl<'a, C> Edit<'a, C> {
-    /// To change a collection; what undoes it goes into the journal, if there is one, between its [`Journal::begin`] and
+    /// For changing a collection; inverses go to the journal, if any, between [`Journal::begin`] and
     /// [`Journal::end`].
     #[inline]
     pub fn new(value: &'a mut C, journal: Option<&'a mut Journal>) -> Self {
         Edit { value, journal }
     }
 
-    /// To fill a collection that is not in the keyspace yet.
+    /// For filling a collection that is not in the keyspace yet.
     #[inline]
     pub fn unnoted(value: &'a mut C) -> Self {
         Edit { value, journal: None }
     }
 
-    /// [`Journal::note`], if there is one.
+    /// [`Journal::note`], if there is a journal.
     #[inline(always)]
     pub(super) fn note(&mut self, note: Note, text: [&[u8]; 2]) {
         if let Some(journal) = &mut self.journal {
@@ -123,18 +123,18 @@ impl<C> Deref for Edit<'_, C> {
 }
 
 impl Journal {
-    /// Begins to note, at most `room` bytes.
+    /// Starts recording, up to `room` bytes.
     pub fn begin(&mut self, room: usize) {
         self.room = room;
         self.is_full = false;
     }
 
-    /// The bytes of room that are left; None if there was too little of it: then the last edit cannot be put back.
+    /// Bytes of room left; None if there was too little: then the last edit cannot be undone.
     pub fn end(&self) -> Option<usize> {
         (!self.is_full).then_some(self.room)
     }
 
-    /// Notes what undoes a step just done, or about to be done, with a text in two parts.
+    /// Records the inverse of a step before or after it, with a text in two parts.
     #[cold]
     pub(super) fn note(&mut self, note: Note, text: [&[u8]; 2]) {
         let len = text[0].len() + text[1].len();
@@ -160,13 +160,13 @@ impl Journal {
         self.note(note, [element.text().as_ref(), &[]]);
     }
 
-    /// Takes note of how long a list's runs may be.
+    /// Records the limits of a list's runs.
     #[cold]
     pub(super) fn note_list_limits(&mut self, limits: &ListLimits) {
         self.list_limits = Some(*limits);
     }
 
-    /// How many notes there are.
+    /// Number of notes.
     pub fn len(&self) -> usize {
         self.items.len()
     }
@@ -175,8 +175,7 @@ impl Journal {
         self.items.is_empty()
     }
 
-    /// Takes back the notes from number `first` on, the last one first, and has `value` be what it was before them. Without a
-    /// value they are dropped.
+    /// Applies and removes the notes from number `first` on, the last one first, to `value`. Without a value they are dropped.
     pub fn play_back(&mut self, first: usize, mut value: Option<&mut Value>) {
         let limits = self.list_limits.unwrap_or(ListLimits::from_setting(-2));
         for item in self.items.drain(first..).rev() {
@@ -188,7 +187,7 @@ impl Journal {
         }
     }
 
-    /// Drops all notes. Values that are in them are given to `discard`.
+    /// Drops all notes; values in them are passed to `discard`.
     pub fn forget(&mut self, mut discard: impl FnMut(Box<Value>)) {
         for item in self.items.drain(..) {
             if let Note::Form(value) = item.note {
@@ -202,7 +201,7 @@ impl Journal {
 }
 
 impl Value {
-    /// Whether changes of its elements can be noted, and it takes more than `bytes` bytes. Cost: O(1).
+    /// Whether changes of its elements can be recorded, and it takes more than `bytes` bytes. Cost: O(1).
     pub fn can_be_noted(&self, bytes: usize) -> bool {
         match self {
             Value::String(_) => false,

@@ -11,7 +11,7 @@
 //! bytes differ, dropping the last of `a` is strictly better than dropping the last of `b` exactly if L rises at (i, j),
 //! because L(i, j) is the larger of the two.
 
-/// Why there is no answer.
+/// Why the computation was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LcsError {
     #[error("a string is longer than 4 GiB")]
@@ -105,14 +105,14 @@ fn check_size(a: &[u8], b: &[u8], table_bytes_max: u64) -> Result<(), LcsError> 
     }
 }
 
-/// An empty vector with room for so many words. The limit on them is configuration: it may be beyond what there is.
+/// An empty vector with room for `words` words. Errors: out of memory, as the configured limit may exceed it.
 fn with_room(words: usize) -> Result<Vec<u64>, LcsError> {
     let mut vec = Vec::new();
     vec.try_reserve_exact(words).map_err(|_| LcsError::OutOfMemory)?;
     Ok(vec)
 }
 
-/// For each byte that occurs in `a`, the places where it occurs in `b`, a bit each.
+/// For each byte that occurs in `a`, a bit mask of its positions in `b`.
 struct Masks {
     /// Words in a row: a bit for each byte of `b`.
     words: usize,
@@ -150,7 +150,7 @@ impl Masks {
     }
 }
 
-/// One row of L to the next. Bit j is 0 where the row rises from j to j + 1.
+/// Computes the next row of L. Bit j is 0 where the row rises from j to j + 1.
 fn advance(row: &mut [u64], mask: &[u64]) {
     let mut carry = false;
     for (word, mask) in row.iter_mut().zip(mask) {

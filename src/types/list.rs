@@ -1,10 +1,10 @@
 //! The list type: one run of entries while it is short, a [`Quicklist`] afterwards.
 //!
-//! In an entry of the keyspace stands the number of elements (2 bytes, little-endian; nothing at all for an empty list) and
-//! behind it the entries, as `collections/listpack.rs` defines them.
+//! Inside an entry of the keyspace: the number of elements (2 bytes, little-endian; nothing at all for an empty
+//! list), then the listpack entries (`collections/listpack.rs`).
 //!
-//! Which of the two forms a list has is what `OBJECT ENCODING` tells, so it changes where Redis's does: [`List::make_room`]
-//! before elements are added, [`List::settle`] after some went.
+//! `OBJECT ENCODING` shows which form a list has, so it changes when Redis's does: [`List::make_room`] before
+//! elements are added, [`List::settle`] after some were removed.
 
 use super::journal::{Edit, Journal, NO_TEXT, Note};
 use super::{Collection, INLINE_MAX, Stored, Value, kind};
@@ -17,7 +17,7 @@ use crate::collections::table::ValueRef;
 pub use crate::collections::quicklist::Limits;
 pub use crate::collections::run::End;
 
-/// Bytes of the count before entries that lie in the keyspace's entry.
+/// Bytes of the count before inline entries.
 const COUNT_BYTES: usize = 2;
 
 /// A list.
@@ -29,7 +29,7 @@ pub enum List {
     Long(Quicklist),
 }
 
-/// A list, to be read.
+/// A list, for reading.
 #[derive(Clone, Copy, Debug)]
 pub enum ListView<'a> {
     Packed(RunView<'a>),
@@ -43,7 +43,7 @@ impl Default for List {
 }
 
 impl List {
-    /// The list of these runs, in the form that Redis gives a list it has loaded: one run within the limits is a listpack.
+    /// The list of these runs, in the form that Redis gives a loaded list: a single run within the limits is a listpack.
     pub fn from_runs(runs: Quicklist, limits: &Limits) -> Self {
         let is_short = match runs.runs().next() {
             Some(run) => !limits.are_exceeded(run.entries.len(), run.count),
@@ -71,7 +71,7 @@ impl List {
         }
     }
 
-    /// Whether it changes its form to take up so many more elements.
+    /// Whether adding so many elements changes its form.
     #[inline]
     pub fn outgrows(&self, bytes: usize, count: usize, limits: &Limits) -> bool {
         match self {
@@ -80,17 +80,17 @@ impl List {
         }
     }
 
-    /// Whether changes of the elements can be noted, and they take more than `bytes` bytes.
+    /// Whether changes of elements can be recorded, and they take more than `bytes` bytes.
     pub(super) fn can_be_noted(&self, bytes: usize) -> bool {
         match self {
-            // One copy is cheaper than notes.
+            // A copy is cheaper.
             List::Packed(_) => false,
-            // Telling the bytes of many runs costs more than a look at their number.
+            // Summing the bytes of many runs costs more than checking their number.
             List::Long(list) => list.nodes() > bytes / 64 || list.heap_bytes() > bytes,
         }
     }
 
-    /// Undoes what a note is about.
+    /// Undoes a recorded change.
     pub(super) fn put_back(&mut self, note: Note, text: &[u8], limits: &Limits) {
         match note {
             Note::WasSmall(was_small) => *self = self.in_form(was_small),
@@ -141,7 +141,7 @@ impl List {
 }
 
 impl Edit<'_, List> {
-    /// Chooses the form that can take up `count` more elements whose texts have `bytes` bytes together.
+    /// Chooses the form for `count` more elements of together `bytes` bytes.
     #[inline]
     pub fn make_room(&mut self, bytes: usize, count: usize, limits: &Limits) {
         if self.outgrows(bytes, count, limits)
@@ -153,7 +153,7 @@ impl Edit<'_, List> {
         }
     }
 
-    /// Chooses the form for what is left after elements went.
+    /// Chooses the form after elements were removed.
     #[inline]
     pub fn settle(&mut self, limits: &Limits) {
         if let List::Long(list) = &mut *self.value
@@ -165,7 +165,7 @@ impl Edit<'_, List> {
         }
     }
 
-    /// Adds an element at an end. [`Self::make_room`] has chosen the form.
+    /// Adds an element at an end. [`Self::make_room`] must have been called.
     #[inline]
     pub fn push(&mut self, end: End, text: &[u8], limits: &Limits) {
         if let Some(journal) = &mut self.journal {
@@ -178,7 +178,7 @@ impl Edit<'_, List> {
         }
     }
 
-    /// Takes the element at an end and shows it to `show`. None if the list is empty.
+    /// Removes the element at an end and passes it to `show`. None if the list is empty.
     #[inline]
     pub fn pop<R>(&mut self, end: End, show: impl FnOnce(Element<'_>) -> R) -> Option<R> {
         let journal = &mut self.journal;
@@ -200,7 +200,7 @@ impl Edit<'_, List> {
         }
     }
 
-    /// Takes `count` elements away at an end, at most as many as there are.
+    /// Removes `count` elements at an end, or all if there are fewer.
     pub fn drop_many(&mut self, end: End, count: usize) {
         if let Some(journal) = &mut self.journal {
             let view = self.value.as_view();
@@ -238,7 +238,7 @@ impl Edit<'_, List> {
         }
     }
 
-    /// Puts an element before or behind the first one that equals `pivot`. False if there is none.
+    /// Inserts an element before or behind the first one equal to `pivot`. False if there is none.
     pub fn insert(&mut self, pivot: &[u8], behind: bool, text: &[u8], limits: &Limits) -> bool {
         let pivot = Element::new(pivot);
         let index = match &mut *self.value {
@@ -261,7 +261,7 @@ impl Edit<'_, List> {
         true
     }
 
-    /// Removes the elements that equal `text`, at most `most` of them, beginning at an end. How many.
+    /// Removes at most `most` elements equal to `text`, from an end. Returns their number.
     pub fn remove(&mut self, end: End, text: &[u8], most: usize, limits: &Limits) -> usize {
         let element = Element::new(text);
         if let Some(journal) = &mut self.journal {
@@ -275,7 +275,7 @@ impl Edit<'_, List> {
     }
 }
 
-/// Notes the elements that [`Edit::remove`] is about to take. Cost: as far as they lie from that end.
+/// Records the elements that [`Edit::remove`] is about to remove. Cost: their distance from that end.
 #[cold]
 fn note_removal(
     journal: &mut Journal,
@@ -288,7 +288,7 @@ fn note_removal(
     let len = view.len();
     let is_one = |(step, other): (usize, Element<'_>)| (other == element).then_some(step);
     match end {
-        // Played back from the last note on: the first element comes last, so that it stands where it stood.
+        // Undone from the last note on, so the first element is recorded last.
         End::Front => {
             let found = view.forwards(0).enumerate().filter_map(is_one).take(most);
             found.collect::<Vec<_>>().into_iter().rev().for_each(&mut note);
@@ -335,7 +335,7 @@ impl<'a> ListView<'a> {
         self.forwards(index).next()
     }
 
-    /// The entries as they lie, in runs.
+    /// The runs of entries.
     pub fn runs(&self) -> impl Iterator<Item = RunView<'a>> + use<'a> {
         let (single, many) = match *self {
             ListView::Packed(run) => (Some(run), None),

@@ -1,8 +1,8 @@
-//! What the values mean: the kinds of value a key can hold, and the structures kept inside strings.
+//! The types of values, and the structures inside strings.
 //!
-//! A small list, hash, set or sorted set lies inside its key's entry as packed bytes ([`Stored::Inline`]), a larger one, and
-//! every stream, in a box ([`Value`]). Which of the two it is shows nowhere outside: reading goes through a view
-//! ([`Collection::view`]), changing through [`crate::keyspace`]'s `edit`, which unpacks, changes, and stores anew.
+//! A small list, hash, set or sorted set is packed bytes inside its key's entry ([`Stored::Inline`]); a larger one,
+//! and every stream, is a box ([`Value`]). Users of this module cannot see which: reads use a view
+//! ([`Collection::view`]), changes use [`crate::keyspace`]'s `edit`, which unpacks, changes, and stores again.
 
 pub mod bitmap;
 pub mod geo;
@@ -33,20 +33,20 @@ pub mod kind {
     pub const SET: u8 = 4;
     pub const INTSET: u8 = 5;
     pub const SORTED_SET: u8 = 6;
-    /// A string that reads as an integer and was not stored as one: its encoding is "embstr".
+    /// A string that looks like an integer but was not stored as one: its encoding is "embstr".
     pub const UNENCODED_STRING: u8 = 7;
 }
 
-/// Packed bytes up to this length lie inside their entry.
+/// The longest packed collection inside an entry. Unit: bytes.
 pub const INLINE_MAX: usize = 512;
 
 /// Stages of [`Value::prefetch`].
 pub const PREFETCH_STAGES: usize = 5;
 
-/// A value too large or too structured to lie inside its entry.
+/// A value too large or too complex to be inside its entry.
 #[derive(Clone, Debug)]
 pub enum Value {
-    /// A string that grew in place: kept apart from its key, with room to grow further.
+    /// A string that grew in place: a separate allocation, with room to grow.
     String(Vec<u8>),
     List(List),
     Hash(Hash),
@@ -55,7 +55,7 @@ pub enum Value {
     Stream(Stream),
 }
 
-/// How a collection is to be kept.
+/// Where a collection is stored.
 #[derive(Debug)]
 pub enum Stored {
     /// Inside the entry; the kind is one of [`kind`].
@@ -66,9 +66,9 @@ pub enum Stored {
     Boxed(Value),
 }
 
-/// A type whose values lie inside their entries while they are small.
+/// A type whose small values are stored inside their entries.
 pub trait Collection: Sized {
-    /// What reading needs, borrowed from where the value lies.
+    /// A borrowed value for reading.
     type View<'a>;
 
     /// The value as this type; None if it is of another one.
@@ -77,10 +77,10 @@ pub trait Collection: Sized {
     /// The boxed value as this type; None if it is of another one.
     fn boxed(value: &mut Value) -> Option<&mut Self>;
 
-    /// Takes up what [`Collection::store`] gave as [`Stored::Inline`].
+    /// The reverse of [`Stored::Inline`].
     fn unpack(kind: u8, bytes: Vec<u8>) -> Self;
 
-    /// How it is to be kept: inline if it is packed and short.
+    /// Where it is stored: inline if packed and short.
     fn store(self) -> Stored;
 
     fn is_empty(&self) -> bool;
@@ -101,11 +101,11 @@ pub fn type_name(value: ValueRef<'_, Value>) -> &'static str {
     }
 }
 
-/// A collection with fewer members is in the processor's cache, or nearly so: nothing is to be gained by prefetching.
+/// A smaller collection is mostly in the processor's cache: prefetching gains nothing.
 const PREFETCH_MIN: usize = 4096;
 
 impl Value {
-    /// Begins to look for a member or field that will be asked for; None where that would gain nothing.
+    /// Starts a prefetching look-up of a member or field; None if that would gain nothing.
     #[inline]
     pub fn ahead(&self, member: &[u8]) -> Option<Ahead> {
         let table = match self {
@@ -120,7 +120,7 @@ impl Value {
         table.filter(|table| table.len() >= PREFETCH_MIN).map(|table| table.ahead(member))
     }
 
-    /// Prefetches what the look-up needs next. There are [`PREFETCH_STAGES`] stages.
+    /// Prefetches what the look-up's next step needs. There are [`PREFETCH_STAGES`] steps.
     #[inline]
     pub fn prefetch(&self, ahead: &mut Ahead, stage: usize) {
         let table = match self {
@@ -151,7 +151,7 @@ impl Value {
         }
     }
 
-    /// Heap bytes behind this value.
+    /// Bytes of heap memory owned.
     pub fn heap_bytes(&self) -> usize {
         match self {
             Value::String(bytes) => bytes.capacity(),

@@ -6,11 +6,11 @@
 //!   Table    a dense hash table (`collections/packed_table.rs`)     reported as listpack or hashtable
 //! ```
 //!
-//! The encodings reported are those of Redis 7.2, with its limits, which come in as [`Limits`]. A table takes over long before
-//! Redis's largest listpack, where a look-up would walk over 8 KiB; it remembers that it stands for one. No form goes back to
-//! an earlier one as members leave, but for the remainder of [`Set::pop_many`].
+//! The encodings reported are Redis 7.2's, with the limits in [`Limits`]. A table is used for much smaller sets than
+//! Redis's largest listpack, where a look-up would scan 8 KiB; it remembers to report listpack. No form changes back
+//! when members are removed, except for the remainder of [`Set::pop_many`].
 //!
-//! A member is bytes. Where all of them are a canonical integer's text, an [`Element`] gives it as an integer.
+//! A member is bytes. [`Element`] represents the canonical text of an integer as an integer.
 
 mod packed;
 #[cfg(test)]
@@ -31,14 +31,14 @@ use packed::Search;
 /// A set of integers never has more members than this, as in Redis.
 const INTSET_ENTRIES_MAX: usize = 1 << 30;
 
-/// Members left for each one popped, at which popping is one walk: what is left is made anew. Redis's number, which shows: the
-/// remainder of a hashtable may be a listpack.
+/// If fewer members than this remain for each popped one, popping is one pass that rebuilds the remainder. Redis's
+/// number, which is observable: the remainder of a hashtable may be a listpack.
 const POP_WALK_RATIO: usize = 5;
 
-/// A sample of more than one member in so many is drawn in one walk over all.
+/// A sample of more than one in so many members is drawn in one pass over all.
 const SAMPLE_WALK_RATIO: usize = 3;
 
-/// Up to where a set counts as which encoding, and how a table's members are to be hashed.
+/// Up to which size a set has which encoding, and the hasher of a table.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Source: `set-max-intset-entries`.
@@ -59,15 +59,15 @@ pub enum Set {
     Table(Members),
 }
 
-/// The members of a set that is neither small nor of integers alone.
+/// The members of a set that is neither packed nor only integers.
 #[derive(Clone, Debug)]
 pub struct Members {
     table: PackedTable,
-    /// Redis would still keep them in a listpack.
+    /// Whether Redis would still use a listpack.
     is_listpack: bool,
 }
 
-/// A set, to be read.
+/// A set, for reading.
 #[derive(Clone, Copy, Debug)]
 pub enum SetView<'a> {
     Ints(Intset<'a>),
@@ -76,7 +76,7 @@ pub enum SetView<'a> {
 }
 
 impl Set {
-    /// An empty set for `count` members, of which this is the first.
+    /// An empty set for `count` members, `first` among them.
     pub fn with_hint(first: &[u8], count: usize, limits: &Limits) -> Set {
         if count <= limits.intset_entries && parse_i64(first).is_some() {
             Set::Ints(Vec::new())
@@ -87,8 +87,8 @@ impl Set {
         }
     }
 
-    /// A set of `count` members as they were saved. `walk` shows them, in the same way each time that it is called; it is told when one
-    /// comes twice. Errors: those of `walk`.
+    /// A set of `count` saved members. `walk` must pass on the same members each time it is called; it is told of
+    /// duplicates. Errors: those of `walk`.
     pub fn saved<E>(
         count: usize,
         limits: &Limits,
@@ -109,12 +109,12 @@ impl Set {
 
     fn table(limits: &Limits, is_listpack: bool) -> Set {
         let mut table = PackedTable::new(limits.hasher, Form::Members);
-        // The order in which members were added is of no interest.
+        // The insertion order need not be kept.
         table.spread();
         Set::Table(Members { table, is_listpack })
     }
 
-    /// The set, to be read.
+    /// The set, for reading.
     pub fn as_view(&self) -> SetView<'_> {
         match self {
             Set::Ints(bytes) => SetView::Ints(Intset::new(bytes)),
@@ -123,7 +123,7 @@ impl Set {
         }
     }
 
-    /// Undoes what a note is about.
+    /// Undoes a recorded change.
     pub(super) fn put_back(&mut self, note: Note, member: &[u8]) {
         match (note, self) {
             (Note::Absent, set) => drop(Edit::unnoted(set).remove(member)),
@@ -138,7 +138,7 @@ impl Set {
         }
     }
 
-    /// The table of one that is neither packed nor of integers alone.
+    /// The table, if the set is neither packed nor only integers.
     #[inline]
     pub fn as_table(&self) -> Option<&PackedTable> {
         match self {
@@ -171,7 +171,7 @@ impl Set {
 }
 
 impl Edit<'_, Set> {
-    /// Prepares for `count` more members: more than the form's limit, and it becomes a hashtable at once.
+    /// Before `count` members are added: converts to a hashtable if that exceeds the form's limit.
     pub fn expect_more(&mut self, count: usize, limits: &Limits) {
         let limit = match &mut *self.value {
             Set::Ints(_) => limits.intset_entries,
@@ -183,7 +183,7 @@ impl Edit<'_, Set> {
         }
     }
 
-    /// Adds a member; false if it is one already.
+    /// Adds a member; false if it exists.
     #[inline]
     pub fn add(&mut self, member: &[u8], limits: &Limits) -> bool {
         match &mut *self.value {
@@ -221,7 +221,7 @@ impl Edit<'_, Set> {
         true
     }
 
-    /// Adds a member to a set that is no table: `element` stands for the same bytes.
+    /// Adds a member to a set that is no table: `element` represents the same bytes.
     fn add_small(&mut self, element: Element<'_>, member: &[u8], limits: &Limits) -> bool {
         let is_short = member.len() <= limits.listpack_value;
         match (&mut *self.value, element) {
@@ -265,7 +265,7 @@ impl Edit<'_, Set> {
         true
     }
 
-    /// Makes a set of integers packed, or a table that stands for a listpack if that would be too long with `room` bytes more.
+    /// Converts integers to packed or, if that would be too long with `room` bytes more, to a table that reports listpack.
     fn become_packed(&mut self, room: usize, limits: &Limits) {
         let mut bytes = Vec::new();
         self.as_view().for_each(|element| element.write(&mut bytes));
@@ -290,7 +290,7 @@ impl Edit<'_, Set> {
         self.change_form(table);
     }
 
-    /// Puts another form with the same members in its place.
+    /// Replaces the form, with the same members.
     fn change_form(&mut self, new: Set) {
         let old = std::mem::replace(self.value, new);
         if let Some(journal) = &mut self.journal {
@@ -298,7 +298,7 @@ impl Edit<'_, Set> {
         }
     }
 
-    /// Makes it a set of integers again if there are no other members, and not too many: what a command has computed.
+    /// Converts a computed set back to integers if all members are, and they are not too many.
     pub fn prefer_integers(&mut self, limits: &Limits) {
         let view = self.as_view();
         if matches!(self.value, Set::Ints(_))
@@ -325,7 +325,7 @@ impl Edit<'_, Set> {
         }
     }
 
-    /// Removes a member; false if it is none.
+    /// Removes a member; false if it does not exist.
     pub fn remove(&mut self, member: &[u8]) -> bool {
         let was_there = match &mut *self.value {
             Set::Ints(bytes) => parse_i64(member).is_some_and(|value| intset::remove(bytes, value)),
@@ -351,7 +351,7 @@ impl Edit<'_, Set> {
         was_there
     }
 
-    /// Removes a random member after showing it to `visit`, each as likely as the other. There must be one.
+    /// Removes a random member, uniformly, after passing it to `visit`. There must be one.
     pub fn pop(&mut self, visit: impl FnOnce(Element<'_>)) {
         let journal = &mut self.journal;
         let visit = |element: Element<'_>| {
@@ -379,8 +379,8 @@ impl Edit<'_, Set> {
         }
     }
 
-    /// The same for `count` members, less than there are. What is left of a table of which nearly all goes is made anew, in
-    /// the form it fits in.
+    /// Removes `count` random members, fewer than there are. If nearly all members of a table are removed, the
+    /// remainder is rebuilt in the form it fits in.
     pub fn pop_many(&mut self, count: usize, limits: &Limits, mut visit: impl FnMut(Element<'_>)) {
         let len = self.as_view().len();
         let mut draw = Draw { left: len, wanted: count };
@@ -444,7 +444,7 @@ fn remove_packed(bytes: &mut Vec<u8>, element: Element<'_>) -> bool {
 }
 
 impl Members {
-    /// Adds a member, which may be one too many or too long for a listpack.
+    /// Adds a member, possibly beyond the limits of a listpack.
     #[inline]
     fn insert(
         &mut self,
@@ -474,14 +474,14 @@ impl Members {
     }
 }
 
-/// Draws `wanted` of the `left` members that are walked over, so that each choice of them is as likely as the other.
+/// Chooses `wanted` of `left` visited members, all subsets being equally likely.
 struct Draw {
     left: usize,
     wanted: usize,
 }
 
 impl Draw {
-    /// Whether the next one is drawn.
+    /// Whether to choose the next member.
     fn next(&mut self) -> bool {
         let is_drawn = fastrand::usize(..self.left) < self.wanted;
         self.left -= 1;
@@ -491,7 +491,7 @@ impl Draw {
 }
 
 impl<'a> SetView<'a> {
-    /// How many members. Of a packed set counted in a walk.
+    /// Number of members. O(n) for a packed set.
     #[inline]
     pub fn len(&self) -> usize {
         match self {
@@ -531,7 +531,7 @@ impl<'a> SetView<'a> {
         }
     }
 
-    /// Shows all members to `visit`, until it returns false: integers in ascending order, others in none.
+    /// Passes all members to `visit`, until it returns false: integers in ascending order, others unordered.
     #[inline]
     pub fn visit(&self, mut visit: impl FnMut(Element<'a>) -> bool) {
         match *self {
@@ -547,7 +547,7 @@ impl<'a> SetView<'a> {
         }
     }
 
-    /// Shows all members to `visit`.
+    /// Passes all members to `visit`.
     #[inline]
     pub fn for_each(&self, mut visit: impl FnMut(Element<'a>)) {
         self.visit(|element| {
@@ -556,7 +556,7 @@ impl<'a> SetView<'a> {
         });
     }
 
-    /// A random member, each as likely as the other; None if there is none.
+    /// A random member, uniformly; None if there is none.
     pub fn random(&self) -> Option<Element<'a>> {
         match *self {
             _ if self.is_empty() => None,
@@ -570,7 +570,7 @@ impl<'a> SetView<'a> {
         }
     }
 
-    /// Shows `count` different random members to `visit`, or all if there are no more.
+    /// Passes `count` different random members to `visit`, or all if there are fewer.
     pub fn sample(&self, count: usize, mut visit: impl FnMut(Element<'a>)) {
         let len = self.len();
         if count >= len {
@@ -585,7 +585,7 @@ impl<'a> SetView<'a> {
                 draw.wanted > 0
             });
         }
-        // A member is known by where it lies, an integer by its rank: nothing is copied or hashed.
+        // A member is identified by its address, an integer by its rank: nothing is copied or hashed.
         let mut seen = HashSet::new();
         while seen.len() < count {
             match *self {
@@ -597,7 +597,7 @@ impl<'a> SetView<'a> {
                 }
                 _ => match self.random() {
                     Some(element @ Element::Bytes(member)) => {
-                        // The empty member may lie where the next one begins.
+                        // The empty member may have the next one's address.
                         let place = member.as_ptr() as usize * 2 + usize::from(member.is_empty());
                         if seen.insert(place) {
                             visit(element);
@@ -609,8 +609,8 @@ impl<'a> SetView<'a> {
         }
     }
 
-    /// Visits the members behind a cursor, at most `most`; returns the next cursor, 0 at the end. What Redis keeps without a
-    /// table is visited at once.
+    /// Visits members from a cursor on, at most about `most`; returns the next cursor, 0 at the end. What Redis
+    /// stores without a table is visited at once.
     pub fn scan(&self, cursor: u64, most: usize, mut visit: impl FnMut(Element<'a>)) -> u64 {
         match *self {
             SetView::Table(members @ Members { is_listpack: false, .. }) => {
@@ -623,7 +623,7 @@ impl<'a> SetView<'a> {
         }
     }
 
-    /// The same as before Redis 7.2, which kept texts in a table: they are visited in parts, however few there are. Cost: O(n).
+    /// The same before Redis 7.2, which stored texts in a table: they are visited in parts, even if few. Cost: O(n).
     pub fn scan_in_parts(
         &self,
         cursor: u64,
@@ -682,7 +682,7 @@ impl Collection for Set {
             }
             Set::Packed(bytes) => Stored::Inline { kind: kind::SET, bytes },
             Set::Ints(mut bytes) => {
-                // The bytes come from where values are edited, with room for larger ones.
+                // The buffer has spare capacity from editing.
                 bytes.shrink_to_fit();
                 Stored::Boxed(Value::Set(Set::Ints(bytes)))
             }

@@ -1,8 +1,8 @@
 //! Sorted sets: members with scores, in the order of the scores.
 //!
-//! A small one is packed bytes (`sorted_set/packed.rs`) inside its key's entry, and is walked from the beginning for whatever is
-//! asked. One that outgrows the entry is a score tree (`collections/score_tree.rs`) for good. Every range, by score, by member or
-//! by rank, is first made a range of ranks, and then read or taken out: so there is one way for all commands.
+//! A small one is packed bytes (`sorted_set/packed.rs`) inside its key's entry, and is scanned from the beginning. One that
+//! outgrows the entry is a score tree (`collections/score_tree.rs`) from then on. Every range, by score, member or rank, is first
+//! converted to a range of ranks, then read or removed: so all commands share one implementation.
 //!
 //! The encoding reported follows the configured limits as Redis's does: "listpack" until a member or their number passes them,
 //! "skiplist" from then on. What is reported as a skiplist is always a tree here.
@@ -20,11 +20,11 @@ use crate::collections::packed::Text;
 use crate::collections::score_tree::{self, Place, ScoreTree};
 use crate::collections::table::ValueRef;
 
-/// Up to which size a sorted set is reported as a listpack.
+/// Up to which size a sorted set is reported as listpack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     pub entries: usize,
-    /// Unit: bytes of a member.
+    /// Bytes of a member.
     pub value: usize,
 }
 
@@ -35,14 +35,14 @@ pub enum SortedSet {
     Large(Box<Large>),
 }
 
-/// One that does not lie inside its entry.
+/// A sorted set outside its entry.
 #[derive(Clone, Debug, Default)]
 pub struct Large {
     tree: ScoreTree,
     is_skiplist: bool,
 }
 
-/// A sorted set, to be read.
+/// A sorted set, for reading.
 #[derive(Clone, Copy, Debug)]
 pub enum SortedSetView<'a> {
     Packed(&'a [u8]),
@@ -78,7 +78,7 @@ impl SortedSet {
         }
     }
 
-    /// The tree of one that is not packed.
+    /// The tree, if the set is not packed.
     #[inline]
     pub fn as_tree(&self) -> Option<&ScoreTree> {
         match self {
@@ -116,9 +116,9 @@ impl SortedSet {
         self.as_view().is_empty()
     }
 
-    /// Undoes what a note is about.
+    /// Undoes a recorded change.
     pub(super) fn put_back(&mut self, note: Note, member: &[u8]) {
-        // A packed one is too small for notes.
+        // A packed one is copied instead.
         let SortedSet::Large(large) = self else { unreachable!("what is noted is large for good") };
         match note {
             Note::Absent => drop(large.tree.remove(member)),
@@ -131,23 +131,23 @@ impl SortedSet {
         }
     }
 
-    /// An empty set that stays a skiplist while a result is put together; [`SortedSet::settle`] it in the end.
+    /// An empty set that stays a tree while a result is computed; call [`SortedSet::settle`] at the end.
     pub fn for_result() -> Self {
         SortedSet::of_tree(ScoreTree::new())
     }
 
-    /// The same with the elements of a tree.
+    /// As [`Self::for_result`], with the elements of a tree.
     pub fn of_tree(tree: ScoreTree) -> Self {
         SortedSet::Large(Box::new(Large { tree, is_skiplist: true }))
     }
 
-    /// Adds a member to a result, whose limits are none; `decide` says the score from the one it has.
+    /// Adds a member to a result, without limits; `decide` returns the score, given the old one.
     pub fn put(&mut self, member: &[u8], decide: impl FnOnce(Option<f64>) -> f64) {
         let limits = Limits { entries: 0, value: 0 };
         Edit::unnoted(self).update(member, limits, |old| Some(decide(old)));
     }
 
-    /// What a result is stored as: a listpack if it is within the limits, whatever it went through.
+    /// The result's stored form: a listpack if it is within the limits.
     pub fn settle(self, limits: Limits) -> Self {
         let view = self.as_view();
         let mut longest = 0;
@@ -166,8 +166,8 @@ impl SortedSet {
 }
 
 impl Edit<'_, SortedSet> {
-    /// Looks a member up once, lets `decide` say from its score, if it is there, what its score shall be, and does that.
-    /// None leaves everything as it is. The new score is not NaN.
+    /// Looks up a member once, passes its score, if any, to `decide`, and sets the returned score. None changes
+    /// nothing. The new score must not be NaN.
     pub fn update(
         &mut self,
         member: &[u8],
@@ -221,12 +221,12 @@ impl Edit<'_, SortedSet> {
         self.update(member, limits, |_| Some(score)) == Updated::Added
     }
 
-    /// Adds a member that is not there.
+    /// Adds a new member.
     fn add(&mut self, score: f64, member: &[u8], limits: Limits) {
         if let SortedSet::Packed(bytes) = &mut *self.value {
             let fits = member.len() <= limits.value.min(INLINE_MAX)
                 && bytes.len() + packed::bytes_of(score, member) <= INLINE_MAX
-                // Fewer bytes than the limit allows elements, or as many as counted.
+                // The byte length bounds the number of elements; if that is not enough, count them.
                 && (bytes.len() / 2 < limits.entries || packed::len(bytes) < limits.entries);
             if fits {
                 packed::insert(bytes, score, member);
@@ -250,7 +250,7 @@ impl Edit<'_, SortedSet> {
         large.tree.insert(large.stored(score), member);
     }
 
-    /// Takes a member out; returns its score.
+    /// Removes a member; returns its score.
     pub fn remove(&mut self, member: &[u8]) -> Option<f64> {
         match &mut *self.value {
             SortedSet::Packed(bytes) => {
@@ -268,7 +268,7 @@ impl Edit<'_, SortedSet> {
         }
     }
 
-    /// Takes out the elements of a range of ranks, which lies within the length.
+    /// Removes the elements of a range of ranks, which must be within the length.
     pub fn remove_ranks(&mut self, ranks: Range<usize>) {
         match &mut *self.value {
             SortedSet::Packed(bytes) => packed::remove_ranks(bytes, ranks),
@@ -283,7 +283,7 @@ impl Edit<'_, SortedSet> {
         }
     }
 
-    /// Takes the first element out.
+    /// Removes the first element.
     pub fn pop_min(&mut self) -> Option<(f64, Vec<u8>)> {
         let first = self.as_view().first().map(|(score, member)| (score, member.as_ref().to_vec()));
         if first.is_some() {
@@ -302,7 +302,7 @@ impl Large {
         large
     }
 
-    /// The score as it is kept: a listpack holds -0 as the integer 0.
+    /// The stored score: a listpack stores -0 as the integer 0.
     fn stored(&self, score: f64) -> f64 {
         if self.is_skiplist { score } else { score + 0.0 }
     }
@@ -338,7 +338,7 @@ impl<'a> SortedSetView<'a> {
         }
     }
 
-    /// How many elements come before a member, and its score.
+    /// A member's rank and score.
     pub fn rank(&self, member: &[u8]) -> Option<(usize, f64)> {
         match self {
             SortedSetView::Packed(bytes) => {
@@ -351,7 +351,7 @@ impl<'a> SortedSetView<'a> {
         }
     }
 
-    /// How many elements come before a place.
+    /// Number of elements before a place.
     pub fn rank_of(&self, place: Place<'_>) -> usize {
         match self {
             SortedSetView::Packed(bytes) => packed::Iter::new(bytes)
@@ -385,7 +385,7 @@ impl<'a> SortedSetView<'a> {
         }
     }
 
-    /// Visits the elements of a range of ranks, which lies within the length, the last one first if `is_reversed`.
+    /// Visits the elements of a range of ranks, which must be within the length, in reverse if `is_reversed`.
     #[inline]
     pub fn each(&self, ranks: Range<usize>, is_reversed: bool, mut visit: impl FnMut(f64, &[u8])) {
         match self {
@@ -411,7 +411,7 @@ impl<'a> SortedSetView<'a> {
         }
     }
 
-    /// Visits the elements of a range of ranks in order, until `visit` says false.
+    /// Visits the elements of a range of ranks in order, until `visit` returns false.
     pub fn each_while(&self, ranks: Range<usize>, mut visit: impl FnMut(f64, &[u8]) -> bool) {
         match self {
             SortedSetView::Packed(bytes) => {
@@ -424,8 +424,8 @@ impl<'a> SortedSetView<'a> {
         }
     }
 
-    /// Visits a few members from a boundary on, at most `most`; returns the next boundary, 0 at the end. What is there all the
-    /// time is visited exactly once; see [`ScoreTree::scan`]. What Redis keeps as a listpack is visited at once.
+    /// Visits members from a boundary on, at most about `most`; returns the next boundary, 0 at the end. A member present
+    /// throughout is visited exactly once; see [`ScoreTree::scan`]. What Redis stores as a listpack is visited at once.
     pub fn scan(&self, boundary: u32, most: usize, visit: impl FnMut(f64, &[u8])) -> u32 {
         match self {
             SortedSetView::Large(large) if large.is_skiplist => {

@@ -1,12 +1,11 @@
 //! Streams: entries in the order of their IDs, and groups of consumers that read them.
 //!
-//! Entries lie in nodes (`node`), which follow each other in a deque: added at its end, trimmed at its front, found by binary
-//! search. A node is as many entries as Redis keeps in one, for approximate trimming takes whole nodes. A deleted entry stays
-//! in its node, marked, until it was the last one there.
+//! Entries are stored in nodes (`node`) in a deque: appended at its end, trimmed at its front, found by binary
+//! search. A node has as many entries as Redis's, because approximate trimming removes whole nodes. A deleted entry
+//! stays in its node, marked, until the node has no other entries.
 //!
-//! Besides its entries a stream remembers what it ever held: the last ID it gave, the number of entries ever added, and the
-//! greatest ID ever deleted. From these alone it is told how far behind a group is ([`Entries::lag`]), or that this
-//! cannot be known. Groups live in `groups`.
+//! Besides its entries a stream keeps the last ID it generated, the number of entries ever added, and the greatest deleted ID.
+//! From these the lag of a group ([`Entries::lag`]) is computed, if it can be known. Groups are in `groups`.
 
 mod groups;
 mod id;
@@ -29,13 +28,13 @@ pub use saved::{Loader, LoaderError, SavedEntry, SavedNode};
 use super::journal::Edit;
 use crate::collections::packed::Elements;
 
-/// Bytes of pieces one entry may have; also what a node may have at most.
+/// The largest size of an entry's fields and values, and of a node. Unit: bytes.
 const NODE_BYTES_MAX: usize = 1 << 30;
 
 /// Bytes reserved for a stream's first node.
 const FIRST_ROOM: usize = 64;
 
-/// Bytes reserved for a further node beyond those of the one before.
+/// Extra bytes reserved for a further node beyond the previous one's size.
 const SPARE_ROOM: usize = 64;
 
 /// A stream.
@@ -52,34 +51,34 @@ pub struct NodeLimits {
     pub entries: u64,
 }
 
-/// Which entries a stream is to keep.
+/// Which entries trimming keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
-    /// At most so many, the newest.
+    /// At most this many, the newest.
     Newest(u64),
-    /// Those with this ID and above.
+    /// Those with at least this ID.
     From(StreamId),
 }
 
-/// How a stream is to be trimmed.
+/// Options of trimming.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trim {
     pub keep: Keep,
-    /// Takes whole nodes only.
+    /// Removes whole nodes only.
     pub is_approximate: bool,
-    /// How many entries may go at most. 0 is no limit.
+    /// At most this many entries are removed. 0 is no limit.
     pub limit: u64,
 }
 
 /// Why an entry cannot be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddError {
-    /// Its ID is not above the last one given.
+    /// Its ID is not greater than the last one.
     NotAbove,
     TooLarge,
 }
 
-/// The ID a new entry is to have.
+/// How a new entry's ID is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NewId {
     /// The given time, or the last entry's where that is later, and the next sequence number.
@@ -95,7 +94,7 @@ impl Stream {
         self.entries.heap_bytes() + self.groups_heap_bytes()
     }
 
-    /// Those of its groups.
+    /// Bytes of heap memory of its groups.
     pub fn groups_heap_bytes(&self) -> usize {
         self.groups.iter().map(|(name, group)| name.len() + group.heap_bytes()).sum()
     }
@@ -107,26 +106,26 @@ impl Stream {
     }
 }
 
-/// A stream's entries, and what it remembers of those it held.
+/// A stream's entries, and what is kept about deleted ones.
 #[derive(Clone, Debug, Default)]
 pub struct Entries {
     nodes: VecDeque<Node>,
     /// Entries that are not deleted.
     len: u64,
-    /// ID of the first entry as Redis records it: 0-0 without any.
+    /// ID of the first entry as Redis stores it: 0-0 without entries.
     first: StreamId,
-    /// The greatest ID of an entry that is there; means nothing without any.
+    /// The greatest ID of an entry; undefined without entries.
     top: StreamId,
-    /// The last ID given.
+    /// The last generated ID.
     pub last: StreamId,
-    /// The greatest ID that was ever deleted; 0-0: none.
+    /// The greatest deleted ID; 0-0: none.
     pub max_deleted: StreamId,
     /// Entries ever added.
     pub added: i64,
 }
 
 impl Entries {
-    /// How many there are.
+    /// Number of entries.
     #[inline]
     pub fn len(&self) -> u64 {
         self.len
@@ -141,7 +140,7 @@ impl Entries {
         self.first
     }
 
-    /// The greatest ID of an entry; None without any.
+    /// The greatest ID of an entry; None without entries.
     #[inline]
     pub fn top(&self) -> Option<StreamId> {
         (self.len > 0).then_some(self.top)
@@ -183,17 +182,17 @@ impl Entries {
 
     // ---- reading -------------------------------------------------------------------------------------------------
 
-    /// The node that an entry of this ID would be in.
+    /// The node in which an entry with this ID would be.
     fn node_of(&self, id: StreamId) -> Option<usize> {
         self.nodes.partition_point(|node| node.first <= id).checked_sub(1)
     }
 
-    /// Whether there is an entry of this ID.
+    /// Whether there is an entry with this ID.
     pub fn contains(&self, id: StreamId) -> bool {
         self.node_of(id).is_some_and(|index| self.nodes[index].find(id).is_some())
     }
 
-    /// The entry of this ID.
+    /// The entry with this ID.
     pub fn get(&self, id: StreamId) -> Option<Entry<'_>> {
         let node = &self.nodes[self.node_of(id)?];
         Some(node.entry(node.find(id)?))
@@ -210,15 +209,15 @@ impl Entries {
         Range { entries: self, next_node: index, walk: None, start, end }
     }
 
-    /// The same from the last one to the first.
+    /// The same in reverse order.
     pub fn backwards(&self, start: StreamId, end: StreamId) -> Backwards<'_> {
         let nodes = self.node_of(end).map_or(0, |index| index + 1);
         Backwards { entries: self, nodes, places: Vec::new(), last: None, start, end }
     }
 
-    // ---- what is known of the past -------------------------------------------------------------------------------
+    // ---- statistics of deleted entries ----------------------------------------------------------------------------
 
-    /// Whether an entry with this ID or above may have been deleted from between those that are left.
+    /// Whether an entry with at least this ID may have been deleted from the middle.
     fn has_gap_from(&self, id: StreamId) -> bool {
         self.len > 0
             && self.max_deleted != StreamId::MIN
@@ -226,7 +225,7 @@ impl Entries {
             && id <= self.max_deleted
     }
 
-    /// How many entries were ever added up to this ID; None if that cannot be known.
+    /// Number of entries ever added up to this ID; None if unknown.
     pub fn estimate_read(&self, id: StreamId) -> Option<i64> {
         if self.added == 0 {
             return Some(0);
@@ -246,7 +245,7 @@ impl Entries {
         }
     }
 
-    /// How many entries a group at `last` that has read so many has yet to read; None if that cannot be known.
+    /// A group's lag: the number of entries it has not read, given its last ID and read count; None if unknown.
     pub fn lag(&self, last: StreamId, read: Option<i64>) -> Option<i64> {
         if self.added == 0 {
             return Some(0);
@@ -258,7 +257,7 @@ impl Entries {
         read.map(|read| self.added.wrapping_sub(read))
     }
 
-    /// The number of entries a group has read, once it has also read `id`.
+    /// A group's read count after it has also read `id`.
     pub fn read_after(&self, id: StreamId, read: Option<i64>) -> Option<i64> {
         match read {
             Some(read) if !self.has_gap_from(id) => Some(read.wrapping_add(1)),
@@ -271,7 +270,7 @@ impl Entries {
 impl Edit<'_, Entries> {
     // ---- adding --------------------------------------------------------------------------------------------------
 
-    /// Adds an entry of `fields` fields; `piece` gives fields and values in turn.
+    /// Adds an entry of `fields` fields; `piece` returns fields and values alternately.
     #[inline]
     pub fn add<'a>(
         &mut self,
@@ -307,8 +306,7 @@ impl Edit<'_, Entries> {
         Ok(id)
     }
 
-    /// Sets what is remembered: the last ID given, and, if they are told, how many entries were ever added and the greatest ID
-    /// ever deleted.
+    /// Sets the last generated ID and, if given, the number of entries ever added and the greatest deleted ID.
     pub fn set_remembered(
         &mut self,
         last: StreamId,
@@ -324,7 +322,7 @@ impl Edit<'_, Entries> {
 
     // ---- removing ------------------------------------------------------------------------------------------------
 
-    /// Deletes entries; returns how many there were.
+    /// Deletes entries; returns how many existed.
     pub fn delete(&mut self, ids: &[StreamId]) -> u64 {
         let (mut deleted, mut had_first) = (0, false);
         for id in ids {
@@ -359,7 +357,7 @@ impl Edit<'_, Entries> {
         true
     }
 
-    /// Takes entries from the beginning; returns how many.
+    /// Trims entries from the beginning; returns their number.
     pub fn trim(&mut self, trim: Trim) -> u64 {
         let mut removed = 0;
         while let Some(node) = self.value.nodes.front_mut() {
@@ -396,7 +394,7 @@ impl Edit<'_, Entries> {
     }
 }
 
-/// Whether another entry of so many bytes goes into a node.
+/// Whether a node has room for another entry of `bytes` bytes.
 fn has_room(node: &Node, bytes: usize, limits: NodeLimits) -> bool {
     let bytes_max = match limits.bytes {
         1..=NODE_BYTES_MAX => limits.bytes,
@@ -406,7 +404,7 @@ fn has_room(node: &Node, bytes: usize, limits: NodeLimits) -> bool {
         && (limits.entries == 0 || node.entries() < limits.entries)
 }
 
-/// Marks a node's entries from its beginning; returns where they lie. `len` entries are in the stream.
+/// Marks a node's entries from its beginning as deleted; returns their offsets. `len`: entries in the stream.
 fn trim_node(node: &mut Node, keep: Keep, len: u64) -> Vec<u32> {
     let mut marked = Vec::new();
     for place in node.walk() {
@@ -425,7 +423,7 @@ fn trim_node(node: &mut Node, keep: Keep, len: u64) -> Vec<u32> {
     marked
 }
 
-/// Entries in their order.
+/// Iterates over entries in order.
 #[derive(Clone, Debug)]
 pub struct Range<'a> {
     entries: &'a Entries,
@@ -459,15 +457,15 @@ impl<'a> Iterator for Range<'a> {
     }
 }
 
-/// Entries from the last to the first.
+/// Iterates over entries in reverse order.
 #[derive(Clone, Debug)]
 pub struct Backwards<'a> {
     entries: &'a Entries,
-    /// How many nodes from the first are yet to be read, the current one included.
+    /// Number of nodes that are not finished, the current one included.
     nodes: usize,
-    /// What is left of the current one: an entry is found from the one before it, not from the one behind.
+    /// Remaining entries of the current node, found by a forward scan, as an entry's offset follows from the previous one.
     places: Vec<Place>,
-    /// The current one's last entry was read ahead of the others, which are looked for where more is asked for.
+    /// The current node's last entry, read first: the others are only looked for when needed.
     last: Option<u32>,
     start: StreamId,
     end: StreamId,

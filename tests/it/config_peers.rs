@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use latchkey::config::{Config, Param};
+use latchkey::config::{Config, ConfigError, PARAMS, Param};
 
 fn sources() -> Vec<PathBuf> {
     let folders = std::env::var_os("PEER_SOURCES").expect("PEER_SOURCES names folders");
@@ -36,6 +36,47 @@ fn known_names(source: &Path) -> BTreeSet<String> {
         }
     }
     names
+}
+
+/// Names and values of Redis 7.0.15, 8.0.6 and Valkey 9.1.2, and what becomes of each here.
+const NAMES: &str = include_str!("../data/config-names.tsv");
+
+#[test]
+fn every_directive_of_a_peer_is_taken_or_refused_with_a_reason() {
+    let mut names = BTreeSet::new();
+    for line in NAMES.lines().filter(|line| !line.starts_with('#')) {
+        let row: Vec<&str> = line.split('\t').collect();
+        let [name, value, servers, wanted] = row[..] else { panic!("not four columns: {line}") };
+        let found = match Config::from_text(format!("{name} {value}").as_bytes()) {
+            Ok(_) => "ok".to_owned(),
+            Err(ConfigError::Line { reason, .. }) => reason.to_string(),
+            Err(other) => panic!("{name} {value}: {other}"),
+        };
+        assert_eq!(found, wanted, "{name} {value}, of {servers}");
+        names.insert(name);
+    }
+    assert_eq!(names.len(), 265);
+}
+
+/// Who goes back to another server finds what to take out of the file.
+#[test]
+fn directives_that_no_peer_knows_are_marked_in_the_example_file() {
+    let known: BTreeSet<&str> = NAMES.lines().filter_map(|line| line.split('\t').next()).collect();
+    for param in PARAMS.iter().filter(|param| !param.traits.hidden) {
+        let is_ours = !known.contains(param.name);
+        let is_marked = param.doc.iter().any(|line| line.ends_with("This server only."));
+        assert_eq!(is_marked, is_ours, "{}", param.name);
+    }
+}
+
+/// What is no parameter is told so, whichever server's file it stands in.
+#[test]
+fn parameters_of_modules_are_refused_by_name() {
+    for line in ["loadmodule ./redisearch.so", "search-timeout 500", "ts-encoding COMPRESSED"] {
+        let error = Config::from_text(line.as_bytes()).expect_err(line).to_string();
+        let told = format!(">>> '{line}'\nModules are not supported by this server\n");
+        assert!(error.ends_with(&told), "{error}");
+    }
 }
 
 #[test]

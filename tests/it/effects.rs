@@ -91,7 +91,7 @@ XREADGROUP GROUP grp con BLOCK 0 [ NOACK ] STREAMS x x > >
 ";
 
 /// Runs the commands that its arguments are, each behind their number.
-const SCRIPT: &str = "local i = 1 while i <= #ARGV do local n = tonumber(ARGV[i]) \
+pub const SCRIPT: &str = "local i = 1 while i <= #ARGV do local n = tonumber(ARGV[i]) \
                       redis.pcall(unpack(ARGV, i + 1, i + n)) i = i + n + 1 end";
 
 type Args = Vec<Vec<u8>>;

@@ -17,7 +17,7 @@ use crate::support::{Client, Reply, TestServer, decode, quote, split_args};
 const SESSION: &str = include_str!("../data/effects.txt");
 
 /// Besides the grammar. No odd arguments where they could be times that pass meanwhile.
-const MORE: &str = "
+pub const MORE: &str = "
 *8 SET t v [ NX|XX ] [ GET ] [ KEEPTTL ]
 = *8 SET t v [ XX ] [ GET ] EX|PX 3000|50000
 = *4 SET t v EXAT 9900000001
@@ -44,7 +44,7 @@ const MORE: &str = "
 ";
 
 /// Those that wait elsewhere than in a transaction.
-const BLOCKING: &str = "
+pub const BLOCKING: &str = "
 BLPOP l l 0
 BRPOP l l 0
 BLMOVE l l LEFT|RIGHT LEFT|RIGHT 0

@@ -4,11 +4,11 @@
 //! Needs a peer's binary, which is started in folders of the test's own: `FILES_PEER=/path/to/valkey-server` (`make peer` names
 //! Redis's and, where it is found, Valkey's). Its check tools are looked for beside it.
 
-use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
 use crate::dump;
+use crate::support::peer::Peer;
 use crate::support::{Client, Reply, TestServer, wait_for};
 
 /// The year 2096, in Unix milliseconds: neither clock comes there.
@@ -17,55 +17,6 @@ const LIBRARY: &str = "#!lua name=lib\nredis.register_function('f', function() r
 
 fn program() -> PathBuf {
     std::env::var("FILES_PEER").expect("FILES_PEER names a real server's binary").into()
-}
-
-/// The peer as a process; ended when this is dropped.
-struct Peer {
-    child: Child,
-    address: SocketAddr,
-}
-
-impl Peer {
-    fn start(dir: &Path, lines: &[&str]) -> Peer {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let address = listener.local_addr().expect("a bound socket has an address");
-        drop(listener);
-        let mut command = Command::new(program());
-        let port = address.port().to_string();
-        command.args(["--port", &port, "--bind", "127.0.0.1", "--save", ""]);
-        command.args(["--enable-debug-command", "yes", "--dir"]).arg(dir);
-        for line in lines {
-            let (name, value) = line.split_once(' ').expect("a name and a value");
-            command.arg(format!("--{name}")).arg(value);
-        }
-        let child = command.stdout(Stdio::null()).spawn().expect("the peer starts");
-        let mut peer = Peer { child, address };
-        wait_for("the peer to listen", || {
-            let ended = peer.child.try_wait().expect("a child");
-            assert!(ended.is_none(), "the peer refuses to start: {ended:?}");
-            TcpStream::connect(address).ok()
-        });
-        let mut client = peer.connect();
-        wait_for("the peer to load", || (client.call(&["PING"]).show() == "PONG").then_some(()));
-        peer
-    }
-
-    fn connect(&self) -> Client {
-        Client::connect(self.address)
-    }
-
-    fn stop(mut self) {
-        self.connect().send(&["SHUTDOWN", "NOSAVE"]);
-        self.child.wait().expect("a child");
-    }
-}
-
-impl Drop for Peer {
-    fn drop(&mut self) {
-        // It may have ended in order.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 fn start_here(dir: &Path, lines: &[&str]) -> TestServer {
@@ -147,7 +98,7 @@ fn check(tool: &str, file: &Path) {
 #[ignore = "needs FILES_PEER=/path/to/a/server"]
 fn saved_files_are_loaded_on_either_side() {
     let dir = tempfile::tempdir().expect("a folder");
-    let peer = Peer::start(dir.path(), &[]);
+    let peer = Peer::start(&program(), dir.path(), &[]);
     let mut theirs = peer.connect();
     let fields = knows_field_deadlines(&mut theirs);
     fill(&mut theirs, fields);
@@ -166,14 +117,14 @@ fn saved_files_are_loaded_on_either_side() {
     drop(server);
 
     check("check-rdb", &dir.path().join("dump.rdb"));
-    let peer = Peer::start(dir.path(), &[]);
+    let peer = Peer::start(&program(), dir.path(), &[]);
     assert_eq!(contents(&mut peer.connect(), fields), before);
 }
 
 fn folders_go_both_ways(preamble: &str) {
     let dir = tempfile::tempdir().expect("a folder");
     let lines = ["appendonly yes", preamble];
-    let peer = Peer::start(dir.path(), &lines);
+    let peer = Peer::start(&program(), dir.path(), &lines);
     let mut theirs = peer.connect();
     let fields = knows_field_deadlines(&mut theirs);
     fill(&mut theirs, fields);
@@ -199,7 +150,7 @@ fn folders_go_both_ways(preamble: &str) {
     if !fields {
         check("check-aof", &dir.path().join("appendonlydir/appendonly.aof.manifest"));
     }
-    let peer = Peer::start(dir.path(), &lines);
+    let peer = Peer::start(&program(), dir.path(), &lines);
     assert_eq!(contents(&mut peer.connect(), fields), before);
     peer.stop();
 
@@ -211,7 +162,7 @@ fn folders_go_both_ways(preamble: &str) {
     let before = contents(&mut ours, fields);
     drop(server);
     check("check-aof", &dir.path().join("appendonlydir/appendonly.aof.manifest"));
-    let peer = Peer::start(dir.path(), &lines);
+    let peer = Peer::start(&program(), dir.path(), &lines);
     assert_eq!(contents(&mut peer.connect(), fields), before);
 }
 

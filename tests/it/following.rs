@@ -3,7 +3,6 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 
-use crate::support::grammar::{Generator, rules};
 use crate::support::{Client, PATIENCE, Reply, TestServer, wait_for};
 
 const ID: &str = "0123456789012345678901234567890123456789";
@@ -295,53 +294,4 @@ fn a_stale_replica_is_promoted_within_a_transaction_whatever_the_last_one_held()
     client.call(&["SLAVEOF", "NO", "ONE"]);
     client.call(&["CLIENT", "KILL", "TYPE", "pubsub"]);
     assert_eq!(client.call(&["EXEC"]).show(), "1) OK\n2) (integer) 0");
-}
-
-/// Needs a peer that runs already and may be emptied: `FOLLOWING_PEER=host:port`, else nothing is followed (`make peer` names one).
-/// `FOLLOWING_SEED` repeats a run.
-#[test]
-#[ignore = "needs a real server"]
-fn a_replica_of_a_real_primary_holds_what_that_holds() {
-    let Ok(peer) = std::env::var("FOLLOWING_PEER") else { return };
-    let seed = std::env::var("FOLLOWING_SEED").ok().and_then(|seed| seed.parse().ok());
-    let seed = seed.unwrap_or_else(|| fastrand::u64(..));
-    println!("FOLLOWING_SEED={seed}");
-    let address = peer.parse().expect("an address");
-    let (mut theirs, mut aside) = (Client::connect(address), Client::connect(address));
-    for order in ["FLUSHALL", "DEBUG SET-ACTIVE-EXPIRE 1", "CONFIG SET repl-diskless-sync-delay 0"]
-    {
-        theirs.call(&order.split(' ').collect::<Vec<_>>());
-    }
-    let folder = tempfile::tempdir().expect("a folder");
-    let server = TestServer::start(&[format!("dir {}", folder.path().display())]);
-    let mut ours = server.connect();
-    let (host, port) = peer.rsplit_once(':').expect("host:port");
-    assert_eq!(ours.call(&["REPLICAOF", host, port]).show(), "OK");
-    await_link(&mut ours, "up");
-    let mut generator = Generator::new(seed, rules());
-    for round in 0..20 {
-        let open = ["MULTI", "EXEC"].map(|word| [word]);
-        for step in 0..200 {
-            let request = match step % 20 {
-                5 => open[0].iter().map(|word| word.as_bytes().to_vec()).collect(),
-                9 => open[1].iter().map(|word| word.as_bytes().to_vec()).collect(),
-                _ => generator.request().args,
-            };
-            theirs.call(&request);
-            if step == 100 {
-                // Cut somewhere in what is on its way.
-                aside.call(&["CLIENT", "KILL", "TYPE", "replica"]);
-            }
-        }
-        // A link that is cut is made anew at once; one that was refused, a second later.
-        wait_for("the same offset", || {
-            server.advance(100_000);
-            let same =
-                info(&mut aside, "master_repl_offset") == info(&mut ours, "slave_repl_offset");
-            (same && info(&mut ours, "master_link_status") == "up").then_some(())
-        });
-        let digest = |client: &mut Client| client.call(&["DEBUG", "DIGEST"]).show();
-        assert_eq!(digest(&mut ours), digest(&mut aside), "round {round}, seed {seed}");
-    }
-    assert_eq!(info(&mut ours, "unexpected_error_replies"), "0");
 }

@@ -24,6 +24,7 @@ mod fuzz_corpus;
 mod hostile_scripts;
 mod integration_redis_rs;
 mod packaging;
+mod pairs;
 mod persistence;
 mod process;
 mod rdb_peer;

@@ -185,6 +185,30 @@ fn a_bad_line_of_the_configuration_stops_the_start_and_is_shown() {
 }
 
 #[test]
+fn files_that_other_servers_ship_start_this_one() {
+    const SHIPPED: &str = include_str!("../data/config-shipped.tsv");
+    let rows: Vec<(&str, &str)> = SHIPPED
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .map(|line| line.split_once('\t').expect("a directive and who ships it"))
+        .collect();
+    for server in ["redis-7.0", "redis-7.2", "redis-8.0", "valkey-9.1"] {
+        let of_it = rows.iter().filter(|(_, servers)| servers.split(' ').any(|one| one == server));
+        let lines: Vec<&str> = of_it.map(|(line, _)| *line).collect();
+        assert!(lines.len() > 70, "{server}: {lines:?}");
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("shipped.conf");
+        std::fs::write(&file, lines.join("\n")).expect("the file can be written");
+        let port = free_port().to_string();
+        let mut command = program();
+        command.current_dir(dir.path()).arg(&file);
+        command.args(["--port", &port, "--logfile", "log", "--pidfile", ""]);
+        let process = Process { child: command.spawn().expect("the program starts"), dir };
+        process.wait_for_log("eady to accept connections");
+    }
+}
+
+#[test]
 fn users_that_cannot_be_stop_the_start() {
     for (lines, last) in [
         ("user a +nosuch", "# Critical error while loading ACLs. Exiting."),

@@ -1,7 +1,7 @@
 //! What is safe by choice: primaries that come back, empty or not, and WAIT ALL.
 
 use crate::replicas::{Replica, SECOND, field, start, stream};
-use crate::support::{Client, Reply, TestServer};
+use crate::support::{Client, Reply, TestServer, wait_for};
 
 const HISTORY: &str = "0123456789012345678901234567890123456789";
 
@@ -34,7 +34,7 @@ fn show(client: &mut Client, request: &[&str]) -> String {
 
 const EMPTY: &str = "(error) READONLY This primary has started without data that its replicas have \
                      (repl-protect-empty-primary).";
-const HELD_OFF: &str = "-NOMASTERLINK Can't SYNC: this primary has started without data, and you have some \
+const HELD_OFF: &str = "-NOMASTERLINK Can't SYNC: this primary has started without data that you have \
                         (repl-protect-empty-primary)";
 const RESTARTED: &str = "(error) READONLY This primary has restarted, and takes no writes until its part is certain \
                          (primary-restart-read-only).";
@@ -50,7 +50,7 @@ fn an_empty_primary_does_not_wipe_replicas_that_have_data() {
     let text = log(&folder);
     assert_eq!(text.matches("This primary has started without data").count(), 1, "{text}");
     assert!(text.contains(&format!("127.0.0.1:7777 has some (history {HISTORY}, offset 100)")));
-    assert_eq!(field(&mut client, "primary_is_empty_and_replicas_are_not"), "1");
+    assert_eq!(field(&mut client, "primary_lacks_data_of_replicas"), "1");
     // Nothing is written meanwhile that the replicas have not, and sentinels think that somebody else should go on.
     assert_eq!(show(&mut client, &["SET", "k", "v"]), EMPTY);
     assert_eq!(
@@ -75,6 +75,52 @@ fn an_empty_primary_does_not_wipe_replicas_that_have_data() {
     }
     assert_eq!(show(&mut client, &["SET", "k", "v"]), "OK");
     assert!(ask(&server, 101).starts_with("+FULLRESYNC"));
+}
+
+#[test]
+fn a_primary_with_an_older_file_does_not_wipe_replicas_that_have_more() {
+    for is_logged in [false, true] {
+        let (server, mut client, folder) = started(&[]);
+        let mut replica = Replica::connect(&server);
+        replica.sync(&server);
+        replica.say("REPLCONF ACK 0");
+        assert_eq!(show(&mut client, &["SET", "k", "v"]), "OK");
+        assert_eq!(show(&mut client, &["SAVE"]), "OK");
+        let offset: u64 = field(&mut client, "master_repl_offset").parse().expect("a number");
+        if is_logged {
+            assert_eq!(show(&mut client, &["CONFIG", "SET", "appendonly", "yes"]), "OK");
+            wait_for("the log's base", || {
+                server.settle();
+                let info = show(&mut client, &["INFO", "persistence"]);
+                let is_there = info.contains("aof_rewrite_in_progress:0")
+                    && info.contains("aof_rewrite_scheduled:0");
+                is_there.then_some(())
+            });
+        }
+        // A replica that lags is waited for.
+        drop(replica);
+        server.settle();
+        drop((client, server));
+        let dir = format!("dir {}", folder.path().display());
+        let log_file = format!("logfile {}", folder.path().join("log").display());
+        let appendonly = format!("appendonly {}", if is_logged { "yes" } else { "no" });
+        let server = start(&[&dir, &log_file, &appendonly, "repl-protect-empty-primary yes"]);
+        let mut client = server.connect();
+        assert_eq!(show(&mut client, &["GET", "k"]), "\"v\"");
+        // Whoever has no more than the file, of whichever history, loses nothing.
+        assert!(ask(&server, offset + 1).starts_with("+FULLRESYNC"));
+        if is_logged {
+            // The log has all that was answered.
+            assert!(ask(&server, offset + 2).starts_with("+FULLRESYNC"));
+            continue;
+        }
+        assert_eq!(ask(&server, offset + 2), HELD_OFF);
+        assert_eq!(show(&mut client, &["SET", "k", "w"]), EMPTY);
+        let has = format!("with the data of offset {offset}, and replica 127.0.0.1:7777 has more");
+        assert!(log(&folder).contains(&has), "{}", log(&folder));
+        assert_eq!(show(&mut client, &["REPLICAOF", "NO", "ONE"]), "OK");
+        assert!(ask(&server, offset + 2).starts_with("+FULLRESYNC"));
+    }
 }
 
 #[test]

@@ -5,9 +5,6 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use latchkey::clock::Clock;
-
-use crate::support::grammar::{Generator, rules};
 use crate::support::{Client, PATIENCE, Reply, TestServer, wait_for};
 
 pub const SECOND: i64 = 1_000_000;
@@ -261,6 +258,32 @@ fn replicas_without_the_mark_get_a_file_with_a_length() {
 }
 
 #[test]
+fn nothing_comes_into_the_stream_behind_what_shutdown_saves() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let dir = format!("dir {}", folder.path().display());
+    let server = start(&[&dir, "shutdown-timeout 2"]);
+    let mut client = server.connect();
+    let mut replica = Replica::connect(&server);
+    let (history, ..) = replica.sync(&server);
+    replica.say("REPLCONF ACK 0");
+    client.call(&["SET", "k", "v", "PX", "1000"]);
+    // It lags, and is waited for; the key's time comes meanwhile.
+    client.send(&["SHUTDOWN", "SAVE"]);
+    server.settle();
+    server.clock.advance_us(3 * SECOND);
+    // The loop takes a turn, its last one.
+    drop(server.connect());
+    replica.ended();
+    let bytes = replica.buffer.len();
+    drop((client, server));
+    let server = start(&[&dir]);
+    let mut replica = Replica::connect(&server);
+    replica.greet();
+    replica.say(&format!("PSYNC {history} {}", bytes + 1));
+    assert!(replica.line().starts_with("+CONTINUE"), "the replica has more than the file");
+}
+
+#[test]
 fn a_primary_pings_and_lets_go_who_is_silent() {
     let server = start(&["repl-ping-replica-period 3", "repl-timeout 8"]);
     let mut client = server.connect();
@@ -430,55 +453,4 @@ fn wait_counts_who_has_acknowledged_this_clients_writes() {
     server.settle();
     server.advance(60_000);
     assert_eq!(second.reply(), Some(Reply::Integer(0)));
-}
-
-/// Needs a Redis 7.0 that runs already and may be emptied: `REPLICA_PEER=host:port`. Seed and number of commands:
-/// `REPLICA_SEED`, `REPLICA_COMMANDS`.
-#[test]
-#[ignore = "needs a real Redis"]
-fn a_real_replica_has_the_same_data_however_often_its_link_is_cut() {
-    let Ok(peer) = std::env::var("REPLICA_PEER") else { return };
-    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
-    let seed = number("REPLICA_SEED").unwrap_or_else(|| fastrand::u64(..));
-    let commands = number("REPLICA_COMMANDS").unwrap_or(30_000);
-    println!("REPLICA_SEED={seed}");
-    let server = start(&["repl-backlog-size 64mb"]);
-    server.step_wall((Clock::System.now().unix().0 - server.clock_ms()) * 1000);
-    let mut ours = server.connect();
-    let mut theirs = Client::connect(peer.parse().expect("an address"));
-    let mut generator = Generator::new(seed, rules());
-    let mut write = |ours: &mut Client, count: u64| {
-        for _ in 0..count {
-            ours.call(&generator.request().args);
-        }
-    };
-    write(&mut ours, 2000);
-    theirs.call(&["DEBUG", "SET-ACTIVE-EXPIRE", "0"]);
-    let address = server.address;
-    theirs.call(&["REPLICAOF", &address.ip().to_string(), &address.port().to_string()]);
-    let mut cuts = 0;
-    let mut left: u64 = commands;
-    while left > 0 {
-        let count = fastrand::u64(1..600).min(left);
-        write(&mut ours, count);
-        left -= count;
-        if field(&mut theirs, "master_link_status") == "up" {
-            cuts += 1;
-            match fastrand::bool() {
-                true => ours.call(&["CLIENT", "KILL", "TYPE", "replica"]),
-                false => theirs.call(&["CLIENT", "KILL", "TYPE", "master"]),
-            };
-        }
-    }
-    wait_for("the replica to have everything", || {
-        server.settle();
-        let offset = field(&mut ours, "master_repl_offset");
-        let is_up = field(&mut theirs, "master_link_status") == "up";
-        (is_up && field(&mut theirs, "master_repl_offset") == offset).then_some(())
-    });
-    let (full, partial) = (field(&mut ours, "sync_full"), field(&mut ours, "sync_partial_ok"));
-    println!("{commands} commands, {cuts} cuts, {full} full and {partial} partial syncs");
-    assert_eq!(ours.call(&["DEBUG", "DIGEST"]), theirs.call(&["DEBUG", "DIGEST"]));
-    assert_eq!(full, "1");
-    theirs.call(&["REPLICAOF", "NO", "ONE"]);
 }

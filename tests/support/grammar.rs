@@ -65,12 +65,14 @@ pub struct Generator {
     total: u32,
     /// Grows, so that stream IDs mostly do.
     pub stream_ms: u64,
+    /// Keys of each type.
+    pub keys: u32,
 }
 
 impl Generator {
     pub fn new(seed: u64, rules: Vec<Rule>) -> Self {
         let total = rules.iter().map(|rule| rule.weight).sum();
-        Generator { random: fastrand::Rng::with_seed(seed), rules, total, stream_ms: 1 }
+        Generator { random: fastrand::Rng::with_seed(seed), rules, total, stream_ms: 1, keys: 4 }
     }
 
     pub fn request(&mut self) -> Request {
@@ -151,7 +153,7 @@ impl Generator {
                 let any = name == "k" || random.u32(..25) == 0;
                 let kind =
                     if any { ["h", "l", "s", "z", "x", "g", "t"][random.usize(..7)] } else { name };
-                format!("{kind}{}", random.u32(..4))
+                format!("{kind}{}", random.u32(..self.keys))
             }
             "fill" => format!("fill:{}", random.u32(..FILLERS)),
             "y" | "q" | "u" => format!("{name}{}", random.u32(..4)),

@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods)] // the limit of patience is measured in real time
 
 pub mod grammar;
+pub mod peer;
 
 use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
@@ -82,7 +83,7 @@ impl TestServer {
         let address: SocketAddr = "127.0.0.1:0".parse().expect("an address");
         let logger = match config.logfile.is_empty() {
             true => Logger::silent(),
-            false => Logger::new(Level::Verbose, &config.logfile),
+            false => Logger::new(Some(Level::Verbose), &config.logfile),
         };
         let has_tls = !config.tls_cert_file.is_empty();
         let mut server =

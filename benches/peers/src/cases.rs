@@ -73,9 +73,7 @@ const SHORT_LIST: Setup = Setup::Some(600, &["RPUSH", "list", KEY]);
 const SET: Setup = Setup::Each(&["SADD", "set", KEY]);
 const SMALL_HASHES: Setup = Setup::Some(
     200_000,
-    &[
-        "HSET", KEY, "name", V3, "owner", OTHER, "count", NUMBER, "lease", NUMBER, "state", V3,
-    ],
+    &["HSET", KEY, "name", V3, "owner", OTHER, "count", NUMBER, "lease", NUMBER, "state", V3],
 );
 const HASH: Setup = Setup::Each(&["HSET", "hash", KEY, V3]);
 const SORTED_SET: Setup = Setup::Each(&["ZADD", "zset", NUMBER, KEY]);
@@ -158,23 +156,13 @@ pub const COLLECTION_CASES: &[(&str, u32, Template)] = &[
     (
         "hash of 5 fields",
         200_000,
-        &[
-            "HSET", KEY, "name", V3, "owner", OTHER, "count", NUMBER, "lease", NUMBER, "state", V3,
-        ],
+        &["HSET", KEY, "name", V3, "owner", OTHER, "count", NUMBER, "lease", NUMBER, "state", V3],
     ),
     ("field of a hash", 1_000_000, &["HSET", "hash", KEY, OTHER]),
     ("member of a set", 1_000_000, &["SADD", "set", KEY]),
-    (
-        "member of a sorted set",
-        1_000_000,
-        &["ZADD", "zset", NUMBER, KEY],
-    ),
+    ("member of a sorted set", 1_000_000, &["ZADD", "zset", NUMBER, KEY]),
     ("element of a list", 1_000_000, &["RPUSH", "list", KEY]),
-    (
-        "entry of a stream",
-        1_000_000,
-        &["XADD", "stream", "*", "field", KEY],
-    ),
+    ("entry of a stream", 1_000_000, &["XADD", "stream", "*", "field", KEY]),
 ];
 
 const LONG_VALUE: [u8; 200] = [b'v'; 200];
@@ -196,11 +184,7 @@ pub fn encode(
         Keys::Once => load::shuffled(key_count, &mut random),
     };
     let mut in_order = order.iter();
-    let count = if keys == Keys::Once {
-        count.min(u64::from(key_count))
-    } else {
-        count
-    };
+    let count = if keys == Keys::Once { count.min(u64::from(key_count)) } else { count };
     let mut made: Vec<String> = Vec::new();
     let replies = template.split(|&argument| argument == NEXT).count() as u64;
     Requests::build(count, pipeline, replies, |out| {

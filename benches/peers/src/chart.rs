@@ -18,9 +18,7 @@ const HEIGHT: f64 = 240.0;
 
 /// An SVG document. `series` names the bars of each group, in order.
 pub fn grouped_bars(title: &str, series: &[String], groups: &[Group]) -> String {
-    let highest = groups
-        .iter()
-        .flat_map(|group| group.values.iter().flatten());
+    let highest = groups.iter().flat_map(|group| group.values.iter().flatten());
     // Bars beyond four times the peer are cut off: the rest should stay readable.
     let highest = highest.fold(1.2_f64, |a, &b| a.max(b)).min(4.0);
     // What was not measured takes no room, as long as something was.
@@ -54,11 +52,7 @@ pub fn grouped_bars(title: &str, series: &[String], groups: &[Group]) -> String 
     let step = if highest > 2.0 { 0.5 } else { 0.2 };
     for line in 0..=(highest / step) as u32 {
         let value = f64::from(line) * step;
-        let color = if (value - 1.0).abs() < 1e-9 {
-            "#c0392b"
-        } else {
-            "#ddd"
-        };
+        let color = if (value - 1.0).abs() < 1e-9 { "#c0392b" } else { "#ddd" };
         let _ = writeln!(
             svg,
             "<line x1=\"{LEFT}\" x2=\"{width:.0}\" y1=\"{0:.1}\" y2=\"{0:.1}\" stroke=\"{color}\"/>\
@@ -100,9 +94,7 @@ pub fn grouped_bars(title: &str, series: &[String], groups: &[Group]) -> String 
 }
 
 fn escape(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
 #[cfg(test)]
@@ -111,10 +103,7 @@ mod tests {
 
     #[test]
     fn each_measured_value_is_a_bar_and_text_is_escaped() {
-        let group = Group {
-            name: "a<b".into(),
-            values: vec![Some(0.5), None, Some(9.0)],
-        };
+        let group = Group { name: "a<b".into(), values: vec![Some(0.5), None, Some(9.0)] };
         let series = ["1", "2", "3"].map(String::from);
         let svg = grouped_bars("t", &series, &[group]);
         assert_eq!(svg.matches("<title>").count(), 2);

@@ -21,17 +21,12 @@ impl Client {
         let stream = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
-        Ok(Client {
-            stream: BufReader::new(stream),
-        })
+        Ok(Client { stream: BufReader::new(stream) })
     }
 
     /// Sends a request and returns its reply, error replies included.
     pub fn call(&mut self, arguments: &[&str]) -> Result<Reply> {
-        let arguments: Vec<&[u8]> = arguments
-            .iter()
-            .map(|argument| argument.as_bytes())
-            .collect();
+        let arguments: Vec<&[u8]> = arguments.iter().map(|argument| argument.as_bytes()).collect();
         let mut request = Vec::new();
         encode_request(&mut request, &arguments);
         self.send(&request)?;

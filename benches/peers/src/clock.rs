@@ -10,9 +10,7 @@ pub fn now() -> Instant {
 
 /// The wall clock, microseconds since 1970-01-01 00:00 UTC; 0 if it is set before then.
 pub fn wall_us() -> i64 {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
 }
 
@@ -27,11 +25,7 @@ pub fn date(wall_us: i64) -> String {
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let march_month = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * march_month + 2) / 5 + 1;
-    let month = if march_month < 10 {
-        march_month + 3
-    } else {
-        march_month - 9
-    };
+    let month = if march_month < 10 { march_month + 3 } else { march_month - 9 };
     let year = era * 400 + year_of_era + i64::from(month <= 2);
     format!("{year:04}-{month:02}-{day:02}")
 }

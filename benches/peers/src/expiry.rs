@@ -44,15 +44,8 @@ struct Mass {
 
 pub fn measure(options: &Options) -> Result<()> {
     let mut versions = Vec::new();
-    let mut few = Table::new(&[
-        "server",
-        "announced",
-        "of",
-        "p50",
-        "p99",
-        "longest",
-        "server's CPU, ms",
-    ]);
+    let mut few =
+        Table::new(&["server", "announced", "of", "p50", "p99", "longest", "server's CPU, ms"]);
     let mut mass = Table::new(&[
         "server",
         "all gone after",
@@ -69,11 +62,7 @@ pub fn measure(options: &Options) -> Result<()> {
         versions.push((server.name.clone(), server.version.clone()));
         let result = few_due(options, &server).map_err(name)?;
         drop(server);
-        eprintln!(
-            "expiry, {}: {} of {DUE} keys announced",
-            spec.name,
-            result.lag_ns.len()
-        );
+        eprintln!("expiry, {}: {} of {DUE} keys announced", spec.name, result.lag_ns.len());
         let lag = |quantile| match result.lag_ns.is_empty() {
             true => "-".into(),
             false => duration(result.lag_ns.value_at_quantile(quantile)),
@@ -91,9 +80,7 @@ pub fn measure(options: &Options) -> Result<()> {
         let server = Server::start(spec, &[])?;
         let result = all_due(options, &server).map_err(name)?;
         let ping = |quantile| duration(result.ping_ns.value_at_quantile(quantile));
-        let gone = result
-            .gone_after
-            .map(|after| duration(after.as_nanos() as u64));
+        let gone = result.gone_after.map(|after| duration(after.as_nanos() as u64));
         let gone = gone.unwrap_or(format!("not within {} s", MASS_LIMIT.as_secs()));
         eprintln!("expiry, {}: all gone after {gone}", spec.name);
         mass.row(vec![
@@ -116,10 +103,7 @@ pub fn measure(options: &Options) -> Result<()> {
             options.keys,
             WATCH.as_secs(),
         ),
-        tables: vec![
-            ("Few due among many".into(), few),
-            ("All due at once".into(), mass),
-        ],
+        tables: vec![("Few due among many".into(), few), ("All due at once".into(), mass)],
         notes: Vec::new(),
     };
     section.print();
@@ -141,10 +125,7 @@ fn few_due(options: &Options, server: &Server) -> Result<Lateness> {
     let mut load = Load::connect(server.address, 4)?;
     let count = u64::from(options.keys);
     let far = ["SET", KEY, V3, "EX", FAR];
-    fill(
-        &mut load,
-        &cases::encode(&far, Keys::Once, options.keys, count, 64),
-    )?;
+    fill(&mut load, &cases::encode(&far, Keys::Once, options.keys, count, 64))?;
     server.wait_until_quiet()?;
 
     let mut subscriber = Client::connect(server.address)?;
@@ -181,10 +162,7 @@ fn few_due(options: &Options, server: &Server) -> Result<Lateness> {
         };
         let lag_us = clock::wall_us() - deadline_ms * 1000;
         let Reply::Array(push) = push else { continue };
-        if push
-            .last()
-            .is_some_and(|key| key.text().starts_with("due:"))
-        {
+        if push.last().is_some_and(|key| key.text().starts_with("due:")) {
             if lag_us < 0 {
                 return Err(format!("a key went {} µs before its time", -lag_us).into());
             }
@@ -192,10 +170,7 @@ fn few_due(options: &Options, server: &Server) -> Result<Lateness> {
         }
     }
     let cpu = server.cpu()?.since(&before);
-    Ok(Lateness {
-        lag_ns,
-        cpu_ms: cpu.run_ns as f64 / 1e6,
-    })
+    Ok(Lateness { lag_ns, cpu_ms: cpu.run_ns as f64 / 1e6 })
 }
 
 fn all_due(options: &Options, server: &Server) -> Result<Mass> {
@@ -207,10 +182,7 @@ fn all_due(options: &Options, server: &Server) -> Result<Mass> {
         let at = at.to_string();
         Requests::build(u64::from(options.keys), 64, 1, |out| {
             let key = load::key(number % options.keys);
-            encode_request(
-                out,
-                &[b"SET", key.as_bytes(), b"vvv", b"PXAT", at.as_bytes()],
-            );
+            encode_request(out, &[b"SET", key.as_bytes(), b"vvv", b"PXAT", at.as_bytes()]);
             number += 1;
         })
     };

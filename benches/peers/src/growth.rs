@@ -41,11 +41,7 @@ pub fn measure(options: &Options) -> Result<()> {
         let server = Server::start(spec, &[])?;
         let result = grow(&server, options.growth_keys)
             .map_err(|error| format!("{}: {error}", spec.name))?;
-        eprintln!(
-            "growth, {}: longest {}",
-            spec.name,
-            duration(result.latency_ns.max())
-        );
+        eprintln!("growth, {}: longest {}", spec.name, duration(result.latency_ns.max()));
         results.push(result);
     }
     publish(options, &results)
@@ -131,16 +127,8 @@ fn longest_event_ms(reply: &Reply) -> Option<i64> {
 }
 
 fn publish(options: &Options, results: &[Growth]) -> Result<()> {
-    let mut latencies = Table::new(&[
-        "server",
-        "probes",
-        "p50",
-        "p99",
-        "p99.9",
-        "p99.99",
-        "longest",
-        "over 2 ms",
-    ]);
+    let mut latencies =
+        Table::new(&["server", "probes", "p50", "p99", "p99.9", "p99.99", "longest", "over 2 ms"]);
     let mut costs = Table::new(&[
         "server",
         "thousand keys/s",
@@ -188,10 +176,8 @@ fn publish(options: &Options, results: &[Growth]) -> Result<()> {
         notes: Vec::new(),
     };
     section.print();
-    let versions: Vec<_> = results
-        .iter()
-        .map(|result| (result.name.clone(), result.version.clone()))
-        .collect();
+    let versions: Vec<_> =
+        results.iter().map(|result| (result.name.clone(), result.version.clone())).collect();
     match &options.out {
         Some(directory) => section.write(directory, &report::facts(options, &versions)),
         None => Ok(()),
@@ -212,14 +198,8 @@ mod tests {
                 Reply::Integer(ms),
             ])
         };
-        assert_eq!(
-            longest_event_ms(&Reply::Array(vec![event(3), event(7)])),
-            Some(7)
-        );
+        assert_eq!(longest_event_ms(&Reply::Array(vec![event(3), event(7)])), Some(7));
         assert_eq!(longest_event_ms(&Reply::Array(Vec::new())), Some(0));
-        assert_eq!(
-            longest_event_ms(&Reply::Error("ERR unknown command".into())),
-            None
-        );
+        assert_eq!(longest_event_ms(&Reply::Error("ERR unknown command".into())), None);
     }
 }

@@ -19,14 +19,8 @@ const RESERVED: u64 = 100;
 pub fn measure(options: &Options) -> Result<()> {
     let limit = sys::raise_open_files(WAITERS[2] as u64 + RESERVED);
     let clients_max = limit.saturating_sub(RESERVED / 2).to_string();
-    let mut table = Table::new(&[
-        "waiters",
-        "server",
-        "p50",
-        "p99",
-        "longest",
-        "server's CPU, µs each",
-    ]);
+    let mut table =
+        Table::new(&["waiters", "server", "p50", "p99", "longest", "server's CPU, µs each"]);
     let mut versions: Vec<(String, String)> = Vec::new();
     for waiters in WAITERS {
         let waiters = waiters.min(limit.saturating_sub(RESERVED) as usize);

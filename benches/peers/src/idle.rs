@@ -35,9 +35,7 @@ pub fn measure(options: &Options) -> Result<()> {
         let mut clients = vec![first];
         for _ in 0..count {
             let mut client = Client::connect(server.address)?;
-            client
-                .must(&["PING"])
-                .map_err(|error| format!("{}: {error}", spec.name))?;
+            client.must(&["PING"]).map_err(|error| format!("{}: {error}", spec.name))?;
             clients.push(client);
         }
         let after = server.settled_rss_bytes()?;

@@ -8,13 +8,16 @@
 //! the list is used up, and each request is sent exactly once.
 
 use crate::resp::{ReplyCounter, encode_request};
+use crate::wire::Wire;
 use crate::{Result, clock};
 use hdrhistogram::Histogram;
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
+use rustls::ClientConfig;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A random number generator (SplitMix64): the same numbers in every run, at 1 ns each.
@@ -62,20 +65,14 @@ impl Requests {
         replies: u64,
         mut encode: impl FnMut(&mut Vec<u8>),
     ) -> Requests {
-        let mut requests = Requests {
-            bytes: Vec::new(),
-            batches: Vec::new(),
-            count,
-        };
+        let mut requests = Requests { bytes: Vec::new(), batches: Vec::new(), count };
         let mut left = count;
         while left > 0 {
             let batch = left.min(pipeline);
             for _ in 0..batch {
                 encode(&mut requests.bytes);
             }
-            requests
-                .batches
-                .push((requests.bytes.len(), batch * replies));
+            requests.batches.push((requests.bytes.len(), batch * replies));
             left -= batch;
         }
         requests
@@ -125,7 +122,7 @@ struct Listener {
 }
 
 struct Connection {
-    stream: TcpStream,
+    wire: Wire,
     /// What is left to send of the batch under way.
     unsent: Range<usize>,
     counter: ReplyCounter,
@@ -142,28 +139,37 @@ pub const LATENCY_NS_MAX: u64 = 100_000_000_000;
 impl Load {
     /// Opens `count` connections and has each answer a PING.
     pub fn connect(address: SocketAddr, count: usize) -> Result<Load> {
+        Self::connect_over(address, count, None)
+    }
+
+    /// The same over TLS, if it is told how.
+    pub fn connect_over(
+        address: SocketAddr,
+        count: usize,
+        tls: Option<&Arc<ClientConfig>>,
+    ) -> Result<Load> {
         let poll = Poll::new()?;
         let mut connections = Vec::with_capacity(count);
         for at in 0..count {
-            let mut stream = open(address)?;
+            let mut wire = Wire::open(address, tls)?;
             let interest = Interest::READABLE | Interest::WRITABLE;
-            poll.registry().register(&mut stream, Token(at), interest)?;
+            poll.registry().register(wire.socket(), Token(at), interest)?;
             connections.push(Connection {
-                stream,
+                wire,
                 unsent: 0..0,
                 counter: ReplyCounter::default(),
                 batch_started: clock::now(),
             });
         }
-        let mut load = Load {
-            poll,
-            connections,
-            listeners: Vec::new(),
-            address,
-        };
+        let mut load = Load { poll, connections, listeners: Vec::new(), address };
         let pings = Requests::build(count as u64, 1, 1, |out| encode_request(out, &[b"PING"]));
         load.run(&pings, 0)?;
         Ok(load)
+    }
+
+    /// What its connections have agreed upon with the server, if they use TLS.
+    pub fn agreed(&self) -> Option<String> {
+        self.connections.first()?.wire.agreed()
     }
 
     /// Has so many connections listen to a channel, and no more.
@@ -238,6 +244,7 @@ impl Load {
                     continue;
                 }
                 let connection = &mut self.connections[at];
+                connection.wire.push()?;
                 if !connection.unsent.is_empty() {
                     connection.flush(requests)?;
                 }
@@ -259,21 +266,8 @@ impl Load {
             errors += std::mem::take(&mut connection.counter.errors);
             first_error = first_error.or(connection.counter.first_error.take());
         }
-        Ok(Outcome {
-            elapsed,
-            latency_ns,
-            errors,
-            first_error,
-        })
+        Ok(Outcome { elapsed, latency_ns, errors, first_error })
     }
-}
-
-/// A connection that does not wait.
-fn open(address: SocketAddr) -> Result<TcpStream> {
-    let stream = std::net::TcpStream::connect(address)?;
-    stream.set_nodelay(true)?;
-    stream.set_nonblocking(true)?;
-    Ok(TcpStream::from_std(stream))
 }
 
 impl Listener {
@@ -313,7 +307,7 @@ impl Connection {
 
     fn flush(&mut self, requests: &Requests) -> Result<()> {
         while !self.unsent.is_empty() {
-            match self.stream.write(&requests.bytes()[self.unsent.clone()]) {
+            match self.wire.write(&requests.bytes()[self.unsent.clone()]) {
                 Ok(bytes) => self.unsent.start += bytes,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) => return Err(error.into()),
@@ -326,12 +320,12 @@ impl Connection {
     fn receive(&mut self, buffer: &mut [u8]) -> Result<bool> {
         let was_done = self.counter.is_done();
         loop {
-            match self.stream.read(buffer) {
+            match self.wire.read(buffer) {
                 Ok(0) => return Err(io::Error::from(ErrorKind::UnexpectedEof).into()),
                 Ok(bytes) => {
                     self.counter.feed(&buffer[..bytes])?;
                     // A short read has drained the socket; the next bytes raise a new event.
-                    if bytes < buffer.len() {
+                    if bytes < buffer.len() && self.wire.is_drained_by_short_reads() {
                         break;
                     }
                 }
@@ -355,10 +349,7 @@ mod tests {
             number += 1;
         });
         let batches: Vec<_> = (0..4).map(|at| requests.batch(at)).collect();
-        assert_eq!(
-            batches,
-            [Some((0..4, 4)), Some((4..8, 4)), Some((8..10, 2)), None]
-        );
+        assert_eq!(batches, [Some((0..4, 4)), Some((4..8, 4)), Some((8..10, 2)), None]);
         assert_eq!(requests.bytes(), (0..10).collect::<Vec<u8>>());
     }
 

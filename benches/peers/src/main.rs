@@ -4,7 +4,8 @@
 //! table of [`cases`] -> sent by a load generator on another core ([`load`]) -> the kernel's accounts of the server read
 //! before and after ([`sys`]) -> tables and a chart ([`report`], [`chart`]).
 //!
-//! One measurement a file: [`operations`], [`memory`], [`growth`], [`expiry`], [`idle`], [`handover`], [`saving`]. Linux only.
+//! One measurement a file: [`operations`], [`memory`], [`growth`], [`expiry`], [`idle`], [`handover`], [`saving`],
+//! [`replication`], [`tls`]. Linux only.
 
 mod cases;
 mod chart;
@@ -18,11 +19,14 @@ mod load;
 mod memory;
 mod operations;
 mod options;
+mod replication;
 mod report;
 mod resp;
 mod saving;
 mod server;
 mod sys;
+mod tls;
+mod wire;
 
 use options::{Options, USAGE, What};
 use std::error::Error;
@@ -33,10 +37,7 @@ pub type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if arguments
-        .iter()
-        .any(|argument| argument == "--help" || argument == "-h")
-    {
+    if arguments.iter().any(|argument| argument == "--help" || argument == "-h") {
         print!("{USAGE}");
         return ExitCode::SUCCESS;
     }
@@ -67,7 +68,7 @@ fn run(arguments: &[String]) -> Result<()> {
         false => None,
     };
     type Measurement = (What, fn(&Options) -> Result<()>);
-    let measurements: [Measurement; 7] = [
+    let measurements: [Measurement; 8] = [
         (What::Operations, operations::measure),
         (What::Memory, memory::measure),
         (What::Growth, growth::measure),
@@ -75,6 +76,8 @@ fn run(arguments: &[String]) -> Result<()> {
         (What::Idle, idle::measure),
         (What::Handover, handover::measure),
         (What::Saving, saving::measure),
+        (What::Replication, replication::measure),
+        (What::Tls, tls::measure),
     ];
     for (what, measure) in measurements {
         if options.what == what || options.what == What::All {

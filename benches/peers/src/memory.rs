@@ -9,19 +9,13 @@ use crate::report::{self, Section, Table, maybe};
 use crate::server::Server;
 
 pub fn measure(options: &Options) -> Result<()> {
-    let names: Vec<&str> = options
-        .servers
-        .iter()
-        .map(|server| server.name.as_str())
-        .collect();
+    let names: Vec<&str> = options.servers.iter().map(|server| server.name.as_str()).collect();
     let mut heading = vec!["keys and members of 16 bytes"];
     heading.extend(&names);
     let mut table = Table::new(&heading);
     let mut notes = Vec::new();
     let mut versions = Vec::new();
-    let keys = MEMORY_CASES
-        .iter()
-        .map(|&(name, template)| (name, options.keys, template));
+    let keys = MEMORY_CASES.iter().map(|&(name, template)| (name, options.keys, template));
     for (name, keys, template) in keys.chain(COLLECTION_CASES.iter().copied()) {
         if !options.wants(name) {
             continue;

@@ -51,17 +51,8 @@ fn run_length(options: &Options, case: &Case, depth: u64) -> u64 {
         4..32 => 500_000,
         _ => 1_000_000,
     };
-    let keys = case
-        .request
-        .iter()
-        .filter(|&&argument| argument == cases::KEY)
-        .count()
-        .max(1);
-    let requests = if options.quick {
-        requests / 20
-    } else {
-        requests
-    };
+    let keys = case.request.iter().filter(|&&argument| argument == cases::KEY).count().max(1);
+    let requests = if options.quick { requests / 20 } else { requests };
     (requests / keys as u64).max(depth * options.connections as u64)
 }
 
@@ -97,21 +88,11 @@ pub fn measure(options: &Options) -> Result<()> {
         let server = Server::start(spec, &[])?;
         let load = Load::connect(server.address, options.connections)?;
         let control = Client::connect(server.address)?;
-        lanes.push(Lane {
-            server,
-            load,
-            control,
-            holds: Setup::Any,
-        });
+        lanes.push(Lane { server, load, control, holds: Setup::Any });
     }
-    let versions: Vec<_> = lanes
-        .iter()
-        .map(|lane| (lane.server.name.clone(), lane.server.version.clone()))
-        .collect();
-    let begin: Vec<_> = lanes
-        .iter()
-        .map(|lane| lane.server.cpu())
-        .collect::<Result<_>>()?;
+    let versions: Vec<_> =
+        lanes.iter().map(|lane| (lane.server.name.clone(), lane.server.version.clone())).collect();
+    let begin: Vec<_> = lanes.iter().map(|lane| lane.server.cpu()).collect::<Result<_>>()?;
 
     let mut notes = Vec::new();
     let mut lines = Vec::new();
@@ -125,10 +106,7 @@ pub fn measure(options: &Options) -> Result<()> {
             && fill.as_ref().is_none_or(|(setup, _)| *setup != case.setup)
         {
             let count = u64::from(keys);
-            fill = Some((
-                case.setup,
-                cases::encode(template, Keys::Once, keys, count, 64),
-            ));
+            fill = Some((case.setup, cases::encode(template, Keys::Once, keys, count, 64)));
         }
         for &depth in &options.depths {
             let mut count = run_length(options, case, depth);
@@ -143,10 +121,9 @@ pub fn measure(options: &Options) -> Result<()> {
                 for turn in 0..lanes.len() {
                     let at = (round + turn) % lanes.len();
                     let lane = &mut lanes[at];
-                    lane.prepare(case.setup, fill.as_ref().map(|(_, requests)| requests))
-                        .map_err(|error| {
-                            format!("{}, before {}: {error}", lane.server.name, case.name)
-                        })?;
+                    lane.prepare(case.setup, fill.as_ref().map(|(_, requests)| requests)).map_err(
+                        |error| format!("{}, before {}: {error}", lane.server.name, case.name),
+                    )?;
                     let sample = lane
                         .sample(case, &requests)
                         .map_err(|error| format!("{}, {}: {error}", lane.server.name, case.name))?;
@@ -161,11 +138,7 @@ pub fn measure(options: &Options) -> Result<()> {
                     }
                 }
             }
-            let line = Line {
-                case,
-                depth,
-                samples,
-            };
+            let line = Line { case, depth, samples };
             eprintln!("{}", line.progress(&versions));
             lines.push(line);
         }
@@ -219,18 +192,13 @@ impl Lane {
         requests: &Requests,
     ) -> Result<std::result::Result<Sample, String>> {
         let before = self.server.cpu()?;
-        let outcome = self
-            .load
-            .run(requests, heard_bytes(case, requests.count()))?;
+        let outcome = self.load.run(requests, heard_bytes(case, requests.count()))?;
         let cpu = self.server.cpu()?.since(&before);
         if !case.keeps_setup {
             self.holds = Setup::Any;
         }
         if let Some(error) = outcome.first_error {
-            return Ok(Err(format!(
-                "{} error replies, the first: {error}",
-                outcome.errors
-            )));
+            return Ok(Err(format!("{} error replies, the first: {error}", outcome.errors)));
         }
         let count = requests.count() as f64;
         let cpu_ns = cpu.run_ns as f64 / count;
@@ -259,10 +227,7 @@ impl Line {
     }
 
     fn least_cpu_ns(&self, server: usize) -> Option<f64> {
-        self.samples[server]
-            .iter()
-            .map(|sample| sample.cpu_ns)
-            .min_by(f64::total_cmp)
+        self.samples[server].iter().map(|sample| sample.cpu_ns).min_by(f64::total_cmp)
     }
 
     /// The subject's CPU divided by a peer's: the median of the rounds' ratios, since the two halves of a ratio were
@@ -286,11 +251,7 @@ impl Line {
             .iter()
             .enumerate()
             .map(|(server, (name, _))| format!("{name} {}", maybe(self.median_cpu_ns(server))));
-        format!(
-            "{:<24} ns per operation: {}",
-            self.name(),
-            servers.collect::<Vec<_>>().join(", ")
-        )
+        format!("{:<24} ns per operation: {}", self.name(), servers.collect::<Vec<_>>().join(", "))
     }
 }
 
@@ -301,33 +262,20 @@ fn publish(
     notes: Vec<String>,
 ) -> Result<()> {
     let subject = options.subject;
-    let peers: Vec<usize> = (0..versions.len())
-        .filter(|&server| server != subject)
-        .collect();
+    let peers: Vec<usize> = (0..versions.len()).filter(|&server| server != subject).collect();
     let name = |server: usize| versions[server].0.as_str();
 
     let mut heading = vec!["case".to_owned()];
     heading.extend(versions.iter().map(|(name, _)| format!("{name} (least)")));
-    heading.extend(
-        peers
-            .iter()
-            .map(|&peer| format!("{}/{}", name(subject), name(peer))),
-    );
+    heading.extend(peers.iter().map(|&peer| format!("{}/{}", name(subject), name(peer))));
     if peers.len() > 1 {
         heading.push(TO_THE_BEST.into());
     }
     heading.push("commit".into());
     let commit = report::commit();
     let mut cpu = Table::new(&heading.iter().map(String::as_str).collect::<Vec<_>>());
-    let mut detail = Table::new(&[
-        "case",
-        "server",
-        "user ns",
-        "kernel ns",
-        "thousand/s",
-        "p50 µs",
-        "p99 µs",
-    ]);
+    let mut detail =
+        Table::new(&["case", "server", "user ns", "kernel ns", "thousand/s", "p50 µs", "p99 µs"]);
     for line in lines {
         let mut cells = vec![line.name()];
         for server in 0..versions.len() {
@@ -344,10 +292,7 @@ fn publish(
         cells.push(commit.clone());
         cpu.row(cells);
         for server in 0..versions.len() {
-            let user: Vec<f64> = line.samples[server]
-                .iter()
-                .filter_map(|s| s.user_ns)
-                .collect();
+            let user: Vec<f64> = line.samples[server].iter().filter_map(|s| s.user_ns).collect();
             let user = median(&user);
             let system = user.and_then(|user| Some(line.median_cpu_ns(server)? - user));
             detail.row(vec![
@@ -382,11 +327,7 @@ fn publish(
     let Some(directory) = &options.out else {
         return Ok(());
     };
-    for (new, old) in section
-        .tables
-        .iter_mut()
-        .zip(report::former_tables(directory, TITLE))
-    {
+    for (new, old) in section.tables.iter_mut().zip(report::former_tables(directory, TITLE)) {
         new.1.take_over(old, place_of);
     }
     section.write(directory, &report::facts(options, versions))?;
@@ -399,10 +340,7 @@ fn publish(
     };
     let title = format!("CPU per operation, {} / {against}", name(subject));
     let (series, groups) = bars(&section.tables[0].1, &column);
-    fs::write(
-        directory.join("benchmarks.svg"),
-        grouped_bars(&title, &series, &groups),
-    )?;
+    fs::write(directory.join("benchmarks.svg"), grouped_bars(&title, &series, &groups))?;
     Ok(())
 }
 

@@ -14,6 +14,8 @@ WHAT: ops (default)  CPU, throughput and latency of operations
       expiry         how late keys expire, and what a mass of them due at once costs
       idle           bytes per idle connection
       saving         latency and memory while it is saved, loading, the append-only file
+      replication    CPU of a primary with replicas and of a replica, and a full synchronisation
+      tls            CPU of a GET over TLS, latency beside a flood of handshakes
       all            all of these
 
 --latchkey PATH      the server under test; without it, the last peer is compared with the others
@@ -21,7 +23,7 @@ WHAT: ops (default)  CPU, throughput and latency of operations
 --cases TEXT,...     only cases whose name contains one of these, in either case of letters; =NAME is a whole name
 --depths N,...       pipeline depths of ops (1,16,64)
 --rounds N           rounds of ops; medians are shown (5)
---keys N             keys in ops, memory and expiry (1000000); in saving (3000000 at least)
+--keys N             keys in ops, memory and expiry (1000000); in saving and replication (3000000 at least)
 --growth-keys N      keys in growth (10000000)
 --connections N      connections in ops (50)
 --idle N             connections in idle (10000)
@@ -41,6 +43,8 @@ pub enum What {
     Expiry,
     Idle,
     Saving,
+    Replication,
+    Tls,
     All,
 }
 
@@ -93,10 +97,7 @@ impl Options {
         let mut latchkey = None;
         let mut rest = arguments.iter();
         while let Some(argument) = rest.next() {
-            let mut value = || {
-                rest.next()
-                    .ok_or_else(|| format!("{argument} needs a value"))
-            };
+            let mut value = || rest.next().ok_or_else(|| format!("{argument} needs a value"));
             match argument.as_str() {
                 "ops" => options.what = What::Operations,
                 "memory" => options.what = What::Memory,
@@ -105,6 +106,8 @@ impl Options {
                 "expiry" => options.what = What::Expiry,
                 "idle" => options.what = What::Idle,
                 "saving" => options.what = What::Saving,
+                "replication" => options.what = What::Replication,
+                "tls" => options.what = What::Tls,
                 "all" => options.what = What::All,
                 "--latchkey" => latchkey = Some(PathBuf::from(value()?)),
                 "--quick" => {}
@@ -129,10 +132,7 @@ impl Options {
             Some(peers) => peers
                 .split_whitespace()
                 .map(|peer| match peer.split_once('=') {
-                    Some((name, path)) => Ok(ServerSpec {
-                        name: name.into(),
-                        path: path.into(),
-                    }),
+                    Some((name, path)) => Ok(ServerSpec { name: name.into(), path: path.into() }),
                     None => Err(format!("PEERS: expected name=/path, not {peer}").into()),
                 })
                 .collect::<Result<_>>()?,
@@ -141,24 +141,18 @@ impl Options {
                 .filter_map(|name| {
                     let path = path.split(':').map(|folder| Path::new(folder).join(name));
                     let path = path.into_iter().find(|path| path.is_file())?;
-                    Some(ServerSpec {
-                        name: (*name).into(),
-                        path,
-                    })
+                    Some(ServerSpec { name: (*name).into(), path })
                 })
                 .collect(),
         };
         if let Some(path) = latchkey {
-            options.servers.push(ServerSpec {
-                name: "latchkey".into(),
-                path,
-            });
+            options.servers.push(ServerSpec { name: "latchkey".into(), path });
         }
         for server in &options.servers {
             // The child runs in another directory, where a relative path would lead elsewhere.
             if !server.path.is_file() {
                 return Err(
-                    format!("{}: no such file {}", server.name, server.path.display()).into(),
+                    format!("{}: no such file {}", server.name, server.path.display()).into()
                 );
             }
         }
@@ -213,10 +207,7 @@ mod tests {
     fn options_may_stand_in_any_order() {
         let options = parse("--depths 1,8 growth --rounds 3 --quick --keys 7", "").unwrap();
         assert_eq!(options.what, What::Growth);
-        assert_eq!(
-            (options.depths, options.rounds, options.keys),
-            (vec![1, 8], 3, 7)
-        );
+        assert_eq!((options.depths, options.rounds, options.keys), (vec![1, 8], 3, 7));
         assert_eq!(options.out, None);
         let given = parse("idle --out /x --idle 3", "").unwrap().given;
         assert_eq!(given, "idle --idle 3");
@@ -224,13 +215,9 @@ mod tests {
 
     #[test]
     fn what_cannot_be_meant_is_refused() {
-        for arguments in [
-            "--rounds 0",
-            "--rounds",
-            "--depths 1,x",
-            "nothing",
-            "--latchkey /nowhere",
-        ] {
+        for arguments in
+            ["--rounds 0", "--rounds", "--depths 1,x", "nothing", "--latchkey /nowhere"]
+        {
             assert!(parse(arguments, "").is_err(), "{arguments}");
         }
         assert!(parse("", "redis-server").is_err());

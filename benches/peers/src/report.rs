@@ -16,9 +16,7 @@ pub struct Table {
 
 impl Table {
     pub fn new(heading: &[&str]) -> Table {
-        Table {
-            rows: vec![heading.iter().map(|&cell| cell.to_owned()).collect()],
-        }
+        Table { rows: vec![heading.iter().map(|&cell| cell.to_owned()).collect()] }
     }
 
     /// Appends a row with as many cells as the heading has.
@@ -67,15 +65,8 @@ impl Table {
     }
 
     fn widths(&self) -> Vec<usize> {
-        let width = |column: usize| {
-            self.rows
-                .iter()
-                .map(|row| row[column].chars().count())
-                .max()
-        };
-        (0..self.rows[0].len())
-            .map(|column| width(column).unwrap_or(0))
-            .collect()
+        let width = |column: usize| self.rows.iter().map(|row| row[column].chars().count()).max();
+        (0..self.rows[0].len()).map(|column| width(column).unwrap_or(0)).collect()
     }
 
     /// Lines with columns two spaces apart.
@@ -113,11 +104,8 @@ impl Table {
             if number == 0 {
                 for (column, &width) in widths.iter().enumerate() {
                     let dashes = "-".repeat(width + 1);
-                    text += &if column == 0 {
-                        format!("|{dashes}-|")
-                    } else {
-                        format!("{dashes}:|")
-                    };
+                    text +=
+                        &if column == 0 { format!("|{dashes}-|") } else { format!("{dashes}:|") };
                 }
                 text.push('\n');
             }
@@ -147,6 +135,8 @@ const TITLES: &[&str] = &[
     "Idle connections",
     "Hand-over to blocked clients",
     "Saving and loading",
+    "Replication",
+    "TLS",
 ];
 
 /// The one section that no measurement of ours makes.
@@ -241,12 +231,7 @@ fn run(program: &str, arguments: &[&str]) -> Option<String> {
 }
 
 /// What the server is built from.
-const SOURCES: [&str; 4] = [
-    ":(top)src",
-    ":(top)Cargo.toml",
-    ":(top)Cargo.lock",
-    ":(top).cargo",
-];
+const SOURCES: [&str; 4] = [":(top)src", ":(top)Cargo.toml", ":(top)Cargo.lock", ":(top).cargo"];
 
 /// The last commit that changed the server.
 pub fn commit() -> String {
@@ -261,36 +246,23 @@ pub fn commit() -> String {
 
 /// Machine, programs and arguments in a paragraph.
 pub fn facts(options: &Options, versions: &[(String, String)]) -> String {
-    let read = |path: &str| {
-        fs::read_to_string(path)
-            .unwrap_or_default()
-            .trim()
-            .to_owned()
-    };
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
     let cpu_info = read("/proc/cpuinfo");
     let model = cpu_info
         .lines()
         .find_map(|line| line.strip_prefix("model name"))
-        .map_or("unknown CPU", |rest| {
-            rest.trim_start_matches([' ', '\t', ':'])
-        });
+        .map_or("unknown CPU", |rest| rest.trim_start_matches([' ', '\t', ':']));
     let kernel = read("/proc/sys/kernel/osrelease");
     let rustc = run("rustc", &["--version"]).unwrap_or("rustc unknown".into());
     let commit = commit();
-    let servers: Vec<String> = versions
-        .iter()
-        .map(|(name, version)| format!("{name} {version}"))
-        .collect();
+    let servers: Vec<String> =
+        versions.iter().map(|(name, version)| format!("{name} {version}")).collect();
     format!(
         "Measured {} on {model}, {} cores, Linux {kernel}, {rustc}, commit {commit}: {}. Arguments: `{}`.",
         clock::date(clock::wall_us()),
         sys::cores(),
         servers.join(", "),
-        if options.given.is_empty() {
-            "none"
-        } else {
-            &options.given
-        },
+        if options.given.is_empty() { "none" } else { &options.given },
     )
 }
 

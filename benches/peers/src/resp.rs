@@ -38,11 +38,7 @@ enum State {
     #[default]
     Start,
     /// Within a reply's first line. `number` is what its digits say so far, `None` once they do not.
-    Line {
-        kind: u8,
-        negative: bool,
-        number: u64,
-    },
+    Line { kind: u8, negative: bool, number: u64 },
     /// Bytes of a bulk string left to pass over, CRLF included.
     Payload(u64),
 }
@@ -82,18 +78,10 @@ impl ReplyCounter {
                             self.first_error = Some(String::from_utf8_lossy(line).into_owned());
                         }
                     }
-                    self.state = State::Line {
-                        kind,
-                        negative: false,
-                        number: 0,
-                    };
+                    self.state = State::Line { kind, negative: false, number: 0 };
                     at += 1;
                 }
-                State::Line {
-                    kind,
-                    negative,
-                    number,
-                } => {
+                State::Line { kind, negative, number } => {
                     let byte = bytes[at];
                     at += 1;
                     match byte {
@@ -185,11 +173,7 @@ impl Reply {
                 from.take(length).read_to_end(&mut bytes)?;
                 let mut end = [0; 2];
                 from.read_exact(&mut end)?;
-                if end != *b"\r\n" {
-                    Err(malformed(&line))
-                } else {
-                    Ok(Reply::Bulk(bytes))
-                }
+                if end != *b"\r\n" { Err(malformed(&line)) } else { Ok(Reply::Bulk(bytes)) }
             }
             b'*' if depth > 0 => {
                 let Ok(count) = u64::try_from(number()?) else {
@@ -252,22 +236,13 @@ mod tests {
         let mut from = REPLIES;
         assert_eq!(Reply::read(&mut from).unwrap(), Reply::Status("OK".into()));
         assert_eq!(Reply::read(&mut from).unwrap(), Reply::Integer(-12));
-        assert_eq!(
-            Reply::read(&mut from).unwrap(),
-            Reply::Bulk(b"a\r\n".to_vec())
-        );
+        assert_eq!(Reply::read(&mut from).unwrap(), Reply::Bulk(b"a\r\n".to_vec()));
         assert_eq!(Reply::read(&mut from).unwrap(), Reply::Null);
         assert_eq!(Reply::read(&mut from).unwrap(), Reply::Bulk(Vec::new()));
-        let nested = vec![
-            Reply::Array(vec![Reply::Integer(1)]),
-            Reply::Bulk(b"x".to_vec()),
-        ];
+        let nested = vec![Reply::Array(vec![Reply::Integer(1)]), Reply::Bulk(b"x".to_vec())];
         assert_eq!(Reply::read(&mut from).unwrap(), Reply::Array(nested));
         assert_eq!(Reply::read(&mut from).unwrap(), Reply::Array(Vec::new()));
-        assert_eq!(
-            Reply::read(&mut from).unwrap(),
-            Reply::Error("ERR no".into())
-        );
+        assert_eq!(Reply::read(&mut from).unwrap(), Reply::Error("ERR no".into()));
         assert!(Reply::read(&mut from).is_err());
     }
 }

@@ -15,6 +15,7 @@ use crate::{Result, clock};
 use hdrhistogram::Histogram;
 use std::fs::File;
 use std::io::Write;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -38,8 +39,30 @@ const ELEMENTS_SHARE: f64 = 1.0 / 3.0;
 const LOGGED_WRITES: u64 = 400_000;
 const WRITERS: usize = 50;
 
+/// What takes a while: how it is begun, and how it is seen that it has ended.
+pub struct Work<'a> {
+    /// Who is told and asked; the server that is measured, or another one.
+    pub whom: SocketAddr,
+    pub command: &'a [&'a str],
+    /// Of INFO, and what stands there until it has ended.
+    pub section: &'a str,
+    pub sign: &'a str,
+}
+
+/// The columns of a table of phases.
+pub const COLUMNS: [&str; 8] = [
+    "server",
+    "phase",
+    "seconds",
+    "p99 of PING",
+    "longest PING",
+    "memory, times before",
+    "thousand writes/s",
+    "generator's longest pause",
+];
+
 /// What one phase came to.
-struct Phase {
+pub struct Phase {
     name: &'static str,
     elapsed: Duration,
     latency_ns: Histogram<u64>,
@@ -51,26 +74,10 @@ struct Phase {
 }
 
 pub fn measure(options: &Options) -> Result<()> {
-    let keys = match options.quick {
-        true => options.keys,
-        false => options.keys.max(3_000_000),
-    };
-    let mut saving = Table::new(&[
-        "server",
-        "phase",
-        "seconds",
-        "p99 of PING",
-        "longest PING",
-        "memory, times before",
-        "thousand writes/s",
-        "generator's longest pause",
-    ]);
-    let mut loading = Table::new(&[
-        "server",
-        "RDB, s",
-        "AOF with an RDB base, s",
-        "AOF of SETs, s",
-    ]);
+    let keys = keys(options);
+    let mut saving = Table::new(&COLUMNS);
+    let mut loading =
+        Table::new(&["server", "RDB, s", "AOF with an RDB base, s", "AOF of SETs, s"]);
     let mut logging = Table::new(&[
         "server",
         "no AOF, CPU ns/SET",
@@ -119,7 +126,15 @@ pub fn measure(options: &Options) -> Result<()> {
     }
 }
 
-fn row_of(spec: &ServerSpec, phase: &Phase) -> Vec<String> {
+/// How many keys there are.
+pub fn keys(options: &Options) -> u32 {
+    match options.quick {
+        true => options.keys,
+        false => options.keys.max(3_000_000),
+    }
+}
+
+pub fn row_of(spec: &ServerSpec, phase: &Phase) -> Vec<String> {
     let seconds = phase.elapsed.as_secs_f64();
     vec![
         spec.name.clone(),
@@ -127,17 +142,14 @@ fn row_of(spec: &ServerSpec, phase: &Phase) -> Vec<String> {
         figure(seconds),
         duration(phase.latency_ns.value_at_quantile(0.99)),
         duration(phase.latency_ns.max()),
-        format!(
-            "{:.2}",
-            phase.memory_peak as f64 / phase.memory_before.max(1) as f64
-        ),
+        format!("{:.2}", phase.memory_peak as f64 / phase.memory_before.max(1) as f64),
         figure(phase.writes as f64 / seconds / 1e3),
         duration(phase.longest_own_pause.as_nanos() as u64),
     ]
 }
 
 /// 32 bytes that nothing compresses.
-fn value(random: &mut Random) -> [u8; 32] {
+pub fn value(random: &mut Random) -> [u8; 32] {
     let mut text = [0; 32];
     text.fill_with(|| b'!' + random.below(90) as u8);
     text
@@ -151,15 +163,12 @@ fn elements(keys: u32) -> u64 {
 fn sets(keys: u32, random: &mut Random) -> load::Requests {
     let mut number = 0;
     load::Requests::build(u64::from(keys), 64, 1, |out| {
-        encode_request(
-            out,
-            &[b"SET", load::key(number).as_bytes(), &value(random)],
-        );
+        encode_request(out, &[b"SET", load::key(number).as_bytes(), &value(random)]);
         number += 1;
     })
 }
 
-fn fill(server: &Server, keys: u32) -> Result<()> {
+pub fn fill(server: &Server, keys: u32) -> Result<()> {
     let mut random = Random(1);
     let mut load = Load::connect(server.address, 1)?;
     let sets = sets(keys, &mut random);
@@ -188,37 +197,29 @@ fn write_element(out: &mut Vec<u8>, name: &str, number: u64, random: &mut Random
         _ => {
             let score = random.below(1 << 30).to_string();
             let member = format!("member:{number:025}");
-            encode_request(
-                out,
-                &[b"ZADD", b"scores", score.as_bytes(), member.as_bytes()],
-            );
+            encode_request(out, &[b"ZADD", b"scores", score.as_bytes(), member.as_bytes()]);
         }
     }
 }
 
 fn saves(server: &Server, keys: u32) -> Result<Vec<Phase>> {
     let quiet = phase(server, keys, "no save", None)?;
-    let save = phase(
-        server,
-        keys,
-        "BGSAVE",
-        Some(("BGSAVE", "rdb_bgsave_in_progress:1")),
-    )?;
+    let save = |name: &'static str, sign: &str| {
+        let work = Work { whom: server.address, command: &[name], section: "persistence", sign };
+        phase(server, keys, name, Some(&work))
+    };
+    let snapshot = save("BGSAVE", "rdb_bgsave_in_progress:1")?;
     let mut control = Client::connect(server.address)?;
     // The first rewrite comes with it.
     control.must(&["CONFIG", "SET", "appendonly", "yes"])?;
     wait_for_save(&mut control, "aof_rewrite_in_progress:1")?;
     server.wait_until_quiet()?;
-    let rewrite = Some(("BGREWRITEAOF", "aof_rewrite_in_progress:1"));
-    let rewrite = phase(server, keys, "BGREWRITEAOF", rewrite)?;
-    Ok(vec![quiet, save, rewrite])
+    let rewrite = save("BGREWRITEAOF", "aof_rewrite_in_progress:1")?;
+    Ok(vec![quiet, snapshot, rewrite])
 }
 
 fn is_saving(control: &mut Client, sign: &str) -> Result<bool> {
-    Ok(control
-        .must(&["INFO", "persistence"])?
-        .text()
-        .contains(sign))
+    Ok(control.must(&["INFO", "persistence"])?.text().contains(sign))
 }
 
 fn wait_for_save(control: &mut Client, sign: &str) -> Result<()> {
@@ -233,13 +234,8 @@ fn wait_for_save(control: &mut Client, sign: &str) -> Result<()> {
     Ok(())
 }
 
-/// Writes and pings until a save, begun by a command, has ended, or for a while.
-fn phase(
-    server: &Server,
-    keys: u32,
-    name: &'static str,
-    save: Option<(&str, &'static str)>,
-) -> Result<Phase> {
+/// Writes and pings until some work has ended, or for a while.
+pub fn phase(server: &Server, keys: u32, name: &'static str, work: Option<&Work>) -> Result<Phase> {
     let (stop, peak) = (AtomicBool::new(false), AtomicU64::new(0));
     let memory_before = server.memory_with_children()?;
     std::thread::scope(|scope| {
@@ -252,36 +248,32 @@ fn phase(
                 std::thread::sleep(ASK_INTERVAL);
             }
         });
-        let driven = drive(server, keys, save);
+        let driven = drive(server, keys, work);
         stop.store(true, Ordering::Relaxed);
         let _ = watching.join();
         let driven = driven?;
         let memory_peak = peak.load(Ordering::Relaxed);
-        Ok(Phase {
-            name,
-            memory_peak,
-            memory_before,
-            ..driven
-        })
+        Ok(Phase { name, memory_peak, memory_before, ..driven })
     })
 }
 
-fn drive(server: &Server, keys: u32, save: Option<(&str, &'static str)>) -> Result<Phase> {
+fn drive(server: &Server, keys: u32, work: Option<&Work>) -> Result<Phase> {
     let mut writer = Probe::connect(server.address)?;
     let mut pinger = Probe::connect(server.address)?;
-    let mut asker = Probe::connect(server.address)?;
+    let mut asker = Probe::connect(work.map_or(server.address, |work| work.whom))?;
     let (mut ping, mut info) = (Vec::new(), Vec::new());
     encode_request(&mut ping, &[b"PING"]);
-    encode_request(&mut info, &[b"INFO", b"persistence"]);
     let mut random = Random(2);
     let mut latency_ns = Histogram::new_with_max(LATENCY_NS_MAX, 3)?;
     let mut longest_own_pause = Duration::ZERO;
     let mut writes = 0;
     let start = clock::now();
-    if let Some((command, _)) = save {
+    if let Some(work) = work {
         let mut request = Vec::new();
-        encode_request(&mut request, &[command.as_bytes()]);
+        let words: Vec<&[u8]> = work.command.iter().map(|word| word.as_bytes()).collect();
+        encode_request(&mut request, &words);
         asker.start(&request, 1, start)?;
+        encode_request(&mut info, &[b"INFO", work.section.as_bytes()]);
     }
     let (mut last_turn, mut next_ping, mut next_write) = (start, start, start);
     let mut next_question = start + ASK_INTERVAL;
@@ -305,14 +297,15 @@ fn drive(server: &Server, keys: u32, save: Option<(&str, &'static str)>) -> Resu
             // What could not be sent in time is not made up for.
             next_write = (next_write + write_interval).max(now);
         }
-        match save {
+        match work {
             None if now - start > QUIET => break now,
             None => {}
-            Some((_, sign)) => {
+            Some(work) => {
                 let answered = asker.poll()?.is_some();
                 let text = String::from_utf8_lossy(&asker.replies);
-                let is_info = text.contains("rdb_bgsave_in_progress");
-                if answered && is_info && !text.contains(sign) {
+                // The command itself is answered by a simple string.
+                let is_info = text.starts_with('$');
+                if answered && is_info && !text.contains(work.sign) {
                     break now;
                 }
                 if !asker.is_outstanding() && now >= next_question {
@@ -320,7 +313,7 @@ fn drive(server: &Server, keys: u32, save: Option<(&str, &'static str)>) -> Resu
                     next_question = now + ASK_INTERVAL;
                 }
                 if now - start > SAVE_TIMEOUT {
-                    return Err("a save takes too long".into());
+                    return Err(format!("{:?} takes too long", work.command).into());
                 }
             }
         }
@@ -352,11 +345,7 @@ fn batch(keys: u32, random: &mut Random) -> Vec<u8> {
     for _ in 0..ELEMENTS_AT_ONCE {
         let element = random.below(elements(keys));
         // The list keeps its length, about.
-        let of_list = if random.below(2) == 0 {
-            "RPUSH"
-        } else {
-            "LPOP"
-        };
+        let of_list = if random.below(2) == 0 { "RPUSH" } else { "LPOP" };
         write_element(&mut out, of_list, element, random);
         write_element(&mut out, "HSET", element, random);
         write_element(&mut out, "ZADD", element, random);
@@ -402,11 +391,7 @@ fn start_with(spec: &ServerSpec, folder: &str, appendonly: &str) -> Result<f64> 
 /// What the append-only file costs each SET.
 fn logs(spec: &ServerSpec, options: &Options) -> Result<Vec<String>> {
     let mut row = vec![spec.name.clone()];
-    let count = if options.quick {
-        LOGGED_WRITES / 20
-    } else {
-        LOGGED_WRITES
-    };
+    let count = if options.quick { LOGGED_WRITES / 20 } else { LOGGED_WRITES };
     let mut random = Random(4);
     let mut build = |count, pipeline| {
         load::Requests::build(count, pipeline, 1, |out| {

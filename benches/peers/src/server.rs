@@ -59,6 +59,11 @@ impl Server {
         Self::start_on(spec, extra, (sys::cores() > 1).then_some(SERVER_CORE))
     }
 
+    /// The same, but beside the generator, so that it takes nothing of the core of the server under test.
+    pub fn start_beside(spec: &ServerSpec, extra: &[&str]) -> Result<Server> {
+        Self::start_on(spec, extra, (sys::cores() > 1).then_some(GENERATOR_CORE))
+    }
+
     /// The same, but the server and its children and threads may run on any core.
     pub fn start_on_all_cores(spec: &ServerSpec, extra: &[&str]) -> Result<Server> {
         Self::start_on(spec, extra, None)
@@ -73,12 +78,7 @@ impl Server {
                 Err(error) => last = Some(error),
             }
         }
-        Err(format!(
-            "{}: {}",
-            spec.name,
-            last.map_or(String::new(), |e| e.to_string())
-        )
-        .into())
+        Err(format!("{}: {}", spec.name, last.map_or(String::new(), |e| e.to_string())).into())
     }
 
     fn try_start(spec: &ServerSpec, extra: &[&str], core: Option<usize>) -> Result<Server> {
@@ -103,17 +103,13 @@ impl Server {
             .stdout(log.try_clone()?)
             .stderr(log);
         sys::tie_child(&mut command, core);
-        let child = command
-            .spawn()
-            .map_err(|error| format!("{}: {error}", spec.path.display()))?;
+        let child = command.spawn().map_err(|error| format!("{}: {error}", spec.path.display()))?;
         let mut process = Process { child, directory };
 
         let start = clock::now();
         let version = loop {
             if let Ok(mut client) = Client::connect(address)
-                && client
-                    .call(&["PING"])
-                    .is_ok_and(|reply| reply.text() == "PONG")
+                && client.call(&["PING"]).is_ok_and(|reply| reply.text() == "PONG")
             {
                 break version(&mut client);
             }
@@ -121,21 +117,12 @@ impl Server {
             if ended || clock::now() - start > START_TIMEOUT {
                 let log = fs::read_to_string(&log_path).unwrap_or_default();
                 let last_words: Vec<&str> = log.lines().rev().take(5).collect();
-                let how = if ended {
-                    "ended"
-                } else {
-                    "does not answer PING"
-                };
+                let how = if ended { "ended" } else { "does not answer PING" };
                 return Err(format!("{how}; its log: {}", last_words.join(" | ")).into());
             }
             sleep(Duration::from_millis(20));
         };
-        Ok(Server {
-            name: spec.name.clone(),
-            version,
-            address,
-            process,
-        })
+        Ok(Server { name: spec.name.clone(), version, address, process })
     }
 
     /// CPU accounts so far.
@@ -172,11 +159,7 @@ impl Server {
             sleep(Duration::from_millis(500));
             let rss = self.rss_bytes()?;
             // A page or two come and go with the cron of some peers.
-            still = if rss.abs_diff(last) <= 8192 {
-                still + 1
-            } else {
-                0
-            };
+            still = if rss.abs_diff(last) <= 8192 { still + 1 } else { 0 };
             last = rss;
             if still == 3 {
                 break;

@@ -25,6 +25,14 @@ pub fn pin_to_core(core: usize) -> io::Result<()> {
     Ok(sched_setaffinity(None, &set)?)
 }
 
+/// Lets the calling thread run on any core.
+fn allow_all_cores() -> io::Result<()> {
+    let mut set = CpuSet::new();
+    // The kernel leaves out what is not there.
+    (0..CpuSet::MAX_CPU).for_each(|core| set.set(core));
+    Ok(sched_setaffinity(None, &set)?)
+}
+
 /// While it lives, this process and those it starts come before all others that compete for the cores by time slices. On
 /// a machine with other work this keeps that work's cache misses and time slices out of the figures.
 pub struct Priority(());
@@ -54,11 +62,12 @@ impl Drop for Priority {
     }
 }
 
-/// Has the child run on `core` only and be killed when this process ends in whatever way.
+/// Has the child run on `core` only, or on any, and be killed when this process ends in whatever way.
 pub fn tie_child(command: &mut Command, core: Option<usize>) {
     let in_child = move || {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-        core.map_or(Ok(()), pin_to_core)
+        // A child has the cores of the thread that starts it, which is the generator's.
+        core.map_or_else(allow_all_cores, pin_to_core)
     };
     // SAFETY: the closure runs in the child between fork and exec, where only async-signal-safe calls are allowed. It
     // makes two raw system calls on values it owns; it neither allocates nor takes a lock.
@@ -73,14 +82,8 @@ pub fn raise_open_files(wanted: u64) -> u64 {
         return wanted;
     }
     // The hard limit can be raised by root only; else the soft limit goes up to the hard one.
-    for (current, maximum) in [
-        (wanted, wanted.max(maximum)),
-        (wanted.min(maximum), maximum),
-    ] {
-        let raised = Rlimit {
-            current: Some(current),
-            maximum: Some(maximum),
-        };
+    for (current, maximum) in [(wanted, wanted.max(maximum)), (wanted.min(maximum), maximum)] {
+        let raised = Rlimit { current: Some(current), maximum: Some(maximum) };
         if setrlimit(Resource::Nofile, raised).is_ok() {
             return current;
         }
@@ -113,19 +116,14 @@ impl CpuTime {
             let Ok(text) = fs::read_to_string(task?.path().join("schedstat")) else {
                 continue;
             };
-            let mut fields = text
-                .split_whitespace()
-                .map(|field| field.parse().unwrap_or(0));
+            let mut fields = text.split_whitespace().map(|field| field.parse().unwrap_or(0));
             sum.run_ns += fields.next().unwrap_or(0);
             sum.wait_ns += fields.next().unwrap_or(0);
         }
         let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
         // The second field is the program's name in parentheses and may hold spaces.
         let after_name = stat.rsplit_once(')').ok_or("no name in /proc/PID/stat")?.1;
-        let mut times = after_name
-            .split_whitespace()
-            .skip(11)
-            .map(|field| field.parse());
+        let mut times = after_name.split_whitespace().skip(11).map(|field| field.parse());
         sum.user_ticks = times.next().ok_or("no user time")??;
         sum.system_ticks = times.next().ok_or("no system time")??;
         Ok(sum)
@@ -172,8 +170,5 @@ fn rollup_bytes(pid: u32, field: &str) -> Result<u64> {
 /// Processes that it has started and that have not ended.
 pub fn children(pid: u32) -> Result<Vec<u32>> {
     let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))?;
-    Ok(text
-        .split_whitespace()
-        .filter_map(|pid| pid.parse().ok())
-        .collect())
+    Ok(text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect())
 }

@@ -1,5 +1,5 @@
-//! A table made of all its entries at once: the pages have their final number and size before the first entry comes, so that none
-//! of them is split or moved.
+//! Building a table from all its entries: the pages get their final number and size before the first entry is added,
+//! so that none is split or moved.
 
 use super::page::{ENTRY_MAX, Page};
 use super::{Entry, Form, LOAD_MAX, NUMBER, PackedTable, page_of};
@@ -9,10 +9,10 @@ use crate::collections::prefetch::prefetch;
 /// So many entries ahead each step towards an entry's page is begun: places of pages, pages, room in them.
 const AHEAD: usize = 8;
 
-/// What takes entries one by one; false: it has an entry with this field already.
+/// Receives entries one by one; false: the field exists already.
 pub type Take<'a> = dyn FnMut(Entry<'_>) -> bool + 'a;
 
-/// What a page will hold.
+/// The content planned for a page.
 #[derive(Clone, Copy, Default)]
 struct Size {
     entries: usize,
@@ -20,8 +20,8 @@ struct Size {
 }
 
 impl PackedTable {
-    /// A spread table of `count` entries. `walk` shows them, all and in the same way each of the two times that it is called; that a
-    /// field comes twice it is told the second time. Errors: those of `walk`.
+    /// A spread table of `count` entries. `walk` is called twice and must pass on the same entries each time; the second
+    /// time it is told of duplicate fields. Errors: those of `walk`.
     pub fn build<E>(
         hasher: KeyHasher,
         form: Form,

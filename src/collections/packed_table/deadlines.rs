@@ -1,14 +1,14 @@
-//! When the first entry of each page is due: lower bounds, for pages and for groups of them.
+//! Lower bounds of the first deadline in each page, and in each group of pages.
 //!
-//! As in the keyspace's table these may be too early, never too late: removing or prolonging a deadline leaves them alone, and
-//! who looks for due entries corrects what it finds too early. Deadlines count on one of two clocks, each has its own bound.
+//! As in the keyspace's table they may be too early, never too late: removing or extending a deadline leaves them,
+//! and the search for expired entries corrects them. Each of the two clocks has its own bound.
 
 use crate::clock::{Deadline, Now};
 
-/// Pages whose bounds have one bound above them.
+/// Pages in a group.
 const GROUP: usize = 64;
 
-/// The earliest deadlines on both clocks, in their milliseconds.
+/// The earliest deadlines on both clocks, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Earliest {
     pub boot_ms: i64,
@@ -45,7 +45,7 @@ impl Earliest {
 pub struct Deadlines {
     pages: Vec<Earliest>,
     groups: Vec<Earliest>,
-    /// Entries that have a deadline.
+    /// Number of entries with a deadline.
     pub count: usize,
 }
 
@@ -61,7 +61,7 @@ impl Deadlines {
         self.pages[page]
     }
 
-    /// Takes note of a deadline on a page.
+    /// Lowers a page's bound for a new deadline.
     pub fn lower(&mut self, page: usize, earliest: Earliest) {
         self.pages[page] = self.pages[page].min(earliest);
         self.groups[page / GROUP] = self.groups[page / GROUP].min(earliest);
@@ -79,7 +79,7 @@ impl Deadlines {
         self.groups[page / GROUP] = group.iter().copied().fold(Earliest::NEVER, Earliest::min);
     }
 
-    /// Another page, without deadlines, behind the last.
+    /// Appends a page without deadlines.
     pub fn push(&mut self) {
         if self.pages.len().is_multiple_of(GROUP) {
             self.groups.push(Earliest::NEVER);
@@ -87,7 +87,7 @@ impl Deadlines {
         self.pages.push(Earliest::NEVER);
     }
 
-    /// Drops the last page's bound and returns it.
+    /// Removes the last page's bound and returns it.
     pub fn pop(&mut self) -> Earliest {
         let last = self.pages.pop().unwrap_or(Earliest::NEVER);
         if self.pages.len().is_multiple_of(GROUP) {
@@ -98,12 +98,12 @@ impl Deadlines {
         last
     }
 
-    /// A bound of all.
+    /// The bound of all pages.
     pub fn earliest(&self) -> Earliest {
         self.groups.iter().copied().fold(Earliest::NEVER, Earliest::min)
     }
 
-    /// The first page from `from` on on which an entry may be due.
+    /// The next page from `from` on that may have an expired entry.
     pub fn next_due(&self, from: usize, now: &Now) -> Option<usize> {
         let mut page = from;
         while page < self.pages.len() {

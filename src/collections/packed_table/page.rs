@@ -1,13 +1,13 @@
-//! A page of a packed table: some dozen entries in one allocation, in the order in which they were added.
+//! A page of a packed table: some dozen entries in one allocation, in insertion order.
 //!
 //! ```text
 //!   count: u32 | bytes of entries: u32 | slot 0 | slot 1 | ... -> free <- ... | entry 1 | entry 0
 //!   slot: mark: u8 | length of the entry: u8
 //! ```
 //!
-//! Slots grow from the front, entries from the end, so that appending moves nothing. An entry's place is the sum of the
-//! lengths before it, four at a time: that costs less than a look into a list of places, which would take two bytes an entry
-//! more. A page has the length of a size class of the allocator, and is made anew, one class larger, when it is full.
+//! Slots grow from the front, entries from the end, so that appending moves nothing. An entry's offset is the sum of the previous
+//! lengths, four at a time: that is faster than a list of offsets, which would also take two more bytes an entry. A page has the
+//! size of one of the allocator's size classes, and is moved to the next one when it is full.
 
 use crate::collections::prefetch::prefetch_bytes;
 use crate::collections::shared::Part;
@@ -17,20 +17,20 @@ const HEADER: usize = 8;
 const SLOT: usize = 2;
 /// The longest entry.
 pub const ENTRY_MAX: usize = u8::MAX as usize;
-/// The bits of a mark that are compared by [`Page::find`]. The remaining one is a flag of the caller's.
+/// The bits of a mark compared by [`Page::find`]. The other bit is the caller's flag.
 pub const TAG_BITS: u8 = 0x7f;
 
-/// One in each of the four slots that lie in 8 bytes.
+/// The lowest bit of each of the four slots in 8 bytes.
 const LANES: u64 = 0x0001_0001_0001_0001;
 
 #[derive(Clone, Debug, Default)]
 pub struct Page(Box<[u8]>);
 
-/// Where an entry lies. Valid until the page changes.
+/// An entry's position. Valid until the page changes.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
     index: usize,
-    /// Bytes of the entries before it.
+    /// Total length of the previous entries.
     before: usize,
 }
 
@@ -41,7 +41,7 @@ impl Part for Page {
 }
 
 impl Page {
-    /// An empty page with room for so many entries of together so many bytes.
+    /// An empty page with room for `entries` entries of together `bytes` bytes.
     pub fn with_room(entries: usize, bytes: usize) -> Page {
         let mut page = Page::default();
         if entries > 0 {
@@ -86,7 +86,7 @@ impl Page {
         (self.0[at], usize::from(self.0[at + 1]))
     }
 
-    /// The first entry whose mark has the bits of `tag` and of whose flag and bytes `is` says that it is meant.
+    /// The first entry whose mark has the bits of `tag` and for which `is` returns true, given flag and bytes.
     #[inline]
     pub fn find(&self, tag: u8, mut is: impl FnMut(u8, &[u8]) -> bool) -> Option<Place> {
         let pattern = LANES * u64::from(tag);
@@ -117,7 +117,7 @@ impl Page {
         is: &mut impl FnMut(u8, &[u8]) -> bool,
     ) -> Option<Place> {
         const TAGS: u64 = LANES * TAG_BITS as u64;
-        // In each lane bit 7 of the sum is clear exactly where the tags agree.
+        // Bit 7 of each lane's sum is clear exactly if the tags are equal.
         let different = ((word ^ pattern) & TAGS) + TAGS;
         let mut same = !different & (LANES << 7);
         while same != 0 {
@@ -144,7 +144,7 @@ impl Page {
         (mark, &self.0[end - len..end])
     }
 
-    /// Prefetches the slots, as far as an average page has them.
+    /// Prefetches the slots of an average page.
     #[inline]
     pub fn prefetch_slots(&self) {
         prefetch_bytes(&self.0[..self.0.len().min(HEADER + SLOT * 28)]);
@@ -157,7 +157,7 @@ impl Page {
         prefetch_bytes(&self.0[end.saturating_sub(64)..end]);
     }
 
-    /// Prefetches the entry that probably has a tag.
+    /// Prefetches the entry that probably has this tag.
     #[inline]
     pub fn prefetch_entry(&self, tag: u8) {
         if let Some(place) = self.find(tag, |_, _| true) {
@@ -177,7 +177,7 @@ impl Page {
         Iter { page: self, place: Place { index: 0, before: 0 }, len: self.len() }
     }
 
-    /// Appends an entry and returns its bytes, to be filled in by the caller.
+    /// Appends an entry and returns its bytes, to be written by the caller.
     pub fn push(&mut self, mark: u8, len: usize) -> &mut [u8] {
         debug_assert!(len <= ENTRY_MAX);
         let (count, used) = (self.len(), self.used());
@@ -190,8 +190,8 @@ impl Page {
         &mut self.0[end - len..end]
     }
 
-    /// Gives an entry another mark and length, and returns its bytes, which are undefined if the length changes and as they
-    /// were if not. The order stays.
+    /// Sets an entry's mark and length, and returns its bytes, which are undefined if the length changes and
+    /// unchanged otherwise. The order stays.
     pub fn resize(&mut self, place: Place, mark: u8, len: usize) -> &mut [u8] {
         debug_assert!(len <= ENTRY_MAX);
         let (_, old) = self.slot(place.index);
@@ -202,7 +202,7 @@ impl Page {
             let used = self.used();
             let total = self.0.len();
             let (low, start) = (total - used, total - place.before - old);
-            // What lies before is what was added later.
+            // Entries at lower addresses were added later.
             self.0.copy_within(low..start, low + old - len);
             self.set_number(4, used + len - old);
         }
@@ -230,13 +230,13 @@ impl Page {
     fn make_room(&mut self, more: usize) {
         let needed = HEADER + SLOT * self.len() + self.used() + more;
         if needed > self.0.len() {
-            // From a page on that holds more than a table's pages should, room for an eighth more each time.
+            // In a page larger than a spread table's, reserve an eighth more each time.
             let spare = if needed > 4096 { needed / 8 } else { 0 };
             self.move_to(needed + spare);
         }
     }
 
-    /// Moves everything to an allocation of at least this length.
+    /// Moves everything to an allocation of at least `len` bytes.
     fn move_to(&mut self, len: usize) {
         let len = size_class(len);
         let (front, used) = (HEADER + SLOT * self.len(), self.used());
@@ -260,7 +260,7 @@ fn sum(lengths: u64) -> usize {
     (lengths.wrapping_mul(LANES) >> 48) as usize
 }
 
-/// Walks over a page.
+/// Iterates over a page.
 #[derive(Clone, Debug)]
 pub struct Iter<'a> {
     page: &'a Page,

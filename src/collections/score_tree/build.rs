@@ -1,25 +1,25 @@
-//! A tree made of all its elements at once, from the last to the first, which is how files hold them: leaves are filled one after the
-//! other, and the index is made when all members are known. That none comes twice the index tells in the end, page by page.
+//! Building a tree from all its elements in descending order, as files store them: leaves are filled one after the
+//! other, and the index is built once all members are known. At the end the index finds duplicate members, page by page.
 
 use super::index::Index;
 use super::leaf::{Element, Leaf};
 use super::{CHILDREN_MAX, Inner, LEAF_BYTES_MAX, LEAF_MAX, NONE, ScoreTree, tag_of};
 use crate::collections::shared::SharedSlab;
 
-/// Takes the elements of a tree in descending order.
+/// Receives the elements of a tree in descending order.
 #[derive(Debug, Default)]
 pub struct Descending {
-    /// From the last to the first.
+    /// In descending order.
     leaves: SharedSlab<Leaf>,
     nodes: Vec<Node>,
     leaf_bytes: usize,
     len: usize,
-    /// The elements of the leaf under way, and the bytes of their members.
+    /// The elements of the current leaf, and the bytes of their members.
     elements: Vec<Element>,
     members: Vec<u8>,
 }
 
-/// What is below one child of an inner node.
+/// The elements below one child of an inner node.
 #[derive(Clone, Copy, Debug)]
 struct Node {
     id: u32,
@@ -28,7 +28,7 @@ struct Node {
 }
 
 impl Descending {
-    /// Adds an element. False if it does not come before the one added last: such a tree is to be made in another way.
+    /// Adds an element. False if it is not before the last one: then the tree must be built in another way.
     pub fn push(&mut self, score: f64, member: &[u8]) -> bool {
         if let Some(last) = self.elements.last() {
             let is_before = score < last.score
@@ -60,7 +60,7 @@ impl Descending {
         self.members.clear();
     }
 
-    /// The tree. None: a member was added twice, with two scores.
+    /// Finishes the tree. None: a member was added twice, with two scores.
     pub fn finish(mut self) -> Option<ScoreTree> {
         self.end_leaf();
         let mut nodes = self.nodes;
@@ -93,7 +93,7 @@ impl Descending {
 }
 
 impl ScoreTree {
-    /// Hangs nodes on a new one, a level above the highest so far.
+    /// Adds a level of inner nodes above the highest one.
     fn hang(&mut self, children: &[Node]) -> Node {
         let id = self.inners.add(Inner {
             firsts: children.iter().map(|child| child.first).collect(),
@@ -108,7 +108,7 @@ impl ScoreTree {
         Node { id, first: children[0].first, count }
     }
 
-    /// Whether a member is there twice.
+    /// Whether there are duplicate members.
     fn has_twice(&self) -> bool {
         if self.height == 0 {
             let leaf = self.leaves.get(self.root);

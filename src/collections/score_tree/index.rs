@@ -1,11 +1,11 @@
-//! Which leaf a member lies in: linear hashing by the members' tags, without the members.
+//! The leaf of each member: linear hashing by the members' tags, without storing members.
 //!
-//! A page holds entries of 8 bytes, tag and leaf. Several leaves may come up for one tag; the leaf's own tags and the member
-//! itself decide. Pages are split and merged one at a time, so no change costs more than a page or two.
+//! A page has entries of 8 bytes, tag and leaf. A tag may have several leaves; the leaf's own tags and the member
+//! itself decide. Pages are split and merged one at a time, so a change touches only a page or two.
 //!
-//! The low bits of a tag choose its page: as many bits as number the pages, or one less where that page has not been split
-//! yet. In the order of tags with their bits reversed each page is one interval, and splitting halves it: so a boundary in that
-//! order is a cursor that stays true whatever is split or merged between two calls.
+//! The low bits of a tag select its page: as many bits as number the pages, or one less where that page has not been
+//! split yet. In the order of bit-reversed tags each page is an interval, which splitting halves: so a boundary in
+//! that order is a cursor that stays valid across splits and merges.
 
 use smallvec::SmallVec;
 
@@ -13,7 +13,7 @@ use crate::collections::prefetch::prefetch;
 use crate::collections::scan::cut;
 use crate::collections::shared::SharedVec;
 
-/// Entries a page has on average where the next page is added, and where the last one is merged away.
+/// Average entries per page at which a page is added, or the last one merged.
 const ENTRIES_MAX: usize = 24;
 const ENTRIES_MIN: usize = 10;
 /// Entries a page grows by.
@@ -24,7 +24,7 @@ fn entry(tag: u32, leaf: u32) -> u64 {
     u64::from(leaf) << 32 | u64::from(tag)
 }
 
-/// The page of a tag among so many, and how many of the tag's low bits chose it.
+/// A tag's page among `pages`, and how many of the tag's low bits select it.
 #[inline]
 fn page_of(tag: u32, pages: usize) -> (usize, u32) {
     // With 2^bits <= pages, the first pages - 2^bits ones have been split by one more bit.
@@ -34,7 +34,7 @@ fn page_of(tag: u32, pages: usize) -> (usize, u32) {
     if short < split { (tag as usize & ((2 << bits) - 1), bits + 1) } else { (short, bits) }
 }
 
-/// Tags with leaves.
+/// A map of tags to leaves.
 #[derive(Clone, Debug, Default)]
 pub struct Index {
     pages: SharedVec<Page>,
@@ -42,8 +42,8 @@ pub struct Index {
 }
 
 impl Index {
-    /// The index of `len` entries, which `entries` shows each of the two times that it is called: the pages have their final number and
-    /// size before the first comes.
+    /// Builds the index of `len` entries. `entries` is called twice and must return the same ones: the pages get their
+    /// final number and size before the first is added.
     pub fn of<I: Iterator<Item = (u32, u32)>>(len: usize, entries: impl Fn() -> I) -> Index {
         let count = len.div_ceil(ENTRIES_MAX).max(1);
         let mut lens = vec![0; count];
@@ -54,7 +54,7 @@ impl Index {
         index
     }
 
-    /// Whether `is` says so of any tag that comes more than once; it is told the leaves, each once.
+    /// Whether `is` returns true for a tag with several entries; it gets their leaves, without duplicates.
     pub fn any_collision(&self, mut is: impl FnMut(u32, &[u32]) -> bool) -> bool {
         let (mut sorted, mut leaves) = (Page::new(), Vec::new());
         self.pages.iter().any(|page| {
@@ -77,7 +77,7 @@ impl Index {
         page_of(tag, self.pages.len())
     }
 
-    /// The leaves that hold a member with this tag; a leaf comes once for each of them.
+    /// The leaves with this tag; a leaf once for each such member.
     #[inline]
     pub fn candidates(&self, tag: u32) -> impl Iterator<Item = u32> {
         let page: &[u64] =
@@ -85,13 +85,13 @@ impl Index {
         page.iter().filter(move |&&entry| entry as u32 == tag).map(|&entry| (entry >> 32) as u32)
     }
 
-    /// Prefetches where a tag's page is told.
+    /// Prefetches the address of a tag's page.
     #[inline]
     pub fn prefetch_place(&self, tag: u32) {
         prefetch(std::ptr::from_ref(&self.pages[self.page_of(tag).0]).addr());
     }
 
-    /// Prefetches that page.
+    /// Prefetches a tag's page.
     #[inline]
     pub fn prefetch_page(&self, tag: u32) {
         let page = &self.pages[self.page_of(tag).0];
@@ -113,7 +113,7 @@ impl Index {
         self.len += 1;
     }
 
-    /// Forgets one member with this tag in a leaf.
+    /// Removes one member with this tag from a leaf.
     pub fn remove(&mut self, tag: u32, leaf: u32) {
         let number = self.page_of(tag).0;
         let page = &mut self.pages[number];
@@ -128,7 +128,7 @@ impl Index {
         }
     }
 
-    /// Notes that one member with this tag has moved.
+    /// Updates the leaf of one member with this tag.
     pub fn relocate(&mut self, tag: u32, from: u32, to: u32) {
         let number = self.page_of(tag).0;
         let entries = self.pages[number].iter_mut();
@@ -165,8 +165,8 @@ impl Index {
         page.extend_from_slice(&last);
     }
 
-    /// Visits the entries of one page from a boundary on, each pair of tag and leaf once, at most `most` (1 at least, and all
-    /// of one tag); returns the next boundary, 0 at the end. A boundary is a tag with its bits reversed.
+    /// Visits the entries of one page from a boundary on, each pair of tag and leaf once, at most about `most` (at
+    /// least 1, and all of one tag); returns the next boundary, 0 at the end. A boundary is a bit-reversed tag.
     pub fn scan(&self, boundary: u32, most: usize, mut visit: impl FnMut(u32, u32)) -> u32 {
         if self.pages.is_empty() {
             return 0;
@@ -192,7 +192,7 @@ impl Index {
     }
 
     pub fn heap_bytes(&self) -> usize {
-        // Pages are about as full as they can be: walking them all to know better is not worth it.
+        // An estimate from the pages' number: most are nearly full.
         self.pages.heap_bytes()
             + (self.len + self.pages.len() * ENTRIES_STEP / 2) * size_of::<u64>()
     }

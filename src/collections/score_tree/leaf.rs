@@ -7,8 +7,8 @@
 //!   members   their bytes, one after the other
 //! ```
 //!
-//! Adding or taking out elements moves four pieces; the fields of a kind lie together, so that a search by score touches
-//! nothing but scores, and one by member nothing but tags and then the one member.
+//! Adding or removing elements moves four arrays; each kind of field is contiguous, so that a search by score reads
+//! only scores, and one by member only tags and that member.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -17,24 +17,24 @@ use super::Place;
 use crate::collections::prefetch::prefetch_bytes;
 use crate::collections::shared::Part;
 
-/// Bytes of an element besides its member.
+/// Bytes of an element without its member.
 const FIELDS: usize = 16;
 
-/// A run of elements in order.
+/// A sorted run of elements.
 #[derive(Clone, Debug, Default)]
 pub struct Leaf {
     bytes: Vec<u8>,
     len: u32,
-    /// The inner node this leaf hangs on; means nothing in the root.
+    /// The parent node; undefined in the root.
     pub parent: u32,
 }
 
-/// An element to be put into a new leaf.
+/// An element of a new leaf.
 #[derive(Clone, Debug)]
 pub struct Element {
     pub score: f64,
     pub tag: u32,
-    /// Where its member lies among the bytes of all.
+    /// Its member's range in the bytes of all.
     pub member: Range<usize>,
 }
 
@@ -45,7 +45,7 @@ impl Part for Leaf {
 }
 
 impl Leaf {
-    /// A leaf of elements in ascending order.
+    /// A leaf of these elements, in ascending order.
     pub fn of<'a>(
         elements: impl ExactSizeIterator<Item = &'a Element> + Clone,
         members: &[u8],
@@ -64,7 +64,7 @@ impl Leaf {
         Leaf { bytes, len: len as u32, parent: super::NONE }
     }
 
-    /// Bytes of so many elements with so many bytes of members.
+    /// Size of a leaf, from the number of elements and the bytes of their members.
     pub fn bytes_of(len: usize, members: usize) -> usize {
         FIELDS * len + members
     }
@@ -106,14 +106,14 @@ impl Leaf {
         self.word(8 * self.len() + 4 * at)
     }
 
-    /// The tags of all elements, in their order.
+    /// The tags of all elements, in order.
     pub fn tags(&self) -> impl ExactSizeIterator<Item = u32> {
         let n = self.len();
         let tags = self.bytes[8 * n..12 * n].chunks_exact(4);
         tags.map(|tag| u32::from_le_bytes(tag.try_into().expect("four bytes")))
     }
 
-    /// Where the member at `at` begins, counted from the first one.
+    /// Offset of a member, relative to the first one.
     #[inline]
     fn begin(&self, at: usize) -> usize {
         if at == 0 { 0 } else { self.word(12 * self.len() + 4 * (at - 1)) as usize }
@@ -139,7 +139,7 @@ impl Leaf {
         prefetch_bytes(&self.bytes[8 * n..12 * n]);
     }
 
-    /// Prefetches the element that probably has a tag: its score, its end, and its member, were all of equal length.
+    /// Prefetches the element that probably has this tag: its score, end, and member, assuming equal lengths.
     #[inline]
     pub fn prefetch_element(&self, tag: u32) {
         let n = self.len();
@@ -151,7 +151,7 @@ impl Leaf {
         }
     }
 
-    /// How many elements come before a place.
+    /// Number of elements before a place.
     #[inline]
     pub fn position(&self, place: Place<'_>) -> usize {
         let (mut low, mut high) = (0, self.len());
@@ -166,7 +166,7 @@ impl Leaf {
         low
     }
 
-    /// Whether an element at `at` may get another score and stay there.
+    /// Whether the element at `at` can get this score without moving.
     pub fn fits(&self, at: usize, score: f64) -> bool {
         let member = self.member(at);
         let order = |other: usize| {
@@ -177,7 +177,7 @@ impl Leaf {
             && (at + 1 == self.len() || order(at + 1) == Ordering::Greater)
     }
 
-    /// Gives the element at `at` another score and moves it to where `to` elements come before it.
+    /// Sets the score of the element at `at` and moves it so that `to` elements come before it.
     pub fn rescore(&mut self, at: usize, to: usize, score: f64) {
         if at != to {
             let (tag, member) = (self.tag(at), self.member(at).to_vec());
@@ -210,7 +210,7 @@ impl Leaf {
         self.move_ends(at, member.len() as i64);
     }
 
-    /// Takes elements out.
+    /// Removes elements.
     pub fn remove(&mut self, range: Range<usize>) {
         let n = self.len();
         let Range { start, end } = range;
@@ -233,7 +233,7 @@ impl Leaf {
         }
     }
 
-    /// Moves the ends of the members from `from` on.
+    /// Adds `by` to the ends of the members from `from` on.
     fn move_ends(&mut self, from: usize, by: i64) {
         let n = self.len();
         for end in self.bytes[12 * n + 4 * from..FIELDS * n].chunks_exact_mut(4) {
@@ -242,7 +242,7 @@ impl Leaf {
         }
     }
 
-    /// Takes the elements from `at` on out, as a leaf of their own.
+    /// Splits off the elements from `at` on.
     pub fn split_off(&mut self, at: usize) -> Leaf {
         let n = self.len();
         let mut right = Leaf { parent: self.parent, ..Leaf::default() };
@@ -252,7 +252,7 @@ impl Leaf {
         right
     }
 
-    /// Puts all elements of another leaf, which come behind those of this one, at the end.
+    /// Appends all elements of the next leaf.
     pub fn append(&mut self, other: &Leaf) {
         let mut joined = Leaf { parent: self.parent, ..Leaf::default() };
         joined.concatenate([(self, 0..self.len()), (other, 0..other.len())]);
@@ -301,8 +301,8 @@ impl Leaf {
     }
 }
 
-/// Bytes to ask for to have room for `needed`: the allocator's next size class, four to each power of two. Doubling, as a
-/// `Vec` does by itself, would leave a quarter of the memory idle.
+/// Bytes to allocate for `needed`: the allocator's next size class, four per power of two. A `Vec`'s doubling would
+/// leave a quarter of the memory unused.
 fn allocation(needed: usize) -> usize {
     let step = (needed.next_power_of_two() / 8).max(16);
     needed.next_multiple_of(step)

@@ -4,8 +4,8 @@
 //!   | tag u16 x 8 | address bits 32-47, u16 x 8 | address bits 0-31, u32 x 8 |      64 bytes
 //! ```
 //!
-//! Tag 0 is an empty slot. Addresses of entries are divisible by 8: the lowest bit says that the entry has a deadline, so
-//! that keys without one are told apart without touching them.
+//! Tag 0 is an empty slot. Entries' addresses are divisible by 8: the lowest bit is set if the entry has a deadline,
+//! so that others can be skipped without a cache miss.
 
 use super::entry::RawEntry;
 
@@ -16,7 +16,7 @@ pub(super) const BLOCK_BUCKETS: usize = 16;
 
 const VOLATILE: u64 = 1;
 
-/// An entry's address and whether it has a deadline, as it travels between slots.
+/// An entry's address and whether it has a deadline.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Link(u64);
 
@@ -36,7 +36,7 @@ impl Link {
         self.0 & VOLATILE != 0
     }
 
-    /// The entry. Whether it is still alive is the owner's knowledge: a link in an occupied slot is.
+    /// The entry. The caller must know that it still exists: a link in an occupied slot does.
     #[inline]
     pub(super) fn entry(self) -> RawEntry {
         // SAFETY: a link is made only from an entry; those who read or free it vouch for its being alive.
@@ -66,7 +66,7 @@ impl Block {
 }
 
 impl Bucket {
-    /// The slots with this tag as bits of a number.
+    /// A bit mask of the slots with this tag.
     #[inline]
     #[cfg(target_arch = "x86_64")]
     pub(super) fn matches(&self, tag: u16) -> u32 {
@@ -82,7 +82,7 @@ impl Bucket {
         }
     }
 
-    /// The slots with this tag as bits of a number.
+    /// A bit mask of the slots with this tag.
     #[inline]
     #[cfg(not(target_arch = "x86_64"))]
     pub(super) fn matches(&self, tag: u16) -> u32 {
@@ -143,7 +143,7 @@ impl Bucket {
     }
 }
 
-/// The positions of the ones in a number, lowest first.
+/// Iterates over the set bits of a number, lowest first.
 #[derive(Clone, Copy)]
 pub(super) struct Bits(pub(super) u32);
 

@@ -1,10 +1,10 @@
-//! The tree of minima over the buckets: noting deadlines, and finding those that have passed.
+//! The tree of minima over the buckets: recording deadlines, and finding passed ones.
 
 use super::*;
 
 impl<O> Table<O> {
-    /// A deadline as a hint. One on the wall clock is taken a millisecond early: rounded to milliseconds, the clocks'
-    /// difference wavers by one.
+    /// A deadline's hint. One on the wall clock is a millisecond early, because the difference of the clocks, rounded
+    /// to milliseconds, varies by one.
     pub(super) fn hint_of(&self, deadline: Deadline) -> u32 {
         let boot_ms = deadline.boot_ms(self.wall_offset_ms);
         let early =
@@ -16,7 +16,7 @@ impl<O> Table<O> {
         boot_ms.saturating_sub(self.base_ms).clamp(0, i64::from(FAR)) as u32
     }
 
-    /// Lowers the hints of a bucket and all above it.
+    /// Lowers the hints of a bucket and its parents.
     pub(super) fn note(&mut self, id: u32, bucket: usize, hint: u32) {
         let (chunk, index) = self.chunk_mut(id);
         let buckets = chunk.segments[index].buckets();
@@ -37,7 +37,7 @@ impl<O> Table<O> {
         }
     }
 
-    /// Lowers the hints of a segment and all above it.
+    /// Lowers the hints of a segment and its parents.
     pub(super) fn lower(&mut self, id: u32, hint: u32) {
         let (chunk, index) = self.chunk_mut(id);
         if hint < chunk.minima[index] {
@@ -48,14 +48,14 @@ impl<O> Table<O> {
         }
     }
 
-    /// The boot-time millisecond that must pass before any key is due: perhaps too early (then `find_due` corrects it),
-    /// never too late. `None`: no key has a deadline.
+    /// The boot-time millisecond that must pass before any key is due: possibly too early (then `find_due` corrects
+    /// it), never too late. `None`: no key has a deadline.
     pub fn next_due_boot_ms(&self) -> Option<i64> {
         (self.volatile > 0 && self.minimum != NEVER).then(|| self.base_ms + i64::from(self.minimum))
     }
 
-    /// Finds one key whose deadline is past, to be removed. `budget` is how many buckets may be looked at, and is lowered by
-    /// each. `None` with budget left: no key is due at `now`; with none left: there may be more. Moves no entry.
+    /// Finds a key whose deadline has passed, to be removed. `budget`: how many buckets may be visited; deducted.
+    /// `None` with budget left: no key is due at `now`; without: there may be more. Moves no entry.
     pub fn find_due(&mut self, now: &Now, budget: &mut usize) -> Option<Slot> {
         self.set_wall_offset(now.wall_offset_ms());
         if now.boot_ms().saturating_sub(self.base_ms) > BASE_AGE_MAX_MS {
@@ -95,14 +95,14 @@ impl<O> Table<O> {
             let id = (number * CHUNK + index) as u32;
             match self.check_bucket(id, at, now) {
                 Ok(slot) => return Some(slot),
-                // A deadline that is not past yet cannot be before now, whatever the rounding of the clocks said.
+                // A deadline that has not passed is not before now, despite the clocks' rounding.
                 Err(NEVER) => self.set_hint(id, at, NEVER),
                 Err(hint) => self.set_hint(id, at, hint.max(now_hint)),
             }
         }
     }
 
-    /// A due key of a bucket, or else the bucket's exact hint.
+    /// A due key of a bucket, or otherwise the bucket's exact hint.
     pub(super) fn check_bucket(&self, id: u32, at: usize, now: &Now) -> Result<Slot, u32> {
         let (chunk, index) = self.chunk(id);
         let bucket = chunk.bucket(index, at);
@@ -129,11 +129,11 @@ impl<O> Table<O> {
         chunk.annexes[index].hints[at] = hint;
     }
 
-    /// Tells how far the wall clock now is ahead of the boot-time clock. If it was set forward, all hints are lowered in
-    /// one pass, about half a byte for each key with a deadline.
+    /// Sets how far the wall clock is ahead of the boot-time clock. If it was set forward, lowers all hints in one
+    /// pass over about half a byte per key with a deadline.
     pub fn set_wall_offset(&mut self, wall_offset_ms: i64) {
         let ahead = wall_offset_ms.saturating_sub(self.wall_offset_ms);
-        // One millisecond of rounding is allowed for in `hint_of`.
+        // `hint_of` allows for one millisecond of rounding.
         if ahead > 1 {
             self.lower_all(ahead);
         }

@@ -1,7 +1,7 @@
-//! One key with its value, deadline and access bits in a single heap allocation.
+//! A key with its value, deadline and access bits in a single heap allocation.
 //!
-//! All sizes are multiples of 8 and aligned to 8, so that the allocator's 8-byte size classes fit exactly. The first
-//! eight bytes, read as a little-endian number, tell the rest:
+//! All sizes are multiples of 8 and aligned to 8, to fit the allocator's 8-byte size classes exactly. The first eight
+//! bytes, as a little-endian number, describe the rest:
 //!
 //! ```text
 //!             bits 0-1  2         3       4-7   ..                                    header bytes
@@ -12,8 +12,8 @@
 //!   header | deadline (8 bytes, if any; always reserved in the long form) | key | value
 //! ```
 //!
-//! The five bytes of the tiny form (0: bytes, 1: object) bring a 16-byte key with a 3-byte value into 24 bytes. The long
-//! form reserves the deadline so that EXPIRE never moves a large value. An object's value is the pointer of its box.
+//! The five bytes of the tiny form (0: bytes, 1: object) fit a 16-byte key with a 3-byte value into 24 bytes. The
+//! long form reserves the deadline so that EXPIRE never moves a large value. An object's value is its box's pointer.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error, realloc};
 use std::fmt;
@@ -32,21 +32,21 @@ const LONG: u64 = 3;
 const DEADLINE: u64 = 1 << 2;
 const OBJECT: u64 = 1 << 3;
 const KIND_SHIFT: u32 = 4;
-/// Kinds of bytes that an entry can tell apart: 0 to here.
+/// The largest kind of bytes that an entry can store.
 pub const KIND_MAX: u8 = 15;
 
 const ACCESS: u64 = 0xff_ffff;
 const POINTER_BYTES: usize = size_of::<usize>();
 
-/// A value on its way into the table.
+/// A value to be added to the table.
 pub enum NewValue<'v, O> {
-    /// Bytes, copied into the entry. `kind` is the caller's, at most [`KIND_MAX`]; only those of kind 0 lie in the tiny form.
+    /// Bytes, copied into the entry. `kind` is the caller's, at most [`KIND_MAX`]; only kind 0 can have the tiny form.
     Bytes { bytes: &'v [u8], kind: u8 },
-    /// Any other type, owned through its box.
+    /// Any other type, in a box.
     Object(Box<O>),
 }
 
-/// A value as it lies in the table.
+/// A value in the table.
 pub enum ValueRef<'t, O> {
     /// Bytes and their kind.
     Bytes { bytes: &'t [u8], kind: u8 },
@@ -62,7 +62,7 @@ impl<O> Clone for ValueRef<'_, O> {
 
 impl<O> Copy for ValueRef<'_, O> {}
 
-/// What the header tells, decoded.
+/// The decoded header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Shape {
     form: u64,
@@ -116,7 +116,7 @@ impl Shape {
         Layout::from_size_align(size, 8).expect("an entry is smaller than the address space")
     }
 
-    /// The first eight bytes; those of a tiny header beyond the fifth are zero and belong to the key or the value.
+    /// The first eight bytes; in a tiny header those after the fifth are zero and belong to the key or value.
     fn header(self, access: u32) -> u64 {
         let access = u64::from(access) & ACCESS;
         let deadline = if self.deadline { DEADLINE } else { 0 };
@@ -131,14 +131,14 @@ impl Shape {
     }
 }
 
-/// The address of an entry's allocation. Copies of it do not own: the table's buckets and [`Owned`] do.
+/// The address of an entry's allocation. Copies of it do not own the entry: the table's buckets and [`Owned`] do.
 ///
-/// Invariant, kept by everybody who makes one: it came from [`RawEntry::new`] and was not freed since.
+/// Invariant: it came from [`RawEntry::new`] and was not freed since.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct RawEntry(NonNull<u8>);
 
 impl RawEntry {
-    /// Allocates an entry. The key, value and deadline are copied in; a box is taken over.
+    /// Allocates an entry. Key, value and deadline are copied; a box is moved in.
     pub(super) fn new<O>(
         key: &[u8],
         value: NewValue<'_, O>,
@@ -277,7 +277,7 @@ impl RawEntry {
     #[inline]
     pub(super) unsafe fn key<'t>(self) -> &'t [u8] {
         let header = self.header();
-        // Nearly all keys are in the tiny form, and every look-up comes through here.
+        // Fast path: nearly all keys are in the tiny form.
         let (offset, len) = if header & 3 <= TINY_OBJECT {
             let deadline_bytes = (header & DEADLINE) * 8 / DEADLINE;
             (5 + deadline_bytes as usize, (header >> 3 & 0x3f) as usize)
@@ -313,8 +313,8 @@ impl RawEntry {
         unsafe { self.0.cast::<u64>().write(header.to_le()) }
     }
 
-    /// The object's address. It is stored as a number, because in the tiny form some of its bytes may share a word with
-    /// the header, which is read and written as a number.
+    /// The object's address. Stored as a number, because in the tiny form some of its bytes may share a word with the
+    /// header, which is accessed as a number.
     ///
     /// # Safety
     /// The shape is the entry's and says that there is an object.
@@ -357,7 +357,7 @@ impl RawEntry {
         Some(unsafe { slice::from_raw_parts_mut(self.at(shape.value_offset()), shape.value_len) })
     }
 
-    /// Takes the box out, which the entry then no longer owns.
+    /// Takes the box out; the entry no longer owns it.
     ///
     /// # Safety
     /// The entry was made with the same `O`; afterwards its value is written anew or its memory freed.
@@ -385,8 +385,8 @@ impl RawEntry {
         }
     }
 
-    /// Gives the entry another value and deadline, keeping key and access bits. Returns its new place, which may be the
-    /// old one, and the old object.
+    /// Replaces value and deadline, keeping key and access bits. Returns the entry's new address, which may be the
+    /// same, and the old object.
     ///
     /// # Safety
     /// The entry was made with the same `O`; only the returned place is used afterwards.
@@ -405,7 +405,7 @@ impl RawEntry {
             let to =
                 if new.layout() == old.layout() { self } else { RawEntry::allocate(new.layout()) };
             if to == self && new.form <= TINY_OBJECT && new.key_offset() == old.key_offset() {
-                // The commonest case: only the lengths in the header change, the key stays where it is.
+                // The most frequent case: only the lengths in the header change, the key stays in place.
                 let rest = self.header() & !((1 << 40) - 1);
                 self.0.cast::<u64>().write((new.header(access) | rest).to_le());
             } else if to == self {
@@ -424,7 +424,7 @@ impl RawEntry {
         }
     }
 
-    /// Writes a header while the key already lies behind it.
+    /// Writes a header before an existing key.
     ///
     /// # Safety
     /// As `write_header`, and the first eight bytes are initialised.
@@ -440,7 +440,7 @@ impl RawEntry {
         }
     }
 
-    /// Sets, changes or removes the deadline. Returns the entry's new place.
+    /// Sets, changes or removes the deadline. Returns the entry's new address.
     ///
     /// # Safety
     /// Only the returned place is used afterwards.
@@ -473,7 +473,7 @@ impl RawEntry {
         }
     }
 
-    /// Changes the length of a string: what is kept stays, what is added is zero. Returns the entry's new place.
+    /// Changes the length of a string, truncating it or padding it with zeros. Returns the entry's new address.
     ///
     /// # Safety
     /// Only the returned place is used afterwards. The value is bytes.
@@ -520,7 +520,7 @@ fn shape_for<O>(key_len: usize, value: &NewValue<'_, O>, deadline: Option<Deadli
     }
 }
 
-/// An entry of the table, to be read.
+/// An entry of the table, for reading.
 pub struct Entry<'t, O> {
     raw: RawEntry,
     table: PhantomData<&'t O>,
@@ -553,7 +553,7 @@ impl<'t, O> Entry<'t, O> {
         unsafe { self.raw.value() }
     }
 
-    /// When the key is gone; `None`: never.
+    /// When the key expires; `None`: never.
     pub fn deadline(&self) -> Option<Deadline> {
         self.raw.deadline()
     }
@@ -569,7 +569,7 @@ impl<'t, O> Entry<'t, O> {
     }
 }
 
-/// An entry taken out of the table. Dropping it frees the key and the value, in whatever thread that happens.
+/// An entry removed from the table. Dropping it frees key and value, in any thread.
 pub struct Owned<O> {
     raw: RawEntry,
     object: PhantomData<Box<O>>,
@@ -585,7 +585,7 @@ impl<O> Owned<O> {
         Owned { raw, object: PhantomData }
     }
 
-    /// An entry that is in no table yet.
+    /// A new entry that is in no table.
     pub fn make(
         key: &[u8],
         value: NewValue<'_, O>,
@@ -597,14 +597,14 @@ impl<O> Owned<O> {
         unsafe { Owned::new(raw) }
     }
 
-    /// Gives the entry away.
+    /// Gives up ownership.
     pub(super) fn into_raw(self) -> RawEntry {
         let raw = self.raw;
         mem::forget(self);
         raw
     }
 
-    /// All that can be read of the entry.
+    /// A view for reading.
     pub fn entry(&self) -> Entry<'_, O> {
         // SAFETY: borrowed from its owner.
         unsafe { Entry::new(self.raw) }
@@ -620,12 +620,12 @@ impl<O> Owned<O> {
         self.entry().value()
     }
 
-    /// When the key was to be gone.
+    /// When the key was to expire.
     pub fn deadline(&self) -> Option<Deadline> {
         self.raw.deadline()
     }
 
-    /// The object, if the value was one; the rest is freed.
+    /// The object, if the value was one; frees the rest.
     pub fn into_object(self) -> Option<Box<O>> {
         let raw = self.raw;
         mem::forget(self);

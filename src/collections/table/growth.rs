@@ -2,24 +2,23 @@
 
 use super::*;
 
-/// How a segment with few entries gets less memory.
+/// How a sparse segment is shrunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shrinking {
     None,
-    /// To so many blocks.
+    /// To this many blocks.
     Resize(usize),
-    /// Two siblings become one.
+    /// These two siblings are merged.
     Merge(u32, u32),
 }
 
-/// So full a segment of a table made for many keys is at most, in entries: 90% of what splits it. Uniform hashes fill segments
-/// so evenly that few of them come to splitting.
+/// Most entries of a segment in a table sized for expected keys: 90% of those at which it splits. Uniform hashes fill
+/// segments so evenly that few of them will split.
 const EXPECTED_MAX: usize = BLOCKS_MAX * BLOCK_FULL * 9 / 10;
 
 impl<O> Table<O> {
-    /// Gives a table that never held a key the size it has with `keys` of them: rehashing on the way there is a quarter of the time
-    /// of filling it. Some ten bytes a key are allocated at once: `keys` is the caller's to bound. [`Self::fit`] undoes what was
-    /// too much.
+    /// Gives an empty table its size for `keys` keys: rehashing on the way there would take a quarter of the time of filling it.
+    /// Allocates some ten bytes a key at once: the caller must bound `keys`. [`Self::fit`] undoes too much.
     pub fn expect(&mut self, keys: usize) {
         if !self.directory.is_empty() || keys <= BLOCK_FULL {
             return;
@@ -38,7 +37,7 @@ impl<O> Table<O> {
         self.outdate_slots();
     }
 
-    /// Gives up room that was made for keys that have not come. A table that is walked keeps it.
+    /// Frees room reserved for keys that did not come. Not while the table is being iterated.
     pub fn fit(&mut self) {
         if self.is_walked() {
             return;
@@ -46,7 +45,7 @@ impl<O> Table<O> {
         loop {
             let segments = self.segments;
             for id in (0..segments).rev() {
-                // Merging moves the last segment to the number that becomes free.
+                // Merging moves the last segment to the freed number.
                 if id < self.segments {
                     let plan = self.plan_fitting(id, self.segment(id).len as usize);
                     self.carry_out(id, plan);
@@ -59,7 +58,7 @@ impl<O> Table<O> {
         self.outdate_slots();
     }
 
-    /// The segment of a hash, with room for one more.
+    /// The segment of a hash, with room for one more entry.
     pub(super) fn make_room(&mut self, hash: u64) -> u32 {
         loop {
             let Some(id) = self.segment_of(hash) else {
@@ -78,7 +77,7 @@ impl<O> Table<O> {
             } else if self.may_split(depth) {
                 self.split(id);
             } else {
-                // In steps of a fourth, for the sum of all rebuilding to stay proportional to the number of keys.
+                // In steps of a quarter, so that all rebuilding together is proportional to the number of keys.
                 self.resize(id, blocks + blocks / 4);
             }
         }
@@ -95,7 +94,7 @@ impl<O> Table<O> {
         self.rebuild(id, blocks);
     }
 
-    /// Appends a segment's entries to the scratch space, with hints and converted tags. The segment is to be rebuilt or
+    /// Appends a segment's entries to the buffer, with hints and converted tags. The segment must then be rebuilt or
     /// released.
     pub(super) fn gather(&mut self, id: u32, convert: impl Fn(u16) -> u16) {
         debug_assert!(self.is_shown(id), "a walk sees a segment before its entries move");
@@ -115,7 +114,7 @@ impl<O> Table<O> {
         }
     }
 
-    /// Makes the gathered entries the whole content of a segment.
+    /// Makes the buffer's entries the content of a segment.
     pub(super) fn rebuild(&mut self, id: u32, blocks: usize) {
         let moving = mem::take(&mut self.moving[0]);
         self.fill_segment(id, blocks, &moving);
@@ -155,7 +154,7 @@ impl<O> Table<O> {
             annex.hints = vec![NEVER; hints].into_boxed_slice();
         }
 
-        // Counters beside the buckets: to look for an empty slot in tags written just before costs a third more.
+        // Separate counters: searching for an empty slot in tags just written would take a third longer.
         let buckets = segment.buckets();
         fill.clear();
         fill.resize(buckets, 0);
@@ -186,21 +185,21 @@ impl<O> Table<O> {
         self.carry_up(id);
     }
 
-    /// Brings the lowest hint of a segment's buckets to the levels above.
+    /// Updates the parents' hints from a segment's buckets.
     pub(super) fn carry_up(&mut self, id: u32) {
         let (chunk, index) = self.chunk_mut(id);
         let hint = earliest(&chunk.annexes[index].hints);
         self.lower(id, hint);
     }
 
-    /// Splits a segment by the next bit of the hashes, which must be computed anew: a tag has no bit to spare.
+    /// Splits a segment by the next bit of the hashes, which must be computed again: tags have no spare bit.
     pub(super) fn split(&mut self, id: u32) {
         self.gather(id, |tag| tag);
         let gathered = mem::take(&mut self.moving[0]);
         let mut upper = mem::take(&mut self.moving[1]);
         let mut lower = Vec::with_capacity(gathered.len());
         let depth = self.segment(id).depth() + 1;
-        // The keys lie all over the memory: fetch some ahead.
+        // The keys are all over the memory: prefetch some.
         const AHEAD: usize = 16;
         gathered.iter().take(AHEAD).for_each(|moving| moving.link.prefetch());
         for (number, &Moving { link, hint, .. }) in gathered.iter().enumerate() {
@@ -209,7 +208,7 @@ impl<O> Table<O> {
             }
             // SAFETY: the entry is alive; the borrow ends here.
             let hash = self.hash(unsafe { link.entry().key() });
-            // The entry is at hand, so the exact deadline replaces the bucket's.
+            // The entry was just read, so its exact deadline replaces the bucket's hint.
             let hint = link.entry().deadline().map_or(hint, |deadline| self.hint_of(deadline));
             let half = if prefix_of(hash, depth) & 1 == 0 { &mut lower } else { &mut upper };
             half.push(Moving { link, tag: tag_of(hash, depth), hint });
@@ -233,7 +232,7 @@ impl<O> Table<O> {
         self.direct(new);
     }
 
-    /// Gives a segment with few entries less memory.
+    /// Shrinks a sparse segment.
     pub(super) fn shrink(&mut self, id: u32) {
         let plan = self.plan_shrinking(id, self.segment(id).len as usize);
         self.carry_out(id, plan);
@@ -247,17 +246,17 @@ impl<O> Table<O> {
         }
     }
 
-    /// What becomes of a segment that has `len` entries left.
+    /// How to shrink a segment with `len` entries left.
     #[inline]
     pub(super) fn plan_shrinking(&self, id: u32, len: usize) -> Shrinking {
-        // A segment of one block asks only at every 16th removal, because the sibling is a cache miss.
+        // For a segment of one block only at every 16th removal, because the sibling is a cache miss.
         if self.segment(id).block_count() == 1 && !len.is_multiple_of(16) {
             return Shrinking::None;
         }
         self.plan_fitting(id, len)
     }
 
-    /// The same without regard for what it costs.
+    /// The same, whatever it costs.
     #[inline]
     fn plan_fitting(&self, id: u32, len: usize) -> Shrinking {
         let (chunk, index) = self.chunk(id);
@@ -281,7 +280,7 @@ impl<O> Table<O> {
         if wanted < blocks { Shrinking::Resize(wanted) } else { Shrinking::None }
     }
 
-    /// Makes one segment of two siblings, by tags alone.
+    /// Merges two siblings, by tags alone.
     pub(super) fn merge(&mut self, lower: u32, upper: u32) {
         self.gather(lower, |tag| (tag >> 1).max(1));
         self.gather(upper, |tag| tag >> 1 | 1 << 15);
@@ -295,7 +294,7 @@ impl<O> Table<O> {
         self.direct(lower);
         self.rebuild(lower, blocks_for(self.moving[0].len(), BLOCK_EASY));
         self.release_segment(upper);
-        // With a level of distance, so that one segment's splitting and merging does not drive the directory.
+        // One level of slack, so that splitting and merging the same segment does not resize the directory.
         let deepest = self.depth as usize;
         if deepest >= 2 && self.depth_counts[deepest] == 0 && self.depth_counts[deepest - 1] == 0 {
             self.directory = self.directory.iter().step_by(2).copied().collect();
@@ -310,7 +309,7 @@ impl<O> Table<O> {
         self.depth += 1;
     }
 
-    /// Writes a segment's number to the directory's slots of its prefix.
+    /// Sets the directory's slots of a segment's prefix.
     pub(super) fn direct(&mut self, id: u32) {
         let (chunk, index) = self.chunk(id);
         let shift = self.depth - chunk.segments[index].depth();
@@ -318,7 +317,7 @@ impl<O> Table<O> {
         self.directory[first..first + (1 << shift)].fill(id);
     }
 
-    /// Numbers a new segment, which the directory does not name yet and which has no blocks.
+    /// Adds a segment without blocks, which is not in the directory yet.
     pub(super) fn add_segment(&mut self, prefix: u32, depth: u32) -> u32 {
         let id = self.segments;
         if id as usize / CHUNK == self.chunks.len() {
@@ -330,12 +329,12 @@ impl<O> Table<O> {
         let (chunk, index) = self.chunk_mut(id);
         chunk.segments[index].set_shape(depth, 0);
         chunk.annexes[index].prefix = prefix;
-        // What comes here has been shown where it was, or is newer than the walk.
+        // Its entries were shown where they came from, or are newer than the iteration.
         self.mark_shown(id);
         id
     }
 
-    /// Frees a segment whose entries have moved. The last one takes its number, so that numbers have no gaps.
+    /// Frees a segment whose entries were moved. The last one gets its number, so that numbers have no gaps.
     pub(super) fn release_segment(&mut self, id: u32) {
         let (chunk, index) = self.chunk_mut(id);
         let segment = mem::replace(&mut chunk.segments[index], Segment::new());

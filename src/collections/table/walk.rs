@@ -1,29 +1,29 @@
-//! A walk over a table that goes on changing: each entry that was there when it began is shown once, as it was then.
+//! A walk iterates over a table while it changes: each entry that existed at the beginning is shown once, as it was then.
 //!
-//! The walk goes by segments in the order of hashes ([`Table::walk_on`]), at whatever pace. Whoever changes the table meanwhile
-//! has the walk see first what it is about to change: the entry's bucket, and before entries move, all buckets that they
-//! leave or come to, which for splitting, rebuilding and merging are whole segments. A bit a bucket says what has been shown; so
-//! nothing is kept in entries, and a table that is not walked pays nothing.
+//! The iteration visits segments in the order of hashes ([`Table::walk_on`]), at any pace. Before a change it is
+//! shown what will change: the entry's bucket, and before entries move, all buckets they leave or enter, which are
+//! whole segments for splitting, rebuilding and merging. A bit per bucket records what was shown; so entries store
+//! nothing, and without an iteration there is no cost.
 //!
-//! What is added during the walk comes into a bucket that has been shown, and so is not. An emptied or dropped table ends its
-//! walk: whoever still wants the rest takes the table ([`Table::take`]) and walks on there.
+//! Entries added during the iteration come into buckets that were shown, and are not shown. Clearing or dropping a
+//! table ends its iteration, unless the table is taken ([`Table::take`]) and iterated further.
 
 use super::growth::Shrinking;
 use super::*;
 
-/// The walk of a table, if there is one.
+/// The iteration of a table, if there is one.
 #[derive(Default)]
 pub(super) struct WalkState {
-    /// Its number among the table's walks; 0 before the first.
+    /// Its number among the table's iterations; 0 before the first.
     number: u32,
-    /// Segments of hashes below this have been shown. None: no walk is under way.
+    /// Segments of hashes below this have been shown. None: there is no iteration.
     next: Option<u64>,
 }
 
-/// Which buckets of a segment the walk has shown, as bits; of one with more buckets than bits, all or none.
+/// A bit for each bucket of a segment that was shown; for a segment with more buckets than bits, all or none.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Shown {
-    /// The walk that the bits are of; they say nothing of another one.
+    /// The iteration that the bits belong to; they are invalid for another one.
     walk: u32,
     buckets: [u64; 2],
 }
@@ -32,23 +32,23 @@ const ALL: [u64; 2] = [u64::MAX; 2];
 const _: () = assert!(BLOCKS_MAX * BLOCK_BUCKETS <= 128);
 
 impl<O> Table<O> {
-    /// Begins a walk; another one ends unfinished.
+    /// Starts an iteration; an unfinished one ends.
     pub fn begin_walk(&mut self) {
         self.walk = WalkState { number: self.walk.number.wrapping_add(1), next: Some(0) };
     }
 
-    /// Ends the walk before its end.
+    /// Cancels the iteration.
     pub fn end_walk(&mut self) {
         self.walk.next = None;
     }
 
-    /// Whether a walk is under way: then the table is not changed before one of the functions below was called.
+    /// Whether there is an iteration: then one of the functions below must be called before each change.
     #[inline]
     pub fn is_walked(&self) -> bool {
         self.walk.next.is_some()
     }
 
-    /// Shows what is left of the next segment, some hundred entries. False at the end of the walk.
+    /// Shows the rest of the next segment, some hundred entries. False at the end.
     pub fn walk_on(&mut self, show: &mut impl FnMut(Entry<'_, O>)) -> bool {
         let Some(from) = self.walk.next else { return false };
         if let Some(id) = self.segment_of(from) {
@@ -61,12 +61,12 @@ impl<O> Table<O> {
         self.is_walked()
     }
 
-    /// To be called before the entry at `slot` is changed where it lies.
+    /// To be called before the entry at `slot` is changed in place.
     pub fn show_before_change(&mut self, slot: Slot, show: &mut impl FnMut(Entry<'_, O>)) {
         self.show_bucket(slot.segment, slot.bucket(), show);
     }
 
-    /// To be called before a key of this hash is inserted.
+    /// To be called before a key with this hash is inserted.
     pub fn show_before_insert(&mut self, hash: u64, show: &mut impl FnMut(Entry<'_, O>)) {
         let Some(id) = self.segment_of(hash) else { return };
         let (chunk, index) = self.chunk(id);
@@ -92,7 +92,7 @@ impl<O> Table<O> {
                 return self.show_segment(upper, show);
             }
         }
-        // Entries that had to go past full buckets come back.
+        // Displaced entries move back.
         let mut at = slot.bucket();
         loop {
             self.show_bucket(id, at, show);
@@ -116,12 +116,12 @@ impl<O> Table<O> {
         chunk.annexes[index].shown = Shown { walk, buckets };
     }
 
-    /// Whether the walk, if there is one, has shown all of a segment.
+    /// Whether a segment was shown completely, or there is no iteration.
     pub(super) fn is_shown(&self, id: u32) -> bool {
         !self.is_walked() || self.shown(id) == ALL
     }
 
-    /// Has the walk pass a segment by.
+    /// Marks a segment as shown.
     pub(super) fn mark_shown(&mut self, id: u32) {
         if self.is_walked() {
             self.set_shown(id, ALL);
@@ -146,7 +146,7 @@ impl<O> Table<O> {
         }
         let shown = self.shown(id);
         for at in 0..self.segment(id).buckets() {
-            // A segment of more buckets than bits has none of them set.
+            // In a segment with more buckets than bits no bit is set.
             if at >= 128 || shown[at / 64] >> (at % 64) & 1 == 0 {
                 self.show_entries(id, at, show);
             }

@@ -1,7 +1,7 @@
-//! CLIENT: who is connected, what each may hold, and who has to wait or to go.
+//! CLIENT: the connected clients, their attributes, and pausing, unblocking and closing them.
 
 use crate::client::{Client, ClientFlags, ClientId};
-use crate::command::connection::client_filter::{ANY_ID, Filter};
+use crate::command::connection::client_filter::{Filter, IdRule};
 use crate::command::connection::client_tracking;
 use crate::command::help::help_from_specs;
 use crate::error::CommandError;
@@ -145,9 +145,9 @@ const UNBLOCK_REASON: CommandError =
 const NOT_IN_IMPORT_MODE: CommandError = CommandError::Text("ERR Server is not in import mode");
 const NO_SUCH_CLIENT: CommandError = CommandError::Text("ERR No such client");
 
-// ---- who is connected ------------------------------------------------------------------------------------------------
+// ---- connected clients ---------------------------------------------------------------------------------------------
 
-/// `CLIENT ID`: a number that no other connection of this server had or will have.
+/// `CLIENT ID`: a number that is unique among all connections of this server process.
 fn get_id(ctx: &mut Context<'_>) -> CommandResult {
     ctx.reply.integer(ctx.client_id().number as i64);
     Ok(Outcome::Replied)
@@ -165,12 +165,17 @@ fn info(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `CLIENT LIST [filter ...]`: a line for each connection, the oldest first; for `ID`s alone in their order.
+/// `CLIENT LIST [filter ...]`: a line for each connection, the oldest first; with IDs only, in their order.
 fn list(ctx: &mut Context<'_>) -> CommandResult {
     let filter = match ctx.args.len() {
         2 => Filter::default(),
         3 => return Err(CommandError::Syntax),
-        _ => Filter::parse(ctx.args.cursor(2), ctx.db.databases(), &ctx.server.acl, ANY_ID)?,
+        _ => Filter::parse(
+            ctx.args.cursor(2),
+            ctx.db.databases(),
+            &ctx.server.acl,
+            id_rule(ctx, IdRule::Any),
+        )?,
     };
     let server = &*ctx.server;
     let is_there = |client: &&Client| !client.flags.contains(ClientFlags::CLOSE_NOW);
@@ -201,12 +206,17 @@ fn list(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `CLIENT KILL ip:port`: `OK`. `CLIENT KILL filter ...`: how many connections were ended.
+/// `CLIENT KILL ip:port`: `OK`. `CLIENT KILL filter ...`: the number of closed connections.
 fn kill(ctx: &mut Context<'_>) -> CommandResult {
     let by_address = ctx.args.len() == 3;
     let filter = match by_address {
         true => Filter::by_address(ctx.args.get(2)),
-        false => Filter::parse(ctx.args.cursor(2), ctx.db.databases(), &ctx.server.acl, !ANY_ID)?,
+        false => Filter::parse(
+            ctx.args.cursor(2),
+            ctx.db.databases(),
+            &ctx.server.acl,
+            id_rule(ctx, IdRule::Possible),
+        )?,
     };
     let own = ctx.client_id();
     let skipped = filter.skip_me.unwrap_or(true).then_some(own);
@@ -221,7 +231,7 @@ fn kill(ctx: &mut Context<'_>) -> CommandResult {
     for &id in killed.iter().filter(|&&id| id != own) {
         users::end_client(ctx.db, server, id);
     }
-    // The link to the primary is no client.
+    // The link to the primary is not a client.
     let link = following::link_address(ctx.server);
     let link =
         link.is_some_and(|link| filter.chooses_primary(&link)) && following::kill_link(ctx.server);
@@ -233,14 +243,14 @@ fn kill(ctx: &mut Context<'_>) -> CommandResult {
     Ok(if killed.contains(&own) { Outcome::Close } else { Outcome::Replied })
 }
 
-// ---- what a client says about itself ---------------------------------------------------------------------------------
+// ---- a client's attributes -----------------------------------------------------------------------------------------
 
-/// Whether a name or the like fits into a line of CLIENT LIST: printable ASCII without spaces.
+/// Whether a text can be shown in a line of CLIENT LIST: printable ASCII without spaces.
 fn is_plain(text: &[u8]) -> bool {
     text.iter().all(|byte| matches!(byte, b'!'..=b'~'))
 }
 
-/// A name as SETNAME and HELLO take it.
+/// Checks a name for SETNAME and HELLO.
 pub fn check_name(name: &[u8]) -> Result<&[u8], CommandError> {
     if is_plain(name) { Ok(name) } else { Err(NAME_NOT_PLAIN) }
 }
@@ -316,7 +326,7 @@ fn no_touch(ctx: &mut Context<'_>) -> CommandResult {
     set_flag(ctx, ClientFlags::NO_TOUCH)
 }
 
-/// `CLIENT IMPORT-SOURCE <ON | OFF>`: `OK`. Only OFF while `import-mode` is off.
+/// `CLIENT IMPORT-SOURCE <ON | OFF>`: `OK`. Without `import-mode` only OFF.
 fn import_source(ctx: &mut Context<'_>) -> CommandResult {
     if !ctx.server.config.import_mode && !ctx.args.get(2).eq_ignore_ascii_case(b"OFF") {
         return Err(NOT_IN_IMPORT_MODE);
@@ -324,7 +334,12 @@ fn import_source(ctx: &mut Context<'_>) -> CommandResult {
     set_flag(ctx, ClientFlags::IMPORT_SOURCE)
 }
 
-/// `CLIENT CAPA capability [capability ...]`: `OK`. Those that are not known are passed over.
+/// Redis's rule, or Valkey's if Valkey is emulated.
+fn id_rule(ctx: &Context<'_>, of_redis: IdRule) -> IdRule {
+    if ctx.server.config.compatible_with.is_valkey() { IdRule::Valkey } else { of_redis }
+}
+
+/// `CLIENT CAPA capability [capability ...]`: `OK`. Unknown ones are ignored.
 fn capa(ctx: &mut Context<'_>) -> CommandResult {
     if ctx.args.iter_from(2).any(|capability| capability.eq_ignore_ascii_case(b"REDIRECT")) {
         ctx.client().flags |= ClientFlags::CAN_REDIRECT;
@@ -344,9 +359,9 @@ fn set_flag(ctx: &mut Context<'_>, flag: ClientFlags) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-// ---- who has to wait -------------------------------------------------------------------------------------------------
+// ---- pausing and unblocking ----------------------------------------------------------------------------------------
 
-/// `CLIENT PAUSE timeout [WRITE | ALL]`: `OK`. A pause that goes on is prolonged or widened, never shortened.
+/// `CLIENT PAUSE timeout [WRITE | ALL]`: `OK`. An active pause is extended or widened, never shortened.
 fn pause(ctx: &mut Context<'_>) -> CommandResult {
     if ctx.args.len() > 4 {
         return Err(ctx.wrong_subcommand());
@@ -392,7 +407,7 @@ fn unblock(ctx: &mut Context<'_>) -> CommandResult {
         return Err(UNBLOCK_REASON);
     }
     let number = ctx.args.integer(2)?;
-    // Who waits for CLIENT PAUSE is not unblocked by this.
+    // Clients that wait for the end of a pause are not unblocked.
     let client = u64::try_from(number).ok().and_then(|number| ctx.server.clients.by_number(number));
     let id = client.map(|client| client.id);
     let unblocked = id.is_some_and(|id| blocking::unblock(ctx.db, ctx.server, id, with_error));

@@ -1,4 +1,4 @@
-//! Which clients CLIENT LIST shows and CLIENT KILL ends: conditions that must all hold.
+//! The filters of CLIENT LIST and CLIENT KILL: conditions that must all hold.
 
 use std::collections::HashSet;
 use std::mem::discriminant;
@@ -14,42 +14,50 @@ use crate::net::stream::Address;
 use crate::resp::args::Cursor;
 use crate::resp::number;
 
-/// For [`Filter::parse`]: `ID` takes any number (CLIENT LIST); else only those a client may have (CLIENT KILL).
-pub const ANY_ID: bool = true;
+/// Which numbers `ID` accepts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IdRule {
+    /// At least one, valid or not: CLIENT LIST.
+    Any,
+    /// At least one, all of them valid: CLIENT KILL.
+    Possible,
+    /// Valid ones up to the next option: both commands in Valkey.
+    Valkey,
+}
 
 const CLIENT_ID_TOO_SMALL: CommandError =
     CommandError::Text("ERR client-id should be greater than 0");
 const INVALID_CLIENT_ID: CommandError = CommandError::Text("ERR Invalid client ID");
 
-/// Every letter the flags of a client can have, in any version of the field.
+/// Every letter of a client's flags, in any version of Redis and Valkey.
 const FLAG_LETTERS: &[u8] = b"OSMPxbtRBdcuAUreTIiEN";
 
-/// Numbers of clients.
+/// Client numbers.
 #[derive(Debug)]
 struct Ids {
-    /// As they were said.
+    /// In the order given.
     listed: Vec<i64>,
     all: HashSet<i64>,
 }
 
-/// What is asked of a client.
+/// A condition on a client.
 #[derive(Debug)]
 enum Test<'a> {
     Ids(Ids),
-    /// None: the link to a primary, which no client is.
+    /// None: the link to a primary, which is not a client.
     Class(Option<ClientClass>),
     Address(&'a [u8]),
     LocalAddress(&'a [u8]),
     Ip(&'a [u8]),
     User(UserId),
     Flags(&'a [u8]),
-    /// Letters of what it is able to do.
+    /// Letters of capabilities.
     Capabilities(&'a [u8]),
     Name(&'a [u8]),
     LibraryName(&'a [u8]),
     LibraryVersion(&'a [u8]),
     Database(usize),
-    /// Seconds at least.
+    /// The least age in seconds.
     Age(i64),
     Idle(i64),
 }
@@ -86,17 +94,17 @@ impl Test<'_> {
     }
 }
 
-/// Conditions on a client. The default has none.
+/// Conditions on a client. None by default.
 #[derive(Debug, Default)]
 pub struct Filter<'a> {
-    /// Each with whether it must hold or must not.
+    /// Each condition, and whether it must hold or must not.
     tests: Vec<(bool, Test<'a>)>,
-    /// Whether the asking client is left out, if it was said.
+    /// Whether the calling client is skipped, if given.
     pub skip_me: Option<bool>,
 }
 
 impl<'a> Filter<'a> {
-    /// Whether the link to the primary is meant, which no client is: by `TYPE master`, or by its address.
+    /// Whether the link to the primary, which is not a client, is selected: by `TYPE master`, or by its address.
     pub fn chooses_primary(&self, link: &str) -> bool {
         let is_meant = |test: &Test<'_>| match test {
             Test::Class(class) => class.is_none(),
@@ -114,12 +122,12 @@ impl<'a> Filter<'a> {
     /// `[NOT-]ID client-id [client-id ...]`, `[NOT-]TYPE type`, `[NOT-]ADDR ip:port`, `[NOT-]LADDR ip:port`,
     /// `[NOT-]IP ip`, `[NOT-]USER username`, `[NOT-]FLAGS letters`, `[NOT-]CAPA letters`, `[NOT-]NAME name`, `[NOT-]LIB-NAME name`,
     /// `[NOT-]LIB-VER version`, `[NOT-]DB index`, `MAXAGE seconds`, `IDLE seconds`, `SKIPME <YES | NO>`, in any order.
-    /// The same option again replaces the first, but IDs add up.
+    /// A repeated option replaces the first, except IDs, which add up.
     pub fn parse(
         mut args: Cursor<'a>,
         databases: usize,
         acl: &Acl,
-        any_id: bool,
+        id_rule: IdRule,
     ) -> Result<Self, CommandError> {
         let mut filter = Filter::default();
         while let Some(option) = args.peek() {
@@ -129,12 +137,13 @@ impl<'a> Filter<'a> {
                 None => (true, &*option),
             };
             if args.remaining() < 2 {
-                return Err(filter.unknown_option(any_id));
+                return Err(filter.unknown_option(id_rule));
             }
             let mut value = args;
             value.take()?;
             let test = match (option, holds) {
-                (b"ID", _) => Test::Ids(parse_ids(&mut value, any_id && holds)?),
+                (b"ID", true) => Test::Ids(parse_ids(&mut value, id_rule)?),
+                (b"ID", false) => Test::Ids(parse_ids(&mut value, IdRule::Valkey)?),
                 (b"TYPE", _) => Test::Class(parse_class(value.take()?)?),
                 (b"ADDR", _) => Test::Address(value.take()?),
                 (b"LADDR", _) => Test::LocalAddress(value.take()?),
@@ -157,7 +166,7 @@ impl<'a> Filter<'a> {
                     args = value;
                     continue;
                 }
-                _ => return Err(filter.unknown_option(any_id)),
+                _ => return Err(filter.unknown_option(id_rule)),
             };
             filter.add(holds, test);
             args = value;
@@ -179,10 +188,10 @@ impl<'a> Filter<'a> {
         }
     }
 
-    /// What is wrong with a word that is no option: behind `CLIENT LIST ID` it was to be an ID.
-    fn unknown_option(&self, any_id: bool) -> CommandError {
+    /// The error for an unknown option: after `CLIENT LIST ID` it should be an ID.
+    fn unknown_option(&self, id_rule: IdRule) -> CommandError {
         match self.only_ids() {
-            Some(_) if any_id => INVALID_CLIENT_ID,
+            Some(_) if id_rule == IdRule::Any => INVALID_CLIENT_ID,
             _ => CommandError::Syntax,
         }
     }
@@ -200,19 +209,20 @@ impl<'a> Filter<'a> {
     }
 }
 
-/// One ID or more, up to what is no number.
-fn parse_ids(args: &mut Cursor<'_>, any: bool) -> Result<Ids, CommandError> {
-    let error = if any { INVALID_CLIENT_ID } else { CLIENT_ID_TOO_SMALL };
+/// The IDs up to the first argument that is no number.
+fn parse_ids(args: &mut Cursor<'_>, rule: IdRule) -> Result<Ids, CommandError> {
     let mut listed = Vec::new();
     while let Some(id) = args.peek().and_then(number::parse_i64) {
-        if id < 1 && !any {
-            return Err(error);
+        if id < 1 && rule != IdRule::Any {
+            return Err(CLIENT_ID_TOO_SMALL);
         }
         listed.push(id);
         args.take()?;
     }
-    if listed.is_empty() {
-        return Err(error);
+    match rule {
+        IdRule::Any if listed.is_empty() => return Err(INVALID_CLIENT_ID),
+        IdRule::Possible if listed.is_empty() => return Err(CLIENT_ID_TOO_SMALL),
+        _ => {}
     }
     let all = listed.iter().copied().collect();
     Ok(Ids { listed, all })
@@ -273,7 +283,7 @@ fn parse_seconds(seconds: &[u8], option: &str) -> Result<i64, CommandError> {
     }
 }
 
-/// An error's text around a part of the request.
+/// An error text with a part of the request.
 fn quoting(before: &str, part: &[u8], behind: &str) -> CommandError {
     CommandError::formatted([before.as_bytes(), part, behind.as_bytes()].concat())
 }

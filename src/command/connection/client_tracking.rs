@@ -1,12 +1,6 @@
-//! Client-side caching: CLIENT TRACKING, CACHING, GETREDIR and TRACKINGINFO, and the messages that make copies invalid.
+//! Client tracking: CLIENT TRACKING, CACHING, GETREDIR and TRACKINGINFO. The messages are `gate/tracking.rs`'s.
 //!
-//! A client either tracks what it reads or all keys with certain prefixes; see `keyspace/tracking.rs`. The gate calls
-//! [`after_command`] behind each handler while anybody tracks: who read a copy of a changed key gets its message then, and
-//! who tracks a prefix at the end of the turn, one message with all keys ([`end_turn`]). The client that runs the command
-//! gets its messages behind the reply, as [`pubsub::take_pushed`] does it.
-//!
-//! A message is a push in RESP3. A RESP2 client cannot tell one from a reply, so it has its messages redirected to another
-//! connection, which gets them as if published on a channel, if it is subscribed to anything.
+//! A client tracks the keys it reads, or all keys with certain prefixes; see `keyspace/tracking.rs`.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -21,7 +15,7 @@ use crate::gate::tracking::{receiver, stop};
 use crate::resp::args::Args;
 use crate::resp::number;
 
-// Subcommands of CLIENT, which names them in its table.
+// Subcommands of CLIENT, which lists them in its table.
 
 pub const CACHING: CommandSpec = spec("CACHING", caching)
     .exactly(3)
@@ -85,7 +79,7 @@ const NOT_OPTOUT: CommandError = CommandError::Text(
 
 // ---- subcommands of CLIENT -------------------------------------------------------------------------------------------
 
-/// What CLIENT TRACKING asks for.
+/// Options of CLIENT TRACKING.
 #[derive(Default)]
 struct Options<'a> {
     redirect: Option<u64>,
@@ -97,7 +91,7 @@ struct Options<'a> {
 }
 
 impl<'a> Options<'a> {
-    /// The client redirected to must be there now; it may go later.
+    /// The redirection's target must exist now; it may leave later.
     fn parse(args: Args<'a>, server: &State) -> Result<Self, CommandError> {
         let mut options = Options::default();
         let mut args = args.cursor(3);
@@ -127,8 +121,8 @@ impl<'a> Options<'a> {
         Ok(options)
     }
 
-    /// Whether the options go together, and with what the client has now. Returns the mode they ask for, with the prefixes
-    /// there are already.
+    /// Checks the options against each other and the client's current tracking. Returns the requested mode, with the
+    /// existing prefixes.
     fn mode(&self, current: Option<&ClientTracking>) -> Result<Mode, CommandError> {
         if !self.bcast && !self.prefixes.is_empty() {
             return Err(PREFIX_WITHOUT_BCAST);
@@ -154,8 +148,8 @@ impl<'a> Options<'a> {
         }
     }
 
-    /// These prefixes beside those there are, none of which may begin another: its keys would be told of twice. Without any
-    /// the empty one is meant, whatever there is.
+    /// Adds the requested prefixes to the existing ones. No prefix may begin another, or keys would be reported
+    /// twice. Without any, the empty prefix is added, whatever exists.
     fn with_prefixes(&self, mut prefixes: BTreeSet<Box<[u8]>>) -> Result<Mode, CommandError> {
         let overlapping = first_overlapping(&self.prefixes);
         for (index, prefix) in self.prefixes.iter().enumerate() {
@@ -184,17 +178,17 @@ impl<'a> Options<'a> {
     }
 }
 
-/// Whether one prefix begins the other.
+/// Whether one of the prefixes begins with the other.
 fn overlap(a: &[u8], b: &[u8]) -> bool {
     a.starts_with(b) || b.starts_with(a)
 }
 
-/// The first of these, if any, that overlaps with a later one. O(n log n).
+/// The first of these prefixes, if any, that overlaps with a later one. O(n log n).
 fn first_overlapping(prefixes: &[&[u8]]) -> Option<usize> {
     let mut sorted: Vec<(&[u8], usize)> =
         prefixes.iter().enumerate().map(|(index, prefix)| (*prefix, index)).collect();
     sorted.sort_unstable();
-    // All that begin with a prefix follow it. So whoever overlaps with any does so with the first of those that it begins with.
+    // Sorted, all that begin with a prefix follow it. So one that overlaps with any overlaps with the first of those.
     let (mut first, mut beginning) = (None::<usize>, *sorted.first()?);
     for &(prefix, index) in &sorted[1..] {
         if prefix.starts_with(beginning.0) {
@@ -207,7 +201,7 @@ fn first_overlapping(prefixes: &[&[u8]]) -> Option<usize> {
     first
 }
 
-/// The first of those there are that overlaps with a prefix. Among them only the empty one may begin others. O(log n).
+/// The first existing prefix that overlaps with a new one. Among the existing only the empty one may begin others. O(log n).
 fn overlapping_with<'p>(prefixes: &'p BTreeSet<Box<[u8]>>, prefix: &[u8]) -> Option<&'p [u8]> {
     let names = |from, to| prefixes.range::<[u8], _>((from, to)).map(|found| &**found);
     let is_near = |other: &&[u8]| overlap(other, prefix);

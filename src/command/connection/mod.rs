@@ -1,4 +1,4 @@
-//! The connection itself: who is at the other end, which protocol it speaks, which database it uses.
+//! The connection: authentication, protocol version, selected database.
 
 pub(crate) mod client;
 pub(crate) mod client_filter;
@@ -15,7 +15,7 @@ use crate::ids::UserId;
 use crate::resp::number;
 use crate::resp::reply::Protocol;
 
-/// Allowed while loading, with stale data, by a busy server, and before authentication.
+/// Allowed while loading, with stale data, while the server is busy, and before authentication.
 const ALWAYS: Flags = Flags::NOSCRIPT
     .union(Flags::LOADING)
     .union(Flags::STALE)
@@ -104,7 +104,7 @@ const PROTOCOL_VERSION: CommandError =
 const OUTSIDE_INT: CommandError =
     CommandError::ValueOutOfRange("value must between -2147483648 and 2147483647");
 
-/// `PING [message]`: `PONG` or the message; to a RESP2 subscriber an array like the messages it gets.
+/// `PING [message]`: `PONG` or the message; to a RESP2 subscriber an array like that of a message.
 fn ping(ctx: &mut Context<'_>) -> CommandResult {
     if ctx.args.len() > 2 {
         return Err(CommandError::WrongArity("ping".into()));
@@ -134,7 +134,7 @@ fn echo(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `QUIT`: `OK`, and the end of the connection.
+/// `QUIT`: `OK`, then closes the connection.
 fn quit(ctx: &mut Context<'_>) -> CommandResult {
     ctx.reply.ok();
     Ok(Outcome::Close)
@@ -154,7 +154,7 @@ fn select(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// The user with this name and password.
+/// Finds the user with this name and password.
 fn find_user(ctx: &mut Context<'_>, name: &[u8], password: &[u8]) -> Result<UserId, CommandError> {
     let id = ctx.client_id();
     users::find_user(ctx.server, id, name, password, ctx.args.get(0))
@@ -175,7 +175,7 @@ fn auth(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// What HELLO asks for.
+/// The options of HELLO.
 struct Hello<'a> {
     protocol: Option<Protocol>,
     user: Option<UserId>,
@@ -183,7 +183,7 @@ struct Hello<'a> {
 }
 
 impl<'a> Hello<'a> {
-    /// Errors come in the order of the arguments, a wrong password included; nothing has changed when one does.
+    /// Errors come in the order of the arguments, including a wrong password; then nothing was changed.
     fn parse(ctx: &mut Context<'a>) -> Result<Self, CommandError> {
         let mut hello = Hello { protocol: None, user: None, name: None };
         let mut args = ctx.args.cursor(1);
@@ -210,7 +210,7 @@ impl<'a> Hello<'a> {
     }
 }
 
-/// `HELLO [protover [AUTH username password] [SETNAME clientname]]`: a map about the server, in the version asked for.
+/// `HELLO [protover [AUTH username password] [SETNAME clientname]]`: a map about the server, in the requested protocol.
 fn hello(ctx: &mut Context<'_>) -> CommandResult {
     let hello = Hello::parse(ctx)?;
     let flags = ctx.client().flags;
@@ -226,7 +226,7 @@ fn hello(ctx: &mut Context<'_>) -> CommandResult {
         client.name = name.into();
     }
     if let Some(protocol) = hello.protocol {
-        // The client's own is what others push to it in, the writer's what its replies are in.
+        // The client's protocol is for pushes of others, the writer's for its replies.
         client.protocol = protocol;
         ctx.reply.set_protocol(protocol);
     }
@@ -256,7 +256,7 @@ fn hello(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `RESET`: `RESET`. Database 0, RESP2, no name, no subscriptions, no monitoring or tracking, answers on, to be authenticated anew.
+/// `RESET`: `RESET`. Database 0, RESP2, no name, subscriptions, monitoring or tracking, replies on, unauthenticated.
 fn reset(ctx: &mut Context<'_>) -> CommandResult {
     publish::unsubscribe_all(ctx.server, ctx.client_id());
     let id = ctx.client_id();
@@ -272,7 +272,9 @@ fn reset(ctx: &mut Context<'_>) -> CommandResult {
             | ClientFlags::REPLY_SKIP
             | ClientFlags::REPLY_SKIP_NEXT
             | ClientFlags::NO_TOUCH
-            | ClientFlags::NO_EVICT,
+            | ClientFlags::NO_EVICT
+            | ClientFlags::READS_HERE
+            | ClientFlags::IMPORT_SOURCE,
     );
     client.db = 0;
     client.name = Box::default();

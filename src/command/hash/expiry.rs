@@ -1,7 +1,7 @@
 //! Fields of hashes that expire: setting, asking and clearing their deadlines, alone or together with their values.
 //!
-//! Options, replies, errors and events are those of Valkey 9.1, which has all of Redis 8 here. A relative time counts on the
-//! boot-time clock and an absolute one on the wall clock; conditions compare what is left of each.
+//! Options, replies, errors and events are Valkey 9.1's, which include those of Redis 8. A relative time counts on
+//! the boot-time clock, an absolute one on the wall clock; conditions compare the remaining times.
 
 use crate::clock::Expiry;
 use crate::clock::{Deadline, Now, UnixMillis};
@@ -19,7 +19,7 @@ const BAD_FIELD_COUNT: CommandError = CommandError::Text(
     "ERR numfields should be greater than 0 and match the provided number of fields",
 );
 
-/// What became of a field whose deadline was to be changed, as the replies tell it.
+/// The result for a field, as in the replies.
 mod result {
     pub const ABSENT: i64 = -2;
     /// HPERSIST: it had no deadline.
@@ -32,12 +32,13 @@ mod result {
 
 // ---- parsing -------------------------------------------------------------------------------------------------------------
 
-/// Where `FIELDS` stands behind the options that begin at argument `start`: not as the last argument.
+/// The index of `FIELDS` after options from argument `start` on; not the last argument.
 fn fields_word(args: Args<'_>, start: usize) -> Option<usize> {
     (start..args.len().saturating_sub(1)).find(|&at| args.get(at).eq_ignore_ascii_case(b"FIELDS"))
 }
 
-/// The first field behind `FIELDS numfields` at argument `word`: each field has so many arguments, which must be all the rest.
+/// The index of the first field after `FIELDS numfields` at argument `word`. Each field has `arguments_each`
+/// arguments, and nothing may follow.
 fn first_field(args: Args<'_>, word: usize, arguments_each: i64) -> Result<usize, CommandError> {
     let count = args.integer(word + 1)?;
     let first = word + 2;
@@ -48,7 +49,7 @@ fn first_field(args: Args<'_>, word: usize, arguments_each: i64) -> Result<usize
     Ok(first)
 }
 
-/// `FIELDS numfields field [field ...]` at argument 2; the first field.
+/// The index of the first field in `FIELDS numfields field [field ...]`, which begins at argument 2.
 fn plain_fields(args: Args<'_>, mismatch: CommandError) -> Result<usize, CommandError> {
     if !args.get(2).eq_ignore_ascii_case(b"FIELDS") {
         return Err(CommandError::Syntax);
@@ -56,7 +57,7 @@ fn plain_fields(args: Args<'_>, mismatch: CommandError) -> Result<usize, Command
     first_field(args, 2, 1).map_err(|error| if error == BAD_FIELD_COUNT { mismatch } else { error })
 }
 
-/// What a time given counts, and from when.
+/// The unit and reference of a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Unit {
     ms: i64,
@@ -69,7 +70,7 @@ const UNIX_SECONDS: Unit = Unit { ms: 1000, is_absolute: true };
 const UNIX_MILLISECONDS: Unit = Unit { ms: 1, is_absolute: true };
 
 impl Unit {
-    /// The deadline a time stands for. Refused if negative, and if its milliseconds since 1970 do not fit 64 bits.
+    /// The deadline of a time. Errors: negative, or its Unix milliseconds exceed 64 bits.
     fn deadline(
         self,
         time: &[u8],
@@ -87,7 +88,7 @@ impl Unit {
     }
 }
 
-/// On what deadline a field must have for a new one to be set. A field without one counts as never going.
+/// A condition on a field's deadline for setting a new one. A field without one counts as never expiring.
 #[derive(Clone, Copy, Debug, Default)]
 struct Condition {
     nx: bool,
@@ -97,7 +98,7 @@ struct Condition {
 }
 
 impl Condition {
-    /// Parses `[NX | XX | GT | LT]` from argument 3 to `end`; XX may stand with GT or LT.
+    /// Parses `[NX | XX | GT | LT]` from argument 3 to `end`; XX may be combined with GT or LT.
     fn parse(args: Args<'_>, end: usize) -> Result<Self, CommandError> {
         let mut condition = Condition::default();
         for option in args.iter_from(3).take(end - 3) {
@@ -130,7 +131,7 @@ impl Condition {
     }
 }
 
-/// What HGETEX and HSETEX say about deadlines. The time is read only when the key has been looked at.
+/// HGETEX's and HSETEX's option for the deadline. The time is parsed after the key was looked up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Lifetime<'a> {
     #[default]
@@ -140,7 +141,7 @@ enum Lifetime<'a> {
     Given(Unit, &'a [u8]),
 }
 
-/// Whether something is to be there or not to be there.
+/// Whether something must exist or must not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Presence {
     Absent,
@@ -156,7 +157,7 @@ struct Options<'a> {
 }
 
 impl<'a> Options<'a> {
-    /// Parses the arguments from 2 to `end`. `sets`: those of HSETEX, else those of HGETEX.
+    /// Parses the arguments from 2 to `end`. `sets`: for HSETEX, otherwise for HGETEX.
     fn parse(args: Args<'a>, end: usize, sets: bool) -> Result<Self, CommandError> {
         let mut options = Options::default();
         let mut at = 2;
@@ -178,7 +179,7 @@ impl<'a> Options<'a> {
                 () => None,
             };
             match (unit, options.lifetime) {
-                // The same unit may be given twice, the last time counts.
+                // A unit may be repeated: the last time counts.
                 (Some(unit), lifetime) if at + 1 < end => {
                     match lifetime {
                         Lifetime::Unsaid => {}
@@ -206,7 +207,7 @@ impl<'a> Options<'a> {
     }
 }
 
-/// The hash at a key that is read: counts the hit or miss.
+/// The hash of a key, for reading: counts the hit or miss.
 fn find_for_read(ctx: &mut Context<'_>, key: Key<'_>) -> Result<Option<Slot>, CommandError> {
     let found = ctx.db.find_for_read(key);
     let Some(slot) = found else { return Ok(None) };
@@ -214,29 +215,29 @@ fn find_for_read(ctx: &mut Context<'_>, key: Key<'_>) -> Result<Option<Slot>, Co
     Ok(ctx.db.settle_fields(slot, key))
 }
 
-/// Counts a change of so many fields, and announces it.
+/// Counts a change of `fields` fields, and announces it.
 fn changed(ctx: &mut Context<'_>, event: &'static str, key: Key<'_>, fields: u64) {
     ctx.db.changed_by(fields, KeyspaceEvents::HASH, event, key.bytes);
 }
 
-/// What has become of fields, to be repeated elsewhere.
+/// The result of a command for its fields, for the effect.
 #[derive(Clone, Copy)]
-enum Became {
+enum FieldEffect {
     Deleted,
     Persistent,
     DueAt(Deadline),
 }
 
-/// Has what has become of a hash's fields be repeated elsewhere: these fields alone, their deadline as a Unix time.
-fn repeat(ctx: &mut Context<'_>, key: Key<'_>, fields: &[&[u8]], became: Became) {
+/// Sets the effect: the result for these fields, with deadlines as Unix times.
+fn repeat(ctx: &mut Context<'_>, key: Key<'_>, fields: &[&[u8]], became: FieldEffect) {
     let offset_ms = ctx.db.wall_offset_ms();
     ctx.instead_gathered(|_, request| {
         let count = fields.len().to_string();
         let mut add = |words: &[&[u8]]| request.extend(words.iter().map(|word| word.to_vec()));
         match became {
-            Became::Deleted => add(&[b"HDEL", key.bytes]),
-            Became::Persistent => add(&[b"HPERSIST", key.bytes, b"FIELDS", count.as_bytes()]),
-            Became::DueAt(deadline) => {
+            FieldEffect::Deleted => add(&[b"HDEL", key.bytes]),
+            FieldEffect::Persistent => add(&[b"HPERSIST", key.bytes, b"FIELDS", count.as_bytes()]),
+            FieldEffect::DueAt(deadline) => {
                 let at = deadline.unix(offset_ms).0.to_string();
                 let (at, count) = (at.as_bytes(), count.as_bytes());
                 add(&[b"HPEXPIREAT", key.bytes, at, b"FIELDS", count]);
@@ -248,8 +249,8 @@ fn repeat(ctx: &mut Context<'_>, key: Key<'_>, fields: &[&[u8]], became: Became)
 
 // ---- deadlines alone -----------------------------------------------------------------------------------------------------
 
-/// `HEXPIRE key seconds [NX | XX | GT | LT] FIELDS numfields field [field ...]`: an array with, for each field, 1 if its
-/// deadline was set, 0 if the condition does not hold, 2 if it was deleted because the time has come, -2 if it is not there.
+/// `HEXPIRE key seconds [NX | XX | GT | LT] FIELDS numfields field [field ...]`: an array with, for each field, 1 if the deadline
+/// was set, 0 if the condition fails, 2 if the field was deleted as the deadline has passed, -2 if it does not exist.
 pub(crate) fn hexpire(ctx: &mut Context<'_>) -> CommandResult {
     expire(ctx, SECONDS)
 }
@@ -311,14 +312,14 @@ fn expire(ctx: &mut Context<'_>, unit: Unit) -> CommandResult {
     });
     if changes > 0 {
         changed(ctx, if is_past { "hexpired" } else { "hexpire" }, key, changes);
-        let became = if is_past { Became::Deleted } else { Became::DueAt(deadline) };
+        let became = if is_past { FieldEffect::Deleted } else { FieldEffect::DueAt(deadline) };
         repeat(ctx, key, &altered, became);
         settle(ctx, slot, key, changes, is_past);
     }
     Ok(Outcome::Replied)
 }
 
-/// After fields got another deadline: those past theirs have gone, the others' are taken note of.
+/// After deadlines were changed: deletes the fields if the deadline has passed, otherwise updates the index of deadlines.
 fn settle(ctx: &mut Context<'_>, slot: Slot, key: Key<'_>, changes: u64, is_past: bool) {
     if is_past {
         ctx.db.stats.expired_fields += changes;
@@ -328,8 +329,8 @@ fn settle(ctx: &mut Context<'_>, slot: Slot, key: Key<'_>, changes: u64, is_past
     }
 }
 
-/// `HPERSIST key FIELDS numfields field [field ...]`: an array with, for each field, 1 if its deadline was removed, -1 if it
-/// had none, -2 if it is not there.
+/// `HPERSIST key FIELDS numfields field [field ...]`: an array with, for each field, 1 if its deadline was removed,
+/// -1 if it had none, -2 if it does not exist.
 pub(crate) fn hpersist(ctx: &mut Context<'_>) -> CommandResult {
     let (args, now) = (ctx.args, ctx.db.now());
     let first = plain_fields(args, BAD_FIELD_COUNT)?;
@@ -364,30 +365,30 @@ pub(crate) fn hpersist(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `HTTL key FIELDS numfields field [field ...]`: an array with, for each field, the seconds left, rounded; -1 if it stays, -2
-/// if it is not there.
+/// `HTTL key FIELDS numfields field [field ...]`: an array with, for each field, the seconds left, rounded; -1
+/// without a deadline, -2 if it does not exist.
 pub(crate) fn httl(ctx: &mut Context<'_>) -> CommandResult {
-    tell(ctx, |now, deadline| to_seconds(now.remaining_ms(deadline)))
+    reply_deadlines(ctx, |now, deadline| to_seconds(now.remaining_ms(deadline)))
 }
 
 /// `HPTTL key FIELDS numfields field [field ...]`: the same in milliseconds.
 pub(crate) fn hpttl(ctx: &mut Context<'_>) -> CommandResult {
-    tell(ctx, |now, deadline| now.remaining_ms(deadline))
+    reply_deadlines(ctx, |now, deadline| now.remaining_ms(deadline))
 }
 
 /// `HEXPIRETIME key FIELDS numfields field [field ...]`: as HTTL, but the Unix time.
 pub(crate) fn hexpire_time(ctx: &mut Context<'_>) -> CommandResult {
     let offset_ms = ctx.db.wall_offset_ms();
-    tell(ctx, |_, deadline| to_seconds(deadline.unix(offset_ms).0))
+    reply_deadlines(ctx, |_, deadline| to_seconds(deadline.unix(offset_ms).0))
 }
 
 /// `HPEXPIRETIME key FIELDS numfields field [field ...]`: the same in milliseconds.
 pub(crate) fn hpexpire_time(ctx: &mut Context<'_>) -> CommandResult {
     let offset_ms = ctx.db.wall_offset_ms();
-    tell(ctx, |_, deadline| deadline.unix(offset_ms).0)
+    reply_deadlines(ctx, |_, deadline| deadline.unix(offset_ms).0)
 }
 
-fn tell(ctx: &mut Context<'_>, told: impl Fn(&Now, Deadline) -> i64) -> CommandResult {
+fn reply_deadlines(ctx: &mut Context<'_>, told: impl Fn(&Now, Deadline) -> i64) -> CommandResult {
     let (args, now) = (ctx.args, ctx.db.now());
     let first = plain_fields(args, CommandError::Syntax)?;
     let hash = ctx.db.read::<Hash>(ctx.key(1))?;
@@ -404,14 +405,14 @@ fn tell(ctx: &mut Context<'_>, told: impl Fn(&Now, Deadline) -> i64) -> CommandR
     Ok(Outcome::Replied)
 }
 
-/// Milliseconds, not negative, to the nearest second.
+/// Non-negative milliseconds rounded to seconds.
 fn to_seconds(ms: i64) -> i64 {
     ms / 1000 + i64::from(ms % 1000 >= 500)
 }
 
 // ---- with values ---------------------------------------------------------------------------------------------------------
 
-/// `HGETDEL key FIELDS numfields field [field ...]`: an array of values, nil for each field that is not there.
+/// `HGETDEL key FIELDS numfields field [field ...]`: an array of values, nil for each field that does not exist.
 pub(crate) fn hgetdel(ctx: &mut Context<'_>) -> CommandResult {
     let (args, now) = (ctx.args, ctx.db.now());
     let first = plain_fields(args, BAD_FIELD_COUNT)?;
@@ -445,14 +446,14 @@ pub(crate) fn hgetdel(ctx: &mut Context<'_>) -> CommandResult {
     });
     if removed > 0 {
         changed(ctx, "hdel", key, removed);
-        repeat(ctx, key, &altered, Became::Deleted);
+        repeat(ctx, key, &altered, FieldEffect::Deleted);
         ctx.db.delete_if_empty::<Hash>(slot, key);
     }
     Ok(Outcome::Replied)
 }
 
 /// `HGETEX key [EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT unix-time-milliseconds | PERSIST] FIELDS numfields
-/// field [field ...]`: an array of values, nil for each field that is not there. A time that has come deletes the fields.
+/// field [field ...]`: an array of values, nil for each field that does not exist. A past time deletes the fields.
 pub(crate) fn hgetex(ctx: &mut Context<'_>) -> CommandResult {
     let (args, now) = (ctx.args, ctx.db.now());
     let word = fields_word(args, 2).ok_or(BAD_FIELD_COUNT)?;
@@ -512,9 +513,9 @@ pub(crate) fn hgetex(ctx: &mut Context<'_>) -> CommandResult {
     });
     if changes > 0 {
         let (event, became) = match deadline {
-            _ if is_past => ("hexpired", Became::Deleted),
-            Some(deadline) => ("hexpire", Became::DueAt(deadline)),
-            None => ("hpersist", Became::Persistent),
+            _ if is_past => ("hexpired", FieldEffect::Deleted),
+            Some(deadline) => ("hexpire", FieldEffect::DueAt(deadline)),
+            None => ("hpersist", FieldEffect::Persistent),
         };
         changed(ctx, event, key, changes);
         repeat(ctx, key, &altered, became);
@@ -523,9 +524,9 @@ pub(crate) fn hgetex(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `HSETEX key [NX | XX] [FNX | FXX] [EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT unix-time-milliseconds |
-/// KEEPTTL] FIELDS numfields field value [field value ...]`: 1 if all fields were set, 0 if a condition does not hold: NX and
-/// XX speak of the key, FNX and FXX of all fields. A time that has come deletes the fields.
+/// `HSETEX key [NX | XX] [FNX | FXX] [EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT
+/// unix-time-milliseconds | KEEPTTL] FIELDS numfields field value [field value ...]`: 1 if all fields were set, 0 if
+/// a condition fails: NX and XX are about the key, FNX and FXX about all fields. A past time deletes the fields.
 pub(crate) fn hsetex(ctx: &mut Context<'_>) -> CommandResult {
     let (args, now) = (ctx.args, ctx.db.now());
     let word = fields_word(args, 2).ok_or(BAD_FIELD_COUNT)?;
@@ -574,7 +575,7 @@ fn set_pairs(
             let field = args.get(at);
             let expiry = match deadline {
                 Some(deadline) => Expiry::At(deadline),
-                // A deadline that has passed is not kept.
+                // A past deadline is not kept.
                 None if keeps && hash.as_view().get(field, &now).is_some() => Expiry::Keep,
                 None => Expiry::Clear,
             };
@@ -605,7 +606,7 @@ fn set_pairs(
     }
 }
 
-/// What HSETEX does when the time has come: the fields are set and go at once.
+/// HSETEX with a past time: the fields are set and deleted at once.
 fn delete_pairs(ctx: &mut Context<'_>, key: Key<'_>, found: Option<Slot>, first: usize) {
     let (args, now) = (ctx.args, ctx.db.now());
     let pairs = ((args.len() - first) / 2) as u64;
@@ -621,7 +622,7 @@ fn delete_pairs(ctx: &mut Context<'_>, key: Key<'_>, found: Option<Slot>, first:
     }
     if !removed.is_empty() {
         changed(ctx, "hset", key, removed.len() as u64);
-        repeat(ctx, key, &removed, Became::Deleted);
+        repeat(ctx, key, &removed, FieldEffect::Deleted);
     } else {
         ctx.db.notify(KeyspaceEvents::HASH, "hset", key.bytes);
     }

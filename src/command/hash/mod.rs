@@ -1,8 +1,8 @@
-//! Hashes: setting, reading and deleting fields. What concerns fields that expire is in `hash_expiry`.
+//! Hashes: setting, reading and deleting fields. Commands on fields' deadlines are in `hash/expiry.rs`.
 
 pub(crate) mod expiry;
 
-use crate::clock::Expiry;
+use crate::clock::{Expiry, Now};
 use crate::collections::glob;
 use crate::collections::table::Slot;
 use crate::command::hash::expiry::{
@@ -202,7 +202,7 @@ const STEPS_PER_FIELD: u64 = 10;
 /// A hash with more than this many times the fields that HRANDFIELD wants is not walked over: fields are drawn instead.
 const DRAW_FROM: usize = 3;
 
-/// Up to where a hash counts as a listpack.
+/// The limits of a listpack.
 pub(crate) fn limits(ctx: &Context<'_>) -> Limits {
     let config = &ctx.server.config;
     Limits {
@@ -212,7 +212,7 @@ pub(crate) fn limits(ctx: &Context<'_>) -> Limits {
     }
 }
 
-/// Lets `edit` change the hash at `found`, or a new one if there is none. Its slot, and the edit's result.
+/// Calls `edit` with the hash at `found`, or a new one. Returns its slot, and the edit's result.
 pub(crate) fn edit_or_create<R>(
     ctx: &mut Context<'_>,
     key: Key<'_>,
@@ -262,7 +262,7 @@ fn set_pairs(ctx: &mut Context<'_>) -> Result<i64, CommandError> {
     Ok(added as i64)
 }
 
-/// `HSETNX key field value`: 1 if it was set, 0 if the field is there.
+/// `HSETNX key field value`: 1 if it was set, 0 if the field exists.
 fn hsetnx(ctx: &mut Context<'_>) -> CommandResult {
     let (key, limits, now) = (ctx.key(1), limits(ctx), ctx.db.now());
     let (field, value) = (ctx.args.get(2), ctx.args.get(3));
@@ -280,7 +280,7 @@ fn hsetnx(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `HDEL key field [field ...]`: how many fields there were.
+/// `HDEL key field [field ...]`: the number of deleted fields.
 fn hdel(ctx: &mut Context<'_>) -> CommandResult {
     let (key, args, now) = (ctx.key(1), ctx.args, ctx.db.now());
     let Some(slot) = ctx.db.slot_of::<Hash>(key)? else {
@@ -354,7 +354,7 @@ fn hincrbyfloat(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// Sets the field in argument 2; one that is there keeps its deadline.
+/// Sets the field in argument 2; an existing deadline stays.
 fn set_computed(
     ctx: &mut Context<'_>,
     key: Key<'_>,
@@ -380,7 +380,7 @@ fn hget(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `HMGET key field [field ...]`: an array of values, nil for each field that is not there.
+/// `HMGET key field [field ...]`: an array of values, nil for each field that does not exist.
 fn hmget(ctx: &mut Context<'_>) -> CommandResult {
     let now = ctx.db.now();
     let fields = ctx.args.iter_from(2);
@@ -453,8 +453,8 @@ fn hvals(ctx: &mut Context<'_>) -> CommandResult {
 
 // ---- random fields -------------------------------------------------------------------------------------------------------
 
-/// `HRANDFIELD key [count [WITHVALUES]]`: a field or nil; with a count an array: of different fields, or, if the count is
-/// negative, of so many that are drawn independently. With values RESP2 has them behind their fields, RESP3 arrays of two.
+/// `HRANDFIELD key [count [WITHVALUES]]`: a field or nil; with a count an array: of different fields, or, if it is
+/// negative, of fields drawn independently. With values, fields and values alternate in RESP2; RESP3 has pairs.
 fn hrandfield(ctx: &mut Context<'_>) -> CommandResult {
     let now = ctx.db.now();
     if ctx.args.len() == 2 {
@@ -489,7 +489,7 @@ fn hrandfield(ctx: &mut Context<'_>) -> CommandResult {
     };
     let is_nested = with_values && ctx.reply.protocol() == Protocol::Resp3;
     ctx.reply.array(if with_values && !is_nested { 2 * total } else { total });
-    let mut reply = |field: &[u8], value: &[u8]| {
+    let reply = |field: &[u8], value: &[u8]| {
         if is_nested {
             ctx.reply.array(2);
         }
@@ -500,36 +500,62 @@ fn hrandfield(ctx: &mut Context<'_>) -> CommandResult {
         !ctx.reply.is_cut()
     };
     if count < 0 {
-        for _ in 0..total {
-            if let Some((field, value)) = hash.random(&now)
-                && !reply(field.as_ref(), value.as_ref())
-            {
-                break;
-            }
-        }
-        return Ok(Outcome::Replied);
+        draw_repeatedly(hash, &now, total, reply);
+    } else if total.saturating_mul(DRAW_FROM) < len {
+        draw_different(hash, &now, total, reply);
+    } else {
+        select_different(hash, &now, (len, total), reply);
     }
-    if total.saturating_mul(DRAW_FROM) < len {
-        let mut drawn = std::collections::HashSet::with_capacity(total);
-        while drawn.len() < total
-            && let Some((field, value)) = hash.random(&now)
+    Ok(Outcome::Replied)
+}
+
+/// Shows `count` random fields to `reply`, possibly with repetitions, until it returns false.
+fn draw_repeatedly(
+    hash: HashView<'_>,
+    now: &Now,
+    count: usize,
+    mut reply: impl FnMut(&[u8], &[u8]) -> bool,
+) {
+    for _ in 0..count {
+        if let Some((field, value)) = hash.random(now)
+            && !reply(field.as_ref(), value.as_ref())
         {
-            if drawn.insert(field.as_ref().to_vec()) {
-                reply(field.as_ref(), value.as_ref());
-            }
+            break;
         }
-        return Ok(Outcome::Replied);
     }
-    // Of the fields that are left, each is as likely to be among the ones still wanted.
-    let (mut left, mut wanted) = (len, total);
-    hash.for_each(&now, |field, value| {
+}
+
+/// Shows `count` different random fields to `reply`. Fast if they are few among many.
+fn draw_different(
+    hash: HashView<'_>,
+    now: &Now,
+    count: usize,
+    mut reply: impl FnMut(&[u8], &[u8]) -> bool,
+) {
+    let mut drawn = std::collections::HashSet::with_capacity(count);
+    while drawn.len() < count
+        && let Some((field, value)) = hash.random(now)
+    {
+        if drawn.insert(field.as_ref().to_vec()) {
+            reply(field.as_ref(), value.as_ref());
+        }
+    }
+}
+
+/// Shows `wanted` different random fields of the `left` ones to `reply`, in one pass over the hash.
+fn select_different(
+    hash: HashView<'_>,
+    now: &Now,
+    (mut left, mut wanted): (usize, usize),
+    mut reply: impl FnMut(&[u8], &[u8]) -> bool,
+) {
+    hash.for_each(now, |field, value| {
         if wanted > 0 && fastrand::usize(0..left) < wanted {
             wanted -= 1;
             reply(field, value);
         }
         left -= 1;
     });
-    Ok(Outcome::Replied)
 }
 
 // ---- walking -------------------------------------------------------------------------------------------------------------
@@ -564,8 +590,8 @@ impl<'a> ScanOptions<'a> {
     }
 }
 
-/// `HSCAN key cursor [MATCH pattern] [COUNT count] [NOVALUES]`: the next cursor (0 at the end) as a bulk string, and an array
-/// of fields and values in turn. Without such a key the options are not looked at, as in Redis.
+/// `HSCAN key cursor [MATCH pattern] [COUNT count] [NOVALUES]`: the next cursor (0 at the end) as a bulk string, and an
+/// array of fields and values alternately. Without such a key the options are not checked, as in Redis.
 fn hscan(ctx: &mut Context<'_>) -> CommandResult {
     let cursor = scan_cursor(ctx, 2)?;
     let options = ScanOptions::parse(ctx);
@@ -577,7 +603,7 @@ fn hscan(ctx: &mut Context<'_>) -> CommandResult {
         return Ok(Outcome::Replied);
     };
     let options = options?;
-    // The cursor, which comes first in the reply, is known last.
+    // The cursor, first in the reply, is known last.
     let mut elements = OutputBuffer::default();
     let mut writer = ReplyWriter::new(&mut elements, ctx.reply.protocol());
     let (mut next, mut seen, mut steps, mut found) = (cursor, 0u64, 0u64, 0);

@@ -1,4 +1,4 @@
-//! DUMP and RESTORE: one value as bytes, in the form of an RDB file (`persist/rdb/payload.rs`).
+//! DUMP and RESTORE: a value in the RDB format (`persist/rdb/payload.rs`).
 
 use crate::clock::UnixMillis;
 use crate::config::KeyspaceEvents;
@@ -66,7 +66,7 @@ fn dump(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// What RESTORE was asked for: `key ttl serialized-value [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]`.
+/// RESTORE's options: `key ttl serialized-value [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]`.
 struct RestoreOptions {
     replace: bool,
     absolute: bool,
@@ -105,10 +105,10 @@ impl RestoreOptions {
     }
 }
 
-/// `RESTORE key ttl serialized-value [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]`: OK. `ttl` in milliseconds, with
-/// ABSTTL as Unix time; 0: the key stays. With a time that has passed there is no such key afterwards.
+/// `RESTORE key ttl serialized-value [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]`: OK. `ttl` in
+/// milliseconds, with ABSTTL as Unix time; 0: no deadline. With a past time the key does not exist afterwards.
 ///
-/// It is repeated elsewhere with ABSTTL, and as DEL where all it did was to delete a key.
+/// Its effect has ABSTTL, or is a DEL if it only deleted a key.
 fn restore(ctx: &mut Context<'_>) -> CommandResult {
     let options = RestoreOptions::parse(ctx)?;
     let key = ctx.key(1);

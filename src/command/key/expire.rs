@@ -1,7 +1,7 @@
 //! Deadlines of keys: set, ask, clear.
 //!
-//! A relative TTL counts on the boot-time clock and an absolute one on the wall clock (`clock.rs`); conditions compare what
-//! is left of each.
+//! A relative TTL counts on the boot-time clock, an absolute one on the wall clock (`clock.rs`); conditions compare
+//! the remaining times.
 
 use crate::clock::{Deadline, Now, UnixMillis};
 use crate::config::KeyspaceEvents;
@@ -71,7 +71,7 @@ const fn asks(name: &'static str, handler: Handler) -> CommandSpec {
         .categories(Categories::KEYSPACE)
 }
 
-/// On what deadline the key must have for a new one to be set. A key without one counts as never going.
+/// A condition on the key's deadline for setting a new one. A key without one counts as never expiring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Condition {
     Always,
@@ -88,7 +88,7 @@ enum Condition {
 }
 
 impl Condition {
-    /// Parses `[NX | XX | GT | LT]`; XX may stand with GT or LT.
+    /// Parses `[NX | XX | GT | LT]`; XX may be combined with GT or LT.
     fn parse(ctx: &Context<'_>) -> Result<Self, CommandError> {
         let (mut nx, mut xx, mut gt, mut lt) = (false, false, false, false);
         for option in ctx.args.iter_from(3) {
@@ -115,7 +115,7 @@ impl Condition {
         }
     }
 
-    /// Whether a key that goes in `current` milliseconds (None: never) may be set to go in `new` ones.
+    /// Whether a key that expires in `current` milliseconds (None: never) may get a deadline in `new` milliseconds.
     fn allows(self, current: Option<i64>, new: i64) -> bool {
         match self {
             Condition::Always => true,
@@ -128,7 +128,7 @@ impl Condition {
     }
 }
 
-/// When a key is to go.
+/// A new deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum When {
     AfterMs(i64),
@@ -136,7 +136,7 @@ enum When {
 }
 
 impl When {
-    /// None if it lies outside 64 bits of Unix milliseconds.
+    /// None if it is outside 64 bits of Unix milliseconds.
     fn after(now: &Now, value: i64, unit_ms: i64) -> Option<Self> {
         let ms = value.checked_mul(unit_ms)?;
         now.unix().0.checked_add(ms).map(|_| When::AfterMs(ms))
@@ -146,7 +146,7 @@ impl When {
         value.checked_mul(unit_ms).map(|ms| When::At(UnixMillis(ms)))
     }
 
-    /// Milliseconds left; the key goes at once if there are none.
+    /// Milliseconds left; the key is deleted at once if there are none.
     fn remaining_ms(self, now: &Now) -> i64 {
         match self {
             When::AfterMs(ms) => ms,
@@ -162,7 +162,7 @@ impl When {
     }
 }
 
-/// `EXPIRE key seconds [NX | XX | GT | LT]`: 1, or 0 if there is no such key or the condition does not hold.
+/// `EXPIRE key seconds [NX | XX | GT | LT]`: 1, or 0 if there is no such key or the condition fails.
 fn expire(ctx: &mut Context<'_>) -> CommandResult {
     set_deadline(ctx, |now, value| When::after(now, value, 1000))
 }
@@ -221,29 +221,32 @@ fn set_deadline(
     Ok(Outcome::Replied)
 }
 
-/// `TTL key`: seconds left, rounded; -1 if it stays, -2 if there is no such key.
+/// `TTL key`: seconds left, rounded; -1 without a deadline, -2 if there is no such key.
 fn ttl(ctx: &mut Context<'_>) -> CommandResult {
-    tell_deadline(ctx, |now, deadline| to_seconds(now.remaining_ms(deadline)))
+    reply_deadline(ctx, |now, deadline| to_seconds(now.remaining_ms(deadline)))
 }
 
 /// `PTTL key`: the same in milliseconds.
 fn pttl(ctx: &mut Context<'_>) -> CommandResult {
-    tell_deadline(ctx, |now, deadline| now.remaining_ms(deadline))
+    reply_deadline(ctx, |now, deadline| now.remaining_ms(deadline))
 }
 
-/// `EXPIRETIME key`: Unix time in seconds, rounded; -1 if it stays, -2 if there is no such key.
+/// `EXPIRETIME key`: Unix time in seconds, rounded; -1 without a deadline, -2 if there is no such key.
 fn expire_time(ctx: &mut Context<'_>) -> CommandResult {
     let offset_ms = ctx.db.wall_offset_ms();
-    tell_deadline(ctx, |_, deadline| to_seconds(deadline.unix(offset_ms).0))
+    reply_deadline(ctx, |_, deadline| to_seconds(deadline.unix(offset_ms).0))
 }
 
 /// `PEXPIRETIME key`: the same in milliseconds.
 fn pexpire_time(ctx: &mut Context<'_>) -> CommandResult {
     let offset_ms = ctx.db.wall_offset_ms();
-    tell_deadline(ctx, |_, deadline| deadline.unix(offset_ms).0)
+    reply_deadline(ctx, |_, deadline| deadline.unix(offset_ms).0)
 }
 
-fn tell_deadline(ctx: &mut Context<'_>, tell: impl FnOnce(&Now, Deadline) -> i64) -> CommandResult {
+fn reply_deadline(
+    ctx: &mut Context<'_>,
+    tell: impl FnOnce(&Now, Deadline) -> i64,
+) -> CommandResult {
     let told = match ctx.db.find_untouched(ctx.key(1)) {
         None => -2,
         Some(slot) => match ctx.db.entry(slot).deadline() {
@@ -255,7 +258,7 @@ fn tell_deadline(ctx: &mut Context<'_>, tell: impl FnOnce(&Now, Deadline) -> i64
     Ok(Outcome::Replied)
 }
 
-/// Milliseconds, not negative, to the nearest second.
+/// Non-negative milliseconds rounded to seconds.
 fn to_seconds(ms: i64) -> i64 {
     ms / 1000 + (ms % 1000 >= 500) as i64
 }

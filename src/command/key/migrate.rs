@@ -1,5 +1,5 @@
-//! MIGRATE: keys go to another server. They are restored there, all in one go, and deleted here once the other server has said
-//! that it has them. The server waits meanwhile, as Redis does.
+//! MIGRATE: moves keys to another server. They are restored there in one pipeline, and deleted here once the other
+//! server has confirmed. The event loop is blocked meanwhile, as in Redis.
 
 use std::io;
 use std::ops::Range;
@@ -50,9 +50,9 @@ const WRITING_FAILED: CommandError =
 const READING_FAILED: CommandError =
     CommandError::Text("IOERR error or timeout reading to target instance");
 
-/// If a timeout of 0 or less is asked for. Unit: milliseconds.
+/// The timeout if 0 or less is given. Unit: milliseconds.
 const TIMEOUT_DEFAULT_MS: u64 = 1000;
-/// What is shown at most of an error of the other server. Unit: bytes.
+/// The largest part of the other server's error that is shown. Unit: bytes.
 const SHOWN_MAX: usize = 1022;
 
 /// `MIGRATE host port key|"" destination-db timeout [COPY] [REPLACE] [AUTH password | AUTH2 username password]
@@ -66,7 +66,7 @@ struct Order<'a> {
     replace: bool,
     /// Password, or user and password.
     credentials: Vec<&'a [u8]>,
-    /// Arguments that are keys.
+    /// Indices of the key arguments.
     keys: Range<usize>,
 }
 
@@ -82,7 +82,7 @@ impl<'a> Order<'a> {
             } else if options.take_word("REPLACE") {
                 replace = true;
             } else if options.take_word("AUTH") {
-                // Behind AUTH2 it changes the password alone, as in Redis.
+                // After AUTH2 it replaces only the password, as in Redis.
                 let password = options.take()?;
                 credentials.pop();
                 credentials.push(password);
@@ -104,7 +104,7 @@ impl<'a> Order<'a> {
             u64::try_from(timeout_ms).ok().filter(|ms| *ms > 0).unwrap_or(TIMEOUT_DEFAULT_MS);
         Ok(Order {
             host: args.get(1),
-            // What is no port cannot be connected to.
+            // An invalid port cannot be connected to.
             port: parse_i64(args.get(2)).and_then(|port| port.try_into().ok()).unwrap_or(0),
             database: args.get(4),
             timeout: Duration::from_millis(timeout_ms),
@@ -116,26 +116,26 @@ impl<'a> Order<'a> {
     }
 }
 
-/// Why keys could not be handed over.
+/// Why a transfer failed.
 struct Broken {
     error: io::Error,
     told: CommandError,
 }
 
-/// What came of handing keys over, on a connection that goes on.
+/// The result of a transfer on a connection that stays open.
 struct HandedOver<'a> {
-    /// The other server has said that it has them.
+    /// The keys that the other server has confirmed.
     taken: Vec<Key<'a>>,
-    /// The first error that it answered.
+    /// Its first error reply.
     refused: Option<Vec<u8>>,
-    /// The connection broke before all answers were there.
+    /// The connection broke before all replies came.
     broken: Option<Broken>,
 }
 
-/// `MIGRATE host port key|"" destination-db timeout [COPY] [REPLACE] [AUTH password | AUTH2 username password]
-/// [KEYS key [key ...]]`: OK, or NOKEY if there is none of the keys.
+/// `MIGRATE host port key|"" destination-db timeout [COPY] [REPLACE] [AUTH password | AUTH2 username password] [KEYS
+/// key [key ...]]`: OK, or NOKEY if no key exists.
 ///
-/// It is repeated elsewhere as a DEL of what was moved.
+/// Its effect is a DEL of the moved keys.
 fn migrate(ctx: &mut Context<'_>) -> CommandResult {
     let order = Order::parse(ctx)?;
     let mut keys: Vec<Key<'_>> = order.keys.clone().map(|index| ctx.key(index)).collect();
@@ -173,14 +173,14 @@ fn migrate(ctx: &mut Context<'_>) -> CommandResult {
     }
 }
 
-/// Deletes keys; those that were there.
+/// Deletes keys; returns those that existed.
 fn delete<'a>(ctx: &mut Context<'_>, keys: &[Key<'a>]) -> Vec<&'a [u8]> {
     let deleted = keys.iter().filter(|key| ctx.db.delete(**key, "del"));
     deleted.map(|key| key.bytes).collect()
 }
 
-/// Hands keys over on the connection there is or on another one. A connection that was kept may have been closed meanwhile: if
-/// nothing was answered on it yet, and not for want of time, it is tried once more.
+/// Transfers keys on a kept connection or a new one. A kept one may have been closed meanwhile: if it breaks before
+/// the first reply, and not by a timeout, a new one is tried.
 fn hand_over_or_try_again<'a>(
     ctx: &mut Context<'_>,
     order: &Order<'_>,
@@ -223,7 +223,7 @@ fn connect(ctx: &mut Context<'_>, order: &Order<'_>) -> Result<Connection, Comma
         (None, Err(_)) => return Err(CONNECTING_FAILED),
     };
     let connection = connected.map_err(|error| match error.kind() {
-        // Redis learns only when it writes that it was turned away.
+        // Redis notices a refused connection only when it writes.
         io::ErrorKind::ConnectionRefused | io::ErrorKind::HostUnreachable => WRITING_FAILED,
         _ => CONNECTING_FAILED,
     })?;
@@ -231,7 +231,7 @@ fn connect(ctx: &mut Context<'_>, order: &Order<'_>) -> Result<Connection, Comma
     Ok(connection)
 }
 
-/// Sends all requests and reads all answers.
+/// Sends all requests and reads all replies.
 fn hand_over<'a>(
     ctx: &mut Context<'_>,
     connection: &mut Connection,
@@ -281,19 +281,19 @@ fn hand_over<'a>(
     handed
 }
 
-/// The text of an error reply.
+/// The text of an error reply, if it is one.
 fn refusal(mut line: Vec<u8>) -> Option<Vec<u8>> {
     (line.first() == Some(&b'-')).then(|| line.split_off(1))
 }
 
-/// Appends a RESTORE for each key that has not expired meanwhile; those keys.
+/// Appends a RESTORE for each key that has not expired meanwhile; returns those keys.
 fn push_keys<'a>(
     ctx: &mut Context<'_>,
     order: &Order<'_>,
     keys: &[Key<'a>],
     requests: &mut Vec<u8>,
 ) -> Vec<Key<'a>> {
-    // Connecting may have taken its time, which the deadlines do not wait for.
+    // Connecting may have taken time: read the clock again.
     let now = ctx.server.clock.now();
     let mut sent = Vec::new();
     for &key in keys {
@@ -301,7 +301,7 @@ fn push_keys<'a>(
         let entry = ctx.db.entry(slot);
         let ttl_ms = match entry.deadline().map(|deadline| now.remaining_ms(deadline)) {
             Some(..0) => continue,
-            // Without any time left it would stay for ever.
+            // 0 would mean no deadline.
             Some(ms) => ms.max(1),
             None => 0,
         };

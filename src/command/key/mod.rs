@@ -1,4 +1,4 @@
-//! Keys whatever they hold: delete, look, rename, copy, move; whole databases.
+//! Commands on keys of any type, and on whole databases.
 
 pub(crate) mod dump;
 pub(crate) mod expire;
@@ -152,22 +152,22 @@ const SAME_OBJECT: CommandError =
 const NOT_AN_INT: CommandError =
     CommandError::ValueOutOfRange("value must between -2147483648 and 2147483647");
 
-/// `DEL key [key ...]` and `UNLINK`: how many were deleted. What is large is freed in the background by both.
+/// `DEL key [key ...]` and `UNLINK`: the number of deleted keys. Both free large values in the background.
 fn delete(ctx: &mut Context<'_>) -> CommandResult {
     count_keys(ctx, |db, key| db.delete(key, "del"))
 }
 
-/// `EXISTS key [key ...]`: how many exist; one named twice counts twice.
+/// `EXISTS key [key ...]`: the number of existing keys; a repeated one counts again.
 fn exists(ctx: &mut Context<'_>) -> CommandResult {
     count_keys(ctx, |db, key| db.find_untouched(key).is_some())
 }
 
-/// `TOUCH key [key ...]`: as EXISTS, but it counts as an access.
+/// `TOUCH key [key ...]`: as EXISTS, but counts as an access.
 fn touch(ctx: &mut Context<'_>) -> CommandResult {
     count_keys(ctx, |db, key| db.find_for_read(key).is_some())
 }
 
-/// Answers how many of the arguments, all keys, do what `counts` looks for.
+/// Replies for how many of the keys `counts` returns true.
 fn count_keys(
     ctx: &mut Context<'_>,
     mut counts: impl FnMut(&mut Keyspace, Key<'_>) -> bool,
@@ -205,7 +205,7 @@ fn rename_if_absent(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// Renames a key; false if it stays as it is because the new name exists.
+/// Renames a key; false if the new name exists and may not be overwritten.
 fn rename_key(ctx: &mut Context<'_>, overwrite: bool) -> Result<bool, CommandError> {
     let (from, to) = (ctx.key(1), ctx.key(2));
     if ctx.db.find_for_write(from).is_none() {
@@ -223,7 +223,7 @@ fn rename_key(ctx: &mut Context<'_>, overwrite: bool) -> Result<bool, CommandErr
     Ok(true)
 }
 
-/// What COPY was asked for: `COPY source destination [DB destination-db] [REPLACE]`.
+/// COPY's options: `COPY source destination [DB destination-db] [REPLACE]`.
 struct CopyOptions {
     database: usize,
     replace: bool,
@@ -246,8 +246,8 @@ impl CopyOptions {
     }
 }
 
-/// `COPY source destination [DB destination-db] [REPLACE]`: 1, or 0 if there is no source, or there is a destination and
-/// no REPLACE.
+/// `COPY source destination [DB destination-db] [REPLACE]`: 1, or 0 if there is no source, or the destination exists
+/// and REPLACE is not given.
 fn copy(ctx: &mut Context<'_>) -> CommandResult {
     let CopyOptions { database, replace } = CopyOptions::parse(ctx)?;
     let (from, to) = (ctx.key(1), ctx.key(2));
@@ -266,7 +266,7 @@ fn copy(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `MOVE key db`: 1, or 0 if there is no such key, or one of that name there.
+/// `MOVE key db`: 1, or 0 if there is no such key, or it exists in the other database.
 fn move_key(ctx: &mut Context<'_>) -> CommandResult {
     let database = database(ctx.args.integer(2)?, ctx.db.databases())?;
     if database == ctx.db.selected() {
@@ -286,14 +286,14 @@ fn move_key(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// A database's number as COPY and MOVE take it.
+/// Checks a database number of COPY and MOVE.
 fn database(index: i64, databases: usize) -> Result<usize, CommandError> {
     let index = i32::try_from(index).map_err(|_| NOT_AN_INT)?;
     let index = usize::try_from(index).ok().filter(|&index| index < databases);
     index.ok_or(CommandError::DbIndexOutOfRange)
 }
 
-/// `RANDOMKEY`: a key, each as likely as the other, or nil.
+/// `RANDOMKEY`: a random key, uniformly, or nil.
 fn random_key(ctx: &mut Context<'_>) -> CommandResult {
     match ctx.db.random_key() {
         Some(key) => ctx.reply.bulk(&key),
@@ -338,21 +338,21 @@ fn flush_all(ctx: &mut Context<'_>) -> CommandResult {
     let sync = flushes_synchronously(ctx)?;
     ctx.db.clear(0..ctx.db.databases(), sync);
     ctx.effect = Effect::Forced;
-    // A file from before would bring everything back.
+    // A snapshot being saved would restore the old data at the next start.
     persistence::abort(ctx.db, ctx.server, Purpose::Save);
     if !ctx.server.config.save.is_empty()
         && ctx.origin == Origin::Client
         && ctx.caller.client().is_some()
         && ctx.server.persistence.under_way().is_none()
     {
-        // What went wrong is in the log; the data is gone all the same.
+        // An error is logged; the data is deleted anyway.
         let _ = persistence::save(ctx.db, ctx.server);
     }
     ctx.reply.ok();
     Ok(Outcome::Replied)
 }
 
-/// Whether the reply comes after the memory is freed. Only who says SYNC waits for that: nothing else can be told apart.
+/// Whether memory is freed before the reply: only with SYNC, as nothing else is observable.
 fn flushes_synchronously(ctx: &Context<'_>) -> Result<bool, CommandError> {
     let mut cursor = ctx.args.cursor(1);
     let sync = cursor.take_word("SYNC");

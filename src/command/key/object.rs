@@ -1,4 +1,4 @@
-//! OBJECT: how a value is kept, and when it was last used.
+//! OBJECT: a value's encoding, and its access bits.
 
 use crate::collections::table::{Slot, ValueRef};
 use crate::config::MaxmemoryPolicy;
@@ -67,11 +67,11 @@ const HELP: &[&str] = &[
     "    Prints this help.",
 ];
 
-/// Longest string that Redis keeps in one allocation with its header: `embstr`.
+/// The longest string that Redis stores in one allocation with its header: `embstr`.
 const EMBSTR_BYTES_MAX: usize = 44;
-/// Integers from 0 to here Redis keeps once for all keys.
+/// Redis shares integers from 0 up to this between keys.
 const SHARED_INTEGER_MAX: i64 = 9999;
-/// The reference count of what is never freed.
+/// The reference count of shared objects.
 const SHARED_REFERENCES: i64 = i32::MAX as i64;
 
 const FREQUENCY_UNKNOWN: CommandError = CommandError::Text(
@@ -83,8 +83,7 @@ const IDLE_TIME_UNKNOWN: CommandError = CommandError::Text(
      runtime LRU and LFU data will take some time to adjust.",
 );
 
-/// The name `OBJECT ENCODING` gives a value, as the Redis of `version` would. Before 7.2 no set was a listpack, and every list a
-/// quicklist.
+/// The name in `OBJECT ENCODING`, as Redis `version` would give it. Before 7.2 no set was a listpack, and every list a quicklist.
 pub(crate) fn encoding_name(value: ValueRef<'_, Value>, version: &[u8]) -> &'static str {
     let is_set =
         matches!(value, ValueRef::Bytes { kind: kind::SET, .. } | ValueRef::Object(Value::Set(_)));
@@ -99,7 +98,7 @@ pub(crate) fn encoding_name(value: ValueRef<'_, Value>, version: &[u8]) -> &'sta
     }
 }
 
-/// Whether this is a version of Redis before 7.2. What is no number counts as the newest.
+/// Whether this is a version of Redis before 7.2. An invalid one counts as the newest.
 fn is_before_7_2(version: &[u8]) -> bool {
     let number = |text: Option<&[u8]>| text.and_then(parse_u64).unwrap_or(u64::MAX);
     let mut numbers = version.split(|&byte| byte == b'.');
@@ -110,7 +109,7 @@ fn is_before_7_2(version: &[u8]) -> bool {
 fn encoding_of(value: ValueRef<'_, Value>) -> &'static str {
     match value {
         ValueRef::Object(object) => object.encoding(),
-        // Edited in place: Redis leaves such a string as it is.
+        // Redis leaves a string that was edited in place as it is.
         ValueRef::Bytes { kind: kind::EDITED_STRING, .. } => "raw",
         ValueRef::Bytes { kind: kind::INTSET, .. } => "intset",
         ValueRef::Bytes { kind: kind::UNENCODED_STRING, .. } => "embstr",
@@ -121,7 +120,7 @@ fn encoding_of(value: ValueRef<'_, Value>) -> &'static str {
     }
 }
 
-/// The key a subcommand is about; None after the reply for an absent one. Counts as a look, not as an access.
+/// The subcommand's key; replies nil and returns None if it is absent. Does not count as an access.
 fn find(ctx: &mut Context<'_>) -> Option<Slot> {
     let found = ctx.db.find(ctx.key(2));
     match found {
@@ -168,8 +167,8 @@ fn idle_time(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `OBJECT REFCOUNT key`: 1, or what Redis counts for a small integer, which it shares unless each key needs access bits of
-/// its own. Valkey shares none.
+/// `OBJECT REFCOUNT key`: 1, or Redis's count for a small integer, which it shares unless each key needs its own
+/// access bits. Valkey shares none.
 fn reference_count(ctx: &mut Context<'_>) -> CommandResult {
     use MaxmemoryPolicy::{AllkeysLfu, AllkeysLru, VolatileLfu, VolatileLru};
     let policy = ctx.server.config.maxmemory_policy;

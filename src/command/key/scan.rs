@@ -1,8 +1,8 @@
-//! Walks over the keys of a database: SCAN in steps, KEYS at once.
+//! Iterating over the keys of a database: SCAN in steps, KEYS at once.
 //!
-//! SCAN's cursor is a boundary in the order in which the table keeps keys, see `collections/table.rs`. So a key that is there
-//! from the first call to the last is returned exactly once, whatever is added, deleted or moved meanwhile; one that is not
-//! there all the time may be returned, once for each time it was there. Keys past their deadline are never returned.
+//! SCAN's cursor is a boundary in the table's order of keys, see `collections/table.rs`. So a key that exists from
+//! the first call to the last is returned exactly once, whatever is added, deleted or moved meanwhile; one that does
+//! not may be returned, once for each time it was added. Expired keys are never returned.
 
 use crate::clock::Now;
 use crate::collections::glob;
@@ -39,14 +39,14 @@ pub const COMMANDS: &[CommandSpec] = &[
         .tips(&["request_policy:all_shards", "nondeterministic_output_order"]),
 ];
 
-/// Buckets looked at for each key asked for: a nearly empty table ends a call early.
+/// Buckets visited for each requested key: limits a call on a nearly empty table.
 const STEPS_PER_KEY: u64 = 10;
 
-/// What SCAN was asked for: `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]`.
+/// SCAN's options: `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]`.
 struct ScanOptions<'a> {
     cursor: u64,
     pattern: Option<&'a [u8]>,
-    /// How many keys to look at, at least 1.
+    /// How many keys to visit, at least 1.
     count: u64,
     type_name: Option<&'a [u8]>,
 }
@@ -79,7 +79,7 @@ impl<'a> ScanOptions<'a> {
                 return Err(CommandError::Syntax);
             }
         }
-        // A pattern that matches all need not be tried.
+        // A pattern that matches all need not be matched.
         options.pattern = options.pattern.filter(|&pattern| pattern != b"*");
         Ok(options)
     }
@@ -94,10 +94,10 @@ impl<'a> ScanOptions<'a> {
     }
 }
 
-/// The types that TYPE names.
+/// The type names that TYPE accepts.
 const TYPE_NAMES: &[&[u8]] = &[b"string", b"list", b"set", b"zset", b"hash", b"stream", b"module"];
 
-/// The cursor that argument `index` is. Valkey takes none below 0.
+/// Parses argument `index` as a cursor. Valkey accepts none below 0.
 pub(crate) fn scan_cursor(ctx: &Context<'_>, index: usize) -> Result<u64, CommandError> {
     let text = ctx.args.get(index);
     let is_refused = text.starts_with(b"-") && ctx.server.config.compatible_with.is_valkey();
@@ -105,7 +105,7 @@ pub(crate) fn scan_cursor(ctx: &Context<'_>, index: usize) -> Result<u64, Comman
     cursor.ok_or(CommandError::NegativeOrInvalidCursor)
 }
 
-/// A cursor as C's `strtoul` reads it, without white space: Redis takes a sign, and the empty text for 0.
+/// Parses a cursor as C's `strtoul` does, but without white space: Redis accepts a sign, and the empty text as 0.
 fn parse_cursor(text: &[u8]) -> Option<u64> {
     let (negative, digits) = match text {
         [] => return Some(0),
@@ -127,12 +127,12 @@ fn parse_cursor(text: &[u8]) -> Option<u64> {
     Some(if negative { cursor.wrapping_neg() } else { cursor })
 }
 
-/// What HSCAN, SSCAN and ZSCAN take behind their cursor: `[MATCH pattern] [COUNT count]`, and a word for the names alone.
+/// Options of HSCAN, SSCAN and ZSCAN: `[MATCH pattern] [COUNT count]`, and a word for names alone.
 pub(crate) struct MemberScan<'a> {
     pattern: Option<&'a [u8]>,
-    /// How many members to look at, at least 1.
+    /// How many members to visit, at least 1.
     pub count: u64,
-    /// Scores or values are left out.
+    /// Omit scores or values.
     pub names_only: bool,
 }
 
@@ -161,7 +161,7 @@ impl<'a> MemberScan<'a> {
     }
 }
 
-/// How many more elements a call may look at.
+/// How many more elements a call may visit.
 pub(crate) fn count_left(count: u64, seen: u64) -> usize {
     usize::try_from(count.saturating_sub(seen)).unwrap_or(usize::MAX)
 }
@@ -178,7 +178,7 @@ fn scan(ctx: &mut Context<'_>) -> CommandResult {
     let table = ctx.db.table();
     let (mut seen, mut found, mut steps) = (0u64, 0, 0u64);
     let mut cursor = options.cursor;
-    // The cursor, which comes first in the reply, is known last.
+    // The cursor, first in the reply, is known last.
     let mut keys = OutputBuffer::default();
     let mut writer = ReplyWriter::new(&mut keys, ctx.reply.protocol());
     loop {
@@ -204,7 +204,7 @@ fn scan(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `KEYS pattern`: an array, in no order.
+/// `KEYS pattern`: an array, unordered.
 fn all_keys(ctx: &mut Context<'_>) -> CommandResult {
     let pattern = ctx.args.get(1);
     let now = ctx.db.now();

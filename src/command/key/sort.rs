@@ -1,7 +1,7 @@
-//! SORT: the elements of a list, set or sorted set in another order, or what other keys hold for them.
+//! SORT: sorts the elements of a list, set or sorted set, possibly by other keys, or returns other keys for them.
 //!
-//! The elements are copied together first, for looking up the keys that BY and GET name takes the keyspace. Then come the
-//! weights, texts of which stay where they lie, the order, and last what GET asks for: into the reply, or into a list.
+//! The elements are copied first, because looking up the keys of BY and GET needs the keyspace. Then come the weights, as
+//! borrowed texts if they are texts, sorting, and finally the values of GET: into the reply, or into a list.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -91,7 +91,7 @@ const BY_DENIED: CommandError =
 const GET_DENIED: CommandError =
     CommandError::Text("ERR GET option of SORT denied due to insufficient ACL permissions.");
 
-/// A name with a `*` in it, where an element is put in: of a key, or of a field of a hash.
+/// A name with `*`, which is replaced by an element: of a key, or of a hash's field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pattern<'a> {
     /// `#`: the element itself.
@@ -101,13 +101,13 @@ enum Pattern<'a> {
     Key {
         before: &'a [u8],
         behind: &'a [u8],
-        /// What follows `->`.
+        /// The part after `->`.
         field: Option<&'a [u8]>,
     },
 }
 
 impl<'a> Pattern<'a> {
-    /// Looks for `*` and `->` up to the first NUL, as the peers do.
+    /// Finds `*` and `->` up to the first NUL, as Redis does.
     fn parse(text: &'a [u8]) -> Self {
         let shown = text.split(|&byte| byte == 0).next().unwrap_or_default();
         if shown == b"#" {
@@ -125,14 +125,14 @@ impl<'a> Pattern<'a> {
         }
     }
 
-    /// Looks up the key it names for an element.
+    /// Looks up the key for an element.
     fn find(self, db: &mut Keyspace, element: &[u8]) -> Option<Slot> {
         let Pattern::Key { before, behind, .. } = self else { return None };
         let name = [before, element, behind].concat();
         db.find_for_read(db.key(&name))
     }
 
-    /// The string, or field of a hash, that a key holds for it.
+    /// Reads the string, or hash field, at a slot.
     fn read(self, db: &Keyspace, slot: Slot) -> Option<Text<'_>> {
         match self {
             Pattern::Key { field: Some(field), .. } => {
@@ -143,7 +143,7 @@ impl<'a> Pattern<'a> {
         }
     }
 
-    /// What it stands for; None if there is no such string or field.
+    /// The value for an element; None if there is no such string or field.
     fn look_up<'d>(self, db: &'d mut Keyspace, element: &'d [u8]) -> Option<Text<'d>> {
         if self == Pattern::Element {
             return Some(Text::Bytes(element));
@@ -153,12 +153,12 @@ impl<'a> Pattern<'a> {
     }
 }
 
-/// What SORT was asked for: `[BY pattern] [LIMIT offset count] [GET pattern [GET pattern ...]] [ASC | DESC] [ALPHA]
-/// [STORE destination]`, in any order; the last of each counts, but every GET.
+/// SORT's options: `[BY pattern] [LIMIT offset count] [GET pattern [GET pattern ...]] [ASC | DESC] [ALPHA] [STORE
+/// destination]`, in any order; the last of each counts, but every GET.
 struct SortOptions<'a> {
-    /// Weights instead of the elements themselves.
+    /// Sort by these instead of by the elements.
     by: Option<Pattern<'a>>,
-    /// BY named no key: the elements stay as they are.
+    /// BY names no key: elements are not sorted.
     keeps_order: bool,
     offset: i64,
     /// Negative: all.
@@ -166,12 +166,12 @@ struct SortOptions<'a> {
     gets: Vec<Pattern<'a>>,
     descending: bool,
     alphabetic: bool,
-    /// The argument that is the destination.
+    /// The index of the destination argument.
     store: Option<usize>,
 }
 
 impl<'a> SortOptions<'a> {
-    /// `may_read_any_key` is asked where keys are named by patterns.
+    /// `may_read_any_key` is called if a pattern names keys.
     fn parse(
         args: Args<'a>,
         may_store: bool,
@@ -204,7 +204,7 @@ impl<'a> SortOptions<'a> {
                 arguments.take()?;
             } else if behind >= 1 && arguments.take_word("BY") {
                 let pattern = Pattern::parse(arguments.take()?);
-                // Once a BY has said so, no later one sorts.
+                // After such a BY, a later one does not sort either.
                 let names_keys = matches!(pattern, Pattern::Key { .. });
                 if names_keys && !may_read_any_key() {
                     return Err(BY_DENIED);
@@ -223,7 +223,7 @@ impl<'a> SortOptions<'a> {
         Ok(options)
     }
 
-    /// Which of `len` sorted elements are wanted.
+    /// The range of the `len` sorted elements that is wanted.
     fn range(&self, len: usize) -> Range<usize> {
         let limit = len as i64;
         let start = self.offset.clamp(0, limit);
@@ -232,20 +232,20 @@ impl<'a> SortOptions<'a> {
     }
 }
 
-/// What the elements are sorted by, in their order.
+/// The sort keys, in the elements' order.
 enum Weights<'d> {
     Numbers(Vec<f64>),
-    /// Where each lies. None: there is no such key.
+    /// None: there is no such key.
     Texts(Vec<Option<Text<'d>>>),
-    /// The elements themselves.
+    /// Sorted by the elements themselves.
     Same,
 }
 
-/// The elements in the order there was.
+/// The elements in their original order.
 #[derive(Default)]
 struct Elements {
     bytes: Vec<u8>,
-    /// Where each lies in `bytes`, and which number it is if it is kept as one.
+    /// Each element's range in `bytes`, and its value if it is stored as an integer.
     items: Vec<(Range<usize>, Option<i64>)>,
 }
 
@@ -256,7 +256,7 @@ impl Elements {
         self.items.push((start..self.bytes.len(), number));
     }
 
-    /// Adds an element of a list or a set. One that lies there as an integer is its own weight, unless texts are compared.
+    /// Adds an element of a list or set. An integer is its own weight, unless ALPHA is given.
     fn push_element(&mut self, element: Element<'_>) {
         let number = match element {
             Element::Integer(value) => Some(value),
@@ -265,8 +265,8 @@ impl Elements {
         self.push(element.text().as_ref(), number);
     }
 
-    /// What a key holds that can be sorted; the elements of lists and sorted sets in their order, from the end if
-    /// `reversed`. Of an absent key none; WRONGTYPE for any other type.
+    /// The elements of a key's list, set or sorted set, from the end if `reversed`. Empty for an absent key;
+    /// WRONGTYPE for other types.
     fn load(db: &mut Keyspace, key: Key<'_>, reversed: bool) -> Result<Self, CommandError> {
         let mut elements = Elements::default();
         let Some(slot) = db.find_for_read(key) else {
@@ -294,7 +294,7 @@ impl Elements {
         self.items.iter().map(|(range, _)| &self.bytes[range.clone()])
     }
 
-    /// Each element's weight. Every one of them is looked up, even if one is no number.
+    /// Looks up each element's weight, all of them even if one is no number.
     fn weights<'d>(
         &self,
         db: &'d mut Keyspace,
@@ -316,8 +316,8 @@ impl Elements {
             return Ok(Weights::Numbers(numbers));
         };
         if alphabetic {
-            // First each is looked up, which moves nothing; then the texts are taken from where they lie, for many elements
-            // may name a long one.
+            // First all keys are looked up, which moves nothing; then the texts are borrowed, as many elements may
+            // name the same long one.
             let slots: Vec<Option<Slot>> =
                 self.texts().map(|text| pattern.find(db, text)).collect();
             let db: &'d Keyspace = db;
@@ -336,8 +336,8 @@ impl Elements {
         result.map(|()| Weights::Numbers(weights))
     }
 
-    /// The elements of `wanted`, a range of the sorted ones, in order. Where weights are equal, numbers leave it to the elements,
-    /// texts to the order there was.
+    /// The elements of the range `wanted` of the sorted order. With equal weights, numbers are sorted by element,
+    /// texts keep their order.
     fn sorted(
         &self,
         weights: Weights<'_>,
@@ -368,7 +368,7 @@ impl Elements {
     }
 }
 
-/// The places of `wanted`, a range of the sorted weights, in order. Where `compare` finds no difference the order stays.
+/// The indices of the range `wanted` of the sorted weights. Stable.
 fn order_by<W>(
     weights: Vec<W>,
     descending: bool,
@@ -396,7 +396,7 @@ fn order_by<W>(
     items.iter().map(|&(_, place)| place).collect()
 }
 
-/// A weight as `strtod` reads it: blanks before it are skipped, nothing at all is 0, and a NUL ends it.
+/// Parses a weight as `strtod`: leading white space is skipped, the empty text is 0, and a NUL ends it.
 fn parse_score(text: &[u8]) -> Result<f64, CommandError> {
     let text = text.split(|&byte| byte == 0).next().unwrap_or_default();
     if text.is_empty() {
@@ -423,7 +423,7 @@ fn run(ctx: &mut Context<'_>, may_store: bool) -> CommandResult {
     let elements = Elements::load(ctx.db, ctx.key(1), reversed)?;
     let is_seen_once = options.store.is_none() && ctx.origin != Origin::Script;
     if options.keeps_order && !is_seen_once && is_set(ctx.db, ctx.key(1)) {
-        // A set has no order to keep, and what is stored, or what a script does, should not depend on where members lie.
+        // A set is unordered, and what is stored, or a script does, must not depend on its internal order.
         options = SortOptions { keeps_order: false, alphabetic: true, by: None, ..options };
     }
     let wanted = options.range(elements.items.len());
@@ -464,7 +464,7 @@ fn reply_all<'e>(
     }
 }
 
-/// Stores a list; what is not there counts as an empty string.
+/// Stores a list; missing values become empty strings.
 fn store_all<'e>(
     ctx: &mut Context<'_>,
     destination: usize,

@@ -1,7 +1,7 @@
 //! Lists: commands that wait until there is an element.
 //!
-//! Each does what its twin in `list.rs` does if a list is there, and blocks otherwise. A key that has become a list runs
-//! the command again for that key alone (`blocking.rs`); the timeout counts from the first time.
+//! Each does what the non-blocking command in `list/mod.rs` does if there is a list, and blocks otherwise. When a key has become
+//! a list, the command runs again for that key alone (`gate/blocking.rs`); the timeout counts from the first time.
 
 use crate::command::list::{
     MOVE, MultiPop, list_spec, move_one, parse_end, pop_command, pop_named_array, pop_one,
@@ -12,7 +12,7 @@ use crate::gate::spec::{CommandSpec, Flags, Handler, KeyFlags, KeySpec, counted_
 use crate::keyspace::waiting::Wanted;
 use crate::types::list::{End, List};
 
-/// What stands before the timeout.
+/// Keys up to the timeout.
 const ALL_BUT_LAST: &[KeySpec] = &[keys(1, -2, 1, KeyFlags::RW_ACCESS_DELETE)];
 const MOVE_FLAGS: Flags = Flags::WRITE_BLOCKING.union(Flags::DENYOOM).union(Flags::NOSCRIPT);
 
@@ -99,7 +99,7 @@ fn brpoplpush(ctx: &mut Context<'_>) -> CommandResult {
     move_or_wait(ctx, End::Back, End::Front, 3)
 }
 
-/// The destination is looked at only when there is an element for it. Where nothing waits the answer is that of LMOVE.
+/// The destination is only looked up when there is an element for it. Where nothing may block the reply is LMOVE's.
 fn move_or_wait(ctx: &mut Context<'_>, from: End, to: End, timeout: usize) -> CommandResult {
     let deadline_us = ctx.timeout(timeout, TimeoutUnit::Seconds)?;
     match ctx.db.slot_of::<List>(ctx.key(1))? {
@@ -116,7 +116,7 @@ fn move_or_wait(ctx: &mut Context<'_>, from: End, to: End, timeout: usize) -> Co
     }
 }
 
-/// Has the move be repeated without its timeout: LMOVE as it was asked for, or RPOPLPUSH.
+/// Sets the effect: the move without timeout, as LMOVE if requested so, or RPOPLPUSH.
 fn repeat_move(ctx: &mut Context<'_>, from: End, to: End, timeout: usize) {
     let (source, destination) = (ctx.args.get(1), ctx.args.get(2));
     if timeout == 3 {
@@ -124,7 +124,7 @@ fn repeat_move(ctx: &mut Context<'_>, from: End, to: End, timeout: usize) {
     }
     let word = |end| if end == End::Front { &b"left"[..] } else { b"right" };
     let ends = match ctx.origin {
-        // As Redis has it of one that has waited.
+        // As Redis does after blocking.
         Origin::Woken(_) => (word(from), word(to)),
         _ => (ctx.args.get(3), ctx.args.get(4)),
     };

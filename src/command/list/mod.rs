@@ -1,7 +1,7 @@
-//! Lists: what changes and reads them at once. Commands that wait for elements are in `list_blocking.rs`.
+//! Lists: the non-blocking commands. Blocking ones are in `list/blocking.rs`.
 //!
-//! Elements go from the request into the list and from the list into the reply without a copy between; only LMOVE has to
-//! hold one. How long a list may become before its form changes is read from `list-max-listpack-size` by each command.
+//! Elements are copied from the request into the list and from the list into the reply without a copy in between, but
+//! for LMOVE. Each command reads `list-max-listpack-size`, which decides the list's form.
 
 pub(crate) mod blocking;
 
@@ -133,7 +133,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         ),
 ];
 
-/// The beginning of a line in a table of list commands.
+/// Starts a line in a table of list commands.
 pub(crate) const fn list_spec(
     name: &'static str,
     handler: Handler,
@@ -184,29 +184,29 @@ fn pop_event(end: End) -> &'static str {
     }
 }
 
-/// Says that `count` elements of a list changed.
+/// Records that `count` elements of a list changed.
 fn changed(ctx: &mut Context<'_>, event: &'static str, key: Key<'_>, count: usize) {
     ctx.db.changed_by(count as u64, KeyspaceEvents::LIST, event, key.bytes);
 }
 
 // ---- push and pop ------------------------------------------------------------------------------------------------
 
-/// `LPUSH key element [element ...]`: how many there are then.
+/// `LPUSH key element [element ...]`: the new length.
 fn lpush(ctx: &mut Context<'_>) -> CommandResult {
     push_all(ctx, End::Front, true)
 }
 
-/// `RPUSH key element [element ...]`: how many there are then.
+/// `RPUSH key element [element ...]`: the new length.
 fn rpush(ctx: &mut Context<'_>) -> CommandResult {
     push_all(ctx, End::Back, true)
 }
 
-/// `LPUSHX key element [element ...]`: how many there are then; 0 without a list.
+/// `LPUSHX key element [element ...]`: the new length; 0 without a list.
 fn lpushx(ctx: &mut Context<'_>) -> CommandResult {
     push_all(ctx, End::Front, false)
 }
 
-/// `RPUSHX key element [element ...]`: how many there are then; 0 without a list.
+/// `RPUSHX key element [element ...]`: the new length; 0 without a list.
 fn rpushx(ctx: &mut Context<'_>) -> CommandResult {
     push_all(ctx, End::Back, false)
 }
@@ -226,7 +226,7 @@ fn push_all(ctx: &mut Context<'_>, end: End, create: bool) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// Adds elements to a list just looked up, which is made if it is not there. How many it has then.
+/// Adds elements to a looked-up list, creating it if absent. Returns the new length.
 fn push_elements<'e>(
     ctx: &mut Context<'_>,
     found: Option<Slot>,
@@ -285,13 +285,13 @@ fn pop_some(ctx: &mut Context<'_>, end: End) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// A count of elements, which may be 0.
+/// A count of elements, at least 0.
 fn parse_count(text: &[u8]) -> Result<usize, CommandError> {
     let count = parse_i64(text).and_then(|count| usize::try_from(count).ok());
     count.ok_or(CommandError::ValueOutOfRange("must be positive"))
 }
 
-/// Takes the element at an end of a list and replies with it.
+/// Pops the element at an end of a list and replies it.
 pub(crate) fn pop_one(ctx: &mut Context<'_>, slot: Slot, key: Key<'_>, end: End) {
     let limits = limits(ctx);
     let reply = &mut ctx.reply;
@@ -302,7 +302,7 @@ pub(crate) fn pop_one(ctx: &mut Context<'_>, slot: Slot, key: Key<'_>, end: End)
     popped(ctx, slot, key, end, 1);
 }
 
-/// Takes up to `count` elements, at least one, from an end of a list and replies with an array of them. How many they were.
+/// Pops up to `count` elements, at least one, from an end of a list and replies them as an array. Returns their number.
 fn pop_array(ctx: &mut Context<'_>, slot: Slot, key: Key<'_>, end: End, count: usize) -> usize {
     let limits = limits(ctx);
     let reply = &mut ctx.reply;
@@ -322,7 +322,7 @@ fn pop_array(ctx: &mut Context<'_>, slot: Slot, key: Key<'_>, end: End, count: u
     count
 }
 
-/// The command that takes elements from an end.
+/// The command that pops from an end.
 pub(crate) fn pop_command(end: End) -> &'static [u8] {
     match end {
         End::Front => b"LPOP",
@@ -383,13 +383,13 @@ fn resolve_range(start: i64, stop: i64, length: usize) -> std::ops::Range<usize>
     start as usize..stop as usize + 1
 }
 
-/// The number of the element at an index; None if there is none.
+/// The position of an index; None if it is out of range.
 fn resolve_index(index: i64, length: usize) -> Option<usize> {
     let index = if index < 0 { index + length as i64 } else { index };
     usize::try_from(index).ok().filter(|&index| index < length)
 }
 
-/// `LINDEX key index`: the element or nil. Without a list the index is not looked at.
+/// `LINDEX key index`: the element or nil. Without a list the index is not checked.
 fn lindex(ctx: &mut Context<'_>) -> CommandResult {
     let args = ctx.args;
     let Some(list) = ctx.db.read::<List>(ctx.key(1))? else {
@@ -406,10 +406,10 @@ fn lindex(ctx: &mut Context<'_>) -> CommandResult {
 
 /// Options of `LPOS key element [RANK rank] [COUNT num-matches] [MAXLEN len]`.
 struct PositionOptions {
-    /// Matches to pass over.
+    /// Matches to skip.
     skipped: usize,
     from: End,
-    /// None: a single index is asked for.
+    /// None: reply a single index.
     count: Option<usize>,
     /// Elements to compare.
     most: usize,
@@ -448,7 +448,7 @@ impl PositionOptions {
             }
         }
         if has_rank_without_opposite {
-            // Redis 7.0 finds the first match for it, so that an error of the other options is told first.
+            // Redis 7.0 finds the first match, so other options' errors come first.
             return Err(CommandError::ValueOutOfRange(
                 "value must between -9223372036854775807 and 9223372036854775807",
             ));
@@ -456,7 +456,7 @@ impl PositionOptions {
         Ok(options)
     }
 
-    /// The indexes at which an element stands, as asked.
+    /// The indices of an element, as requested.
     fn matches(
         &self,
         list: ListView<'_>,
@@ -513,7 +513,7 @@ fn lset(ctx: &mut Context<'_>) -> CommandResult {
     let (index, text) = (ctx.args.integer(2)?, ctx.args.get(3));
     let limits = limits(ctx);
     let set = ctx.db.edit(slot, |list: &mut Edit<'_, List>| {
-        // Looked for first: what fails leaves the form as it is.
+        // Looked up first: a failing command must not change the form.
         let Some(index) = resolve_index(index, list.len()) else { return false };
         list.make_room(text.len(), 1, &limits);
         let set = list.set(index, text, &limits);
@@ -530,7 +530,7 @@ fn lset(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `LINSERT key <BEFORE | AFTER> pivot element`: how many there are then; -1 without the pivot, 0 without a list.
+/// `LINSERT key <BEFORE | AFTER> pivot element`: the new length; -1 without the pivot, 0 without a list.
 fn linsert(ctx: &mut Context<'_>) -> CommandResult {
     let behind = match ctx.args.get(2) {
         word if word.eq_ignore_ascii_case(b"AFTER") => true,
@@ -545,7 +545,7 @@ fn linsert(ctx: &mut Context<'_>) -> CommandResult {
     let (pivot, text) = (ctx.args.get(3), ctx.args.get(4));
     let limits = limits(ctx);
     let length = ctx.db.edit(slot, |list: &mut Edit<'_, List>| {
-        // Without the pivot nothing changes, the form neither: nothing would be repeated elsewhere.
+        // Without the pivot nothing may change, not even the form, because nothing is repeated elsewhere.
         let is_pivot = |element| element == Element::new(pivot);
         if list.outgrows(text.len(), 1, &limits) && !list.as_view().forwards(0).any(is_pivot) {
             return None;
@@ -560,7 +560,7 @@ fn linsert(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `LREM key count element`: how many went. A negative count begins at the back, 0 means all.
+/// `LREM key count element`: the number of removed elements. A negative count begins at the back, 0 means all.
 fn lrem(ctx: &mut Context<'_>) -> CommandResult {
     let count = ctx.args.integer(2)?;
     let key = ctx.key(1);
@@ -611,7 +611,7 @@ fn ltrim(ctx: &mut Context<'_>) -> CommandResult {
 
 // ---- from list to list -------------------------------------------------------------------------------------------
 
-/// The end that a word names.
+/// Parses LEFT or RIGHT.
 pub(crate) fn parse_end(word: &[u8]) -> Result<End, CommandError> {
     if word.eq_ignore_ascii_case(b"LEFT") {
         Ok(End::Front)
@@ -643,8 +643,7 @@ fn move_or_null(ctx: &mut Context<'_>, from: End, to: End) -> CommandResult {
     }
 }
 
-/// Takes an element from an end of the list at `source`, the first key, adds it to an end of the second key's, and replies
-/// with it.
+/// Pops an element from an end of the list at `source`, the first key, pushes it to an end of the second key's, and replies it.
 pub(crate) fn move_one(ctx: &mut Context<'_>, source: Slot, from: End, to: End) -> CommandResult {
     let (key, target) = (ctx.key(1), ctx.key(2));
     let destination = ctx.db.slot_of::<List>(target)?;
@@ -685,9 +684,9 @@ pub(crate) fn move_one(ctx: &mut Context<'_>, source: Slot, from: End, to: End) 
 
 // ---- several lists -----------------------------------------------------------------------------------------------
 
-/// What LMPOP and BLMPOP are told behind their first numbers.
+/// Options of LMPOP and BLMPOP.
 pub(crate) struct MultiPop {
-    /// The arguments that are the keys.
+    /// The indices of the key arguments.
     pub keys: std::ops::Range<usize>,
     pub end: End,
     pub count: usize,

@@ -1,7 +1,7 @@
-//! Functions: FUNCTION, which takes libraries in and lists them, and FCALL, which runs what they registered.
+//! FUNCTION, which loads and lists libraries, and FCALL, which runs their functions.
 //!
-//! A function runs as a script does, by the same rules (`script.rs`); other than a script it is known by a name, stays until
-//! it is deleted, and says beforehand what it will do.
+//! A function runs like a script, by the same rules (`script/mod.rs`); unlike a script it has a name, stays until it
+//! is deleted, and declares its flags beforehand.
 
 use crate::collections::glob;
 use crate::command::help::reply_help;
@@ -177,7 +177,7 @@ fn call(ctx: &mut Context<'_>, engine: &mut Engine, read_only: bool) -> CommandR
     script::conclude(ctx, name, result)
 }
 
-/// What a function reaches of the server: what a script does. Notes which it is once it has become busy.
+/// A function's access to the server: a script's. Also remembers the call once it is busy.
 struct FunctionHost<'a> {
     host: ServerHost<'a>,
     args: Args<'a>,
@@ -218,7 +218,7 @@ impl Host for FunctionHost<'_> {
     }
 }
 
-/// What a library reaches of the server while it is loaded: the log.
+/// A library's access to the server while it is loaded: only the log.
 struct LoadHost<'a>(&'a mut State);
 
 impl Host for LoadHost<'_> {
@@ -243,7 +243,7 @@ impl Host for LoadHost<'_> {
     }
 }
 
-/// Runs `f` with what is needed to load libraries.
+/// Runs `f` with a loader for libraries.
 fn with_loader(
     ctx: &mut Context<'_>,
     f: impl FnOnce(&mut Libraries, &mut Loader<'_>) -> Result<(), Vec<u8>>,
@@ -304,7 +304,7 @@ fn delete(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `FUNCTION FLUSH [ASYNC | SYNC]`: OK. Both forget the libraries at once.
+/// `FUNCTION FLUSH [ASYNC | SYNC]`: OK. Both remove the libraries at once.
 fn flush(ctx: &mut Context<'_>) -> CommandResult {
     if ctx.args.len() > 3 {
         return Err(ctx.wrong_subcommand());
@@ -384,7 +384,7 @@ fn reply_library(ctx: &mut Context<'_>, name: &[u8], library: &Library, with_cod
     }
 }
 
-/// `FUNCTION STATS`: a map of the function that runs and of the engine's figures.
+/// `FUNCTION STATS`: a map of the running function and of the engine's statistics.
 fn stats(ctx: &mut Context<'_>) -> CommandResult {
     let scripts = &ctx.server.scripts;
     if scripts.running.as_ref().is_some_and(|running| running.by_eval) {
@@ -419,13 +419,12 @@ fn stats(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `FUNCTION KILL [ROLLBACK]`: OK; the function ends within milliseconds. Refused once it has written, unless what it has
-/// written is to be put back.
+/// `FUNCTION KILL [ROLLBACK]`: OK; the function ends within milliseconds. Refused once it has written, unless it is rolled back.
 fn kill(ctx: &mut Context<'_>) -> CommandResult {
     script::kill_running(ctx, false)
 }
 
-/// `FUNCTION DUMP`: bytes that RESTORE takes.
+/// `FUNCTION DUMP`: a payload for RESTORE.
 fn dump(ctx: &mut Context<'_>) -> CommandResult {
     let bytes = with_libraries(ctx, |_, libraries, _| libraries.dump())?;
     ctx.reply.bulk(&bytes);

@@ -1,7 +1,7 @@
 //! Scripts: EVAL and its like, and SCRIPT.
 //!
-//! A body is compiled and cached by `script/`; here are the commands, and [`ServerHost`], through which a script reaches the
-//! server: each of its calls is looked up, checked by the rules for scripts, and run by the gate as any other command.
+//! A body is compiled and cached by `script/`; here are the commands, and [`ServerHost`], a script's access to the
+//! server: each call is looked up, checked by the rules for scripts, and run by the gate.
 
 pub(crate) mod function;
 
@@ -201,16 +201,16 @@ pub(crate) const UNKILLABLE: CommandError = CommandError::Text(
 pub(crate) const INSIDE: CommandError =
     CommandError::Text("ERR scripts cannot be used from within a script");
 
-/// The same for one that is to be rolled back.
+/// The same for ROLLBACK.
 const TOO_MUCH_TO_UNDO: CommandError = CommandError::Text(
     "UNKILLABLE Sorry the script has changed more than script-undo-limit keeps. You can either wait the script \
      termination or kill the server in a hard way using the SHUTDOWN NOSAVE command.",
 );
 
-/// What a script is told that was killed.
+/// The error in a killed script.
 pub(crate) const KILLED: &str = "ERR Script killed by user with SCRIPT KILL...";
 
-/// What a script is told that was ended by `busy-script-policy`.
+/// The error in a script ended by `busy-script-policy`.
 const KILLED_BY_POLICY: &str =
     "ERR Script killed by the server: it kept it busy for longer than busy-reply-threshold";
 
@@ -241,13 +241,13 @@ fn eval_sha(ctx: &mut Context<'_>, read_only: bool) -> CommandResult {
     })
 }
 
-/// Takes the engine out of the state for `f`.
+/// Takes the engine out of the state while `f` runs.
 pub(crate) fn with_engine(
     ctx: &mut Context<'_>,
     f: impl FnOnce(&mut Context<'_>, &mut Engine) -> CommandResult,
 ) -> CommandResult {
     if ctx.server.is_monitored() {
-        // Before the commands that the script calls.
+        // MONITOR shows it before the commands that the script calls.
         monitor::feed_script(ctx);
     }
     let Some(mut engine) = ctx.server.take_engine() else { return Err(INSIDE) };
@@ -266,7 +266,7 @@ pub(super) fn numkeys(ctx: &Context<'_>, not_integer: CommandError) -> Result<us
     }
 }
 
-/// What compiling may cost, by the configuration.
+/// The configured limits of compiling.
 pub(super) fn source_limits(ctx: &Context<'_>) -> SourceLimits {
     let config = &ctx.server.config;
     SourceLimits {
@@ -293,7 +293,7 @@ const NOT_STALE: CommandError = CommandError::Text(
      script.",
 );
 
-/// Whether a script may run now, and by which rules.
+/// Whether a script may run now, and its settings.
 pub(crate) fn prepare(
     ctx: &mut Context<'_>,
     flags: ScriptFlags,
@@ -316,7 +316,7 @@ pub(crate) fn prepare(
         return Err(CommandError::NoReplicas);
     }
     let out_of_memory =
-        ctx.server.minds_memory() && evict::evict(ctx.db, ctx.server) == Room::NoMore;
+        ctx.server.applies_maxmemory() && evict::evict(ctx.db, ctx.server) == Room::NoMore;
     if declared && out_of_memory && !allow_oom && !no_writes {
         return Err(match ctx.origin {
             Origin::Transaction => NO_MEMORY,
@@ -373,13 +373,13 @@ fn run_script(
     conclude(ctx, name, result)
 }
 
-/// What was before a script or a function ran.
+/// The state before a script or function ran.
 #[derive(Clone, Copy)]
 pub(crate) struct Before {
     database: usize,
     /// Of the timing, see [`crate::stats`].
     pub begun: u64,
-    /// Where what is repeated elsewhere stood.
+    /// The effects before it.
     effects: Mark,
 }
 
@@ -393,10 +393,10 @@ impl Before {
     }
 }
 
-/// Puts things back as they were before a script or a function ran.
+/// Restores the state after a script or function ran.
 pub(crate) fn finish(ctx: &mut Context<'_>, before: Before) {
     let Before { database, begun, effects } = before;
-    // SELECT within a script ends with it.
+    // SELECT in a script ends with it.
     if ctx.db.selected() != database {
         ctx.db.select(database);
         if let Some(client) = ctx.caller.client().and_then(|id| ctx.server.clients.get_mut(id)) {
@@ -415,17 +415,16 @@ pub(crate) fn finish(ctx: &mut Context<'_>, before: Before) {
         if let Some(client) = ctx.caller.client().and_then(|id| ctx.server.clients.get_mut(id)) {
             client.flags.remove(ClientFlags::HELD);
         }
-        // Time stood still; what comes next is to see how late it is.
+        // Time stood still during the script.
         let now = ctx.server.clock.now();
         ctx.server.now = now;
         ctx.db.set_now(now);
     }
-    // The commands it called are part of the time it took.
+    // The time of the commands it called is part of its own.
     ctx.server.stats.timing.go_back(begun);
 }
 
-/// Counts the errors among what a script or a function has returned, or answers with the error that ended it, and where it
-/// was raised.
+/// Counts the errors among the values a script or function has returned, or replies the error that ended it, with its position.
 pub(crate) fn conclude(
     ctx: &mut Context<'_>,
     name: Name<'_>,
@@ -462,7 +461,7 @@ pub(crate) fn conclude(
     Err(CommandError::formatted(text))
 }
 
-/// What runs.
+/// A script's or function's name.
 #[derive(Clone, Copy)]
 pub(crate) enum Name<'a> {
     Script(Sha),
@@ -470,7 +469,7 @@ pub(crate) enum Name<'a> {
 }
 
 impl Name<'_> {
-    /// As messages have it.
+    /// As shown in messages.
     pub(crate) fn text(&self) -> Cow<'_, [u8]> {
         match self {
             Name::Script(sha) => hex(sha).to_vec().into(),
@@ -479,7 +478,7 @@ impl Name<'_> {
     }
 }
 
-/// What a script reaches of the server.
+/// A script's access to the server.
 pub(crate) struct ServerHost<'a> {
     pub db: &'a mut Keyspace,
     pub server: &'a mut State,
@@ -507,7 +506,7 @@ impl ServerHost<'_> {
 }
 
 impl ServerHost<'_> {
-    /// What `busy-script-policy` does to the script that has just become busy. None: nothing.
+    /// Applies `busy-script-policy` to a script that has just become busy. None: it continues.
     fn apply_policy(&mut self) -> Option<Verdict> {
         let policy = self.server.config.busy_script_policy;
         let running = self.server.scripts.running.as_mut()?;
@@ -644,7 +643,7 @@ fn show(ctx: &mut Context<'_>) -> CommandResult {
     result.map(|()| Outcome::Replied)
 }
 
-/// `SCRIPT FLUSH [ASYNC | SYNC]`: OK. Both forget the scripts at once.
+/// `SCRIPT FLUSH [ASYNC | SYNC]`: OK. Both remove the scripts at once.
 fn flush(ctx: &mut Context<'_>) -> CommandResult {
     let mode = ctx.args.iter_from(2).next();
     let is_mode =
@@ -659,13 +658,12 @@ fn flush(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `SCRIPT KILL [ROLLBACK]`: OK; the script ends within milliseconds. Refused once it has written, unless what it has
-/// written is to be put back.
+/// `SCRIPT KILL [ROLLBACK]`: OK; the script ends within milliseconds. Refused once it has written, unless it is rolled back.
 fn kill(ctx: &mut Context<'_>) -> CommandResult {
     kill_running(ctx, true)
 }
 
-/// Ends the script, or the function, that keeps the server busy.
+/// Ends the script or function that keeps the server busy.
 pub(crate) fn kill_running(ctx: &mut Context<'_>, by_eval: bool) -> CommandResult {
     let rolls_back = match ctx.args.iter_from(2).next() {
         None => false,

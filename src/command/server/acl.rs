@@ -1,5 +1,6 @@
-//! ACL: users, what they may do, and what was denied to whom.
+//! ACL: users, their permissions, and the log of denials.
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -136,10 +137,10 @@ const NOT_SAVED: CommandError = CommandError::Text(
 const BITS: CommandError = CommandError::Text(
     "ERR ACL GENPASS argument must be the number of bits for the output password, a positive number up to 4096",
 );
-/// Bits of a password, if it is not said how many, and at most.
+/// Default and maximum bits of a generated password.
 const BITS_DEFAULT: i64 = 256;
 const BITS_MAX: i64 = 4096;
-/// Entries that LOG shows, if it is not said how many.
+/// Default number of entries in ACL LOG's reply.
 const LOG_DEFAULT: i64 = 10;
 
 fn error(before: &str, part: &[u8], behind: &str) -> CommandError {
@@ -148,7 +149,7 @@ fn error(before: &str, part: &[u8], behind: &str) -> CommandError {
 
 // ---- users ---------------------------------------------------------------------------------------------------------------
 
-/// `ACL SETUSER username [rule [rule ...]]`: `OK`. A mistake in one rule leaves the user as it was.
+/// `ACL SETUSER username [rule [rule ...]]`: `OK`. An error in any rule changes nothing.
 fn set(ctx: &mut Context<'_>) -> CommandResult {
     let name = ctx.args.get(2);
     if !is_user_name(name) {
@@ -167,7 +168,7 @@ fn set(ctx: &mut Context<'_>) -> CommandResult {
     }
 }
 
-/// Tells the log of rules that allow a command with one first argument, among those that have been applied.
+/// Logs a warning about applied rules that allow a command with one first argument.
 fn warn_of_first_arguments(server: &State, rules: &[&[u8]]) {
     let catalogue = server.acl.catalogue();
     for rule in rules {
@@ -189,7 +190,7 @@ fn warn_of_first_arguments(server: &State, rules: &[&[u8]]) {
     }
 }
 
-/// `ACL DELUSER username [username ...]`: how many there were. Their connections end.
+/// `ACL DELUSER username [username ...]`: the number of deleted users. Their connections are closed.
 fn delete(ctx: &mut Context<'_>) -> CommandResult {
     if ctx.args.iter_from(2).any(|name| name == crate::acl::DEFAULT_NAME) {
         return Err(DEFAULT_STAYS);
@@ -212,7 +213,7 @@ fn get(ctx: &mut Context<'_>) -> CommandResult {
         reply.null();
         return Ok(Outcome::Replied);
     };
-    // Servers that know no such rules have no such entry.
+    // Only servers with such rules have this entry.
     let tells_databases = form == Form::Valkey9
         || std::iter::once(user.root()).chain(user.others()).any(|it| !it.databases().are_all());
     reply.map(6 + usize::from(tells_databases));
@@ -233,7 +234,7 @@ fn get(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// Three entries of a map, or four.
+/// Three or four entries of a map.
 fn describe_selector(
     acl: &Acl,
     selector: &Selector,
@@ -278,14 +279,14 @@ fn who_am_i(ctx: &mut Context<'_>) -> CommandResult {
 
 // ---- the file ------------------------------------------------------------------------------------------------------------
 
-/// The file that `aclfile` names.
+/// The path in `aclfile`.
 fn file(ctx: &Context<'_>) -> Result<Vec<u8>, CommandError> {
     let file = &ctx.server.config.aclfile;
     if file.is_empty() { Err(NO_FILE) } else { Ok(file.clone()) }
 }
 
-/// `ACL LOAD`: `OK`. With a mistake in the file all users stay as they were. Connections of users that are gone end, and before
-/// Redis 7.2 those of all but the default one.
+/// `ACL LOAD`: `OK`. An error in the file changes nothing. Connections of deleted users are closed, and before Redis
+/// 7.2 those of all users but the default one.
 fn load(ctx: &mut Context<'_>) -> CommandResult {
     let file = file(ctx)?;
     let all_channels = users::all_channels(ctx.server);
@@ -299,13 +300,15 @@ fn load(ctx: &mut Context<'_>) -> CommandResult {
         deleted.extend(others.filter(|&id| id != UserId::DEFAULT));
     }
     let mut ends = users::users_deleted(ctx.db, ctx.server, &deleted, own);
-    for changed in &loaded.changed {
+    // Of many users few are connected: not all clients are looked at for each.
+    let in_use: HashSet<UserId> = ctx.server.clients.iter().map(|client| client.user).collect();
+    for changed in loaded.changed.iter().filter(|changed| in_use.contains(&changed.id)) {
         ends |= users::user_changed(ctx.db, ctx.server, changed, own);
     }
     Ok(if ends { Outcome::Close } else { Outcome::Replied })
 }
 
-/// Takes the users of a file in place of those there are. Error: in words.
+/// Replaces the users by those of a file. Errors: a text.
 pub(crate) fn load_file(
     acl: &mut Acl,
     file: &[u8],
@@ -318,7 +321,7 @@ pub(crate) fn load_file(
     acl.load_text(&text, file, all_channels)
 }
 
-/// `ACL SAVE`: `OK`. The file is the old one or the new one, whole.
+/// `ACL SAVE`: `OK`. The file is replaced atomically.
 fn save(ctx: &mut Context<'_>) -> CommandResult {
     let file = file(ctx)?;
     let text = ctx.server.acl.file_text(users::form(ctx.server));
@@ -332,7 +335,7 @@ fn save(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-// ---- what is denied ------------------------------------------------------------------------------------------------------
+// ---- denials -------------------------------------------------------------------------------------------------------
 
 /// `ACL DRYRUN username command [arg [arg ...]]`: `OK`, or why not.
 fn dry_run(ctx: &mut Context<'_>) -> CommandResult {
@@ -411,7 +414,7 @@ fn log(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-// ---- what helps ----------------------------------------------------------------------------------------------------------
+// ---- utilities -----------------------------------------------------------------------------------------------------
 
 /// `ACL CAT [category]`: an array of the categories, or of a category's commands and subcommands.
 fn cat(ctx: &mut Context<'_>) -> CommandResult {
@@ -435,7 +438,7 @@ fn cat(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `ACL GENPASS [bits]`: so many random bits in hexadecimal digits, the last digit whole.
+/// `ACL GENPASS [bits]`: random bits as hexadecimal digits, rounded up to whole digits.
 fn generate(ctx: &mut Context<'_>) -> CommandResult {
     let bits = match ctx.args.len() {
         2 => BITS_DEFAULT,

@@ -1,34 +1,35 @@
-//! CLUSTER, READONLY, READWRITE and ASKING of a server that is no node of a cluster: `cluster-enabled` is no, so all of them are
-//! refused, HELP too, as Redis does. Arity, flags and documentation are what clients look up beforehand.
+//! CLUSTER, READONLY, READWRITE and ASKING of a server with `cluster-enabled no`: all are refused, HELP too, as in
+//! Redis. Clients still look up arity, flags and documentation.
 
 use crc::{CRC_16_XMODEM, Crc};
 
+use crate::client::ClientFlags;
 use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Outcome};
-use crate::gate::spec::{Categories, CommandSpec, Flags, Group, container, spec};
+use crate::gate::spec::{Categories, CommandSpec, Flags, Group, Handler, container, spec};
 
 const NONDETERMINISTIC: &[&str] = &["nondeterministic_output"];
 
-/// A subcommand that tells about the cluster.
+/// A subcommand that reads the cluster's state.
 const fn asks(name: &'static str) -> CommandSpec {
     spec(name, refuse).exactly(2).flags(Flags::STALE).group(Group::Cluster).since("3.0.0")
 }
 
-/// One that tells what only who runs the cluster needs.
+/// A subcommand for the cluster's administrators that reads its state.
 const fn inspects(name: &'static str) -> CommandSpec {
     asks(name).flags(Flags::ADMIN.union(Flags::STALE))
 }
 
-/// One that changes the cluster.
+/// A subcommand that changes the cluster.
 const fn changes(name: &'static str) -> CommandSpec {
     asks(name).flags(Flags::ADMIN.union(Flags::STALE).union(Flags::NO_ASYNC_LOADING))
 }
 
-/// A command about this connection's use of a cluster.
-const fn connection(name: &'static str) -> CommandSpec {
-    spec(name, refuse)
+/// A command on a connection's use of the cluster.
+const fn connection(name: &'static str, handler: Handler) -> CommandSpec {
+    spec(name, handler)
         .exactly(1)
-        .flags(Flags::LOADING.union(Flags::STALE).union(Flags::FAST))
+        .flags(Flags::LOADING.union(Flags::STALE).union(Flags::FAST).union(Flags::NEEDS_CLIENT))
         .categories(Categories::CONNECTION)
         .group(Group::Cluster)
         .since("3.0.0")
@@ -231,16 +232,20 @@ pub const COMMANDS: &[CommandSpec] = &[
             "Returns keys of the cluster, some at a time.",
             "O(N), N being the number of keys returned",
         ),
-    connection("ASKING").flags(Flags::FAST).docs(
+    connection("ASKING", refuse).flags(Flags::FAST).docs(
         "",
         "Lets the next command ask for a slot that moves here.",
         "O(1)",
     ),
-    connection("READONLY").docs("", "Allows a replica to serve this connection's reads.", "O(1)"),
-    connection("READWRITE").docs("", "Takes READONLY back.", "O(1)"),
+    connection("READONLY", read_only).docs(
+        "",
+        "Allows a replica to serve this connection's reads.",
+        "O(1)",
+    ),
+    connection("READWRITE", read_write).docs("", "Takes READONLY back.", "O(1)"),
 ];
 
-/// `CLUSTER KEYSLOT key`: an integer where Valkey's answers are given, which needs no cluster for it; else an error.
+/// `CLUSTER KEYSLOT key`: an integer if Valkey is emulated, which needs no cluster for it; else an error.
 fn key_slot(ctx: &mut Context<'_>) -> CommandResult {
     if !ctx.server.config.compatible_with.is_valkey() {
         return refuse(ctx);
@@ -249,7 +254,7 @@ fn key_slot(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// The slot of a key: of what stands between its first `{` and the next `}` if that is something, else of all of it.
+/// A key's slot: a hash of the part between its first `{` and the next `}` if not empty, else of the whole key.
 fn slot_of(key: &[u8]) -> u16 {
     const SLOTS: u16 = 16384;
     let position = |text: &[u8], wanted| text.iter().position(|&byte| byte == wanted);
@@ -259,7 +264,27 @@ fn slot_of(key: &[u8]) -> u16 {
         % SLOTS
 }
 
-/// Any of them: an error.
+/// `READONLY`: OK. Only for clients with CLIENT CAPA REDIRECT, and for all if Valkey is emulated.
+fn read_only(ctx: &mut Context<'_>) -> CommandResult {
+    read_here(ctx, true)
+}
+
+/// `READWRITE`: OK, for the same.
+fn read_write(ctx: &mut Context<'_>) -> CommandResult {
+    read_here(ctx, false)
+}
+
+fn read_here(ctx: &mut Context<'_>, on: bool) -> CommandResult {
+    let is_valkey = ctx.server.config.compatible_with.is_valkey();
+    if !is_valkey && !ctx.client().flags.contains(ClientFlags::CAN_REDIRECT) {
+        return refuse(ctx);
+    }
+    ctx.client().flags.set(ClientFlags::READS_HERE, on);
+    ctx.reply.ok();
+    Ok(Outcome::Replied)
+}
+
+/// All others: an error.
 fn refuse(_: &mut Context<'_>) -> CommandResult {
     Err(CommandError::Text("ERR This instance has cluster support disabled"))
 }

@@ -1,4 +1,4 @@
-//! COMMANDLOG: requests that were slow or large, or had a large reply; and SLOWLOG, a view of those that were slow.
+//! COMMANDLOG: slow and large requests, and large replies; SLOWLOG: the slow ones.
 
 use crate::command::help::reply_help;
 use crate::error::CommandError;
@@ -87,7 +87,7 @@ pub const COMMANDS: &[CommandSpec] = &[
     .docs("", "Commands about slow and large requests.", "Depends on the subcommand"),
 ];
 
-/// Entries SLOWLOG GET returns unless told.
+/// Default number of entries in SLOWLOG GET's reply.
 const SLOWLOG_DEFAULT: i64 = 10;
 
 /// `SLOWLOG GET [count]`: an array of entries, newest first: number, Unix time in seconds, microseconds taken, arguments,
@@ -129,8 +129,8 @@ fn slowlog_help(ctx: &mut Context<'_>) -> CommandResult {
     )
 }
 
-/// `COMMANDLOG GET count <SLOW | LARGE-REQUEST | LARGE-REPLY>`: as SLOWLOG GET; for large ones with bytes in place of
-/// microseconds.
+/// `COMMANDLOG GET count <SLOW | LARGE-REQUEST | LARGE-REPLY>`: as SLOWLOG GET; with bytes instead of microseconds
+/// for large ones.
 fn get(ctx: &mut Context<'_>) -> CommandResult {
     let count = count(ctx.args.get(2))?;
     reply_entries(ctx, kind(ctx.args.get(3))?, count)

@@ -1,7 +1,7 @@
-//! CONFIG: the configuration as clients see and change it, and what follows from a change.
+//! CONFIG: reading and changing the configuration, and applying changes.
 //!
-//! `config` reads values and checks them; here its [`Action`]s are carried out. A change is in place before they run, and is
-//! taken back if one of them fails, so CONFIG SET does all or nothing.
+//! `config` parses and checks values; this file executes its [`Action`]s. A change is made before they run and
+//! reverted if one fails, so CONFIG SET is atomic.
 
 use std::os::unix::ffi::OsStrExt;
 
@@ -115,7 +115,7 @@ fn set(ctx: &mut Context<'_>) -> CommandResult {
     }
     if let Some((name, reason)) = failed {
         let error = ctx.server.config.rollback(changes, name, reason);
-        // The old values have worked before. What fails all the same is in the log, the client learns the first error.
+        // The old values worked before. A further error is only logged: the reply is the first one.
         for action in actions {
             let _ = carry_out(ctx.server, &[action]);
         }
@@ -129,7 +129,7 @@ fn set(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// Has the append-only file be what the parameter says.
+/// Switches the append-only file on or off.
 fn switch_append_only(ctx: &mut Context<'_>) -> Result<(), String> {
     if !ctx.server.config.appendonly {
         persistence::end_aof(ctx.db, ctx.server);
@@ -173,7 +173,7 @@ fn help(ctx: &mut Context<'_>) -> CommandResult {
     reply_help(ctx, HELP)
 }
 
-/// Tells all parts what the configuration says: at the start and after CONFIG SET.
+/// Applies the configuration to all parts: at the start and after CONFIG SET.
 pub fn apply_config(db: &mut Keyspace, server: &mut State) {
     let config = &server.config;
     db.access = AccessPolicy {
@@ -193,19 +193,19 @@ pub fn apply_config(db: &mut Keyspace, server: &mut State) {
     restart::look(server);
 }
 
-/// The least important messages to log.
-pub fn log_level(config: &Config) -> Level {
+/// The configured log level. None: nothing is logged.
+pub fn log_level(config: &Config) -> Option<Level> {
     match config.loglevel {
-        LogLevel::Debug => Level::Debug,
-        LogLevel::Verbose => Level::Verbose,
-        LogLevel::Notice => Level::Notice,
-        LogLevel::Warning => Level::Warning,
+        LogLevel::Debug => Some(Level::Debug),
+        LogLevel::Verbose => Some(Level::Verbose),
+        LogLevel::Notice => Some(Level::Notice),
+        LogLevel::Warning => Some(Level::Warning),
+        LogLevel::Nothing => None,
     }
 }
 
-/// Listens on the TCP addresses that `bind`, `port` and `tls-port` say, in place of those before, which are closed first:
-/// `*` and an address of its own cannot both be listened on. The Unix socket stays. On an error, which names the port,
-/// nothing is listened on but that.
+/// Replaces the TCP listeners by those of `bind`, `port` and `tls-port`. The old ones are closed first, as `*` and a specific
+/// address cannot both be listened on. The Unix socket stays. Errors name the port; then no TCP address is listened on.
 pub fn listen(server: &mut State) -> Result<(), String> {
     server.net.listeners.retain(|listener| matches!(listener, Listener::Unix(..)));
     server.net.listening.clear();
@@ -229,7 +229,7 @@ pub fn listen(server: &mut State) -> Result<(), String> {
     Ok(())
 }
 
-/// Makes TLS ready as the configuration says, in place of what was. Errors: what CONFIG SET answers; why is in the log.
+/// Rebuilds the TLS configuration. Errors: CONFIG SET's reply; the reason is logged.
 pub fn configure_tls(server: &mut State) -> Result<(), String> {
     let mut notes = Vec::new();
     let loaded = Tls::load(&server.config, &server.clock, &mut notes);
@@ -248,7 +248,7 @@ pub fn configure_tls(server: &mut State) -> Result<(), String> {
     }
 }
 
-/// Does what a change asks for. An error names the parameter and says why.
+/// Executes the action of a change. Errors: the parameter and the reason.
 fn carry_out(
     server: &mut State,
     actions: &[(Action, &'static str)],
@@ -270,7 +270,7 @@ fn carry_out(
             Action::Tls => {
                 let is_used = Tls::is_wanted(&server.config)
                     || server.net.listeners.iter().any(Listener::is_tls);
-                // What is not in use may be wrong.
+                // An unused setting may be invalid.
                 if is_used { configure_tls(server) } else { Ok(()) }
             }
             Action::Dir => {
@@ -279,34 +279,34 @@ fn carry_out(
             Action::MaxClients => raise_open_files(server),
             Action::OomScore => set_oom_score(server),
             Action::RequirePass => {
-                // Who is in stays in.
+                // Authenticated clients stay so.
                 server.acl.set_default_password(&server.config.requirepass);
                 Ok(())
             }
-            // Who is idle has not been counted without a limit.
+            // Idle clients were not counted without a limit.
             Action::MaxMemoryClients => {
                 count_clients_memory(server);
                 Ok(())
             }
-            // Evicts behind all of them, when the change stands.
+            // Evicted after all actions, once the change is final.
             Action::MaxMemory => Ok(()),
             Action::ProcessTitle => {
                 set_process_title(server);
                 Ok(())
             }
             Action::Watchdog => {
-                // The periodic work keeps it quiet: it must come by twice in that time.
+                // The periodic work must run twice within the period.
                 let period_ms = &mut server.config.watchdog_period;
                 if *period_ms > 0 {
                     *period_ms = (*period_ms).max(2000 / server.config.hz.max(1));
                 }
                 Ok(())
             }
-            // `set` does it, which has the keyspace at hand.
+            // Done by `set`, which has the keyspace.
             Action::AppendOnly => Ok(()),
-            // Read where it matters, or by `apply_config`.
+            // Read when used, or applied by `apply_config`.
             Action::Hz | Action::CrashLog | Action::GoodReplicas => Ok(()),
-            // Of parameters that are stored only.
+            // Parameters without effect.
             Action::AofHistory
             | Action::ReplicationBacklog
             | Action::AllocatorThread
@@ -317,7 +317,7 @@ fn carry_out(
     Ok(())
 }
 
-/// Shows the process' title that the configuration describes.
+/// Updates the process title.
 pub fn set_process_title(server: &mut State) {
     let Some(title) = &mut server.process.title else { return };
     let config = &server.config;
@@ -336,7 +336,7 @@ pub fn set_process_title(server: &mut State) {
         b"tls-port" => config.tls_port.to_string().into_bytes(),
         b"unixsocket" => config.unixsocket.clone(),
         b"config-file" => file.to_vec(),
-        // server-mode has a name in a cluster and as a Sentinel only.
+        // server-mode is only set in a cluster and for a Sentinel.
         _ => Vec::new(),
     });
     title.set(&text);
@@ -356,14 +356,14 @@ fn shrink(ctx: &mut Context<'_>) {
              on the maxmemory-policy."
         ),
     );
-    // What cannot be evicted is no error of this command: writes will be refused. Within a transaction nothing is evicted.
+    // Keys that cannot be evicted are no error here: writes will be refused. Within a transaction nothing is evicted.
     match ctx.origin {
         Origin::Transaction => ctx.db.eviction.unfinished = true,
         _ => drop(evict(ctx.db, ctx.server)),
     }
 }
 
-/// Has the system allow as many open files as `maxclients` needs.
+/// Raises the limit of open files for `maxclients`.
 fn raise_open_files(server: &mut State) -> Result<(), String> {
     let wanted = server.config.maxclients;
     let files = process::raise_open_files(wanted as u64 + process::RESERVED_FILES);
@@ -375,10 +375,10 @@ fn raise_open_files(server: &mut State) -> Result<(), String> {
     }
 }
 
-/// Sets the process' score for the kernel's choice when memory runs out, as the configuration says.
+/// Sets the process' OOM score, as configured.
 pub fn set_oom_score(server: &mut State) -> Result<(), String> {
     let config = &server.config;
-    // Of a primary, of a replica, and of a process that is not there here.
+    // The values for a primary, a replica, and a child process, which this server does not have.
     let value = config.oom_score_adj_values[usize::from(server.replication.is_replica())];
     let score = match config.oom_score_adj {
         OomScoreAdj::No => Score::Untouched,

@@ -1,4 +1,4 @@
-//! DEBUG: what tests of servers and of clients ask for, allowed by `enable-debug-command` alone.
+//! DEBUG: subcommands for tests, if `enable-debug-command` allows them.
 
 use std::time::Duration;
 
@@ -82,32 +82,15 @@ fn debug(ctx: &mut Context<'_>) -> CommandResult {
         (b"protocol", 3) => protocol(ctx),
         (b"quicklist-packed-threshold", 3) => quicklist_packed_threshold(ctx),
         (b"replybuffer", 4) => reply_buffer(ctx),
-        (b"log", 3) => {
-            let message = String::from_utf8_lossy(ctx.args.get(2));
-            ctx.server.log(Level::Warning, format_args!("DEBUG LOG: {message}"));
-            ok(ctx)
-        }
+        (b"log", 3) => log(ctx),
         (b"config-rewrite-force-all", 2) => match ctx.server.config.rewrite_all() {
             Ok(()) => ok(ctx),
             Err(error) => Err(CommandError::formatted(error.reply())),
         },
         (b"effects", 3..) => effects(ctx),
         (b"error", 3) => error(ctx),
-        (b"change-repl-id", 2) => {
-            ctx.server.replication.begin_history();
-            let message = format_args!("Changing replication IDs after receiving change-repl-id");
-            ctx.server.log(Level::Warning, message);
-            ok(ctx)
-        }
-        (b"replicate", 3..) => {
-            persistence::spread_effects(ctx.server);
-            let mut request = Vec::new();
-            encode(ctx.args.iter_from(2), &mut request);
-            if !ctx.server.replication.is_replica() {
-                ctx.server.replication.feed(&request);
-            }
-            ok(ctx)
-        }
+        (b"change-repl-id", 2) => change_replication_id(ctx),
+        (b"replicate", 3..) => replicate(ctx),
         (b"mallctl", 3..) => mallctl(ctx),
         (b"mallctl-str", 3..) => mallctl_text(ctx),
         (b"stringmatch-len", 4) => {
@@ -119,7 +102,7 @@ fn debug(ctx: &mut Context<'_>) -> CommandResult {
         (b"panic", 2) => fail(ctx, "DEBUG PANIC asked for it"),
         (b"assert", 2) => fail(ctx, "DEBUG ASSERT asked for it: 1 == 2 does not hold"),
         (b"oom", 2) => {
-            // More than there is: the allocator's failure ends the process.
+            // More than available: the allocator's failure ends the process.
             std::hint::black_box(Vec::<u8>::with_capacity(isize::MAX as usize));
             fail(ctx, "the allocator has granted memory that is not there")
         }
@@ -141,23 +124,23 @@ fn unknown(ctx: &Context<'_>) -> CommandError {
     CommandError::wrong_subcommand("DEBUG", &name[..name.len().min(128)])
 }
 
-/// Argument 2 as C's `atoi` sees a switch: anything but a number that is not zero is off.
+/// Argument 2 as C's `atoi` reads a switch: anything but a non-zero number is off.
 fn flag(ctx: &Context<'_>) -> bool {
     number::parse_i64(ctx.args.get(2)).is_some_and(|number| number != 0)
 }
 
-/// The key in argument 2, also one that is past its deadline and still there. Not counted as a use.
+/// The key in argument 2, even if expired and not deleted yet. Not an access.
 fn find(ctx: &mut Context<'_>) -> Result<Slot, CommandError> {
     let key = ctx.key(2);
     ctx.db.table().find(key.hash, key.bytes).ok_or(CommandError::NoSuchKey)
 }
 
-/// `DEBUG SLEEP seconds`: the whole server stands still.
+/// `DEBUG SLEEP seconds`: blocks the whole server.
 fn sleep(ctx: &mut Context<'_>) -> CommandResult {
     let seconds = number::parse_f64(ctx.args.get(2)).unwrap_or(0.0);
-    // Negative and infinite times are no times.
+    // Negative and infinite durations are ignored.
     std::thread::sleep(Duration::try_from_secs_f64(seconds).unwrap_or_default());
-    // Who is served by what the transaction around this did sees what has expired meanwhile. In a script time stands still.
+    // After a transaction, woken clients must see what has expired meanwhile. In a script time stands still.
     if ctx.server.scripts.running.is_none() {
         let now = ctx.server.clock.now();
         ctx.server.now = now;
@@ -201,7 +184,7 @@ fn object(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `DEBUG SDSLEN key`: lengths of key and value, and what they have allocated.
+/// `DEBUG SDSLEN key`: lengths and allocated sizes of key and value.
 fn sdslen(ctx: &mut Context<'_>) -> CommandResult {
     let slot = find(ctx)?;
     let entry = ctx.db.entry(slot);
@@ -213,7 +196,7 @@ fn sdslen(ctx: &mut Context<'_>) -> CommandResult {
         }
         ValueRef::Object(_) => (0, 0, 0),
     };
-    // Key and value lie in one allocation, which is counted as the key's.
+    // Key and value share an allocation, which is counted as the key's.
     let text = format!(
         "key_sds_len:{}, key_sds_avail:0, key_zmalloc: {}, val_sds_len:{len}, \
          val_sds_avail:{spare}, val_zmalloc: {allocated}",
@@ -224,7 +207,7 @@ fn sdslen(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `DEBUG HTSTATS db`: text about a database's table.
+/// `DEBUG HTSTATS db`: statistics of a database's table.
 fn htstats(ctx: &mut Context<'_>) -> CommandResult {
     let index = ctx.args.integer(2)?;
     let index = usize::try_from(index).ok().filter(|index| *index < ctx.db.databases());
@@ -243,7 +226,7 @@ fn htstats(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `DEBUG HTSTATS-KEY key`: text about the hash table that a large hash, set or sorted set is.
+/// `DEBUG HTSTATS-KEY key`: statistics of the hash table of a large hash, set or sorted set.
 fn htstats_key(ctx: &mut Context<'_>) -> CommandResult {
     let slot = find(ctx)?;
     match ctx.db.entry(slot).value() {
@@ -263,20 +246,46 @@ fn htstats_key(ctx: &mut Context<'_>) -> CommandResult {
     }
 }
 
+/// `DEBUG LOG message`: a line in the log.
+fn log(ctx: &mut Context<'_>) -> CommandResult {
+    let message = String::from_utf8_lossy(ctx.args.get(2));
+    ctx.server.log(Level::Warning, format_args!("DEBUG LOG: {message}"));
+    ok(ctx)
+}
+
+/// `DEBUG CHANGE-REPL-ID`: starts a new replication history.
+fn change_replication_id(ctx: &mut Context<'_>) -> CommandResult {
+    ctx.server.replication.begin_history();
+    let message = format_args!("Changing replication IDs after receiving change-repl-id");
+    ctx.server.log(Level::Warning, message);
+    ok(ctx)
+}
+
+/// `DEBUG REPLICATE argument [argument ...]`: adds a request to the replication stream.
+fn replicate(ctx: &mut Context<'_>) -> CommandResult {
+    persistence::spread_effects(ctx.server);
+    let mut request = Vec::new();
+    encode(ctx.args.iter_from(2), &mut request);
+    if !ctx.server.replication.is_replica() {
+        ctx.server.replication.feed(&request);
+    }
+    ok(ctx)
+}
+
 // ---- digest ----------------------------------------------------------------------------------------------------------
 
-/// A digest that does not depend on the order of what is added to it by [`DataDigest::add`].
+/// A digest that is independent of the order in which parts are added by [`DataDigest::add`].
 #[derive(Clone, Copy, Default)]
 struct DataDigest([u8; 20]);
 
 impl DataDigest {
-    /// Adds a part whose place does not matter.
+    /// Adds a part, in any order.
     fn add(&mut self, bytes: &[u8]) {
         let hash = Sha1::digest(bytes);
         self.0.iter_mut().zip(hash.iter()).for_each(|(byte, hash)| *byte ^= hash);
     }
 
-    /// Adds a part whose place matters.
+    /// Adds a part whose order matters.
     fn mix(&mut self, bytes: &[u8]) {
         self.add(bytes);
         let hash = Sha1::digest(self.0);
@@ -288,7 +297,7 @@ impl DataDigest {
     }
 }
 
-/// Numbers of types in digests and files.
+/// Type numbers in digests.
 const STRING_TYPE: u32 = 0;
 const LIST_TYPE: u32 = 1;
 const SET_TYPE: u32 = 2;
@@ -360,7 +369,7 @@ fn mix_stream(digest: &mut DataDigest, stream: &Stream) {
     }
 }
 
-/// `DEBUG DIGEST`: 40 hexadecimal digits; equal data gives equal digits, on Redis too.
+/// `DEBUG DIGEST`: 40 hexadecimal digits; equal data has equal digits, also on Redis.
 fn digest(ctx: &mut Context<'_>) -> CommandResult {
     let text = digest_of(ctx.db).hex();
     ctx.reply.simple(text);
@@ -420,8 +429,8 @@ fn quicklist_packed_threshold(ctx: &mut Context<'_>) -> CommandResult {
     }
 }
 
-/// `DEBUG POPULATE count [prefix] [size]`: makes keys `prefix:0` ... with values `value:0` ..., filled up with zeros or cut to
-/// `size` bytes. Keys that exist stay.
+/// `DEBUG POPULATE count [prefix] [size]`: creates keys `prefix:0` ... with values `value:0` ..., padded with zeros
+/// or truncated to `size` bytes. Existing keys are kept.
 fn populate(ctx: &mut Context<'_>) -> CommandResult {
     let count = positive(ctx, 2)?;
     let prefix: &[u8] = if ctx.args.len() > 3 { ctx.args.get(3) } else { b"key" };
@@ -500,8 +509,7 @@ fn protocol(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `DEBUG REPLYBUFFER PEAK-RESET-TIME NEVER|RESET|ms` and `RESIZING 0|1`: an idle client owns no buffer here, so there is
-/// nothing to resize.
+/// `DEBUG REPLYBUFFER PEAK-RESET-TIME NEVER|RESET|ms` and `RESIZING 0|1`: without effect, as an idle client owns no buffer.
 fn reply_buffer(ctx: &mut Context<'_>) -> CommandResult {
     let mut cursor = ctx.args.cursor(2);
     if cursor.take_word("PEAK-RESET-TIME") {
@@ -516,7 +524,7 @@ fn reply_buffer(ctx: &mut Context<'_>) -> CommandResult {
     Err(unknown(ctx))
 }
 
-/// `DEBUG ERROR string`: an error with this text, code included. It is the client's, not ours: no statistics count it.
+/// `DEBUG ERROR string`: replies an error with this text and code. Not counted in statistics.
 fn error(ctx: &mut Context<'_>) -> CommandResult {
     let text = ctx.args.get(2).iter().map(|byte| if b"\r\n".contains(byte) { b' ' } else { *byte });
     let text: Vec<u8> = text.collect();
@@ -533,7 +541,7 @@ fn system_error(number: i32) -> CommandError {
     CommandError::formatted(format!("ERR {text}"))
 }
 
-/// `DEBUG MALLCTL name [value]`: a number of jemalloc's, before it was set.
+/// `DEBUG MALLCTL name [value]`: a numeric setting of jemalloc, before it was changed.
 fn mallctl(ctx: &mut Context<'_>) -> CommandResult {
     let name = String::from_utf8_lossy(ctx.args.get(2)).into_owned();
     let value = if ctx.args.len() > 3 { Some(ctx.args.integer(3)? as u64) } else { None };
@@ -542,7 +550,7 @@ fn mallctl(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `DEBUG MALLCTL-STR name [VOID]`: a text of jemalloc's; with VOID something it is to do.
+/// `DEBUG MALLCTL-STR name [VOID]`: a text setting of jemalloc; with VOID, runs an action.
 fn mallctl_text(ctx: &mut Context<'_>) -> CommandResult {
     let name = String::from_utf8_lossy(ctx.args.get(2)).into_owned();
     if ctx.args.len() > 3 && ctx.args.get(3).eq_ignore_ascii_case(b"VOID") {
@@ -557,7 +565,7 @@ fn mallctl_text(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// Reports a bug, and ends the process as that would.
+/// Reports a bug, and ends the process.
 fn fail(ctx: &mut Context<'_>, what: &str) -> ! {
     crash::report_bug(format_args!("{what}"));
     crash::end_process(ctx.server.config.use_exit_on_panic)

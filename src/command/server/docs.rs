@@ -1,12 +1,12 @@
 //! The arguments of a command as a tree, for `COMMAND DOCS`: parsed from the notation of the command's page.
 //!
-//! `key value [NX | XX] [GET] [EX seconds | PX milliseconds]` goes in, [`Argument`]s come out. Small words are values, capital
-//! words and signs are tokens; `[]` is optional, `<>` groups, `|` chooses, `...` repeats what is written before it:
-//! `key [key ...]`.
+//! Input: `key value [NX | XX] [GET] [EX seconds | PX milliseconds]`; output: [`Argument`]s. Lower-case words are
+//! values, upper-case words and signs are tokens; `[]` is optional, `<>` groups, `|` separates alternatives, `...`
+//! repeats: `key [key ...]`.
 
 use crate::gate::spec::{CommandSpec, Group};
 
-/// What may stand at an argument's place, with the names of `COMMAND DOCS`.
+/// The kind of an argument, with the names of `COMMAND DOCS`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     String,
@@ -36,20 +36,20 @@ impl Kind {
     }
 }
 
-/// One argument, or a group of them.
+/// An argument, or a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Argument {
     pub name: String,
     pub kind: Kind,
-    /// The word before the value, or the word itself.
+    /// The token before the value, or the token itself.
     pub token: Option<String>,
-    /// For keys: which of the command's key specifications finds it.
+    /// For keys: the index of the command's key specification.
     pub key_spec_index: Option<usize>,
     pub optional: bool,
     pub multiple: bool,
-    /// When repeated, the token is repeated too.
+    /// The token is repeated with each value.
     pub multiple_token: bool,
-    /// Of a choice or a block.
+    /// Of a oneof or a block.
     pub arguments: Vec<Argument>,
 }
 
@@ -60,13 +60,13 @@ pub fn arguments_of(spec: &CommandSpec) -> Vec<Argument> {
     let mut arguments = choice(&alternatives);
     let mut next = 0;
     number_keys(&mut arguments, spec.keys.len(), &mut next);
-    // The same word stands for an integer elsewhere.
+    // The same word is an integer elsewhere.
     if spec.name.ends_with("FLOAT")
         && let Some(increment) = arguments.iter_mut().find(|argument| argument.name == "increment")
     {
         increment.kind = Kind::Double;
     }
-    // So does the time to wait for an element, which may have a fraction.
+    // Timeouts of blocking commands may have a fraction.
     if matches!(spec.group, Group::List | Group::SortedSet)
         && let Some(timeout) = arguments.iter_mut().find(|argument| argument.name == "timeout")
     {
@@ -80,7 +80,7 @@ pub fn arguments_of(spec: &CommandSpec) -> Vec<Argument> {
     arguments
 }
 
-/// A piece of the notation.
+/// A node of the notation's syntax tree.
 enum Node {
     Word(String),
     Group {
@@ -114,7 +114,7 @@ fn tokenize(syntax: &str) -> Vec<String> {
 
 type Tokens = std::iter::Peekable<std::vec::IntoIter<String>>;
 
-/// Sequences between `|`, up to the group's end.
+/// Parses sequences separated by `|`, up to the group's end.
 fn parse_alternatives(tokens: &mut Tokens) -> Vec<Vec<Node>> {
     let mut alternatives = vec![Vec::new()];
     while let Some(token) = tokens.next_if(|token| token != "]" && token != ">") {
@@ -140,7 +140,7 @@ fn is_token(word: &str) -> bool {
     !word.chars().any(|char| char.is_ascii_lowercase())
 }
 
-/// A choice is one argument; a single sequence is its arguments.
+/// Several alternatives are one argument; a single sequence is its arguments.
 fn choice(alternatives: &[Vec<Node>]) -> Vec<Argument> {
     if let [sequence] = alternatives {
         return arguments(sequence);
@@ -150,11 +150,11 @@ fn choice(alternatives: &[Vec<Node>]) -> Vec<Argument> {
     vec![Argument { name: choice_name(&arguments), ..group(Kind::OneOf, arguments) }]
 }
 
-/// Several arguments as one block.
+/// Combines several arguments into a block.
 fn one(mut arguments: Vec<Argument>) -> Option<Argument> {
     if arguments.len() > 1 {
         let mut block = group(Kind::Block, arguments);
-        // How many random elements, and whether with what belongs to them.
+        // A count of random elements, with or without their values or scores.
         if matches!(block.name.as_str(), "count_withvalues" | "count_withscores") {
             block.name = "options".into();
         }
@@ -281,12 +281,12 @@ fn is_end_or_repeat(token: &str, behind: &[Node]) -> bool {
     }
 }
 
-/// A token with the value, values or choice that follow it; and how many nodes those were.
+/// A token with its values or choice; and the number of nodes used.
 fn token_argument(token: &str, behind: &[Node], is_first: bool) -> (Argument, usize) {
     let is_value = |node: &&Node| matches!(node, Node::Word(word) if !is_token(word));
     let values = behind.iter().take_while(is_value).count();
     match behind {
-        // `LIMIT offset count` alone in its group, or only repeated behind it.
+        // `LIMIT offset count` alone in its group, or with its own repetition.
         [..] if is_first && values > 1 && is_end_or_repeat(token, &behind[values..]) => {
             let block = group(Kind::Block, arguments(&behind[..values]));
             (Argument { token: Some(token.into()), ..block }, values)
@@ -300,7 +300,7 @@ fn token_argument(token: &str, behind: &[Node], is_first: bool) -> (Argument, us
     }
 }
 
-/// `[body ...]`: what stands before it, if it is the same, may be repeated; else the body may come any number of times.
+/// `[body ...]`: the preceding arguments repeat, if they are the same; otherwise the body itself repeats.
 fn repeat(found: &mut Vec<Argument>, body: Vec<Argument>) {
     let Some(start) = found.len().checked_sub(body.len()).filter(|_| !body.is_empty()) else {
         if let Some(last) = found.last_mut().filter(|_| body.is_empty()) {
@@ -332,7 +332,7 @@ fn repeat(found: &mut Vec<Argument>, body: Vec<Argument>) {
     }
 }
 
-/// Gives the keys, in their order, the numbers of the specifications.
+/// Assigns the specifications' indices to the keys, in order.
 fn number_keys(arguments: &mut [Argument], specs: usize, next: &mut usize) {
     for argument in arguments {
         if argument.kind == Kind::Key {

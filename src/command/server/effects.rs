@@ -1,4 +1,4 @@
-//! DEBUG EFFECTS: what is repeated elsewhere of the changes made here, for tests to look at, and to repeat.
+//! DEBUG EFFECTS: the stream of effects, for tests to read and to replay.
 
 use crate::error::CommandError;
 use crate::gate::context::{Caller, CommandResult, Context, Outcome};
@@ -33,7 +33,7 @@ pub(super) fn effects(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// Runs a stream's requests as those of a file are run. The first one that fails ends it.
+/// Runs a stream's requests like a file's. Stops at the first error.
 fn load(ctx: &mut Context<'_>, stream: &[u8]) -> Result<i64, CommandError> {
     let database = ctx.db.selected();
     ctx.db.begin_loading();

@@ -1,7 +1,7 @@
 //! INFO: the server's state as text, in sections of `field:value` lines.
 //!
-//! Sections, fields and their order are those of Redis 7.0, so that monitoring finds what it knows; `latchkey_version` is
-//! ours. What this server does not do (yet) stands there with the value a server has that does not do it.
+//! Sections, fields and their order are those of Redis 7.0, for monitoring tools; `latchkey_version` is ours. Fields
+//! of features that do not exist here have the value of a server that does not use them.
 
 use std::fmt::Write;
 
@@ -30,7 +30,7 @@ pub const COMMANDS: &[CommandSpec] = &[spec("INFO", info)
     .tips(&["nondeterministic_output", "request_policy:all_shards", "response_policy:special"])
     .docs("[section [section ...]]", "Returns facts and statistics about the server.", "O(1)")];
 
-/// Keys looked at for a database's average TTL.
+/// Keys sampled for a database's average TTL.
 const TTL_SAMPLES: usize = 32;
 
 /// Appends a section's lines.
@@ -38,10 +38,10 @@ type WriteSection = fn(&mut String, &mut Keyspace, &State);
 
 /// A section of the text.
 struct Section {
-    /// As asked for, in small letters; the heading is the same with a capital.
+    /// Lower case; the heading has a capital.
     name: &'static str,
     heading: &'static str,
-    /// Shown unless others are asked for.
+    /// Shown if no section is requested.
     by_default: bool,
     write: WriteSection,
 }
@@ -87,7 +87,7 @@ fn info(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `CONFIG RESETSTAT`: begins all counts anew.
+/// `CONFIG RESETSTAT`: resets all counters.
 pub fn reset_stats(db: &mut Keyspace, server: &mut State) {
     server.stats.counters = Counters::default();
     server.stats.command_stats.fill_with(CommandStats::default);
@@ -104,16 +104,16 @@ pub fn reset_stats(db: &mut Keyspace, server: &mut State) {
 }
 
 fn line(out: &mut String, name: &str, value: impl std::fmt::Display) {
-    let _ = write!(out, "{name}:{value}\r\n"); // a String takes everything
+    let _ = write!(out, "{name}:{value}\r\n"); // cannot fail
 }
 
-/// A number of bytes, and the same for humans.
+/// A number of bytes, and the same in a readable unit.
 fn bytes_line(out: &mut String, name: &str, bytes: usize) {
     line(out, name, bytes);
     line(out, &format!("{name}_human"), human_bytes(bytes));
 }
 
-/// Bytes in the largest unit that leaves a whole part: `1.50K`.
+/// Bytes in the largest unit with a non-zero whole part: `1.50K`.
 pub(crate) fn human_bytes(bytes: usize) -> String {
     const UNITS: [char; 5] = ['K', 'M', 'G', 'T', 'P'];
     if bytes < 1024 {
@@ -167,7 +167,7 @@ fn server(out: &mut String, db: &mut Keyspace, server: &State) {
     line(out, "latchkey_version", build::VERSION);
 }
 
-/// Where connections are accepted, each kind under its number of Valkey.
+/// The listeners, by kind and number as in Valkey.
 fn listeners(out: &mut String, server: &State) {
     let config = &server.config;
     let addresses = config.bind.iter().map(|address| String::from_utf8_lossy(address));
@@ -210,18 +210,18 @@ fn clients(out: &mut String, db: &mut Keyspace, server: &State) {
     line(out, "total_blocking_keys_on_nokey", db.waiting.keys_awaited_on_end());
 }
 
-/// What memory is used for, and how well. Unit: bytes.
+/// Memory by use. Unit: bytes.
 pub(crate) struct MemoryUse {
     pub used: usize,
     pub peak: usize,
     pub startup: usize,
     pub clients: usize,
-    /// The part of the clients' that are replicas.
+    /// The replicas' part of the clients' memory.
     pub replicas: usize,
-    /// The stream's end that is kept, and how much of it only as replicas are behind.
+    /// The backlog's bytes, and those only kept for slow replicas.
     pub backlog: usize,
     pub replicas_behind: usize,
-    /// Of each database that has keys: its number, and the bytes of its table.
+    /// The number and table bytes of each database with keys.
     pub tables: Vec<(usize, usize)>,
     pub keys: usize,
     pub allocator: jemalloc::AllocatorStats,
@@ -250,7 +250,7 @@ impl MemoryUse {
         }
     }
 
-    /// Bytes that are no data: what there was at the start, tables, clients.
+    /// Bytes that are not data: memory at the start, tables, clients.
     pub fn overhead(&self) -> usize {
         let tables: usize = self.tables.iter().map(|(_, bytes)| bytes).sum();
         self.startup + tables + self.clients + self.backlog
@@ -260,7 +260,7 @@ impl MemoryUse {
         self.used.saturating_sub(self.overhead())
     }
 
-    /// Share of the data in what was allocated since the start.
+    /// The data's share of the memory allocated since the start, in percent.
     pub fn dataset_percent(&self) -> f64 {
         percent(self.dataset(), self.used.saturating_sub(self.startup))
     }
@@ -274,12 +274,12 @@ fn percent(part: usize, whole: usize) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 * 100.0 / whole as f64 }
 }
 
-/// How many times the second fits into the first; 0 if there is nothing.
+/// The ratio of two sizes; 0 if the second is 0.
 pub(crate) fn ratio(large: usize, small: usize) -> f64 {
     if small == 0 { 0.0 } else { large as f64 / small as f64 }
 }
 
-/// How much the first exceeds the second.
+/// The difference of two sizes.
 pub(crate) fn excess(large: usize, small: usize) -> i64 {
     large as i64 - small as i64
 }
@@ -346,7 +346,7 @@ fn persistence(out: &mut String, db: &mut Keyspace, server: &State) {
     let state = &server.persistence;
     let status = |failed: bool| if failed { "err" } else { "ok" };
     let under_way = state.under_way();
-    // What is made for replicas counts as a save.
+    // A snapshot for replicas counts as a save.
     let counted = |purpose| if purpose == Purpose::Sync { Purpose::Save } else { purpose };
     let running = |purpose: Purpose| under_way.filter(|(running, ..)| counted(*running) == purpose);
     let now_us = server.now.boot_us;
@@ -404,7 +404,7 @@ fn persistence(out: &mut String, db: &mut Keyspace, server: &State) {
         line(out, "loading_loaded_perc", format!("{percent:.2}"));
         let elapsed = (server.now.unix_seconds() - loading.started_unix).max(0) as f64;
         let left = loading.total_bytes.saturating_sub(loading.loaded_bytes) as f64;
-        // Before a second has passed nothing is known, as in Redis.
+        // Unknown during the first second, as in Redis.
         let seconds =
             if elapsed > 0.0 { elapsed * left / (loading.loaded_bytes + 1) as f64 } else { 1.0 };
         line(out, "loading_eta_seconds", seconds as i64);
@@ -447,7 +447,7 @@ fn stats(out: &mut String, db: &mut Keyspace, server: &State) {
     line(out, "pubsub_patterns", server.pubsub.count(Kind::Pattern));
     line(out, "pubsubshard_channels", server.pubsub.count(Kind::Shard));
     line(out, "latest_fork_usec", 0);
-    // What Redis would fork for.
+    // Redis would fork for these.
     line(out, "total_forks", server.persistence.jobs);
     line(out, "migrate_cached_sockets", server.net.outgoing.len());
     line(out, "slave_expires_tracked_keys", db.own_deadlines());
@@ -498,7 +498,7 @@ fn replication(out: &mut String, _: &mut Keyspace, server: &State) {
     replicas_and_history(out, server);
 }
 
-/// Who follows this server, and what it can serve them.
+/// The replicas, and the replication history and backlog.
 fn replicas_and_history(out: &mut String, server: &State) {
     let (state, config) = (&server.replication, &server.config);
     line(out, "connected_slaves", state.replicas.len());
@@ -523,7 +523,7 @@ fn replicas_and_history(out: &mut String, server: &State) {
         line(out, "primary_restart_read_only_seconds_left", seconds);
     }
     if state.restart.held_off_us.is_some() {
-        line(out, "primary_is_empty_and_replicas_are_not", 1);
+        line(out, "primary_lacks_data_of_replicas", 1);
     }
     line(out, "master_failover_state", failover::state_name(server));
     line(out, "master_replid", &state.id);
@@ -538,7 +538,7 @@ fn replicas_and_history(out: &mut String, server: &State) {
     line(out, "repl_backlog_histlen", backlog.map_or(0, Backlog::len));
 }
 
-/// What a replica tells of its primary.
+/// A replica's fields about its primary.
 fn primary(out: &mut String, server: &State, following: &Following) {
     let config = &server.config;
     let seconds_since = |us: i64| (server.now.boot_us - us).max(0) / 1_000_000;
@@ -587,7 +587,7 @@ fn cpu(out: &mut String, _: &mut Keyspace, _: &State) {
     }
 }
 
-/// Commands with what is known of them.
+/// Commands that have statistics.
 fn with_stats(server: &State) -> impl Iterator<Item = (&'static Command, &CommandStats)> {
     server.commands.commands.iter().zip(&server.stats.command_stats)
 }
@@ -648,7 +648,7 @@ fn keyspace(out: &mut String, db: &mut Keyspace, server: &State) {
             }
         });
         let average = if count == 0 { 0 } else { sum_ms / count };
-        // Keys with fields that expire.
+        // Keys with expiring fields.
         let volatile = || db.keys_with_field_deadlines(index);
         let more = match server.config.compatible_with {
             Compatibility::Redis70 | Compatibility::Redis72 => String::new(),

@@ -1,4 +1,4 @@
-//! COMMAND: what the server's commands are, derived from their specifications.
+//! COMMAND: the commands and their properties, derived from the specifications.
 
 use crate::collections::glob;
 use crate::command::help::reply_help;
@@ -61,7 +61,7 @@ pub const COMMANDS: &[CommandSpec] = &[spec("COMMAND", command)
         ),
     ])];
 
-/// Names of `COMMAND INFO`, in its order. The other flags are no client's business.
+/// Names in `COMMAND INFO`, in its order. Other flags are internal.
 const FLAG_NAMES: &[(Flags, &str)] = &[
     (Flags::WRITE, "write"),
     (Flags::READONLY, "readonly"),
@@ -119,8 +119,8 @@ fn group_name(group: Group) -> &'static str {
     }
 }
 
-/// The old way to say where keys are: first, last (negative: from the end), step; zeros if there are none. True: it does not
-/// say everything, and clients must ask with GETKEYS.
+/// The legacy key range: first, last (negative: from the end), step; zeros if there are no keys. True: the range is
+/// incomplete, and clients must use GETKEYS.
 fn legacy_range(keys: &[KeySpec]) -> ([i64; 3], bool) {
     let mut movable = keys.iter().any(|keys| keys.flags.contains(KeyFlags::INCOMPLETE));
     if let [KeySpec { begin: Begin::Index(first), find: Find::Range { last, step, .. }, .. }] = keys
@@ -139,7 +139,7 @@ fn legacy_range(keys: &[KeySpec]) -> ([i64; 3], bool) {
             movable = true;
             continue;
         }
-        // A last key counted from the end lies behind every other.
+        // A last key counted from the end is beyond all others.
         let last = absolute(first, last);
         let (start, end) = range.unwrap_or((first as i64, last));
         let end = if end < 0 || last < 0 { end.min(last) } else { end.max(last) };
@@ -176,7 +176,7 @@ fn count(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `COMMAND INFO [command-name ...]`: an array with ten facts for each, or nil.
+/// `COMMAND INFO [command-name ...]`: an array of ten properties for each, or nil.
 fn info(ctx: &mut Context<'_>) -> CommandResult {
     if ctx.args.len() == 2 {
         return command(ctx);
@@ -284,7 +284,7 @@ fn describe_keys(reply: &mut ReplyWriter<'_>, keys: &KeySpec) {
     }
 }
 
-/// `COMMAND DOCS [command-name ...]`: a map from names to maps; unknown names are left out.
+/// `COMMAND DOCS [command-name ...]`: a map from names to maps, without unknown names.
 fn docs(ctx: &mut Context<'_>) -> CommandResult {
     let table = ctx.server.commands;
     let commands: Vec<&Command> = if ctx.args.len() == 2 {
@@ -376,12 +376,12 @@ fn reply_arguments(reply: &mut ReplyWriter<'_>, arguments: &[Argument]) {
     }
 }
 
-/// What COMMAND LIST is to show.
+/// COMMAND LIST's filter.
 enum Filter<'a> {
     All,
-    /// No command comes from a module.
+    /// There are no modules, so it matches nothing.
     Module,
-    /// None: no such class.
+    /// None: no such category.
     Category(Option<Categories>),
     Pattern(&'a [u8]),
 }
@@ -445,7 +445,7 @@ fn reply_keys(ctx: &mut Context<'_>, with_flags: bool) -> CommandResult {
     let request = ctx.args.from(2);
     let table = ctx.server.commands;
     let found = table.find(request.get(0)).and_then(|command| {
-        // A container's name alone is followed by its subcommand's.
+        // A container's name is followed by its subcommand's.
         let is_container = !command.subcommands.is_empty() && request.len() > 1;
         if is_container { table.find_subcommand(command, request.get(1)) } else { Some(command) }
     });

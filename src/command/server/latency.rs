@@ -1,4 +1,4 @@
-//! LATENCY: spikes of what takes long by their cause, and the distribution of each command's time.
+//! LATENCY: latency spikes by event, and each command's latency histogram.
 
 use crate::command::help::reply_help;
 use crate::error::CommandError;
@@ -75,7 +75,7 @@ fn latency_latest(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// The series of the event that argument 2 names.
+/// The series of the event in argument 2.
 fn series_of<'s>(server: &'s State, event: &[u8]) -> Option<&'s LatencySeries> {
     let mut all = server.stats.latency.series.iter();
     all.find(|(name, _)| name.as_bytes() == event).map(|(_, series)| series)
@@ -96,7 +96,7 @@ fn latency_history(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `LATENCY RESET [event ...]`: how many events were forgotten.
+/// `LATENCY RESET [event ...]`: the number of events that were reset.
 fn latency_reset(ctx: &mut Context<'_>) -> CommandResult {
     let latency = &mut ctx.server.stats.latency;
     let forgotten = if ctx.args.len() == 2 {
@@ -108,8 +108,7 @@ fn latency_reset(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `LATENCY HISTOGRAM [command ...]`: a map from commands that ran to their calls and to how many of them took at most so
-/// many microseconds.
+/// `LATENCY HISTOGRAM [command ...]`: a map from commands that ran to their calls and cumulative counts by microseconds.
 fn latency_histogram(ctx: &mut Context<'_>) -> CommandResult {
     let table = ctx.server.commands;
     let commands: Vec<&Command> = if ctx.args.len() == 2 {
@@ -141,13 +140,13 @@ fn latency_histogram(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// Limits in microseconds, each twice the one before, and how many values lie below: only where the count grows. The limits
-/// are those Redis shows: the powers of two in nanoseconds and one step of its histogram, 1/128, on top.
+/// Limits in microseconds, doubling, and cumulative counts, only where these grow. The limits are Redis's: powers of
+/// two in nanoseconds plus one step of its histogram, 1/128.
 fn cumulative(histogram: &Histogram) -> Vec<(u64, u64)> {
     let total = histogram.total();
     let mut steps = Vec::new();
     let mut seen = 0;
-    // The last bucket, which has no upper end, ends at 2^30 ns.
+    // The last bucket has no upper bound; it is shown as 2^30 ns.
     for limit in (10..=30).map(|bits| (1u64 << bits) + (1 << (bits - 7)) - 1) {
         let count = histogram.at_most(limit);
         if count > seen {
@@ -161,7 +160,7 @@ fn cumulative(histogram: &Histogram) -> Vec<(u64, u64)> {
     steps
 }
 
-/// `LATENCY GRAPH event`: a drawing of the event's spikes.
+/// `LATENCY GRAPH event`: an ASCII graph of the event's spikes.
 fn latency_graph(ctx: &mut Context<'_>) -> CommandResult {
     let event = ctx.args.get(2);
     let Some(series) = series_of(ctx.server, event) else {
@@ -180,7 +179,7 @@ const GRAPH_ROWS: usize = 4;
 /// The upper end of a column, in thirds of a row.
 const GRAPH_LEVELS: [char; 3] = ['_', 'o', '#'];
 
-/// A heading, a rule, and columns whose height tells a spike's length and whose label, written downwards, its age.
+/// A heading, a line, and columns: the height is a spike's duration, the vertical label its age.
 fn draw(event: &str, series: &LatencySeries, now: i64) -> String {
     let spikes: Vec<(u64, String)> =
         series.samples.iter().map(|(time, ms)| (*ms, age(now - time))).collect();
@@ -218,14 +217,14 @@ fn draw(event: &str, series: &LatencySeries, now: i64) -> String {
     graph
 }
 
-/// Which of the levels from the lowest to the highest spike a value reaches.
+/// The level between the lowest and highest spike.
 fn level(ms: u64, low: u64, high: u64) -> usize {
     let levels = GRAPH_ROWS * GRAPH_LEVELS.len();
     let span = (high - low).max(1) as f64;
     (((ms - low) as f64 * levels as f64 / span) as usize).min(levels - 1)
 }
 
-/// Seconds, minutes, hours or days ago.
+/// The age in seconds, minutes, hours or days.
 fn age(seconds: i64) -> String {
     match seconds {
         ..60 => format!("{seconds}s"),
@@ -235,7 +234,7 @@ fn age(seconds: i64) -> String {
     }
 }
 
-/// `LATENCY DOCTOR`: a report for humans.
+/// `LATENCY DOCTOR`: a human-readable report.
 fn latency_doctor(ctx: &mut Context<'_>) -> CommandResult {
     let report = diagnose(ctx.server);
     ctx.reply.verbatim(b"txt", report.as_bytes());
@@ -289,11 +288,11 @@ fn diagnose(server: &State) -> String {
     report
 }
 
-/// What is told about an event's spikes.
+/// Statistics of an event's spikes.
 struct Statistics {
     average: u64,
     deviation: u64,
-    /// Seconds from spike to spike.
+    /// Mean seconds between spikes.
     period: f64,
 }
 

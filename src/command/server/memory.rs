@@ -1,4 +1,4 @@
-//! MEMORY: what keys and the server as a whole take.
+//! MEMORY: memory use of keys and of the server.
 
 use crate::collections::table::{Entry, ValueRef};
 use crate::command::help::reply_help;
@@ -57,10 +57,10 @@ pub const COMMANDS: &[CommandSpec] = &[container(
 .since("4.0.0")
 .docs("", "Commands about memory.", "Depends on the subcommand")];
 
-/// A key's share of the table: 8 bytes of a bucket, which are four fifths full.
+/// A key's share of the table: 8 bytes in a bucket, at a load of four fifths.
 const TABLE_SHARE: usize = 10;
 
-/// Bytes a key takes with its value and its share of the table.
+/// Bytes of a key with its value and its share of the table.
 fn bytes_of(entry: Entry<'_, Value>) -> usize {
     let object = match entry.value() {
         ValueRef::Bytes { .. } => 0,
@@ -72,8 +72,8 @@ fn bytes_of(entry: Entry<'_, Value>) -> usize {
     alloc::size_class(entry.allocated()) + object + TABLE_SHARE
 }
 
-/// `MEMORY USAGE key [SAMPLES count]`: bytes, or nil without such a key. The count is checked only: a string is known as a
-/// whole without sampling elements.
+/// `MEMORY USAGE key [SAMPLES count]`: bytes, or nil without such a key. The count is only checked: sizes are known
+/// without sampling.
 fn usage(ctx: &mut Context<'_>) -> CommandResult {
     let mut cursor = ctx.args.cursor(3);
     while !cursor.is_at_end() {
@@ -144,7 +144,7 @@ fn stats(ctx: &mut Context<'_>) -> CommandResult {
         reply.map(3);
         reply.bulk(b"overhead.hashtable.main");
         reply.integer(*bytes as i64);
-        // Deadlines lie in the entries and the table's buckets.
+        // Deadlines are in the entries and the table's buckets.
         reply.bulk(b"overhead.hashtable.expires");
         reply.integer(0);
         reply.bulk(b"overhead.hashtable.slot-to-keys");
@@ -171,14 +171,14 @@ fn stats(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// Below so many bytes in use nothing can be said.
+/// Below this memory use no diagnosis is made.
 const DOCTOR_BYTES_MIN: usize = 5 << 20;
-/// A surplus below this is nobody's trouble.
+/// A smaller overhead is no problem.
 const SURPLUS_MIN: i64 = 10 << 20;
-/// Output that waits, per client.
+/// Problematic average output per client.
 const CLIENT_BYTES_MAX: usize = 200 << 10;
 
-/// `MEMORY DOCTOR`: a report for humans.
+/// `MEMORY DOCTOR`: a human-readable report.
 fn doctor(ctx: &mut Context<'_>) -> CommandResult {
     let memory = MemoryUse::measure(ctx.db, ctx.server);
     let report = diagnose(&memory, ctx.server.clients.len());

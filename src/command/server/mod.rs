@@ -1,4 +1,4 @@
-//! The server as a whole: its clock, its role, its end.
+//! Server commands: time, shutdown, and those in this folder's files.
 
 pub(crate) mod acl;
 pub(crate) mod cluster;
@@ -60,7 +60,7 @@ pub const COMMANDS: &[CommandSpec] = &[
 
 /// `TIME`: an array of seconds since 1970 and the microseconds of the current one, both as bulk strings.
 fn time(ctx: &mut Context<'_>) -> CommandResult {
-    // Since Redis 7.2 time stands still within a script, until it is busy: it may be waiting for a time to come.
+    // Since Redis 7.2 time stands still in a script, until it is busy, as it may be waiting for a time.
     let stands_still = ctx.server.config.reports_7_2() && !ctx.server.scripts.is_busy();
     let now = match ctx.origin {
         Origin::Script if stands_still => ctx.server.now,
@@ -72,7 +72,7 @@ fn time(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// What LOLWUT draws.
+/// LOLWUT's picture.
 const PICTURE: &str = "
       .-\"\"-.
      /  ..  \\        every lock has a key,
@@ -80,7 +80,7 @@ const PICTURE: &str = "
       '-..-'---------|_|_|_|   every key has its time
 ";
 
-/// `LOLWUT [VERSION version]`: a bulk string (RESP3: verbatim). All versions draw the same.
+/// `LOLWUT [VERSION version]`: a bulk string (RESP3: verbatim). All versions have the same picture.
 fn lolwut(ctx: &mut Context<'_>) -> CommandResult {
     let mut cursor = ctx.args.cursor(1);
     if cursor.remaining() >= 2 && cursor.take_word("VERSION") {
@@ -94,10 +94,10 @@ fn lolwut(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// What SHUTDOWN was told.
+/// SHUTDOWN's options.
 enum ShutdownOrder {
     End(Shutdown),
-    /// Take an earlier SHUTDOWN back.
+    /// Cancel an earlier SHUTDOWN.
     Abort,
 }
 
@@ -110,7 +110,8 @@ impl ShutdownOrder {
             force: false,
             waits_until_us: None,
         };
-        let (mut abort, mut save, mut nosave) = (false, false, false);
+        let (mut abort, mut save, mut nosave, mut safe) = (false, false, false, false);
+        let mut failover = false;
         let mut cursor = ctx.args.cursor(1);
         while !cursor.is_at_end() {
             match () {
@@ -119,11 +120,18 @@ impl ShutdownOrder {
                 () if cursor.take_word("NOW") => order.now = true,
                 () if cursor.take_word("FORCE") => order.force = true,
                 () if cursor.take_word("ABORT") => abort = true,
+                () if cursor.take_word("SAFE") => safe = true,
+                () if cursor.take_word("FAILOVER") => failover = true,
                 () => return Err(CommandError::Syntax),
             }
         }
-        if save && nosave || abort && (save || nosave || order.now || order.force) {
+        let ends = save || nosave || order.now || order.force || safe || failover;
+        if save && nosave || abort && ends {
             return Err(CommandError::Syntax);
+        }
+        if failover {
+            let text = "ERR SHUTDOWN FAILOVER is only supported in cluster mode.";
+            return Err(CommandError::Text(text));
         }
         if abort {
             return Ok(ShutdownOrder::Abort);
@@ -135,15 +143,16 @@ impl ShutdownOrder {
     }
 }
 
-/// `SHUTDOWN [NOSAVE | SAVE] [NOW] [FORCE] [ABORT]`: no reply, the connection ends; OK to ABORT.
+/// `SHUTDOWN [NOSAVE | SAVE] [NOW] [FORCE] [SAFE] [FAILOVER] [ABORT]`: no reply, the connection is closed; OK to ABORT.
+/// SAFE concerns votes in a cluster, of which there is none.
 fn shutdown(ctx: &mut Context<'_>) -> CommandResult {
     match ShutdownOrder::parse(ctx)? {
-        // A script is not waited for, and what it has half done not saved.
+        // A running script is not waited for, and its partial changes are not saved.
         ShutdownOrder::End(order) if order.save != Some(false) && ctx.server.scripts.is_busy() => {
             Err(crate::gate::admit::busy(ctx.server))
         }
         ShutdownOrder::End(order) => {
-            // One by a signal may have been put off.
+            // A shutdown by a signal may be pending.
             let earlier = ctx.server.process.shutdown;
             let goes_on = |it: &Shutdown| !it.by_signal || it.waits_until_us.is_some();
             ctx.server.process.shutdown = earlier.filter(goes_on).or(Some(order));

@@ -1,4 +1,4 @@
-//! MODULE: there are no modules here, so the list is empty and nothing can be loaded; who asks is told so.
+//! MODULE: modules are not supported, so the list is empty and loading fails.
 
 use crate::command::help::help_from_specs;
 use crate::error::CommandError;

@@ -1,4 +1,4 @@
-//! MONITOR: every command that ran, shown to who asked for it.
+//! MONITOR: starts to show every command that runs.
 
 use crate::client::ClientFlags;
 use crate::gate::context::{CommandResult, Context, Outcome};
@@ -12,7 +12,7 @@ pub const COMMANDS: &[CommandSpec] = &[spec("MONITOR", monitor)
     .since("1.0.0")
     .docs("", "Shows every command the server runs from now on.", "O(1)")];
 
-/// `MONITOR`: `OK`, then a line for each command; nothing if the client monitors already.
+/// `MONITOR`: `OK`, then a line for each command; no reply if the client monitors already.
 fn monitor(ctx: &mut Context<'_>) -> CommandResult {
     let client = ctx.client();
     if !client.flags.contains(ClientFlags::MONITOR) {

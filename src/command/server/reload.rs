@@ -1,4 +1,4 @@
-//! DEBUG RELOAD and DEBUG LOADAOF: what is in memory goes through its files.
+//! DEBUG RELOAD and DEBUG LOADAOF: saves and loads the data.
 
 use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Origin, Outcome};
@@ -31,13 +31,13 @@ pub(super) fn reload(ctx: &mut Context<'_>) -> CommandResult {
             return Err(OPTIONS);
         }
     }
-    // There is one snapshot at a time; what is under way begins anew afterwards.
+    // Only one snapshot can exist; a cancelled background job is started again afterwards.
     if let Some((purpose, ..)) = ctx.server.persistence.under_way().filter(|_| saves) {
         persistence::abort(ctx.db, ctx.server, purpose);
         match purpose {
             Purpose::Save => ctx.server.persistence.save_is_scheduled = true,
             Purpose::Rewrite => ctx.server.persistence.rewrite_is_scheduled = true,
-            // Its replicas come again.
+            // Its replicas will reconnect.
             Purpose::Sync => {}
         }
     }

@@ -56,7 +56,7 @@ fn save(ctx: &mut Context<'_>) -> CommandResult {
     if matches!(under_way(ctx), Some(Purpose::Save | Purpose::Sync)) {
         return Err(SAVE_UNDER_WAY);
     }
-    // There is one snapshot at a time; a rewrite begins anew.
+    // Only one snapshot can exist; a cancelled rewrite is scheduled again.
     if under_way(ctx).is_some() {
         persistence::abort(ctx.db, ctx.server, Purpose::Rewrite);
         ctx.server.persistence.rewrite_is_scheduled = true;
@@ -112,12 +112,12 @@ fn bgrewriteaof(ctx: &mut Context<'_>) -> CommandResult {
             ctx.server.log(Level::Warning, format_args!("Can't rewrite append only file: {why}"));
             Err(REWRITE_FAILED)
         }
-        // The next write says so again, and ends the process.
+        // The next write fails again, and ends the process.
         Err(RewriteError::Fatal(_)) => Err(REWRITE_FAILED),
     }
 }
 
-/// `LASTSAVE`: the Unix time of the last save in seconds; of the start, if nothing was saved since.
+/// `LASTSAVE`: Unix time of the last save in seconds; without one, of the start.
 fn last_save(ctx: &mut Context<'_>) -> CommandResult {
     ctx.reply.integer(ctx.server.persistence.last_save_unix);
     Ok(Outcome::Replied)

@@ -1,7 +1,7 @@
-//! Unions, intersections and differences of sorted sets, and of plain sets, whose members count with the score 1.
+//! Unions, intersections and differences of sorted sets, and of plain sets, whose members have the score 1.
 //!
-//! All keys are looked up, and their types checked, before an option is parsed: that is the order in which Redis finds faults.
-//! The result is put together as a sorted set of its own, and then replied or stored.
+//! All keys are looked up, and their types checked, before options are parsed: Redis's order of errors. The result is
+//! built as a sorted set, then replied or stored.
 
 use crate::collections::table::{Entry, Slot};
 use crate::command::sorted_set::range::store;
@@ -93,7 +93,7 @@ enum Operation {
     Difference,
 }
 
-/// What becomes of the result.
+/// The kind of reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Purpose {
     Reply,
@@ -101,7 +101,7 @@ enum Purpose {
     Count,
 }
 
-/// How the scores of a member of several sources become one.
+/// How a member's scores in several sources are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Aggregate {
     Sum,
@@ -120,7 +120,7 @@ impl Aggregate {
     }
 }
 
-/// Infinities that cancel each other out give 0.
+/// Infinities that cancel out give 0.
 fn number_or_zero(score: f64) -> f64 {
     if score.is_nan() { 0.0 } else { score }
 }
@@ -130,7 +130,7 @@ fn zunion(ctx: &mut Context<'_>) -> CommandResult {
     combine(ctx, Operation::Union, Purpose::Reply)
 }
 
-/// `ZUNIONSTORE destination numkeys key [key ...] [options]`: how many members were stored.
+/// `ZUNIONSTORE destination numkeys key [key ...] [options]`: the number of members stored.
 fn zunionstore(ctx: &mut Context<'_>) -> CommandResult {
     combine(ctx, Operation::Union, Purpose::Store)
 }
@@ -140,7 +140,7 @@ fn zinter(ctx: &mut Context<'_>) -> CommandResult {
     combine(ctx, Operation::Intersection, Purpose::Reply)
 }
 
-/// `ZINTERSTORE destination numkeys key [key ...] [options]`: how many members were stored.
+/// `ZINTERSTORE destination numkeys key [key ...] [options]`: the number of members stored.
 fn zinterstore(ctx: &mut Context<'_>) -> CommandResult {
     combine(ctx, Operation::Intersection, Purpose::Store)
 }
@@ -155,17 +155,17 @@ fn zdiff(ctx: &mut Context<'_>) -> CommandResult {
     combine(ctx, Operation::Difference, Purpose::Reply)
 }
 
-/// `ZDIFFSTORE destination numkeys key [key ...]`: how many members were stored.
+/// `ZDIFFSTORE destination numkeys key [key ...]`: the number of members stored.
 fn zdiffstore(ctx: &mut Context<'_>) -> CommandResult {
     combine(ctx, Operation::Difference, Purpose::Store)
 }
 
-/// `[WEIGHTS weight ...] [AGGREGATE <SUM | MIN | MAX>] [WITHSCORES] [LIMIT limit]`, as far as operation and purpose have them.
+/// `[WEIGHTS weight ...] [AGGREGATE <SUM | MIN | MAX>] [WITHSCORES] [LIMIT limit]`, depending on the command.
 struct CombineOptions {
     weights: Vec<f64>,
     aggregate: Aggregate,
     with_scores: bool,
-    /// Members to count, at most.
+    /// The most members to count.
     limit: usize,
 }
 
@@ -217,7 +217,7 @@ impl CombineOptions {
     }
 }
 
-/// One of the sets to combine.
+/// A set to combine.
 #[derive(Clone, Copy)]
 struct Source<'a> {
     members: Members<'a>,
@@ -228,12 +228,12 @@ struct Source<'a> {
 enum Members<'a> {
     None,
     Scored(SortedSetView<'a>),
-    /// Each has the score 1.
+    /// Each with score 1.
     Plain(SetView<'a>),
 }
 
 impl<'a> Members<'a> {
-    /// The members of a value; None if it has none of either kind.
+    /// A value's members; None if it is of another type.
     fn of(entry: Entry<'a, Value>) -> Option<Members<'a>> {
         let scored = SortedSet::view(entry.value()).map(Members::Scored);
         scored.or_else(|| <Set as Collection>::view(entry.value()).map(Members::Plain))
@@ -241,14 +241,14 @@ impl<'a> Members<'a> {
 }
 
 impl<'a> Source<'a> {
-    /// Looks a key up, and checks what it holds.
+    /// Looks up a key, and checks its type.
     fn look_up(db: &mut Keyspace, key: Key<'_>) -> Result<Option<Slot>, CommandError> {
         let slot = db.find_for_read(key);
         slot.map(|slot| Members::of(db.entry(slot)).ok_or(CommandError::WrongType)).transpose()?;
         Ok(slot)
     }
 
-    /// Reads a key that was looked up.
+    /// Reads a looked-up key.
     fn read(db: &'a Keyspace, slot: Option<Slot>, weight: f64) -> Source<'a> {
         let members = slot.and_then(|slot| Members::of(db.entry(slot)));
         Source { members: members.unwrap_or(Members::None), weight }
@@ -270,7 +270,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Visits the members until `visit` says false.
+    /// Visits the members until `visit` returns false.
     fn each_while(&self, mut visit: impl FnMut(f64, &[u8]) -> bool) {
         match self.members {
             Members::None => {}
@@ -309,7 +309,7 @@ fn combine(ctx: &mut Context<'_>, operation: Operation, purpose: Purpose) -> Com
         .map(|(slot, &weight)| Source::read(ctx.db, slot, weight))
         .collect();
     if operation != Operation::Difference {
-        // The order of Redis, which shows in sums of doubles; and intersections begin with the fewest members.
+        // Redis's order, which affects the rounding of sums; intersections start with the smallest set.
         sources.sort_by_key(Source::len);
     }
     if purpose == Purpose::Count {
@@ -361,7 +361,7 @@ fn unite(sources: &[Source<'_>], aggregate: Aggregate, result: &mut SortedSet) {
     }
 }
 
-/// Visits the members that all sources have, until `visit` says false.
+/// Visits the members that all sources have, until `visit` returns false.
 fn intersect(
     sources: &[Source<'_>],
     aggregate: Aggregate,

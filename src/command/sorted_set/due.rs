@@ -1,8 +1,8 @@
 //! Delay queues: sorted sets whose scores are the Unix times at which their members are due.
 //!
-//! Latchkey's own commands; `docs/due.md` describes them. A member is due when its score, in seconds or milliseconds, is not
-//! later than the wall clock, which stands still within a command. Who waits sleeps until the first member is due or an earlier
-//! one arrives: each key has one alarm for each unit (`keyspace/waiting.rs`), however many wait.
+//! Latchkey's own commands; `docs/due.md` describes them. A member is due when its score, in seconds or milliseconds,
+//! is not later than the wall clock, which stands still within a command. Blocked clients sleep until the first
+//! member is due or an earlier one is added: each key has one alarm for each unit (`keyspace/waiting.rs`).
 
 use crate::keyspace::due::Unit;
 use std::ops::Range;
@@ -64,7 +64,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         ),
 ];
 
-/// What stands behind the keys and the timeout.
+/// Options after the keys and the timeout.
 struct Options {
     count: usize,
     has_count: bool,
@@ -73,7 +73,7 @@ struct Options {
 }
 
 impl Options {
-    /// `[COUNT count] [LEFT | RIGHT] [UNIT <S | MS>]` in any order; the ends only if `ends`.
+    /// Parses `[COUNT count] [LEFT | RIGHT] [UNIT <S | MS>]` in any order; LEFT and RIGHT only if `ends`.
     fn parse(mut arguments: Cursor<'_>, ends: bool) -> Result<Options, CommandError> {
         let mut options =
             Options { count: 1, has_count: false, end: End::Back, unit: Unit::Seconds };
@@ -113,7 +113,7 @@ fn wait(
     ctx.block(Wait { wanted: unit.wanted(), keys, deadline_us, rewritten: None })
 }
 
-/// Has a command with a key and these arguments be repeated elsewhere.
+/// Adds a request with a key and these arguments to the effect.
 fn repeat_with(ctx: &mut Context<'_>, name: &[u8], key: Key<'_>, arguments: Vec<Vec<u8>>) {
     ctx.instead_gathered(|_, request| {
         request.extend([name.to_vec(), key.bytes.to_vec()]);
@@ -121,7 +121,7 @@ fn repeat_with(ctx: &mut Context<'_>, name: &[u8], key: Key<'_>, arguments: Vec<
     });
 }
 
-/// Takes the first `count` members out, after they were replied or copied.
+/// Removes the first `count` members, after they were replied or copied.
 fn take_out(ctx: &mut Context<'_>, slot: Slot, key: Key<'_>, count: usize) {
     let mut members = Vec::new();
     if ctx.is_heard()
@@ -162,8 +162,7 @@ fn zpopdue(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `BZPOPDUE key [key ...] timeout [UNIT <S | MS>]`: key, member and score, as BZPOPMIN replies them; a nil array when the
-/// time is up.
+/// `BZPOPDUE key [key ...] timeout [UNIT <S | MS>]`: key, member and score, as BZPOPMIN replies them; a nil array on timeout.
 fn bzpopdue(ctx: &mut Context<'_>) -> CommandResult {
     let timeout = timeout_of_bzpopdue(ctx.args);
     let Options { unit, .. } = Options::parse(ctx.args.cursor(timeout + 1), false)?;
@@ -187,9 +186,9 @@ fn bzpopdue(ctx: &mut Context<'_>) -> CommandResult {
     wait(ctx, unit, 1..timeout, deadline_us)
 }
 
-/// `BZMOVEDUE source destination timeout [COUNT count] [LEFT | RIGHT] [UNIT <S | MS>]`: how many members were moved; a nil
-/// array when the time is up. They are pushed one after the other, the earliest first, at the list's end (`RIGHT`) or front. The
-/// destination is looked at only when there is something for it.
+/// `BZMOVEDUE source destination timeout [COUNT count] [LEFT | RIGHT] [UNIT <S | MS>]`: the number of moved members;
+/// a nil array on timeout. They are pushed one by one, the earliest first, to the list's end (`RIGHT`) or front. The
+/// destination is only looked up when a member is due.
 fn bzmovedue(ctx: &mut Context<'_>) -> CommandResult {
     let options = Options::parse(ctx.args.cursor(4), true)?;
     let deadline_us = ctx.timeout(3, TimeoutUnit::Seconds)?;
@@ -203,7 +202,7 @@ fn bzmovedue(ctx: &mut Context<'_>) -> CommandResult {
     let Some(slot) = slot.filter(|_| count > 0) else {
         return wait(ctx, options.unit, 1..2, deadline_us);
     };
-    // A source that is its own destination is no list.
+    // If source and destination are the same key, it is not a list.
     let found = ctx.db.slot_of::<List>(destination)?;
     let view = ctx.db.view::<SortedSet>(slot)?;
     let members: Vec<Vec<u8>> =
@@ -224,7 +223,7 @@ fn bzmovedue(ctx: &mut Context<'_>) -> CommandResult {
     ctx.db.changed(KeyspaceEvents::LIST, event, destination.bytes);
     let command = if options.end == End::Front { &b"LPUSH"[..] } else { b"RPUSH" };
     repeat_with(ctx, command, destination, members);
-    // Looked up again: the list may have moved it.
+    // Looked up again, as the list may have moved it.
     if let Some(slot) = ctx.db.slot_of::<SortedSet>(source)? {
         take_out(ctx, slot, source, count);
     }

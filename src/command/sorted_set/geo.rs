@@ -1,7 +1,7 @@
-//! Places: sorted sets whose scores stand for longitude and latitude.
+//! Geospatial commands: sorted sets whose scores encode longitude and latitude.
 //!
-//! The arithmetic is `types::geo`'s. Here arguments are parsed, in the order in which Redis finds fault with them: GEORADIUS and its
-//! kin look the key, and the member to search around, up while they parse.
+//! The arithmetic is in `types::geo`. Here arguments are parsed, in Redis's order of errors: GEORADIUS and its
+//! variants look up the key, and the central member, while parsing.
 
 use crate::collections::score_tree::Place;
 use crate::command::sorted_set::range::store;
@@ -150,7 +150,7 @@ const SEARCH_STORE_WITH_DETAILS: CommandError = CommandError::Text(
     "ERR GEOSEARCHSTORE is not compatible with WITHDIST, WITHHASH and WITHCOORD options",
 );
 
-/// Metres of a unit.
+/// Metres per unit.
 fn parse_unit(text: &[u8]) -> Result<f64, CommandError> {
     const UNITS: [(&str, f64); 4] = [("m", 1.0), ("km", 1000.0), ("ft", 0.3048), ("mi", 1609.34)];
     let found = UNITS.iter().find(|(name, _)| text.eq_ignore_ascii_case(name.as_bytes()));
@@ -209,12 +209,12 @@ fn geoadd(ctx: &mut Context<'_>) -> CommandResult {
     Ok(outcome)
 }
 
-/// The place of a member.
+/// A member's position.
 fn place_of(set: Option<SortedSetView<'_>>, member: &[u8]) -> Option<Point> {
     set.and_then(|set| set.score(member)).map(Point::from_score)
 }
 
-/// `GEODIST key member1 member2 [M | KM | FT | MI]`: a bulk string with four digits behind the point, or nil.
+/// `GEODIST key member1 member2 [M | KM | FT | MI]`: a bulk string with four decimals, or nil.
 fn geodist(ctx: &mut Context<'_>) -> CommandResult {
     let unit = match ctx.args.len() {
         4 => 1.0,
@@ -229,7 +229,7 @@ fn geodist(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// A distance with four digits behind the point, halves to the even one.
+/// A distance with four decimals, rounded half to even.
 fn reply_distance(reply: &mut ReplyWriter<'_>, distance: f64) {
     let scaled = (distance * 10_000.0).round_ties_even() as u64;
     reply.bulk(format!("{}.{:04}", scaled / 10_000, scaled % 10_000).as_bytes());
@@ -242,7 +242,7 @@ fn reply_point(reply: &mut ReplyWriter<'_>, point: Point) {
     reply.double_text(&Float80::from_f64(point.latitude).to_text());
 }
 
-/// `GEOHASH key [member ...]`: an array of bulk strings, nil for who is not there.
+/// `GEOHASH key [member ...]`: an array of bulk strings, nil for absent members.
 fn geohash(ctx: &mut Context<'_>) -> CommandResult {
     let set = ctx.db.read::<SortedSet>(ctx.key(1))?;
     let members = ctx.args.iter_from(2);
@@ -256,7 +256,7 @@ fn geohash(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `GEOPOS key [member ...]`: an array of arrays of two, nil for who is not there.
+/// `GEOPOS key [member ...]`: an array of arrays of two, nil for absent members.
 fn geopos(ctx: &mut Context<'_>) -> CommandResult {
     let set = ctx.db.read::<SortedSet>(ctx.key(1))?;
     let members = ctx.args.iter_from(2);
@@ -272,7 +272,7 @@ fn geopos(ctx: &mut Context<'_>) -> CommandResult {
 
 // ---- searching ---------------------------------------------------------------------------------------------------
 
-/// Which command searches: that decides about its arguments.
+/// The command that searches: its arguments depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Search {
     /// GEORADIUS.
@@ -296,8 +296,8 @@ impl Search {
     }
 }
 
-/// `GEORADIUS key longitude latitude radius unit [options]`: an array of members, or of arrays of member, distance, score and place,
-/// as asked for; with STORE how many were stored.
+/// `GEORADIUS key longitude latitude radius unit [options]`: an array of members, or of arrays of member, distance,
+/// score and position, as requested; with STORE the number stored.
 fn georadius(ctx: &mut Context<'_>) -> CommandResult {
     search(ctx, Search::Around { stores: true })
 }
@@ -322,7 +322,7 @@ fn geosearch(ctx: &mut Context<'_>) -> CommandResult {
     search(ctx, Search::Free)
 }
 
-/// `GEOSEARCHSTORE destination source <center> <shape> [options]`: how many were stored.
+/// `GEOSEARCHSTORE destination source <center> <shape> [options]`: the number stored.
 fn geosearchstore(ctx: &mut Context<'_>) -> CommandResult {
     search(ctx, Search::FreeStore)
 }
@@ -333,15 +333,15 @@ enum Order {
     Descending,
 }
 
-/// What a search was asked for.
+/// Options of a search.
 #[derive(Default)]
 struct SearchOptions {
-    /// None: around a member of a key that is absent.
+    /// None: around a member of an absent key.
     center: Option<Point>,
     has_center: bool,
     center_is_member: bool,
     shape: Option<Shape>,
-    /// Metres of the unit that distances are in.
+    /// Metres per unit of distances.
     unit: f64,
     with_distance: bool,
     with_hash: bool,
@@ -349,7 +349,7 @@ struct SearchOptions {
     order: Option<Order>,
     count: Option<usize>,
     any: bool,
-    /// The argument that is the key to store under.
+    /// The index of the destination key.
     destination: Option<usize>,
     stores_distances: bool,
 }
@@ -368,7 +368,7 @@ impl SearchOptions {
                 options.set_center(Some(point));
                 options.take_radius(&mut arguments)?;
             }
-            // Without a key neither member nor radius are looked at.
+            // Without a key neither member nor radius are checked.
             Search::AroundMember { .. } if set.is_none() => {
                 for _ in 0..3 {
                     arguments.take()?;
@@ -446,7 +446,7 @@ impl SearchOptions {
         if is_taken { Ok(()) } else { Err(CommandError::Syntax) }
     }
 
-    /// What is shown of the members, how many of them, and in which order. False: the next argument is no such option.
+    /// Parses options for the reply's content, count and order. False: the next argument is none of these.
     fn take_shown(&mut self, arguments: &mut Cursor<'_>) -> Result<bool, CommandError> {
         if arguments.take_word("WITHDIST") {
             self.with_distance = true;
@@ -470,7 +470,7 @@ impl SearchOptions {
         Ok(true)
     }
 
-    /// Where the result is stored, and what as its scores.
+    /// Parses options for storing the result.
     fn take_destination(
         &mut self,
         search: Search,
@@ -495,7 +495,7 @@ impl SearchOptions {
         Ok(true)
     }
 
-    /// The center of a circle or box.
+    /// Parses the centre of a circle or box.
     fn take_center(
         &mut self,
         set: Option<SortedSetView<'_>>,
@@ -520,7 +520,7 @@ impl SearchOptions {
         Ok(true)
     }
 
-    /// The shape that is searched: another one than there is does not go with it.
+    /// Parses the shape. Errors: another shape is given already.
     fn take_shape(&mut self, arguments: &mut Cursor<'_>) -> Result<bool, CommandError> {
         let remaining = arguments.remaining();
         let is_free = self.shape.is_none();
@@ -543,7 +543,7 @@ impl SearchOptions {
         Ok(true)
     }
 
-    /// Options that do not go together, or are missing.
+    /// Checks for missing and incompatible options.
     fn check(&self, search: Search, name: &[u8]) -> Result<(), CommandError> {
         let has_details = self.with_distance || self.with_hash || self.with_place;
         if self.destination.is_some() && has_details {
@@ -572,7 +572,7 @@ impl SearchOptions {
         Ok(())
     }
 
-    /// The area to search; None if there is no key to search in.
+    /// The area to search; None if the key is absent.
     fn area(&mut self) -> Option<Area> {
         match self.shape.take()? {
             Shape::Polygon(vertices) => Some(Area::polygon(vertices)),
@@ -590,7 +590,7 @@ struct Found {
     distance: f64,
 }
 
-/// The members within an area, cell by cell; not more than `limit`.
+/// The members within an area, cell by cell; at most `limit`.
 fn find_within(set: SortedSetView<'_>, area: &Area, limit: usize) -> Vec<Found> {
     let mut found = Vec::new();
     for (min, max) in area.score_ranges() {
@@ -629,7 +629,7 @@ fn search(ctx: &mut Context<'_>, search: Search) -> CommandResult {
     let limit = if options.any { options.count.unwrap_or(usize::MAX) } else { usize::MAX };
     let mut found = find_within(set, &area, limit);
     let order = match options.order {
-        // The nearest are meant, unless any will do.
+        // COUNT means the nearest, unless ANY is given.
         None if options.count.is_some() && !options.any => Some(Order::Ascending),
         order => order,
     };

@@ -1,7 +1,7 @@
-//! Sorted sets, member by member: adding, scores, ranks, taking out, samples.
+//! Sorted sets: commands on members, scores, ranks and random samples.
 //!
-//! Ranges are `sorted_set_range`'s, unions and the like `sorted_set_combine`'s, popping and waiting `sorted_set_pop`'s. The
-//! structure is `types::sorted_set`'s.
+//! Ranges are in `range.rs`, unions and the like in `combine.rs`, popping and blocking in `pop.rs`. The data
+//! structure is `types::sorted_set`.
 
 pub(crate) mod combine;
 pub(crate) mod due;
@@ -136,7 +136,7 @@ const ONE_INCREMENT: CommandError =
     CommandError::Text("ERR INCR option supports a single increment-element pair");
 const NOT_A_NUMBER: CommandError = CommandError::Text("ERR resulting score is not a number (NaN)");
 
-/// The configured limits of what is reported as a listpack.
+/// The configured limits of listpacks.
 pub(crate) fn limits(ctx: &Context<'_>) -> Limits {
     Limits {
         entries: ctx.server.config.zset_max_listpack_entries,
@@ -156,7 +156,7 @@ pub(crate) struct AddOptions {
 }
 
 impl AddOptions {
-    /// The options, and the argument of the first score.
+    /// Parses the options; also returns the index of the first score.
     fn parse(args: Args<'_>, increments: bool) -> Result<(Self, usize), CommandError> {
         let mut options = AddOptions { increments, ..AddOptions::default() };
         let mut arguments = args.cursor(2);
@@ -193,7 +193,7 @@ impl AddOptions {
         Ok((options, arguments.position()))
     }
 
-    /// The score a member gets; None if it stays as it is. `old` is None if the member is not there.
+    /// A member's new score; None if it does not change. `old` is None for a new member.
     #[inline]
     fn decide(&self, old: Option<f64>, score: f64) -> Option<f64> {
         let Some(old) = old else {
@@ -208,23 +208,23 @@ impl AddOptions {
     }
 }
 
-/// `ZADD key [options] score member [score member ...]`: how many members were added (with CH: or got another score); with INCR
-/// the new score, or nil if a condition forbade it.
+/// `ZADD key [options] score member [score member ...]`: the number of members added (with CH: or changed); with INCR
+/// the new score, or nil if a condition fails.
 fn zadd(ctx: &mut Context<'_>) -> CommandResult {
     add(ctx, false)
 }
 
-/// `ZINCRBY key increment member`: the new score. Takes ZADD's options, as in Redis, where there is no room for them.
+/// `ZINCRBY key increment member`: the new score. Parses ZADD's options, as Redis, although there is no room for them.
 fn zincrby(ctx: &mut Context<'_>) -> CommandResult {
     add(ctx, true)
 }
 
-/// What became of all pairs.
+/// The results of all pairs.
 #[derive(Default)]
 struct Added {
     new: u64,
     changed: u64,
-    /// The score of the last pair; None if a condition forbade it.
+    /// The score of the last pair; None if a condition failed.
     score: Option<f64>,
     is_nan: bool,
 }
@@ -242,7 +242,7 @@ fn add(ctx: &mut Context<'_>, increments: bool) -> CommandResult {
     add_pairs(ctx, &options, &pairs)
 }
 
-/// Adds scores and members as the options say, and replies.
+/// Adds scores and members according to the options, and replies.
 pub(crate) fn add_pairs(
     ctx: &mut Context<'_>,
     options: &AddOptions,
@@ -298,7 +298,7 @@ pub(crate) fn add_pairs(
     Ok(Outcome::Replied)
 }
 
-/// `ZREM key member [member ...]`: how many were there.
+/// `ZREM key member [member ...]`: the number of removed members.
 fn zrem(ctx: &mut Context<'_>) -> CommandResult {
     let key = ctx.key(1);
     let Some(slot) = ctx.db.slot_of::<SortedSet>(key)? else {
@@ -349,7 +349,7 @@ fn reply_score(reply: &mut ReplyWriter<'_>, score: Option<f64>) {
     }
 }
 
-/// `ZRANK key member [WITHSCORE]`: an integer, or an array of rank and score; nil if the member is not there.
+/// `ZRANK key member [WITHSCORE]`: an integer, or an array of rank and score; nil if the member does not exist.
 fn zrank(ctx: &mut Context<'_>) -> CommandResult {
     rank(ctx, false)
 }
@@ -387,8 +387,8 @@ fn rank(ctx: &mut Context<'_>, is_reversed: bool) -> CommandResult {
 
 // ---- samples -----------------------------------------------------------------------------------------------------
 
-/// `ZRANDMEMBER key [count [WITHSCORES]]`: a member or nil; with a count an array, of different members, or, if it is negative,
-/// of any.
+/// `ZRANDMEMBER key [count [WITHSCORES]]`: a member or nil; with a count an array, of different members, or, if it is
+/// negative, with repetitions.
 fn zrandmember(ctx: &mut Context<'_>) -> CommandResult {
     if ctx.args.len() == 2 {
         match ctx.db.read::<SortedSet>(ctx.key(1))? {
@@ -446,7 +446,7 @@ fn zrandmember(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `count` different numbers below `len`, each choice as likely as the other: Floyd's algorithm.
+/// `count` different numbers below `len`, all choices equally likely: Floyd's algorithm.
 fn choose_ranks(len: usize, count: usize) -> BTreeSet<usize> {
     let mut chosen = BTreeSet::new();
     for last in len - count..len {
@@ -458,7 +458,7 @@ fn choose_ranks(len: usize, count: usize) -> BTreeSet<usize> {
     chosen
 }
 
-/// An array of members, with their scores if asked for: flat in RESP2, in RESP3 each with its score in an array of two.
+/// Replies an array of members, optionally with scores: flat in RESP2, nested pairs in RESP3.
 pub(crate) struct Pairs<'w, 'a> {
     pub reply: &'w mut ReplyWriter<'a>,
     pub with_scores: bool,
@@ -501,7 +501,7 @@ fn zscan(ctx: &mut Context<'_>) -> CommandResult {
     let mut writer = ReplyWriter::new(&mut elements, protocol);
     let is_listpack = set.encoding() == "listpack";
     let (mut seen, mut found) = (0, 0);
-    // A cursor of ours is a boundary of 32 bits; any other stands for the end.
+    // Our cursors are boundaries of 32 bits; any other counts as the end.
     let mut boundary = u32::try_from(cursor).unwrap_or(u32::MAX);
     loop {
         boundary = set.scan(boundary, count_left(options.count, seen), |score, member| {
@@ -526,7 +526,7 @@ fn zscan(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// ZSCAN shows what a listpack holds: integers as such, where they would otherwise have an exponent.
+/// ZSCAN shows a listpack's integers as such, where otherwise they would have an exponent.
 fn write_scanned_score(writer: &mut ReplyWriter<'_>, score: f64, is_listpack: bool) {
     match f64_as_i64(score).filter(|_| is_listpack) {
         Some(integer) => writer.bulk_integer(integer),
@@ -534,7 +534,7 @@ fn write_scanned_score(writer: &mut ReplyWriter<'_>, score: f64, is_listpack: bo
     }
 }
 
-/// The ranks of a view that come with indices from either end, as in ZRANGE; an empty range if there are none.
+/// The ranks of ZRANGE's indices, which may count from the end; an empty range if there are none.
 pub(crate) fn ranks_between(
     set: SortedSetView<'_>,
     start: i64,

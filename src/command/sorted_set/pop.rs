@@ -1,4 +1,4 @@
-//! Taking the first or last members of sorted sets, and waiting for them.
+//! Popping the first or last members of sorted sets, possibly blocking.
 
 use crate::collections::table::Slot;
 use crate::config::KeyspaceEvents;
@@ -114,10 +114,10 @@ impl Side {
     }
 }
 
-/// How popped members are replied.
+/// The format of the reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
-    /// Members and scores in turn.
+    /// Members and scores alternately.
     Flat,
     /// Pairs.
     Nested,
@@ -160,7 +160,7 @@ fn pop_one_key(ctx: &mut Context<'_>, side: Side) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// Takes up to `count` members out and replies them.
+/// Pops up to `count` members and replies them.
 fn pop(ctx: &mut Context<'_>, key: Key<'_>, slot: Slot, side: Side, count: usize, shape: Shape) {
     let reply = &mut ctx.reply;
     let taken = ctx.db.edit(slot, |set: &mut Edit<'_, SortedSet>| {
@@ -203,7 +203,7 @@ fn pop(ctx: &mut Context<'_>, key: Key<'_>, slot: Slot, side: Side, count: usize
     ctx.db.delete_if_empty::<SortedSet>(slot, key);
 }
 
-/// Pops from the first of these keys that is there. False if none is.
+/// Pops from the first of these keys that exists. False if none does.
 fn pop_first(
     ctx: &mut Context<'_>,
     keys: Range<usize>,
@@ -229,7 +229,7 @@ struct PopOptions {
 }
 
 impl PopOptions {
-    /// `numkeys` is its argument.
+    /// `numkeys` is the index of that argument.
     fn parse(args: Args<'_>, numkeys: usize) -> Result<Self, CommandError> {
         let mut arguments = args.cursor(numkeys);
         let keys = arguments.take_keys(1, 1).map_err(|bad| match bad {
@@ -263,7 +263,7 @@ fn zmpop(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `BZPOPMIN key [key ...] timeout`: the key, the member and its score, or nil in time.
+/// `BZPOPMIN key [key ...] timeout`: the key, the member and its score, or nil on timeout.
 fn bzpopmin(ctx: &mut Context<'_>) -> CommandResult {
     let keys = 1..ctx.args.len() - 1;
     let timeout = ctx.args.len() - 1;
@@ -277,7 +277,7 @@ fn bzpopmax(ctx: &mut Context<'_>) -> CommandResult {
     pop_or_wait(ctx, keys, timeout, Side::Max, 1, Shape::KeyAndFlat)
 }
 
-/// `BZMPOP timeout numkeys key [key ...] <MIN | MAX> [COUNT count]`: as ZMPOP, or nil in time.
+/// `BZMPOP timeout numkeys key [key ...] <MIN | MAX> [COUNT count]`: as ZMPOP, or nil on timeout.
 fn bzmpop(ctx: &mut Context<'_>) -> CommandResult {
     let PopOptions { keys, side, count } = PopOptions::parse(ctx.args, 2)?;
     pop_or_wait(ctx, keys, 1, side, count, Shape::KeyAndNested)

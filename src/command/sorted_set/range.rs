@@ -1,7 +1,6 @@
-//! Ranges of sorted sets: by rank, score or member; read, counted, stored, taken out.
+//! Ranges of sorted sets, by rank, score or member: reading, counting, storing, removing.
 //!
-//! A range is parsed, becomes a range of ranks of the set at hand, and is cut by LIMIT; what then happens to it is the same for
-//! all three kinds.
+//! A range is parsed, converted to a range of ranks, and limited by LIMIT; from there on all three kinds are handled alike.
 
 use std::ops::Range;
 
@@ -160,7 +159,7 @@ const LIMIT_BY_RANK: CommandError = CommandError::Text(
 const SCORES_BY_MEMBER: CommandError =
     CommandError::Text("ERR syntax error, WITHSCORES not supported in combination with BYLEX");
 
-/// What a range is measured by.
+/// The kind of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum By {
     Rank,
@@ -177,7 +176,7 @@ enum End<'a> {
 }
 
 impl End<'_> {
-    /// How many members come before this end.
+    /// The number of members before this end.
     fn rank(self, set: SortedSetView<'_>) -> usize {
         match self {
             End::First => 0,
@@ -221,7 +220,7 @@ impl<'a> Between<'a> {
     }
 }
 
-/// An end of a range of scores: `1.5`, or `(1.5` without that score itself.
+/// Parses an end of a range of scores: `1.5`, or `(1.5` to exclude it.
 fn score_end(text: &[u8], is_max: bool) -> Option<End<'_>> {
     let (is_open, text) = match text {
         [b'(', rest @ ..] => (true, rest),
@@ -235,10 +234,9 @@ fn score_end(text: &[u8], is_max: bool) -> Option<End<'_>> {
     }))
 }
 
-/// A number as C's `strtod` reads it if it is the whole text: white space may come before it, nothing at all is 0, and what is
-/// too large is infinite.
+/// Parses a whole text as C's `strtod`: leading white space is skipped, the empty text is 0, and overflow is infinite.
 fn parse_bound(text: &[u8]) -> Option<f64> {
-    // A C string ends at its first zero.
+    // A NUL ends a C string.
     let end = text.iter().position(|&byte| byte == 0).unwrap_or(text.len());
     let text = &text[..end];
     if text.is_empty() {
@@ -250,7 +248,7 @@ fn parse_bound(text: &[u8]) -> Option<f64> {
     number::parse_f64(digits).or_else(lenient).filter(|score: &f64| !score.is_nan())
 }
 
-/// An end of a range of members: `[m`, `(m` without the member itself, `-` or `+`.
+/// Parses an end of a range of members: `[m`, `(m` to exclude it, `-` or `+`.
 fn member_end(text: &[u8], is_max: bool) -> Option<End<'_>> {
     match text {
         b"-" => Some(End::First),
@@ -274,7 +272,7 @@ struct RangeOptions<'a> {
 }
 
 impl<'a> RangeOptions<'a> {
-    /// `source` is the argument of the source key. The kind of range and the direction are options if they are not given.
+    /// `source` is the index of the source key. `by` and direction are parsed as options if not given.
     fn parse(
         args: Args<'a>,
         source: usize,
@@ -315,11 +313,11 @@ impl<'a> RangeOptions<'a> {
         Ok(RangeOptions { between, is_reversed, with_scores, offset, count })
     }
 
-    /// The ranks asked for, from the lowest.
+    /// The requested ranks, counted from the lowest score.
     fn ranks(&self, set: SortedSetView<'_>) -> Range<usize> {
         let Range { start, end } = self.between.ranks(set);
         if let Between::Ranks(..) = self.between {
-            // Ranks of a reversed range are counted from the other end.
+            // A reversed range counts ranks from the end.
             let len = set.len();
             return if self.is_reversed && start < end {
                 len - end..len - start
@@ -383,8 +381,8 @@ fn reply_range(ctx: &mut Context<'_>, by: Option<By>, is_reversed: Option<bool>)
     Ok(Outcome::Replied)
 }
 
-/// `ZRANGESTORE dst src min max [BYSCORE | BYLEX] [REV] [LIMIT offset count]`: how many members were stored. An empty range
-/// deletes the destination.
+/// `ZRANGESTORE dst src min max [BYSCORE | BYLEX] [REV] [LIMIT offset count]`: the number of members stored. An empty
+/// range deletes the destination.
 fn zrangestore(ctx: &mut Context<'_>) -> CommandResult {
     let options = RangeOptions::parse(ctx.args, 2, None, None, true)?;
     let limits = limits(ctx);
@@ -399,7 +397,7 @@ fn zrangestore(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// Puts a result where it was asked for; an empty one deletes the key. Returns its length.
+/// Stores a result; an empty one deletes the key. Returns its length.
 pub(crate) fn store(
     ctx: &mut Context<'_>,
     key: Key<'_>,
@@ -435,17 +433,17 @@ fn count(ctx: &mut Context<'_>, by: By) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `ZREMRANGEBYRANK key start stop`: how many were taken out.
+/// `ZREMRANGEBYRANK key start stop`: the number of removed members.
 fn zremrangebyrank(ctx: &mut Context<'_>) -> CommandResult {
     remove_range(ctx, By::Rank, "zremrangebyrank")
 }
 
-/// `ZREMRANGEBYSCORE key min max`: how many were taken out.
+/// `ZREMRANGEBYSCORE key min max`: the number of removed members.
 fn zremrangebyscore(ctx: &mut Context<'_>) -> CommandResult {
     remove_range(ctx, By::Score, "zremrangebyscore")
 }
 
-/// `ZREMRANGEBYLEX key min max`: how many were taken out.
+/// `ZREMRANGEBYLEX key min max`: the number of removed members.
 fn zremrangebylex(ctx: &mut Context<'_>) -> CommandResult {
     remove_range(ctx, By::Member, "zremrangebylex")
 }

@@ -1,18 +1,17 @@
-//! What is repeated elsewhere of deliveries and claims, which depend on the time and on who asks: XCLAIM with all it came to,
-//! the making of consumers, and how far a group has read.
+//! Effects of deliveries and claims, which depend on time and caller: XCLAIM with the exact result, XGROUP
+//! CREATECONSUMER, and XGROUP SETID.
 
 use crate::gate::context::Context;
 use crate::gate::effect::Effect;
 use crate::types::stream::{Group, Pending, StreamId};
 
-/// The requests that stand for one command on one stream's group.
+/// The effect of one command on one stream's group.
 pub(crate) struct Claims<'a> {
     key: &'a [u8],
     group: &'a [u8],
-    /// None while nobody listens.
+    /// None while effects are not recorded.
     requests: Option<Vec<Vec<Vec<u8>>>>,
-    /// Replicas listen, who are told of consumers that were seen and did nothing. A log need not know: what is loaded is seen when
-    /// it is.
+    /// Replicas are told of consumers that were only seen. A log is not: loading sets that time.
     tells_seen: bool,
 }
 
@@ -29,13 +28,13 @@ impl<'a> Claims<'a> {
         }
     }
 
-    /// An entry is pending at a consumer now. `last`: the group's last ID, which goes with it.
+    /// An entry is now pending for a consumer. `last`: the group's last ID.
     pub fn assigned(&mut self, consumer: &[u8], id: StreamId, pending: Pending, last: StreamId) {
         self.claim(consumer, id, pending, last, true);
     }
 
-    /// An entry was delivered once more to the consumer it is pending at. Without FORCE, as none need be: that tells replicas
-    /// that the consumer was not active for it.
+    /// An entry was delivered again to its consumer. Without FORCE, which is not needed: so replicas know that the
+    /// consumer was not active.
     pub fn redelivered(&mut self, consumer: &[u8], id: StreamId, pending: Pending, last: StreamId) {
         self.claim(consumer, id, pending, last, false);
     }
@@ -62,33 +61,33 @@ impl<'a> Claims<'a> {
         self.add(&request);
     }
 
-    /// A consumer was made that has no entry assigned.
+    /// A consumer was created without entries.
     pub fn created(&mut self, consumer: &[u8]) {
         self.add(&[b"XGROUP", b"CREATECONSUMER", self.key, self.group, consumer]);
     }
 
-    /// When a consumer was last seen, if replicas are to be told of its being seen again.
+    /// When a consumer was last seen, if replicas are told of it.
     pub fn last_seen(&self, group: &Group, consumer: &[u8]) -> Option<i64> {
         let consumer = self.tells_seen.then(|| group.find_consumer(consumer))??;
         Some(group.consumer(consumer).seen_ms)
     }
 
-    /// A consumer that was there was seen again, and got nothing that would tell so. It is told once a second at most, by
-    /// what does nothing on a Redis.
+    /// An existing consumer was seen again without getting an entry. Replicas are told at most once a second, by a
+    /// request without effect on Redis.
     pub fn seen(&mut self, consumer: &[u8], last_ms: Option<i64>, now_ms: i64) {
         if last_ms.is_some_and(|last_ms| last_ms.div_euclid(1000) != now_ms.div_euclid(1000)) {
             self.created(consumer);
         }
     }
 
-    /// The group has read up to an ID, and so many entries.
+    /// The group has read up to an ID, and this number of entries.
     pub fn read(&mut self, last: StreamId, read: Option<i64>) {
         let (last, read) = (last.text(), read.unwrap_or(-1).to_string());
         let read = read.as_bytes();
         self.add(&[b"XGROUP", b"SETID", self.key, self.group, last.as_ref(), b"ENTRIESREAD", read]);
     }
 
-    /// Has them be repeated instead of the command, which has changed something that counts, or has not.
+    /// Sets the effect, whether or not the command has changed something that counts.
     pub fn repeat(self, ctx: &mut Context<'_>, has_changed: bool) {
         let (db, has_changed) = (ctx.db.selected(), has_changed || ctx.effect == Effect::Instead);
         for request in self.requests.iter().flatten() {

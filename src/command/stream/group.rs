@@ -1,5 +1,4 @@
-//! Consumer groups: making and removing them, and what their consumers do with entries besides reading them: acknowledge,
-//! look at what is pending, and take it over from each other.
+//! Consumer groups: creating and removing them, acknowledging, listing and claiming pending entries.
 
 use crate::collections::table::Slot;
 use crate::command::help::reply_help;
@@ -122,14 +121,14 @@ const BUSY: CommandError = CommandError::Text("BUSYGROUP Consumer Group name alr
 const BAD_ENTRIES_READ: CommandError =
     CommandError::Text("ERR value for ENTRIESREAD must be positive or -1");
 
-/// A group that is not there, as XGROUP and XINFO say it.
+/// The error for an absent group in XGROUP and XINFO.
 pub(crate) fn no_group(group: &[u8], key: &[u8]) -> CommandError {
     let parts: [&[u8]; 5] =
         [b"NOGROUP No such consumer group '", group, b"' for key name '", key, b"'"];
     CommandError::formatted(parts.concat())
 }
 
-/// The same as XPENDING, XCLAIM and XAUTOCLAIM say it.
+/// The same in XPENDING, XCLAIM and XAUTOCLAIM.
 fn no_key_or_group(key: &[u8], group: &[u8]) -> CommandError {
     let parts: [&[u8]; 5] = [b"NOGROUP No such key '", key, b"' or consumer group '", group, b"'"];
     CommandError::formatted(parts.concat())
@@ -175,7 +174,7 @@ fn find_stream(ctx: &mut Context<'_>) -> Result<Option<Slot>, CommandError> {
     Ok(found)
 }
 
-/// The slot of the stream in argument 2, which has the group in argument 3.
+/// The slot of the stream in argument 2. Errors: it does not have the group in argument 3.
 fn find_group(ctx: &mut Context<'_>) -> Result<Slot, CommandError> {
     let slot = find_stream(ctx)?.ok_or(NO_KEY)?;
     let (key, name) = (ctx.args.get(2), ctx.args.get(3));
@@ -185,7 +184,7 @@ fn find_group(ctx: &mut Context<'_>) -> Result<Slot, CommandError> {
     Ok(slot)
 }
 
-/// The group in argument 3 of a stream that has it.
+/// The group in argument 3, which must exist.
 fn group_mut<'c>(ctx: &'c mut Context<'_>, slot: Slot) -> Result<&'c mut Group, CommandError> {
     let (key, name) = (ctx.args.get(2), ctx.args.get(3));
     ctx.db.groups_mut(slot)?.1.get_mut(name).ok_or_else(|| no_group(name, key))
@@ -246,14 +245,14 @@ fn set_id(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `XGROUP DESTROY key group`: 1, or 0 if there was none.
+/// `XGROUP DESTROY key group`: 1, or 0 if it did not exist.
 fn destroy(ctx: &mut Context<'_>) -> CommandResult {
     let slot = find_stream(ctx)?.ok_or(NO_KEY)?;
     let key = ctx.key(2);
     let group = ctx.db.groups_mut(slot)?.1.remove(ctx.args.get(3));
     if group.is_some() {
         announce(ctx, "xgroup-destroy", key);
-        // Its consumers wait for it no more.
+        // Blocked consumers of the group are woken.
         let db = ctx.db.selected();
         ctx.db.waiting.note_change(db, key.bytes);
     }
@@ -261,7 +260,7 @@ fn destroy(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `XGROUP CREATECONSUMER key group consumer`: 1, or 0 if it was there.
+/// `XGROUP CREATECONSUMER key group consumer`: 1, or 0 if it exists.
 fn create_consumer(ctx: &mut Context<'_>) -> CommandResult {
     let slot = find_group(ctx)?;
     let (name, now_ms) = (ctx.args.get(4), ctx.server.now.unix().0);
@@ -278,7 +277,7 @@ fn create_consumer(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `XGROUP DELCONSUMER key group consumer`: how many entries it had pending.
+/// `XGROUP DELCONSUMER key group consumer`: the number of its pending entries.
 fn delete_consumer(ctx: &mut Context<'_>) -> CommandResult {
     let slot = find_group(ctx)?;
     let name = ctx.args.get(4);
@@ -323,7 +322,7 @@ fn find_read(ctx: &mut Context<'_>) -> Result<Option<Slot>, CommandError> {
     Ok(has_group.then_some(slot))
 }
 
-/// Entries and the group in argument 2 of a stream that has it.
+/// The entries and the group in argument 2, which must exist.
 fn parts_mut<'c>(
     ctx: &'c mut Context<'_>,
     slot: Slot,
@@ -348,9 +347,9 @@ fn xack(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// Which pending entries `XPENDING` is to show.
+/// XPENDING's options.
 struct PendingFilter<'a> {
-    /// Idle for at least so long; 0: any.
+    /// The least idle time; 0: any.
     idle_ms_min: i64,
     start: StreamId,
     end: StreamId,
@@ -359,7 +358,7 @@ struct PendingFilter<'a> {
 }
 
 impl<'a> PendingFilter<'a> {
-    /// `[IDLE min-idle-time] start end count [consumer]`; None without anything.
+    /// `[IDLE min-idle-time] start end count [consumer]`; None if there are no arguments.
     fn parse(args: Args<'a>) -> Result<Option<Self>, CommandError> {
         if args.len() == 3 {
             return Ok(None);
@@ -376,7 +375,7 @@ impl<'a> PendingFilter<'a> {
             }
         }
         let (start, end) = (cursor.take()?, cursor.take()?);
-        // The count is found fault with first.
+        // The count is checked first.
         let count = usize::try_from(cursor.take_integer()?).unwrap_or(0);
         Ok(Some(PendingFilter {
             idle_ms_min,
@@ -388,8 +387,8 @@ impl<'a> PendingFilter<'a> {
     }
 }
 
-/// `XPENDING key group [[IDLE min-idle-time] start end count [consumer]]`: a summary (how many, the first and the last ID, and
-/// how many each consumer has), or an array of ID, consumer, idle milliseconds and deliveries.
+/// `XPENDING key group [[IDLE min-idle-time] start end count [consumer]]`: a summary (total, first and last ID, and
+/// the number for each consumer), or an array of ID, consumer, idle milliseconds and deliveries.
 fn xpending(ctx: &mut Context<'_>) -> CommandResult {
     let filter = PendingFilter::parse(ctx.args)?;
     let now_ms = ctx.server.now.unix().0;
@@ -469,7 +468,7 @@ fn integer_or(text: &[u8], error: &'static str) -> Result<i64, CommandError> {
     number::parse_i64(text).ok_or(CommandError::Text(error))
 }
 
-/// What `XCLAIM` is told behind the consumer.
+/// XCLAIM's arguments after the consumer.
 struct ClaimOptions {
     idle_ms_min: i64,
     ids: Vec<StreamId>,
@@ -481,7 +480,7 @@ struct ClaimOptions {
 }
 
 impl ClaimOptions {
-    /// `min-idle-time id [id ...] [options]`, from argument 4 on. What is no ID begins the options.
+    /// `min-idle-time id [id ...] [options]`, from argument 4 on. The options start at the first argument that is not an ID.
     fn parse(args: Args<'_>, now_ms: i64, is_repeated: bool) -> Result<Self, CommandError> {
         let idle = integer_or(args.get(4), "ERR Invalid min-idle-time argument for XCLAIM")?;
         let ids: Vec<StreamId> =
@@ -521,8 +520,8 @@ impl ClaimOptions {
                 return Err(CommandError::formatted(parts.concat()));
             }
         }
-        // A time that cannot be is taken for now: it is computed by clocks that are not ours. That of a file, or of the primary,
-        // was now once.
+        // An impossible time becomes now, as other machines' clocks computed it. A time from a file or the primary
+        // was valid once.
         let latest = if is_repeated { i64::MAX } else { now_ms };
         if !(0..=latest).contains(&options.delivered_ms) {
             options.delivered_ms = now_ms;
@@ -531,16 +530,16 @@ impl ClaimOptions {
     }
 }
 
-/// Who takes entries over, and what was done.
+/// The consumer that claims entries, and the effect.
 struct Claimant<'a> {
     name: &'a [u8],
     now_ms: i64,
     just_id: bool,
-    /// Its place in the group, once it took something.
+    /// Its index in the group, once it has claimed an entry.
     consumer: Option<ConsumerId>,
     is_new: bool,
     last_seen: Option<i64>,
-    /// Taking something counts as being active.
+    /// Claiming an entry counts as active.
     is_active: bool,
     changes: u64,
     claimed: usize,
@@ -565,7 +564,7 @@ impl<'a> Claimant<'a> {
         }
     }
 
-    /// Takes an entry off the list that was deleted. Claimed elsewhere too, it goes there the same way.
+    /// Removes a deleted entry from the pending list. Replicas do the same on the claim.
     fn drop_deleted(&mut self, group: &mut Group, id: StreamId) {
         let Some(pending) = group.pending().get(&id).copied() else { return };
         let consumer = &group.consumer(pending.consumer).name;
@@ -574,7 +573,7 @@ impl<'a> Claimant<'a> {
         self.changes += 1;
     }
 
-    /// Its place in the group, which it is given if need be.
+    /// Its index in the group, created if needed.
     fn meet(&mut self, group: &mut Group) -> ConsumerId {
         *self.consumer.get_or_insert_with(|| {
             self.last_seen = self.claims.last_seen(group, self.name);
@@ -584,7 +583,7 @@ impl<'a> Claimant<'a> {
         })
     }
 
-    /// Takes an entry over and sends it.
+    /// Claims an entry and replies it.
     fn take(
         &mut self,
         reply: &mut ReplyWriter<'_>,
@@ -609,7 +608,7 @@ impl<'a> Claimant<'a> {
         self.changes += 1;
     }
 
-    /// Counts and announces what was done.
+    /// Counts and announces the changes.
     fn finish(mut self, ctx: &mut Context<'_>) {
         if self.claimed == 0 {
             match self.is_new {
@@ -631,7 +630,7 @@ fn xclaim(ctx: &mut Context<'_>) -> CommandResult {
     let (key, name) = (ctx.args.get(1), ctx.args.get(2));
     let slot = find_read(ctx)?.ok_or_else(|| no_key_or_group(key, name))?;
     let now_ms = ctx.server.now.unix().0;
-    // What is repeated here tells all that happened: who is named has taken it, or had an entry that was deleted.
+    // From a file or the primary the command is exact: the named consumer has claimed the entry, or it was deleted.
     let is_repeated = matches!(ctx.caller, Caller::Load | Caller::Primary);
     let options = ClaimOptions::parse(ctx.args, now_ms, is_repeated)?;
     let mut claimant = Claimant::new(ctx, now_ms, options.just_id);
@@ -663,7 +662,7 @@ fn xclaim(ctx: &mut Context<'_>) -> CommandResult {
                 }
                 pending.deliveries
             }
-            // One that is made here counts as delivered once before.
+            // An entry made pending by FORCE counts as delivered once.
             None if options.force => 1,
             None => continue,
         };
@@ -681,12 +680,12 @@ fn xclaim(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// How many pending entries `XAUTOCLAIM` looks at for each it may return.
+/// Pending entries that XAUTOCLAIM checks for each one it may return.
 const ATTEMPTS: u64 = 10;
 /// The greatest count it takes.
 const AUTOCLAIM_COUNT_MAX: i64 = i64::MAX / 16;
 
-/// What `XAUTOCLAIM` is told behind the consumer.
+/// XAUTOCLAIM's arguments after the consumer.
 struct AutoclaimOptions {
     idle_ms_min: i64,
     start: StreamId,
@@ -721,8 +720,8 @@ impl AutoclaimOptions {
     }
 }
 
-/// `XAUTOCLAIM key group consumer min-idle-time start [COUNT count] [JUSTID]`: where to go on (0-0: all was seen), the entries
-/// claimed (or their IDs), and the IDs of those that were deleted and are pending no more.
+/// `XAUTOCLAIM key group consumer min-idle-time start [COUNT count] [JUSTID]`: the next start (0-0: the end), the
+/// claimed entries (or their IDs), and the IDs of pending entries that were deleted, and are removed.
 fn xautoclaim(ctx: &mut Context<'_>) -> CommandResult {
     let options = AutoclaimOptions::parse(ctx.args)?;
     let (key, name) = (ctx.args.get(1), ctx.args.get(2));
@@ -735,7 +734,7 @@ fn xautoclaim(ctx: &mut Context<'_>) -> CommandResult {
     if is_always_seen {
         claimant.meet(group);
     }
-    // The cursor, which comes first, is known last.
+    // The cursor, first in the reply, is known last.
     let mut output = OutputBuffer::default();
     let mut claimed = ReplyWriter::new(&mut output, ctx.reply.protocol());
     let mut deleted = Vec::new();

@@ -1,4 +1,4 @@
-//! XINFO: what a stream, its groups and their consumers are like.
+//! XINFO: a stream's properties, and those of its groups and consumers.
 
 use crate::collections::table::Slot;
 use crate::command::help::reply_help;
@@ -43,7 +43,7 @@ const SUBCOMMANDS: &[CommandSpec] = &[
         .docs("", "Lists the subcommands.", "O(1)"),
 ];
 
-/// Entries and pending entries a full description shows, unless it is told otherwise.
+/// Default number of entries and pending entries in a full reply.
 const FULL_COUNT: usize = 10;
 
 /// The slot of the stream in argument 2.
@@ -63,7 +63,7 @@ fn named_integer(reply: &mut ReplyWriter<'_>, name: &str, value: i64) {
     reply.integer(value);
 }
 
-/// An integer, or nil where it is not known.
+/// An integer, or nil if unknown.
 fn named_guess(reply: &mut ReplyWriter<'_>, name: &str, value: Option<i64>) {
     reply.bulk(name.as_bytes());
     match value {
@@ -102,7 +102,7 @@ fn stream(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// What both forms tell.
+/// The fields of both forms.
 fn reply_entries(reply: &mut ReplyWriter<'_>, entries: &Entries) {
     named_integer(reply, "length", entries.len() as i64);
     named_integer(reply, "radix-tree-keys", entries.nodes() as i64);
@@ -113,7 +113,7 @@ fn reply_entries(reply: &mut ReplyWriter<'_>, entries: &Entries) {
     named_id(reply, "recorded-first-entry-id", entries.first());
 }
 
-/// How many groups there are, the first and the last entry.
+/// The number of groups, the first and the last entry.
 fn reply_ends(reply: &mut ReplyWriter<'_>, stream: &Stream) {
     named_integer(reply, "groups", stream.groups.len() as i64);
     let entries = &stream.entries;
@@ -128,9 +128,9 @@ fn reply_ends(reply: &mut ReplyWriter<'_>, stream: &Stream) {
     }
 }
 
-/// The description in full.
+/// XINFO STREAM's FULL reply.
 struct FullReply {
-    /// Of entries and of pending ones, for each group and consumer.
+    /// The most entries and pending entries, for each group and consumer.
     count: usize,
     has_active_time: bool,
 }

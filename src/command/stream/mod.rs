@@ -1,6 +1,6 @@
-//! Streams: adding, deleting and trimming entries. Reading is `stream_read`, groups are `stream_group`, XINFO `stream_info`.
+//! Streams: adding, deleting and trimming entries. Reading is in `stream/read.rs`, groups in `group.rs`, XINFO in `info.rs`.
 //!
-//! A stream stays when its last entry goes: its key remembers the last ID, and its groups.
+//! An empty stream is not deleted: its key keeps the last ID and the groups.
 
 mod claims;
 pub(crate) mod group;
@@ -96,14 +96,14 @@ const ID_NOT_ABOVE: CommandError = CommandError::Text(
 );
 const TOO_LARGE: CommandError = CommandError::Text("ERR Elements are too large to be stored");
 
-/// Entries an approximate trim takes at most, in nodes; and the bounds of that number.
+/// The default limit of an approximate trim in nodes, and bounds of that number of entries.
 const LIMIT_NODES: i64 = 100;
 const LIMIT_DEFAULT: i64 = 10_000;
 const LIMIT_MAX: i64 = 1_000_000;
 
-// ---- what the stream commands share ------------------------------------------------------------------------------
+// ---- shared by the stream commands ------------------------------------------------------------------------------
 
-/// An ID that is neither `-` nor `+`; without a sequence number it has this one.
+/// Parses an ID other than `-` and `+`; `missing_seq` replaces a missing sequence number.
 pub(crate) fn parse_id(text: &[u8], missing_seq: u64) -> Result<StreamId, CommandError> {
     StreamId::parse(text, missing_seq).ok_or(INVALID_ID)
 }
@@ -120,7 +120,7 @@ pub(crate) enum Bound {
     End,
 }
 
-/// An end of a range, which `(` excludes: the ID next to it then.
+/// Parses an end of a range; `(` excludes the ID, giving the next one.
 pub(crate) fn parse_bound(text: &[u8], bound: Bound) -> Result<StreamId, CommandError> {
     let missing_seq = if bound == Bound::Start { 0 } else { u64::MAX };
     let excluded = match text {
@@ -141,7 +141,7 @@ pub(crate) fn reply_id(reply: &mut ReplyWriter<'_>, id: StreamId) {
     reply.bulk(id.text().as_ref());
 }
 
-/// An entry: its ID, and its fields and values in turn.
+/// Replies an entry: its ID, and its fields and values alternately.
 #[inline]
 pub(crate) fn reply_entry(reply: &mut ReplyWriter<'_>, entry: Entry<'_>) {
     reply.array(2);
@@ -153,7 +153,7 @@ pub(crate) fn reply_entry(reply: &mut ReplyWriter<'_>, entry: Entry<'_>) {
     }
 }
 
-/// Announces what leaves the entries as they were: nobody waits for that, as in Redis.
+/// Announces an event that does not change entries: it wakes nobody, as in Redis.
 pub(crate) fn announce(ctx: &mut Context<'_>, event: &'static str, key: Key<'_>) {
     ctx.db.changed_aside(1);
     ctx.db.notify(KeyspaceEvents::STREAM, event, key.bytes);
@@ -167,14 +167,14 @@ struct TrimOptions {
     keep: Option<Keep>,
     is_approximate: bool,
     limit: Option<i64>,
-    /// The argument that is the threshold.
+    /// The index of the threshold.
     threshold_at: usize,
 }
 
 impl TrimOptions {
-    /// Takes one of these options, if one comes next.
+    /// Parses one of these options, if the next argument is one.
     fn take(&mut self, cursor: &mut Cursor<'_>) -> Result<bool, CommandError> {
-        // The last argument is no option's name: an option has a value.
+        // The last argument cannot be an option, as options have values.
         if cursor.remaining() < 2 {
             return Ok(false);
         }
@@ -207,9 +207,9 @@ impl TrimOptions {
         Ok(false)
     }
 
-    /// What is to be done, if trimming was asked for.
+    /// The requested trimming, if any.
     ///
-    /// A file that is loaded says exactly what is to go, with a LIMIT that was obeyed when it was written.
+    /// A loaded file has exact thresholds, with a LIMIT that was obeyed when it was written.
     fn finish(&self, ctx: &Context<'_>) -> Result<Option<Trim>, CommandError> {
         let config = &ctx.server.config;
         if ctx.caller == Caller::Load
@@ -240,14 +240,14 @@ impl TrimOptions {
     }
 }
 
-/// What `XADD` is told before the fields.
+/// XADD's options before the fields.
 struct AddOptions {
     makes_stream: bool,
     id: NewId,
     trim: Option<Trim>,
-    /// The argument that is the trimming's threshold.
+    /// The index of the trimming's threshold.
     threshold_at: usize,
-    /// The argument that is the first field.
+    /// The index of the first field.
     fields_at: usize,
 }
 
@@ -295,14 +295,14 @@ impl AddOptions {
 /// `ms-seq`, `ms` (with sequence number 0), or `ms-*`.
 fn parse_new_id(text: &[u8]) -> Result<NewId, CommandError> {
     match text.strip_suffix(b"-*") {
-        // What has another sign in front of it is no time.
+        // Only `ms` or `ms-seq`.
         Some(ms) if !ms.contains(&b'-') => Ok(NewId::At(parse_id(ms, 0)?.ms)),
         _ => Ok(NewId::Given(parse_id(text, 0)?)),
     }
 }
 
-/// `XADD key [NOMKSTREAM] [<MAXLEN | MINID> [= | ~] threshold [LIMIT count]] <* | id> field value [...]`: the ID; nil if
-/// there is no stream and none was to be made.
+/// `XADD key [NOMKSTREAM] [<MAXLEN | MINID> [= | ~] threshold [LIMIT count]] <* | id> field value [...]`: the ID; nil
+/// if there is no stream and NOMKSTREAM is given.
 fn xadd(ctx: &mut Context<'_>) -> CommandResult {
     let options = AddOptions::parse(ctx)?;
     let (args, key) = (ctx.args, ctx.key(1));
@@ -351,8 +351,7 @@ fn xadd(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// Has XADD or XTRIM be repeated with what came of it: with the ID that was given, and with a threshold that has just those
-/// entries go that went here.
+/// Sets the effect of XADD or XTRIM: with the generated ID, and with an exact threshold that removes the same entries.
 fn repeat_exactly(
     ctx: &mut Context<'_>,
     slot: Slot,
@@ -381,7 +380,7 @@ fn repeat_exactly(
     });
 }
 
-/// `XTRIM key <MAXLEN | MINID> [= | ~] threshold [LIMIT count]`: how many entries went.
+/// `XTRIM key <MAXLEN | MINID> [= | ~] threshold [LIMIT count]`: the number of removed entries.
 fn xtrim(ctx: &mut Context<'_>) -> CommandResult {
     let mut cursor = ctx.args.cursor(2);
     let mut options = TrimOptions::default();
@@ -412,7 +411,7 @@ fn xtrim(ctx: &mut Context<'_>) -> CommandResult {
 
 // ---- deleting, counting, setting ---------------------------------------------------------------------------------
 
-/// `XDEL key id [id ...]`: how many were there.
+/// `XDEL key id [id ...]`: the number of deleted entries.
 fn xdel(ctx: &mut Context<'_>) -> CommandResult {
     let key = ctx.key(1);
     let Some(slot) = ctx.db.find_for_write(key) else {

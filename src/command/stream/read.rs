@@ -1,7 +1,7 @@
-//! Reading streams: ranges, and what came after an ID, alone or as one of a group's consumers; waiting for it if need be.
+//! Reading streams: ranges, and entries after an ID, alone or as a group's consumer; possibly blocking.
 //!
-//! Who waits has its request kept with `$` and `+` resolved: `$` is the last ID at the time of the request. A consumer
-//! always waits for what its group has not read.
+//! A blocked request is kept with `$` and `+` resolved: `$` is the last ID at the time of the request. A blocked
+//! consumer always waits for entries that its group has not read.
 
 use crate::command::stream::claims::Claims;
 use crate::command::stream::{
@@ -103,7 +103,7 @@ const STREAM_GONE: CommandError = CommandError::Text("UNBLOCKED the stream key n
 const GROUP_GONE: CommandError =
     CommandError::Text("NOGROUP the consumer group this client was blocked on no longer exists");
 
-/// Entries a client that waited is sent at most, unless it said COUNT.
+/// The most entries a woken client gets, without COUNT.
 const WOKEN_COUNT: usize = 1000;
 
 // ---- ranges ------------------------------------------------------------------------------------------------------
@@ -156,16 +156,16 @@ fn reply_range(ctx: &mut Context<'_>, backwards: bool) -> CommandResult {
 
 // ---- XREAD and XREADGROUP ----------------------------------------------------------------------------------------
 
-/// What `XREAD` and `XREADGROUP` are asked.
+/// Options of XREAD and XREADGROUP.
 struct ReadRequest<'a> {
-    /// Some: wait, until this time if it is given.
+    /// Some: block, until this deadline if there is one.
     block: Option<Option<i64>>,
     /// 0: all.
     count: usize,
     /// The group and the consumer.
     reader: Option<(&'a [u8], &'a [u8])>,
     no_ack: bool,
-    /// The argument that is the first key.
+    /// The index of the first key.
     keys_at: usize,
     streams: usize,
 }
@@ -220,7 +220,7 @@ impl<'a> ReadRequest<'a> {
         Ok(request)
     }
 
-    /// The streams to be read, each as `parse` makes it of the argument that is its key.
+    /// The streams to read; `parse` makes each from the index of its key.
     fn sources(
         &self,
         parse: impl FnMut(usize) -> Result<Source, CommandError>,
@@ -228,32 +228,32 @@ impl<'a> ReadRequest<'a> {
         (self.keys_at..self.keys_at + self.streams).map(parse).collect()
     }
 
-    /// How many entries of a stream are sent at most.
+    /// The most entries of a stream in a reply.
     fn limit(&self) -> usize {
         if self.count == 0 { usize::MAX } else { self.count }
     }
 
-    /// The same for a client that waited.
+    /// As [`Self::limit`], for a woken client.
     fn limit_woken(&self) -> usize {
         if self.count == 0 { WOKEN_COUNT } else { self.count }
     }
 }
 
-/// What is to be read of one stream.
+/// What to read of a stream.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Wish {
-    /// Entries above an ID; for a consumer: of those it has pending.
+enum ReadFrom {
+    /// Entries after an ID; for a consumer, its pending ones.
     Above(StreamId),
-    /// What no consumer of the group has read.
+    /// Entries that no consumer of the group has read.
     Unread,
 }
 
-/// One stream of a request.
+/// A stream of a request.
 struct Source {
-    /// The argument that is the key.
+    /// The index of its key.
     key_at: usize,
     slot: Option<Slot>,
-    wish: Wish,
+    wish: ReadFrom,
 }
 
 /// `XREAD [COUNT count] [BLOCK milliseconds] STREAMS key [key ...] id [id ...]`: an array of keys with their entries, in RESP3
@@ -275,12 +275,12 @@ fn xread(ctx: &mut Context<'_>) -> CommandResult {
         let slot = ctx.db.find_for_read(ctx.key(key_at));
         let stream = slot.map(|slot| ctx.db.stream_at(slot)).transpose()?;
         let text = ctx.args.get(key_at + request.streams);
-        Ok(Source { key_at, slot, wish: Wish::Above(parse_after(text, stream)?) })
+        Ok(Source { key_at, slot, wish: ReadFrom::Above(parse_after(text, stream)?) })
     })?;
     let list = defer_streams(&mut ctx.reply);
     let mut served = 0;
     for source in &sources {
-        let (Some(slot), Wish::Above(after)) = (find_again(ctx, source, &sources), source.wish)
+        let (Some(slot), ReadFrom::Above(after)) = (find_again(ctx, source, &sources), source.wish)
         else {
             continue;
         };
@@ -297,7 +297,7 @@ fn xread(ctx: &mut Context<'_>) -> CommandResult {
     wait_or_give_up(ctx, &request, &sources, Wanted::Stream)
 }
 
-/// The ID above which XREAD reads: `$` is the last one given, `+` the one before the last entry.
+/// The ID after which XREAD reads: `$` is the last generated one, `+` the one before the last entry.
 fn parse_after(text: &[u8], stream: Option<&Stream>) -> Result<StreamId, CommandError> {
     let entries = stream.map(|stream| &stream.entries);
     match text {
@@ -311,7 +311,7 @@ fn parse_after(text: &[u8], stream: Option<&Stream>) -> Result<StreamId, Command
     }
 }
 
-/// The slot of a stream that was found before: other keys were looked up since, and an expired one may have gone.
+/// The slot of a stream that was found before: later look-ups may have deleted an expired key.
 fn find_again(ctx: &mut Context<'_>, source: &Source, sources: &[Source]) -> Option<Slot> {
     if sources.len() == 1 {
         return source.slot;
@@ -320,7 +320,7 @@ fn find_again(ctx: &mut Context<'_>, source: &Source, sources: &[Source]) -> Opt
     ctx.db.find(ctx.key(source.key_at))
 }
 
-/// Begins a list of `len` keys with their entries.
+/// Starts the list of `len` keys with their entries.
 fn begin_streams(reply: &mut ReplyWriter<'_>, len: usize) {
     match reply.protocol() {
         Protocol::Resp2 => reply.array(len),
@@ -328,7 +328,7 @@ fn begin_streams(reply: &mut ReplyWriter<'_>, len: usize) {
     }
 }
 
-/// The same where the length is not known yet.
+/// As [`begin_streams`], with an unknown length.
 fn defer_streams(reply: &mut ReplyWriter<'_>) -> Deferred {
     match reply.protocol() {
         Protocol::Resp2 => reply.defer_array(),
@@ -336,7 +336,7 @@ fn defer_streams(reply: &mut ReplyWriter<'_>) -> Deferred {
     }
 }
 
-/// Begins one of them: its entries follow.
+/// Starts a stream in it: its entries follow.
 fn begin_stream(reply: &mut ReplyWriter<'_>, key: &[u8]) {
     if reply.protocol() == Protocol::Resp2 {
         reply.array(2);
@@ -344,7 +344,7 @@ fn begin_stream(reply: &mut ReplyWriter<'_>, key: &[u8]) {
     reply.bulk(key);
 }
 
-/// Sends a key with its entries above an ID.
+/// Replies a key with its entries after an ID.
 fn send_above(
     ctx: &mut Context<'_>,
     key_at: usize,
@@ -366,7 +366,7 @@ fn send_above(
     Ok(Outcome::Replied)
 }
 
-/// Nothing was there: waits for it, or says so.
+/// Without entries: blocks, or replies nil.
 fn wait_or_give_up(
     ctx: &mut Context<'_>,
     request: &ReadRequest<'_>,
@@ -379,7 +379,7 @@ fn wait_or_give_up(
     };
     let mut rewritten: Vec<Vec<u8>> = ctx.args.iter_from(0).map(<[u8]>::to_vec).collect();
     for source in sources {
-        if let Wish::Above(after) = source.wish {
+        if let ReadFrom::Above(after) = source.wish {
             rewritten[source.key_at + request.streams] = after.text().as_ref().to_vec();
         }
     }
@@ -391,8 +391,8 @@ fn wait_or_give_up(
     })
 }
 
-/// `XREADGROUP GROUP group consumer [COUNT count] [BLOCK milliseconds] [NOACK] STREAMS key [key ...] id [id ...]`: as `XREAD`; of
-/// an entry that is pending and was deleted, the ID and nil.
+/// `XREADGROUP GROUP group consumer [COUNT count] [BLOCK milliseconds] [NOACK] STREAMS key [key ...] id [id ...]`: as
+/// `XREAD`; for a pending entry that was deleted, the ID and nil.
 fn xreadgroup(ctx: &mut Context<'_>) -> CommandResult {
     let request = ReadRequest::parse(ctx, true)?;
     let Some((group, _)) = request.reader else { return Err(NO_GROUP_OPTION) };
@@ -408,10 +408,10 @@ fn xreadgroup(ctx: &mut Context<'_>) -> CommandResult {
         let wish = match ctx.args.get(key_at + request.streams) {
             b"$" => return Err(LAST_IN_GROUP),
             b"+" => return Err(TOP_IN_GROUP),
-            b">" => Wish::Unread,
+            b">" => ReadFrom::Unread,
             text => match parse_id(text, 0)? {
-                StreamId::MAX => Wish::Unread,
-                id => Wish::Above(id),
+                StreamId::MAX => ReadFrom::Unread,
+                id => ReadFrom::Above(id),
             },
         };
         Ok(Source { key_at, slot, wish })
@@ -441,7 +441,7 @@ fn no_such_group(key: &[u8], group: &[u8]) -> CommandError {
     CommandError::formatted(parts.concat())
 }
 
-/// A consumer that waits, its key having changed: maybe the stream has gone, or the group.
+/// A consumer is woken as its key has changed: possibly the stream or group was deleted.
 fn read_woken(
     ctx: &mut Context<'_>,
     request: &ReadRequest<'_>,
@@ -455,13 +455,12 @@ fn read_woken(
         return Ok(Outcome::WaitsOn);
     }
     begin_streams(&mut ctx.reply, 1);
-    let source = Source { key_at, slot: Some(slot), wish: Wish::Unread };
+    let source = Source { key_at, slot: Some(slot), wish: ReadFrom::Unread };
     serve_group(ctx, request, slot, &source, request.limit_woken())?;
     Ok(Outcome::Replied)
 }
 
-/// Sends a key with what a consumer wishes of it. False if there is nothing; its pending entries are always sent, even if
-/// there are none.
+/// Replies a key with what a consumer requests. False if there is nothing; a list of pending entries is replied even if empty.
 fn serve_group(
     ctx: &mut Context<'_>,
     request: &ReadRequest<'_>,
@@ -477,9 +476,9 @@ fn serve_group(
     let (entries, groups) = ctx.db.groups_mut(slot)?;
     let Some(group) = groups.get_mut(group) else { return Ok(false) };
     let start = match source.wish {
-        Wish::Above(id) => id.next(),
-        Wish::Unread if entries.top().is_some_and(|top| top > group.last) => group.last.next(),
-        Wish::Unread => None,
+        ReadFrom::Above(id) => id.next(),
+        ReadFrom::Unread if entries.top().is_some_and(|top| top > group.last) => group.last.next(),
+        ReadFrom::Unread => None,
     };
     if start.is_none() && !is_always_seen {
         return Ok(false);
@@ -493,11 +492,11 @@ fn serve_group(
         let reader = Reader { consumer, now_ms, limit, acknowledges: request.no_ack };
         let mut redelivered = 0;
         let sent = match source.wish {
-            Wish::Unread => {
+            ReadFrom::Unread => {
                 let mut assign = |id, pending| claims.assigned(name, id, pending, id);
                 reader.read_new(&mut ctx.reply, entries, group, start, &mut assign)
             }
-            Wish::Above(_) => {
+            ReadFrom::Above(_) => {
                 let last = group.last;
                 let mut assign = |id, pending| {
                     redelivered += 1;
@@ -507,8 +506,8 @@ fn serve_group(
             }
         };
         ctx.reply.finish(list, sent);
-        if matches!(source.wish, Wish::Above(_)) {
-            // Entries that were deleted are shown, and stay as they are.
+        if matches!(source.wish, ReadFrom::Above(_)) {
+            // Deleted entries are shown, but not changed.
             changes = redelivered;
         }
     }
@@ -518,7 +517,7 @@ fn serve_group(
             false => claims.seen(name, last_seen, now_ms),
         }
     }
-    if changes > 0 && source.wish == Wish::Unread {
+    if changes > 0 && source.wish == ReadFrom::Unread {
         claims.read(group.last, group.read);
     }
     if is_new {
@@ -534,12 +533,12 @@ struct Reader {
     consumer: ConsumerId,
     now_ms: i64,
     limit: usize,
-    /// Nothing it gets becomes pending.
+    /// Entries do not become pending (NOACK).
     acknowledges: bool,
 }
 
 impl Reader {
-    /// Sends entries from an ID on and has the group go on to them; returns how many.
+    /// Replies entries from an ID on and advances the group; returns their number.
     fn read_new(
         &self,
         reply: &mut ReplyWriter<'_>,
@@ -570,7 +569,7 @@ impl Reader {
         sent
     }
 
-    /// Sends the consumer's pending entries from an ID on, which counts as another delivery; returns how many.
+    /// Replies the consumer's pending entries from an ID on and counts the delivery; returns their number.
     fn read_pending(
         &self,
         reply: &mut ReplyWriter<'_>,

@@ -1,7 +1,7 @@
 //! Bitmaps: strings read and written bit by bit, and as integers of any width.
 //!
-//! The arithmetic is `types::bitmap`'s. Here arguments are parsed, in the order in which a peer finds fault with them, and
-//! strings grow. A string grows to at most `proto-max-bulk-len` bytes: each offset is checked before anything is looked up.
+//! The arithmetic is in `types::bitmap`. Here arguments are parsed, in Redis's order of errors, and strings grow, to
+//! at most `proto-max-bulk-len` bytes: each offset is checked before the key is looked up.
 
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
@@ -108,7 +108,7 @@ const ONLY_GET: CommandError =
 const ONE_SOURCE: CommandError =
     CommandError::Text("ERR BITOP NOT must be called with a single source key.");
 
-/// `SETBIT key offset value`: what the bit was.
+/// `SETBIT key offset value`: the old bit.
 fn setbit(ctx: &mut Context<'_>) -> CommandResult {
     let offset = parse_offset(ctx.args.get(2), ctx.server.config.proto_max_bulk_len)?;
     let bit = match number::parse_i64(ctx.args.get(3)) {
@@ -127,7 +127,7 @@ fn setbit(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `GETBIT key offset`: 0 behind the end and without a key.
+/// `GETBIT key offset`: the bit; 0 after the end and without a key.
 fn getbit(ctx: &mut Context<'_>) -> CommandResult {
     let offset = parse_offset(ctx.args.get(2), ctx.server.config.proto_max_bulk_len)?;
     let bytes = ctx.db.string(ctx.key(1))?.unwrap_or_default();
@@ -135,12 +135,12 @@ fn getbit(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `BITCOUNT key [start end [BYTE | BIT]]`.
+/// `BITCOUNT key [start end [BYTE | BIT]]`: the number of bits set.
 ///
-/// As in Redis 7.0, the range is not looked at if there is no key; in Valkey it is.
+/// As in Redis 7.0, the range is not checked without a key; in Valkey it is.
 fn bitcount(ctx: &mut Context<'_>) -> CommandResult {
     let args = ctx.args;
-    // Valkey looks at the range first, and takes a start alone.
+    // Valkey checks the range first, and accepts a start alone.
     let range = match ctx.server.config.compatible_with.is_valkey() {
         true => Some(CountRange::parse(args)?),
         false => None,
@@ -155,7 +155,7 @@ fn bitcount(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `[start [end [BYTE | BIT]]]` of BITCOUNT, as Valkey takes it.
+/// BITCOUNT's `[start [end [BYTE | BIT]]]` in Valkey.
 struct CountRange {
     start: i64,
     end: i64,
@@ -184,13 +184,13 @@ impl CountRange {
     }
 }
 
-/// As Redis 7.0 takes it: a start alone is an error.
+/// BITCOUNT's range in Redis 7.0: a start alone is an error.
 fn count_in_range(bytes: &[u8], args: Args<'_>) -> Result<u64, CommandError> {
     if !(4..=5).contains(&args.len()) {
         return Err(CommandError::Syntax);
     }
     let (start, end) = (args.integer(2)?, args.integer(3)?);
-    // Answered before the unit is looked at.
+    // Redis replies before it checks the unit.
     if start < 0 && end < 0 && start > end {
         return Ok(0);
     }
@@ -199,7 +199,7 @@ fn count_in_range(bytes: &[u8], args: Args<'_>) -> Result<u64, CommandError> {
 
 /// `BITPOS key bit [start [end [BYTE | BIT]]]`: -1 if there is no such bit.
 ///
-/// As in Redis 7.0, the range is not looked at if there is no key; in Valkey it is.
+/// As in Redis 7.0, the range is not checked without a key; in Valkey it is.
 fn bitpos(ctx: &mut Context<'_>) -> CommandResult {
     let args = ctx.args;
     let bit = match args.integer(2)? {
@@ -211,7 +211,7 @@ fn bitpos(ctx: &mut Context<'_>) -> CommandResult {
         position_in_range(b"", bit, args)?;
     }
     let position = match ctx.db.string(ctx.key(1))? {
-        // Clear bits without end.
+        // Clear bits continue without end.
         None => (!bit).then_some(0),
         Some(bytes) => position_in_range(bytes, bit, args)?,
     };
@@ -224,7 +224,7 @@ fn position_in_range(bytes: &[u8], bit: bool, args: Args<'_>) -> Result<Option<u
         return Err(CommandError::Syntax);
     }
     let start = if args.len() > 3 { args.integer(3)? } else { 0 };
-    // The unit is found wrong before the end is, unlike in BITCOUNT.
+    // The unit is checked before the end, unlike in BITCOUNT.
     let unit = if args.len() > 5 { parse_unit(args.get(5))? } else { Unit::Byte };
     let end = if args.len() > 4 { Some(args.integer(4)?) } else { None };
     Ok(bitmap::position_between(bytes, bit, start, end, unit))
@@ -258,7 +258,7 @@ fn bitop(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// The operation of that name, if it may have so many sources.
+/// The operation of this name. Errors: unknown, or not with so many sources.
 fn parse_operation(name: &[u8], sources: usize) -> Result<BitOperation, CommandError> {
     const OPERATIONS: &[(&str, BitOperation)] = &[
         ("AND", BitOperation::And),
@@ -291,7 +291,7 @@ fn bitfield(ctx: &mut Context<'_>) -> CommandResult {
     run_fields(ctx, &operations)
 }
 
-/// `BITFIELD_RO key [GET encoding offset ...]`. All operations are parsed before one is refused.
+/// `BITFIELD_RO key [GET encoding offset ...]`. All operations are parsed before a write is refused.
 fn bitfield_ro(ctx: &mut Context<'_>) -> CommandResult {
     let operations = parse_fields(ctx.args.cursor(2), ctx.server.config.proto_max_bulk_len)?;
     if operations.iter().any(|operation| operation.action != FieldAction::Get) {
@@ -304,9 +304,9 @@ fn bitfield_ro(ctx: &mut Context<'_>) -> CommandResult {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FieldAction {
     Get,
-    /// Answers what the field held before.
+    /// Replies the old value.
     Set(i64),
-    /// Answers what the field holds then.
+    /// Replies the new value.
     IncrementBy(i64),
 }
 
@@ -328,7 +328,7 @@ fn parse_fields(
     let mut operations = Vec::new();
     let mut overflow = Overflow::default();
     while !cursor.is_at_end() {
-        // A word with too few arguments behind it is a syntax error before any of them is looked at.
+        // A word with too few arguments is a syntax error before they are checked.
         let takes = |cursor: &mut Cursor<'_>, word, count| {
             cursor.remaining() > count && cursor.take_word(word)
         };
@@ -375,7 +375,7 @@ fn run_fields(ctx: &mut Context<'_>, operations: &[FieldOperation]) -> CommandRe
         }
         changes
     })?;
-    // Where the string grew, writing what was there already is a change too.
+    // If the string grew, writing an equal value is a change too.
     let changes = if has_grown { changes.written } else { changes.different };
     if changes > 0 {
         ctx.db.changed_by(changes, KeyspaceEvents::STRING, "setbit", key.bytes);
@@ -383,7 +383,7 @@ fn run_fields(ctx: &mut Context<'_>, operations: &[FieldOperation]) -> CommandRe
     Ok(Outcome::Replied)
 }
 
-/// How many fields were written, and how many of them with another value.
+/// How many fields were written, and how many with a different value.
 #[derive(Default)]
 struct FieldChanges {
     written: u64,
@@ -391,7 +391,7 @@ struct FieldChanges {
 }
 
 impl FieldOperation {
-    /// Does the operation and replies its element.
+    /// Runs the operation and replies its element.
     fn run(&self, bytes: &mut [u8], reply: &mut ReplyWriter<'_>, changes: &mut FieldChanges) {
         let before = self.field.get(bytes, self.offset);
         let value = match self.action {
@@ -410,7 +410,7 @@ impl FieldOperation {
     }
 }
 
-/// Lets `edit` change a string brought to at least `needed` bytes, and reply. Also returns whether it was made or grew.
+/// Calls `edit` with a string of at least `needed` bytes. Also returns whether it was created or grew.
 fn edit_bits<R>(
     ctx: &mut Context<'_>,
     key: Key<'_>,
@@ -433,12 +433,12 @@ fn parse_offset(text: &[u8], bytes_max: u64) -> Result<u64, CommandError> {
     check_offset(number::parse_i64(text), bytes_max)
 }
 
-/// The same for a field, where `#n` is the offset of the n-th field of its type.
+/// A field's offset; `#n` is that of the n-th field of its type.
 fn parse_field_offset(text: &[u8], field: FieldType, bytes_max: u64) -> Result<u64, CommandError> {
     match text.strip_prefix(b"#") {
         Some(index) => {
             let index = number::parse_i64(index);
-            // Redis lets the product wrap, and may take the place for a valid one.
+            // Redis's product may wrap to a valid offset.
             check_offset(index.and_then(|it| it.checked_mul(field.bits().into())), bytes_max)
         }
         None => parse_offset(text, bytes_max),

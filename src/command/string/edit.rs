@@ -1,4 +1,4 @@
-//! Commands that take strings as numbers, and those on a part of a string.
+//! Commands on strings as numbers, and on parts of strings.
 
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
@@ -114,7 +114,7 @@ pub(crate) fn setrange(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// The length of a string of `length` bytes with `more` behind it, unless that is more than a string may have.
+/// The length of a string of `length` bytes plus `more`. Errors: it exceeds the limit of strings.
 fn checked_length(ctx: &Context<'_>, length: u64, more: usize) -> Result<usize, CommandError> {
     length
         .checked_add(more as u64)
@@ -138,9 +138,9 @@ pub(crate) fn getrange(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// The bytes from `start` to `end`, both included, cut to what is there.
+/// The bytes from `start` to `end`, both included, clamped.
 fn part(value: &[u8], start: i64, end: i64) -> &[u8] {
-    // Negative bounds the wrong way round are empty even where both fall on the first byte.
+    // Reversed negative bounds are empty even if both clamp to the first byte.
     if start < 0 && end < 0 && start > end {
         return &[];
     }

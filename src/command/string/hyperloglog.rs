@@ -1,7 +1,6 @@
 //! HyperLogLogs: how many different elements were added, within 0.81%.
 //!
-//! The value is a string, whose bytes `types::hyperloglog` knows. Here it is looked up, checked to be one, edited and
-//! written back.
+//! The value is a string in the format of `types::hyperloglog`. Here it is looked up, checked, edited and stored.
 
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
@@ -141,7 +140,7 @@ fn count_one(ctx: &mut Context<'_>) -> Result<u64, CommandError> {
     Ok(count)
 }
 
-/// `PFMERGE destkey [sourcekey ...]`. The destination is one of the sources.
+/// `PFMERGE destkey [sourcekey ...]`: OK. The destination is one of the sources.
 fn pfmerge(ctx: &mut Context<'_>) -> CommandResult {
     let mut registers = [0; REGISTERS];
     let mut any_dense = false;
@@ -164,13 +163,13 @@ fn pfmerge(ctx: &mut Context<'_>) -> CommandResult {
             ctx.db.set_computed_string_at(None, destination, hll, Expiry::Clear);
         }
     }
-    // The peers announce it by the name of PFADD.
+    // Redis announces PFMERGE as `pfadd`.
     ctx.db.changed(KeyspaceEvents::STRING, "pfadd", destination.bytes);
     ctx.reply.ok();
     Ok(Outcome::Replied)
 }
 
-/// Raises the registers to those of a key; its encoding, or None if there is no such key.
+/// Raises the registers to those of a key; returns its encoding, or None if there is no such key.
 fn merge_key(
     db: &mut Keyspace,
     key: Key<'_>,
@@ -184,7 +183,7 @@ fn merge_key(
     Ok(Some(encoding))
 }
 
-/// `PFDEBUG <GETREG | DECODE | ENCODING | TODENSE> key`. The key is found missing or wrong before the subcommand is.
+/// `PFDEBUG <GETREG | DECODE | ENCODING | TODENSE> key`. The key is checked before the subcommand.
 fn pfdebug(ctx: &mut Context<'_>) -> CommandResult {
     let key = ctx.key(2);
     let slot = ctx.db.string_slot(key)?.ok_or(NO_KEY)?;
@@ -214,7 +213,7 @@ fn pfdebug(ctx: &mut Context<'_>) -> CommandResult {
         }
         ctx.reply.integer(was_sparse.into());
     } else {
-        // The peers' text ends with the first NUL.
+        // In Redis a NUL ends the text.
         let shown = subcommand.split(|&byte| byte == 0).next().unwrap_or_default();
         let text = [b"ERR Unknown PFDEBUG subcommand '", shown, b"'"].concat();
         return Err(CommandError::formatted(text));
@@ -222,7 +221,7 @@ fn pfdebug(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `PFSELFTEST`: OK, or what is wrong.
+/// `PFSELFTEST`: OK, or the failed check.
 fn pfselftest(ctx: &mut Context<'_>) -> CommandResult {
     let sparse_max_bytes = ctx.server.config.hll_sparse_max_bytes;
     hyperloglog::self_test(fastrand::u64(..), SELF_TEST_ELEMENTS, sparse_max_bytes)
@@ -236,7 +235,7 @@ fn check(bytes: &[u8]) -> Result<Encoding, CommandError> {
     hyperloglog::encoding(bytes).ok_or(NOT_A_HYPERLOGLOG)
 }
 
-/// Counts a change of a key's bytes that has no event.
+/// Counts a change of a key without an event.
 fn count_change(db: &mut Keyspace, key: Key<'_>) {
     db.changed(KeyspaceEvents::empty(), "", key.bytes);
 }

@@ -12,7 +12,7 @@ const NOT_STRINGS: CommandError =
 const LEN_WITH_IDX: CommandError =
     CommandError::Text("ERR If you want both the length and indexes, please just use IDX.");
 
-/// What LCS answers.
+/// What LCS replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wanted {
     Text,
@@ -21,7 +21,7 @@ enum Wanted {
 }
 
 impl Wanted {
-    /// `[LEN] [IDX] [MINMATCHLEN min-match-len] [WITHMATCHLEN]`. The latter two say nothing without IDX.
+    /// `[LEN] [IDX] [MINMATCHLEN min-match-len] [WITHMATCHLEN]`. The latter two have no effect without IDX.
     fn parse(args: Args<'_>) -> Result<Wanted, CommandError> {
         let (mut len, mut idx, mut len_min, mut with_len) = (false, false, 0, false);
         let mut cursor = args.cursor(3);
@@ -53,7 +53,7 @@ impl Wanted {
 /// `LCS key1 key2 [LEN] [IDX] [MINMATCHLEN min-match-len] [WITHMATCHLEN]`: the subsequence, its length, or a map of the
 /// matching ranges (from the last to the first) and the length. A key that is not there counts as the empty string.
 pub(crate) fn lcs(ctx: &mut Context<'_>) -> CommandResult {
-    // Complained about only below: keys that hold no strings come first.
+    // Errors are returned below: those of keys with other types come first.
     let wanted = Wanted::parse(ctx.args);
     let keys = [ctx.key(1), ctx.key(2)];
     let [a, b] = keys.map(|key| ctx.db.find_for_read(key));

@@ -1,4 +1,4 @@
-//! Strings: setting, reading and deleting them. What changes a part of one is in `string_edit`, LCS in `string_lcs`.
+//! Strings: setting, reading and deleting. Commands on parts and numbers are in `string/edit.rs`, LCS in `string/lcs.rs`.
 
 pub(crate) mod bitmap;
 pub(crate) mod edit;
@@ -259,8 +259,7 @@ fn set(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// What is repeated elsewhere of a SET that has set: without GET, without what Redis 7.0 does not know, and with the deadline as
-/// a Unix time.
+/// SET's effect: without GET and options that Redis 7.0 does not know, and with the deadline as a Unix time.
 fn repeat_set(ctx: &mut Context<'_>, options: &SetOptions<'_>, expiry: Expiry) {
     let is_new_condition = matches!(options.condition, Condition::If(_));
     let (key, value) = (ctx.args.get(1), ctx.args.get(2));
@@ -356,7 +355,7 @@ fn getex(ctx: &mut Context<'_>) -> CommandResult {
     };
     let value = ctx.db.string_at(slot)?;
     let now = ctx.db.now();
-    // Only now: the time given for a key that is not there is not looked at.
+    // Parsed only now: without a key the time is not checked.
     let expiry = lifetime.expiry(&now, &ctx.command.full_name)?;
     ctx.reply.bulk(value);
     match (lifetime, expiry) {
@@ -398,7 +397,7 @@ fn delifeq(ctx: &mut Context<'_>) -> CommandResult {
 }
 
 /// `DELEX key [IFEQ value | IFNE value | IFDEQ digest | IFDNE digest]`: 1 if the key was deleted, else 0. Without a
-/// condition the key may hold anything. The condition is looked at only if there is a string to compare.
+/// condition the key may have any type. The condition is only checked if there is a string to compare.
 fn delex(ctx: &mut Context<'_>) -> CommandResult {
     if !matches!(ctx.args.len(), 2 | 4) {
         return Err(CommandError::WrongArity(ctx.name().into()));
@@ -469,8 +468,8 @@ fn msetnx(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `MSETEX numkeys key value [key value ...] [NX | XX] [EX seconds | ... | KEEPTTL]`: 1 if all were set, 0 if one of the
-/// keys is there (NX) or not there (XX).
+/// `MSETEX numkeys key value [key value ...] [NX | XX] [EX seconds | ... | KEEPTTL]`: 1 if all were set, 0 if a key
+/// exists (NX) or does not exist (XX).
 fn msetex(ctx: &mut Context<'_>) -> CommandResult {
     let mut cursor = ctx.args.cursor(1);
     let pairs = cursor.take_keys(1, 2).map_err(|bad| match bad {
@@ -504,7 +503,7 @@ fn check_pairs(ctx: &Context<'_>) -> Result<(), CommandError> {
     }
 }
 
-/// Sets the keys and values that these arguments are.
+/// Sets the keys and values in these arguments.
 fn set_pairs(ctx: &mut Context<'_>, pairs: Range<usize>, expiry: Expiry) {
     for index in pairs.step_by(2) {
         let key = ctx.key(index);

@@ -1,6 +1,6 @@
-//! Options that several commands on strings share: on what condition a key is written, and how long it lives then.
+//! Options shared by several string commands: the condition of a write, and the new deadline.
 //!
-//! Arguments come in as a [`Cursor`], complete values go out; nothing here sees the keyspace.
+//! Input: a [`Cursor`]; output: complete values. The keyspace is not accessed.
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -15,7 +15,7 @@ const DIGEST_DIGITS: usize = 16;
 const DIGEST_LENGTH: CommandError =
     CommandError::Text("ERR must be exactly 16 hexadecimal characters");
 
-/// The words these options are made of.
+/// The option words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Word {
     Nx,
@@ -31,9 +31,9 @@ enum Word {
 }
 
 impl Word {
-    /// The word an argument is, in any case.
+    /// Parses an option word, case-insensitively.
     fn of(argument: &[u8]) -> Option<Word> {
-        // Words of two letters, which most requests have, are not worth a copy. The bit is what letters' cases differ in.
+        // Two-letter words are the most frequent, and compared without a copy. The bit is the case of a letter.
         if let [first, second] = argument {
             return match &[first | 0x20, second | 0x20] {
                 b"nx" => Some(Word::Nx),
@@ -62,7 +62,7 @@ impl Word {
     }
 }
 
-/// What a time given with a command counts, and from when.
+/// The unit and reference of a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     Seconds,
@@ -76,8 +76,7 @@ impl Unit {
         matches!(self, Unit::UnixSeconds | Unit::UnixMilliseconds)
     }
 
-    /// The deadline a time stands for. Refused unless positive, and if its milliseconds since 1970 do not fit 64 bits.
-    /// `command` is the name quoted in the error.
+    /// The deadline of a time. Errors: not positive, or its Unix milliseconds exceed 64 bits. `command` is the name in the error.
     pub fn deadline(
         self,
         time: &[u8],
@@ -97,11 +96,11 @@ impl Unit {
     }
 }
 
-/// What the options say about a key's deadline. The time is checked only by [`Lifetime::expiry`]: syntax errors in what
-/// follows come first.
+/// The option for the key's deadline. The time is only checked by [`Lifetime::expiry`]: syntax errors in later
+/// options come first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Lifetime<'a> {
-    /// Nothing.
+    /// No option.
     #[default]
     Unsaid,
     Keep,
@@ -110,8 +109,7 @@ pub enum Lifetime<'a> {
 }
 
 impl<'a> Lifetime<'a> {
-    /// Takes in a word about the deadline. The same may be said twice, the last time counts; different ones exclude each
-    /// other.
+    /// Parses a deadline option. A repeated one replaces the first; different ones exclude each other.
     fn add(&mut self, word: Word, cursor: &mut Cursor<'a>) -> Result<(), CommandError> {
         *self = match (word, *self) {
             (Word::KeepTtl, Lifetime::Unsaid | Lifetime::Keep) => Lifetime::Keep,
@@ -125,7 +123,7 @@ impl<'a> Lifetime<'a> {
         Ok(())
     }
 
-    /// What happens to the deadline when the key is set.
+    /// The change of the key's deadline.
     pub fn expiry(self, now: &Now, command: &'static str) -> Result<Expiry, CommandError> {
         match self {
             Lifetime::Unsaid | Lifetime::Persist => Ok(Expiry::Clear),
@@ -148,7 +146,7 @@ pub fn parse_getex<'a>(mut cursor: Cursor<'a>) -> Result<Lifetime<'a>, CommandEr
     Ok(lifetime)
 }
 
-/// A test of the string a key holds.
+/// A condition on the string of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Comparison<'a> {
     Equal(&'a [u8]),
@@ -158,7 +156,7 @@ pub enum Comparison<'a> {
 }
 
 impl<'a> Comparison<'a> {
-    /// The comparison a word (`IFEQ`, `IFNE`, `IFDEQ`, `IFDNE`) and its operand say; `None` for another word.
+    /// The condition of a word (`IFEQ`, `IFNE`, `IFDEQ`, `IFDNE`) and its operand; `None` for another word.
     pub fn of(word: &[u8], operand: &'a [u8]) -> Option<Result<Self, CommandError>> {
         Self::of_word(Word::of(word)?, operand)
     }
@@ -182,13 +180,13 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// Whether it holds where there is no string: what is not there differs from everything.
+    /// Whether it holds for an absent key, which differs from every value.
     pub fn holds_for_absent(&self) -> bool {
         matches!(self, Comparison::Different(_) | Comparison::DigestDifferent(_))
     }
 }
 
-/// The digest DIGEST answers, as a number: XXH3 with 64 bits and no seed.
+/// DIGEST's value as a number: XXH3 with 64 bits and no seed.
 pub fn digest(value: &[u8]) -> u64 {
     xxh3_64(value)
 }
@@ -203,7 +201,7 @@ fn parse_digest(text: &[u8]) -> Result<u64, CommandError> {
         .ok_or(DIGEST_LENGTH)
 }
 
-/// When SET sets.
+/// The condition of a SET.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Condition<'a> {
     #[default]
@@ -218,13 +216,13 @@ pub enum Condition<'a> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetOptions<'a> {
     pub condition: Condition<'a>,
-    /// The old value is the reply.
+    /// Reply the old value.
     pub get: bool,
     pub lifetime: Lifetime<'a>,
 }
 
 impl<'a> SetOptions<'a> {
-    /// SET's options, which are all the arguments that are left.
+    /// Parses SET's options from all remaining arguments.
     pub fn parse(mut cursor: Cursor<'a>) -> Result<Self, CommandError> {
         let mut options = SetOptions::default();
         while let Some(argument) = cursor.peek() {
@@ -244,7 +242,7 @@ impl<'a> SetOptions<'a> {
         Ok(options)
     }
 
-    /// MSETEX's options: without GET and comparisons.
+    /// Parses MSETEX's options: without GET and comparisons.
     pub fn parse_msetex(mut cursor: Cursor<'a>) -> Result<Self, CommandError> {
         let mut options = SetOptions::default();
         while let Some(argument) = cursor.peek() {

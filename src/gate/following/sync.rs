@@ -1,11 +1,11 @@
-//! A snapshot from the primary: where its bytes go while they come, and how they become databases.
+//! A snapshot from the primary: receiving its bytes, and loading them into databases.
 //!
-//! Without `repl-diskless-load` they go to a file, which becomes the RDB file, and is loaded; with it they go through a pipe in
-//! memory. Either way entries go into databases beside those that are served. What clients see meanwhile:
+//! Without `repl-diskless-load` the bytes go to a file, which becomes the RDB file and is loaded; with it, through a
+//! pipe in memory. Entries go into databases beside the served ones. What clients see meanwhile:
 //!
 //! ```text
-//! disabled, on-empty-db   the old data until loading begins, then -LOADING; the old data is freed first
-//! swapdb                  the old data to the end if it is an earlier state of what comes, else -LOADING; kept if it fails
+//! disabled, on-empty-db   the old data until loading starts, then -LOADING; the old data is freed first
+//! swapdb                  the old data if it is of the same history, else -LOADING; kept on failure
 //! ```
 
 use std::collections::VecDeque;
@@ -28,40 +28,40 @@ use crate::persist::rdb::{Event, FileError, Parser};
 use crate::sys::disk::{DiskFile, DiskReader, write_all};
 use crate::sys::log::Level;
 
-/// A slice of loading, each turn. Unit: microseconds.
+/// Time for loading in each turn. Unit: microseconds.
 const SLICE_US: i64 = 5_000;
-/// The clock is read once in so many entries.
+/// Entries between two readings of the clock.
 const STEPS: u32 = 64;
-/// Bytes that wait in the pipe before reading stops.
+/// Pipe size at which reading from the primary stops. Unit: bytes.
 const PIPE_MAX: usize = 1 << 20;
-/// The system begins to write the file out after so many bytes each.
+/// Bytes after which the system is asked to start writing the file out.
 const WRITEBACK_BYTES: u64 = 8 << 20;
-/// A record that has come in part is looked at again after so long, if not enough of it has come before. Unit: microseconds.
+/// An incomplete record is parsed again after this time, unless enough bytes come before. Unit: microseconds.
 const LOOK_AGAIN_US: i64 = 20_000;
 
-/// What a step of loading has come to.
+/// The result of a step of loading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Loaded {
-    /// There is more to do at once.
+    /// There is more to load now.
     Part,
-    /// More bytes must come first.
+    /// More bytes are needed.
     Waits,
     All,
 }
 
-/// A snapshot that is on its way or being loaded.
+/// A snapshot being received or loaded.
 pub(super) struct Sync {
-    /// Id and offset of the history whose moment the snapshot is.
+    /// Replication ID and offset of the snapshot.
     history: Option<(String, u64)>,
     by_mark: bool,
-    /// None: through a pipe.
+    /// None: it goes through a pipe.
     file: Option<Arriving>,
     keeps_old: bool,
     total: Option<u64>,
     loader: Option<Loader>,
 }
 
-/// A file that is being written.
+/// A file being received.
 struct Arriving {
     file: Arc<dyn DiskFile>,
     path: PathBuf,
@@ -69,7 +69,7 @@ struct Arriving {
     written_back: u64,
 }
 
-/// Where the loader reads.
+/// The loader's source.
 enum Feed {
     Pipe { bytes: VecDeque<u8>, is_ended: bool },
     File(Box<dyn DiskReader>),
@@ -88,14 +88,14 @@ impl Read for Feed {
 }
 
 impl Sync {
-    /// A snapshot is announced. None: there is no room for it, which was said.
+    /// A snapshot was announced. None: there is no memory or disk for it, which is logged.
     pub fn begin(db: &Keyspace, server: &State, history: Option<(String, u64)>) -> Option<Self> {
         let keys: usize = (0..db.databases()).map(|number| db.table_of(number).len()).sum();
         let mode = server.config.repl_diskless_load;
         let by_pipe = match mode {
             DisklessLoad::Disabled => false,
             DisklessLoad::OnEmptyDb => keys == 0,
-            DisklessLoad::SwapDb => true,
+            DisklessLoad::SwapDb | DisklessLoad::FlushBeforeLoad => true,
         };
         let file = if by_pipe { None } else { Some(Arriving::create(server)?) };
         let keeps_old = mode == DisklessLoad::SwapDb;
@@ -111,12 +111,12 @@ impl Sync {
         self.loader.is_some()
     }
 
-    /// Whether it is being loaded from a file: nothing is awaited from the primary.
+    /// Whether it is loaded from a file: no bytes are expected from the primary.
     pub fn reads_file(&self) -> bool {
         self.loader.as_ref().is_some_and(|loader| loader.feed_is_file)
     }
 
-    /// Whether no more bytes are to be read for now.
+    /// Whether reading from the primary must stop for now.
     pub fn is_full(&self) -> bool {
         self.loader.as_ref().is_some_and(Loader::is_full)
     }
@@ -125,7 +125,7 @@ impl Sync {
         self.loader.as_ref().is_some_and(|loader| loader.has_more)
     }
 
-    /// Its bytes follow.
+    /// The snapshot's bytes follow.
     pub fn begins(&mut self, db: &mut Keyspace, server: &mut State, total: Option<u64>) {
         self.by_mark = total.is_none();
         self.total = total;
@@ -151,7 +151,7 @@ impl Sync {
         }
     }
 
-    /// Takes a piece. None: it cannot be kept, which was said.
+    /// Takes some bytes. None: they cannot be kept, which is logged.
     pub fn take(&mut self, server: &State, bytes: &[u8]) -> Option<()> {
         if let Some(arriving) = &mut self.file {
             return arriving.take(server, bytes);
@@ -165,7 +165,7 @@ impl Sync {
         Some(())
     }
 
-    /// All bytes have come. None: they cannot be loaded, which was said.
+    /// All bytes were received. None: they cannot be loaded, which is logged.
     pub fn ends(&mut self, db: &mut Keyspace, server: &mut State, by_mark: bool) -> Option<()> {
         self.by_mark = by_mark;
         if let Some(arriving) = self.file.take() {
@@ -186,7 +186,7 @@ impl Sync {
             persistence::abort(db, server, Purpose::Save);
         }
         if !self.keeps_old {
-            leave_history(server);
+            end_history(server);
             let text = "MASTER <-> REPLICA sync: Flushing old data";
             server.log(Level::Notice, format_args!("{text}"));
             let lazily = server.config.replica_lazy_flush;
@@ -211,7 +211,7 @@ impl Sync {
         self.loader = Some(Loader::new(db, server, feed, total));
     }
 
-    /// Loads a slice. Errors: said.
+    /// Loads one slice. Errors: already logged.
     pub fn load(&mut self, db: &mut Keyspace, server: &mut State) -> Result<Loaded, super::Lost> {
         let Some(loader) = &mut self.loader else { return Ok(Loaded::Waits) };
         let is_file = loader.feed_is_file;
@@ -219,11 +219,11 @@ impl Sync {
             let from = if is_file { "DB from disk" } else { "DB from socket" };
             let text = "Failed trying to load the MASTER synchronization";
             server.log(Level::Warning, format_args!("{text} {from}: {why}"));
-            super::Lost::Said
+            super::Lost::Logged
         })
     }
 
-    /// Has what was loaded take the place of what was there. False: it cannot, which was said, and nothing is there then.
+    /// Replaces the served databases by the loaded ones. False: that failed, which is logged; then there is no data.
     pub fn put_in_place(mut self, db: &mut Keyspace, server: &mut State) -> bool {
         let Some(loader) = self.loader.take() else { return false };
         let counts = &server.persistence;
@@ -236,7 +236,7 @@ impl Sync {
             ),
         );
         if self.keeps_old {
-            leave_history(server);
+            end_history(server);
             let text = "MASTER <-> REPLICA sync: Swapping active DB with loaded DB";
             server.log(Level::Notice, format_args!("{text}"));
         }
@@ -268,10 +268,10 @@ impl Sync {
         true
     }
 
-    /// Drops what has come so far.
+    /// Drops the received bytes.
     pub fn abort(self, db: &mut Keyspace, server: &mut State) {
         if let Some(Arriving { path, .. }) = self.file {
-            // It may not be there.
+            // Fails harmlessly if the file does not exist.
             let _ = server.persistence.disk().remove(&path);
         }
         if let Some(loader) = self.loader {
@@ -285,8 +285,8 @@ impl Sync {
     }
 }
 
-/// What is here is not what the primary's stream goes on from any more: nobody can go on from it either.
-fn leave_history(server: &mut State) {
+/// Ends the replication history, as the data no longer matches it: no replica can continue from here.
+fn end_history(server: &mut State) {
     if let Some(following) = server.replication.following.as_deref_mut()
         && following.knows_history
     {
@@ -304,7 +304,7 @@ fn end_loading(server: &mut State) {
     server.note_gate();
 }
 
-/// Replaces the libraries of functions. One that does not compile is left out, which the log tells.
+/// Replaces the function libraries. One that does not compile is skipped and logged.
 fn take_functions(db: &mut Keyspace, server: &mut State, texts: &[Vec<u8>]) {
     if let Some(mut engine) = server.take_engine() {
         let (lua, libraries) = engine.functions();
@@ -319,7 +319,7 @@ fn take_functions(db: &mut Keyspace, server: &mut State, texts: &[Vec<u8>]) {
     }
 }
 
-/// `rdb-del-sync-files`: without other persistence the file is not kept.
+/// `rdb-del-sync-files`: removes the file, if persistence is off.
 fn remove_file(server: &State) {
     let config = &server.config;
     if config.rdb_del_sync_files && config.save.is_empty() && !config.appendonly {
@@ -359,14 +359,14 @@ impl Arriving {
         self.bytes += bytes.len() as u64;
         let behind = self.bytes - self.written_back;
         if behind >= WRITEBACK_BYTES {
-            // It only makes the sync at the end shorter.
+            // A failure only makes the final sync slower.
             let _ = self.file.start_writeback(self.written_back, behind);
             self.written_back = self.bytes;
         }
         Some(())
     }
 
-    /// Syncs the file and gives it the RDB file's name. None: that failed, which was said.
+    /// Syncs the file and renames it to the RDB file. None: that failed, which is logged.
     fn put_in_place(self, server: &State) -> Option<(Feed, u64)> {
         let (disk, target) = (server.persistence.disk(), rdb_path(server));
         let say = |what: &str, error: io::Error| {
@@ -406,19 +406,19 @@ impl Arriving {
     }
 }
 
-/// Makes databases of a snapshot's bytes.
+/// Builds databases from a snapshot's bytes.
 struct Loader {
     parser: Parser<Feed>,
     feed_is_file: bool,
     maker: Maker,
-    /// None through a pipe: nobody knows what is still to come.
+    /// None with a pipe: the total is unknown.
     expected: KeysExpected,
     beside: Beside,
     functions: Vec<Vec<u8>>,
     stream_db: usize,
-    /// There is work without further bytes.
+    /// It can continue without further bytes.
     has_more: bool,
-    /// Bytes in the pipe with which the next look at the record is worth it, and when it is anyway.
+    /// Bytes in the pipe at which the record is parsed again, and the time at which it is parsed anyway.
     wanted: usize,
     look_at_us: i64,
     steps: u32,
@@ -444,7 +444,7 @@ impl Loader {
         }
     }
 
-    /// Bytes in the pipe; None: there is none, or all have come.
+    /// Bytes in the pipe; None: no pipe, or all bytes were received.
     fn piped(&self) -> Option<usize> {
         match self.parser.source() {
             Feed::Pipe { bytes, is_ended: false } => Some(bytes.len()),
@@ -457,13 +457,13 @@ impl Loader {
         self.is_done || self.piped().is_none_or(|piped| piped >= most)
     }
 
-    /// Bytes have come into the pipe.
+    /// Notes that bytes were added to the pipe.
     fn note_bytes(&mut self) {
         let piped = self.piped();
         self.has_more |= piped.is_none_or(|piped| piped >= self.wanted);
     }
 
-    /// Loads for a while. Errors: in words.
+    /// Loads for a bounded time. Errors: a text.
     fn step(&mut self, db: &mut Keyspace, server: &mut State) -> Result<Loaded, String> {
         let start_us = server.clock.now().boot_us;
         if !self.has_more && (self.piped() == Some(0) || start_us < self.look_at_us) {
@@ -474,7 +474,7 @@ impl Loader {
             let event = match self.parser.next_event() {
                 Ok(event) => event,
                 Err(FileError::Io { error, .. }) if error.kind() == io::ErrorKind::WouldBlock => {
-                    // The record is read from its beginning again: not for each few bytes of a large one.
+                    // The record is parsed again from its beginning, so not after each few bytes of a large one.
                     self.wanted = self.parser.go_back() / 4;
                     self.look_at_us = start_us + LOOK_AGAIN_US;
                     self.has_more = false;

@@ -1,4 +1,4 @@
-//! The beginning and the end of what is saved: opening the append-only file behind loading, and closing all files.
+//! Persistence at the server's start and end: opening the append-only file after loading, and closing all files.
 
 use std::sync::{Arc, Mutex};
 
@@ -11,7 +11,7 @@ use crate::persist::aof::log::AppendLog;
 use crate::persist::saver::write_now;
 use crate::sys::log::Level;
 
-/// Opens the append-only file behind loading: from now on changes go there.
+/// Opens the append-only file after loading: from now on changes are appended.
 pub fn begin_aof_at_start(
     db: &mut Keyspace,
     server: &mut State,
@@ -35,12 +35,12 @@ pub fn begin_aof_at_start(
     Ok(())
 }
 
-/// Nothing has changed since what was just loaded was saved.
+/// Marks the just-loaded data as saved.
 pub fn note_loaded(db: &Keyspace, server: &mut State) {
     server.persistence.saved_changes = db.dirty();
 }
 
-/// The folder of the append-only file, with an old single file taken over.
+/// Opens the append-only folder, taking over an old single file.
 pub fn folder_at_start(server: &State) -> Result<AofFolder, String> {
     let mut folder = open_folder(server)?;
     let taken = folder.take_over_single_file().map_err(|error| error.to_string())?;
@@ -51,8 +51,8 @@ pub fn folder_at_start(server: &State) -> Result<AofFolder, String> {
     Ok(folder)
 }
 
-/// Ends all files before the process ends: writes and syncs the log, and saves if that is asked for or save points say so.
-/// False: the process is to go on, as what was asked for could not be done.
+/// Finishes all files before the process ends: writes and syncs the log, and saves if requested or if save points are
+/// configured. False: this failed, and the process must go on.
 pub fn shut_down(
     db: &mut Keyspace,
     server: &mut State,
@@ -60,7 +60,7 @@ pub fn shut_down(
     force: bool,
 ) -> bool {
     if server.persistence.aof.as_ref().is_some_and(|aof| aof.is_aside) {
-        // The file as it lies there has not all of the data, perhaps none.
+        // The existing file has not all of the data.
         if !force {
             let text = "Writing initial AOF, can't exit.";
             server.log(Level::Warning, format_args!("{text}"));

@@ -1,20 +1,19 @@
-//! Where effects go: to the append-only log, and to the stream that replicas follow.
+//! Passes effects on to the append-only log and to the replication backlog.
 
 use crate::gate::replicas;
 use crate::gate::state::State;
 use crate::keyspace::Keyspace;
 
-/// Effects that may collect within a turn before they are handed on. Unit: bytes.
+/// Effects collected within a turn before they are passed on. Unit: bytes.
 pub const SPREAD_BYTES: usize = 1 << 20;
 
-/// Hands what commands have changed so far to those who repeat it: the log, and the stream that replicas follow. To be called
-/// between units.
+/// Passes collected effects on to the log and the backlog. To be called between units.
 pub fn spread_effects(server: &mut State) {
     let State { persistence, effects, replication, now, .. } = server;
-    // A replica's stream is its primary's, byte for byte.
+    // A replica's backlog is its primary's stream, byte for byte.
     let feeds = replication.backlog.is_some() && !replication.is_replica();
     let messages = std::mem::take(&mut replication.messages);
-    // With neither it is DEBUG EFFECTS that listens, and takes them itself.
+    // If neither takes them, DEBUG EFFECTS does.
     if effects.is_empty() || !(feeds || persistence.is_aof_on()) {
         if feeds {
             replication.feed(&messages);
@@ -35,15 +34,15 @@ pub fn spread_effects(server: &mut State) {
     });
 }
 
-/// [`spread_effects`] in the middle of a turn that changes much: replicas are sent what they may be sent of it.
+/// [`spread_effects`] in the middle of a turn with many changes: also sends to replicas what may be sent.
 #[cold]
 pub fn spread_early(server: &mut State) {
     spread_effects(server);
     replicas::send(server);
 }
 
-/// Has commands note what they change while somebody repeats it: to be called where the log or the backlog comes or goes, and
-/// where the role changes. Whoever is new is told the database.
+/// Starts or stops the recording of effects. To be called where the log or backlog is opened or closed, and where the
+/// role changes. A new reader's stream starts with SELECT.
 pub fn note_listeners(db: &mut Keyspace, server: &mut State) {
     let replication = &server.replication;
     let follows = replication.backlog.is_some() && !replication.is_replica();

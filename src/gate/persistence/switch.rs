@@ -1,4 +1,4 @@
-//! Switching the append-only file on and off, and what its parameters say.
+//! Switching the append-only file on and off, and applying its parameters.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::persist::aof::log::AppendLog;
 use crate::persist::saver::lock;
 use crate::sys::log::Level;
 
-/// Takes what `appendfsync` and its kin say now.
+/// Applies `appendfsync` and related parameters.
 pub fn apply_parameters(server: &mut State) {
     let (policy, timestamps) = (server.config.appendfsync, server.config.aof_timestamp_enabled);
     if let Some(aof) = &mut server.persistence.aof {
@@ -28,10 +28,10 @@ pub fn apply_parameters(server: &mut State) {
     pause_syncs(server);
 }
 
-/// Removes the files that rewrites have replaced and that `aof-disable-auto-gc` has kept.
+/// Removes files that rewrites have replaced and `aof-disable-auto-gc` has kept.
 fn remove_history(server: &State) {
     let Some(aof) = &server.persistence.aof else { return };
-    // A file is being put in its place, and its thread does this behind it.
+    // Locked: a thread is renaming a file, and will remove them.
     let Ok(mut folder) = aof.folder.try_lock() else { return };
     for file in folder.manifest().history() {
         let name = String::from_utf8_lossy(&file.name);
@@ -43,7 +43,7 @@ fn remove_history(server: &State) {
     }
 }
 
-/// `DEBUG AOF-FLUSH-SLEEP`: before anything is written to the log the loop sleeps so long.
+/// `DEBUG AOF-FLUSH-SLEEP`: the loop sleeps this long before each write to the log.
 pub fn set_flush_delay(server: &mut State, delay: Duration) {
     server.persistence.flush_delay = delay;
     apply_parameters(server);
@@ -69,9 +69,9 @@ pub(super) fn switch_on(
     server.note_gate();
 }
 
-/// `CONFIG SET appendonly yes` on a running server: what happens from now on goes to an increment, and what is there now
-/// becomes the base. Until that is whole the folder means what it meant before. Within a transaction, whose effects are one unit,
-/// the base is begun behind it.
+/// `CONFIG SET appendonly yes` on a running server: changes go to a new increment, and the present data becomes the
+/// base. Until the base is complete, the folder's previous content stays valid. Within a transaction, whose effects
+/// are one unit, the base is started after it.
 pub fn begin_aof(
     db: &mut Keyspace,
     server: &mut State,
@@ -81,10 +81,10 @@ pub fn begin_aof(
         return Ok(());
     }
     if !in_transaction {
-        // Not for this log: the base has it.
+        // Earlier effects are not for this log: its base contains them.
         spread_effects(server);
     }
-    // What is being saved for something else makes room for it.
+    // A running save is cancelled for it.
     abort(db, server, Purpose::Save);
     abort(db, server, Purpose::Rewrite);
     let mut folder = open_folder(server)?;
@@ -100,7 +100,7 @@ pub fn begin_aof(
         log.spawn().map_err(|error| system_text(&error))?;
     }
     switch_on(db, server, folder, log, true);
-    // Replicas that wait for a snapshot get theirs first.
+    // A snapshot for waiting replicas goes first.
     let syncs = server.persistence.running.is_some();
     if in_transaction || syncs {
         let text = if syncs {
@@ -109,7 +109,7 @@ pub fn begin_aof(
             "AOF was enabled during a transaction. An AOF background was scheduled to start when possible."
         };
         server.log(Level::Warning, format_args!("{text}"));
-        // It begins another increment, and this one is forgotten.
+        // The scheduled rewrite will start another increment, and this one is dropped.
         server.persistence.rewrite_is_scheduled = true;
         return Ok(());
     }

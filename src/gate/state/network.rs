@@ -1,4 +1,4 @@
-//! Where connections come from and go to, and what the loop has not come to yet.
+//! Sockets: where connections come from, and what the loop has postponed.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -11,17 +11,17 @@ use crate::net::listener::Listener;
 use crate::net::outgoing::Outgoing;
 use crate::net::tls::Tls;
 
-/// Sockets that belong to no client, and whose turn it is.
+/// Listeners, the poll, outgoing connections, and postponed work.
 pub struct Network {
-    /// Where the system says what has come from whom.
+    /// The operating system's readiness events.
     pub poll: Poll,
-    /// Sockets that take connections: the Unix socket first, which stays, then TCP. Their tokens follow from their places.
+    /// Listening sockets: the Unix socket first, which stays, then TCP. A token follows from the index.
     pub listeners: Vec<Listener>,
     /// TCP addresses listened on, those for TLS last.
     pub listening: Vec<SocketAddr>,
-    /// What connections over TLS are made from, once the configuration has asked for it.
+    /// Creates TLS connections, once configured.
     pub tls: Option<Tls>,
-    /// How a primary is reached.
+    /// Connects to a primary.
     pub dialer: Box<dyn Dialer>,
     /// Connections to other servers, kept for the next MIGRATE.
     pub outgoing: Outgoing,
@@ -42,19 +42,19 @@ impl Network {
     }
 }
 
-/// What has come, or may have come, and was left for the next turn: the system will not announce it again.
+/// Work left for the next turn, which the system will not announce again.
 #[derive(Debug, Default)]
 pub struct Pending {
-    /// Listeners where connections still wait after a full share was taken.
+    /// Listeners with further connections after a full share was accepted.
     pub accept_again: Vec<usize>,
-    /// Listeners the system gave no connection, although some may wait: for the next periodic work.
+    /// Listeners whose accept failed although connections may wait: retried in the next periodic work.
     pub accept_later: Vec<usize>,
-    /// Clients to be read in the next turn without waiting: the last read filled its buffer.
+    /// Clients whose last read filled its buffer: read again next turn.
     pub read_again: Vec<ClientId>,
-    /// Clients that go on with requests they have sent before.
+    /// Clients whose pending requests are resumed.
     pub resumed: Vec<ClientId>,
-    /// Clients whose handshakes can go on, for the end of the turn; who waited longest first.
+    /// Clients whose handshakes can continue, at the end of the turn; the longest waiting first.
     pub handshakes: VecDeque<ClientId>,
-    /// Clients that have begun a handshake, and until when it must be over; boot-time clock, microseconds. In that order.
+    /// Clients in a handshake, and its deadline; boot-time clock, microseconds. In that order.
     pub handshaking: VecDeque<(i64, ClientId)>,
 }

@@ -1,4 +1,4 @@
-//! Clients wait while the server asks them to: CLIENT PAUSE, SHUTDOWN, FAILOVER.
+//! Pauses of clients: CLIENT PAUSE, SHUTDOWN, FAILOVER.
 
 use crate::client::ClientId;
 
@@ -13,39 +13,39 @@ pub enum PauseCause {
     Failover,
 }
 
-/// Whose requests wait, and until when.
+/// What is paused, and until when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pause {
     /// Boot-time clock, microseconds.
     pub until_us: i64,
-    /// Only commands that may write wait.
+    /// Only commands that may write are paused.
     pub writes_only: bool,
 }
 
-/// The pauses that are on, and who waits for their end.
+/// The active pauses, and the clients postponed by them.
 #[derive(Debug, Default)]
 pub struct Pauses {
-    /// By [`PauseCause`].
+    /// Indexed by [`PauseCause`].
     by_cause: [Option<Pause>; 3],
-    /// What they come to together.
+    /// The strictest of them.
     strictest: Option<Pause>,
-    /// Who waits, in the order they came.
+    /// Postponed clients, in the order they came.
     pub waiting: Vec<ClientId>,
 }
 
 impl Pauses {
-    /// The strictest of all pauses, and when the last such ends.
+    /// The strictest of all pauses, with the latest end among such.
     #[inline]
     pub fn strictest(&self) -> Option<Pause> {
         self.strictest
     }
 
-    /// What a single cause asks for.
+    /// The pause of a single cause.
     pub fn by(&self, cause: PauseCause) -> Option<Pause> {
         self.by_cause[cause as usize]
     }
 
-    /// For [`State::set_pause`](super::State::set_pause), which looks at the gate again.
+    /// For [`State::set_pause`](super::State::set_pause), which also recomputes the gate.
     pub(super) fn set(&mut self, cause: PauseCause, pause: Option<Pause>) {
         self.by_cause[cause as usize] = pause;
         let on = || self.by_cause.iter().flatten();

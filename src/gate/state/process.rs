@@ -1,4 +1,4 @@
-//! What the server is as a process of the system: its identity, its title, its end.
+//! The server as a process: its identity, title and shutdown.
 
 use crate::clock::Now;
 use crate::config::Config;
@@ -6,19 +6,19 @@ use crate::sys::process::OomScore;
 use crate::sys::random;
 use crate::sys::title::Title;
 
-/// SHUTDOWN was asked for.
+/// A requested shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shutdown {
-    /// A signal asked for it, which is periodic work: DEBUG PAUSE-CRON puts it off.
+    /// Requested by a signal, which is handled in periodic work: DEBUG PAUSE-CRON delays it.
     pub by_signal: bool,
     pub save: Option<bool>,
     pub now: bool,
     pub force: bool,
-    /// It waits for replicas until then: boot-time clock, microseconds.
+    /// How long it waits for replicas: boot-time clock, microseconds.
     pub waits_until_us: Option<i64>,
 }
 
-/// What is fixed from the start on.
+/// What stays the same from the start on.
 #[derive(Clone, Debug)]
 pub struct Identity {
     /// 40 hexadecimal digits, new at each start.
@@ -26,9 +26,9 @@ pub struct Identity {
     pub started_us: i64,
     pub started_unix: i64,
     pub executable: String,
-    /// The program's name as it was called.
+    /// The path or name the program was called by.
     pub invoked_as: Vec<u8>,
-    /// TCP port in use; that of TLS if there is no other.
+    /// TCP port in use; that of TLS if there is no plain one.
     pub port: u16,
     /// The port for TLS in use, or 0.
     pub tls_port: u16,
@@ -50,11 +50,11 @@ impl Identity {
     }
 }
 
-/// The process and what is to become of it.
+/// The process' identity, title and requested shutdown.
 pub struct Process {
     pub identity: Identity,
     pub oom_score: OomScore,
-    /// The process' title, of a server that is a program of its own.
+    /// The process title, if the server is a program of its own.
     pub title: Option<Title>,
     pub shutdown: Option<Shutdown>,
 }

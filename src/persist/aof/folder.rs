@@ -211,10 +211,12 @@ impl AofFolder {
                 FolderError::system(&format!("Can't write the AOF base file {name}"), error)
             })?;
         }
-        if next.increments().is_empty() {
+        // What lies under the name of one that the manifest does not have was aside when the process ended: it is no part of this.
+        let has_increment = !next.increments().is_empty();
+        if !has_increment {
             next = next.with_next_increment(&self.filename);
         }
-        let increment = self.open_last(&next, true)?;
+        let increment = self.open_last(&next, has_increment)?;
         if next != self.manifest {
             self.persist(next)?;
         } else {

@@ -1,4 +1,4 @@
-//! The table `redis` (and `server`): what a script may ask of us.
+//! The global table `redis` (and `server`): the functions that scripts call.
 
 use std::ffi::CStr;
 use std::os::raw::{c_char, c_int};
@@ -18,12 +18,12 @@ use crate::sys::log::Level;
 /// What `redis.set_repl` takes.
 const REPL_AOF: u32 = 1;
 const REPL_REPLICA: u32 = 2;
-/// Bytes of a request's storage worth keeping for the next one.
+/// Capacity of a request's buffers that is kept for the next one.
 const KEPT_BYTES_MAX: usize = 64 * 1024;
-/// Arguments, and bytes of them, that are copied between two looks for interrupts.
+/// Arguments and bytes copied between two checks for interrupts.
 const ARGUMENTS: c_int = 10_000;
 const BYTES: usize = 1 << 20;
-/// Bytes of a line for the server's log, as in Redis.
+/// The longest line for the server's log in bytes, as in Redis.
 const LOG_BYTES_MAX: usize = 1024;
 
 const FUNCTIONS: &[(&CStr, lua_CFunction)] = &[
@@ -53,7 +53,7 @@ const CONSTANTS: &[(&CStr, u32)] = &[
     (c"REPL_ALL", REPL_AOF | REPL_REPLICA),
 ];
 
-/// Pushes a function of the API: its upvalues are the names.
+/// Pushes a function of the API, with the names as its upvalues.
 pub(super) unsafe fn push_function(
     state: *mut lua_State,
     name: *const c_char,
@@ -81,7 +81,7 @@ pub(super) unsafe fn open(state: *mut lua_State) {
     lua_rawsetfield(state, LUA_GLOBALSINDEX, c"redis".as_ptr());
 }
 
-/// Sets the version in the table on top of the stack, which is `redis`, and has it be read-only.
+/// Sets the version in `redis`, on top of the stack, and makes that read-only.
 pub(super) unsafe fn set_version(state: *mut lua_State, version: &str) {
     lua_setreadonly(state, -1, 0);
     push_bytes(state, version.as_bytes());
@@ -104,7 +104,7 @@ unsafe extern "C-unwind" fn call(state: *mut lua_State) -> c_int {
     run(state, true)
 }
 
-/// `redis.pcall(name, ...)`: the same, but errors come back as tables.
+/// `redis.pcall(name, ...)`: the same, but errors are returned as tables.
 unsafe extern "C-unwind" fn pcall(state: *mut lua_State) -> c_int {
     run(state, false)
 }
@@ -120,7 +120,7 @@ unsafe fn run(state: *mut lua_State, raises: bool) -> c_int {
             output.set_limit(shared.memory.left().saturating_sub(buffer.len()));
             let called = shared.with_host(|host| host.call(buffer, ranges, protocol, output));
             match called {
-                // Its values would not fit either.
+                // The reply was cut: its values would not fit either.
                 Some(Called::Ran) if output.is_cut() => {
                     (push_refusal(state, b"ERR not enough memory", false), true)
                 }
@@ -147,7 +147,7 @@ unsafe fn push_refusal(state: *mut lua_State, text: &[u8], is_counted: bool) -> 
     true
 }
 
-/// Pushes the reply that a command has written. True if it is an error.
+/// Pushes the value of a command's reply. True if it is an error.
 unsafe fn push_output(state: *mut lua_State, output: &OutputBuffer) -> bool {
     let _any_size = shared(state).memory.any_size();
     let whole = output.whole();
@@ -159,7 +159,7 @@ unsafe fn push_output(state: *mut lua_State, output: &OutputBuffer) -> bool {
     whole[0] == b'-'
 }
 
-/// A request in the making, and the reply to it. Kept for their storage.
+/// Buffers for a request and its reply, reused.
 #[derive(Default)]
 pub(super) struct Exchange {
     buffer: Vec<u8>,
@@ -168,7 +168,7 @@ pub(super) struct Exchange {
 }
 
 impl Exchange {
-    /// Empties the storage for the next request, unless it is too large to be kept.
+    /// Empties the buffers for the next request; frees large ones.
     fn keep(&mut self) {
         let Exchange { buffer, ranges, output } = self;
         buffer.clear();
@@ -186,8 +186,8 @@ impl Exchange {
     }
 }
 
-/// Copies the arguments from the stack: strings as they are, numbers as text. The copy counts as the script's memory: a
-/// string of megabytes may be an argument a thousand times.
+/// Copies the arguments from the stack: strings as they are, numbers as text. The copy counts towards the script's
+/// memory: a string of megabytes may be passed a thousand times.
 unsafe fn take_arguments(
     state: *mut lua_State,
     buffer: &mut Vec<u8>,
@@ -212,7 +212,7 @@ unsafe fn take_arguments(
             if bytes.len() <= BYTES {
                 buffer.extend_from_slice(bytes);
             } else {
-                // Room for all at once: moving megabytes as the buffer grows takes longer than copying them.
+                // Reserved at once: moving megabytes as the buffer grows would take longer than copying them.
                 let rest: usize = (index..=count).map(|index| text_len(state, index)).sum();
                 buffer.reserve_exact(rest.min(bytes_max - buffer.len()));
                 for piece in bytes.chunks(BYTES) {
@@ -235,7 +235,7 @@ unsafe fn text_len(state: *mut lua_State, index: c_int) -> usize {
     if lua_type(state, index) == LUA_TSTRING { lua_objlen(state, index) } else { 0 }
 }
 
-/// Appends a number as commands are given it: an integer without a fraction or exponent, others with 17 digits.
+/// Appends a number's text: integers without fraction or exponent, others with 17 digits.
 fn push_number(number: f64, buffer: &mut Vec<u8>) {
     const LIMIT: f64 = (1_u64 << 62) as f64;
     let integer = number as i64;
@@ -247,7 +247,7 @@ fn push_number(number: f64, buffer: &mut Vec<u8>) {
     }
 }
 
-/// `redis.error_reply(text)`: a table that stands for an error.
+/// `redis.error_reply(text)`: an error as a table.
 unsafe extern "C-unwind" fn error_reply(state: *mut lua_State) -> c_int {
     if lua_gettop(state) != 1 || lua_type(state, 1) != LUA_TSTRING {
         push_error(state, b"ERR wrong number or type of arguments", false);
@@ -255,7 +255,7 @@ unsafe extern "C-unwind" fn error_reply(state: *mut lua_State) -> c_int {
     }
     let given = bytes_at(state, 1).unwrap_or_default();
     let given = given.strip_prefix(b"-").unwrap_or(given);
-    // The first word is the error's code; one alone is no code.
+    // The first word is the error's code, but a single word is not.
     let text = match given.iter().position(|&byte| byte == b' ') {
         Some(space) => [&given[..=space], trimmed(&given[space + 1..])].concat(),
         None => [b"ERR ", trimmed(given)].concat(),
@@ -264,7 +264,7 @@ unsafe extern "C-unwind" fn error_reply(state: *mut lua_State) -> c_int {
     1
 }
 
-/// A text without the line ends around it.
+/// A text without surrounding line ends.
 fn trimmed(text: &[u8]) -> &[u8] {
     let is_line_end = |byte: &u8| matches!(byte, b'\r' | b'\n');
     let Some(first) = text.iter().position(|byte| !is_line_end(byte)) else { return b"" };
@@ -272,7 +272,7 @@ fn trimmed(text: &[u8]) -> &[u8] {
     &text[first..=last]
 }
 
-/// `redis.status_reply(text)`: a table that stands for a status.
+/// `redis.status_reply(text)`: a status as a table.
 unsafe extern "C-unwind" fn status_reply(state: *mut lua_State) -> c_int {
     if lua_gettop(state) != 1 || lua_type(state, 1) != LUA_TSTRING {
         push_error(state, b"ERR wrong number or type of arguments", false);
@@ -330,7 +330,7 @@ unsafe extern "C-unwind" fn log(state: *mut lua_State) -> c_int {
     0
 }
 
-/// `redis.setresp(2 or 3)`: the version of the protocol that replies to the script are in.
+/// `redis.setresp(2 or 3)`: sets the protocol of the replies to the script.
 unsafe extern "C-unwind" fn setresp(state: *mut lua_State) -> c_int {
     if lua_gettop(state) != 1 {
         raise_error(state, b"ERR redis.setresp() requires one argument.");
@@ -344,7 +344,7 @@ unsafe extern "C-unwind" fn setresp(state: *mut lua_State) -> c_int {
     0
 }
 
-/// `redis.set_repl(flags)`: where what the script writes from now on is repeated.
+/// `redis.set_repl(flags)`: sets where further writes are repeated.
 unsafe extern "C-unwind" fn set_repl(state: *mut lua_State) -> c_int {
     if lua_gettop(state) != 1 {
         raise_error(state, b"ERR redis.set_repl() requires two arguments.");
@@ -362,7 +362,7 @@ unsafe extern "C-unwind" fn set_repl(state: *mut lua_State) -> c_int {
     0
 }
 
-/// `redis.replicate_commands()`: true. It has been so for long that nothing else is known.
+/// `redis.replicate_commands()`: true, as effects are always replicated.
 unsafe extern "C-unwind" fn replicate_commands(state: *mut lua_State) -> c_int {
     lua_pushboolean(state, 1);
     1
@@ -390,13 +390,13 @@ unsafe extern "C-unwind" fn acl_check_cmd(state: *mut lua_State) -> c_int {
     1
 }
 
-/// `redis.breakpoint()`: false, as no debugger is there.
+/// `redis.breakpoint()`: false, as there is no debugger.
 unsafe extern "C-unwind" fn breakpoint(state: *mut lua_State) -> c_int {
     lua_pushboolean(state, 0);
     1
 }
 
-/// `redis.debug(...)`: nothing, for the same reason.
+/// `redis.debug(...)`: nothing, likewise.
 unsafe extern "C-unwind" fn debug(_: *mut lua_State) -> c_int {
     0
 }

@@ -1,9 +1,9 @@
-//! Replies to values, and values to replies.
+//! Converts replies to Lua values, and Lua values to replies.
 //!
-//! A reply that a command wrote is read once, in its wire form, and pushed as it is read. It is well formed and shallow, as
-//! we wrote it. What a script returns may be nested as deep as it likes, or contain itself: it is walked with a list of what
-//! is open, not by recursion, up to a depth. As it may stand for more bytes than there are in the world, the walk is part of the
-//! script: it looks for interrupts, and ends at the limits of the client's output and of the script's memory.
+//! A command's encoded reply is parsed once, and its values pushed on the way. It is well-formed and shallow, as we
+//! wrote it. What a script returns may be deeply nested, or contain itself: it is traversed with a list of open
+//! tables, not by recursion, up to a depth. Its encoding may be huge, so the traversal is part of the script: it
+//! checks for interrupts, and ends at the limits of the client's output and of the script's memory.
 
 use std::os::raw::c_int;
 
@@ -13,17 +13,16 @@ use super::{Name, Returned, bytes_at, push_bytes, raise, shared, upvalue};
 use crate::resp::reply::{Protocol, ReplyWriter};
 use crate::script::library::safepoint;
 
-/// Tables within tables that are followed.
+/// The deepest nesting of tables.
 const DEPTH_MAX: usize = 7990;
-/// Values and bytes that are read or written between two looks for interrupts.
+/// Values and bytes converted between two checks for interrupts.
 const VALUES: usize = 1000;
 const BYTES: usize = 1 << 20;
 
-/// Pushes the value of a reply whose bytes begin at `*at`, and moves `*at` behind it. Called from a function of the API, whose
-/// upvalues are the names.
+/// Pushes the value of the reply at `*at`, and advances `*at`. Called from a function of the API, whose upvalues are the names.
 pub(super) unsafe fn push_reply(state: *mut lua_State, reply: &[u8], at: &mut usize) {
     let kind = reply[*at];
-    // Most lines are a few digits: no search is worth setting up.
+    // Most lines are a few digits, so a simple search is fastest.
     let line_end = reply[*at..].iter().position(|&byte| byte == b'\r');
     let line_end = line_end.expect("a reply's line has an end") + *at;
     let line = &reply[*at + 1..line_end];
@@ -61,7 +60,7 @@ pub(super) unsafe fn push_reply(state: *mut lua_State, reply: &[u8], at: &mut us
         b'%' => push_map(state, length(line).unwrap_or_default(), reply, at),
         b'~' => push_set(state, length(line).unwrap_or_default(), reply, at),
         b'|' => {
-            // Attributes are not for scripts.
+            // Attributes are skipped.
             for _ in 0..2 * length(line).unwrap_or_default() {
                 push_reply(state, reply, at);
                 lua_settop(state, -2);
@@ -122,7 +121,7 @@ unsafe fn push_verbatim(state: *mut lua_State, len: usize, reply: &[u8], at: &mu
     });
 }
 
-/// Looks for interrupts now and then, given the number of what is done.
+/// Checks for interrupts at every so many values; `number` counts them.
 #[inline]
 unsafe fn look(state: *mut lua_State, number: usize) {
     if number % VALUES == VALUES - 1 {
@@ -134,12 +133,12 @@ fn integer(line: &[u8]) -> i64 {
     crate::resp::number::parse_i64(line).unwrap_or_default()
 }
 
-/// A length; None: there is no value.
+/// A length; None: a null value.
 fn length(line: &[u8]) -> Option<usize> {
     usize::try_from(integer(line)).ok()
 }
 
-/// Pushes a table with one field, whose value `push` pushes.
+/// Pushes a table with one field, whose value is pushed by `push`.
 unsafe fn push_field(state: *mut lua_State, name: Name, push: impl FnOnce(*mut lua_State)) {
     luaL_checkstack(state, 8, c"reply".as_ptr());
     lua_createtable(state, 0, 1);
@@ -148,7 +147,7 @@ unsafe fn push_field(state: *mut lua_State, name: Name, push: impl FnOnce(*mut l
     lua_rawset(state, -3);
 }
 
-/// Pushes the table that stands for an error. `text` has its code. Called from a function of the API.
+/// Pushes an error's table. `text` begins with its code. Called from a function of the API.
 pub(super) unsafe fn push_error(state: *mut lua_State, text: &[u8], is_counted: bool) {
     lua_createtable(state, 0, 1 + is_counted as c_int);
     lua_pushvalue(state, upvalue(Name::Err));
@@ -161,7 +160,7 @@ pub(super) unsafe fn push_error(state: *mut lua_State, text: &[u8], is_counted: 
     }
 }
 
-/// The text of anything as `tostring` shows it, but without asking metamethods.
+/// The text of any value as `tostring` shows it, but without calling metamethods.
 pub(super) unsafe fn describe(state: *mut lua_State, index: c_int) -> Vec<u8> {
     match lua_type(state, index) {
         LUA_TSTRING | LUA_TNUMBER => bytes_at(state, index).unwrap_or_default().to_vec(),
@@ -175,8 +174,8 @@ pub(super) unsafe fn describe(state: *mut lua_State, index: c_int) -> Vec<u8> {
     }
 }
 
-/// The text of an error that is a table, and whether it was counted when it came up. `err` and `ignore` tell where the names
-/// of these fields lie.
+/// The text of an error that is a table, and whether it was counted when raised. `err` and `ignore`: positions of
+/// these fields' names.
 pub(super) unsafe fn error_of_table(
     state: *mut lua_State,
     err: c_int,
@@ -196,32 +195,32 @@ pub(super) unsafe fn error_of_table(
     (text, is_counted)
 }
 
-/// The part of a text before its first NUL: lines end there, as they do in C.
+/// A text up to its first NUL: as in C, lines end there.
 fn until_nul(text: &[u8]) -> &[u8] {
     let end = text.iter().position(|&byte| byte == 0).unwrap_or(text.len());
     &text[..end]
 }
 
-/// A table that is being written; it lies on the stack, above those it is in.
+/// A table being written; it is on the stack, above the ones that contain it.
 enum Open {
     Array {
         next: c_int,
         len: c_int,
     },
-    /// Above the table lies the key that was written last.
+    /// Above the table is the last written key.
     Set,
-    /// The same; `value`: and above that its value, which is written next.
+    /// The same; `value`: above that is its value, which is written next.
     Map {
         value: bool,
     },
 }
 
-/// What [`write_returned`] is given besides the value.
+/// Parameters of [`write_returned`].
 pub(super) struct Writing<'a, 'b> {
     pub reply: &'a mut ReplyWriter<'b>,
-    /// The script's.
+    /// The protocol of the script's client.
     pub protocol: Protocol,
-    /// Takes the errors among the value.
+    /// Collects the errors in the value.
     pub returned: &'a mut Returned,
 }
 
@@ -234,7 +233,7 @@ pub(super) unsafe extern "C-unwind" fn write_returned(state: *mut lua_State) -> 
     0
 }
 
-/// How much has been written, and how much at the last look for interrupts.
+/// How much was written, in total and at the last check for interrupts.
 struct Progress {
     begun: usize,
     values: usize,
@@ -242,7 +241,7 @@ struct Progress {
 }
 
 impl Progress {
-    /// Ends the script if what it returns is more than it may hold, or than its client may be sent.
+    /// Ends the script if its return value exceeds its memory, or its client's output limit.
     unsafe fn check(&mut self, state: *mut lua_State, writing: &mut Writing<'_, '_>) {
         self.values += 1;
         let written = writing.reply.output().len() - self.begun;
@@ -287,7 +286,7 @@ unsafe fn write_value(state: *mut lua_State, writing: &mut Writing<'_, '_>) {
     }
 }
 
-/// Pushes what of a table is to be written next. False if that was all: only the table is left on the stack.
+/// Pushes the next item of a table. False at the end: only the table is left on the stack.
 unsafe fn push_next(state: *mut lua_State, table: &mut Open) -> bool {
     match table {
         Open::Array { next, len } => {
@@ -334,13 +333,13 @@ unsafe fn enter(state: *mut lua_State, name: Name, wanted: c_int) -> bool {
     is_wanted
 }
 
-/// Writes the beginning of the table on top. Some if its elements follow; else it is written and popped.
+/// Writes the start of the table on top. None: it was written whole and popped.
 unsafe fn begin_table(
     state: *mut lua_State,
     reply: &mut ReplyWriter<'_>,
     returned: &mut Returned,
 ) -> Option<Open> {
-    // Most tables are arrays: those need not be asked for each of the names.
+    // Most tables are arrays, which need no look-up of the special fields.
     lua_rawgeti_(state, -1, 1);
     let has_elements = lua_type(state, -1) != LUA_TNIL;
     lua_settop(state, -2);
@@ -406,9 +405,9 @@ unsafe fn begin_table(
     Some(Open::Array { next: 0, len })
 }
 
-/// Whether the table on top has anything beside its first elements: they end where the iteration over it does.
+/// Whether the table on top has more than its array elements.
 unsafe fn has_fields(state: *mut lua_State) -> bool {
-    // Behind the array part comes the hash part, which a list does not have.
+    // Iteration continues after the array part with the hash part, which a list does not have.
     let len = lua_objlen(state, -1) as c_int;
     lua_rawiter(state, -1, len) >= 0 && {
         lua_settop(state, -3);
@@ -451,7 +450,7 @@ unsafe fn write_verbatim(state: *mut lua_State, reply: &mut ReplyWriter<'_>) -> 
     false
 }
 
-/// Writes the value on top, which is no table.
+/// Writes the value on top, which must not be a table.
 pub(super) unsafe fn write_simple(
     state: *mut lua_State,
     reply: &mut ReplyWriter<'_>,
@@ -469,7 +468,7 @@ pub(super) unsafe fn write_simple(
     }
 }
 
-/// A number as an integer, as x86 does it: what does not fit becomes the least one.
+/// Converts a number to an integer as x86 does: what does not fit becomes the smallest one.
 fn truncated(number: f64) -> i64 {
     let limit = -(i64::MIN as f64);
     if (-limit..limit).contains(&number) { number as i64 } else { i64::MIN }

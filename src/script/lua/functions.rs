@@ -1,9 +1,9 @@
 //! Libraries of functions in the Lua state.
 //!
-//! A library's chunk runs once, when it is loaded, to call `redis.register_function`; what it registers is called later
-//! with its keys and arguments. All chunks have one table of globals of their own, empty and read-only. What is not in it
-//! is looked up behind it: while a library is loaded in a table that has but `redis` (also called `server`), with little in
-//! it; afterwards in the globals that scripts have. So a library can neither see another one nor leave anything to it.
+//! A library's chunk runs once, when loaded, to call `redis.register_function`; registered functions are called later
+//! with keys and arguments. All chunks share one table of globals, empty and read-only. Other names are looked up
+//! through its metatable: during loading in a table with only `redis` (also as `server`), with few functions;
+//! afterwards in the scripts' globals. So libraries cannot see or affect each other.
 
 use std::ffi::{CStr, c_int};
 
@@ -18,12 +18,12 @@ use crate::script::functions::{Registered, is_name};
 use crate::script::shebang::ScriptFlags;
 use crate::script::{Function, Host};
 
-/// Names in the registry of the chunks' globals, of their metatable, and of what lies behind them while loading.
+/// Registry names of the chunks' globals, their metatable, and the globals during loading.
 const CHUNK_GLOBALS: &CStr = c"library globals";
 const METATABLE: &CStr = c"library globals' metatable";
 const LOADING_GLOBALS: &CStr = c"globals while a library is loaded";
 
-/// What a library finds in `redis` while it is loaded, besides `register_function`.
+/// The fields of `redis` during loading, besides `register_function`.
 const WHILE_LOADING: &[&CStr] = &[
     c"log",
     c"LOG_DEBUG",
@@ -34,20 +34,20 @@ const WHILE_LOADING: &[&CStr] = &[
     c"REDIS_VERSION_NUM",
 ];
 
-/// Room on the main stack: the names of a function of the API are its upvalues, and pass over it.
+/// Stack slots needed: the names that are upvalues of an API function pass over the stack.
 const SLOTS: c_int = 32;
 
-/// Why a library's chunk registered nothing.
+/// Why a library failed to load.
 #[derive(Debug)]
 pub enum LibraryError {
-    /// The compiler's words.
+    /// The compiler's message.
     Syntax(Vec<u8>),
-    /// The text of the error that ended it.
+    /// The error's text.
     Failed(Vec<u8>),
 }
 
 impl Lua {
-    /// Runs a library's chunk. What it has registered is kept until [`Lua::forget`].
+    /// Runs a library's chunk. Its functions are kept until [`Lua::forget`].
     pub fn load_library(
         &mut self,
         source: &[u8],
@@ -85,7 +85,7 @@ impl Lua {
         }
     }
 
-    /// Runs a function with its keys and arguments, and writes what it returns.
+    /// Runs a function with its keys and arguments, and writes its return value.
     pub fn run_function<'k, K, A>(
         &mut self,
         run: Run<'_, K, A>,
@@ -101,7 +101,7 @@ impl Lua {
         unsafe {
             let top = lua_gettop(state);
             lua_rawcheckstack(state, SLOTS);
-            // Functions know no such globals, and a script has left them.
+            // Functions must not see these globals of an earlier script.
             lua_setreadonly(state, LUA_GLOBALSINDEX, 0);
             for name in [Name::Keys, Name::Argv] {
                 lua_pushvalue(state, base(name));
@@ -119,7 +119,7 @@ impl Lua {
     }
 }
 
-/// Pushes an array of strings. False if Lua cannot hold it.
+/// Pushes an array of strings. False if it is too large for Lua.
 unsafe fn push_array<'k>(
     state: *mut lua_State,
     values: impl ExactSizeIterator<Item = &'k [u8]>,
@@ -138,7 +138,7 @@ unsafe fn push_array<'k>(
     true
 }
 
-/// Makes the tables that libraries are loaded with, once.
+/// Creates the tables for loading libraries, once.
 unsafe fn prepare(state: *mut lua_State) {
     let top = lua_gettop(state);
     if lua_rawgetfield(state, LUA_REGISTRYINDEX, CHUNK_GLOBALS.as_ptr()) != LUA_TNIL {
@@ -174,7 +174,7 @@ unsafe fn prepare(state: *mut lua_State) {
     lua_settop(state, top);
 }
 
-/// Sets the version that libraries are told while they are loaded, if there have been any.
+/// Sets the version that libraries see while loading, if any were loaded.
 pub(super) unsafe fn set_version(state: *mut lua_State, version: &str) {
     let top = lua_gettop(state);
     if lua_rawgetfield(state, LUA_REGISTRYINDEX, LOADING_GLOBALS.as_ptr()) == LUA_TTABLE {
@@ -184,7 +184,7 @@ pub(super) unsafe fn set_version(state: *mut lua_State, version: &str) {
     lua_settop(state, top);
 }
 
-/// Makes the table on top of the stack read-only; what is not in it raises an error.
+/// Makes the table on top of the stack read-only; reading other names raises an error.
 unsafe fn seal(state: *mut lua_State) {
     lua_createtable(state, 0, 1);
     lua_pushcfunction(state, no_such_global);
@@ -194,7 +194,7 @@ unsafe fn seal(state: *mut lua_State) {
     lua_setreadonly(state, -1, 1);
 }
 
-/// Sets what lies behind the chunks' globals: a table of the registry, or the globals of scripts.
+/// Sets where the chunks' globals look up other names: in a table of the registry, or the scripts' globals.
 unsafe fn look_behind(state: *mut lua_State, table: Option<&CStr>) {
     lua_rawgetfield(state, LUA_REGISTRYINDEX, METATABLE.as_ptr());
     lua_setreadonly(state, -1, 0);
@@ -257,7 +257,7 @@ unsafe fn register(state: *mut lua_State) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Reads the arguments that a table names. The callback is left at index 2.
+/// Reads named arguments from a table. The callback is left at index 2.
 unsafe fn named_arguments(state: *mut lua_State) -> Result<Registered, &'static str> {
     if lua_type(state, 1) != LUA_TTABLE {
         return Err(
@@ -319,7 +319,7 @@ unsafe fn named_arguments(state: *mut lua_State) -> Result<Registered, &'static 
     Ok(Registered { name, description, flags, function: Function(LUA_NOREF) })
 }
 
-/// Reads the names in the array on top of the stack.
+/// Reads the flags in the array on top of the stack.
 unsafe fn read_flags(state: *mut lua_State) -> Result<ScriptFlags, &'static str> {
     let mut flags = ScriptFlags::empty();
     for index in 1.. {

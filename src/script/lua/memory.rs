@@ -1,25 +1,24 @@
-//! Lua's memory: from the server's allocator, counted, with a limit while a script runs.
+//! Lua's memory: allocated by the server's allocator, counted, and limited while a script runs.
 
 use std::alloc::{Layout, alloc, dealloc, realloc};
 use std::cell::Cell;
 use std::os::raw::c_void;
 use std::ptr::null_mut;
 
-/// What one Lua state holds and may hold, in bytes.
+/// The memory of one Lua state, in bytes.
 pub(super) struct Memory {
     used: Cell<usize>,
-    /// What would go beyond it fails: the script gets an error. Nothing outside a script is prepared for that.
+    /// Allocations beyond it fail: the script gets an error. Must be unlimited outside of scripts, where errors are not handled.
     limit: Cell<usize>,
-    /// A single block may be so large: no work on a string or a table can be interrupted in its midst.
+    /// The largest single block: operations on a string or table cannot be interrupted.
     block_max: Cell<usize>,
     failed: Cell<bool>,
 }
 
-/// A string or the array or hash part of a table that a script makes is at most this large: that is 20 ms of work. Room for
-/// what goes with the bytes.
+/// The largest string, or array or hash part of a table, that a script can make: 20 ms of work. With room for headers.
 const BLOCK_MAX: usize = (16 << 20) + 4096;
 
-/// Blocks may be of any size until this is dropped.
+/// Until dropped, blocks may be of any size.
 pub(super) struct AnySize<'a>(&'a Memory, usize);
 
 impl Drop for AnySize<'_> {
@@ -42,26 +41,26 @@ impl Memory {
         self.used.get()
     }
 
-    /// What may still be taken.
+    /// Bytes that may still be allocated.
     pub fn left(&self) -> usize {
         self.limit.get().saturating_sub(self.used.get())
     }
 
-    /// Sets the limit for what follows.
+    /// Sets the limit.
     pub fn set_limit(&self, bytes: usize) {
         self.limit.set(bytes);
         self.block_max.set(BLOCK_MAX);
         self.failed.set(false);
     }
 
-    /// Lifts the limit. True if it was met.
+    /// Removes the limit. True if it was reached.
     pub fn lift_limit(&self) -> bool {
         self.limit.set(usize::MAX);
         self.block_max.set(usize::MAX);
         self.failed.get()
     }
 
-    /// For the values of a reply, which are as large as they are.
+    /// For the values of a reply, whose size is not the script's choice.
     pub fn any_size(&self) -> AnySize<'_> {
         AnySize(self, self.block_max.replace(usize::MAX))
     }

@@ -1,21 +1,19 @@
-//! The room of the Lua interpreter: Luau by way of mlua's `ffi`, the only place that speaks to it.
+//! The Lua interpreter: Luau through mlua's `ffi`. Only this folder calls it directly.
 //!
-//! One state, made once: sandboxed (`sandbox.rs`), with the table `redis` (`api.rs`), counted memory (`memory.rs`), and the
-//! conversion of replies to values and back (`convert.rs`). A run sets KEYS and ARGV, makes one protected call, and writes
-//! what comes back. The names of fields that conversions need lie ready: on the main stack from [`base`] on, and as upvalues
-//! of the functions that scripts call.
+//! There is one state: sandboxed (`sandbox.rs`), with the table `redis` (`api.rs`), counted memory (`memory.rs`), and conversions
+//! between replies and values (`convert.rs`). A run sets KEYS and ARGV, makes one protected call, and writes the return value.
+//! The field names for conversions are kept on the main stack from [`base`] on, and as upvalues of the API functions.
 //!
 //! # Errors
 //!
-//! Errors of Lua are C++ exceptions. They pass through the functions here, which are `extern "C-unwind"`, and run the
-//! destructors on their way; a panic of Rust passes through Lua the other way, and no `pcall` of a script holds it, as Lua
-//! catches its own exceptions alone.
+//! Lua errors are C++ exceptions. They unwind through the functions here, which are `extern "C-unwind"`, running destructors; a
+//! Rust panic unwinds through Lua the other way, and no script's `pcall` catches it, as Lua only catches its own exceptions.
 //!
 //! # Safety
 //!
-//! Every `unsafe fn` here takes a live state and leaves its stack as its doc says; it is called from [`Lua`]'s methods, which
-//! own the state, or by the interpreter. What they share beside the stack is [`Shared`], of which there are only shared
-//! references. The host is lent for a run and taken out of [`Shared`] while it is used, so that two `&mut` never meet.
+//! Every `unsafe fn` here takes a live state and leaves its stack as documented; it is called from [`Lua`]'s methods,
+//! which own the state, or by the interpreter. Besides the stack they use [`Shared`], by shared references only. The
+//! host is lent for a run and taken out of [`Shared`] while in use, so that two `&mut` never coexist.
 #![allow(unsafe_code, unsafe_op_in_unsafe_fn)]
 
 mod api;
@@ -42,11 +40,11 @@ use crate::resp::reply::{Protocol, ReplyWriter};
 use api::Exchange;
 use memory::Memory;
 
-/// Strings longer than this, and tables of more elements, Lua does not have.
+/// The longest string, and the most elements of a table, in Lua.
 const STRING_MAX: usize = 1 << 30;
 const TABLE_MAX: usize = 1 << 26;
 
-/// Names of fields and globals that lie ready, in this order.
+/// Names of fields and globals kept on the stack, in this order.
 #[derive(Clone, Copy)]
 #[repr(i32)]
 pub(super) enum Name {
@@ -79,50 +77,50 @@ const NAMES: [&CStr; 12] = [
     c"ARGV",
 ];
 
-/// Where the error handler lies on the main stack; the names follow it.
+/// Index of the error handler on the main stack; the names follow it.
 const HANDLER: c_int = 1;
 
-/// Where the function lies on the main stack that writes what a script returns.
+/// Index on the main stack of the function that writes a script's return value.
 const WRITER: c_int = HANDLER + NAMES.len() as c_int + 1;
 
-/// Where a name lies on the main stack.
+/// Index of a name on the main stack.
 fn base(name: Name) -> c_int {
     HANDLER + name as c_int
 }
 
-/// Where a name lies among the upvalues of a function of the API.
+/// Index of a name among an API function's upvalues.
 fn upvalue(name: Name) -> c_int {
     lua_upvalueindex(name as c_int)
 }
 
-/// What the interpreter's callbacks share with [`Lua`].
+/// State shared between [`Lua`] and the interpreter's callbacks.
 pub(super) struct Shared {
     host: Cell<Option<NonNull<dyn Host>>>,
     memory: Memory,
-    /// The version of the protocol that replies to the script are in: `redis.setresp`.
+    /// The protocol of replies to the script: `redis.setresp`.
     protocol: Cell<Protocol>,
     /// None while it is being used.
     exchange: Cell<Option<Box<Exchange>>>,
-    /// The script is to end with this error, wherever it is.
+    /// The script must end with this error.
     ending: Cell<Option<&'static str>>,
-    /// Where the error was raised that ended the script: source and line.
+    /// Source and line of the error that ended the script.
     place: RefCell<Option<(Vec<u8>, i32)>>,
     watchdog: RefCell<Option<Watchdog>>,
-    /// A script was ended that held all it may: the next one begins with a collection.
+    /// The last script reached the memory limit: collect garbage before the next one.
     leaves_garbage: Cell<bool>,
-    /// What the library that is being loaded has registered so far.
+    /// Functions registered so far by the library being loaded.
     loading: RefCell<Option<Vec<Registered>>>,
 }
 
-/// What is shared by a state.
+/// The shared state of a Lua state.
 unsafe fn shared<'a>(state: *mut lua_State) -> &'a Shared {
     // SAFETY: set when the state was made, to what lives as long as the state.
     unsafe { &*(*lua_callbacks(state)).userdata.cast::<Shared>() }
 }
 
 impl Shared {
-    /// Runs `f` with the host that was lent, which is out of its place meanwhile. None if there is no host: no script runs,
-    /// or the host is being used.
+    /// Calls `f` with the lent host, which is taken out meanwhile. None if there is no host: no script runs, or the
+    /// host is in use.
     fn with_host<R>(&self, f: impl FnOnce(&mut dyn Host) -> R) -> Option<R> {
         let mut host = self.host.take()?;
         let _back = PutBack(&self.host, Some(host));
@@ -131,7 +129,7 @@ impl Shared {
         Some(f(unsafe { host.as_mut() }))
     }
 
-    /// Lends a host for as long as `f` runs.
+    /// Lends a host while `f` runs.
     fn lend<R>(&self, host: &mut dyn Host, f: impl FnOnce() -> R) -> R {
         let host: NonNull<dyn Host + '_> = NonNull::from(host);
         // SAFETY: only the lifetime changes; the pointer is taken away again before `host` ends.
@@ -143,7 +141,7 @@ impl Shared {
     }
 }
 
-/// Restores what was lent when it goes, by whatever way.
+/// Puts back what was taken out, when dropped.
 struct PutBack<'a>(&'a Cell<Option<NonNull<dyn Host>>>, Option<NonNull<dyn Host>>);
 
 impl Drop for PutBack<'_> {
@@ -152,14 +150,14 @@ impl Drop for PutBack<'_> {
     }
 }
 
-/// What a script that returned has written.
+/// Information about a script's return value.
 #[derive(Debug, Default)]
 pub struct Returned {
-    /// Texts of the errors among what it returned which have not been counted.
+    /// Texts of its errors that were not counted yet.
     pub errors: Vec<Vec<u8>>,
-    /// There are errors among it.
+    /// It contains errors.
     pub failed: bool,
-    /// Bytes of memory that the texts take, about.
+    /// Bytes of memory of the texts, about.
     errors_bytes: usize,
 }
 
@@ -174,14 +172,14 @@ impl Returned {
     }
 }
 
-/// Why a script did not come to its end.
+/// The error that ended a script.
 #[derive(Debug)]
 pub struct Failure {
     /// The error's text with its code.
     pub text: Vec<u8>,
     /// Where it was raised: source and line.
     pub place: Option<(Vec<u8>, i32)>,
-    /// It was counted when the command failed that it came from.
+    /// It was counted already, when the command failed that raised it.
     pub is_counted: bool,
 }
 
@@ -191,7 +189,7 @@ impl Failure {
     }
 }
 
-/// Sets the flag that the interpreter looks at in its safepoints.
+/// Sets the flag that the interpreter checks at its safepoints.
 struct InterruptFlag(*mut lua_Callbacks);
 
 // SAFETY: the pointer is used for one atomic store; `Lua` ends the thread that has it before the state is closed.
@@ -205,10 +203,10 @@ impl Interrupt for InterruptFlag {
 }
 
 /// Sets or clears the interrupt of a state. `lua.h` promises that this pointer, alone of all callbacks, may be set from any
-/// thread while the interpreter runs. The interpreter reads it once at each safepoint, into a local variable, by a plain load
-/// of an aligned pointer, which is whole on every processor there is; the loop around a safepoint calls functions the compiler
-/// cannot see through, so the load cannot be left out. A store seen late costs one more look of the watchdog. What the
-/// interrupted thread reads besides, [`Watchdog::meant_this`], is an atomic of its own: nothing is published by this store.
+/// thread while the interpreter runs. The interpreter reads it once at each safepoint, into a local variable, by a plain load of
+/// an aligned pointer, which is atomic on every supported processor; the loop around a safepoint calls opaque functions, so the
+/// load cannot be optimized away. A store seen late only costs one more interval of the watchdog. The interrupted thread also
+/// reads [`Watchdog::meant_this`], an atomic of its own: this store publishes no other data.
 unsafe fn set_interrupt(callbacks: *mut lua_Callbacks, on: bool) {
     let field = &raw mut (*callbacks).interrupt;
     let pointer = if on { interrupted as *mut c_void } else { null_mut() };
@@ -232,7 +230,7 @@ unsafe extern "C-unwind" fn interrupted(state: *mut lua_State, gc: c_int) {
             Some(Verdict::End(error)) => shared.ending.set(Some(error)),
             _ => return,
         }
-        // From now on at every safepoint: a script that catches the error comes no further than to the next one.
+        // From now on at every safepoint: if a script catches the error, it gets only to the next one.
         set_interrupt(lua_callbacks(state), true);
     }
     raise(state, b"script ended");
@@ -251,7 +249,7 @@ unsafe fn push_bytes(state: *mut lua_State, bytes: &[u8]) {
     lua_pushlstring_(state, bytes.as_ptr().cast::<c_char>(), bytes.len());
 }
 
-/// The bytes of the string at an index, which must be a string (a number is made one). Valid while it stays on the stack.
+/// The bytes of the string at an index; a number is converted. Valid while it stays on the stack.
 unsafe fn bytes_at<'a>(state: *mut lua_State, index: c_int) -> Option<&'a [u8]> {
     let mut len = 0;
     let bytes = lua_tolstring(state, index, &mut len);
@@ -262,7 +260,7 @@ unsafe fn bytes_at<'a>(state: *mut lua_State, index: c_int) -> Option<&'a [u8]> 
     Some(std::slice::from_raw_parts(bytes.cast::<u8>(), len))
 }
 
-/// The bytes of the string at an index; None if there is something else. Valid while it stays on the stack.
+/// The bytes of the string at an index; None for other types. Valid while it stays on the stack.
 #[inline]
 unsafe fn string_at<'a>(state: *mut lua_State, index: c_int) -> Option<&'a [u8]> {
     let mut len = 0;
@@ -274,12 +272,12 @@ unsafe fn string_at<'a>(state: *mut lua_State, index: c_int) -> Option<&'a [u8]>
     Some(std::slice::from_raw_parts(bytes.cast::<u8>(), len))
 }
 
-/// Notes where an error was raised, and lets it pass.
+/// Records where an error was raised, and passes it on.
 unsafe extern "C-unwind" fn handle_error(state: *mut lua_State) -> c_int {
     // SAFETY: plain data.
     let mut at: lua_Debug = std::mem::zeroed();
     let mut found = lua_getinfo(state, 1, c"sl".as_ptr(), &mut at) != 0;
-    // An error raised by a function of ours is its caller's.
+    // An error raised by a function of ours has its caller's position.
     if found && !at.what.is_null() && CStr::from_ptr(at.what) == c"C" {
         found = lua_getinfo(state, 2, c"sl".as_ptr(), &mut at) != 0;
     }
@@ -289,7 +287,7 @@ unsafe extern "C-unwind" fn handle_error(state: *mut lua_State) -> c_int {
     1
 }
 
-/// The one Lua state.
+/// The only Lua state.
 pub struct Lua {
     state: NonNull<lua_State>,
     shared: NonNull<Shared>,
@@ -299,7 +297,7 @@ pub struct Lua {
 unsafe impl Send for Lua {}
 
 impl Lua {
-    /// A state with everything that scripts find in it; `deprecated`: also what Redis calls so.
+    /// A state with all globals of scripts; `deprecated`: including deprecated functions.
     pub fn new(deprecated: bool) -> Self {
         let shared = Box::new(Shared {
             host: Cell::new(None),
@@ -354,7 +352,7 @@ impl Lua {
         unsafe { self.shared.as_ref() }
     }
 
-    /// Sets the version of Redis that scripts and libraries are told.
+    /// Sets the Redis version that scripts and libraries see.
     pub fn set_version(&mut self, version: &str) {
         let state = self.state.as_ptr();
         // SAFETY: the stack is as before when this is done.
@@ -372,7 +370,7 @@ impl Lua {
         self.shared().memory.used()
     }
 
-    /// Compiles a chunk. Errors: the compiler's words.
+    /// Compiles a chunk. Errors: the compiler's message.
     pub fn compile(&mut self, name: &CStr, source: &[u8]) -> Result<Function, Vec<u8>> {
         let state = self.state.as_ptr();
         // SAFETY: the stack is as before when this is done.
@@ -387,19 +385,19 @@ impl Lua {
         }
     }
 
-    /// Forgets a compiled chunk.
+    /// Releases a compiled chunk.
     pub fn forget(&mut self, function: Function) {
         // SAFETY: a reference that was made by `compile`.
         unsafe { lua_unref(self.state.as_ptr(), function.0) }
     }
 
-    /// Frees what no script can reach any more.
+    /// Collects garbage.
     pub fn collect(&mut self) {
         // SAFETY: nothing runs in the state.
         unsafe { lua_gc(self.state.as_ptr(), LUA_GCCOLLECT, 0) };
     }
 
-    /// Runs a chunk with KEYS and ARGV, and writes what it returns.
+    /// Runs a chunk with KEYS and ARGV, and writes its return value.
     pub fn run<'k, K, A>(
         &mut self,
         run: Run<'_, K, A>,
@@ -424,8 +422,8 @@ impl Lua {
         }
     }
 
-    /// Calls the function under `arguments` arguments, on behalf of a host, and writes the value that it returns, all of it
-    /// watched and within the limit of memory. Nothing is written if there is an error.
+    /// Calls the function below `arguments` arguments, with a host, and writes its return value, with the watchdog
+    /// and the memory limit. Writes nothing on an error.
     unsafe fn call(
         &mut self,
         arguments: c_int,
@@ -445,10 +443,10 @@ impl Lua {
             if let Some(watchdog) = shared.watchdog.borrow_mut().as_mut() {
                 watchdog.begin(busy_after_ms);
             }
-            // What others left is no fault of this script's.
+            // Memory left by others does not count towards this script's limit.
             shared.memory.set_limit(memory_max.max(shared.memory.used() + (1 << 20)));
             let status = lua_pcall(state, arguments, 1, HANDLER);
-            // A script that was to end has ended, whether it says so or not.
+            // A script that must end has ended, even if it returned normally.
             if status != LUA_OK || shared.ending.get().is_some() {
                 return status;
             }
@@ -477,14 +475,14 @@ impl Lua {
                 lua_gc(state, LUA_GCCOLLECT, 0);
             }
             None => {}
-            // Whoever waits for the end of a script that was killed does not wait for this.
+            // Not now: clients may be waiting for the end of a killed script.
             Some(_) => shared.leaves_garbage.set(met_limit),
         }
         Err(failure)
     }
 }
 
-/// Writes the value on top of the main stack and takes it off; an error is left in its place. Returns Lua's status.
+/// Writes the value on top of the main stack and pops it; an error is left in its place. Returns Lua's status.
 unsafe fn write_top(
     state: *mut lua_State,
     reply: &mut ReplyWriter<'_>,
@@ -508,7 +506,7 @@ unsafe fn write_top(
     status
 }
 
-/// Takes the error on top of the stack.
+/// Pops the error on top of the stack.
 unsafe fn take_failure(
     state: *mut lua_State,
     shared: &Shared,
@@ -523,7 +521,7 @@ unsafe fn take_failure(
         is_counted = counted;
         text
     } else {
-        // The text of anything, without asking metamethods, which could raise errors again.
+        // The text of any value, without metamethods, which could raise errors.
         let mut text = b"ERR ".to_vec();
         let described = convert::describe(state, -1);
         text.extend_from_slice(&sandbox::familiar(&described));
@@ -533,7 +531,7 @@ unsafe fn take_failure(
     Failure { text, place, is_counted }
 }
 
-/// Sets a global to an array of strings. False if Lua cannot hold it.
+/// Sets a global to an array of strings. False if it is too large for Lua.
 unsafe fn set_global<'k>(
     state: *mut lua_State,
     name: Name,
@@ -556,15 +554,15 @@ unsafe fn set_global<'k>(
     true
 }
 
-/// Compiles a source and pushes its function, or the error's text. True if it is a function. What looks like bytecode is taken
-/// for source, and is none. `globals`: where the function's table of globals lies; 0: they are the state's.
+/// Compiles a source and pushes its function, or the error's text. True if it is a function. Bytecode is treated as
+/// source, and does not compile. `globals`: index of the function's table of globals; 0: the state's.
 pub(super) unsafe fn load(
     state: *mut lua_State,
     name: &CStr,
     source: &[u8],
     globals: c_int,
 ) -> bool {
-    // Optimized further, a closure without upvalues is made once and kept, with all that it reaches.
+    // At higher levels a closure without upvalues is created once and kept, with all it references.
     let mut options = lua_CompileOptions::default();
     options.optimizationLevel = 0;
     let code = luau_compile(source, options);

@@ -1,9 +1,9 @@
-//! Patterns of Lua over long texts: what `string.find`, `match`, `gmatch` and `gsub` do where the interpreter's own functions
-//! would be away for too long.
+//! Lua patterns on long texts: `string.find`, `match`, `gmatch` and `gsub` where the interpreter's own functions
+//! would run too long without a check for interrupts.
 //!
-//! Those look for interrupts when they call themselves, and not while they walk over the repetitions of a class, a long set
-//! (`[...]`), or a pattern's plain letters: over megabytes that takes from tens of milliseconds to hours. This is the same
-//! matcher (`lstrlib.cpp`) with a look for interrupts after so many steps; a test compares the two.
+//! Those check for interrupts when they recurse, but not in repetitions of a class, a long set (`[...]`), or a
+//! pattern's plain characters: on megabytes that takes from tens of milliseconds to hours. This is the same matcher
+//! (`lstrlib.cpp`) with a check after so many steps; a test compares the two.
 
 use std::ffi::CStr;
 use std::os::raw::c_int;
@@ -16,15 +16,15 @@ use super::{bytes_at, push_bytes};
 use crate::resp::number::is_space;
 use crate::script::library::safepoint;
 
-/// Steps between two looks for interrupts.
+/// Steps between two checks for interrupts.
 const STEPS: usize = 1 << 16;
-/// Calls within calls (`LUAI_MAXCCALLS`), and captures of a pattern (`LUA_MAXCAPTURES`).
+/// Limits of recursion (`LUAI_MAXCCALLS`), and of a pattern's captures (`LUA_MAXCAPTURES`).
 const DEPTH_MAX: u32 = 200;
 const CAPTURES_MAX: usize = 32;
 
 #[derive(Clone, Copy)]
 enum Len {
-    /// The capture's end has not been met.
+    /// The capture's end has not been reached.
     Open,
     /// `()`: the position alone.
     Position,
@@ -37,12 +37,12 @@ struct Capture {
     len: Len,
 }
 
-/// A pattern and the text that it is tried on. Places are counted in bytes; behind the end of both there is a zero, as in C.
+/// A pattern and the text to match. Positions are in bytes; both end with a zero, as in C.
 struct Matcher<'a> {
     state: *mut lua_State,
     text: &'a [u8],
     pattern: &'a [u8],
-    /// Calls that are left.
+    /// Remaining recursion depth.
     depth: u32,
     steps: usize,
     captures: [Capture; CAPTURES_MAX],
@@ -73,13 +73,13 @@ impl<'a> Matcher<'a> {
         raise_here(self.state, message.as_bytes())
     }
 
-    /// Where the text ends that the pattern matches from the beginning of a try.
+    /// The end of the pattern's match at `start`, as the start of an attempt.
     unsafe fn begin(&mut self, start: usize, place: usize) -> Option<usize> {
         (self.level, self.depth) = (0, DEPTH_MAX);
         self.matches(start, place)
     }
 
-    /// Where the text ends that the pattern from `place` on matches, from `at` on.
+    /// The end of the match of the pattern from `place` on, at `at`.
     unsafe fn matches(&mut self, at: usize, place: usize) -> Option<usize> {
         if self.depth == 0 {
             self.fail("pattern too complex");
@@ -156,7 +156,7 @@ impl<'a> Matcher<'a> {
         }
     }
 
-    /// Where a class that begins at `place` ends.
+    /// The end of the class that begins at `place`.
     unsafe fn class_end(&mut self, place: usize) -> usize {
         let len = self.pattern.len();
         let mut next = place + 1;
@@ -214,7 +214,7 @@ impl<'a> Matcher<'a> {
         }
     }
 
-    /// Whether the class from `place` to `end` has the byte at `at`.
+    /// Whether the class from `place` to `end` contains the byte at `at`.
     #[inline]
     unsafe fn matches_one(&mut self, at: usize, place: usize, end: usize) -> bool {
         let Some(&byte) = self.text.get(at) else { return false };
@@ -226,7 +226,7 @@ impl<'a> Matcher<'a> {
         }
     }
 
-    /// `%bxy`: where what begins with x and is balanced with y ends.
+    /// `%bxy`: the end of the balanced text that begins with x and ends with y.
     unsafe fn balance(&mut self, mut at: usize, place: usize) -> Option<usize> {
         if place + 1 >= self.pattern.len() {
             self.fail("malformed pattern (missing arguments to '%b')");
@@ -308,7 +308,7 @@ impl<'a> Matcher<'a> {
         found
     }
 
-    /// `%1`: where the same text as that of a capture ends.
+    /// `%1`: the end of a repetition of a capture's text.
     unsafe fn match_capture(&mut self, at: usize, digit: u8) -> Option<usize> {
         let number = usize::from(digit - b'0');
         let capture =
@@ -340,7 +340,7 @@ impl<'a> Matcher<'a> {
         }
     }
 
-    /// Pushes all captures, or the whole match if there are none and it is given. Returns how many values that are.
+    /// Pushes all captures, or the whole match if there are none and it is given. Returns the number of values.
     unsafe fn push_captures(&mut self, whole: Option<(usize, usize)>) -> c_int {
         let count = if self.level == 0 && whole.is_some() { 1 } else { self.level };
         luaL_checkstack(self.state, count as c_int, c"too many captures".as_ptr());
@@ -350,7 +350,7 @@ impl<'a> Matcher<'a> {
         count as c_int
     }
 
-    /// Appends a replacement that is a text, in which `%0` to `%9` stand for captures.
+    /// Appends a replacement text, in which `%0` to `%9` are captures.
     unsafe fn replace(&mut self, by: &[u8], whole: (usize, usize), to: &mut Text) {
         let mut rest = by;
         while let Some(at) = memchr::memchr(b'%', rest) {
@@ -373,7 +373,7 @@ impl<'a> Matcher<'a> {
     }
 }
 
-/// Whether a byte is in the class that a letter behind `%` stands for.
+/// Whether a byte is in the class of a letter after `%`.
 fn in_class(byte: u8, letter: u8) -> bool {
     let is_in = match letter.to_ascii_lowercase() {
         b'a' => byte.is_ascii_alphabetic(),
@@ -392,7 +392,7 @@ fn in_class(byte: u8, letter: u8) -> bool {
     is_in == letter.is_ascii_lowercase()
 }
 
-/// A pattern without the `^` that ties it to the beginning, and whether it had one.
+/// A pattern without a leading `^`, and whether it had one.
 fn without_anchor(pattern: &[u8]) -> (&[u8], bool) {
     match pattern.strip_prefix(b"^") {
         Some(rest) => (rest, true),
@@ -400,7 +400,7 @@ fn without_anchor(pattern: &[u8]) -> (&[u8], bool) {
     }
 }
 
-/// `string.find` and `string.match` for a pattern that is one.
+/// `string.find` and `string.match` for a pattern with special characters.
 pub(super) unsafe fn find_or_match(state: *mut lua_State, finds: bool) -> c_int {
     let (text, pattern) = (text_argument(state, 1), text_argument(state, 2));
     let init = i64::from(luaL_optinteger_(state, 3, 1));
@@ -439,7 +439,7 @@ pub(super) unsafe fn gmatch(state: *mut lua_State) -> c_int {
     1
 }
 
-/// The iterator: its upvalues are the text, the pattern, and where the next match may begin.
+/// The iterator: its upvalues are the text, the pattern, and the next position.
 unsafe extern "C-unwind" fn next_match(state: *mut lua_State) -> c_int {
     let text = bytes_at(state, lua_upvalueindex(1)).unwrap_or_default();
     let pattern = bytes_at(state, lua_upvalueindex(2)).unwrap_or_default();
@@ -456,7 +456,7 @@ unsafe extern "C-unwind" fn next_match(state: *mut lua_State) -> c_int {
     0
 }
 
-/// `string.gsub(s, pattern, replacement [, n])`, whose replacement is a string, a number, a table or a function.
+/// `string.gsub(s, pattern, replacement [, n])`, with a string, a number, a table or a function as replacement.
 pub(super) unsafe fn gsub(state: *mut lua_State) -> c_int {
     let (text, pattern) = (text_argument(state, 1), text_argument(state, 2));
     let kind = lua_type(state, 3);
@@ -507,7 +507,7 @@ pub(super) unsafe fn gsub(state: *mut lua_State) -> c_int {
     2
 }
 
-/// Appends the value on top of the stack, or the text itself if that is nil or false, and takes it off.
+/// Appends the value on top of the stack, or the text itself if that is nil or false, and pops it.
 unsafe fn push_replaced(state: *mut lua_State, made: &mut Text, text: &[u8]) {
     if lua_toboolean(state, -1) == 0 {
         made.push(state, text);

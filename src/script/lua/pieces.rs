@@ -1,9 +1,9 @@
-//! Functions of Lua's libraries that work in pieces.
+//! Lua library functions that work in pieces, with checks for interrupts.
 //!
-//! No call into the interpreter can be interrupted in its midst, and a script that is to end within milliseconds may have
-//! strings of megabytes. These functions look for interrupts between one piece and the next, and go the interpreter's way
-//! where that is short. What is bounded by what a script can make in one block (`memory.rs`) is not here. Patterns over long
-//! texts are in `patterns.rs`. A test lists every function at its worst (`tests/it/hostile_scripts.rs`).
+//! A call into the interpreter cannot be interrupted, but a script must end within milliseconds even with strings of
+//! megabytes. These functions check for interrupts between pieces, and call the interpreter's own for short input.
+//! Functions bounded by the largest block (`memory.rs`) are not here. Patterns on long texts are in `patterns.rs`. A
+//! test runs every function's worst case (`tests/it/hostile_scripts.rs`).
 
 use std::ffi::CStr;
 use std::os::raw::{c_char, c_int};
@@ -15,30 +15,29 @@ use super::{bytes_at, patterns, push_bytes, string_at};
 use crate::script::library::{LONG_NUMBER, safepoint};
 use crate::script::number::format_json;
 
-/// Bytes worked on between two looks for interrupts: a millisecond at most.
+/// Bytes processed between two checks for interrupts: a millisecond at most.
 const PIECE: usize = 1 << 20;
-/// Values worked on between two looks for interrupts.
+/// Values processed between two checks for interrupts.
 const VALUES: c_int = 1000;
-/// Bytes that one call makes at most.
+/// The most bytes one call produces.
 const MADE_BYTES_MAX: usize = 16 << 20;
-/// A longer text is looked for in another way.
+/// Longer texts are searched by another algorithm.
 const WANTED_MAX: usize = 1 << 16;
-/// Parts that `string.split` makes between two looks for interrupts.
+/// Parts that `string.split` makes between two checks for interrupts.
 const PARTS: usize = 1000;
-/// Bytes that comparisons may look at while a table is sorted without looks for interrupts.
+/// Bytes that comparisons may read when a table is sorted without checks for interrupts.
 const SORT_BYTES_MAX: usize = 16 << 20;
-/// Elements that `table.move` moves between two looks for interrupts.
+/// Elements that `table.move` moves between two checks for interrupts.
 const MOVED: i64 = 50_000;
-/// A format of at most so many bytes and arguments is left to the interpreter.
+/// Shorter formats, with fewer arguments, are left to the interpreter.
 const FORMAT_BYTES: usize = 1024;
 const FORMAT_ARGUMENTS: c_int = 50;
-/// A text and a pattern are left to the interpreter if the product of their lengths is at most this: so many steps the
-/// interpreter may make without a look for interrupts.
+/// Matching is left to the interpreter if the product of the lengths of text and pattern is at most this number of steps.
 const STEPS_MAX: usize = 1 << 20;
-/// So is a replacement of at most so many bytes.
+/// The longest replacement left to the interpreter.
 const REPLACEMENT_BYTES: usize = 4096;
 
-/// What takes the place of the interpreter's functions.
+/// Replacements of the interpreter's functions.
 const REPLACED: &[(&CStr, &[(&CStr, lua_CFunction)])] = &[
     (
         c"string",
@@ -70,10 +69,10 @@ const REPLACED: &[(&CStr, &[(&CStr, lua_CFunction)])] = &[
     (c"math", &[(c"max", with_numbers), (c"min", with_numbers)]),
 ];
 
-/// What Lua 5.1 does not have and `struct` does better.
+/// Removed: Lua 5.1 does not have these, and `struct` is better.
 const TAKEN_AWAY: [&CStr; 3] = [c"pack", c"packsize", c"unpack"];
 
-/// Puts the functions in the place of the interpreter's, which they can call.
+/// Replaces the interpreter's functions, which the replacements can call.
 pub(super) unsafe fn open(state: *mut lua_State) {
     for (library, functions) in REPLACED {
         lua_rawgetfield(state, LUA_GLOBALSINDEX, library.as_ptr());
@@ -92,8 +91,7 @@ pub(super) unsafe fn open(state: *mut lua_State) {
     }
 }
 
-/// Does what the function does that the running one is in the place of, with what is on the stack. As it runs in the same
-/// frame, its errors name the script's line.
+/// Calls the replaced function with the arguments on the stack. In the same frame, so its errors name the script's line.
 unsafe fn call_original(state: *mut lua_State) -> c_int {
     match lua_tocfunction(state, lua_upvalueindex(1)) {
         Some(original) => original(state),
@@ -101,7 +99,7 @@ unsafe fn call_original(state: *mut lua_State) -> c_int {
     }
 }
 
-/// Looks for interrupts now and then, given the number of what is done.
+/// Checks for interrupts at every so many values; `number` counts them.
 #[inline]
 unsafe fn look(state: *mut lua_State, number: c_int) {
     if number % VALUES == 0 {
@@ -109,7 +107,7 @@ unsafe fn look(state: *mut lua_State, number: c_int) {
     }
 }
 
-/// The bytes of a string that is an argument; they stay where they are as long as it does.
+/// The bytes of a string argument, valid while it exists.
 pub(super) unsafe fn text_argument<'a>(state: *mut lua_State, index: c_int) -> &'a [u8] {
     let mut len = 0;
     let text: *const c_char = luaL_checklstring(state, index, &mut len);
@@ -117,8 +115,8 @@ pub(super) unsafe fn text_argument<'a>(state: *mut lua_State, index: c_int) -> &
     std::slice::from_raw_parts(text.cast::<u8>(), len)
 }
 
-/// Pushes a string of `total` bytes, which `fill` writes: it gets the bytes not yet written and how many there are already, and
-/// returns how many it has written.
+/// Pushes a string of `total` bytes, written by `fill`: it gets the unwritten bytes and the number of written ones,
+/// and returns how many it has written.
 unsafe fn push_filled(
     state: *mut lua_State,
     total: usize,
@@ -127,7 +125,7 @@ unsafe fn push_filled(
     if total == 0 {
         return push_bytes(state, b"");
     }
-    // Into the new string's own memory: a copy of many megabytes takes milliseconds.
+    // Written in place: copying many megabytes takes milliseconds.
     let mut buffer = std::mem::MaybeUninit::<luaL_Strbuf>::uninit();
     let target = luaL_buffinitsize(state, buffer.as_mut_ptr(), total).cast::<u8>();
     let mut filled = 0;
@@ -154,7 +152,7 @@ unsafe extern "C-unwind" fn rep(state: *mut lua_State) -> c_int {
             std::ptr::copy_nonoverlapping(text.as_ptr(), to, text.len());
             return text.len();
         }
-        // What is there already is a number of whole texts until the last piece.
+        // A multiple of the text, until the last piece.
         let whole = PIECE - PIECE % text.len();
         let most = if whole > 0 { whole } else { text.len() };
         let count = filled.min(most).min(total - filled);
@@ -164,7 +162,7 @@ unsafe extern "C-unwind" fn rep(state: *mut lua_State) -> c_int {
     1
 }
 
-/// Pushes a string of the argument's length, made of it piece by piece.
+/// Pushes a string of the argument's length, computed from it piece by piece.
 unsafe fn push_mapped(state: *mut lua_State, map: fn(&[u8], usize, &mut [u8])) -> c_int {
     let text = text_argument(state, 1);
     push_filled(state, text.len(), |to, filled| {
@@ -202,7 +200,7 @@ unsafe extern "C-unwind" fn upper(state: *mut lua_State) -> c_int {
     })
 }
 
-/// The first place of a text from `start` on.
+/// The first occurrence from `start` on.
 unsafe fn search(
     state: *mut lua_State,
     text: &[u8],
@@ -224,10 +222,10 @@ unsafe fn search(
     }
 }
 
-/// The same for a long text, byte by byte (Knuth, Morris, Pratt): however it repeats itself, that takes linear time, and can be
-/// interrupted anywhere.
+/// The same for a long text, byte by byte (Knuth, Morris, Pratt): in linear time whatever its repetitions, and
+/// interruptible anywhere.
 unsafe fn search_long(state: *mut lua_State, text: &[u8], wanted: &[u8]) -> Option<usize> {
-    // For each of its beginnings the length of the longest shorter one that is its end too.
+    // For each prefix the length of its longest proper prefix that is also its suffix.
     let mut ends = vec![0_u32; wanted.len()];
     let longer = |mut len: usize, byte: u8, ends: &[u32]| {
         while len > 0 && wanted[len] != byte {
@@ -256,7 +254,7 @@ unsafe fn search_long(state: *mut lua_State, text: &[u8], wanted: &[u8]) -> Opti
     None
 }
 
-/// `string.find(s, pattern [, init [, plain]])`: plain text is looked for here; patterns go the usual way.
+/// `string.find(s, pattern [, init [, plain]])`: plain text is searched here; patterns are matched as usual.
 unsafe extern "C-unwind" fn find(state: *mut lua_State) -> c_int {
     let (text, wanted) = (text_argument(state, 1), text_argument(state, 2));
     let init = luaL_optnumber(state, 3, 1.0);
@@ -311,8 +309,8 @@ unsafe extern "C-unwind" fn split(state: *mut lua_State) -> c_int {
     1
 }
 
-/// Makes numbers of the long texts among the arguments, one at a time, and leaves the rest to the interpreter: one takes
-/// milliseconds, and there may be thousands.
+/// Converts long texts among the arguments to numbers, one at a time, and leaves the rest to the interpreter: each
+/// takes milliseconds, and there may be thousands.
 unsafe extern "C-unwind" fn with_numbers(state: *mut lua_State) -> c_int {
     for index in 1..=lua_gettop(state) {
         if !take_number(state, index) {
@@ -322,7 +320,7 @@ unsafe extern "C-unwind" fn with_numbers(state: *mut lua_State) -> c_int {
     call_original(state)
 }
 
-/// Makes a number of an argument that is a long text. False if it is none.
+/// Converts a long text argument to a number. False if it is none.
 unsafe fn take_number(state: *mut lua_State, index: c_int) -> bool {
     if lua_type(state, index) == LUA_TSTRING && lua_objlen(state, index) > LONG_NUMBER {
         safepoint(state);
@@ -337,7 +335,7 @@ unsafe fn take_number(state: *mut lua_State, index: c_int) -> bool {
     true
 }
 
-/// Whether the interpreter is through with a pattern in a moment.
+/// Whether the interpreter matches a pattern fast enough.
 fn is_quick(text: &[u8], pattern: &[u8]) -> bool {
     text.len().saturating_mul(pattern.len()) <= STEPS_MAX
 }
@@ -371,7 +369,7 @@ unsafe extern "C-unwind" fn gsub(state: *mut lua_State) -> c_int {
     }
 }
 
-/// Bytes that are being put together, as many as a script may make in one block.
+/// Bytes being collected, up to the largest block of a script.
 #[derive(Default)]
 pub(super) struct Text(Vec<u8>);
 
@@ -396,7 +394,7 @@ impl Text {
     }
 }
 
-/// `string.format(format, ...)`: one item after the other, if there are many or any could be long.
+/// `string.format(format, ...)`: item by item, if there are many or any could be long.
 unsafe extern "C-unwind" fn format(state: *mut lua_State) -> c_int {
     let format = text_argument(state, 1);
     let top = lua_gettop(state);
@@ -448,7 +446,7 @@ unsafe extern "C-unwind" fn format(state: *mut lua_State) -> c_int {
     1
 }
 
-/// Appends a text as a constant of Lua, as the interpreter's `%q` has it.
+/// Appends a text as a Lua constant, like the interpreter's `%q`.
 unsafe fn push_quoted(state: *mut lua_State, text: &mut Text, given: &[u8]) {
     text.push(state, b"\"");
     for (index, byte) in given.iter().enumerate() {
@@ -512,7 +510,7 @@ unsafe extern "C-unwind" fn find_value(state: *mut lua_State) -> c_int {
         return call_original(state);
     }
     for index in first.. {
-        // Elements may say themselves how they compare.
+        // Elements may have metamethods for comparison.
         safepoint(state);
         if lua_rawgeti_(state, 1, index) == LUA_TNIL {
             break;
@@ -527,13 +525,13 @@ unsafe extern "C-unwind" fn find_value(state: *mut lua_State) -> c_int {
     1
 }
 
-/// `table.foreach(t, f)`: the first value but nil that `f(key, value)` returns.
+/// `table.foreach(t, f)`: the first non-nil value returned by `f(key, value)`.
 unsafe extern "C-unwind" fn for_each(state: *mut lua_State) -> c_int {
     luaL_checktype(state, 1, LUA_TTABLE);
     luaL_checktype(state, 2, LUA_TFUNCTION);
     lua_pushnil(state);
     while lua_next(state, 1) != 0 {
-        // Functions of the interpreter do not look for interrupts when they are called from here.
+        // The interpreter does not check for interrupts when functions are called from here.
         safepoint(state);
         lua_pushvalue(state, 2);
         lua_pushvalue(state, -3);
@@ -583,7 +581,7 @@ unsafe extern "C-unwind" fn move_elements(state: *mut lua_State) -> c_int {
     lua_settop(state, 5);
     lua_pushvalue(state, target);
     lua_replace(state, 5);
-    // Over the source's own elements from the end, if they would be overwritten before they are moved.
+    // From the end if source and target overlap, so that elements are not overwritten before they are moved.
     let is_same = lua_rawequal(state, 1, 5) != 0;
     let from_end = is_same && to > first && to <= last;
     let pieces = (count + MOVED - 1) / MOVED;
@@ -602,7 +600,7 @@ unsafe extern "C-unwind" fn move_elements(state: *mut lua_State) -> c_int {
     1
 }
 
-/// `a < b`, with a look for interrupts.
+/// `a < b`, with a check for interrupts.
 unsafe extern "C-unwind" fn less_than(state: *mut lua_State) -> c_int {
     safepoint(state);
     let less = lua_lessthan(state, 1, 2);
@@ -610,7 +608,7 @@ unsafe extern "C-unwind" fn less_than(state: *mut lua_State) -> c_int {
     1
 }
 
-/// What its upvalue says of two values, with a look for interrupts.
+/// Compares two values by its upvalue, with a check for interrupts.
 unsafe extern "C-unwind" fn compare(state: *mut lua_State) -> c_int {
     safepoint(state);
     lua_pushvalue(state, lua_upvalueindex(1));
@@ -619,7 +617,7 @@ unsafe extern "C-unwind" fn compare(state: *mut lua_State) -> c_int {
     1
 }
 
-/// `table.sort(t [, comparison])`: the interpreter's, with a comparison that looks for interrupts where none would.
+/// `table.sort(t [, comparison])`: the interpreter's, with a comparison that checks for interrupts.
 unsafe extern "C-unwind" fn sort(state: *mut lua_State) -> c_int {
     luaL_checktype(state, 1, LUA_TTABLE);
     if lua_type(state, 2) <= LUA_TNIL {
@@ -634,12 +632,12 @@ unsafe extern "C-unwind" fn sort(state: *mut lua_State) -> c_int {
     call_original(state)
 }
 
-/// Whether the table at index 1 has so few and short elements that it can be sorted in one go. Others than numbers and
-/// strings may say themselves how they compare.
+/// Whether the table at index 1 has so few and short elements that it can be sorted without checks. Other types than
+/// numbers and strings may have metamethods for comparison.
 unsafe fn is_sorted_quickly(state: *mut lua_State) -> bool {
     let len = lua_objlen(state, 1);
-    // A comparison looks at the shorter of two strings, and costs something itself. There are less than two for each element
-    // and binary digit of their number.
+    // A comparison reads the shorter of two strings, at some fixed cost. There are less than two per element and
+    // binary digit of their number.
     let comparisons = 2 * len * (len.checked_ilog2().unwrap_or(0) as usize + 1);
     let bytes_max = SORT_BYTES_MAX / comparisons.max(1);
     if bytes_max < 16 {

@@ -1,8 +1,7 @@
-//! What scripts find in the state: the globals of Lua 5.1 as far as they are harmless, all of them read-only.
+//! The globals of scripts: the harmless ones of Lua 5.1, all read-only.
 //!
-//! Luau brings no input or output, no bytecode, and tables that can be made read-only. Here its own additions are taken away
-//! (what is no global of Lua 5.1 raises an error, as ever), and what it lacks is added: `loadstring`, `load`,
-//! `collectgarbage` and a few old names.
+//! Luau has no input or output, no bytecode loading, and read-only tables. Here its additions are removed (unknown
+//! globals raise an error), and what it lacks is added: `loadstring`, `load`, `collectgarbage` and a few old names.
 
 use std::borrow::Cow;
 use std::ffi::CStr;
@@ -15,8 +14,8 @@ use super::{Name, bytes_at, load, pieces, push_bytes, raise, shared, upvalue};
 use crate::script::library::safepoint;
 use crate::script::open_libraries;
 
-/// Bytes of source that a script may have compiled: the compiler cannot be interrupted, and takes a millisecond for ten
-/// thousand of them.
+/// The longest source that a script may compile: the compiler cannot be interrupted, and takes a millisecond per ten
+/// thousand bytes.
 const SOURCE_BYTES_MAX: usize = 64 << 10;
 
 const LIBRARIES: &[(&CStr, lua_CFunction)] = &[
@@ -28,7 +27,7 @@ const LIBRARIES: &[(&CStr, lua_CFunction)] = &[
     (c"os", luaopen_os),
 ];
 
-/// The globals that scripts see; others that the libraries bring are taken away.
+/// The globals that scripts see; others are removed.
 const GLOBALS: &[&CStr] = &[
     c"_G",
     c"_VERSION",
@@ -66,7 +65,7 @@ const GLOBALS: &[&CStr] = &[
     c"xpcall",
 ];
 
-/// Those that are left if `lua-enable-deprecated-api` says so.
+/// Kept if `lua-enable-deprecated-api` is on.
 const DEPRECATED: &[&CStr] = &[c"getfenv", c"newproxy", c"setfenv"];
 
 /// Globals of our own.
@@ -78,7 +77,7 @@ const SHIMS: &[(&CStr, lua_CFunction)] = &[
     (c"setfenv", set_environment),
 ];
 
-/// Fills a new state. Its stack is left in any order.
+/// Builds a new state's globals. Leaves values on its stack.
 pub(super) unsafe fn build(state: *mut lua_State, deprecated: bool) {
     for (name, open) in LIBRARIES {
         lua_pushcfunction(state, *open);
@@ -98,7 +97,7 @@ pub(super) unsafe fn build(state: *mut lua_State, deprecated: bool) {
     seal(state);
 }
 
-/// Old names, and limits.
+/// Adds old names, and limits.
 unsafe fn patch_libraries(state: *mut lua_State) {
     let alias = |library: &CStr, new: &CStr, old: &CStr| {
         lua_rawgetfield(state, LUA_GLOBALSINDEX, library.as_ptr());
@@ -116,7 +115,7 @@ unsafe fn patch_libraries(state: *mut lua_State) {
     pieces::open(state);
     alias(c"math", c"mod", c"fmod");
     alias(c"string", c"gfind", c"gmatch");
-    // Of `os` there is the clock alone.
+    // Only the clock of `os` is kept.
     lua_rawgetfield(state, LUA_GLOBALSINDEX, c"os".as_ptr());
     lua_rawgetfield(state, -1, c"clock".as_ptr());
     lua_createtable(state, 0, 1);
@@ -145,7 +144,7 @@ unsafe fn remove_other_globals(state: *mut lua_State, deprecated: bool) {
     lua_settop(state, 0);
 }
 
-/// Makes everything read-only that scripts share.
+/// Makes everything shared by scripts read-only.
 unsafe fn seal(state: *mut lua_State) {
     lua_pushvalue(state, LUA_GLOBALSINDEX);
     lua_createtable(state, 0, 1);
@@ -169,7 +168,7 @@ unsafe fn seal(state: *mut lua_State) {
     lua_settop(state, 0);
 }
 
-/// An error's text in the words that clients know, where ours differ and somebody may look for them.
+/// Replaces Luau's error texts that clients may look for by Lua 5.1's.
 pub(super) fn familiar(text: &[u8]) -> Cow<'_, [u8]> {
     const READ_ONLY: &[u8] = b"attempt to modify a readonly table";
     const INDEX_NIL: &[u8] = b"attempt to index nil with '__index'";
@@ -183,7 +182,7 @@ pub(super) fn familiar(text: &[u8]) -> Cow<'_, [u8]> {
     }
 }
 
-/// Raises an error with the place of the caller before its text.
+/// Raises an error with the caller's position before its text.
 pub(super) unsafe fn raise_here(state: *mut lua_State, text: &[u8]) -> ! {
     luaL_where(state, 1);
     push_bytes(state, text);
@@ -202,8 +201,8 @@ pub(super) unsafe extern "C-unwind" fn no_such_global(state: *mut lua_State) -> 
     raise_here(state, &text)
 }
 
-/// `pcall(f, ...)`: an error that is a table with a field `err`, as `redis.call` raises it, comes back as its text. That is how
-/// it was before errors were tables, and scripts rely on it.
+/// `pcall(f, ...)`: an error that is a table with a field `err`, as `redis.call` raises it, is returned as its text.
+/// So it was before errors were tables, and scripts rely on it.
 unsafe extern "C-unwind" fn protected_call(state: *mut lua_State) -> c_int {
     luaL_checkany(state, 1);
     let arguments = lua_gettop(state) - 1;
@@ -235,7 +234,7 @@ unsafe extern "C-unwind" fn protected_call(state: *mut lua_State) -> c_int {
     2
 }
 
-/// The name of a chunk: the argument at an index, or else the source itself, as Lua has it.
+/// A chunk's name: the argument at an index or, as in Lua, the source itself.
 unsafe fn chunk_name(state: *mut lua_State, index: c_int, source: &[u8]) -> std::ffi::CString {
     let given = match lua_type(state, index) {
         LUA_TSTRING => bytes_at(state, index).unwrap_or_default(),
@@ -245,7 +244,7 @@ unsafe fn chunk_name(state: *mut lua_State, index: c_int, source: &[u8]) -> std:
     std::ffi::CString::new(&given[..end]).unwrap_or_default()
 }
 
-/// Compiles and pushes a function, or nil and why not.
+/// Compiles and pushes a function, or nil and the error.
 unsafe fn push_chunk(state: *mut lua_State, name: &CStr, source: &[u8]) -> c_int {
     if source.len() > SOURCE_BYTES_MAX {
         lua_pushnil(state);
@@ -270,7 +269,7 @@ unsafe extern "C-unwind" fn loadstring(state: *mut lua_State) -> c_int {
     push_chunk(state, &name, source)
 }
 
-/// `load(f [, name])`: `f` is called for one piece after the other, until it returns nothing. A string is taken too.
+/// `load(f [, name])`: calls `f` for pieces until it returns nothing. Accepts a string too.
 unsafe extern "C-unwind" fn load_chunk(state: *mut lua_State) -> c_int {
     if lua_type(state, 1) == LUA_TSTRING {
         return loadstring(state);
@@ -296,7 +295,7 @@ unsafe extern "C-unwind" fn load_chunk(state: *mut lua_State) -> c_int {
     push_chunk(state, &name, &source)
 }
 
-/// `setfenv(f, table)`: as far as `f` is a function. A level would let a script change the environment of the next one.
+/// `setfenv(f, table)`, only for a function. With a level a script could change the next one's environment.
 unsafe extern "C-unwind" fn set_environment(state: *mut lua_State) -> c_int {
     luaL_checktype(state, 2, LUA_TTABLE);
     luaL_checktype(state, 1, LUA_TFUNCTION);
@@ -307,7 +306,7 @@ unsafe extern "C-unwind" fn set_environment(state: *mut lua_State) -> c_int {
     1
 }
 
-/// `collectgarbage([what])`: counts, or collects.
+/// `collectgarbage([what])`: returns the memory in use, or collects.
 unsafe extern "C-unwind" fn collectgarbage(state: *mut lua_State) -> c_int {
     match bytes_at(state, 1).unwrap_or(b"collect") {
         b"count" => {
@@ -315,7 +314,7 @@ unsafe extern "C-unwind" fn collectgarbage(state: *mut lua_State) -> c_int {
             lua_pushnumber(state, bytes as f64 / 1024.0);
         }
         b"collect" | b"step" => {
-            // In steps of so many kilobytes: the first call may begin in the middle of a cycle, the second sees a whole one.
+            // In steps of some kilobytes: the first call may start within a cycle, the second covers a whole one.
             for _ in 0..2 {
                 while lua_gc(state, LUA_GCSTEP, 256) == 0 {
                     safepoint(state);

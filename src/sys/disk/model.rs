@@ -1,13 +1,12 @@
-//! A disk in memory, for tests: it knows what a power loss would leave.
+//! A disk in memory for tests, which knows what a power loss would leave.
 //!
-//! Each file has the bytes that are seen and those that are durable, and between them the writes that were not synced. Names
-//! likewise: created, renamed and removed names survive for certain only once their folder was synced. Changing operations
-//! are numbered from 1; at a number a test chooses one can fail, or the machine end. What survives is drawn from the seed, so
-//! a failure repeats.
+//! Each file has visible bytes, durable bytes, and the unsynced writes between them. Names likewise: created, renamed and removed
+//! names are only durable once their folder was synced. Changing operations are numbered from 1; at a chosen number one can fail,
+//! or the machine crash. What survives is drawn from the seed, so a failure is reproducible.
 //!
-//! After a power loss a file has its durable bytes, then some of the unsynced writes in their order, the last of them torn;
-//! the file's length may have survived without its bytes, which are NULs then. Of unsynced names any subset survives. What
-//! the model does not do: keep a later write and lose an earlier one of the same file.
+//! After a power loss a file has its durable bytes, then a prefix of the unsynced writes, the last of them torn; its
+//! length may have survived without the bytes, which are NULs then. Of unsynced names any subset survives. Not
+//! modelled: a later write of a file survives while an earlier one is lost.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -26,16 +25,16 @@ pub enum Death {
     PowerLoss,
 }
 
-/// What befalls one operation.
+/// A fault of one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// It fails with this error number and changes nothing; a sync that fails loses what it should have made durable.
     Error(i32),
-    /// A write takes so many bytes and no more; anything else goes on as usual.
+    /// A write accepts this many bytes; other operations work as usual.
     Short(usize),
 }
 
-/// See the module. Clones share the disk.
+/// See the module's text. Clones share the disk.
 #[derive(Clone, Debug)]
 pub struct ModelDisk {
     model: Arc<Mutex<Model>>,
@@ -113,22 +112,22 @@ impl ModelDisk {
         self.model.lock().expect("no thread panics while it holds the model")
     }
 
-    /// Changing operations so far.
+    /// Number of changing operations so far.
     pub fn operations(&self) -> u64 {
         self.lock().operations
     }
 
-    /// Has the operation of this number fail.
+    /// Makes the operation of this number fail.
     pub fn fail_at(&self, operation: u64, fault: Fault) {
         self.lock().faults.insert(operation, fault);
     }
 
-    /// Forgets all faults to come.
+    /// Removes all planned faults.
     pub fn heal(&self) {
         self.lock().faults.clear();
     }
 
-    /// Ends the process in the midst of the operation of this number: it and all after it fail.
+    /// Crashes during the operation of this number: it and all later ones fail.
     pub fn end_at(&self, operation: u64) {
         self.lock().ends_at = Some(operation);
     }
@@ -138,7 +137,7 @@ impl ModelDisk {
         self.lock().ended
     }
 
-    /// Starts anew after an end: what survived is there, files that were open are closed, nothing is going to fail.
+    /// Restarts after a crash: with what survived, open files closed, and no planned faults.
     pub fn restart(&self, death: Death) {
         let model = &mut *self.lock();
         if death == Death::PowerLoss {
@@ -150,13 +149,13 @@ impl ModelDisk {
         model.starts += 1;
     }
 
-    /// The bytes of a file as they are seen.
+    /// A file's visible bytes.
     pub fn bytes(&self, path: &Path) -> Option<Vec<u8>> {
         let model = self.lock();
         model.inode(path).ok().map(|inode| model.files[inode].seen.clone())
     }
 
-    /// Puts a file there, durably, without counting an operation.
+    /// Adds a durable file, without counting an operation.
     pub fn put(&self, path: &Path, bytes: &[u8]) {
         let model = &mut *self.lock();
         model.files.push(Inode { seen: bytes.into(), durable: bytes.into(), unsynced: Vec::new() });
@@ -167,8 +166,8 @@ impl ModelDisk {
 }
 
 impl Model {
-    /// Counts an operation. `Ok(None)`: carry it out. `Ok(Some(_))`: it takes so many bytes. `Err`: it fails; `self.ended`
-    /// tells whether for the end's sake, in which case a part of it may have happened.
+    /// Counts an operation. `Ok(None)`: do it. `Ok(Some(_))`: only so many bytes. `Err`: it fails; if `self.ended` is
+    /// set, by the crash, and a part of it may have happened.
     fn operation(&mut self) -> io::Result<Option<usize>> {
         self.alive()?;
         self.operations += 1;
@@ -187,7 +186,7 @@ impl Model {
         if self.ended { Err(ended()) } else { Ok(()) }
     }
 
-    /// An operation that happens as a whole or not at all, whoever is told.
+    /// An atomic operation: it happens or not, even if an error is returned.
     fn whole(&mut self, change: impl FnOnce(&mut Self)) -> io::Result<()> {
         match self.operation() {
             Ok(_) => change(self),
@@ -382,7 +381,7 @@ impl ModelDisk {
 struct ModelFile {
     disk: ModelDisk,
     inode: usize,
-    /// The start it was opened in.
+    /// The restart count when it was opened.
     opened: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Members of a small set: packed elements, one behind the other, in the order in which they were added.
+//! Members of a small set: packed elements in insertion order.
 
 use std::ops::Range;
 
@@ -8,13 +8,13 @@ use crate::collections::packed::{Element, Elements};
 
 /// What the search for a member found.
 pub(super) enum Search {
-    /// The bytes it takes.
+    /// Its byte range.
     Found(Range<usize>),
-    /// How many other members there are.
+    /// The number of members.
     Absent { members: usize },
 }
 
-/// Looks for a member. An element has one encoding alone, so encodings are compared and none is decoded.
+/// Looks for a member. Each element has only one encoding, so encodings are compared without decoding.
 #[inline]
 pub(super) fn search(bytes: &[u8], wanted: Element<'_>) -> Search {
     let mut encoded = SmallVec::<[u8; 96]>::new();
@@ -45,7 +45,7 @@ pub(super) fn count(bytes: &[u8]) -> usize {
     members
 }
 
-/// The member of this rank, and the bytes it takes. There must be as many.
+/// The member of this rank and its byte range. It must exist.
 pub(super) fn nth(bytes: &[u8], rank: usize) -> (Element<'_>, Range<usize>) {
     let mut elements = Elements::new(bytes);
     let mut left = rank;
@@ -59,7 +59,7 @@ pub(super) fn nth(bytes: &[u8], rank: usize) -> (Element<'_>, Range<usize>) {
     }
 }
 
-/// Keeps the members that `keep` wants.
+/// Removes the members for which `keep` returns false.
 pub(super) fn retain(bytes: &mut Vec<u8>, mut keep: impl FnMut(Element<'_>) -> bool) {
     let (mut at, mut kept) = (0, 0);
     while let Some((element, len)) = Element::read(&bytes[at..]) {
@@ -72,7 +72,7 @@ pub(super) fn retain(bytes: &mut Vec<u8>, mut keep: impl FnMut(Element<'_>) -> b
     bytes.truncate(kept);
 }
 
-/// Bytes of the element that begins here; None at the end.
+/// Length of the element that begins here; None at the end.
 #[inline]
 fn element_len(bytes: &[u8]) -> Option<usize> {
     match *bytes.first()? {

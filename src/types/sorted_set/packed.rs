@@ -1,7 +1,7 @@
 //! A small sorted set as packed bytes: member and score in turn, in the order of (score, member).
 //!
-//! The member is an element as in all packed collections (`collections/packed.rs`). So is the score if it is an integer; any
-//! other is a string of 8 bytes, the double in little-endian order. Negative zero is the integer 0, as in Redis.
+//! A member is a packed element (`collections/packed.rs`). So is an integer score; any other is a string of 8 bytes,
+//! the double in little-endian order. Negative zero is the integer 0, as in Redis.
 
 use std::ops::Range;
 
@@ -12,12 +12,12 @@ use crate::resp::number::f64_as_i64;
 /// Integers beyond this are not exact as doubles.
 const EXACT_MAX: i64 = 1 << 53;
 
-/// A member that is there.
+/// A member that was found.
 #[derive(Clone, Debug)]
 pub struct Found {
     pub rank: usize,
     pub score: f64,
-    /// Where member and score lie.
+    /// The bytes of member and score.
     pub bytes: Range<usize>,
 }
 
@@ -30,7 +30,7 @@ impl<'a> Iter<'a> {
         Iter(Elements::new(bytes))
     }
 
-    /// Where the next element begins.
+    /// Offset of the next element.
     fn position(&self) -> usize {
         self.0.position()
     }
@@ -55,7 +55,7 @@ fn read_score(element: Element<'_>) -> f64 {
     }
 }
 
-/// Calls `write` with the element that stands for a score.
+/// Calls `write` with a score's element.
 fn with_score<R>(score: f64, write: impl FnOnce(Element<'_>) -> R) -> R {
     match f64_as_i64(score).filter(|score| (-EXACT_MAX..=EXACT_MAX).contains(score)) {
         Some(score) => write(Element::Integer(score)),
@@ -68,7 +68,7 @@ pub fn len(bytes: &[u8]) -> usize {
     Elements::new(bytes).count() / 2
 }
 
-/// Bytes that an element takes.
+/// Bytes of an element.
 pub fn bytes_of(score: f64, member: &[u8]) -> usize {
     Element::new(member).encoded_len() + with_score(score, |score| score.encoded_len())
 }
@@ -88,7 +88,7 @@ pub fn find(bytes: &[u8], member: &[u8]) -> Option<Found> {
     None
 }
 
-/// Adds a member that is not there.
+/// Adds a new member.
 pub fn insert(bytes: &mut Vec<u8>, score: f64, member: &[u8]) {
     let place = Place::Before(score, member);
     let mut elements = Iter::new(bytes);
@@ -99,7 +99,7 @@ pub fn insert(bytes: &mut Vec<u8>, score: f64, member: &[u8]) {
         }
         at = elements.position();
     }
-    // Written at the end and turned round to its place.
+    // Appended, then rotated to its position.
     let old = bytes.len();
     Element::new(member).write(bytes);
     with_score(score, |score| score.write(bytes));
@@ -107,12 +107,12 @@ pub fn insert(bytes: &mut Vec<u8>, score: f64, member: &[u8]) {
     bytes[at..].rotate_right(added);
 }
 
-/// Takes an element out.
+/// Removes an element.
 pub fn remove(bytes: &mut Vec<u8>, element: Range<usize>) {
     bytes.drain(element);
 }
 
-/// Takes out the elements of a range of ranks.
+/// Removes the elements of a range of ranks.
 pub fn remove_ranks(bytes: &mut Vec<u8>, ranks: Range<usize>) {
     let mut elements = Iter::new(bytes);
     elements.by_ref().take(ranks.start).for_each(drop);

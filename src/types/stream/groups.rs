@@ -1,7 +1,7 @@
-//! Consumer groups: how far a group has read, and who has which entries that are not acknowledged yet.
+//! Consumer groups: what a group has read, and the entries that its consumers have not acknowledged.
 //!
-//! A pending entry stands in the group's list with its consumer, and its ID in that consumer's list, so that both are read in
-//! the order of IDs. [`Group`] keeps the two in step; nobody else changes them.
+//! A pending entry is in the group's list, with its consumer, and in that consumer's list, so that both can be read
+//! in the order of IDs. [`Group`] keeps the two consistent.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::id::StreamId;
 /// A stream's groups, in the order of their names.
 pub type Groups = BTreeMap<Box<[u8]>, Group>;
 
-/// A consumer's place in its group. Not used again while the group lives.
+/// A consumer's index in its group. Not reused while the group exists.
 pub type ConsumerId = u32;
 
 /// An entry that was delivered and not acknowledged.
@@ -24,13 +24,13 @@ pub struct Pending {
     pub deliveries: i64,
 }
 
-/// A consumer, known by its name.
+/// A consumer, identified by its name.
 #[derive(Clone, Debug)]
 pub struct Consumer {
     pub name: Box<[u8]>,
     /// Unix milliseconds of its last attempt to read or claim.
     pub seen_ms: i64,
-    /// Unix milliseconds at which it last got something; None: never.
+    /// Unix milliseconds when it last received an entry; None: never.
     pub active_ms: Option<i64>,
     pending: SortedChunks<StreamId, ()>,
 }
@@ -47,7 +47,7 @@ impl Consumer {
 pub struct Group {
     /// The last ID delivered.
     pub last: StreamId,
-    /// How many entries were read; None: not known.
+    /// Number of entries read; None: unknown.
     pub read: Option<i64>,
     pending: SortedChunks<StreamId, Pending>,
     names: BTreeMap<Box<[u8]>, ConsumerId>,
@@ -55,7 +55,7 @@ pub struct Group {
     next_consumer: ConsumerId,
 }
 
-/// Bytes an item of a B-tree takes besides its own, about: nodes are two thirds full.
+/// Overhead of an item in a B-tree, about, in bytes: nodes are two thirds full.
 const TREE_OVERHEAD: usize = 16;
 
 impl Group {
@@ -77,7 +77,7 @@ impl Group {
         self.names.get(name).copied()
     }
 
-    /// A consumer by its place, which [`Group::find_consumer`] or a pending entry gave.
+    /// A consumer by its index, from [`Group::find_consumer`] or a pending entry.
     pub fn consumer(&self, id: ConsumerId) -> &Consumer {
         &self.consumers[&id]
     }
@@ -86,7 +86,7 @@ impl Group {
         self.consumers.get_mut(&id).expect("a consumer's place is known from the group itself")
     }
 
-    /// The consumer of this name, seen now; made if there is none. Also whether it was made.
+    /// The consumer with this name, created if needed; updates when it was seen. True: it was created.
     pub fn meet_consumer(&mut self, name: &[u8], now_ms: i64) -> (ConsumerId, bool) {
         if let Some(id) = self.find_consumer(name) {
             self.consumer_mut(id).seen_ms = now_ms;
@@ -105,7 +105,7 @@ impl Group {
         (id, true)
     }
 
-    /// Removes a consumer with its pending entries; returns how many it had.
+    /// Removes a consumer and its pending entries; returns their number.
     pub fn remove_consumer(&mut self, id: ConsumerId) -> usize {
         let Some(consumer) = self.consumers.remove(&id) else { return 0 };
         self.names.remove(&consumer.name);
@@ -115,7 +115,7 @@ impl Group {
         consumer.pending.len()
     }
 
-    /// Makes an entry pending at a consumer, whoever had it before.
+    /// Assigns an entry to a consumer as pending, taking it from any other.
     pub fn assign(&mut self, id: StreamId, pending: Pending) {
         let before = self.pending.insert(id, pending);
         if let Some(before) = before {
@@ -127,7 +127,7 @@ impl Group {
         self.consumer_mut(pending.consumer).pending.insert(id, ());
     }
 
-    /// Counts another delivery of a pending entry to its consumer; what it is then.
+    /// Increments a pending entry's delivery count; returns its new state.
     pub fn redeliver(&mut self, id: StreamId, now_ms: i64) -> Option<Pending> {
         let pending = self.pending.get_mut(&id)?;
         pending.delivered_ms = now_ms;
@@ -135,7 +135,7 @@ impl Group {
         Some(*pending)
     }
 
-    /// Takes an entry off the list. False if it was not pending.
+    /// Removes a pending entry. False if it was not pending.
     pub fn acknowledge(&mut self, id: StreamId) -> bool {
         let Some(pending) = self.pending.remove(&id) else { return false };
         self.consumer_mut(pending.consumer).pending.remove(&id);
@@ -152,7 +152,7 @@ impl Group {
     }
 
     pub(super) fn free_effort(&self) -> usize {
-        // About 32 items lie in an allocation, in the group's list and in a consumer's.
+        // An allocation holds about 32 items, in the group's list and in a consumer's.
         1 + self.consumers.len() + self.pending.len() / 16
     }
 }

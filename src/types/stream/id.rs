@@ -10,7 +10,7 @@ pub struct StreamId {
     pub seq: u64,
 }
 
-/// The longest text of an ID that is looked at.
+/// The longest text parsed as an ID.
 const TEXT_LEN_MAX: usize = 127;
 
 /// Two numbers of at most 20 digits, and the sign between them.
@@ -33,7 +33,7 @@ impl StreamId {
     pub const MIN: StreamId = StreamId { ms: 0, seq: 0 };
     pub const MAX: StreamId = StreamId { ms: u64::MAX, seq: u64::MAX };
 
-    /// The smallest ID above; None behind the last one.
+    /// The next greater ID; None after the last one.
     #[inline]
     pub fn next(self) -> Option<StreamId> {
         match (self.ms, self.seq) {
@@ -43,7 +43,7 @@ impl StreamId {
         }
     }
 
-    /// The greatest ID below; None before the first one.
+    /// The next smaller ID; None before the first one.
     pub fn previous(self) -> Option<StreamId> {
         match (self.ms, self.seq) {
             (0, 0) => None,
@@ -52,7 +52,7 @@ impl StreamId {
         }
     }
 
-    /// Parses `ms` or `ms-seq`; without a sequence number it is `missing_seq`.
+    /// Parses `ms` or `ms-seq`; `missing_seq` replaces a missing sequence number.
     pub fn parse(text: &[u8], missing_seq: u64) -> Option<StreamId> {
         if text.len() > TEXT_LEN_MAX {
             return None;
@@ -66,7 +66,7 @@ impl StreamId {
         }
     }
 
-    /// The same, with `-` and `+` for the first and the last ID there can be.
+    /// The same, with `-` and `+` for the smallest and greatest possible ID.
     pub fn parse_bound(text: &[u8], missing_seq: u64) -> Option<StreamId> {
         match text {
             b"-" => Some(StreamId::MIN),
@@ -90,25 +90,25 @@ impl StreamId {
         text
     }
 
-    /// The bytes by which Redis orders IDs in its radix trees.
+    /// The bytes that are Redis's radix tree keys.
     fn to_be_bytes(self) -> [u8; 16] {
         (u128::from(self.ms) << 64 | u128::from(self.seq)).to_be_bytes()
     }
 }
 
-/// How many nodes Redis's radix tree has for these IDs, which ascend: `XINFO STREAM` tells it.
+/// Number of nodes of Redis's radix tree with these ascending IDs, as `XINFO STREAM` shows it.
 ///
-/// Such a tree has a node for each branching, one for each run of bytes without branching, one for each key's end; and one if
-/// it is empty.
+/// Such a tree has a node for each branching, for each run of bytes without branching, and for each key's end; an
+/// empty tree has one.
 pub fn radix_tree_nodes(ids: impl Iterator<Item = StreamId>) -> usize {
     let keys: Vec<[u8; 16]> = ids.map(StreamId::to_be_bytes).collect();
     if keys.is_empty() { 1 } else { count_nodes(&keys, 0) }
 }
 
-/// The nodes of the subtree of keys that agree in their first `depth` bytes.
+/// Number of nodes of the subtree of keys that share their first `depth` bytes.
 fn count_nodes(keys: &[[u8; 16]], depth: usize) -> usize {
     let (Some(first), Some(last)) = (keys.first(), keys.last()) else { return 0 };
-    // They ascend: what first and last have in common, all have.
+    // As they ascend, all share what the first and last share.
     let shared = first.iter().zip(last).take_while(|(a, b)| a == b).count();
     let run = usize::from(shared > depth);
     if shared == first.len() {

@@ -1,20 +1,20 @@
-//! What undoes changes of a stream's entries, so that a script that adds one to a million needs no copy of them.
+//! Undo records of changes of a stream's entries: a script that adds one to a million entries needs no copy of them.
 //!
-//! Nodes change at few places: the last one grows, entries are marked, and whole nodes go, which move into the note. All of
-//! that can be undone exactly, so a place in a node means the same when it is played back. With each change goes what the
-//! stream remembered before it.
+//! Nodes change in few ways: the last one grows, entries are marked as deleted, and whole nodes are removed, which
+//! move into the journal. All are undone exactly, so an offset in a node stays valid. Each record also has the
+//! stream's statistics before the change.
 
 use super::{Entries, Node, NodeLimits, StreamId, has_room};
 use crate::types::journal::{self, Edit, NO_TEXT};
 
-/// What undoes a change.
+/// The inverse of a change.
 #[derive(Debug)]
 pub struct Note {
     before: Remembered,
     change: Change,
 }
 
-/// What a stream remembers besides its entries.
+/// What a stream keeps besides its entries.
 #[derive(Clone, Copy, Debug)]
 struct Remembered {
     len: u64,
@@ -27,22 +27,22 @@ struct Remembered {
 
 #[derive(Debug)]
 pub(super) enum Change {
-    /// What is remembered, alone.
+    /// Only what is kept besides the entries has changed.
     Remembered,
     /// The last node ended here.
     Grown(super::node::End),
-    /// The last node was not there.
+    /// The last node did not exist.
     Begun,
     /// The entry at an offset of a node was not deleted.
     Marked { index: usize, offset: u32 },
-    /// There was this node.
+    /// This node was removed.
     Gone { index: usize, node: Node },
 }
 
 impl Entries {
     /// Whether the nodes take more than `bytes` bytes.
     pub(in crate::types) fn are_more_than(&self, bytes: usize) -> bool {
-        // Asking many nodes costs more than a look at their number.
+        // Summing over many nodes costs more than checking their number.
         self.nodes.len() > bytes / 64 || self.heap_bytes() > bytes
     }
 
@@ -65,7 +65,7 @@ impl Entries {
 }
 
 impl Edit<'_, Entries> {
-    /// Notes a change, before or after it, but before what the stream remembers changes with it.
+    /// Records a change, before or after it, but before the stream's statistics change.
     #[inline]
     pub(super) fn note_change(&mut self, change: impl FnOnce() -> Change) {
         if let Some(journal) = &mut self.journal {
@@ -83,7 +83,7 @@ impl Edit<'_, Entries> {
         }
     }
 
-    /// Notes that an entry of so many bytes is about to be added.
+    /// Records that an entry of `bytes` bytes is about to be added.
     #[inline]
     pub(super) fn note_growth(&mut self, bytes: usize, limits: NodeLimits) {
         if self.journal.is_some() {

@@ -1,4 +1,4 @@
-//! A node: entries that follow each other, in one buffer.
+//! A node: consecutive entries in one buffer.
 //!
 //! ```text
 //!   fields of the first entry | entry | entry | ...
@@ -6,15 +6,14 @@
 //!   entry:  head | ms | seq | number of fields | pieces
 //! ```
 //!
-//! The head is one byte of flags. IDs count from the entry before: without [`NEW_MS`] the time is the same, without
-//! [`HAS_SEQ`] the sequence number is the next one (or 0 at a new time), so that an ID mostly takes no byte or two. Most
-//! entries have the fields of the node's first one: then only values are kept; with [`OWN_FIELDS`] their number, and fields
-//! and values in turn. Pieces are packed elements. A deleted entry is only marked, until none is left in its node.
+//! The head is one byte of flags. IDs are relative to the previous entry: without [`NEW_MS`] the time is the same, without
+//! [`HAS_SEQ`] the sequence number is the next one (or 0 at a new time), so that an ID mostly takes no byte or two. Most entries
+//! have the fields of the node's first one: then only values are stored; with [`OWN_FIELDS`] their number, and fields and values
+//! alternately. Pieces are packed elements. A deleted entry is only marked, until its node has no other entries.
 //!
-//! **Where a node ends is Redis's choice, and shows**: approximate trimming takes whole nodes. So each node knows how many bytes
-//! the listpack of Redis would have for the same entries (`listpack.md`: header 6, end 1, each element with its length
-//! behind it; per node two counts, the fields and a zero; per entry flags, two differences to the node's ID, values and their
-//! number).
+//! **Where a node ends is Redis's choice and observable**: approximate trimming removes whole nodes. So each node knows the size
+//! of Redis's listpack of the same entries (`listpack.md`: header 6, end 1, each element followed by its length; per node two
+//! counts, the fields and a zero; per entry flags, two differences to the node's ID, values and their number).
 
 use triomphe::Arc;
 
@@ -24,40 +23,40 @@ use crate::collections::shared::own;
 use super::id::StreamId;
 
 const DELETED: u8 = 1;
-/// Its fields are not the node's.
+/// The entry has fields of its own.
 const OWN_FIELDS: u8 = 2;
-/// Behind the head: milliseconds after the entry before.
+/// After the head: milliseconds since the previous entry.
 const NEW_MS: u8 = 4;
-/// Behind that: the sequence number, at the same time its distance.
+/// After that: the sequence number, if the time is the same, as a difference.
 const HAS_SEQ: u8 = 8;
 
 /// Listpack header and end.
 const LISTPACK_FRAME: usize = 7;
 
-/// Entries that follow each other. Never without an entry, though all may be marked deleted.
+/// Consecutive entries, at least one, though all may be marked as deleted.
 #[derive(Clone, Debug)]
 pub(super) struct Node {
-    /// ID of the first entry ever.
+    /// ID of the first entry, deleted or not.
     pub first: StreamId,
     /// ID of the last entry, deleted or not.
     pub last: StreamId,
     /// Shared by clones of the node until one of them changes.
     bytes: Arc<Vec<u8>>,
-    /// Where the entries begin.
+    /// Offset of the first entry.
     entries_at: u32,
-    /// Where the last entry begins.
+    /// Offset of the last entry.
     last_at: u32,
-    /// How many fields the first entry has.
+    /// Number of fields of the first entry.
     fields: u32,
-    /// Of a listpack with these entries, the two counts aside.
+    /// Size of Redis's listpack of these entries, without the two counts.
     listpack_bytes: u32,
     /// Entries that are not deleted.
     pub live: u32,
-    /// Entries that are.
+    /// Entries that are deleted.
     pub dead: u32,
 }
 
-/// Where the entries of a node end.
+/// The end of a node's entries.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct End {
     last: StreamId,
@@ -66,14 +65,14 @@ pub(super) struct End {
     live: u32,
 }
 
-/// An entry to be added: `2 * fields` pieces, fields and values in turn.
+/// An entry to be added: `2 * fields` pieces, fields and values alternately.
 pub(super) struct NewEntry<'a, F: Fn(usize) -> &'a [u8]> {
     pub id: StreamId,
     pub fields: usize,
     pub piece: F,
 }
 
-/// Bytes an element takes in a listpack, the length behind it included.
+/// Bytes of an element in a listpack, with the length after it.
 fn listpack_len(element: &Element<'_>) -> usize {
     let len = element.encoded_len();
     len + match len {
@@ -97,7 +96,7 @@ fn write_number(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// The number at `at`, which moves behind it.
+/// Reads the number at `at` and advances `at`.
 #[inline]
 fn read_number(bytes: &[u8], at: &mut usize) -> Option<u64> {
     let (mut value, mut shift) = (0u64, 0);
@@ -116,7 +115,7 @@ fn read_number(bytes: &[u8], at: &mut usize) -> Option<u64> {
 }
 
 impl Node {
-    /// A node with its first entry. `room` bytes are reserved.
+    /// A node with its first entry. Reserves `room` bytes.
     pub fn new<'a, F: Fn(usize) -> &'a [u8]>(entry: &NewEntry<'a, F>, room: usize) -> Node {
         let mut node = Node {
             first: entry.id,
@@ -143,14 +142,14 @@ impl Node {
         node
     }
 
-    /// Bytes of Redis's listpack for these entries.
+    /// Size of Redis's listpack of these entries.
     pub fn listpack_bytes(&self) -> usize {
         self.listpack_bytes as usize
             + listpack_integer_len(self.live.into())
             + listpack_integer_len(self.dead.into())
     }
 
-    /// Entries, the deleted ones included.
+    /// Number of entries, including deleted ones.
     pub fn entries(&self) -> u64 {
         u64::from(self.live) + u64::from(self.dead)
     }
@@ -164,7 +163,7 @@ impl Node {
         self.bytes.capacity()
     }
 
-    /// Gives back what is reserved: no entry will be added.
+    /// Frees reserved memory: no entry will be added.
     pub fn close(&mut self) {
         own(&mut self.bytes).shrink_to_fit();
     }
@@ -177,7 +176,7 @@ impl Node {
         (0..entry.fields).all(|index| own.next() == Some(Element::new((entry.piece)(2 * index))))
     }
 
-    /// Adds an entry, whose ID is above the last one's.
+    /// Adds an entry, whose ID must be greater than the last one's.
     pub fn push<'a, F: Fn(usize) -> &'a [u8]>(&mut self, entry: &NewEntry<'a, F>) {
         let is_first = self.entries() == 0;
         let own_fields = !is_first && !self.has_fields_of(entry);
@@ -225,27 +224,27 @@ impl Node {
         self.last = entry.id;
     }
 
-    /// Marks the entry at `offset`, which is not deleted.
+    /// Marks the entry at `offset` as deleted.
     pub fn mark_deleted(&mut self, offset: u32) {
         own(&mut self.bytes)[offset as usize] |= DELETED;
         self.live -= 1;
         self.dead += 1;
     }
 
-    /// Takes the mark away again.
+    /// Removes the mark.
     pub fn unmark_deleted(&mut self, offset: u32) {
         own(&mut self.bytes)[offset as usize] &= !DELETED;
         self.live += 1;
         self.dead -= 1;
     }
 
-    /// Where its entries end.
+    /// The end of its entries.
     pub fn end(&self) -> End {
         let (last, listpack_bytes) = (self.last, self.listpack_bytes);
         End { last, bytes: self.bytes.len() as u32, listpack_bytes, live: self.live }
     }
 
-    /// Takes away the entry that was added behind this end.
+    /// Removes the entry that was added at this end.
     pub fn cut_off(&mut self, end: End) {
         own(&mut self.bytes).truncate(end.bytes as usize);
         self.last = end.last;
@@ -253,35 +252,35 @@ impl Node {
         self.live = end.live;
     }
 
-    /// All entries, the deleted ones included.
+    /// Iterates over all entries, including deleted ones.
     #[inline]
     pub fn walk(&self) -> Walk<'_> {
         Walk { node: self, at: self.entries_at as usize, before: self.first }
     }
 
-    /// The last entry, deleted or not: the one that is found without a walk.
+    /// The last entry, deleted or not, found without a scan.
     pub fn last_place(&self) -> Option<Place> {
         let mut walk = Walk { node: self, at: self.last_at as usize, before: self.first };
-        // Its ID counts from the entry before, which is not known here.
+        // Its ID is relative to the previous entry, which is unknown here.
         Some(Place { id: self.last, ..walk.next()? })
     }
 
-    /// The fields of the first entry: how many, and what they are.
+    /// The number of fields of the first entry, and the fields.
     pub fn names(&self) -> (usize, Elements<'_>) {
         (self.fields as usize, Elements::new(&self.bytes[..self.entries_at as usize]))
     }
 
-    /// The fields (unless they are the node's) and values of the entry at a place, in turn.
+    /// The fields (unless they are the node's) and values of an entry, alternately.
     pub fn pieces(&self, place: &Place) -> Elements<'_> {
         Elements::new(&self.bytes[place.pieces_at as usize..place.end as usize])
     }
 
-    /// Marks the last entry, which is not deleted.
+    /// Marks the last entry as deleted.
     pub fn mark_last_deleted(&mut self) {
         self.mark_deleted(self.last_at);
     }
 
-    /// Where the entry of this ID is that is not deleted.
+    /// The position of the entry with this ID, unless deleted.
     pub fn find(&self, id: StreamId) -> Option<Place> {
         if id > self.last {
             return None;
@@ -289,7 +288,7 @@ impl Node {
         self.walk().find(|place| place.id >= id).filter(|place| place.id == id && !place.is_deleted)
     }
 
-    /// The entry at a place found by [`Node::walk`].
+    /// The entry at a position from [`Node::walk`].
     pub fn entry(&self, place: Place) -> Entry<'_> {
         let names = &self.bytes[..self.entries_at as usize];
         Entry {
@@ -301,11 +300,11 @@ impl Node {
     }
 }
 
-/// Where an entry lies in its node.
+/// An entry's position in its node.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     pub id: StreamId,
-    /// Of its head.
+    /// Offset of its head.
     pub offset: u32,
     pieces_at: u32,
     end: u32,
@@ -314,12 +313,12 @@ pub(super) struct Place {
     pub is_deleted: bool,
 }
 
-/// Walks over a node's entries.
+/// Iterates over a node's entries.
 #[derive(Clone, Debug)]
 pub(super) struct Walk<'a> {
     node: &'a Node,
     at: usize,
-    /// ID of the entry before.
+    /// ID of the previous entry.
     before: StreamId,
 }
 
@@ -371,13 +370,13 @@ impl Iterator for Walk<'_> {
     }
 }
 
-/// An entry, to be read. Iterates over its fields with their values.
+/// An entry, for reading. Iterates over its fields and values.
 #[derive(Clone, Debug)]
 pub struct Entry<'a> {
     pub id: StreamId,
-    /// How many fields.
+    /// Number of fields.
     pub fields: usize,
-    /// The fields, unless they lie between the values.
+    /// The fields, unless they are stored with the values.
     names: Option<Elements<'a>>,
     pieces: Elements<'a>,
 }

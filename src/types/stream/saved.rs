@@ -1,11 +1,11 @@
-//! Streams as they are saved: nodes with their deleted entries, and a stream put together from such nodes again.
+//! Saving and loading streams: nodes with their deleted entries, and building a stream from such nodes.
 //!
-//! Where nodes end shows in approximate trimming, so they are kept as they were.
+//! Node boundaries are observable by approximate trimming, so they are preserved.
 
 use super::node::Walk;
 use super::{Elements, Entries, NODE_BYTES_MAX, NewEntry, Node, StreamId};
 
-/// A node, to be read.
+/// A node, for reading.
 #[derive(Clone, Copy, Debug)]
 pub struct SavedNode<'a>(&'a Node);
 
@@ -14,11 +14,11 @@ pub struct SavedNode<'a>(&'a Node);
 pub struct SavedEntry<'a> {
     pub id: StreamId,
     pub is_deleted: bool,
-    /// How many fields.
+    /// Number of fields.
     pub fields: usize,
-    /// Whether its fields stand between the values; else they are the node's.
+    /// Whether its fields are stored with the values, instead of being the node's.
     pub has_own_fields: bool,
-    /// Values, each behind its field if that stands there.
+    /// Values, each preceded by its field if stored with them.
     pub pieces: Elements<'a>,
 }
 
@@ -33,17 +33,17 @@ impl<'a> SavedNode<'a> {
         self.0.live
     }
 
-    /// Entries that are.
+    /// Entries that are deleted.
     pub fn deleted(&self) -> u32 {
         self.0.dead
     }
 
-    /// The fields of the first entry: how many, and what they are.
+    /// The number of fields of the first entry, and the fields.
     pub fn fields(&self) -> (usize, Elements<'a>) {
         self.0.names()
     }
 
-    /// All entries in their order, the deleted ones included.
+    /// All entries in order, including deleted ones.
     pub fn entries(&self) -> impl Iterator<Item = SavedEntry<'a>> + use<'a> {
         let node = self.0;
         let walk: Walk<'a> = node.walk();
@@ -64,30 +64,30 @@ impl Entries {
     }
 }
 
-/// Puts a stream's entries together from saved nodes.
+/// Builds a stream's entries from saved nodes.
 #[derive(Debug, Default)]
 pub struct Loader {
     entries: Entries,
-    /// The greatest ID so far, of a deleted entry too.
+    /// The greatest ID so far, including deleted entries.
     top: Option<StreamId>,
     is_in_node: bool,
 }
 
-/// Why an entry cannot follow those before.
+/// Why an entry is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoaderError {
-    /// Its ID is not above theirs.
+    /// Its ID is not greater than the previous one.
     NotAbove,
     TooLarge,
 }
 
 impl Loader {
-    /// The next entry begins a node.
+    /// Starts a new node with the next entry.
     pub fn begin_node(&mut self) {
         self.end_node();
     }
 
-    /// Adds an entry of `fields` fields; `piece` gives fields and values in turn.
+    /// Adds an entry of `fields` fields; `piece` returns fields and values alternately.
     pub fn push<'p>(
         &mut self,
         id: StreamId,
@@ -123,7 +123,7 @@ impl Loader {
         Ok(())
     }
 
-    /// A node whose entries are all deleted is none.
+    /// A node with only deleted entries is dropped.
     fn end_node(&mut self) {
         if std::mem::take(&mut self.is_in_node)
             && let Some(mut node) = self.entries.nodes.pop_back()
@@ -139,7 +139,7 @@ impl Loader {
         self.top
     }
 
-    /// The entries, which remember nothing yet: see [`Entries::set_remembered`].
+    /// The entries, without statistics: see [`Entries::set_remembered`].
     pub fn finish(mut self) -> Entries {
         self.end_node();
         self.entries

@@ -94,11 +94,12 @@ impl Run {
     }
 
     fn restart(&mut self) {
-        let promised = match self.is_safe {
+        let loss = [Loss::Process, Loss::Power][self.world.random.usize(..2)];
+        let promised = match self.is_safe && (loss == Loss::Process || self.world.keeps_all) {
             true => Promised::Data(self.data.clone()),
             false => Promised::Nothing,
         };
-        self.world.crash(0, Loss::Process);
+        self.world.crash(0, loss);
         self.world.start(0, None);
         self.is_safe = true;
         let mut found = BTreeMap::new();

@@ -140,14 +140,14 @@ impl World {
         let logger = match &self.options.logs {
             Some(folder) => {
                 let path = folder.join(format!("{}-{node}.log", self.options.seed));
-                Logger::new(Level::Verbose, path.to_string_lossy().as_bytes())
+                Logger::new(Some(Level::Verbose), path.to_string_lossy().as_bytes())
             }
             None => Logger::silent(),
         };
         let clock = Clock::Manual(self.nodes[node].clock.clone());
         let mut server = Server::start(config, clock, logger).expect("the server starts");
         let disk = Arc::new(self.nodes[node].disk.clone());
-        server.give_reins(self.wires.gateway(node), disk);
+        server.prepare_simulation(self.wires.gateway(node), disk);
         server.load().expect("what was saved can be loaded");
         self.nodes[node].server = Some(server);
         self.nodes[node].life += 1;

@@ -115,3 +115,19 @@ fn an_increment_does_not_get_the_name_of_one_in_the_history() {
     folder.finish_rewrite(written, BaseFormat::Rdb, aside.seq).unwrap();
     assert_eq!(content(&disk, &folder), [b"REDIS", OLD].concat());
 }
+
+#[test]
+fn a_start_does_not_go_on_in_an_increment_that_was_aside() {
+    let disk = ModelDisk::new(1);
+    let mut folder = open(&disk).unwrap();
+    let written = Path::new("/dir/temp");
+    folder.create().unwrap();
+    disk.put(written, b"REDIS");
+    folder.finish_rewrite(written, BaseFormat::Rdb, i64::MAX).unwrap();
+    let aside = folder.increment_aside().unwrap();
+    crate::sys::disk::write_all(&*aside.file, OLD).unwrap();
+    disk.restart(Death::Kill);
+    let mut folder = open(&disk).unwrap();
+    folder.open_at_start(BaseFormat::Rdb, |_| panic!("there is a base")).unwrap();
+    assert_eq!(content(&disk, &folder), b"REDIS");
+}

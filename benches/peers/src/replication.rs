@@ -1,0 +1,182 @@
+//! What replicas cost: the primary's CPU for each SET with none, one and two of them, a replica's for each that it applies, and
+//! latency, memory and time while a replica is sent the whole keyspace.
+//!
+//! The primary has a core of its own for the CPU accounts, its replicas share the generator's. For the full synchronisation both have
+//! all cores, and writes and PINGs go on as in [`crate::saving`].
+
+use crate::client::Client;
+use crate::load::{self, Load, Random};
+use crate::options::Options;
+use crate::report::{self, Section, Table, figure};
+use crate::resp::encode_request;
+use crate::saving::{self, Work};
+use crate::server::{Server, ServerSpec};
+use crate::sys::CpuTime;
+use crate::{Result, clock};
+use std::time::Duration;
+
+const PIPELINE: u64 = 16;
+const CONNECTIONS: usize = 10;
+/// SETs of one round, and of how many keys.
+const WRITES: u64 = 1_000_000;
+const KEYS: u64 = 100_000;
+const REPLICAS_MAX: usize = 2;
+/// Replicas that have not caught up by then never will.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// No waiting for further replicas, and a backlog that one round fits into.
+const SETTINGS: [&str; 4] = ["--repl-diskless-sync-delay", "0", "--repl-backlog-size", "256mb"];
+
+pub fn measure(options: &Options) -> Result<()> {
+    let mut costs = Table::new(&[
+        "server",
+        "no replica, CPU ns/SET",
+        "one",
+        "two",
+        "of the replica, CPU ns/SET",
+    ]);
+    let mut sync = Table::new(&saving::COLUMNS);
+    let mut versions = Vec::new();
+    for spec in &options.servers {
+        let row = costs_of(spec, options, &mut versions)?;
+        eprintln!("replication: {}", row.join("  "));
+        costs.row(row);
+        for row in sync_of(spec, saving::keys(options))? {
+            eprintln!("full synchronisation: {}", row.join("  "));
+            sync.row(row);
+        }
+    }
+    let section = Section {
+        title: "Replication",
+        method: format!(
+            "SETs of 32 random bytes to {KEYS} keys at pipeline {PIPELINE}, {CONNECTIONS} connections; accounts are read when the \
+             replicas have all of it, the median of {} rounds. The full synchronisation is of the data that is saved above, under \
+             the same writes, until the replica's link is up; memory is the primary's.",
+            options.rounds
+        ),
+        tables: vec![("CPU".into(), costs), ("While a replica is sent everything".into(), sync)],
+        notes: Vec::new(),
+    };
+    section.print();
+    match &options.out {
+        Some(directory) => section.write(directory, &report::facts(options, &versions)),
+        None => Ok(()),
+    }
+}
+
+/// A primary with more and more replicas.
+fn costs_of(
+    spec: &ServerSpec,
+    options: &Options,
+    versions: &mut Vec<(String, String)>,
+) -> Result<Vec<String>> {
+    let count = if options.quick { WRITES / 20 } else { WRITES };
+    let mut random = Random(1);
+    let requests = load::Requests::build(count, PIPELINE, 1, |out| {
+        let key = load::key(random.below(KEYS) as u32);
+        let value = saving::value(&mut random);
+        encode_request(out, &[b"SET", key.as_bytes(), &value]);
+    });
+    let primary = Server::start(spec, &SETTINGS)?;
+    versions.push((primary.name.clone(), primary.version.clone()));
+    let mut load = Load::connect(primary.address, CONNECTIONS)?;
+    load.run(&requests, 0)?;
+    let mut replicas: Vec<Server> = Vec::new();
+    let mut row = vec![spec.name.clone()];
+    let mut applied_ns = Vec::new();
+    for wanted in 0..=REPLICAS_MAX {
+        if replicas.len() < wanted {
+            let replica = Server::start_beside(spec, &SETTINGS)?;
+            follow(&replica, &primary)?;
+            replicas.push(replica);
+        }
+        let mut written_ns = Vec::new();
+        // The first one warms up.
+        for round in 0..=options.rounds {
+            primary.wait_until_quiet()?;
+            let accounts = || -> Result<(CpuTime, Option<CpuTime>)> {
+                Ok((primary.cpu()?, replicas.first().map(Server::cpu).transpose()?))
+            };
+            let before = accounts()?;
+            load.run(&requests, 0)?;
+            for replica in &replicas {
+                catch_up(replica, &primary)?;
+            }
+            let now = accounts()?;
+            let each_ns = |now: &CpuTime, before| now.since(before).run_ns as f64 / count as f64;
+            if round > 0 {
+                written_ns.push(each_ns(&now.0, &before.0));
+            }
+            if let (Some(now), Some(before), 1, 1..) = (&now.1, &before.1, wanted, round) {
+                applied_ns.push(each_ns(now, before));
+            }
+        }
+        row.push(figure(median(written_ns)));
+    }
+    row.push(figure(median(applied_ns)));
+    Ok(row)
+}
+
+fn median(mut figures: Vec<f64>) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures[figures.len() / 2]
+}
+
+/// Makes a server the replica of another one, and waits until it has the data.
+fn follow(replica: &Server, primary: &Server) -> Result<()> {
+    let mut control = Client::connect(replica.address)?;
+    let (host, port) = place(primary);
+    control.must(&["REPLICAOF", &host, &port])?;
+    let start = clock::now();
+    while field(&mut control, "master_link_status")? != "up" {
+        wait(start)?;
+    }
+    Ok(())
+}
+
+fn place(server: &Server) -> (String, String) {
+    (server.address.ip().to_string(), server.address.port().to_string())
+}
+
+/// Waits until a replica has applied all that its primary has written.
+fn catch_up(replica: &Server, primary: &Server) -> Result<()> {
+    let end = field(&mut Client::connect(primary.address)?, "master_repl_offset")?;
+    let mut control = Client::connect(replica.address)?;
+    let start = clock::now();
+    let end: u64 = end.parse()?;
+    while field(&mut control, "slave_repl_offset")?.parse::<u64>()? < end {
+        wait(start)?;
+    }
+    Ok(())
+}
+
+fn wait(since: std::time::Instant) -> Result<()> {
+    if clock::now() - since > PATIENCE {
+        return Err("a replica does not catch up".into());
+    }
+    std::thread::sleep(Duration::from_millis(2));
+    Ok(())
+}
+
+fn field(control: &mut Client, name: &str) -> Result<String> {
+    let reply = control.must(&["INFO", "replication"])?;
+    let text = reply.text();
+    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    Ok(value.ok_or_else(|| format!("INFO without {name}"))?.trim_end().to_owned())
+}
+
+/// The primary without a replica, and while one is sent everything.
+fn sync_of(spec: &ServerSpec, keys: u32) -> Result<Vec<Vec<String>>> {
+    let primary = Server::start_on_all_cores(spec, &SETTINGS)?;
+    saving::fill(&primary, keys)?;
+    let replica = Server::start_on_all_cores(spec, &SETTINGS)?;
+    let quiet = saving::phase(&primary, keys, "no replica", None)?;
+    let (host, port) = place(&primary);
+    let work = Work {
+        whom: replica.address,
+        command: &["REPLICAOF", &host, &port],
+        section: "replication",
+        sign: "master_link_status:down",
+    };
+    let sync = saving::phase(&primary, keys, "full synchronisation", Some(&work))?;
+    Ok(vec![saving::row_of(spec, &quiet), saving::row_of(spec, &sync)])
+}
