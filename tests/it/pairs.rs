@@ -239,6 +239,8 @@ impl Author {
     fn new(seed: u64, keys: u32) -> Self {
         let mut all = rules();
         all.extend(parse(MORE));
+        // Redis 7.0 and this server let XSETID go below what was deleted last, a Valkey that follows refuses.
+        all.retain(|rule| rule.words[0] != "XSETID");
         // The many keys are to stay, and where they are.
         all.retain(|rule| rule.words[0] != "SWAPDB" && (keys == FEW || rule.words[0] != "FLUSHDB"));
         all.extend(parse(BESIDES));
@@ -389,6 +391,9 @@ fn different(first: &mut Client, second: &mut Client) -> String {
                 continue;
             }
             shown += &format!("database {database}, key {}\n", String::from_utf8_lossy(key));
+            let pairs = scores(first, key).into_iter().zip(scores(second, key));
+            let unequal = pairs.filter(|(first, second)| first != second).take(2);
+            unequal.for_each(|(first, second)| shown += &format!("  {first:?}, {second:?}\n"));
             for client in [&mut *first, &mut *second] {
                 for word in ["TYPE", "PEXPIRETIME", "DUMP"] {
                     let reply = client.call(&[word.as_bytes(), key]).show();
@@ -421,7 +426,7 @@ struct Chain {
     /// Before each but the first.
     proxies: Vec<Proxy>,
     digests_agree: bool,
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
 }
 
 impl Chain {
@@ -431,14 +436,15 @@ impl Chain {
         let start = |(number, program): (usize, &PathBuf)| {
             let dir = folder.path().join(number.to_string());
             std::fs::create_dir(&dir).expect("a folder");
-            Peer::start(program, &dir, &lines)
+            let log = format!("logfile {}", dir.join("log").display());
+            Peer::start(program, &dir, &[&lines[..], &[&log]].concat())
         };
         let nodes: Vec<Peer> = programs.iter().enumerate().map(start).collect();
         let mut clients: Vec<Client> = nodes.iter().map(Peer::connect).collect();
         let digests_agree = digests_agree(&mut clients);
         let followed = &nodes[..nodes.len() - 1];
         let proxies = followed.iter().map(|node| Proxy::start(node.address)).collect();
-        Chain { nodes, clients, proxies, digests_agree, _folder: folder }
+        Chain { nodes, clients, proxies, digests_agree, folder }
     }
 
     /// A connection that was cut is made anew and in use.
@@ -582,9 +588,13 @@ fn run(programs: &[PathBuf], names: &str, keys: u64, cuts: u64) {
         start.elapsed().as_secs()
     );
     assert_eq!(full_then, full, "the backlog has held all that a replica lacked");
-    for client in &mut chain.clients {
+    for (number, client) in chain.clients.iter_mut().enumerate() {
         let failed = info(client, "unexpected_error_replies");
-        assert!(failed.is_empty() || failed == "0", "{failed} commands of the stream have failed");
+        let path = chain.folder.path().join(number.to_string()).join("log");
+        let log = String::from_utf8_lossy(&std::fs::read(path).expect("a log")).into_owned();
+        let told: Vec<&str> =
+            log.lines().filter(|line| line.contains("CRITICAL")).take(5).collect();
+        assert!(failed.is_empty() || failed == "0", "{failed} commands have failed: {told:#?}");
     }
 }
 
