@@ -21,6 +21,7 @@ run: ## build and start the server; ARGS="--port 7777" adds to its command line
 check: ## formatting, lints of all targets, the architecture's rules, and a part of `make miri` where Miri is installed
 	$(CARGO) fmt --check
 	$(CARGO) fmt --check --manifest-path benches/micro/Cargo.toml
+	$(CARGO) fmt --check --manifest-path benches/peers/Cargo.toml
 	$(CARGO) clippy --all-targets -- -D warnings
 	$(CARGO) clippy --all-targets --manifest-path benches/micro/Cargo.toml --target-dir $(TARGET) -- -D warnings
 	$(CARGO) test --quiet --test tidy

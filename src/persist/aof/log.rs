@@ -161,6 +161,8 @@ struct SyncJob {
     seq: i64,
     up_to: LogOffset,
     wakes: bool,
+    /// The process ends if it fails.
+    is_vital: bool,
 }
 
 impl AppendLog {
@@ -262,9 +264,9 @@ impl AppendLog {
             self.wait_for_switch();
         }
         self.take_switched();
-        self.check_sync_errors()?;
-        if !self.switching {
-            self.write_buffer(now)?;
+        match self.switching {
+            true => self.check_sync_errors()?,
+            false => self.write_buffer(now)?,
         }
         self.request_sync(now);
         Ok(())
@@ -318,6 +320,8 @@ impl AppendLog {
     }
 
     fn write_buffer(&mut self, now: Now) -> Result<(), Fatal> {
+        // Behind what a sync has lost nothing more may stand: a hole at the end of a file is a cut, one within it is damage.
+        self.check_sync_errors()?;
         if !self.flush_delay.is_zero() && !self.buffer.is_empty() {
             std::thread::sleep(self.flush_delay);
         }
@@ -445,6 +449,7 @@ impl AppendLog {
             seq: self.current.seq,
             up_to: self.written,
             wakes,
+            is_vital: self.policy == AppendFsync::Always && !self.paused,
         }
     }
 
@@ -753,11 +758,14 @@ impl Syncer {
     }
 
     fn switch(&self, old: &SyncJob) {
-        // If this fails the rewrite goes on: it is what mends the failure.
-        self.sync(old);
-        let made = {
+        let made = if self.sync(old) || !old.is_vital {
+            // A failed sync does not stop the rewrite, which is what mends the failure.
             let folder = &mut *self.shared.folder.lock().unwrap_or_else(PoisonError::into_inner);
             folder.next_increment()
+        } else {
+            // The process ends before the rewrite does: what was lost must stay at the end of the last file.
+            let text = "Can't begin another AOF file: the one before could not be synced".into();
+            Err(FolderError { text, source: None })
         };
         self.shared.lock().switched = Some(made);
         self.shared.switched.notify_one();

@@ -294,7 +294,7 @@ fn nothing_synced_is_lost_under_everysec_by_a_power_loss_at_any_operation() {
 
 #[test]
 fn an_error_of_the_disk_before_the_crash_loses_nothing_more() {
-    for seed in 0..300 {
+    for seed in 0..1000 {
         let operation = 20 + seed % 60;
         live_and_die(seed, AppendFsync::Always, Death::Kill, operation, true);
         live_and_die(seed, AppendFsync::Always, Death::PowerLoss, operation, true);
