@@ -68,7 +68,7 @@ fn run(arguments: &[String]) -> Result<()> {
         false => None,
     };
     type Measurement = (What, fn(&Options) -> Result<()>);
-    let measurements: [Measurement; 8] = [
+    let measurements: [Measurement; 9] = [
         (What::Operations, operations::measure),
         (What::Memory, memory::measure),
         (What::Growth, growth::measure),
