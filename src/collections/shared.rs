@@ -2,10 +2,10 @@
 //!
 //! ```text
 //!   first:  | 0 | 1 | ... | 63 |                 cloned with the vector: small ones pay nothing for the groups
-//!   groups: | -> | -> | ... | -> |               counted: 64 elements each
+//!   groups: | -> | -> | ... | -> |               counted: 16 elements each
 //! ```
 //!
-//! Cloning a large collection increments a reference count for every 64 parts, and each later change copies at most one group,
+//! Cloning a large collection increments a reference count for every 16 parts, and each later change copies at most one group,
 //! once. So a snapshot clones a collection of any size at once, and another thread reads it while it changes.
 
 use std::ops::{Index, IndexMut};
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use triomphe::Arc;
 
 /// Elements of a group, a power of two.
-const GROUP: usize = 64;
+const GROUP: usize = 16;
 
 /// Bytes copied since the start because clones shared them.
 static COPIED: AtomicUsize = AtomicUsize::new(0);
