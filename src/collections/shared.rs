@@ -1,7 +1,7 @@
 //! A vector whose clones share groups of its elements until one changes (copy-on-write).
 //!
 //! ```text
-//!   first:  | 0 | 1 | ... | 63 |                 cloned with the vector: small ones pay nothing for the groups
+//!   first:  | 0 | 1 | ... | 15 |                 cloned with the vector: small ones pay nothing for the groups
 //!   groups: | -> | -> | ... | -> |               counted: 16 elements each
 //! ```
 //!
