@@ -8,6 +8,7 @@
 //! Cloning a large collection increments a reference count for every 16 parts, and each later change copies at most one group,
 //! once. So a snapshot clones a collection of any size at once, and another thread reads it while it changes.
 
+use arrayvec::ArrayVec;
 use std::ops::{Index, IndexMut};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use triomphe::Arc;
@@ -67,11 +68,11 @@ pub struct SharedVec<T: Part> {
 
 /// The elements of a group. Every group but the last is full.
 #[derive(Clone, Debug)]
-struct Group<T>(Vec<T>);
+struct Group<T>(ArrayVec<T, GROUP>);
 
 impl<T: Part> Part for Group<T> {
     fn heap_bytes(&self) -> usize {
-        self.0.capacity() * size_of::<T>() + self.0.iter().map(T::heap_bytes).sum::<usize>()
+        self.0.iter().map(T::heap_bytes).sum::<usize>()
     }
 }
 
@@ -130,7 +131,7 @@ impl<T: Part> SharedVec<T> {
         match self.groups.last_mut() {
             Some(last) if last.0.len() < GROUP => own(last).0.push(element),
             _ => {
-                let mut group = Vec::with_capacity(GROUP);
+                let mut group = ArrayVec::new();
                 group.push(element);
                 self.groups.push(Arc::new(Group(group)));
             }
@@ -160,9 +161,9 @@ impl<T: Part> SharedVec<T> {
 
     /// Bytes of the vector itself, without memory owned by its elements.
     pub fn heap_bytes(&self) -> usize {
-        // A group's reference counts and the vector's header.
-        const HEAD: usize = 4 * size_of::<usize>();
-        let groups = self.groups.len() * (HEAD + GROUP * size_of::<T>());
+        // With its reference count.
+        let group = size_of::<usize>() + size_of::<Group<T>>();
+        let groups = self.groups.len() * group;
         self.first.capacity() * size_of::<T>()
             + self.groups.capacity() * size_of::<usize>()
             + groups
