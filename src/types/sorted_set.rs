@@ -144,7 +144,17 @@ impl SortedSet {
     /// Adds a member to a result, without limits; `decide` returns the score, given the old one.
     pub fn put(&mut self, member: &[u8], decide: impl FnOnce(Option<f64>) -> f64) {
         let limits = Limits { entries: 0, value: 0 };
-        Edit::unnoted(self).update(member, limits, |old| Some(decide(old)));
+        let mut other_zero = None;
+        Edit::unnoted(self).update(member, limits, |old| {
+            let score = decide(old);
+            other_zero = old.filter(|old| *old == score && old.to_bits() != score.to_bits());
+            Some(score)
+        });
+        // Equal scores change nothing, but -0 and 0 are told apart in what is computed.
+        if let Some(zero) = other_zero {
+            Edit::unnoted(self).remove(member);
+            Edit::unnoted(self).insert(-zero, member, limits);
+        }
     }
 
     /// The result's stored form: a listpack if it is within the limits.

@@ -388,7 +388,12 @@ fn zrangestore(ctx: &mut Context<'_>) -> CommandResult {
     let limits = limits(ctx);
     let mut result = SortedSet::new();
     if let Some(set) = ctx.db.read::<SortedSet>(ctx.key(2))? {
-        set.each(options.ranks(set), false, |score, member| {
+        let ranks = options.ranks(set);
+        // Redis's order and first encoding: a listpack makes -0 a 0, a skiplist does not.
+        if matches!(options.between, Between::Ranks(..)) && ranks.len() > limits.entries {
+            result = SortedSet::for_result();
+        }
+        set.each(ranks, options.is_reversed, |score, member| {
             Edit::unnoted(&mut result).insert(score, member, limits);
         });
     }
