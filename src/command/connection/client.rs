@@ -170,12 +170,7 @@ fn list(ctx: &mut Context<'_>) -> CommandResult {
     let filter = match ctx.args.len() {
         2 => Filter::default(),
         3 => return Err(CommandError::Syntax),
-        _ => Filter::parse(
-            ctx.args.cursor(2),
-            ctx.db.databases(),
-            &ctx.server.acl,
-            id_rule(ctx, IdRule::Any),
-        )?,
+        _ => parse_filter(ctx, IdRule::Any)?,
     };
     let server = &*ctx.server;
     let is_there = |client: &&Client| !client.flags.contains(ClientFlags::CLOSE_NOW);
@@ -211,12 +206,7 @@ fn kill(ctx: &mut Context<'_>) -> CommandResult {
     let by_address = ctx.args.len() == 3;
     let filter = match by_address {
         true => Filter::by_address(ctx.args.get(2)),
-        false => Filter::parse(
-            ctx.args.cursor(2),
-            ctx.db.databases(),
-            &ctx.server.acl,
-            id_rule(ctx, IdRule::Possible),
-        )?,
+        false => parse_filter(ctx, IdRule::Possible)?,
     };
     let own = ctx.client_id();
     let skipped = filter.skip_me.unwrap_or(true).then_some(own);
@@ -334,9 +324,11 @@ fn import_source(ctx: &mut Context<'_>) -> CommandResult {
     set_flag(ctx, ClientFlags::IMPORT_SOURCE)
 }
 
-/// Redis's rule, or Valkey's if Valkey is emulated.
-fn id_rule(ctx: &Context<'_>, of_redis: IdRule) -> IdRule {
-    if ctx.server.config.compatible_with.is_valkey() { IdRule::Valkey } else { of_redis }
+/// The filters behind the subcommand. IDs follow Redis's rule, or Valkey's if Valkey is emulated.
+fn parse_filter<'a>(ctx: &Context<'a>, of_redis: IdRule) -> Result<Filter<'a>, CommandError> {
+    let is_valkey = ctx.server.config.compatible_with.is_valkey();
+    let id_rule = if is_valkey { IdRule::Valkey } else { of_redis };
+    Filter::parse(ctx.args.cursor(2), ctx.db.databases(), &ctx.server.acl, id_rule)
 }
 
 /// `CLIENT CAPA capability [capability ...]`: `OK`. Unknown ones are ignored.

@@ -10,14 +10,6 @@ const SEEDS: u64 = 30;
 const STEPS: usize = 400;
 const KEYS: usize = 20;
 
-/// What a start is to find.
-enum Promised {
-    /// All of this.
-    Data(BTreeMap<String, String>),
-    /// The append-only file is off, or was not whole yet.
-    Nothing,
-}
-
 struct Run {
     world: World,
     data: BTreeMap<String, String>,
@@ -95,10 +87,9 @@ impl Run {
 
     fn restart(&mut self) {
         let loss = [Loss::Process, Loss::Power][self.world.random.usize(..2)];
-        let promised = match self.is_safe && (loss == Loss::Process || self.world.keeps_all) {
-            true => Promised::Data(self.data.clone()),
-            false => Promised::Nothing,
-        };
+        // None: the append-only file is off or not whole yet, or need not be on disk.
+        let is_promised = self.is_safe && (loss == Loss::Process || self.world.keeps_all);
+        let promised = is_promised.then(|| self.data.clone());
         self.world.crash(0, loss);
         self.world.start(0, None);
         self.is_safe = true;
@@ -109,7 +100,7 @@ impl Run {
                 found.insert(key, value.trim_matches('"').to_owned());
             }
         }
-        if let Promised::Data(data) = promised
+        if let Some(data) = promised
             && data != found
         {
             self.world.fail(&format!("{data:?} was promised, {found:?} is there"));
