@@ -91,6 +91,26 @@ fn commands_that_are_new_become_old_ones() {
 }
 
 #[test]
+fn a_set_that_is_popped_nearly_empty_has_a_smaller_encoding_than_where_it_is_repeated() {
+    let (_server, mut client) = start(&[]);
+    let long = "y".repeat(80);
+    client.call(&["SADD", "s", &long, "1", "2", "3", "4", "5"]);
+    // The long one needs a hashtable; it is left in one of six pops.
+    while !client.call(&["SPOP", "s", "5"]).show().contains(&long) {
+        client.call(&["SADD", "s", "1", "2", "3", "4", "5"]);
+    }
+    let Reply::Bulk(stream) = client.call(&["DEBUG", "EFFECTS", "TAKE"]) else {
+        panic!("no stream")
+    };
+    let elsewhere = TestServer::start(&[]);
+    let mut reader = elsewhere.connect();
+    reader.call(&[b"DEBUG", &b"EFFECTS"[..], b"LOAD", &stream]);
+    assert_eq!(client.call(&["SMEMBERS", "s"]), reader.call(&["SMEMBERS", "s"]));
+    assert_eq!(client.call(&["OBJECT", "ENCODING", "s"]).show(), "\"listpack\"");
+    assert_eq!(reader.call(&["OBJECT", "ENCODING", "s"]).show(), "\"hashtable\"");
+}
+
+#[test]
 fn who_waits_is_repeated_behind_who_serves() {
     let (server, mut client) = start(&[]);
     let mut waiting = Vec::new();
