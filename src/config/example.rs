@@ -1,7 +1,8 @@
 //! The sample file, `redis.conf.example`: every parameter with its documentation and default, from
 //! the table.
 
-use super::params::{PARAMS, Param};
+use super::param::Param;
+use super::params::PARAMS;
 
 const HEADER: &str = "\
 # Configuration of Latchkey. Written from the table of parameters (src/config/params.rs): edit that.

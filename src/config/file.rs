@@ -9,8 +9,10 @@ use std::io::{self, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use super::kind::{Origin, Reason, system_text};
-use super::params::{Config, Param};
+use super::kind::Origin;
+use super::param::Param;
+use super::params::Config;
+use super::reason::{Reason, system_text};
 use crate::collections::glob;
 
 /// Bytes of configuration read at most from one source: far above any use, far below harm.

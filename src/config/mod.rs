@@ -13,7 +13,9 @@ mod command_line;
 mod example;
 mod file;
 mod kind;
+mod param;
 mod params;
+mod reason;
 mod rewrite;
 mod value;
 
@@ -22,8 +24,10 @@ pub use example::example_file;
 pub(crate) use file::quoted;
 pub(crate) use file::split_args;
 pub use file::{ConfigError, Directive, Line, parse_line};
-pub use kind::{Reason, expand_title, parse_memory, system_text};
-pub use params::{Action, Config, PARAMS, Param, Traits};
+pub use kind::{expand_title, parse_memory};
+pub use param::{Action, Param, Traits};
+pub use params::{Config, PARAMS};
+pub use reason::{Reason, system_text};
 pub use rewrite::{RewriteError, replace_file};
 pub use value::*;
 
