@@ -1,10 +1,8 @@
-//! How each kind of value is read and written.
+//! How values of each kind are parsed and formatted.
 //!
-//! Arguments (bytes of the file, the command line or CONFIG SET) come in, a typed value goes out,
-//! or a [`Reason`] why not; and back: the text that CONFIG GET replies, the lines that CONFIG
-//! REWRITE writes, a sentence for the example file. A kind knows neither names nor other values.
-//! The wording of errors and the odd corners (an empty memory value is 0, `save` appends in a file)
-//! are those of Redis 7.0.15.
+//! A kind parses the arguments of a directive or of CONFIG SET to a typed value, or refuses them with a [`Reason`]. It
+//! formats values for CONFIG GET, as lines for CONFIG REWRITE and for the example file. Special cases (an empty memory
+//! value is 0, `save` lines add up) are those of Redis 7.0.15.
 
 mod list;
 mod number;
@@ -27,29 +25,30 @@ pub(super) enum Origin {
     Set,
 }
 
-/// One line that CONFIG REWRITE may write.
+/// A line that CONFIG REWRITE may write.
 pub(super) struct RewriteLine {
     pub text: Vec<u8>,
-    /// Written even if the old file has no line of this parameter: the value is not the default.
+    /// Add it if the old file has no line for this parameter: the value is not the default.
     pub force: bool,
 }
 
-/// How values of type `T` are read and written.
+/// How values of type `T` are parsed and formatted.
 pub(super) trait Kind<T: Clone + PartialEq> {
-    /// Whether the value is a list of arguments; else it is exactly one.
+    /// Whether the value may have several arguments; otherwise exactly one.
     const MULTI: bool = false;
 
+    /// Parses a new value. `old`: the current one.
     fn parse(&self, args: &[&[u8]], old: &T, origin: Origin) -> Result<T, Reason>;
 
-    /// As CONFIG GET tells it.
+    /// As in CONFIG GET.
     fn format(&self, value: &T) -> Vec<u8>;
 
-    /// As CONFIG REWRITE writes it. Without any line, all lines of this parameter leave the file.
+    /// The lines for CONFIG REWRITE. If there are none, all lines of the parameter are removed from the file.
     fn lines(&self, name: &str, value: &T, default: &T) -> Vec<RewriteLine> {
         vec![line(name, &self.format(value), value != default)]
     }
 
-    /// What may stand there, for the example file.
+    /// Which values are allowed, for the example file.
     fn describe(&self) -> String;
 
     /// The default as lines of the example file.
@@ -70,7 +69,7 @@ fn line(name: &str, value: &[u8], force: bool) -> RewriteLine {
 }
 
 /// The one argument of a kind that is not `MULTI`.
-fn only<'a>(args: &[&'a [u8]]) -> Result<&'a [u8], Reason> {
+fn single<'a>(args: &[&'a [u8]]) -> Result<&'a [u8], Reason> {
     match args {
         [arg] => Ok(arg),
         _ => Err(Reason::WrongNumberOfArguments),
@@ -82,7 +81,7 @@ pub(super) struct YesNo;
 
 impl Kind<bool> for YesNo {
     fn parse(&self, args: &[&[u8]], _: &bool, _: Origin) -> Result<bool, Reason> {
-        match only(args)? {
+        match single(args)? {
             arg if arg.eq_ignore_ascii_case(b"yes") => Ok(true),
             arg if arg.eq_ignore_ascii_case(b"no") => Ok(false),
             _ => Err(Reason::NotYesNo),
@@ -98,16 +97,16 @@ impl Kind<bool> for YesNo {
     }
 }
 
-/// A feature that does not exist here: asking for it is an error, which says why, rather than a silent lie. Off is the type's
-/// default.
-pub(super) struct Absent<K>(pub K, pub &'static str);
+/// A parameter that would enable a feature that is not supported: only the type's default is allowed. The text is the
+/// error for other values.
+pub(super) struct Unsupported<K>(pub K, pub &'static str);
 
 pub(super) const NO_DEFRAG: &str = "Active defragmentation cannot be enabled: it requires a Redis server compiled with a \
                                     modified Jemalloc like the one shipped by default with the Redis source distribution";
 pub(super) const NO_MPTCP: &str = "MPTCP is not supported on this platform";
 pub(super) const NO_RDMA: &str = "RDMA is not supported by this server";
 
-impl<T: Clone + Default + PartialEq, K: Kind<T>> Kind<T> for Absent<K> {
+impl<T: Clone + Default + PartialEq, K: Kind<T>> Kind<T> for Unsupported<K> {
     fn parse(&self, args: &[&[u8]], old: &T, origin: Origin) -> Result<T, Reason> {
         let value = self.0.parse(args, old, origin)?;
         if value == T::default() { Ok(value) } else { Err(Reason::Other(self.1.to_owned())) }
@@ -122,7 +121,7 @@ impl<T: Clone + Default + PartialEq, K: Kind<T>> Kind<T> for Absent<K> {
     }
 }
 
-/// One word of a closed set that the server works with.
+/// A word for a variant of an enum.
 pub(super) struct OneOf;
 
 impl<T: Choice> Kind<T> for OneOf {
@@ -146,7 +145,7 @@ impl<T: Choice> Kind<T> for OneOf {
     }
 }
 
-/// One word of a closed set that is only stored so far.
+/// One of some words, kept as the word.
 pub(super) struct Word(pub &'static [&'static str]);
 
 impl Kind<&'static str> for Word {

@@ -1,11 +1,10 @@
-//! What a parameter is: its name, its traits, and access to its field of [`Config`]. `params.rs` lists all of them.
+//! A parameter: its names and traits, and access to its field of [`Config`]. The table of all is in `params.rs`.
 
 use super::kind::{Kind, Origin, RewriteLine};
 use super::params::{Config, PARAMS};
 use super::reason::Reason;
 
-/// What the server must do when a parameter changed. Parameters without one are read where they
-/// matter.
+/// What the server must do after a change of a parameter. Parameters without an action are read when they are needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Listen on another TCP port.
@@ -14,7 +13,7 @@ pub enum Action {
     Bind,
     /// Listen on another TLS port, with certificates loaded.
     TlsPort,
-    /// Load certificates and TLS options anew.
+    /// Load certificates and TLS options again.
     Tls,
     /// Change the process' working directory, if relative paths are used.
     Dir,
@@ -22,21 +21,21 @@ pub enum Action {
     MaxClients,
     /// Evict down to the new limit.
     MaxMemory,
-    /// Measure clients against the new limit.
+    /// Apply the new limit to clients.
     MaxMemoryClients,
     /// Give the default user this password.
     RequirePass,
-    /// Adapt timers.
+    /// Adjust timers.
     Hz,
     /// Start or stop the append-only file.
     AppendOnly,
-    /// Delete the append-only files kept so far.
+    /// Delete the append-only files that were kept.
     AofHistory,
     /// Resize the backlog.
     ReplicationBacklog,
-    /// Count the replicas that are good enough.
+    /// Count the good replicas.
     GoodReplicas,
-    /// Write the process' OOM score.
+    /// Set the process' OOM score.
     OomScore,
     /// Install or remove the signal handlers of crash reports.
     CrashLog,
@@ -44,7 +43,7 @@ pub enum Action {
     ProcessTitle,
     /// Start or stop the allocator's background thread.
     AllocatorThread,
-    /// Tell the cluster.
+    /// Announce it to the cluster.
     ClusterAnnounce,
     /// Start or stop the watchdog.
     Watchdog,
@@ -63,11 +62,11 @@ pub struct Traits {
     pub sensitive: bool,
     /// CONFIG SET refuses it while data is loaded.
     pub deny_loading: bool,
-    /// The action follows even if the value stays the same: a file behind it may have changed.
-    pub volatile: bool,
-    /// Accepted and kept, but without effect so far.
-    pub stored: bool,
-    /// What follows a change.
+    /// The value names a file, which may have changed: the action runs even if the value stays the same.
+    pub names_file: bool,
+    /// Accepted and stored, but without effect.
+    pub only_stored: bool,
+    /// What the server must do after a change.
     pub action: Option<Action>,
 }
 
@@ -77,8 +76,8 @@ pub(super) const MODIFIABLE: Traits = Traits {
     protected: false,
     sensitive: false,
     deny_loading: false,
-    volatile: false,
-    stored: false,
+    names_file: false,
+    only_stored: false,
     action: None,
 };
 pub(super) const IMMUTABLE: Traits = Traits { immutable: true, ..MODIFIABLE };
@@ -100,12 +99,12 @@ impl Traits {
         Traits { deny_loading: true, ..self }
     }
 
-    pub(super) const fn volatile(self) -> Self {
-        Traits { volatile: true, ..self }
+    pub(super) const fn names_file(self) -> Self {
+        Traits { names_file: true, ..self }
     }
 
-    pub(super) const fn stored(self) -> Self {
-        Traits { stored: true, ..self }
+    pub(super) const fn only_stored(self) -> Self {
+        Traits { only_stored: true, ..self }
     }
 
     pub(super) const fn then(self, action: Action) -> Self {
@@ -116,18 +115,18 @@ impl Traits {
 /// One parameter.
 pub struct Param {
     pub name: &'static str,
-    /// Other names, each of which CONFIG GET shows too.
+    /// Other names; CONFIG GET shows each of them.
     pub aliases: &'static [&'static str],
-    /// What it does, one line of the source an item.
+    /// Its documentation, line by line.
     pub doc: &'static [&'static str],
-    /// The heading in the example file.
+    /// Its section of the example file.
     pub section: &'static str,
     pub traits: Traits,
-    pub(super) slot: &'static (dyn Slot + Sync),
+    pub(super) field: &'static (dyn AnyField + Sync),
 }
 
 impl Param {
-    /// The parameter of this name or alias, in any case of letters.
+    /// The parameter with this name or alias, in any case.
     pub fn find(name: &[u8]) -> Option<&'static Param> {
         PARAMS
             .iter()
@@ -140,22 +139,23 @@ impl Param {
     }
 }
 
-/// A field of [`Config`] together with its kind, whatever its type.
-pub(super) trait Slot {
+/// Access to a field of [`Config`] of any type.
+pub(super) trait AnyField {
     /// Whether the value is a list of arguments.
     fn is_multi(&self) -> bool;
-    /// Reads the arguments into the field. Tells whether its value changed.
+    /// Parses the arguments and sets the field. True: its value changed.
     fn update(&self, config: &mut Config, args: &[&[u8]], origin: Origin) -> Result<bool, Reason>;
-    /// The value as CONFIG GET tells it.
+    /// The value as in CONFIG GET.
     fn get(&self, config: &Config) -> Vec<u8>;
-    /// The value as CONFIG REWRITE writes it.
+    /// The value as lines of CONFIG REWRITE.
     fn lines(&self, name: &str, config: &Config) -> Vec<RewriteLine>;
     /// The default as lines of the example file.
     fn example(&self, name: &str) -> Vec<Vec<u8>>;
-    /// What may stand there.
+    /// Which values are allowed, for the example file.
     fn describe(&self) -> String;
 }
 
+/// A field of type `T`, and the kind that parses and formats its values.
 pub(super) struct Field<T, K> {
     pub get: fn(&Config) -> &T,
     pub get_mut: fn(&mut Config) -> &mut T,
@@ -163,7 +163,7 @@ pub(super) struct Field<T, K> {
     pub kind: K,
 }
 
-impl<T: Clone + PartialEq, K: Kind<T>> Slot for Field<T, K> {
+impl<T: Clone + PartialEq, K: Kind<T>> AnyField for Field<T, K> {
     fn is_multi(&self) -> bool {
         K::MULTI
     }
@@ -189,5 +189,32 @@ impl<T: Clone + PartialEq, K: Kind<T>> Slot for Field<T, K> {
 
     fn describe(&self) -> String {
         self.kind.describe()
+    }
+}
+
+impl Config {
+    /// Sets a parameter, and those that depend on it. True: its value changed.
+    pub(super) fn update(
+        &mut self,
+        param: &Param,
+        args: &[&[u8]],
+        origin: Origin,
+    ) -> Result<bool, Reason> {
+        let changed = param.field.update(self, args, origin)?;
+        if param.name == "compatible-with" {
+            self.redis_version = self.compatible_with.redis_version().into();
+        }
+        Ok(changed)
+    }
+}
+
+/// As CONFIG GET shows it, without secrets.
+impl std::fmt::Debug for Config {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut map = f.debug_map();
+        for param in PARAMS.iter().filter(|param| !param.traits.sensitive) {
+            map.entry(&param.name, &String::from_utf8_lossy(&param.field.get(self)));
+        }
+        map.entry(&"config_file", &self.config_file).finish()
     }
 }

@@ -1,6 +1,6 @@
-//! Why a value or a directive is refused, in Redis' words.
+//! The reasons for which a value or directive is refused, with Redis' error texts.
 
-/// Why a value or a directive was refused. Displays as Redis' text.
+/// Why a value or directive was refused. Its `Display` is the error text.
 #[derive(Debug, thiserror::Error, PartialEq)]
 pub enum Reason {
     #[error("argument must be 'yes' or 'no'")]
@@ -83,8 +83,7 @@ pub enum Reason {
     IncludeForbidden,
     #[error("Can't open the log file: {0}")]
     LogFile(String),
-    /// The outside world refused (a directory that cannot be entered), or the server found the
-    /// fault.
+    /// An error of the operating system, or one found by the server.
     #[error("{0}")]
     Other(String),
 }

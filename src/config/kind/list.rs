@@ -1,13 +1,13 @@
-//! Values that are made of several parts: words, pairs, addresses, letters.
+//! Values with several parts: words, pairs, addresses, letters.
 
-use super::number::{leading_integer, with_unit};
+use super::number::{parse_strtoll, with_unit};
 use super::{
     KeyspaceEvents, Kind, Origin, OutputBufferLimit, PrimaryAddress, Reason, RewriteLine,
-    SavePoint, ShutdownOptions, line, only, parse_memory,
+    SavePoint, ShutdownOptions, line, parse_memory, single,
 };
 use crate::config::file::quoted;
 
-/// The words of [`ShutdownOptions`], in the order in which they are written.
+/// The words of [`ShutdownOptions`], in the order of CONFIG GET.
 const SHUTDOWN_WORDS: [(&str, ShutdownOptions); 7] = [
     ("default", ShutdownOptions::empty()),
     ("save", ShutdownOptions::SAVE),
@@ -17,10 +17,10 @@ const SHUTDOWN_WORDS: [(&str, ShutdownOptions); 7] = [
     ("safe", ShutdownOptions::SAFE),
     ("failover", ShutdownOptions::FAILOVER),
 ];
-/// How many of them errors list: those of Redis 7.0.
+/// Errors list only the words of Redis 7.0: the first ones.
 const SHUTDOWN_WORDS_LISTED: usize = 5;
 
-/// Several words that add up.
+/// The words of shutdown options.
 pub(in crate::config) struct Shutdown;
 
 impl Kind<ShutdownOptions> for Shutdown {
@@ -62,7 +62,7 @@ impl Kind<ShutdownOptions> for Shutdown {
     }
 
     fn describe(&self) -> String {
-        "default, or some of save nosave now force; safe and failover are kept".into()
+        "default, or any of save nosave now force; safe and failover have no effect".into()
     }
 }
 
@@ -85,12 +85,10 @@ impl Kind<Vec<SavePoint>> for Save {
         if !rest.is_empty() {
             return Err(Reason::SavePoints);
         }
-        // The loader empties the default before the first line of the file, so several lines add up
-        // to the value.
+        // Lines of the file add up: the loader clears the default before the first one.
         let mut points = if origin == Origin::File { old.clone() } else { Vec::new() };
         for [seconds, changes] in pairs {
-            let number =
-                |arg| leading_integer(arg, 10).and_then(|number| u64::try_from(number).ok());
+            let number = |arg| parse_strtoll(arg, 10).and_then(|number| u64::try_from(number).ok());
             match (number(seconds), number(changes)) {
                 (Some(seconds @ 1..), Some(changes)) => points.push(SavePoint { seconds, changes }),
                 _ => return Err(Reason::SavePoints),
@@ -106,7 +104,7 @@ impl Kind<Vec<SavePoint>> for Save {
     }
 
     fn lines(&self, name: &str, value: &Vec<SavePoint>, _: &Vec<SavePoint>) -> Vec<RewriteLine> {
-        // Always written, or the next start would take the default.
+        // Always written: without a line, the next start would use the default.
         if value.is_empty() {
             return vec![line(name, b"\"\"", true)];
         }
@@ -119,10 +117,10 @@ impl Kind<Vec<SavePoint>> for Save {
     }
 }
 
-/// Classes of clients with hard bytes, soft bytes and soft seconds.
+/// Client classes, each with hard limit, soft limit and soft seconds.
 pub(in crate::config) struct OutputBufferLimits;
 
-/// Indexed by [`ClientClass`]: the class as CONFIG GET tells it, and as CONFIG REWRITE writes it.
+/// The names of each [`ClientClass`](super::ClientClass): in CONFIG GET, and in CONFIG REWRITE.
 const CLIENT_CLASSES: [(&str, &str); 3] =
     [("normal", "normal"), ("slave", "replica"), ("pubsub", "pubsub")];
 
@@ -147,7 +145,7 @@ impl Kind<[OutputBufferLimit; 3]> for OutputBufferLimits {
             };
             let class = CLIENT_CLASSES.iter().position(is_class).ok_or(Reason::BufferLimitClass)?;
             let seconds =
-                leading_integer(seconds, 10).and_then(|seconds| u64::try_from(seconds).ok());
+                parse_strtoll(seconds, 10).and_then(|seconds| u64::try_from(seconds).ok());
             match (parse_memory(hard), parse_memory(soft), seconds) {
                 (Some(hard_bytes), Some(soft_bytes), Some(soft_seconds)) => {
                     limits[class] = OutputBufferLimit { hard_bytes, soft_bytes, soft_seconds };
@@ -186,7 +184,7 @@ impl Kind<[OutputBufferLimit; 3]> for OutputBufferLimits {
     }
 }
 
-/// Scores for a primary, a replica and background children.
+/// OOM scores of a primary, a replica and child processes.
 pub(in crate::config) struct OomScores;
 
 impl Kind<[i32; 3]> for OomScores {
@@ -196,7 +194,7 @@ impl Kind<[i32; 3]> for OomScores {
         let args: &[&[u8]; 3] = args.try_into().map_err(|_| Reason::WrongNumberOfArguments)?;
         let mut scores = [0; 3];
         for (score, arg) in scores.iter_mut().zip(args) {
-            let number = leading_integer(arg, 10).filter(|number| (-2000..=2000).contains(number));
+            let number = parse_strtoll(arg, 10).filter(|number| (-2000..=2000).contains(number));
             *score = number.ok_or(Reason::OomScore)? as i32;
         }
         Ok(scores)
@@ -211,10 +209,10 @@ impl Kind<[i32; 3]> for OomScores {
     }
 }
 
-/// Letters, one for each class of events.
+/// Classes of keyspace events, a letter each.
 pub(in crate::config) struct EventClasses;
 
-/// The letters in the order in which they are written. `A` stands for all of `KeyspaceEvents::ALL`.
+/// The letters in the order of CONFIG GET. `A` means all of `KeyspaceEvents::ALL`.
 const EVENT_LETTERS: [(u8, KeyspaceEvents); 14] = [
     (b'g', KeyspaceEvents::GENERIC),
     (b'$', KeyspaceEvents::STRING),
@@ -240,7 +238,7 @@ impl Kind<KeyspaceEvents> for EventClasses {
         _: Origin,
     ) -> Result<KeyspaceEvents, Reason> {
         let mut events = KeyspaceEvents::empty();
-        for letter in only(args)? {
+        for letter in single(args)? {
             if *letter == b'A' {
                 events |= KeyspaceEvents::ALL;
                 continue;
@@ -255,7 +253,7 @@ impl Kind<KeyspaceEvents> for EventClasses {
         let all = value.contains(KeyspaceEvents::ALL);
         let mut text = if all { b"A".to_vec() } else { Vec::new() };
         for (letter, class) in EVENT_LETTERS {
-            // Redis leaves `n` out next to `A`, although `A` does not mean it.
+            // Redis omits `n` if there is an `A`, although `A` does not include it.
             let implied = all && (KeyspaceEvents::ALL | KeyspaceEvents::NEW).contains(class);
             if value.contains(class) && !implied {
                 text.push(letter);
@@ -274,7 +272,7 @@ impl Kind<KeyspaceEvents> for EventClasses {
     }
 
     fn describe(&self) -> String {
-        "letters out of KEg$lshzxetdmnA; \"\" for none".into()
+        "any of the letters KEg$lshzxetdmnA; \"\" for none".into()
     }
 }
 
@@ -309,7 +307,7 @@ impl Kind<Vec<Vec<u8>>> for Addresses {
     }
 
     fn describe(&self) -> String {
-        "up to 16 addresses; * is all IPv4, ::* all IPv6, - before one forgives its absence".into()
+        "up to 16 addresses; * is all IPv4, ::* all IPv6; - before an address: no error if it is unavailable".into()
     }
 
     fn example(&self, name: &str, default: &Vec<Vec<u8>>) -> Vec<Vec<u8>> {
@@ -335,7 +333,7 @@ impl Kind<Option<PrimaryAddress>> for Primary {
         if host.eq_ignore_ascii_case(b"no") && port.eq_ignore_ascii_case(b"one") {
             return Ok(None);
         }
-        let port = leading_integer(port, 10).and_then(|port| u16::try_from(port).ok());
+        let port = parse_strtoll(port, 10).and_then(|port| u16::try_from(port).ok());
         Ok(Some(PrimaryAddress { host: host.to_vec(), port: port.ok_or(Reason::PrimaryPort)? }))
     }
 
@@ -364,7 +362,7 @@ impl Kind<Option<PrimaryAddress>> for Primary {
     }
 }
 
-/// Percentages with fractions.
+/// Percentages, with fractions.
 pub(in crate::config) struct Percentiles;
 
 impl Kind<Vec<f64>> for Percentiles {

@@ -1,6 +1,6 @@
 //! Values that are numbers: integers, amounts of memory, octal permissions.
 
-use super::{Kind, MemoryLimit, Origin, Reason, RewriteLine, line, only};
+use super::{Kind, MemoryLimit, Origin, Reason, RewriteLine, line, single};
 
 /// A decimal integer within bounds, both inclusive.
 pub(in crate::config) struct Int {
@@ -24,7 +24,7 @@ impl Int {
 
 impl<T: Copy + PartialEq + ToString + TryFrom<i128>> Kind<T> for Int {
     fn parse(&self, args: &[&[u8]], _: &T, _: Origin) -> Result<T, Reason> {
-        let number = parse_integer(only(args)?).ok_or(Reason::NotInteger)?;
+        let number = parse_integer(single(args)?).ok_or(Reason::NotInteger)?;
         self.check(i128::from(number))
     }
 
@@ -41,7 +41,7 @@ impl<T: Copy + PartialEq + ToString + TryFrom<i128>> Kind<T> for Int {
     }
 }
 
-/// An integer that is brought within `min..=max` rather than refused.
+/// An integer. One out of bounds is set to the nearest bound, not refused.
 pub(in crate::config) struct Clamped {
     pub min: u32,
     pub max: u32,
@@ -58,15 +58,15 @@ impl Kind<u32> for Clamped {
     }
 
     fn describe(&self) -> String {
-        format!("integer; brought within {} to {}", self.min, self.max)
+        format!("integer; below {0} it becomes {0}, above {1} it becomes {1}", self.min, self.max)
     }
 }
 
-/// Bytes within bounds, with a unit: 1k is 1000, 1kb 1024, and so for m and g; b and nothing are
-/// bytes. A number below 0 has no unit.
+/// An amount of memory within bounds, in bytes or with a unit: 1k is 1000, 1kb 1024, and so for m and g. A negative
+/// number has no unit.
 pub(in crate::config) struct Memory {
     range: Int,
-    /// Less than this is accepted and raised to it.
+    /// Less than this is accepted, but raised to it.
     floor: u64,
 }
 
@@ -82,7 +82,7 @@ impl Memory {
 
 impl<T: Copy + PartialEq + ToString + TryFrom<i128> + TryInto<u64>> Kind<T> for Memory {
     fn parse(&self, args: &[&[u8]], _: &T, _: Origin) -> Result<T, Reason> {
-        let arg = only(args)?;
+        let arg = single(args)?;
         if let Some(number) = parse_integer(arg).filter(|number| *number < 0 && self.range.min < 0)
         {
             return self.range.check(i128::from(number));
@@ -97,14 +97,14 @@ impl<T: Copy + PartialEq + ToString + TryFrom<i128> + TryInto<u64>> Kind<T> for 
     }
 
     fn lines(&self, name: &str, value: &T, default: &T) -> Vec<RewriteLine> {
-        // What is below 0 is none.
+        // Negative numbers are no amounts.
         let text = (*value).try_into().map_or_else(|_| value.to_string(), with_unit);
         vec![line(name, text.as_bytes(), value != default)]
     }
 
     fn describe(&self) -> String {
         match (self.range.min, self.floor) {
-            (_, 1..) => format!("memory (units b k kb m mb g gb), raised to {}", self.floor),
+            (_, 1..) => format!("memory (units b k kb m mb g gb); less becomes {}", self.floor),
             (1.., _) => format!("memory (units b k kb m mb g gb), at least {}", self.range.min),
             (..=-1, _) => format!("memory (units b k kb m mb g gb), or {}", self.range.min),
             _ => "memory (units b k kb m mb g gb)".into(),
@@ -117,9 +117,9 @@ pub(in crate::config) struct MemoryOrPercent;
 
 impl Kind<MemoryLimit> for MemoryOrPercent {
     fn parse(&self, args: &[&[u8]], _: &MemoryLimit, _: Origin) -> Result<MemoryLimit, Reason> {
-        let arg = only(args)?;
+        let arg = single(args)?;
         if let Some(bytes) = parse_memory(arg) {
-            // Redis keeps percentages as negative numbers and takes these for some.
+            // Redis stores percentages as negative numbers, so amounts above 2^63 look like percentages there.
             let fits = i64::try_from(bytes).is_ok();
             return if fits { Ok(MemoryLimit::Bytes(bytes)) } else { Err(Reason::PercentTooHigh) };
         }
@@ -152,14 +152,14 @@ impl Kind<MemoryLimit> for MemoryOrPercent {
     }
 }
 
-/// An octal number within bounds, such as permissions.
+/// An octal number up to a maximum, such as permissions.
 pub(in crate::config) struct Octal {
     pub max: u32,
 }
 
 impl Kind<u32> for Octal {
     fn parse(&self, args: &[&[u8]], _: &u32, _: Origin) -> Result<u32, Reason> {
-        let number = leading_integer(only(args)?, 8).ok_or(Reason::NotOctal)?;
+        let number = parse_strtoll(single(args)?, 8).ok_or(Reason::NotOctal)?;
         let out_of_range = Reason::OutOfOctalRange { min: 0, max: self.max };
         u32::try_from(number).ok().filter(|number| *number <= self.max).ok_or(out_of_range)
     }
@@ -173,7 +173,7 @@ impl Kind<u32> for Octal {
     }
 }
 
-/// A canonical decimal integer: no blanks, no plus sign, no leading zero.
+/// A decimal integer without spaces, plus sign or leading zeros.
 fn parse_integer(text: &[u8]) -> Option<i64> {
     let digits = text.strip_prefix(b"-").unwrap_or(text);
     let canonical = text == b"0" || matches!(digits.first(), Some(b'1'..=b'9'));
@@ -183,9 +183,9 @@ fn parse_integer(text: &[u8]) -> Option<i64> {
     str::from_utf8(text).ok()?.parse().ok()
 }
 
-/// An integer as C's `strtoll` reads one that fills its text: leading blanks, a sign, no digit at
-/// all (0); beyond 64 bits the nearest bound.
-pub(super) fn leading_integer(text: &[u8], radix: u32) -> Option<i64> {
+/// An integer as C's `strtoll` parses it, if that reaches the end of the text: leading spaces and a sign are allowed,
+/// empty text is 0, and a number beyond 64 bits is the nearest bound.
+pub(super) fn parse_strtoll(text: &[u8], radix: u32) -> Option<i64> {
     if text.is_empty() {
         return Some(0);
     }
@@ -208,8 +208,8 @@ pub(super) fn leading_integer(text: &[u8], radix: u32) -> Option<i64> {
     Some(number)
 }
 
-/// Bytes with a unit. No digits at all are 0, as in Redis. Where Redis wraps around 2^64, this
-/// refuses.
+/// An amount of memory: digits and a unit. Without digits it is 0, as in Redis. From 2^64 on, where Redis wraps around,
+/// it is refused.
 pub fn parse_memory(text: &[u8]) -> Option<u64> {
     let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let (digits, unit) = text.split_at(digits);
@@ -230,7 +230,7 @@ pub fn parse_memory(text: &[u8]) -> Option<u64> {
     number.checked_mul(factor)
 }
 
-/// Bytes in the largest unit of gb, mb, kb that divides them.
+/// An amount in the largest unit of gb, mb and kb that divides it.
 pub(super) fn with_unit(bytes: u64) -> String {
     for (unit, size) in [("gb", 1 << 30), ("mb", 1 << 20), ("kb", 1 << 10)] {
         if bytes != 0 && bytes.is_multiple_of(size) {

@@ -1,30 +1,29 @@
-//! Values that are one text: names, secrets, addresses, paths.
+//! Values that are a text: names, secrets, addresses, paths.
 
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
-use super::{Kind, Origin, Reason, RewriteLine, line, only};
+use super::{Kind, Origin, Reason, RewriteLine, line, single};
 use crate::config::file::quoted;
 use crate::config::reason::system_text;
 
 /// Any bytes.
 pub(in crate::config) struct Text {
-    /// An empty value means unset: its line leaves the file.
+    /// An empty value means unset: CONFIG REWRITE removes the line.
     unset_if_empty: bool,
-    /// May hold NUL bytes. Other texts become names for the operating system and end at the first
-    /// one.
+    /// It may contain NUL bytes. Other texts are passed to the operating system, and end at the first one.
     binary: bool,
     check: fn(&[u8]) -> Result<(), Reason>,
 }
 
-/// A text for which empty is a value like others.
+/// A text that may be empty.
 pub(in crate::config) const TEXT: Text =
     Text { unset_if_empty: false, binary: false, check: |_| Ok(()) };
 /// A text that is unset when empty.
 pub(in crate::config) const OPTIONAL_TEXT: Text = Text { unset_if_empty: true, ..TEXT };
-/// Bytes that are unset when empty.
+/// A password, unset when empty.
 pub(in crate::config) const SECRET: Text = Text { unset_if_empty: true, binary: true, ..TEXT };
-/// A program's title in which variables are replaced.
+/// The process' title, with variables.
 pub(in crate::config) const TITLE_TEMPLATE: Text = Text { check: check_title_template, ..TEXT };
 /// A host name, unset when empty.
 pub(in crate::config) const HOSTNAME: Text = Text { check: check_hostname, ..OPTIONAL_TEXT };
@@ -32,18 +31,18 @@ pub(in crate::config) const HOSTNAME: Text = Text { check: check_hostname, ..OPT
 pub(in crate::config) const IPV4: Text = Text { check: check_ipv4, ..OPTIONAL_TEXT };
 /// An address of IPv6, unset when empty.
 pub(in crate::config) const IPV6: Text = Text { check: check_ipv6, ..OPTIONAL_TEXT };
-/// A version that clients are told.
+/// A version that is reported to clients.
 pub(in crate::config) const VERSION: Text = Text { check: check_version, ..TEXT };
 pub(in crate::config) const DB_FILENAME: Text =
     Text { check: |name| check_base_name(name, "dbfilename", "filename"), ..TEXT };
 pub(in crate::config) const APPEND_FILENAME: Text =
-    Text { check: |name| check_filled_base_name(name, "appendfilename", "filename"), ..TEXT };
+    Text { check: |name| check_nonempty_base_name(name, "appendfilename", "filename"), ..TEXT };
 pub(in crate::config) const APPEND_DIRNAME: Text =
-    Text { check: |name| check_filled_base_name(name, "appenddirname", "dirname"), ..TEXT };
+    Text { check: |name| check_nonempty_base_name(name, "appenddirname", "dirname"), ..TEXT };
 
 impl Kind<Vec<u8>> for Text {
     fn parse(&self, args: &[&[u8]], _: &Vec<u8>, _: Origin) -> Result<Vec<u8>, Reason> {
-        let mut arg = only(args)?;
+        let mut arg = single(args)?;
         if !self.binary {
             arg = arg.split(|byte| *byte == 0).next().unwrap_or_default();
         }
@@ -67,8 +66,8 @@ impl Kind<Vec<u8>> for Text {
     }
 }
 
-/// The process' title: the template with each `{name}` replaced by what `variable` says, `{{` by a brace, and without spaces
-/// at its ends.
+/// The process' title: the template with each `{name}` replaced by the result of `variable`, and `{{` by a brace. Spaces at
+/// both ends are removed.
 pub fn expand_title(template: &[u8], variable: impl Fn(&[u8]) -> Vec<u8>) -> Vec<u8> {
     let (mut title, mut rest) = (Vec::new(), template);
     while let Some(open) = rest.iter().position(|byte| *byte == b'{') {
@@ -119,8 +118,8 @@ fn check_hostname(name: &[u8]) -> Result<(), Reason> {
     if name.len() >= 256 {
         return Err(Reason::HostnameLength);
     }
-    let fits = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.');
-    if name.iter().all(fits) { Ok(()) } else { Err(Reason::HostnameCharacter) }
+    let is_allowed = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.');
+    if name.iter().all(is_allowed) { Ok(()) } else { Err(Reason::HostnameCharacter) }
 }
 
 fn check_ipv4(address: &[u8]) -> Result<(), Reason> {
@@ -131,23 +130,27 @@ fn check_ipv6(address: &[u8]) -> Result<(), Reason> {
     check_ip::<std::net::Ipv6Addr>(address, "Invalid IPv6 address")
 }
 
-fn check_ip<T: std::str::FromStr>(address: &[u8], otherwise: &str) -> Result<(), Reason> {
+fn check_ip<T: std::str::FromStr>(address: &[u8], error: &str) -> Result<(), Reason> {
     let address = std::str::from_utf8(address).unwrap_or("?");
-    let is_one = address.is_empty() || address.parse::<T>().is_ok();
-    if is_one { Ok(()) } else { Err(Reason::Other(otherwise.to_owned())) }
+    let is_valid = address.is_empty() || address.parse::<T>().is_ok();
+    if is_valid { Ok(()) } else { Err(Reason::Other(error.to_owned())) }
 }
 
 fn check_version(version: &[u8]) -> Result<(), Reason> {
-    let fits = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'+');
-    if !version.is_empty() && version.iter().all(fits) { Ok(()) } else { Err(Reason::Version) }
+    let is_allowed = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'+');
+    if !version.is_empty() && version.iter().all(is_allowed) {
+        Ok(())
+    } else {
+        Err(Reason::Version)
+    }
 }
 
 fn check_base_name(name: &[u8], directive: &'static str, what: &'static str) -> Result<(), Reason> {
-    let path = name.iter().any(|byte| matches!(byte, b'/' | b'\\'));
-    if path { Err(Reason::NotBaseName { directive, what }) } else { Ok(()) }
+    let is_path = name.iter().any(|byte| matches!(byte, b'/' | b'\\'));
+    if is_path { Err(Reason::NotBaseName { directive, what }) } else { Ok(()) }
 }
 
-fn check_filled_base_name(
+fn check_nonempty_base_name(
     name: &[u8],
     directive: &'static str,
     what: &'static str,
@@ -158,20 +161,20 @@ fn check_filled_base_name(
     check_base_name(name, directive, what)
 }
 
-/// A directory that exists and may be entered, kept as its absolute path.
+/// An existing directory with search permission, stored as its absolute path.
 pub(in crate::config) struct Directory;
 
 impl Kind<PathBuf> for Directory {
     fn parse(&self, args: &[&[u8]], old: &PathBuf, _: Origin) -> Result<PathBuf, Reason> {
-        let arg = only(args)?;
+        let arg = single(args)?;
         let arg = arg.split(|byte| *byte == 0).next().unwrap_or_default();
         if arg.is_empty() {
             return Err(Reason::Other("No such file or directory".into()));
         }
         let path = old.join(std::ffi::OsStr::from_bytes(arg));
-        // With the dot, the look-up fails unless this is a directory that may be searched.
-        let inside = path.join(".");
-        let absolute = std::fs::metadata(&inside).and_then(|_| std::fs::canonicalize(&path));
+        // With `/.` this fails unless it is a directory with search permission.
+        let dot = path.join(".");
+        let absolute = std::fs::metadata(&dot).and_then(|_| std::fs::canonicalize(&path));
         absolute.map_err(|error| Reason::Other(system_text(&error)))
     }
 
@@ -180,7 +183,7 @@ impl Kind<PathBuf> for Directory {
     }
 
     fn lines(&self, name: &str, value: &PathBuf, _: &PathBuf) -> Vec<RewriteLine> {
-        // Always written: the directory of the next start may be another.
+        // Always written: the next start may be in another directory.
         vec![line(name, &quoted(value.as_os_str().as_bytes()), true)]
     }
 
