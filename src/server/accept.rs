@@ -89,7 +89,7 @@ impl Turn<'_> {
                 }
             };
         }
-        let mut flags = users::first_flags(self.state);
+        let mut flags = users::initial_flags(self.state);
         flags.set(ClientFlags::UNIX_SOCKET, stream.is_unix());
         let now_us = self.state.now.boot_us;
         let make = |id| Client { flags, ..Client::new(id, stream, peer, local, now_us) };
@@ -113,7 +113,7 @@ impl Turn<'_> {
     /// Protected mode: closes a remote client with an error. True: it was closed.
     pub(super) fn refuse_if_protected(&mut self, id: ClientId) -> bool {
         let config = &self.state.config;
-        let is_open = !config.protected_mode || self.state.acl.has_default_password();
+        let is_open = !config.protected_mode || self.state.acl.default_needs_password();
         let Some(client) = self.state.clients.get_mut(id) else { return true };
         if is_open || client.peer.is_local() {
             return false;

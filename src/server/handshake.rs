@@ -115,9 +115,9 @@ fn log_in_by_certificate(state: &mut State, id: ClientId) {
     let Some(client) = state.clients.get(id) else { return };
     let names = client.stream.peer_names(field);
     let named = names.iter().filter_map(|name| state.acl.find(name));
-    let user = named.into_iter().find(|&user| state.acl.user(user).is(UserFlags::ON));
+    let user = named.into_iter().find(|&user| state.acl.user(user).has_flag(UserFlags::ON));
     if let Some(user) = user {
-        users::become_user(state, id, user);
+        users::log_in(state, id, user);
     }
 }
 

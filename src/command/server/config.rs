@@ -151,7 +151,7 @@ fn reset_stat(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `CONFIG REWRITE`: OK.
 fn rewrite(ctx: &mut Context<'_>) -> CommandResult {
-    let lines: Vec<Vec<u8>> = ctx.server.acl.lines(users::form(ctx.server)).collect();
+    let lines: Vec<Vec<u8>> = ctx.server.acl.lines(users::rule_format(ctx.server)).collect();
     match ctx.server.config.rewrite(&lines) {
         Ok(()) => {
             let message = format_args!("CONFIG REWRITE executed with success.");
