@@ -8,7 +8,7 @@ use std::path::Path;
 
 use mio::Token;
 
-use super::handshake::{HANDSHAKE_US, without_tls};
+use super::handshake::{HANDSHAKE_US, tls_not_configured};
 use super::{FIRST_LISTENER, Server, Turn};
 use crate::client::{Client, ClientFlags, ClientId};
 use crate::command::configure_tls;
@@ -81,13 +81,14 @@ impl Turn<'_> {
         }
         if is_tls {
             let config = self.state.net.tls.as_ref().map(|tls| &tls.server);
-            stream = match config.ok_or_else(without_tls).and_then(|tls| stream.with_tls(tls)) {
-                Ok(stream) => stream,
-                Err(error) => {
-                    let message = format_args!("Error accepting a client connection: {error}");
-                    return self.state.log(Level::Warning, message);
-                }
-            };
+            stream =
+                match config.ok_or_else(tls_not_configured).and_then(|tls| stream.with_tls(tls)) {
+                    Ok(stream) => stream,
+                    Err(error) => {
+                        let message = format_args!("Error accepting a client connection: {error}");
+                        return self.state.log(Level::Warning, message);
+                    }
+                };
         }
         let mut flags = users::initial_flags(self.state);
         flags.set(ClientFlags::UNIX_SOCKET, stream.is_unix());
