@@ -284,9 +284,7 @@ pub fn admit_scripted(
     if !command.spec.accepts(args.len()) || command.spec.handler.is_none() {
         return Err(ARITY.refusal(server));
     }
-    if command.is(Flags::NOSCRIPT)
-        && !(server.scripts.denies_nothing && is_harmless_in_script(command))
-    {
+    if command.is(Flags::NOSCRIPT) && is_denied_in_scripts(server, command) {
         return Err(NOT_ALLOWED_IN_SCRIPT.refusal(server));
     }
     let Some(running) = &server.scripts.running else {
@@ -331,6 +329,14 @@ pub fn admit_scripted(
         return refuse(&CommandError::OutOfMemory.wire());
     }
     Ok(command)
+}
+
+/// Whether scripts may not call a command with `NOSCRIPT`.
+#[cold]
+fn is_denied_in_scripts(server: &State, command: &Command) -> bool {
+    let flags = command.spec.flags.reported(server.config.reports_7_2());
+    let is_allowed_by_debug = server.scripts.denies_nothing && is_harmless_in_script(command);
+    flags.contains(Flags::NOSCRIPT) && !is_allowed_by_debug
 }
 
 /// Whether DEBUG may allow a command that scripts are normally denied: it must not touch the connection, transaction
