@@ -239,6 +239,9 @@ impl Decoder<'_> {
     fn packed_set(&self, reader: &mut Reader<'_>) -> Decoded<Stored> {
         let text = reader.string("a listpack")?;
         let packed = listpack(&text, reader)?;
+        if packed.count == 0 {
+            return Err(reader.error(Fault::Empty));
+        }
         let mut set = Set::Packed(Vec::new());
         Edit::unnoted(&mut set).expect_more(packed.count, &self.limits.set);
         for member in packed.texts() {

@@ -463,6 +463,7 @@ fn lists_of_all_types_are_read() {
 fn sets_of_all_types_are_read() {
     assert_eq!(read(1, 2, b"\x02\x01b\x01a"), lines(&["a", "b", "inline 4"]));
     assert_eq!(read(11, 20, &listpack(&["b", "a"])), lines(&["a", "b", "inline 4"]));
+    assert_eq!(read(11, 20, &listpack(&[])), Err(Fault::Empty));
     let ints = string(b"\x02\0\0\0\x02\0\0\0\x01\0\x07\0");
     assert_eq!(read(2, 11, &ints), lines(&["1", "7", "inline 5"]));
     assert_eq!(read(2, 11, &string(b"\x02\0\0\0\0\0\0\0")), Err(Fault::Empty));
