@@ -291,7 +291,7 @@ fn note_aux(server: &mut State, name: &[u8], value: &[u8]) {
             notice(format_args!("Loading RDB produced by version {text}"));
         }
         b"ctime" => {
-            let age = (server.now.unix_seconds() - number()).max(0);
+            let age = server.now.unix_seconds().saturating_sub(number()).max(0);
             notice(format_args!("RDB age {age} seconds"));
         }
         b"used-mem" => {
