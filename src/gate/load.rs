@@ -228,7 +228,7 @@ fn insert_batches(
             }
             Some(Record::Expired { database, key }) => {
                 server.persistence.keys_expired_at_load += 1;
-                replicas::tell_expired(server, database, &key);
+                replicas::feed_expired(server, database, &key);
                 progress.step(db, server, offset)?;
             }
             Some(Record::Empty(key)) => skip_empty(server, &key),
@@ -542,7 +542,7 @@ pub fn load_at_start(db: &mut Keyspace, server: &mut State) -> Result<(), String
         // On a replica the primary decides about expired keys.
         let reports_expired = server.config.replicaof.is_none();
         if reports_expired {
-            replicas::begin_at_start(server);
+            replicas::begin_stream_at_start(server);
         }
         let loaded = load_file(
             db,
@@ -551,7 +551,7 @@ pub fn load_at_start(db: &mut Keyspace, server: &mut State) -> Result<(), String
             Rules { reports_expired, keeps_expired: !reports_expired, ..Rules::default() },
         )?;
         if reports_expired {
-            replicas::go_on_from_file(db, server);
+            replicas::continue_history_of_file(db, server);
         }
         if loaded {
             let (keys, expired) =
