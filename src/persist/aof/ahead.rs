@@ -85,10 +85,10 @@ pub fn read<R: Read>(mut reader: Reader<R>, batches: &SyncSender<Batch>) {
             Err(error) => batch.end = Some(Err(error)),
         }
         let is_end = batch.end.is_some();
-        if is_end || batch.bytes.len() >= BATCH_BYTES || long.is_some() && !batch.is_empty() {
-            if batches.send(std::mem::take(&mut batch)).is_err() || is_end {
-                return;
-            }
+        let is_ready =
+            is_end || batch.bytes.len() >= BATCH_BYTES || long.is_some() && !batch.is_empty();
+        if is_ready && (batches.send(std::mem::take(&mut batch)).is_err() || is_end) {
+            return;
         }
         if let Some(head) = long {
             let (bytes, args) = reader.take_last();
