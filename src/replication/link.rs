@@ -282,7 +282,7 @@ impl Link {
                 }
                 self.awaits = Awaits::Version;
             }
-            Awaits::Version => self.ask_to_continue(),
+            Awaits::Version => self.send_psync(),
             // Empty lines keep the connection alive while the primary prepares.
             Awaits::Psync | Awaits::Preamble if line.is_empty() => {}
             Awaits::Psync => self.read_psync_reply(line, text),
@@ -314,7 +314,7 @@ impl Link {
         self.send(&[b"REPLCONF", b"version", VERSION]);
     }
 
-    fn ask_to_continue(&mut self) {
+    fn send_psync(&mut self) {
         self.awaits = Awaits::Psync;
         let (id, offset) = match self.options.continues.clone() {
             Some((id, offset)) => {

@@ -251,6 +251,22 @@ fn the_progress_of_a_long_loading_is_logged() {
 }
 
 #[test]
+fn a_file_with_any_ctime_is_loaded() {
+    for ctime in [i64::MIN, i64::MAX] {
+        let dir = tempfile::tempdir().expect("a folder");
+        let ctime = ctime.to_string();
+        let mut file = b"REDIS0010\xfa\x05ctime".to_vec();
+        file.push(ctime.len() as u8);
+        file.extend_from_slice(ctime.as_bytes());
+        // A key, and the end without a checksum.
+        file.extend_from_slice(b"\x00\x01k\x01v\xff\0\0\0\0\0\0\0\0");
+        std::fs::write(dir.path().join("dump.rdb"), file).expect("a file");
+        let server = start(dir.path(), &[]);
+        assert_eq!(server.connect().call(&["GET", "k"]), Reply::Bulk(b"v".to_vec()));
+    }
+}
+
+#[test]
 fn expired_keys_stay_deleted_and_others_keep_their_deadlines() {
     let dir = tempfile::tempdir().expect("a folder");
     let server = start(dir.path(), &["appendonly yes"]);

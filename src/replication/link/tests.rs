@@ -18,8 +18,8 @@ struct Outcome {
 }
 
 /// Feeds a link with bytes in pieces.
-fn feed(hello: HandshakeOptions, pieces: &[&[u8]]) -> Outcome {
-    let (mut link, mut outcome) = (Link::new(hello), Outcome::default());
+fn feed(options: HandshakeOptions, pieces: &[&[u8]]) -> Outcome {
+    let (mut link, mut outcome) = (Link::new(options), Outcome::default());
     for piece in pieces {
         link.receive(piece);
         while let Some(event) = link.next_event() {
@@ -102,7 +102,7 @@ fn a_snapshot_and_the_stream_after_it_are_separated() {
 
 #[test]
 fn a_known_history_is_requested_and_continues() {
-    let hello = HandshakeOptions {
+    let options = HandshakeOptions {
         password: Some(b"secret".to_vec()),
         user: Some(b"me".to_vec()),
         address: Some(b"10.0.0.2".to_vec()),
@@ -112,7 +112,7 @@ fn a_known_history_is_requested_and_continues() {
     let text = format!(
         "-NOAUTH first\r\n+OK\r\n-ERR what\r\n-ERR what\r\n-ERR what\r\n-ERR what\r\n+CONTINUE {MARK}\r\n{STREAM}"
     );
-    let outcome = feed(hello, &[text.as_bytes()]);
+    let outcome = feed(options, &[text.as_bytes()]);
     assert_eq!(outcome.events, [Event::Continues { id: Some(MARK.to_owned()) }]);
     assert_eq!(outcome.units.len(), 4);
     let sent = String::from_utf8(outcome.sent).expect("text");
@@ -142,7 +142,7 @@ fn a_refusal_ends_the_link_or_leads_to_sync() {
         assert_eq!(feed(resuming(), &[text.as_bytes()]).events, events, "{text}");
     }
     let old = "+PONG\r\n-ERR\r\n-ERR\r\n-ERR\r\n-ERR unknown command\r\n";
-    for (answer, bytes) in [("$3\r\nabc", Some(3)), ("-ERR no\r\n", None), ("hello\r\n", None)] {
+    for (answer, bytes) in [("$3\r\nabc", Some(3)), ("-ERR no\r\n", None), ("options\r\n", None)] {
         let outcome = feed(resuming(), &[old.as_bytes(), answer.as_bytes()]);
         let mut expected = vec![Event::FullSync { history: None }];
         match bytes {
