@@ -88,15 +88,15 @@ impl Chunk {
         let mut rest = self.bytes.as_slice();
         let mut objects = self.objects.iter();
         for head in &self.heads {
-            let (key, behind) = rest.split_at(head.key_len);
+            let (key, after) = rest.split_at(head.key_len);
             let value = match head.value {
                 Some((len, kind)) => {
-                    let (bytes, behind) = behind.split_at(len);
-                    rest = behind;
+                    let (bytes, after) = after.split_at(len);
+                    rest = after;
                     ValueRef::Bytes { bytes, kind }
                 }
                 None => {
-                    rest = behind;
+                    rest = after;
                     ValueRef::Object(objects.next().expect("each head without bytes has an object"))
                 }
             };

@@ -359,9 +359,9 @@ mod tests {
         let name = "a".repeat(1100);
         assert_eq!(refused(format!("file {name} seq 1 type i\n").as_bytes()), too_long);
         let error = Manifest::parse(b"# c\nfile a seq 1 type x\n").unwrap_err();
-        let told =
+        let expected =
             "Reading the manifest file, at line 2 >>> 'file a seq 1 type x' Unknown AOF file type";
-        assert_eq!(error.to_string(), told);
+        assert_eq!(error.to_string(), expected);
     }
 
     #[test]

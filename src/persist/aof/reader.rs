@@ -301,9 +301,9 @@ impl<R: Read> Reader<R> {
     /// Takes the buffer and the arguments' ranges of the request just returned by [`Reader::next`]; the bytes read ahead are
     /// copied.
     pub fn take_last(&mut self) -> (Vec<u8>, Vec<Range>) {
-        let behind = self.buf.split_off(self.start);
+        let after = self.buf.split_off(self.start);
         self.start = 0;
-        (std::mem::replace(&mut self.buf, behind), std::mem::take(&mut self.args))
+        (std::mem::replace(&mut self.buf, after), std::mem::take(&mut self.args))
     }
 
     fn is_command(&self, name: &[u8]) -> bool {

@@ -54,9 +54,9 @@ fn a_valid_single_file() {
 
 #[test]
 fn faults_are_reported_with_their_offset() {
-    let fault = |tail: &str, size: usize, up_to: usize, line: u64, told: &str| {
+    let fault = |tail: &str, size: usize, up_to: usize, line: u64, report: &str| {
         let text = format!(
-            "Start checking Old-Style AOF\n{told}AOF analyzed: filename=/f, size={size}, ok_up_to={up_to}, ok_up_to_line={line}, \
+            "Start checking Old-Style AOF\n{report}AOF analyzed: filename=/f, size={size}, ok_up_to={up_to}, ok_up_to_line={line}, \
              diff={}\nAOF /f is not valid. Use the --fix option to try fixing it.\n",
             size - up_to
         );
@@ -140,8 +140,9 @@ fn only_the_last_file_is_truncated() {
     assert_eq!(code, 1);
     let torn = folder(b"", GOOD, &GOOD[..20]);
     let (code, text) = run(&torn, &["--fix", "/a.manifest"], true);
-    let told = "Successfully truncated AOF a.2.incr.aof\nAll AOF files and manifest are valid\n";
-    assert!(text.ends_with(told), "{text}");
+    let expected =
+        "Successfully truncated AOF a.2.incr.aof\nAll AOF files and manifest are valid\n";
+    assert!(text.ends_with(expected), "{text}");
     assert_eq!(code, 0);
     assert_eq!(torn.bytes(Path::new("/a.2.incr.aof")).unwrap(), b"");
     // A crash at the start of a rewrite leaves an empty file after the torn one.
@@ -153,18 +154,18 @@ fn only_the_last_file_is_truncated() {
 fn a_later_time_truncates_what_follows() {
     let text = format!("#TS:100\r\n{GOOD}#TS:200\r\n{GOOD}#TS:300\r\n{GOOD}");
     let disk = disk(&[("/f", text.as_bytes())]);
-    let (code, told) = run(&disk, &["--truncate-to-timestamp", "300", "/f"], false);
-    assert!(told.ends_with("Truncate nothing in AOF /f to timestamp 300\nAOF /f is valid\n"));
+    let (code, output) = run(&disk, &["--truncate-to-timestamp", "300", "/f"], false);
+    assert!(output.ends_with("Truncate nothing in AOF /f to timestamp 300\nAOF /f is valid\n"));
     assert_eq!(code, 0);
-    let (code, told) = run(&disk, &["--truncate-to-timestamp", "199", "/f"], false);
-    assert!(told.ends_with("Successfully truncated AOF /f to timestamp 199\n"), "{told}");
+    let (code, output) = run(&disk, &["--truncate-to-timestamp", "199", "/f"], false);
+    assert!(output.ends_with("Successfully truncated AOF /f to timestamp 199\n"), "{output}");
     assert_eq!(code, 0);
     assert_eq!(disk.bytes(Path::new("/f")).unwrap(), format!("#TS:100\r\n{GOOD}").as_bytes());
-    let (code, told) = run(&disk, &["--truncate-to-timestamp", "99", "/f"], false);
-    assert!(told.ends_with("AOF /f has nothing before timestamp 99, aborting...\n"), "{told}");
+    let (code, output) = run(&disk, &["--truncate-to-timestamp", "99", "/f"], false);
+    assert!(output.ends_with("AOF /f has nothing before timestamp 99, aborting...\n"), "{output}");
     assert_eq!(code, 1);
-    let (_, told) = run(&disk, &["--truncate-to-timestamp", "x", "/f"], false);
-    assert_eq!(told, "Invalid timestamp, aborting...\n");
+    let (_, output) = run(&disk, &["--truncate-to-timestamp", "x", "/f"], false);
+    assert_eq!(output, "Invalid timestamp, aborting...\n");
 }
 
 #[test]

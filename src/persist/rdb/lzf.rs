@@ -172,23 +172,23 @@ pub fn decompress(compressed: &[u8], len: u64) -> Option<Vec<u8>> {
     let len = len as usize;
     let mut text = Vec::with_capacity(len.min(compressed.len().saturating_mul(2)));
     let mut rest = compressed;
-    while let Some((&control, behind)) = rest.split_first() {
+    while let Some((&control, after)) = rest.split_first() {
         let high = usize::from(control >> 5);
         if high == 0 {
-            let (literals, behind) = behind.split_at_checked(usize::from(control) + 1)?;
-            rest = behind;
+            let (literals, after) = after.split_at_checked(usize::from(control) + 1)?;
+            rest = after;
             if literals.len() > len - text.len() {
                 return None;
             }
             text.extend_from_slice(literals);
             continue;
         }
-        let (more, behind) = match high {
-            7 => behind.split_first().map(|(&more, behind)| (usize::from(more), behind))?,
-            _ => (0, behind),
+        let (more, after) = match high {
+            7 => after.split_first().map(|(&more, after)| (usize::from(more), after))?,
+            _ => (0, after),
         };
-        let (&low, behind) = behind.split_first()?;
-        rest = behind;
+        let (&low, after) = after.split_first()?;
+        rest = after;
         let back = (usize::from(control & 0x1f) << 8 | usize::from(low)) + 1;
         let start = text.len().checked_sub(back)?;
         let count = high + more + 2;

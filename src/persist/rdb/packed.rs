@@ -74,12 +74,12 @@ impl<'a> Packed<'a> {
         let mut packed = Packed { entries: Vec::new().into(), count: 0 };
         while rest != [END] {
             let len = zipmap_len(&mut rest)?;
-            let (field, behind) = rest.split_at_checked(len)?;
-            rest = behind;
+            let (field, after) = rest.split_at_checked(len)?;
+            rest = after;
             let len = zipmap_len(&mut rest)?;
-            let (&unused, behind) = rest.split_first()?;
-            let (value, behind) = behind.split_at_checked(len)?;
-            rest = behind.get(usize::from(unused)..)?;
+            let (&unused, after) = rest.split_first()?;
+            let (value, after) = after.split_at_checked(len)?;
+            rest = after.get(usize::from(unused)..)?;
             packed.push(field);
             packed.push(value);
         }
@@ -180,12 +180,12 @@ fn ziplist_entry(bytes: &[u8]) -> Option<(usize, usize, Element<'_>)> {
 }
 
 fn zipmap_len(rest: &mut &[u8]) -> Option<usize> {
-    let (&first, behind) = rest.split_first()?;
-    *rest = behind;
+    let (&first, after) = rest.split_first()?;
+    *rest = after;
     match first {
         LONG => {
-            let (len, behind) = rest.split_first_chunk()?;
-            *rest = behind;
+            let (len, after) = rest.split_first_chunk()?;
+            *rest = after;
             Some(u32::from_le_bytes(*len) as usize)
         }
         END => None,

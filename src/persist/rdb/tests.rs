@@ -579,9 +579,9 @@ fn more_elements_than_there_are_bytes_are_refused_at_once() {
 }
 
 /// A stream with a node of these elements, and the bytes after it.
-fn stream_bytes(node: &[&str], behind: &[u8]) -> Vec<u8> {
+fn stream_bytes(node: &[&str], after: &[u8]) -> Vec<u8> {
     let id = (7u128 << 64 | 1).to_be_bytes();
-    [&b"\x01"[..], &string(&id), &listpack(node), behind].concat()
+    [&b"\x01"[..], &string(&id), &listpack(node), after].concat()
 }
 
 /// An entry 7-1 with one field, and the deleted entry 7-2.
@@ -591,15 +591,15 @@ const NODE: [&str; 15] =
 #[test]
 fn streams_of_the_oldest_type_are_read() {
     // One entry; last 9-0; group g at 7-1 with its entry pending at c.
-    let mut behind = b"\x01\x09\x00\x01\x01g\x07\x01\x01".to_vec();
+    let mut after = b"\x01\x09\x00\x01\x01g\x07\x01\x01".to_vec();
     let id = (7u128 << 64 | 1).to_be_bytes();
-    behind.extend_from_slice(&id);
-    behind.extend_from_slice(&5i64.to_le_bytes());
-    behind.extend_from_slice(b"\x03\x01\x01c");
-    behind.extend_from_slice(&6i64.to_le_bytes());
-    behind.push(1);
-    behind.extend_from_slice(&id);
-    let whole = stream_bytes(&NODE, &behind);
+    after.extend_from_slice(&id);
+    after.extend_from_slice(&5i64.to_le_bytes());
+    after.extend_from_slice(b"\x03\x01\x01c");
+    after.extend_from_slice(&6i64.to_le_bytes());
+    after.push(1);
+    after.extend_from_slice(&id);
+    let whole = stream_bytes(&NODE, &after);
     let lines = read(9, value_type::STREAM, &whole).expect("it is whole");
     let shown = |ms, seq| format!("{:?}", StreamId { ms, seq });
     assert!(lines[0].starts_with(&format!("node {} 1", shown(7, 1))), "{lines:#?}");
@@ -619,8 +619,8 @@ fn streams_of_the_oldest_type_are_read() {
 
 #[test]
 fn inconsistent_streams_are_refused() {
-    let fault = |node: &[&str], behind: &[u8]| {
-        malformed(read(10, value_type::STREAM, &stream_bytes(node, behind)))
+    let fault = |node: &[&str], after: &[u8]| {
+        malformed(read(10, value_type::STREAM, &stream_bytes(node, after)))
     };
     let with = |at: usize, element: &'static str| {
         let mut node = NODE;

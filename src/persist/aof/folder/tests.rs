@@ -92,9 +92,9 @@ fn an_invalid_manifest_is_refused_with_its_line() {
     disk.create_folder(Path::new("/dir")).unwrap();
     disk.put(Path::new("/dir/a.aof.manifest"), b"file a seq 1 type x\n");
     let error = open(&disk).unwrap_err().to_string();
-    let told = "FATAL AOF MANIFEST FILE ERROR /dir/a.aof.manifest: Reading the manifest file, at line 1 >>> 'file a seq 1 type x' \
+    let expected = "FATAL AOF MANIFEST FILE ERROR /dir/a.aof.manifest: Reading the manifest file, at line 1 >>> 'file a seq 1 type x' \
                 Unknown AOF file type";
-    assert_eq!(error, told);
+    assert_eq!(error, expected);
 }
 
 #[test]

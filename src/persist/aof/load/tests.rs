@@ -80,7 +80,7 @@ fn files_are_loaded_in_order_and_so_are_commands_after_an_image() {
     let bytes = (base.len() + GOOD.len() + second.len()) as u64;
     let expected = Loaded { bytes, base_bytes: base.len() as u64, warnings: Vec::new() };
     assert_eq!(result, Ok(expected));
-    let told = [
+    let expected = [
         "a.1.base.rdb 36",
         "rdb of 36",
         "SET",
@@ -91,7 +91,7 @@ fn files_are_loaded_in_order_and_so_are_commands_after_an_image() {
         "SET",
         "EXEC",
     ];
-    assert_eq!(notes, told);
+    assert_eq!(notes, expected);
 }
 
 #[test]
@@ -128,15 +128,15 @@ fn the_last_file_is_the_last_one_that_is_not_empty() {
 fn damage_is_refused_with_file_offset_and_fault() {
     let damaged = format!("{GOOD}*1\r\n$3\r\nDELxx{GOOD}");
     let error = refused(b"", &[&damaged], true);
-    let told = "Bad file format reading the append only file a.1.incr.aof: Expected \\r\\n, got: 7878 at offset 38 (of 67; line or \
+    let expected = "Bad file format reading the append only file a.1.incr.aof: Expected \\r\\n, got: 7878 at offset 38 (of 67; line or \
                 argument at 35): make a backup";
-    assert!(error.starts_with(told), "{error}");
+    assert!(error.starts_with(expected), "{error}");
     let error = refused(b"", &[&format!("{GOOD}*1\r\n$3\r\nBAD\r\n")], true);
     assert_eq!(error, "Unknown command 'BAD' (append only file a.1.incr.aof, offset 27)");
     let error = refused(b"REDIS9999", &[GOOD], true);
-    let told =
+    let expected =
         "Error reading the RDB base file a.1.base.rdb, AOF loading aborted: version of tomorrow";
-    assert_eq!(error, told);
+    assert_eq!(error, expected);
 }
 
 #[test]

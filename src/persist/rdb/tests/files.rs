@@ -233,7 +233,7 @@ fn a_hash_with_deadlines_needs_the_version_of_valkey() {
         assert!(take(Entry { field: b"f", value: b"v", deadline: Some(NOW.after(1000)) }));
         Ok(())
     });
-    let stored = hash.expect("it is told once").store();
+    let stored = hash.expect("each field comes once").store();
     let entry = || SavedEntry {
         key: b"k",
         value: value_of(&stored),
@@ -243,7 +243,7 @@ fn a_hash_with_deadlines_needs_the_version_of_valkey() {
     };
     let mut writer =
         Writer::new(Vec::new(), Version::REDIS_11, Encoder::new(true), true).expect("memory");
-    let refused = writer.entry(entry(), &NOW).expect_err("it cannot be told");
+    let refused = writer.entry(entry(), &NOW).expect_err("the version is too low");
     assert_eq!(refused.to_string(), "the value needs version VALKEY080");
     let (file, _) = writer.finish().expect("memory");
     assert_eq!(file.len(), 9 + 9, "only the header and the end");
