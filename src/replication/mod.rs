@@ -91,8 +91,6 @@ pub struct Replication {
     pub offset: u64,
     /// None: there have been no replicas, or none for long; the stream is not recorded then.
     pub backlog: Option<Backlog>,
-    /// Messages published since the last effects, as requests for replicas.
-    pub messages: Vec<u8>,
     /// Clients that are replicas, in any state.
     pub replicas: Vec<ClientId>,
     /// Since when there are no replicas: boot-time clock, microseconds.
@@ -132,7 +130,6 @@ impl Default for Replication {
             ancestor: None,
             offset: 0,
             backlog: None,
-            messages: Vec::new(),
             replicas: Vec::new(),
             without_replicas_since_us: 0,
             good_replicas: 0,
