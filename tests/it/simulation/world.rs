@@ -64,8 +64,13 @@ pub struct World {
     pub trace: Trace,
     /// Somebody sets wall clocks.
     pub has_steps: bool,
+    /// `appendonly yes`.
+    pub has_log: bool,
     /// What was answered is on disk: `appendfsync always`.
     pub keeps_all: bool,
+    /// Primaries that have lost their data hold replicas off, and take no writes before they have come: `repl-protect-empty-primary`,
+    /// `primary-restart-read-only`.
+    pub protects: bool,
     /// What threads do is done in one turn of so many.
     slowness: u32,
     /// Of each server and history: how much of it it has had.
@@ -81,10 +86,16 @@ impl World {
         let mut random = fastrand::Rng::with_seed(options.seed);
         let mut common = common_lines(&mut random);
         let fsync = ["", "", "everysec", "always"][random.usize(..4)];
-        if !fsync.is_empty() {
+        let has_log = !fsync.is_empty();
+        if has_log {
             common.push(format!("appendonly yes\nappendfsync {fsync}"));
         }
         let keeps_all = fsync == "always";
+        let protects = random.bool();
+        if protects {
+            // The one alone ends with the first write.
+            common.push("repl-protect-empty-primary yes\nprimary-restart-read-only 1".into());
+        }
         let tick_us = [0, 5, 50][random.usize(..3)];
         let nodes = (0..NODES).map(|_| {
             let clock = ManualClock::new(START);
@@ -110,7 +121,9 @@ impl World {
             wires,
             trace,
             has_steps,
+            has_log,
             keeps_all,
+            protects,
             slowness,
             applied: BTreeMap::new(),
             seen,
