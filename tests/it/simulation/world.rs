@@ -93,8 +93,11 @@ impl World {
         let keeps_all = fsync == "always";
         let protects = random.bool();
         if protects {
-            // The one alone ends with the first write.
-            common.push("repl-protect-empty-primary yes\nprimary-restart-read-only 1".into());
+            // Replicas ask each second. What is written before is in the log of a primary that ends once more, and makes it a whole
+            // one: so the one is not enough without the other.
+            let seconds = ["1", "3"][random.usize(..2)];
+            common.push("repl-protect-empty-primary yes".into());
+            common.push(format!("primary-restart-read-only {seconds}"));
         }
         let tick_us = [0, 5, 50][random.usize(..3)];
         let nodes = (0..NODES).map(|_| {
