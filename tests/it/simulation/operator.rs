@@ -124,7 +124,7 @@ impl Operator {
         self.watch_failover(world);
         let primary = self.primary;
         if !world.is_up(primary) || self.has_lost_data {
-            // SHUTDOWN has ended it, or a failover that was not meant to.
+            // SHUTDOWN has ended it, or a failover that was not meant to; or it has less than they have.
             return;
         }
         let master = world.info(primary);
@@ -133,6 +133,9 @@ impl Operator {
         }
         let settles = self.tasks.iter().any(|(_, task)| matches!(task, Task::Settle));
         if holds_off(&master) && !settles {
+            if !world.has_log {
+                world.fail(&format!("primary {primary} holds replicas off, and has lost nothing"));
+            }
             let us = i64::from(world.random.u32(1..5000)) * MS;
             self.later(world, us, Task::Settle);
         }
@@ -218,8 +221,8 @@ impl Operator {
         {
             return self.watch_failover(world);
         }
-        let primary =
-            if world.is_up(self.primary) { world.info(self.primary) } else { BTreeMap::new() };
+        let up = world.is_up(self.primary);
+        let primary = if up { world.info(self.primary) } else { BTreeMap::new() };
         let lacks_data = self.has_lost_data || holds_off(&primary);
         let mut best: Option<(u64, usize)> = None;
         for node in (0..NODES).filter(|&node| node != self.primary) {
@@ -245,7 +248,7 @@ impl Operator {
             if !world.is_up(self.primary) || self.has_lost_data && !all_up {
                 self.later(world, SECOND, Task::Promote);
             } else {
-                // Nobody has more than it has.
+                // All follow it: they have no more than it has.
                 self.has_lost_data = false;
             }
             return;
@@ -270,8 +273,8 @@ impl Operator {
         self.take_primary(world, node);
     }
 
-    /// A primary holds replicas off though it has all that it has answered: its log shows that this is nothing. Either side may
-    /// be right for an operator.
+    /// A primary holds replicas off though it has all that it has answered: its log has no keys. An operator may promote one of
+    /// them or confirm the primary: nothing is lost by either.
     fn settle(&mut self, world: &mut World) {
         let primary = self.primary;
         if self.has_lost_data || !world.is_up(primary) || !holds_off(&world.info(primary)) {
