@@ -45,11 +45,14 @@ pub struct Broadcast {
 }
 
 /// What is uncertain about a primary that has just started.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Restart {
     /// It has started without data, or with that of an RDB file: the offset up to which it has any. None: there is nothing to fear for
     /// replicas, as with an append-only file, which has all that was answered.
     pub data_end: Option<u64>,
+    /// Histories that this server began since, and that have ended (`repl-backlog-ttl`): who has one of them has nothing that this
+    /// server lacks. The last comes first.
+    pub ended: Vec<String>,
     /// It refuses writes until its part is certain: `primary-restart-read-only`.
     pub is_read_only: bool,
     /// Since when there have been replicas without a break: boot-time clock, microseconds.
