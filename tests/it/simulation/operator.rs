@@ -368,6 +368,7 @@ impl Operator {
                 if self.can_lose_one(world) {
                     let loss = LOSSES[world.random.usize(..3)];
                     world.crash(primary, loss);
+                    self.has_lost_data = true;
                     self.later(world, short_us, Task::Promote);
                     // Not before somebody else is the primary.
                     self.later(world, short_us + long_us.max(3 * SECOND), Task::Start(primary));
