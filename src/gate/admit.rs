@@ -301,7 +301,7 @@ pub fn admit_scripted(
     if server.is_stale() && !command.is(Flags::STALE) {
         return refuse(STALE_REPLICA);
     }
-    users::check_of(server, running.client, command, args)
+    users::check_client(server, running.client, command, args)
         .map_err(|denied| Refused::Denied(command, denied))?;
     let writes = command.is(Flags::WRITE);
     if running.read_only && (writes || command.is(Flags::MAY_REPLICATE)) {
@@ -347,7 +347,7 @@ fn is_harmless_in_script(command: &Command) -> bool {
 
 /// Whether a client has to authenticate before it may do anything else.
 pub fn needs_password(server: &State, flags: ClientFlags) -> bool {
-    !flags.contains(ClientFlags::AUTHENTICATED) && server.acl.asks_password()
+    !flags.contains(ClientFlags::AUTHENTICATED) && server.acl.requires_auth()
 }
 
 const NOT_ALLOWED: &str = "ERR DEBUG command not allowed. If the enable-debug-command option is \

@@ -590,7 +590,7 @@ impl PrimaryLink {
             });
             match is_connected.map_err(|error| Lost::Ended(Some(error)))? {
                 Handshake::Done => {}
-                Handshake::GoesOn => return Ok(()),
+                Handshake::Unfinished => return Ok(()),
                 Handshake::Waits => {
                     (self.can_read, self.can_write) = (false, false);
                     return Ok(());

@@ -93,8 +93,6 @@ pub struct Replication {
     pub offset: u64,
     /// None: nobody has followed yet, or nobody has for long; nothing is noted then.
     pub backlog: Option<Backlog>,
-    /// Requests for replicas that change nothing, behind what has changed so far: messages.
-    pub messages: Vec<u8>,
     /// Clients that are replicas, in any state.
     pub replicas: Vec<ClientId>,
     /// Since when there are none: boot-time clock, microseconds.
@@ -134,7 +132,6 @@ impl Default for Replication {
             ancestor: None,
             offset: 0,
             backlog: None,
-            messages: Vec::new(),
             replicas: Vec::new(),
             without_replicas_since_us: 0,
             good_replicas: 0,

@@ -64,6 +64,6 @@ fn take_turn(turn: &mut Turn<'_>, is_first: bool) {
     }
     turn.run_batch();
     turn.flush();
-    turn.shake_hands();
+    turn.run_handshakes();
     turn.close_clients();
 }
