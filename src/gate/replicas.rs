@@ -843,6 +843,7 @@ fn free_backlog(db: &mut Keyspace, server: &mut State) {
         return;
     }
     persistence::spread_effects(server);
+    restart::note_end_of_history(server);
     server.replication.begin_history();
     server.replication.backlog = None;
     server.replication.logged.clear();

@@ -26,6 +26,8 @@ const ASKS_AGAIN_US: i64 = 10_000_000;
 const DEMOTED_US: i64 = 60_000_000;
 /// Replicas with data are refused for this long after the start even if something was written since. Unit: microseconds.
 const FIRST_US: i64 = 60_000_000;
+/// Ended histories that are remembered.
+const ENDED_MAX: usize = 16;
 /// Interval of log lines about refused replicas. Unit: microseconds.
 const TELLS_AGAIN_US: i64 = 60_000_000;
 
@@ -76,6 +78,15 @@ fn is_empty(db: &Keyspace) -> bool {
     (0..db.databases()).all(|database| db.table_of(database).is_empty())
 }
 
+/// The history of this primary ends, and another one begins: replicas that come back with it lack data, and have none of others.
+pub fn note_end_of_history(server: &mut State) {
+    let replication = &mut server.replication;
+    if replication.restart.data_end.is_some() {
+        replication.restart.ended.truncate(ENDED_MAX - 1);
+        replication.restart.ended.insert(0, replication.id.clone());
+    }
+}
+
 /// An operator has confirmed that this server is the primary.
 pub fn confirm(server: &mut State) {
     let restart = std::mem::take(&mut server.replication.restart);
@@ -114,7 +125,8 @@ pub fn holds_off(
     history: &[u8],
     from: u64,
 ) -> bool {
-    let is_ours = history.eq_ignore_ascii_case(server.replication.id.as_bytes());
+    let mut ours = std::iter::once(&server.replication.id).chain(&server.replication.restart.ended);
+    let is_ours = ours.any(|id| history.eq_ignore_ascii_case(id.as_bytes()));
     let data_end = server.replication.restart.data_end.filter(|&end| from > end + 1);
     let Some(data_end) = data_end.filter(|_| !history.starts_with(b"?") && !is_ours) else {
         return false;

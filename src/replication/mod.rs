@@ -46,11 +46,14 @@ pub struct Broadcast {
 }
 
 /// The caution of a primary that has just started, whose data may be older than its replicas': see `gate/restart.rs`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Restart {
     /// The offset of its data, if it started without data or with an RDB file. None: replicas cannot have newer data, as with
     /// an append-only file, which has everything that was answered.
     pub data_end: Option<u64>,
+    /// Histories that this server began since its start, and that have ended (`repl-backlog-ttl`). A replica with one of them has
+    /// no data of another primary. The last comes first.
+    pub ended: Vec<String>,
     /// It refuses writes until it is certain to be the primary: `primary-restart-read-only`.
     pub is_read_only: bool,
     /// Since when it has had replicas continuously: boot-time clock, microseconds.

@@ -21,9 +21,13 @@ fn log(folder: &tempfile::TempDir) -> String {
 
 /// The reply to PSYNC of a replica that has data.
 fn psync(server: &TestServer, offset: u64) -> String {
+    psync_from(server, HISTORY, offset)
+}
+
+fn psync_from(server: &TestServer, history: &str, offset: u64) -> String {
     let mut replica = Replica::connect(server);
     replica.greet();
-    replica.say(&format!("PSYNC {HISTORY} {offset}"));
+    replica.say(&format!("PSYNC {history} {offset}"));
     server.settle();
     replica.line()
 }
@@ -158,6 +162,30 @@ fn a_primary_that_has_data_or_is_made_a_replica_refuses_no_replica() {
     assert_eq!(show(&mut client, &["REPLICAOF", "127.0.0.1", "1"]), "OK");
     assert_eq!(show(&mut client, &["REPLICAOF", "NO", "ONE"]), "OK");
     assert_eq!(show(&mut client, &["SET", "k", "v"]), "OK");
+}
+
+#[test]
+fn an_empty_primary_does_not_hold_off_replicas_that_had_its_own_data() {
+    let (server, mut client, _folder) =
+        started(&["repl-protect-empty-primary yes", "repl-backlog-ttl 5"]);
+    let mut former = Vec::new();
+    for _ in 0..2 {
+        let mut replica = Replica::connect(&server);
+        replica.sync(&server);
+        assert_eq!(show(&mut client, &["SET", "k", "v"]), "OK");
+        former.push(field(&mut client, "master_replid"));
+        drop(replica);
+        server.settle();
+        // Its history ends with the backlog.
+        (0..8).for_each(|_| server.advance(SECOND));
+        assert_ne!(field(&mut client, "master_replid"), former[former.len() - 1]);
+    }
+    assert_eq!(show(&mut client, &["FLUSHALL"]), "OK");
+    for history in former {
+        assert!(psync_from(&server, &history, 20).starts_with("+FULLRESYNC"));
+    }
+    assert_eq!(show(&mut client, &["SET", "k", "v"]), "OK");
+    assert_eq!(psync(&server, 20), HELD_OFF);
 }
 
 #[test]

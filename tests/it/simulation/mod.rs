@@ -6,8 +6,8 @@
 //! ```
 //!
 //! What must hold: at quiet moments all servers have the same data at the same offset of the same history; WAIT never counts a replica
-//! that has not applied what it was about; what all replicas have acknowledged survives any promotion; half a transaction is
-//! never seen, nor a key that has expired.
+//! that has not applied what it was about; what all replicas have acknowledged survives any promotion, and primaries that come
+//! back empty; half a transaction is never seen, nor a key that has expired.
 //!
 //! Nothing here knows of real time, of threads, or of chance that does not follow from the seed: a failure is repeated by its seed.
 //! `make simulate` runs many, `make simulate ARGS="--seed 7"` one.

@@ -13,6 +13,8 @@ const FAILOVER_US: i64 = 8 * SECOND;
 /// After so long everything that was repaired is in step.
 const QUIET_US: i64 = 240 * SECOND;
 
+const LOSSES: [Loss; 3] = [Loss::Process, Loss::Power, Loss::Disk];
+
 /// What is to be done later.
 #[derive(Clone, Copy, Debug)]
 enum Task {
@@ -24,6 +26,8 @@ enum Task {
     /// Has a server follow the primary.
     Point(usize),
     Promote,
+    /// Ends that a primary holds its replicas off though it has lost nothing.
+    Settle,
 }
 
 #[derive(Default)]
@@ -41,6 +45,8 @@ pub struct Operator {
     /// It was not told to, and has come back: what it has answered is to be looked at.
     comes_back: bool,
     pub is_back: bool,
+    /// It comes back without its data, or with older data: one of its replicas is to be promoted.
+    has_lost_data: bool,
     /// Whoever follows another replica for a while.
     chained: Option<usize>,
     pub counts: BTreeMap<&'static str, u64>,
@@ -90,6 +96,7 @@ impl Operator {
             }
             Task::Point(node) => self.point(world, node),
             Task::Promote => self.promote_best(world),
+            Task::Settle => self.settle(world),
             Task::Start(_) => {}
         }
     }
@@ -116,13 +123,21 @@ impl Operator {
     fn poll(&mut self, world: &mut World) {
         self.watch_failover(world);
         let primary = self.primary;
-        if !world.is_up(primary) {
-            // SHUTDOWN has ended it, or a failover that was not meant to.
+        if !world.is_up(primary) || self.has_lost_data {
+            // SHUTDOWN has ended it, or a failover that was not meant to; or it has less than they have.
             return;
         }
         let master = world.info(primary);
         if master.get("role").is_none_or(|role| role != "master") {
             return;
+        }
+        let settles = self.tasks.iter().any(|(_, task)| matches!(task, Task::Settle));
+        if holds_off(&master) && !settles {
+            if !world.has_log {
+                world.fail(&format!("primary {primary} holds replicas off, and has lost nothing"));
+            }
+            let us = i64::from(world.random.u32(1..5000)) * MS;
+            self.later(world, us, Task::Settle);
         }
         let Some((id, offset)) = world.is_up(primary).then(|| world.history(primary)) else {
             return;
@@ -206,14 +221,22 @@ impl Operator {
         {
             return self.watch_failover(world);
         }
+        let up = world.is_up(self.primary);
+        let primary = if up { world.info(self.primary) } else { BTreeMap::new() };
+        let lacks_data = self.has_lost_data || holds_off(&primary);
         let mut best: Option<(u64, usize)> = None;
-        for node in (0..NODES).filter(|&node| node != self.primary && self.in_step[node]) {
+        for node in (0..NODES).filter(|&node| node != self.primary) {
             if !world.is_up(node) {
                 continue;
             }
             let info = world.info(node);
+            // Who follows a primary that lacks data has lost its own.
+            let has_data = match lacks_data {
+                true => info.get("master_replid") != primary.get("master_replid"),
+                false => self.in_step[node],
+            };
             let told = info.get("slave_repl_offset").and_then(|told| told.parse().ok());
-            if let Some(told) = told
+            if let Some(told) = told.filter(|_| has_data)
                 && best.is_none_or(|(most, _)| told > most)
             {
                 best = Some((told, node));
@@ -221,14 +244,18 @@ impl Operator {
         }
         let Some((_, node)) = best else {
             // Nobody can: when the primary is there again, or a replica, there is another look.
-            if !world.is_up(self.primary) {
+            let all_up = (0..NODES).all(|node| world.is_up(node));
+            if !world.is_up(self.primary) || self.has_lost_data && !all_up {
                 self.later(world, SECOND, Task::Promote);
+            } else {
+                // All follow it: they have no more than it has.
+                self.has_lost_data = false;
             }
             return;
         };
         world.trace.note(|| format!("promote {node}"));
         self.count("promotions");
-        self.failover = None;
+        (self.failover, self.has_lost_data) = (None, false);
         if world.random.bool() {
             world.ask(node, &["REPLICAOF", "NO", "ONE"]);
         } else {
@@ -246,6 +273,20 @@ impl Operator {
         self.take_primary(world, node);
     }
 
+    /// A primary holds replicas off though it has all that it has answered: its log has no keys. An operator may promote one of
+    /// them or confirm the primary: nothing is lost by either.
+    fn settle(&mut self, world: &mut World) {
+        let primary = self.primary;
+        if self.has_lost_data || !world.is_up(primary) || !holds_off(&world.info(primary)) {
+            return;
+        }
+        if world.random.bool() {
+            return self.promote_best(world);
+        }
+        world.ask(primary, &["REPLICAOF", "NO", "ONE"]);
+        self.count("confirmations");
+    }
+
     /// Whether everybody else has what the primary has, so that one server may lose what it has.
     fn can_lose_one(&self, world: &mut World) -> bool {
         let primary = self.primary;
@@ -260,6 +301,7 @@ impl Operator {
             && self.role(world, primary) == "master"
             && self.failover.is_none()
             && !self.restarts
+            && !self.has_lost_data
     }
 
     /// Breaks something.
@@ -271,7 +313,7 @@ impl Operator {
         let short_us = i64::from(random.u32(1..1500)) * MS;
         let long_us = i64::from(random.u32(1..15_000)) * MS;
         let primary = self.primary;
-        match random.u32(..33) {
+        match random.u32(..35) {
             0..8 => {
                 if world.wires.len() > 0 {
                     let index = world.random.usize(..world.wires.len());
@@ -304,8 +346,9 @@ impl Operator {
                 self.count("partitions");
             }
             13..15 => {
-                // A replica ends in order, with its file.
-                if world.is_up(replica) {
+                // A replica ends in order, with its file. If it has a log, it comes back without a history, and takes what a primary
+                // has that has lost its data.
+                if world.is_up(replica) && !(self.has_lost_data && world.has_log) {
                     world.tell(replica, &["SHUTDOWN", "SAVE"]);
                     self.later(world, short_us, Task::Start(replica));
                     self.count("restarts");
@@ -314,7 +357,7 @@ impl Operator {
             15..17 => {
                 // A replica is gone, and comes back with an old file or without any.
                 if self.can_lose_one(world) {
-                    let loss = [Loss::Process, Loss::Power, Loss::Disk][world.random.usize(..3)];
+                    let loss = LOSSES[world.random.usize(..3)];
                     world.crash(replica, loss);
                     self.fall_behind(replica);
                     self.later(world, short_us, Task::Start(replica));
@@ -323,8 +366,9 @@ impl Operator {
             }
             17..19 => {
                 if self.can_lose_one(world) {
-                    let loss = [Loss::Process, Loss::Power, Loss::Disk][world.random.usize(..3)];
+                    let loss = LOSSES[world.random.usize(..3)];
                     world.crash(primary, loss);
+                    self.has_lost_data = true;
                     self.later(world, short_us, Task::Promote);
                     // Not before somebody else is the primary.
                     self.later(world, short_us + long_us.max(3 * SECOND), Task::Start(primary));
@@ -395,13 +439,26 @@ impl Operator {
                     self.count("chains");
                 }
             }
-            29..32 if world.keeps_all => {
-                // The primary is gone, and comes back as what it was with all that it has answered.
+            32..34 if world.protects => {
+                // The primary is gone, and comes back as what it was before anybody else is.
+                if self.can_lose_one(world) {
+                    // A log that has lost what was not synced is taken for a whole one.
+                    let losses = if world.has_log { &[Loss::Disk][..] } else { &LOSSES };
+                    let loss = losses[world.random.usize(..losses.len())];
+                    world.crash(primary, loss);
+                    (self.has_lost_data, self.restarts) = (true, true);
+                    self.later(world, short_us, Task::StartAsPrimary(primary));
+                    self.later(world, short_us + long_us.max(3 * SECOND), Task::Promote);
+                    self.count("empty primaries");
+                }
+            }
+            29..32 if world.keeps_all || self.has_lost_data => {
+                // The primary is gone, and comes back as what it was with all that it has answered; or once more without.
                 let is_primary = world.is_up(primary) && self.role(world, primary) == "master";
                 if is_primary && self.failover.is_none() && !self.restarts {
                     let loss = if world.random.bool() { Loss::Power } else { Loss::Process };
                     world.crash(primary, loss);
-                    (self.restarts, self.comes_back) = (true, true);
+                    (self.restarts, self.comes_back) = (true, !self.has_lost_data);
                     self.later(world, short_us, Task::StartAsPrimary(primary));
                     self.count("primaries that came back");
                 }
@@ -507,4 +564,9 @@ impl Operator {
             }
         }
     }
+}
+
+/// Whether a primary tells that replicas have data that it lacks.
+fn holds_off(info: &BTreeMap<String, String>) -> bool {
+    info.get("primary_lacks_data_of_replicas").is_some_and(|told| told == "1")
 }

@@ -64,8 +64,13 @@ pub struct World {
     pub trace: Trace,
     /// Somebody sets wall clocks.
     pub has_steps: bool,
+    /// `appendonly yes`.
+    pub has_log: bool,
     /// What was answered is on disk: `appendfsync always`.
     pub keeps_all: bool,
+    /// Primaries that have lost their data hold replicas off, and take no writes before they have come: `repl-protect-empty-primary`,
+    /// `primary-restart-read-only`.
+    pub protects: bool,
     /// What threads do is done in one turn of so many.
     slowness: u32,
     /// Of each server and history: how much of it it has had.
@@ -81,10 +86,19 @@ impl World {
         let mut random = fastrand::Rng::with_seed(options.seed);
         let mut common = common_lines(&mut random);
         let fsync = ["", "", "everysec", "always"][random.usize(..4)];
-        if !fsync.is_empty() {
+        let has_log = !fsync.is_empty();
+        if has_log {
             common.push(format!("appendonly yes\nappendfsync {fsync}"));
         }
         let keeps_all = fsync == "always";
+        let protects = random.bool();
+        if protects {
+            // Replicas ask each second. What is written before is in the log of a primary that ends once more, and makes it a whole
+            // one: so the one is not enough without the other.
+            let seconds = ["1", "3"][random.usize(..2)];
+            common.push("repl-protect-empty-primary yes".into());
+            common.push(format!("primary-restart-read-only {seconds}"));
+        }
         let tick_us = [0, 5, 50][random.usize(..3)];
         let nodes = (0..NODES).map(|_| {
             let clock = ManualClock::new(START);
@@ -110,7 +124,9 @@ impl World {
             wires,
             trace,
             has_steps,
+            has_log,
             keeps_all,
+            protects,
             slowness,
             applied: BTreeMap::new(),
             seen,
