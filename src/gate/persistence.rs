@@ -160,7 +160,7 @@ impl Moment {
 }
 
 /// The file being loaded.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Loading {
     pub started_unix: i64,
     pub total_bytes: u64,
@@ -169,6 +169,10 @@ pub struct Loading {
     pub memory_then: u64,
     /// It comes from the primary, into databases beside the served ones.
     pub is_beside: bool,
+    /// Clients were served meanwhile.
+    pub others_heard: bool,
+    /// The server is to end: the rest is not loaded, and nobody sees what was.
+    pub is_interrupted: bool,
 }
 
 impl Persistence {
