@@ -683,6 +683,7 @@ fn load_again(
 ) -> Result<(), String> {
     let selected = db.selected();
     effect::note_deletions(db, server);
+    persistence::spread_ended(server);
     // Not stopped: those of this turn, and of a transaction around this command, are still to be taken.
     let effects = std::mem::take(&mut server.effects);
     let is_heard = db.deletions.is_heard();

@@ -41,7 +41,7 @@ mod spread;
 mod switch;
 
 pub use ends::{begin_aof_at_start, folder_at_start, note_loaded, shut_down};
-pub use spread::{SPREAD_BYTES, note_listeners, spread_early, spread_effects};
+pub use spread::{SPREAD_BYTES, note_listeners, spread_early, spread_effects, spread_ended};
 pub use switch::{apply_parameters, begin_aof, end_aof, set_flush_delay};
 use switch::{open_folder, switch_on};
 
@@ -565,8 +565,9 @@ pub fn turn(db: &mut Keyspace, server: &mut State) -> Result<(), Fatal> {
     Ok(())
 }
 
-fn write_log(server: &mut State) -> Result<(), Fatal> {
-    spread_effects(server);
+/// Writes the effects of ended units to the log.
+pub fn write_log(server: &mut State) -> Result<(), Fatal> {
+    spread_ended(server);
     let now = server.now;
     let State { persistence, .. } = server;
     let Some(aof) = &mut persistence.aof else { return Ok(()) };

@@ -198,14 +198,10 @@ fn prefetch_members(
     }
 }
 
-/// The flags of commands that may run so long that other clients are served meanwhile: scripts, and DEBUG, which may
-/// load a file. SCRIPT KILL must not count, as it ends them.
-pub(super) const LONG: Flags = Flags::RUNS_SCRIPT.union(Flags::PROTECTED);
-
-/// Whether other clients may be served during a command: one of those, or a transaction with one.
+/// Whether other clients may be served during a command, or during the commands of a transaction.
 #[inline]
 fn may_be_long(command: &Command) -> bool {
-    command.is(LONG | Flags::RUNS_QUEUED)
+    command.is(Flags::LONG | Flags::RUNS_QUEUED)
 }
 
 /// A client's unparsed bytes from `at` on, and the parser's state there.

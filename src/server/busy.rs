@@ -12,10 +12,11 @@ use std::time::Duration;
 
 use mio::Events;
 
-use super::Turn;
 use super::intake::Intake;
+use super::{Turn, die};
 use crate::client::{ClientFlags, ClientId};
 use crate::gate::following;
+use crate::gate::persistence;
 use crate::gate::state::State;
 use crate::keyspace::Keyspace;
 use crate::sys::log::Level;
@@ -64,6 +65,9 @@ fn take_turn(turn: &mut Turn<'_>, is_first: bool) {
         others.into_iter().for_each(|id| turn.read(id));
     }
     turn.run_batch();
+    if let Err(fatal) = persistence::write_log(turn.state) {
+        die(turn.state, &fatal);
+    }
     turn.flush();
     turn.shake_hands();
     turn.close_clients();

@@ -1,7 +1,7 @@
 //! Running a batch: each client's requests in order, through the gate; replies collect in its output.
 
 use super::Turn;
-use super::batch::{BATCH_REQUESTS, Batch, LONG, Queued, Requests, Run, Unparsed};
+use super::batch::{BATCH_REQUESTS, Batch, Queued, Requests, Run, Unparsed};
 use super::intake::{INPUT_MAX, LARGE_BYTES};
 use crate::client::{Client, ClientFlags, ClientId, Input, LargeInput};
 use crate::gate::blocking;
@@ -51,11 +51,11 @@ impl Turn<'_> {
         let clients = &self.state.clients;
         let has_queued_long = |run: &Run| {
             let transaction = clients.get(run.client).and_then(|it| it.transaction.as_deref());
-            transaction.is_some_and(|transaction| transaction.has_any(LONG))
+            transaction.is_some_and(|transaction| transaction.has_any(Flags::LONG))
         };
         // An EXEC without one keeps its place: later clients' changes must not come before it.
         let may_be_long = |run: &Run| {
-            run.has_any(requests, LONG)
+            run.has_any(requests, Flags::LONG)
                 || run.has_any(requests, Flags::RUNS_QUEUED) && has_queued_long(run)
         };
         runs.sort_by_cached_key(may_be_long);

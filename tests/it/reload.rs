@@ -3,7 +3,7 @@
 //! Each key takes a while to load until `key-load-delay` is set to 0, which ends the loading soon; each reading of the
 //! clock moves it, so that clients are served after each key.
 
-use crate::support::{Client, Reply, TestServer, wait_for};
+use crate::support::{Client, Reply, TestServer, encode, wait_for};
 
 const LOADING: &str = "(error) LOADING Redis is loading the dataset in memory";
 /// Loading so many slowly takes longer than any test.
@@ -219,4 +219,40 @@ fn each_clients_requests_keep_their_order() {
         }
     }
     assert_eq!(show(&mut clients[0], "DBSIZE"), "(integer) 1000");
+}
+
+/// Whoever is woken by a change is told once the change is in the log, though a long command comes right behind it.
+#[test]
+fn no_answer_is_sent_before_its_change_is_in_the_log() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let lines = ["appendonly yes", "appendfsync always", "busy-reply-threshold 1"];
+    let server = start(dir.path(), &lines);
+    let mut client = server.connect();
+    let mut other = server.connect();
+    show(&mut client, &format!("DEBUG POPULATE {KEYS}"));
+    show(&mut client, "CONFIG SET key-load-delay 2000");
+    let script = "redis.call('SET', 'k', 'v') while true do end";
+    let long = [
+        vec![vec!["EVAL", script, "0"]],
+        vec![vec!["DEBUG", "RELOAD"]],
+        vec![vec!["MULTI"], vec!["SET", "k", "v"], vec!["DEBUG", "RELOAD"], vec!["EXEC"]],
+    ];
+    for (number, requests) in long.iter().enumerate() {
+        let key = format!("list{number}");
+        let mut waiting = server.connect();
+        waiting.send(&["BLPOP", &key, "0"]);
+        server.settle();
+        // In one piece, so that all of it is in one turn.
+        let mut bytes = encode(&["RPUSH", &key, "x"]);
+        requests.iter().for_each(|request| bytes.extend(encode(request)));
+        client.send_raw(&bytes);
+        assert_eq!(next(&mut waiting), format!("1) \"{key}\"\n2) \"x\""));
+        let path = dir.path().join("appendonlydir/appendonly.aof.1.incr.aof");
+        let log = String::from_utf8(std::fs::read(path).expect("a log")).expect("text");
+        assert!(log.contains(&key), "{key}");
+        match number {
+            0 => assert_eq!(show(&mut other, "SCRIPT KILL ROLLBACK"), "OK"),
+            _ => end(&mut other),
+        }
+    }
 }
