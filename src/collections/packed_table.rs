@@ -38,7 +38,7 @@ use smallvec::SmallVec;
 
 use crate::clock::{Deadline, Expiry, Now};
 use crate::collections::hash::KeyHasher;
-use crate::collections::prefetch::{Ahead, prefetch};
+use crate::collections::prefetch::Ahead;
 use crate::collections::scan::cut;
 use crate::collections::shared::{Part, SharedSlab, SharedVec};
 
@@ -326,11 +326,11 @@ impl PackedTable {
     /// Prefetches what the next step needs: the page's address, its slots, the entry.
     #[inline]
     pub fn prefetch(&self, ahead: &Ahead, stage: usize) {
-        let page = &self.pages[page_of(ahead.hash, self.pages.len())];
+        let page = page_of(ahead.hash, self.pages.len());
         match stage {
-            0 => prefetch(std::ptr::from_ref(page).addr()),
-            1 => page.prefetch_slots(),
-            2 => page.prefetch_entry(tag_of(ahead.hash)),
+            0 => self.pages.prefetch(page),
+            1 => self.pages[page].prefetch_slots(),
+            2 => self.pages[page].prefetch_entry(tag_of(ahead.hash)),
             _ => {}
         }
     }

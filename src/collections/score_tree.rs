@@ -27,7 +27,7 @@ use std::ops::Range;
 use std::sync::LazyLock;
 
 use super::hash::KeyHasher;
-use super::prefetch::{Ahead, prefetch};
+use super::prefetch::Ahead;
 use super::scan::cut;
 use super::shared::{Part, SharedSlab};
 pub use build::Descending;
@@ -295,7 +295,7 @@ impl ScoreTree {
             2 => {
                 ahead.node = self.index.candidates(tag).next().unwrap_or(NONE);
                 if ahead.node != NONE {
-                    prefetch(std::ptr::from_ref(self.leaves.get(ahead.node)).addr());
+                    self.leaves.prefetch(ahead.node);
                 }
             }
             3 if ahead.node != NONE => self.leaves.get(ahead.node).prefetch_tags(),

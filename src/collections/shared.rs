@@ -8,10 +8,12 @@
 //! Cloning a large collection increments a reference count for every 16 parts, and each later change copies at most one group,
 //! once. So a snapshot clones a collection of any size at once, and another thread reads it while it changes.
 
-use arrayvec::ArrayVec;
 use std::ops::{Index, IndexMut};
 use std::sync::atomic::{AtomicUsize, Ordering};
+
 use triomphe::Arc;
+
+use crate::collections::prefetch::prefetch;
 
 /// Elements of a group, a power of two.
 const GROUP: usize = 16;
@@ -25,7 +27,7 @@ pub fn copied_bytes() -> usize {
 }
 
 /// A part that is copied on a change while clones share it.
-pub trait Part: Clone {
+pub trait Part: Clone + Default {
     /// Bytes of heap memory owned.
     fn heap_bytes(&self) -> usize;
 }
@@ -66,9 +68,9 @@ pub struct SharedVec<T: Part> {
     len: usize,
 }
 
-/// The elements of a group. Every group but the last is full.
-#[derive(Clone, Debug)]
-struct Group<T>(ArrayVec<T, GROUP>);
+/// The elements of a group. Every group but the last is full; its places behind the vector's end hold default values.
+#[derive(Clone, Debug, Default)]
+struct Group<T>([T; GROUP]);
 
 impl<T: Part> Part for Group<T> {
     fn heap_bytes(&self) -> usize {
@@ -116,11 +118,26 @@ impl<T: Part> SharedVec<T> {
 
     /// The elements in their order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &T> + Clone {
-        self.first.iter().chain(self.groups.iter().flat_map(|group| &group.0))
+        let full = (self.len / GROUP).saturating_sub(1);
+        let last = self.groups.get(full).map_or(&[][..], |last| &last.0[..self.len % GROUP]);
+        let full = self.groups[..full].iter().flat_map(|group| &group.0);
+        self.first.iter().chain(full).chain(last)
+    }
+
+    /// Prefetches an element, and what a change of it looks at: whether it is shared. Reads no element or group.
+    #[inline]
+    pub fn prefetch(&self, index: usize) {
+        let Some(behind) = index.checked_sub(GROUP) else {
+            return prefetch(std::ptr::from_ref(&self.first[index]).addr());
+        };
+        let group = &self.groups[behind / GROUP];
+        prefetch(group.heap_ptr().addr());
+        prefetch(std::ptr::from_ref(&group.0[behind % GROUP]).addr());
     }
 
     /// Appends an element. Capacity grows by an eighth, at most a group.
     pub fn push(&mut self, element: T) {
+        let place = self.len % GROUP;
         self.len += 1;
         if self.first.len() < GROUP {
             if self.first.len() == self.first.capacity() {
@@ -129,11 +146,11 @@ impl<T: Part> SharedVec<T> {
             return self.first.push(element);
         }
         match self.groups.last_mut() {
-            Some(last) if last.0.len() < GROUP => own(last).0.push(element),
+            Some(last) if place > 0 => own(last).0[place] = element,
             _ => {
-                let mut group = ArrayVec::new();
-                group.push(element);
-                self.groups.push(Arc::new(Group(group)));
+                let mut group = Group::default();
+                group.0[0] = element;
+                self.groups.push(Arc::new(group));
             }
         }
     }
@@ -149,14 +166,15 @@ impl<T: Part> SharedVec<T> {
             return Some(last);
         };
         self.len -= 1;
-        let element = own(last).0.pop();
-        if last.0.is_empty() {
+        let place = self.len % GROUP;
+        let element = std::mem::take(&mut own(last).0[place]);
+        if place == 0 {
             self.groups.pop();
             if self.groups.len() * 2 < self.groups.capacity() {
                 self.groups.shrink_to(self.groups.len() + self.groups.len() / 8);
             }
         }
-        element
+        Some(element)
     }
 
     /// Bytes of the vector itself, without memory owned by its elements.
@@ -183,10 +201,15 @@ impl<T: Part> Default for SharedSlab<T> {
     }
 }
 
-impl<T: Part + Default> SharedSlab<T> {
+impl<T: Part> SharedSlab<T> {
     #[inline]
     pub fn get(&self, number: u32) -> &T {
         &self.slots[number as usize]
+    }
+
+    #[inline]
+    pub fn prefetch(&self, number: u32) {
+        self.slots.prefetch(number as usize);
     }
 
     #[inline]

@@ -19,7 +19,7 @@ use latchkey::sys::log::{Level, Logger};
 /// The wall clock of a new session: 2023-11-14 22:13:20 UTC.
 pub const START: UnixMillis = UnixMillis(1_700_000_000_000);
 /// How long a reply may take before the test fails: a limit against hanging, not a measure of speed.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Looks again and again, until there is something to see. Panics when patience ends.
 pub fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {

@@ -88,7 +88,7 @@ impl Index {
     /// Prefetches the address of a tag's page.
     #[inline]
     pub fn prefetch_place(&self, tag: u32) {
-        prefetch(std::ptr::from_ref(&self.pages[self.page_of(tag).0]).addr());
+        self.pages.prefetch(self.page_of(tag).0);
     }
 
     /// Prefetches a tag's page.

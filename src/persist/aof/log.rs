@@ -6,7 +6,7 @@
 //!
 //! | `appendfsync` | synced | replies may leave once |
 //! |---|---|---|
-//! | `always` | all that is written, as soon as the sync before has ended: one sync serves all who wait | it is synced |
+//! | `always` | all that is written, once the sync before has ended and those whom it released had a moment to come back: one sync serves all who wait | it is synced |
 //! | `everysec` | when a second has passed since the last one began | it is written: the process may be killed |
 //! | `no` | never, but before another file is begun and at the end | the same |
 //!
@@ -28,9 +28,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use gathering::Gathering;
+
 use super::folder::{AofFolder, FolderError, Increment};
 use super::reader::timestamp_annotation;
-use crate::clock::Now;
+use crate::clock::{Clock, Now};
 use crate::config::{AppendFsync, system_text};
 use crate::sys::disk::DiskFile;
 use crate::sys::log::Level;
@@ -94,6 +96,8 @@ pub struct AppendLog {
     last_timestamp: i64,
     /// Appended and not written; begins at `written`.
     buffer: Vec<u8>,
+    /// Units appended.
+    units: u64,
     written: LogOffset,
     current: Increment,
     /// Bytes of the current increment.
@@ -160,6 +164,8 @@ struct SyncJob {
     file: Arc<dyn DiskFile>,
     seq: i64,
     up_to: LogOffset,
+    /// Units before it, about.
+    units: u64,
     wakes: bool,
     /// The process ends if it fails.
     is_vital: bool,
@@ -193,6 +199,7 @@ impl AppendLog {
             flush_delay: Duration::ZERO,
             last_timestamp: i64::MIN,
             buffer: Vec::new(),
+            units: 0,
             written: LogOffset::default(),
             current_bytes: current.len,
             earlier_bytes: loaded_bytes.saturating_sub(current.len),
@@ -245,6 +252,7 @@ impl AppendLog {
             self.buffer.extend(timestamp_annotation(self.last_timestamp));
         }
         self.buffer.extend_from_slice(unit);
+        self.units += 1;
         self.end()
     }
 
@@ -448,6 +456,7 @@ impl AppendLog {
             file: self.current.file.clone(),
             seq: self.current.seq,
             up_to: self.written,
+            units: self.units,
             wakes,
             is_vital: self.policy == AppendFsync::Always && !self.paused,
         }
@@ -685,6 +694,15 @@ impl Shared {
     }
 }
 
+impl State {
+    fn take_work(&mut self) -> Option<Work> {
+        let switch = self.switch.take().map(Work::Switch);
+        let work = switch.or_else(|| self.sync.take().map(Work::Sync));
+        self.running |= work.is_some();
+        work
+    }
+}
+
 /// The side that waits for the disk. See [`AppendLog::syncer`].
 pub struct Syncer {
     shared: Arc<Shared>,
@@ -698,31 +716,52 @@ enum Work {
 impl Syncer {
     /// Works until the log is closed.
     fn run(&self) {
+        let clock = Clock::System;
+        let mut gathering = Gathering::default();
+        while let Some(work) = self.wait_for_work(&mut gathering, &clock) {
+            let units = match &work {
+                Work::Sync(sync) if sync.wakes => Some(sync.units),
+                Work::Sync(_) | Work::Switch(_) => None,
+            };
+            let began_us = clock.now().boot_us;
+            self.perform(work);
+            if let Some(synced) = units {
+                let written = self.shared.lock().sync.as_ref().map_or(synced, |sync| sync.units);
+                let now_us = clock.now().boot_us;
+                gathering.sync_ended(synced, written, now_us - began_us, now_us);
+            }
+        }
+    }
+
+    /// The next work, once writers have been waited for; None: the log is closed.
+    fn wait_for_work(&self, gathering: &mut Gathering, clock: &Clock) -> Option<Work> {
+        let mut state = self.shared.lock();
         loop {
-            if self.step() {
-                continue;
-            }
-            let mut state = self.shared.lock();
-            while state.sync.is_none() && state.switch.is_none() {
-                if state.ended {
-                    return;
+            let wait_us = match &state.sync {
+                _ if state.switch.is_some() => None,
+                Some(sync) if sync.wakes && !state.ended => {
+                    gathering.wait_us(sync.units, clock.now().boot_us)
                 }
-                state = self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-            }
+                Some(_) => None,
+                None if state.ended => return None,
+                None => Some(i64::MAX),
+            };
+            let Some(wait_us) = wait_us else {
+                return state.take_work();
+            };
+            let wait = Duration::from_micros(wait_us.unsigned_abs());
+            let waited = self.shared.changed.wait_timeout(state, wait);
+            (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         }
     }
 
     /// Does one piece of work, if there is any.
     pub fn step(&self) -> bool {
-        let work = {
-            let state = &mut *self.shared.lock();
-            let switch = state.switch.take().map(Work::Switch);
-            let Some(work) = switch.or_else(|| state.sync.take().map(Work::Sync)) else {
-                return false;
-            };
-            state.running = true;
-            work
-        };
+        let work = self.shared.lock().take_work();
+        work.map(|work| self.perform(work)).is_some()
+    }
+
+    fn perform(&self, work: Work) {
         let wakes = match work {
             Work::Sync(sync) => {
                 let is_ok = self.sync(&sync);
@@ -737,7 +776,6 @@ impl Syncer {
         if wakes {
             (self.shared.wake)();
         }
-        true
     }
 
     /// Syncs, unless an earlier one of this file failed. Tells whether it is durable.
@@ -771,6 +809,8 @@ impl Syncer {
         self.shared.switched.notify_one();
     }
 }
+
+mod gathering;
 
 #[cfg(test)]
 mod crash_tests;

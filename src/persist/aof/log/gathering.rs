@@ -1,0 +1,103 @@
+//! How long a sync waits for the writers that the one before has released.
+//!
+//! Most of them send their next write at once. A sync that begins before they come serves only those who came during the one before:
+//! two halves of the writers take turns, each sync serves one half, and each writer waits for two syncs. Waiting a
+//! moment lets one sync serve all. Where the writers do not come back, waiting is tried less and less often.
+
+/// No sync waits longer than this. Unit: microseconds.
+const WAIT_MAX_US: i64 = 2_000;
+/// After waits in vain at most so many syncs begin at once before another waits.
+const SKIPS_MAX: u32 = 63;
+
+#[derive(Debug, Default)]
+pub(super) struct Gathering {
+    /// Units that are durable.
+    synced: u64,
+    /// The next sync waits until so many units are written. 0: it does not wait.
+    wanted: u64,
+    /// It waits no longer than until then, in microseconds.
+    until_us: i64,
+    /// Syncs that begin at once, after a wait in vain: so many then, and so many are left.
+    skips: u32,
+    skips_left: u32,
+}
+
+impl Gathering {
+    /// A sync has ended that took `took_us` and made `synced` units durable in all; `written` units wait for the next or are durable.
+    pub(super) fn sync_ended(&mut self, synced: u64, written: u64, took_us: i64, now_us: i64) {
+        let released = synced.saturating_sub(self.synced);
+        self.synced = synced;
+        self.wanted = 0;
+        if self.skips_left > 0 {
+            self.skips_left -= 1;
+        } else {
+            // The last few are not waited for.
+            self.wanted = written.max(synced) + released - released / 8;
+            self.until_us = now_us + took_us.min(WAIT_MAX_US);
+        }
+    }
+
+    /// How long to wait before the sync of `written` units begins, in microseconds. None: it begins now.
+    pub(super) fn wait_us(&mut self, written: u64, now_us: i64) -> Option<i64> {
+        if written < self.wanted && now_us < self.until_us {
+            return Some(self.until_us - now_us);
+        }
+        if written < self.wanted {
+            self.skips = (2 * self.skips + 1).min(SKIPS_MAX);
+            self.skips_left = self.skips;
+        } else if self.wanted > 0 {
+            self.skips = 0;
+        }
+        self.wanted = 0;
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sync_waits_for_those_that_the_last_one_has_released() {
+        let mut gathering = Gathering::default();
+        assert_eq!(gathering.wait_us(1, 0), None, "nobody was released yet");
+        // 25 of 50 writers were served, the others came meanwhile.
+        gathering.sync_ended(25, 50, 500, 1_000);
+        assert_eq!(gathering.wait_us(50, 1_000), Some(500));
+        assert_eq!(gathering.wait_us(60, 1_200), Some(300));
+        assert_eq!(gathering.wait_us(72, 1_250), None, "nearly all are there");
+    }
+
+    #[test]
+    fn a_writer_that_is_alone_does_not_wait() {
+        let mut gathering = Gathering::default();
+        for count in 1..100 {
+            assert_eq!(gathering.wait_us(count, count as i64 * 1_000), None);
+            gathering.sync_ended(count, count, 600, count as i64 * 1_000 + 600);
+        }
+    }
+
+    #[test]
+    fn where_nobody_comes_back_waits_become_rare() {
+        let mut gathering = Gathering::default();
+        let (mut now_us, mut written, mut waits) = (0, 1, 0);
+        for _ in 0..1_000 {
+            while let Some(wait_us) = gathering.wait_us(written, now_us) {
+                waits += 1;
+                now_us += wait_us;
+            }
+            // Each writer writes once, and another comes during the sync.
+            now_us += 400;
+            gathering.sync_ended(written, written + 1, 400, now_us);
+            written += 1;
+        }
+        assert!((10..25).contains(&waits), "{waits}");
+    }
+
+    #[test]
+    fn no_wait_is_long() {
+        let mut gathering = Gathering::default();
+        gathering.sync_ended(10, 10, 5_000_000, 0);
+        assert_eq!(gathering.wait_us(11, 0), Some(WAIT_MAX_US));
+    }
+}
