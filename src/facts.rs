@@ -9,7 +9,7 @@ use crate::resp::args::Args;
 bitflags! {
     /// Flags of a command, with the names of `COMMAND INFO`.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-    pub struct Flags: u32 {
+    pub struct Flags: u64 {
         const WRITE = 1 << 0;
         const READONLY = 1 << 1;
         const DENYOOM = 1 << 2;
@@ -58,6 +58,8 @@ bitflags! {
         const TELLS_DISK = 1 << 31;
         /// Ends its client's transaction without running it.
         const ENDS_TRANSACTION = 1 << 30;
+        /// May wait, which scripts may call since 7.2, where they do not wait: with `NOSCRIPT`, which is older.
+        const SCRIPTED_SINCE_7_2 = 1 << 32;
 
         /// Runs a script or a function.
         const RUNS_SCRIPT = Self::RUNS_BODY.bits() | Self::RUNS_SHA.bits() | Self::RUNS_FUNCTION.bits();
@@ -141,6 +143,7 @@ impl Flags {
     pub const WRITE_DENYOOM: Self = Self::WRITE.union(Self::DENYOOM);
     pub const WRITE_DENYOOM_FAST: Self = Self::WRITE_DENYOOM.union(Self::FAST);
     pub const WRITE_BLOCKING: Self = Self::WRITE.union(Self::BLOCKING);
+    pub const NO_SCRIPT_BEFORE_7_2: Self = Self::NOSCRIPT.union(Self::SCRIPTED_SINCE_7_2);
     pub const LOADING_STALE: Self = Self::LOADING.union(Self::STALE);
     pub const ADMIN_NOSCRIPT: Self = Self::ADMIN.union(Self::NOSCRIPT);
     pub const ADMIN_NOSCRIPT_NO_ASYNC_LOADING: Self =
@@ -150,6 +153,11 @@ impl Flags {
     /// For subcommands of CLIENT about the calling client.
     pub const OF_OWN_CLIENT: Self =
         Self::NOSCRIPT.union(Self::LOADING_STALE).union(Self::NEEDS_CLIENT);
+
+    /// As they are in the version that is reported: 7.2 or later, or an earlier one.
+    pub fn reported(self, is_7_2: bool) -> Self {
+        if is_7_2 && self.contains(Self::SCRIPTED_SINCE_7_2) { self - Self::NOSCRIPT } else { self }
+    }
 }
 
 impl Categories {

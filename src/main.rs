@@ -15,7 +15,7 @@ use latchkey::clock::Clock;
 use latchkey::command::log_level;
 use latchkey::config::{Config, ConfigError, Settings, Startup, USAGE, system_text};
 use latchkey::persist::check::rdb::{CheckRdb, check_file, check_image};
-use latchkey::persist::check::{CheckAof, Surroundings};
+use latchkey::persist::check::{CheckAof, Environment};
 use latchkey::server::{Server, renamed_commands, user_lines};
 use latchkey::sys::disk::RealDisk;
 use latchkey::sys::log::{Level, Logger};
@@ -113,7 +113,7 @@ fn check_aof(program: &str, args: &[OsString]) -> i32 {
         }
     };
     let now = Clock::System.now();
-    check.run(Surroundings {
+    check.run(Environment {
         disk: &RealDisk,
         out: &mut std::io::stdout(),
         answer: &mut || {

@@ -163,7 +163,7 @@ impl Server {
         self.persist();
         replicas::turn(&mut self.keyspace, &mut self.state);
         self.clients().flush();
-        self.clients().shake_hands();
+        self.clients().run_handshakes();
         evict_clients(&mut self.state);
         if !self.stopping {
             self.cron_if_due();

@@ -1,16 +1,16 @@
-//! What a primary sends makes the same events and requests however it is cut; the first byte says how, and whether the handshake is
-//! done. Nothing it sends does harm.
+//! Bytes from a primary give the same events and requests however they are split, and never a panic. The first input byte
+//! determines the split, and whether a handshake comes first.
 
-use latchkey::replication::link::{Event, Hello, Link};
+use latchkey::replication::link::{Event, HandshakeOptions, Link};
 
 const HANDSHAKE: &[u8] = b"+PONG\r\n+OK\r\n+OK\r\n-ERR Unrecognized REPLCONF option: version\r\n";
 
-/// The snapshot, the other events that count, the bytes of the stream, and whether it is broken.
-type Heard = (Vec<u8>, Vec<Event>, Vec<u8>, bool);
+/// The snapshot, the other events, the bytes of the stream, and whether it is broken.
+type Outcome = (Vec<u8>, Vec<Event>, Vec<u8>, bool);
 
-fn hear(bytes: &[u8], piece: usize) -> Heard {
+fn feed(bytes: &[u8], piece: usize) -> Outcome {
     let continues = Some(("0".repeat(40), 1));
-    let mut link = Link::new(Hello { continues, ..Hello::default() });
+    let mut link = Link::new(HandshakeOptions { continues, ..HandshakeOptions::default() });
     let (mut snapshot, mut events) = (Vec::new(), Vec::new());
     let (mut stream, mut is_broken) = (Vec::new(), false);
     for piece in bytes.chunks(piece) {
@@ -18,7 +18,7 @@ fn hear(bytes: &[u8], piece: usize) -> Heard {
         while let Some(event) = link.next_event() {
             match event {
                 Event::Snapshot(bytes) => snapshot.extend(bytes),
-                Event::Say(..) | Event::Alive => {}
+                Event::Log(..) | Event::Alive => {}
                 event => events.push(event),
             }
         }
@@ -37,7 +37,7 @@ fn hear(bytes: &[u8], piece: usize) -> Heard {
                 Err(_) => is_broken = true,
             }
         }
-        link.tidy();
+        link.shrink();
     }
     (snapshot, events, stream, is_broken)
 }
@@ -48,5 +48,5 @@ pub fn run(input: &[u8]) {
         0 => bytes.to_vec(),
         _ => [HANDSHAKE, bytes].concat(),
     };
-    assert_eq!(hear(&bytes, usize::from(first / 2) + 1), hear(&bytes, usize::MAX));
+    assert_eq!(feed(&bytes, usize::from(first / 2) + 1), feed(&bytes, usize::MAX));
 }

@@ -1,4 +1,4 @@
-//! The commands as rules name them: numbers, full names, categories, and which belong to which container.
+//! The commands that rules may name, with their categories and subcommands.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -10,16 +10,15 @@ use crate::ids::CommandId;
 #[derive(Debug)]
 pub struct Entry {
     pub id: CommandId,
-    /// Lower case; a subcommand's with its container's: `client|kill`.
+    /// In lower case; for a subcommand with its container: `client|kill`.
     pub name: Box<str>,
     pub categories: Categories,
-    /// It is a subcommand.
-    pub is_sub: bool,
-    /// Numbers of its subcommands.
+    pub is_subcommand: bool,
+    /// The IDs of its subcommands.
     pub subcommands: Range<u16>,
 }
 
-/// All commands, by number and by name. Rules go by the names in the table, whatever `rename-command` says.
+/// All commands, by ID and by name. `rename-command` does not affect these names.
 #[derive(Debug)]
 pub struct Catalogue {
     entries: Vec<Entry>,
@@ -27,7 +26,7 @@ pub struct Catalogue {
 }
 
 impl Catalogue {
-    /// Of entries in the order of their numbers.
+    /// `entries`: in the order of their IDs.
     pub fn new(entries: Vec<Entry>) -> Self {
         let by_name = entries.iter().map(|entry| (entry.name.clone(), entry.id)).collect();
         Catalogue { entries, by_name }
@@ -55,9 +54,9 @@ impl Catalogue {
         self.entries.iter()
     }
 
-    /// Each command followed by its subcommands.
-    pub fn in_families(&self) -> impl Iterator<Item = &Entry> {
-        let top_level = self.entries.iter().filter(|entry| !entry.is_sub);
+    /// All commands, each followed by its subcommands.
+    pub fn with_subcommands(&self) -> impl Iterator<Item = &Entry> {
+        let top_level = self.entries.iter().filter(|entry| !entry.is_subcommand);
         top_level.flat_map(|entry| std::iter::once(entry).chain(self.subcommands(entry)))
     }
 
@@ -67,7 +66,7 @@ impl Catalogue {
     }
 }
 
-/// The category of this name, in any case.
+/// The category with this name, in any case.
 pub fn category(name: &[u8]) -> Option<Categories> {
     let named = |(_, known): &&(Categories, &str)| name.eq_ignore_ascii_case(known.as_bytes());
     CATEGORY_NAMES.iter().find(named).map(|(category, _)| *category)

@@ -1,22 +1,22 @@
-//! Which commands somebody may run: a set of commands, and its description as rules.
+//! A set of permitted commands, and its description as rules.
 
 use super::catalogue::{Catalogue, Entry};
 use crate::facts::{CATEGORY_NAMES, Categories};
 use crate::ids::CommandId;
 
-/// A set of commands, and whether commands that are not known yet would be in it.
+/// A set of commands.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CommandSet {
     words: Vec<u64>,
-    /// It began as all commands.
-    pub takes_new: bool,
+    /// It started as all commands (`+@all`), so commands of later versions are in it too.
+    pub includes_new: bool,
 }
 
 impl CommandSet {
     /// All commands of a catalogue.
     pub fn all(catalogue: &Catalogue) -> Self {
-        let mut set = CommandSet { words: Vec::new(), takes_new: true };
-        catalogue.iter().for_each(|entry| set.put(entry.id, true));
+        let mut set = CommandSet { words: Vec::new(), includes_new: true };
+        catalogue.iter().for_each(|entry| set.set_bit(entry.id, true));
         set
     }
 
@@ -26,34 +26,36 @@ impl CommandSet {
         word & 1 << (id.index() % 64) != 0
     }
 
-    fn put(&mut self, id: CommandId, is_in: bool) {
+    fn set_bit(&mut self, id: CommandId, allowed: bool) {
         let (word, bit) = (id.index() / 64, 1 << (id.index() % 64));
         if self.words.len() <= word {
             self.words.resize(word + 1, 0);
         }
-        if is_in {
+        if allowed {
             self.words[word] |= bit;
         } else {
             self.words[word] &= !bit;
         }
     }
 
-    /// Puts a command, and with a container its subcommands, in or out.
-    pub fn change(&mut self, catalogue: &Catalogue, entry: &Entry, is_in: bool) {
-        self.put(entry.id, is_in);
-        catalogue.subcommands(entry).for_each(|sub| self.put(sub.id, is_in));
+    /// Adds or removes a command with its subcommands.
+    pub fn set(&mut self, catalogue: &Catalogue, entry: &Entry, allowed: bool) {
+        self.set_bit(entry.id, allowed);
+        catalogue.subcommands(entry).for_each(|sub| self.set_bit(sub.id, allowed));
     }
 
-    /// Puts the commands of a category in or out. `each` is told of each.
-    pub fn change_category(
+    /// Adds or removes the commands of a category. `each` is called with each of them.
+    pub fn set_category(
         &mut self,
         catalogue: &Catalogue,
         category: Categories,
-        is_in: bool,
+        allowed: bool,
         mut each: impl FnMut(CommandId),
     ) {
-        for entry in catalogue.in_families().filter(|it| it.categories.intersects(category)) {
-            self.change(catalogue, entry, is_in);
+        for entry in
+            catalogue.with_subcommands().filter(|entry| entry.categories.intersects(category))
+        {
+            self.set(catalogue, entry, allowed);
             each(entry.id);
         }
     }
@@ -61,48 +63,49 @@ impl CommandSet {
     /// How many commands of a category are in the set, and how many are not.
     fn count(&self, catalogue: &Catalogue, category: Categories) -> (usize, usize) {
         let members = catalogue.iter().filter(|entry| entry.categories.intersects(category));
-        members.fold((0, 0), |(on, off), entry| match self.contains(entry.id) {
-            true => (on + 1, off),
-            false => (on, off + 1),
+        members.fold((0, 0), |(inside, outside), entry| match self.contains(entry.id) {
+            true => (inside + 1, outside),
+            false => (inside, outside + 1),
         })
     }
 
-    /// Rules that make this set: `+@all` or `-@all`, then the categories that fit best, each as long as it helps more than it
-    /// harms, then single commands. `first_args` adds what a command that is not in the set has besides.
+    /// Rules that make this set: `+@all` or `-@all`, then categories, then single commands. `append_first_args` appends the
+    /// rules for permitted first arguments of a command that is not in the set.
     pub fn describe(
         &self,
         catalogue: &Catalogue,
-        mut first_args: impl FnMut(&Entry, &mut Vec<u8>),
+        mut append_first_args: impl FnMut(&Entry, &mut Vec<u8>),
     ) -> Vec<u8> {
-        let adds = !self.takes_new;
-        // What the rules written so far make.
-        let mut made = if adds { CommandSet::default() } else { CommandSet::all(catalogue) };
+        let adds = !self.includes_new;
+        // The set that the text so far describes.
+        let mut described = if adds { CommandSet::default() } else { CommandSet::all(catalogue) };
         let mut text = if adds { b"-@all".to_vec() } else { b"+@all".to_vec() };
-        // What they leave to be done, categories taken for done.
-        let mut left = self.clone();
+        // The set without the described categories.
+        let mut rest = self.clone();
         let mut used = Categories::empty();
-        while let Some((category, name)) = left.best_category(catalogue, used, adds) {
+        while let Some((category, name)) = rest.best_category(catalogue, used, adds) {
             text.extend_from_slice(if adds { b" +@" } else { b" -@" });
             text.extend_from_slice(name.as_bytes());
-            made.change_category(catalogue, category, adds, |_| {});
-            left.change_category(catalogue, category, !adds, |_| {});
+            described.set_category(catalogue, category, adds, |_| {});
+            rest.set_category(catalogue, category, !adds, |_| {});
             used |= category;
         }
-        for entry in catalogue.in_families() {
-            let is_in = self.contains(entry.id);
-            if is_in != made.contains(entry.id) {
-                text.extend_from_slice(if is_in { b" +" } else { b" -" });
+        for entry in catalogue.with_subcommands() {
+            let allowed = self.contains(entry.id);
+            if allowed != described.contains(entry.id) {
+                text.extend_from_slice(if allowed { b" +" } else { b" -" });
                 text.extend_from_slice(entry.name.as_bytes());
-                made.change(catalogue, entry, is_in);
+                described.set(catalogue, entry, allowed);
             }
-            if !is_in {
-                first_args(entry, &mut text);
+            if !allowed {
+                append_first_args(entry, &mut text);
             }
         }
         text
     }
 
-    /// The category with the fewest commands to be put right again afterwards, of such as have fewer of them than others.
+    /// The next category for the description: one with more commands that it sets right than exceptions, which need rules of
+    /// their own afterwards; of those the one with the fewest exceptions. `adds`: its rule would add commands.
     fn best_category(
         &self,
         catalogue: &Catalogue,
@@ -110,12 +113,14 @@ impl CommandSet {
         adds: bool,
     ) -> Option<(Categories, &'static str)> {
         let mut best = None;
-        let (mut least_harm, mut most_help) = (usize::MAX, 0);
+        let (mut least_exceptions, mut most_right) = (usize::MAX, 0);
         for &(category, name) in CATEGORY_NAMES.iter().filter(|(it, _)| !used.contains(*it)) {
-            let (on, off) = self.count(catalogue, category);
-            let (help, harm) = if adds { (on, off) } else { (off, on) };
-            if help > harm && (harm < least_harm || harm == least_harm && help > most_help) {
-                (best, least_harm, most_help) = (Some((category, name)), harm, help);
+            let (inside, outside) = self.count(catalogue, category);
+            let (right, exceptions) = if adds { (inside, outside) } else { (outside, inside) };
+            let is_better = exceptions < least_exceptions
+                || exceptions == least_exceptions && right > most_right;
+            if right > exceptions && is_better {
+                (best, least_exceptions, most_right) = (Some((category, name)), exceptions, right);
             }
         }
         best

@@ -1,4 +1,4 @@
-//! The databases that a set of permissions is for.
+//! The databases that a selector permits.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use crate::facts::DatabaseUse;
 use crate::resp::args::Args;
 use crate::resp::number;
 
-/// Which databases may be used. All of them, unless a rule names some.
+/// Permitted databases: all, unless a rule names some.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Databases {
     #[default]
@@ -15,11 +15,11 @@ pub enum Databases {
     Only(BTreeSet<u32>),
 }
 
-/// The largest number that a rule may name: there may be more databases one day.
+/// The largest number in a rule. It may exceed the number of databases, as that may be raised.
 const NUMBER_MAX: i64 = i32::MAX as i64;
 
 impl Databases {
-    /// What stands behind `db=`: numbers with commas between them.
+    /// Parses the list after `db=`: numbers separated by commas.
     pub fn parse(list: &[u8]) -> Result<Self, RuleError> {
         let number = |text: &[u8]| {
             let digits = text.strip_prefix(b"-").unwrap_or(text);
@@ -39,19 +39,19 @@ impl Databases {
         Databases::Only(BTreeSet::new())
     }
 
-    pub fn are_all(&self) -> bool {
+    pub fn is_all(&self) -> bool {
         *self == Databases::All
     }
 
-    fn have(&self, number: usize) -> bool {
+    fn contains(&self, number: usize) -> bool {
         match self {
             Databases::All => true,
             Databases::Only(numbers) => numbers.contains(&(number as u32)),
         }
     }
 
-    /// `db=0,1`; empty for none and for all.
-    fn listed(&self) -> Vec<u8> {
+    /// `db=0,1`; empty if it is none or all.
+    fn list_rule(&self) -> Vec<u8> {
         match self {
             Databases::Only(numbers) if !numbers.is_empty() => {
                 let numbers: Vec<String> = numbers.iter().map(u32::to_string).collect();
@@ -61,63 +61,60 @@ impl Databases {
         }
     }
 
-    /// As ACL GETUSER tells it.
+    /// As in ACL GETUSER.
     pub fn describe(&self) -> Vec<u8> {
-        if self.are_all() { b"alldbs".to_vec() } else { self.listed() }
+        if self.is_all() { b"alldbs".to_vec() } else { self.list_rule() }
     }
 
-    /// The rule that makes it. None: without a rule it is so.
+    /// The rule for it. None: it is the default.
     pub fn rule(&self) -> Option<Vec<u8>> {
-        let listed = self.listed();
+        let list = self.list_rule();
         match self {
             Databases::All => None,
-            Databases::Only(_) if listed.is_empty() => Some(b"resetdbs".to_vec()),
-            Databases::Only(_) => Some(listed),
+            Databases::Only(_) if list.is_empty() => Some(b"resetdbs".to_vec()),
+            Databases::Only(_) => Some(list),
         }
     }
 
-    /// Whether a request may use the databases that it uses. A number that is none is left to the command to refuse.
+    /// Whether a request may use its databases. An invalid number is not checked, as the command refuses it.
     pub(super) fn check(&self, request: &Request<'_>) -> Result<(), Denied> {
         let denied = |argument| Err(Denied { reason: Reason::Database, argument });
         let used = &request.databases;
-        let stays_in = match used.named {
+        let uses_selected = match used.named {
             DatabaseUse::All => {
-                return if (0..used.count).all(|number| self.have(number)) {
-                    Ok(())
-                } else {
-                    denied(0)
-                };
+                let contains_all = (0..used.count).all(|number| self.contains(number));
+                return if contains_all { Ok(()) } else { denied(0) };
             }
             DatabaseUse::Selected => used.touches_keys,
-            // What names another database may work with a key of this one as well.
+            // A command with a database argument may also use keys of the selected database.
             _ => used.has_keys,
         };
         for argument in used.named.arguments(request.args) {
             match number_of(request.args, argument, used.count) {
-                Some(number) if !self.have(number) => return denied(argument),
+                Some(number) if !self.contains(number) => return denied(argument),
                 Some(_) => {}
                 None => break,
             }
         }
-        if stays_in && !self.have(used.selected) { denied(0) } else { Ok(()) }
+        if uses_selected && !self.contains(used.selected) { denied(0) } else { Ok(()) }
     }
 }
 
-/// The database that an argument names, if it names one of so many.
+/// The number of a database in an argument, if it is less than `count`.
 pub fn number_of(args: Args<'_>, argument: usize, count: usize) -> Option<usize> {
     let number = number::parse_i64(args.get(argument))?;
     usize::try_from(number).ok().filter(|&number| number < count)
 }
 
-/// The databases that a request has to do with.
+/// The databases that a request uses.
 pub struct DatabasesUsed {
     pub named: DatabaseUse,
     /// The selected one.
     pub selected: usize,
-    /// How many there are.
+    /// The number of databases.
     pub count: usize,
-    /// It names keys.
+    /// It has key arguments.
     pub has_keys: bool,
-    /// It names keys, or works with those of the database in another way.
+    /// It has key arguments, or accesses keys in another way (as SCAN does).
     pub touches_keys: bool,
 }

@@ -2,24 +2,27 @@
 
 use std::collections::HashSet;
 
-use super::{Acl, Changed, DEFAULT_NAME, Form, RuleError, User, UserFlags, is_user_name, merge};
+use super::{
+    Acl, ChangedUser, DEFAULT_NAME, Format, RuleError, User, UserFlags, is_user_name,
+    join_selectors,
+};
 use crate::ids::UserId;
 
-/// What has come of a file.
+/// The result of loading a file.
 pub struct Loaded {
-    /// Users that are gone: who is connected as one has to go.
+    /// Deleted users, whose clients must be closed.
     pub deleted: Vec<UserId>,
-    /// Users that have lost channels.
-    pub changed: Vec<Changed>,
+    /// All users of the file.
+    pub changed: Vec<ChangedUser>,
 }
 
-/// Users as lines name them.
+/// Users with their names, in the order of lines.
 type Users = Vec<(Box<[u8]>, User)>;
 
 impl Acl {
-    /// Sets the users of `user` lines, each its name and rules. The default user begins without any rights there. Returns those
-    /// that are off, of whom the log is to tell. Error: what the log says.
-    pub fn load_lines(
+    /// Sets the users of `user` lines, each a name and rules. A `user default` line starts without permissions. Returns the
+    /// users that are off. Error: a text for the log.
+    pub fn load_config_lines(
         &mut self,
         lines: &[(Vec<u8>, Vec<Vec<u8>>)],
         all_channels: bool,
@@ -29,20 +32,20 @@ impl Acl {
             if !is_user_name(name) {
                 return Err(b"Spaces not allowed in ACL usernames".to_vec());
             }
-            let rules = self.rules(all_channels);
-            let mut user = User::new(rules);
+            let context = self.rule_context(all_channels);
+            let mut user = User::new(context);
             if name == DEFAULT_NAME {
-                let done = user.apply(b"reset", rules);
-                debug_assert_eq!(done, Ok(()));
+                let applied = user.apply(b"reset", context);
+                debug_assert_eq!(applied, Ok(()));
             }
             for rule in line {
-                user.apply(rule, rules).map_err(|error| {
+                user.apply(rule, context).map_err(|error| {
                     let what: &[u8] = b"' for the user named '";
                     let why = error.text().as_bytes();
                     [b"Error loading ACL rule '", &rule[..], what, name, b"': ", why].concat()
                 })?;
             }
-            if user.is(UserFlags::OFF) {
+            if user.has_flag(UserFlags::OFF) {
                 off.push(name.clone());
             }
             self.put(name, user);
@@ -50,8 +53,8 @@ impl Acl {
         Ok(off)
     }
 
-    /// Takes the users of a file's text in place of those there are: all of them or, on an error, none. Error: in words.
-    pub fn load_text(
+    /// Replaces all users by those of a file's text, or none on an error. Error: a text.
+    pub fn load_file_text(
         &mut self,
         text: &[u8],
         file: &[u8],
@@ -67,20 +70,20 @@ impl Acl {
             users.push((DEFAULT_NAME.into(), User::unrestricted(&self.catalogue)));
         }
         let kept: HashSet<&[u8]> = users.iter().map(|(name, _)| &**name).collect();
-        let gone: Vec<Box<[u8]>> =
+        let removed: Vec<Box<[u8]>> =
             self.by_name.keys().filter(|name| !kept.contains(&***name)).cloned().collect();
-        let deleted = gone.iter().filter_map(|name| self.delete(name)).collect();
+        let deleted = removed.iter().filter_map(|name| self.delete(name)).collect();
         let mut changed = Vec::new();
         for (name, user) in users {
             let old = self.find(&name);
-            let channels_left = old.and_then(|id| self.user(id).channels_left(&user));
+            let remaining_channels = old.and_then(|id| self.user(id).remaining_channels(&user));
             let id = self.put(&name, user);
-            changed.push(Changed { id, channels_left });
+            changed.push(ChangedUser { id, remaining_channels });
         }
         Ok(Loaded { deleted, changed })
     }
 
-    /// The users of a file's text, and what is wrong with it.
+    /// The users of a file's text, and its errors.
     fn parse(&self, text: &[u8], file: &[u8], all_channels: bool) -> (Users, Vec<u8>) {
         let mut users = Users::new();
         let mut errors = Vec::new();
@@ -109,14 +112,14 @@ impl Acl {
                 errors.extend([b"WARNING: Duplicate user '", *name, line.as_bytes()].concat());
                 continue;
             }
-            let mut user = User::new(self.rules(all_channels));
+            let mut user = User::new(self.rule_context(all_channels));
             self.apply_line(&mut user, line, &at, all_channels, &mut errors);
             users.push(((*name).into(), user));
         }
         (users, errors)
     }
 
-    /// Applies a line's rules. Of unknown names all are told, of other mistakes the first: what follows may come from it.
+    /// Applies a line's rules. Reports all unknown names, and the first of other errors, as later ones may follow from it.
     fn apply_line(
         &self,
         user: &mut User,
@@ -125,31 +128,31 @@ impl Acl {
         all_channels: bool,
         errors: &mut Vec<u8>,
     ) {
-        let Ok(merged) = merge(line) else {
+        let Ok(rules) = join_selectors(line) else {
             errors.extend([at, b": Unmatched parenthesis in selector definition."].concat());
             return;
         };
-        let mut is_told = false;
-        for rule in merged {
+        let mut has_error = false;
+        for rule in rules {
             let rule = rule.trim_ascii();
-            match user.apply(rule, self.rules(all_channels)) {
+            match user.apply(rule, self.rule_context(all_channels)) {
                 Ok(()) => {}
                 Err(error @ RuleError::Unknown) => {
                     let why = error.text().as_bytes();
                     let what = b": Error in applying operation '";
                     errors.extend([at, what, rule, b"': ", why, b". "].concat());
                 }
-                Err(error) if !is_told => {
+                Err(error) if !has_error => {
                     errors.extend([at, b": ", error.text().as_bytes(), b". "].concat());
-                    is_told = true;
+                    has_error = true;
                 }
                 Err(_) => {}
             }
         }
     }
 
-    /// The text of a file with all users.
-    pub fn file_text(&self, form: Form) -> Vec<u8> {
-        self.lines(form).flat_map(|line| [b"user ", &line[..], b"\n"].concat()).collect()
+    /// All users as the text of a file.
+    pub fn to_file_text(&self, format: Format) -> Vec<u8> {
+        self.lines(format).flat_map(|line| [b"user ", &line[..], b"\n"].concat()).collect()
     }
 }

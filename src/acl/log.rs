@@ -1,57 +1,58 @@
-//! What was denied, and to whom: ACL LOG. Events that are alike within a minute are one entry.
+//! The log of denials: ACL LOG. Similar events within a minute are one entry.
 
 use std::collections::VecDeque;
 
 use super::Reason;
 
-/// How a request came that was denied.
+/// Where a denied request came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum LogContext {
     TopLevel,
     Transaction,
     Script,
 }
 
-impl Place {
+impl LogContext {
+    /// As in ACL LOG.
     pub fn word(self) -> &'static str {
         match self {
-            Place::TopLevel => "toplevel",
-            Place::Transaction => "multi",
-            Place::Script => "lua",
+            LogContext::TopLevel => "toplevel",
+            LogContext::Transaction => "multi",
+            LogContext::Script => "lua",
         }
     }
 }
 
-/// Something that was denied.
+/// A denial.
 #[derive(Debug)]
 pub struct Event {
     pub reason: Reason,
-    pub place: Place,
-    /// The command, key or channel; of AUTH and HELLO the name as it was sent.
+    pub context: LogContext,
+    /// The command, key or channel; for a wrong password the command's name as sent.
     pub object: Box<[u8]>,
     pub user: Box<[u8]>,
     /// Wall clock, milliseconds.
     pub at_ms: i64,
-    /// The line of CLIENT LIST of the client.
+    /// The client's line of CLIENT LIST.
     pub client: String,
 }
 
-/// One event, or several that are alike: the last of them.
+/// An event, or several similar ones.
 #[derive(Debug)]
 pub struct Entry {
     pub id: u64,
     pub count: u64,
-    /// When the first one was.
+    /// The time of the first event. Wall clock, milliseconds.
     pub created_ms: i64,
     pub last: Event,
 }
 
-/// Events are alike within this time. Unit: milliseconds.
-const ALIKE_MS: i64 = 60_000;
-/// As many entries are looked at for one that is alike.
-const LOOKED_AT: usize = 10;
+/// Events within this time may be similar. Unit: milliseconds.
+const SIMILAR_MS: i64 = 60_000;
+/// The number of latest entries that are compared with a new event.
+const COMPARED: usize = 10;
 
-/// The latest entries first.
+/// The entries, the latest first.
 #[derive(Debug, Default)]
 pub struct Log {
     entries: VecDeque<Entry>,
@@ -59,15 +60,15 @@ pub struct Log {
 }
 
 impl Log {
-    /// Notes an event. What is beyond `max_len` entries is forgotten.
-    pub fn note(&mut self, event: Event, max_len: usize) {
-        let alike = |Entry { last: known, .. }: &Entry| {
-            (known.reason, known.place) == (event.reason, event.place)
-                && (event.at_ms - known.at_ms).abs() <= ALIKE_MS
+    /// Adds an event. Entries beyond `max_len` are deleted.
+    pub fn add(&mut self, event: Event, max_len: usize) {
+        let is_similar = |Entry { last: known, .. }: &Entry| {
+            (known.reason, known.context) == (event.reason, event.context)
+                && (event.at_ms - known.at_ms).abs() <= SIMILAR_MS
                 && known.object == event.object
                 && known.user == event.user
         };
-        let known = self.entries.iter().take(LOOKED_AT).position(alike);
+        let known = self.entries.iter().take(COMPARED).position(is_similar);
         match known.and_then(|at| self.entries.remove(at)) {
             Some(known) => {
                 self.entries.push_front(Entry { count: known.count + 1, last: event, ..known });
@@ -97,7 +98,7 @@ mod tests {
     fn event(object: &str, at_ms: i64) -> Event {
         Event {
             reason: Reason::Key,
-            place: Place::TopLevel,
+            context: LogContext::TopLevel,
             object: object.as_bytes().into(),
             user: b"u"[..].into(),
             at_ms,
@@ -111,32 +112,32 @@ mod tests {
     }
 
     #[test]
-    fn what_is_alike_within_a_minute_is_one_entry() {
+    fn similar_events_within_a_minute_are_one_entry() {
         let mut log = Log::default();
         for (object, at_ms) in [("a", 0), ("b", 1), ("a", 60_000), ("b", 60_002)] {
-            log.note(event(object, at_ms), 3);
+            log.add(event(object, at_ms), 3);
         }
         let expected = [("b", 1, 60_002), ("a", 2, 60_000), ("b", 1, 1)];
         assert_eq!(shown(&log), expected.map(|(text, count, at)| (text.to_owned(), count, at)));
-        log.note(event("c", 60_003), 3);
+        log.add(event("c", 60_003), 3);
         assert_eq!(shown(&log).len(), 3);
         let ids: Vec<(u64, i64)> = log.iter().map(|entry| (entry.id, entry.created_ms)).collect();
         assert_eq!(ids, [(3, 60_003), (2, 60_002), (0, 0)]);
-        log.note(Event { place: Place::Script, ..event("c", 60_003) }, 3);
+        log.add(Event { context: LogContext::Script, ..event("c", 60_003) }, 3);
         assert_eq!(
-            log.iter().next().map(|entry| (entry.last.place, entry.count)),
-            Some((Place::Script, 1))
+            log.iter().next().map(|entry| (entry.last.context, entry.count)),
+            Some((LogContext::Script, 1))
         );
     }
 
     #[test]
-    fn only_the_latest_are_looked_at() {
+    fn only_the_latest_entries_are_compared() {
         let mut log = Log::default();
-        log.note(event("old", 0), 100);
-        for number in 0..LOOKED_AT {
-            log.note(event(&number.to_string(), 0), 100);
+        log.add(event("old", 0), 100);
+        for number in 0..COMPARED {
+            log.add(event(&number.to_string(), 0), 100);
         }
-        log.note(event("old", 0), 100);
-        assert_eq!(log.iter().len(), LOOKED_AT + 2);
+        log.add(event("old", 0), 100);
+        assert_eq!(log.iter().len(), COMPARED + 2);
     }
 }

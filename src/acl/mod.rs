@@ -1,8 +1,8 @@
-//! Users and what they may do.
+//! Users and their permissions.
 //!
-//! Rules come in as words (`on >secret ~cache:* +@read`), from the configuration, a file or ACL SETUSER; a [`User`] is made of
-//! them, and asked before each request of a client whose user may not do everything. Who is connected as whom, and what
-//! happens to those whose user changes, is not known here: the gate (`gate/users.rs`) keeps both together.
+//! A [`User`] is made from rules (`on >secret ~cache:* +@read`) of the configuration, a file or ACL SETUSER. The gate
+//! checks each request of a client whose user is restricted. This module knows no clients: `gate/users.rs` knows each
+//! client's user.
 
 pub mod catalogue;
 mod commands;
@@ -27,20 +27,20 @@ use log::Log;
 
 pub use file::Loaded;
 pub use selector::{Selector, allows_channel};
-pub use user::{Rules, User, UserFlags, merge};
+pub use user::{RuleContext, User, UserFlags, join_selectors};
 
-/// Whose way to describe a user.
+/// The format in which users are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum Format {
     /// The shortest rules that permit the same commands.
     Redis70,
-    /// The rules of commands as they were given, and whether payloads are checked.
+    /// The command rules as given, and whether payloads are sanitized.
     Redis72,
-    /// The rules as given, and nothing of payloads.
+    /// The command rules as given.
     Valkey9,
 }
 
-/// Why a request is denied; in the order in which one is told rather than another.
+/// Why a request is denied. If selectors give several reasons, the greatest is reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reason {
     Database,
@@ -52,6 +52,7 @@ pub enum Reason {
 }
 
 impl Reason {
+    /// As in ACL LOG.
     pub fn word(self) -> &'static str {
         match self {
             Reason::Database => "database",
@@ -63,29 +64,29 @@ impl Reason {
     }
 }
 
-/// A request is denied, for a key, channel or database in this argument; 0: for itself.
+/// A denial. `argument`: the index of the key, channel or database that is denied, or 0 for the command itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Denied {
     pub reason: Reason,
     pub argument: usize,
 }
 
-/// A request, as far as permissions ask.
+/// What permission checks need to know about a request.
 pub struct Request<'a> {
     pub command: CommandId,
-    /// Anybody may run it, also before AUTH.
-    pub is_free: bool,
+    /// The command needs no permission, such as AUTH.
+    pub needs_no_permission: bool,
     pub args: Args<'a>,
-    /// Finds its keys, where they matter.
+    /// Finds its keys. Called only for users with restricted keys.
     pub keys: &'a dyn Fn() -> Vec<KeyPosition>,
     pub channels: Option<Channels>,
     pub databases: DatabasesUsed,
 }
 
-/// What is wrong with a rule.
+/// Why a rule is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RuleError {
-    /// No such command or category.
+    /// There is no such command or category.
     Unknown,
     Syntax,
     KeysAfterAll,
@@ -123,17 +124,17 @@ impl RuleError {
     }
 }
 
-/// The name of the user that every connection begins as.
+/// The user of new connections.
 pub const DEFAULT_NAME: &[u8] = b"default";
 
-/// What SETUSER has done.
-pub struct Changed {
+/// A user that was set.
+pub struct ChangedUser {
     pub id: UserId,
-    /// The channel patterns that are left to it, if it has lost some.
-    pub channels_left: Option<Vec<Box<[u8]>>>,
+    /// Its channel patterns, if it has fewer than before.
+    pub remaining_channels: Option<Vec<Box<[u8]>>>,
 }
 
-/// All users, and the log of what was denied.
+/// All users, and the log of denials.
 pub struct Acl {
     catalogue: Catalogue,
     users: Slab<(Box<[u8]>, User)>,
@@ -142,7 +143,7 @@ pub struct Acl {
 }
 
 impl Acl {
-    /// With the default user alone, who may do everything.
+    /// Only the default user, without restrictions.
     pub fn new(catalogue: Catalogue) -> Self {
         let user = User::unrestricted(&catalogue);
         let (users, by_name) = (Slab::new(), BTreeMap::new());
@@ -156,15 +157,15 @@ impl Acl {
         &self.catalogue
     }
 
-    fn rules(&self, all_channels: bool) -> Rules<'_> {
-        Rules { catalogue: &self.catalogue, all_channels }
+    fn rule_context(&self, all_channels: bool) -> RuleContext<'_> {
+        RuleContext { catalogue: &self.catalogue, all_channels }
     }
 
     pub fn find(&self, name: &[u8]) -> Option<UserId> {
         self.by_name.get(name).copied()
     }
 
-    /// A user that is there: whose clients are told when it is deleted.
+    /// The user with this ID, which must exist.
     pub fn user(&self, id: UserId) -> &User {
         &self.users[id.index()].1
     }
@@ -177,27 +178,27 @@ impl Acl {
         &mut self.users[UserId::DEFAULT.index()].1
     }
 
-    /// Whether a connection that has said nothing has to authenticate.
+    /// Whether new connections have to authenticate.
     #[inline]
-    pub fn asks_password(&self) -> bool {
+    pub fn requires_auth(&self) -> bool {
         let flags = self.user(UserId::DEFAULT).flags();
         !flags.contains(UserFlags::ON | UserFlags::NO_PASSWORD)
     }
 
-    /// Whether the default user has to name a password.
-    pub fn has_default_password(&self) -> bool {
-        !self.user(UserId::DEFAULT).is(UserFlags::NO_PASSWORD)
+    /// Whether the default user needs a password.
+    pub fn default_needs_password(&self) -> bool {
+        !self.user(UserId::DEFAULT).has_flag(UserFlags::NO_PASSWORD)
     }
 
-    /// The names in their order.
+    /// The names in order.
     pub fn names(&self) -> impl ExactSizeIterator<Item = &[u8]> {
         self.by_name.keys().map(|name| &**name)
     }
 
     /// Each user as `name rules`, in the order of names.
-    pub fn lines(&self, form: Form) -> impl ExactSizeIterator<Item = Vec<u8>> {
+    pub fn lines(&self, format: Format) -> impl ExactSizeIterator<Item = Vec<u8>> {
         self.by_name.iter().map(move |(name, id)| {
-            let rules = self.user(*id).describe(&self.catalogue, form);
+            let rules = self.user(*id).describe(&self.catalogue, format);
             [name, &b" "[..], &rules].concat()
         })
     }
@@ -207,35 +208,35 @@ impl Acl {
         self.find(name).filter(|&id| self.user(id).accepts(password))
     }
 
-    /// `requirepass`: the default user's only password, or none.
+    /// `requirepass`: sets the default user's only password; an empty one removes it.
     pub fn set_default_password(&mut self, password: &[u8]) {
         self.default_user().set_password(password);
     }
 
-    /// Applies rules to a user, which is made if it is not there: all of them or, on an error, none. Error: in words.
+    /// Creates a user, or applies rules to an existing one: all of them or, on an error, none. Error: a text.
     pub fn set_user(
         &mut self,
         name: &[u8],
         args: &[&[u8]],
         all_channels: bool,
-    ) -> Result<Changed, Vec<u8>> {
-        let merged = merge(args).map_err(|open| {
+    ) -> Result<ChangedUser, Vec<u8>> {
+        let rules = join_selectors(args).map_err(|open| {
             [b"Unmatched parenthesis in acl selector starting at '", open, b"'."].concat()
         })?;
-        let rules = self.rules(all_channels);
+        let context = self.rule_context(all_channels);
         let old = self.find(name);
-        let mut user = old.map_or_else(|| User::new(rules), |id| self.user(id).clone());
-        for rule in merged {
-            user.apply(&rule, rules).map_err(|error| {
+        let mut user = old.map_or_else(|| User::new(context), |id| self.user(id).clone());
+        for rule in rules {
+            user.apply(&rule, context).map_err(|error| {
                 let text = error.text().as_bytes();
                 [b"Error in ACL SETUSER modifier '", &rule[..], b"': ", text].concat()
             })?;
         }
-        let channels_left = old.and_then(|id| self.user(id).channels_left(&user));
-        Ok(Changed { id: self.put(name, user), channels_left })
+        let remaining_channels = old.and_then(|id| self.user(id).remaining_channels(&user));
+        Ok(ChangedUser { id: self.put(name, user), remaining_channels })
     }
 
-    /// Puts a user in the place of the one with its name, if there is one.
+    /// Adds a user, or replaces the one with that name.
     fn put(&mut self, name: &[u8], user: User) -> UserId {
         if let Some(id) = self.find(name) {
             self.users[id.index()].1 = user;
@@ -246,7 +247,7 @@ impl Acl {
         id
     }
 
-    /// Deletes a user, which is not the default one. None: there is none. Its id may be another user's from now on.
+    /// Deletes a user other than the default one. None: there is none. Its ID may be used again.
     pub fn delete(&mut self, name: &[u8]) -> Option<UserId> {
         if name == DEFAULT_NAME {
             return None;
@@ -259,5 +260,5 @@ impl Acl {
 
 /// Whether a name can be a user's.
 pub fn is_user_name(name: &[u8]) -> bool {
-    selector::check_plain(name).is_ok()
+    selector::check_no_spaces(name).is_ok()
 }

@@ -1,4 +1,4 @@
-//! One set of permissions: commands, keys and channels that go together. A user has one, and may have others besides.
+//! A selector: permissions for commands, keys, channels and databases that apply together. A user has one or more.
 
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
@@ -8,13 +8,13 @@ use bitflags::bitflags;
 use super::catalogue::{self, Catalogue, Entry};
 use super::commands::CommandSet;
 use super::databases::Databases;
-use super::{Denied, Form, Reason, Request, RuleError};
+use super::{Denied, Format, Reason, Request, RuleError};
 use crate::collections::glob;
 use crate::facts::{KeyFlags, KeyPosition};
 use crate::ids::CommandId;
 
 bitflags! {
-    /// What may be done with a key.
+    /// How a key may be accessed.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Access: u8 {
         const READ = 1 << 0;
@@ -23,7 +23,7 @@ bitflags! {
 }
 
 impl Access {
-    /// What a command needs that does this with a key. Nothing: it only looks whether there is one, or the like.
+    /// The access that a command with these flags needs. Empty: any access is enough, as for EXISTS.
     pub fn needed(flags: KeyFlags) -> Self {
         let mut needed = Access::empty();
         needed.set(Access::READ, flags.contains(KeyFlags::ACCESS));
@@ -39,34 +39,34 @@ struct KeyPattern {
     pattern: Box<[u8]>,
 }
 
-/// Permissions. The default has none.
+/// A set of permissions, by default none.
 #[derive(Clone, Debug, Default)]
 pub struct Selector {
     all_commands: bool,
     all_keys: bool,
     all_channels: bool,
     commands: CommandSet,
-    /// Commands that may be run with these first arguments alone.
+    /// Commands that are permitted only with these first arguments.
     first_args: BTreeMap<CommandId, Vec<Box<[u8]>>>,
-    /// The rules of commands since the last that was about all: in their order, none that a later one has made void.
-    given: Vec<Box<[u8]>>,
+    /// The rules about commands since the last about all, in order, without those that a later rule overrides.
+    command_rules: Vec<Box<[u8]>>,
     keys: Vec<KeyPattern>,
     channels: Vec<Box<[u8]>>,
     databases: Databases,
 }
 
 /// The keys of a request, found once for all selectors.
-pub(super) type Keys = OnceCell<Vec<KeyPosition>>;
+pub(super) type RequestKeys = OnceCell<Vec<KeyPosition>>;
 
 impl Selector {
-    /// No permissions, but perhaps all channels: `acl-pubsub-default`.
+    /// No permissions except for channels, which `acl-pubsub-default` may permit.
     pub fn new(all_channels: bool) -> Self {
         Selector { all_channels, ..Selector::default() }
     }
 
     /// Whether everything is permitted.
-    pub fn is_full(&self) -> bool {
-        self.all_commands && self.all_keys && self.all_channels && self.databases.are_all()
+    pub fn is_unrestricted(&self) -> bool {
+        self.all_commands && self.all_keys && self.all_channels && self.databases.is_all()
     }
 
     pub fn has_all_channels(&self) -> bool {
@@ -83,7 +83,7 @@ impl Selector {
 
     // ---- rules -----------------------------------------------------------------------------------------------------------
 
-    /// Applies one rule, which is about commands, keys, channels or databases.
+    /// Applies a rule about commands, keys, channels or databases.
     pub fn apply(&mut self, rule: &[u8], catalogue: &Catalogue) -> Result<(), RuleError> {
         let is = |word: &str| rule.eq_ignore_ascii_case(word.as_bytes());
         match rule {
@@ -105,18 +105,18 @@ impl Selector {
             }
             [b'&', pattern @ ..] => return self.add_channels(pattern),
             [sign @ (b'+' | b'-'), b'@', category @ ..] => {
-                let group = catalogue::category(category).ok_or(RuleError::Unknown)?;
-                let is_in = *sign == b'+';
+                let category = catalogue::category(category).ok_or(RuleError::Unknown)?;
+                let allowed = *sign == b'+';
                 let first_args = &mut self.first_args;
                 self.commands
-                    .change_category(catalogue, group, is_in, |id| drop(first_args.remove(&id)));
-                self.all_commands &= is_in;
-                self.note(is_in, &rule[1..]);
+                    .set_category(catalogue, category, allowed, |id| drop(first_args.remove(&id)));
+                self.all_commands &= allowed;
+                self.record_rule(allowed, &rule[1..]);
             }
             [b'+', name @ ..] => return self.allow(name, catalogue),
             [b'-', name @ ..] => {
                 let entry = catalogue.find(name).ok_or(RuleError::Unknown)?;
-                self.change(catalogue, entry, false);
+                self.set_command(catalogue, entry, false);
             }
             _ => return Err(RuleError::Syntax),
         }
@@ -137,29 +137,29 @@ impl Selector {
         self.all_commands = all;
         self.commands = if all { CommandSet::all(catalogue) } else { CommandSet::default() };
         self.first_args.clear();
-        self.given.clear();
+        self.command_rules.clear();
     }
 
-    fn change(&mut self, catalogue: &Catalogue, entry: &Entry, is_in: bool) {
-        self.commands.change(catalogue, entry, is_in);
+    fn set_command(&mut self, catalogue: &Catalogue, entry: &Entry, allowed: bool) {
+        self.commands.set(catalogue, entry, allowed);
         self.first_args.remove(&entry.id);
-        self.all_commands &= is_in;
-        self.note(is_in, entry.name.as_bytes());
+        self.all_commands &= allowed;
+        self.record_rule(allowed, entry.name.as_bytes());
     }
 
-    /// Puts a rule behind the others. Those about the same or a part of it are void from now on.
-    fn note(&mut self, is_in: bool, name: &[u8]) {
+    /// Appends a rule to `command_rules`, and removes those about the same command or its parts.
+    fn record_rule(&mut self, allowed: bool, name: &[u8]) {
         let name = name.to_ascii_lowercase();
         let is_part = |rest: &[u8]| rest.is_empty() || rest[0] == b'|';
-        self.given.retain(|rule| !rule[1..].strip_prefix(&name[..]).is_some_and(is_part));
-        self.given.push([if is_in { b"+" } else { b"-" }, &name[..]].concat().into());
+        self.command_rules.retain(|rule| !rule[1..].strip_prefix(&name[..]).is_some_and(is_part));
+        self.command_rules.push([if allowed { b"+" } else { b"-" }, &name[..]].concat().into());
     }
 
     fn add_keys(&mut self, access: Access, pattern: &[u8]) -> Result<(), RuleError> {
         if self.all_keys {
             return Err(RuleError::KeysAfterAll);
         }
-        check_plain(pattern)?;
+        check_no_spaces(pattern)?;
         match self.keys.iter_mut().find(|known| *known.pattern == *pattern) {
             Some(known) => known.access |= access,
             None => self.keys.push(KeyPattern { access, pattern: pattern.into() }),
@@ -171,7 +171,7 @@ impl Selector {
         if self.all_channels {
             return Err(RuleError::ChannelsAfterAll);
         }
-        check_plain(pattern)?;
+        check_no_spaces(pattern)?;
         if !self.channels.iter().any(|known| **known == *pattern) {
             self.channels.push(pattern.into());
         }
@@ -182,12 +182,12 @@ impl Selector {
     fn allow(&mut self, name: &[u8], catalogue: &Catalogue) -> Result<(), RuleError> {
         let Some(bar) = name.iter().rposition(|&byte| byte == b'|') else {
             let entry = catalogue.find(name).ok_or(RuleError::Unknown)?;
-            self.change(catalogue, entry, true);
+            self.set_command(catalogue, entry, true);
             return Ok(());
         };
         let entry = catalogue.find(&name[..bar]).ok_or(RuleError::Unknown)?;
         let argument = &name[bar + 1..];
-        if entry.is_sub {
+        if entry.is_subcommand {
             return Err(RuleError::FirstArgumentOfSubcommand);
         }
         if argument.is_empty() {
@@ -195,27 +195,27 @@ impl Selector {
         }
         if !entry.subcommands.is_empty() {
             let entry = catalogue.find(name).ok_or(RuleError::Unknown)?;
-            self.change(catalogue, entry, true);
+            self.set_command(catalogue, entry, true);
             return Ok(());
         }
-        // Redis takes any bytes, and writes lines to its files that it cannot read again.
-        check_plain(argument)?;
+        // Redis accepts any bytes, and writes files that it cannot load again.
+        check_no_spaces(argument)?;
         let known = self.first_args.entry(entry.id).or_default();
         if !known.iter().any(|other| other.eq_ignore_ascii_case(argument)) {
             known.push(argument.into());
         }
-        self.note(true, name);
+        self.record_rule(true, name);
         Ok(())
     }
 
     // ---- descriptions ----------------------------------------------------------------------------------------------------
 
-    /// The rules of commands: `-@all +get`.
-    pub fn describe_commands(&self, catalogue: &Catalogue, form: Form) -> Vec<u8> {
-        if form != Form::Redis70 {
-            let first = if self.commands.takes_new { b"+@all" } else { b"-@all" };
-            let given = self.given.iter().map(|rule| &rule[..]);
-            return std::iter::once(&first[..]).chain(given).collect::<Vec<_>>().join(&b' ');
+    /// The rules about commands: `-@all +get`.
+    pub fn describe_commands(&self, catalogue: &Catalogue, format: Format) -> Vec<u8> {
+        if format != Format::Redis70 {
+            let first = if self.commands.includes_new { b"+@all" } else { b"-@all" };
+            let rules = self.command_rules.iter().map(|rule| &rule[..]);
+            return std::iter::once(&first[..]).chain(rules).collect::<Vec<_>>().join(&b' ');
         }
         self.commands.describe(catalogue, |entry, text| {
             for argument in self.first_args.get(&entry.id).into_iter().flatten() {
@@ -227,7 +227,7 @@ impl Selector {
         })
     }
 
-    /// The rules of keys, each on its own.
+    /// The rules about keys.
     fn key_rules(&self) -> Vec<Vec<u8>> {
         if self.all_keys {
             return vec![b"~*".to_vec()];
@@ -236,7 +236,7 @@ impl Selector {
             let prefix: &[u8] = match known.access {
                 Access::READ => b"%R~",
                 Access::WRITE => b"%W~",
-                // As `~*` it would let no other pattern follow.
+                // After `~*`, other patterns would be refused.
                 _ if *known.pattern == *b"*" && self.keys.len() > 1 => b"%RW~",
                 _ => b"~",
             };
@@ -245,7 +245,7 @@ impl Selector {
         self.keys.iter().map(rule).collect()
     }
 
-    /// The rules of channels, each on its own.
+    /// The rules about channels.
     fn channel_rules(&self) -> Vec<Vec<u8>> {
         if self.all_channels {
             return vec![b"&*".to_vec()];
@@ -253,36 +253,36 @@ impl Selector {
         self.channels.iter().map(|pattern| [b"&", &pattern[..]].concat()).collect()
     }
 
-    /// The rules of keys, with spaces between them.
+    /// The rules about keys, separated by spaces.
     pub fn describe_keys(&self) -> Vec<u8> {
         self.key_rules().join(&b' ')
     }
 
-    /// The rules of channels, with spaces between them.
+    /// The rules about channels, separated by spaces.
     pub fn describe_channels(&self) -> Vec<u8> {
         self.channel_rules().join(&b' ')
     }
 
-    /// All rules, each on its own, the commands' together at the end.
-    pub(super) fn rules(&self, catalogue: &Catalogue, form: Form) -> Vec<Vec<u8>> {
+    /// All rules. The last element has all rules about commands.
+    pub(super) fn rules(&self, catalogue: &Catalogue, format: Format) -> Vec<Vec<u8>> {
         let mut rules = self.key_rules();
         if !self.all_channels {
             rules.push(b"resetchannels".to_vec());
         }
         rules.extend(self.channel_rules());
         rules.extend(self.databases.rule());
-        rules.push(self.describe_commands(catalogue, form));
+        rules.push(self.describe_commands(catalogue, format));
         rules
     }
 
     // ---- checks ----------------------------------------------------------------------------------------------------------
 
-    /// Whether a request may run.
-    pub(super) fn check(&self, request: &Request<'_>, keys: &Keys) -> Result<(), Denied> {
-        if !self.databases.are_all() {
+    /// Whether a request is permitted.
+    pub(super) fn check(&self, request: &Request<'_>, keys: &RequestKeys) -> Result<(), Denied> {
+        if !self.databases.is_all() {
             self.databases.check(request)?;
         }
-        if !self.all_commands && !request.is_free && !self.allows_command(request) {
+        if !self.all_commands && !request.needs_no_permission && !self.allows_command(request) {
             return Err(Denied { reason: Reason::Command, argument: 0 });
         }
         if !self.all_keys {
@@ -322,14 +322,14 @@ impl Selector {
             .any(|known| known.access.contains(needed) && glob::matches(&known.pattern, key, false))
     }
 
-    /// Whether every key may be accessed so, for names that are made while the command runs.
+    /// Whether any key may be accessed so: for keys whose names are known only while the command runs.
     pub(super) fn allows_any_key(&self, needed: Access) -> bool {
         let is_any = |known: &KeyPattern| *known.pattern == *b"*" && known.access.contains(needed);
         self.all_keys || self.keys.iter().any(is_any)
     }
 }
 
-/// Whether patterns permit a channel. A pattern to listen by must be one of them, letter by letter.
+/// Whether patterns permit a channel. A pattern of PSUBSCRIBE must be equal to one of them.
 pub fn allows_channel(patterns: &[Box<[u8]>], name: &[u8], is_pattern: bool) -> bool {
     patterns.iter().any(|pattern| match is_pattern {
         true => **pattern == *name,
@@ -337,12 +337,12 @@ pub fn allows_channel(patterns: &[Box<[u8]>], name: &[u8], is_pattern: bool) -> 
     })
 }
 
-/// What stands between `%` and the pattern: `R~`, `W~`, `RW~`, in any case and order.
+/// Parses the access after `%`: `R~`, `W~` or `RW~`, in any case and order. Returns the pattern too.
 fn parse_access(rule: &[u8]) -> Option<(Access, &[u8])> {
     let mut access = Access::empty();
     let mut rest = rule;
-    while let [letter, behind @ ..] = rest {
-        rest = behind;
+    while let [letter, tail @ ..] = rest {
+        rest = tail;
         let new = match letter.to_ascii_uppercase() {
             b'R' => Access::READ,
             b'W' => Access::WRITE,
@@ -357,8 +357,8 @@ fn parse_access(rule: &[u8]) -> Option<(Access, &[u8])> {
     (!access.is_empty()).then_some((access, rest))
 }
 
-/// Names and patterns hold no blanks and no NUL: rules are written to files with blanks between them.
-pub(super) fn check_plain(text: &[u8]) -> Result<(), RuleError> {
-    let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | 0x0b | 0x0c | 0);
-    if text.iter().any(is_blank) { Err(RuleError::Syntax) } else { Ok(()) }
+/// Refuses names and patterns with spaces or NUL: files separate rules by spaces.
+pub(super) fn check_no_spaces(text: &[u8]) -> Result<(), RuleError> {
+    let is_refused = |byte: &u8| matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | 0x0b | 0x0c | 0);
+    if text.iter().any(is_refused) { Err(RuleError::Syntax) } else { Ok(()) }
 }

@@ -15,26 +15,26 @@ fn catalogue() -> Catalogue {
 
 static CATALOGUE: LazyLock<Catalogue> = LazyLock::new(catalogue);
 
-fn rules(catalogue: &Catalogue) -> Rules<'_> {
-    Rules { catalogue, all_channels: false }
+fn context(catalogue: &Catalogue) -> RuleContext<'_> {
+    RuleContext { catalogue, all_channels: false }
 }
 
-/// A user made by rules with blanks between them, selectors put together.
+/// A user made from rules separated by spaces.
 fn user(catalogue: &Catalogue, text: &str) -> Result<User, RuleError> {
     let words: Vec<&[u8]> = text.split(' ').map(str::as_bytes).collect();
-    let mut user = User::new(rules(catalogue));
-    for rule in merge(&words).expect("parentheses are closed") {
-        user.apply(&rule, rules(catalogue))?;
+    let mut user = User::new(context(catalogue));
+    for rule in join_selectors(&words).expect("parentheses are closed") {
+        user.apply(&rule, context(catalogue))?;
     }
     Ok(user)
 }
 
 fn described(catalogue: &Catalogue, text: &str) -> String {
     let user = user(catalogue, text).unwrap_or_else(|error| panic!("{text}: {error:?}"));
-    String::from_utf8(user.describe(catalogue, Form::Redis70)).expect("text")
+    String::from_utf8(user.describe(catalogue, Format::Redis70)).expect("text")
 }
 
-/// Why a user may not run a request, written with blanks: `key 2`, `command 0`; empty: it may.
+/// Why a request is denied: `key 2`, `command 0`. Empty: it is permitted.
 fn denied(user: &User, request: &str) -> String {
     let ranges = Range::of_words(request);
     let args = Args::new(request.as_bytes(), &ranges);
@@ -93,7 +93,7 @@ fn rules_are_described_in_their_shortest_form() {
 }
 
 #[test]
-fn mistakes_are_told_apart() {
+fn each_error_in_a_rule_has_its_kind() {
     let catalogue = catalogue();
     for (text, expected) in [
         ("+nosuch", RuleError::Unknown),
@@ -134,11 +134,13 @@ fn mistakes_are_told_apart() {
 }
 
 #[test]
-fn selectors_in_pieces_are_put_together() {
+fn selectors_split_at_spaces_are_joined() {
     let merged = |text: &str| -> Result<Vec<String>, String> {
         let words: Vec<&[u8]> = text.split(' ').map(str::as_bytes).collect();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        merge(&words).map(|rules| rules.iter().map(|rule| text(rule)).collect()).map_err(text)
+        join_selectors(&words)
+            .map(|rules| rules.iter().map(|rule| text(rule)).collect())
+            .map_err(text)
     };
     let expected = |rules: &[&str]| Ok(rules.iter().map(|rule| (*rule).to_owned()).collect());
     assert_eq!(merged("on (~a +get) off"), expected(&["on", "(~a +get)", "off"]));
@@ -167,7 +169,7 @@ fn a_request_is_permitted_as_a_whole_by_one_selector() {
         ("+@all %W~a", "SET a v GET", "key 1"),
         ("+@all %W~a %R~b", "COPY b a", ""),
         ("+@all %W~a %R~b", "COPY a b", "key 1"),
-        // Whether it is there may know who has any right.
+        // EXISTS needs any access.
         ("+@all %W~a", "EXISTS a", ""),
         ("+@all ~* db=0", "GET a", ""),
         ("+@all ~* db=1", "GET a", "database 0"),
@@ -190,7 +192,7 @@ fn a_request_is_permitted_as_a_whole_by_one_selector() {
         ("+@all ~a", "EVAL x 2 a b", "key 4"),
         ("+@all ~a", "BZPOPDUE a 0 UNIT MS", ""),
         ("+@all ~a", "BZPOPDUE a b 0 UNIT S", "key 2"),
-        // The last one counts there.
+        // GEORADIUS uses the last STORE.
         ("+@all ~a", "GEORADIUS a 1 1 1 km STORE a STORE b", "key 9"),
         ("+@all ~a", "MIGRATE h 1 b 0 9", "key 3"),
         ("+@all &c*", "PUBLISH ch m", ""),
@@ -210,7 +212,7 @@ fn a_request_is_permitted_as_a_whole_by_one_selector() {
 }
 
 #[test]
-fn a_user_comes_in_by_any_of_its_passwords() {
+fn a_user_has_any_of_its_passwords() {
     let catalogue = catalogue();
     let user = |text: &str| user(&catalogue, text).expect("good rules");
     assert!(user("on >a >b").accepts(b"a") && user("on >a >b").accepts(b"b"));
@@ -222,57 +224,58 @@ fn a_user_comes_in_by_any_of_its_passwords() {
 }
 
 #[test]
-fn a_file_is_taken_whole_or_not_at_all() {
+fn a_file_is_loaded_completely_or_not_at_all() {
     let mut acl = Acl::new(catalogue());
     acl.set_user(b"old", &[b"on"], false).expect("good rules");
-    let before = acl.file_text(Form::Redis70);
+    let before = acl.to_file_text(Format::Redis70);
     let text = b"user a on nosuch +what\n\nnobody\nuser b (~x\nuser a off\nuser  c";
-    let Err(error) = acl.load_text(text, b"f", false) else { panic!("loaded") };
+    let Err(error) = acl.load_file_text(text, b"f", false) else { panic!("loaded") };
     let expected = "f:1: Syntax error. f:1: Error in applying operation '+what': Unknown command or category name in ACL. \
                     f:3 should start with user keyword followed by the username. \
                     f:4: Unmatched parenthesis in selector definition.\
                     WARNING: Duplicate user 'a' found on line 5. f:6: Syntax error. \
                     WARNING: ACL errors detected, no change to the previously active ACL rules was performed";
     assert_eq!(String::from_utf8_lossy(&error), expected);
-    assert_eq!(acl.file_text(Form::Redis70), before);
+    assert_eq!(acl.to_file_text(Format::Redis70), before);
     let old = acl.find(b"old").expect("a user");
     let default = acl.find(b"default");
-    let loaded = acl.load_text(b"user a on &x\r\n\n", b"f", false);
+    let loaded = acl.load_file_text(b"user a on &x\r\n\n", b"f", false);
     let loaded = loaded.unwrap_or_else(|error| panic!("{error:?}"));
     assert_eq!(loaded.deleted, [old]);
-    assert_eq!(acl.find(b"default"), default, "the default user is never gone");
-    let text = acl.file_text(Form::Redis70);
+    assert_eq!(acl.find(b"default"), default, "the default user is never deleted");
+    let text = acl.to_file_text(Format::Redis70);
     assert_eq!(text, b"user a on resetchannels &x -@all\nuser default on nopass ~* &* +@all\n");
-    let again = acl.load_text(&text, b"f", false).unwrap_or_else(|error| panic!("{error:?}"));
-    assert!(again.changed.iter().all(|changed| changed.channels_left.is_none()));
-    assert_eq!(acl.file_text(Form::Redis70), text);
+    let again = acl.load_file_text(&text, b"f", false).unwrap_or_else(|error| panic!("{error:?}"));
+    assert!(again.changed.iter().all(|changed| changed.remaining_channels.is_none()));
+    assert_eq!(acl.to_file_text(Format::Redis70), text);
 }
 
 #[test]
-fn a_file_of_many_users_is_taken_in_one_pass() {
-    // With a look at all users for each this takes minutes.
+fn a_file_of_many_users_is_loaded_in_one_pass() {
+    // A loop over all users for each user would take minutes.
     const USERS: usize = 100_000;
     let mut acl = Acl::new(catalogue());
     let mut text = String::from("user default on nopass ~* &* +@all\n");
     text.extend((0..USERS).map(|number| format!("user u{number} on ~a +get\n")));
     for _ in 0..2 {
-        let loaded = acl.load_text(text.as_bytes(), b"f", false).expect("a good file");
+        let loaded = acl.load_file_text(text.as_bytes(), b"f", false).expect("a good file");
         assert_eq!((loaded.deleted.len(), loaded.changed.len()), (0, USERS + 1));
     }
-    let loaded = acl.load_text(b"user a on", b"f", false).expect("a good file");
+    let loaded = acl.load_file_text(b"user a on", b"f", false).expect("a good file");
     assert_eq!(loaded.deleted.len(), USERS);
-    let twice = acl.load_text(b"user a on\nuser a on", b"f", false);
+    let twice = acl.load_file_text(b"user a on\nuser a on", b"f", false);
     assert!(
         twice.is_err_and(|text| text.starts_with(b"WARNING: Duplicate user 'a' found on line 2"))
     );
 }
 
 #[test]
-fn only_who_loses_a_channel_is_told() {
+fn remaining_channels_are_returned_only_if_one_is_lost() {
     let catalogue = catalogue();
     let user = |text: &str| user(&catalogue, text).expect("good rules");
-    let left =
-        |old: &str, new: &str| user(old).channels_left(&user(new)).map(|left| left.join(&b' '));
+    let left = |old: &str, new: &str| {
+        user(old).remaining_channels(&user(new)).map(|left| left.join(&b' '))
+    };
     assert_eq!(left("&a", "&a &b"), None);
     assert_eq!(left("&a", "&*"), None);
     assert_eq!(left("&a", "(&a)"), None);
@@ -281,18 +284,18 @@ fn only_who_loses_a_channel_is_told() {
 }
 
 #[test]
-fn keys_are_looked_for_only_where_they_matter() {
+fn keys_are_found_only_for_restricted_keys() {
     let catalogue = catalogue();
     let command = TABLE.find(b"GET").expect("a command");
     let args = Args::new(b"GETk", &[Range { start: 0, len: 3 }, Range { start: 3, len: 1 }]);
-    let asked = std::cell::Cell::new(0);
+    let calls = std::cell::Cell::new(0);
     let keys = || {
-        asked.set(asked.get() + 1);
+        calls.set(calls.get() + 1);
         keys_of(command.spec, args)
     };
     let request = Request {
         command: command.id,
-        is_free: false,
+        needs_no_permission: false,
         args,
         keys: &keys,
         channels: None,
@@ -306,12 +309,12 @@ fn keys_are_looked_for_only_where_they_matter() {
     };
     let user = |text: &str| user(&catalogue, text).expect("good rules");
     assert!(user("+get ~*").check(&request).is_ok());
-    assert_eq!(asked.get(), 0);
+    assert_eq!(calls.get(), 0);
     assert!(user("+get ~a (+get ~b) (+get ~c)").check(&request).is_err());
-    assert_eq!(asked.get(), 1, "once for all selectors");
+    assert_eq!(calls.get(), 1, "once for all selectors");
 }
 
-/// Rules as people, and others, write them.
+/// Random rules, valid and invalid.
 fn rule() -> impl Strategy<Value = String> {
     let word =
         prop_oneof![Just("*".to_owned()), "[a-c*?\\[\\]()\"'\\\\|#>%~&+-]{0,4}", "[a-z]{1,3}",];
@@ -378,41 +381,41 @@ proptest! {
         std::env::var("ACL_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(400)
     ))]
 
-    /// What LIST shows of a user makes one with the same rights, and is shown of that again; and so do the parts of GETUSER.
+    /// The rules in ACL LIST make a user with the same permissions and the same rules; and so do the parts of ACL GETUSER.
     #[test]
     fn a_description_makes_the_same_user(
         texts in any_rules(),
         all_channels: bool,
-        form in prop_oneof![Just(Form::Redis70), Just(Form::Redis72), Just(Form::Valkey9)],
+        format in prop_oneof![Just(Format::Redis70), Just(Format::Redis72), Just(Format::Valkey9)],
     ) {
         let catalogue = &*CATALOGUE;
-        let rules = Rules { catalogue, all_channels };
-        let mut user = User::new(rules);
+        let context = RuleContext { catalogue, all_channels };
+        let mut user = User::new(context);
         for text in &texts {
             let mut changed = user.clone();
-            if changed.apply(text.as_bytes(), rules).is_ok() {
+            if changed.apply(text.as_bytes(), context).is_ok() {
                 user = changed;
             }
         }
-        let line = user.describe(catalogue, form);
+        let line = user.describe(catalogue, format);
         let words: Vec<&[u8]> = line.split(|&byte| byte == b' ').collect();
-        let mut again = User::new(rules);
-        for rule in merge(&words).expect("parentheses are closed") {
-            let done = again.apply(&rule, rules);
-            prop_assert_eq!(done, Ok(()), "{}", String::from_utf8_lossy(&line));
+        let mut again = User::new(context);
+        for rule in join_selectors(&words).expect("parentheses are closed") {
+            let applied = again.apply(&rule, context);
+            prop_assert_eq!(applied, Ok(()), "{}", String::from_utf8_lossy(&line));
         }
         let shown = |line: Vec<u8>| String::from_utf8_lossy(&line).into_owned();
-        prop_assert_eq!(shown(again.describe(catalogue, form)), shown(line));
-        let mut parts = User::new(rules);
-        parts.apply(b"reset", rules).expect("a rule");
-        parts.apply(b"resetchannels", rules).expect("a rule");
+        prop_assert_eq!(shown(again.describe(catalogue, format)), shown(line));
+        let mut parts = User::new(context);
+        parts.apply(b"reset", context).expect("a rule");
+        parts.apply(b"resetchannels", context).expect("a rule");
         let root = user.root();
         let fields =
-            [root.describe_commands(catalogue, form), root.describe_keys(), root.describe_channels()];
+            [root.describe_commands(catalogue, format), root.describe_keys(), root.describe_channels()];
         for rule in fields.iter().flat_map(|field| field.split(|&byte| byte == b' ')) {
-            prop_assert_eq!(parts.apply(rule, rules), Ok(()));
+            prop_assert_eq!(parts.apply(rule, context), Ok(()));
         }
-        prop_assert_eq!(parts.root().describe_commands(catalogue, form), &fields[0][..]);
+        prop_assert_eq!(parts.root().describe_commands(catalogue, format), &fields[0][..]);
         prop_assert_eq!(parts.root().describe_keys(), &fields[1][..]);
         for request in REQUESTS {
             prop_assert_eq!(denied(&again, request), denied(&user, request), "{}", request);

@@ -1,26 +1,26 @@
-//! A user: whether it may come in, with which passwords, and what it may do then.
+//! A user: its flags, passwords and permissions.
 
 use bitflags::bitflags;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use super::catalogue::Catalogue;
-use super::selector::{Access, Keys, Selector};
-use super::{Denied, Form, Reason, Request, RuleError};
+use super::selector::{Access, RequestKeys, Selector};
+use super::{Denied, Format, Reason, Request, RuleError};
 
 bitflags! {
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct UserFlags: u8 {
         const ON = 1 << 0;
         const OFF = 1 << 1;
-        /// Any password will do.
+        /// Any password is accepted.
         const NO_PASSWORD = 1 << 2;
         const SKIP_SANITIZE = 1 << 3;
         const SANITIZE = 1 << 4;
     }
 }
 
-/// The flags with their names, in the order in which they are shown.
+/// The names of the flags, in the order in which they are shown.
 const FLAG_NAMES: &[(UserFlags, &str)] = &[
     (UserFlags::ON, "on"),
     (UserFlags::OFF, "off"),
@@ -29,49 +29,49 @@ const FLAG_NAMES: &[(UserFlags, &str)] = &[
     (UserFlags::SANITIZE, "sanitize-payload"),
 ];
 
-/// What rules are read by.
+/// What the meaning of rules depends on.
 #[derive(Clone, Copy)]
-pub struct Rules<'a> {
+pub struct RuleContext<'a> {
     pub catalogue: &'a Catalogue,
-    /// New users and selectors may use all channels: `acl-pubsub-default`.
+    /// `acl-pubsub-default`: new users and selectors may access all channels.
     pub all_channels: bool,
 }
 
 /// The SHA-256 of a password.
 type Hash = [u8; 32];
 
-/// A user, whose name is known to [`Acl`](super::Acl).
+/// A user. [`Acl`](super::Acl) knows its name.
 #[derive(Clone, Debug)]
 pub struct User {
     flags: UserFlags,
     passwords: Vec<Hash>,
     root: Selector,
-    /// Those in parentheses.
+    /// The selectors in parentheses.
     others: Vec<Selector>,
 }
 
 impl User {
-    /// A new user, which may not come in.
-    pub fn new(rules: Rules<'_>) -> Self {
+    /// A new user, which is off and has no permissions.
+    pub fn new(context: RuleContext<'_>) -> Self {
         User {
             flags: UserFlags::OFF,
             passwords: Vec::new(),
-            root: Selector::new(rules.all_channels),
+            root: Selector::new(context.all_channels),
             others: Vec::new(),
         }
     }
 
-    /// The default user as it is without a configuration: with all rights and without a password.
+    /// A user with all permissions and without a password: the default user, unless it is configured.
     pub fn unrestricted(catalogue: &Catalogue) -> Self {
-        let rules = Rules { catalogue, all_channels: false };
-        let mut user = User::new(rules);
+        let context = RuleContext { catalogue, all_channels: false };
+        let mut user = User::new(context);
         for rule in ["+@all", "~*", "&*", "on", "nopass"] {
-            user.apply(rule.as_bytes(), rules).expect("a rule of the language");
+            user.apply(rule.as_bytes(), context).expect("a valid rule");
         }
         user
     }
 
-    pub fn is(&self, flag: UserFlags) -> bool {
+    pub fn has_flag(&self, flag: UserFlags) -> bool {
         self.flags.contains(flag)
     }
 
@@ -79,17 +79,17 @@ impl User {
         self.flags
     }
 
-    /// The passwords' SHA-256, in hexadecimal digits.
+    /// The SHA-256 of each password, in hexadecimal.
     pub fn passwords(&self) -> impl ExactSizeIterator<Item = String> {
-        self.passwords.iter().map(digits)
+        self.passwords.iter().map(hexadecimal)
     }
 
-    /// The permissions of the user itself.
+    /// The first selector, which has no parentheses.
     pub fn root(&self) -> &Selector {
         &self.root
     }
 
-    /// Those in parentheses.
+    /// The selectors in parentheses.
     pub fn others(&self) -> &[Selector] {
         &self.others
     }
@@ -100,18 +100,18 @@ impl User {
 
     // ---- rules -----------------------------------------------------------------------------------------------------------
 
-    /// Applies one rule. On an error it may be half applied: apply rules to a copy.
-    pub fn apply(&mut self, rule: &[u8], rules: Rules<'_>) -> Result<(), RuleError> {
+    /// Applies a rule. On an error, it may be partly applied: apply rules to a copy.
+    pub fn apply(&mut self, rule: &[u8], context: RuleContext<'_>) -> Result<(), RuleError> {
         let is = |word: &str| rule.eq_ignore_ascii_case(word.as_bytes());
         match rule {
             [] => {}
-            _ if is("on") => self.switch(UserFlags::OFF, UserFlags::ON),
-            _ if is("off") => self.switch(UserFlags::ON, UserFlags::OFF),
+            _ if is("on") => self.replace_flag(UserFlags::OFF, UserFlags::ON),
+            _ if is("off") => self.replace_flag(UserFlags::ON, UserFlags::OFF),
             _ if is("skip-sanitize-payload") => {
-                self.switch(UserFlags::SANITIZE, UserFlags::SKIP_SANITIZE);
+                self.replace_flag(UserFlags::SANITIZE, UserFlags::SKIP_SANITIZE);
             }
             _ if is("sanitize-payload") => {
-                self.switch(UserFlags::SKIP_SANITIZE, UserFlags::SANITIZE);
+                self.replace_flag(UserFlags::SKIP_SANITIZE, UserFlags::SANITIZE);
             }
             _ if is("nopass") => {
                 self.flags |= UserFlags::NO_PASSWORD;
@@ -125,18 +125,18 @@ impl User {
             [b'#', text @ ..] => self.add_password(parse_hash(text)?),
             [b'<', password @ ..] => return self.remove_password(&hash(password)),
             [b'!', text @ ..] => return self.remove_password(&parse_hash(text)?),
-            [b'(', inner @ .., b')'] => self.others.push(parse_selector(inner, rules)?),
+            [b'(', inner @ .., b')'] => self.others.push(parse_selector(inner, context)?),
             _ if is("clearselectors") => self.others.clear(),
             _ if is("reset") => {
                 let flags = UserFlags::OFF | UserFlags::SANITIZE;
-                *self = User { flags, ..User::new(rules) };
+                *self = User { flags, ..User::new(context) };
             }
-            _ => return self.root.apply(rule, rules.catalogue),
+            _ => return self.root.apply(rule, context.catalogue),
         }
         Ok(())
     }
 
-    fn switch(&mut self, from: UserFlags, to: UserFlags) {
+    fn replace_flag(&mut self, from: UserFlags, to: UserFlags) {
         self.flags -= from;
         self.flags |= to;
     }
@@ -154,7 +154,7 @@ impl User {
         Ok(())
     }
 
-    /// `requirepass`: this password and no other; an empty one asks for none.
+    /// `requirepass`: sets the only password; with an empty one, none is needed.
     pub fn set_password(&mut self, password: &[u8]) {
         self.passwords.clear();
         self.flags |= UserFlags::NO_PASSWORD;
@@ -163,25 +163,29 @@ impl User {
         }
     }
 
-    /// The names of the flags. Whether payloads are checked changes nothing here; it is shown as the form asks.
-    pub fn describe_flags(&self, form: Form) -> Vec<&'static str> {
+    /// The names of the flags. Those about payloads have no effect; the format decides whether they are shown.
+    pub fn describe_flags(&self, format: Format) -> Vec<&'static str> {
         let mut flags = self.flags;
-        match form {
-            Form::Redis70 => {}
-            Form::Redis72 => flags.set(UserFlags::SANITIZE, !self.is(UserFlags::SKIP_SANITIZE)),
-            Form::Valkey9 => flags.remove(UserFlags::SANITIZE | UserFlags::SKIP_SANITIZE),
+        match format {
+            Format::Redis70 => {}
+            Format::Redis72 => {
+                flags.set(UserFlags::SANITIZE, !self.has_flag(UserFlags::SKIP_SANITIZE))
+            }
+            Format::Valkey9 => flags.remove(UserFlags::SANITIZE | UserFlags::SKIP_SANITIZE),
         }
         FLAG_NAMES.iter().filter(|(flag, _)| flags.contains(*flag)).map(|(_, name)| *name).collect()
     }
 
-    /// All that makes this user, as rules with blanks between them: what ACL LIST shows, and what files hold.
-    pub fn describe(&self, catalogue: &Catalogue, form: Form) -> Vec<u8> {
-        let flags = self.describe_flags(form);
+    /// The user as rules, separated by spaces: for ACL LIST and files.
+    pub fn describe(&self, catalogue: &Catalogue, format: Format) -> Vec<u8> {
+        let flags = self.describe_flags(format);
         let mut words: Vec<Vec<u8>> = flags.iter().map(|name| name.as_bytes().to_vec()).collect();
-        words.extend(self.passwords.iter().map(|hash| format!("#{}", digits(hash)).into_bytes()));
-        words.extend(self.root.rules(catalogue, form));
+        words.extend(
+            self.passwords.iter().map(|hash| format!("#{}", hexadecimal(hash)).into_bytes()),
+        );
+        words.extend(self.root.rules(catalogue, format));
         for selector in &self.others {
-            let rules = selector.rules(catalogue, form);
+            let rules = selector.rules(catalogue, format);
             let rules = rules.iter().flat_map(|rules| rules.split(|&byte| byte == b' '));
             let rules: Vec<Vec<u8>> = rules.map(quoted).collect();
             words.push([b"(", &rules.join(&b' ')[..], b")"].concat());
@@ -191,26 +195,26 @@ impl User {
 
     // ---- checks ----------------------------------------------------------------------------------------------------------
 
-    /// Whether somebody with this password is this user. The time this takes does not depend on which password is like it.
+    /// Whether the user accepts this password. Compares in constant time.
     pub fn accepts(&self, password: &[u8]) -> bool {
-        if !self.is(UserFlags::ON) || self.is(UserFlags::NO_PASSWORD) {
-            return self.is(UserFlags::ON);
+        if !self.has_flag(UserFlags::ON) || self.has_flag(UserFlags::NO_PASSWORD) {
+            return self.has_flag(UserFlags::ON);
         }
         let given = hash(password);
-        let same = |known: &Hash| known[..].ct_eq(&given[..]);
+        let equals = |known: &Hash| known[..].ct_eq(&given[..]);
         let none = subtle::Choice::from(0);
-        self.passwords.iter().map(same).fold(none, |any, one| any | one).into()
+        self.passwords.iter().map(equals).fold(none, |any, one| any | one).into()
     }
 
-    /// Whether one set of permissions permits everything.
-    pub fn is_full(&self) -> bool {
-        self.selectors().any(Selector::is_full)
+    /// Whether a selector permits everything.
+    pub fn is_unrestricted(&self) -> bool {
+        self.selectors().any(Selector::is_unrestricted)
     }
 
-    /// Whether one set of permissions permits a request. If none does, what is told is that its database or the command may
-    /// not be used, or the last key or channel that stands in the way.
+    /// Whether a selector permits a request. If none does, returns the greatest of their [`Denied`]: by reason, then by
+    /// argument.
     pub fn check(&self, request: &Request<'_>) -> Result<(), Denied> {
-        let keys = Keys::new();
+        let keys = RequestKeys::new();
         let mut worst = Denied { reason: Reason::Database, argument: 0 };
         for selector in self.selectors() {
             match selector.check(request, &keys) {
@@ -226,25 +230,25 @@ impl User {
         Err(worst)
     }
 
-    /// Whether a request may read keys whose names nobody knows before it runs.
+    /// Whether a request may read keys whose names are known only while it runs.
     pub fn may_read_any_key(&self, request: &Request<'_>) -> bool {
-        let keys = Keys::new();
+        let keys = RequestKeys::new();
         self.selectors().any(|selector| {
             selector.check(request, &keys).is_ok() && selector.allows_any_key(Access::READ)
         })
     }
 
-    /// What is left of the channels where `new` takes some of this user's: the patterns of `new`. None: nothing is taken.
-    pub fn channels_left(&self, new: &User) -> Option<Vec<Box<[u8]>>> {
+    /// The channel patterns of `new`, if it lacks some of this user's. None: it lacks none.
+    pub fn remaining_channels(&self, new: &User) -> Option<Vec<Box<[u8]>>> {
         if new.selectors().any(Selector::has_all_channels) {
             return None;
         }
-        let left: Vec<Box<[u8]>> =
+        let remaining: Vec<Box<[u8]>> =
             new.selectors().flat_map(|selector| selector.channels().iter().cloned()).collect();
-        let keeps = |old: &Selector| {
-            !old.has_all_channels() && old.channels().iter().all(|name| left.contains(name))
+        let is_kept = |old: &Selector| {
+            !old.has_all_channels() && old.channels().iter().all(|name| remaining.contains(name))
         };
-        if self.selectors().all(keeps) { None } else { Some(left) }
+        if self.selectors().all(is_kept) { None } else { Some(remaining) }
     }
 }
 
@@ -252,11 +256,11 @@ fn hash(password: &[u8]) -> Hash {
     Sha256::digest(password).into()
 }
 
-fn digits(hash: &Hash) -> String {
+fn hexadecimal(hash: &Hash) -> String {
     hash.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// 64 lower-case hexadecimal digits.
+/// Parses 64 lower-case hexadecimal digits.
 fn parse_hash(text: &[u8]) -> Result<Hash, RuleError> {
     let digit = |byte: u8| match byte {
         b'0'..=b'9' => Ok(byte - b'0'),
@@ -273,19 +277,19 @@ fn parse_hash(text: &[u8]) -> Result<Hash, RuleError> {
     Ok(hash)
 }
 
-/// What stands in parentheses: rules with blanks between them, in quotes if they hold special characters.
-fn parse_selector(text: &[u8], rules: Rules<'_>) -> Result<Selector, RuleError> {
-    let mut selector = Selector::new(rules.all_channels);
+/// Parses the text between parentheses: rules separated by spaces, quoted if they have special characters.
+fn parse_selector(text: &[u8], context: RuleContext<'_>) -> Result<Selector, RuleError> {
+    let mut selector = Selector::new(context.all_channels);
     if text.contains(&0) {
         return Err(RuleError::Syntax);
     }
     for rule in crate::config::split_args(text).ok_or(RuleError::Syntax)? {
-        selector.apply(&rule, rules.catalogue)?;
+        selector.apply(&rule, context.catalogue)?;
     }
     Ok(selector)
 }
 
-/// A rule as it stands in parentheses: in quotes if it holds what would end a word, a quote or the parentheses.
+/// A rule for use between parentheses: quoted if it contains quotes, backslashes or a closing parenthesis.
 fn quoted(rule: &[u8]) -> Vec<u8> {
     if !rule.iter().any(|byte| matches!(byte, b'"' | b'\'' | b'\\' | b')')) {
         return rule.to_vec();
@@ -302,10 +306,10 @@ fn quoted(rule: &[u8]) -> Vec<u8> {
     text
 }
 
-/// Puts selectors that were taken apart at their blanks together again: `(~a`, `+get)` is one rule. Error: the argument whose
-/// parenthesis is never closed.
-pub fn merge<'a>(args: &[&'a [u8]]) -> Result<Vec<Vec<u8>>, &'a [u8]> {
-    let mut merged = Vec::new();
+/// Joins selectors that were split at spaces: `(~a`, `+get)` is one rule. Error: the argument whose parenthesis is not
+/// closed.
+pub fn join_selectors<'a>(args: &[&'a [u8]]) -> Result<Vec<Vec<u8>>, &'a [u8]> {
+    let mut rules = Vec::new();
     let mut open: Option<(&[u8], Vec<u8>)> = None;
     for &arg in args {
         if arg.first() == Some(&b'(') && arg.last() != Some(&b')') {
@@ -314,14 +318,14 @@ pub fn merge<'a>(args: &[&'a [u8]]) -> Result<Vec<Vec<u8>>, &'a [u8]> {
             selector.push(b' ');
             selector.extend_from_slice(arg);
             if arg.last() == Some(&b')') {
-                merged.extend(open.take().map(|(_, selector)| selector));
+                rules.extend(open.take().map(|(_, selector)| selector));
             }
         } else {
-            merged.push(arg.to_vec());
+            rules.push(arg.to_vec());
         }
     }
     match open {
         Some((arg, _)) => Err(arg),
-        None => Ok(merged),
+        None => Ok(rules),
     }
 }

@@ -15,7 +15,6 @@ use crate::gate::spec::{CommandSpec, Flags, Group, KeyFlags, KeySpec, container,
 use crate::gate::state::State;
 use crate::pubsub::{Kind, Name, PubSub};
 use crate::resp::reply::ReplyWriter;
-use crate::resp::request::encode;
 
 const SUBSCRIBING: Flags =
     Flags::PUBSUB.union(Flags::NOSCRIPT).union(Flags::LOADING).union(Flags::STALE);
@@ -274,10 +273,7 @@ fn confirmation(reply: &mut ReplyWriter<'_>, word: &str, name: Option<&[u8]>, co
 /// `PUBLISH channel message`, `SPUBLISH shardchannel message`: the number of deliveries.
 fn publish(ctx: &mut Context<'_>, kind: Kind) -> CommandResult {
     let receivers = deliver(ctx.server, kind, ctx.args.get(1), ctx.args.get(2));
-    let replication = &mut ctx.server.replication;
-    if replication.backlog.is_some() && !replication.is_replica() {
-        encode(ctx.args.iter_from(0), &mut replication.messages);
-    }
+    ctx.repeat_message();
     ctx.reply.integer(receivers as i64);
     // A push cannot come inside the reply of EXEC or a reply that a script reads: it follows at the end.
     if !matches!(ctx.origin, Origin::Transaction | Origin::Script) {

@@ -1,7 +1,7 @@
-//! The command line: `[--check-config] [file] [-] [--directive value ...]`, with the corners of redis-server 7.0.15.
+//! The command line: `[--check-config] [file] [-] [--directive value ...]`, parsed as by redis-server 7.0.15.
 //!
-//! Options are written as lines behind the file's text and loaded with it, so they follow the same
-//! rules, count on in its line numbers and win over it.
+//! Options become lines after the file's text, and are loaded with it: so they override the file, and errors show their
+//! line numbers.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use super::file::{ConfigError, Directive, Loader, quoted, read_all, read_files, split_args};
 use super::params::Config;
 
-/// What the command line asks for.
+/// What the command line requests.
 #[derive(Debug)]
 pub enum Startup {
     /// Serve clients.
@@ -22,15 +22,15 @@ pub enum Startup {
     Help,
 }
 
-/// What a server starts from.
+/// The settings of a start.
 #[derive(Debug)]
 pub struct Settings {
     pub config: Config,
-    /// `user` lines: name and ACL rules, in order. [`Directive::error`] reports a bad one.
+    /// `user` lines: name and ACL rules, in order. [`Directive::error`] makes the error for a bad one.
     pub users: Vec<Directive>,
-    /// `rename-command` lines: the command's name and its new one, empty to remove it.
+    /// `rename-command` lines: the command's name and its new name, empty to remove the command.
     pub renamed_commands: Vec<Directive>,
-    /// `--check-config`: nobody is to be served, only the first fault told.
+    /// `--check-config`: only report the first error, and serve nobody.
     pub check_only: bool,
 }
 
@@ -53,17 +53,15 @@ Examples:
 ";
 
 impl Config {
-    /// Reads the command line (without the program's name), the file it names, and standard input
-    /// if it says `-`.
+    /// Parses the command line (without the program's name), and reads its file and, for `-`, standard input.
     ///
-    /// Errors: the first bad line or the file that cannot be read; [`ConfigError::message`] is what
-    /// to print.
+    /// Errors: the first bad line, or a file that cannot be read. [`ConfigError::message`] is the text to print.
     pub fn load(args: &[OsString]) -> Result<Startup, ConfigError> {
         load(args, &mut std::io::stdin())
     }
 
-    /// A configuration from text alone, with the defaults for the rest. No file is read or written:
-    /// `include` is an error, `user` and `rename-command` lines are only parsed. `dir` must exist.
+    /// A configuration from text, with defaults for other parameters. No file is read or written: `include` is an error,
+    /// `user` and `rename-command` lines are only parsed. `dir` must exist.
     pub fn from_text(text: &[u8]) -> Result<Config, ConfigError> {
         let mut loader = Loader::new(false);
         loader.load_text(text, 0)?;
@@ -105,13 +103,11 @@ fn load(args: &[OsString], stdin: &mut dyn Read) -> Result<Startup, ConfigError>
     Ok(Startup::Serve(Box::new(Settings { config, users, renamed_commands, check_only })))
 }
 
-/// The options as lines, and whether standard input is to be read: on `-` as the first or last
-/// argument.
+/// Whether to read standard input (`-` is the first or last argument), and the options as lines.
 fn option_lines(options: &[&[u8]], first_is_option: bool) -> (bool, Vec<u8>) {
     let mut from_stdin = false;
     let mut lines = Vec::new();
-    // A directive takes at least one argument, whatever it looks like: in `--requirepass --x`,
-    // `--x` is the password.
+    // The first argument after a directive is its value, even with dashes: in `--requirepass --x`, `--x` is the password.
     let mut has_value = true;
     for (index, option) in options.iter().enumerate() {
         let last = index + 1 == options.len();
@@ -130,12 +126,11 @@ fn option_lines(options: &[&[u8]], first_is_option: bool) -> (bool, Vec<u8>) {
         }
         lines.extend_from_slice(directive);
         lines.push(b' ');
-        // `--port 6380` may be one argument.
+        // `"--port 6380"` may be one argument.
         has_value = split_args(option).is_none_or(|words| words.len() != 1);
         let next_is_option = options.get(index + 1).is_some_and(|next| next.starts_with(b"--"));
         if !has_value && option.eq_ignore_ascii_case(b"--save") && (last || next_is_option) {
-            // Programs that build the command line from a list of save points leave nothing when it
-            // is empty.
+            // Programs that build the command line from a list of save points pass no value if the list is empty.
             lines.extend(b"\"\"");
             has_value = true;
         } else if !has_value && option.eq_ignore_ascii_case(b"--sentinel") && next_is_option {
@@ -145,7 +140,7 @@ fn option_lines(options: &[&[u8]], first_is_option: bool) -> (bool, Vec<u8>) {
     (from_stdin, lines)
 }
 
-/// The path from the root, without `../` at its beginning.
+/// The absolute path; leading `../` are resolved.
 fn absolute(dir: &Path, path: &[u8]) -> PathBuf {
     let mut dir = dir;
     let mut path = path;
@@ -161,7 +156,7 @@ mod tests {
     use super::*;
     use crate::config::parse_line;
 
-    /// What Redis 7.0.15 made of options; the file's head tells how to read it.
+    /// How Redis 7.0.15 parsed options. The format is described at the beginning of the file.
     const RECORDED: &str = include_str!("../../tests/data/config-command-line-7.0.15.tsv");
 
     fn run(args: &[&[u8]], mut stdin: &[u8]) -> Result<Settings, ConfigError> {
@@ -173,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn options_behind_a_file_are_read_as_redis_reads_them() {
+    fn options_after_a_file_are_parsed_as_by_redis() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("redis.conf");
         std::fs::write(&file, "port 0\nunixsocket /tmp/unused.sock\ntimeout 9\n").unwrap();
@@ -205,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_the_standard_input_and_the_options_win_in_this_order() {
+    fn standard_input_overrides_the_file_and_options_override_both() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("redis.conf");
         std::fs::write(&file, "timeout 1\nhz 11\nmaxclients 21\n").unwrap();
@@ -225,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_may_look_like_an_option_or_hold_any_byte() {
+    fn a_value_may_look_like_an_option_or_contain_any_byte() {
         for password in [&b"--x"[..], b"a b", b"a\nb\xff\"", b"'"] {
             assert_eq!(
                 run(&[b"--requirepass", password], b"").unwrap().config.requirepass,
@@ -235,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn version_and_help_are_asked_for_by_the_first_argument_only() {
+    fn version_and_help_are_recognised_as_the_first_argument_only() {
         let first = |arg: &str| load(&[arg.into(), "--port".into()], &mut &b""[..]);
         assert!(matches!(first("-v"), Ok(Startup::Version)));
         assert!(matches!(first("--help"), Ok(Startup::Help)));
@@ -243,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_loses_the_parents_at_its_beginning() {
+    fn leading_parents_of_a_path_are_resolved() {
         let dir = Path::new("/a/b");
         assert_eq!(absolute(dir, b"../x.conf"), Path::new("/a/x.conf"));
         assert_eq!(absolute(dir, b"../../../x"), Path::new("/x"));

@@ -1,36 +1,36 @@
-//! The sample file, `redis.conf.example`: every parameter with its documentation and default, from
-//! the table.
+//! The example file, `redis.conf.example`: the documentation and default of every parameter in the table.
 
-use super::params::{PARAMS, Param};
+use super::param::Param;
+use super::params::PARAMS;
 
 const HEADER: &str = "\
-# Configuration of Latchkey. Written from the table of parameters (src/config/params.rs): edit that.
+# Configuration of Latchkey. Generated from the table of parameters, src/config/params.rs.
 #
-# Each directive stands here with its default, commented out. The file is that of redis-server:
+# Each directive is here with its default, commented out. The format is that of redis-server:
 #
-#   name value ...          one directive a line, names in any case of letters
+#   name value ...          one directive a line, names in any case
 #   # text                  a comment, on a line of its own
-#   name \"a b\\n\\xff\"        double quotes hold blanks and \\n \\r \\t \\a \\b \\xHH; \\ before others
-#   name 'a b'              single quotes hold blanks; \\' is a quote
+#   name \"a b\\n\\xff\"        in double quotes: spaces, and \\n \\r \\t \\a \\b \\xHH \\\" \\\\
+#   name 'a b'              in single quotes: spaces, and \\'
 #
-# Memory is in bytes, or with a unit in any case of letters:
+# Memory is in bytes, or with a unit in any case:
 #
 #   1k is 1000 bytes, 1m is 1000000 bytes, 1g is 1000000000 bytes
 #   1kb is 1024 bytes, 1mb is 1048576 bytes, 1gb is 1073741824 bytes
 #
-# Four directives are no parameters:
+# Four directives are not parameters:
 #
-#   include FILE            reads another file here; * ? [ in its name read all that match, or none
+#   include FILE            reads another file, or all files that match a name with * ? [
 #   user NAME RULE ...      declares an ACL user
 #   rename-command A B      gives command A the name B; \"\" removes it
-#   loadmodule FILE         is refused: there are no modules
+#   loadmodule FILE         is refused: modules are not supported
 #
-# The same directives are options of the command line, and win over the file:
+# The same directives are options of the command line, which override the file:
 #
 #   latchkey redis.conf --maxmemory 1gb --save \"\"
 ";
 
-/// The text of the sample file. Uncommenting all its directives changes nothing.
+/// The text of the example file. Uncommenting all its directives changes nothing.
 pub fn example_file() -> Vec<u8> {
     let mut text = HEADER.as_bytes().to_vec();
     let mut section = "";
@@ -45,27 +45,27 @@ pub fn example_file() -> Vec<u8> {
     text
 }
 
-/// One parameter: what it does, what it takes, how it may be used, its default.
+/// The entry of a parameter: documentation, allowed values, aliases, traits and default.
 fn entry(param: &Param) -> Vec<u8> {
     let mut text = b"\n".to_vec();
     for line in param.doc {
         text.extend(format!("#{line}\n").into_bytes());
     }
-    text.extend(format!("# Value: {}.\n", param.slot.describe()).into_bytes());
+    text.extend(format!("# Value: {}.\n", param.field.describe()).into_bytes());
     if !param.aliases.is_empty() {
         text.extend(format!("# Other names: {}.\n", param.aliases.join(", ")).into_bytes());
     }
     let traits = param.traits;
-    for (holds, sentence) in [
+    for (applies, sentence) in [
         (traits.immutable, "# Fixed while the server runs.\n"),
         (traits.protected, "# CONFIG SET needs enable-protected-configs.\n"),
-        (traits.stored, "# Accepted and kept, without effect so far.\n"),
+        (traits.only_stored, "# Accepted, but without effect.\n"),
     ] {
-        if holds {
+        if applies {
             text.extend_from_slice(sentence.as_bytes());
         }
     }
-    for line in param.slot.example(param.name) {
+    for line in param.field.example(param.name) {
         text.push(b'#');
         text.extend_from_slice(&line);
         text.push(b'\n');

@@ -1,40 +1,41 @@
-//! The text of configuration: lines, quoting, and the loader that turns text into a [`Config`].
+//! The configuration file: lines, quoting, and the loader that turns text into a [`Config`].
 //!
-//! Bytes of a file come in, line by line they become arguments, and each directive changes the
-//! `Config` or is kept for the server (`user`, `rename-command`). `include` reads further files,
-//! the pattern expanded, each text with line numbers of its own, as in Redis. What is refused comes
-//! back as a [`ConfigError`] that displays as Redis' message. Nothing is printed here.
+//! Each line is split into arguments, and its directive sets a parameter or is returned for the server (`user`,
+//! `rename-command`). `include` loads the files that match its pattern; their lines are counted together, from 1, as in
+//! Redis. Nothing is printed here: errors are returned as a [`ConfigError`], with Redis' messages.
 
 use std::io::{self, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use super::kind::{Origin, Reason, system_text};
-use super::params::{Config, Param};
+use super::kind::Origin;
+use super::param::Param;
+use super::params::Config;
+use super::reason::{Reason, system_text};
 use crate::collections::glob;
 
-/// Bytes of configuration read at most from one source: far above any use, far below harm.
+/// Maximum bytes of a file or of standard input: far more than any use needs.
 const TEXT_BYTES_MAX: u64 = 64 << 20;
 const INCLUDE_DEPTH_MAX: u32 = 16;
-/// Texts read at most: a file that includes itself twice would double them at each level.
+/// Maximum number of `include` lines: with a file that includes itself twice they double at each level.
 const INCLUDES_MAX: u32 = 4096;
 
-/// Directives of older versions that are accepted, with one argument, and forgotten.
-const FORGOTTEN: [&str; 4] = [
+/// Directives of older versions that are accepted, with one argument, and ignored.
+const IGNORED: [&str; 4] = [
     "events-per-io-thread",
     "list-max-ziplist-entries",
     "list-max-ziplist-value",
     "lua-replicate-commands",
 ];
 
-/// How parameters of the modules that come with Redis 8 begin; those of others have a dot in their name.
-const OF_MODULES: [&str; 4] = ["bf-", "cf-", "search-", "ts-"];
+/// Prefixes of the parameters of Redis 8's modules. Those of other modules have a dot in their name.
+const MODULE_PREFIXES: [&str; 4] = ["bf-", "cf-", "search-", "ts-"];
 
-/// Splits a line of the file into its arguments. `None` for a blank line or a comment.
+/// Splits a line of the file into its arguments. `None`: a blank line or a comment.
 ///
-/// Arguments are separated by blanks. Within double quotes, `\n \r \t \b \a` and `\xHH` stand for
-/// bytes and a backslash before anything else for that; within single quotes only `\'` does. A
-/// closing quote ends the argument and must be followed by a blank. A NUL byte ends the line.
+/// Arguments are separated by spaces. In double quotes, `\n \r \t \b \a` and `\xHH` are escapes, and a backslash before
+/// any other byte is dropped; in single quotes, `\'` is the only escape. A closing quote must be followed by a space or the
+/// end. A NUL byte ends the line.
 pub fn parse_line(line: &[u8]) -> Result<Option<Vec<Vec<u8>>>, Reason> {
     let line = trim(line);
     if matches!(line.first(), None | Some(b'#')) {
@@ -43,7 +44,7 @@ pub fn parse_line(line: &[u8]) -> Result<Option<Vec<Vec<u8>>>, Reason> {
     split_args(line).map(Some).ok_or(Reason::UnbalancedQuotes)
 }
 
-/// The arguments of a text, `None` where quotes are unbalanced.
+/// The arguments of a text. `None`: its quotes are unbalanced.
 pub(crate) fn split_args(text: &[u8]) -> Option<Vec<Vec<u8>>> {
     let mut rest = text.split(|byte| *byte == 0).next().unwrap_or_default();
     let mut args = Vec::new();
@@ -62,7 +63,7 @@ pub(crate) fn split_args(text: &[u8]) -> Option<Vec<Vec<u8>>> {
     }
 }
 
-/// Reads one argument and returns what follows it. A quote may open in the middle of an argument.
+/// Parses one argument and returns the rest. A quote may open in the middle of an argument.
 fn take_arg<'a>(mut rest: &'a [u8], arg: &mut Vec<u8>) -> Option<&'a [u8]> {
     while let [byte, tail @ ..] = rest {
         rest = tail;
@@ -96,7 +97,7 @@ fn take_double_quoted<'a>(mut rest: &'a [u8], arg: &mut Vec<u8>) -> Option<&'a [
                 });
                 tail
             }
-            [b'"', tail @ ..] => return ends_argument(tail),
+            [b'"', tail @ ..] => return after_quote(tail),
             [byte, tail @ ..] => {
                 arg.push(*byte);
                 tail
@@ -113,7 +114,7 @@ fn take_single_quoted<'a>(mut rest: &'a [u8], arg: &mut Vec<u8>) -> Option<&'a [
                 arg.push(b'\'');
                 tail
             }
-            [b'\'', tail @ ..] => return ends_argument(tail),
+            [b'\'', tail @ ..] => return after_quote(tail),
             [byte, tail @ ..] => {
                 arg.push(*byte);
                 tail
@@ -123,8 +124,8 @@ fn take_single_quoted<'a>(mut rest: &'a [u8], arg: &mut Vec<u8>) -> Option<&'a [
     }
 }
 
-/// Behind a closing quote stands a blank or nothing.
-fn ends_argument(rest: &[u8]) -> Option<&[u8]> {
+/// The rest after a closing quote, which must begin with a space or be empty.
+fn after_quote(rest: &[u8]) -> Option<&[u8]> {
     match rest.first() {
         Some(byte) if !is_space(*byte) => None,
         _ => Some(rest),
@@ -138,20 +139,20 @@ fn hex_digit(digit: u8) -> u8 {
     }
 }
 
-/// The blanks of C's `isspace`.
+/// C's `isspace`.
 fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t'..=b'\r')
 }
 
-/// The line without the blanks around it.
+/// The line without spaces at both ends.
 pub(super) fn trim(line: &[u8]) -> &[u8] {
-    let blank = |byte: &u8| matches!(byte, b' ' | b'\t' | b'\r' | b'\n');
-    let start = line.iter().position(|byte| !blank(byte)).unwrap_or(line.len());
-    let end = line.iter().rposition(|byte| !blank(byte)).map_or(start, |last| last + 1);
+    let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t' | b'\r' | b'\n');
+    let start = line.iter().position(|byte| !is_blank(byte)).unwrap_or(line.len());
+    let end = line.iter().rposition(|byte| !is_blank(byte)).map_or(start, |last| last + 1);
     &line[start..end]
 }
 
-/// The text in double quotes, such that [`parse_line`] gives it back.
+/// The text in double quotes, from which [`parse_line`] returns the same text.
 pub(crate) fn quoted(text: &[u8]) -> Vec<u8> {
     let mut quoted = vec![b'"'];
     for byte in text {
@@ -170,21 +171,21 @@ pub(crate) fn quoted(text: &[u8]) -> Vec<u8> {
     quoted
 }
 
-/// A line of the file, for messages.
+/// A line of the file, for error messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// Counted from 1. Options of the command line count on from the end of the file.
+    /// Counted from 1. Options of the command line follow the last line of the file.
     pub number: usize,
-    /// Without the blanks around it.
+    /// Without spaces at both ends.
     pub text: Vec<u8>,
 }
 
-/// A directive that only the server can carry out.
+/// A directive that the server must run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Directive {
-    /// What follows the directive's name.
+    /// The arguments after the directive's name.
     pub args: Vec<Vec<u8>>,
-    /// Where it stood.
+    /// Its line.
     pub line: Line,
 }
 
@@ -195,8 +196,7 @@ impl Directive {
     }
 }
 
-/// Why the server cannot start. Displays as what goes to standard error; the process then exits
-/// with 1.
+/// Why the server cannot start. Its `Display` is for standard error; the process then exits with 1.
 #[derive(Debug)]
 pub enum ConfigError {
     /// A line of the file or an option of the command line.
@@ -208,7 +208,7 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
-    /// The message as bytes: the line as it stood in the file.
+    /// The message as bytes, with the line as in the file.
     pub fn message(&self) -> Vec<u8> {
         let heading = concat!(
             "\n*** FATAL CONFIG FILE ERROR (Latchkey ",
@@ -245,33 +245,33 @@ impl std::fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-/// A configuration in the making.
+/// A configuration that is being loaded.
 #[derive(Debug, Default)]
 pub(super) struct Loader {
     pub config: Config,
     pub users: Vec<Directive>,
     pub renamed_commands: Vec<Directive>,
-    /// Whether other files may be read.
-    files: bool,
-    /// Whether a `save` line has replaced the default.
+    /// Whether files may be read.
+    may_read_files: bool,
+    /// A `save` line was loaded, and has replaced the default.
     save_seen: bool,
-    /// A `redis-version` line was read.
+    /// A `redis-version` line was loaded.
     version_seen: bool,
     includes: u32,
 }
 
 impl Loader {
-    /// A loader that starts from the defaults, and reads files if told so.
-    pub fn new(files: bool) -> Self {
-        Loader { files, ..Loader::default() }
+    /// A loader that starts from the defaults.
+    pub fn new(may_read_files: bool) -> Self {
+        Loader { may_read_files, ..Loader::default() }
     }
 
-    /// Carries out each line of the text.
+    /// Loads each line of a text. `depth`: the number of `include` lines that led to it.
     pub fn load_text(&mut self, text: &[u8], depth: u32) -> Result<(), ConfigError> {
         for (index, line) in text.split(|byte| *byte == b'\n').enumerate() {
             let line = trim(line);
-            let place = || Line { number: index + 1, text: line.to_vec() };
-            let at_line = |reason| ConfigError::Line { line: place(), reason };
+            let position = || Line { number: index + 1, text: line.to_vec() };
+            let at_line = |reason| ConfigError::Line { line: position(), reason };
             let Some(mut args) = parse_line(line).map_err(at_line)? else {
                 continue;
             };
@@ -287,9 +287,9 @@ impl Loader {
                 continue;
             }
             match (directive.as_slice(), args.len()) {
-                (b"user", 1..) => self.users.push(Directive { args, line: place() }),
+                (b"user", 1..) => self.users.push(Directive { args, line: position() }),
                 (b"rename-command", 2) => {
-                    self.renamed_commands.push(Directive { args, line: place() })
+                    self.renamed_commands.push(Directive { args, line: position() })
                 }
                 _ => self.set(&directive, &args).map_err(at_line)?,
             }
@@ -301,23 +301,23 @@ impl Loader {
     fn set(&mut self, directive: &[u8], args: &[Vec<u8>]) -> Result<(), Reason> {
         let Some(param) = Param::find(directive) else {
             return match (directive, args.len()) {
-                (_, 1) if FORGOTTEN.iter().any(|known| known.as_bytes() == directive) => Ok(()),
+                (_, 1) if IGNORED.iter().any(|known| known.as_bytes() == directive) => Ok(()),
                 (b"loadmodule", 1..) => Err(Reason::NoModules),
                 (b"sentinel", 0) => Err(Reason::NoSentinel),
                 (b"sentinel", _) => Err(Reason::SentinelDirective),
                 (_, 0) if directive.contains(&b'.') => Err(Reason::ModuleConfigWithoutValue),
-                (_, _) if is_of_module(directive) => Err(Reason::NoModules),
+                (_, _) if is_module_parameter(directive) => Err(Reason::NoModules),
                 _ => Err(Reason::BadDirective),
             };
         };
         let split;
         let args = match args {
-            // One argument may hold all, as a command line with quotes leaves it: `--save "900 1"`.
-            [all] if param.slot.is_multi() && !all.is_empty() => {
+            // A quoted option of the command line has all arguments in one: `--save "900 1"`.
+            [all] if param.field.is_multi() && !all.is_empty() => {
                 split = split_args(all).unwrap_or_default();
                 &split
             }
-            _ if !param.slot.is_multi() && args.len() != 1 => {
+            _ if !param.field.is_multi() && args.len() != 1 => {
                 return Err(Reason::WrongNumberOfArguments);
             }
             _ => args,
@@ -329,7 +329,7 @@ impl Loader {
         let args: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
         let version = self.config.redis_version.clone();
         self.config.update(param, &args, Origin::File)?;
-        // A version that is said wins over that of `compatible-with`, whichever comes first.
+        // An explicit version overrides that of `compatible-with`, in any order of lines.
         if param.name == "redis-version" {
             self.version_seen = true;
         } else if self.version_seen {
@@ -338,10 +338,10 @@ impl Loader {
         Ok(())
     }
 
-    /// What holds of the configuration at the end of each text.
+    /// Checks the whole configuration at the end of each text.
     fn check(&self) -> Result<(), Reason> {
-        if self.files && !self.config.logfile.is_empty() {
-            // Once in the background, a log that cannot be opened could not be reported.
+        if self.may_read_files && !self.config.logfile.is_empty() {
+            // Checked now, as a server in the background could not report it.
             let path = self.config.dir.join(path_of(&self.config.logfile));
             let opened = std::fs::OpenOptions::new().append(true).create(true).open(path);
             opened.map_err(|error| Reason::LogFile(system_text(&error)))?;
@@ -352,9 +352,9 @@ impl Loader {
         Ok(())
     }
 
-    /// Loads the files that the pattern names.
+    /// Loads the files that match a pattern.
     fn include(&mut self, pattern: &[u8], depth: u32) -> Result<(), ConfigError> {
-        if !self.files {
+        if !self.may_read_files {
             return Err(ConfigError::Whole(Reason::IncludeForbidden));
         }
         self.includes += 1;
@@ -366,17 +366,17 @@ impl Loader {
     }
 }
 
-fn is_of_module(directive: &[u8]) -> bool {
+fn is_module_parameter(directive: &[u8]) -> bool {
     directive.contains(&b'.')
-        || OF_MODULES.iter().any(|start| directive.starts_with(start.as_bytes()))
+        || MODULE_PREFIXES.iter().any(|prefix| directive.starts_with(prefix.as_bytes()))
 }
 
 fn path_of(bytes: &[u8]) -> &Path {
     Path::new(std::ffi::OsStr::from_bytes(bytes))
 }
 
-/// The text of a file; with `*`, `?` or `[` in its name, of all files that match, one behind the
-/// other, and none if none does. Relative names count from `dir`.
+/// The text of a file, or the joined texts of all that match if the name has `*`, `?` or `[`: there may be none. Relative
+/// names start at `dir`.
 pub(super) fn read_files(name: &[u8], dir: &Path) -> Result<Vec<u8>, ConfigError> {
     if name.is_empty() {
         let error = io::Error::from(rustix::io::Errno::NOENT);
@@ -386,14 +386,14 @@ pub(super) fn read_files(name: &[u8], dir: &Path) -> Result<Vec<u8>, ConfigError
     let paths = if is_pattern(name) { expand(name, dir) } else { vec![dir.join(path_of(name))] };
     for path in paths {
         let read = std::fs::File::open(&path).and_then(|file| read_all(file, &mut text));
-        // The name as it was written, which is what its author looks for.
+        // In errors, a plain name is shown as written.
         let shown = if is_pattern(name) { path } else { path_of(name).to_owned() };
         read.map_err(|error| ConfigError::File { path: shown, error })?;
     }
     Ok(text)
 }
 
-/// Appends all there is to read.
+/// Appends everything from the source.
 pub(super) fn read_all(source: impl Read, text: &mut Vec<u8>) -> io::Result<()> {
     let read = source.take(TEXT_BYTES_MAX + 1).read_to_end(text)?;
     if read as u64 > TEXT_BYTES_MAX {
@@ -406,8 +406,8 @@ fn is_pattern(name: &[u8]) -> bool {
     name.iter().any(|byte| matches!(byte, b'*' | b'?' | b'['))
 }
 
-/// The files that match a pattern, component by component, in order of their names. As in a shell,
-/// a component that does not begin with a dot matches no name that does.
+/// The files that match a pattern, in the order of their names. As in a shell, names with a leading dot are matched only by
+/// components with one.
 fn expand(pattern: &[u8], dir: &Path) -> Vec<PathBuf> {
     let root = if pattern.starts_with(b"/") { Path::new("/") } else { dir };
     let mut paths = vec![root.to_owned()];
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn quotes_hold_blanks_and_escapes() {
+    fn quotes_may_contain_spaces_and_escapes() {
         assert_eq!(words(br#"a "b c" 'd e' "\x41\n\"\q" 'it\'s \n'"#).unwrap().len(), 5);
         assert_eq!(
             words(br#" x "\x41\xff\n\r\t\a\b\q\"" "#).unwrap(),
@@ -466,14 +466,14 @@ mod tests {
     }
 
     #[test]
-    fn blank_lines_and_comments_hold_nothing() {
+    fn blank_lines_and_comments_have_no_arguments() {
         for line in [&b""[..], b"  \t\r\n", b"# a \"b", b"  #"] {
             assert_eq!(parse_line(line), Ok(None));
         }
     }
 
     #[test]
-    fn an_include_reads_what_matches_in_order_of_names() {
+    fn an_include_reads_matching_files_in_the_order_of_names() {
         let dir = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
         std::fs::create_dir(dir.path().join("conf.d")).unwrap();
@@ -499,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_includes_itself_is_refused_at_the_line_that_does() {
+    fn a_file_that_includes_itself_is_refused_at_that_line() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("a"), "hz 10\ninclude a\ninclude a\n").unwrap();
         let mut loader = Loader::new(true);
@@ -512,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn relative_names_count_from_dir_as_it_is_at_that_line() {
+    fn relative_names_start_at_dir_as_set_at_that_line() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("sub")).unwrap();
         std::fs::write(dir.path().join("sub/x.conf"), "timeout 4").unwrap();
@@ -524,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn users_and_renamed_commands_are_kept_with_their_lines() {
+    fn users_and_renamed_commands_are_returned_with_their_lines() {
         let mut loader = Loader::new(false);
         loader.load_text(b"\nuser bob on >x\nrename-command CONFIG \"\"\n", 0).unwrap();
         assert_eq!(loader.users[0].args, [&b"bob"[..], b"on", b">x"]);
@@ -540,7 +540,7 @@ mod tests {
     }
 
     #[test]
-    fn modules_and_sentinel_are_refused_in_plain_words() {
+    fn modules_and_sentinel_are_refused_with_the_reason() {
         for (line, reason) in [
             (&b"loadmodule /x.so"[..], Reason::NoModules),
             (b"search.timeout 5", Reason::NoModules),
@@ -574,7 +574,7 @@ mod tests {
         }
 
         #[test]
-        fn any_values_are_taken_or_refused(
+        fn any_values_are_accepted_or_refused(
             index in 0..super::super::PARAMS.len(),
             values in prop::collection::vec("[-+0-9a-zA-Z%*. \"'\\\\x]{0,24}", 0..5),
         ) {

@@ -1,19 +1,19 @@
-//! The configuration: one table of parameters, and the file they come from.
+//! The configuration: a table of parameters, and the file and command line that set them.
 //!
-//! `params.rs` declares every parameter once; `value.rs` has their types, `kind.rs` reads and
-//! writes them. A start goes command line (`command_line.rs`) -> text of the file and the options
-//! (`file.rs`) -> [`Config`]. CONFIG GET and SET are [`Config::get`] and [`Config::set`], CONFIG
-//! REWRITE is `rewrite.rs`; `example.rs` writes the documented sample file. Texts of errors are
-//! those of Redis 7.0.15.
+//! `params.rs` is the table; `param.rs` says what an entry consists of, `value.rs` has types of values, `kind.rs` parses
+//! and formats them. At the start, `command_line.rs` turns the command line into text, and `file.rs` loads that and the
+//! file into a [`Config`]. CONFIG GET and SET are [`Config::get`] and [`Config::set`]; CONFIG REWRITE is `rewrite.rs`;
+//! `example.rs` writes `redis.conf.example`. Error texts are those of Redis 7.0.15.
 //!
-//! This module knows no server and no clients: a change is returned as a value ([`ChangeSet`]), and
-//! the server acts.
+//! This module knows no server and no clients: a change is returned as a [`ChangeSet`], and the server acts on it.
 
 mod command_line;
 mod example;
 mod file;
 mod kind;
+mod param;
 mod params;
+mod reason;
 mod rewrite;
 mod value;
 
@@ -22,29 +22,30 @@ pub use example::example_file;
 pub(crate) use file::quoted;
 pub(crate) use file::split_args;
 pub use file::{ConfigError, Directive, Line, parse_line};
-pub use kind::{Reason, expand_title, parse_memory, system_text};
-pub use params::{Action, Config, PARAMS, Param, Traits};
+pub use kind::{expand_title, parse_memory};
+pub use param::{Action, Param, Traits};
+pub use params::{Config, PARAMS};
+pub use reason::{Reason, system_text};
 pub use rewrite::{RewriteError, replace_file};
 pub use value::*;
 
 use crate::collections::glob;
 use kind::Origin;
 
-/// Who asks for a change, and when.
+/// The circumstances of a CONFIG SET, on which some permissions depend.
 #[derive(Clone, Copy, Debug)]
-pub struct SetBy {
-    /// The client is on a Unix socket or a loopback address.
+pub struct SetContext {
+    /// The client's address is a Unix socket or a loopback address.
     pub local_client: bool,
     /// Data is being loaded.
     pub loading: bool,
 }
 
-/// What CONFIG SET changed: new values are in the [`Config`], the old ones here.
+/// A successful CONFIG SET: the [`Config`] has the new values, this has the old ones.
 #[derive(Debug)]
-#[must_use = "the server carries the actions out, or rolls back"]
+#[must_use = "the server runs the actions, or rolls back"]
 pub struct ChangeSet {
-    /// What the server must do now, each once, with the parameter that asks for it, in the order of
-    /// the command.
+    /// What the server must do now, each action once, with the name of the parameter, in the order of the command.
     pub actions: Vec<(Action, &'static str)>,
     previous: Box<Config>,
 }
@@ -56,22 +57,21 @@ impl ChangeSet {
     }
 }
 
-/// Why CONFIG SET changed nothing. Displays as the reply, without the leading `-`.
+/// Why CONFIG SET changed nothing. Its `Display` is the reply, without the leading `-`.
 #[derive(Debug, PartialEq)]
 pub enum SetError {
     /// No parameter has this name.
     Unknown { name: Vec<u8> },
     /// Data is being loaded.
     Loading,
-    /// A parameter refuses its value.
+    /// A value was refused.
     Refused { name: Vec<u8>, reason: Reason },
-    /// The server could not act on the new value.
+    /// The server could not apply the new value.
     Failed { name: &'static str, reason: String },
 }
 
 impl SetError {
-    /// The error line to reply, without the leading `-` and the line end. May hold any byte that
-    /// the client sent in place of a name.
+    /// The reply, without the leading `-` and the line end. It may contain any bytes, from the name that the client sent.
     pub fn reply(&self) -> Vec<u8> {
         let about = |name: &[u8], reason: String| {
             [
@@ -103,8 +103,7 @@ impl std::fmt::Display for SetError {
 impl std::error::Error for SetError {}
 
 impl Config {
-    /// Whether the version this server reports has what Redis 7.2 brought: consumers of streams that are seen without being
-    /// served, denials that name the user, more in ACL LOG.
+    /// Whether the reported version is at least 7.2, in which some replies have changed.
     pub fn reports_7_2(&self) -> bool {
         let mut parts = self.redis_version.split(|byte| *byte == b'.').map(|part| {
             std::str::from_utf8(part).ok().and_then(|part| part.parse::<u64>().ok()).unwrap_or(0)
@@ -112,51 +111,55 @@ impl Config {
         (parts.next().unwrap_or(0), parts.next().unwrap_or(0)) >= (7, 2)
     }
 
-    /// CONFIG GET: names and values of the parameters that the patterns match, each name once.
+    /// CONFIG GET: names and values of the matching parameters, each name once, in the order of the patterns, then of the
+    /// table. (Redis replies in random order.)
     ///
-    /// A pattern without `*`, `?` and `[` is a name and comes back as it was written; aliases are
-    /// names of their own. Hidden parameters are found by their exact name only. (Redis replies in
-    /// the order of a randomly seeded hash table; this is in the order of the patterns, then of the
-    /// table.)
+    /// A pattern without `*`, `?` and `[` is a name, and is returned as written. Aliases are returned like names. Hidden
+    /// parameters match only their exact name.
     pub fn get(&self, patterns: &[&[u8]]) -> Vec<(Vec<u8>, Vec<u8>)> {
         let mut found: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
         for pattern in patterns {
-            // One pattern gives a name once, so only those of earlier patterns can repeat.
-            let earlier = found.len();
+            // A pattern matches each name once, so duplicates come only from earlier patterns.
+            let count_before = found.len();
             for (name, param) in names_matching(pattern) {
-                let mut known = found[..earlier].iter().map(|(known, _)| known);
-                if !known.any(|known| known.eq_ignore_ascii_case(name)) {
-                    found.push((name.to_vec(), param.slot.get(self)));
+                let mut earlier = found[..count_before].iter().map(|(earlier, _)| earlier);
+                if !earlier.any(|earlier| earlier.eq_ignore_ascii_case(name)) {
+                    found.push((name.to_vec(), param.field.get(self)));
                 }
             }
         }
         found
     }
 
-    /// CONFIG SET: all of the pairs of name and value, or nothing.
+    /// CONFIG SET: sets all pairs of name and value, or none.
     ///
-    /// On success the new values are in place, and the server carries out [`ChangeSet::actions`].
-    /// If one of them fails, [`Config::rollback`] brings the old values back and gives the error to
-    /// reply; actions carried out before it have to be carried out again.
-    pub fn set(&mut self, pairs: &[(&[u8], &[u8])], by: SetBy) -> Result<ChangeSet, SetError> {
+    /// On success the new values are set, and the server must run [`ChangeSet::actions`]. If one of them fails,
+    /// [`Config::rollback`] restores the old values and returns the error to reply; the actions before it must then run
+    /// again.
+    pub fn set(
+        &mut self,
+        pairs: &[(&[u8], &[u8])],
+        context: SetContext,
+    ) -> Result<ChangeSet, SetError> {
         let mut params = Vec::new();
         for (name, value) in pairs {
             let (param, canonical) =
                 lookup(name).ok_or_else(|| SetError::Unknown { name: name.to_vec() })?;
             let refused = |reason| SetError::Refused { name: name.to_vec(), reason };
             if param.traits.immutable {
-                if IMMUTABLE_BUT_NEW.contains(&canonical) && param.slot.get(self) == *value {
+                if NEW_IMMUTABLE.contains(&canonical) && param.field.get(self) == *value {
                     continue;
                 }
                 return Err(refused(Reason::Immutable));
             }
-            if param.traits.protected && !self.enable_protected_configs.allows(by.local_client) {
+            if param.traits.protected && !self.enable_protected_configs.allows(context.local_client)
+            {
                 return Err(refused(Reason::Protected));
             }
-            if param.traits.deny_loading && by.loading {
+            if param.traits.deny_loading && context.loading {
                 return Err(SetError::Loading);
             }
-            // By name: the same parameter under its alias is no duplicate, and the last one wins.
+            // As in Redis, a name and its alias are no duplicates: the last one is used.
             if params.iter().any(|(_, known, _)| *known == canonical) {
                 return Err(refused(Reason::Duplicate));
             }
@@ -166,15 +169,15 @@ impl Config {
         let mut actions: Vec<(Action, &'static str)> = Vec::new();
         for (param, name, value) in params {
             let args: Vec<&[u8]> = match value {
-                b"" if param.slot.is_multi() => Vec::new(),
-                value if param.slot.is_multi() => value.split(|byte| *byte == b' ').collect(),
+                b"" if param.field.is_multi() => Vec::new(),
+                value if param.field.is_multi() => value.split(|byte| *byte == b' ').collect(),
                 value => vec![value],
             };
             let changed = next.update(param, &args, Origin::Set);
             let changed =
                 changed.map_err(|reason| SetError::Refused { name: name.into(), reason })?;
             if let Some(action) = param.traits.action
-                && (changed || param.traits.volatile)
+                && (changed || param.traits.names_file)
                 && !actions.iter().any(|(known, _)| *known == action)
             {
                 actions.push((action, name));
@@ -184,8 +187,7 @@ impl Config {
         Ok(ChangeSet { actions, previous })
     }
 
-    /// Takes a change back, because an action of it failed. `name` is the parameter that stands
-    /// beside the action.
+    /// Restores the old values because an action failed. `name`: the parameter of that action.
     pub fn rollback(
         &mut self,
         changes: ChangeSet,
@@ -197,13 +199,12 @@ impl Config {
     }
 }
 
-/// Whether the value of this parameter must be hidden from logs, SLOWLOG and MONITOR.
+/// Whether the value of this parameter must not appear in logs, SLOWLOG and MONITOR.
 pub fn is_sensitive(name: &[u8]) -> bool {
     Param::find(name).is_some_and(|param| param.traits.sensitive)
 }
 
-/// The names that a pattern of CONFIG GET gives: those of the table, or the pattern itself where it is
-/// a name.
+/// The names that match a pattern of CONFIG GET.
 fn names_matching(pattern: &[u8]) -> Vec<(&[u8], &'static Param)> {
     if !pattern.iter().any(|byte| matches!(byte, b'*' | b'?' | b'[')) {
         return Param::find(pattern).map(|param| (pattern, param)).into_iter().collect();
@@ -213,9 +214,9 @@ fn names_matching(pattern: &[u8]) -> Vec<(&[u8], &'static Param)> {
     names.filter(|(name, _)| glob::matches(pattern, name, true)).collect()
 }
 
-/// Names of immutable parameters that Redis 7.0.15 does not have. Programs that set a whole configuration, parameter by
-/// parameter, know which ones to leave out there; of these they do not, so setting the value that is there is accepted.
-const IMMUTABLE_BUT_NEW: &[&str] = &[
+/// Immutable parameters that Redis 7.0.15 does not have. Programs that copy a whole configuration with CONFIG SET skip the
+/// immutable parameters that they know, but not these: setting them to their current value is accepted.
+const NEW_IMMUTABLE: &[&str] = &[
     "cluster-databases",
     "server-cpulist",
     "bio-cpulist",
@@ -229,7 +230,7 @@ const IMMUTABLE_BUT_NEW: &[&str] = &[
     "hash-seed",
 ];
 
-/// A parameter and the spelling of the name or alias by which it was found.
+/// The parameter with this name or alias, and that name in lower case.
 fn lookup(name: &[u8]) -> Option<(&'static Param, &'static str)> {
     let param = Param::find(name)?;
     let known = param.names().find(|known| name.eq_ignore_ascii_case(known.as_bytes()))?;
@@ -240,7 +241,7 @@ fn lookup(name: &[u8]) -> Option<(&'static Param, &'static str)> {
 mod tests {
     use super::*;
 
-    const BY: SetBy = SetBy { local_client: false, loading: false };
+    const REMOTE: SetContext = SetContext { local_client: false, loading: false };
 
     fn names(config: &Config, patterns: &[&str]) -> Vec<String> {
         let patterns: Vec<&[u8]> = patterns.iter().map(|pattern| pattern.as_bytes()).collect();
@@ -252,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn get_gives_each_name_once_and_a_plain_name_as_it_was_written() {
+    fn get_returns_each_name_once_and_a_plain_name_as_written() {
         let config = Config::default();
         assert_eq!(names(&config, &["HZ", "hz", "h?"]), ["HZ"]);
         assert_eq!(names(&config, &["nosuch", "maxmemory", "MAXMEMORY*"]).len(), 5);
@@ -262,9 +263,9 @@ mod tests {
     }
 
     #[test]
-    fn set_changes_all_or_nothing_and_tells_what_to_do() {
+    fn set_changes_all_or_nothing_and_returns_the_actions() {
         let mut config = Config::default();
-        let error = config.set(&[(b"timeout", b"5"), (b"hz", b"x")], BY).unwrap_err();
+        let error = config.set(&[(b"timeout", b"5"), (b"hz", b"x")], REMOTE).unwrap_err();
         assert_eq!(
             error.to_string(),
             "ERR CONFIG SET failed (possibly related to argument 'hz') - \
@@ -277,7 +278,7 @@ mod tests {
             (b"min-slaves-to-write", b"1"),
             (b"min-replicas-max-lag", b"2"),
         ];
-        let changes = config.set(&pairs, BY).unwrap();
+        let changes = config.set(&pairs, REMOTE).unwrap();
         assert_eq!(
             changes.actions,
             [(Action::Port, "port"), (Action::GoodReplicas, "min-slaves-to-write")]
@@ -286,32 +287,32 @@ mod tests {
     }
 
     #[test]
-    fn immutable_names_that_redis_does_not_have_take_the_value_they_have() {
+    fn new_immutable_parameters_may_be_set_to_their_current_value() {
         let mut config = Config::default();
-        assert_eq!(config.set(&[(b"cluster-databases", b"1")], BY).unwrap().actions, []);
-        for name in IMMUTABLE_BUT_NEW {
+        assert_eq!(config.set(&[(b"cluster-databases", b"1")], REMOTE).unwrap().actions, []);
+        for name in NEW_IMMUTABLE {
             let (param, _) = lookup(name.as_bytes()).unwrap();
             assert!(param.traits.immutable, "{name}");
-            let error = config.set(&[(name.as_bytes(), b"77")], BY).unwrap_err();
+            let error = config.set(&[(name.as_bytes(), b"77")], REMOTE).unwrap_err();
             assert!(error.to_string().ends_with("can't set immutable config"), "{error}");
         }
-        assert!(config.set(&[(b"server_cpulist", b"")], BY).is_err());
+        assert!(config.set(&[(b"server_cpulist", b"")], REMOTE).is_err());
     }
 
     #[test]
-    fn nothing_is_to_be_done_for_a_value_that_stays_unless_a_file_stands_behind_it() {
+    fn an_unchanged_value_needs_no_action_unless_it_names_a_file() {
         let mut config = Config::default();
-        assert_eq!(config.set(&[(b"port", b"6379")], BY).unwrap().actions, []);
+        assert_eq!(config.set(&[(b"port", b"6379")], REMOTE).unwrap().actions, []);
         assert_eq!(
-            config.set(&[(b"tls-cert-file", b"")], BY).unwrap().actions,
+            config.set(&[(b"tls-cert-file", b"")], REMOTE).unwrap().actions,
             [(Action::Tls, "tls-cert-file")]
         );
     }
 
     #[test]
-    fn rollback_brings_the_old_values_back() {
+    fn rollback_restores_the_old_values() {
         let mut config = Config::default();
-        let changes = config.set(&[(b"port", b"7"), (b"save", b"")], BY).unwrap();
+        let changes = config.set(&[(b"port", b"7"), (b"save", b"")], REMOTE).unwrap();
         let error =
             config.rollback(changes, "port", "Unable to listen on this port. Check server logs.");
         assert_eq!(
@@ -325,16 +326,16 @@ mod tests {
     #[test]
     fn protected_parameters_need_the_permission() {
         let mut config = Config::default();
-        let local = SetBy { local_client: true, ..BY };
+        let local = SetContext { local_client: true, ..REMOTE };
         assert!(config.set(&[(b"dbfilename", b"x")], local).is_err());
         config.enable_protected_configs = Permission::Local;
-        assert!(config.set(&[(b"dbfilename", b"x")], BY).is_err());
+        assert!(config.set(&[(b"dbfilename", b"x")], REMOTE).is_err());
         assert!(config.set(&[(b"dbfilename", b"x")], local).is_ok());
     }
 
     #[test]
-    fn some_parameters_wait_until_data_is_loaded() {
-        let loading = SetBy { loading: true, ..BY };
+    fn some_parameters_cannot_be_set_while_data_is_loaded() {
+        let loading = SetContext { loading: true, ..REMOTE };
         let set = |pairs: &[(&[u8], &[u8])]| Config::default().set(pairs, loading).unwrap_err();
         assert_eq!(set(&[(b"appendonly", b"yes"), (b"nosuch", b"")]), SetError::Loading);
         let unknown = SetError::Unknown { name: b"nosuch".to_vec() };
@@ -342,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_known_by_every_name_and_left_out_of_debug_output() {
+    fn secrets_are_known_by_every_name_and_omitted_from_debug_output() {
         assert!(
             is_sensitive(b"RequirePass") && is_sensitive(b"primaryauth") && !is_sensitive(b"port")
         );
@@ -351,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_aliases_are_unique_and_in_small_letters() {
+    fn names_and_aliases_are_unique_and_lower_case() {
         let mut names: Vec<_> = PARAMS.iter().flat_map(Param::names).collect();
         assert!(names.iter().all(|name| !name.bytes().any(|byte| byte.is_ascii_uppercase())));
         let count = names.len();

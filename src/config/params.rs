@@ -1,236 +1,18 @@
 //! The table of configuration parameters: the only place where one is declared.
 //!
-//! An entry gives, in this order: what it does and in which unit (the doc comment), the name and
-//! its aliases, the field of [`Config`] with its type and default, how values are read and written
-//! (`kind.rs`), and its [`Traits`]. From an entry come the field, the default, CONFIG GET, SET and
-//! REWRITE, the file's directive and its part of `redis.conf.example`. Names, bounds and defaults
-//! are those of Redis 7.0.15; what Redis 7.2 to 8 and Valkey 9 add is here where their users' files
-//! commonly carry it.
-//!
-//! To make a stored parameter work: use its field, and take `.stored()` away.
+//! An entry consists of what the parameter does and its unit (the doc comment), its name and aliases, the field of
+//! [`Config`] with type and default, how values are parsed and formatted (`kind.rs`), and its
+//! [`Traits`](super::Traits). From this come the field, the default, CONFIG GET, SET and REWRITE, the directive of the
+//! file, and the entry in `redis.conf.example`. Names, bounds and defaults are those of Redis 7.0.15, or of the newer
+//! Redis or Valkey that has added the parameter.
 
 use std::path::{Path, PathBuf};
 
 use super::kind::*;
+use super::param::{Action, Field, IMMUTABLE, MODIFIABLE, Param};
 use super::value::*;
 
-/// What the server must do when a parameter changed. Parameters without one are read where they
-/// matter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
-    /// Listen on another TCP port.
-    Port,
-    /// Listen on other addresses.
-    Bind,
-    /// Listen on another TLS port, with certificates loaded.
-    TlsPort,
-    /// Load certificates and TLS options anew.
-    Tls,
-    /// Change the process' working directory, if relative paths are used.
-    Dir,
-    /// Raise the limit of open files.
-    MaxClients,
-    /// Evict down to the new limit.
-    MaxMemory,
-    /// Measure clients against the new limit.
-    MaxMemoryClients,
-    /// Give the default user this password.
-    RequirePass,
-    /// Adapt timers.
-    Hz,
-    /// Start or stop the append-only file.
-    AppendOnly,
-    /// Delete the append-only files kept so far.
-    AofHistory,
-    /// Resize the backlog.
-    ReplicationBacklog,
-    /// Count the replicas that are good enough.
-    GoodReplicas,
-    /// Write the process' OOM score.
-    OomScore,
-    /// Install or remove the signal handlers of crash reports.
-    CrashLog,
-    /// Set the process' title.
-    ProcessTitle,
-    /// Start or stop the allocator's background thread.
-    AllocatorThread,
-    /// Tell the cluster.
-    ClusterAnnounce,
-    /// Start or stop the watchdog.
-    Watchdog,
-}
-
-/// How a parameter may be used.
-#[derive(Clone, Copy, Debug)]
-pub struct Traits {
-    /// CONFIG SET refuses it.
-    pub immutable: bool,
-    /// CONFIG GET shows it by its exact name only.
-    pub hidden: bool,
-    /// CONFIG SET needs the permission `enable-protected-configs`.
-    pub protected: bool,
-    /// The value must not appear in logs, SLOWLOG or MONITOR.
-    pub sensitive: bool,
-    /// CONFIG SET refuses it while data is loaded.
-    pub deny_loading: bool,
-    /// The action follows even if the value stays the same: a file behind it may have changed.
-    pub volatile: bool,
-    /// Accepted and kept, but without effect so far.
-    pub stored: bool,
-    /// What follows a change.
-    pub action: Option<Action>,
-}
-
-const MODIFIABLE: Traits = Traits {
-    immutable: false,
-    hidden: false,
-    protected: false,
-    sensitive: false,
-    deny_loading: false,
-    volatile: false,
-    stored: false,
-    action: None,
-};
-const IMMUTABLE: Traits = Traits { immutable: true, ..MODIFIABLE };
-
-impl Traits {
-    const fn hidden(self) -> Self {
-        Traits { hidden: true, ..self }
-    }
-
-    const fn protected(self) -> Self {
-        Traits { protected: true, ..self }
-    }
-
-    const fn sensitive(self) -> Self {
-        Traits { sensitive: true, ..self }
-    }
-
-    const fn deny_loading(self) -> Self {
-        Traits { deny_loading: true, ..self }
-    }
-
-    const fn volatile(self) -> Self {
-        Traits { volatile: true, ..self }
-    }
-
-    const fn stored(self) -> Self {
-        Traits { stored: true, ..self }
-    }
-
-    const fn then(self, action: Action) -> Self {
-        Traits { action: Some(action), ..self }
-    }
-}
-
-/// One parameter.
-pub struct Param {
-    pub name: &'static str,
-    /// Other names, each of which CONFIG GET shows too.
-    pub aliases: &'static [&'static str],
-    /// What it does, one line of the source an item.
-    pub doc: &'static [&'static str],
-    /// The heading in the example file.
-    pub section: &'static str,
-    pub traits: Traits,
-    pub(super) slot: &'static (dyn Slot + Sync),
-}
-
-impl Param {
-    /// The parameter of this name or alias, in any case of letters.
-    pub fn find(name: &[u8]) -> Option<&'static Param> {
-        PARAMS
-            .iter()
-            .find(|param| param.names().any(|known| name.eq_ignore_ascii_case(known.as_bytes())))
-    }
-
-    /// The name, then the aliases.
-    pub fn names(&self) -> impl Iterator<Item = &'static str> {
-        std::iter::once(self.name).chain(self.aliases.iter().copied())
-    }
-}
-
-/// A field of [`Config`] together with its kind, whatever its type.
-pub(super) trait Slot {
-    /// Whether the value is a list of arguments.
-    fn is_multi(&self) -> bool;
-    /// Reads the arguments into the field. Tells whether its value changed.
-    fn update(&self, config: &mut Config, args: &[&[u8]], origin: Origin) -> Result<bool, Reason>;
-    /// The value as CONFIG GET tells it.
-    fn get(&self, config: &Config) -> Vec<u8>;
-    /// The value as CONFIG REWRITE writes it.
-    fn lines(&self, name: &str, config: &Config) -> Vec<RewriteLine>;
-    /// The default as lines of the example file.
-    fn example(&self, name: &str) -> Vec<Vec<u8>>;
-    /// What may stand there.
-    fn describe(&self) -> String;
-}
-
-struct Field<T, K> {
-    get: fn(&Config) -> &T,
-    get_mut: fn(&mut Config) -> &mut T,
-    default: fn() -> T,
-    kind: K,
-}
-
-impl<T: Clone + PartialEq, K: Kind<T>> Slot for Field<T, K> {
-    fn is_multi(&self) -> bool {
-        K::MULTI
-    }
-
-    fn update(&self, config: &mut Config, args: &[&[u8]], origin: Origin) -> Result<bool, Reason> {
-        let value = self.kind.parse(args, (self.get)(config), origin)?;
-        let changed = value != *(self.get)(config);
-        *(self.get_mut)(config) = value;
-        Ok(changed)
-    }
-
-    fn get(&self, config: &Config) -> Vec<u8> {
-        self.kind.format((self.get)(config))
-    }
-
-    fn lines(&self, name: &str, config: &Config) -> Vec<RewriteLine> {
-        self.kind.lines(name, (self.get)(config), &(self.default)())
-    }
-
-    fn example(&self, name: &str) -> Vec<Vec<u8>> {
-        self.kind.example(name, &(self.default)())
-    }
-
-    fn describe(&self) -> String {
-        self.kind.describe()
-    }
-}
-
-impl Config {
-    /// Reads the arguments of a directive into its parameter, and what follows from it into others. Tells whether its value
-    /// changed.
-    pub(super) fn update(
-        &mut self,
-        param: &Param,
-        args: &[&[u8]],
-        origin: Origin,
-    ) -> Result<bool, Reason> {
-        let changed = param.slot.update(self, args, origin)?;
-        if param.name == "compatible-with" {
-            self.redis_version = self.compatible_with.redis_version().into();
-        }
-        Ok(changed)
-    }
-}
-
-/// As CONFIG GET tells it, without secrets: a log is no place for them.
-impl std::fmt::Debug for Config {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut map = f.debug_map();
-        for param in PARAMS.iter().filter(|param| !param.traits.sensitive) {
-            map.entry(&param.name, &String::from_utf8_lossy(&param.slot.get(self)));
-        }
-        map.entry(&"config_file", &self.config_file).finish()
-    }
-}
-
-/// The directory of the process at its start.
+/// The process' working directory at its start.
 fn current_dir() -> PathBuf {
     std::env::current_dir().unwrap_or_else(|_| Path::new("/").to_owned())
 }
@@ -250,8 +32,8 @@ macro_rules! params {
     )+ } )+) => {
         /// The configuration: one field for each parameter.
         ///
-        /// Fields may be read anywhere and written by the server (REPLICAOF writes `replicaof`);
-        /// clients change them through [`Config::set`], which checks bounds.
+        /// The server may set fields (REPLICAOF sets `replicaof`); clients change them through [`Config::set`], which
+        /// checks bounds.
         #[derive(Clone, PartialEq)]
         pub struct Config {
             $($(
@@ -260,8 +42,7 @@ macro_rules! params {
                 #[doc = concat!("Source: `", $name, "`.")]
                 pub $field: $type,
             )+)+
-            /// The file given on the command line, absolute: CONFIG REWRITE writes it. `None`
-            /// without one.
+            /// Absolute path of the file on the command line, if any: CONFIG REWRITE writes it.
             pub config_file: Option<PathBuf>,
         }
 
@@ -279,7 +60,7 @@ macro_rules! params {
                 doc: &[$($doc),+],
                 section: $section,
                 traits: $traits,
-                slot: &Field::<$type, _> {
+                field: &Field::<$type, _> {
                     get: |config| &config.$field,
                     get_mut: |config| &mut config.$field,
                     default: || $default,
@@ -293,159 +74,135 @@ macro_rules! params {
 params! {
 section "Network" {
     /// Addresses on which TCP clients are accepted.
-    "bind" => bind: Vec<Vec<u8>> = vec![b"*".to_vec(), b"-::*".to_vec()], Addresses,
-        MODIFIABLE.then(Action::Bind);
+    "bind" => bind: Vec<Vec<u8>> = vec![b"*".to_vec(), b"-::*".to_vec()], Addresses, MODIFIABLE.then(Action::Bind);
     /// Port for TCP clients. 0 accepts none.
     "port" => port: u16 = 6379, int(0, 65535), MODIFIABLE.then(Action::Port);
     /// Path of a Unix socket on which clients are accepted.
     "unixsocket" => unixsocket: Vec<u8> = Vec::new(), OPTIONAL_TEXT, IMMUTABLE;
     /// Permissions of the Unix socket. 0 leaves them to the umask.
     "unixsocketperm" => unixsocketperm: u32 = 0, Octal { max: 0o777 }, IMMUTABLE;
-    /// Refuses clients from other hosts while no password is set for the default user.
+    /// Refuses clients from other hosts while the default user has no password.
     "protected-mode" => protected_mode: bool = true, YesNo, MODIFIABLE;
-    /// Length of the queue of connections that are not accepted yet. The kernel may cap it
-    /// (net.core.somaxconn).
+    /// Length of the queue of connections not accepted yet. The kernel may limit it (net.core.somaxconn).
     "tcp-backlog" => tcp_backlog: u32 = 511, int(0, INT_MAX), IMMUTABLE;
     /// Seconds after which an idle client is closed. 0 is never.
     "timeout" => timeout: u32 = 0, int(0, INT_MAX), MODIFIABLE;
     /// Seconds between TCP keepalive probes. 0 sends none.
     "tcp-keepalive" => tcp_keepalive: u32 = 300, int(0, INT_MAX), MODIFIABLE;
     /// Address from which connections to other servers are made.
-    "bind-source-addr" => bind_source_addr: Vec<u8> = Vec::new(), OPTIONAL_TEXT,
-        MODIFIABLE;
+    "bind-source-addr" => bind_source_addr: Vec<u8> = Vec::new(), OPTIONAL_TEXT, MODIFIABLE;
     /// Mark (SO_MARK) of every socket, for packet filters. 0 is none.
-    "socket-mark-id" => socket_mark_id: u32 = 0, int(0, UINT_MAX), IMMUTABLE.stored();
-    /// New connections accepted in one turn of the loop. Known from Redis 7.4.
-    "max-new-connections-per-cycle" => max_new_connections_per_cycle: u32 = 10, int(1, 1000),
-        MODIFIABLE.stored();
-    /// New TLS connections accepted in one turn of the loop. Known from Redis 7.4.
+    "socket-mark-id" => socket_mark_id: u32 = 0, int(0, UINT_MAX), IMMUTABLE.only_stored();
+    /// Maximum number of new connections accepted in a turn of the loop. Known from Redis 7.4.
+    "max-new-connections-per-cycle" => max_new_connections_per_cycle: u32 = 10, int(1, 1000), MODIFIABLE.only_stored();
+    /// Maximum number of new TLS connections accepted in a turn of the loop. Known from Redis 7.4.
     "max-new-tls-connections-per-cycle" => max_new_tls_connections_per_cycle: u32 = 1, int(1, 1000),
-        MODIFIABLE.stored();
+        MODIFIABLE.only_stored();
     /// Group of the Unix socket's file, by name or number. Known from Valkey 9.
     "unixsocketgroup" => unixsocketgroup: Vec<u8> = Vec::new(), OPTIONAL_TEXT, IMMUTABLE;
-    /// Connections of several paths at once, which there are none of here. Known from Valkey 9.
-    "mptcp" => mptcp: bool = false, Absent(YesNo, NO_MPTCP), IMMUTABLE;
-    /// Port for RDMA, which there is none of here. Known from Valkey 8.1.
-    "rdma-port" => rdma_port: u16 = 0, Absent(int(0, 65535), NO_RDMA), MODIFIABLE;
+    /// Multipath TCP. Not supported. Known from Valkey 9.
+    "mptcp" => mptcp: bool = false, Unsupported(YesNo, NO_MPTCP), IMMUTABLE;
+    /// Port for RDMA. Not supported. Known from Valkey 8.1.
+    "rdma-port" => rdma_port: u16 = 0, Unsupported(int(0, 65535), NO_RDMA), MODIFIABLE;
     /// Addresses for RDMA.
-    "rdma-bind" => rdma_bind: Vec<Vec<u8>> = Vec::new(), Addresses, MODIFIABLE.stored();
-    /// Bytes of a buffer of RDMA.
-    "rdma-rx-size" => rdma_rx_size: u32 = 1 << 20, int(64 << 10, 16 << 20), IMMUTABLE.stored();
+    "rdma-bind" => rdma_bind: Vec<Vec<u8>> = Vec::new(), Addresses, MODIFIABLE.only_stored();
+    /// Bytes of an RDMA receive buffer.
+    "rdma-rx-size" => rdma_rx_size: u32 = 1 << 20, int(64 << 10, 16 << 20), IMMUTABLE.only_stored();
     /// Completion vector of RDMA. -1 leaves it to the system.
-    "rdma-completion-vector" => rdma_completion_vector: i32 = -1, int(-1, 1024), IMMUTABLE.stored();
+    "rdma-completion-vector" => rdma_completion_vector: i32 = -1, int(-1, 1024), IMMUTABLE.only_stored();
 }
 
 section "TLS" {
     /// Port for TLS clients. 0 accepts none.
     "tls-port" => tls_port: u16 = 0, int(0, 65535), MODIFIABLE.then(Action::TlsPort);
     /// File with the certificate, in PEM.
-    "tls-cert-file" => tls_cert_file: Vec<u8> = Vec::new(), OPTIONAL_TEXT,
-        MODIFIABLE.volatile().then(Action::Tls);
+    "tls-cert-file" => tls_cert_file: Vec<u8> = Vec::new(), OPTIONAL_TEXT, MODIFIABLE.names_file().then(Action::Tls);
     /// File with the private key, in PEM.
-    "tls-key-file" => tls_key_file: Vec<u8> = Vec::new(), OPTIONAL_TEXT,
-        MODIFIABLE.volatile().then(Action::Tls);
+    "tls-key-file" => tls_key_file: Vec<u8> = Vec::new(), OPTIONAL_TEXT, MODIFIABLE.names_file().then(Action::Tls);
     /// Passphrase of the private key.
     "tls-key-file-pass" => tls_key_file_pass: Vec<u8> = Vec::new(), OPTIONAL_TEXT,
         MODIFIABLE.sensitive().then(Action::Tls);
-    /// File with the certificate shown to other servers, if not the same.
+    /// File with the certificate shown to other servers, if it is not the same.
     "tls-client-cert-file" => tls_client_cert_file: Vec<u8> = Vec::new(), OPTIONAL_TEXT,
-        MODIFIABLE.volatile().then(Action::Tls);
+        MODIFIABLE.names_file().then(Action::Tls);
     /// File with the key of that certificate.
     "tls-client-key-file" => tls_client_key_file: Vec<u8> = Vec::new(), OPTIONAL_TEXT,
-        MODIFIABLE.volatile().then(Action::Tls);
+        MODIFIABLE.names_file().then(Action::Tls);
     /// Passphrase of that key.
     "tls-client-key-file-pass" => tls_client_key_file_pass: Vec<u8> = Vec::new(), OPTIONAL_TEXT,
         MODIFIABLE.sensitive().then(Action::Tls);
-    /// File with Diffie-Hellman parameters. It must be one; no cipher here needs it.
+    /// File with Diffie-Hellman parameters. It is checked, but no cipher here uses it.
     "tls-dh-params-file" => tls_dh_params_file: Vec<u8> = Vec::new(), OPTIONAL_TEXT,
-        MODIFIABLE.volatile().then(Action::Tls);
-    /// File with the certificates of the authorities that are trusted.
+        MODIFIABLE.names_file().then(Action::Tls);
+    /// File with the certificates of trusted authorities.
     "tls-ca-cert-file" => tls_ca_cert_file: Vec<u8> = Vec::new(), OPTIONAL_TEXT,
-        MODIFIABLE.volatile().then(Action::Tls);
-    /// Directory whose files hold such certificates.
+        MODIFIABLE.names_file().then(Action::Tls);
+    /// Directory with files of such certificates.
     "tls-ca-cert-dir" => tls_ca_cert_dir: Vec<u8> = Vec::new(), OPTIONAL_TEXT,
-        MODIFIABLE.volatile().then(Action::Tls);
+        MODIFIABLE.names_file().then(Action::Tls);
     /// Whether clients must show a certificate.
-    "tls-auth-clients" => tls_auth_clients: &'static str = "yes",
-        Word(&["no", "yes", "optional"]),
+    "tls-auth-clients" => tls_auth_clients: &'static str = "yes", Word(&["no", "yes", "optional"]),
         MODIFIABLE.then(Action::Tls);
     /// Field of a client's certificate that names its user, who then needs no password. Known from Valkey 9.
-    "tls-auth-clients-user" => tls_auth_clients_user: &'static str = "off",
-        Word(&["CN", "URI", "off"]),
-        MODIFIABLE;
-    /// Uses TLS towards the primary.
-    "tls-replication" => tls_replication: bool = false, YesNo,
-        MODIFIABLE.then(Action::Tls);
-    /// Uses TLS towards the servers that MIGRATE hands keys to.
+    "tls-auth-clients-user" => tls_auth_clients_user: &'static str = "off", Word(&["CN", "URI", "off"]), MODIFIABLE;
+    /// Uses TLS for the connection to the primary.
+    "tls-replication" => tls_replication: bool = false, YesNo, MODIFIABLE.then(Action::Tls);
+    /// Uses TLS for connections that MIGRATE opens.
     "tls-cluster" => tls_cluster: bool = false, YesNo, MODIFIABLE.then(Action::Tls);
     /// Versions of TLS that are accepted, separated by spaces, such as "TLSv1.2 TLSv1.3".
-    "tls-protocols" => tls_protocols: Vec<u8> = Vec::new(), OPTIONAL_TEXT,
-        MODIFIABLE.then(Action::Tls);
+    "tls-protocols" => tls_protocols: Vec<u8> = Vec::new(), OPTIONAL_TEXT, MODIFIABLE.then(Action::Tls);
     /// Ciphers of TLS 1.2, in OpenSSL's notation.
-    "tls-ciphers" => tls_ciphers: Vec<u8> = Vec::new(), OPTIONAL_TEXT,
-        MODIFIABLE.then(Action::Tls);
+    "tls-ciphers" => tls_ciphers: Vec<u8> = Vec::new(), OPTIONAL_TEXT, MODIFIABLE.then(Action::Tls);
     /// Cipher suites of TLS 1.3.
-    "tls-ciphersuites" => tls_ciphersuites: Vec<u8> = Vec::new(), OPTIONAL_TEXT,
-        MODIFIABLE.then(Action::Tls);
+    "tls-ciphersuites" => tls_ciphersuites: Vec<u8> = Vec::new(), OPTIONAL_TEXT, MODIFIABLE.then(Action::Tls);
     /// Lets the server choose the cipher, not the client.
-    "tls-prefer-server-ciphers" => tls_prefer_server_ciphers: bool = false, YesNo,
-        MODIFIABLE.then(Action::Tls);
+    "tls-prefer-server-ciphers" => tls_prefer_server_ciphers: bool = false, YesNo, MODIFIABLE.then(Action::Tls);
     /// Lets clients resume a session.
-    "tls-session-caching" => tls_session_caching: bool = true, YesNo,
-        MODIFIABLE.then(Action::Tls);
-    /// Sessions kept. 0 is no limit.
-    "tls-session-cache-size" => tls_session_cache_size: u32 = 20480, int(0, INT_MAX),
-        MODIFIABLE.then(Action::Tls);
+    "tls-session-caching" => tls_session_caching: bool = true, YesNo, MODIFIABLE.then(Action::Tls);
+    /// Maximum number of sessions kept. 0 is no limit.
+    "tls-session-cache-size" => tls_session_cache_size: u32 = 20480, int(0, INT_MAX), MODIFIABLE.then(Action::Tls);
     /// Seconds for which a session is kept.
-    "tls-session-cache-timeout" => tls_session_cache_timeout: u32 = 300, int(0, INT_MAX),
-        MODIFIABLE.then(Action::Tls);
-    /// Seconds after which the files are looked at again, and read if one was replaced. 0 is never. Known from Valkey 9.1.
+    "tls-session-cache-timeout" => tls_session_cache_timeout: u32 = 300, int(0, INT_MAX), MODIFIABLE.then(Action::Tls);
+    /// Seconds between checks whether one of the files was replaced; if so, they are loaded again. 0 is never. Known
+    /// from Valkey 9.1.
     "tls-auto-reload-interval" => tls_auto_reload_interval: u32 = 0, int(0, INT_MAX), MODIFIABLE;
 }
 
 section "General" {
-    /// Server whose name and version are told, and whose answers are given where servers contradict
-    /// each other: see docs/compatible-with.md. Sets redis-version too. This server only.
+    /// Server and version to behave like where servers contradict each other, and whose name and version are reported:
+    /// see docs/compatible-with.md. Sets redis-version too. This server only.
     "compatible-with" => compatible_with: Compatibility = Compatibility::Redis72, OneOf, MODIFIABLE;
-    /// Version that INFO, HELLO and LOLWUT report, for clients that ask before they use a feature. Wins
-    /// over that of compatible-with, wherever it stands. This server only.
+    /// Version that INFO, HELLO and LOLWUT report, for clients that check it before they use a feature. Overrides the
+    /// one of compatible-with, in any order of lines. This server only.
     "redis-version" => redis_version: Vec<u8> = b"7.2.4".to_vec(), VERSION, MODIFIABLE;
     /// Runs in the background.
     "daemonize" => daemonize: bool = false, YesNo, IMMUTABLE;
     /// Tells a supervisor when the server is ready.
-    "supervised" => supervised: &'static str = "no",
-        Word(&["upstart", "systemd", "auto", "no"]),
-        IMMUTABLE;
-    /// File that holds the process id while the server runs. In the background, unset means
-    /// /var/run/redis.pid.
+    "supervised" => supervised: &'static str = "no", Word(&["upstart", "systemd", "auto", "no"]), IMMUTABLE;
+    /// File with the process ID while the server runs. In the background, unset means /var/run/redis.pid.
     "pidfile" => pidfile: Vec<u8> = Vec::new(), OPTIONAL_TEXT, IMMUTABLE;
-    /// The least important messages that are logged.
+    /// Minimum level of messages that are logged.
     "loglevel" => loglevel: LogLevel = LogLevel::Notice, OneOf, MODIFIABLE;
     /// File for the log. Empty is standard output.
     "logfile" => logfile: Vec<u8> = Vec::new(), TEXT, IMMUTABLE;
-    /// Shape of log lines. Known from Valkey 9.
-    "log-format" => log_format: &'static str = "legacy",
-        Word(&["legacy", "logfmt", "json"]),
-        MODIFIABLE.stored();
-    /// Shape of times in log lines. Known from Valkey 9.
+    /// Format of log lines. Known from Valkey 9.
+    "log-format" => log_format: &'static str = "legacy", Word(&["legacy", "logfmt", "json"]), MODIFIABLE.only_stored();
+    /// Format of times in log lines. Known from Valkey 9.
     "log-timestamp-format" => log_timestamp_format: &'static str = "legacy",
-        Word(&["legacy", "iso8601", "milliseconds"]),
-        MODIFIABLE.stored();
+        Word(&["legacy", "iso8601", "milliseconds"]), MODIFIABLE.only_stored();
     /// Keeps keys and values out of the log. Known from Redis 8 and Valkey 8.
-    "hide-user-data-from-log" => hide_user_data_from_log: bool = true, YesNo, MODIFIABLE.stored();
+    "hide-user-data-from-log" => hide_user_data_from_log: bool = true, YesNo, MODIFIABLE.only_stored();
     /// Logs to syslog too.
     "syslog-enabled" => syslog_enabled: bool = false, YesNo, IMMUTABLE;
-    /// Name under which syslog knows the server.
+    /// The server's name in syslog.
     "syslog-ident" => syslog_ident: Vec<u8> = b"redis".to_vec(), TEXT, IMMUTABLE;
     /// Facility of messages to syslog.
     "syslog-facility" => syslog_facility: &'static str = "local0",
-        Word(&["user", "local0", "local1", "local2", "local3", "local4", "local5", "local6", "local7"]),
-        IMMUTABLE;
+        Word(&["user", "local0", "local1", "local2", "local3", "local4", "local5", "local6", "local7"]), IMMUTABLE;
     /// Writes a report to the log on a crash.
-    "crash-log-enabled" => crash_log_enabled: bool = true, YesNo,
-        MODIFIABLE.then(Action::CrashLog);
+    "crash-log-enabled" => crash_log_enabled: bool = true, YesNo, MODIFIABLE.then(Action::CrashLog);
     /// Tests memory on a crash.
-    "crash-memcheck-enabled" => crash_memcheck_enabled: bool = true, YesNo, MODIFIABLE.stored();
+    "crash-memcheck-enabled" => crash_memcheck_enabled: bool = true, YesNo, MODIFIABLE.only_stored();
     /// Exits instead of aborting on a bug of the server.
     "use-exit-on-panic" => use_exit_on_panic: bool = false, YesNo, MODIFIABLE.hidden();
     /// Number of databases. SELECT takes 0 to one less.
@@ -454,574 +211,488 @@ section "General" {
     "always-show-logo" => always_show_logo: bool = false, YesNo, IMMUTABLE;
     /// Shows addresses and mode in the process' title.
     "set-proc-title" => set_proc_title: bool = true, YesNo, IMMUTABLE;
-    /// The process' title. Variables: {title} {listen-addr} {server-mode} {port} {tls-port}
-    /// {unixsocket} {config-file}.
-    "proc-title-template" => proc_title_template: Vec<u8> =
-        b"{title} {listen-addr} {server-mode}".to_vec(), TITLE_TEMPLATE,
-        MODIFIABLE.then(Action::ProcessTitle);
-    /// Locale by which SORT ... ALPHA orders. Empty takes the environment's. Known from Redis 7.2.
-    "locale-collate" => locale_collate: Vec<u8> = Vec::new(), TEXT, MODIFIABLE.stored();
-    /// Warnings of the kernel's state that do not stop the start.
-    "ignore-warnings" => ignore_warnings: Vec<u8> = Vec::new(), TEXT, MODIFIABLE.stored();
+    /// The process' title. Variables: {title} {listen-addr} {server-mode} {port} {tls-port} {unixsocket} {config-file}.
+    "proc-title-template" => proc_title_template: Vec<u8> = b"{title} {listen-addr} {server-mode}".to_vec(),
+        TITLE_TEMPLATE, MODIFIABLE.then(Action::ProcessTitle);
+    /// Locale for the order of SORT ... ALPHA. Empty: the environment's. Known from Redis 7.2.
+    "locale-collate" => locale_collate: Vec<u8> = Vec::new(), TEXT, MODIFIABLE.only_stored();
+    /// Warnings about the kernel's state that do not prevent the start.
+    "ignore-warnings" => ignore_warnings: Vec<u8> = Vec::new(), TEXT, MODIFIABLE.only_stored();
     /// Who may use DEBUG.
-    "enable-debug-command" => enable_debug_command: Permission = Permission::Nobody, OneOf,
-        IMMUTABLE;
+    "enable-debug-command" => enable_debug_command: Permission = Permission::Nobody, OneOf, IMMUTABLE;
     /// Who may use MODULE.
-    "enable-module-command" => enable_module_command: Permission = Permission::Nobody, OneOf,
-        IMMUTABLE.stored();
+    "enable-module-command" => enable_module_command: Permission = Permission::Nobody, OneOf, IMMUTABLE.only_stored();
     /// Who may change protected parameters by CONFIG SET: dir, dbfilename.
-    "enable-protected-configs" => enable_protected_configs: Permission = Permission::Nobody, OneOf,
-        IMMUTABLE;
-    /// How often background work runs, times a second. Here a hint: keys expire in time whatever it
-    /// says.
+    "enable-protected-configs" => enable_protected_configs: Permission = Permission::Nobody, OneOf, IMMUTABLE;
+    /// How often background work runs, times a second. Only a hint here: keys expire in time at any value.
     "hz" => hz: u32 = 10, Clamped { min: 1, max: 500 }, MODIFIABLE.then(Action::Hz);
     /// Raises hz with the number of clients.
-    "dynamic-hz" => dynamic_hz: bool = true, YesNo, MODIFIABLE.stored();
-    /// Milliseconds without a turn of the loop after which the watchdog reports. 0 switches it off.
-    "watchdog-period" => watchdog_period: u32 = 0, int(0, INT_MAX),
-        MODIFIABLE.hidden().then(Action::Watchdog);
+    "dynamic-hz" => dynamic_hz: bool = true, YesNo, MODIFIABLE.only_stored();
+    /// Milliseconds that a turn of the loop may take before the watchdog reports it. 0 switches it off.
+    "watchdog-period" => watchdog_period: u32 = 0, int(0, INT_MAX), MODIFIABLE.hidden().then(Action::Watchdog);
 }
 
 section "Shutdown" {
-    /// Seconds for which a shutdown waits for replicas that lag.
+    /// Seconds for which a shutdown waits for lagging replicas.
     "shutdown-timeout" => shutdown_timeout: u32 = 10, int(0, INT_MAX), MODIFIABLE;
     /// What a shutdown on SIGINT does.
-    "shutdown-on-sigint" => shutdown_on_sigint: ShutdownOptions = ShutdownOptions::empty(),
-        Shutdown, MODIFIABLE;
+    "shutdown-on-sigint" => shutdown_on_sigint: ShutdownOptions = ShutdownOptions::empty(), Shutdown, MODIFIABLE;
     /// What a shutdown on SIGTERM does.
-    "shutdown-on-sigterm" => shutdown_on_sigterm: ShutdownOptions = ShutdownOptions::empty(),
-        Shutdown, MODIFIABLE;
+    "shutdown-on-sigterm" => shutdown_on_sigterm: ShutdownOptions = ShutdownOptions::empty(), Shutdown, MODIFIABLE;
 }
 
 section "Clients and security" {
-    /// Password of the default user. Anybody may connect without one.
-    "requirepass" => requirepass: Vec<u8> = Vec::new(), SECRET,
-        MODIFIABLE.sensitive().then(Action::RequirePass);
+    /// Password of the default user. Without one, anybody may connect.
+    "requirepass" => requirepass: Vec<u8> = Vec::new(), SECRET, MODIFIABLE.sensitive().then(Action::RequirePass);
     /// File with ACL users, instead of user directives.
     "aclfile" => aclfile: Vec<u8> = Vec::new(), TEXT, IMMUTABLE;
-    /// Entries that ACL LOG keeps.
+    /// Maximum number of entries in ACL LOG.
     "acllog-max-len" => acllog_max_len: usize = 128, int(0, LONG_MAX), MODIFIABLE;
     /// Channels that a new ACL user may use.
-    "acl-pubsub-default" => acl_pubsub_default: AclPubsubDefault = AclPubsubDefault::ResetChannels,
-        OneOf, MODIFIABLE;
-    /// Clients at the same time. Those beyond are told so and closed.
+    "acl-pubsub-default" => acl_pubsub_default: AclPubsubDefault = AclPubsubDefault::ResetChannels, OneOf, MODIFIABLE;
+    /// Maximum number of clients. Further ones get an error and are closed.
     "maxclients" => maxclients: u32 = 10000, int(1, UINT_MAX), MODIFIABLE.then(Action::MaxClients);
-    /// Unread replies at which a client is closed: at once at the hard limit, after some seconds
-    /// above the soft one. 0 is no limit. Each line sets one or several classes; the others keep
-    /// theirs.
+    /// Bytes of unread replies at which a client is closed: at once at the hard limit, after some seconds above the
+    /// soft limit. 0 is no limit. Each line sets one or more classes; the others are unchanged.
     "client-output-buffer-limit" => client_output_buffer_limit: [OutputBufferLimit; 3] = [
         OutputBufferLimit { hard_bytes: 0, soft_bytes: 0, soft_seconds: 0 },
         OutputBufferLimit { hard_bytes: 256 << 20, soft_bytes: 64 << 20, soft_seconds: 60 },
         OutputBufferLimit { hard_bytes: 32 << 20, soft_bytes: 8 << 20, soft_seconds: 60 },
     ], OutputBufferLimits, MODIFIABLE;
-    /// Bytes of requests that one client may have pending.
-    "client-query-buffer-limit" => client_query_buffer_limit: u64 = 1 << 30, memory(MIB, LONG_MAX),
-        MODIFIABLE;
-    /// Bytes of the longest string in a request.
+    /// Maximum bytes of a client's pending requests.
+    "client-query-buffer-limit" => client_query_buffer_limit: u64 = 1 << 30, memory(MIB, LONG_MAX), MODIFIABLE;
+    /// Maximum bytes of a string in a request.
     "proto-max-bulk-len" => proto_max_bulk_len: u64 = 512 << 20, memory(MIB, LONG_MAX), MODIFIABLE;
-    /// Keys remembered for client side caching. 0 is no limit.
-    "tracking-table-max-keys" => tracking_table_max_keys: usize = 1_000_000, int(0, LONG_MAX),
-        MODIFIABLE;
-    /// Lets functions that Redis calls deprecated stay visible to scripts: getfenv, setfenv (of
-    /// functions, not of levels) and newproxy.
-    "lua-enable-deprecated-api" | "lua-enable-insecure-api" => lua_enable_deprecated_api: bool
-        = false, YesNo, IMMUTABLE.hidden();
-    /// Milliseconds after which a script or another long command lets others know that the server
-    /// is busy.
-    "busy-reply-threshold" | "lua-time-limit" => busy_reply_threshold: i64 = 5000, int(0, LONG_MAX),
-        MODIFIABLE;
-    /// What becomes of a script that has been running for busy-reply-threshold: it goes on (wait),
-    /// is ended if it has written nothing (kill-readonly), or is ended whatever it has done, and
-    /// what it has written is put back (rollback). This server only.
-    "busy-script-policy" => busy_script_policy: BusyScriptPolicy = BusyScriptPolicy::Wait, OneOf,
-        MODIFIABLE;
-    /// Bytes of old values that are copied while a script runs, so that SCRIPT KILL ROLLBACK can
-    /// put them back. A script that changes more cannot be rolled back. 0: none can. This server only.
+    /// Maximum number of keys remembered for client-side caching. 0 is no limit.
+    "tracking-table-max-keys" => tracking_table_max_keys: usize = 1_000_000, int(0, LONG_MAX), MODIFIABLE;
+    /// Gives scripts the functions that Redis calls deprecated: getfenv, setfenv (of functions, not of levels) and
+    /// newproxy.
+    "lua-enable-deprecated-api" | "lua-enable-insecure-api" => lua_enable_deprecated_api: bool = false, YesNo,
+        IMMUTABLE.hidden();
+    /// Milliseconds after which a script or another long command makes other clients get BUSY errors.
+    "busy-reply-threshold" | "lua-time-limit" => busy_reply_threshold: i64 = 5000, int(0, LONG_MAX), MODIFIABLE;
+    /// What happens to a script that has run for busy-reply-threshold: it continues (wait), is killed if it has written
+    /// nothing (kill-readonly), or is killed in any case and its writes are rolled back (rollback). This server only.
+    "busy-script-policy" => busy_script_policy: BusyScriptPolicy = BusyScriptPolicy::Wait, OneOf, MODIFIABLE;
+    /// Bytes of old values that are copied while a script runs, for SCRIPT KILL ROLLBACK. A script that changes more
+    /// cannot be rolled back. 0 disables rollback. This server only.
     "script-undo-limit" => script_undo_limit: u64 = 64 << 20, memory(0, LONG_MAX), MODIFIABLE;
-    /// Bytes that scripts may hold in Lua; one that wants more gets an error. This server only.
-    "script-memory-limit" => script_memory_limit: u64 = 256 << 20, memory(MIB, LONG_MAX),
-        MODIFIABLE;
-    /// Bytes that the source of a script or a library may have. Nothing else runs while it is
-    /// compiled, which takes about a quarter of a second for a megabyte. This server only.
+    /// Maximum bytes of memory that scripts hold in Lua; a script that needs more gets an error. This server only.
+    "script-memory-limit" => script_memory_limit: u64 = 256 << 20, memory(MIB, LONG_MAX), MODIFIABLE;
+    /// Maximum bytes of the source of a script or library. Nothing else runs while it is compiled, which takes about a
+    /// quarter of a second for a megabyte. This server only.
     "script-source-limit" => script_source_limit: u64 = 1 << 20, memory(1024, LONG_MAX), MODIFIABLE;
 }
 
 section "Memory" {
-    /// Bytes that data may take; beyond, maxmemory-policy decides. 0 is no limit.
+    /// Bytes that data may take; above that, maxmemory-policy applies. 0 is no limit.
     "maxmemory" => maxmemory: u64 = 0, memory(0, ULONG_MAX), MODIFIABLE.then(Action::MaxMemory);
-    /// Which keys go when maxmemory is reached: of all (allkeys-) or of those with a time to live
-    /// (volatile-), the least recently used (lru), least frequently used (lfu), any (random), the
-    /// next to expire (ttl); or none (noeviction): writes are refused.
-    "maxmemory-policy" => maxmemory_policy: MaxmemoryPolicy = MaxmemoryPolicy::NoEviction, OneOf,
-        MODIFIABLE;
-    /// Keys looked at to find one to evict. More is closer to true LRU and slower.
+    /// Which keys are evicted above maxmemory: of all keys (allkeys-) or of those with a time to live (volatile-), the
+    /// least recently used (lru), the least frequently used (lfu), random ones (random) or the next to expire (ttl).
+    /// With noeviction, writes are refused.
+    "maxmemory-policy" => maxmemory_policy: MaxmemoryPolicy = MaxmemoryPolicy::NoEviction, OneOf, MODIFIABLE;
+    /// Keys sampled for each eviction. More are closer to true LRU, and slower.
     "maxmemory-samples" => maxmemory_samples: u32 = 5, int(1, INT_MAX), MODIFIABLE;
-    /// How long eviction may take before clients are served again: 0 least, 100 as long as it
-    /// takes.
+    /// How long eviction may take before clients are served again: from 0, the shortest time, to 100, no limit.
     "maxmemory-eviction-tenacity" => maxmemory_eviction_tenacity: u32 = 10, int(0, 100), MODIFIABLE;
-    /// Memory that the buffers of all clients may take; beyond, the largest clients are closed. 0
-    /// is no limit; a percentage is of maxmemory.
+    /// Bytes that the buffers of all clients may take; above that, the largest clients are closed. 0 is no limit; a
+    /// percentage is of maxmemory.
     "maxmemory-clients" => maxmemory_clients: MemoryLimit = MemoryLimit::Bytes(0), MemoryOrPercent,
         MODIFIABLE.then(Action::MaxMemoryClients);
-    /// How slowly an access counter saturates under LFU: at 10, about a million accesses.
+    /// How slowly LFU's access counter saturates: at 10, after about a million accesses.
     "lfu-log-factor" => lfu_log_factor: u32 = 10, int(0, INT_MAX), MODIFIABLE;
-    /// Minutes after which an access counter is lowered under LFU. 0 is never.
+    /// Minutes after which LFU's access counter is decremented. 0 is never.
     "lfu-decay-time" => lfu_decay_time: u32 = 1, int(0, INT_MAX), MODIFIABLE;
-    /// How hard expired keys are looked for. Here without need: every deadline is indexed and met.
-    "active-expire-effort" => active_expire_effort: u32 = 1, int(1, 10), MODIFIABLE.stored();
-    /// Frees evicted values in the background. Large values are freed so here whatever it says; what is repeated elsewhere is
-    /// UNLINK, not DEL.
+    /// How much work goes into finding expired keys. Not needed here: all deadlines are indexed.
+    "active-expire-effort" => active_expire_effort: u32 = 1, int(1, 10), MODIFIABLE.only_stored();
+    /// Frees evicted values in the background, and replicates the deletion as UNLINK, not DEL. Large values are always
+    /// freed in the background here.
     "lazyfree-lazy-eviction" => lazyfree_lazy_eviction: bool = false, YesNo, MODIFIABLE;
-    /// The same of expired values.
+    /// The same for expired values.
     "lazyfree-lazy-expire" => lazyfree_lazy_expire: bool = false, YesNo, MODIFIABLE;
     /// Frees values that commands replace in the background.
-    "lazyfree-lazy-server-del" => lazyfree_lazy_server_del: bool = false, YesNo,
-        MODIFIABLE.stored();
-    /// Makes DEL work like UNLINK, as it does here anyway; GETDEL is repeated elsewhere as UNLINK.
+    "lazyfree-lazy-server-del" => lazyfree_lazy_server_del: bool = false, YesNo, MODIFIABLE.only_stored();
+    /// Makes DEL work like UNLINK, as it always does here; GETDEL is replicated as UNLINK.
     "lazyfree-lazy-user-del" => lazyfree_lazy_user_del: bool = false, YesNo, MODIFIABLE;
     /// Makes FLUSHALL, FLUSHDB, SCRIPT FLUSH and FUNCTION FLUSH asynchronous unless SYNC is given.
-    "lazyfree-lazy-user-flush" => lazyfree_lazy_user_flush: bool = false, YesNo,
-        MODIFIABLE.stored();
-    /// Moves a hash table to its new size in spare time. Here without need: tables grow in small
-    /// steps.
-    "activerehashing" => activerehashing: bool = true, YesNo, MODIFIABLE.stored();
-    /// Moves values in memory to give pages back. Not available.
-    "activedefrag" => activedefrag: bool = false, Absent(YesNo, NO_DEFRAG), MODIFIABLE;
-    /// Microseconds of one cycle of it. Known from Valkey 8.1.
-    "active-defrag-cycle-us" => active_defrag_cycle_us: u32 = 500, int(0, 100_000),
-        MODIFIABLE.stored();
-    /// Wasted bytes below which defragmentation rests.
-    "active-defrag-ignore-bytes" => active_defrag_ignore_bytes: u64 = 100 << 20, memory(1,
-        LONG_MAX), MODIFIABLE.stored();
-    /// Percentage of waste at which defragmentation starts.
-    "active-defrag-threshold-lower" => active_defrag_threshold_lower: u32 = 10, int(0, 1000),
-        MODIFIABLE.stored();
-    /// Percentage of waste at which defragmentation works hardest.
-    "active-defrag-threshold-upper" => active_defrag_threshold_upper: u32 = 100, int(0, 1000),
-        MODIFIABLE.stored();
-    /// Least percentage of CPU time for defragmentation.
-    "active-defrag-cycle-min" => active_defrag_cycle_min: u32 = 1, int(1, 99), MODIFIABLE.stored();
-    /// Most percentage of CPU time for defragmentation.
-    "active-defrag-cycle-max" => active_defrag_cycle_max: u32 = 25, int(1, 99), MODIFIABLE.stored();
-    /// Elements from which on a collection is moved in several steps.
-    "active-defrag-max-scan-fields" => active_defrag_max_scan_fields: usize = 1000, int(1,
-        LONG_MAX), MODIFIABLE.stored();
-    /// Lets the allocator give pages back from a thread of its own.
+    "lazyfree-lazy-user-flush" => lazyfree_lazy_user_flush: bool = false, YesNo, MODIFIABLE.only_stored();
+    /// Resizes hash tables in idle time. Not needed here: tables grow in small steps.
+    "activerehashing" => activerehashing: bool = true, YesNo, MODIFIABLE.only_stored();
+    /// Moves values in memory to reduce fragmentation. Not supported.
+    "activedefrag" => activedefrag: bool = false, Unsupported(YesNo, NO_DEFRAG), MODIFIABLE;
+    /// Microseconds of a cycle of defragmentation. Known from Valkey 8.1.
+    "active-defrag-cycle-us" => active_defrag_cycle_us: u32 = 500, int(0, 100_000), MODIFIABLE.only_stored();
+    /// Bytes of fragmentation below which nothing is moved.
+    "active-defrag-ignore-bytes" => active_defrag_ignore_bytes: u64 = 100 << 20, memory(1, LONG_MAX),
+        MODIFIABLE.only_stored();
+    /// Percentage of fragmentation at which defragmentation starts.
+    "active-defrag-threshold-lower" => active_defrag_threshold_lower: u32 = 10, int(0, 1000), MODIFIABLE.only_stored();
+    /// Percentage of fragmentation at which defragmentation works hardest.
+    "active-defrag-threshold-upper" => active_defrag_threshold_upper: u32 = 100, int(0, 1000), MODIFIABLE.only_stored();
+    /// Minimum percentage of CPU time for defragmentation.
+    "active-defrag-cycle-min" => active_defrag_cycle_min: u32 = 1, int(1, 99), MODIFIABLE.only_stored();
+    /// Maximum percentage of CPU time for defragmentation.
+    "active-defrag-cycle-max" => active_defrag_cycle_max: u32 = 25, int(1, 99), MODIFIABLE.only_stored();
+    /// Elements above which a collection is moved in several steps.
+    "active-defrag-max-scan-fields" => active_defrag_max_scan_fields: usize = 1000, int(1, LONG_MAX),
+        MODIFIABLE.only_stored();
+    /// Lets the allocator return memory to the system from a background thread.
     "jemalloc-bg-thread" => jemalloc_bg_thread: bool = true, YesNo,
-        MODIFIABLE.stored().then(Action::AllocatorThread);
-    /// Switches transparent huge pages off for the process: they cost memory while a child saves.
-    "disable-thp" => disable_thp: bool = true, YesNo, IMMUTABLE.stored();
-    /// Whether oom-score-adj-values is used: added to the score at start (relative, yes) or as it
-    /// is (absolute).
-    "oom-score-adj" => oom_score_adj: OomScoreAdj = OomScoreAdj::No, OneOf,
-        MODIFIABLE.then(Action::OomScore);
-    /// The kernel's scores by which it chooses what to kill when memory runs out.
+        MODIFIABLE.only_stored().then(Action::AllocatorThread);
+    /// Disables transparent huge pages for the process: they cost memory while a child process saves.
+    "disable-thp" => disable_thp: bool = true, YesNo, IMMUTABLE.only_stored();
+    /// How oom-score-adj-values are used: added to the score at start (relative, yes), as they are (absolute), or not
+    /// at all (no).
+    "oom-score-adj" => oom_score_adj: OomScoreAdj = OomScoreAdj::No, OneOf, MODIFIABLE.then(Action::OomScore);
+    /// Scores by which the kernel chooses the process to kill when memory runs out.
     "oom-score-adj-values" => oom_score_adj_values: [i32; 3] = [0, 200, 800], OomScores,
         MODIFIABLE.then(Action::OomScore);
 }
 
 section "Encodings" {
-    /// Fields up to which a hash is a listpack.
-    "hash-max-listpack-entries" | "hash-max-ziplist-entries" => hash_max_listpack_entries: usize =
-        512, int(0, LONG_MAX), MODIFIABLE;
-    /// Bytes of the longest field or value in a hash that is a listpack.
-    "hash-max-listpack-value" | "hash-max-ziplist-value" => hash_max_listpack_value: usize = 64,
-        memory(0, LONG_MAX), MODIFIABLE;
-    /// Size of one node of a list: elements if positive; -1 to -5 are 4, 8, 16, 32 and 64 KB.
-    "list-max-listpack-size" | "list-max-ziplist-size" => list_max_listpack_size: i32 = -2,
-        int(INT_MIN, INT_MAX), MODIFIABLE;
-    /// Nodes at each end of a list that stay uncompressed. 0 compresses none.
-    "list-compress-depth" => list_compress_depth: u32 = 0, int(0, INT_MAX), MODIFIABLE.stored();
-    /// Elements up to which a set of integers is an intset.
-    "set-max-intset-entries" => set_max_intset_entries: usize = 512, int(0, LONG_MAX), MODIFIABLE;
-    /// Elements up to which another set is a listpack. Known from Redis 7.2.
-    "set-max-listpack-entries" => set_max_listpack_entries: usize = 128, int(0, LONG_MAX),
+    /// Maximum number of fields in a hash that is a listpack.
+    "hash-max-listpack-entries" | "hash-max-ziplist-entries" => hash_max_listpack_entries: usize = 512,
+        int(0, LONG_MAX), MODIFIABLE;
+    /// Maximum bytes of a field or value in a hash that is a listpack.
+    "hash-max-listpack-value" | "hash-max-ziplist-value" => hash_max_listpack_value: usize = 64, memory(0, LONG_MAX),
         MODIFIABLE;
-    /// Bytes of the longest element in a set that is a listpack. Known from Redis 7.2.
+    /// Maximum size of a node of a list: elements if positive; -1 to -5 are 4, 8, 16, 32 and 64 KB.
+    "list-max-listpack-size" | "list-max-ziplist-size" => list_max_listpack_size: i32 = -2, int(INT_MIN, INT_MAX),
+        MODIFIABLE;
+    /// Nodes at each end of a list that stay uncompressed. 0 compresses none.
+    "list-compress-depth" => list_compress_depth: u32 = 0, int(0, INT_MAX), MODIFIABLE.only_stored();
+    /// Maximum number of integers in a set that is an intset.
+    "set-max-intset-entries" => set_max_intset_entries: usize = 512, int(0, LONG_MAX), MODIFIABLE;
+    /// Maximum number of elements in a set that is a listpack. Known from Redis 7.2.
+    "set-max-listpack-entries" => set_max_listpack_entries: usize = 128, int(0, LONG_MAX), MODIFIABLE;
+    /// Maximum bytes of an element in a set that is a listpack. Known from Redis 7.2.
     "set-max-listpack-value" => set_max_listpack_value: usize = 64, int(0, LONG_MAX), MODIFIABLE;
-    /// Elements up to which a sorted set is a listpack.
-    "zset-max-listpack-entries" | "zset-max-ziplist-entries" => zset_max_listpack_entries: usize =
-        128, int(0, LONG_MAX), MODIFIABLE;
-    /// Bytes of the longest element in a sorted set that is a listpack.
-    "zset-max-listpack-value" | "zset-max-ziplist-value" => zset_max_listpack_value: usize = 64,
-        memory(0, LONG_MAX), MODIFIABLE;
-    /// Bytes up to which a HyperLogLog is sparse.
+    /// Maximum number of elements in a sorted set that is a listpack.
+    "zset-max-listpack-entries" | "zset-max-ziplist-entries" => zset_max_listpack_entries: usize = 128,
+        int(0, LONG_MAX), MODIFIABLE;
+    /// Maximum bytes of an element in a sorted set that is a listpack.
+    "zset-max-listpack-value" | "zset-max-ziplist-value" => zset_max_listpack_value: usize = 64, memory(0, LONG_MAX),
+        MODIFIABLE;
+    /// Maximum bytes of a HyperLogLog that is sparse.
     "hll-sparse-max-bytes" => hll_sparse_max_bytes: usize = 3000, memory(0, LONG_MAX), MODIFIABLE;
-    /// Bytes of one node of a stream. 0 is no limit.
+    /// Maximum bytes of a node of a stream. 0 is no limit.
     "stream-node-max-bytes" => stream_node_max_bytes: usize = 4096, memory(0, LONG_MAX), MODIFIABLE;
-    /// Entries of one node of a stream. 0 is no limit.
+    /// Maximum number of entries in a node of a stream. 0 is no limit.
     "stream-node-max-entries" => stream_node_max_entries: i64 = 100, int(0, LONG_MAX), MODIFIABLE;
 }
 
 section "Events, slow log and latency" {
-    /// Which keyspace events are published: to keyspace channels (K), to keyevent channels (E); of
-    /// generic commands (g), strings ($), lists (l), sets (s), hashes (h), sorted sets (z), streams
-    /// (t), modules (d), of expired keys (x), evicted keys (e), missed keys (m), new keys (n). A is
-    /// g$lshztdxe.
-    "notify-keyspace-events" => notify_keyspace_events: KeyspaceEvents = KeyspaceEvents::empty(),
-        EventClasses, MODIFIABLE;
-    /// Microseconds from which on a command goes to the slow log. 0 logs all, -1 none.
-    "slowlog-log-slower-than" | "commandlog-execution-slower-than" => slowlog_log_slower_than: i64 =
-        10000, int(-1, LONG_MAX), MODIFIABLE;
-    /// Entries that the slow log keeps.
-    "slowlog-max-len" | "commandlog-slow-execution-max-len" => slowlog_max_len: usize = 128, int(0,
-        LONG_MAX), MODIFIABLE;
-    /// Bytes from which on a request goes to the command log. -1 logs none. Known from Valkey 8.1.
-    "commandlog-request-larger-than" => commandlog_request_larger_than: i64 = 1 << 20, int(-1,
-        LONG_MAX), MODIFIABLE;
-    /// Large requests that the command log keeps. Known from Valkey 8.1.
-    "commandlog-large-request-max-len" => commandlog_large_request_max_len: usize = 128, int(0,
-        LONG_MAX), MODIFIABLE;
-    /// Bytes from which on a reply goes to the command log. -1 logs none. Known from Valkey 8.1.
-    "commandlog-reply-larger-than" => commandlog_reply_larger_than: i64 = 1 << 20, int(-1,
-        LONG_MAX), MODIFIABLE;
-    /// Large replies that the command log keeps. Known from Valkey 8.1.
-    "commandlog-large-reply-max-len" => commandlog_large_reply_max_len: usize = 128, int(0,
-        LONG_MAX), MODIFIABLE;
-    /// Milliseconds from which on an event goes to the latency monitor. 0 switches it off.
+    /// Which keyspace events are published: to keyspace channels (K), to keyevent channels (E); of generic commands
+    /// (g), strings ($), lists (l), sets (s), hashes (h), sorted sets (z), streams (t), modules (d), of expired keys
+    /// (x), evicted keys (e), missed keys (m), new keys (n). A is g$lshztdxe.
+    "notify-keyspace-events" => notify_keyspace_events: KeyspaceEvents = KeyspaceEvents::empty(), EventClasses,
+        MODIFIABLE;
+    /// Microseconds that a command must take to be added to the slow log. 0 adds all, -1 none.
+    "slowlog-log-slower-than" | "commandlog-execution-slower-than" => slowlog_log_slower_than: i64 = 10000,
+        int(-1, LONG_MAX), MODIFIABLE;
+    /// Maximum number of entries in the slow log.
+    "slowlog-max-len" | "commandlog-slow-execution-max-len" => slowlog_max_len: usize = 128, int(0, LONG_MAX),
+        MODIFIABLE;
+    /// Bytes that a request must have to be added to the command log. -1 adds none. Known from Valkey 8.1.
+    "commandlog-request-larger-than" => commandlog_request_larger_than: i64 = 1 << 20, int(-1, LONG_MAX), MODIFIABLE;
+    /// Maximum number of large requests in the command log. Known from Valkey 8.1.
+    "commandlog-large-request-max-len" => commandlog_large_request_max_len: usize = 128, int(0, LONG_MAX), MODIFIABLE;
+    /// Bytes that a reply must have to be added to the command log. -1 adds none. Known from Valkey 8.1.
+    "commandlog-reply-larger-than" => commandlog_reply_larger_than: i64 = 1 << 20, int(-1, LONG_MAX), MODIFIABLE;
+    /// Maximum number of large replies in the command log. Known from Valkey 8.1.
+    "commandlog-large-reply-max-len" => commandlog_large_reply_max_len: usize = 128, int(0, LONG_MAX), MODIFIABLE;
+    /// Milliseconds that an event must take to be added to the latency monitor. 0 switches it off.
     "latency-monitor-threshold" => latency_monitor_threshold: i64 = 0, int(0, LONG_MAX), MODIFIABLE;
-    /// Keeps a histogram of times for each command.
+    /// Keeps a histogram of execution times for each command.
     "latency-tracking" => latency_tracking: bool = true, YesNo, MODIFIABLE;
-    /// Percentiles of those times that INFO latencystats shows.
-    "latency-tracking-info-percentiles" => latency_tracking_info_percentiles: Vec<f64> = vec![50.0,
-        99.0, 99.9], Percentiles, MODIFIABLE;
+    /// Percentiles of those times in INFO latencystats.
+    "latency-tracking-info-percentiles" => latency_tracking_info_percentiles: Vec<f64> = vec![50.0, 99.0, 99.9],
+        Percentiles, MODIFIABLE;
 }
 
 section "Snapshots" {
-    /// Directory of all files: snapshots, append-only files, relative paths elsewhere.
-    "dir" => dir: PathBuf = current_dir(), Directory,
-        MODIFIABLE.protected().deny_loading().then(Action::Dir);
-    /// Name of the snapshot's file.
+    /// Directory of snapshots and append-only files; other relative paths start here too.
+    "dir" => dir: PathBuf = current_dir(), Directory, MODIFIABLE.protected().deny_loading().then(Action::Dir);
+    /// File name of the snapshot.
     "dbfilename" => dbfilename: Vec<u8> = b"dump.rdb".to_vec(), DB_FILENAME, MODIFIABLE.protected();
-    /// Saves a snapshot after so many seconds if so many changes were made. Without a fork: see
+    /// Saves a snapshot after so many seconds if there were so many changes. The process is not forked: see
     /// docs/durability.md.
     "save" => save: Vec<SavePoint> = vec![
         SavePoint { seconds: 3600, changes: 1 },
         SavePoint { seconds: 300, changes: 100 },
         SavePoint { seconds: 60, changes: 10000 },
     ], Save, MODIFIABLE;
-    /// Refuses writes after a snapshot failed in the background, until one succeeds.
-    "stop-writes-on-bgsave-error" => stop_writes_on_bgsave_error: bool = true, YesNo,
-        MODIFIABLE;
+    /// Refuses writes after a background save failed, until one succeeds.
+    "stop-writes-on-bgsave-error" => stop_writes_on_bgsave_error: bool = true, YesNo, MODIFIABLE;
     /// Compresses strings in snapshots.
     "rdbcompression" => rdbcompression: bool = true, YesNo, MODIFIABLE;
     /// Writes and checks a checksum at the end of snapshots.
     "rdbchecksum" => rdbchecksum: bool = true, YesNo, IMMUTABLE;
     /// Checks payloads of RESTORE and of snapshots in depth.
-    "sanitize-dump-payload" => sanitize_dump_payload: SanitizeDumpPayload = SanitizeDumpPayload::No,
-        OneOf, MODIFIABLE.stored();
-    /// Deletes snapshots made for replication where no other persistence is on.
+    "sanitize-dump-payload" => sanitize_dump_payload: SanitizeDumpPayload = SanitizeDumpPayload::No, OneOf,
+        MODIFIABLE.only_stored();
+    /// Deletes snapshots made for replication if no other persistence is enabled.
     "rdb-del-sync-files" => rdb_del_sync_files: bool = false, YesNo, MODIFIABLE;
-    /// Forces snapshots to disk bit by bit while they are written.
-    "rdb-save-incremental-fsync" => rdb_save_incremental_fsync: bool = true, YesNo,
-        MODIFIABLE;
-    /// Whether snapshots of versions that are not known are refused. Known from Valkey 9.
-    "rdb-version-check" => rdb_version_check: &'static str = "strict",
-        Word(&["strict", "relaxed"]),
-        MODIFIABLE.stored();
-    /// Microseconds to wait after each key that is saved, for tests; negative: keys for each
-    /// microsecond.
-    "rdb-key-save-delay" => rdb_key_save_delay: i32 = 0, int(INT_MIN, INT_MAX),
-        MODIFIABLE.hidden();
-    /// Microseconds to wait after each key that is loaded, for tests; negative: keys for each
-    /// microsecond.
-    "key-load-delay" => key_load_delay: i32 = 0, int(INT_MIN, INT_MAX),
-        MODIFIABLE.hidden();
-    /// Bytes loaded between two looks at clients.
-    "loading-process-events-interval-bytes" => loading_process_events_interval_bytes: u64 = 2 << 20,
-        int(1024, INT_MAX), MODIFIABLE.hidden().stored();
+    /// Syncs snapshots to disk in parts while they are written.
+    "rdb-save-incremental-fsync" => rdb_save_incremental_fsync: bool = true, YesNo, MODIFIABLE;
+    /// Whether snapshots of unknown versions are refused. Known from Valkey 9.
+    "rdb-version-check" => rdb_version_check: &'static str = "strict", Word(&["strict", "relaxed"]),
+        MODIFIABLE.only_stored();
+    /// Microseconds to wait after each saved key, for tests; if negative, the number of keys per microsecond.
+    "rdb-key-save-delay" => rdb_key_save_delay: i32 = 0, int(INT_MIN, INT_MAX), MODIFIABLE.hidden();
+    /// Microseconds to wait after each loaded key, for tests; if negative, the number of keys per microsecond.
+    "key-load-delay" => key_load_delay: i32 = 0, int(INT_MIN, INT_MAX), MODIFIABLE.hidden();
+    /// Bytes loaded between checks for events of clients.
+    "loading-process-events-interval-bytes" => loading_process_events_interval_bytes: u64 = 2 << 20, int(1024, INT_MAX),
+        MODIFIABLE.hidden().only_stored();
 }
 
 section "Append-only file" {
-    /// Logs every write. Switched on while the server runs it takes effect once all that is
-    /// there was written.
-    "appendonly" => appendonly: bool = false, YesNo,
-        MODIFIABLE.deny_loading().then(Action::AppendOnly);
-    /// Beginning of the names of the append-only files.
-    "appendfilename" => appendfilename: Vec<u8> = b"appendonly.aof".to_vec(), APPEND_FILENAME,
-        IMMUTABLE;
+    /// Logs every write. If enabled while the server runs, it takes effect once the existing data is written.
+    "appendonly" => appendonly: bool = false, YesNo, MODIFIABLE.deny_loading().then(Action::AppendOnly);
+    /// Prefix of the names of the append-only files.
+    "appendfilename" => appendfilename: Vec<u8> = b"appendonly.aof".to_vec(), APPEND_FILENAME, IMMUTABLE;
     /// Directory of the append-only files, within dir.
-    "appenddirname" => appenddirname: Vec<u8> = b"appendonlydir".to_vec(), APPEND_DIRNAME,
-        IMMUTABLE;
-    /// When the log is forced to disk: before each reply to a write (always), each second, or when
-    /// the system likes (no). Replies never leave before the system has what they answer.
-    "appendfsync" => appendfsync: AppendFsync = AppendFsync::EverySecond, OneOf,
-        MODIFIABLE;
-    /// Does not force the log to disk while a snapshot or rewrite is written.
-    "no-appendfsync-on-rewrite" => no_appendfsync_on_rewrite: bool = false, YesNo,
-        MODIFIABLE;
+    "appenddirname" => appenddirname: Vec<u8> = b"appendonlydir".to_vec(), APPEND_DIRNAME, IMMUTABLE;
+    /// When the log is synced to disk: before each reply to a write (always), every second (everysec), or when the
+    /// system decides (no). A reply to a write is never sent before the write is handed to the system.
+    "appendfsync" => appendfsync: AppendFsync = AppendFsync::EverySecond, OneOf, MODIFIABLE;
+    /// Does not sync the log to disk while a snapshot or rewrite is written.
+    "no-appendfsync-on-rewrite" => no_appendfsync_on_rewrite: bool = false, YesNo, MODIFIABLE;
     /// Percentage by which the log must have grown before it is rewritten. 0 is never.
-    "auto-aof-rewrite-percentage" => auto_aof_rewrite_percentage: u32 = 100, int(0, INT_MAX),
-        MODIFIABLE;
-    /// Bytes below which the log is not rewritten.
-    "auto-aof-rewrite-min-size" => auto_aof_rewrite_min_size: u64 = 64 << 20, memory(0, LONG_MAX),
-        MODIFIABLE;
-    /// Cuts off a request or transaction that is not whole at the log's end, and starts. Damage
-    /// elsewhere always refuses the start.
+    "auto-aof-rewrite-percentage" => auto_aof_rewrite_percentage: u32 = 100, int(0, INT_MAX), MODIFIABLE;
+    /// Minimum bytes of a log that is rewritten.
+    "auto-aof-rewrite-min-size" => auto_aof_rewrite_min_size: u64 = 64 << 20, memory(0, LONG_MAX), MODIFIABLE;
+    /// Starts although the log ends in an incomplete request or transaction, which is cut off. Damage elsewhere always
+    /// prevents the start.
     "aof-load-truncated" => aof_load_truncated: bool = true, YesNo, MODIFIABLE;
-    /// Rewrites the log as a snapshot; else as commands, which take longer to load.
+    /// Rewrites the log as a snapshot; otherwise as commands, which load more slowly.
     "aof-use-rdb-preamble" => aof_use_rdb_preamble: bool = true, YesNo, MODIFIABLE;
-    /// Writes times into the log, so that it can be cut at one.
+    /// Writes times into the log, so that it can be cut off at one.
     "aof-timestamp-enabled" => aof_timestamp_enabled: bool = false, YesNo, MODIFIABLE;
-    /// Forces a rewritten log to disk bit by bit.
-    "aof-rewrite-incremental-fsync" => aof_rewrite_incremental_fsync: bool = true, YesNo,
-        MODIFIABLE;
+    /// Syncs a rewritten log to disk in parts.
+    "aof-rewrite-incremental-fsync" => aof_rewrite_incremental_fsync: bool = true, YesNo, MODIFIABLE;
     /// Keeps the files that a rewrite replaced.
-    "aof-disable-auto-gc" => aof_disable_auto_gc: bool = false, YesNo,
-        MODIFIABLE.then(Action::AofHistory);
+    "aof-disable-auto-gc" => aof_disable_auto_gc: bool = false, YesNo, MODIFIABLE.then(Action::AofHistory);
 }
 
 section "Replication" {
     /// The server of which this one is a replica.
-    "replicaof" | "slaveof" => replicaof: Option<PrimaryAddress> = None, Primary,
-        IMMUTABLE;
-    /// Password shown to the primary.
-    "masterauth" | "primaryauth" => masterauth: Vec<u8> = Vec::new(), SECRET,
-        MODIFIABLE.sensitive();
-    /// User shown to the primary.
-    "masteruser" | "primaryuser" => masteruser: Vec<u8> = Vec::new(), OPTIONAL_TEXT,
-        MODIFIABLE.sensitive();
+    "replicaof" | "slaveof" => replicaof: Option<PrimaryAddress> = None, Primary, IMMUTABLE;
+    /// Password for the primary.
+    "masterauth" | "primaryauth" => masterauth: Vec<u8> = Vec::new(), SECRET, MODIFIABLE.sensitive();
+    /// User for the primary.
+    "masteruser" | "primaryuser" => masteruser: Vec<u8> = Vec::new(), OPTIONAL_TEXT, MODIFIABLE.sensitive();
     /// Serves reads while the link to the primary is down.
-    "replica-serve-stale-data" | "slave-serve-stale-data" => replica_serve_stale_data: bool = true,
-        YesNo, MODIFIABLE;
-    /// Refuses writes of clients on a replica.
-    "replica-read-only" | "slave-read-only" => replica_read_only: bool = true, YesNo,
-        MODIFIABLE;
-    /// Lets a replica leave eviction to its primary.
-    "replica-ignore-maxmemory" | "slave-ignore-maxmemory" => replica_ignore_maxmemory: bool = true,
-        YesNo, MODIFIABLE;
+    "replica-serve-stale-data" | "slave-serve-stale-data" => replica_serve_stale_data: bool = true, YesNo, MODIFIABLE;
+    /// Refuses clients' writes on a replica.
+    "replica-read-only" | "slave-read-only" => replica_read_only: bool = true, YesNo, MODIFIABLE;
+    /// Evicts nothing on a replica: its primary does.
+    "replica-ignore-maxmemory" | "slave-ignore-maxmemory" => replica_ignore_maxmemory: bool = true, YesNo, MODIFIABLE;
     /// Frees the old data in the background before a full synchronisation.
-    "replica-lazy-flush" | "slave-lazy-flush" => replica_lazy_flush: bool = false, YesNo,
-        MODIFIABLE;
-    /// Goes on as a replica though writing to its own disk failed.
+    "replica-lazy-flush" | "slave-lazy-flush" => replica_lazy_flush: bool = false, YesNo, MODIFIABLE;
+    /// Continues as a replica if writing to its own disk fails.
     "replica-ignore-disk-write-errors" => replica_ignore_disk_write_errors: bool = false, YesNo,
-        MODIFIABLE.stored();
-    /// The lower, the sooner Sentinel promotes this replica. 0 is never.
-    "replica-priority" | "slave-priority" => replica_priority: u32 = 100, int(0, INT_MAX),
-        MODIFIABLE;
-    /// Whether Sentinel tells clients of this replica.
+        MODIFIABLE.only_stored();
+    /// Sentinel promotes the replica with the lowest priority. 0 is never promoted.
+    "replica-priority" | "slave-priority" => replica_priority: u32 = 100, int(0, INT_MAX), MODIFIABLE;
+    /// Whether Sentinel reports this replica to clients.
     "replica-announced" => replica_announced: bool = true, YesNo, MODIFIABLE;
-    /// Address that a replica tells its primary.
-    "replica-announce-ip" | "slave-announce-ip" => replica_announce_ip: Vec<u8> = Vec::new(),
-        OPTIONAL_TEXT, MODIFIABLE;
-    /// Port that a replica tells its primary. 0 is the port it listens on.
-    "replica-announce-port" | "slave-announce-port" => replica_announce_port: u16 = 0, int(0,
-        65535), MODIFIABLE;
-    /// Replicas without which writes are refused. 0 needs none.
-    "min-replicas-to-write" | "min-slaves-to-write" => min_replicas_to_write: u32 = 0, int(0,
-        INT_MAX), MODIFIABLE.then(Action::GoodReplicas);
-    /// Seconds of lag up to which a replica counts for min-replicas-to-write.
-    "min-replicas-max-lag" | "min-slaves-max-lag" => min_replicas_max_lag: u32 = 10, int(0,
-        INT_MAX), MODIFIABLE.then(Action::GoodReplicas);
-    /// Replicas that could be promoted: so many WAIT ALL waits for at least, whether they are connected or not. 0 has it refused.
-    /// This server only.
+    /// Address that a replica reports to its primary.
+    "replica-announce-ip" | "slave-announce-ip" => replica_announce_ip: Vec<u8> = Vec::new(), OPTIONAL_TEXT, MODIFIABLE;
+    /// Port that a replica reports to its primary. 0 is the port it listens on.
+    "replica-announce-port" | "slave-announce-port" => replica_announce_port: u16 = 0, int(0, 65535), MODIFIABLE;
+    /// Minimum number of good replicas for writes; with fewer, writes are refused. 0 needs none.
+    "min-replicas-to-write" | "min-slaves-to-write" => min_replicas_to_write: u32 = 0, int(0, INT_MAX),
+        MODIFIABLE.then(Action::GoodReplicas);
+    /// Maximum seconds of lag of a good replica.
+    "min-replicas-max-lag" | "min-slaves-max-lag" => min_replicas_max_lag: u32 = 10, int(0, INT_MAX),
+        MODIFIABLE.then(Action::GoodReplicas);
+    /// Number of replicas that could be promoted: WAIT ALL waits for at least so many, connected or not. 0 disables
+    /// WAIT ALL. This server only.
     "wait-all-replicas" => wait_all_replicas: u32 = 0, int(0, INT_MAX), MODIFIABLE;
-    /// Seconds for which a server that starts as a primary must have replicas until it takes writes: longer than a failover
-    /// lasts, so that none are taken which are lost with the part. REPLICAOF NO ONE ends the wait. 0 takes writes at once.
-    /// This server only.
+    /// Seconds for which a server that starts as a primary must have replicas before it accepts writes. It should be
+    /// longer than a failover takes: if a replica is promoted meanwhile, those writes would be lost. REPLICAOF NO ONE
+    /// ends the wait. 0 accepts writes at once. This server only.
     "primary-restart-read-only" => primary_restart_read_only: u32 = 0, int(0, INT_MAX),
         MODIFIABLE.then(Action::GoodReplicas);
-    /// Sends no snapshot to replicas with data from a primary that has started without, or with that of an older RDB file: it
-    /// would delete theirs. Off, as Redis users expect of a cache that is restarted. This server only.
+    /// Sends no snapshot to replicas with data if this primary started without data, or with an older RDB file: the
+    /// snapshot would delete theirs. Off, as Redis users expect of a cache that is restarted. This server only.
     "repl-protect-empty-primary" => repl_protect_empty_primary: bool = false, YesNo,
         MODIFIABLE.then(Action::GoodReplicas);
-    /// Bytes of writes kept for replicas that come back.
-    "repl-backlog-size" => repl_backlog_size: u64 = 1 << 20, memory(1, LONG_MAX).raised_to(16 <<
-        10), MODIFIABLE.then(Action::ReplicationBacklog);
-    /// Seconds without any replica after which the backlog is freed. 0 is never.
+    /// Bytes of the replication backlog, from which reconnecting replicas continue.
+    "repl-backlog-size" => repl_backlog_size: u64 = 1 << 20, memory(1, LONG_MAX).raised_to(16 << 10),
+        MODIFIABLE.then(Action::ReplicationBacklog);
+    /// Seconds without replicas after which the backlog is freed. 0 is never.
     "repl-backlog-ttl" => repl_backlog_ttl: i64 = 3600, int(0, LONG_MAX), MODIFIABLE;
-    /// Seconds between two pings to replicas.
-    "repl-ping-replica-period" | "repl-ping-slave-period" => repl_ping_replica_period: u32 = 10,
-        int(1, INT_MAX), MODIFIABLE;
+    /// Seconds between pings to replicas.
+    "repl-ping-replica-period" | "repl-ping-slave-period" => repl_ping_replica_period: u32 = 10, int(1, INT_MAX),
+        MODIFIABLE;
     /// Seconds of silence after which a replication link is closed.
     "repl-timeout" => repl_timeout: u32 = 60, int(1, INT_MAX), MODIFIABLE;
-    /// Gathers small writes to replicas in fewer packets, at the price of up to 40 ms of lag.
-    "repl-disable-tcp-nodelay" => repl_disable_tcp_nodelay: bool = false, YesNo,
-        MODIFIABLE;
-    /// Sends snapshots to replicas without a file.
+    /// Sends small writes to replicas in fewer packets, with up to 40 ms more lag.
+    "repl-disable-tcp-nodelay" => repl_disable_tcp_nodelay: bool = false, YesNo, MODIFIABLE;
+    /// Sends snapshots to replicas without writing a file.
     "repl-diskless-sync" => repl_diskless_sync: bool = true, YesNo, MODIFIABLE;
-    /// Seconds to wait for further replicas before such a snapshot starts.
-    "repl-diskless-sync-delay" => repl_diskless_sync_delay: u32 = 5, int(0, INT_MAX),
-        MODIFIABLE;
-    /// Replicas at which such a snapshot starts without waiting. 0 always waits.
-    "repl-diskless-sync-max-replicas" => repl_diskless_sync_max_replicas: u32 = 0, int(0, INT_MAX),
-        MODIFIABLE;
-    /// Lets a replica load a snapshot from the socket.
-    "repl-diskless-load" => repl_diskless_load: DisklessLoad = DisklessLoad::Disabled, OneOf,
-        MODIFIABLE.deny_loading();
-    /// Sends the snapshot and the writes since over two connections. Known from Valkey 8.
+    /// Seconds to wait for more replicas before such a snapshot starts.
+    "repl-diskless-sync-delay" => repl_diskless_sync_delay: u32 = 5, int(0, INT_MAX), MODIFIABLE;
+    /// Number of replicas with which such a snapshot starts without waiting. 0 always waits.
+    "repl-diskless-sync-max-replicas" => repl_diskless_sync_max_replicas: u32 = 0, int(0, INT_MAX), MODIFIABLE;
+    /// When a replica loads the snapshot directly from the socket.
+    "repl-diskless-load" => repl_diskless_load: DisklessLoad = DisklessLoad::Disabled, OneOf, MODIFIABLE.deny_loading();
+    /// Sends the snapshot and the writes after it over two connections. Known from Valkey 8.
     "dual-channel-replication-enabled" => dual_channel_replication_enabled: bool = false, YesNo,
-        MODIFIABLE.stored();
-    /// What follows an error in a command from the primary or the append-only file.
+        MODIFIABLE.only_stored();
+    /// What happens after an error in a command from the primary or the append-only file.
     "propagation-error-behavior" => propagation_error_behavior: &'static str = "ignore",
-        Word(&["ignore", "panic", "panic-on-replicas"]),
-        MODIFIABLE;
-    /// Multipath TCP towards the primary, which there is none of here. Known from Valkey 9.
-    "repl-mptcp" => repl_mptcp: bool = false, Absent(YesNo, NO_MPTCP), IMMUTABLE;
-    /// Sends the snapshot over a connection of its own. Known from Redis 8.
-    "repl-rdb-channel" => repl_rdb_channel: bool = false, YesNo, MODIFIABLE.hidden().stored();
-    /// Bytes of the stream that a replica keeps while it loads the snapshot. Known from Redis 8.
-    "replica-full-sync-buffer-limit" => replica_full_sync_buffer_limit: u64 = 0,
-        memory(0, ULONG_MAX), MODIFIABLE.stored();
+        Word(&["ignore", "panic", "panic-on-replicas"]), MODIFIABLE;
+    /// Multipath TCP to the primary. Not supported. Known from Valkey 9.
+    "repl-mptcp" => repl_mptcp: bool = false, Unsupported(YesNo, NO_MPTCP), IMMUTABLE;
+    /// Sends the snapshot over a separate connection. Known from Redis 8.
+    "repl-rdb-channel" => repl_rdb_channel: bool = false, YesNo, MODIFIABLE.hidden().only_stored();
+    /// Bytes of the replication stream that a replica keeps while it loads the snapshot. Known from Redis 8.
+    "replica-full-sync-buffer-limit" => replica_full_sync_buffer_limit: u64 = 0, memory(0, ULONG_MAX),
+        MODIFIABLE.only_stored();
 }
 
 section "Cluster" {
     /// Runs as a node of a cluster.
-    "cluster-enabled" => cluster_enabled: bool = false, YesNo, IMMUTABLE.stored();
-    /// File in which the node keeps the state of the cluster.
-    "cluster-config-file" => cluster_config_file: Vec<u8> = b"nodes.conf".to_vec(), TEXT,
-        IMMUTABLE.stored();
-    /// Milliseconds of silence after which a node counts as failing.
-    "cluster-node-timeout" => cluster_node_timeout: i64 = 15000, int(0, LONG_MAX),
-        MODIFIABLE.stored();
-    /// Port of the cluster bus. 0 is the client port and 10000.
-    "cluster-port" => cluster_port: u16 = 0, int(0, 65535), IMMUTABLE.stored();
+    "cluster-enabled" => cluster_enabled: bool = false, YesNo, IMMUTABLE.only_stored();
+    /// File in which the node keeps the cluster's state.
+    "cluster-config-file" => cluster_config_file: Vec<u8> = b"nodes.conf".to_vec(), TEXT, IMMUTABLE.only_stored();
+    /// Milliseconds of silence after which a node is considered failed.
+    "cluster-node-timeout" => cluster_node_timeout: i64 = 15000, int(0, LONG_MAX), MODIFIABLE.only_stored();
+    /// Port of the cluster bus. 0 is the client port plus 10000.
+    "cluster-port" => cluster_port: u16 = 0, int(0, 65535), IMMUTABLE.only_stored();
     /// Databases in cluster mode. Known from Valkey 9.
-    "cluster-databases" => cluster_databases: u32 = 1, int(1, INT_MAX), IMMUTABLE.stored();
-    /// Address that other nodes and clients are told.
+    "cluster-databases" => cluster_databases: u32 = 1, int(1, INT_MAX), IMMUTABLE.only_stored();
+    /// Address reported to other nodes and to clients.
     "cluster-announce-ip" => cluster_announce_ip: Vec<u8> = Vec::new(), OPTIONAL_TEXT,
-        MODIFIABLE.stored().then(Action::ClusterAnnounce);
-    /// Host name that clients are told.
+        MODIFIABLE.only_stored().then(Action::ClusterAnnounce);
+    /// Host name reported to clients.
     "cluster-announce-hostname" => cluster_announce_hostname: Vec<u8> = Vec::new(), HOSTNAME,
-        MODIFIABLE.stored().then(Action::ClusterAnnounce);
+        MODIFIABLE.only_stored().then(Action::ClusterAnnounce);
     /// Name of the node in logs. Known from Redis 7.2.
-    "cluster-announce-human-nodename" => cluster_announce_human_nodename: Vec<u8> = Vec::new(),
-        HOSTNAME, MODIFIABLE.stored().then(Action::ClusterAnnounce);
-    /// Client port that others are told. 0 is port.
+    "cluster-announce-human-nodename" => cluster_announce_human_nodename: Vec<u8> = Vec::new(), HOSTNAME,
+        MODIFIABLE.only_stored().then(Action::ClusterAnnounce);
+    /// Client port reported to others. 0 is port.
     "cluster-announce-port" => cluster_announce_port: u16 = 0, int(0, 65535),
-        MODIFIABLE.stored().then(Action::ClusterAnnounce);
-    /// TLS port that others are told. 0 is tls-port.
+        MODIFIABLE.only_stored().then(Action::ClusterAnnounce);
+    /// TLS port reported to others. 0 is tls-port.
     "cluster-announce-tls-port" => cluster_announce_tls_port: u16 = 0, int(0, 65535),
-        MODIFIABLE.stored().then(Action::ClusterAnnounce);
-    /// Port of the bus that others are told. 0 is the one in use.
+        MODIFIABLE.only_stored().then(Action::ClusterAnnounce);
+    /// Bus port reported to others. 0 is the one in use.
     "cluster-announce-bus-port" => cluster_announce_bus_port: u16 = 0, int(0, 65535),
-        MODIFIABLE.stored().then(Action::ClusterAnnounce);
-    /// Whether clients are sent to an address, a host name or the one they used.
+        MODIFIABLE.only_stored().then(Action::ClusterAnnounce);
+    /// Whether clients are redirected to an address, a host name, or the endpoint they used.
     "cluster-preferred-endpoint-type" => cluster_preferred_endpoint_type: &'static str = "ip",
-        Word(&["ip", "hostname", "unknown-endpoint"]),
-        MODIFIABLE.stored();
-    /// Refuses commands while any slot has no node.
-    "cluster-require-full-coverage" => cluster_require_full_coverage: bool = true, YesNo,
-        MODIFIABLE.stored();
+        Word(&["ip", "hostname", "unknown-endpoint"]), MODIFIABLE.only_stored();
+    /// Refuses commands while any slot is unassigned.
+    "cluster-require-full-coverage" => cluster_require_full_coverage: bool = true, YesNo, MODIFIABLE.only_stored();
     /// Serves reads while the cluster is down.
-    "cluster-allow-reads-when-down" => cluster_allow_reads_when_down: bool = false, YesNo,
-        MODIFIABLE.stored();
+    "cluster-allow-reads-when-down" => cluster_allow_reads_when_down: bool = false, YesNo, MODIFIABLE.only_stored();
     /// Serves shard channels while the cluster is down.
-    "cluster-allow-pubsubshard-when-down" => cluster_allow_pubsubshard_when_down: bool = true,
-        YesNo, MODIFIABLE.stored();
+    "cluster-allow-pubsubshard-when-down" => cluster_allow_pubsubshard_when_down: bool = true, YesNo,
+        MODIFIABLE.only_stored();
     /// Lets replicas move to a primary that has none.
-    "cluster-allow-replica-migration" => cluster_allow_replica_migration: bool = true, YesNo,
-        MODIFIABLE.stored();
+    "cluster-allow-replica-migration" => cluster_allow_replica_migration: bool = true, YesNo, MODIFIABLE.only_stored();
     /// Replicas that a primary keeps when one of them moves.
-    "cluster-migration-barrier" => cluster_migration_barrier: u32 = 1, int(0, INT_MAX),
-        MODIFIABLE.stored();
-    /// Never promotes this replica by itself.
-    "cluster-replica-no-failover" | "cluster-slave-no-failover" => cluster_replica_no_failover: bool
-        = false, YesNo, MODIFIABLE.stored().then(Action::ClusterAnnounce);
-    /// Times the node timeout for which a replica without a link may still be promoted. 0 is
-    /// always.
-    "cluster-replica-validity-factor" | "cluster-slave-validity-factor"
-        => cluster_replica_validity_factor: u32 = 10, int(0, INT_MAX), MODIFIABLE.stored();
-    /// Bytes waiting on a link of the bus at which it is closed. 0 is no limit.
-    "cluster-link-sendbuf-limit" => cluster_link_sendbuf_limit: u64 = 0, memory(0, ULONG_MAX),
-        MODIFIABLE.stored();
-    /// Counts the use of each slot. Known from Redis 8 and Valkey 8.
-    "cluster-slot-stats-enabled" => cluster_slot_stats_enabled: bool = false, YesNo,
-        MODIFIABLE.stored();
-    /// Zone in which the node runs, told to clients. Known from Valkey 8.
-    "availability-zone" => availability_zone: Vec<u8> = Vec::new(), TEXT, MODIFIABLE.stored();
-    /// Addresses and ports that clients are told, if not those of the nodes. Known from Valkey 9.
+    "cluster-migration-barrier" => cluster_migration_barrier: u32 = 1, int(0, INT_MAX), MODIFIABLE.only_stored();
+    /// Never promotes this replica automatically.
+    "cluster-replica-no-failover" | "cluster-slave-no-failover" => cluster_replica_no_failover: bool = false, YesNo,
+        MODIFIABLE.only_stored().then(Action::ClusterAnnounce);
+    /// A replica without a link for more than this many node timeouts is not promoted. 0 always allows it.
+    "cluster-replica-validity-factor" | "cluster-slave-validity-factor" => cluster_replica_validity_factor: u32 = 10,
+        int(0, INT_MAX), MODIFIABLE.only_stored();
+    /// Bytes in a bus link's send buffer at which it is closed. 0 is no limit.
+    "cluster-link-sendbuf-limit" => cluster_link_sendbuf_limit: u64 = 0, memory(0, ULONG_MAX), MODIFIABLE.only_stored();
+    /// Collects statistics for each slot. Known from Redis 8 and Valkey 8.
+    "cluster-slot-stats-enabled" => cluster_slot_stats_enabled: bool = false, YesNo, MODIFIABLE.only_stored();
+    /// Zone in which the node runs, reported to clients. Known from Valkey 8.
+    "availability-zone" => availability_zone: Vec<u8> = Vec::new(), TEXT, MODIFIABLE.only_stored();
+    /// IPv4 address reported to clients, if it is not the node's. Known from Valkey 9.
     "cluster-announce-client-ipv4" => cluster_announce_client_ipv4: Vec<u8> = Vec::new(), IPV4,
-        MODIFIABLE.stored().then(Action::ClusterAnnounce);
-    /// The same of IPv6.
+        MODIFIABLE.only_stored().then(Action::ClusterAnnounce);
+    /// The same for IPv6.
     "cluster-announce-client-ipv6" => cluster_announce_client_ipv6: Vec<u8> = Vec::new(), IPV6,
-        MODIFIABLE.stored().then(Action::ClusterAnnounce);
-    /// The same of the port.
+        MODIFIABLE.only_stored().then(Action::ClusterAnnounce);
+    /// The same for the port.
     "cluster-announce-client-port" => cluster_announce_client_port: u16 = 0, int(0, 65535),
-        MODIFIABLE.stored().then(Action::ClusterAnnounce);
-    /// The same of the port for TLS.
+        MODIFIABLE.only_stored().then(Action::ClusterAnnounce);
+    /// The same for the TLS port.
     "cluster-announce-client-tls-port" => cluster_announce_client_tls_port: u16 = 0, int(0, 65535),
-        MODIFIABLE.stored().then(Action::ClusterAnnounce);
-    /// Seconds for which a node that was forgotten is not met again. Known from Valkey 9.
-    "cluster-blacklist-ttl" => cluster_blacklist_ttl: u64 = 60, int(0, ULONG_MAX),
-        MODIFIABLE.stored();
-    /// What follows if the state of the cluster cannot be saved. Known from Valkey 9.1.
+        MODIFIABLE.only_stored().then(Action::ClusterAnnounce);
+    /// Seconds for which a forgotten node is not added again. Known from Valkey 9.
+    "cluster-blacklist-ttl" => cluster_blacklist_ttl: u64 = 60, int(0, ULONG_MAX), MODIFIABLE.only_stored();
+    /// What happens if the cluster's state cannot be saved. Known from Valkey 9.1.
     "cluster-config-save-behavior" => cluster_config_save_behavior: &'static str = "sync",
-        Word(&["sync", "best-effort"]), MODIFIABLE.stored();
-    /// Milliseconds that a failover by hand may take. Known from Valkey 8.1.
-    "cluster-manual-failover-timeout" => cluster_manual_failover_timeout: u32 = 5000,
-        int(1, INT_MAX), MODIFIABLE.stored();
-    /// Migrations of slots that are remembered. Known from Valkey 9.
-    "cluster-slot-migration-log-max-len" => cluster_slot_migration_log_max_len: u64 = 1000,
-        int(0, LONG_MAX), MODIFIABLE.stored();
-    /// Bytes of the stream that may be missing when a slot changes hands. -1 is no limit. Known from Valkey 9.
-    "slot-migration-max-failover-repl-bytes" => slot_migration_max_failover_repl_bytes: i64 = 0,
-        memory(-1, LONG_MAX), MODIFIABLE.stored();
-    /// Share of commands, in percent, that are looked at for what a cluster would refuse. Known from Redis 8.
-    "cluster-compatibility-sample-ratio" => cluster_compatibility_sample_ratio: u32 = 0,
-        int(0, 100), MODIFIABLE.stored();
+        Word(&["sync", "best-effort"]), MODIFIABLE.only_stored();
+    /// Milliseconds that a manual failover may take. Known from Valkey 8.1.
+    "cluster-manual-failover-timeout" => cluster_manual_failover_timeout: u32 = 5000, int(1, INT_MAX),
+        MODIFIABLE.only_stored();
+    /// Maximum number of slot migrations that are remembered. Known from Valkey 9.
+    "cluster-slot-migration-log-max-len" => cluster_slot_migration_log_max_len: u64 = 1000, int(0, LONG_MAX),
+        MODIFIABLE.only_stored();
+    /// Bytes of the stream that may be missing when a slot gets a new owner. -1 is no limit. Known from Valkey 9.
+    "slot-migration-max-failover-repl-bytes" => slot_migration_max_failover_repl_bytes: i64 = 0, memory(-1, LONG_MAX),
+        MODIFIABLE.only_stored();
+    /// Percentage of commands that are checked for what a cluster would refuse. Known from Redis 8.
+    "cluster-compatibility-sample-ratio" => cluster_compatibility_sample_ratio: u32 = 0, int(0, 100),
+        MODIFIABLE.only_stored();
     /// Milliseconds between pings, for tests.
-    "cluster-ping-interval" => cluster_ping_interval: i64 = 0, int(0, LONG_MAX),
-        MODIFIABLE.hidden().stored();
-    /// Share of nodes that a message tells of, in percent.
+    "cluster-ping-interval" => cluster_ping_interval: i64 = 0, int(0, LONG_MAX), MODIFIABLE.hidden().only_stored();
+    /// Percentage of nodes that a gossip message describes.
     "cluster-message-gossip-perc" => cluster_message_gossip_perc: u32 = 10, int(1, 100),
-        MODIFIABLE.hidden().stored();
+        MODIFIABLE.hidden().only_stored();
 }
 
 section "Threads and processors" {
-    /// Threads for input and output. Here without need: one thread does it all.
-    "io-threads" => io_threads: u32 = 1, int(1, 128), IMMUTABLE.stored();
-    /// Lets those threads read and parse too.
-    "io-threads-do-reads" => io_threads_do_reads: bool = false, YesNo, IMMUTABLE.stored();
+    /// Threads for input and output. Not needed here: one thread does everything.
+    "io-threads" => io_threads: u32 = 1, int(1, 128), IMMUTABLE.only_stored();
+    /// Lets these threads read and parse too.
+    "io-threads-do-reads" => io_threads_do_reads: bool = false, YesNo, IMMUTABLE.only_stored();
     /// Keys prefetched together. Known from Valkey 8.
-    "prefetch-batch-max-size" => prefetch_batch_max_size: u32 = 16, int(0, 128),
-        MODIFIABLE.stored();
+    "prefetch-batch-max-size" => prefetch_batch_max_size: u32 = 16, int(0, 128), MODIFIABLE.only_stored();
     /// Processors for the server's thread, such as 0-7:2.
-    "server_cpulist" | "server-cpulist" => server_cpulist: Vec<u8> = Vec::new(), OPTIONAL_TEXT,
-        IMMUTABLE.stored();
+    "server_cpulist" | "server-cpulist" => server_cpulist: Vec<u8> = Vec::new(), OPTIONAL_TEXT, IMMUTABLE.only_stored();
     /// Processors for background threads.
-    "bio_cpulist" | "bio-cpulist" => bio_cpulist: Vec<u8> = Vec::new(), OPTIONAL_TEXT,
-        IMMUTABLE.stored();
+    "bio_cpulist" | "bio-cpulist" => bio_cpulist: Vec<u8> = Vec::new(), OPTIONAL_TEXT, IMMUTABLE.only_stored();
     /// Processors for the child that rewrites the append-only file.
-    "aof_rewrite_cpulist" | "aof-rewrite-cpulist" => aof_rewrite_cpulist: Vec<u8> = Vec::new(),
-        OPTIONAL_TEXT, IMMUTABLE.stored();
+    "aof_rewrite_cpulist" | "aof-rewrite-cpulist" => aof_rewrite_cpulist: Vec<u8> = Vec::new(), OPTIONAL_TEXT,
+        IMMUTABLE.only_stored();
     /// Processors for the child that saves a snapshot.
-    "bgsave_cpulist" | "bgsave-cpulist" => bgsave_cpulist: Vec<u8> = Vec::new(), OPTIONAL_TEXT,
-        IMMUTABLE.stored();
-    /// Has the threads run though there is little to do, for tests.
-    "io-threads-always-active" => io_threads_always_active: bool = false, YesNo,
-        MODIFIABLE.hidden().stored();
-    /// Threads from which on long strings are sent without a copy. Here without need.
-    "min-io-threads-avoid-copy-reply" => min_io_threads_avoid_copy_reply: u32 = 7,
-        int(0, INT_MAX), MODIFIABLE.hidden().stored();
-    /// Bytes of such a string.
-    "min-string-size-avoid-copy-reply" => min_string_size_avoid_copy_reply: u32 = 16384,
-        int(0, INT_MAX), MODIFIABLE.hidden().stored();
-    /// Bytes of such a string with threads.
-    "min-string-size-avoid-copy-reply-threaded" => min_string_size_avoid_copy_reply_threaded: u32
-        = 65536, int(0, INT_MAX), MODIFIABLE.hidden().stored();
+    "bgsave_cpulist" | "bgsave-cpulist" => bgsave_cpulist: Vec<u8> = Vec::new(), OPTIONAL_TEXT, IMMUTABLE.only_stored();
+    /// Keeps these threads active under low load, for tests.
+    "io-threads-always-active" => io_threads_always_active: bool = false, YesNo, MODIFIABLE.hidden().only_stored();
+    /// Minimum number of threads for sending long strings without a copy. Not needed here.
+    "min-io-threads-avoid-copy-reply" => min_io_threads_avoid_copy_reply: u32 = 7, int(0, INT_MAX),
+        MODIFIABLE.hidden().only_stored();
+    /// Minimum bytes of such a string without threads.
+    "min-string-size-avoid-copy-reply" => min_string_size_avoid_copy_reply: u32 = 16384, int(0, INT_MAX),
+        MODIFIABLE.hidden().only_stored();
+    /// Minimum bytes of such a string with threads.
+    "min-string-size-avoid-copy-reply-threaded" => min_string_size_avoid_copy_reply_threaded: u32 = 65536,
+        int(0, INT_MAX), MODIFIABLE.hidden().only_stored();
 }
 
 section "Compatibility" {
-    /// Makes a server of another name introduce itself as Redis. Known from Valkey 8.
-    "extended-redis-compatibility" => extended_redis_compatibility: bool = false, YesNo,
-        MODIFIABLE.stored();
-    /// Holds expiry and eviction back while data is imported: expired keys are hidden but stay, and those that import
+    /// Makes a server with another name introduce itself as Redis. Known from Valkey 8.
+    "extended-redis-compatibility" => extended_redis_compatibility: bool = false, YesNo, MODIFIABLE.only_stored();
+    /// Suspends expiry and eviction while data is imported: expired keys are hidden but kept, and importing clients
     /// (CLIENT IMPORT-SOURCE) see them. Known from Valkey 8.1.
     "import-mode" => import_mode: bool = false, YesNo, MODIFIABLE;
-    /// Has the order of SCAN be the same in servers with the same seed. Known from Valkey 9.
-    "hash-seed" => hash_seed: Vec<u8> = Vec::new(), OPTIONAL_TEXT, IMMUTABLE.stored();
+    /// Seed for hashing keys: servers with the same seed have the same order of SCAN. Known from Valkey 9.
+    "hash-seed" => hash_seed: Vec<u8> = Vec::new(), OPTIONAL_TEXT, IMMUTABLE.only_stored();
     /// Permits DEBUG ASSERT. Here it follows `enable-debug-command`.
-    "enable-debug-assert" => enable_debug_assert: bool = false, YesNo, IMMUTABLE.hidden().stored();
+    "enable-debug-assert" => enable_debug_assert: bool = false, YesNo, IMMUTABLE.hidden().only_stored();
     /// Protocol of new clients, for tests.
-    "client-default-resp" => client_default_resp: u8 = 2, int(2, 3), IMMUTABLE.hidden().stored();
-    /// Note in the reports of crashes, for tests.
-    "debug-context" => debug_context: Vec<u8> = Vec::new(), TEXT, MODIFIABLE.hidden().stored();
-    /// File to which requests and replies are written, for tests.
-    "req-res-logfile" => req_res_logfile: Vec<u8> = Vec::new(), OPTIONAL_TEXT,
-        IMMUTABLE.hidden().stored();
-    /// Deletes expired keys that scripts and transactions meet. Known from Redis 7.4.
+    "client-default-resp" => client_default_resp: u8 = 2, int(2, 3), IMMUTABLE.hidden().only_stored();
+    /// Note in crash reports, for tests.
+    "debug-context" => debug_context: Vec<u8> = Vec::new(), TEXT, MODIFIABLE.hidden().only_stored();
+    /// File for a log of requests and replies, for tests.
+    "req-res-logfile" => req_res_logfile: Vec<u8> = Vec::new(), OPTIONAL_TEXT, IMMUTABLE.hidden().only_stored();
+    /// Deletes expired keys that scripts and transactions access. Known from Redis 7.4.
     "lazyexpire-nested-arbitrary-keys" => lazyexpire_nested_arbitrary_keys: bool = true, YesNo,
-        MODIFIABLE.hidden().stored();
+        MODIFIABLE.hidden().only_stored();
 }
 }

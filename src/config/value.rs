@@ -1,19 +1,15 @@
-//! The types of configuration values that are more than a number, a flag or a text.
-//!
-//! Each is what the server works with; how it is written in the file and in CONFIG SET is
-//! `kind.rs`'s subject.
+//! The types of configuration values other than numbers, flags and texts. `kind.rs` parses and formats them.
 
 use bitflags::bitflags;
 
-/// A closed set of words, each standing for a value.
+/// An enum whose values have names in the configuration.
 pub trait Choice: Copy + PartialEq + 'static {
-    /// The words in the order in which errors list them. A value with several words is written with
-    /// the first.
+    /// The words in the order in which errors list them. If a value has several, the first is shown.
     const WORDS: &'static [(&'static str, Self)];
-    /// Words that Redis 7.0 does not know, which errors list without them.
+    /// Words that Redis 7.0 does not have: errors do not list them.
     const NEWER_WORDS: &'static [(&'static str, Self)] = &[];
 
-    /// All words, those that errors list first.
+    /// All words, the newer ones last.
     fn words() -> impl Iterator<Item = &'static (&'static str, Self)> {
         Self::WORDS.iter().chain(Self::NEWER_WORDS)
     }
@@ -24,7 +20,7 @@ pub trait Choice: Copy + PartialEq + 'static {
     }
 }
 
-/// Which keys go when memory is full. Source: `maxmemory-policy`.
+/// Which keys are evicted when memory is full. Source: `maxmemory-policy`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MaxmemoryPolicy {
     VolatileLru,
@@ -38,18 +34,17 @@ pub enum MaxmemoryPolicy {
 }
 
 impl MaxmemoryPolicy {
-    /// Whether the entries count accesses (LFU) rather than remember the time of the last one
-    /// (LRU).
+    /// Whether entries store a counter of accesses (LFU), not the time of the last one (LRU).
     pub fn is_lfu(self) -> bool {
         matches!(self, MaxmemoryPolicy::VolatileLfu | MaxmemoryPolicy::AllkeysLfu)
     }
 
-    /// Whether it goes by the time of the last access.
+    /// Whether it uses the time of the last access.
     pub fn is_lru(self) -> bool {
         matches!(self, MaxmemoryPolicy::VolatileLru | MaxmemoryPolicy::AllkeysLru)
     }
 
-    /// Whether only keys with a deadline may go.
+    /// Whether only keys with a deadline are evicted.
     pub fn is_volatile(self) -> bool {
         use MaxmemoryPolicy::*;
         matches!(self, VolatileLru | VolatileLfu | VolatileRandom | VolatileTtl)
@@ -69,14 +64,14 @@ impl Choice for MaxmemoryPolicy {
     ];
 }
 
-/// What becomes of a script that keeps the server busy. Source: `busy-script-policy`.
+/// What happens to a script that keeps the server busy. Source: `busy-script-policy`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BusyScriptPolicy {
-    /// It goes on until somebody ends it.
+    /// It continues until a client kills it.
     Wait,
-    /// It is ended if it has written nothing.
+    /// It is killed if it has written nothing.
     KillReadonly,
-    /// It is ended, and what it has written put back.
+    /// It is killed, and its writes are rolled back.
     Rollback,
 }
 
@@ -88,7 +83,7 @@ impl Choice for BusyScriptPolicy {
     ];
 }
 
-/// The least important messages that are logged. Source: `loglevel`.
+/// The minimum level of logged messages. Source: `loglevel`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LogLevel {
     Debug,
@@ -108,7 +103,7 @@ impl Choice for LogLevel {
     const NEWER_WORDS: &'static [(&'static str, Self)] = &[("nothing", LogLevel::Nothing)];
 }
 
-/// When the append-only file is forced to disk. Source: `appendfsync`.
+/// When the append-only file is synced to disk. Source: `appendfsync`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AppendFsync {
     EverySecond,
@@ -124,7 +119,7 @@ impl Choice for AppendFsync {
     ];
 }
 
-/// Who may do something dangerous. Sources: `enable-debug-command`, `enable-module-command`,
+/// Who may use a dangerous feature. Sources: `enable-debug-command`, `enable-module-command`,
 /// `enable-protected-configs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Permission {
@@ -135,7 +130,7 @@ pub enum Permission {
 }
 
 impl Permission {
-    /// Whether a client may, given whether it is a local one.
+    /// Whether a client has the permission.
     pub fn allows(self, local_client: bool) -> bool {
         match self {
             Permission::Nobody => false,
@@ -155,7 +150,7 @@ impl Choice for Permission {
 pub enum SanitizeDumpPayload {
     No,
     Yes,
-    /// From clients, not from a primary or a file.
+    /// Those from clients, not those from a primary or a file.
     Clients,
 }
 
@@ -167,7 +162,7 @@ impl Choice for SanitizeDumpPayload {
     ];
 }
 
-/// Which channels a new user may use. Source: `acl-pubsub-default`.
+/// Which channels a new user may access. Source: `acl-pubsub-default`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AclPubsubDefault {
     AllChannels,
@@ -185,7 +180,7 @@ impl Choice for AclPubsubDefault {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OomScoreAdj {
     No,
-    /// Added to the score found at start.
+    /// Added to the score at the start.
     Relative,
     Absolute,
 }
@@ -199,7 +194,7 @@ impl Choice for OomScoreAdj {
     ];
 }
 
-/// Whose answers are given where servers of the protocol contradict each other: docs/compatible-with.md lists them. Source:
+/// The server to behave like where servers of the protocol contradict each other: see docs/compatible-with.md. Source:
 /// `compatible-with`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compatibility {
@@ -213,11 +208,11 @@ pub enum Compatibility {
 pub const VALKEY_VERSION: &str = "9.1.2";
 
 impl Compatibility {
-    /// The version of Redis that such a server reports.
+    /// The Redis version that such a server reports.
     pub fn redis_version(self) -> &'static str {
         match self {
             Compatibility::Redis70 => "7.0.15",
-            // Valkey's too: where it went its own way.
+            // Valkey reports the version at which it forked from Redis.
             Compatibility::Redis72 | Compatibility::Valkey9 => "7.2.4",
             Compatibility::Redis8 => "8.0.6",
         }
@@ -237,7 +232,7 @@ impl Choice for Compatibility {
     ];
 }
 
-/// Whether a replica loads a snapshot straight from the socket. Source: `repl-diskless-load`.
+/// Whether a replica loads a snapshot directly from the socket. Source: `repl-diskless-load`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DisklessLoad {
     Disabled,
@@ -266,7 +261,7 @@ bitflags! {
         const KEYSPACE = 1;
         /// `E`: publish to `__keyevent@<db>__:<event>`.
         const KEYEVENT = 1 << 1;
-        /// `g`: commands of no type, such as DEL, EXPIRE, RENAME.
+        /// `g`: commands for all types, such as DEL, EXPIRE, RENAME.
         const GENERIC = 1 << 2;
         /// `$`: strings.
         const STRING = 1 << 3;
@@ -278,17 +273,17 @@ bitflags! {
         const HASH = 1 << 6;
         /// `z`: sorted sets.
         const ZSET = 1 << 7;
-        /// `x`: keys that expired.
+        /// `x`: expired keys.
         const EXPIRED = 1 << 8;
-        /// `e`: keys that were evicted.
+        /// `e`: evicted keys.
         const EVICTED = 1 << 9;
         /// `t`: streams.
         const STREAM = 1 << 10;
-        /// `m`: look-ups of keys that do not exist. Not part of `A`.
+        /// `m`: lookups of missing keys. Not part of `A`.
         const KEY_MISS = 1 << 11;
         /// `d`: module types.
         const MODULE = 1 << 12;
-        /// `n`: keys that came to be. Not part of `A`.
+        /// `n`: new keys. Not part of `A`.
         const NEW = 1 << 13;
         /// `A`: `g$lshzxetd`.
         const ALL = Self::GENERIC.bits() | Self::STRING.bits() | Self::LIST.bits()
@@ -305,35 +300,33 @@ bitflags! {
         const NOSAVE = 2;
         /// Do not wait for replicas.
         const NOW = 4;
-        /// Go even if saving fails.
+        /// Shut down even if saving fails.
         const FORCE = 8;
-        /// Not while a cluster needs this node's vote: kept, for there is no cluster.
+        /// In a cluster, wait while this node's vote is needed. Without effect here.
         const SAFE = 16;
-        /// Hand the part of the primary to a replica first, in a cluster: kept.
+        /// In a cluster, promote a replica first. Without effect here.
         const FAILOVER = 32;
     }
 }
 
-/// Save after so many seconds if so many changes were made. Source: `save`.
+/// Save after so many seconds if there were so many changes. Source: `save`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SavePoint {
     pub seconds: u64,
     pub changes: u64,
 }
 
-/// How much unread reply one client may have. Source: `client-output-buffer-limit`. Zero is no
-/// limit.
+/// The limit of a client's unread replies. Zero is no limit. Source: `client-output-buffer-limit`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OutputBufferLimit {
     /// Bytes at which the client is closed at once.
     pub hard_bytes: u64,
-    /// Bytes at which the client is closed once `soft_seconds` have passed above them.
+    /// Bytes above which the client is closed after `soft_seconds`.
     pub soft_bytes: u64,
     pub soft_seconds: u64,
 }
 
-/// The classes of clients that have their own [`OutputBufferLimit`]: the index into
-/// `Config::client_output_buffer_limit`.
+/// Classes of clients with an [`OutputBufferLimit`] each: the index into `Config::client_output_buffer_limit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientClass {
     Normal = 0,
@@ -341,16 +334,16 @@ pub enum ClientClass {
     Pubsub = 2,
 }
 
-/// A limit of memory, in bytes or as a part of another one. Source: `maxmemory-clients`.
+/// A memory limit, in bytes or as a percentage. Source: `maxmemory-clients`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryLimit {
     /// Zero is no limit.
     Bytes(u64),
-    /// 1 to 100, of `maxmemory`.
+    /// Of `maxmemory`: 1 to 100.
     Percent(u8),
 }
 
-/// The address of the server that this one replicates. Source: `replicaof`.
+/// The address of the primary. Source: `replicaof`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PrimaryAddress {
     pub host: Vec<u8>,

@@ -288,9 +288,7 @@ pub fn admit_scripted(
     if !command.spec.accepts(args.len()) || command.spec.handler.is_none() {
         return Err(ARITY.refusal(server));
     }
-    if command.is(Flags::NOSCRIPT)
-        && !(server.scripts.denies_nothing && is_harmless_in_script(command))
-    {
+    if command.is(Flags::NOSCRIPT) && is_denied_in_scripts(server, command) {
         return Err(NOT_ALLOWED_IN_SCRIPT.refusal(server));
     }
     let Some(running) = &server.scripts.running else {
@@ -305,7 +303,7 @@ pub fn admit_scripted(
     if server.is_stale() && !command.is(Flags::STALE) {
         return refuse(STALE_REPLICA);
     }
-    users::check_of(server, running.client, command, args)
+    users::check_client(server, running.client, command, args)
         .map_err(|denied| Refused::Denied(command, denied))?;
     let writes = command.is(Flags::WRITE);
     if running.read_only && (writes || command.is(Flags::MAY_REPLICATE)) {
@@ -337,6 +335,14 @@ pub fn admit_scripted(
     Ok(command)
 }
 
+/// Whether scripts may not call a command with `NOSCRIPT`.
+#[cold]
+fn is_denied_in_scripts(server: &State, command: &Command) -> bool {
+    let flags = command.spec.flags.reported(server.config.reports_7_2());
+    let is_allowed_by_debug = server.scripts.denies_nothing && is_harmless_in_script(command);
+    flags.contains(Flags::NOSCRIPT) && !is_allowed_by_debug
+}
+
 /// Whether DEBUG may allow a command that scripts are normally denied: it must not touch the connection, transaction
 /// or outer script from which it is called. CLIENT does not.
 fn is_harmless_in_script(command: &Command) -> bool {
@@ -351,7 +357,7 @@ fn is_harmless_in_script(command: &Command) -> bool {
 
 /// Whether a client has to authenticate before it may do anything else.
 pub fn needs_password(server: &State, flags: ClientFlags) -> bool {
-    !flags.contains(ClientFlags::AUTHENTICATED) && server.acl.asks_password()
+    !flags.contains(ClientFlags::AUTHENTICATED) && server.acl.requires_auth()
 }
 
 const NOT_ALLOWED: &str = "ERR DEBUG command not allowed. If the enable-debug-command option is \

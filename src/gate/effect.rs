@@ -78,8 +78,16 @@ struct Unit {
     requests: usize,
     /// Where its first request begins, after the SELECT.
     first_at: usize,
-    /// Keys that expired or were evicted meanwhile, which a rollback keeps: database and range of the stream.
-    deletions: Vec<(usize, Range<usize>)>,
+    /// What a rollback keeps: keys that expired or were evicted meanwhile, and messages.
+    kept: Vec<Kept>,
+}
+
+/// A request that a rollback keeps.
+#[derive(Debug)]
+struct Kept {
+    db: usize,
+    range: Range<usize>,
+    at: RepeatedAt,
 }
 
 /// A position within a unit, for [`Effects::roll_back`].
@@ -169,7 +177,25 @@ impl Effects {
                 encode(request.into_iter(), &mut self.stream);
             }
         }
-        self.unit.deletions.push((*database, start..self.stream.len()));
+        let range = start..self.stream.len();
+        self.unit.kept.push(Kept { db: *database, range, at: RepeatedAt::ALL });
+    }
+
+    /// Adds a message, which replicas repeat but the log does not. A rollback keeps it: it was delivered.
+    pub fn push_message<'a>(
+        &mut self,
+        db: usize,
+        request: impl ExactSizeIterator<Item = &'a [u8]>,
+    ) {
+        if !self.at.replicas {
+            return;
+        }
+        self.select(db);
+        let start = self.stream.len();
+        encode(request, &mut self.stream);
+        let (range, at) = (start..self.stream.len(), RepeatedAt { log: false, replicas: true });
+        self.withheld.push((range.clone(), at));
+        self.unit.kept.push(Kept { db, range, at });
     }
 
     /// The unit's current end.
@@ -177,16 +203,20 @@ impl Effects {
         Mark { len: self.stream.len(), requests: self.unit.requests, selected: self.selected }
     }
 
-    /// Drops the unit's requests since a mark, except deletions by expiry and eviction: the keyspace does not undo those either.
+    /// Drops the unit's requests since a mark, except messages and deletions by expiry and eviction, which are not undone either.
     pub fn roll_back(&mut self, mark: Mark) {
         let tail = self.stream.split_off(mark.len);
         self.withheld.retain(|(range, _)| range.end <= mark.len);
         self.selected = mark.selected;
         self.unit.requests = mark.requests;
-        for (db, range) in std::mem::take(&mut self.unit.deletions) {
-            if let Some(start) = range.start.checked_sub(mark.len) {
+        for Kept { db, range, at } in std::mem::take(&mut self.unit.kept) {
+            if let Some(tail_start) = range.start.checked_sub(mark.len) {
                 self.select(db);
-                self.stream.extend_from_slice(&tail[start..range.end - mark.len]);
+                let start = self.stream.len();
+                self.stream.extend_from_slice(&tail[tail_start..range.end - mark.len]);
+                if at != RepeatedAt::ALL {
+                    self.withheld.push((start..self.stream.len(), at));
+                }
             }
         }
     }
@@ -210,7 +240,7 @@ impl Effects {
             self.stream.extend_from_slice(EXEC);
         }
         self.unit.requests = 0;
-        self.unit.deletions.clear();
+        self.unit.kept.clear();
     }
 
     /// Whether no request was added since the last unit ended.
@@ -335,6 +365,16 @@ impl Context<'_> {
         let db = self.db.selected();
         let all: smallvec::SmallVec<[&[u8]; 8]> = request.iter().copied().chain([number]).collect();
         self.instead_of(db, all.into_iter());
+    }
+
+    /// Has replicas repeat this request, a message.
+    pub fn repeat_message(&mut self) {
+        let replication = &self.server.replication;
+        if replication.backlog.is_some() && !replication.is_replica() {
+            note_deletions(self.db, self.server);
+            let db = self.db.selected();
+            self.server.effects.push_message(db, self.args.iter_from(0));
+        }
     }
 
     /// Repeats the deletion of a key whose new deadline lies in the past.
@@ -473,6 +513,26 @@ mod tests {
             assert_eq!((lines_of(replicas), len), (expected.into(), replicas.len()));
         });
         assert!(effects.is_empty() && effects.len_for_replicas() == 0);
+    }
+
+    #[test]
+    fn a_message_goes_to_replicas_alone_and_survives_a_rollback() {
+        let mut effects = Effects::default();
+        effects.listen(true);
+        let mark = effects.mark();
+        push(&mut effects, 0, "SET a 1");
+        effects.push_message(3, [&b"PUBLISH"[..], b"c", b"m"].into_iter());
+        effects.roll_back(mark);
+        push(&mut effects, 3, "SET b 2");
+        effects.end_unit();
+        let lines_of = |stream: &[u8]| {
+            let mut apart = Effects { stream: stream.to_vec(), ..Effects::default() };
+            lines(&mut apart)
+        };
+        effects.take_apart(|log, replicas| {
+            assert_eq!(lines_of(log), "SELECT 3\nMULTI\nSET b 2\nEXEC");
+            assert_eq!(lines_of(replicas), "SELECT 3\nMULTI\nPUBLISH c m\nSET b 2\nEXEC");
+        });
     }
 
     #[test]

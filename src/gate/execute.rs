@@ -4,7 +4,7 @@
 //! changes are announced, and its time and outcome counted. A client's requests enter by [`Gate::execute`]; those of
 //! transactions, scripts and loaded files by methods of their own, because they are checked less or elsewhere.
 
-use crate::acl::log::Place;
+use crate::acl::log::LogContext;
 use crate::client::{Client, ClientFlags, ClientId};
 use crate::error::CommandError;
 use crate::gate::admit::{Asked, Verdict, admit};
@@ -199,9 +199,9 @@ impl Gate<'_> {
             }
             Verdict::Deny(denied) => {
                 let id = self.caller.client();
-                users::note_denied(self.server, id, None, denied, command, request.args);
+                users::log_denied(self.server, id, None, denied, command, request.args);
                 self.abandon_if_exec(command);
-                let error = users::refusal(self.server, id, command, denied);
+                let error = users::denied_error(self.server, id, command, denied);
                 return self.reject(Some(command), &error);
             }
         }
@@ -271,9 +271,9 @@ impl Gate<'_> {
     ) -> Option<Ran> {
         let id = self.caller.client();
         // Its user may have lost the permission meanwhile.
-        if let Err(denied) = users::check_of(self.server, id, command, request.args) {
-            users::note_denied(self.server, id, None, denied, command, request.args);
-            let error = users::refusal(self.server, id, command, denied);
+        if let Err(denied) = users::check_client(self.server, id, command, request.args) {
+            users::log_denied(self.server, id, None, denied, command, request.args);
+            let error = users::denied_error(self.server, id, command, denied);
             return Some(self.reject(Some(command), &error));
         }
         let before = self.reply.output().len();
@@ -290,10 +290,10 @@ impl Gate<'_> {
     /// Runs a queued command of EXEC. Monitoring clients see it before the EXEC.
     pub fn run_queued(&mut self, command: &'static Command, request: &Request<'_>) -> Ran {
         let id = self.caller.client();
-        if let Err(denied) = users::check_of(self.server, id, command, request.args) {
-            let place = Some(Place::Transaction);
-            users::note_denied(self.server, id, place, denied, command, request.args);
-            self.write_error(&users::refusal_by_exec(denied));
+        if let Err(denied) = users::check_client(self.server, id, command, request.args) {
+            let context = Some(LogContext::Transaction);
+            users::log_denied(self.server, id, context, denied, command, request.args);
+            self.write_error(&users::exec_denied_error(denied));
             return Ran::Done;
         }
         self.db.keeps_expired = self.keeps_expired(Some(command));

@@ -25,7 +25,7 @@ use crate::gate::context::{Caller, Origin};
 use crate::gate::execute::{Gate, Request};
 use crate::gate::monitor;
 use crate::gate::persistence::{self, Moment};
-use crate::gate::redirect::{self, Sent};
+use crate::gate::redirect::{self, Blocked};
 use crate::gate::state::State;
 use crate::keyspace::Keyspace;
 use crate::net::dialer::Route;
@@ -35,7 +35,7 @@ use crate::persist::aof::log::LogOffset;
 use crate::persist::saver::lock;
 use crate::replication::backlog::Backlog;
 use crate::replication::following::{Following, Progress, Transfer};
-use crate::replication::link::{Broken, Event, Hello, Link, Requests, Stage};
+use crate::replication::link::{Broken, Event, HandshakeOptions, Link, Requests, Stage};
 use crate::replication::{Ancestor, Replication, Restart};
 use crate::resp::args::Args;
 use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
@@ -185,13 +185,13 @@ fn take_role(db: &mut Keyspace, server: &mut State, following: Option<Following>
 
 /// Unblocks a client that the change of role concerns, and closes it, or sends it to the primary.
 fn unblock_and_close(db: &mut Keyspace, server: &mut State, id: ClientId, host: &[u8], port: u16) {
-    match redirect::of_waiting(server, id) {
-        Sent::Nowhere => return,
-        Sent::Elsewhere => {
-            blocking::unblock_with(db, server, id, &redirect::answer(host, port).wire());
+    match redirect::blocked(server, id) {
+        Blocked::Stays => return,
+        Blocked::Redirected => {
+            blocking::unblock_with(db, server, id, &redirect::error(host, port).wire());
             return;
         }
-        Sent::Away => {}
+        Blocked::Closed => {}
     }
     blocking::unblock_with(db, server, id, UNBLOCKED);
     if let Some(client) = server.clients.get_mut(id) {
@@ -323,7 +323,7 @@ fn open(server: &State, to: SocketAddr) -> io::Result<Stream> {
 }
 
 /// What this server announces in the handshake.
-fn hello(server: &State) -> Hello {
+fn hello(server: &State) -> HandshakeOptions {
     let config = &server.config;
     let text = |text: &Vec<u8>| Some(text.clone()).filter(|text| !text.is_empty());
     let own_port =
@@ -335,7 +335,7 @@ fn hello(server: &State) -> Hello {
     let Replication { id, offset, following, .. } = &server.replication;
     let following = following.as_deref();
     let knows_history = following.is_some_and(|following| following.knows_history);
-    Hello {
+    HandshakeOptions {
         password: text(&config.masterauth),
         user: text(&config.masteruser),
         port,
@@ -590,7 +590,7 @@ impl PrimaryLink {
             });
             match is_connected.map_err(|error| Lost::Ended(Some(error)))? {
                 Handshake::Done => {}
-                Handshake::GoesOn => return Ok(()),
+                Handshake::Unfinished => return Ok(()),
                 Handshake::Waits => {
                     (self.can_read, self.can_write) = (false, false);
                     return Ok(());
@@ -663,7 +663,7 @@ impl PrimaryLink {
     fn take_events(&mut self, db: &mut Keyspace, server: &mut State) -> Result<(), Lost> {
         while let Some(event) = self.link.next_event() {
             match event {
-                Event::Say(level, text) => server.log(level, format_args!("{text}")),
+                Event::Log(level, text) => server.log(level, format_args!("{text}")),
                 Event::Alive => {}
                 Event::Failed { .. } => return Err(Lost::Logged),
                 Event::Continues { id } => {
@@ -769,7 +769,7 @@ impl PrimaryLink {
         let Some(following) = server.replication.following.as_deref() else { return Ok(()) };
         let mut selected = following.selected;
         let applied = self.apply_units(db, server, &mut selected);
-        self.link.tidy();
+        self.link.shrink();
         self.note_logged(server);
         if let Some(following) = server.replication.following.as_deref_mut() {
             following.selected = selected;

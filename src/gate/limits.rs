@@ -165,7 +165,7 @@ fn output_memory(client: &Client) -> usize {
 
 /// The same, plus for a replica the part of the stream that it was not sent.
 fn unsent(client: &Client, backlog: Option<&Backlog>) -> u64 {
-    let replica = client.replica.as_deref().filter(|replica| replica.has_place());
+    let replica = client.replica.as_deref().filter(|replica| replica.needs_stream());
     let behind = match (replica, backlog) {
         (Some(replica), Some(backlog)) => backlog.end().saturating_sub(replica.next),
         _ => 0,
@@ -304,5 +304,5 @@ fn evict_largest(server: &mut State, limit: usize) {
 pub fn forget_client(server: &mut State, id: ClientId) {
     publish::unsubscribe_all(server, id);
     server.remove_monitor(id);
-    replicas::forget(server, id);
+    replicas::remove(server, id);
 }

@@ -1,8 +1,8 @@
 //! Loading the RDB file, or the append-only file with its base.
 //!
-//! Entries of an RDB image go straight into the tables, after the decoder's thorough checks; requests of an
-//! append-only file run through the gate, with full rights and without a connection. Nothing expires meanwhile: the
-//! log was written when the keys were still there.
+//! Entries of an RDB image are checked by the decoder and go straight into the tables; requests of an append-only file
+//! run through the gate, with full rights and without a client. Nothing expires meanwhile: the log was written when the
+//! keys still existed.
 
 use std::path::Path;
 use std::slice;
@@ -23,7 +23,7 @@ use crate::gate::table::Command;
 use crate::keyspace::Keyspace;
 use crate::keyspace::beside::Beside;
 use crate::keyspace::snapshot::LoadedEntry;
-use crate::persist::ahead::{BATCHES_AHEAD, Batch, Made, Maker, ReadAhead, Then};
+use crate::persist::ahead::{BATCHES_AHEAD, Batch, DecodedEntry, EntryDecoder, ReadAhead, Record};
 use crate::persist::aof::ahead::Batch as Requests;
 use crate::persist::aof::folder::AofFolder;
 use crate::persist::aof::load::{Loaded, Sink};
@@ -67,27 +67,28 @@ const SERVE_EVERY_US: i64 = 5_000;
 /// How often the progress of a long loading is logged. Unit: microseconds.
 const LOG_EVERY_US: i64 = 5_000_000;
 
-/// The error when the server is stopped while it loads.
+/// The error when the server is shut down while loading.
 pub const INTERRUPTED: &str = "The server is ended while it loads";
 
-/// Serves clients, and logs progress, while a file is loaded.
-struct ServeOthers {
+/// Serves clients and logs progress while a file is loaded.
+struct Progress {
     steps: u32,
-    last_us: i64,
+    /// When clients were last served.
+    served_us: i64,
     /// When the progress was last logged.
-    told_us: i64,
-    /// Bytes of the files loaded before.
-    before: u64,
+    logged_us: i64,
+    /// Bytes of the files before the current one.
+    earlier_bytes: u64,
 }
 
-impl ServeOthers {
-    fn new(server: &State) -> ServeOthers {
+impl Progress {
+    fn new(server: &State) -> Progress {
         let now_us = server.clock.now().boot_us;
-        ServeOthers { steps: 0, last_us: now_us, told_us: now_us, before: 0 }
+        Progress { steps: 0, served_us: now_us, logged_us: now_us, earlier_bytes: 0 }
     }
 
-    /// Called after some entries or requests, and after each while `key-load-delay` is set; `bytes`: how far the file
-    /// is read. Errors: the server is to stop.
+    /// Called after each group of entries or requests, or after each single one if `key-load-delay` is set. `bytes`: how
+    /// far the file is read. Errors: the server must shut down.
     fn step(&mut self, db: &mut Keyspace, server: &mut State, bytes: u64) -> Result<(), String> {
         let delay = server.config.key_load_delay;
         self.steps += 1;
@@ -97,17 +98,17 @@ impl ServeOthers {
             std::thread::sleep(Duration::from_micros(1));
         }
         let now = server.clock.now();
-        if now.boot_us - self.last_us < SERVE_EVERY_US {
+        if now.boot_us - self.served_us < SERVE_EVERY_US {
             return Ok(());
         }
-        self.last_us = now.boot_us;
+        self.served_us = now.boot_us;
         server.now = now;
         db.set_now(now);
         if let Some(loading) = &mut server.persistence.loading {
-            loading.loaded_bytes = self.before + bytes;
+            loading.loaded_bytes = self.earlier_bytes + bytes;
         }
-        if now.boot_us - self.told_us >= LOG_EVERY_US {
-            self.told_us = now.boot_us;
+        if now.boot_us - self.logged_us >= LOG_EVERY_US {
+            self.logged_us = now.boot_us;
             log_progress(db, server);
         }
         let serve = server.serve_while_busy;
@@ -144,20 +145,20 @@ fn log_progress(db: &Keyspace, server: &State) {
     );
 }
 
-/// How expired keys in a file, and keys that exist already, are treated.
+/// What to do about expired keys in a file, and about keys that exist already.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rules {
-    /// Expired keys are loaded: the log that follows deletes them.
+    /// Expired keys are loaded: the requests that follow delete them.
     pub keeps_expired: bool,
     /// An existing key or function library is replaced, for DEBUG RELOAD MERGE; otherwise it is an error.
     pub merges: bool,
-    /// Expired keys that are left out are deleted on replicas, which may continue from the file's offset.
-    pub tells_expired: bool,
+    /// Replicas, which may continue from the file's offset, are told to delete skipped expired keys.
+    pub reports_expired: bool,
 }
 
-/// How the decoder makes entries of a file that is loaded now.
-pub fn maker(db: &Keyspace, server: &State, rules: Rules) -> Maker {
-    Maker {
+/// The decoder for a file that is loaded now.
+pub fn entry_decoder(db: &Keyspace, server: &State, rules: Rules) -> EntryDecoder {
+    EntryDecoder {
         limits: rdb_limits(db, server),
         now: server.now,
         databases: db.databases(),
@@ -170,7 +171,7 @@ pub fn maker(db: &Keyspace, server: &State, rules: Rules) -> Maker {
 /// The smallest entry of a file: a type, an empty key and an empty value. Unit: bytes.
 const ENTRY_BYTES_MIN: u64 = 3;
 
-/// How many keys a file can still have: limits the room that is reserved, for all its databases together.
+/// The most keys that the rest of a file can hold: limits the memory reserved for all its databases together.
 pub struct KeysExpected(u64);
 
 impl KeysExpected {
@@ -178,7 +179,7 @@ impl KeysExpected {
         KeysExpected(bytes / ENTRY_BYTES_MIN)
     }
 
-    /// For how many keys to reserve room in a database that claims so many. Deducts them.
+    /// The number of keys to reserve memory for in a database that declares `keys`. Deducts them.
     pub fn take(&mut self, keys: u64) -> usize {
         let taken = keys.min(self.0);
         self.0 -= taken;
@@ -186,8 +187,8 @@ impl KeysExpected {
     }
 }
 
-/// Loads an RDB image from the start of a file of `bytes` bytes. Returns the image's bytes. Errors: a text, with key,
-/// type and offset if known; part of the data is loaded then.
+/// Loads the RDB image at the start of a file of `file_bytes` bytes. Returns the image's length. Errors: a text, with
+/// key, type and offset if known; part of the data is loaded then.
 pub fn load_rdb(
     db: &mut Keyspace,
     server: &mut State,
@@ -195,37 +196,37 @@ pub fn load_rdb(
     file_bytes: u64,
     rules: Rules,
 ) -> Result<u64, String> {
-    let (maker, checks) = (maker(db, server, rules), server.config.rdbchecksum);
-    let tells_expired = rules.tells_expired;
+    let (decoder, checks) = (entry_decoder(db, server, rules), server.config.rdbchecksum);
+    let reports_expired = rules.reports_expired;
     let arena = jemalloc::arena();
     std::thread::scope(|scope| {
         let (sender, batches) = sync_channel(BATCHES_AHEAD);
-        let ahead = ReadAhead { source, checks, maker, tells_expired, arena, batches: sender };
+        let ahead = ReadAhead { source, checks, decoder, reports_expired, arena, batches: sender };
         let thread = std::thread::Builder::new().name("loader".into());
         let spawned = thread.spawn_scoped(scope, || ahead.run());
         spawned.map_err(|error| system_text(&error))?;
-        let loaded = place(db, server, batches, file_bytes, rules);
+        let loaded = insert_batches(db, server, batches, file_bytes, rules);
         db.fit_tables();
         loaded
     })
 }
 
-/// Puts entries from the reading thread into the keyspace. That thread ends with the channel.
-fn place(
+/// Inserts the entries from the reading thread, which ends when the channel is closed.
+fn insert_batches(
     db: &mut Keyspace,
     server: &mut State,
     batches: Receiver<Batch>,
     file_bytes: u64,
     rules: Rules,
 ) -> Result<u64, String> {
-    let mut heard = ServeOthers::new(server);
+    let mut progress = Progress::new(server);
     let mut expected = KeysExpected::of_file(file_bytes);
-    for Batch { entries, expired, offset, then } in batches {
-        put(db, server, entries, rules, &mut |db, server| heard.step(db, server, offset))?;
+    for Batch { entries, expired, offset, record } in batches {
+        insert(db, server, entries, rules, &mut |db, server| progress.step(db, server, offset))?;
         server.persistence.keys_expired_at_load += expired;
-        match then {
+        match record {
             None => {}
-            Some(Then::Function(text)) => {
+            Some(Record::Function(text)) => {
                 let mut request: Vec<&[u8]> = vec![b"FUNCTION", b"LOAD"];
                 if rules.merges {
                     request.push(b"REPLACE");
@@ -233,26 +234,26 @@ fn place(
                 request.push(&text);
                 run(db, server, &request)?;
             }
-            Some(Then::Aux { name, value }) => note_aux(server, &name, &value),
-            Some(Then::Expect { database, keys }) => {
+            Some(Record::Aux { name, value }) => note_aux(server, &name, &value),
+            Some(Record::ResizeDb { database, keys }) => {
                 db.expect_keys(database, expected.take(keys));
             }
-            Some(Then::Expired { database, key }) => {
+            Some(Record::Expired { database, key }) => {
                 server.persistence.keys_expired_at_load += 1;
-                replicas::tell_expired(server, database, &key);
-                heard.step(db, server, offset)?;
+                replicas::feed_expired(server, database, &key);
+                progress.step(db, server, offset)?;
             }
-            Some(Then::Empty(key)) => skip_empty(server, &key),
-            Some(Then::End) => return Ok(offset),
-            Some(Then::Failed(why)) => return Err(why),
+            Some(Record::Empty(key)) => skip_empty(server, &key),
+            Some(Record::End) => return Ok(offset),
+            Some(Record::Failed(why)) => return Err(why),
         }
     }
     // The thread's last message is a result, unless it panicked.
     Err("the thread that reads the file has ended".into())
 }
 
-/// Puts decoded entries into the keyspace; calls `step` after each group. Errors: a key exists already, or those of `step`.
-fn put(
+/// Inserts decoded entries, calling `step` after each group. Errors: a key exists already, or those of `step`.
+fn insert(
     db: &mut Keyspace,
     server: &mut State,
     entries: Vec<LoadedEntry>,
@@ -261,38 +262,38 @@ fn put(
 ) -> Result<(), String> {
     let mut entries = entries.into_iter();
     while let Some(first) = entries.as_slice().first() {
-        let together = match rules.merges || server.config.key_load_delay != 0 {
+        let count = match rules.merges || server.config.key_load_delay != 0 {
             true => 1,
-            false => LOADED_AT_ONCE.min(entries.len()),
+            false => GROUP_ENTRIES.min(entries.len()),
         };
         if rules.merges {
             let key = first.entry.key().to_vec();
             db.in_database(first.database, |db| db.clear_way(db.key(&key)));
         }
-        db.load_some(&mut entries, together).map_err(|again| {
-            let key = Some(again.entry.key().to_vec());
-            let place = Place { db: again.database as u64, key, ..Place::default() };
+        db.load_some(&mut entries, count).map_err(|duplicate| {
+            let key = Some(duplicate.entry.key().to_vec());
+            let place = Place { db: duplicate.database as u64, key, ..Place::default() };
             format!("{place}the key is there already")
         })?;
-        server.persistence.keys_loaded += together as u64;
+        server.persistence.keys_loaded += count as u64;
         step(db, server)?;
     }
     Ok(())
 }
 
-/// How many keys without elements are logged by name.
-const EMPTY_KEYS_TOLD: u64 = 10;
+/// How many empty keys are logged by name.
+const EMPTY_KEYS_LOGGED: u64 = 10;
 
-/// A key without elements is skipped, as in Redis, old versions of which saved such keys.
+/// Skips the key of an empty collection, as Redis does; old versions of it saved such keys.
 fn skip_empty(server: &mut State, key: &[u8]) {
-    if server.persistence.empty_keys_skipped < EMPTY_KEYS_TOLD {
+    if server.persistence.empty_keys_skipped < EMPTY_KEYS_LOGGED {
         let text = "rdbLoadObject skipping empty key";
         server.log(Level::Warning, format_args!("{text}: {}", key.escape_ascii()));
     }
     server.persistence.empty_keys_skipped += 1;
 }
 
-/// Handles a field about the file itself, for the log and INFO.
+/// Notes a field about the file itself, for the log and INFO.
 fn note_aux(server: &mut State, name: &[u8], value: &[u8]) {
     server.persistence.moment.note(name, value);
     let text = String::from_utf8_lossy(value);
@@ -303,7 +304,7 @@ fn note_aux(server: &mut State, name: &[u8], value: &[u8]) {
             notice(format_args!("Loading RDB produced by version {text}"));
         }
         b"ctime" => {
-            let age = (server.now.unix_seconds() - number()).max(0);
+            let age = server.now.unix_seconds().saturating_sub(number()).max(0);
             notice(format_args!("RDB age {age} seconds"));
         }
         b"used-mem" => {
@@ -320,20 +321,20 @@ fn note_aux(server: &mut State, name: &[u8], value: &[u8]) {
 }
 
 /// Entries in one group.
-const LOADED_AT_ONCE: usize = 64;
+const GROUP_ENTRIES: usize = 64;
 
-/// Puts an entry of a file into databases beside the served ones. Errors: a text.
+/// Inserts an entry into databases beside the served ones. Errors: a text.
 pub fn load_beside(
     db: &mut Keyspace,
     server: &mut State,
-    maker: &Maker,
+    decoder: &EntryDecoder,
     raw: &RawEntry<'_>,
     beside: &mut Beside,
 ) -> Result<(), String> {
-    match maker.make(raw)? {
-        Made::Expired => server.persistence.keys_expired_at_load += 1,
-        Made::Empty => skip_empty(server, &raw.key),
-        Made::Entry(loaded) => {
+    match decoder.decode(raw)? {
+        DecodedEntry::Expired => server.persistence.keys_expired_at_load += 1,
+        DecodedEntry::Empty => skip_empty(server, &raw.key),
+        DecodedEntry::Entry(loaded) => {
             if !db.load_beside(beside, loaded.database, loaded.entry) {
                 return Err(format!("{}the key is there already", raw.place()));
             }
@@ -343,12 +344,12 @@ pub fn load_beside(
     Ok(())
 }
 
-/// Runs a request made from a file's content. Errors: an error reply.
-pub fn run(db: &mut Keyspace, server: &mut State, words: &[&[u8]]) -> Result<(), String> {
+/// Runs a request. Errors: the text of an error reply.
+pub fn run(db: &mut Keyspace, server: &mut State, args: &[&[u8]]) -> Result<(), String> {
     let (mut buffer, mut ranges) = (Vec::new(), Vec::new());
-    for word in words {
-        ranges.push(Range { start: buffer.len() as u32, len: word.len() as u32 });
-        buffer.extend_from_slice(word);
+    for arg in args {
+        ranges.push(Range { start: buffer.len() as u32, len: arg.len() as u32 });
+        buffer.extend_from_slice(arg);
     }
     let mut output = OutputBuffer::default();
     run_request(db, server, &buffer, &ranges, &mut output)?;
@@ -358,7 +359,8 @@ pub fn run(db: &mut Keyspace, server: &mut State, words: &[&[u8]]) -> Result<(),
     }
 }
 
-/// Runs a request of a file. Errors: it cannot run at all. An error reply is none: it failed when it was written, too.
+/// Runs a request of a file. Errors: it cannot run at all. An error reply is ignored: the request failed when it was
+/// logged, too.
 fn run_request(
     db: &mut Keyspace,
     server: &mut State,
@@ -394,22 +396,23 @@ fn run_found(
 struct Loader<'a> {
     db: &'a mut Keyspace,
     server: &'a mut State,
-    /// Requests of a transaction before its EXEC: bytes, and the ends of requests among the ranges.
-    kept: Vec<u8>,
-    kept_ranges: Vec<Range>,
-    kept_ends: Vec<usize>,
-    /// The next requests, in their order.
-    coming: Vec<Coming>,
+    /// The open transaction's requests: bytes, arguments, and where each request ends among the arguments.
+    queued: Vec<u8>,
+    queued_ranges: Vec<Range>,
+    queued_ends: Vec<usize>,
+    /// What was looked up of the next requests, in their order.
+    prepared: Vec<Prepared>,
+    /// The next request's index in `prepared`.
     next: usize,
     output: OutputBuffer,
-    heard: ServeOthers,
+    progress: Progress,
     /// Size of the file being loaded.
     file_bytes: u64,
 }
 
-/// What was looked up of a request before it runs.
+/// What is looked up of a request before it runs.
 #[derive(Clone, Copy)]
-struct Coming {
+struct Prepared {
     command: Option<&'static Command>,
     /// The index of its first key, and the key's hash.
     key: Option<(usize, u64)>,
@@ -420,7 +423,7 @@ impl Loader<'_> {
         &mut self,
         buffer: &[u8],
         ranges: &[Range],
-        coming: Option<Coming>,
+        prepared: Option<Prepared>,
     ) -> Result<(), String> {
         let args = Args::new(buffer, ranges);
         if args.get(0).eq_ignore_ascii_case(b"SELECT") {
@@ -431,7 +434,7 @@ impl Loader<'_> {
             return Ok(());
         }
         self.output.clear();
-        let Some(Coming { command, key }) = coming else {
+        let Some(Prepared { command, key }) = prepared else {
             return run_request(self.db, self.server, buffer, ranges, &mut self.output);
         };
         let (first, hash) = key.unwrap_or_default();
@@ -443,7 +446,7 @@ impl Loader<'_> {
 
 impl Sink for Loader<'_> {
     fn file_begins(&mut self, _: &[u8], bytes: u64) {
-        self.heard.before += std::mem::replace(&mut self.file_bytes, bytes);
+        self.progress.earlier_bytes += std::mem::replace(&mut self.file_bytes, bytes);
         self.db.select(0);
         self.transaction_abandoned();
     }
@@ -454,8 +457,8 @@ impl Sink for Loader<'_> {
     }
 
     /// Looks up the commands, and prefetches their keys' entries.
-    fn coming(&mut self, batch: &Requests, requests: std::ops::Range<usize>) {
-        self.coming.clear();
+    fn prefetch(&mut self, batch: &Requests, requests: std::ops::Range<usize>) {
+        self.prepared.clear();
         self.next = 0;
         for index in requests {
             let request = batch.get(index);
@@ -463,7 +466,7 @@ impl Sink for Loader<'_> {
             let command = self.server.commands.find(args.get(0));
             let key = command.and_then(first_key).filter(|&first| first < args.len());
             let key = key.map(|first| (first, self.db.hash(args.get(first))));
-            self.coming.push(Coming { command, key });
+            self.prepared.push(Prepared { command, key });
         }
         let table = self.db.table_of(self.db.selected());
         for stage in [
@@ -472,48 +475,48 @@ impl Sink for Loader<'_> {
             Table::prefetch_bucket,
             Table::prefetch_entry,
         ] {
-            for (_, hash) in self.coming.iter().filter_map(|coming| coming.key) {
+            for (_, hash) in self.prepared.iter().filter_map(|prepared| prepared.key) {
                 stage(table, hash);
             }
         }
     }
 
     fn request(&mut self, request: &reader::Request<'_>) -> Result<(), String> {
-        let coming = self.coming.get(self.next).copied();
+        let prepared = self.prepared.get(self.next).copied();
         if self.next == 0 || self.server.config.key_load_delay != 0 {
-            self.heard.step(self.db, self.server, request.end)?;
+            self.progress.step(self.db, self.server, request.end)?;
         }
         self.next += 1;
         if !request.in_transaction {
-            return self.apply(request.buf, request.args, coming);
+            return self.apply(request.buf, request.args, prepared);
         }
         let name = request.args[0].of(request.buf);
         if name.eq_ignore_ascii_case(b"MULTI") {
             self.transaction_abandoned();
         } else if name.eq_ignore_ascii_case(b"EXEC") {
-            let (kept, ranges) =
-                (std::mem::take(&mut self.kept), std::mem::take(&mut self.kept_ranges));
+            let (queued, ranges) =
+                (std::mem::take(&mut self.queued), std::mem::take(&mut self.queued_ranges));
             let mut start = 0;
-            for end in std::mem::take(&mut self.kept_ends) {
-                self.apply(&kept, &ranges[start..end], None)?;
+            for end in std::mem::take(&mut self.queued_ends) {
+                self.apply(&queued, &ranges[start..end], None)?;
                 start = end;
             }
         } else {
             for argument in request.arguments() {
                 let start =
-                    u32::try_from(self.kept.len()).map_err(|_| "the transaction is too large")?;
-                self.kept_ranges.push(Range { start, len: argument.len() as u32 });
-                self.kept.extend_from_slice(argument);
+                    u32::try_from(self.queued.len()).map_err(|_| "the transaction is too large")?;
+                self.queued_ranges.push(Range { start, len: argument.len() as u32 });
+                self.queued.extend_from_slice(argument);
             }
-            self.kept_ends.push(self.kept_ranges.len());
+            self.queued_ends.push(self.queued_ranges.len());
         }
         Ok(())
     }
 
     fn transaction_abandoned(&mut self) {
-        self.kept.clear();
-        self.kept_ranges.clear();
-        self.kept_ends.clear();
+        self.queued.clear();
+        self.queued_ranges.clear();
+        self.queued_ends.clear();
     }
 }
 
@@ -551,18 +554,18 @@ pub fn load_at_start(db: &mut Keyspace, server: &mut State) -> Result<(), String
     if !server.config.appendonly {
         let path = server.config.dir.join(file_name(&server.config.dbfilename));
         // On a replica the primary decides about expired keys.
-        let tells_expired = server.config.replicaof.is_none();
-        if tells_expired {
-            replicas::begin_at_start(server);
+        let reports_expired = server.config.replicaof.is_none();
+        if reports_expired {
+            replicas::begin_stream_at_start(server);
         }
         let loaded = load_file(
             db,
             server,
             &path,
-            Rules { tells_expired, keeps_expired: !tells_expired, ..Rules::default() },
+            Rules { reports_expired, keeps_expired: !reports_expired, ..Rules::default() },
         )?;
-        if tells_expired {
-            replicas::go_on_from_file(db, server);
+        if reports_expired {
+            replicas::continue_history_of_file(db, server);
         }
         if loaded {
             let (keys, expired) =
@@ -616,16 +619,16 @@ fn load_folder(
     may_cut: bool,
 ) -> Result<Loaded, String> {
     begin(db, server, bytes);
-    let heard = ServeOthers::new(server);
+    let progress = Progress::new(server);
     let mut loader = Loader {
-        heard,
+        progress,
         file_bytes: 0,
         db,
         server,
-        kept: Vec::new(),
-        kept_ranges: Vec::new(),
-        kept_ends: Vec::new(),
-        coming: Vec::new(),
+        queued: Vec::new(),
+        queued_ranges: Vec::new(),
+        queued_ends: Vec::new(),
+        prepared: Vec::new(),
         next: 0,
         output: OutputBuffer::default(),
     };
@@ -634,7 +637,7 @@ fn load_folder(
     loaded.map_err(|error| error.to_string())
 }
 
-// ---- loading on a server that runs -----------------------------------------------------------------------------------
+// ---- loading on a running server -------------------------------------------------------------------------------------
 
 /// `DEBUG RELOAD` without saving: loads the RDB file. `client` asked for it. Errors: a text for the log.
 pub fn reload_rdb(
@@ -729,7 +732,7 @@ pub fn load_file(
     rules: Rules,
 ) -> Result<bool, String> {
     let disk = server.persistence.disk().clone();
-    let told = |error: std::io::Error| {
+    let unreadable = |error: std::io::Error| {
         format!(
             "Fatal error loading the DB, check server logs. {}: {}",
             path.display(),
@@ -739,9 +742,9 @@ pub fn load_file(
     let mut source = match disk.open_read(path) {
         Ok(source) => source,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
-        Err(error) => return Err(told(error)),
+        Err(error) => return Err(unreadable(error)),
     };
-    let bytes = disk.size(path).map_err(told)?;
+    let bytes = disk.size(path).map_err(unreadable)?;
     begin(db, server, bytes);
     let loaded = load_rdb(db, server, &mut *source, bytes, rules);
     end(db, server);
@@ -755,7 +758,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_databases_of_a_file_share_what_it_can_have() {
+    fn all_databases_of_a_file_share_its_limit_of_keys() {
         let mut expected = KeysExpected::of_file(300);
         assert_eq!(expected.take(40), 40);
         assert_eq!(expected.take(u64::MAX), 60);

@@ -27,7 +27,7 @@ use crate::keyspace::snapshot::Walked;
 use crate::persist::aof::folder::AofFolder;
 use crate::persist::aof::log::{AppendLog, Fatal, LogOffset, SwitchError};
 use crate::persist::rdb::Version;
-use crate::persist::saver::{AccessTold, Form, Job, Plan, lock, put_in_place, save_now};
+use crate::persist::saver::{Form, Job, Plan, SavedAccess, lock, put_in_place, save_now};
 use crate::replication::parse_offset;
 use crate::replication::pipe::Pipe;
 use crate::replication::replica::Filter;
@@ -347,20 +347,20 @@ fn plan(db: &Keyspace, server: &mut State, is_base: bool) -> Plan {
     plan.now.is_loading = server.replication.is_replica() || database.is_some();
     plan.compresses = config.rdbcompression;
     plan.checks = config.rdbchecksum;
-    plan.writes_back = match is_base {
+    plan.starts_writeback = match is_base {
         true => config.aof_rewrite_incremental_fsync,
         false => config.rdb_save_incremental_fsync,
     };
     plan.key_delay = config.rdb_key_save_delay;
     if is_base && !config.aof_use_rdb_preamble {
-        plan.form = Form::Commands { annotates: config.aof_timestamp_enabled };
+        plan.form = Form::Commands { has_timestamps: config.aof_timestamp_enabled };
     }
     plan.access = if config.maxmemory_policy.is_lfu() {
-        AccessTold::Frequency
+        SavedAccess::Frequency
     } else if config.maxmemory_policy.is_lru() {
-        AccessTold::Idle
+        SavedAccess::Idle
     } else {
-        AccessTold::No
+        SavedAccess::None
     };
     let number = |number: i64| number.to_string().into_bytes();
     plan.aux = vec![
@@ -489,8 +489,8 @@ pub fn begin_sync(
 ) -> io::Result<()> {
     let mut plan = plan(db, server, false);
     plan.version = plan.version.max(version);
-    plan.writes_back = false;
-    plan.leaves_out_keys = filter.keys;
+    plan.starts_writeback = false;
+    plan.omits_keys = filter.keys;
     if filter.functions {
         plan.functions.clear();
     }

@@ -1,5 +1,5 @@
-//! Clients that can be sent elsewhere (CLIENT CAPA REDIRECT): on a replica their reads and writes are answered with the primary's
-//! address, as Valkey does. READONLY has a client's reads served here.
+//! Redirection of clients with CLIENT CAPA REDIRECT: a replica answers their reads and writes with the primary's address, as
+//! Valkey does. After READONLY a client's reads are served by the replica.
 
 use crate::client::blocked::Cause;
 use crate::client::{Client, ClientFlags};
@@ -9,50 +9,50 @@ use crate::gate::spec::Flags;
 use crate::gate::state::State;
 use crate::ids::ClientId;
 
-/// Whether a command with these flags, or EXEC of commands that have them together, runs here.
+/// Checks whether a command, or EXEC of commands, with these flags runs here. Errors: the redirection.
 pub fn check(server: &State, client: &Client, flags: Flags) -> Result<(), Verdict> {
-    let is_served = client.flags.contains(ClientFlags::READS_HERE);
-    let concerned = if is_served { Flags::WRITE } else { Flags::WRITE.union(Flags::READONLY) };
-    if !client.flags.contains(ClientFlags::CAN_REDIRECT) || !flags.intersects(concerned) {
+    let reads_here = client.flags.contains(ClientFlags::READS_HERE);
+    let redirected = if reads_here { Flags::WRITE } else { Flags::WRITE.union(Flags::READONLY) };
+    if !client.flags.contains(ClientFlags::CAN_REDIRECT) || !flags.intersects(redirected) {
         return Ok(());
     }
     let Some(following) = server.replication.following.as_deref() else { return Ok(()) };
-    // The replica that takes the part would send it back here until it has.
+    // During a failover the target, not yet a primary, would send the client back here.
     if server.replication.failover.as_deref().is_some_and(|failover| failover.is_under_way) {
         return Err(Verdict::Postpone);
     }
-    Err(answer(&following.host, following.port).into())
+    Err(error(&following.host, following.port).into())
 }
 
-/// Where a client is sent.
-pub fn answer(host: &[u8], port: u16) -> CommandError {
+/// The error that redirects a client.
+pub fn error(host: &[u8], port: u16) -> CommandError {
     CommandError::Redirect(host.into(), port)
 }
 
-/// What becomes of a client that waits when this server begins to follow another.
-pub enum Sent {
-    /// It waits on.
-    Nowhere,
-    /// It is told the address, and stays connected.
-    Elsewhere,
-    /// It is told that it waits in vain, and closed.
-    Away,
+/// What to do with a blocked client when this server becomes a replica.
+pub enum Blocked {
+    /// It stays blocked.
+    Stays,
+    /// It is unblocked with the redirection.
+    Redirected,
+    /// It gets an error and is closed.
+    Closed,
 }
 
-/// What becomes of a client that waits.
-pub fn of_waiting(server: &State, id: ClientId) -> Sent {
+/// What to do with a client when this server becomes a replica.
+pub fn blocked(server: &State, id: ClientId) -> Blocked {
     let client = server.clients.get(id);
     let Some((client, blocked)) = client.and_then(|one| Some((one, one.blocked.as_deref()?)))
     else {
-        return Sent::Nowhere;
+        return Blocked::Stays;
     };
     let writes = server.commands.get(blocked.command).is(Flags::WRITE);
     if client.flags.contains(ClientFlags::READS_HERE) && !writes {
-        return Sent::Nowhere;
+        return Blocked::Stays;
     }
     let waits_for_keys = matches!(blocked.cause, Cause::Keys { .. });
     match waits_for_keys && client.flags.contains(ClientFlags::CAN_REDIRECT) {
-        true => Sent::Elsewhere,
-        false => Sent::Away,
+        true => Blocked::Redirected,
+        false => Blocked::Closed,
     }
 }

@@ -1,8 +1,8 @@
 //! A primary's work for its replicas: snapshots for new ones, the stream for all, and which ones are disconnected.
 //!
 //! ```text
-//!   PSYNC -> partial: goes on in the backlog
-//!         -> full: waits -> snapshot to a pipe or a file, its offset noted -> sent -> the stream from that offset on
+//!   PSYNC -> partial: the stream continues from the backlog
+//!         -> full: waits -> a snapshot to a pipe or file, at a noted offset -> the stream from that offset on
 //! ```
 //!
 //! [`turn`] is called at the end of each turn, after the log is written, because replicas get only what the log's policy allows
@@ -29,9 +29,9 @@ use crate::replication::{Ancestor, Broadcast};
 use crate::sys::log::Level;
 use crate::sys::random;
 
-/// Sent at most to one replica in one turn. Unit: bytes.
+/// The most sent to one replica in a turn. Unit: bytes.
 const TURN_BYTES: usize = 1 << 20;
-/// The first server version (`REPLCONF version`) that knows deadlines of hash fields.
+/// The first version (`REPLCONF version`) that supports deadlines of hash fields.
 const FIELD_DEADLINES_SINCE: u32 = 9;
 const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 const GETACK: &[u8] = b"*3\r\n$8\r\nREPLCONF\r\n$6\r\nGETACK\r\n$1\r\n*\r\n";
@@ -48,9 +48,9 @@ pub fn name(client: &Client) -> String {
 
 /// The address that a replica has announced, else that of its connection.
 pub fn address(client: &Client) -> String {
-    let told = client.replica.as_deref().and_then(|replica| replica.address.as_deref());
-    match (told, &client.peer) {
-        (Some(told), _) if !told.is_empty() => told.to_owned(),
+    let announced = client.replica.as_deref().and_then(|replica| replica.address.as_deref());
+    match (announced, &client.peer) {
+        (Some(announced), _) if !announced.is_empty() => announced.to_owned(),
         (_, Address::Tcp(address)) => address.ip().to_canonical().to_string(),
         (_, Address::Unix(_)) => "/unixsocket".to_owned(),
         (_, Address::Unknown) => "?".to_owned(),
@@ -73,7 +73,7 @@ pub fn replicas(server: &State) -> impl Iterator<Item = (&Client, &Replica)> {
     })
 }
 
-// ---- who comes and who goes ------------------------------------------------------------------------------------------
+// ---- adding and removing replicas ------------------------------------------------------------------------------------
 
 /// Makes a client a replica.
 fn make_replica(server: &mut State, id: ClientId) {
@@ -89,12 +89,13 @@ fn make_replica(server: &mut State, id: ClientId) {
 }
 
 /// Continues a replica's stream from an offset for which [`crate::replication::Replication::can_continue`] is true.
-pub fn go_on(server: &mut State, id: ClientId, from: u64) {
+pub fn continue_stream(server: &mut State, id: ClientId, from: u64) {
     make_replica(server, id);
     let history = server.replication.id.clone();
     if let Some(replica) = replica_of(server, id) {
-        let told = if replica.takes_new_history { format!(" {history}") } else { String::new() };
-        replica.preamble = format!("+CONTINUE{told}\r\n").into_bytes();
+        let new_id =
+            if replica.accepts_new_history { format!(" {history}") } else { String::new() };
+        replica.preamble = format!("+CONTINUE{new_id}\r\n").into_bytes();
         replica.stage = Stage::Online { awaits_ack: false };
         replica.next = from;
     }
@@ -110,7 +111,7 @@ pub fn go_on(server: &mut State, id: ClientId, from: u64) {
     );
 }
 
-/// Has a replica wait for a new snapshot, or share a running one that it can use.
+/// Makes a replica wait for a new snapshot, or share one being saved if it can use that.
 pub fn await_snapshot(db: &mut Keyspace, server: &mut State, id: ClientId) {
     server.stats.counters.full_syncs += 1;
     make_replica(server, id);
@@ -154,7 +155,7 @@ pub fn await_snapshot(db: &mut Keyspace, server: &mut State, id: ClientId) {
     }
 }
 
-/// Starts a replication history, whose end the backlog keeps from now on.
+/// Begins a new history, and the backlog that keeps the end of its stream.
 fn begin_backlog(db: &mut Keyspace, server: &mut State) {
     persistence::spread_effects(server);
     let size = server.config.repl_backlog_size as usize;
@@ -172,18 +173,18 @@ fn begin_backlog(db: &mut Keyspace, server: &mut State) {
     );
 }
 
-/// Has a replica share the file that another one waits for.
+/// Makes a replica share the file that another one waits for. False: there is none that it can use.
 fn join_file(server: &mut State, id: ClientId) -> bool {
     let Some(client) = server.clients.get(id) else { return false };
     let Some(joining) = client.replica.as_deref() else { return false };
-    let suits = |other: &Replica| {
+    let can_share = |other: &Replica| {
         matches!(other.stage, Stage::AwaitsFile)
             && (!other.snapshot_only || joining.snapshot_only)
-            && (joining.finds_end || !other.finds_end)
-            && (joining.takes_new_history || !other.takes_new_history)
+            && (joining.accepts_eof_mark || !other.accepts_eof_mark)
+            && (joining.accepts_new_history || !other.accepts_new_history)
             && joining.filter == other.filter
     };
-    let found = replicas(server).find(|(_, other)| suits(other));
+    let found = replicas(server).find(|(_, other)| can_share(other));
     let Some(next) = found.map(|(_, other)| other.next) else { return false };
     begin_full(server, id, Stage::AwaitsFile, next);
     true
@@ -193,7 +194,7 @@ fn join_file(server: &mut State, id: ClientId) -> bool {
 fn begin_full(server: &mut State, id: ClientId, stage: Stage, next: u64) {
     let (history, now_us) = (server.replication.id.clone(), server.now.boot_us);
     if let Some(replica) = replica_of(server, id) {
-        if !replica.is_old {
+        if !replica.uses_sync {
             let line = format!("+FULLRESYNC {history} {}\r\n", next - 1);
             replica.preamble.extend_from_slice(line.as_bytes());
         }
@@ -202,7 +203,7 @@ fn begin_full(server: &mut State, id: ClientId, stage: Stage, next: u64) {
 }
 
 /// Removes a client that is being closed from the replicas.
-pub fn forget(server: &mut State, id: ClientId) {
+pub fn remove(server: &mut State, id: ClientId) {
     if !server.replication.replicas.contains(&id) {
         return;
     }
@@ -324,7 +325,7 @@ fn due(server: &State) -> Option<Due> {
     let waits = |(_, replica): &(&Client, &Replica)| matches!(replica.stage, Stage::AwaitsSnapshot);
     let filter = replicas(server).find(waits)?.1.filter;
     let waiting = || replicas(server).filter(waits).filter(|(_, other)| other.filter == filter);
-    let find_end = waiting().all(|(_, replica)| replica.finds_end);
+    let find_end = waiting().all(|(_, replica)| replica.accepts_eof_mark);
     let count = waiting().count();
     let since_us = waiting().map(|(client, _)| client.active_us).min()?;
     let delay_us = i64::from(config.repl_diskless_sync_delay) * 1_000_000;
@@ -361,7 +362,7 @@ fn begin_snapshot(db: &mut Keyspace, server: &mut State) {
     }
 }
 
-/// Refuses replicas that do not know deadlines of fields if the data has any: they could not read the snapshot.
+/// Refuses replicas that do not support deadlines of fields if the data has any: they could not read the snapshot.
 fn refuse_old_versions(db: &Keyspace, server: &mut State, due: &Due) {
     if !db.has_volatile_fields() {
         return;
@@ -377,7 +378,7 @@ fn refuse_old_versions(db: &Keyspace, server: &mut State, due: &Due) {
     }
 }
 
-/// Refuses a replica a snapshot.
+/// Refuses a replica that asked for a snapshot.
 fn refuse(server: &mut State, id: ClientId) {
     server.replication.replicas.retain(|&replica| replica != id);
     let Some(client) = server.clients.get_to_push(id) else { return };
@@ -392,24 +393,24 @@ fn begin_broadcast(db: &mut Keyspace, server: &mut State, due: &Due) -> Result<(
     let next = server.replication.offset + 1;
     let pipe = Arc::new(Pipe::new(server.persistence.wake()));
     // Only Redis or Valkey 7.2 and later announce a version. RDB version 11 stores when stream consumers were active.
-    let says_version = |&id: &ClientId| {
+    let has_version = |&id: &ClientId| {
         let client = server.clients.get(id);
         client.and_then(|client| client.replica.as_deref()?.version).is_some()
     };
-    let all_say = due.replicas.iter().all(says_version);
-    let version = if all_say { Version::REDIS_11 } else { Version::REDIS_10 };
+    let all_have = due.replicas.iter().all(has_version);
+    let version = if all_have { Version::REDIS_11 } else { Version::REDIS_10 };
     let begun = persistence::begin_sync(db, server, pipe.clone(), due.filter, version);
     begun.map_err(|error| system_text(&error))?;
     server.effects.select_anew();
     let (mark, filter) = (random::hex_id(), due.filter);
     for &id in &due.replicas {
-        begin_full(server, id, Stage::TakesSnapshot { at: 0 }, next);
+        begin_full(server, id, Stage::ReceivesSnapshot { at: 0 }, next);
         if let Some(replica) = replica_of(server, id) {
             replica.preamble.extend_from_slice(format!("$EOF:{mark}\r\n").as_bytes());
         }
     }
     let bytes = Backlog::new(0, 0);
-    let broadcast = Broadcast { pipe, bytes, is_whole: false, mark, filter };
+    let broadcast = Broadcast { pipe, bytes, is_complete: false, mark, filter };
     server.replication.broadcast = Some(broadcast);
     let pid = std::process::id();
     server.log(Level::Notice, format_args!("Background RDB transfer started by pid {pid}"));
@@ -423,23 +424,23 @@ fn begin_file(db: &mut Keyspace, server: &mut State, due: &Due) -> Result<(), St
         return Err("the file cannot be written".into());
     }
     server.effects.select_anew();
-    server.replication.file_is_ours = server.config.rdb_del_sync_files;
+    server.replication.is_file_for_replicas = server.config.rdb_del_sync_files;
     due.replicas.iter().for_each(|&id| begin_full(server, id, Stage::AwaitsFile, next));
     Ok(())
 }
 
-/// The snapshot for the pipe was written, or has failed.
+/// To be called when the snapshot for the pipe is written or has failed.
 pub fn snapshot_is_written(server: &mut State, written: Result<(), String>) {
     let Some(broadcast) = &mut server.replication.broadcast else { return };
     match written {
         Ok(()) => {
             take_from_pipe(broadcast);
             broadcast.bytes.append(broadcast.mark.as_bytes());
-            broadcast.is_whole = true;
-            let takes = |(_, replica): &(&Client, &Replica)| {
-                matches!(replica.stage, Stage::TakesSnapshot { .. })
+            broadcast.is_complete = true;
+            let receives = |(_, replica): &(&Client, &Replica)| {
+                matches!(replica.stage, Stage::ReceivesSnapshot { .. })
             };
-            let count = replicas(server).filter(takes).count();
+            let count = replicas(server).filter(receives).count();
             server.log(
                 Level::Warning,
                 format_args!(
@@ -456,7 +457,7 @@ pub fn snapshot_is_written(server: &mut State, written: Result<(), String>) {
     }
 }
 
-/// The file that replicas may wait for was renamed, or has failed.
+/// To be called when a save, for which replicas may wait, has ended.
 pub fn file_is_saved(server: &mut State, is_saved: bool) {
     if !is_saved {
         return close_failed(server, |stage| matches!(stage, Stage::AwaitsFile));
@@ -473,7 +474,7 @@ pub fn file_is_saved(server: &mut State, is_saved: bool) {
         match opened {
             Ok((reader, bytes)) => {
                 replica.preamble.extend_from_slice(format!("${bytes}\r\n").as_bytes());
-                replica.stage = Stage::TakesFile(FileSending::new(reader, bytes));
+                replica.stage = Stage::ReceivesFile(FileSending::new(reader, bytes));
                 replica.sent_us = now_us;
             }
             Err(error) => {
@@ -503,27 +504,29 @@ fn close_failed(server: &mut State, has_failed: impl Fn(&Stage) -> bool) {
 pub fn end_broadcast(server: &mut State) {
     if let Some(broadcast) = server.replication.broadcast.take() {
         broadcast.pipe.close();
-        close_failed(server, |stage| matches!(stage, Stage::TakesSnapshot { .. }));
+        close_failed(server, |stage| matches!(stage, Stage::ReceivesSnapshot { .. }));
     }
 }
 
 /// Ends a broadcast without receivers, or lets its writer continue as far as the slowest receiver allows.
 fn advance_broadcast(db: &mut Keyspace, server: &mut State) {
-    let places = replicas(server).filter_map(|(client, replica)| match replica.stage {
-        Stage::TakesSnapshot { at } if !client.flags.contains(ClientFlags::CLOSE_NOW) => Some(at),
+    let offsets = replicas(server).filter_map(|(client, replica)| match replica.stage {
+        Stage::ReceivesSnapshot { at } if !client.flags.contains(ClientFlags::CLOSE_NOW) => {
+            Some(at)
+        }
         _ => None,
     });
-    let slowest = places.min();
+    let slowest = offsets.min();
     let Some(broadcast) = &mut server.replication.broadcast else { return };
     match slowest {
-        Some(place) => {
-            broadcast.bytes.trim(Some(place));
-            broadcast.pipe.release(place);
+        Some(offset) => {
+            broadcast.bytes.trim(Some(offset));
+            broadcast.pipe.release(offset);
         }
         None => {
-            let is_whole = broadcast.is_whole;
+            let is_complete = broadcast.is_complete;
             end_broadcast(server);
-            if !is_whole {
+            if !is_complete {
                 let text = "Diskless rdb transfer, last replica dropped, killing fork child.";
                 server.log(Level::Warning, format_args!("{text}"));
                 persistence::abort(db, server, Purpose::Sync);
@@ -578,7 +581,7 @@ pub fn ask_for_acks(server: &mut State) {
 /// Sends pending bytes to all replicas, and frees those that none needs.
 pub fn send(server: &mut State) {
     let State { persistence, replication, .. } = server;
-    let end = replication.sendable_end(|offset| persistence.may_leave(offset));
+    let end = replication.compute_sendable_end(|offset| persistence.may_leave(offset));
     replication.has_more = false;
     if let Some(broadcast) = &mut replication.broadcast {
         take_from_pipe(broadcast);
@@ -588,8 +591,8 @@ pub fn send(server: &mut State) {
             send_to(server, id, end);
         }
     }
-    let placed = replicas(server).filter(|(_, replica)| replica.has_place());
-    let needed = placed.map(|(_, replica)| replica.next).min();
+    let following = replicas(server).filter(|(_, replica)| replica.needs_stream());
+    let needed = following.map(|(_, replica)| replica.next).min();
     if let Some(backlog) = &mut server.replication.backlog {
         backlog.trim(needed);
     }
@@ -615,7 +618,7 @@ fn send_to(server: &mut State, id: ClientId, end: u64) {
         return;
     };
     let broadcast = replication.broadcast.as_ref();
-    let snapshot = broadcast.map(|broadcast| (&broadcast.bytes, broadcast.is_whole));
+    let snapshot = broadcast.map(|broadcast| (&broadcast.bytes, broadcast.is_complete));
     let stream = &mut client.stream;
     // Bytes that TLS accepted earlier may still wait for the socket.
     let result = stream.flush().and_then(|()| {
@@ -630,7 +633,7 @@ fn send_to(server: &mut State, id: ClientId, end: u64) {
         Ok(mut sent) => {
             if client.stream.has_unsent() {
                 // Accepted by TLS, but not sent to the socket.
-                (sent.is_full, sent.has_all) = (true, false);
+                (sent.is_full, sent.is_snapshot_sent) = (true, false);
             }
             after_sending(server, id, sent);
         }
@@ -647,7 +650,7 @@ fn send_to(server: &mut State, id: ClientId, end: u64) {
     }
 }
 
-/// Disconnects a replica that has been sent a reply: a real one sends nothing that is answered.
+/// Disconnects a replica whose command was answered: real replicas send no such commands.
 fn disconnect_answered(server: &mut State, id: ClientId) {
     let command = server.clients.get(id).and_then(|client| client.last_command);
     let command = command.map_or("", |command| &server.commands.get(command).full_name);
@@ -688,17 +691,17 @@ fn after_sending(server: &mut State, id: ClientId, sent: Sent) {
             return clients.close(id);
         }
     }
-    if sent.has_all {
+    if sent.is_snapshot_sent {
         put_online(server, id);
     }
     limits::check_output_limit(server, id);
 }
 
-/// A replica has been sent its whole snapshot.
+/// Puts a replica online that has been sent its whole snapshot.
 fn put_online(server: &mut State, id: ClientId) {
     let (name, now_us) = (name_of(server, id), server.now.boot_us);
     let Some(replica) = replica_of(server, id) else { return };
-    let by_pipe = matches!(replica.stage, Stage::TakesSnapshot { .. });
+    let by_pipe = matches!(replica.stage, Stage::ReceivesSnapshot { .. });
     if replica.snapshot_only {
         let text = "RDB transfer completed, rdb only replica";
         server.log(Level::Notice, format_args!("{text} ({name}) should be disconnected asap"));
@@ -723,14 +726,14 @@ fn put_online(server: &mut State, id: ClientId) {
 
 // ---- at the start ----------------------------------------------------------------------------------------------------
 
-/// Before a primary loads its file: the deletion of expired keys starts the stream.
-pub fn begin_at_start(server: &mut State) {
+/// Before a primary loads its file: begins the stream, for deletions of expired keys.
+pub fn begin_stream_at_start(server: &mut State) {
     let size = server.config.repl_backlog_size as usize;
     server.replication.backlog = Some(Backlog::new(size, server.replication.offset + 1));
 }
 
-/// Adds the deletion of a file's expired key to the stream, for replicas that still have it.
-pub fn tell_expired(server: &mut State, database: usize, key: &[u8]) {
+/// Adds the deletion of an expired key, skipped in the file, to the stream: replicas may still have it.
+pub fn feed_expired(server: &mut State, database: usize, key: &[u8]) {
     let unlinks = server.config.lazyfree_lazy_expire;
     let verb: &[u8] = if unlinks { b"UNLINK" } else { b"DEL" };
     server.effects.push(database, [verb, key].into_iter());
@@ -740,8 +743,9 @@ pub fn tell_expired(server: &mut State, database: usize, key: &[u8]) {
     }
 }
 
-/// Continues the history named in the file, so that its replicas can continue too. Without one there is no stream yet.
-pub fn go_on_from_file(db: &mut Keyspace, server: &mut State) {
+/// Continues the history named in the loaded file, so that its replicas can continue too. If the file names none, drops the
+/// stream.
+pub fn continue_history_of_file(db: &mut Keyspace, server: &mut State) {
     persistence::spread_effects(server);
     let moment = std::mem::take(&mut server.persistence.moment);
     let replication = &mut server.replication;
@@ -784,9 +788,9 @@ fn ping(server: &mut State) {
     let is_due = server.replication.seconds.is_multiple_of(period);
     server.replication.seconds += 1;
     // A failover waits for a replica to reach the end of the stream: a ping would move it.
-    let is_still = server.replication.failover.is_some();
+    let is_failing_over = server.replication.failover.is_some();
     let has_replicas = !server.replication.replicas.is_empty();
-    if is_due && has_replicas && !is_still && !server.replication.is_replica() {
+    if is_due && has_replicas && !is_failing_over && !server.replication.is_replica() {
         persistence::spread_effects(server);
         server.replication.feed(PING);
     }
@@ -795,7 +799,7 @@ fn ping(server: &mut State) {
 /// Sends a newline to a replica that waits for a snapshot, against its timeout.
 fn send_newline(server: &mut State, id: ClientId) {
     let Some(replica) = replica_of(server, id) else { return };
-    // Not behind one that the socket has not taken.
+    // Not if the previous one is still unsent.
     if matches!(replica.stage, Stage::AwaitsSnapshot | Stage::AwaitsFile)
         && replica.preamble.is_empty()
     {
@@ -808,11 +812,11 @@ fn close_if_silent(server: &mut State, id: ClientId) {
     let now_us = server.now.boot_us;
     let Some(replica) = replica_of(server, id) else { return };
     let (since_us, what) = match replica.stage {
-        Stage::Online { .. } if !replica.is_old => (replica.acknowledged_us, "streaming sync"),
-        Stage::TakesSnapshot { .. } => (replica.sent_us, "full sync"),
+        Stage::Online { .. } if !replica.uses_sync => (replica.acknowledged_us, "streaming sync"),
+        Stage::ReceivesSnapshot { .. } => (replica.sent_us, "full sync"),
         _ => return,
     };
-    // If making the snapshot is slow, the replica is not to blame.
+    // A replica that has read everything waits for the snapshot to be written: it is not stuck.
     let is_stuck = server.clients.get(id).is_some_and(|client| {
         what == "streaming sync" || client.flags.contains(ClientFlags::WANTS_WRITE)
     });
@@ -850,16 +854,16 @@ fn free_backlog(db: &mut Keyspace, server: &mut State) {
 /// `rdb-del-sync-files`: removes a file that was saved for replicas, if persistence is off.
 fn remove_file(server: &mut State) {
     if !server.config.rdb_del_sync_files {
-        server.replication.file_is_ours = false;
+        server.replication.is_file_for_replicas = false;
     }
     let persists = !server.config.save.is_empty() || server.persistence.is_aof_on();
     let is_needed = replicas(server).any(|(_, replica)| replica.is_syncing());
-    if !server.replication.file_is_ours || persists || is_needed {
+    if !server.replication.is_file_for_replicas || persists || is_needed {
         return;
     }
     let path = server.rdb_path();
     if server.persistence.disk().size(&path).is_ok() {
-        server.replication.file_is_ours = false;
+        server.replication.is_file_for_replicas = false;
         let text = "Removing the RDB file used to feed replicas in a persistence-less instance";
         server.log(Level::Notice, format_args!("{text}"));
         if let Err(error) = server.persistence.disk().remove(&path)

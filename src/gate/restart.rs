@@ -129,8 +129,8 @@ pub fn holds_off(
     }
     let restart = &mut server.replication.restart;
     restart.held_off_us = Some(now_us);
-    if restart.told_us.is_none_or(|told_us| now_us - told_us >= TELLS_AGAIN_US) {
-        restart.told_us = Some(now_us);
+    if restart.logged_us.is_none_or(|logged_us| now_us - logged_us >= TELLS_AGAIN_US) {
+        restart.logged_us = Some(now_us);
         let name = server.clients.get(id).map(replicas::name).unwrap_or_default();
         let (history, offset) = (String::from_utf8_lossy(history), from - 1);
         let has = match data_end {

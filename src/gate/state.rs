@@ -195,8 +195,7 @@ impl State {
     /// A primary's offset after everything commands have changed so far.
     #[inline]
     pub fn stream_end(&self) -> u64 {
-        let waiting = self.effects.len_for_replicas() + self.replication.messages.len();
-        self.replication.offset + waiting as u64
+        self.replication.offset + self.effects.len_for_replicas() as u64
     }
 
     /// Which commands the gate can run without asking [`admit`](super::admit::admit).

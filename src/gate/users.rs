@@ -1,11 +1,11 @@
-//! Clients and their users: permission checks, the errors they give, and closing clients whose user changes.
+//! Clients' users: permission checks, their errors, and what happens to clients when their user changes.
 
 use std::collections::HashSet;
 
 use crate::acl::catalogue::{Catalogue, Entry};
 use crate::acl::databases::DatabasesUsed;
-use crate::acl::log::{self, Place};
-use crate::acl::{Changed, Denied, Form, Reason, Request, User, allows_channel};
+use crate::acl::log::{self, LogContext};
+use crate::acl::{ChangedUser, Denied, Format, Reason, Request, User, allows_channel};
 use crate::client::{Client, ClientFlags, ClientId};
 use crate::config::AclPubsubDefault;
 use crate::error::CommandError;
@@ -26,7 +26,7 @@ pub fn catalogue(commands: &CommandTable) -> Catalogue {
         id: command.id,
         name: command.full_name.clone(),
         categories: all_categories(command.spec),
-        is_sub: command.parent.is_some(),
+        is_subcommand: command.parent.is_some(),
         subcommands: command.subcommands.clone(),
     };
     Catalogue::new(commands.commands.iter().map(entry).collect())
@@ -37,12 +37,12 @@ pub fn all_channels(server: &State) -> bool {
     server.config.acl_pubsub_default == AclPubsubDefault::AllChannels
 }
 
-/// The format in which users are shown.
-pub fn form(server: &State) -> Form {
+/// The format in which users and their rules are shown.
+pub fn rule_format(server: &State) -> Format {
     match server.config.reports_7_2() {
-        _ if server.config.compatible_with.is_valkey() => Form::Valkey9,
-        true => Form::Redis72,
-        false => Form::Redis70,
+        _ if server.config.compatible_with.is_valkey() => Format::Valkey9,
+        true => Format::Redis72,
+        false => Format::Redis70,
     }
 }
 
@@ -68,8 +68,8 @@ fn databases(server: &State, client: &Client) -> (usize, usize) {
     (queued.unwrap_or(client.db), server.config.databases as usize)
 }
 
-/// As [`check`], for a client that may be gone, or None for a file being loaded, with full rights.
-pub fn check_of(
+/// As [`check`], for a client that may be closed. None: a file is being loaded, and everything is permitted.
+pub fn check_client(
     server: &State,
     id: Option<ClientId>,
     command: &Command,
@@ -116,12 +116,12 @@ fn request<'a>(
     (selected, count): (usize, usize),
 ) -> Request<'a> {
     let has_keys = !command.spec.keys.is_empty();
-    let of_keys = Categories::KEYSPACE | Categories::READ | Categories::WRITE;
-    let touches_keys = has_keys || all_categories(command.spec).intersects(of_keys);
+    let key_categories = Categories::KEYSPACE | Categories::READ | Categories::WRITE;
+    let touches_keys = has_keys || all_categories(command.spec).intersects(key_categories);
     let named = command.spec.databases;
     Request {
         command: command.id,
-        is_free: command.is(Flags::NO_AUTH),
+        needs_no_permission: command.is(Flags::NO_AUTH),
         args,
         keys,
         channels: command.spec.channels,
@@ -131,16 +131,16 @@ fn request<'a>(
 
 // ---- errors --------------------------------------------------------------------------------------------------------------
 
-/// The error for a client whose request is denied.
-pub fn refusal(
+/// The error for a denied request.
+pub fn denied_error(
     server: &State,
     id: Option<ClientId>,
     command: &Command,
     denied: Denied,
 ) -> CommandError {
     if server.config.reports_7_2() {
-        let told = denial(user_of(server, id), command, denied);
-        return CommandError::formatted([b"NOPERM ", &told[..]].concat());
+        let text = denied_text(user_of(server, id), command, denied);
+        return CommandError::formatted([b"NOPERM ", &text[..]].concat());
     }
     let what = match denied.reason {
         Reason::Key => "access one of the keys used as arguments".to_owned(),
@@ -151,8 +151,8 @@ pub fn refusal(
     CommandError::formatted(format!("NOPERM this user has no permissions to {what}"))
 }
 
-/// A denial in the words of Redis 7.2 and later.
-fn denial(user: &[u8], command: &Command, denied: Denied) -> Vec<u8> {
+/// The text of a denial, as in Redis 7.2 and later.
+fn denied_text(user: &[u8], command: &Command, denied: Denied) -> Vec<u8> {
     match denied.reason {
         Reason::Key => b"No permissions to access a key".to_vec(),
         Reason::Channel => b"No permissions to access a channel".to_vec(),
@@ -166,8 +166,8 @@ fn may_not_run(who: &[u8], command: &Command) -> Vec<u8> {
     [who, b" has no permissions to run the '", name, b"' command"].concat()
 }
 
-/// A denial in ACL DRYRUN: with the key or channel.
-pub fn denial_in_full(
+/// The text of a denial in ACL DRYRUN, which names the key, channel or database.
+pub fn dry_run_text(
     server: &State,
     user: &[u8],
     command: &Command,
@@ -197,8 +197,8 @@ fn user_of(server: &State, id: Option<ClientId>) -> &[u8] {
     server.acl.name(client.map_or(UserId::DEFAULT, |client| client.user))
 }
 
-/// EXEC's error for a command that was permitted when it was queued.
-pub fn refusal_by_exec(denied: Denied) -> CommandError {
+/// The error of EXEC for a command that was permitted when it was queued.
+pub fn exec_denied_error(denied: Denied) -> CommandError {
     CommandError::Text(match denied.reason {
         Reason::Command | Reason::Auth => {
             "NOPERM ACLs rules changed between the moment the transaction was accumulated and the EXEC call. This command \
@@ -219,16 +219,16 @@ pub fn refusal_by_exec(denied: Denied) -> CommandError {
     })
 }
 
-/// The error for a client's script.
-pub fn refusal_in_script(
+/// The error for a denied command of a client's script.
+pub fn script_denied_text(
     server: &State,
     id: Option<ClientId>,
     command: &Command,
     denied: Denied,
 ) -> Vec<u8> {
     if server.config.reports_7_2() {
-        let told = denial(user_of(server, id), command, denied);
-        return [b"ERR ACL failure in script: ", &told[..]].concat();
+        let text = denied_text(user_of(server, id), command, denied);
+        return [b"ERR ACL failure in script: ", &text[..]].concat();
     }
     let what: &[u8] = match denied.reason {
         Reason::Command | Reason::Auth => b"run this command or subcommand",
@@ -239,12 +239,12 @@ pub fn refusal_in_script(
     [b"ERR The user executing the script can't ", what].concat()
 }
 
-/// Counts a denied request, and adds it to the ACL log. Without a `place` it is a client's own request.
+/// Counts a denied request, and adds it to the ACL log. `context` None: the client sent the request itself.
 #[cold]
-pub fn note_denied(
+pub fn log_denied(
     server: &mut State,
     id: Option<ClientId>,
-    place: Option<Place>,
+    context: Option<LogContext>,
     denied: Denied,
     command: &Command,
     args: Args<'_>,
@@ -258,13 +258,13 @@ pub fn note_denied(
         }
     };
     let user = server.acl.name(client.user).into();
-    note(server, client.id, place, denied.reason, object, user);
+    log_event(server, client.id, context, denied.reason, object, user);
 }
 
-fn note(
+fn log_event(
     server: &mut State,
     id: ClientId,
-    place: Option<Place>,
+    context: Option<LogContext>,
     reason: Reason,
     object: Box<[u8]>,
     user: Box<[u8]>,
@@ -277,39 +277,39 @@ fn note(
         Reason::Channel => &mut counters.acl_denied_channel,
         Reason::Database => &mut counters.acl_denied_db,
     } += 1;
-    let queues = server.clients.get(id).is_some_and(|client| client.transaction.is_some());
-    let own = if queues { Place::Transaction } else { Place::TopLevel };
+    let is_queuing = server.clients.get(id).is_some_and(|client| client.transaction.is_some());
+    let default = if is_queuing { LogContext::Transaction } else { LogContext::TopLevel };
     let event = log::Event {
         reason,
-        place: place.unwrap_or(own),
+        context: context.unwrap_or(default),
         object,
         user,
         at_ms: server.now.wall_us / 1000,
         client: describe_client(server, id),
     };
     let max_len = server.config.acllog_max_len;
-    server.acl.log.note(event, max_len);
+    server.acl.log.add(event, max_len);
 }
 
 // ---- a client's user -----------------------------------------------------------------------------------------------------
 
 /// Sets a client's user and the flags that follow from it.
-fn set_user(client: &mut Client, user: UserId, is_full: bool) {
+fn set_user(client: &mut Client, user: UserId, is_unrestricted: bool) {
     client.user = user;
-    client.flags.set(ClientFlags::RESTRICTED, !is_full);
+    client.flags.set(ClientFlags::RESTRICTED, !is_unrestricted);
 }
 
 /// The flags of a new client: the default user's, authenticated if that needs no password.
-pub fn first_flags(server: &State) -> ClientFlags {
+pub fn initial_flags(server: &State) -> ClientFlags {
     let mut flags = ClientFlags::empty();
-    flags.set(ClientFlags::AUTHENTICATED, !server.acl.asks_password());
-    flags.set(ClientFlags::RESTRICTED, !server.acl.user(UserId::DEFAULT).is_full());
+    flags.set(ClientFlags::AUTHENTICATED, !server.acl.requires_auth());
+    flags.set(ClientFlags::RESTRICTED, !server.acl.user(UserId::DEFAULT).is_unrestricted());
     flags
 }
 
 /// Resets a client to the default user, as when it connected.
-pub fn forget_user(server: &mut State, id: ClientId) {
-    let flags = first_flags(server);
+pub fn log_out(server: &mut State, id: ClientId) {
+    let flags = initial_flags(server);
     if let Some(client) = server.clients.get_mut(id) {
         client.user = UserId::DEFAULT;
         client.flags.remove(ClientFlags::AUTHENTICATED | ClientFlags::RESTRICTED);
@@ -317,8 +317,8 @@ pub fn forget_user(server: &mut State, id: ClientId) {
     }
 }
 
-/// Finds the user with this name and password. A failure is added to the ACL log, with `object`: the command's name as sent.
-pub fn find_user(
+/// The user with this name and password. A failure is added to the ACL log. `object`: the command's name as sent.
+pub fn authenticate(
     server: &mut State,
     id: ClientId,
     name: &[u8],
@@ -328,40 +328,41 @@ pub fn find_user(
     if let Some(user) = server.acl.authenticate(name, password) {
         return Ok(user);
     }
-    note(server, id, None, Reason::Auth, object.into(), name.into());
+    log_event(server, id, None, Reason::Auth, object.into(), name.into());
     Err(CommandError::WrongPassword)
 }
 
-/// Sets a client's user.
-pub fn become_user(server: &mut State, id: ClientId, user: UserId) {
-    let is_full = server.acl.user(user).is_full();
+/// Sets a client's user, and marks it as authenticated.
+pub fn log_in(server: &mut State, id: ClientId, user: UserId) {
+    let is_unrestricted = server.acl.user(user).is_unrestricted();
     if let Some(client) = server.clients.get_mut(id) {
-        set_user(client, user, is_full);
+        set_user(client, user, is_unrestricted);
         client.flags |= ClientFlags::AUTHENTICATED;
     }
 }
 
 // ---- users that change ---------------------------------------------------------------------------------------------------
 
-/// Updates the clients of a changed user, and closes subscribers of channels it may no longer access. True: `own` is
-/// among the closed.
-pub fn user_changed(
+/// Updates the clients of a changed user, and closes those that are subscribed to channels it may no longer access. True:
+/// the `caller` must be closed too.
+pub fn update_clients_of(
     db: &mut Keyspace,
     server: &mut State,
-    changed: &Changed,
-    own: Option<ClientId>,
+    changed: &ChangedUser,
+    caller: Option<ClientId>,
 ) -> bool {
-    let is_full = server.acl.user(changed.id).is_full();
-    let mut gone = Vec::new();
+    let is_unrestricted = server.acl.user(changed.id).is_unrestricted();
+    let mut closing = Vec::new();
     for client in server.clients.iter_mut().filter(|client| client.user == changed.id) {
-        set_user(client, changed.id, is_full);
-        if let (Some(left), Some(subscriptions)) = (&changed.channels_left, &client.subscriptions)
-            && exceeds_channels(subscriptions, left)
+        set_user(client, changed.id, is_unrestricted);
+        if let (Some(permitted), Some(subscriptions)) =
+            (&changed.remaining_channels, &client.subscriptions)
+            && exceeds_channels(subscriptions, permitted)
         {
-            gone.push(client.id);
+            closing.push(client.id);
         }
     }
-    close_all(db, server, &gone, own)
+    close_all(db, server, &closing, caller)
 }
 
 /// Whether a client is subscribed to a channel that no pattern permits.
@@ -372,36 +373,37 @@ fn exceeds_channels(subscriptions: &Subscriptions, permitted: &[Box<[u8]>]) -> b
     })
 }
 
-/// Closes the clients of deleted users. True: `own` is among them.
-pub fn users_deleted(
+/// Closes the clients of deleted users. True: the `caller` must be closed too.
+pub fn close_clients_of(
     db: &mut Keyspace,
     server: &mut State,
     deleted: &[UserId],
-    own: Option<ClientId>,
+    caller: Option<ClientId>,
 ) -> bool {
-    let is_full = server.acl.user(UserId::DEFAULT).is_full();
+    let is_unrestricted = server.acl.user(UserId::DEFAULT).is_unrestricted();
     let deleted: HashSet<UserId> = deleted.iter().copied().collect();
-    let mut gone = Vec::new();
+    let mut closing = Vec::new();
     for client in server.clients.iter_mut().filter(|client| deleted.contains(&client.user)) {
-        set_user(client, UserId::DEFAULT, is_full);
+        set_user(client, UserId::DEFAULT, is_unrestricted);
         client.flags.remove(ClientFlags::AUTHENTICATED);
-        gone.push(client.id);
+        closing.push(client.id);
     }
-    close_all(db, server, &gone, own)
+    close_all(db, server, &closing, caller)
 }
 
+/// Closes all clients but the caller, whose reply must be sent first. True: the caller is among them.
 fn close_all(
     db: &mut Keyspace,
     server: &mut State,
-    gone: &[ClientId],
-    own: Option<ClientId>,
+    closing: &[ClientId],
+    caller: Option<ClientId>,
 ) -> bool {
-    gone.iter().filter(|&&id| Some(id) != own).for_each(|&id| end_client(db, server, id));
-    own.is_some_and(|own| gone.contains(&own))
+    closing.iter().filter(|&&id| Some(id) != caller).for_each(|&id| close_client(db, server, id));
+    caller.is_some_and(|caller| closing.contains(&caller))
 }
 
-/// Closes a client: it is inactive at once, though its socket is closed at the end of the turn.
-pub fn end_client(db: &mut Keyspace, server: &mut State, id: ClientId) {
+/// Closes a client: it is inactive at once, but its socket is closed at the end of the turn.
+pub fn close_client(db: &mut Keyspace, server: &mut State, id: ClientId) {
     forget_client(server, id);
     tracking::stop(db, server, id);
     server.clients.close(id);

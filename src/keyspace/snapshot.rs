@@ -1,11 +1,11 @@
-//! A point-in-time copy of all databases, taken while they change, without fork.
+//! A point-in-time snapshot of all databases, taken while they change, without fork.
 //!
 //! Each table is iterated segment by segment (`collections/table/walk.rs`), a slice at a time; an entry that changes before the
 //! iteration reaches it is copied first, with its bucket. Copies are passed on in [`Chunk`]s, to be encoded by another thread. A
 //! table that is emptied or exchanged keeps its identity ([`TableId`]); an emptied one moves here and is iterated to its end.
 //!
-//! Copied are keys, values, deadlines and access bits. A value inside its entry is copied as bytes. A larger one is cloned, which
-//! shares the parts of a large one (`collections/shared.rs`): a later change then copies the changed part.
+//! Keys, values, deadlines and access bits are copied. A value stored inside its entry is copied as bytes. Others are cloned; a
+//! clone shares the parts of a large value (`collections/shared.rs`), of which a later change copies the changed one.
 
 use std::{mem, vec};
 
@@ -17,7 +17,7 @@ use crate::collections::shared::copied_bytes;
 use crate::collections::table::{Drained, Entry, Owned, Table, ValueRef};
 use crate::types::Value;
 
-/// Size at which a chunk is passed on. Unit: bytes.
+/// The size at which a chunk is sent. Unit: bytes.
 const CHUNK_BYTES: usize = 256 * 1024;
 
 /// Some entries of one database, as they were when the snapshot began.
@@ -28,14 +28,16 @@ pub struct Chunk {
     /// Keys, and the values inside entries, concatenated.
     bytes: Vec<u8>,
     heads: Vec<Head>,
+    /// Values outside of their entries.
     objects: Vec<Value>,
     /// Bytes of memory owned by the objects.
     object_bytes: usize,
 }
 
+/// An entry without its bytes.
 struct Head {
-    key: usize,
-    /// The value's length and kind; None: the next of the objects.
+    key_len: usize,
+    /// The value's length and kind; None: it is the next of the objects.
     value: Option<(usize, u8)>,
     deadline: Option<Deadline>,
     access: u32,
@@ -64,15 +66,15 @@ impl Chunk {
             }
         };
         let (deadline, access) = (entry.deadline(), entry.access());
-        self.heads.push(Head { key: entry.key().len(), value, deadline, access });
+        self.heads.push(Head { key_len: entry.key().len(), value, deadline, access });
     }
 
-    /// Bytes of memory held, about.
+    /// Approximate bytes of memory.
     pub fn memory(&self) -> usize {
         self.bytes.len() + self.heads.len() * size_of::<Head>() + self.object_bytes
     }
 
-    /// How many entries.
+    /// Number of entries.
     pub fn len(&self) -> usize {
         self.heads.len()
     }
@@ -81,44 +83,44 @@ impl Chunk {
         self.heads.is_empty()
     }
 
-    /// Calls `show` with each entry.
-    pub fn each<E>(&self, mut show: impl FnMut(Copied<'_>) -> Result<(), E>) -> Result<(), E> {
+    /// Calls `visit` with each entry. Errors: those of `visit`.
+    pub fn each<E>(&self, mut visit: impl FnMut(Copied<'_>) -> Result<(), E>) -> Result<(), E> {
         let mut rest = self.bytes.as_slice();
         let mut objects = self.objects.iter();
         for head in &self.heads {
-            let (key, behind) = rest.split_at(head.key);
+            let (key, after) = rest.split_at(head.key_len);
             let value = match head.value {
                 Some((len, kind)) => {
-                    let (bytes, behind) = behind.split_at(len);
-                    rest = behind;
+                    let (bytes, after) = after.split_at(len);
+                    rest = after;
                     ValueRef::Bytes { bytes, kind }
                 }
                 None => {
-                    rest = behind;
+                    rest = after;
                     ValueRef::Object(objects.next().expect("each head without bytes has an object"))
                 }
             };
-            show(Copied { key, value, deadline: head.deadline, access: head.access })?;
+            visit(Copied { key, value, deadline: head.deadline, access: head.access })?;
         }
         Ok(())
     }
 }
 
-/// Receives chunks.
+/// A receiver of chunks.
 pub type Send = Box<dyn FnMut(Chunk) + std::marker::Send>;
 
 /// A snapshot in progress.
 pub(super) struct Snapshot {
-    /// Tables to be iterated, with their databases' numbers at the beginning; the last one is in progress.
+    /// Tables still to be copied, with their databases' numbers at the beginning; the last one is in progress.
     left: Vec<(TableId, usize)>,
     /// Tables that were emptied since.
     emptied: Vec<(TableId, Table<Value>)>,
     chunk: Chunk,
     send: Send,
-    /// Bytes copied because of changes, without parts of large values.
-    copied: usize,
-    /// The process' total of bytes of such parts, when this snapshot began.
-    parts_copied: usize,
+    /// Bytes of entries copied because they were about to change, without parts of large values.
+    copied_bytes: usize,
+    /// [`copied_bytes`] of parts when this snapshot began.
+    parts_before: usize,
 }
 
 impl Snapshot {
@@ -126,25 +128,25 @@ impl Snapshot {
     pub(super) fn take(&mut self, id: TableId, entry: Entry<'_, Value>) {
         let Some(&(_, number)) = self.left.iter().find(|(table, _)| *table == id) else { return };
         if self.chunk.database != number || self.chunk.memory() >= CHUNK_BYTES {
-            self.hand_on();
+            self.send_chunk();
             self.chunk.database = number;
         }
         self.chunk.push(entry);
     }
 
-    /// The same for an entry that is about to change.
+    /// Copies an entry that is about to change.
     pub(super) fn take_before_change(&mut self, id: TableId, entry: Entry<'_, Value>) {
         let value = match entry.value() {
             ValueRef::Bytes { bytes, .. } => bytes.len(),
             ValueRef::Object(Value::String(text)) => text.len(),
-            // Its parts are counted where they are copied.
+            // Parts are counted when they are copied.
             ValueRef::Object(_) => 0,
         };
-        self.copied += entry.key().len() + value + size_of::<Head>();
+        self.copied_bytes += entry.key().len() + value + size_of::<Head>();
         self.take(id, entry);
     }
 
-    fn hand_on(&mut self) {
+    fn send_chunk(&mut self) {
         if !self.chunk.is_empty() {
             (self.send)(mem::take(&mut self.chunk));
         }
@@ -156,7 +158,7 @@ impl Snapshot {
     }
 }
 
-/// A file's entry, to be added to a database.
+/// An entry read from a file, to be added to a database.
 pub struct LoadedEntry {
     pub database: usize,
     pub entry: Owned<Value>,
@@ -171,11 +173,11 @@ impl LoadedEntry {
     }
 }
 
-/// The state of a snapshot's iteration.
+/// The progress of a snapshot.
 pub enum Walked {
     /// There is more to copy.
     More,
-    /// All entries were passed on.
+    /// All entries are copied and sent.
     Done,
 }
 
@@ -185,8 +187,8 @@ impl Keyspace {
         self.delete_found_expired();
         let left = self.tables.begin_walks();
         let (emptied, chunk) = (Vec::new(), Chunk::default());
-        let (copied, parts_copied) = (0, copied_bytes());
-        let snapshot = Snapshot { left, emptied, chunk, send, copied, parts_copied };
+        let parts_before = copied_bytes();
+        let snapshot = Snapshot { left, emptied, chunk, send, copied_bytes: 0, parts_before };
         self.tables.snapshot = Some(Box::new(snapshot));
     }
 
@@ -194,35 +196,36 @@ impl Keyspace {
         self.tables.snapshot.is_some()
     }
 
-    /// Bytes copied because changes came before the iteration.
+    /// Bytes copied because of changes, by the current snapshot or the last one.
     pub fn snapshot_copied(&self) -> usize {
         let Tables { snapshot, walked, .. } = &self.tables;
-        let walking = snapshot.as_ref().map(|snapshot| (snapshot.copied, snapshot.parts_copied));
-        let counted = walking.or(*walked);
-        counted.map_or(0, |(entries, parts)| entries + copied_bytes().saturating_sub(parts))
+        let current =
+            snapshot.as_ref().map(|snapshot| (snapshot.copied_bytes, snapshot.parts_before));
+        let counted = current.or(*walked);
+        counted.map_or(0, |(entries, before)| entries + copied_bytes().saturating_sub(before))
     }
 
     /// Copies the next segment, some hundred entries.
     pub fn walk_snapshot(&mut self) -> Walked {
         let Some(mut snapshot) = self.tables.snapshot.take() else { return Walked::Done };
         let Some(&(id, _)) = snapshot.left.last() else {
-            snapshot.hand_on();
-            self.tables.walked = Some((snapshot.copied, snapshot.parts_copied));
+            snapshot.send_chunk();
+            self.tables.walked = Some((snapshot.copied_bytes, snapshot.parts_before));
             return Walked::Done;
         };
-        let goes_on = match snapshot.emptied.iter().position(|(table, _)| *table == id) {
+        let has_more = match snapshot.emptied.iter().position(|(table, _)| *table == id) {
             Some(at) => {
                 let (id, mut table) = snapshot.emptied.swap_remove(at);
-                let goes_on = table.walk_on(&mut |entry| snapshot.take(id, entry));
-                match goes_on {
+                let has_more = table.walk_on(&mut |entry| snapshot.take(id, entry));
+                match has_more {
                     true => snapshot.emptied.push((id, table)),
                     false => self.free(table.clear()),
                 }
-                goes_on
+                has_more
             }
             None => self.tables.walk_on(id, &mut snapshot),
         };
-        if !goes_on {
+        if !has_more {
             snapshot.left.pop();
         }
         self.tables.snapshot = Some(snapshot);
@@ -244,21 +247,21 @@ impl Keyspace {
 
     // ---- loading -------------------------------------------------------------------------------------------------
 
-    /// Adds the next `most` entries read from a file to their databases. Some dozen at once overlap the cache misses
-    /// of their look-ups, which halves the time. Errors: an entry whose key exists.
+    /// Adds the next `count` entries to their databases. Adding some dozens together overlaps the cache misses of their
+    /// look-ups, which halves the time. Errors: an entry whose key exists.
     pub fn load_some(
         &mut self,
         entries: &mut vec::IntoIter<LoadedEntry>,
-        most: usize,
+        count: usize,
     ) -> Result<(), LoadedEntry> {
-        let together = &entries.as_slice()[..most.min(entries.len())];
+        let group = &entries.as_slice()[..count.min(entries.len())];
         let stages = [Table::prefetch_directory, Table::prefetch_segment, Table::prefetch_bucket];
         for stage in stages {
-            for loaded in together {
+            for loaded in group {
                 stage(&self.tables[loaded.database], loaded.hash);
             }
         }
-        for LoadedEntry { database, entry, hash } in entries.by_ref().take(most) {
+        for LoadedEntry { database, entry, hash } in entries.by_ref().take(count) {
             let slot = self.tables.load(database, hash, entry);
             let slot = slot.map_err(|entry| LoadedEntry { database, entry, hash })?;
             let entry = self.tables[database].entry(slot);
@@ -270,12 +273,12 @@ impl Keyspace {
         Ok(())
     }
 
-    /// Reserves room for `keys` keys in an empty database that is about to be loaded. The caller bounds `keys`.
+    /// Reserves memory for `keys` keys in an empty database that is about to be loaded. The caller limits `keys`.
     pub fn expect_keys(&mut self, database: usize, keys: usize) {
         self.tables.expect(database, keys);
     }
 
-    /// After loading: frees the room of keys that did not come.
+    /// After loading: frees memory reserved for keys that did not come.
     pub fn fit_tables(&mut self) {
         self.tables.fit();
     }
@@ -343,7 +346,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
-        fn a_snapshot_holds_what_was_there_when_it_began(steps in prop::collection::vec(step(), 0..40)) {
+        fn a_snapshot_holds_the_content_at_its_beginning(steps in prop::collection::vec(step(), 0..40)) {
             let mut db = Keyspace::new(2, KeyHasher::new([3, 4]), Clock::System.now());
             set(&mut db, 0, 0..1500, b"old");
             set(&mut db, 1, 900..1300, b"other");

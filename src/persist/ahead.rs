@@ -1,13 +1,13 @@
-//! Reading an RDB image ahead of who puts its entries into the keyspace.
+//! Reading and decoding an RDB image in a thread, ahead of the thread that inserts its entries into the keyspace.
 //!
 //! ```text
-//!   source -- thread: read, checksum, decode, hash --> batches, a few at a time --> loop's thread: find each key's place
+//!   source -- this thread: read, checksum, decode, hash --> a few batches --> loop's thread: insert
 //! ```
 //!
-//! Looking for places is waiting for memory, and takes about as long as all the rest: two threads take half the time of one. What
-//! the thread makes it allocates from the arena of the thread that takes it, so that the memory lies as if that one had made it.
+//! Inserting mostly waits for memory, and takes about as long as all the rest: two threads take half the time of one.
+//! Entries are allocated from the arena of the inserting thread, so that they lie in memory as if it had made them.
 //!
-//! Refuses to know: the keyspace's tables, and what is done about keys that are left out.
+//! Knows neither the keyspace's tables nor what becomes of skipped keys.
 
 use std::sync::mpsc::SyncSender;
 
@@ -17,45 +17,46 @@ use crate::keyspace::snapshot::LoadedEntry;
 use crate::sys::disk::DiskReader;
 use crate::sys::{alloc, jemalloc};
 
-/// Batches that wait at most, besides those that are made and taken.
+/// The most batches in the channel.
 pub const BATCHES_AHEAD: usize = 4;
-/// Entries of a batch: enough that waking the other thread does not count.
+/// Entries of a batch: enough to make the cost of waking the other thread negligible.
 const BATCH_ENTRIES: usize = 1024;
-/// A batch is handed on when its values took so much of the file. Unit: bytes.
+/// A batch is sent when it has covered this much of the file. Unit: bytes.
 const BATCH_BYTES: u64 = 256 << 10;
 
-/// Bits of an access word that hold the counter of accesses; the time of the last decrement is above.
+/// The bits of an entry's access word that hold the LFU counter; the time of its last decrement is above.
 const LFU_COUNTER: u32 = 0xff;
-/// Bits of an access word.
+/// All bits of an access word.
 const ACCESS: u32 = 0xff_ffff;
 
-/// Makes entries of what a file holds.
+/// Turns records of a file into entries for the keyspace.
 #[derive(Clone, Copy, Debug)]
-pub struct Maker {
+pub struct EntryDecoder {
     pub limits: Limits,
-    /// The moment of loading: what is past its deadline then has expired.
+    /// The time of loading, against which deadlines are compared.
     pub now: Now,
-    /// Databases that there are.
+    /// Number of databases.
     pub databases: usize,
-    /// The access bits of a key that is made now, and whether they are those of LFU.
+    /// The access bits of a key that is created now.
     pub fresh_access: u32,
+    /// Access bits are those of LFU, not LRU.
     pub is_lfu: bool,
     /// Expired keys are loaded too.
     pub keeps_expired: bool,
 }
 
-/// What came of an entry of a file.
-pub enum Made {
+/// The result of decoding an entry.
+pub enum DecodedEntry {
     Entry(LoadedEntry),
-    /// It has expired.
+    /// The key has expired.
     Expired,
-    /// A collection without elements. Versions of Redis have saved such keys.
+    /// An empty collection, as some versions of Redis have saved.
     Empty,
 }
 
-impl Maker {
-    /// Decodes an entry. Errors: in words, with key, type and offset.
-    pub fn make(&self, raw: &RawEntry<'_>) -> Result<Made, String> {
+impl EntryDecoder {
+    /// Decodes an entry. Errors: a text with key, type and offset.
+    pub fn decode(&self, raw: &RawEntry<'_>) -> Result<DecodedEntry, String> {
         let database = usize::try_from(raw.db).ok().filter(|&number| number < self.databases);
         let Some(database) = database else {
             return Err(format!(
@@ -65,16 +66,16 @@ impl Maker {
         };
         let deadline = raw.deadline_ms.map(|ms| self.now.at(UnixMillis(ms)));
         if !self.keeps_expired && deadline.is_some_and(|deadline| self.now.is_past(deadline)) {
-            return Ok(Made::Expired);
+            return Ok(DecodedEntry::Expired);
         }
         let decoder = Decoder { limits: &self.limits, now: self.now, version: raw.version };
         let access = self.access(raw);
         let (value_type, offset) = (raw.value_type, raw.offset);
         match decoder.entry(&raw.key, value_type, raw.value, offset, deadline, access) {
             Ok(entry) => {
-                Ok(Made::Entry(LoadedEntry::new(database, entry, self.limits.hash.hasher)))
+                Ok(DecodedEntry::Entry(LoadedEntry::new(database, entry, self.limits.hash.hasher)))
             }
-            Err(DecodeError { fault: Fault::Empty, .. }) => Ok(Made::Empty),
+            Err(DecodeError { fault: Fault::Empty, .. }) => Ok(DecodedEntry::Empty),
             Err(error) => Err(format!("{}{error}", raw.place())),
         }
     }
@@ -93,51 +94,52 @@ impl Maker {
     }
 }
 
-/// Some entries, and what the file has behind them.
+/// Entries, and the record after them.
 #[derive(Default)]
 pub struct Batch {
     pub entries: Vec<LoadedEntry>,
-    /// Expired keys that were left out, but those that are told one by one.
+    /// Number of skipped expired keys, without those reported as [`Record::Expired`].
     pub expired: u64,
     /// How far the file is read. Unit: bytes.
     pub offset: u64,
-    /// None: more entries.
-    pub then: Option<Then>,
+    /// The record after the entries; None: more entries follow.
+    pub record: Option<Record>,
 }
 
-/// What is no entry.
-pub enum Then {
+/// A record other than an entry to be inserted.
+pub enum Record {
     Aux {
         name: Vec<u8>,
         value: Vec<u8>,
     },
-    /// The text of a library.
+    /// The source text of a function library.
     Function(Vec<u8>),
-    /// A database will have so many keys: a hint.
-    Expect {
+    /// The number of keys that a database will have: a hint.
+    ResizeDb {
         database: usize,
         keys: u64,
     },
-    /// A key that has expired and is left out.
+    /// An expired key, which is skipped.
     Expired {
         database: usize,
         key: Vec<u8>,
     },
-    /// A key without elements is left out.
+    /// The key of an empty collection, which is skipped.
     Empty(Vec<u8>),
-    /// The image is whole.
+    /// The end of the image.
     End,
-    /// It is not: in words.
+    /// The image cannot be read: an error text.
     Failed(String),
 }
 
-/// Reads an image to its end, or to where nobody takes the batches any more. To be run by a thread of its own.
+/// Reads an image to its end, or until the receiver of the batches is gone. Runs in a thread of its own.
 pub struct ReadAhead<'a> {
     pub source: &'a mut dyn DiskReader,
+    /// Whether the checksum is verified.
     pub checks: bool,
-    pub maker: Maker,
-    /// Whether expired keys are told one by one.
-    pub tells_expired: bool,
+    pub decoder: EntryDecoder,
+    /// Expired keys are reported as [`Record::Expired`], not just counted.
+    pub reports_expired: bool,
     /// The arena to allocate from.
     pub arena: Option<u64>,
     pub batches: SyncSender<Batch>,
@@ -152,55 +154,55 @@ impl ReadAhead<'_> {
     }
 
     fn read(self) {
-        let ReadAhead { source, checks, maker, tells_expired, batches, .. } = self;
+        let ReadAhead { source, checks, decoder, reports_expired, batches, .. } = self;
         let mut parser = Parser::new(source, checks);
         let mut batch = Batch::default();
         let mut began = 0;
         loop {
-            let then = match parser.next_event() {
+            let record = match parser.next_event() {
                 Ok(Event::Entry(entry)) => {
                     batch.offset = entry.offset;
-                    match maker.make(&entry) {
-                        Ok(Made::Entry(made)) => {
-                            batch.entries.push(made);
+                    match decoder.decode(&entry) {
+                        Ok(DecodedEntry::Entry(loaded)) => {
+                            batch.entries.push(loaded);
                             None
                         }
-                        Ok(Made::Expired) if tells_expired => Some(Then::Expired {
+                        Ok(DecodedEntry::Expired) if reports_expired => Some(Record::Expired {
                             database: entry.db as usize,
                             key: entry.key.to_vec(),
                         }),
-                        Ok(Made::Expired) => {
+                        Ok(DecodedEntry::Expired) => {
                             batch.expired += 1;
                             None
                         }
-                        Ok(Made::Empty) => Some(Then::Empty(entry.key.to_vec())),
-                        Err(why) => Some(Then::Failed(why)),
+                        Ok(DecodedEntry::Empty) => Some(Record::Empty(entry.key.to_vec())),
+                        Err(why) => Some(Record::Failed(why)),
                     }
                 }
-                Ok(Event::Function(text)) => Some(Then::Function(text.into_vec())),
+                Ok(Event::Function(text)) => Some(Record::Function(text.into_vec())),
                 Ok(Event::Aux { name, value }) => {
-                    Some(Then::Aux { name: name.into_vec(), value: value.into_vec() })
+                    Some(Record::Aux { name: name.into_vec(), value: value.into_vec() })
                 }
                 Ok(Event::ResizeDb { db, keys, .. }) => {
                     let database = usize::try_from(db).unwrap_or(usize::MAX);
-                    Some(Then::Expect { database, keys })
+                    Some(Record::ResizeDb { database, keys })
                 }
                 Ok(Event::Header(_) | Event::SelectDb(_)) => None,
-                Ok(Event::End(_)) => Some(Then::End),
-                Err(error) => Some(Then::Failed(error.to_string())),
+                Ok(Event::End(_)) => Some(Record::End),
+                Err(error) => Some(Record::Failed(error.to_string())),
             };
-            let is_end = matches!(then, Some(Then::End | Then::Failed(_)));
+            let is_end = matches!(record, Some(Record::End | Record::Failed(_)));
             if is_end {
                 batch.offset = parser.offset();
             }
             let is_full =
                 batch.entries.len() >= BATCH_ENTRIES || batch.offset - began >= BATCH_BYTES;
-            if then.is_none() && !is_full {
+            if record.is_none() && !is_full {
                 continue;
             }
             began = batch.offset;
             let next = Batch { offset: began, ..Batch::default() };
-            let ready = Batch { then, ..std::mem::replace(&mut batch, next) };
+            let ready = Batch { record, ..std::mem::replace(&mut batch, next) };
             if batches.send(ready).is_err() || is_end {
                 return;
             }

@@ -1,4 +1,4 @@
-//! Temporary files of processes that were killed while they wrote: nobody will ever finish them.
+//! Removing temporary files of processes that were killed while writing them.
 
 use std::ffi::OsString;
 use std::io;
@@ -8,30 +8,31 @@ use std::path::Path;
 use crate::sys::disk::Disk;
 use crate::sys::process;
 
-/// Names of temporary files around the number of the process that writes them.
-const FORMS: [(&[u8], &[u8]); 3] =
+/// Prefix and suffix of the names of temporary files; the writer's process ID is in between.
+const NAMES: [(&[u8], &[u8]); 3] =
     [(b"temp-rewriteaof-bg-", b".aof"), (b"temp-rewriteaof-", b".aof"), (b"temp-", b".rdb")];
 
-/// The process that a temporary file of this name belongs to.
+/// The process ID in the name of a temporary file; None for any other name.
 fn owner(name: &[u8]) -> Option<u32> {
-    let digits = FORMS.iter().find_map(|(before, behind)| {
-        let digits = name.strip_prefix(*before)?.strip_suffix(*behind)?;
+    let digits = NAMES.iter().find_map(|(prefix, suffix)| {
+        let digits = name.strip_prefix(*prefix)?.strip_suffix(*suffix)?;
         digits.iter().all(u8::is_ascii_digit).then_some(digits)
     })?;
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-/// Removes the files of a folder whose processes are gone, or had this one's number; those of others may be written to. To be
-/// called before this process writes any. Returns their names. A folder that is not there has none.
+/// Removes the temporary files in a folder whose processes have ended or had this one's ID; other processes may still be
+/// writing theirs. Must be called before this process creates any. Returns the names of the removed files. A missing
+/// folder is not an error.
 pub fn remove(disk: &dyn Disk, folder: &Path) -> io::Result<Vec<OsString>> {
     let mut names = match disk.list(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         names => names?,
     };
     names.retain(|name| {
-        let left = owner(name.as_bytes())
-            .is_some_and(|number| number == std::process::id() || !process::is_running(number));
-        left && disk.remove(&folder.join(name)).is_ok()
+        let is_left_over = owner(name.as_bytes())
+            .is_some_and(|pid| pid == std::process::id() || !process::is_running(pid));
+        is_left_over && disk.remove(&folder.join(name)).is_ok()
     });
     Ok(names)
 }
@@ -42,7 +43,7 @@ mod tests {
     use crate::sys::disk::RealDisk;
 
     #[test]
-    fn only_files_of_processes_that_are_gone_are_removed() {
+    fn only_files_of_ended_processes_are_removed() {
         let scratch = tempfile::tempdir().unwrap();
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let gone = child.id();

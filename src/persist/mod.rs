@@ -1,5 +1,5 @@
-//! What outlives the process: values as bytes, the append-only file, the tools that check both. Hands requests up to be run;
-//! never runs one itself.
+//! Persistence: the RDB format, snapshots, the append-only file, and the tools that check files. Requests read from a
+//! file are handed to the caller, never run here.
 
 pub mod ahead;
 pub mod aof;

@@ -1,11 +1,12 @@
-//! Writing a snapshot to a file: by a thread of its own while the server goes on, or at once.
+//! Writing a snapshot to a file: in a thread while the server goes on, or synchronously.
 //!
 //! ```text
 //!   keyspace -- chunks --> queue --> thread: encode, write, sync --> rename, sync the folder
 //! ```
 //!
-//! The loop's thread walks the keyspace in slices and only as fast as the queue drains; what is about to change comes in between.
-//! The file has another name until it is whole and synced, so that at any moment there is the old file or the new one.
+//! The loop's thread walks the keyspace in slices, only as fast as the queue drains; entries about to change are queued in
+//! between. The file has a temporary name until it is complete and synced, so that either the old file or the new one
+//! exists at any moment.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -25,17 +26,17 @@ use crate::keyspace::snapshot::{Chunk, Walked};
 use crate::sys::background::Background;
 use crate::sys::disk::{Disk, DiskFile, FileWriter};
 
-/// Chunks that wait to be encoded may take so much before the walk pauses. Unit: bytes.
+/// The walk pauses when the queued chunks take this much memory. Unit: bytes.
 const QUEUE_BYTES_MAX: usize = 16 << 20;
 
-/// The system is asked to begin to write out what was written whenever so much has come. Unit: bytes.
+/// After this much was written, the system is asked to start writing it to the disk. Unit: bytes.
 const WRITEBACK_BYTES: u64 = 4 << 20;
 
-/// How access bits are told in a file.
+/// How access bits are saved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AccessTold {
-    /// Not at all: the eviction policy does not go by them.
-    No,
+pub enum SavedAccess {
+    /// Not at all: the eviction policy does not use them.
+    None,
     /// Seconds since the last access.
     Idle,
     Frequency,
@@ -45,15 +46,15 @@ pub enum AccessTold {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     Rdb,
-    /// Commands that make what is there: `aof-use-rdb-preamble no`.
+    /// Commands that create the data: `aof-use-rdb-preamble no`.
     Commands {
         /// `aof-timestamp-enabled`
-        annotates: bool,
+        has_timestamps: bool,
     },
 }
 
 impl Form {
-    /// What a base of this form is called by.
+    /// The format of an append-only file's base of this form.
     pub fn base_format(self) -> BaseFormat {
         match self {
             Form::Rdb => BaseFormat::Rdb,
@@ -62,7 +63,7 @@ impl Form {
     }
 }
 
-/// What a file is to hold besides the entries, and how it is written.
+/// The content of a file besides the entries, and how it is written.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub form: Form,
@@ -72,29 +73,29 @@ pub struct Plan {
     /// `rdbchecksum`
     pub checks: bool,
     /// `rdb-save-incremental-fsync`, `aof-rewrite-incremental-fsync`
-    pub writes_back: bool,
+    pub starts_writeback: bool,
     pub aux: Vec<(&'static str, Vec<u8>)>,
-    /// The texts of libraries of functions.
+    /// The source texts of function libraries.
     pub functions: Vec<Vec<u8>>,
-    pub access: AccessTold,
-    /// The snapshot's moment.
+    pub access: SavedAccess,
+    /// The time of the snapshot.
     pub now: Now,
-    /// The wall clock's lead that deadlines are told with.
+    /// How far the wall clock is ahead of the boot-time clock, to convert deadlines.
     pub wall_offset_ms: i64,
-    /// Of each database: keys, and those with a deadline.
+    /// For each database: the number of keys, and of those with a deadline.
     pub databases: Vec<(u64, u64)>,
     /// The LRU clock.
     pub lru_clock: u32,
-    /// `rdb-key-save-delay`, microseconds; negative: keys for each microsecond.
+    /// `rdb-key-save-delay`. Unit: microseconds a key; no delay if negative.
     pub key_delay: i32,
-    /// Keys that have expired are written too: replicas that know of them are to be told that they are gone.
+    /// Expired keys are written too: replicas that have them will be told to delete them.
     pub keeps_expired: bool,
-    /// Only what is besides the keys is written.
-    pub leaves_out_keys: bool,
+    /// No keys are written.
+    pub omits_keys: bool,
 }
 
 impl Plan {
-    /// The plan of a file that is saved now.
+    /// The plan for a file that is saved now.
     pub fn new(db: &Keyspace, functions: Vec<Vec<u8>>) -> Plan {
         let databases = (0..db.databases()).map(|index| {
             let table = db.table_of(index);
@@ -102,21 +103,21 @@ impl Plan {
         });
         Plan {
             form: Form::Rdb,
-            // Only deadlines of fields need a later one.
+            // Only deadlines of fields need a later version.
             version: if db.has_volatile_fields() { Version::VALKEY_80 } else { Version::REDIS_10 },
             compresses: true,
             checks: true,
-            writes_back: true,
+            starts_writeback: true,
             aux: Vec::new(),
             functions,
-            access: AccessTold::No,
+            access: SavedAccess::None,
             now: db.now(),
             wall_offset_ms: db.wall_offset_ms(),
             databases: databases.collect(),
             lru_clock: db.lru_clock(),
             key_delay: 0,
             keeps_expired: false,
-            leaves_out_keys: false,
+            omits_keys: false,
         }
     }
 }
@@ -127,10 +128,9 @@ enum FormWriter<'a> {
 }
 
 impl FormWriter<'_> {
-    /// Bytes given to the file so far.
-    fn len(&self) -> u64 {
+    fn written_bytes(&self) -> u64 {
         match self {
-            FormWriter::Rdb(writer) => writer.len(),
+            FormWriter::Rdb(writer) => writer.written_bytes(),
             FormWriter::Commands(writer) => writer.written_bytes(),
         }
     }
@@ -142,12 +142,13 @@ struct FileSaver<'a> {
     file: &'a dyn DiskFile,
     plan: &'a Plan,
     database: Option<usize>,
+    /// Bytes for which writing to the disk was started.
     written_back: u64,
-    /// Somebody has given the file up.
+    /// Set when the save is aborted.
     aborted: Option<&'a AtomicBool>,
 }
 
-fn failed(error: WriteError) -> io::Error {
+fn io_error(error: WriteError) -> io::Error {
     match error {
         WriteError::Io(error) => error,
         WriteError::NeedsVersion(error) => io::Error::other(error),
@@ -168,8 +169,8 @@ impl<'a> FileSaver<'a> {
                 }
                 FormWriter::Rdb(Box::new(writer))
             }
-            Form::Commands { annotates } => {
-                let time = annotates.then(|| plan.now.unix_seconds());
+            Form::Commands { has_timestamps } => {
+                let time = has_timestamps.then(|| plan.now.unix_seconds());
                 let mut writer = CommandWriter::new(FileWriter(file), time);
                 for text in &plan.functions {
                     writer.function(text)?;
@@ -181,7 +182,7 @@ impl<'a> FileSaver<'a> {
     }
 
     fn chunk(&mut self, chunk: &Chunk) -> io::Result<()> {
-        if self.plan.leaves_out_keys {
+        if self.plan.omits_keys {
             return Ok(());
         }
         let Plan { now, wall_offset_ms, access, lru_clock, key_delay, .. } = *self.plan;
@@ -204,23 +205,28 @@ impl<'a> FileSaver<'a> {
                 key: copied.key,
                 value: copied.value,
                 deadline_ms: copied.deadline.map(|deadline| deadline.unix(wall_offset_ms).0),
-                idle_seconds: (access == AccessTold::Idle).then_some(idle),
-                frequency: (access == AccessTold::Frequency).then_some(copied.access as u8),
+                idle_seconds: (access == SavedAccess::Idle).then_some(idle),
+                frequency: (access == SavedAccess::Frequency).then_some(copied.access as u8),
             };
             self.delay(key_delay)?;
             match &mut self.writer {
-                FormWriter::Rdb(writer) => writer.entry(entry, &now).map_err(failed),
+                FormWriter::Rdb(writer) => writer.entry(entry, &now).map_err(io_error),
                 FormWriter::Commands(writer) => writer.entry(&entry, &now),
             }
         })?;
-        if self.plan.writes_back && self.writer.len() > self.written_back + WRITEBACK_BYTES {
-            self.file.start_writeback(self.written_back, self.writer.len() - self.written_back)?;
-            self.written_back = self.writer.len();
+        if self.plan.starts_writeback
+            && self.writer.written_bytes() > self.written_back + WRITEBACK_BYTES
+        {
+            self.file.start_writeback(
+                self.written_back,
+                self.writer.written_bytes() - self.written_back,
+            )?;
+            self.written_back = self.writer.written_bytes();
         }
         Ok(())
     }
 
-    /// `rdb-key-save-delay`: waits so many microseconds, or until the file is given up, which is an error.
+    /// Waits for `rdb-key-save-delay`. Errors: the save was aborted.
     fn delay(&self, key_delay: i32) -> io::Result<()> {
         if key_delay <= 0 {
             return Ok(());
@@ -229,15 +235,15 @@ impl<'a> FileSaver<'a> {
             std::thread::sleep(Duration::from_micros(key_delay as u64));
             return Ok(());
         };
-        // Whoever gives it up unparks the thread.
+        // [`Job::abort`] unparks the thread.
         std::thread::park_timeout(Duration::from_micros(key_delay as u64));
         match aborted.load(Ordering::Relaxed) {
-            true => Err(given_up()),
+            true => Err(aborted_error()),
             false => Ok(()),
         }
     }
 
-    /// Ends the file and syncs it; its bytes.
+    /// Ends and syncs the file. Returns its bytes.
     fn finish(self) -> io::Result<u64> {
         match self.writer {
             FormWriter::Rdb(writer) => drop(writer.finish()?),
@@ -248,18 +254,18 @@ impl<'a> FileSaver<'a> {
     }
 }
 
-fn given_up() -> io::Error {
+fn aborted_error() -> io::Error {
     io::Error::other("the save was given up")
 }
 
-/// Puts a whole and synced file in its place.
+/// Gives a complete and synced file its final name.
 pub fn put_in_place(disk: &dyn Disk, temporary: &Path, target: &Path) -> io::Result<()> {
     disk.rename(temporary, target)?;
     disk.sync_folder(target.parent().unwrap_or(Path::new(".")))
 }
 
-/// Saves all databases now, without a thread. Returns the file's bytes. Errors: the system's; nothing is left then but the old
-/// file.
+/// Saves all databases synchronously. Returns the file's bytes. After an error the old file is unchanged, and the
+/// temporary one removed.
 pub fn save_now(
     db: &mut Keyspace,
     disk: &dyn Disk,
@@ -267,26 +273,24 @@ pub fn save_now(
     target: &Path,
     plan: &Plan,
 ) -> io::Result<u64> {
-    let saved = save_aside_now(db, disk, temporary, plan)
-        .and_then(|bytes| put_in_place(disk, temporary, target).map(|()| bytes));
+    let saved = disk.create(temporary).and_then(|file| {
+        let bytes = write_now(db, &*file, plan)?;
+        put_in_place(disk, temporary, target)?;
+        Ok(bytes)
+    });
     if saved.is_err() {
         db.abort_snapshot();
-        // It may not even have been made.
+        // It may not exist.
         let _ = disk.remove(temporary);
     }
     saved
 }
 
-fn save_aside_now(db: &mut Keyspace, disk: &dyn Disk, path: &Path, plan: &Plan) -> io::Result<u64> {
-    let file = disk.create(path)?;
-    write_now(db, &*file, plan)
-}
-
-/// Writes all databases to a file and syncs it.
+/// Writes all databases to a file and syncs it. Returns its bytes.
 pub fn write_now(db: &mut Keyspace, file: &dyn DiskFile, plan: &Plan) -> io::Result<u64> {
     let mut saver = FileSaver::new(file, plan)?;
     let (sender, receiver) = channel();
-    // What an error has left unread need not arrive.
+    // The receiver is gone after an error.
     db.begin_snapshot(Box::new(move |chunk| _ = sender.send(chunk)));
     loop {
         let walked = db.walk_snapshot();
@@ -299,12 +303,12 @@ pub fn write_now(db: &mut Keyspace, file: &dyn DiskFile, plan: &Plan) -> io::Res
     }
 }
 
-/// What threads share; a thread that panicked with it has left it whole.
+/// Locks a mutex. A poisoned one is usable: no thread leaves its content inconsistent.
 pub fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// A file that is being written by a thread.
+/// A snapshot that a thread is writing.
 pub struct Job {
     temporary: Option<PathBuf>,
     shared: Arc<Shared>,
@@ -315,18 +319,18 @@ pub struct Job {
 }
 
 struct Shared {
-    /// Bytes of chunks that wait.
+    /// Bytes of the queued chunks.
     queued: AtomicUsize,
     keys: AtomicUsize,
     aborted: AtomicBool,
-    /// The file's bytes, or why there is none.
+    /// The file's bytes, or an error text.
     result: Mutex<Option<Result<u64, String>>>,
     wake: Arc<dyn Fn() + Send + Sync>,
 }
 
 impl Job {
-    /// Begins a snapshot of this moment and a thread that writes it to `file`, whose name is `temporary` if it has one. `wake` is
-    /// called when the queue has room again and at the end. Errors: there is no thread.
+    /// Begins a snapshot and a thread that writes it to `file`, whose name is `temporary` if it has one. `wake` is called when
+    /// the queue has room again, and at the end. Errors: no thread can be started.
     pub fn begin(
         db: &mut Keyspace,
         file: Arc<dyn DiskFile>,
@@ -345,28 +349,28 @@ impl Job {
         let (sender, receiver) = channel::<Chunk>();
         let (form, started_us) = (plan.form, plan.now.boot_us);
         let keys_total = plan.databases.iter().map(|(keys, _)| keys).sum();
-        let theirs = shared.clone();
+        let in_thread = shared.clone();
         let thread = background.spawn("saver", move || {
-            let saved = encode_all(&*file, &plan, &receiver, &theirs);
+            let saved = encode_all(&*file, &plan, &receiver, &in_thread);
             let result = saved.map_err(|error| system_text(&error));
-            *lock(&theirs.result) = Some(result);
-            (theirs.wake)();
+            *lock(&in_thread.result) = Some(result);
+            (in_thread.wake)();
         })?;
-        let ours = shared.clone();
+        let in_walk = shared.clone();
         db.begin_snapshot(Box::new(move |chunk| {
-            ours.queued.fetch_add(chunk.memory(), Ordering::Relaxed);
-            // A thread that has failed takes no more; its result says why.
+            in_walk.queued.fetch_add(chunk.memory(), Ordering::Relaxed);
+            // A thread that has failed receives no more; its result is the error.
             let _ = sender.send(chunk);
         }));
         Ok(Job { temporary, shared, thread, form, started_us, keys_total })
     }
 
-    /// The file that is written, until it is put in place.
+    /// The temporary file.
     pub fn temporary(&self) -> Option<&Path> {
         self.temporary.as_deref()
     }
 
-    /// Whether the walk is to wait until the thread has caught up.
+    /// Whether the walk must pause until the thread has caught up.
     pub fn is_full(&self) -> bool {
         self.shared.queued.load(Ordering::Relaxed) >= QUEUE_BYTES_MAX
     }
@@ -376,13 +380,13 @@ impl Job {
         self.shared.keys.load(Ordering::Relaxed)
     }
 
-    /// What came of it, once the thread is done: the file's bytes, or why there is no file.
+    /// The result, once the thread has ended: the file's bytes, or an error text.
     pub fn take_result(&mut self) -> Option<Result<u64, String>> {
         lock(&self.shared.result).take()
     }
 
-    /// Has the thread stop, without waiting for it: it may be in the middle of a sync. From now on it writes to a file without a
-    /// name, so that another one may be begun.
+    /// Makes the thread stop, without waiting for it: it may be in the middle of a sync. Its file no longer has a name, so
+    /// another save may begin.
     pub fn abort(self, db: &mut Keyspace, disk: &dyn Disk) {
         self.shared.aborted.store(true, Ordering::Relaxed);
         if let Some(thread) = &self.thread {
@@ -390,7 +394,7 @@ impl Job {
         }
         db.abort_snapshot();
         if let Some(temporary) = &self.temporary {
-            // It may be gone already.
+            // It may have been removed already.
             let _ = disk.remove(temporary);
         }
     }
@@ -406,7 +410,7 @@ fn encode_all(
     saver.aborted = Some(&shared.aborted);
     while let Ok(chunk) = chunks.recv() {
         if shared.aborted.load(Ordering::Relaxed) {
-            return Err(given_up());
+            return Err(aborted_error());
         }
         saver.chunk(&chunk)?;
         shared.keys.fetch_add(chunk.len(), Ordering::Relaxed);
@@ -417,7 +421,7 @@ fn encode_all(
         }
     }
     if shared.aborted.load(Ordering::Relaxed) {
-        return Err(given_up());
+        return Err(aborted_error());
     }
     saver.finish()
 }

@@ -1,7 +1,6 @@
-//! The end of the stream, kept once for all replicas: those that are behind read it from here, those that come back too.
+//! The end of the stream, kept once for all replicas, those connected and those that reconnect.
 //!
-//! Offsets count from 1, as replicas name them: a backlog's bytes are those from [`Backlog::start`] up to before
-//! [`Backlog::end`].
+//! Offsets count from 1, as in PSYNC. A backlog holds the bytes from [`Backlog::start`] up to before [`Backlog::end`].
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -30,11 +29,12 @@ impl Block {
 /// See the module.
 #[derive(Debug)]
 pub struct Backlog {
-    /// Without gaps, in order; each but the last has [`BLOCK_BYTES`] or is one long piece.
+    /// Consecutive blocks. Each but the last has [`BLOCK_BYTES`] bytes, or was appended as a whole.
     blocks: VecDeque<Block>,
     end: u64,
+    /// Bytes to keep at least.
     size: usize,
-    /// Bytes of memory that the blocks hold.
+    /// Bytes of memory owned by the blocks.
     memory: usize,
 }
 
@@ -44,7 +44,7 @@ impl Backlog {
         Backlog { blocks: VecDeque::new(), end: start, size, memory: 0 }
     }
 
-    /// The offset of the first byte that is held; that of the next one to come if there is none.
+    /// The offset of the first byte held; [`Self::end`] if there is none.
     pub fn start(&self) -> u64 {
         self.blocks.front().map_or(self.end, |block| block.start)
     }
@@ -68,12 +68,12 @@ impl Backlog {
         self.memory + self.blocks.capacity() * size_of::<Block>()
     }
 
-    /// Keeps so many bytes from the next [`Self::trim`] on.
+    /// Sets the number of bytes to keep, from the next [`Self::trim`] on.
     pub fn resize(&mut self, size: usize) {
         self.size = size;
     }
 
-    /// Has all offsets be so many bytes later.
+    /// Adds `by` to all offsets.
     pub fn rebase(&mut self, by: u64) {
         self.blocks.iter_mut().for_each(|block| block.start += by);
         self.end += by;
@@ -97,8 +97,7 @@ impl Backlog {
         }
     }
 
-    /// Frees what is beyond the size. Bytes from offset `needed` on stay whatever their number: a replica has not been sent
-    /// them.
+    /// Frees blocks beyond the size, except those from offset `needed` on, which some replica lacks.
     pub fn trim(&mut self, needed: Option<u64>) {
         let first = self.end.saturating_sub(self.size as u64).min(needed.unwrap_or(u64::MAX));
         while self.blocks.front().is_some_and(|block| block.end() <= first) {
@@ -123,15 +122,15 @@ impl Backlog {
         self.blocks.push_back(block);
     }
 
-    /// Bytes from one offset up to before another, in pieces to be written together, at most so many pieces. None: they are not
+    /// The bytes from offset `from` up to before `to`, as at most `pieces_max` pieces for a vectored write. None: they are not
     /// held.
-    pub fn pieces(&self, from: u64, to: u64, most: usize) -> Option<Vec<IoSlice<'_>>> {
+    pub fn pieces(&self, from: u64, to: u64, pieces_max: usize) -> Option<Vec<IoSlice<'_>>> {
         if !(self.start()..=to).contains(&from) || to > self.end {
             return None;
         }
         let first = self.blocks.partition_point(|block| block.end() <= from);
         let blocks = self.blocks.range(first..).take_while(|block| block.start < to);
-        let pieces = blocks.take(most).map(|block| {
+        let pieces = blocks.take(pieces_max).map(|block| {
             let skipped = from.saturating_sub(block.start) as usize;
             let last = (block.end().min(to) - block.start) as usize;
             IoSlice::new(&block.bytes[skipped..last])
@@ -152,7 +151,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_holds_the_end_of_what_it_was_given(
+        fn it_holds_the_end_of_the_appended_bytes(
             pieces in prop::collection::vec((0usize..40_000, any::<u8>()), 1..20),
             size in 1usize..100_000,
             needed in prop::option::of(1u64..200_000),

@@ -1,21 +1,21 @@
-//! What a replica knows of its primary, as ROLE and INFO tell it. Who works on the link is the gate.
+//! A replica's view of its primary, for ROLE and INFO. The link itself is run by `gate/following.rs`.
 
-/// How far the link is.
+/// The state of the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// It is to be made.
+    /// Not connected.
     Connect,
-    /// The connection is being made.
+    /// The connection is being established.
     Connecting,
     Handshake,
-    /// A snapshot is on its way, or being loaded.
+    /// A snapshot is being received or loaded.
     Sync,
-    /// The stream is followed.
+    /// The stream is being received.
     Connected,
 }
 
 impl Progress {
-    /// As ROLE names it.
+    /// Its name in ROLE.
     pub fn name(self) -> &'static str {
         match self {
             Progress::Connect => "connect",
@@ -27,39 +27,39 @@ impl Progress {
     }
 }
 
-/// A snapshot that is on its way. Unit: bytes.
+/// A snapshot being received. Unit: bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Transfer {
-    /// None: the primary does not know.
+    /// None: unknown.
     pub total: Option<u64>,
     pub read: u64,
 }
 
-/// The primary that is followed.
+/// The primary of this server, and the link to it.
 #[derive(Debug)]
 pub struct Following {
     pub host: Vec<u8>,
     pub port: u16,
     pub progress: Progress,
-    /// What is here is a history that the primary may let go on; otherwise only a snapshot helps.
+    /// The local data belongs to a history that the primary may continue; otherwise a snapshot is needed.
     pub knows_history: bool,
     /// The database that the stream has selected.
     pub selected: usize,
-    /// When something last came from the primary, or a connection was tried: boot-time clock, microseconds.
+    /// When something was last received from the primary, or a connection attempted: boot-time clock, microseconds.
     pub heard_us: i64,
-    /// Since when there is no link, after there was one: boot-time clock, microseconds.
+    /// Since when the link is down, after it was up: boot-time clock, microseconds.
     pub down_since_us: Option<i64>,
     pub transfer: Transfer,
-    /// Bytes of the stream that have come and were not applied.
+    /// Bytes of the stream received and not applied.
     pub unapplied: u64,
-    /// FAILOVER has chosen the primary; it is told so.
+    /// The followed server is the target of FAILOVER, and not the primary yet.
     pub is_failover: bool,
-    /// It was, and has refused or cannot be reached.
+    /// The target of FAILOVER has refused or cannot be reached.
     pub failover_failed: bool,
 }
 
 impl Following {
-    /// A primary to which there is no link yet.
+    /// A primary without a link yet.
     pub fn new(host: Vec<u8>, port: u16) -> Self {
         Following {
             host,
@@ -76,12 +76,12 @@ impl Following {
         }
     }
 
-    /// Host and port, as the log names them.
+    /// Host and port, for the log.
     pub fn name(&self) -> String {
         format!("{}:{}", String::from_utf8_lossy(&self.host), self.port)
     }
 
-    /// Whether the link stands, and its data is here.
+    /// Whether the link is up and the stream is being received.
     pub fn is_connected(&self) -> bool {
         self.progress == Progress::Connected
     }

@@ -1,20 +1,20 @@
-//! The link to the primary as a state machine without a socket: bytes that have come go in, bytes to be sent and events come
-//! out. It knows the handshake, where a transfer ends, and where a request of the stream does; it runs nothing.
+//! The link to the primary as a state machine without a socket: received bytes go in, bytes to send and events come out. It
+//! does the handshake, and finds the end of a snapshot and of each request of the stream; it runs nothing.
 //!
 //! ```text
 //! replica                                     primary
 //! PING                                        +PONG  (or -NOAUTH: AUTH follows)
 //! AUTH [user] password                        +OK
-//! REPLCONF listening-port 6380                +OK   (an error does no harm)
-//! REPLCONF ip-address 10.0.0.2                +OK   (the same; only if there is one to tell)
+//! REPLCONF listening-port 6380                +OK   (an error is ignored)
+//! REPLCONF ip-address 10.0.0.2                +OK   (the same; sent only if configured)
 //! REPLCONF capa eof capa psync2               +OK   (the same)
 //! REPLCONF version 9.0.0                      +OK   (the same: Redis 7.0 does not know it)
 //! PSYNC id offset | PSYNC ? -1                +CONTINUE [id]             and the stream from there
 //!                                             +FULLRESYNC id offset      and a snapshot, then the stream
-//!                                             -NOMASTERLINK | -LOADING   later
-//!                                             another error: SYNC follows, and a snapshot at once
+//!                                             -NOMASTERLINK | -LOADING   to be tried later
+//!                                             another error: SYNC is sent, a snapshot follows
 //!                                             $length CR LF bytes        a snapshot of a known length
-//!                                             $EOF:mark CR LF bytes mark one whose end 40 bytes tell
+//!                                             $EOF:mark CR LF bytes mark one that ends with a mark of 40 bytes
 //! ```
 //!
 //! Empty lines before a reply keep the connection alive. Source: `replication.c` of Redis 7.0.15, whose log lines these are.
@@ -27,28 +27,28 @@ use crate::sys::log::Level;
 
 /// The longest reply line of a handshake. Unit: bytes.
 const LINE_MAX: usize = 16 * 1024;
-/// Digits of a history's id, and bytes of the mark at a snapshot's end.
+/// Length of a replication ID, and of the mark at a snapshot's end.
 const ID_BYTES: usize = 40;
 
-/// The version of Valkey whose snapshots and commands are understood: since this one fields of hashes have deadlines.
+/// The announced version: that of the Valkey whose snapshots and commands are understood, with deadlines of hash fields.
 const VERSION: &[u8] = b"9.0.0";
 
-/// What a replica tells of itself, and asks for.
+/// What a replica announces and requests in the handshake.
 #[derive(Clone, Debug, Default)]
-pub struct Hello {
+pub struct HandshakeOptions {
     /// `masterauth`, if it is set, with `masteruser`.
     pub password: Option<Vec<u8>>,
     pub user: Option<Vec<u8>>,
     pub port: u16,
     /// `replica-announce-ip`.
     pub address: Option<Vec<u8>>,
-    /// The history that is known here, and the offset of the first byte that is missing.
+    /// The replication ID of the local data, and the offset of the first missing byte.
     pub continues: Option<(String, u64)>,
-    /// FAILOVER has chosen the other side to be the primary.
+    /// PSYNC is sent with FAILOVER: the other side shall become the primary.
     pub is_failover: bool,
 }
 
-/// What is awaited from the primary.
+/// What is expected from the primary next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Awaits {
     Pong,
@@ -58,18 +58,18 @@ enum Awaits {
     Capabilities,
     Version,
     Psync,
-    /// The line that tells how a snapshot ends.
+    /// The line before a snapshot: its length or its mark.
     Preamble,
-    /// So many more bytes of a snapshot.
+    /// This many more bytes of a snapshot.
     Bytes(u64),
-    /// A snapshot's end by its mark.
+    /// A snapshot up to this mark.
     Mark([u8; ID_BYTES]),
     Stream,
     /// The link has failed.
     Nothing,
 }
 
-/// What has come of the handshake, for ROLE.
+/// The stage of the link, for ROLE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     Handshake,
@@ -77,64 +77,64 @@ pub enum Stage {
     Stream,
 }
 
-/// What the bytes so far mean.
+/// What the received bytes mean.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A line for the log.
-    Say(Level, String),
-    /// The link cannot be used, which was said already. Whether the primary refused PSYNC for the moment.
+    Log(Level, String),
+    /// The link has failed; the reason was logged. `later`: the primary has refused PSYNC only for now.
     Failed { later: bool },
-    /// The stream goes on where it was left. The history's id, if the primary has named it.
+    /// The stream continues at the requested offset. `id`: the new replication ID, if sent.
     Continues { id: Option<String> },
-    /// A snapshot follows; id and offset of its history, where PSYNC has told them.
+    /// A snapshot follows. `history`: its replication ID and offset, if sent.
     FullSync { history: Option<(String, u64)> },
-    /// The snapshot's bytes follow. None: their number is not known.
+    /// The snapshot's bytes follow. None: their number is unknown.
     Begins { bytes: Option<u64> },
     /// A part of the snapshot.
     Snapshot(Vec<u8>),
-    /// The snapshot is whole; the stream follows. Whether a mark has told its end.
+    /// The snapshot is complete; the stream follows. `by_mark`: it ended with a mark.
     Ends { by_mark: bool },
-    /// Something came that means nothing but that the primary is there.
+    /// A line was received: the primary is alive.
     Alive,
 }
 
 /// See the module.
 #[derive(Debug)]
 pub struct Link {
-    hello: Hello,
+    options: HandshakeOptions,
     awaits: Awaits,
-    /// What has come and was not used.
+    /// Received bytes.
     input: Vec<u8>,
-    /// Bytes of it that were.
+    /// How many bytes of the input are used.
     used: usize,
-    /// To be sent.
+    /// Bytes to send.
     pub output: Vec<u8>,
-    /// Further events of what was read last.
+    /// Events not returned yet.
     events: std::collections::VecDeque<Event>,
     unit: Unit,
 }
 
-/// The part of the stream that is being read: a request, or all of them from MULTI to EXEC.
+/// The unit of the stream being read: a request, or all requests from MULTI to EXEC.
 #[derive(Debug, Default)]
 struct Unit {
     parser: Parser,
     /// Where the next request begins in the input.
     at: usize,
     ranges: Vec<Range>,
-    /// Ends of the requests among the ranges.
+    /// Where each request ends among the ranges.
     ends: Vec<usize>,
     in_transaction: bool,
 }
 
-/// Why a stream cannot go on.
+/// Why the stream is broken: a text for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Broken(pub String);
 
 impl Link {
-    /// A link whose connection is being made.
-    pub fn new(hello: Hello) -> Self {
+    /// The link of a new connection.
+    pub fn new(options: HandshakeOptions) -> Self {
         let mut link = Link {
-            hello,
+            options,
             awaits: Awaits::Pong,
             input: Vec::new(),
             used: 0,
@@ -154,22 +154,22 @@ impl Link {
         }
     }
 
-    /// Whether FAILOVER waits for the answer to PSYNC.
+    /// Whether PSYNC is sent with FAILOVER.
     pub fn is_failover(&self) -> bool {
-        self.hello.is_failover
+        self.options.is_failover
     }
 
-    /// Adds a request to what is to be sent.
+    /// Adds a request to the output.
     pub fn send(&mut self, request: &[&[u8]]) {
         self.output.extend_from_slice(format!("*{}\r\n", request.len()).as_bytes());
-        for word in request {
-            self.output.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
-            self.output.extend_from_slice(word);
+        for arg in request {
+            self.output.extend_from_slice(format!("${}\r\n", arg.len()).as_bytes());
+            self.output.extend_from_slice(arg);
             self.output.extend_from_slice(b"\r\n");
         }
     }
 
-    /// Tells the primary how far its stream was applied, and how far it is on disk here, if that is known.
+    /// Acknowledges the applied offset, and the offset on the local disk if known.
     pub fn acknowledge(&mut self, offset: u64, on_disk: Option<u64>) {
         let offset = offset.to_string();
         match on_disk.map(|on_disk| on_disk.to_string()) {
@@ -180,12 +180,12 @@ impl Link {
         }
     }
 
-    /// Takes bytes that have come. Events and units are to be asked for until there are none.
+    /// Adds received bytes. Call [`Self::next_event`] and [`Self::next_unit`] then until there are no more.
     pub fn receive(&mut self, bytes: &[u8]) {
         self.input.extend_from_slice(bytes);
     }
 
-    /// Bytes of the stream that are here and not applied.
+    /// Bytes received and not used.
     pub fn waiting(&self) -> usize {
         self.input.len() - self.used
     }
@@ -199,10 +199,10 @@ impl Link {
             match self.awaits {
                 Awaits::Stream | Awaits::Nothing => return None,
                 Awaits::Bytes(left) => return self.take_bytes(left),
-                Awaits::Mark(mark) => return self.take_until(&mark),
+                Awaits::Mark(mark) => return self.take_until_mark(&mark),
                 _ => {
                     let Some(line) = self.take_line() else { return self.events.pop_front() };
-                    self.hear(&line);
+                    self.read_line(&line);
                 }
             }
         }
@@ -223,11 +223,11 @@ impl Link {
         let mut line = rest[..end].to_vec();
         line.pop_if(|byte| *byte == b'\r');
         self.used += end + 1;
-        self.forget_used();
+        self.drop_used();
         Some(line)
     }
 
-    fn forget_used(&mut self) {
+    fn drop_used(&mut self) {
         if self.used == self.input.len() {
             self.input.clear();
             self.used = 0;
@@ -237,69 +237,69 @@ impl Link {
         }
     }
 
-    fn say(&mut self, level: Level, text: String) {
-        self.events.push_back(Event::Say(level, text));
+    fn log(&mut self, level: Level, text: String) {
+        self.events.push_back(Event::Log(level, text));
     }
 
     fn fail(&mut self, level: Level, text: String) {
-        self.say(level, text);
+        self.log(level, text);
         self.awaits = Awaits::Nothing;
         self.events.push_back(Event::Failed { later: false });
     }
 
-    /// Takes a line of the primary's.
-    fn hear(&mut self, line: &[u8]) {
+    /// Handles a line from the primary.
+    fn read_line(&mut self, line: &[u8]) {
         self.events.push_back(Event::Alive);
         let text = String::from_utf8_lossy(line).into_owned();
         let is_error = line.first() == Some(&b'-');
-        let not_critical = |what: &str| {
+        let ignored_error = |what: &str| {
             format!("(Non critical) Master does not understand REPLCONF {what}: {text}")
         };
         match self.awaits {
-            Awaits::Pong => self.hear_pong(line, &text),
+            Awaits::Pong => self.read_pong(line, &text),
             Awaits::Auth if is_error => {
                 self.fail(Level::Warning, format!("Unable to AUTH to MASTER: {text}"));
             }
             Awaits::Auth => self.awaits = Awaits::Port,
             Awaits::Port => {
                 if is_error {
-                    self.say(Level::Notice, not_critical("listening-port"));
+                    self.log(Level::Notice, ignored_error("listening-port"));
                 }
-                self.awaits = match self.hello.address {
+                self.awaits = match self.options.address {
                     Some(_) => Awaits::Address,
                     None => Awaits::Capabilities,
                 };
             }
             Awaits::Address => {
                 if is_error {
-                    self.say(Level::Notice, not_critical("ip-address"));
+                    self.log(Level::Notice, ignored_error("ip-address"));
                 }
                 self.awaits = Awaits::Capabilities;
             }
             Awaits::Capabilities => {
                 if is_error {
-                    self.say(Level::Notice, not_critical("capa"));
+                    self.log(Level::Notice, ignored_error("capa"));
                 }
                 self.awaits = Awaits::Version;
             }
-            Awaits::Version => self.ask_to_continue(),
-            // They keep the connection alive while the primary gets ready.
+            Awaits::Version => self.send_psync(),
+            // Empty lines keep the connection alive while the primary prepares.
             Awaits::Psync | Awaits::Preamble if line.is_empty() => {}
-            Awaits::Psync => self.hear_psync(line, text),
-            Awaits::Preamble => self.hear_preamble(line, &text),
+            Awaits::Psync => self.read_psync_reply(line, text),
+            Awaits::Preamble => self.read_preamble(line, &text),
             Awaits::Bytes(_) | Awaits::Mark(_) | Awaits::Stream | Awaits::Nothing => {}
         }
     }
 
-    fn hear_pong(&mut self, line: &[u8], text: &str) {
+    fn read_pong(&mut self, line: &[u8], text: &str) {
         const ALLOWED: [&[u8]; 4] = [b"+", b"-NOAUTH", b"-NOPERM", b"-ERR operation not permitted"];
         if !ALLOWED.iter().any(|allowed| line.starts_with(allowed)) {
             let text = format!("Error reply to PING from master: '{text}'");
             return self.fail(Level::Warning, text);
         }
         let text = "Master replied to PING, replication can continue...";
-        self.say(Level::Notice, text.into());
-        let Hello { password, user, port, address, .. } = self.hello.clone();
+        self.log(Level::Notice, text.into());
+        let HandshakeOptions { password, user, port, address, .. } = self.options.clone();
         self.awaits = if password.is_some() { Awaits::Auth } else { Awaits::Port };
         match (&user, &password) {
             (Some(user), Some(password)) => self.send(&[b"AUTH", user, password]),
@@ -314,28 +314,28 @@ impl Link {
         self.send(&[b"REPLCONF", b"version", VERSION]);
     }
 
-    fn ask_to_continue(&mut self) {
+    fn send_psync(&mut self) {
         self.awaits = Awaits::Psync;
-        let (id, offset) = match self.hello.continues.clone() {
+        let (id, offset) = match self.options.continues.clone() {
             Some((id, offset)) => {
                 let text = format!("Trying a partial resynchronization (request {id}:{offset}).");
-                self.say(Level::Notice, text);
+                self.log(Level::Notice, text);
                 (id, offset.to_string())
             }
             None => {
                 let text = "Partial resynchronization not possible (no cached master)";
-                self.say(Level::Notice, text.into());
+                self.log(Level::Notice, text.into());
                 ("?".into(), "-1".into())
             }
         };
         let mut request: Vec<&[u8]> = vec![b"PSYNC", id.as_bytes(), offset.as_bytes()];
-        if self.hello.is_failover {
+        if self.options.is_failover {
             request.push(b"FAILOVER");
         }
         self.send(&request);
     }
 
-    fn hear_psync(&mut self, line: &[u8], text: String) {
+    fn read_psync_reply(&mut self, line: &[u8], text: String) {
         if line.starts_with(b"+FULLRESYNC") {
             let mut words = text.split(' ').skip(1);
             let id = words.next().filter(|id| is_id(id));
@@ -343,24 +343,24 @@ impl Link {
             let history = id.map(str::to_owned).zip(offset);
             match &history {
                 Some((id, offset)) => {
-                    self.say(Level::Notice, format!("Full resync from master: {id}:{offset}"));
+                    self.log(Level::Notice, format!("Full resync from master: {id}:{offset}"));
                 }
                 None => {
                     let text = "Master replied with wrong +FULLRESYNC syntax.";
-                    self.say(Level::Warning, text.into());
+                    self.log(Level::Warning, text.into());
                 }
             }
             self.awaits = Awaits::Preamble;
             self.events.push_back(Event::FullSync { history });
-        } else if line.starts_with(b"+CONTINUE") && self.hello.continues.is_some() {
+        } else if line.starts_with(b"+CONTINUE") && self.options.continues.is_some() {
             let text_of_success = "Successful partial resynchronization with master.";
-            self.say(Level::Notice, text_of_success.into());
+            self.log(Level::Notice, text_of_success.into());
             let id = text.split(' ').nth(1).filter(|id| is_id(id)).map(str::to_owned);
             self.awaits = Awaits::Stream;
             self.events.push_back(Event::Continues { id });
         } else if line.starts_with(b"-NOMASTERLINK") || line.starts_with(b"-LOADING") {
             let what = "Master is currently unable to PSYNC but should be in the future";
-            self.say(Level::Notice, format!("{what}: {text}"));
+            self.log(Level::Notice, format!("{what}: {text}"));
             self.awaits = Awaits::Nothing;
             self.events.push_back(Event::Failed { later: true });
         } else {
@@ -371,12 +371,12 @@ impl Link {
                 }
                 false => (Level::Warning, format!("Unexpected reply to PSYNC from master: {text}")),
             };
-            self.say(level, text);
-            if self.hello.is_failover {
+            self.log(level, text);
+            if self.options.is_failover {
                 self.awaits = Awaits::Nothing;
                 return self.events.push_back(Event::Failed { later: false });
             }
-            self.say(Level::Notice, "Retrying with SYNC...".into());
+            self.log(Level::Notice, "Retrying with SYNC...".into());
             self.output.extend_from_slice(b"SYNC\r\n");
             self.awaits = Awaits::Preamble;
             self.events.push_back(Event::FullSync { history: None });
@@ -385,7 +385,7 @@ impl Link {
 
     // ---- snapshot ------------------------------------------------------------------------------------------------
 
-    fn hear_preamble(&mut self, line: &[u8], text: &str) {
+    fn read_preamble(&mut self, line: &[u8], text: &str) {
         let Some(length) = line.strip_prefix(b"$") else {
             let text = match line.strip_prefix(b"-") {
                 Some(_) => format!("MASTER aborted replication with an error: {}", &text[1..]),
@@ -424,17 +424,17 @@ impl Link {
         self.take_snapshot(here)
     }
 
-    fn take_until(&mut self, mark: &[u8; ID_BYTES]) -> Option<Event> {
+    fn take_until_mark(&mut self, mark: &[u8; ID_BYTES]) -> Option<Event> {
         let rest = &self.input[self.used..];
         match memmem::find(rest, mark) {
             Some(0) => {
                 self.used += ID_BYTES;
-                self.forget_used();
+                self.drop_used();
                 self.awaits = Awaits::Stream;
                 Some(Event::Ends { by_mark: true })
             }
             Some(end) => self.take_snapshot(end),
-            // What may be the beginning of the mark waits for the rest of it.
+            // The last bytes may be the beginning of the mark.
             None => self.take_snapshot((rest.len() + 1).saturating_sub(ID_BYTES)),
         }
     }
@@ -445,14 +445,14 @@ impl Link {
         }
         let bytes = self.input[self.used..self.used + len].to_vec();
         self.used += len;
-        self.forget_used();
+        self.drop_used();
         Some(Event::Snapshot(bytes))
     }
 
     // ---- stream --------------------------------------------------------------------------------------------------
 
-    /// Reads up to the next unit's end: a request, or all from MULTI to EXEC, which are not among its requests. None: more
-    /// bytes are needed. [`Self::applied`] is to be called before the next one is asked for.
+    /// The next unit: a request, or all requests between MULTI and EXEC, without these. None: more bytes are needed. Call
+    /// [`Self::applied`] before asking for the next unit.
     pub fn next_unit(&mut self) -> Result<Option<Requests<'_>>, Broken> {
         if self.awaits != Awaits::Stream {
             return Ok(None);
@@ -462,7 +462,7 @@ impl Link {
             self.unit.at = self.used;
         }
         loop {
-            // Empty lines keep the connection alive, and are no part of the stream.
+            // Empty lines keep the connection alive, and do not count in the stream.
             let start = self.unit.at;
             let empty = empty_lines(&self.input[start..]);
             self.input.drain(start..start + empty);
@@ -500,7 +500,7 @@ impl Link {
                 ranges.truncate(first);
                 break;
             } else if name.eq_ignore_ascii_case(b"DISCARD") && *in_transaction {
-                // No primary sends it; where one does, nothing of the unit runs, and its bytes go on all the same.
+                // Primaries do not send it. If one does, the unit is empty, but its bytes count in the stream.
                 *in_transaction = false;
                 ranges.clear();
                 ends.clear();
@@ -517,7 +517,7 @@ impl Link {
         Ok(Some(Requests { buffer: &self.input, raw, ranges, ends, next: 0 }))
     }
 
-    /// Forgets the unit that was read last.
+    /// Drops the last unit.
     pub fn applied(&mut self) {
         self.used = self.unit.at;
         self.unit.ranges.clear();
@@ -529,9 +529,9 @@ impl Link {
         }
     }
 
-    /// Gives up the memory of what was applied. To be called once in a while: it moves what is left.
-    pub fn tidy(&mut self) {
-        // While requests of a transaction are kept, their places count from the buffer's beginning.
+    /// Frees the memory of used bytes. To be called now and then, as it moves the rest.
+    pub fn shrink(&mut self) {
+        // Not while a transaction is incomplete: its ranges count from the buffer's start.
         if self.used > 0 && self.unit.ranges.is_empty() {
             self.input.drain(..self.used);
             self.unit.at -= self.used.min(self.unit.at);
@@ -543,7 +543,7 @@ impl Link {
     }
 }
 
-/// Bytes of the empty lines in front.
+/// Bytes of the empty lines at the start.
 fn empty_lines(bytes: &[u8]) -> usize {
     let mut len = 0;
     loop {
@@ -565,7 +565,7 @@ pub struct Requests<'a> {
 }
 
 impl<'a> Requests<'a> {
-    /// The bytes of the unit, as they came.
+    /// The unit's bytes, as received.
     pub fn raw(&self) -> &'a [u8] {
         &self.buffer[self.raw.clone()]
     }
@@ -580,7 +580,7 @@ impl<'a> Requests<'a> {
 }
 
 impl<'a> Iterator for Requests<'a> {
-    /// The buffer, and the places of a request's arguments in it.
+    /// The buffer, and the ranges of a request's arguments in it.
     type Item = (&'a [u8], &'a [Range]);
 
     fn next(&mut self) -> Option<Self::Item> {

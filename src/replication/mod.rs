@@ -1,11 +1,12 @@
-//! Replication: the server's history, the stream of it that replicas follow, and the primary it follows itself.
+//! Replication: the state of a primary with its replicas, and of a replica with its primary.
 //!
 //! ```text
-//! history   id, 40 digits; offset, bytes of the stream so far; the id it went on from, after a promotion
-//! stream    what commands changed, in the form of the protocol: the backlog keeps its end for all replicas together
+//! history   a sequence of changes: replication ID, 40 digits; offset, bytes of the stream so far; after a promotion the
+//!           previous ID
+//! stream    the changes as requests; the backlog holds its end, for all replicas together
 //! ```
 //!
-//! A replica's history is its primary's, and its stream the primary's bytes unchanged. Source: `replication.c` of Redis 7.0.15.
+//! A replica has its primary's history, and sends the primary's bytes on unchanged. Source: `replication.c` of Redis 7.0.15.
 
 pub mod backlog;
 pub mod following;
@@ -24,126 +25,123 @@ use following::Following;
 use pipe::Pipe;
 use replica::Filter;
 
-/// A history that another one went on from.
+/// The history before a promotion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ancestor {
     pub id: String,
-    /// The offset of the first byte that is not common, as replicas ask for it: `second_repl_offset`.
+    /// The first offset that is not part of it: `second_repl_offset`.
     pub end: u64,
 }
 
-/// A snapshot that is sent while it is made, to all who were there when it began.
+/// A snapshot sent while it is written, to all replicas that waited when it began.
 pub struct Broadcast {
     pub pipe: Arc<Pipe>,
-    /// What was taken from the pipe and not sent to everybody. Places count from 0.
+    /// The bytes from the pipe that some replica still lacks. Offsets count from 0.
     pub bytes: Backlog,
-    /// Behind it there is the mark that ends it: no more comes.
-    pub is_whole: bool,
-    /// 40 bytes that do not occur in it.
+    /// It is written to its end, mark included.
+    pub is_complete: bool,
+    /// The 40 random bytes that end it.
     pub mark: String,
     pub filter: Filter,
 }
 
-/// What is uncertain about a primary that has just started.
+/// The caution of a primary that has just started, whose data may be older than its replicas': see `gate/restart.rs`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Restart {
-    /// It has started without data, or with that of an RDB file: the offset up to which it has any. None: there is nothing to fear for
-    /// replicas, as with an append-only file, which has all that was answered.
+    /// The offset of its data, if it started without data or with an RDB file. None: replicas cannot have newer data, as with
+    /// an append-only file, which has everything that was answered.
     pub data_end: Option<u64>,
-    /// It refuses writes until its part is certain: `primary-restart-read-only`.
+    /// It refuses writes until it is certain to be the primary: `primary-restart-read-only`.
     pub is_read_only: bool,
-    /// Since when there have been replicas without a break: boot-time clock, microseconds.
+    /// Since when it has had replicas continuously: boot-time clock, microseconds.
     pub replicas_since_us: Option<i64>,
-    /// When a replica with data was last held off, which is so no more after a while, and when the log was told: boot-time
-    /// clock, microseconds.
+    /// When a replica with data was last held off (forgotten after a while), and when that was last logged: boot-time clock,
+    /// microseconds.
     pub held_off_us: Option<i64>,
-    pub told_us: Option<i64>,
+    pub logged_us: Option<i64>,
 }
 
-/// A primary that hands its part to a replica.
+/// A FAILOVER in progress.
 pub struct Failover {
-    /// Host and port of the replica, once that is known.
+    /// Host and port of the replica that takes over, once chosen.
     pub target: Option<(String, u16)>,
-    /// When it is given up, or forced: boot-time clock, microseconds.
+    /// When it is aborted, or forced: boot-time clock, microseconds.
     pub until_us: Option<i64>,
-    /// When the time is up it goes on, whatever the replica lacks.
+    /// At the timeout it continues, even if the replica lacks data.
     pub forces: bool,
-    /// The replica has been asked to take the part.
+    /// The replica has been asked to take over.
     pub is_under_way: bool,
 }
 
-/// No stream comes so far: offsets beyond, which only a fault can tell, would have no room to grow.
+/// The largest offset accepted: no stream gets there, and larger ones could overflow.
 const OFFSET_MAX: u64 = 1 << 62;
 
-/// An offset as a primary or a file tells it. None: it is no number, or none that a stream can have come to.
+/// Parses an offset from a primary or a file. None: no number, or too large.
 pub fn parse_offset(text: &str) -> Option<u64> {
     text.parse().ok().filter(|&offset| offset <= OFFSET_MAX)
 }
 
-/// All that replication knows, on either side.
+/// The state of replication.
 pub struct Replication {
-    /// 40 hexadecimal digits that name this history of changes.
+    /// The replication ID: 40 hexadecimal digits.
     pub id: String,
-    /// The history this one went on from, after a promotion.
+    /// The history before the last promotion.
     pub ancestor: Option<Ancestor>,
     /// Bytes of the stream so far: `master_repl_offset`.
     pub offset: u64,
-    /// None: nobody has followed yet, or nobody has for long; nothing is noted then.
+    /// None: there have been no replicas, or none for long; the stream is not recorded then.
     pub backlog: Option<Backlog>,
-    /// Requests for replicas that change nothing, behind what has changed so far: messages.
-    pub messages: Vec<u8>,
     /// Clients that are replicas, in any state.
     pub replicas: Vec<ClientId>,
-    /// Since when there are none: boot-time clock, microseconds.
+    /// Since when there are no replicas: boot-time clock, microseconds.
     pub without_replicas_since_us: i64,
-    /// Those that are online and have acknowledged lately: `min-replicas-max-lag`.
+    /// Number of replicas that are online and acknowledged within `min-replicas-max-lag`.
     pub good_replicas: u32,
-    /// The snapshot that is being sent without a file.
+    /// The snapshot being sent without a file.
     pub broadcast: Option<Broadcast>,
-    /// Offsets of the stream, and where what is before them ends in the log: it leaves when the log's policy has kept it.
+    /// Ends of parts of the stream, and of the same parts in the log: a part may be sent when the log's policy allows it.
     pub logged: VecDeque<(u64, LogOffset)>,
-    /// The offset of the first byte of which the log's policy has not been seen to have kept it.
-    kept_end: u64,
-    /// Replicas are asked for an acknowledgement at the end of the turn.
+    /// The end of the part that may be sent, as last computed.
+    sendable_end: u64,
+    /// Replicas will be asked for acknowledgements at the end of the turn.
     pub wants_acks: bool,
-    /// A replica takes more than its share of a turn.
+    /// A replica could be sent more than one turn allows.
     pub has_more: bool,
-    /// When what is done each second is due: boot-time clock, microseconds.
+    /// When the periodic work of each second is due: boot-time clock, microseconds.
     pub next_second_us: i64,
-    /// Seconds counted there.
+    /// Number of times that work was done.
     pub seconds: u64,
-    /// A replica that waited for a file has gone: perhaps nobody needs it any more.
+    /// A replica that waited for a file has left: perhaps none needs the file now.
     pub file_lost_replica: bool,
-    /// The file was saved for replicas alone, and nobody else wants one: `rdb-del-sync-files`.
-    pub file_is_ours: bool,
+    /// The file was saved only for replicas, and may be removed: `rdb-del-sync-files`.
+    pub is_file_for_replicas: bool,
     pub restart: Restart,
     /// FAILOVER
     pub failover: Option<Box<Failover>>,
-    /// The primary that is followed; None: this server is a primary itself.
+    /// The primary of this server. None: it is a primary itself.
     pub following: Option<Box<Following>>,
 }
 
 impl Default for Replication {
-    /// A primary with a history of its own, and no replicas.
+    /// A primary with a new history, and no replicas.
     fn default() -> Self {
         Replication {
             id: random::hex_id(),
             ancestor: None,
             offset: 0,
             backlog: None,
-            messages: Vec::new(),
             replicas: Vec::new(),
             without_replicas_since_us: 0,
             good_replicas: 0,
             broadcast: None,
             logged: VecDeque::new(),
-            kept_end: 0,
+            sendable_end: 0,
             wants_acks: false,
             has_more: false,
             next_second_us: 0,
             seconds: 0,
             file_lost_replica: false,
-            file_is_ours: false,
+            is_file_for_replicas: false,
             restart: Restart::default(),
             failover: None,
             following: None,
@@ -158,20 +156,19 @@ impl Replication {
         self.following.is_some()
     }
 
-    /// Begins a history of its own, that has nothing in common with what was before.
+    /// Begins a new history, unrelated to the previous one.
     pub fn begin_history(&mut self) {
         self.id = random::hex_id();
         self.ancestor = None;
     }
 
-    /// Goes on with another history from here: those who know the old one can go on too. To be called when a replica becomes a
-    /// primary.
+    /// Begins a new history that continues the current one: replicas of the current one can follow it. For a promotion.
     pub fn branch_off(&mut self) {
         let id = std::mem::replace(&mut self.id, random::hex_id());
         self.ancestor = Some(Ancestor { id, end: self.offset + 1 });
     }
 
-    /// Adds bytes to the stream: whole requests.
+    /// Adds complete requests to the stream.
     pub fn feed(&mut self, bytes: &[u8]) {
         if let Some(backlog) = &mut self.backlog {
             backlog.append(bytes);
@@ -179,22 +176,22 @@ impl Replication {
         }
     }
 
-    /// The offset of the first byte that is not to leave yet; `may_leave` says of an offset of the log whether what depends on it
-    /// may be shown.
-    pub fn sendable_end(&mut self, may_leave: impl Fn(LogOffset) -> bool) -> u64 {
+    /// The first offset that must not be sent yet. `may_leave`: whether the log's policy allows to show what comes before an
+    /// offset of the log.
+    pub fn compute_sendable_end(&mut self, may_leave: impl Fn(LogOffset) -> bool) -> u64 {
         while let Some(&(offset, logged)) = self.logged.front() {
             if !may_leave(logged) {
-                return self.kept_end;
+                return self.sendable_end;
             }
-            self.kept_end = offset;
+            self.sendable_end = offset;
             self.logged.pop_front();
         }
-        self.kept_end = self.backlog.as_ref().map_or(0, Backlog::end);
-        self.kept_end
+        self.sendable_end = self.backlog.as_ref().map_or(0, Backlog::end);
+        self.sendable_end
     }
 
-    /// Whether who has all of history `id` before offset `from` can go on from there. Redis counts from 1: `from` is the offset
-    /// of the first byte that is missing.
+    /// Whether a replica that has history `id` up to before offset `from` can continue there. Offsets count from 1: `from` is
+    /// that of the first missing byte.
     pub fn can_continue(&self, id: &[u8], from: u64) -> bool {
         let known = id == self.id.as_bytes()
             || self
@@ -211,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn offsets_that_could_not_grow_are_none() {
+    fn offsets_that_are_too_large_are_refused() {
         assert_eq!(parse_offset("0"), Some(0));
         assert_eq!(parse_offset("4611686018427387904"), Some(1 << 62));
         for text in ["4611686018427387905", "18446744073709551615", "-1", "", "1x"] {
@@ -220,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn who_knows_a_history_goes_on_where_the_backlog_reaches() {
+    fn a_known_history_continues_within_the_backlog() {
         let mut replication = Replication::default();
         replication.feed(b"lost: nobody follows");
         assert_eq!(replication.offset, 0);

@@ -1,19 +1,19 @@
-//! A file that is none: what a thread writes to it the loop takes out and sends, in memory that is bounded.
+//! A bounded pipe in memory with the interface of a file: a thread writes a snapshot, the loop takes it out and sends it.
 //!
 //! ```text
-//!   saver's thread -- write --> pieces -- take --> loop, which tells how far everybody has come
+//!   saver's thread -- write --> pieces -- take --> loop, which releases what all replicas have been sent
 //! ```
 //!
-//! The writer waits while who is slowest is too far behind. Who closes the pipe ends the writer with `BrokenPipe`.
+//! The writer waits while the slowest replica is too far behind. Closing the pipe fails the writer with `BrokenPipe`.
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use crate::sys::disk::DiskFile;
 
-/// What was written and not yet released may take so much before the writer waits. Unit: bytes.
+/// The writer waits when this much is written and not released. Unit: bytes.
 const HELD_BYTES_MAX: u64 = 16 << 20;
-/// Bytes of a piece.
+/// The largest piece. Unit: bytes.
 const PIECE_BYTES: usize = 64 << 10;
 
 /// See the module.
@@ -25,7 +25,7 @@ pub struct Pipe {
 
 #[derive(Default)]
 struct State {
-    /// What was written and not taken.
+    /// Written and not taken.
     pieces: Vec<Vec<u8>>,
     written: u64,
     released: u64,
@@ -33,7 +33,7 @@ struct State {
 }
 
 impl Pipe {
-    /// `wake` is called when there is something to take.
+    /// `wake` is called when the pipe is no longer empty.
     pub fn new(wake: Arc<dyn Fn() + Send + Sync>) -> Self {
         Pipe { state: Mutex::default(), room: Condvar::new(), wake }
     }
@@ -42,18 +42,18 @@ impl Pipe {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Takes what was written since the last call, in order.
+    /// Takes the bytes written since the last call.
     pub fn take(&self) -> Vec<Vec<u8>> {
         std::mem::take(&mut self.lock().pieces)
     }
 
-    /// Everybody has been sent all before this place.
-    pub fn release(&self, place: u64) {
-        self.lock().released = place;
+    /// All replicas have been sent the bytes before `at`.
+    pub fn release(&self, at: u64) {
+        self.lock().released = at;
         self.room.notify_one();
     }
 
-    /// Nobody takes any more.
+    /// Makes further writes fail.
     pub fn close(&self) {
         let mut state = self.lock();
         state.is_closed = true;
@@ -120,13 +120,13 @@ mod tests {
     use crate::sys::disk::write_all;
 
     #[test]
-    fn a_writer_waits_for_who_is_slowest_and_ends_when_nobody_takes() {
+    fn a_writer_waits_for_the_slowest_and_fails_when_the_pipe_is_closed() {
         let pipe = Arc::new(Pipe::new(Arc::new(|| ())));
-        let theirs = pipe.clone();
+        let in_thread = pipe.clone();
         let writer = std::thread::spawn(move || {
             let bytes: Vec<u8> = (0..3 * HELD_BYTES_MAX).map(|at| at as u8).collect();
-            let whole = write_all(&*theirs, &bytes);
-            let then = write_all(&*theirs, &bytes);
+            let whole = write_all(&*in_thread, &bytes);
+            let then = write_all(&*in_thread, &bytes);
             (whole, then)
         });
         let mut taken = 0u64;

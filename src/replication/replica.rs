@@ -1,9 +1,9 @@
-//! What a primary knows of one replica: what it has said of itself, and how far it has come.
+//! A primary's view of a replica: its announced properties, its stage, and sending to it.
 //!
 //! ```text
-//!   Greets -> AwaitsSnapshot -> TakesSnapshot ----------> Online      without a file
-//!                            -> AwaitsFile -> TakesFile -> Online     by way of a file
-//!   Greets ----------------------------------------------> Online     it goes on where it was
+//!   Handshake -> AwaitsSnapshot -> ReceivesSnapshot -------------> Online     without a file
+//!                               -> AwaitsFile -> ReceivesFile ---> Online     with a file
+//!   Handshake ---------------------------------------------------> Online     it continues where it was
 //! ```
 
 use std::io::{self, IoSlice, Read, Write};
@@ -11,36 +11,34 @@ use std::io::{self, IoSlice, Read, Write};
 use super::backlog::Backlog;
 use crate::sys::disk::DiskReader;
 
-/// Bytes of a file that are read at once to be sent.
+/// Bytes of a file read at once.
 const FILE_PIECE_BYTES: usize = 64 << 10;
-/// Pieces of shared blocks in one write.
+/// The most pieces in one write.
 const PIECES_MAX: usize = 64;
 
-/// How far a replica has come.
+/// The stage of a replica.
 pub enum Stage {
-    /// It has told of itself, and is a client like others.
-    Greets,
+    /// It has sent REPLCONF, and is still an ordinary client.
+    Handshake,
     /// It waits for a snapshot to begin.
     AwaitsSnapshot,
-    /// A snapshot is written to a file, which it will be sent.
+    /// It waits for a file that is being saved.
     AwaitsFile,
-    /// It is sent a snapshot while that is made; `at` is its place in it.
-    TakesSnapshot {
-        at: u64,
-    },
-    TakesFile(FileSending),
-    /// It has the data. Behind a snapshot of which it has to find the end, the stream begins with its first acknowledgement.
-    Online {
-        awaits_ack: bool,
-    },
+    /// It is being sent a snapshot while that is written, from offset `at` on.
+    ReceivesSnapshot { at: u64 },
+    /// It is being sent a file.
+    ReceivesFile(FileSending),
+    /// It has the data. After a snapshot of unknown length the stream begins with its first acknowledgement (`awaits_ack`).
+    Online { awaits_ack: bool },
 }
 
-/// A file on its way to a replica.
+/// A file being sent to a replica.
 pub struct FileSending {
     reader: Box<dyn DiskReader>,
-    /// Bytes of the file that were not read yet.
+    /// Bytes of the file not read yet.
     left: u64,
     piece: Vec<u8>,
+    /// Bytes of the piece that are sent.
     sent: usize,
 }
 
@@ -53,7 +51,7 @@ impl FileSending {
         self.left == 0 && self.sent == self.piece.len()
     }
 
-    /// Reads the next piece if the last is sent. Errors: the file's, and `UnexpectedEof` if it has become shorter.
+    /// Reads the next piece if the last one is sent. Errors: those of reading; `UnexpectedEof` if the file has become shorter.
     fn fill(&mut self) -> io::Result<()> {
         if self.sent == self.piece.len() && self.left > 0 {
             self.piece.resize(self.left.min(FILE_PIECE_BYTES as u64) as usize, 0);
@@ -65,38 +63,37 @@ impl FileSending {
     }
 }
 
-/// A client that follows this server, or is about to.
+/// A client that is a replica, or has begun the handshake.
 pub struct Replica {
     pub stage: Stage,
-    /// Bytes that go before anything else: what the handshake answers, signs of life, a header.
+    /// Bytes to be sent first: the reply to PSYNC, newlines, a header.
     pub preamble: Vec<u8>,
-    /// The offset of the first byte of the stream that it has not been sent; from the beginning of its snapshot on.
+    /// The offset of the first byte of the stream not sent to it. Set when its snapshot begins.
     pub next: u64,
-    /// The last offset it has acknowledged, and the last it has on its disk. None: it has not told, not even that it has the
-    /// beginning.
+    /// The acknowledged offset, and the one on its disk. None: not acknowledged, not even offset 0.
     pub acknowledged: Option<u64>,
     pub synced: Option<u64>,
     /// When it last acknowledged, and when it was last sent a piece of a snapshot: boot-time clock, microseconds.
     pub acknowledged_us: i64,
     pub sent_us: i64,
-    /// Where it takes clients itself: `REPLCONF listening-port`, `ip-address`.
+    /// Where it accepts clients: `REPLCONF listening-port`, `ip-address`.
     pub port: u16,
     pub address: Option<Box<str>>,
-    /// `REPLCONF capa eof`: it finds the end of a snapshot whose length nobody knows.
-    pub finds_end: bool,
-    /// `REPLCONF capa psync2`: it can be told of a new history when it goes on.
-    pub takes_new_history: bool,
-    /// `REPLCONF rdb-only 1`: it goes when it has the snapshot.
+    /// `REPLCONF capa eof`: it accepts a snapshot of unknown length, ended by a mark.
+    pub accepts_eof_mark: bool,
+    /// `REPLCONF capa psync2`: it accepts a new replication ID in `+CONTINUE`.
+    pub accepts_new_history: bool,
+    /// `REPLCONF rdb-only 1`: it wants only the snapshot.
     pub snapshot_only: bool,
-    /// `REPLCONF version`, the first number; None: it has not said, and is taken for a Redis 7.0.
+    /// `REPLCONF version`, the first number; None: not announced, it counts as Redis 7.0.
     pub version: Option<u32>,
-    /// What it leaves out: `REPLCONF rdb-filter-only`.
+    /// What its snapshot omits: `REPLCONF rdb-filter-only`.
     pub filter: Filter,
-    /// It has come by SYNC, and never acknowledges.
-    pub is_old: bool,
+    /// It came by SYNC instead of PSYNC, and never acknowledges.
+    pub uses_sync: bool,
 }
 
-/// What a snapshot leaves out.
+/// What a snapshot omits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
     pub keys: bool,
@@ -112,7 +109,7 @@ impl Filter {
 impl Default for Replica {
     fn default() -> Self {
         Replica {
-            stage: Stage::Greets,
+            stage: Stage::Handshake,
             preamble: Vec::new(),
             next: 0,
             acknowledged: None,
@@ -121,26 +118,26 @@ impl Default for Replica {
             sent_us: 0,
             port: 0,
             address: None,
-            finds_end: false,
-            takes_new_history: false,
+            accepts_eof_mark: false,
+            accepts_new_history: false,
             snapshot_only: false,
             version: None,
             filter: Filter::default(),
-            is_old: false,
+            uses_sync: false,
         }
     }
 }
 
-/// What came of sending.
+/// The result of sending.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sent {
     pub bytes: usize,
-    /// The socket takes no more now.
+    /// The socket accepts no more now.
     pub is_full: bool,
-    /// There is more to send, which waits for the next turn.
+    /// There is more to send in the next turn.
     pub has_more: bool,
-    /// The snapshot is sent to its end.
-    pub has_all: bool,
+    /// The snapshot is sent completely.
+    pub is_snapshot_sent: bool,
 }
 
 impl Replica {
@@ -148,66 +145,68 @@ impl Replica {
         matches!(self.stage, Stage::Online { .. })
     }
 
-    /// Whether the stream is kept for it: its snapshot has begun.
-    pub fn has_place(&self) -> bool {
+    /// Whether the stream must be kept for it: it is online, or its snapshot has begun.
+    pub fn needs_stream(&self) -> bool {
         match self.stage {
-            Stage::Greets | Stage::AwaitsSnapshot => false,
-            Stage::AwaitsFile | Stage::TakesSnapshot { .. } | Stage::TakesFile(_) => {
+            Stage::Handshake | Stage::AwaitsSnapshot => false,
+            Stage::AwaitsFile | Stage::ReceivesSnapshot { .. } | Stage::ReceivesFile(_) => {
                 !self.snapshot_only
             }
             Stage::Online { .. } => true,
         }
     }
 
-    /// Whether a snapshot is being made or sent for it, or is to be.
+    /// Whether it waits for a snapshot or is being sent one.
     pub fn is_syncing(&self) -> bool {
-        !matches!(self.stage, Stage::Greets | Stage::Online { .. })
+        !matches!(self.stage, Stage::Handshake | Stage::Online { .. })
     }
 
-    /// As INFO names the stage.
+    /// The stage's name in INFO.
     pub fn stage_name(&self) -> &'static str {
         match self.stage {
-            Stage::Greets | Stage::AwaitsSnapshot | Stage::AwaitsFile => "wait_bgsave",
-            Stage::TakesSnapshot { .. } => "wait_bgsave",
-            Stage::TakesFile(_) => "send_bulk",
+            Stage::Handshake
+            | Stage::AwaitsSnapshot
+            | Stage::AwaitsFile
+            | Stage::ReceivesSnapshot { .. } => "wait_bgsave",
+            Stage::ReceivesFile(_) => "send_bulk",
             Stage::Online { .. } => "online",
         }
     }
 
-    /// Bytes of memory held for this replica alone.
+    /// Bytes of memory owned by this replica's state.
     pub fn memory(&self) -> usize {
         let piece = match &self.stage {
-            Stage::TakesFile(file) => file.piece.capacity(),
+            Stage::ReceivesFile(file) => file.piece.capacity(),
             _ => 0,
         };
         size_of::<Replica>() + self.preamble.capacity() + piece
     }
 
-    /// Sends what is there for it, about `most` bytes, the stream up to before offset `end`. Errors: the connection is lost, or the
-    /// file cannot be read.
+    /// Sends pending bytes, about `bytes_max`; of the stream those before offset `end`. `snapshot`: the broadcast's bytes, and
+    /// whether they are complete. Errors: the connection is lost, or the file cannot be read.
     pub fn send(
         &mut self,
         stream: &mut impl Write,
         backlog: &Backlog,
         end: u64,
         snapshot: Option<(&Backlog, bool)>,
-        most: usize,
+        bytes_max: usize,
     ) -> io::Result<Sent> {
         let mut sent = Sent::default();
-        while sent.bytes < most {
+        while sent.bytes < bytes_max {
             let pieces = match (&mut self.stage, snapshot) {
                 _ if !self.preamble.is_empty() => vec![IoSlice::new(&self.preamble)],
-                (Stage::TakesSnapshot { at }, Some((snapshot, is_whole))) => {
+                (Stage::ReceivesSnapshot { at }, Some((snapshot, is_complete))) => {
                     if *at == snapshot.end() {
-                        sent.has_all = is_whole;
+                        sent.is_snapshot_sent = is_complete;
                         return Ok(sent);
                     }
                     snapshot.pieces(*at, snapshot.end(), PIECES_MAX).unwrap_or_default()
                 }
-                (Stage::TakesFile(file), _) => {
+                (Stage::ReceivesFile(file), _) => {
                     file.fill()?;
                     if file.is_done() {
-                        sent.has_all = true;
+                        sent.is_snapshot_sent = true;
                         return Ok(sent);
                     }
                     vec![IoSlice::new(&file.piece[file.sent..])]
@@ -241,8 +240,8 @@ impl Replica {
             return;
         }
         match &mut self.stage {
-            Stage::TakesSnapshot { at } => *at += count as u64,
-            Stage::TakesFile(file) => file.sent += count,
+            Stage::ReceivesSnapshot { at } => *at += count as u64,
+            Stage::ReceivesFile(file) => file.sent += count,
             _ => self.next += count as u64,
         }
     }
@@ -252,14 +251,14 @@ impl Replica {
 mod tests {
     use super::*;
 
-    /// Takes a few bytes with each write, and now and then none.
+    /// Accepts a few bytes with each write, and sometimes none.
     #[derive(Default)]
-    struct Narrow {
+    struct SlowSocket {
         taken: Vec<u8>,
         calls: usize,
     }
 
-    impl Write for Narrow {
+    impl Write for SlowSocket {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.calls += 1;
             if self.calls.is_multiple_of(3) {
@@ -285,15 +284,15 @@ mod tests {
         io::Seek::rewind(&mut file).unwrap();
         let sending = FileSending::new(Box::new(file), 100_000);
         let mut replica = Replica {
-            stage: Stage::TakesFile(sending),
+            stage: Stage::ReceivesFile(sending),
             preamble: b"$100000\r\n".to_vec(),
             next: 5,
             ..Replica::default()
         };
-        let mut out = Narrow::default();
+        let mut out = SlowSocket::default();
         loop {
             let sent = replica.send(&mut out, &backlog, 401, None, 50).unwrap();
-            if sent.has_all {
+            if sent.is_snapshot_sent {
                 replica.stage = Stage::Online { awaits_ack: false };
             }
             assert!(sent.bytes < 50 + 7);
@@ -309,7 +308,7 @@ mod tests {
     #[test]
     fn a_file_that_has_become_shorter_is_an_error() {
         let sending = FileSending::new(Box::new(io::Cursor::new(b"short")), 6);
-        let mut replica = Replica { stage: Stage::TakesFile(sending), ..Replica::default() };
+        let mut replica = Replica { stage: Stage::ReceivesFile(sending), ..Replica::default() };
         let sent = replica.send(&mut Vec::new(), &Backlog::new(1, 1), 1, None, 50);
         assert_eq!(sent.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
     }

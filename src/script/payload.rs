@@ -38,7 +38,7 @@ pub fn read(
                 let text = reader.string("a library");
                 take(&text.map_err(|_| &b"Failed loading library payload"[..])?)?;
             }
-            opcode::FUNCTION_OF_CANDIDATES => {
+            opcode::FUNCTION_PRE_GA => {
                 return Err(
                     b"libraries of the release candidates of 7.0 are not supported".to_vec()
                 );

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use mio::Token;
 
-use super::handshake::{HANDSHAKE_US, without_tls};
+use super::handshake::{HANDSHAKE_US, tls_not_configured};
 use super::{FIRST_LISTENER, Server, Turn};
 use crate::client::{Client, ClientFlags, ClientId};
 use crate::command::configure_tls;
@@ -81,15 +81,16 @@ impl Turn<'_> {
         }
         if is_tls {
             let config = self.state.net.tls.as_ref().map(|tls| &tls.server);
-            stream = match config.ok_or_else(without_tls).and_then(|tls| stream.with_tls(tls)) {
-                Ok(stream) => stream,
-                Err(error) => {
-                    let message = format_args!("Error accepting a client connection: {error}");
-                    return self.state.log(Level::Warning, message);
-                }
-            };
+            stream =
+                match config.ok_or_else(tls_not_configured).and_then(|tls| stream.with_tls(tls)) {
+                    Ok(stream) => stream,
+                    Err(error) => {
+                        let message = format_args!("Error accepting a client connection: {error}");
+                        return self.state.log(Level::Warning, message);
+                    }
+                };
         }
-        let mut flags = users::first_flags(self.state);
+        let mut flags = users::initial_flags(self.state);
         flags.set(ClientFlags::UNIX_SOCKET, stream.is_unix());
         let now_us = self.state.now.boot_us;
         let make = |id| Client { flags, ..Client::new(id, stream, peer, local, now_us) };
@@ -113,7 +114,7 @@ impl Turn<'_> {
     /// Protected mode: closes a remote client with an error. True: it was closed.
     pub(super) fn refuse_if_protected(&mut self, id: ClientId) -> bool {
         let config = &self.state.config;
-        let is_open = !config.protected_mode || self.state.acl.has_default_password();
+        let is_open = !config.protected_mode || self.state.acl.default_needs_password();
         let Some(client) = self.state.clients.get_mut(id) else { return true };
         if is_open || client.peer.is_local() {
             return false;

@@ -69,6 +69,6 @@ fn take_turn(turn: &mut Turn<'_>, is_first: bool) {
         die(turn.state, &fatal);
     }
     turn.flush();
-    turn.shake_hands();
+    turn.run_handshakes();
     turn.close_clients();
 }

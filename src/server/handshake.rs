@@ -1,8 +1,8 @@
-//! TLS handshakes: their queue, and what follows a finished one.
+//! TLS handshakes of clients: their queue, and what happens after a handshake.
 //!
 //! A handshake step costs far more than a command (a signature with a long RSA key takes a millisecond), and anybody
-//! can cause one. So steps run at the end of the turn, after replies are sent, and for a limited time; the rest waits
-//! for the next turn, in order.
+//! can cause one. So steps run at the end of the turn, after replies are sent, for a limited time. The rest stay queued
+//! for the next turn.
 
 use std::io;
 
@@ -15,39 +15,40 @@ use crate::net::tls::NameField;
 use crate::net::tls::stream::Handshake;
 use crate::sys::log::Level;
 
-/// Time for handshakes in one turn; the last step may exceed it. A turn costs little besides: less of it in more turns makes as
-/// many handshakes, and other clients wait for less. Unit: microseconds.
+/// Time limit for handshakes in a turn; the last step may exceed it. As the rest of a turn costs little, a short limit makes other
+/// clients wait less, and completes as many handshakes. Unit: microseconds.
 const TURN_US: i64 = 200;
-/// Steps in one turn, however fast: each may write a log line.
+/// Maximum steps in a turn, as each may write a log line.
 const STEPS_MAX: usize = 16;
 /// Time limit of a handshake from the connection on. Unit: microseconds.
 pub(super) const HANDSHAKE_US: i64 = 10_000_000;
 
 impl Turn<'_> {
     /// Queues a client's handshake for the end of the turn.
-    pub(super) fn shake_hands_later(&mut self, id: ClientId) {
+    pub(super) fn queue_handshake(&mut self, id: ClientId) {
         if let Some(client) = self.state.clients.get_mut(id) {
             client.flags |= ClientFlags::READ_PENDING;
             self.state.net.pending.handshakes.push_back(id);
         }
     }
 
-    /// Continues handshakes, for a limited time.
-    pub fn shake_hands(&mut self) {
+    /// Runs steps of queued handshakes, for a limited time.
+    pub fn run_handshakes(&mut self) {
         if self.state.net.pending.handshakes.is_empty() {
             return;
         }
         let begun_us = self.state.clock.now().boot_us;
         for _ in 0..STEPS_MAX.min(self.state.net.pending.handshakes.len()) {
             let Some(id) = self.state.net.pending.handshakes.pop_front() else { return };
-            self.shake(id);
+            self.continue_handshake(id);
             if self.state.clock.now().boot_us - begun_us >= TURN_US {
                 return;
             }
         }
     }
 
-    fn shake(&mut self, id: ClientId) {
+    /// Runs a step of a client's handshake.
+    fn continue_handshake(&mut self, id: ClientId) {
         let Some(client) = self.state.clients.get_mut(id) else { return };
         client.flags.remove(ClientFlags::READ_PENDING);
         if client.is_closing() {
@@ -55,16 +56,16 @@ impl Turn<'_> {
         }
         match client.stream.handshake() {
             Ok(Handshake::Waits) => {}
-            Ok(Handshake::GoesOn) => self.shake_hands_later(id),
+            Ok(Handshake::Unfinished) => self.queue_handshake(id),
             Ok(Handshake::Done) => {
                 log_in_by_certificate(self.state, id);
-                self.begin(id);
+                self.start_serving(id);
             }
             Err(error) => {
-                let ends = format!("addr={} laddr={}", client.peer, client.local);
+                let addresses = format!("addr={} laddr={}", client.peer, client.local);
                 self.state.log(
                     Level::Warning,
-                    format_args!("Error accepting a client connection: {error} ({ends})"),
+                    format_args!("Error accepting a client connection: {error} ({addresses})"),
                 );
                 self.state.clients.close(id);
             }
@@ -72,12 +73,12 @@ impl Turn<'_> {
     }
 
     /// Starts to serve a client whose handshake is done, unless protected mode refuses it.
-    fn begin(&mut self, id: ClientId) {
+    fn start_serving(&mut self, id: ClientId) {
         let Some(client) = self.state.clients.get_mut(id) else { return };
         client.active_us = self.state.now.boot_us;
         if !self.refuse_if_protected(id) {
             self.state.stats.counters.connections += 1;
-            // Bytes behind the handshake may be buffered already.
+            // Requests after the handshake may be buffered already.
             self.read_later(id);
         }
     }
@@ -86,10 +87,10 @@ impl Turn<'_> {
     pub fn close_slow_handshakes(&mut self) {
         let now_us = self.state.now.boot_us;
         while let Some(&(deadline_us, id)) = self.state.net.pending.handshaking.front() {
-            let waits = |state: &State| {
+            let is_handshaking = |state: &State| {
                 state.clients.get(id).is_some_and(|client| client.stream.is_handshaking())
             };
-            if !waits(self.state) {
+            if !is_handshaking(self.state) {
                 self.state.net.pending.handshaking.pop_front();
             } else if deadline_us <= now_us {
                 self.state.net.pending.handshaking.pop_front();
@@ -115,13 +116,13 @@ fn log_in_by_certificate(state: &mut State, id: ClientId) {
     let Some(client) = state.clients.get(id) else { return };
     let names = client.stream.peer_names(field);
     let named = names.iter().filter_map(|name| state.acl.find(name));
-    let user = named.into_iter().find(|&user| state.acl.user(user).is(UserFlags::ON));
+    let user = named.into_iter().find(|&user| state.acl.user(user).has_flag(UserFlags::ON));
     if let Some(user) = user {
-        users::become_user(state, id, user);
+        users::log_in(state, id, user);
     }
 }
 
 /// The error of a connection that cannot start a handshake.
-pub(super) fn without_tls() -> io::Error {
+pub(super) fn tls_not_configured() -> io::Error {
     io::Error::other("TLS is not configured")
 }

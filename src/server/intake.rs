@@ -116,7 +116,7 @@ impl Turn<'_> {
             return;
         }
         if client.stream.is_handshaking() {
-            return self.shake_hands_later(id);
+            return self.queue_handshake(id);
         }
         if client.flags.contains(ClientFlags::AWAITS_LOG) {
             // Read again when the output that its replies must follow has been sent.

@@ -13,7 +13,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::intake::Intake;
 use super::{Server, WAKER, busy};
-use crate::acl::{RuleError, Rules, User, merge};
+use crate::acl::{RuleContext, RuleError, User, join_selectors};
 use crate::client::ClientFlags;
 use crate::clock::Clock;
 use crate::collections::hash::KeyHasher;
@@ -329,7 +329,7 @@ pub type UserLine = (Vec<u8>, Vec<Vec<u8>>);
 /// Parses `user` lines. Errors: in any rule, but unknown commands are found later.
 pub fn user_lines(directives: &[Directive]) -> Result<Vec<UserLine>, ConfigError> {
     let catalogue = users::catalogue(&TABLE);
-    let rules = Rules { catalogue: &catalogue, all_channels: false };
+    let context = RuleContext { catalogue: &catalogue, all_channels: false };
     let mut lines: Vec<UserLine> = Vec::new();
     for directive in directives {
         let wrong = |what: &[u8], why: &str| {
@@ -345,15 +345,15 @@ pub fn user_lines(directives: &[Directive]) -> Result<Vec<UserLine>, ConfigError
             return Err(wrong(name, TWICE));
         }
         let args: Vec<&[u8]> = args.iter().map(|arg| &arg[..]).collect();
-        let merged = merge(&args).map_err(|open| wrong(open, "Wrong format"))?;
-        let mut user = User::new(rules);
-        for rule in &merged {
-            match user.apply(rule, rules) {
+        let rules = join_selectors(&args).map_err(|open| wrong(open, "Wrong format"))?;
+        let mut user = User::new(context);
+        for rule in &rules {
+            match user.apply(rule, context) {
                 Ok(()) | Err(RuleError::Unknown) => {}
                 Err(error) => return Err(wrong(rule, error.text())),
             }
         }
-        lines.push((name.clone(), merged));
+        lines.push((name.clone(), rules));
     }
     Ok(lines)
 }
@@ -371,7 +371,7 @@ impl Server {
             return false;
         }
         let all_channels = users::all_channels(server);
-        match server.acl.load_lines(lines, all_channels) {
+        match server.acl.load_config_lines(lines, all_channels) {
             Err(why) => {
                 server.log(Level::Warning, format_args!("{}", String::from_utf8_lossy(&why)));
                 let end = "Critical error while loading ACLs. Exiting.";

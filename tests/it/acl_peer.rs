@@ -1,8 +1,8 @@
-//! Who may do what is what Redis 7.0.15 says: ACL DRYRUN of each command for users with each category, and with each kind of
-//! permission on keys and channels; and ACL CAT.
+//! Permissions as in Redis 7.0.15: ACL CAT, and ACL DRYRUN of each command for users with each category, and with each kind
+//! of permission for keys and channels.
 //!
-//! Needs a peer that runs already and whose users may be changed: `ACL_PEER=host:port` (`make peer` names one).
-//! Knowingly other (docs/differences.md): commands that take more arguments here.
+//! Needs a running peer whose users may be changed: `ACL_PEER=host:port` (`make peer` names one). Known differences
+//! (docs/differences.md): commands that take more arguments here.
 
 use std::collections::BTreeSet;
 
@@ -32,7 +32,7 @@ const CATEGORIES: &[&str] = &[
     "scripting",
 ];
 
-/// Permissions on keys and channels, for who may run all commands.
+/// Permissions for keys and channels, of a user that may run all commands.
 const PERMISSIONS: &[&str] = &[
     "",
     "%R~*",

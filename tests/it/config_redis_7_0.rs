@@ -3,14 +3,14 @@
 
 use std::collections::BTreeMap;
 
-use latchkey::config::{Config, ConfigError, PARAMS, SetBy, parse_line};
+use latchkey::config::{Config, ConfigError, PARAMS, SetContext, parse_line};
 
 const GET: &str = include_str!("../data/config-get-7.0.15.tsv");
 const SET: &str = include_str!("../data/config-set-7.0.15.tsv");
 const SET_VALUES: &str = include_str!("../data/config-set-values-7.0.15.tsv");
 const FILES: &str = include_str!("../data/config-file-7.0.15.tsv");
 
-const LOCAL: SetBy = SetBy { local_client: true, loading: false };
+const LOCAL: SetContext = SetContext { local_client: true, loading: false };
 
 fn rows(table: &str) -> impl Iterator<Item = Vec<&str>> {
     table

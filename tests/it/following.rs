@@ -1,4 +1,4 @@
-//! A replica and a primary written by hand: what is said on the link, and what clients see meanwhile.
+//! A replica tested with a primary that the test plays itself: the protocol of the link, and what clients see meanwhile.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -21,7 +21,7 @@ impl Link {
         Link { socket: BufReader::new(socket) }
     }
 
-    /// The next request of the replica, its words joined. Empty lines are passed over.
+    /// The replica's next request, its arguments joined by spaces. Skips empty lines.
     fn request(&mut self) -> String {
         let mut line = || {
             let mut line = String::new();
@@ -53,7 +53,7 @@ impl Link {
         request.len() as u64
     }
 
-    /// Greets, and returns what the replica asks for.
+    /// Does the handshake up to the replica's PSYNC, which it returns.
     fn greet(&mut self) -> String {
         assert_eq!(self.request(), "PING");
         self.send("+PONG\r\n");
@@ -64,15 +64,17 @@ impl Link {
         self.request()
     }
 
-    /// Waits until the replica has applied the stream up to an offset, and returns what it tells then, and the bytes of the
-    /// question.
-    fn ask(&mut self, offset: u64) -> (u64, u64) {
+    /// Asks for an acknowledgement, and waits until the replica has applied the stream up to `offset`. Returns the acknowledged
+    /// offset, and the bytes of the request for it.
+    fn await_ack(&mut self, offset: u64) -> (u64, u64) {
         let bytes = self.stream(&["REPLCONF", "GETACK", "*"]);
         loop {
             let request = self.request();
-            let told = request.strip_prefix("REPLCONF ACK ").and_then(|told| told.parse().ok());
-            if let Some(told) = told.filter(|&told| told >= offset) {
-                return (told, bytes);
+            let acknowledged = request.strip_prefix("REPLCONF ACK ");
+            let acknowledged = acknowledged.and_then(|offset| offset.parse().ok());
+            if let Some(acknowledged) = acknowledged.filter(|&acknowledged| acknowledged >= offset)
+            {
+                return (acknowledged, bytes);
             }
         }
     }
@@ -84,7 +86,7 @@ fn encode(words: &[&str]) -> Vec<u8> {
     request.into_bytes()
 }
 
-/// A snapshot with one string for each pair, without a checksum.
+/// A snapshot of database 1 with these strings, without a checksum.
 fn snapshot(pairs: &[(&str, &str)]) -> Vec<u8> {
     let mut bytes = b"REDIS0010\xfa\x0erepl-stream-db\x011\xfe\x01".to_vec();
     for (key, value) in pairs {
@@ -98,7 +100,7 @@ fn snapshot(pairs: &[(&str, &str)]) -> Vec<u8> {
     bytes
 }
 
-/// A server that follows a primary of the test's.
+/// Starts a server as a replica of the returned listener.
 fn follower(lines: &[&str]) -> (TestServer, TcpListener, Client, tempfile::TempDir) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let folder = tempfile::tempdir().expect("a folder");
@@ -111,7 +113,7 @@ fn follower(lines: &[&str]) -> (TestServer, TcpListener, Client, tempfile::TempD
     (server, listener, client, folder)
 }
 
-/// The same, with a snapshot of database 1 that ends at offset 100 and holds `a`.
+/// As [`follower`], and sends it a snapshot with offset 100 that holds `a` in database 1.
 fn synced(lines: &[&str]) -> (TestServer, TcpListener, Link, Client, tempfile::TempDir) {
     let (server, listener, mut client, folder) = follower(lines);
     let mut link = Link::accept(&listener);
@@ -148,11 +150,11 @@ fn the_stream_is_applied_where_the_snapshot_ends() {
     offset += link.stream(&["SELECT", "2"]);
     offset += link.stream(&["INCR", "c"]);
     link.send("\n");
-    // Neither is seen before all of it is there.
+    // The transaction is not visible before it is complete.
     assert_eq!(client.call(&["EXISTS", "c"]).show(), "(integer) 0");
     offset += link.stream(&["EXEC"]);
-    let (told, bytes) = link.ask(offset);
-    assert_eq!(told, offset);
+    let (acknowledged, bytes) = link.await_ack(offset);
+    assert_eq!(acknowledged, offset);
     assert_eq!(info(&mut client, "slave_repl_offset"), (offset + bytes).to_string());
     assert_eq!(client.call(&["GET", "b"]).show(), "\"1\"");
     client.call(&["SELECT", "2"]);
@@ -162,40 +164,40 @@ fn the_stream_is_applied_where_the_snapshot_ends() {
 }
 
 #[test]
-fn a_replica_hides_what_has_expired_and_leaves_it_to_its_primary() {
+fn a_replica_hides_expired_keys_until_its_primary_deletes_them() {
     let (server, _listener, mut link, mut client, _folder) = synced(&[]);
     let at = (server.clock_ms() + 1000).to_string();
     let mut offset = 100;
     for key in ["x", "y", "z"] {
         offset += link.stream(&["SET", key, "1", "PXAT", &at]);
     }
-    offset += link.ask(offset).1;
+    offset += link.await_ack(offset).1;
     server.advance(5_000_000);
     assert_eq!(client.call(&["EXISTS", "x", "y", "z"]).show(), "(integer) 0");
     assert_eq!(client.call(&["DBSIZE"]).show(), "(integer) 4");
     offset += link.stream(&["PERSIST", "x"]);
     offset += link.stream(&["RENAME", "y", "w"]);
     offset += link.stream(&["DEL", "z"]);
-    // One that has expired when it comes is there all the same.
+    // A key that is already expired when it is set is stored nevertheless.
     offset += link.stream(&["SET", "v", "1", "PXAT", &at]);
     offset += link.stream(&["PEXPIREAT", "a", &at]);
-    link.ask(offset);
+    link.await_ack(offset);
     assert_eq!(client.call(&["GET", "x"]).show(), "\"1\"");
     for key in ["w", "v", "a"] {
         assert_eq!(client.call(&["EXISTS", key]).show(), "(integer) 0", "{key}");
     }
     assert_eq!(client.call(&["DBSIZE"]).show(), "(integer) 4");
     assert_eq!(client.call(&["REPLICAOF", "NO", "ONE"]).show(), "OK");
-    // Now its age counts.
+    // As a primary it deletes expired keys.
     server.settle();
     assert_eq!(client.call(&["DBSIZE"]).show(), "(integer) 1");
 }
 
 #[test]
-fn a_link_that_was_cut_goes_on_where_it_was() {
+fn a_broken_link_continues_where_it_was() {
     let (_server, listener, mut link, mut client, _folder) = synced(&[]);
     let bytes = link.stream(&["SET", "b", "1"]);
-    // Half a request is as good as none.
+    // An incomplete request does not count.
     let half = encode(&["APPEND", "b", "2"]);
     link.send(&half[..half.len() - 3]);
     drop(link);
@@ -204,22 +206,22 @@ fn a_link_that_was_cut_goes_on_where_it_was() {
     await_link(&mut client, "down");
     link.send(format!("+CONTINUE {OTHER_ID}\r\n"));
     link.send(&half);
-    link.ask(100 + bytes + half.len() as u64);
+    link.await_ack(100 + bytes + half.len() as u64);
     assert_eq!(client.call(&["GET", "b"]).show(), "\"12\"");
     assert_eq!(info(&mut client, "master_replid"), OTHER_ID);
     assert_eq!(info(&mut client, "master_replid2"), ID);
     assert_eq!(info(&mut client, "second_repl_offset"), (100 + bytes + 1).to_string());
-    // What is no stream ends the link, and nothing is known then.
+    // Invalid bytes break the link, and the history is given up.
     link.send("PING\r\n");
     let mut link = Link::accept(&listener);
     assert_eq!(link.greet(), "PSYNC ? -1");
 }
 
 #[test]
-fn what_is_not_whole_is_never_seen() {
+fn incomplete_snapshots_are_never_visible() {
     let (_server, listener, mut link, mut client, _folder) = synced(&["repl-diskless-load swapdb"]);
     let whole = snapshot(&[("new", "1"), ("more", "2")]);
-    // Another state of the same history: the old data is served until the new one is whole, and stays if it never is.
+    // Same history: the old data is served until the new snapshot is complete, and stays if it never is.
     for cut in [whole.len() / 2, whole.len() - 1] {
         drop(link);
         link = Link::accept(&listener);
@@ -234,14 +236,14 @@ fn what_is_not_whole_is_never_seen() {
     assert!(link.greet().starts_with("PSYNC "));
     link.send(format!("+FULLRESYNC {OTHER_ID} 300\r\n${}\r\n", whole.len()));
     link.send(&whole[..whole.len() - 1]);
-    // Of another history: nobody can tell what the old data is worth.
+    // Another history: the old data is not served while the snapshot is loaded.
     wait_for("loading", || (info(&mut client, "loading") == "1").then_some(()));
     assert!(client.call(&["GET", "a"]).show().starts_with("(error) LOADING"));
     link.send(&whole[whole.len() - 1..]);
     await_link(&mut client, "up");
     assert_eq!(client.call(&["MGET", "a", "new", "more"]).show(), "1) (nil)\n2) \"1\"\n3) \"2\"");
     assert_eq!(info(&mut client, "master_replid"), OTHER_ID);
-    assert_eq!(link.ask(0).0, 300);
+    assert_eq!(link.await_ack(0).0, 300);
 }
 
 #[test]
@@ -264,7 +266,7 @@ fn a_shutdown_saves_nothing_while_a_snapshot_is_loaded() {
 }
 
 #[test]
-fn stale_data_is_refused_where_it_is_not_wanted() {
+fn stale_data_is_not_served_if_configured_so() {
     let (server, listener, mut client, _folder) = follower(&["replica-serve-stale-data no"]);
     let refused =
         "(error) MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.";
@@ -277,7 +279,7 @@ fn stale_data_is_refused_where_it_is_not_wanted() {
     assert!(client.call(&["EVAL", flagged, "0"]).show().starts_with("(error) MASTERDOWN"));
     let stale = "#!lua flags=allow-stale,no-writes\nreturn 1";
     assert_eq!(client.call(&["EVAL", stale, "0"]).show(), "(integer) 1");
-    // A primary that refuses is asked again a second later.
+    // After a refusal the replica tries again a second later.
     let mut link = Link::accept(&listener);
     assert_eq!(link.request(), "PING");
     link.send("-ERR not now\r\n");
@@ -285,7 +287,7 @@ fn stale_data_is_refused_where_it_is_not_wanted() {
     server.advance(1_100_000);
     let mut link = Link::accept(&listener);
     assert!(link.greet().starts_with("PSYNC "));
-    // Nor is one that is silent borne for ever.
+    // A silent primary is given up after the timeout.
     server.advance(70_000_000);
     let mut link = Link::accept(&listener);
     assert!(link.greet().starts_with("PSYNC "));
@@ -300,7 +302,7 @@ fn stale_data_is_refused_where_it_is_not_wanted() {
 }
 
 #[test]
-fn a_stale_replica_is_promoted_within_a_transaction_whatever_the_last_one_held() {
+fn a_stale_replica_can_be_promoted_within_a_transaction() {
     let (_server, listener, link, mut client, _folder) = synced(&["replica-serve-stale-data no"]);
     for words in [&["MULTI"][..], &["GET", "a"], &["EXEC"]] {
         client.call(words);
@@ -309,7 +311,7 @@ fn a_stale_replica_is_promoted_within_a_transaction_whatever_the_last_one_held()
     drop((link, listener));
     await_link(&mut client, "down");
     client.call(&["MULTI"]);
-    // What Sentinel sends.
+    // As Sentinel does.
     client.call(&["SLAVEOF", "NO", "ONE"]);
     client.call(&["CLIENT", "KILL", "TYPE", "pubsub"]);
     assert_eq!(client.call(&["EXEC"]).show(), "1) OK\n2) (integer) 0");

@@ -1,9 +1,9 @@
-//! Servers as processes that follow each other, through a link that is cut at random bytes again and again, under a load of random
-//! commands, transactions, scripts, functions, deadlines and commands that wait: what they hold is the same, and so are offsets.
+//! Servers as processes that replicate each other over links that are cut at random bytes, under a load of random commands,
+//! transactions, scripts, functions, deadlines and blocking commands: in the end their data and offsets are equal.
 //!
-//! `PAIRS_PEERS=/path/redis-server:/path/valkey-server` names others, which follow this server and are followed by it (`make peer`
-//! names some). `PAIRS_KEYS` and `PAIRS_CUTS` make a run large, `PAIRS_SEED` repeats one as far as processes allow, `PAIRS_LATCHKEY`
-//! names another build of this server.
+//! `PAIRS_PEERS=/path/redis-server:/path/valkey-server` names other servers, to be both replicas and primaries of this one (`make
+//! peer` names some). `PAIRS_KEYS` and `PAIRS_CUTS` set the size of a run, `PAIRS_SEED` repeats one as far as processes allow,
+//! `PAIRS_LATCHKEY` names another build of this server.
 #![allow(clippy::disallowed_methods)] // processes have the real time
 
 use std::io::{Read, Write};
@@ -22,8 +22,8 @@ use crate::support::{Client, Reply, wait_for};
 
 type Args = Vec<Vec<u8>>;
 
-/// Besides: deadlines that pass at once, functions, and databases that change places.
-const BESIDES: &str = "
+/// Additional commands: short deadlines, functions, and SWAPDB.
+const ADDITIONAL: &str = "
 = *8 PEXPIRE k 1|10|100|1000
 = *8 SET t v PX 1|10|100|1000
 *6 FCALL put 1 t v
@@ -31,16 +31,16 @@ const BESIDES: &str = "
 ";
 const LIBRARY: &str = "#!lua name=pairs\nredis.register_function('put', function(keys, args) \
                        redis.call('set', keys[1], args[1]) return redis.call('expire', keys[1], 1000) end)";
-/// Of the keys that are filled, in this order.
+/// Prefixes of keys by type; key number n has prefix n modulo their number.
 const KINDS: [&str; 7] = ["t", "h", "l", "s", "z", "g", "x"];
-/// Requests sent at once.
+/// Requests in a pipeline.
 const BATCH: usize = 50;
-/// Databases in use: 0 for many keys, NARROW for a few that all clients have to do with, and what COPY and MOVE reach.
+/// Databases in use: 0 with many keys, NARROW with a few that all clients use, and the targets of COPY and MOVE.
 const DATABASES: [&str; 4] = ["0", "1", "2", NARROW];
 const NARROW: &str = "9";
-/// Keys of each type there.
+/// Keys of each type in NARROW.
 const FEW: u32 = 4;
-/// Cuts while the first snapshot is on its way.
+/// Cuts while the first snapshot is sent.
 const CUTS_IN_SNAPSHOT: usize = 2;
 
 fn number(name: &str, default: u64) -> u64 {
@@ -52,18 +52,19 @@ fn ours() -> PathBuf {
         .map_or_else(|| env!("CARGO_BIN_EXE_latchkey").into(), PathBuf::from)
 }
 
-/// A moment for processes to go on in, where looking again and again would take it from them.
-fn rest() {
+/// Pauses between polls, to leave the processor to the servers.
+fn pause() {
     std::thread::sleep(Duration::from_millis(5));
 }
 
 // ---- the link ----------------------------------------------------------------------------------------------------------
 
-/// Passes connections on to a server; each can be cut.
+/// A proxy before a server, whose connections can be cut.
 struct Proxy {
     address: SocketAddr,
-    /// Bytes from the server until the connection is cut, if it is to be.
+    /// Bytes from the server until its connection is cut. None: it is not to be cut.
     left: Arc<Mutex<Option<u64>>>,
+    /// Number of connections so far.
     connections: Arc<AtomicU64>,
 }
 
@@ -85,9 +86,9 @@ impl Proxy {
                 };
                 let (to, from) = ends();
                 let left = left.clone();
-                std::thread::spawn(move || pass_on(from, to, Some(left)));
+                std::thread::spawn(move || forward(from, to, Some(left)));
                 let (from, to) = ends();
-                std::thread::spawn(move || pass_on(from, to, None));
+                std::thread::spawn(move || forward(from, to, None));
             }
         });
         proxy
@@ -100,13 +101,13 @@ impl Proxy {
     /// Waits for the cut.
     fn await_cut(&self) {
         wait_for("the cut", || {
-            rest();
+            pause();
             self.left.lock().expect("a lock").is_none().then_some(())
         });
     }
 }
 
-fn pass_on(mut from: TcpStream, mut to: TcpStream, left: Option<Arc<Mutex<Option<u64>>>>) {
+fn forward(mut from: TcpStream, mut to: TcpStream, left: Option<Arc<Mutex<Option<u64>>>>) {
     let mut buffer = vec![0; 16 * 1024];
     while let Ok(count @ 1..) = from.read(&mut buffer) {
         let (count, is_cut) = match &left {
@@ -118,12 +119,12 @@ fn pass_on(mut from: TcpStream, mut to: TcpStream, left: Option<Arc<Mutex<Option
         }
     }
     for end in [from, to] {
-        // The other side may have done it.
+        // The other direction may have closed it.
         let _ = end.shutdown(Shutdown::Both);
     }
 }
 
-/// How many of the bytes go on, and whether the connection is cut then.
+/// How many of `count` bytes to forward, and whether to cut the connection then.
 fn take_from(left: &mut Option<u64>, count: usize) -> (usize, bool) {
     match left {
         Some(bytes) if *bytes > count as u64 => {
@@ -141,7 +142,7 @@ fn take_from(left: &mut Option<u64>, count: usize) -> (usize, bool) {
 
 // ---- the load ----------------------------------------------------------------------------------------------------------
 
-/// Clients that write until they are told to stop.
+/// Clients that write until they are stopped.
 struct Load {
     stop: Arc<AtomicBool>,
     sent: Arc<AtomicU64>,
@@ -154,14 +155,14 @@ impl Load {
         for (number, database, keys) in
             [(0, "0", keys.div_ceil(7) as u32), (1, NARROW, FEW), (2, NARROW, FEW)]
         {
-            let mut author = Author::new(seed + number, keys);
-            load.spawn(primary, database, move |client| author.write(client));
+            let mut generator = RequestGenerator::new(seed + number, keys);
+            load.spawn(primary, database, move |client| generator.write(client));
         }
         for number in 3..5 {
             let mut waits = Generator::new(seed + number, parse(BLOCKING));
             load.spawn(primary, NARROW, move |client| {
                 let mut args = waits.request().args;
-                // Its time: before the keys' number, or at the end.
+                // The timeout is the first argument, or the last.
                 match args[0].starts_with(b"BLMPOP") || args[0].starts_with(b"BZMPOP") {
                     true => args[1] = b"0.02".to_vec(),
                     false => *args.last_mut().expect("words") = b"0.02".to_vec(),
@@ -173,7 +174,7 @@ impl Load {
         load
     }
 
-    /// `act` writes something, and returns how many commands that were.
+    /// Runs `act` repeatedly; it returns how many commands it has sent.
     fn spawn(
         &mut self,
         primary: SocketAddr,
@@ -190,7 +191,7 @@ impl Load {
         }));
     }
 
-    /// Ends it, and returns how many commands there were.
+    /// Stops the load. Returns how many commands were sent.
     fn end(self) -> u64 {
         self.stop.store(true, Ordering::Relaxed);
         for thread in self.threads {
@@ -200,7 +201,7 @@ impl Load {
     }
 }
 
-/// Makes a key of one of the types, with few or many elements.
+/// A command that creates key `number`, with few or many elements.
 fn fill(number: u64, random: &mut fastrand::Rng) -> Args {
     let elements = match random.u32(..200) {
         0 => random.u32(200..600),
@@ -220,7 +221,7 @@ fn fill(number: u64, random: &mut fastrand::Rng) -> Args {
     let mut words = vec![command.to_owned(), format!("{kind}{}", number / 7)];
     match kind {
         "t" => words.push("v".repeat(elements as usize)),
-        // Lower than those that the load makes up.
+        // Lower than the IDs of the load.
         "x" => words.push("0-1".to_owned()),
         _ => {}
     }
@@ -230,26 +231,26 @@ fn fill(number: u64, random: &mut fastrand::Rng) -> Args {
     words.into_iter().map(String::into_bytes).collect()
 }
 
-/// Makes up what one client writes.
-struct Author {
+/// Generates the requests of a client.
+struct RequestGenerator {
     commands: Generator,
 }
 
-impl Author {
+impl RequestGenerator {
     fn new(seed: u64, keys: u32) -> Self {
         let mut all = rules();
         all.extend(parse(MORE));
-        // Redis 7.0 and this server let XSETID go below what was deleted last, a Valkey that follows refuses.
+        // Redis 7.0 and this server accept XSETID below the greatest deleted ID; a Valkey replica refuses it.
         all.retain(|rule| rule.words[0] != "XSETID");
-        // The many keys are to stay, and where they are.
+        // SWAPDB and FLUSHDB would move or delete the many keys.
         all.retain(|rule| rule.words[0] != "SWAPDB" && (keys == FEW || rule.words[0] != "FLUSHDB"));
-        all.extend(parse(BESIDES));
+        all.extend(parse(ADDITIONAL));
         let mut commands = Generator::new(seed, all);
         commands.keys = keys;
-        Author { commands }
+        RequestGenerator { commands }
     }
 
-    /// Writes some requests at once. Returns how many.
+    /// Sends a pipeline of requests, and reads the replies. Returns how many.
     fn write(&mut self, client: &mut Client) -> u64 {
         let mut requests: Vec<Args> = Vec::new();
         while requests.len() < BATCH {
@@ -257,7 +258,7 @@ impl Author {
             match self.commands.random.u32(..30) {
                 0 => self.transaction(&mut requests),
                 1 => requests.push(self.script()),
-                // What is deleted comes again, so that there are as many.
+                // Creates deleted keys again, to keep their number.
                 2..16 if keys > u64::from(FEW) => {
                     let number = self.commands.random.u64(..keys * KINDS.len() as u64);
                     requests.push(fill(number, &mut self.commands.random));
@@ -291,7 +292,7 @@ impl Author {
     }
 }
 
-// ---- what is compared --------------------------------------------------------------------------------------------------
+// ---- comparing ---------------------------------------------------------------------------------------------------------
 
 fn info(client: &mut Client, name: &str) -> String {
     let Reply::Bulk(text) = client.call(&["INFO"]) else { panic!("INFO is a string") };
@@ -451,7 +452,7 @@ impl Chain {
     fn await_link(&mut self, link: usize, connections: u64) {
         let (proxy, replica) = (&self.proxies[link], &mut self.clients[link + 1]);
         wait_for("the link", || {
-            rest();
+            pause();
             let is_new = proxy.connections.load(Ordering::Relaxed) > connections;
             (is_new && info(replica, "master_link_status") == "up").then_some(())
         });
@@ -499,7 +500,7 @@ impl Chain {
         let offset = |client: &mut Client| info(client, "master_repl_offset");
         let (primary, replicas) = self.clients.split_first_mut().expect("some nodes");
         wait_for("equal offsets", || {
-            rest();
+            pause();
             let end = offset(primary);
             let are_there = replicas.iter_mut().all(|replica| offset(replica) == end);
             (are_there && offset(primary) == end).then_some(())
@@ -508,7 +509,7 @@ impl Chain {
 
     /// Waits until all have the same. Panics if they never do.
     fn compare(&mut self) {
-        let told = |client: &mut Client| {
+        let data_of = |client: &mut Client| {
             let functions = client.call(&["FUNCTION", "LIST", "WITHCODE"]);
             (client.call(&["DEBUG", "DIGEST"]).show(), functions.show())
         };
@@ -517,17 +518,17 @@ impl Chain {
             put_off_deadlines(&mut self.clients[0]);
             self.level();
             let (primary, replicas) = self.clients.split_first_mut().expect("some nodes");
-            let first = told(primary);
+            let first = data_of(primary);
             let is_over = start.elapsed() > Duration::from_secs(30);
             let mut differs = String::new();
             for replica in replicas {
-                let there = told(replica);
-                if there.1 != first.1 {
-                    differs += &format!("functions {} and {}\n", first.1, there.1);
-                } else if there.0 != first.0 && (is_over || !self.digests_agree) {
+                let other = data_of(replica);
+                if other.1 != first.1 {
+                    differs += &format!("functions {} and {}\n", first.1, other.1);
+                } else if other.0 != first.0 && (is_over || !self.digests_agree) {
                     differs += &different(primary, replica);
                 }
-                if there.0 != first.0 && self.digests_agree {
+                if other.0 != first.0 && self.digests_agree {
                     differs += "digests\n";
                 }
             }
@@ -592,9 +593,9 @@ fn run(programs: &[PathBuf], names: &str, keys: u64, cuts: u64) {
         let failed = info(client, "unexpected_error_replies");
         let path = chain.folder.path().join(number.to_string()).join("log");
         let log = String::from_utf8_lossy(&std::fs::read(path).expect("a log")).into_owned();
-        let told: Vec<&str> =
+        let lines: Vec<&str> =
             log.lines().filter(|line| line.contains("CRITICAL")).take(5).collect();
-        assert!(failed.is_empty() || failed == "0", "{failed} commands have failed: {told:#?}");
+        assert!(failed.is_empty() || failed == "0", "{failed} commands have failed: {lines:#?}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! What outlives a server: started again in the same folder, it holds what it held.
+//! Persistence: a server restarted in the same folder has the same data.
 
 use crate::support::{Client, Reply, TestServer};
 
@@ -8,7 +8,7 @@ fn start(dir: &std::path::Path, lines: &[&str]) -> TestServer {
     TestServer::start(&all)
 }
 
-/// Something of every type, deadlines, two databases, a library of functions.
+/// Writes values of every type, deadlines, two databases and a function library.
 fn fill(client: &mut Client) {
     for line in [
         "SET text value",
@@ -44,7 +44,7 @@ fn fill(client: &mut Client) {
     client.call(&["FUNCTION", "LOAD", library]);
 }
 
-/// All that is compared of a server.
+/// The data that is compared.
 fn contents(client: &mut Client) -> Vec<Reply> {
     let digest = client.call(&["DEBUG", "DIGEST"]);
     let deadline = client.call(&["PEXPIRETIME", "session"]);
@@ -61,7 +61,7 @@ fn info(client: &mut Client, field: &str) -> String {
     line.unwrap_or_else(|| panic!("no {field}")).to_owned()
 }
 
-/// Lets the server take turns until a field of INFO is so.
+/// Runs turns of the server until a field of INFO has a value.
 fn wait_for(server: &TestServer, client: &mut Client, field: &str, wanted: &str) {
     for _ in 0..2_000 {
         if info(client, field) == wanted {
@@ -88,7 +88,7 @@ fn a_saved_file_is_loaded_by_the_next_start() {
 }
 
 #[test]
-fn a_background_save_holds_the_moment_it_began_at() {
+fn a_background_save_holds_the_data_of_its_beginning() {
     let dir = tempfile::tempdir().expect("a folder");
     let server = start(dir.path(), &[]);
     let mut client = server.connect();
@@ -105,7 +105,7 @@ fn a_background_save_holds_the_moment_it_began_at() {
     assert_eq!(server.connect().call(&["DEBUG", "DIGEST"]), before);
 }
 
-/// Large collections are not copied: the save shares what they consist of, and each change after its moment copies a part.
+/// A save shares the parts of large collections; each change after its beginning copies a part.
 #[test]
 fn large_collections_are_saved_as_they_were_while_they_change() {
     const LARGE: u32 = 20_000;
@@ -119,13 +119,13 @@ fn large_collections_are_saved_as_they_were_while_they_change() {
     };
     each(&mut client, "redis.call('RPUSH', 'list', 'element:' .. i)", LARGE);
     each(&mut client, "redis.call('HSET', 'hash', 'field:' .. i, 'value:' .. i)", LARGE);
-    // Longer than what lies in a page.
+    // Values too long to be stored in a page.
     each(&mut client, "redis.call('HSET', 'wide', i, string.rep('x', 300) .. i)", 2_000);
     each(&mut client, "redis.call('SADD', 'set', 'member:' .. i)", LARGE);
     each(&mut client, "redis.call('ZADD', 'scores', i % 1000, 'member:' .. i)", LARGE);
     each(&mut client, "redis.call('XADD', 'stream', i .. '-1', 'f', 'v' .. i)", LARGE);
     let before = client.call(&["DEBUG", "DIGEST"]);
-    // The thread waits at each key: the others have changed by then.
+    // The thread waits at each key; meanwhile the others change.
     client.call(&["CONFIG", "SET", "rdb-key-save-delay", "20000"]);
     client.call(&["BGSAVE"]);
     for round in 0..3 {
@@ -145,7 +145,7 @@ fn large_collections_are_saved_as_they_were_while_they_change() {
     client.call(&["CONFIG", "SET", "rdb-key-save-delay", "0"]);
     wait_for(&server, &mut client, "rdb_bgsave_in_progress", "0");
     assert_eq!(info(&mut client, "rdb_last_bgsave_status"), "ok");
-    // All of the collections was copied, a part at a time, once each: they take 2 MB together.
+    // Each part of the collections was copied once: together they take 2 MB.
     let copied: u32 = info(&mut client, "rdb_last_cow_size").parse().expect("bytes");
     assert!((500_000..10_000_000).contains(&copied), "{copied} bytes");
     client.call(&["DEBUG", "RELOAD", "NOSAVE"]);
@@ -153,7 +153,7 @@ fn large_collections_are_saved_as_they_were_while_they_change() {
 }
 
 #[test]
-fn the_append_only_file_brings_everything_back() {
+fn everything_is_restored_from_the_append_only_file() {
     for policy in ["always", "everysec", "no"] {
         let dir = tempfile::tempdir().expect("a folder");
         let policy = format!("appendfsync {policy}");
@@ -166,7 +166,7 @@ fn the_append_only_file_brings_everything_back() {
         let server = start(dir.path(), &lines);
         let mut client = server.connect();
         assert_eq!(contents(&mut client), before, "{policy}");
-        // And once more, behind a rewrite.
+        // The same after a rewrite.
         client.call(&["BGREWRITEAOF"]);
         client.call(&["SET", "behind", "1"]);
         wait_for(&server, &mut client, "aof_rewrite_in_progress", "0");
@@ -198,9 +198,9 @@ fn the_append_only_file_can_be_switched_on_and_off() {
     assert_eq!(contents(&mut server.connect()), before);
 }
 
-/// What waits for the disk has nothing to wait for once the log was closed, even if another one begins at once.
+/// WAITAOF ends when the append-only file is switched off, even if it is switched on again at once.
 #[test]
-fn waitaof_ends_with_the_log_that_it_waits_for() {
+fn waitaof_ends_when_the_append_only_file_is_switched_off() {
     let dir = tempfile::tempdir().expect("a folder");
     let server = start(dir.path(), &["appendonly yes", "appendfsync no"]);
     let (mut waiting, mut other) = (server.connect(), server.connect());
@@ -214,7 +214,7 @@ fn waitaof_ends_with_the_log_that_it_waits_for() {
     assert_eq!(other.reply(), Some(Reply::Simple(b"OK".to_vec())));
     let both = Reply::Array(vec![Reply::Integer(1), Reply::Integer(0)]);
     assert_eq!(waiting.reply(), Some(both));
-    // The new one is waited for as the old one was.
+    // The new file is waited for like the old one.
     wait_for(&server, &mut other, "aof_rewrite_in_progress", "0");
     other.call(&["SET", "key", "another"]);
     waiting.send(&["WAITAOF", "1", "0", "100"]);
@@ -226,32 +226,48 @@ fn waitaof_ends_with_the_log_that_it_waits_for() {
 }
 
 #[test]
-fn the_log_tells_how_far_a_long_loading_is() {
+fn the_progress_of_a_long_loading_is_logged() {
     let dir = tempfile::tempdir().expect("a folder");
     let log = dir.path().join("log");
     let server = start(dir.path(), &[&format!("logfile {}", log.display())]);
     let mut client = server.connect();
     client.call(&["DEBUG", "POPULATE", "1000"]);
-    // Some of the keys are put in their places at a time, and each time takes a minute now.
+    // Each group of keys now takes a minute, by the clock.
     server.clock.set_tick_us(60_000_000);
     assert_eq!(client.call(&["DEBUG", "RELOAD"]), Reply::Simple(b"OK".to_vec()));
     server.clock.set_tick_us(0);
     let text = std::fs::read_to_string(log).expect("a log");
-    let told: Vec<&str> =
+    let lines: Vec<&str> =
         text.lines().filter_map(|line| line.split("* Loading: ").nth(1)).collect();
-    assert!(told.len() > 10, "{text}");
+    assert!(lines.len() > 10, "{text}");
     let keys = |line: &str| -> u32 {
         let (progress, keys) = line.split_once("% of 0 MB, ").expect("a share of the file");
         let percent: f64 = progress.parse().expect("a number");
         assert!((0.1..=100.0).contains(&percent), "{line}");
         keys.strip_suffix(" keys so far").expect("a count of keys").parse().expect("a number")
     };
-    let keys: Vec<u32> = told.into_iter().map(keys).collect();
+    let keys: Vec<u32> = lines.into_iter().map(keys).collect();
     assert!(keys.is_sorted() && keys[0] < 200 && keys.last() > Some(&900), "{keys:?}");
 }
 
 #[test]
-fn what_expired_stays_gone_and_what_lives_keeps_its_time() {
+fn a_file_with_any_ctime_is_loaded() {
+    for ctime in [i64::MIN, i64::MAX] {
+        let dir = tempfile::tempdir().expect("a folder");
+        let ctime = ctime.to_string();
+        let mut file = b"REDIS0010\xfa\x05ctime".to_vec();
+        file.push(ctime.len() as u8);
+        file.extend_from_slice(ctime.as_bytes());
+        // A key, and the end without a checksum.
+        file.extend_from_slice(b"\x00\x01k\x01v\xff\0\0\0\0\0\0\0\0");
+        std::fs::write(dir.path().join("dump.rdb"), file).expect("a file");
+        let server = start(dir.path(), &[]);
+        assert_eq!(server.connect().call(&["GET", "k"]), Reply::Bulk(b"v".to_vec()));
+    }
+}
+
+#[test]
+fn expired_keys_stay_deleted_and_others_keep_their_deadlines() {
     let dir = tempfile::tempdir().expect("a folder");
     let server = start(dir.path(), &["appendonly yes"]);
     let mut client = server.connect();

@@ -1,11 +1,11 @@
-//! What is safe by choice: primaries that come back, empty or not, and WAIT ALL.
+//! Optional safety: primaries that restart without their replicas' data, and WAIT ALL.
 
 use crate::replicas::{Replica, SECOND, field, start, stream};
 use crate::support::{Client, Reply, TestServer, wait_for};
 
 const HISTORY: &str = "0123456789012345678901234567890123456789";
 
-/// A server that has been started on an empty folder.
+/// Starts a server in an empty folder.
 fn started(lines: &[&str]) -> (TestServer, Client, tempfile::TempDir) {
     let folder = tempfile::tempdir().expect("a folder");
     let dir = format!("dir {}", folder.path().display());
@@ -19,8 +19,8 @@ fn log(folder: &tempfile::TempDir) -> String {
     std::fs::read_to_string(folder.path().join("log")).expect("a log")
 }
 
-/// What a replica that has data is answered.
-fn ask(server: &TestServer, offset: u64) -> String {
+/// The reply to PSYNC of a replica that has data.
+fn psync(server: &TestServer, offset: u64) -> String {
     let mut replica = Replica::connect(server);
     replica.greet();
     replica.say(&format!("PSYNC {HISTORY} {offset}"));
@@ -45,13 +45,13 @@ fn an_empty_primary_does_not_wipe_replicas_that_have_data() {
     let mut sentinel = server.connect();
     assert_eq!(show(&mut sentinel, &["CLIENT", "SETNAME", "sentinel-0a1b2c3d-cmd"]), "OK");
     assert_eq!(show(&mut sentinel, &["PING"]), "PONG");
-    assert_eq!(ask(&server, 101), HELD_OFF);
-    assert_eq!(ask(&server, 101), HELD_OFF);
+    assert_eq!(psync(&server, 101), HELD_OFF);
+    assert_eq!(psync(&server, 101), HELD_OFF);
     let text = log(&folder);
     assert_eq!(text.matches("This primary has started without data").count(), 1, "{text}");
     assert!(text.contains(&format!("127.0.0.1:7777 has some (history {HISTORY}, offset 100)")));
     assert_eq!(field(&mut client, "primary_lacks_data_of_replicas"), "1");
-    // Nothing is written meanwhile that the replicas have not, and sentinels think that somebody else should go on.
+    // Writes are refused, and sentinels get an error from PING, so that they promote a replica.
     assert_eq!(show(&mut client, &["SET", "k", "v"]), EMPTY);
     assert_eq!(
         show(&mut client, &["EVAL", "return redis.call('SET', 'k', 'v')", "0"]).find("READONLY"),
@@ -60,21 +60,21 @@ fn an_empty_primary_does_not_wipe_replicas_that_have_data() {
     assert_eq!(show(&mut client, &["GET", "k"]), "(nil)");
     assert_eq!(show(&mut client, &["PING"]), "PONG");
     assert!(show(&mut sentinel, &["PING"]).starts_with("(error) ERR this primary has started"));
-    // Who has nothing gets what is here.
+    // A replica without data is synchronized.
     let mut fresh = Replica::connect(&server);
     fresh.sync(&server);
-    // They have found another primary: this one is as others are.
+    // Replicas have not asked for some seconds: PING is answered again.
     for _ in 0..10 {
         server.advance(SECOND);
     }
     assert_eq!(show(&mut sentinel, &["PING"]), "PONG");
     assert_eq!(show(&mut client, &["SET", "k", "v"]), EMPTY);
-    // It was not made its replica.
+    // It was not made a replica for long: it accepts writes again.
     for _ in 0..50 {
         server.advance(SECOND);
     }
     assert_eq!(show(&mut client, &["SET", "k", "v"]), "OK");
-    assert!(ask(&server, 101).starts_with("+FULLRESYNC"));
+    assert!(psync(&server, 101).starts_with("+FULLRESYNC"));
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn a_primary_with_an_older_file_does_not_wipe_replicas_that_have_more() {
                 is_there.then_some(())
             });
         }
-        // A replica that lags is waited for.
+        // Disconnected first, as shutdown waits for lagging replicas.
         drop(replica);
         server.settle();
         drop((client, server));
@@ -107,51 +107,51 @@ fn a_primary_with_an_older_file_does_not_wipe_replicas_that_have_more() {
         let server = start(&[&dir, &log_file, &appendonly, "repl-protect-empty-primary yes"]);
         let mut client = server.connect();
         assert_eq!(show(&mut client, &["GET", "k"]), "\"v\"");
-        // Whoever has no more than the file, of whichever history, loses nothing.
-        assert!(ask(&server, offset + 1).starts_with("+FULLRESYNC"));
+        // A replica that has no more than the file, of any history, loses nothing.
+        assert!(psync(&server, offset + 1).starts_with("+FULLRESYNC"));
         if is_logged {
-            // The log has all that was answered.
-            assert!(ask(&server, offset + 2).starts_with("+FULLRESYNC"));
+            // The append-only file has everything that was answered.
+            assert!(psync(&server, offset + 2).starts_with("+FULLRESYNC"));
             continue;
         }
-        assert_eq!(ask(&server, offset + 2), HELD_OFF);
+        assert_eq!(psync(&server, offset + 2), HELD_OFF);
         assert_eq!(show(&mut client, &["SET", "k", "w"]), EMPTY);
         let has = format!("with the data of offset {offset}, and replica 127.0.0.1:7777 has more");
         assert!(log(&folder).contains(&has), "{}", log(&folder));
         assert_eq!(show(&mut client, &["REPLICAOF", "NO", "ONE"]), "OK");
-        assert!(ask(&server, offset + 2).starts_with("+FULLRESYNC"));
+        assert!(psync(&server, offset + 2).starts_with("+FULLRESYNC"));
     }
 }
 
 #[test]
-fn an_operator_can_have_an_empty_primary_be_followed() {
+fn an_operator_can_allow_replicas_of_an_empty_primary() {
     for words in
         [&["REPLICAOF", "NO", "ONE"][..], &["CONFIG", "SET", "repl-protect-empty-primary", "no"]]
     {
         let (server, mut client, _folder) = started(&["repl-protect-empty-primary yes"]);
-        assert_eq!(ask(&server, 2), HELD_OFF);
+        assert_eq!(psync(&server, 2), HELD_OFF);
         assert_eq!(show(&mut client, words), "OK");
         assert_eq!(show(&mut client, &["SET", "k", "v"]), "OK");
-        assert!(ask(&server, 2).starts_with("+FULLRESYNC"));
+        assert!(psync(&server, 2).starts_with("+FULLRESYNC"));
     }
-    // By default it is as in Redis, and whoever is at the beginning of a history has nothing.
+    // By default it is as in Redis. A replica at the beginning of a history has no data.
     let (server, ..) = started(&[]);
-    assert!(ask(&server, 101).starts_with("+FULLRESYNC"));
+    assert!(psync(&server, 101).starts_with("+FULLRESYNC"));
     let (server, ..) = started(&["repl-protect-empty-primary yes"]);
-    assert!(ask(&server, 1).starts_with("+FULLRESYNC"));
+    assert!(psync(&server, 1).starts_with("+FULLRESYNC"));
 }
 
 #[test]
-fn a_primary_that_has_data_or_is_made_a_replica_holds_nobody_off() {
+fn a_primary_that_has_data_or_is_made_a_replica_refuses_no_replica() {
     let (server, mut client, _folder) = started(&["repl-protect-empty-primary yes"]);
     assert_eq!(show(&mut client, &["SET", "k", "v"]), "OK");
     (0..61).for_each(|_| server.advance(SECOND));
-    assert!(ask(&server, 101).starts_with("+FULLRESYNC"));
-    // What is written before the first of them asks takes nothing from them, nor later on.
+    assert!(psync(&server, 101).starts_with("+FULLRESYNC"));
+    // Writes before the first replica asks do not end the protection.
     let (server, mut client, _folder) = started(&["repl-protect-empty-primary yes"]);
     assert_eq!(show(&mut client, &["SET", "k", "v"]), "OK");
     for _ in 0..100 {
-        assert_eq!(ask(&server, 101), HELD_OFF);
+        assert_eq!(psync(&server, 101), HELD_OFF);
         server.advance(SECOND);
     }
     assert_eq!(show(&mut client, &["SET", "k", "v"]), EMPTY);
@@ -161,7 +161,7 @@ fn a_primary_that_has_data_or_is_made_a_replica_holds_nobody_off() {
 }
 
 #[test]
-fn a_restarted_primary_takes_no_writes_until_its_replicas_have_been_there_for_a_while() {
+fn a_restarted_primary_refuses_writes_until_its_replicas_were_connected_for_a_while() {
     let (server, mut client, folder) = started(&["primary-restart-read-only 5"]);
     let mut replica = Replica::connect(&server);
     replica.sync(&server);
@@ -174,7 +174,7 @@ fn a_restarted_primary_takes_no_writes_until_its_replicas_have_been_there_for_a_
         server.advance(SECOND);
     }
     assert_eq!(show(&mut client, &write), RESTARTED);
-    // One that goes, because it follows another primary now, has the time begin anew.
+    // If a replica leaves, perhaps for another primary, the time begins again.
     drop(replica);
     server.settle();
     for _ in 0..4 {
@@ -194,7 +194,7 @@ fn a_restarted_primary_takes_no_writes_until_its_replicas_have_been_there_for_a_
 }
 
 #[test]
-fn a_restarted_primary_takes_writes_when_an_operator_says_so() {
+fn an_operator_can_allow_writes_to_a_restarted_primary() {
     for words in
         [&["REPLICAOF", "NO", "ONE"][..], &["CONFIG", "SET", "primary-restart-read-only", "0"]]
     {
@@ -209,7 +209,7 @@ fn a_restarted_primary_takes_writes_when_an_operator_says_so() {
 }
 
 #[test]
-fn wait_all_counts_replicas_that_are_away_too() {
+fn wait_all_counts_absent_replicas_too() {
     let server = start(&[]);
     let (mut writer, mut other) = (server.connect(), server.connect());
     let unknown = "(error) ERR WAIT ALL needs to know how many replicas could be promoted: set 'wait-all-replicas'";
@@ -222,14 +222,14 @@ fn wait_all_counts_replicas_that_are_away_too() {
     });
     writer.call(&["SET", "a", "1"]);
     let end = stream(&["SELECT 0", "SET a 1"]).len();
-    // On another connection than the one that has written.
+    // WAIT ALL on another connection than the writer's.
     other.send(&["WAIT", "all", "0"]);
     replicas[0].say(&format!("REPLCONF ACK {end}"));
     server.settle();
     assert_eq!(other.try_message(), None);
     replicas[1].say(&format!("REPLCONF ACK {end}"));
     assert_eq!(other.reply(), Some(Reply::Integer(2)));
-    // One that is here beyond the number may be promoted like the others. The question belongs to the stream too.
+    // A third replica may be promoted too, and counts. GETACK is part of the stream.
     let end = end + stream(&["REPLCONF GETACK *"]).len();
     replicas[..2].iter_mut().for_each(|replica| replica.say(&format!("REPLCONF ACK {end}")));
     replicas[2].sync(&server);
@@ -240,14 +240,14 @@ fn wait_all_counts_replicas_that_are_away_too() {
         writer.reply().map(|reply| reply.show()),
         Some("(error) NOTALL 2 of 3 replicas have acknowledged".into())
     );
-    // Two are gone: the one that is left has all, which is not enough.
+    // Two have left: the remaining one has everything, which is not enough.
     replicas.truncate(1);
     replicas[0].say("REPLCONF ACK 1000");
     server.settle();
     writer.call(&["MULTI"]);
     writer.call(&["WAIT", "ALL", "0"]);
-    let told = writer.call(&["EXEC"]).show();
-    assert_eq!(told, "1) (error) NOTALL 1 of 2 replicas have acknowledged");
+    let reply = writer.call(&["EXEC"]).show();
+    assert_eq!(reply, "1) (error) NOTALL 1 of 2 replicas have acknowledged");
     for wrong in ["x", "ALLX", ""] {
         let error = "(error) ERR value is not an integer or out of range";
         assert_eq!(show(&mut writer, &["WAIT", wrong, "0"]), error);

@@ -1,4 +1,5 @@
-//! A primary, seen by replicas written by hand: what they are sent, byte for byte, and who is let go.
+//! A primary tested with replicas that the test plays itself: what they are sent, byte for byte, and when they are
+//! disconnected.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -9,10 +10,10 @@ use crate::support::{Client, PATIENCE, Reply, TestServer, wait_for};
 
 pub const SECOND: i64 = 1_000_000;
 
-/// A replica that only reads.
+/// A connection to a server as a replica.
 pub struct Replica {
     stream: TcpStream,
-    /// What has come and was not taken.
+    /// Bytes received and not taken.
     buffer: Vec<u8>,
 }
 
@@ -42,7 +43,7 @@ impl Replica {
         }
     }
 
-    /// Takes bytes up to and with an end. Newlines in front, which are signs of life, are left out.
+    /// Takes the bytes up to `end`, with it. Skips newlines before them, which keep the connection alive.
     fn take_until(&mut self, end: &[u8]) -> Vec<u8> {
         loop {
             while self.buffer.first() == Some(&b'\n') {
@@ -67,11 +68,12 @@ impl Replica {
         self.buffer.drain(..count).collect()
     }
 
-    pub fn ended(&mut self) {
+    /// Waits until the server closes the connection.
+    pub fn await_close(&mut self) {
         while self.read() {}
     }
 
-    /// Says what Redis 7.0 says before PSYNC.
+    /// Does the handshake of Redis 7.0 before PSYNC.
     pub fn greet(&mut self) {
         self.say("REPLCONF listening-port 7777");
         assert_eq!(self.line(), "+OK");
@@ -79,7 +81,7 @@ impl Replica {
         assert_eq!(self.line(), "+OK");
     }
 
-    /// Asks for all. The history, the offset of the snapshot, and the snapshot.
+    /// Does a full synchronization. Returns the history's ID, and the snapshot's offset and bytes.
     pub fn sync(&mut self, server: &TestServer) -> (String, u64, Vec<u8>) {
         self.greet();
         self.say("PSYNC ? -1");
@@ -103,7 +105,7 @@ pub fn start(lines: &[&str]) -> TestServer {
     TestServer::start(&all)
 }
 
-/// Requests in the form of the stream.
+/// The bytes of requests in the stream.
 pub fn stream(requests: &[&str]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for request in requests {
@@ -116,15 +118,18 @@ pub fn stream(requests: &[&str]) -> Vec<u8> {
     bytes
 }
 
+/// A field of INFO.
 pub fn field(client: &mut Client, name: &str) -> String {
-    let Reply::Bulk(text) = client.call(&["INFO", "everything"]) else { panic!("INFO has text") };
+    let Reply::Bulk(text) = client.call(&["INFO", "everything"]) else {
+        panic!("INFO is a string")
+    };
     let text = String::from_utf8(text).expect("text");
     let found = text.lines().find_map(|line| line.strip_prefix(&format!("{name}:")));
     found.unwrap_or_else(|| panic!("no field {name}")).to_owned()
 }
 
 #[test]
-fn a_replica_gets_a_snapshot_and_what_follows_behind_its_first_acknowledgement() {
+fn a_replica_gets_a_snapshot_and_after_its_first_acknowledgement_the_stream() {
     let server = start(&[]);
     let mut client = server.connect();
     client.call(&["SET", "before", "1"]);
@@ -142,7 +147,7 @@ fn a_replica_gets_a_snapshot_and_what_follows_behind_its_first_acknowledgement()
     server.settle();
     let state = "ip=127.0.0.1,port=7777,state=online,offset=0,lag=0";
     assert_eq!(field(&mut client, "slave0"), state);
-    // Nothing is sent before the replica says that it has found the end.
+    // Nothing is sent before the replica acknowledges the snapshot.
     replica.stream.set_nonblocking(true).expect("an option of sockets");
     let early = replica.stream.read(&mut [0; 1]);
     assert!(early.is_err_and(|error| error.kind() == ErrorKind::WouldBlock));
@@ -152,12 +157,12 @@ fn a_replica_gets_a_snapshot_and_what_follows_behind_its_first_acknowledgement()
     assert_eq!(replica.take(expected.len()), expected);
     let end = expected.len() as u64;
     assert_eq!(field(&mut client, "master_repl_offset"), end.to_string());
-    // What expires is deleted, and told.
+    // The deletion of an expired key is sent.
     server.advance(2 * SECOND);
     let expired = stream(&["DEL k"]);
     assert_eq!(replica.take(expired.len()), expired);
 
-    // Who comes back is sent what it lacks, from any offset on.
+    // A replica that reconnects is sent what it lacks, from any offset on.
     drop(replica);
     server.settle();
     wait_for("the replica to be gone", || {
@@ -173,13 +178,13 @@ fn a_replica_gets_a_snapshot_and_what_follows_behind_its_first_acknowledgement()
         let rest = &all[from as usize - 1..];
         assert_eq!(replica.take(rest.len()), rest);
     }
-    // An old one is not told of the history's name.
+    // Without `capa psync2` the history's ID is not sent.
     let mut old = Replica::connect(&server);
     old.say(&format!("PSYNC {history} 1"));
     assert_eq!(old.line(), "+CONTINUE");
     assert_eq!(field(&mut client, "sync_full"), "1");
     assert_eq!(field(&mut client, "sync_partial_ok"), "5");
-    // Neither an offset that was never reached nor another history.
+    // An offset beyond the end or another history leads to a full synchronization.
     for asked in [format!("{history} {}", all.len() + 2), format!("{} 1", "a".repeat(40))] {
         let mut replica = Replica::connect(&server);
         replica.greet();
@@ -190,10 +195,10 @@ fn a_replica_gets_a_snapshot_and_what_follows_behind_its_first_acknowledgement()
 }
 
 #[test]
-fn a_replica_counts_when_it_has_told_that_it_has_the_data() {
+fn a_replica_counts_once_it_has_acknowledged_the_snapshot() {
     let server = start(&[]);
     let mut client = server.connect();
-    // Before there is a stream: its offset is that of all that was changed so far.
+    // Written before the stream begins: any acknowledgement covers it.
     client.call(&["SET", "before", "1"]);
     let mut replica = Replica::connect(&server);
     replica.sync(&server);
@@ -206,7 +211,7 @@ fn a_replica_counts_when_it_has_told_that_it_has_the_data() {
 }
 
 #[test]
-fn transactions_and_scripts_reach_replicas_as_one() {
+fn transactions_and_scripts_are_sent_as_transactions() {
     let server = start(&[]);
     let mut client = server.connect();
     let mut replica = Replica::connect(&server);
@@ -228,7 +233,7 @@ fn transactions_and_scripts_reach_replicas_as_one() {
 }
 
 #[test]
-fn replicas_without_the_mark_get_a_file_with_a_length() {
+fn replicas_without_capa_eof_get_a_file_with_its_length() {
     let folder = tempfile::tempdir().expect("a folder");
     let dir = format!("dir {}", folder.path().display());
     let server = start(&[&dir]);
@@ -258,7 +263,7 @@ fn replicas_without_the_mark_get_a_file_with_a_length() {
 }
 
 #[test]
-fn nothing_comes_into_the_stream_behind_what_shutdown_saves() {
+fn nothing_is_added_to_the_stream_after_the_save_at_shutdown() {
     let folder = tempfile::tempdir().expect("a folder");
     let dir = format!("dir {}", folder.path().display());
     let server = start(&[&dir, "shutdown-timeout 2"]);
@@ -267,13 +272,13 @@ fn nothing_comes_into_the_stream_behind_what_shutdown_saves() {
     let (history, ..) = replica.sync(&server);
     replica.say("REPLCONF ACK 0");
     client.call(&["SET", "k", "v", "PX", "1000"]);
-    // It lags, and is waited for; the key's time comes meanwhile.
+    // The server waits for the lagging replica; the key's deadline comes meanwhile.
     client.send(&["SHUTDOWN", "SAVE"]);
     server.settle();
     server.clock.advance_us(3 * SECOND);
     // The loop takes a turn, its last one.
     drop(server.connect());
-    replica.ended();
+    replica.await_close();
     let bytes = replica.buffer.len();
     drop((client, server));
     let server = start(&[&dir]);
@@ -284,7 +289,7 @@ fn nothing_comes_into_the_stream_behind_what_shutdown_saves() {
 }
 
 #[test]
-fn a_primary_pings_and_lets_go_who_is_silent() {
+fn a_primary_sends_pings_and_disconnects_silent_replicas() {
     let server = start(&["repl-ping-replica-period 3", "repl-timeout 8"]);
     let mut client = server.connect();
     let mut silent = Replica::connect(&server);
@@ -300,12 +305,12 @@ fn a_primary_pings_and_lets_go_who_is_silent() {
     for _ in 0..3 {
         server.advance(SECOND);
     }
-    silent.ended();
+    silent.await_close();
     assert_eq!(field(&mut client, "connected_slaves"), "0");
 }
 
 #[test]
-fn the_backlog_goes_with_its_history_when_nobody_comes_back() {
+fn the_backlog_and_its_history_end_when_no_replica_reconnects() {
     let server = start(&["repl-backlog-ttl 60"]);
     let mut client = server.connect();
     let mut replica = Replica::connect(&server);
@@ -329,19 +334,19 @@ fn the_backlog_goes_with_its_history_when_nobody_comes_back() {
 }
 
 #[test]
-fn a_replica_that_falls_too_far_behind_is_closed_and_the_others_are_not() {
+fn only_a_replica_that_falls_too_far_behind_is_disconnected() {
     let server = start(&["client-output-buffer-limit replica 20mb 0 0", "repl-backlog-size 100kb"]);
     let mut client = server.connect();
     let mut slow = Replica::connect(&server);
     slow.sync(&server);
     slow.say("REPLCONF ACK 0");
     let mut quick = Replica::connect(&server);
-    // An acknowledgement that comes before the snapshot is whole says nothing.
+    // Synchronized first: an acknowledgement during the snapshot would not count.
     quick.sync(&server);
     quick.say("REPLCONF ACK 0");
     let value = "x".repeat(1 << 20);
     let read = Arc::new(AtomicU64::new(0));
-    let theirs = read.clone();
+    let in_thread = read.clone();
     let reader = std::thread::spawn(move || {
         let mut bytes = 0u64;
         let mut buffer = vec![0; 1 << 16];
@@ -350,24 +355,24 @@ fn a_replica_that_falls_too_far_behind_is_closed_and_the_others_are_not() {
                 Ok(0) | Err(_) => break,
                 Ok(count) => bytes += count as u64,
             }
-            theirs.store(bytes, Ordering::Relaxed);
+            in_thread.store(bytes, Ordering::Relaxed);
         }
         (bytes, quick)
     });
     for written in 0..40 {
         client.call(&["SET", "k", &value]);
-        // However busy the machine is.
+        // Independent of the machine's speed.
         wait_for("the quick one to keep up", || {
             (read.load(Ordering::Relaxed) + (5 << 20) >= written << 20).then_some(())
         });
     }
     let (bytes, quick) = reader.join().expect("the reader ends");
     assert!(bytes >= 40 << 20, "{bytes}");
-    slow.ended();
+    slow.await_close();
     assert_eq!(field(&mut client, "connected_slaves"), "1");
     drop(quick);
     server.settle();
-    // What nobody needs any more is freed.
+    // The backlog frees what no replica needs.
     client.call(&["SET", "k", "v"]);
     server.settle();
     let kept: u64 = field(&mut client, "repl_backlog_histlen").parse().expect("a number");
@@ -375,7 +380,7 @@ fn a_replica_that_falls_too_far_behind_is_closed_and_the_others_are_not() {
 }
 
 #[test]
-fn what_a_replica_says_is_checked() {
+fn requests_of_replicas_are_checked() {
     let server = start(&[]);
     let mut client = server.connect();
     let error = |reply: Reply| match reply {
@@ -395,21 +400,21 @@ fn what_a_replica_says_is_checked() {
     client.call(&["REPLCONF", "rdb-filter-only", "functions"]);
     let text = "ERR Filtered replica requires EOF capability";
     assert_eq!(error(client.call(&["SYNC"])), text);
-    // Requests in one piece: the reply to the first is not sent yet.
+    // Two requests in one packet: the reply to the first is not sent yet when SYNC runs.
     let mut hasty = server.connect();
     hasty.send_raw(b"PING\r\nSYNC\r\n");
     assert_eq!(hasty.reply(), Some(Reply::Simple(b"PONG".to_vec())));
     let text = "ERR SYNC and PSYNC are invalid with pending output";
     assert_eq!(error(hasty.reply().expect("a reply")), text);
-    // A replica that asks for replies is none.
+    // A replica whose command would be answered is disconnected.
     let mut talker = Replica::connect(&server);
     talker.sync(&server);
     talker.say("PING");
-    talker.ended();
+    talker.await_close();
 }
 
 #[test]
-fn min_replicas_to_write_asks_for_replicas_that_acknowledge() {
+fn min_replicas_to_write_needs_replicas_that_acknowledge() {
     let server = start(&["min-replicas-to-write 1", "min-replicas-max-lag 5"]);
     let mut client = server.connect();
     let refused = Reply::Error(b"NOREPLICAS Not enough good replicas to write.".to_vec());
@@ -429,7 +434,7 @@ fn min_replicas_to_write_asks_for_replicas_that_acknowledge() {
 }
 
 #[test]
-fn wait_counts_who_has_acknowledged_this_clients_writes() {
+fn wait_counts_replicas_that_have_this_clients_writes() {
     let server = start(&[]);
     let (mut first, mut second) = (server.connect(), server.connect());
     let mut replica = Replica::connect(&server);
@@ -439,14 +444,14 @@ fn wait_counts_who_has_acknowledged_this_clients_writes() {
     let written = stream(&["SELECT 0", "SET a 1"]);
     assert_eq!(replica.take(written.len()), written);
     first.send(&["WAIT", "1", "0"]);
-    let question = stream(&["REPLCONF GETACK *"]);
-    assert_eq!(replica.take(question.len()), question);
+    let request = stream(&["REPLCONF GETACK *"]);
+    assert_eq!(replica.take(request.len()), request);
     replica.say(&format!("REPLCONF ACK {}", written.len() - 1));
     server.settle();
     assert_eq!(first.try_message(), None);
     replica.say(&format!("REPLCONF ACK {}", written.len()));
     assert_eq!(first.reply(), Some(Reply::Integer(1)));
-    // What others write behind it is none of its business.
+    // Later writes of other clients do not matter.
     second.call(&["SET", "b", "1"]);
     assert_eq!(first.call(&["WAIT", "1", "0"]), Reply::Integer(1));
     second.send(&["WAIT", "1", "50"]);

@@ -1,4 +1,4 @@
-//! TLS: handshakes, good and bad ones, what goes over connections that have one, and certificates that change.
+//! TLS: handshakes, requests and replies, client certificates, changes of certificates, and connections to other servers.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -25,7 +25,7 @@ struct Certificates {
 }
 
 impl Certificates {
-    /// An authority, `ca`, and a server's certificate, `server`.
+    /// Creates an authority, `ca`, and a server's certificate, `server`.
     fn new() -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let key = KeyPair::generate().expect("a key");
@@ -33,18 +33,18 @@ impl Certificates {
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let certificate = params.self_signed(&key).expect("a certificate");
         write(dir.path(), "ca", &certificate.pem(), &key);
-        let made = Certificates { dir, issuer: Issuer::new(params, key) };
-        made.add("server", "server", None);
-        made
+        let certificates = Certificates { dir, issuer: Issuer::new(params, key) };
+        certificates.add("server", "server", None);
+        certificates
     }
 
-    /// Signs a certificate for a name, and a URI.
+    /// Creates a certificate with a common name, and a URI if given.
     fn add(&self, file: &str, name: &str, uri: Option<&str>) {
         let key = KeyPair::generate().expect("a key");
         let mut params = params(name);
         params
             .subject_alt_names
-            .extend(uri.map(|uri| SanType::URI(uri.try_into().expect("the letters of a URI"))));
+            .extend(uri.map(|uri| SanType::URI(uri.try_into().expect("a valid URI"))));
         let certificate = params.signed_by(&key, &self.issuer).expect("a certificate");
         write(self.dir.path(), file, &certificate.pem(), &key);
     }
@@ -53,17 +53,17 @@ impl Certificates {
         self.dir.path().join(file)
     }
 
-    fn shown(&self, file: &str) -> String {
+    fn path_text(&self, file: &str) -> String {
         self.path(file).display().to_string()
     }
 
-    /// Lines of a server's configuration; clients need no certificate unless `lines` say so.
+    /// A server's configuration. Clients need no certificate unless `lines` require one.
     fn config(&self, lines: &[&str]) -> Vec<String> {
         let mut config = vec![
             "tls-auth-clients no".to_owned(),
-            format!("tls-cert-file {}", self.shown("server.crt")),
-            format!("tls-key-file {}", self.shown("server.key")),
-            format!("tls-ca-cert-file {}", self.shown("ca.crt")),
+            format!("tls-cert-file {}", self.path_text("server.crt")),
+            format!("tls-key-file {}", self.path_text("server.key")),
+            format!("tls-ca-cert-file {}", self.path_text("ca.crt")),
         ];
         config.extend(lines.iter().map(|&line| line.to_owned()));
         config
@@ -73,7 +73,7 @@ impl Certificates {
         TestServer::start(&self.config(lines))
     }
 
-    /// What a client needs that trusts the authority, and shows a certificate if `own` names one.
+    /// The settings of a client that trusts the authority, and shows the certificate `own` if given.
     fn client(&self, own: Option<&str>) -> Arc<ClientConfig> {
         let own = own.map(|name| self.path(name));
         client_config(&self.path("ca.crt"), own.as_deref(), rustls::ALL_VERSIONS)
@@ -101,25 +101,25 @@ fn client_config(
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(versions)
-        .expect("versions that there are")
+        .expect("supported versions")
         .with_root_certificates(roots);
     let mut config = builder.with_no_client_auth();
     if let Some(own) = own {
-        let pair = pair(&own.with_extension("crt"), &own.with_extension("key"));
+        let pair = certificate_and_key(&own.with_extension("crt"), &own.with_extension("key"));
         config.client_auth_cert_resolver = pair;
     }
     Arc::new(config)
 }
 
-/// What a client shows, whether it is right or wrong.
-fn pair(certificate: &Path, key: &Path) -> Arc<SingleCertAndKey> {
+/// A client's certificate and key, which need not match.
+fn certificate_and_key(certificate: &Path, key: &Path) -> Arc<SingleCertAndKey> {
     let chain = vec![CertificateDer::from_pem_file(certificate).expect("PEM")];
     let key = PrivateKeyDer::from_pem_file(key).expect("a key");
     let key = rustls::crypto::ring::sign::any_supported_type(&key).expect("a key");
     Arc::new(SingleCertAndKey::from(CertifiedKey::new(chain, key)))
 }
 
-/// A client that speaks TLS.
+/// A TLS client.
 struct TlsClient {
     stream: StreamOwned<ClientConnection, TcpStream>,
     buffer: Vec<u8>,
@@ -127,11 +127,11 @@ struct TlsClient {
 
 impl TlsClient {
     fn connect(server: &TestServer, config: &Arc<ClientConfig>) -> Self {
-        Self::connect_to(server.tls_address.expect("it speaks TLS"), config)
+        Self::connect_to(server.tls_address.expect("TLS is enabled"), config)
     }
 
     fn connect_to(address: SocketAddr, config: &Arc<ClientConfig>) -> Self {
-        let socket = TcpStream::connect(address).expect("the server takes connections");
+        let socket = TcpStream::connect(address).expect("the server accepts connections");
         socket.set_nodelay(true).expect("an option of TCP");
         socket.set_read_timeout(Some(PATIENCE)).expect("an option of sockets");
         socket.set_write_timeout(Some(PATIENCE)).expect("an option of sockets");
@@ -176,8 +176,8 @@ impl TlsClient {
         self.try_call(args).expect("the server answers")
     }
 
-    /// The certificate that the server has shown.
-    fn seen(&self) -> CertificateDer<'static> {
+    /// The server's certificate.
+    fn server_certificate(&self) -> CertificateDer<'static> {
         self.stream.conn.peer_certificates().expect("a certificate")[0].clone()
     }
 }
@@ -190,7 +190,7 @@ fn ok() -> Reply {
     Reply::Simple(b"OK".into())
 }
 
-/// CONFIG SET by a client without TLS.
+/// CONFIG SET from a client without TLS.
 fn config_set(server: &TestServer, pairs: &[&str]) -> Reply {
     let mut args = vec!["CONFIG", "SET"];
     args.extend_from_slice(pairs);
@@ -205,7 +205,7 @@ fn refused(name: &str) -> Reply {
     Reply::Error(text.into())
 }
 
-/// Whether somebody with this configuration is served.
+/// Whether a client with these settings is served.
 fn is_served(server: &TestServer, config: &Arc<ClientConfig>) -> bool {
     TlsClient::connect(server, config).try_call(&["PING"]).is_ok_and(|reply| reply == pong())
 }
@@ -219,7 +219,7 @@ fn info(server: &TestServer, section: &str, name: &str) -> String {
     line.unwrap_or_default().trim().to_owned()
 }
 
-// ---- bytes both ways -------------------------------------------------------------------------------------------------
+// ---- requests and replies -------------------------------------------------------------------------------------------------
 
 #[test]
 fn requests_and_pipelines_are_answered_in_both_versions() {
@@ -232,14 +232,15 @@ fn requests_and_pipelines_are_answered_in_both_versions() {
         assert_eq!(client.stream.conn.protocol_version(), Some(version.version));
         let pings = b"PING\r\n".repeat(20_000);
         let mut writer = client.stream.sock.try_clone().expect("a second handle");
-        // In one go: what is decrypted is more than one read takes.
+        // All in one write, so that more is decrypted than one read takes.
         client.stream.conn.set_buffer_limit(None);
         client.stream.conn.writer().write_all(&pings).expect("no limit");
         let mut bytes = Vec::new();
         while client.stream.conn.wants_write() {
             client.stream.conn.write_tls(&mut bytes).expect("a vector takes all");
         }
-        let sender = std::thread::spawn(move || writer.write_all(&bytes).expect("it reads"));
+        let sender =
+            std::thread::spawn(move || writer.write_all(&bytes).expect("the server reads"));
         for _ in 0..20_000 {
             assert_eq!(client.reply().expect("an answer"), pong());
         }
@@ -248,7 +249,7 @@ fn requests_and_pipelines_are_answered_in_both_versions() {
 }
 
 #[test]
-fn values_of_megabytes_go_both_ways_while_others_are_served() {
+fn values_of_megabytes_are_sent_and_received_while_others_are_served() {
     let certificates = Certificates::new();
     let server = certificates.start(&[]);
     let config = certificates.client(None);
@@ -258,64 +259,66 @@ fn values_of_megabytes_go_both_ways_while_others_are_served() {
         assert_eq!(client.call(&[&b"SET"[..], b"large", &value]), ok());
         assert_eq!(client.call(&["GET", "large"]), Reply::Bulk(value.clone()), "{repeat}");
     }
-    // Who does not read what it asked for is no burden to the others.
-    let mut lazy = TlsClient::connect(&server, &config);
+    // A client that does not read its replies does not delay others.
+    let mut slow = TlsClient::connect(&server, &config);
     for _ in 0..5 {
-        lazy.send(&["GET", "large"]).expect("it reads");
+        slow.send(&["GET", "large"]).expect("the server reads");
     }
     let mut other = TlsClient::connect(&server, &config);
     for _ in 0..100 {
         assert_eq!(other.call(&["STRLEN", "large"]), Reply::Integer(7_000_001));
     }
     for _ in 0..5 {
-        assert_eq!(lazy.reply().expect("an answer"), Reply::Bulk(value.clone()));
+        assert_eq!(slow.reply().expect("an answer"), Reply::Bulk(value.clone()));
     }
 }
 
 #[test]
-fn messages_are_pushed_to_those_who_listen() {
+fn messages_are_pushed_to_subscribers() {
     let certificates = Certificates::new();
     let server = certificates.start(&[]);
-    let mut listener = TlsClient::connect(&server, &certificates.client(None));
-    listener.call(&["SUBSCRIBE", "news"]);
+    let mut subscriber = TlsClient::connect(&server, &certificates.client(None));
+    subscriber.call(&["SUBSCRIBE", "news"]);
     let mut publisher = server.connect();
     let large = "x".repeat(300_000);
     for text in ["one", "two", &large] {
         assert_eq!(publisher.call(&["PUBLISH", "news", text]), Reply::Integer(1));
-        let Reply::Array(message) = listener.reply().expect("a message") else { panic!("a list") };
+        let Reply::Array(message) = subscriber.reply().expect("a message") else {
+            panic!("a list")
+        };
         assert_eq!(message[2], Reply::Bulk(text.into()));
     }
 }
 
 #[test]
-fn who_says_that_it_sends_no_more_gets_its_answers_and_the_end() {
+fn a_client_that_closes_its_side_gets_its_replies_and_the_end() {
     let certificates = Certificates::new();
     let server = certificates.start(&[]);
     for count in [1, 5000] {
         let mut client = TlsClient::connect(&server, &certificates.client(None));
-        client.stream.write_all(&b"PING\r\n".repeat(count)).expect("it reads");
+        client.stream.write_all(&b"PING\r\n".repeat(count)).expect("the server reads");
         client.stream.conn.send_close_notify();
-        client.stream.flush().expect("it reads");
+        client.stream.flush().expect("the server reads");
         let mut bytes = Vec::new();
-        // An error would be an end without word from the server.
-        client.stream.read_to_end(&mut bytes).expect("an end in good order");
+        // Without close_notify from the server this would be an error.
+        client.stream.read_to_end(&mut bytes).expect("a clean end");
         assert_eq!(bytes.len(), count * b"+PONG\r\n".len());
     }
-    // Without a word, and without the end of the connection, there is nothing to be seen.
+    // The same without close_notify from the client.
     let mut client = TlsClient::connect(&server, &certificates.client(None));
     assert_eq!(client.call(&["PING"]), pong());
     client.stream.sock.shutdown(std::net::Shutdown::Write).expect("it is there");
-    client.stream.read_to_end(&mut Vec::new()).expect("an end in good order");
+    client.stream.read_to_end(&mut Vec::new()).expect("a clean end");
 }
 
 #[test]
-fn new_keys_in_the_middle_are_taken_up() {
+fn keys_can_be_updated() {
     let certificates = Certificates::new();
     let server = certificates.start(&[]);
     let mut client = TlsClient::connect(&server, &certificates.client(None));
     for _ in 0..5 {
         assert_eq!(client.call(&["PING"]), pong());
-        client.stream.conn.refresh_traffic_keys().expect("TLS 1.3 can");
+        client.stream.conn.refresh_traffic_keys().expect("TLS 1.3");
     }
     assert_eq!(client.call(&["PING"]), pong());
 }
@@ -323,12 +326,12 @@ fn new_keys_in_the_middle_are_taken_up() {
 // ---- handshakes ------------------------------------------------------------------------------------------------------
 
 #[test]
-fn a_handshake_may_come_byte_by_byte_with_requests_behind_it() {
+fn a_handshake_may_come_byte_by_byte_followed_by_requests() {
     let certificates = Certificates::new();
     let server = certificates.start(&[]);
     let mut client = TlsClient::connect(&server, &certificates.client(None));
     let TlsClient { stream, .. } = &mut client;
-    stream.conn.writer().write_all(b"PING\r\nPING\r\n").expect("it is kept until then");
+    stream.conn.writer().write_all(b"PING\r\nPING\r\n").expect("it is buffered");
     while stream.conn.is_handshaking() || stream.conn.wants_write() {
         let mut bytes = Vec::new();
         while stream.conn.wants_write() {
@@ -347,7 +350,7 @@ fn a_handshake_may_come_byte_by_byte_with_requests_behind_it() {
 }
 
 #[test]
-fn what_is_no_handshake_ends_the_connection_and_is_logged() {
+fn an_invalid_handshake_closes_the_connection_and_is_logged() {
     let certificates = Certificates::new();
     let log = certificates.path("log");
     let server = certificates.start(&[&format!("logfile {}", log.display())]);
@@ -355,51 +358,51 @@ fn what_is_no_handshake_ends_the_connection_and_is_logged() {
     for garbage in
         [&b"PING\r\nPING\r\nPING\r\n"[..], b"GET / HTTP/1.1\r\n\r\n", &[0x16; 600], &[0xff; 70_000]]
     {
-        let address = server.tls_address.expect("it speaks TLS");
-        let mut socket = TcpStream::connect(address).expect("the server takes connections");
-        // It may be gone before the last of it.
+        let address = server.tls_address.expect("TLS is enabled");
+        let mut socket = TcpStream::connect(address).expect("the server accepts connections");
+        // The server may close it before all is sent.
         let _ = socket.write_all(garbage);
         socket.set_read_timeout(Some(PATIENCE)).expect("an option of sockets");
         let mut bytes = Vec::new();
         match socket.read_to_end(&mut bytes) {
             Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset),
-            // It is not answered in a protocol it does not speak.
+            // No alert is sent to a client that does not speak TLS.
             Ok(_) => assert!(bytes.is_empty(), "{bytes:?}"),
         }
     }
     let lines = std::fs::read_to_string(&log).expect("a log");
-    let told = lines.matches("# Error accepting a client connection: received corrupt message");
-    assert_eq!(told.count(), 4, "{lines}");
-    // Two of ours asked for INFO; nobody else was counted.
+    let logged = lines.matches("# Error accepting a client connection: received corrupt message");
+    assert_eq!(logged.count(), 4, "{lines}");
+    // Only the connections of `info` are counted.
     let connections: u64 = connections.parse().expect("a number");
     assert_eq!(info(&server, "stats", "total_connections_received"), (connections + 1).to_string());
     assert!(is_served(&server, &certificates.client(None)));
 }
 
 #[test]
-fn a_thousand_half_open_handshakes_cost_the_others_nothing_and_end() {
+fn a_thousand_half_open_handshakes_do_not_delay_others_and_are_closed() {
     let certificates = Certificates::new();
     let server = certificates.start(&[]);
-    let address = server.tls_address.expect("it speaks TLS");
+    let address = server.tls_address.expect("TLS is enabled");
     let config = certificates.client(None);
-    let mut early = TlsClient::connect(&server, &config);
-    assert_eq!(early.call(&["PING"]), pong());
+    let mut client = TlsClient::connect(&server, &config);
+    assert_eq!(client.call(&["PING"]), pong());
     let mut half_open: Vec<TcpStream> = Vec::new();
     for at in 0..1000 {
-        let mut socket = TcpStream::connect(address).expect("the server takes connections");
-        // Nothing at all, the header of a record, or half a greeting.
-        let said: &[u8] =
+        let mut socket = TcpStream::connect(address).expect("the server accepts connections");
+        // Nothing, the header of a record, or half a ClientHello.
+        let sent: &[u8] =
             [&b""[..], &[0x16, 3, 1, 1, 0], &[0x16, 3, 1, 1, 0, 1, 0, 0, 0xfc]][at % 3];
-        socket.write_all(said).expect("the server reads");
+        socket.write_all(sent).expect("the server reads");
         half_open.push(socket);
         if at % 100 == 0 {
-            assert_eq!(early.call(&["PING"]), pong());
+            assert_eq!(client.call(&["PING"]), pong());
             assert!(is_served(&server, &config));
         }
     }
     let clients =
         || info(&server, "clients", "connected_clients").parse::<u64>().expect("a number");
-    wait_for("all to be taken in", || (clients() >= 1002).then_some(()));
+    wait_for("all to be accepted", || (clients() >= 1002).then_some(()));
     server.advance(9_000_000);
     assert!(clients() >= 1002);
     server.advance(1_100_000);
@@ -408,11 +411,11 @@ fn a_thousand_half_open_handshakes_cost_the_others_nothing_and_end() {
         socket.set_read_timeout(Some(PATIENCE)).expect("an option of sockets");
         assert!(matches!(socket.read(&mut [0; 10]), Ok(0) | Err(_)));
     }
-    assert_eq!(early.call(&["PING"]), pong());
+    assert_eq!(client.call(&["PING"]), pong());
 }
 
 #[test]
-fn a_client_is_not_closed_while_it_shakes_hands_late_but_in_time() {
+fn a_late_handshake_within_the_time_limit_succeeds() {
     let certificates = Certificates::new();
     let server = certificates.start(&[]);
     let mut client = TlsClient::connect(&server, &certificates.client(None));
@@ -423,7 +426,7 @@ fn a_client_is_not_closed_while_it_shakes_hands_late_but_in_time() {
 }
 
 #[test]
-fn sessions_are_resumed_as_long_as_they_are_kept() {
+fn sessions_are_resumed_while_they_are_cached() {
     let certificates = Certificates::new();
     let server = certificates.start(&["tls-session-cache-timeout 100"]);
     for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
@@ -447,7 +450,7 @@ fn sessions_are_resumed_as_long_as_they_are_kept() {
 // ---- certificates of clients -----------------------------------------------------------------------------------------
 
 #[test]
-fn clients_show_certificates_as_tls_auth_clients_says() {
+fn tls_auth_clients_decides_which_certificates_clients_need() {
     let certificates = Certificates::new();
     certificates.add("client", "somebody", None);
     let strangers = Certificates::new();
@@ -468,11 +471,11 @@ fn clients_show_certificates_as_tls_auth_clients_says() {
     assert_eq!(served(), [true, true, true]);
     let missing = ["tls-auth-clients", "yes", "tls-ca-cert-file", ""];
     assert_eq!(config_set(&server, &missing), refused("tls-auth-clients"));
-    assert_eq!(served(), [true, true, true], "what was there stays");
+    assert_eq!(served(), [true, true, true], "the settings stay");
 }
 
 #[test]
-fn an_authority_may_be_one_of_the_files_in_a_directory() {
+fn an_authority_may_be_a_file_in_a_directory() {
     let certificates = Certificates::new();
     certificates.add("client", "somebody", None);
     let folder = tempfile::tempdir().expect("a directory");
@@ -490,9 +493,9 @@ fn an_authority_may_be_one_of_the_files_in_a_directory() {
     assert!(!is_served(&server, &certificates.client(Some("client"))));
 }
 
-/// `openssl x509 -req` makes certificates of version 1 where it is told no extensions; OpenSSL takes them.
+/// `openssl x509 -req` makes certificates of version 1 if it gets no extensions; OpenSSL accepts them.
 #[test]
-fn a_certificate_of_version_1_is_as_good_if_an_authority_signed_it() {
+fn a_version_1_certificate_signed_by_an_authority_is_accepted() {
     let fixture = |name: &str| format!("{FIXTURES}/{name}");
     let lines = |authority: &str| {
         [
@@ -508,14 +511,16 @@ fn a_certificate_of_version_1_is_as_good_if_an_authority_signed_it() {
     for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
         let config = client_config(Path::new(&authority), Some(&own), &[version]);
         assert!(is_served(&server, &config));
-        // The same certificate with a key that is not its own.
+        // The same certificate with another key.
         let mut thief = ClientConfig::clone(&config);
-        thief.client_auth_cert_resolver =
-            pair(Path::new(&fixture("version-1.crt")), Path::new(&fixture("server.key")));
+        thief.client_auth_cert_resolver = certificate_and_key(
+            Path::new(&fixture("version-1.crt")),
+            Path::new(&fixture("server.key")),
+        );
         assert!(!is_served(&server, &Arc::new(thief)));
     }
     let config = client_config(Path::new(&authority), Some(&own), rustls::ALL_VERSIONS);
-    // As the server's own, too; and not of an authority that nobody trusts.
+    // The server may have such a certificate too. It is refused if its authority is not trusted.
     let pairs =
         ["tls-cert-file", &fixture("version-1.crt"), "tls-key-file", &fixture("version-1.key")];
     assert_eq!(config_set(&server, &pairs), ok());
@@ -529,7 +534,7 @@ fn a_certificate_of_version_1_is_as_good_if_an_authority_signed_it() {
                 "tls-key-file",
                 &fixture("server.key"),
                 "tls-ca-cert-file",
-                &strangers.shown("ca.crt")
+                &strangers.path_text("ca.crt")
             ]
         ),
         ok()
@@ -542,7 +547,7 @@ fn a_certificate_of_version_1_is_as_good_if_an_authority_signed_it() {
 }
 
 #[test]
-fn a_certificate_may_stand_for_a_user_and_its_password() {
+fn a_certificate_can_authenticate_a_user() {
     let certificates = Certificates::new();
     certificates.add("default", "default", None);
     certificates.add("other", "other", Some("default"));
@@ -559,17 +564,18 @@ fn a_certificate_may_stand_for_a_user_and_its_password() {
     assert_eq!(served("URI"), [false, false, true]);
 }
 
-// ---- changes while it runs -------------------------------------------------------------------------------------------
+// ---- changes of settings -------------------------------------------------------------------------------------------
 
 #[test]
-fn certificates_change_without_anybody_being_dropped() {
+fn certificates_change_without_closing_connections() {
     let certificates = Certificates::new();
     certificates.add("second", "server", None);
     let server = certificates.start(&[]);
     let config = certificates.client(None);
     let mut old = TlsClient::connect(&server, &config);
     assert_eq!(old.call(&["PING"]), pong());
-    let (certificate, key) = (certificates.shown("second.crt"), certificates.shown("second.key"));
+    let (certificate, key) =
+        (certificates.path_text("second.crt"), certificates.path_text("second.key"));
     let second = CertificateDer::from_pem_file(&certificate).expect("PEM");
     assert_eq!(config_set(&server, &["tls-cert-file", &certificate]), refused("tls-cert-file"));
     assert_eq!(
@@ -579,40 +585,40 @@ fn certificates_change_without_anybody_being_dropped() {
     assert_eq!(config_set(&server, &["tls-cert-file", ""]), refused("tls-cert-file"));
     let mut new = TlsClient::connect(&server, &config);
     assert_eq!(new.call(&["PING"]), pong());
-    assert_ne!(new.seen(), second);
+    assert_ne!(new.server_certificate(), second);
     assert_eq!(config_set(&server, &["tls-cert-file", &certificate, "tls-key-file", &key]), ok());
     let mut newest = TlsClient::connect(&server, &config);
     assert_eq!(newest.call(&["PING"]), pong());
-    assert_eq!(newest.seen(), second);
+    assert_eq!(newest.server_certificate(), second);
     assert_eq!(old.call(&["PING"]), pong());
     assert_eq!(new.call(&["PING"]), pong());
 }
 
 #[test]
-fn files_that_were_replaced_are_read_again_if_that_is_wanted() {
+fn replaced_files_are_loaded_again_if_that_is_configured() {
     let certificates = Certificates::new();
     let server = certificates.start(&[]);
-    let seen = || {
+    let certificate = || {
         let mut client = TlsClient::connect(&server, &certificates.client(None));
         assert_eq!(client.call(&["PING"]), pong());
-        client.seen()
+        client.server_certificate()
     };
-    let first = seen();
+    let first = certificate();
     certificates.add("server", "server", None);
     server.advance(5_000_000);
-    assert_eq!(seen(), first);
+    assert_eq!(certificate(), first);
     assert_eq!(config_set(&server, &["tls-auto-reload-interval", "2"]), ok());
     server.advance(2_100_000);
-    let second = seen();
+    let second = certificate();
     assert_ne!(second, first);
-    // What cannot be used changes nothing.
+    // An invalid file changes nothing.
     std::fs::write(certificates.path("server.crt"), "no certificate").expect("a file");
     server.advance(2_100_000);
-    assert_eq!(seen(), second);
+    assert_eq!(certificate(), second);
 }
 
 #[test]
-fn keys_behind_a_passphrase_are_taken_with_it() {
+fn encrypted_keys_are_loaded_with_their_passphrase() {
     let fixture = |name: &str| format!("{FIXTURES}/{name}");
     let (certificate, key) = (fixture("server.crt"), fixture("server.key"));
     let lines = [
@@ -634,7 +640,7 @@ fn keys_behind_a_passphrase_are_taken_with_it() {
 }
 
 #[test]
-fn versions_and_ciphers_are_those_that_are_allowed() {
+fn only_allowed_versions_and_ciphers_are_used() {
     let certificates = Certificates::new();
     let server = certificates.start(&[]);
     let [old, new] = [&rustls::version::TLS12, &rustls::version::TLS13]
@@ -658,19 +664,19 @@ fn versions_and_ciphers_are_those_that_are_allowed() {
     ] {
         let mut client = TlsClient::connect(&server, config);
         assert_eq!(client.call(&["PING"]), pong());
-        let suite = client.stream.conn.negotiated_cipher_suite().expect("one was agreed on");
+        let suite = client.stream.conn.negotiated_cipher_suite().expect("a negotiated suite");
         assert_eq!(suite.suite(), expected);
     }
 }
 
-/// A port nobody listens on at the moment.
+/// A port that is not in use now.
 fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     listener.local_addr().expect("a bound socket has an address").port()
 }
 
 #[test]
-fn a_port_can_change_between_tls_and_none() {
+fn a_port_can_change_between_tls_and_plain() {
     let certificates = Certificates::new();
     let server = certificates.start(&[]);
     let config = certificates.client(None);
@@ -693,34 +699,34 @@ fn a_port_can_change_between_tls_and_none() {
     let swap = ["CONFIG", "SET", "port", "0", "tls-port", &port.to_string()];
     assert_eq!(admin.call(&swap), ok());
     assert_eq!(TlsClient::connect_to(address, &config).call(&["PING"]), pong());
-    assert_eq!(client.call(&["PING"]), pong(), "who was there stays");
+    assert_eq!(client.call(&["PING"]), pong(), "the connection stays open");
 }
 
 #[test]
-fn without_a_certificate_there_is_no_port() {
+fn a_tls_port_needs_a_certificate() {
     let server = TestServer::start(&[]);
     let mut client = server.connect();
     let port = free_port().to_string();
     assert_eq!(client.call(&["CONFIG", "SET", "tls-port", &port]), refused("tls-port"));
     let set = ["CONFIG", "SET", "tls-cert-file", "/nowhere"];
-    assert_eq!(client.call(&set), ok(), "nothing uses it yet");
+    assert_eq!(client.call(&set), ok(), "no port uses it yet");
 }
 
 // ---- other servers ---------------------------------------------------------------------------------------------------
 
 #[test]
-fn keys_migrate_over_tls_where_tls_cluster_says_so() {
+fn keys_migrate_over_tls_if_tls_cluster_is_set() {
     let certificates = Certificates::new();
     certificates.add("client", "somebody", None);
     let to = certificates.start(&["tls-auth-clients yes"]);
     let lines = [
         "tls-cluster yes".to_owned(),
-        format!("tls-client-cert-file {}", certificates.shown("client.crt")),
-        format!("tls-client-key-file {}", certificates.shown("client.key")),
+        format!("tls-client-cert-file {}", certificates.path_text("client.crt")),
+        format!("tls-client-key-file {}", certificates.path_text("client.key")),
     ];
     let from = certificates.start(&lines.each_ref().map(String::as_str));
     let mut client = from.connect();
-    let port = to.tls_address.expect("it speaks TLS").port().to_string();
+    let port = to.tls_address.expect("TLS is enabled").port().to_string();
     let large = "x".repeat(200_000);
     for (key, value) in [("one", "1"), ("large", &large)] {
         client.call(&["SET", key, value]);
@@ -729,14 +735,14 @@ fn keys_migrate_over_tls_where_tls_cluster_says_so() {
         assert_eq!(to.connect().call(&["GET", key]), Reply::Bulk(value.into()));
         assert_eq!(client.call(&["EXISTS", key]), Reply::Integer(0));
     }
-    // Not to a server that the authority does not know, nor to one without TLS.
+    // Not to a server with an untrusted certificate, nor to one without TLS.
     let strangers = Certificates::new();
     let stranger = strangers.start(&[]);
     client.call(&["SET", "one", "1"]);
-    let ports = [stranger.tls_address.expect("it speaks TLS").port(), to.address.port()];
+    let ports = [stranger.tls_address.expect("TLS is enabled").port(), to.address.port()];
     for port in ports {
         let migrate = ["MIGRATE", "127.0.0.1", &port.to_string(), "one", "0", "300"];
-        let Reply::Error(text) = client.call(&migrate) else { panic!("no way there") };
+        let Reply::Error(text) = client.call(&migrate) else { panic!("migrated") };
         assert!(text.starts_with(b"IOERR error or timeout"), "{}", String::from_utf8_lossy(&text));
     }
     assert_eq!(client.call(&["EXISTS", "one"]), Reply::Integer(1));
@@ -749,17 +755,17 @@ fn a_replica_follows_its_primary_over_tls() {
     let primary = certificates.start(&["tls-auth-clients yes", "repl-diskless-sync-delay 0"]);
     let lines = [
         "tls-replication yes".to_owned(),
-        format!("tls-client-cert-file {}", certificates.shown("client.crt")),
-        format!("tls-client-key-file {}", certificates.shown("client.key")),
+        format!("tls-client-cert-file {}", certificates.path_text("client.crt")),
+        format!("tls-client-key-file {}", certificates.path_text("client.key")),
     ];
     let replica = certificates.start(&lines.each_ref().map(String::as_str));
     let mut writer = primary.connect();
-    // More than the sockets' buffers take.
+    // More than the sockets' buffers hold.
     let large = "0123456789".repeat(400_000);
     for key in ["a", "b", "c", "d"] {
         assert_eq!(writer.call(&["SET", key, &large]), ok());
     }
-    let port = primary.tls_address.expect("it speaks TLS").port().to_string();
+    let port = primary.tls_address.expect("TLS is enabled").port().to_string();
     assert_eq!(replica.connect().call(&["REPLICAOF", "127.0.0.1", &port]), ok());
     let is_up = || {
         primary.advance(100_000);

@@ -219,7 +219,7 @@ fn kill(ctx: &mut Context<'_>) -> CommandResult {
     let killed: Vec<ClientId> =
         server.clients.iter().filter(chosen).map(|client| client.id).collect();
     for &id in killed.iter().filter(|&&id| id != own) {
-        users::end_client(ctx.db, server, id);
+        users::close_client(ctx.db, server, id);
     }
     // The link to the primary is not a client.
     let link = following::link_address(ctx.server);

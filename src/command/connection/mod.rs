@@ -155,22 +155,26 @@ fn select(ctx: &mut Context<'_>) -> CommandResult {
 }
 
 /// Finds the user with this name and password.
-fn find_user(ctx: &mut Context<'_>, name: &[u8], password: &[u8]) -> Result<UserId, CommandError> {
+fn authenticate(
+    ctx: &mut Context<'_>,
+    name: &[u8],
+    password: &[u8],
+) -> Result<UserId, CommandError> {
     let id = ctx.client_id();
-    users::find_user(ctx.server, id, name, password, ctx.args.get(0))
+    users::authenticate(ctx.server, id, name, password, ctx.args.get(0))
 }
 
 /// `AUTH [username] password`: `OK`.
 fn auth(ctx: &mut Context<'_>) -> CommandResult {
     let (user, password) = match ctx.args.len() {
-        2 if !ctx.server.acl.has_default_password() => return Err(AUTH_WITHOUT_PASSWORD),
+        2 if !ctx.server.acl.default_needs_password() => return Err(AUTH_WITHOUT_PASSWORD),
         2 => (DEFAULT_NAME, ctx.args.get(1)),
         3 => (ctx.args.get(1), ctx.args.get(2)),
         _ => return Err(CommandError::Syntax),
     };
-    let user = find_user(ctx, user, password)?;
+    let user = authenticate(ctx, user, password)?;
     let id = ctx.client_id();
-    users::become_user(ctx.server, id, user);
+    users::log_in(ctx.server, id, user);
     ctx.reply.ok();
     Ok(Outcome::Replied)
 }
@@ -198,7 +202,7 @@ impl<'a> Hello<'a> {
         }
         while let Some(option) = args.peek() {
             if args.remaining() >= 3 && args.take_word("AUTH") {
-                hello.user = Some(find_user(ctx, args.take()?, args.take()?)?);
+                hello.user = Some(authenticate(ctx, args.take()?, args.take()?)?);
             } else if args.remaining() >= 2 && args.take_word("SETNAME") {
                 hello.name = Some(client::check_name(args.take()?)?);
             } else {
@@ -219,7 +223,7 @@ fn hello(ctx: &mut Context<'_>) -> CommandResult {
     }
     if let Some(user) = hello.user {
         let id = ctx.client_id();
-        users::become_user(ctx.server, id, user);
+        users::log_in(ctx.server, id, user);
     }
     let client = ctx.client();
     if let Some(name) = hello.name {
@@ -262,7 +266,7 @@ fn reset(ctx: &mut Context<'_>) -> CommandResult {
     let id = ctx.client_id();
     ctx.server.remove_monitor(id);
     tracking::stop(ctx.db, ctx.server, ctx.client_id());
-    users::forget_user(ctx.server, id);
+    users::log_out(ctx.server, id);
     let client =
         ctx.server.clients.get_mut(ctx.client_id()).expect("a client outlives its command");
     transaction::abandon(ctx.db, client);

@@ -14,7 +14,8 @@ use crate::types::list::{End, List};
 
 /// Keys up to the timeout.
 const ALL_BUT_LAST: &[KeySpec] = &[keys(1, -2, 1, KeyFlags::RW_ACCESS_DELETE)];
-const MOVE_FLAGS: Flags = Flags::WRITE_BLOCKING.union(Flags::DENYOOM).union(Flags::NOSCRIPT);
+const MOVE_FLAGS: Flags =
+    Flags::WRITE_BLOCKING.union(Flags::DENYOOM).union(Flags::NO_SCRIPT_BEFORE_7_2);
 
 pub const COMMANDS: &[CommandSpec] = &[
     blocking_pop("BLPOP", blpop).docs(
@@ -49,7 +50,7 @@ pub const COMMANDS: &[CommandSpec] = &[
 ];
 
 const fn blocking_pop(name: &'static str, handler: Handler) -> CommandSpec {
-    list_spec(name, handler, "2.0.0", Flags::WRITE_BLOCKING.union(Flags::NOSCRIPT))
+    list_spec(name, handler, "2.0.0", Flags::WRITE_BLOCKING.union(Flags::NO_SCRIPT_BEFORE_7_2))
         .at_least(3)
         .keys(ALL_BUT_LAST)
 }

@@ -64,7 +64,7 @@ fn sync(ctx: &mut Context<'_>) -> CommandResult {
         return Ok(Outcome::Replied);
     }
     check_can_sync(ctx)?;
-    ctx.client().replica.get_or_insert_default().is_old = true;
+    ctx.client().replica.get_or_insert_default().uses_sync = true;
     replicas::await_snapshot(ctx.db, ctx.server, ctx.client_id());
     Ok(Outcome::Replied)
 }
@@ -87,12 +87,12 @@ fn psync(ctx: &mut Context<'_>) -> CommandResult {
         ctx.server.log(Level::Warning, format_args!("Replica {name} {text}"));
         return Err(CommandError::NotInteger);
     };
-    ctx.client().replica.get_or_insert_default().is_old = false;
+    ctx.client().replica.get_or_insert_default().uses_sync = false;
     // What was not spread yet belongs to the stream's end all the same.
     persistence::spread_effects(ctx.server);
     let from = u64::try_from(offset).unwrap_or(0);
     if ctx.server.replication.can_continue(&history.to_ascii_lowercase(), from) {
-        replicas::go_on(ctx.server, id, from);
+        replicas::continue_stream(ctx.server, id, from);
         return Ok(Outcome::Replied);
     }
     if !history.starts_with(b"?") {
@@ -136,7 +136,7 @@ fn check_can_sync(ctx: &mut Context<'_>) -> Result<(), CommandError> {
         return Err(PENDING_OUTPUT);
     }
     let replica = ctx.client().replica.as_deref();
-    if replica.is_some_and(|replica| replica.filter.is_some() && !replica.finds_end) {
+    if replica.is_some_and(|replica| replica.filter.is_some() && !replica.accepts_eof_mark) {
         return Err(FILTERED_WITHOUT_END);
     }
     let name = replicas::name(ctx.client());
@@ -244,8 +244,8 @@ fn set_option(replica: &mut Replica, option: &[u8], value: &[u8]) -> Result<(), 
                 value.len()
             )));
         }
-        b"capa" if value.eq_ignore_ascii_case(b"eof") => replica.finds_end = true,
-        b"capa" if value.eq_ignore_ascii_case(b"psync2") => replica.takes_new_history = true,
+        b"capa" if value.eq_ignore_ascii_case(b"eof") => replica.accepts_eof_mark = true,
+        b"capa" if value.eq_ignore_ascii_case(b"psync2") => replica.accepts_new_history = true,
         // What nobody here knows, nobody here uses.
         b"capa" => {}
         b"version" => {

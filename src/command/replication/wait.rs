@@ -13,7 +13,7 @@ const TIPS: &[&str] = &["request_policy:all_shards", "response_policy:agg_min"];
 pub const COMMANDS: &[CommandSpec] = &[
     spec("WAIT", wait)
         .exactly(3)
-        .flags(Flags::NOSCRIPT.union(Flags::NEEDS_CLIENT))
+        .flags(Flags::NO_SCRIPT_BEFORE_7_2.union(Flags::NEEDS_CLIENT))
         .categories(Categories::CONNECTION)
         .group(Group::Generic)
         .since("3.0.0")

@@ -8,7 +8,7 @@ pub(crate) mod function;
 use crate::ids::CommandId;
 use std::borrow::Cow;
 
-use crate::acl::log::Place;
+use crate::acl::log::LogContext;
 use crate::client::ClientFlags;
 use crate::command::help::reply_help;
 use crate::config::{BusyScriptPolicy, Choice};
@@ -550,8 +550,8 @@ impl Host for ServerHost<'_> {
             Err(Refused::Command(text)) => return self.refuse(command.map(|it| it.id), text),
             Err(Refused::Denied(command, denied)) => {
                 let id = self.caller.client();
-                users::note_denied(self.server, id, Some(Place::Script), denied, command, args);
-                let text = users::refusal_in_script(self.server, id, command, denied);
+                users::log_denied(self.server, id, Some(LogContext::Script), denied, command, args);
+                let text = users::script_denied_text(self.server, id, command, denied);
                 return self.refuse(Some(command.id), text);
             }
         };
@@ -569,7 +569,7 @@ impl Host for ServerHost<'_> {
         let args = Args::new(buffer, ranges);
         let id = self.caller.client();
         let command = self.find(args)?;
-        Some(users::check_of(self.server, id, command, args).is_ok())
+        Some(users::check_client(self.server, id, command, args).is_ok())
     }
 
     fn repeat_at(&mut self, log: bool, replicas: bool) {

@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use crate::acl::{Acl, Form, Selector, catalogue, is_user_name};
+use crate::acl::{Acl, Format, Selector, catalogue, is_user_name};
 use crate::command::help::reply_help;
 use crate::config::{replace_file, system_text};
 use crate::error::CommandError;
@@ -20,7 +20,7 @@ use crate::resp::reply::ReplyWriter;
 use crate::sys::log::Level;
 use crate::sys::random;
 
-const ANYBODYS: Flags = Flags::NOSCRIPT.union(Flags::LOADING).union(Flags::STALE);
+const NOSCRIPT_LOADING_STALE: Flags = Flags::NOSCRIPT.union(Flags::LOADING).union(Flags::STALE);
 
 pub const COMMANDS: &[CommandSpec] = &[container("ACL", SUBCOMMANDS)
     .group(Group::Server)
@@ -28,11 +28,12 @@ pub const COMMANDS: &[CommandSpec] = &[container("ACL", SUBCOMMANDS)
     .docs("", "Manages users and what they may do.", "Depends on the subcommand")];
 
 const SUBCOMMANDS: &[CommandSpec] = &[
-    spec("CAT", cat).at_least(2).flags(ANYBODYS).group(Group::Server).since("6.0.0").docs(
-        "[category]",
-        "Lists the categories, or the commands of one.",
-        "O(N), N commands",
-    ),
+    spec("CAT", cat)
+        .at_least(2)
+        .flags(NOSCRIPT_LOADING_STALE)
+        .group(Group::Server)
+        .since("6.0.0")
+        .docs("[category]", "Lists the categories, or the commands of one.", "O(N), N commands"),
     spec("DELUSER", delete)
         .at_least(3)
         .flags(Flags::ADMIN_NOSCRIPT_LOADING_STALE)
@@ -54,11 +55,12 @@ const SUBCOMMANDS: &[CommandSpec] = &[
             "Tells whether a user may run a command, without running it.",
             "O(1)",
         ),
-    spec("GENPASS", generate).at_least(2).flags(ANYBODYS).group(Group::Server).since("6.0.0").docs(
-        "[bits]",
-        "Makes up a password that nobody can guess.",
-        "O(1)",
-    ),
+    spec("GENPASS", generate)
+        .at_least(2)
+        .flags(NOSCRIPT_LOADING_STALE)
+        .group(Group::Server)
+        .since("6.0.0")
+        .docs("[bits]", "Makes up a password that nobody can guess.", "O(1)"),
     spec("GETUSER", get)
         .exactly(3)
         .flags(Flags::ADMIN_NOSCRIPT_LOADING_STALE)
@@ -117,7 +119,7 @@ const SUBCOMMANDS: &[CommandSpec] = &[
         .docs("", "Lists the users' names.", "O(N), N users"),
     spec("WHOAMI", who_am_i)
         .exactly(2)
-        .flags(ANYBODYS.union(Flags::NEEDS_CLIENT))
+        .flags(NOSCRIPT_LOADING_STALE.union(Flags::NEEDS_CLIENT))
         .group(Group::Server)
         .since("6.0.0")
         .docs("", "Answers the user of this connection.", "O(1)"),
@@ -143,8 +145,8 @@ const BITS_MAX: i64 = 4096;
 /// Default number of entries in ACL LOG's reply.
 const LOG_DEFAULT: i64 = 10;
 
-fn error(before: &str, part: &[u8], behind: &str) -> CommandError {
-    CommandError::formatted([b"ERR ", before.as_bytes(), part, behind.as_bytes()].concat())
+fn error(before: &str, part: &[u8], after: &str) -> CommandError {
+    CommandError::formatted([b"ERR ", before.as_bytes(), part, after.as_bytes()].concat())
 }
 
 // ---- users ---------------------------------------------------------------------------------------------------------------
@@ -159,17 +161,17 @@ fn set(ctx: &mut Context<'_>) -> CommandResult {
     let all_channels = users::all_channels(ctx.server);
     let changed = ctx.server.acl.set_user(name, &rules, all_channels);
     let changed = changed.map_err(|text| error("", &text, ""))?;
-    warn_of_first_arguments(ctx.server, &rules);
-    let own = ctx.caller.client();
+    warn_about_first_arguments(ctx.server, &rules);
+    let caller = ctx.caller.client();
     ctx.reply.ok();
-    match users::user_changed(ctx.db, ctx.server, &changed, own) {
+    match users::update_clients_of(ctx.db, ctx.server, &changed, caller) {
         true => Ok(Outcome::Close),
         false => Ok(Outcome::Replied),
     }
 }
 
 /// Logs a warning about applied rules that allow a command with one first argument.
-fn warn_of_first_arguments(server: &State, rules: &[&[u8]]) {
+fn warn_about_first_arguments(server: &State, rules: &[&[u8]]) {
     let catalogue = server.acl.catalogue();
     for rule in rules {
         let rule = rule.strip_prefix(b"(").unwrap_or(rule);
@@ -198,8 +200,8 @@ fn delete(ctx: &mut Context<'_>) -> CommandResult {
     let acl = &mut ctx.server.acl;
     let deleted: Vec<_> = ctx.args.iter_from(2).filter_map(|name| acl.delete(name)).collect();
     ctx.reply.integer(deleted.len() as i64);
-    let own = ctx.caller.client();
-    match users::users_deleted(ctx.db, ctx.server, &deleted, own) {
+    let caller = ctx.caller.client();
+    match users::close_clients_of(ctx.db, ctx.server, &deleted, caller) {
         true => Ok(Outcome::Close),
         false => Ok(Outcome::Replied),
     }
@@ -207,48 +209,50 @@ fn delete(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `ACL GETUSER username`: a map of flags, passwords' hashes, rules and selectors; nil if there is no such user.
 fn get(ctx: &mut Context<'_>) -> CommandResult {
-    let (acl, form) = (&ctx.server.acl, users::form(ctx.server));
+    let (acl, format) = (&ctx.server.acl, users::rule_format(ctx.server));
     let reply = &mut ctx.reply;
     let Some(user) = acl.find(ctx.args.get(2)).map(|id| acl.user(id)) else {
         reply.null();
         return Ok(Outcome::Replied);
     };
-    // Only servers with such rules have this entry.
-    let tells_databases = form == Form::Valkey9
-        || std::iter::once(user.root()).chain(user.others()).any(|it| !it.databases().are_all());
-    reply.map(6 + usize::from(tells_databases));
+    // Redis has no such rules: its replies have this entry only if a rule is used.
+    let shows_databases = format == Format::Valkey9
+        || std::iter::once(user.root())
+            .chain(user.others())
+            .any(|selector| !selector.databases().is_all());
+    reply.map(6 + usize::from(shows_databases));
     reply.bulk(b"flags");
-    let flags = user.describe_flags(form);
+    let flags = user.describe_flags(format);
     reply.set(flags.len());
     flags.iter().for_each(|flag| reply.bulk(flag.as_bytes()));
     reply.bulk(b"passwords");
     reply.array(user.passwords().len());
     user.passwords().for_each(|hash| reply.bulk(hash.as_bytes()));
-    describe_selector(acl, user.root(), form, tells_databases, reply);
+    describe_selector(acl, user.root(), format, shows_databases, reply);
     reply.bulk(b"selectors");
     reply.array(user.others().len());
     for selector in user.others() {
-        reply.map(3 + usize::from(tells_databases));
-        describe_selector(acl, selector, form, tells_databases, reply);
+        reply.map(3 + usize::from(shows_databases));
+        describe_selector(acl, selector, format, shows_databases, reply);
     }
     Ok(Outcome::Replied)
 }
 
-/// Three or four entries of a map.
+/// Writes a selector as three or four entries of a map.
 fn describe_selector(
     acl: &Acl,
     selector: &Selector,
-    form: Form,
-    tells_databases: bool,
+    format: Format,
+    shows_databases: bool,
     reply: &mut ReplyWriter<'_>,
 ) {
     reply.bulk(b"commands");
-    reply.bulk(&selector.describe_commands(acl.catalogue(), form));
+    reply.bulk(&selector.describe_commands(acl.catalogue(), format));
     reply.bulk(b"keys");
     reply.bulk(&selector.describe_keys());
     reply.bulk(b"channels");
     reply.bulk(&selector.describe_channels());
-    if tells_databases {
+    if shows_databases {
         reply.bulk(b"databases");
         reply.bulk(&selector.databases().describe());
     }
@@ -256,7 +260,7 @@ fn describe_selector(
 
 /// `ACL LIST`: an array of `user name rules`.
 fn list(ctx: &mut Context<'_>) -> CommandResult {
-    let lines = ctx.server.acl.lines(users::form(ctx.server));
+    let lines = ctx.server.acl.lines(users::rule_format(ctx.server));
     ctx.reply.array(lines.len());
     lines.for_each(|line| ctx.reply.bulk(&[b"user ", &line[..]].concat()));
     Ok(Outcome::Replied)
@@ -279,7 +283,7 @@ fn who_am_i(ctx: &mut Context<'_>) -> CommandResult {
 
 // ---- the file ------------------------------------------------------------------------------------------------------------
 
-/// The path in `aclfile`.
+/// The path in `aclfile`. Error: it is not set.
 fn file(ctx: &Context<'_>) -> Result<Vec<u8>, CommandError> {
     let file = &ctx.server.config.aclfile;
     if file.is_empty() { Err(NO_FILE) } else { Ok(file.clone()) }
@@ -292,23 +296,23 @@ fn load(ctx: &mut Context<'_>) -> CommandResult {
     let all_channels = users::all_channels(ctx.server);
     let loaded = load_file(&mut ctx.server.acl, &file, all_channels);
     let loaded = loaded.map_err(|text| error("", &text, ""))?;
-    let own = ctx.caller.client();
+    let caller = ctx.caller.client();
     ctx.reply.ok();
     let mut deleted = loaded.deleted;
     if !ctx.server.config.reports_7_2() {
         let others = loaded.changed.iter().map(|changed| changed.id);
         deleted.extend(others.filter(|&id| id != UserId::DEFAULT));
     }
-    let mut ends = users::users_deleted(ctx.db, ctx.server, &deleted, own);
-    // Of many users few are connected: not all clients are looked at for each.
+    let mut closes = users::close_clients_of(ctx.db, ctx.server, &deleted, caller);
+    // Usually few of the users are connected: this avoids a loop over all clients for each user.
     let in_use: HashSet<UserId> = ctx.server.clients.iter().map(|client| client.user).collect();
     for changed in loaded.changed.iter().filter(|changed| in_use.contains(&changed.id)) {
-        ends |= users::user_changed(ctx.db, ctx.server, changed, own);
+        closes |= users::update_clients_of(ctx.db, ctx.server, changed, caller);
     }
-    Ok(if ends { Outcome::Close } else { Outcome::Replied })
+    Ok(if closes { Outcome::Close } else { Outcome::Replied })
 }
 
-/// Replaces the users by those of a file. Errors: a text.
+/// Replaces the users by those of a file. Error: a text.
 pub(crate) fn load_file(
     acl: &mut Acl,
     file: &[u8],
@@ -318,13 +322,13 @@ pub(crate) fn load_file(
         let why = format!("': {}", system_text(&error));
         [b"Error loading ACLs, opening file '", file, why.as_bytes()].concat()
     })?;
-    acl.load_text(&text, file, all_channels)
+    acl.load_file_text(&text, file, all_channels)
 }
 
 /// `ACL SAVE`: `OK`. The file is replaced atomically.
 fn save(ctx: &mut Context<'_>) -> CommandResult {
     let file = file(ctx)?;
-    let text = ctx.server.acl.file_text(users::form(ctx.server));
+    let text = ctx.server.acl.to_file_text(users::rule_format(ctx.server));
     let path = Path::new(OsStr::from_bytes(&file));
     if let Err(error) = replace_file(path, &text) {
         let why = system_text(&error);
@@ -340,17 +344,17 @@ fn save(ctx: &mut Context<'_>) -> CommandResult {
 /// `ACL DRYRUN username command [arg [arg ...]]`: `OK`, or why not.
 fn dry_run(ctx: &mut Context<'_>) -> CommandResult {
     let args = ctx.args.from(3);
-    let (name_of_user, name) = (ctx.args.get(2), args.get(0));
+    let (user_name, command_name) = (ctx.args.get(2), args.get(0));
     let server = &*ctx.server;
-    let user = server.acl.find(name_of_user);
-    let user = user.ok_or_else(|| error("User '", name_of_user, "' not found"))?;
-    let command = server.find_command(name).and_then(|command| match args.len() {
+    let user = server.acl.find(user_name);
+    let user = user.ok_or_else(|| error("User '", user_name, "' not found"))?;
+    let command = server.find_command(command_name).and_then(|command| match args.len() {
         2.. if !command.subcommands.is_empty() => {
             server.commands.find_subcommand(command, args.get(1))
         }
         _ => Some(command),
     });
-    let command = command.ok_or_else(|| error("Command '", name, "' not found"))?;
+    let command = command.ok_or_else(|| error("Command '", command_name, "' not found"))?;
     if !command.spec.accepts(args.len()) {
         return Err(CommandError::WrongArity(command.full_name.clone()));
     }
@@ -359,8 +363,8 @@ fn dry_run(ctx: &mut Context<'_>) -> CommandResult {
         ctx.reply.ok();
         return Ok(Outcome::Replied);
     };
-    let told = users::denial_in_full(server, name_of_user, command, denied, args);
-    ctx.reply.bulk(&told);
+    let text = users::dry_run_text(server, user_name, command, denied, args);
+    ctx.reply.bulk(&text);
     Ok(Outcome::Replied)
 }
 
@@ -389,7 +393,7 @@ fn log(ctx: &mut Context<'_>) -> CommandResult {
         reply.integer(entry.count as i64);
         for (name, value) in [
             ("reason", last.reason.word().as_bytes()),
-            ("context", last.place.word().as_bytes()),
+            ("context", last.context.word().as_bytes()),
             ("object", &last.object),
             ("username", &last.user),
         ] {
@@ -425,7 +429,7 @@ fn cat(ctx: &mut Context<'_>) -> CommandResult {
             let shown = &name[..name.len().min(128)];
             let category = catalogue::category(name);
             let category = category.ok_or_else(|| error("Unknown category '", shown, "'"))?;
-            let commands = ctx.server.acl.catalogue().in_families();
+            let commands = ctx.server.acl.catalogue().with_subcommands();
             commands
                 .filter(|command| command.categories.contains(category))
                 .map(|command| command.name.as_bytes())

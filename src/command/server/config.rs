@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use crate::command::help::reply_help;
 use crate::command::server::info::reset_stats;
 use crate::config::{
-    Action, Config, LogLevel, OomScoreAdj, RewriteError, SetBy, SetError, expand_title,
+    Action, Config, LogLevel, OomScoreAdj, RewriteError, SetContext, SetError, expand_title,
 };
 use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Origin, Outcome};
@@ -105,9 +105,9 @@ fn set(ctx: &mut Context<'_>) -> CommandResult {
     };
     let pairs: Vec<(&[u8], &[u8])> = pairs.iter().map(|&[name, value]| (name, value)).collect();
     let loading = ctx.server.persistence.loading.is_some();
-    let by = SetBy { local_client: ctx.client().peer.is_local(), loading };
+    let context = SetContext { local_client: ctx.client().peer.is_local(), loading };
     let refused = |error: SetError| CommandError::formatted(error.reply());
-    let changes = ctx.server.config.set(&pairs, by).map_err(refused)?;
+    let changes = ctx.server.config.set(&pairs, context).map_err(refused)?;
     let actions = changes.actions.clone();
     let mut failed = carry_out(ctx.server, &actions).err();
     if failed.is_none() && actions.iter().any(|(action, _)| *action == Action::AppendOnly) {
@@ -151,7 +151,7 @@ fn reset_stat(ctx: &mut Context<'_>) -> CommandResult {
 
 /// `CONFIG REWRITE`: OK.
 fn rewrite(ctx: &mut Context<'_>) -> CommandResult {
-    let lines: Vec<Vec<u8>> = ctx.server.acl.lines(users::form(ctx.server)).collect();
+    let lines: Vec<Vec<u8>> = ctx.server.acl.lines(users::rule_format(ctx.server)).collect();
     match ctx.server.config.rewrite(&lines) {
         Ok(()) => {
             let message = format_args!("CONFIG REWRITE executed with success.");

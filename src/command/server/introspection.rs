@@ -202,7 +202,8 @@ fn status_set<F: Copy>(reply: &mut ReplyWriter<'_>, names: &[(F, &str)], has: im
 fn describe(ctx: &mut Context<'_>, command: &Command) {
     let spec = command.spec;
     let (range, movable) = legacy_range(spec.keys);
-    let flags = if movable { spec.flags | Flags::MOVABLEKEYS } else { spec.flags };
+    let flags = spec.flags.reported(ctx.server.config.reports_7_2());
+    let flags = if movable { flags | Flags::MOVABLEKEYS } else { flags };
     let reply = &mut ctx.reply;
     reply.array(10);
     reply.bulk(command.full_name.as_bytes());
@@ -510,6 +511,17 @@ mod tests {
 
     /// Those that newer servers' WITHSCORE or our ROLLBACK changes.
     const NEWER: &[&str] = &["zrank", "zrevrank", "function|kill", "script|kill"];
+
+    #[test]
+    fn commands_that_wait_may_be_called_by_scripts_since_7_2() {
+        for name in ["BLPOP", "BRPOPLPUSH", "BLMOVE", "BZPOPMAX", "WAIT"] {
+            let flags = TABLE.find(name.as_bytes()).expect("a command").spec.flags;
+            assert!(flags.reported(false).contains(Flags::NOSCRIPT), "{name}");
+            assert!(!flags.reported(true).contains(Flags::NOSCRIPT), "{name}");
+        }
+        let multi = TABLE.find(b"MULTI").expect("a command").spec.flags;
+        assert!(multi.reported(true).contains(Flags::NOSCRIPT));
+    }
 
     /// The same line for one of ours.
     fn facts(command: &Command) -> String {

@@ -16,8 +16,7 @@ use crate::types::journal::Edit;
 use crate::types::sorted_set::SortedSet;
 use std::ops::Range;
 
-const WAITING: Flags =
-    Flags::WRITE.union(Flags::NOSCRIPT).union(Flags::FAST).union(Flags::BLOCKING);
+const WAITING: Flags = Flags::WRITE_BLOCKING.union(Flags::NO_SCRIPT_BEFORE_7_2).union(Flags::FAST);
 const COST: &str =
     "O(M log(N)) with N the size of the sorted set and M the number of members taken.";
 const MANY_COST: &str =

@@ -185,7 +185,7 @@ impl<'a> ReadRequest<'a> {
         while request.keys_at == 0 {
             let behind = cursor.remaining().saturating_sub(1);
             if behind >= 1 && cursor.take_word("BLOCK") {
-                if ctx.origin == Origin::Script {
+                if ctx.origin == Origin::Script && !ctx.server.config.reports_7_2() {
                     let text = b" command is not allowed with BLOCK option from scripts";
                     let text = [b"ERR ", ctx.args.get(0), text].concat();
                     return Err(CommandError::formatted(text));
@@ -448,9 +448,13 @@ fn read_woken(
     group: &[u8],
     key_at: usize,
 ) -> CommandResult {
-    let slot = ctx.db.find_for_read(ctx.key(key_at)).ok_or(STREAM_GONE)?;
-    let stream = ctx.db.stream_at(slot).map_err(|_| STREAM_GONE)?;
-    let group = stream.groups.get(group).ok_or(GROUP_GONE)?;
+    // Since 7.2 the command runs again as a whole, and its errors are those of a new one.
+    let is_7_2 = ctx.server.config.reports_7_2();
+    let gone = |older| if is_7_2 { no_such_group(ctx.args.get(key_at), group) } else { older };
+    let slot = ctx.db.find_for_read(ctx.key(key_at)).ok_or_else(|| gone(STREAM_GONE))?;
+    let stream = ctx.db.stream_at(slot);
+    let stream = stream.map_err(|error| if is_7_2 { error } else { STREAM_GONE })?;
+    let group = stream.groups.get(group).ok_or_else(|| gone(GROUP_GONE))?;
     if stream.entries.top().is_none_or(|top| top <= group.last) {
         return Ok(Outcome::WaitsOn);
     }

@@ -18,12 +18,12 @@ use std::time::Duration;
 
 use super::{begin_backlog, close_replicas};
 use crate::config::{DisklessLoad, system_text};
-use crate::gate::load::{KeysExpected, Rules, load_beside, maker, run};
+use crate::gate::load::{KeysExpected, Rules, entry_decoder, load_beside, run};
 use crate::gate::persistence::{self, Loading, Purpose};
 use crate::gate::state::State;
 use crate::keyspace::Keyspace;
 use crate::keyspace::beside::Beside;
-use crate::persist::ahead::Maker;
+use crate::persist::ahead::EntryDecoder;
 use crate::persist::rdb::{Event, FileError, Parser};
 use crate::sys::disk::{DiskFile, DiskReader, write_all};
 use crate::sys::log::Level;
@@ -405,7 +405,7 @@ impl Arriving {
 struct Loader {
     parser: Parser<Feed>,
     feed_is_file: bool,
-    maker: Maker,
+    decoder: EntryDecoder,
     /// None with a pipe: the total is unknown.
     expected: KeysExpected,
     beside: Beside,
@@ -427,7 +427,7 @@ impl Loader {
             parser: Parser::new(feed, server.config.rdbchecksum),
             feed_is_file,
             expected: KeysExpected::of_file(if feed_is_file { bytes } else { 0 }),
-            maker: maker(db, server, Rules { keeps_expired: true, ..Rules::default() }),
+            decoder: entry_decoder(db, server, Rules { keeps_expired: true, ..Rules::default() }),
             beside: db.beside(),
             functions: Vec::new(),
             stream_db: 0,
@@ -479,7 +479,7 @@ impl Loader {
             };
             match event {
                 Event::Entry(entry) => {
-                    load_beside(db, server, &self.maker, &entry, &mut self.beside)?;
+                    load_beside(db, server, &self.decoder, &entry, &mut self.beside)?;
                     self.steps += 1;
                 }
                 Event::Function(text) => self.functions.push(text.to_vec()),

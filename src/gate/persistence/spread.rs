@@ -12,12 +12,8 @@ pub fn spread_effects(server: &mut State) {
     let State { persistence, effects, replication, now, .. } = server;
     // A replica's backlog is its primary's stream, byte for byte.
     let feeds = replication.backlog.is_some() && !replication.is_replica();
-    let messages = std::mem::take(&mut replication.messages);
     // If neither takes them, DEBUG EFFECTS does.
     if effects.is_empty() || !(feeds || persistence.is_aof_on()) {
-        if feeds {
-            replication.feed(&messages);
-        }
         return;
     }
     effects.take_apart(|logged, sent| {
@@ -26,7 +22,6 @@ pub fn spread_effects(server: &mut State) {
         }
         if feeds {
             replication.feed(sent);
-            replication.feed(&messages);
             if let (Some(aof), Some(backlog)) = (&persistence.aof, &replication.backlog) {
                 replication.logged.push_back((backlog.end(), aof.log.end()));
             }

@@ -1,20 +1,20 @@
-//! Which ciphers are used: OpenSSL's notation of `tls-ciphers` and `tls-ciphersuites`, over those that rustls has.
+//! Cipher lists: `tls-ciphers` and `tls-ciphersuites` in OpenSSL's notation, applied to the ciphers that rustls has.
 
 use rustls::{CipherSuite, SupportedCipherSuite};
 
-/// A cipher of TLS 1.2 as OpenSSL names it, and the words that stand for it among others.
-struct Named {
+/// A cipher of TLS 1.2, its name in OpenSSL, and OpenSSL's words for groups that contain it.
+struct Cipher {
     suite: CipherSuite,
     name: &'static str,
     words: &'static [&'static str],
 }
 
-/// Words that stand for all of them.
-const ALL: &[&str] =
+/// Words for groups that contain all ciphers here.
+const WORDS_FOR_ALL: &[&str] =
     &["DEFAULT", "ALL", "HIGH", "ECDHE", "EECDH", "kECDHE", "kEECDH", "TLSv1.2", "AEAD"];
 
-/// Words that OpenSSL knows and that stand for none of them.
-const NONE: &[&str] = &[
+/// Words of OpenSSL for groups that contain no cipher here.
+const WORDS_FOR_NONE: &[&str] = &[
     "COMPLEMENTOFDEFAULT",
     "COMPLEMENTOFALL",
     "MEDIUM",
@@ -66,62 +66,64 @@ const NONE: &[&str] = &[
     "TLSv1.0",
 ];
 
-const NAMED: &[Named] = &[
-    Named {
+/// The ciphers in order of preference.
+const CIPHERS: &[Cipher] = &[
+    Cipher {
         suite: CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
         name: "ECDHE-ECDSA-AES256-GCM-SHA384",
         words: &["aECDSA", "ECDSA", "AES", "AES256", "AESGCM"],
     },
-    Named {
+    Cipher {
         suite: CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
         name: "ECDHE-ECDSA-AES128-GCM-SHA256",
         words: &["aECDSA", "ECDSA", "AES", "AES128", "AESGCM"],
     },
-    Named {
+    Cipher {
         suite: CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
         name: "ECDHE-ECDSA-CHACHA20-POLY1305",
         words: &["aECDSA", "ECDSA", "CHACHA20"],
     },
-    Named {
+    Cipher {
         suite: CipherSuite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
         name: "ECDHE-RSA-AES256-GCM-SHA384",
         words: &["aRSA", "AES", "AES256", "AESGCM"],
     },
-    Named {
+    Cipher {
         suite: CipherSuite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
         name: "ECDHE-RSA-AES128-GCM-SHA256",
         words: &["aRSA", "AES", "AES128", "AESGCM"],
     },
-    Named {
+    Cipher {
         suite: CipherSuite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
         name: "ECDHE-RSA-CHACHA20-POLY1305",
         words: &["aRSA", "CHACHA20"],
     },
 ];
 
-impl Named {
-    fn is(&self, word: &str) -> bool {
-        ALL.contains(&word) || self.name == word || self.words.contains(&word)
+impl Cipher {
+    /// Whether this is its name or a group that contains it.
+    fn matches(&self, word: &str) -> bool {
+        WORDS_FOR_ALL.contains(&word) || self.name == word || self.words.contains(&word)
     }
 }
 
-fn is_word(word: &str) -> bool {
-    NONE.contains(&word) || NAMED.iter().any(|named| named.is(word))
+fn is_known(word: &str) -> bool {
+    WORDS_FOR_NONE.contains(&word) || CIPHERS.iter().any(|cipher| cipher.matches(word))
 }
 
-/// The ciphers of TLS 1.2 that a list allows, in its order; without a list all. What it names and is not there is passed over
-/// with a note. Errors: nothing is left.
+/// The ciphers of TLS 1.2 in a list, in its order; all if the list is empty. Unknown ones are ignored, with a note. Error: no
+/// cipher remains.
 pub fn tls12(
     known: &[SupportedCipherSuite],
     list: &[u8],
     notes: &mut Vec<String>,
 ) -> Result<Vec<SupportedCipherSuite>, String> {
-    let mut chosen: Vec<&Named> = Vec::new();
+    let mut chosen: Vec<&Cipher> = Vec::new();
     let mut forbidden: Vec<&str> = Vec::new();
     let list = if list.is_empty() { "DEFAULT".into() } else { String::from_utf8_lossy(list) };
     for element in list.split([':', ',', ' ']).filter(|element| !element.is_empty()) {
         if element == "@STRENGTH" {
-            chosen.sort_by_key(|named| named.is("AES128"));
+            chosen.sort_by_key(|cipher| cipher.matches("AES128"));
             continue;
         }
         if element.starts_with('@') {
@@ -131,29 +133,29 @@ pub fn tls12(
             sign @ (b'!' | b'-' | b'+') => (sign, &element[1..]),
             _ => (b' ', element),
         };
-        let is_meant = |named: &Named| words.split('+').all(|word| named.is(word));
-        let meant = NAMED.iter().filter(|named| is_meant(named));
+        let is_match = |cipher: &Cipher| words.split('+').all(|word| cipher.matches(word));
+        let matching = CIPHERS.iter().filter(|cipher| is_match(cipher));
         match sign {
             b'!' => {
-                forbidden.extend(meant.map(|named| named.name));
-                chosen.retain(|named| !is_meant(named));
+                forbidden.extend(matching.map(|cipher| cipher.name));
+                chosen.retain(|cipher| !is_match(cipher));
             }
-            b'-' => chosen.retain(|named| !is_meant(named)),
-            b'+' => chosen.sort_by_key(|named| is_meant(named)),
+            b'-' => chosen.retain(|cipher| !is_match(cipher)),
+            b'+' => chosen.sort_by_key(|cipher| is_match(cipher)),
             _ => {
-                if !words.split('+').all(is_word) {
+                if !words.split('+').all(is_known) {
                     notes.push(format!("tls-ciphers: {element} is not supported."));
                 }
-                let is_new = |named: &&Named| {
-                    !forbidden.contains(&named.name)
-                        && !chosen.iter().any(|other| other.name == named.name)
+                let is_new = |cipher: &&Cipher| {
+                    !forbidden.contains(&cipher.name)
+                        && !chosen.iter().any(|other| other.name == cipher.name)
                 };
-                let new: Vec<&Named> = meant.filter(is_new).collect();
+                let new: Vec<&Cipher> = matching.filter(is_new).collect();
                 chosen.extend(new);
             }
         }
     }
-    let find = |named: &Named| known.iter().find(|known| known.suite() == named.suite).copied();
+    let find = |cipher: &Cipher| known.iter().find(|known| known.suite() == cipher.suite).copied();
     let found: Vec<SupportedCipherSuite> = chosen.into_iter().filter_map(find).collect();
     if found.is_empty() {
         return Err(format!("Failed to configure ciphers: {list}"));
@@ -161,7 +163,7 @@ pub fn tls12(
     Ok(found)
 }
 
-/// The same of TLS 1.3, whose ciphers have names alone.
+/// The cipher suites of TLS 1.3 in a list, which has only names; all if it is empty.
 pub fn tls13(
     known: &[SupportedCipherSuite],
     list: &[u8],
@@ -201,13 +203,13 @@ mod tests {
         let mut notes = Vec::new();
         let found = tls12(&known, list.as_bytes(), &mut notes).unwrap_or_default();
         let name = |suite: &SupportedCipherSuite| {
-            NAMED.iter().find(|named| named.suite == suite.suite()).unwrap().name
+            CIPHERS.iter().find(|cipher| cipher.suite == suite.suite()).unwrap().name
         };
         (found.iter().map(name).collect(), notes)
     }
 
     #[test]
-    fn lists_are_read_as_openssl_reads_them() {
+    fn lists_are_parsed_as_by_openssl() {
         assert_eq!(names("").0.len(), 6);
         assert_eq!(names("DEFAULT:!MEDIUM").0.len(), 6);
         assert_eq!(names("ECDHE+AESGCM:-AES256:!aECDSA").0, ["ECDHE-RSA-AES128-GCM-SHA256"]);
@@ -225,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn suites_of_tls_1_3_have_names() {
+    fn suites_of_tls_1_3_are_named() {
         let known = rustls::crypto::ring::default_provider().cipher_suites;
         let mut notes = Vec::new();
         assert_eq!(tls13(&known, b"", &mut notes).unwrap().len(), 3);

@@ -1,4 +1,4 @@
-//! Certificates and keys in files.
+//! Loads certificates and keys from files.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -18,12 +18,12 @@ fn path(name: &[u8]) -> &Path {
     OsStr::from_bytes(name).as_ref()
 }
 
-/// What tells that a file was replaced.
+/// Inode, size and modification time of each file, to find out whether one was replaced.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Stamp(Vec<Option<(u64, u64, i64, i64)>>);
+pub struct FileStates(Vec<Option<(u64, u64, i64, i64)>>);
 
-impl Stamp {
-    /// The state of all files that the configuration names.
+impl FileStates {
+    /// The states of all files in the configuration.
     pub fn of(config: &Config) -> Self {
         let names = [
             &config.tls_cert_file,
@@ -34,14 +34,14 @@ impl Stamp {
             &config.tls_ca_cert_dir,
         ];
         let state = |name: &Vec<u8>| {
-            let found = std::fs::metadata(path(name)).ok()?;
-            Some((found.ino(), found.size(), found.mtime(), found.mtime_nsec()))
+            let metadata = std::fs::metadata(path(name)).ok()?;
+            Some((metadata.ino(), metadata.size(), metadata.mtime(), metadata.mtime_nsec()))
         };
-        Stamp(names.into_iter().map(state).collect())
+        FileStates(names.into_iter().map(state).collect())
     }
 }
 
-/// A certificate with those between it and its authority, and its key. Errors: which file, and why.
+/// A certificate chain and its private key. Error: a text with the file and the reason.
 pub fn certified_key(
     certificate_file: &[u8],
     key_file: &[u8],
@@ -55,64 +55,64 @@ pub fn certified_key(
     let shown = String::from_utf8_lossy(certificate_file);
     let chain = chain.map_err(|why| format!("Failed to load certificate: {shown}: {why}"))?;
     let shown = String::from_utf8_lossy(key_file);
-    let about = |why: String| format!("Failed to load private key: {shown}: {why}");
-    let key = private_key(path(key_file), passphrase).map_err(about)?;
+    let failed = |why: String| format!("Failed to load private key: {shown}: {why}");
+    let key = private_key(path(key_file), passphrase).map_err(failed)?;
     let key =
-        provider.key_provider.load_private_key(key).map_err(|error| about(error.to_string()))?;
+        provider.key_provider.load_private_key(key).map_err(|error| failed(error.to_string()))?;
     let certified = CertifiedKey::new(chain, key);
-    if !is_key_of(&certified) {
-        return Err(about("key values mismatch".into()));
+    if !keys_match(&certified) {
+        return Err(failed("key values mismatch".into()));
     }
     Ok(certified)
 }
 
-/// Whether the key is the one that the certificate names.
-fn is_key_of(certified: &CertifiedKey) -> bool {
+/// Whether the private key belongs to the certificate.
+fn keys_match(certified: &CertifiedKey) -> bool {
     let Some(key) = certified.key.public_key() else { return true };
-    let named = certified.cert.first().and_then(|certificate| {
+    let public_key = certified.cert.first().and_then(|certificate| {
         let certificate = x509_cert::Certificate::from_der(certificate).ok()?;
         certificate.tbs_certificate().subject_public_key_info().to_der().ok()
     });
-    named.is_some_and(|named| named == key.as_ref())
+    public_key.is_some_and(|public_key| public_key == key.as_ref())
 }
 
-/// All certificates in a file of PEM.
+/// All certificates in a PEM file.
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let text = std::fs::read(path).map_err(|error| system_text(&error))?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
     found.map_err(|error| error.to_string())
 }
 
-/// The certificates of the authorities that are trusted. Of a directory's files those count that have some.
+/// The certificates of trusted authorities. Files without certificates in the directory are ignored.
 pub fn authorities(config: &Config) -> Result<Vec<CertificateDer<'static>>, String> {
-    let about =
+    let failed =
         |why: String| format!("Failed to configure CA certificate(s) file/directory: {why}");
     let mut found = Vec::new();
     if !config.tls_ca_cert_file.is_empty() {
-        found = certificates(path(&config.tls_ca_cert_file)).map_err(about)?;
+        found = certificates(path(&config.tls_ca_cert_file)).map_err(failed)?;
         if found.is_empty() {
-            return Err(about("no certificate in the file".into()));
+            return Err(failed("no certificate in the file".into()));
         }
     }
     if !config.tls_ca_cert_dir.is_empty() {
         let entries = std::fs::read_dir(path(&config.tls_ca_cert_dir))
-            .map_err(|error| about(system_text(&error)))?;
+            .map_err(|error| failed(system_text(&error)))?;
         for entry in entries.flatten() {
-            // Other things may lie there too.
+            // The directory may contain other files.
             found.extend(certificates(&entry.path()).unwrap_or_default());
         }
     }
     Ok(found)
 }
 
-/// A key in PEM: PKCS#8, also behind a passphrase, PKCS#1 or SEC1.
+/// A private key in PEM: PKCS#8 (also encrypted), PKCS#1 or SEC1.
 fn private_key(path: &Path, passphrase: &[u8]) -> Result<PrivateKeyDer<'static>, String> {
     let text = std::fs::read(path).map_err(|error| system_text(&error))?;
-    let has = |what: &[u8]| memchr::memmem::find(&text, what).is_some();
-    if has(b"-----BEGIN ENCRYPTED PRIVATE KEY-----") {
+    let contains = |what: &[u8]| memchr::memmem::find(&text, what).is_some();
+    if contains(b"-----BEGIN ENCRYPTED PRIVATE KEY-----") {
         return decrypt(&text, passphrase);
     }
-    if has(b"Proc-Type: 4,ENCRYPTED") {
+    if contains(b"Proc-Type: 4,ENCRYPTED") {
         return Err("the old form of encrypted keys is not supported; `openssl pkcs8 -topk8` \
                     writes the new one"
             .into());

@@ -1,8 +1,8 @@
-//! TLS: what the configuration says of it, made ready for connections.
+//! TLS: settings for connections, made from the configuration.
 //!
-//! Certificates, keys and choices of ciphers come in from the configuration and its files, once at the start and again with
-//! each change; [`Tls`] goes out, from which connections are made (`stream.rs`). Who is connected keeps what was agreed on.
-//! The protocol itself is rustls'. Texts of errors are for the log; CONFIG SET only says that it did not work, as Redis.
+//! Certificates, keys and ciphers are loaded from the configuration and its files at the start, and again at each change.
+//! New connections (`stream.rs`) use the latest [`Tls`]; open connections keep what was negotiated. The protocol is
+//! rustls'. Error texts are for the log; as in Redis, CONFIG SET replies only that it failed.
 
 mod ciphers;
 mod files;
@@ -24,24 +24,24 @@ use rustls::{ClientConfig, ServerConfig, SupportedProtocolVersion};
 
 use crate::clock::Clock;
 use crate::config::{Config, system_text};
-use files::Stamp;
+use files::FileStates;
 use verify::Authorities;
 
 pub use verify::NameField;
 
-/// Tickets for later sessions that a client of TLS 1.3 is given. Each is kept here; hardly any client comes back with one.
-const TICKETS: usize = 1;
+/// Tickets for resuming sessions that a TLS 1.3 client gets. Each costs memory here, and few clients use one.
+const TICKETS_PER_CLIENT: usize = 1;
 
-/// What connections are made from.
+/// The settings for new connections.
 pub struct Tls {
     pub server: Arc<ServerConfig>,
     /// For connections to other servers.
     pub client: Arc<ClientConfig>,
-    /// The files as they were when they were read.
-    stamp: Stamp,
+    /// The state of the files when they were loaded.
+    files: FileStates,
 }
 
-/// The server's clock, as rustls asks for it.
+/// The server's clock for rustls.
 #[derive(Debug)]
 struct ServerTime(Clock);
 
@@ -53,14 +53,14 @@ impl TimeProvider for ServerTime {
 }
 
 impl Tls {
-    /// Whether the configuration asks for TLS anywhere.
+    /// Whether the configuration uses TLS anywhere.
     pub fn is_wanted(config: &Config) -> bool {
         config.tls_port != 0 || config.tls_replication || config.tls_cluster
     }
 
-    /// Reads the files and builds all of it, or nothing. `notes`: what was passed over, for the log. Errors: for the log too.
+    /// Loads the files. `notes`: warnings about ignored settings, for the log. Error: a text for the log.
     pub fn load(config: &Config, clock: &Clock, notes: &mut Vec<String>) -> Result<Self, String> {
-        let stamp = Stamp::of(config);
+        let files = FileStates::of(config);
         if config.tls_cert_file.is_empty() {
             return Err("No tls-cert-file configured!".into());
         }
@@ -85,29 +85,29 @@ impl Tls {
         let authorities = Arc::new(Authorities::new(trusted, config, &provider));
         check_dh_params(&config.tls_dh_params_file, notes)?;
 
-        let unusable = |error: rustls::Error| format!("Failed to configure TLS: {error}");
-        let own = files::certified_key(
+        let failed = |error: rustls::Error| format!("Failed to configure TLS: {error}");
+        let server_key = files::certified_key(
             &config.tls_cert_file,
             &config.tls_key_file,
             &config.tls_key_file_pass,
             &provider,
         )?;
-        let own = Arc::new(SingleCertAndKey::from(own));
+        let server_key = Arc::new(SingleCertAndKey::from(server_key));
         let builder = ServerConfig::builder_with_details(provider.clone(), time.clone())
             .with_protocol_versions(&versions)
-            .map_err(unusable)?;
+            .map_err(failed)?;
         let builder = match config.tls_auth_clients {
             "no" => builder.with_no_client_auth(),
             _ => builder.with_client_cert_verifier(authorities.clone()),
         };
-        let mut server = builder.with_cert_resolver(own.clone());
+        let mut server = builder.with_cert_resolver(server_key.clone());
         server.ignore_client_order = config.tls_prefer_server_ciphers;
         server.session_storage = session_storage(config, clock);
-        server.send_tls13_tickets = if config.tls_session_caching { TICKETS } else { 0 };
+        server.send_tls13_tickets = if config.tls_session_caching { TICKETS_PER_CLIENT } else { 0 };
 
-        let is_apart =
+        let has_client_key =
             !config.tls_client_cert_file.is_empty() && !config.tls_client_key_file.is_empty();
-        let shown = if is_apart {
+        let client_key = if has_client_key {
             let key = files::certified_key(
                 &config.tls_client_cert_file,
                 &config.tls_client_key_file,
@@ -116,22 +116,22 @@ impl Tls {
             )?;
             Arc::new(SingleCertAndKey::from(key))
         } else {
-            own
+            server_key
         };
         let mut client = ClientConfig::builder_with_details(provider, time)
             .with_protocol_versions(&versions)
-            .map_err(unusable)?
-            .dangerous() // the chain is verified, the name is not: see `Authorities`
+            .map_err(failed)?
+            .dangerous() // `Authorities` verifies the chain, but not the name
             .with_custom_certificate_verifier(authorities)
-            .with_client_cert_resolver(shown);
+            .with_client_cert_resolver(client_key);
         client.enable_sni = false;
         client.resumption = Resumption::disabled();
-        Ok(Tls { server: Arc::new(server), client: Arc::new(client), stamp })
+        Ok(Tls { server: Arc::new(server), client: Arc::new(client), files })
     }
 
-    /// Whether a file was replaced since they were read.
+    /// Whether a file has changed since they were loaded.
     pub fn is_stale(&self, config: &Config) -> bool {
-        self.stamp != Stamp::of(config)
+        self.files != FileStates::of(config)
     }
 }
 
@@ -144,7 +144,7 @@ fn session_storage(config: &Config, clock: &Clock) -> Arc<dyn StoresServerSessio
     Arc::new(sessions::SessionCache::new(count_max, seconds, clock.clone()))
 }
 
-/// The versions that `tls-protocols` names; without any, all there are.
+/// The versions in `tls-protocols`; if it is empty, all.
 fn protocol_versions(names: &[u8]) -> Result<Vec<&'static SupportedProtocolVersion>, String> {
     let mut versions = Vec::new();
     let names = String::from_utf8_lossy(names);
@@ -169,7 +169,7 @@ fn protocol_versions(names: &[u8]) -> Result<Vec<&'static SupportedProtocolVersi
     Ok(versions)
 }
 
-/// The ciphers that the configuration allows, the preferred ones first.
+/// The provider with the ciphers that the configuration allows, the preferred ones first.
 fn provider(config: &Config, notes: &mut Vec<String>) -> Result<Arc<CryptoProvider>, String> {
     let mut provider = ring::default_provider();
     let known = std::mem::take(&mut provider.cipher_suites);
@@ -178,7 +178,7 @@ fn provider(config: &Config, notes: &mut Vec<String>) -> Result<Arc<CryptoProvid
     Ok(Arc::new(provider))
 }
 
-/// There are no ciphers here that would use such parameters. That the file cannot be read is an error all the same.
+/// Checks the file of Diffie-Hellman parameters, although no cipher here uses it.
 fn check_dh_params(path: &[u8], notes: &mut Vec<String>) -> Result<(), String> {
     use std::os::unix::ffi::OsStrExt;
     if path.is_empty() {
@@ -188,7 +188,7 @@ fn check_dh_params(path: &[u8], notes: &mut Vec<String>) -> Result<(), String> {
     let path: &Path = std::ffi::OsStr::from_bytes(path).as_ref();
     let text = std::fs::read(path)
         .map_err(|error| format!("Failed to load {shown}: {}", system_text(&error)))?;
-    // X9.42 or not.
+    // Also matches `X9.42 DH PARAMETERS`.
     if memchr::memmem::find(&text, b"DH PARAMETERS-----").is_none() {
         return Err(format!("{shown}: failed to read DH params."));
     }
@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn protocols_are_told_by_name() {
+    fn protocols_are_parsed_by_name() {
         assert_eq!(protocol_versions(b"").unwrap().len(), 2);
         assert_eq!(protocol_versions(b"TLSv1.3  tlsv1.2").unwrap().len(), 2);
         let only = protocol_versions(b"TLSv1.2").unwrap();

@@ -1,8 +1,8 @@
-//! One connection over TLS.
+//! A TLS connection.
 //!
-//! It reads and writes like a socket that never blocks: a read that brings less than was asked for has drained the socket,
-//! unless [`TlsStream::has_more`] says otherwise. What was taken for writing may still lie here, encrypted, until the socket
-//! has room ([`TlsStream::has_unsent`], `flush`).
+//! It reads and writes like a non-blocking socket: a read that does not fill its buffer has drained the socket, unless
+//! [`TlsStream::has_more`] is true. Written bytes may be buffered here, encrypted, until the socket has room
+//! ([`TlsStream::has_unsent`], `flush`).
 
 use std::cell::RefCell;
 use std::io::{self, IoSlice, Read, Write};
@@ -14,28 +14,28 @@ use rustls::{ClientConfig, ClientConnection, Connection, Error, ServerConfig, Se
 
 use super::verify::{NameField, names};
 
-/// Read from the socket at once.
+/// Maximum bytes of a read from the socket.
 const READ_BYTES: usize = 32 * 1024;
-/// With less room left for what is decrypted no more is read.
-const ROOM_MIN: usize = 4 * 1024;
-/// Encrypted at once, before the socket is tried.
+/// With less room in the reader's buffer, reading stops. Unit: bytes.
+const ROOM_BYTES_MIN: usize = 4 * 1024;
+/// Maximum bytes encrypted before they are written to the socket.
 const WRITE_BYTES: usize = 256 * 1024;
-/// Pieces of a handshake taken in at once.
+/// Maximum reads in one step of a handshake.
 const HANDSHAKE_READS: usize = 8;
 
 thread_local! {
-    /// Where encrypted bytes are read to, by whoever reads. Nothing stays in it.
+    /// Buffer for encrypted bytes, shared by all connections of the thread: it is empty between reads.
     static ENCRYPTED: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ_BYTES].into());
 }
 
-/// How far a handshake has come.
+/// The progress of a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Handshake {
     Done,
-    /// It goes on when the other end has said more, or takes what it is sent.
+    /// It waits until the socket is readable or writable.
     Waits,
-    /// There is more to be read at once.
-    GoesOn,
+    /// The socket may have more to read now.
+    Unfinished,
 }
 
 /// A socket with the state of its TLS connection.
@@ -43,21 +43,21 @@ pub enum Handshake {
 pub struct TlsStream {
     pub socket: TcpStream,
     connection: Connection,
-    /// The other end has said that it sends no more, or the socket has ended.
-    has_ended: bool,
-    /// What went wrong behind bytes that were still good.
-    failure: Option<io::Error>,
+    /// The peer sends no more: it sent close_notify or closed the socket.
+    peer_has_closed: bool,
+    /// The error after bytes that a read has returned; the next read returns it.
+    pending_error: Option<io::Error>,
     has_more: bool,
 }
 
 impl TlsStream {
-    /// The server's end of a connection that was accepted.
+    /// The server side of an accepted connection.
     pub fn accepted(socket: TcpStream, config: Arc<ServerConfig>) -> io::Result<Self> {
         let connection = ServerConnection::new(config).map_err(io::Error::other)?;
         Ok(Self::new(socket, connection.into()))
     }
 
-    /// The client's end; the socket may still be connecting. `host` is told to nobody.
+    /// The client side; the socket may still be connecting. `host` is not sent to the server.
     pub fn connecting(
         socket: TcpStream,
         config: Arc<ClientConfig>,
@@ -69,33 +69,39 @@ impl TlsStream {
 
     fn new(socket: TcpStream, mut connection: Connection) -> Self {
         connection.set_buffer_limit(Some(WRITE_BYTES));
-        TlsStream { socket, connection, has_ended: false, failure: None, has_more: false }
+        TlsStream {
+            socket,
+            connection,
+            peer_has_closed: false,
+            pending_error: None,
+            has_more: false,
+        }
     }
 
     pub fn is_handshaking(&self) -> bool {
         self.connection.is_handshaking()
     }
 
-    /// Something encrypted waits until the socket has room.
+    /// Encrypted bytes wait until the socket has room.
     pub fn has_unsent(&self) -> bool {
         self.connection.wants_write()
     }
 
-    /// The last read left something, although it filled nothing: the end, an error, or what there was no room for.
+    /// The last read left something although it did not fill its buffer: the end, an error, or bytes without room.
     pub fn has_more(&self) -> bool {
         self.has_more
     }
 
-    /// The names in the certificate that the other end has shown and that was verified.
+    /// The names in the peer's certificate, which was verified.
     pub fn peer_names(&self, field: NameField) -> Vec<Vec<u8>> {
-        let shown = self.connection.peer_certificates().and_then(|chain| chain.first());
-        shown.map_or(Vec::new(), |certificate| names(certificate, field))
+        let certificate = self.connection.peer_certificates().and_then(|chain| chain.first());
+        certificate.map_or(Vec::new(), |certificate| names(certificate, field))
     }
 
-    /// Goes on with the handshake as far as it goes without waiting, and not for too long.
+    /// Continues the handshake, without blocking and for a limited number of reads.
     pub fn handshake(&mut self) -> io::Result<Handshake> {
         for _ in 0..HANDSHAKE_READS {
-            match self.send() {
+            match self.send_all() {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     return Ok(Handshake::Waits);
                 }
@@ -105,106 +111,107 @@ impl TlsStream {
                 return Ok(Handshake::Done);
             }
             match self.connection.read_tls(&mut self.socket) {
-                Ok(0) => return Err(early_end()),
+                Ok(0) => return Err(unexpected_eof()),
                 Ok(_) => self.process()?,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if is_not_yet(&error) => return Ok(Handshake::Waits),
+                Err(error) if would_block(&error) => return Ok(Handshake::Waits),
                 Err(error) => return Err(error),
             }
         }
-        Ok(Handshake::GoesOn)
+        Ok(Handshake::Unfinished)
     }
 
-    /// Takes in what was read. On an error the other end is told why, if it listens.
+    /// Decrypts what was read. On an error, an alert is sent to the peer.
     fn process(&mut self) -> io::Result<()> {
         match self.connection.process_new_packets() {
             Ok(state) => {
-                self.has_ended |= state.peer_has_closed();
+                self.peer_has_closed |= state.peer_has_closed();
                 Ok(())
             }
             Err(error) => {
-                // Who speaks no TLS is not answered in it.
+                // A peer that does not speak TLS gets no alert.
                 if !matches!(error, Error::InvalidMessage(_)) || !self.is_handshaking() {
-                    let _ = self.send();
+                    let _ = self.send_all();
                 }
                 Err(io::Error::new(io::ErrorKind::InvalidData, error))
             }
         }
     }
 
-    /// Writes what is encrypted. The error WouldBlock: there is more.
-    fn send(&mut self) -> io::Result<()> {
+    /// Writes the encrypted bytes to the socket. Error WouldBlock: some remain.
+    fn send_all(&mut self) -> io::Result<()> {
         while self.connection.wants_write() {
             match self.connection.write_tls(&mut self.socket) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if is_not_yet(&error) => return Err(io::ErrorKind::WouldBlock.into()),
+                Err(error) if would_block(&error) => return Err(io::ErrorKind::WouldBlock.into()),
                 Err(error) => return Err(error),
             }
         }
         Ok(())
     }
 
-    /// Writes what is encrypted as far as the socket has room.
-    fn send_some(&mut self) -> io::Result<()> {
-        match self.send() {
+    /// Writes encrypted bytes as far as the socket has room.
+    fn send_available(&mut self) -> io::Result<()> {
+        match self.send_all() {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
             sent => sent,
         }
     }
 
-    /// Moves what is decrypted to a buffer.
-    fn deliver(&mut self, buffer: &mut [u8]) -> usize {
-        // An error is that there is nothing.
+    /// Moves decrypted bytes to a buffer. Returns their number.
+    fn read_decrypted(&mut self, buffer: &mut [u8]) -> usize {
+        // An error means that there are none.
         self.connection.reader().read(buffer).unwrap_or(0)
     }
 
-    /// Reads from the socket once and decrypts it into the buffer, no more than there is room for. True: the socket has more.
+    /// Reads from the socket once, no more than the buffer has room for, and decrypts into the buffer. True: the socket may
+    /// have more.
     ///
-    /// Of one record, 16 KiB, what does not fit stays within the connection, which takes nothing more in only if it has more
-    /// than that.
-    fn take_in(&mut self, buffer: &mut [u8], filled: &mut usize) -> io::Result<bool> {
+    /// Decrypted bytes that do not fit stay in the connection: less than a record, 16 KiB, which is below the size at which
+    /// it would refuse to read.
+    fn read_socket(&mut self, buffer: &mut [u8], filled: &mut usize) -> io::Result<bool> {
         ENCRYPTED.with_borrow_mut(|encrypted| {
             let room = encrypted.len().min(buffer.len() - *filled);
             let count = match self.socket.read(&mut encrypted[..room]) {
                 Ok(0) => {
-                    self.has_ended = true;
-                    return if self.is_handshaking() { Err(early_end()) } else { Ok(false) };
+                    self.peer_has_closed = true;
+                    return if self.is_handshaking() { Err(unexpected_eof()) } else { Ok(false) };
                 }
                 Ok(count) => count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(true),
-                Err(error) if is_not_yet(&error) => return Ok(false),
+                Err(error) if would_block(&error) => return Ok(false),
                 Err(error) => return Err(error),
             };
             let mut rest = &encrypted[..count];
             while !rest.is_empty() && self.connection.read_tls(&mut rest)? > 0 {
                 self.process()?;
-                *filled += self.deliver(&mut buffer[*filled..]);
+                *filled += self.read_decrypted(&mut buffer[*filled..]);
             }
-            Ok(count == room && !self.has_ended)
+            Ok(count == room && !self.peer_has_closed)
         })
     }
 
-    /// Fills the buffer as far as what has come goes. An error may come behind some bytes.
+    /// Fills the buffer as far as the socket has bytes. On an error, `filled` bytes are valid.
     fn fill(&mut self, buffer: &mut [u8], filled: &mut usize) -> io::Result<()> {
-        self.send_some()?;
-        *filled = self.deliver(buffer);
-        while *filled < buffer.len() && !self.has_ended {
-            if *filled > 0 && buffer.len() - *filled < ROOM_MIN {
+        self.send_available()?;
+        *filled = self.read_decrypted(buffer);
+        while *filled < buffer.len() && !self.peer_has_closed {
+            if *filled > 0 && buffer.len() - *filled < ROOM_BYTES_MIN {
                 self.has_more = true;
                 return Ok(());
             }
-            if !self.take_in(buffer, filled)? {
+            if !self.read_socket(buffer, filled)? {
                 break;
             }
         }
-        // What came may ask for an answer of its own: new keys.
-        self.send_some()
+        // A key update must be answered.
+        self.send_available()
     }
 }
 
-/// A client's connection, to whatever server shows a certificate of the authorities.
+/// A client's connection. Host names are not verified, so one that is invalid for TLS is replaced.
 pub(in crate::net) fn client_connection(
     config: Arc<ClientConfig>,
     host: &str,
@@ -214,12 +221,12 @@ pub(in crate::net) fn client_connection(
     ClientConnection::new(config, name).map_err(io::Error::other)
 }
 
-/// The socket has nothing, or is not connected yet.
-fn is_not_yet(error: &io::Error) -> bool {
+/// The socket is not ready, or not connected yet.
+fn would_block(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::NotConnected)
 }
 
-fn early_end() -> io::Error {
+fn unexpected_eof() -> io::Error {
     io::Error::new(io::ErrorKind::UnexpectedEof, "unexpected eof while reading")
 }
 
@@ -228,8 +235,8 @@ impl Read for TlsStream {
         if buffer.is_empty() {
             return Ok(0);
         }
-        if let Some(failure) = self.failure.take() {
-            return Err(failure);
+        if let Some(error) = self.pending_error.take() {
+            return Err(error);
         }
         self.has_more = false;
         let mut filled = 0;
@@ -237,14 +244,14 @@ impl Read for TlsStream {
         match read {
             Err(error) if filled == 0 => Err(error),
             Err(error) => {
-                (self.failure, self.has_more) = (Some(error), true);
+                (self.pending_error, self.has_more) = (Some(error), true);
                 Ok(filled)
             }
             Ok(()) if filled > 0 => {
-                self.has_more |= self.has_ended;
+                self.has_more |= self.peer_has_closed;
                 Ok(filled)
             }
-            Ok(()) if self.has_ended => Ok(0),
+            Ok(()) if self.peer_has_closed => Ok(0),
             Ok(()) => Err(io::ErrorKind::WouldBlock.into()),
         }
     }
@@ -255,21 +262,21 @@ impl Write for TlsStream {
         self.write_vectored(&[IoSlice::new(bytes)])
     }
 
-    /// Takes what there is room for, encrypts it, and sends it as far as the socket has room.
+    /// Encrypts as much as the limit allows, and sends what the socket has room for.
     fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
-        self.send()?;
+        self.send_all()?;
         let taken = self.connection.writer().write_vectored(pieces)?;
         if taken == 0 && pieces.iter().any(|piece| !piece.is_empty()) {
-            // Before the end of the handshake only so much is kept.
+            // During the handshake, the connection buffers only up to its limit.
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        self.send_some()?;
+        self.send_available()?;
         Ok(taken)
     }
 
-    /// Sends what lies here. The error WouldBlock: there is more.
+    /// Sends the buffered bytes. Error WouldBlock: some remain.
     fn flush(&mut self) -> io::Result<()> {
-        self.send()
+        self.send_all()
     }
 }
 
@@ -277,8 +284,8 @@ impl Drop for TlsStream {
     fn drop(&mut self) {
         if !self.is_handshaking() {
             self.connection.send_close_notify();
-            // Who does not take it sees the connection end.
-            let _ = self.send();
+            // Without room for it, the peer only sees the end of the connection.
+            let _ = self.send_all();
         }
     }
 }

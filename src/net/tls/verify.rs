@@ -1,8 +1,9 @@
-//! Whose certificates are accepted.
+//! Verification of certificates.
 //!
-//! A chain must end at an authority of the configuration; names are not compared, as in Redis. Chains of certificates of
-//! version 3 are webpki's. What it does not take but OpenSSL does, and people have: a certificate of version 1 (what
-//! `openssl x509 -req` makes without an extensions file) that an authority signed itself, and one that is trusted itself.
+//! A chain must end at a trusted authority; host names are not compared, as in Redis. webpki verifies chains of version 3
+//! certificates. Two kinds that it refuses are accepted here, as OpenSSL accepts them and they are in use: certificates of
+//! version 1 (as `openssl x509 -req` makes them without an extensions file) signed directly by an authority, and
+//! certificates that are themselves among the trusted ones.
 
 use std::sync::Arc;
 
@@ -31,13 +32,13 @@ use crate::config::Config;
 
 const COMMON_NAME: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.4.3");
 
-/// The authorities that are trusted, and whether a client must show a certificate.
+/// The trusted authorities, and whether clients must show a certificate.
 #[derive(Debug)]
 pub struct Authorities {
     trusted: Vec<CertificateDer<'static>>,
     roots: Arc<RootCertStore>,
-    /// Verifies chains of clients; None without any authority: nobody is accepted.
-    chains: Option<Arc<dyn ClientCertVerifier>>,
+    /// Verifies clients' chains. None: there is no authority, and no client is accepted.
+    client_chains: Option<Arc<dyn ClientCertVerifier>>,
     algorithms: WebPkiSupportedAlgorithms,
     is_mandatory: bool,
 }
@@ -51,20 +52,21 @@ impl Authorities {
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(trusted.iter().cloned());
         let roots = Arc::new(roots);
-        let chains = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone())
-            .build()
-            .ok();
+        let client_chains =
+            WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone())
+                .build()
+                .ok();
         Authorities {
             trusted,
             roots,
-            chains,
+            client_chains,
             algorithms: provider.signature_verification_algorithms,
             is_mandatory: config.tls_auth_clients != "optional",
         }
     }
 
-    /// Accepts what webpki refused, if it is one of the two cases above; else its error stands.
-    fn look_again(
+    /// Accepts a certificate that webpki refused, if it is of one of the two kinds above. Error: `refused`, or that its time is wrong.
+    fn accept_special(
         &self,
         end_entity: &CertificateDer<'_>,
         now: UnixTime,
@@ -79,15 +81,15 @@ impl Authorities {
             return Err(CertificateError::Expired.into());
         }
         if self.trusted.iter().any(|trusted| **trusted == **end_entity)
-            || (is_version_1(&certificate) && self.has_signed(&certificate))
+            || (is_version_1(&certificate) && self.is_signed_by_authority(&certificate))
         {
             return Ok(());
         }
         Err(refused)
     }
 
-    /// Whether an authority signed it itself.
-    fn has_signed(&self, certificate: &Certificate) -> bool {
+    /// Whether an authority signed it directly.
+    fn is_signed_by_authority(&self, certificate: &Certificate) -> bool {
         let issuers = self.trusted.iter().filter_map(|trusted| Certificate::from_der(trusted).ok());
         issuers
             .filter(|issuer| {
@@ -99,7 +101,7 @@ impl Authorities {
             })
     }
 
-    /// None: it cannot be told.
+    /// Whether the certificate's signature is by this key. None: it cannot be checked.
     fn is_signed_by(
         &self,
         certificate: &Certificate,
@@ -107,9 +109,10 @@ impl Authorities {
     ) -> Option<bool> {
         let signed = certificate.tbs_certificate().to_der().ok()?;
         let signature = certificate.signature().as_bytes()?;
-        let signature_kind = content(&certificate.signature_algorithm().to_der().ok()?)?.to_vec();
+        let signature_kind =
+            der_content(&certificate.signature_algorithm().to_der().ok()?)?.to_vec();
         let key_kind = key.algorithm.to_der().ok()?;
-        let key_kind = content(&key_kind)?;
+        let key_kind = der_content(&key_kind)?;
         let public = key.subject_public_key.as_bytes()?;
         let found = self.algorithms.all.iter().find(|algorithm| {
             *algorithm.signature_alg_id() == *signature_kind
@@ -118,7 +121,7 @@ impl Authorities {
         Some(found.verify_signature(public, &signed, signature).is_ok())
     }
 
-    /// The signature of a handshake by the key of a certificate of version 1, in TLS 1.2.
+    /// Verifies the signature of a TLS 1.2 handshake by the key of a version 1 certificate.
     fn verify_by_key(
         &self,
         message: &[u8],
@@ -126,7 +129,7 @@ impl Authorities {
         dss: &DigitallySignedStruct,
     ) -> Option<HandshakeSignatureValid> {
         let key_kind = key.algorithm.to_der().ok()?;
-        let key_kind = content(&key_kind)?;
+        let key_kind = der_content(&key_kind)?;
         let public = key.subject_public_key.as_bytes()?;
         let (_, algorithms) =
             self.algorithms.mapping.iter().find(|(scheme, _)| *scheme == dss.scheme)?;
@@ -138,19 +141,19 @@ impl Authorities {
     }
 }
 
-/// What is within a DER value, behind its tag and length.
-fn content(der: &[u8]) -> Option<&[u8]> {
+/// The content of a DER value, after its tag and length.
+fn der_content(der: &[u8]) -> Option<&[u8]> {
     let first = usize::from(*der.get(1)?);
-    let lengths = if first < 0x80 { 0 } else { first & 0x7f };
-    der.get(2 + lengths..)
+    let more_length_bytes = if first < 0x80 { 0 } else { first & 0x7f };
+    der.get(2 + more_length_bytes..)
 }
 
 fn is_version_1(certificate: &Certificate) -> bool {
     certificate.tbs_certificate().version() == Version::V1
 }
 
-/// The certificate, if it is of version 1.
-fn version_1(certificate: &CertificateDer<'_>) -> Option<Certificate> {
+/// The certificate, if it has version 1.
+fn as_version_1(certificate: &CertificateDer<'_>) -> Option<Certificate> {
     Certificate::from_der(certificate).ok().filter(is_version_1)
 }
 
@@ -163,7 +166,7 @@ impl Authorities {
         certificate: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        let Some(old) = version_1(certificate) else {
+        let Some(old) = as_version_1(certificate) else {
             return verify_tls12_signature(message, certificate, dss, &self.algorithms);
         };
         let key = old.tbs_certificate().subject_public_key_info();
@@ -176,7 +179,7 @@ impl Authorities {
         certificate: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        let Some(old) = version_1(certificate) else {
+        let Some(old) = as_version_1(certificate) else {
             return verify_tls13_signature(message, certificate, dss, &self.algorithms);
         };
         let key = old.tbs_certificate().subject_public_key_info();
@@ -190,7 +193,7 @@ impl ClientCertVerifier for Authorities {
         self.is_mandatory
     }
 
-    /// None are told: some clients would keep a certificate back that has others between it and the authority.
+    /// Empty: with hints, some clients would not send a certificate that has intermediate ones.
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }
@@ -201,12 +204,12 @@ impl ClientCertVerifier for Authorities {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        let verified = match &self.chains {
+        let verified = match &self.client_chains {
             Some(chains) => chains.verify_client_cert(end_entity, intermediates, now),
             None => Err(CertificateError::UnknownIssuer.into()),
         };
         verified.or_else(|refused| {
-            self.look_again(end_entity, now, refused).map(|()| ClientCertVerified::assertion())
+            self.accept_special(end_entity, now, refused).map(|()| ClientCertVerified::assertion())
         })
     }
 
@@ -252,7 +255,7 @@ impl ServerCertVerifier for Authorities {
                 algorithms,
             )
         });
-        verified.or_else(|refused| self.look_again(end_entity, now, refused))?;
+        verified.or_else(|refused| self.accept_special(end_entity, now, refused))?;
         Ok(ServerCertVerified::assertion())
     }
 
@@ -279,7 +282,7 @@ impl ServerCertVerifier for Authorities {
     }
 }
 
-/// The names in a certificate that may be a user's: the first common name, or every URI among the alternative ones.
+/// The names in a certificate that may be users: the first common name, or all URIs of the subject alternative name.
 pub fn names(certificate: &CertificateDer<'_>, field: NameField) -> Vec<Vec<u8>> {
     let Ok(certificate) = Certificate::from_der(certificate) else { return Vec::new() };
     let certificate = certificate.tbs_certificate();
@@ -302,7 +305,7 @@ pub fn names(certificate: &CertificateDer<'_>, field: NameField) -> Vec<Vec<u8>>
     }
 }
 
-/// Where in a certificate a name stands.
+/// A field of a certificate with names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NameField {
     CommonName,

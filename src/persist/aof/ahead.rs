@@ -1,4 +1,4 @@
-//! Reading a file of requests ahead of who runs them, by a thread of its own.
+//! Reading a file's requests in a thread, ahead of the thread that runs them.
 
 use std::io::{self, Read};
 use std::ops::Range as Span;
@@ -7,22 +7,22 @@ use std::sync::mpsc::SyncSender;
 use super::reader::{End, Item, Reader, Request};
 use crate::resp::Range;
 
-/// Batches that wait at most, besides those that are made and taken.
+/// The most batches in the channel.
 pub const BATCHES_AHEAD: usize = 4;
-/// A batch is handed on when it has so many bytes; a longer request is one of its own, and its bytes are not copied.
+/// A batch is sent when it has this many bytes; a longer request gets its own batch, without a copy.
 const BATCH_BYTES: usize = 256 << 10;
 
-/// Some requests of a file, and what comes behind them.
+/// Requests of a file, in order.
 #[derive(Default)]
 pub struct Batch {
     bytes: Vec<u8>,
     args: Vec<Range>,
     heads: Vec<Head>,
-    /// How the file ends, or why it cannot be read. None: more requests come.
+    /// Set in the last batch: how the file ends, or why it cannot be read.
     pub end: Option<io::Result<End>>,
 }
 
-/// A request but its bytes. See [`Request`].
+/// A request without its bytes. See [`Request`].
 struct Head {
     args: Span<usize>,
     offset: u64,
@@ -39,7 +39,7 @@ impl Batch {
         self.heads.is_empty()
     }
 
-    /// One of the requests.
+    /// The request at an index, which must be below [`Batch::len`].
     pub fn get(&self, index: usize) -> Request<'_> {
         let Head { args, offset, end, in_transaction } = &self.heads[index];
         Request {
@@ -54,7 +54,7 @@ impl Batch {
     fn push(&mut self, request: &Request<'_>) {
         let start = self.args.len();
         for argument in request.arguments() {
-            // Neither a batch nor a short request comes near 4 GiB.
+            // Batches and short requests are far below 4 GiB.
             let (at, len) = (self.bytes.len() as u32, argument.len() as u32);
             self.args.push(Range { start: at, len });
             self.bytes.extend_from_slice(argument);
@@ -70,7 +70,7 @@ impl Head {
     }
 }
 
-/// Reads a file to its end, or to where nobody takes the batches any more.
+/// Reads a file to its end, or until the receiver of the batches is gone.
 pub fn read<R: Read>(mut reader: Reader<R>, batches: &SyncSender<Batch>) {
     let mut batch = Batch::default();
     loop {
@@ -85,11 +85,10 @@ pub fn read<R: Read>(mut reader: Reader<R>, batches: &SyncSender<Batch>) {
             Err(error) => batch.end = Some(Err(error)),
         }
         let is_end = batch.end.is_some();
-        if is_end || batch.bytes.len() >= BATCH_BYTES || long.is_some() && !batch.is_empty() {
-            // Who has gone needs no end.
-            if batches.send(std::mem::take(&mut batch)).is_err() || is_end {
-                return;
-            }
+        let is_ready =
+            is_end || batch.bytes.len() >= BATCH_BYTES || long.is_some() && !batch.is_empty();
+        if is_ready && (batches.send(std::mem::take(&mut batch)).is_err() || is_end) {
+            return;
         }
         if let Some(head) = long {
             let (bytes, args) = reader.take_last();

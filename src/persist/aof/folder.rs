@@ -1,17 +1,16 @@
-//! The folder of the append-only file: makes each state of the manifest durable, in an order that a crash at any point leaves
-//! with a whole state, the old one or the new.
+//! The folder of the append-only file: makes each new state of the manifest durable, so that after a crash at any point
+//! either the old state or the new one is complete.
 //!
-//! The orders (all within `appenddirname`):
-//! - *any new manifest*: folder synced, so that the names it mentions are durable before it is; `temp-<name>.manifest` written,
-//!   synced, renamed over the old; folder synced.
-//! - *a new increment*: created empty, then the manifest that names it. Only then may it be written.
-//! - *a rewrite's end*: the base was written aside and synced by who made it; it gets its name, then the manifest that names
-//!   it and calls the files before it history. Then those are removed, and a manifest without them is written.
-//! - *taking over a single file*: the manifest that names it as base, then it is moved in. A crash between is seen at the
-//!   next start, and the move done then.
+//! Order of operations (all within `appenddirname`):
+//! - *a new manifest*: sync the folder, so that the names in the manifest are durable before it is; write and sync
+//!   `temp-<name>.manifest`, rename it over the old one; sync the folder.
+//! - *a new increment*: create it, empty; write the manifest that lists it. Only then may the increment be written.
+//! - *the end of a rewrite*: the base is already written and synced under a temporary name; rename it; write the manifest
+//!   that lists it, with the earlier files as history; remove those; write a manifest without them.
+//! - *taking over a single file*: write the manifest that lists it as base; move it into the folder. If a crash comes in
+//!   between, the next start moves it.
 //!
-//! Owns the manifest. Every function here may wait for the disk; none is to be called by the loop's thread once clients are
-//! served.
+//! Owns the manifest. All functions may wait for the disk: the loop's thread must not call them once clients are served.
 
 use std::ffi::OsStr;
 use std::io;
@@ -24,12 +23,12 @@ use super::manifest::{MANIFEST_BYTES_MAX, Manifest};
 use crate::config::system_text;
 use crate::sys::disk::{Disk, DiskFile, ReplaceStep, read_whole, replace_file};
 
-/// Why the folder could not be brought into a state. Displays as one line of the log.
+/// An operation on the folder failed. Displays as a line for the log.
 #[derive(Debug, thiserror::Error)]
 #[error("{text}")]
 pub struct FolderError {
     pub text: String,
-    /// What the system said, where it did.
+    /// The system's error, if there was one.
     pub source: Option<io::Error>,
 }
 
@@ -43,29 +42,29 @@ impl FolderError {
 #[derive(Debug)]
 pub struct AofFolder {
     disk: Arc<dyn Disk>,
-    /// Where an old single file would lie: the server's `dir`.
+    /// The server's `dir`, where an old single file would be.
     parent: PathBuf,
     path: PathBuf,
     filename: Vec<u8>,
     manifest: Manifest,
-    /// Number of the increment that no manifest names yet. See [`AofFolder::increment_aside`].
+    /// Number of an increment that is not in the manifest yet. See [`AofFolder::increment_aside`].
     aside: Option<i64>,
 }
 
-/// An increment, open to be written at its end.
+/// An increment opened for appending.
 #[derive(Clone, Debug)]
 pub struct Increment {
     pub file: Arc<dyn DiskFile>,
     pub name: Vec<u8>,
-    /// Its number, which [`AofFolder::finish_rewrite`] wants to know.
+    /// Its number, for [`AofFolder::finish_rewrite`].
     pub seq: i64,
-    /// Bytes it already had.
+    /// Its bytes when it was opened.
     pub len: u64,
 }
 
 impl AofFolder {
-    /// Reads the manifest of the folder `dirname` in `parent` if there is one; creates nothing. `filename` is what the files'
-    /// names begin with.
+    /// Reads the manifest of the folder `dirname` in `parent`, if it exists; creates nothing. `filename` is the prefix of the
+    /// files' names.
     pub fn open(
         disk: Arc<dyn Disk>,
         parent: &Path,
@@ -101,7 +100,7 @@ impl AofFolder {
         Ok(folder)
     }
 
-    /// The state the folder is in.
+    /// The current state of the folder.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
@@ -126,7 +125,7 @@ impl AofFolder {
         self.path_of(&[&self.filename, b".manifest".as_slice()].concat())
     }
 
-    /// Bytes of all files that are loaded. A file that the manifest names and that is not there is an error.
+    /// Bytes of the base and all increments. A missing file is an error.
     pub fn size(&self) -> Result<u64, FolderError> {
         self.manifest.files().try_fold(0u64, |sum, file| {
             let size = self.disk.size(&self.path_of(&file.name)).map_err(|error| {
@@ -143,10 +142,10 @@ impl AofFolder {
         self.manifest.base().and_then(size).unwrap_or(0)
     }
 
-    /// Takes over a single file of Redis before 7, if one lies in `dir`: it becomes the base. Tells whether one did.
+    /// Makes the single append-only file of an older Redis in `dir` the base, if there is one. Returns whether there was.
     ///
-    /// That is so if there is no manifest, or one that names this file as base and nothing else while it is not in the folder
-    /// yet: the same step, interrupted.
+    /// Does so only if there is no manifest, or if it lists just this file as base and the file is not in the folder yet: an
+    /// interrupted take-over.
     pub fn take_over_single_file(&mut self) -> Result<bool, FolderError> {
         let old = self.parent.join(OsStr::from_bytes(&self.filename));
         if self.disk.size(&old).is_err() || self.disk.is_folder(&old) {
@@ -176,10 +175,10 @@ impl AofFolder {
         Ok(true)
     }
 
-    /// Makes the folder itself, durably.
+    /// Creates the folder durably.
     pub fn create(&self) -> Result<(), FolderError> {
         let made = self.disk.create_folder(&self.path).and_then(|()| {
-            // Also where it was there: a process that made it may have ended before this.
+            // Even if it existed: the process that created it may have ended before syncing.
             self.disk.sync_folder(&self.parent)
         });
         made.map_err(|error| {
@@ -188,8 +187,8 @@ impl AofFolder {
         })
     }
 
-    /// The last increment, or a first one, open to be written: after loading, when the server starts. What is in it is synced,
-    /// so that nothing that clients see from now on was only written by a process that is gone.
+    /// Opens the last increment, or creates a first one, when the server starts, after loading. Syncs the increment, so that
+    /// everything clients see from now on is durable.
     ///
     /// In a new folder `write_base` writes the first base; it need not sync.
     pub fn open_at_start(
@@ -211,7 +210,7 @@ impl AofFolder {
                 FolderError::system(&format!("Can't write the AOF base file {name}"), error)
             })?;
         }
-        // What lies under the name of one that the manifest does not have was aside when the process ended: it is no part of this.
+        // A file with the name of a new increment was left aside by an earlier process: it is overwritten.
         let has_increment = !next.increments().is_empty();
         if !has_increment {
             next = next.with_next_increment(&self.filename);
@@ -226,11 +225,11 @@ impl AofFolder {
         Ok(increment)
     }
 
-    /// A new increment after the last, for a rewrite to begin with: when this returns it may be written. On an error the folder
-    /// is as it was, whatever lies in it without being named.
+    /// Creates the next increment, at the beginning of a rewrite. After an error the manifest is unchanged; files that it does
+    /// not list may be left.
     pub fn next_increment(&mut self) -> Result<Increment, FolderError> {
         if self.aside.is_some() {
-            // The rewrite that was to make the folder count is begun once more.
+            // The first rewrite after switching on begins again.
             return self.increment_aside();
         }
         let next = self.manifest.with_next_increment(&self.filename);
@@ -239,8 +238,9 @@ impl AofFolder {
         Ok(increment)
     }
 
-    /// A new increment that no manifest names before [`AofFolder::finish_rewrite`]: for switching the append-only file on while
-    /// the server runs. A start before that loads what the folder had before. One from before that is aside is removed.
+    /// Creates an increment "aside": it is not in the manifest until [`AofFolder::finish_rewrite`]. For switching the
+    /// append-only file on while the server runs: a start before the rewrite's end loads the folder's earlier state. An
+    /// earlier increment aside is removed.
     pub fn increment_aside(&mut self) -> Result<Increment, FolderError> {
         self.create()?;
         let seq = self.aside.map_or(self.manifest.next_increment_seq(), |seq| seq + 1);
@@ -251,8 +251,8 @@ impl AofFolder {
         Ok(increment)
     }
 
-    /// Gives up the increment that is aside, if there is one: the append-only file was switched off before its first rewrite
-    /// ended. Where it cannot be removed it stays, named by nothing. Returns its name.
+    /// Removes the increment that is aside, if there is one: the append-only file was switched off before its first rewrite
+    /// ended. If it cannot be removed it stays, not listed anywhere. Returns its name.
     pub fn drop_aside(&mut self) -> Option<Vec<u8>> {
         let seq = self.aside.take()?;
         let manifest = self.manifest.with_increment(&self.filename, seq);
@@ -261,6 +261,7 @@ impl AofFolder {
         Some(name)
     }
 
+    /// Opens a manifest's last increment; unless `keep`, creates it empty.
     fn open_last(&self, manifest: &Manifest, keep: bool) -> Result<Increment, FolderError> {
         let last = manifest.increments().last().cloned();
         let AofFile { name, seq } = last.unwrap_or(AofFile { name: Vec::new(), seq: 0 });
@@ -268,7 +269,7 @@ impl AofFolder {
         let opened = if keep {
             self.disk.open_append(&path)
         } else {
-            // One of the same name is left of an attempt that no manifest came to name.
+            // A file of this name may be left of an attempt that failed.
             self.disk.create(&path)
         };
         let opened = opened.and_then(|file| {
@@ -285,9 +286,8 @@ impl AofFolder {
         Ok(Increment { file, name, seq, len })
     }
 
-    /// Ends a rewrite: `written`, a whole and synced file in this folder, becomes the base, and all that was written before
-    /// the increment numbered `first_kept` is history. An increment that was aside is named from now on. Returns the bytes of
-    /// the base.
+    /// Ends a rewrite: `written`, a complete and synced file in this folder, becomes the base, and the files before the
+    /// increment numbered `first_kept` become history. An increment that was aside is now listed. Returns the base's bytes.
     pub fn finish_rewrite(
         &mut self,
         written: &Path,
@@ -311,15 +311,14 @@ impl AofFolder {
         })?;
         let persisted = self.persist(next);
         if self.manifest.base().is_some_and(|base| base.name == name) {
-            // Its name is there, though perhaps not durably.
+            // The new manifest is in place, though perhaps not durably.
             self.aside = None;
         }
         persisted?;
         Ok(self.base_size())
     }
 
-    /// Removes the files that a rewrite has replaced. One that cannot be removed stays, and is forgotten; its error is
-    /// returned beside its name.
+    /// Removes the history. A file that cannot be removed stays, but is no longer listed; its name and error are returned.
     pub fn remove_history(&mut self) -> Result<Vec<(Vec<u8>, io::Error)>, FolderError> {
         if self.manifest.history().is_empty() {
             return Ok(Vec::new());
@@ -338,7 +337,7 @@ impl AofFolder {
         Ok(left)
     }
 
-    /// Makes a state the folder's, durably. The names it mentions are made so first: a manifest must not survive a file of it.
+    /// Makes a manifest the folder's state, durably. The files' names are made durable first.
     fn persist(&mut self, next: Manifest) -> Result<(), FolderError> {
         let synced = self.disk.sync_folder(&self.path);
         synced.map_err(|error| self.cannot("fsync AOF directory", error))?;
@@ -355,7 +354,7 @@ impl AofFolder {
             Ok(()) => {}
             Err((step, error)) => {
                 if step == ReplaceStep::SyncFolder {
-                    // Its name is there: who reads the folder from now on reads this state.
+                    // The new manifest is in place: readers of the folder see this state.
                     self.manifest = next;
                 }
                 let what = match step {

@@ -1,10 +1,10 @@
-//! Loading: the files of the folder in the manifest's order, handed up request by request. A thread reads ahead.
+//! Loading the append-only file: its files in the manifest's order, request by request. A thread reads ahead.
 //!
-//! Requests and the RDB base go to a [`Sink`], which applies them; what it cannot apply ends the loading. The last file may
-//! end as a crash leaves it, and is cut back to its last whole command or transaction, if `aof-load-truncated` says so.
-//! Whatever else is wrong refuses, the files untouched, in one line that names file, offset and fault.
+//! Requests and the RDB base go to a [`Sink`], which applies them; if it cannot, loading fails. If a crash has cut the
+//! last file short, it is truncated after its last complete command or transaction, provided that `aof-load-truncated`
+//! is set. Any other fault makes loading fail with a line that names file, offset and fault; the files stay unchanged.
 //!
-//! "The last file" is the last one with anything in it: a crash while a rewrite began can leave an empty one behind it.
+//! "The last file" is the last one that is not empty: a crash at the start of a rewrite can leave an empty one after it.
 
 use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
@@ -17,37 +17,36 @@ use crate::config::system_text;
 use crate::sys::alloc;
 use crate::sys::disk::DiskReader;
 
-/// Requests that are told of together before they come: enough for their cache misses to overlap.
-const COMING: usize = 64;
+/// Requests that are prefetched together: enough for their cache misses to overlap.
+const PREFETCHED: usize = 64;
 
-/// Who applies what is loaded.
+/// Applies what is loaded.
 pub trait Sink {
-    /// A file begins: database 0 is selected, no transaction is open.
+    /// A file begins: the sink selects database 0 and forgets an open transaction.
     fn file_begins(&mut self, name: &[u8], bytes: u64);
 
-    /// An RDB image begins at the start of `source`, a file of `bytes` bytes. Returns how many it has; the file's position
-    /// afterwards does not matter. An error is the text of why it is refused.
+    /// Loads the RDB image at the start of `source`, a file of `bytes` bytes. Returns the image's length; the source may be
+    /// left at any position. Errors: a text.
     fn rdb(&mut self, source: &mut dyn DiskReader, bytes: u64) -> Result<u64, String>;
 
-    /// So many requests of a batch, from one on, will come next, one by one.
-    fn coming(&mut self, _batch: &Batch, _requests: Range<usize>) {}
+    /// Prefetches the data of requests of a batch, which [`Sink::request`] gets next, one by one.
+    fn prefetch(&mut self, _batch: &Batch, _requests: Range<usize>) {}
 
-    /// A request. What is [`Request::in_transaction`] is to be kept until EXEC comes. An error is the text of why it cannot be
-    /// applied.
+    /// Applies a request. One that is [`Request::in_transaction`] must be queued until EXEC. Errors: a text.
     fn request(&mut self, request: &Request<'_>) -> Result<(), String>;
 
-    /// The file ended within a transaction: what is kept of it is to be forgotten.
+    /// The file ended within a transaction: its queued requests must be dropped.
     fn transaction_abandoned(&mut self);
 }
 
-/// What was loaded.
+/// The result of loading.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Loaded {
-    /// Bytes of all files, as they are now.
+    /// Bytes of all files, after truncation.
     pub bytes: u64,
-    /// Bytes of the base, which growth is measured against.
+    /// Bytes of the base, from which growth is computed.
     pub base_bytes: u64,
-    /// Lines for the log, of the level of warnings: what was cut and why.
+    /// Warnings for the log: what was truncated and why.
     pub warnings: Vec<String>,
 }
 
@@ -60,10 +59,10 @@ pub fn is_rdb(source: &mut dyn DiskReader) -> io::Result<bool> {
 }
 
 impl AofFolder {
-    /// Loads all files. `may_cut` is `aof-load-truncated`. After an error the files are as they were, and `sink` has what was
-    /// loaded before it.
+    /// Loads all files. `may_cut` is `aof-load-truncated`. After an error the files are unchanged, and `sink` has been given
+    /// all that comes before it.
     pub fn load(&self, may_cut: bool, sink: &mut dyn Sink) -> Result<Loaded, FolderError> {
-        // All are there, before the first one is loaded.
+        // Missing files are found before anything is loaded.
         self.size()?;
         let files: Vec<_> = self.manifest().files().map(|file| file.name.clone()).collect();
         let mut sizes = Vec::with_capacity(files.len());
@@ -75,7 +74,7 @@ impl AofFolder {
         for (index, (name, size)) in files.iter().zip(&sizes).enumerate() {
             let end = self.load_file(name, *size, sink)?;
             let is_last = last.is_none_or(|last| index >= last);
-            let kept = self.settle(name, &end, may_cut, is_last, sink, &mut loaded.warnings)?;
+            let kept = self.check_end(name, &end, may_cut, is_last, sink, &mut loaded.warnings)?;
             loaded.bytes += kept;
         }
         loaded.base_bytes = self.base_size();
@@ -110,8 +109,8 @@ impl AofFolder {
         })
     }
 
-    /// Judges how a file ended. Returns the bytes of it that count.
-    fn settle(
+    /// Truncates a file that ends badly, if that is allowed. Returns its length then. Errors: it must not be truncated.
+    fn check_end(
         &self,
         name: &[u8],
         end: &End,
@@ -177,12 +176,12 @@ impl AofFolder {
     }
 }
 
-/// Has what was read ahead applied; the thread that reads ends with the channel.
+/// Applies what the reading thread sends; that thread ends when the channel is closed.
 fn apply(name: &[u8], batches: Receiver<Batch>, sink: &mut dyn Sink) -> Result<End, FolderError> {
     for batch in batches {
         for index in 0..batch.len() {
-            if index.is_multiple_of(COMING) {
-                sink.coming(&batch, index..batch.len().min(index + COMING));
+            if index.is_multiple_of(PREFETCHED) {
+                sink.prefetch(&batch, index..batch.len().min(index + PREFETCHED));
             }
             let request = batch.get(index);
             sink.request(&request).map_err(|why| {

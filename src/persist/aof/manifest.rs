@@ -1,24 +1,24 @@
-//! The manifest: which files make up the append-only file, and in what order.
+//! The manifest: the list of the append-only file's files, in order.
 //!
 //! ```text
 //! file appendonly.aof.2.base.rdb seq 2 type b      at most one base, first
 //! file appendonly.aof.1.incr.aof seq 1 type h      history: replaced by the base, to be removed
-//! file appendonly.aof.2.incr.aof seq 2 type i      increments, numbers rising; the last one is being written
+//! file appendonly.aof.2.incr.aof seq 2 type i      increments with ascending numbers; the last one is being written
 //! ```
 //!
-//! Text comes in and a [`Manifest`] goes out, and the other way; the changes a manifest goes through are functions from one to
-//! the next. Refuses to know the disk: `folder` makes a state durable. Format and messages are those of Redis 7.0.15
-//! (`aof.c`), so that the folder can be moved to and fro.
+//! Parses and writes the text; each change is a function from one [`Manifest`] to the next. Knows nothing of the disk: `folder`
+//! makes a state durable. Format and error texts are those of Redis 7.0.15 (`aof.c`), so that either server can use the
+//! other's folder.
 
 use std::fmt;
 
 use crate::config::{parse_line, quoted};
 
-/// Longest line that is read, its end included, in bytes.
+/// The longest line, with its end. Unit: bytes.
 const LINE_BYTES_MAX: usize = 1024;
-/// Highest number that is read: far from where counting on would overflow.
+/// The highest number accepted, so that counting further cannot overflow.
 const SEQ_MAX: i64 = i64::MAX / 2;
-/// Bytes of a manifest that are read at most.
+/// The most bytes read of a manifest.
 pub const MANIFEST_BYTES_MAX: u64 = 4 << 20;
 
 /// One file of the folder.
@@ -30,11 +30,11 @@ pub struct AofFile {
     pub seq: i64,
 }
 
-/// How a base is written.
+/// The format of a base.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BaseFormat {
     Rdb,
-    /// Commands, as `aof-use-rdb-preamble no` asks for.
+    /// Commands: `aof-use-rdb-preamble no`.
     Aof,
 }
 
@@ -43,18 +43,18 @@ pub enum BaseFormat {
 pub struct Manifest {
     base: Option<AofFile>,
     history: Vec<AofFile>,
-    /// Numbers rise.
+    /// With ascending numbers.
     increments: Vec<AofFile>,
-    /// Number of the last base there was.
+    /// The highest number of a base so far.
     base_seq: i64,
-    /// Number of the last increment there was.
+    /// The highest number of an increment so far.
     increment_seq: i64,
 }
 
-/// Why a manifest is refused. Displays as Redis tells it, in one line.
+/// Why a manifest is refused. Displays as Redis's text, in one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ManifestError {
-    /// The line, counted from 1, and its text, if one is to blame.
+    /// The faulty line, if there is one: its number from 1, and its text.
     pub line: Option<(usize, Vec<u8>)>,
     pub reason: &'static str,
 }
@@ -77,27 +77,27 @@ impl Manifest {
         self.base.as_ref()
     }
 
-    /// Files that a rewrite has replaced and that are still to be removed.
+    /// Files replaced by a rewrite, still to be removed.
     pub fn history(&self) -> &[AofFile] {
         &self.history
     }
 
-    /// The increments, the one being written last.
+    /// The increments; the last one is being written.
     pub fn increments(&self) -> &[AofFile] {
         &self.increments
     }
 
-    /// The files that are loaded, in order.
+    /// The files to load, in order.
     pub fn files(&self) -> impl Iterator<Item = &AofFile> {
         self.base.iter().chain(&self.increments)
     }
 
-    /// Whether nothing was ever written.
+    /// Whether there is neither base nor increment.
     pub fn is_empty(&self) -> bool {
         self.base.is_none() && self.increments.is_empty()
     }
 
-    /// Reads the text of a manifest.
+    /// Parses a manifest.
     pub fn parse(text: &[u8]) -> Result<Self, ManifestError> {
         let fault = |reason| ManifestError { line: None, reason };
         if text.is_empty() {
@@ -108,7 +108,7 @@ impl Manifest {
             if line.starts_with(b"#") {
                 continue;
             }
-            // A NUL ends what C sees of a line, so that its end is not found.
+            // In C a NUL ends the string, so that Redis does not find the line's end.
             if line.len() > LINE_BYTES_MAX || !line.ends_with(b"\n") || line.contains(&0) {
                 return Err(fault("The AOF manifest file contains too long line"));
             }
@@ -118,13 +118,12 @@ impl Manifest {
                 reason,
             })?;
         }
-        manifest.count_on_from_history();
+        manifest.skip_numbers_of_history();
         Ok(manifest)
     }
 
-    /// A number that a file of the history has is not given again before that file is removed: its removal would take the new
-    /// file away.
-    fn count_on_from_history(&mut self) {
+    /// Makes sure that the numbers of files in the history are not used again: removing the history would remove new files.
+    fn skip_numbers_of_history(&mut self) {
         let has = |file: &AofFile, part: &[u8]| file.name.windows(part.len()).any(|at| at == part);
         for file in &self.history {
             if has(file, b".incr.") {
@@ -140,7 +139,7 @@ impl Manifest {
         let Ok(Some(words)) = parse_line(line) else {
             return Err(INVALID);
         };
-        // More pairs than the three may come from a later version.
+        // A later version may add more pairs to the three.
         if words.len() < 6 || words.len() % 2 != 0 {
             return Err(INVALID);
         }
@@ -201,18 +200,18 @@ impl Manifest {
         text
     }
 
-    /// The state with one more increment, to be written from now on.
+    /// The state with the next increment.
     #[must_use]
     pub fn with_next_increment(&self, filename: &[u8]) -> Self {
         self.with_increment(filename, self.next_increment_seq())
     }
 
-    /// The number that the next increment gets.
+    /// The number of the next increment.
     pub fn next_increment_seq(&self) -> i64 {
         self.increment_seq.max(0).saturating_add(1)
     }
 
-    /// The state with an increment of that number, at least [`Manifest::next_increment_seq`].
+    /// The state with an increment numbered `seq`, which is at least [`Manifest::next_increment_seq`].
     #[must_use]
     pub fn with_increment(&self, filename: &[u8], seq: i64) -> Self {
         let name = [filename, format!(".{seq}.incr.aof").as_bytes()].concat();
@@ -222,7 +221,7 @@ impl Manifest {
         next
     }
 
-    /// The state with a new base; the base before it is history.
+    /// The state with a new base; the previous one becomes history.
     #[must_use]
     pub fn with_next_base(&self, filename: &[u8], format: BaseFormat) -> Self {
         let mut next = self.clone();
@@ -237,8 +236,8 @@ impl Manifest {
         next
     }
 
-    /// The state after a rewrite whose snapshot was taken when the increment numbered `first_kept` began: a new base; the
-    /// increments before that one are history.
+    /// The state after a rewrite whose snapshot was taken when the increment numbered `first_kept` began: it has a new base,
+    /// and the increments before that one become history.
     #[must_use]
     pub fn with_rewrite_finished(
         &self,
@@ -254,21 +253,21 @@ impl Manifest {
         next
     }
 
-    /// The state in which an old single file, moved into the folder under its own name, is the base.
+    /// The state with an old single file, moved into the folder under its own name, as the base.
     #[must_use]
     pub fn of_single_file(filename: &[u8]) -> Self {
         let base = AofFile { name: filename.to_vec(), seq: 1 };
         Manifest { base: Some(base), base_seq: 1, ..Manifest::default() }
     }
 
-    /// The state once the files of the history are removed.
+    /// The state without the history.
     #[must_use]
     pub fn without_history(&self) -> Self {
         Manifest { history: Vec::new(), ..self.clone() }
     }
 }
 
-/// Whether a name is one: within the folder, and no way out of it.
+/// Whether a name is a plain file name, not a path out of the folder.
 fn is_file_name(name: &[u8]) -> bool {
     let is_special = matches!(name, b"" | b"." | b"..");
     !is_special && !name.iter().any(|byte| matches!(byte, b'/' | b'\\' | 0))
@@ -278,7 +277,7 @@ fn needs_quotes(name: &[u8]) -> bool {
     name.iter().any(|byte| !byte.is_ascii_graphic() || matches!(byte, b'\\' | b'"' | b'\''))
 }
 
-/// The number that a text begins with, as C's `atoll` reads it; 0 if there is none, the nearest bound beyond 64 bits.
+/// The number at the start of a text, as C's `atoll` reads it: 0 if there is none, saturating at 64 bits.
 fn leading_number(text: &[u8]) -> i64 {
     let text = text.trim_ascii_start();
     let (negative, digits) = match text {
@@ -320,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn names_with_blanks_and_other_bytes_stand_in_quotes() {
+    fn names_with_special_bytes_are_quoted() {
         let manifest = Manifest::default().with_next_increment(b"a \"b\xff\n");
         let text = b"file \"a \\\"b\\xff\\n.1.incr.aof\" seq 1 type i\n";
         assert_eq!(manifest.text(), text);
@@ -328,14 +327,14 @@ mod tests {
     }
 
     #[test]
-    fn comments_more_pairs_and_any_case_and_order_are_read() {
+    fn comments_additional_pairs_and_any_case_and_order_are_accepted() {
         let text = b"#comment\nTYPE incr Seq 3x new thing FILE f\r\n# the end";
         let manifest = Manifest::parse(text).unwrap();
         assert_eq!(manifest.increments(), [AofFile { name: b"f".to_vec(), seq: 3 }]);
     }
 
     #[test]
-    fn faults_are_told_in_the_words_of_redis() {
+    fn faults_have_the_texts_of_redis() {
         const INVALID: &str = "Invalid AOF manifest file format";
         assert_eq!(refused(b""), "Found an empty AOF manifest");
         assert_eq!(refused(b"\n"), INVALID);
@@ -360,13 +359,13 @@ mod tests {
         let name = "a".repeat(1100);
         assert_eq!(refused(format!("file {name} seq 1 type i\n").as_bytes()), too_long);
         let error = Manifest::parse(b"# c\nfile a seq 1 type x\n").unwrap_err();
-        let told =
+        let expected =
             "Reading the manifest file, at line 2 >>> 'file a seq 1 type x' Unknown AOF file type";
-        assert_eq!(error.to_string(), told);
+        assert_eq!(error.to_string(), expected);
     }
 
     #[test]
-    fn a_rewrite_makes_history_of_what_it_replaces() {
+    fn files_replaced_by_a_rewrite_become_history() {
         let first = Manifest::default().with_next_base(b"a", BaseFormat::Rdb);
         let open = first.with_next_increment(b"a");
         // A rewrite that failed has left an increment behind.
@@ -411,7 +410,7 @@ mod tests {
         }
 
         #[test]
-        fn no_text_makes_the_parser_stumble(text: Vec<u8>) {
+        fn no_text_makes_the_parser_panic(text: Vec<u8>) {
             let _ = Manifest::parse(&text);
         }
     }

@@ -1,10 +1,10 @@
-//! The append-only file: every write command that was answered, in order, in a folder of files that a manifest names.
+//! The append-only file: all write commands, in order, in a folder of files listed by a manifest.
 //!
-//! What a command changed comes in as bytes and goes to the end of the current increment (`log`); a rewrite puts a new base
-//! in place of what was (`folder`), each state of the folder being one [`manifest::Manifest`]. At a start the files are read
-//! in the manifest's order (`load`, `reader`), and a tail that a crash tore is cut back.
+//! Effects of commands are appended to the last increment (`log`); a rewrite replaces earlier files with a new base
+//! (`folder`); each state of the folder is a [`manifest::Manifest`]. At the start the files are read in the manifest's order
+//! (`load`, `reader`), and a tail that a crash has cut short is truncated.
 //!
-//! Bytes and orders of operations: `docs/aof.md`. Knows files and the protocol; refuses to know commands, clients and keys.
+//! Formats and the order of operations: `docs/aof.md`. Knows nothing of commands, clients and keys.
 
 pub mod ahead;
 pub mod folder;

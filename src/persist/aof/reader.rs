@@ -1,20 +1,20 @@
-//! One file of the append-only file, read: bytes to requests, and at the end a verdict on its tail.
+//! Reading one of the append-only file's files: its requests, and how it ends.
 //!
 //! ```text
 //! *3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1\r\nv\r\n     a request; every line end is checked
 //! #TS:1700000000\r\n                            an annotation, between requests only
 //! ```
 //!
-//! In comes something to read and its length in bytes; out go requests as places in the reader's buffer, and last an [`End`].
-//! The buffer grows by what was read, and by a declared length only as far as the file has the bytes; a length beyond its end needs no
-//! reading at all.
+//! Given a source and its size in bytes, the reader returns requests as ranges of its buffer, and last an [`End`]. The buffer
+//! grows by a declared length only if the file has that many bytes; a length beyond the file's end is detected without
+//! reading.
 //!
-//! A file may end at any byte, as the process or the machine may. What is whole is everything before the request that is cut,
-//! or before the MULTI that has no EXEC ([`End::valid_up_to`]). NULs from some byte of a request to the end are what a file
-//! system leaves whose length survived without its bytes. Anything else is damage. A cut inside an argument cannot be told from
-//! a damaged length of it: Redis takes it for a cut, and so does this.
+//! After a crash a file may end at any byte. Its valid part is everything before the incomplete request, or before a MULTI
+//! without EXEC ([`End::valid_up_to`]). NULs from some byte of a request to the end are left by file systems that recorded
+//! the file's length but lost its data. Anything else is damage. An argument cut short looks like one with a damaged
+//! length: as in Redis, it counts as cut short.
 //!
-//! Refuses to know: commands (but MULTI and EXEC), RDB, and which file may be cut.
+//! Knows no commands except MULTI and EXEC; the caller decides whether to truncate.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -23,39 +23,39 @@ use memchr::memchr;
 
 use crate::resp::Range;
 
-/// Read at once, in bytes.
+/// Bytes read at once.
 const CHUNK_BYTES: usize = 256 << 10;
-/// Longest line of a count or a length, in bytes.
+/// The longest line with a count or length. Unit: bytes.
 const LENGTH_LINE_MAX: usize = 32;
-/// Longest annotation, in bytes. Source: `AOF_ANNOTATION_LINE_MAX_LEN` of Redis 7.0.15.
+/// The longest annotation. Unit: bytes. Source: `AOF_ANNOTATION_LINE_MAX_LEN` of Redis 7.0.15.
 const ANNOTATION_MAX: usize = 1024;
-/// Longest request: places of arguments are 32 bits.
+/// The longest request, as offsets of arguments have 32 bits. Unit: bytes.
 const REQUEST_BYTES_MAX: u64 = u32::MAX as u64;
 
-/// A request, where it lies.
+/// A request, in the reader's buffer.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// What `args` are places in.
+    /// The buffer that `args` are ranges of.
     pub buf: &'a [u8],
-    /// One at least.
+    /// At least one.
     pub args: &'a [Range],
-    /// Its first byte in the file.
+    /// Its offset in the file.
     pub offset: u64,
-    /// The first byte behind it.
+    /// The offset of its end.
     pub end: u64,
-    /// Whether it stands within MULTI and EXEC, these included: it counts only once EXEC has come.
+    /// Whether it is in a transaction, MULTI and EXEC included: it must only be applied when EXEC comes.
     pub in_transaction: bool,
 }
 
 impl<'a> Request<'a> {
-    /// Its arguments' bytes.
+    /// Its arguments.
     pub fn arguments(&self) -> impl Iterator<Item = &'a [u8]> {
         let buf = self.buf;
         self.args.iter().map(move |arg| arg.of(buf))
     }
 }
 
-/// What [`Reader::next`] found.
+/// The result of [`Reader::next`].
 #[derive(Debug)]
 pub enum Item<'a> {
     Request(Request<'a>),
@@ -66,83 +66,82 @@ pub enum Item<'a> {
 /// A line that begins with `#`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Annotation {
-    /// Its first byte in the file.
+    /// Its offset in the file.
     pub offset: u64,
-    /// All before this is whole: `offset`, or where the transaction begins that it stands in.
+    /// The end of the valid part before it: `offset`, or the start of the transaction that it is in.
     pub valid_up_to: u64,
     pub kind: AnnotationKind,
 }
 
-/// What an annotation tells.
+/// The content of an annotation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnnotationKind {
-    /// When the commands behind it ran, in seconds since 1970.
+    /// When the commands after it ran, in seconds since 1970.
     Time(i64),
-    /// It says `#TS:`, and then no time.
+    /// `#TS:` without a valid time.
     BrokenTime,
     Other,
 }
 
-/// The verdict on a file.
+/// The end of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct End {
-    /// How it ends.
     pub tail: Tail,
-    /// All before this offset is whole, and applied in full by who ran the requests up to here.
+    /// The end of the valid part: complete requests and transactions.
     pub valid_up_to: u64,
     /// Bytes of the file.
     pub size: u64,
-    /// Lines up to where reading stopped, counted from 1, annotations not counted: as `redis-check-aof` does.
+    /// The line where reading stopped, from 1, without annotations: as `redis-check-aof` counts.
     pub line: u64,
 }
 
 /// How a file ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Tail {
-    /// Behind a request, outside of a transaction.
+    /// After a request, outside of a transaction.
     Clean,
-    /// In the midst of a request.
+    /// Within a request.
     Cut(Fault),
-    /// Behind a request within a transaction.
+    /// After a request, within a transaction.
     OpenTransaction,
-    /// With NULs in place of the rest of a request.
+    /// With NULs instead of the rest of a request.
     Nuls(Fault),
-    /// Not there: what comes before is followed by bytes that are no request, and these by others.
+    /// Invalid bytes that are not at the end.
     Damage(Fault),
 }
 
-/// What is wrong, and where.
+/// A fault, and where it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     pub kind: FaultKind,
-    /// Where the line or the argument begins that is at fault: bytes from the file's start.
+    /// The offset of the faulty line or argument in the file.
     pub field_at: u64,
-    /// The first byte that is wrong.
+    /// The offset of the first wrong byte.
     pub at: u64,
 }
 
-/// See [`Fault`]. Displays as `redis-check-aof` tells it, where it does.
+/// A kind of fault. Displays as the text of `redis-check-aof`, if it has one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FaultKind {
     /// The file ends where a line should begin.
-    NoLine,
-    /// The file ends within a line; these bytes follow its digits.
+    MissingLine,
+    /// The file ends within a line; the bytes after its digits.
     ShortLine([u8; 2]),
-    /// The file ends within an argument of so many bytes, line end included, after so many.
+    /// The file ends within an argument. In bytes, line end included.
     ShortArgument {
         expected: u64,
         got: u64,
     },
-    /// A line begins with another byte than it must.
+    /// A line begins with a wrong byte.
     Prefix {
         expected: u8,
         got: u8,
     },
     /// Neither a request nor an annotation.
-    NoRequest(u8),
-    /// Two bytes that should have been CR and LF.
+    NotARequest(u8),
+    /// Two bytes instead of CR and LF.
     LineEnd([u8; 2]),
-    /// No number, or one out of its range, where a count or a length should be.
+    /// A count or length that is no number, or out of range.
     Number,
     LongRequest,
     LongAnnotation,
@@ -153,7 +152,7 @@ pub enum FaultKind {
 impl fmt::Display for FaultKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            FaultKind::NoLine => f.write_str("Reached EOF where a line was expected"),
+            FaultKind::MissingLine => f.write_str("Reached EOF where a line was expected"),
             FaultKind::ShortLine([a, b]) | FaultKind::LineEnd([a, b]) => {
                 write!(f, "Expected \\r\\n, got: {a:02x}{b:02x}")
             }
@@ -164,7 +163,7 @@ impl fmt::Display for FaultKind {
                 let (expected, got) = (*expected as char, got.escape_ascii());
                 write!(f, "Expected prefix '{expected}', got: '{got}'")
             }
-            FaultKind::NoRequest(got) => {
+            FaultKind::NotARequest(got) => {
                 write!(f, "Expected prefix '*', got: '{}'", got.escape_ascii())
             }
             FaultKind::Number => f.write_str("Expected a count or a length in its range"),
@@ -182,41 +181,42 @@ pub struct Reader<R> {
     source: R,
     /// Bytes of the file.
     size: u64,
-    /// Bytes read and not consumed lie in `start..`.
+    /// The bytes from `start` on are read but not consumed.
     buf: Vec<u8>,
     start: usize,
-    /// Where in the file `buf[start]` is.
+    /// The offset of `buf[start]` in the file.
     offset: u64,
     args: Vec<Range>,
-    /// Within a request whose beginning was read: where its next line is in `buf`, and how many arguments are to come.
+    /// In an incomplete request: its next line's index in `buf`, and the number of arguments to come.
     resume: Option<(usize, u64)>,
-    /// Bytes that an argument lacks whose beginning was read.
+    /// Bytes missing of an incomplete argument.
     missing: usize,
-    /// The MULTI that is open.
+    /// The offset of an open transaction's MULTI.
     multi: Option<u64>,
     line: u64,
-    /// Said once it is known, and again to whoever asks again.
+    /// Set at the end of the file.
     end: Option<End>,
 }
 
-/// How one attempt to parse a request ended.
+/// The result of an attempt to parse a request.
 enum Attempt {
     Request,
     Annotation(AnnotationKind),
-    Wants,
+    NeedsMore,
     Stopped(Fault, IsCut),
 }
 
+/// The fault is that the file ends.
 type IsCut = bool;
 
-/// Why a line is not a number.
+/// Why a line has no number.
 enum LineFault {
-    Wants,
+    NeedsMore,
     Fault(Fault, IsCut),
 }
 
 impl<R: Read> Reader<R> {
-    /// Reads from `source`, which stands at `offset` of a file of `size` bytes; what grows behind that is not looked at.
+    /// Reads from `source`, which is at `offset` of a file of `size` bytes; bytes appended later are ignored.
     pub fn new(source: R, offset: u64, size: u64) -> Self {
         Reader {
             source,
@@ -233,19 +233,14 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// Counts lines on from `line`, as `redis-check-aof` does from file to file.
+    /// Counts lines from `line`, as `redis-check-aof` counts through all files.
     #[must_use]
     pub fn counting_lines_from(mut self, line: u64) -> Self {
         self.line = line;
         self
     }
 
-    /// Bytes from the file's start that were consumed: for telling progress.
-    pub fn offset(&self) -> u64 {
-        self.offset
-    }
-
-    /// The next request or annotation, or the end, which stays the answer from then on. Errors are those of reading.
+    /// The next request or annotation, or the end, which is then returned again each time. Errors: those of reading.
     #[expect(clippy::should_implement_trait, reason = "what it returns borrows the buffer")]
     pub fn next(&mut self) -> io::Result<Item<'_>> {
         if let Some(end) = &self.end {
@@ -258,7 +253,7 @@ impl<R: Read> Reader<R> {
                 return Ok(self.finish(tail));
             }
             match self.attempt() {
-                Attempt::Wants => self.fill()?,
+                Attempt::NeedsMore => self.fill()?,
                 Attempt::Annotation(kind) => {
                     let offset = self.offset;
                     let valid_up_to = self.multi.unwrap_or(offset);
@@ -279,17 +274,17 @@ impl<R: Read> Reader<R> {
             }
         }
         let (at, _) = self.resume.take().unwrap_or_default();
-        let (begins, ends) = (self.is_command(b"MULTI"), self.is_command(b"EXEC"));
-        if begins && self.multi.is_some() || ends && self.multi.is_none() {
-            let kind = if begins { FaultKind::NestedMulti } else { FaultKind::ExecWithoutMulti };
+        let (is_multi, is_exec) = (self.is_command(b"MULTI"), self.is_command(b"EXEC"));
+        if is_multi && self.multi.is_some() || is_exec && self.multi.is_none() {
+            let kind = if is_multi { FaultKind::NestedMulti } else { FaultKind::ExecWithoutMulti };
             let fault = Fault { kind, field_at: self.offset, at: self.offset };
             return Ok(self.finish(Tail::Damage(fault)));
         }
-        if begins {
+        if is_multi {
             self.multi = Some(self.offset);
         }
         let in_transaction = self.multi.is_some();
-        if ends {
+        if is_exec {
             self.multi = None;
         }
         let (offset, begin) = (self.offset, self.start);
@@ -303,12 +298,12 @@ impl<R: Read> Reader<R> {
         }))
     }
 
-    /// The bytes and the places of the arguments of the request that [`Reader::next`] has just returned, to be kept; what was
-    /// read behind it is copied.
+    /// Takes the buffer and the arguments' ranges of the request just returned by [`Reader::next`]; the bytes read ahead are
+    /// copied.
     pub fn take_last(&mut self) -> (Vec<u8>, Vec<Range>) {
-        let behind = self.buf.split_off(self.start);
+        let after = self.buf.split_off(self.start);
         self.start = 0;
-        (std::mem::replace(&mut self.buf, behind), std::mem::take(&mut self.args))
+        (std::mem::replace(&mut self.buf, after), std::mem::take(&mut self.args))
     }
 
     fn is_command(&self, name: &[u8]) -> bool {
@@ -331,12 +326,12 @@ impl<R: Read> Reader<R> {
         Item::End(end)
     }
 
-    /// Bytes of the file that are not in the buffer yet.
+    /// Bytes of the file not read yet.
     fn unread(&self) -> u64 {
         self.size - self.offset - (self.buf.len() - self.start) as u64
     }
 
-    /// Reads a piece more. The arguments found so far are kept by keeping the request where it is in relation to `start`.
+    /// Reads more. Moves the incomplete request to the start of the buffer.
     fn fill(&mut self) -> io::Result<()> {
         if self.start > 0 {
             let moved = self.start;
@@ -349,7 +344,7 @@ impl<R: Read> Reader<R> {
                 *at -= moved;
             }
         }
-        // What is missing of a long argument is read at once, for the file has it, and no more: what lies behind is moved.
+        // The rest of a long argument is read at once, as the file has it, and nothing after it, which would have to be moved.
         let missing = std::mem::take(&mut self.missing);
         let piece = (missing.max(CHUNK_BYTES) as u64).min(self.unread());
         if missing > CHUNK_BYTES {
@@ -357,13 +352,13 @@ impl<R: Read> Reader<R> {
         }
         let got = (&mut self.source).take(piece).read_to_end(&mut self.buf)?;
         if (got as u64) < piece {
-            // Somebody has cut the file meanwhile.
+            // The file was truncated meanwhile.
             self.size = self.offset + self.buf.len() as u64;
         }
         Ok(())
     }
 
-    /// Whether all bytes from an offset, which was read, to the file's end are NULs.
+    /// Whether all bytes from an offset in the buffer to the file's end are NULs.
     fn only_nuls_from(&mut self, at: u64) -> io::Result<bool> {
         let from = self.start + (at - self.offset) as usize;
         if self.buf.get(from..).unwrap_or_default().iter().any(|byte| *byte != 0) {
@@ -389,25 +384,25 @@ impl<R: Read> Reader<R> {
         self.offset + (at - self.start) as u64
     }
 
-    /// Parses as much as the buffer holds of what begins at `start`.
+    /// Parses the request or annotation at `start`, as far as it is in the buffer.
     fn attempt(&mut self) -> Attempt {
         let (mut at, mut remaining) = match self.resume {
             Some(resume) => resume,
             None => match self.buf.get(self.start) {
-                None => return Attempt::Wants,
+                None => return Attempt::NeedsMore,
                 Some(b'#') => return self.annotation(),
                 Some(b'*') => match self.number(self.start, b'*', 1) {
                     Ok((count, at)) => {
                         self.line += 1;
                         (at, count)
                     }
-                    Err(LineFault::Wants) => return Attempt::Wants,
+                    Err(LineFault::NeedsMore) => return Attempt::NeedsMore,
                     Err(LineFault::Fault(fault, is_cut)) => {
                         return Attempt::Stopped(fault, is_cut);
                     }
                 },
                 Some(other) => {
-                    let kind = FaultKind::NoRequest(*other);
+                    let kind = FaultKind::NotARequest(*other);
                     let fault = Fault { kind, field_at: self.offset, at: self.offset };
                     return Attempt::Stopped(fault, false);
                 }
@@ -417,7 +412,7 @@ impl<R: Read> Reader<R> {
             self.resume = Some((at, remaining));
             let (len, data) = match self.number(at, b'$', 0) {
                 Ok(line) => line,
-                Err(LineFault::Wants) => return Attempt::Wants,
+                Err(LineFault::NeedsMore) => return Attempt::NeedsMore,
                 Err(LineFault::Fault(fault, is_cut)) => return Attempt::Stopped(fault, is_cut),
             };
             let data_at = self.offset_of(data);
@@ -436,7 +431,7 @@ impl<R: Read> Reader<R> {
             let end = data + len as usize;
             let Some(line_end) = self.buf.get(end..end + 2) else {
                 self.missing = end + 2 - self.buf.len();
-                return Attempt::Wants;
+                return Attempt::NeedsMore;
             };
             if line_end != b"\r\n" {
                 self.line += 1;
@@ -454,8 +449,8 @@ impl<R: Read> Reader<R> {
         Attempt::Request
     }
 
-    /// The number on the line at `at`, not less than `least`, and where the next line begins.
-    fn number(&self, at: usize, prefix: u8, least: u64) -> Result<(u64, usize), LineFault> {
+    /// The number on the line at `at`, at least `min`, and the index of the next line.
+    fn number(&self, at: usize, prefix: u8, min: u64) -> Result<(u64, usize), LineFault> {
         let bytes = self.buf.get(at..).unwrap_or_default();
         let is_whole = self.unread() == 0;
         let field_at = self.offset_of(at);
@@ -464,8 +459,8 @@ impl<R: Read> Reader<R> {
             Err(LineFault::Fault(Fault { kind, field_at, at }, is_cut))
         };
         match bytes.first() {
-            None if is_whole => return fault(FaultKind::NoLine, 0, true),
-            None => return Err(LineFault::Wants),
+            None if is_whole => return fault(FaultKind::MissingLine, 0, true),
+            None => return Err(LineFault::NeedsMore),
             Some(got) if *got != prefix => {
                 return fault(FaultKind::Prefix { expected: prefix, got: *got }, 0, false);
             }
@@ -486,7 +481,7 @@ impl<R: Read> Reader<R> {
                 return if is_whole {
                     fault(FaultKind::ShortLine(got), bytes.len(), true)
                 } else {
-                    Err(LineFault::Wants)
+                    Err(LineFault::NeedsMore)
                 };
             }
             (Some(_), _) if place == 1 => return fault(FaultKind::Number, place, false),
@@ -496,14 +491,14 @@ impl<R: Read> Reader<R> {
                 return fault(FaultKind::LineEnd(got), wrong, false);
             }
         }
-        // More arguments than the rest of the file has bytes for (5 each) are found out when it ends.
-        if number < least || number > i64::MAX as u64 {
+        // A count of more arguments than the file has room for is detected at the file's end.
+        if number < min || number > i64::MAX as u64 {
             return fault(FaultKind::Number, 1, false);
         }
         Ok((number, at + place + 2))
     }
 
-    /// Length of the annotation at `start`, its line end included; all that is there if it has none.
+    /// Length of the annotation at `start`, with its line end; everything in the buffer if it has none.
     fn annotation_len(&self) -> usize {
         let bytes = &self.buf[self.start..];
         memchr(b'\n', &bytes[..bytes.len().min(ANNOTATION_MAX)]).map_or(bytes.len(), |at| at + 1)
@@ -519,14 +514,14 @@ impl<R: Read> Reader<R> {
                 at: self.offset + wrong as u64,
             };
             return if bytes.len() >= ANNOTATION_MAX {
-                // NULs in place of its end may begin anywhere in it.
+                // NULs instead of its end may begin anywhere in it.
                 let nuls = window.iter().rev().take_while(|byte| **byte == 0).count();
                 let wrong = window.len() - nuls.max(1);
                 Attempt::Stopped(fault(FaultKind::LongAnnotation, wrong), false)
             } else if self.unread() == 0 {
                 Attempt::Stopped(fault(FaultKind::ShortLine([0; 2]), bytes.len()), true)
             } else {
-                Attempt::Wants
+                Attempt::NeedsMore
             };
         };
         let Some(time) = window[..newline].strip_prefix(b"#TS:") else {
@@ -537,7 +532,7 @@ impl<R: Read> Reader<R> {
     }
 }
 
-/// The text of an annotation of time.
+/// An annotation of the time.
 pub fn timestamp_annotation(unix_seconds: i64) -> Vec<u8> {
     format!("#TS:{unix_seconds}\r\n").into_bytes()
 }

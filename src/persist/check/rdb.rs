@@ -1,8 +1,8 @@
 //! The check tool for RDB files: `--check-rdb`, and the name `redis-check-rdb`.
 //!
-//! Every record is read and every value decoded, by the parser and the decoder that the server loads files with: what passes
-//! here is loaded. It is told in the lines of `redis-check-rdb` 7.0.15, whose last ones and exit codes scripts look for; what
-//! a fault is called is the decoder's own. Nothing is ever changed.
+//! Every record is read and every value decoded, as the server does when it loads a file: what passes here can be loaded.
+//! The output and exit codes are those of `redis-check-rdb` 7.0.15, on which scripts rely, except the texts of faults,
+//! which are the decoder's. Nothing is ever changed.
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
@@ -18,7 +18,7 @@ use crate::persist::rdb::{
 use crate::sys::disk::Disk;
 use crate::types::{hash, list, set, sorted_set};
 
-/// What is to be done.
+/// The options of the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CheckRdb {
     File(PathBuf),
@@ -26,7 +26,7 @@ pub enum CheckRdb {
 }
 
 impl CheckRdb {
-    /// Reads the arguments behind the program's name. An error is the text for standard error; the exit code is 1 then.
+    /// Parses the arguments after the program's name. Errors: a text for standard error; the exit code is 1 then.
     pub fn parse(program: &str, args: &[OsString]) -> Result<Self, String> {
         match args {
             [option] if option == "-v" || option == "--version" => Ok(CheckRdb::Version),
@@ -36,8 +36,8 @@ impl CheckRdb {
     }
 }
 
-/// Checks a file, telling on `out` what is found. `progress` gets bytes read and in all, now and then. Returns the exit code: 0,
-/// or 1 for whatever is wrong.
+/// Checks a file and reports on `out`. `progress` is called now and then with the bytes read and the file's size. Returns
+/// the exit code: 0, or 1 for any fault.
 pub fn check_file(
     path: &std::path::Path,
     disk: &dyn Disk,
@@ -52,18 +52,18 @@ pub fn check_file(
             check_image(name, &mut *source, out, now, &mut |done| progress(done, size))
         }
         Err(error) => {
-            let mut tell = Telling { out, keys: 0, expires: 0, expired: 0 };
-            tell.found(0, &[b"Checking RDB file ", name]);
-            tell.line(&[b"Cannot open file ", name, b": ", system_text(&error).as_bytes()]);
+            let mut report = Report { out, keys: 0, expires: 0, expired: 0 };
+            report.line_at(0, &[b"Checking RDB file ", name]);
+            report.line(&[b"Cannot open file ", name, b": ", system_text(&error).as_bytes()]);
             None
         }
     };
-    // Trouble with the output has nobody to be told.
+    // A failure of the output cannot be reported.
     let _ = out.flush();
     if checked.is_some() { 0 } else { 1 }
 }
 
-/// Checks an image that something else may follow. Returns its bytes, None if something is wrong.
+/// Checks an image, which other data may follow. Returns its bytes; None after a fault.
 pub fn check_image(
     name: &[u8],
     source: &mut dyn Read,
@@ -71,24 +71,24 @@ pub fn check_image(
     now: Now,
     progress: &mut dyn FnMut(u64),
 ) -> Option<u64> {
-    let mut tell = Telling { out, keys: 0, expires: 0, expired: 0 };
-    tell.found(0, &[b"Checking RDB file ", name]);
+    let mut report = Report { out, keys: 0, expires: 0, expired: 0 };
+    report.line_at(0, &[b"Checking RDB file ", name]);
     let mut magic = Vec::new();
-    // An error here comes again below.
+    // The parser will meet the same error again.
     let _ = source.take(Version::MAGIC_BYTES as u64).read_to_end(&mut magic);
-    let checked = check(&magic, source, &mut tell, now, progress);
+    let checked = check(&magic, source, &mut report, now, progress);
     match &checked {
         Ok(end) => {
-            tell.found(*end, &[b"\\o/ RDB looks OK! \\o/"]);
+            report.line_at(*end, &[b"\\o/ RDB looks OK! \\o/"]);
         }
-        Err(wrong) => tell.wrong(wrong),
+        Err(failure) => report.failure(failure),
     }
-    tell.figures();
+    report.summary();
     checked.ok()
 }
 
-/// What is wrong, and where.
-struct Wrong {
+/// A fault, and where it is.
+struct Failure {
     offset: u64,
     text: String,
     doing: &'static str,
@@ -98,32 +98,32 @@ struct Wrong {
 fn check(
     magic: &[u8],
     source: &mut dyn Read,
-    tell: &mut Telling<'_>,
+    report: &mut Report<'_>,
     now: Now,
     progress: &mut dyn FnMut(u64),
-) -> Result<u64, Wrong> {
+) -> Result<u64, Failure> {
     let mut parser = Parser::new(magic.chain(source), true);
     let limits = limits();
     loop {
         match parser.next_event() {
             Ok(Event::Aux { name, value }) => {
                 let line = [b"AUX FIELD ", &*name, b" = '", &*value, b"'"].concat();
-                tell.found(parser.offset(), &[&line]);
+                report.line_at(parser.offset(), &[&line]);
             }
             Ok(Event::SelectDb(db)) => {
                 let line = format!("Selecting DB ID {db}");
-                tell.found(parser.offset(), &[line.as_bytes()]);
+                report.line_at(parser.offset(), &[line.as_bytes()]);
             }
             Ok(Event::Header(_) | Event::ResizeDb { .. } | Event::Function(_)) => {}
             Ok(Event::Entry(entry)) => {
-                tell.keys += 1;
+                report.keys += 1;
                 if let Some(deadline_ms) = entry.deadline_ms {
-                    tell.expires += 1;
-                    tell.expired += u64::from(deadline_ms < now.unix().0);
+                    report.expires += 1;
+                    report.expired += u64::from(deadline_ms < now.unix().0);
                 }
                 let decoder = Decoder { limits: &limits, now, version: entry.version };
                 if let Err(error) = decoder.value(entry.value_type, entry.value, entry.offset) {
-                    return Err(Wrong {
+                    return Err(Failure {
                         offset: error.offset,
                         text: fault_text(&error.fault),
                         doing: "read-object-value",
@@ -137,23 +137,23 @@ fn check(
                 let end = parser.offset();
                 let has_checksum = parser.version().is_some_and(Version::has_checksum);
                 match checksum {
-                    Checksum::Right => tell.found(end, &[b"Checksum OK"]),
+                    Checksum::Right => report.line_at(end, &[b"Checksum OK"]),
                     Checksum::Unchecked if has_checksum => {
                         let text = "RDB file was saved with checksum disabled: no check performed.";
-                        tell.found(end, &[text.as_bytes()]);
+                        report.line_at(end, &[text.as_bytes()]);
                     }
                     Checksum::Unchecked => {}
                 }
                 progress(end);
                 return Ok(end);
             }
-            Err(error) => return Err(wrong_file(error, magic, parser.offset())),
+            Err(error) => return Err(file_failure(error, magic, parser.offset())),
         }
     }
 }
 
-fn wrong_file(error: FileError, magic: &[u8], offset: u64) -> Wrong {
-    let wrong = |offset, text, doing| Wrong { offset, text, doing, place: Place::default() };
+fn file_failure(error: FileError, magic: &[u8], offset: u64) -> Failure {
+    let failure = |offset, text, doing| Failure { offset, text, doing, place: Place::default() };
     match error {
         FileError::Magic(_) => {
             let number = magic.strip_prefix(b"REDIS").or(magic.strip_prefix(b"VALKEY"));
@@ -162,11 +162,11 @@ fn wrong_file(error: FileError, magic: &[u8], offset: u64) -> Wrong {
                 Some(number @ 0u32..) => format!("Can't handle RDB format version {number}"),
                 None => "Wrong signature trying to load DB from file".into(),
             };
-            wrong(offset, text, "start")
+            failure(offset, text, "start")
         }
-        FileError::Checksum { .. } => wrong(offset, "RDB CRC error".into(), "check-sum"),
+        FileError::Checksum { .. } => failure(offset, "RDB CRC error".into(), "check-sum"),
         FileError::Io { offset, error } => {
-            wrong(offset, format!("Reading failed: {}", system_text(&error)), "read-type")
+            failure(offset, format!("Reading failed: {}", system_text(&error)), "read-type")
         }
         FileError::Fault { place, error } => {
             let doing = match (&error.fault, &place.value_type, &place.key) {
@@ -180,7 +180,7 @@ fn wrong_file(error: FileError, magic: &[u8], offset: u64) -> Wrong {
             if doing == "read-type" {
                 place.value_type = None;
             }
-            Wrong { offset: error.offset, text: fault_text(&error.fault), doing, place }
+            Failure { offset: error.offset, text: fault_text(&error.fault), doing, place }
         }
     }
 }
@@ -193,7 +193,7 @@ fn fault_text(fault: &Fault) -> String {
     }
 }
 
-/// The limits of the default configuration: they decide on encodings, never on what is right.
+/// The limits of the default configuration: they affect encodings only, not what is valid.
 fn limits() -> Limits {
     let config = Config::default();
     let hasher = KeyHasher::new([0, 0]);
@@ -217,42 +217,42 @@ fn limits() -> Limits {
     }
 }
 
-/// Says what is found, and counts keys.
-struct Telling<'a> {
+/// Prints the findings, and counts keys.
+struct Report<'a> {
     out: &'a mut dyn Write,
     keys: u64,
     expires: u64,
     expired: u64,
 }
 
-impl Telling<'_> {
+impl Report<'_> {
     fn line(&mut self, parts: &[&[u8]]) {
         for part in parts.iter().chain([&b"\n".as_slice()]) {
-            // Trouble with the output has nobody to be told.
+            // A failure of the output cannot be reported.
             let _ = self.out.write_all(part);
         }
     }
 
-    fn found(&mut self, offset: u64, parts: &[&[u8]]) {
+    fn line_at(&mut self, offset: u64, parts: &[&[u8]]) {
         let _ = write!(self.out, "[offset {offset}] ");
         self.line(parts);
     }
 
-    fn wrong(&mut self, wrong: &Wrong) {
+    fn failure(&mut self, failure: &Failure) {
         self.line(&[b"--- RDB ERROR DETECTED ---"]);
-        self.found(wrong.offset, &[wrong.text.as_bytes()]);
-        self.line(&[b"[additional info] While doing: ", wrong.doing.as_bytes()]);
-        if let Some(key) = &wrong.place.key {
+        self.line_at(failure.offset, &[failure.text.as_bytes()]);
+        self.line(&[b"[additional info] While doing: ", failure.doing.as_bytes()]);
+        if let Some(key) = &failure.place.key {
             self.line(&[b"[additional info] Reading key '", key, b"'"]);
         }
-        if let Some(number) = wrong.place.value_type {
+        if let Some(number) = failure.place.value_type {
             let line = format!("[additional info] Reading type {number} ({})", type_name(number));
             self.line(&[line.as_bytes()]);
         }
     }
 
-    fn figures(&mut self) {
-        let Telling { keys, expires, expired, .. } = *self;
+    fn summary(&mut self) {
+        let Report { keys, expires, expired, .. } = *self;
         for (count, what) in
             [(keys, "keys read"), (expires, "expires"), (expired, "already expired")]
         {
@@ -261,7 +261,7 @@ impl Telling<'_> {
     }
 }
 
-/// What Redis calls a type of values.
+/// Redis's name of a value type.
 fn type_name(number: u8) -> &'static str {
     match number {
         value_type::STRING => "string",

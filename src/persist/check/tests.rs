@@ -15,7 +15,7 @@ fn disk(files: &[(&str, &[u8])]) -> ModelDisk {
     disk
 }
 
-/// Runs the tool; the answer to its question is yes or no. Returns the exit code and what it said.
+/// Runs the tool with the answer to its question. Returns the exit code and the output.
 fn run(disk: &ModelDisk, args: &[&str], yes: bool) -> (i32, String) {
     let args: Vec<OsString> = args.iter().map(OsString::from).collect();
     let mut out = Vec::new();
@@ -24,7 +24,7 @@ fn run(disk: &ModelDisk, args: &[&str], yes: bool) -> (i32, String) {
             out.extend_from_slice(text.as_bytes());
             1
         }
-        Ok(check) => check.run(Surroundings {
+        Ok(check) => check.run(Environment {
             disk,
             out: &mut out,
             answer: &mut || yes,
@@ -44,7 +44,7 @@ fn check(text: &str) -> (i32, String) {
 }
 
 #[test]
-fn a_single_file_that_is_whole() {
+fn a_valid_single_file() {
     let text = "Start checking Old-Style AOF\n\
         AOF analyzed: filename=/f, size=27, ok_up_to=27, ok_up_to_line=8, diff=0\n\
         AOF /f is valid\n";
@@ -53,10 +53,10 @@ fn a_single_file_that_is_whole() {
 }
 
 #[test]
-fn faults_are_told_with_their_place() {
-    let fault = |tail: &str, size: usize, up_to: usize, line: u64, told: &str| {
+fn faults_are_reported_with_their_offset() {
+    let fault = |tail: &str, size: usize, up_to: usize, line: u64, report: &str| {
         let text = format!(
-            "Start checking Old-Style AOF\n{told}AOF analyzed: filename=/f, size={size}, ok_up_to={up_to}, ok_up_to_line={line}, \
+            "Start checking Old-Style AOF\n{report}AOF analyzed: filename=/f, size={size}, ok_up_to={up_to}, ok_up_to_line={line}, \
              diff={}\nAOF /f is not valid. Use the --fix option to try fixing it.\n",
             size - up_to
         );
@@ -84,7 +84,7 @@ fn faults_are_told_with_their_place() {
 }
 
 #[test]
-fn a_fix_cuts_after_asking() {
+fn a_fix_truncates_after_asking() {
     let damaged = format!("{GOOD}{MULTI}{GOOD}");
     let disk = disk(&[("/f", damaged.as_bytes())]);
     let asked =
@@ -111,7 +111,7 @@ fn folder(base: &[u8], first: &str, second: &str) -> ModelDisk {
 }
 
 #[test]
-fn a_manifest_has_all_its_files_checked() {
+fn all_files_of_a_manifest_are_checked() {
     let disk = folder(b"REDIS0010", GOOD, "");
     let text = "Start checking Multi Part AOF\n\
         Start to check BASE AOF (RDB format).\n\
@@ -131,7 +131,7 @@ fn a_manifest_has_all_its_files_checked() {
 }
 
 #[test]
-fn only_the_last_file_is_ever_cut() {
+fn only_the_last_file_is_truncated() {
     let torn = folder(b"", &GOOD[..20], GOOD);
     let (code, text) = run(&torn, &["--fix", "/a.manifest"], true);
     assert!(
@@ -140,35 +140,36 @@ fn only_the_last_file_is_ever_cut() {
     assert_eq!(code, 1);
     let torn = folder(b"", GOOD, &GOOD[..20]);
     let (code, text) = run(&torn, &["--fix", "/a.manifest"], true);
-    let told = "Successfully truncated AOF a.2.incr.aof\nAll AOF files and manifest are valid\n";
-    assert!(text.ends_with(told), "{text}");
+    let expected =
+        "Successfully truncated AOF a.2.incr.aof\nAll AOF files and manifest are valid\n";
+    assert!(text.ends_with(expected), "{text}");
     assert_eq!(code, 0);
     assert_eq!(torn.bytes(Path::new("/a.2.incr.aof")).unwrap(), b"");
-    // A rewrite that a crash has stopped leaves an empty file behind the torn one.
+    // A crash at the start of a rewrite leaves an empty file after the torn one.
     let torn = folder(b"", &GOOD[..20], "");
     assert_eq!(run(&torn, &["--fix", "/a.manifest"], true).0, 0);
 }
 
 #[test]
-fn a_later_time_cuts_what_follows() {
+fn a_later_time_truncates_what_follows() {
     let text = format!("#TS:100\r\n{GOOD}#TS:200\r\n{GOOD}#TS:300\r\n{GOOD}");
     let disk = disk(&[("/f", text.as_bytes())]);
-    let (code, told) = run(&disk, &["--truncate-to-timestamp", "300", "/f"], false);
-    assert!(told.ends_with("Truncate nothing in AOF /f to timestamp 300\nAOF /f is valid\n"));
+    let (code, output) = run(&disk, &["--truncate-to-timestamp", "300", "/f"], false);
+    assert!(output.ends_with("Truncate nothing in AOF /f to timestamp 300\nAOF /f is valid\n"));
     assert_eq!(code, 0);
-    let (code, told) = run(&disk, &["--truncate-to-timestamp", "199", "/f"], false);
-    assert!(told.ends_with("Successfully truncated AOF /f to timestamp 199\n"), "{told}");
+    let (code, output) = run(&disk, &["--truncate-to-timestamp", "199", "/f"], false);
+    assert!(output.ends_with("Successfully truncated AOF /f to timestamp 199\n"), "{output}");
     assert_eq!(code, 0);
     assert_eq!(disk.bytes(Path::new("/f")).unwrap(), format!("#TS:100\r\n{GOOD}").as_bytes());
-    let (code, told) = run(&disk, &["--truncate-to-timestamp", "99", "/f"], false);
-    assert!(told.ends_with("AOF /f has nothing before timestamp 99, aborting...\n"), "{told}");
+    let (code, output) = run(&disk, &["--truncate-to-timestamp", "99", "/f"], false);
+    assert!(output.ends_with("AOF /f has nothing before timestamp 99, aborting...\n"), "{output}");
     assert_eq!(code, 1);
-    let (_, told) = run(&disk, &["--truncate-to-timestamp", "x", "/f"], false);
-    assert_eq!(told, "Invalid timestamp, aborting...\n");
+    let (_, output) = run(&disk, &["--truncate-to-timestamp", "x", "/f"], false);
+    assert_eq!(output, "Invalid timestamp, aborting...\n");
 }
 
 #[test]
-fn what_cannot_be_opened_or_understood_is_an_error() {
+fn unreadable_files_and_bad_arguments_are_errors() {
     let usage = "Usage: redis-check-aof [--fix|--truncate-to-timestamp $timestamp] <file.manifest|file.aof>\n";
     for args in [&[][..], &["--fixx", "/f"], &["--fix", "--fix", "/f", "/g"]] {
         assert_eq!(run(&disk(&[]), args, false), (1, usage.into()));

@@ -1,6 +1,6 @@
-//! Values from their bytes, in the form in which the keyspace keeps them.
+//! Decoding values to the form in which the keyspace stores them.
 //!
-//! All is checked, as Redis does with `sanitize-dump-payload yes`: whatever is accepted here is a value that commands could have
+//! Everything is checked, as in Redis with `sanitize-dump-payload yes`: a value accepted here is one that commands could have
 //! made.
 
 use crate::clock::{Deadline, Now, UnixMillis};
@@ -24,7 +24,7 @@ use super::packed::{self, Packed};
 use super::reader::{Reader, Text};
 use super::{Version, streams, value_type};
 
-/// Up to where a collection counts as which encoding, and how its fields and members are hashed.
+/// The limits of encodings, and the hashing of fields and members.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     pub list: list::Limits,
@@ -37,7 +37,7 @@ pub struct Limits {
 #[derive(Clone, Copy, Debug)]
 pub struct Decoder<'a> {
     pub limits: &'a Limits,
-    /// What deadlines of fields are counted from.
+    /// Converts deadlines of fields.
     pub now: Now,
     pub version: Version,
 }
@@ -53,11 +53,11 @@ const DEADLINE: &str = "a field's deadline";
 const MEMBER_TWICE: &str = "a sorted set that has a member twice";
 const FIELD_TWICE: &str = "a hash that has a field twice";
 
-/// Deadlines of fields are written in 48 bits by Redis 7.4; none of them is later.
+/// The latest deadline of a field, in Unix milliseconds: Redis 7.4 stores 48 bits.
 const DEADLINE_MAX: u64 = (1 << 48) - 2;
 
 impl Decoder<'_> {
-    /// The value that `bytes` are, all of them. `offset` is where they begin in what errors are about.
+    /// Decodes all of `bytes`, which begin at `offset` of the file or payload.
     pub fn value(&self, value_type: u8, bytes: &[u8], offset: u64) -> Decoded<Stored> {
         let mut reader = Reader::new(bytes, offset);
         let stored = match value_type {
@@ -66,11 +66,11 @@ impl Decoder<'_> {
             }
             _ => self.collection(value_type, &mut reader)?,
         };
-        end(&reader)?;
+        check_end(&reader)?;
         Ok(stored)
     }
 
-    /// The entry of a key with the value that `bytes` are, ready for the keyspace's table.
+    /// As [`Self::value`], but returns an entry for the keyspace's table.
     pub fn entry(
         &self,
         key: &[u8],
@@ -81,10 +81,10 @@ impl Decoder<'_> {
         access: u32,
     ) -> Decoded<Owned<Value>> {
         if value_type == value_type::STRING {
-            // The most frequent one, not copied twice.
+            // The most frequent type: decoded without an intermediate copy.
             let mut reader = Reader::new(bytes, offset);
             let text = reader.string("a string")?;
-            end(&reader)?;
+            check_end(&reader)?;
             let value = NewValue::Bytes { bytes: &text, kind: kind::STRING };
             return Ok(Owned::make(key, value, deadline, access));
         }
@@ -116,7 +116,7 @@ impl Decoder<'_> {
             value_type::HASH_ZIPMAP => {
                 let text = reader.string("a zipmap")?;
                 let packed = Packed::of_zipmap(&text);
-                self.packed_hash(whole(packed, reader, "a zipmap that is damaged")?, reader)
+                self.packed_hash(checked(packed, reader, "a zipmap that is damaged")?, reader)
             }
             value_type::HASH_ZIPLIST => {
                 let text = reader.string("a ziplist")?;
@@ -172,7 +172,7 @@ impl Decoder<'_> {
         self.stored_list(runs, reader)
     }
 
-    /// A list of nodes, which stay the runs that they are.
+    /// A list of nodes, each of which becomes a run.
     fn quicklist(&self, reader: &mut Reader<'_>, value_type: u8) -> Decoded<Stored> {
         let count = count(reader, 1)?;
         let mut runs = Quicklist::default();
@@ -229,7 +229,7 @@ impl Decoder<'_> {
         if text.len() == 8 {
             return Err(reader.error(Fault::Empty));
         }
-        let bytes = whole(packed::intset(&text), reader, "an intset that is damaged")?;
+        let bytes = checked(packed::intset(&text), reader, "an intset that is damaged")?;
         let mut set = Set::Ints(bytes);
         let len = set.as_view().len();
         Edit::unnoted(&mut set).expect_more(len, &self.limits.set);
@@ -239,6 +239,9 @@ impl Decoder<'_> {
     fn packed_set(&self, reader: &mut Reader<'_>) -> Decoded<Stored> {
         let text = reader.string("a listpack")?;
         let packed = listpack(&text, reader)?;
+        if packed.count == 0 {
+            return Err(reader.error(Fault::Empty));
+        }
         let mut set = Set::Packed(Vec::new());
         Edit::unnoted(&mut set).expect_more(packed.count, &self.limits.set);
         for member in packed.texts() {
@@ -257,33 +260,33 @@ impl Decoder<'_> {
         score_of: impl Fn(&mut Reader<'_>) -> Decoded<f64>,
     ) -> Decoded<Stored> {
         let count = count(reader, 2)?;
-        // They are written from the last to the first. A tree, and only in the end a listpack, if it is within the limits: a listpack
-        // does not know -0.
+        // Elements come in descending order. They go to a tree, which becomes a listpack in the end if it is within the limits: a
+        // listpack cannot represent -0.
         let (start, mut tree) = (reader.position(), Descending::default());
         for _ in 0..count {
             let member = reader.string(MEMBER)?;
             let score = score_of(reader)?;
             if !tree.push(score, &member) {
                 reader.move_to(start);
-                return self.unordered_set(reader, count, score_of);
+                return self.unordered_sorted_set(reader, count, score_of);
             }
         }
-        let tree = whole(tree.finish(), reader, MEMBER_TWICE)?;
+        let tree = checked(tree.finish(), reader, MEMBER_TWICE)?;
         Ok(SortedSet::of_tree(tree).settle(self.limits.sorted_set).store())
     }
 
-    /// A sorted set whose elements are in no order.
-    fn unordered_set(
+    /// A sorted set whose elements are not in descending order.
+    fn unordered_sorted_set(
         &self,
         reader: &mut Reader<'_>,
         count: usize,
-        score: impl Fn(&mut Reader<'_>) -> Decoded<f64>,
+        score_of: impl Fn(&mut Reader<'_>) -> Decoded<f64>,
     ) -> Decoded<Stored> {
         let mut set = SortedSet::for_result();
         let no_limits = sorted_set::Limits { entries: 0, value: 0 };
         for _ in 0..count {
             let member = reader.string(MEMBER)?;
-            let score = score(reader)?;
+            let score = score_of(reader)?;
             if !Edit::unnoted(&mut set).insert(score, &member, no_limits) {
                 return Err(reader.malformed(MEMBER_TWICE));
             }
@@ -295,7 +298,7 @@ impl Decoder<'_> {
         let mut set = SortedSet::new();
         for (member, score) in pairs(&packed, reader)? {
             let score = parse_f64(score.as_ref());
-            let score = whole(score, reader, "a score that is not a number")?;
+            let score = checked(score, reader, "a score that is not a number")?;
             if !Edit::unnoted(&mut set).insert(score, member.as_ref(), self.limits.sorted_set) {
                 return Err(reader.malformed(MEMBER_TWICE));
             }
@@ -325,7 +328,7 @@ impl Decoder<'_> {
         })
     }
 
-    /// Redis 7.4's: deadlines are lengths, counted from the earliest one, or, of the release candidates, from 1970.
+    /// Redis 7.4's hash: deadlines are lengths, relative to the earliest one, or with the release candidates to 1970.
     fn hash_of_redis(&self, reader: &mut Reader<'_>, value_type: u8) -> Decoded<Stored> {
         let before_first = match value_type {
             value_type::HASH_DEADLINES => {
@@ -343,7 +346,7 @@ impl Decoder<'_> {
         })
     }
 
-    /// A hash of `count` fields, each of which `next` reads.
+    /// A hash of `count` fields, read by `next`.
     fn fields<'r>(
         &self,
         reader: &mut Reader<'r>,
@@ -377,7 +380,7 @@ impl Decoder<'_> {
         Ok(hash?.store())
     }
 
-    /// A listpack of fields, values and deadlines; 0 is none.
+    /// A listpack of fields, values and deadlines; deadline 0 means none.
     fn packed_hash_of_redis(&self, reader: &mut Reader<'_>, value_type: u8) -> Decoded<Stored> {
         if value_type == value_type::HASH_LISTPACK_DEADLINES {
             reader.unix_ms("the earliest deadline")?;
@@ -394,7 +397,7 @@ impl Decoder<'_> {
                     return Err(reader.malformed("a field without value or deadline"));
                 };
                 let deadline = parse_i64(deadline.as_ref()).and_then(|ms| u64::try_from(ms).ok());
-                let deadline = match whole(deadline, reader, "a deadline that is no time")? {
+                let deadline = match checked(deadline, reader, "a deadline that is no time")? {
                     0 => None,
                     ms => Some(self.deadline(ms, reader)?),
                 };
@@ -415,8 +418,8 @@ impl Decoder<'_> {
     }
 }
 
-/// Nothing may follow a value.
-fn end(reader: &Reader<'_>) -> Decoded<()> {
+/// Checks that nothing follows the value.
+fn check_end(reader: &Reader<'_>) -> Decoded<()> {
     if reader.is_at_end() {
         Ok(())
     } else {
@@ -424,24 +427,25 @@ fn end(reader: &Reader<'_>) -> Decoded<()> {
     }
 }
 
-/// A count of elements, which have `least` bytes each at least. There is one at least.
-fn count(reader: &mut Reader<'_>, least: usize) -> Decoded<usize> {
-    match reader.count(least, COUNT)? {
+/// A count of elements of at least `bytes_min` bytes each. 0 is an error.
+fn count(reader: &mut Reader<'_>, bytes_min: usize) -> Decoded<usize> {
+    match reader.count(bytes_min, COUNT)? {
         0 => Err(reader.error(Fault::Empty)),
         count => Ok(count),
     }
 }
 
-fn whole<T>(found: Option<T>, reader: &Reader<'_>, what: &'static str) -> Decoded<T> {
+/// The result of a check; None becomes an error.
+fn checked<T>(found: Option<T>, reader: &Reader<'_>, what: &'static str) -> Decoded<T> {
     found.ok_or_else(|| reader.malformed(what))
 }
 
 pub(super) fn listpack<'t>(text: &'t Text<'_>, reader: &Reader<'_>) -> Decoded<Packed<'t>> {
-    whole(Packed::of_listpack(text), reader, "a listpack that is damaged")
+    checked(Packed::of_listpack(text), reader, "a listpack that is damaged")
 }
 
 fn ziplist<'t>(text: &'t Text<'_>, reader: &Reader<'_>) -> Decoded<Packed<'t>> {
-    whole(Packed::of_ziplist(text), reader, "a ziplist that is damaged")
+    checked(Packed::of_ziplist(text), reader, "a ziplist that is damaged")
 }
 
 fn run(packed: Packed<'_>) -> Run {
@@ -449,7 +453,7 @@ fn run(packed: Packed<'_>) -> Run {
     Run::from_entries(packed.into_canonical(), 0, count)
 }
 
-/// The elements two by two; there is a pair at least.
+/// The elements in pairs, at least one.
 fn pairs<'p>(
     packed: &'p Packed<'_>,
     reader: &Reader<'_>,

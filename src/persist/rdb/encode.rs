@@ -1,4 +1,4 @@
-//! Values as bytes: in the oldest type that holds what is there, so that the oldest servers can read them.
+//! Encoding values, as the oldest type that holds them, so that old servers can read them.
 
 use std::error::Error;
 use std::fmt;
@@ -20,7 +20,7 @@ use super::lzf::Compressor;
 use super::packed::ListpackWriter;
 use super::{Version, streams, value_type};
 
-/// Where bytes go. Whether they arrive is asked in the end.
+/// A destination for bytes. Errors are reported later, by its owner.
 pub trait Sink {
     fn put(&mut self, bytes: &[u8]);
 }
@@ -33,12 +33,12 @@ impl Sink for Vec<u8> {
 
 /// Shorter strings are not compressed, as in Redis. Unit: bytes.
 const COMPRESSED_MIN: usize = 21;
-/// Longer texts are no integers of 32 bits.
+/// Longer texts cannot be 32-bit integers. Unit: bytes.
 const INTEGER_LEN_MAX: usize = 11;
-/// The longest run of a list that is written as a listpack: Redis makes none longer. Unit: bytes.
+/// The longest run of a list written as a listpack: Redis has none longer. Unit: bytes.
 const NODE_BYTES_MAX: usize = 1 << 30;
 
-/// A value that cannot be written in the version asked for.
+/// The value cannot be written in the requested version: the lowest version that holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NeedsVersion(pub Version);
 
@@ -50,7 +50,7 @@ impl fmt::Display for NeedsVersion {
 
 impl Error for NeedsVersion {}
 
-/// A value as one of the types it can be written as.
+/// A view of a value by its type.
 pub(in crate::persist) enum View<'a> {
     String(&'a [u8]),
     List(ListView<'a>),
@@ -62,7 +62,7 @@ pub(in crate::persist) enum View<'a> {
 
 impl<'a> View<'a> {
     pub fn new(value: ValueRef<'a, Value>) -> Self {
-        // The types know by themselves what is theirs; what is nobody's is a string.
+        // Each type recognizes its own values; the rest are strings.
         if let ValueRef::Object(Value::Stream(stream)) = value {
             return View::Stream(stream);
         }
@@ -111,7 +111,7 @@ impl<'a> View<'a> {
     }
 }
 
-/// The lowest version that holds all of a value. Cost: for a stream the number of its consumers.
+/// The lowest version that loses nothing of a value. Cost: for a stream O(number of consumers).
 pub fn version_for(value: ValueRef<'_, Value>) -> Version {
     match View::new(value) {
         View::Hash(hash) if hash.is_volatile() => Version::VALKEY_80,
@@ -120,7 +120,7 @@ pub fn version_for(value: ValueRef<'_, Value>) -> Version {
     }
 }
 
-/// Writes values. Keeps the compressor's table and scratch memory from one to the next; each thread has its own.
+/// Writes values. Reuses the compressor's table and a scratch buffer.
 pub struct Encoder {
     /// None: strings are not compressed. Source: `rdbcompression`.
     compressor: Option<Compressor>,
@@ -137,14 +137,14 @@ impl Encoder {
         }
     }
 
-    /// The type that [`Self::write_value`] writes a value as in this version. In version 10 the time at which a stream's
-    /// consumers were active is left out, for it cannot be told; a hash with deadlines of fields is an error below 80.
+    /// The type under which [`Self::write_value`] writes a value in this version. Version 10 has no times when a stream's
+    /// consumers were last active: they are lost. A hash with deadlines of fields is an error below 80.
     pub fn value_type(value: ValueRef<'_, Value>, version: Version) -> Result<u8, NeedsVersion> {
         View::new(value).value_type(version)
     }
 
-    /// Writes a value without its type. Fields past their deadline are written as the others, with it. Deadlines that count
-    /// from the start of the machine become times as they are `now`.
+    /// Writes a value without its type. Expired fields are written like the others. `now` converts deadlines of fields to
+    /// wall-clock times.
     pub fn write_value(
         &mut self,
         value: ValueRef<'_, Value>,
@@ -181,7 +181,7 @@ impl Encoder {
         }
     }
 
-    /// A string: as an integer, compressed, or as it is, whichever is possible first.
+    /// A string: as an integer if possible, else compressed if shorter, else as it is.
     pub fn string(&mut self, text: &[u8], out: &mut impl Sink) {
         if text.len() <= INTEGER_LEN_MAX
             && let Some(value) = parse_i64(text)
@@ -257,7 +257,7 @@ impl Encoder {
             self.string(field, out);
             self.string(value, out);
             if value_type == value_type::HASH_22 {
-                // -1 is none, and no time is negative.
+                // -1 means no deadline; no time is negative.
                 let ms =
                     deadline.map_or(-1, |deadline| deadline.unix(now.wall_offset_ms()).0.max(0));
                 out.put(&ms.to_le_bytes());
@@ -291,7 +291,7 @@ impl Encoder {
             });
         }
         self.length(len as u64, out);
-        // From the last to the first, as Redis does.
+        // In descending order, as in Redis.
         set.each(0..len, true, |score, member| {
             self.string(member, out);
             out.put(&score.to_le_bytes());

@@ -1,4 +1,4 @@
-//! What can be wrong with bytes that are to be values.
+//! Errors of decoding values and reading files.
 
 use std::fmt;
 use std::io;
@@ -7,24 +7,24 @@ use thiserror::Error;
 
 use super::Version;
 
-/// A fault, and where.
+/// A fault and its offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{fault} (byte {offset})")]
 pub struct DecodeError {
     pub fault: Fault,
-    /// Byte in the file or payload at which it was seen. Within a compressed string, or what is packed inside a string, that is
-    /// the end of the string.
+    /// Offset in the file or payload where it was found. For a fault inside a compressed or packed string: the string's
+    /// end.
     pub offset: u64,
 }
 
-/// What is wrong.
+/// A kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Fault {
     #[error("the data ends within {0}")]
     Truncated(&'static str),
     #[error("{0}")]
     Malformed(&'static str),
-    /// Nothing is in a collection. Files of old servers may hold such keys, which are left out.
+    /// An empty collection. Files of old servers may hold such keys, which are skipped.
     #[error("a collection without elements")]
     Empty,
     #[error("type {0} is not known")]
@@ -50,18 +50,18 @@ impl fmt::Display for ModuleId {
     }
 }
 
-/// What a record of a file is about.
+/// Where in a file an error is, as far as known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Place {
     pub version: Option<Version>,
     pub db: u64,
-    /// The key, if it was read already.
+    /// The key, once read.
     pub key: Option<Vec<u8>>,
-    /// The type of its value, if it was read already.
+    /// The type of its value, once read.
     pub value_type: Option<u8>,
 }
 
-/// Why a file cannot be read on.
+/// Why reading a file fails.
 #[derive(Debug, Error)]
 pub enum FileError {
     #[error("the file {0}")]
@@ -82,8 +82,8 @@ impl fmt::Display for Place {
         write!(out, "database {}", self.db)?;
         if let Some(key) = &self.key {
             // A key may be very long.
-            let shown = &key[..key.len().min(128)];
-            write!(out, ", key '{}'", shown.escape_ascii())?;
+            let start = &key[..key.len().min(128)];
+            write!(out, ", key '{}'", start.escape_ascii())?;
         }
         if let Some(value_type) = self.value_type {
             write!(out, ", type {value_type}")?;

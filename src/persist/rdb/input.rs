@@ -1,20 +1,20 @@
-//! Lengths, and the ends of strings and values found by their structure alone: over bytes in memory and over a file.
+//! Reading lengths, and skipping strings and values without decoding them, from memory or a file.
 
 use super::error::{Fault, ModuleId};
 use super::{Version, opcode, value_type};
 
-/// Where bytes come from.
+/// A source of bytes.
 pub(super) trait Input {
     type Error;
 
-    /// The next `len` bytes, which belong to `what`. However many are asked for: no more memory is taken than there are bytes.
+    /// The next `len` bytes, part of `what`. Takes no more memory than there are bytes, however large `len` is.
     fn take(&mut self, len: u64, what: &'static str) -> Result<&[u8], Self::Error>;
 
-    /// The error for a fault seen here.
+    /// The error for a fault at the current position.
     fn error(&self, fault: Fault) -> Self::Error;
 }
 
-/// A length, or the number of a special encoding of a string.
+/// A length, or the number of a string's special encoding.
 pub(super) enum Length {
     Plain(u64),
     Encoded(u8),
@@ -30,7 +30,7 @@ pub(super) const LZF: u8 = 3;
 pub(super) const NODE_PLAIN: u64 = 1;
 pub(super) const NODE_PACKED: u64 = 2;
 
-/// Bytes of a stream's ID where it is not written as two lengths.
+/// Bytes of a stream ID that is not written as two lengths.
 pub(super) const ID_BYTES: usize = 16;
 
 #[inline]
@@ -64,7 +64,7 @@ pub(super) fn any_length<I: Input>(input: &mut I, what: &'static str) -> Result<
     })
 }
 
-/// A length that is one.
+/// A length; a special encoding is an error.
 #[inline]
 pub(super) fn length<I: Input>(input: &mut I, what: &'static str) -> Result<u64, I::Error> {
     match any_length(input, what)? {
@@ -101,7 +101,7 @@ pub(super) fn skip_text_score<I: Input>(input: &mut I) -> Result<(), I::Error> {
     }
 }
 
-/// Skips what a module has written, which describes itself.
+/// Skips a module's data, which is self-describing.
 pub(super) fn skip_module<I: Input>(input: &mut I) -> Result<(), I::Error> {
     const WHAT: &str = "a module's data";
     loop {
@@ -116,7 +116,7 @@ pub(super) fn skip_module<I: Input>(input: &mut I) -> Result<(), I::Error> {
     }
 }
 
-/// Whether there is such a type in a version.
+/// Whether a version has this type.
 pub(super) fn is_value_type(value_type: u8, version: Version) -> bool {
     match value_type {
         0..=7 | 9..=22 => true,
@@ -125,7 +125,7 @@ pub(super) fn is_value_type(value_type: u8, version: Version) -> bool {
     }
 }
 
-/// Finds the end of a value.
+/// Skips a value.
 pub(super) fn skip_value<I: Input>(
     input: &mut I,
     value_type: u8,
@@ -193,7 +193,7 @@ pub(super) fn skip_value<I: Input>(
             input.take(8, "the earliest deadline")?;
             skip_string(input, "a listpack")?;
         }
-        // One string holds it all.
+        // The value is one string.
         _ => skip_string(input, STRING)?,
     }
     Ok(())
@@ -230,7 +230,7 @@ fn skip_stream<I: Input>(input: &mut I, value_type: u8) -> Result<(), I::Error> 
     Ok(())
 }
 
-/// Skips a record that tells nothing of interest here, behind its opcode.
+/// Skips the rest of an ignored record, after its opcode.
 pub(super) fn skip_record<I: Input>(input: &mut I, opcode: u8) -> Result<(), I::Error> {
     match opcode {
         opcode::SLOT_INFO => {
@@ -240,7 +240,7 @@ pub(super) fn skip_record<I: Input>(input: &mut I, opcode: u8) -> Result<(), I::
             Ok(())
         }
         opcode::MODULE_AUX => {
-            // The module's name; when it is to be read, with the opcode of an integer before.
+            // The module's ID; an integer's opcode; whether to read it before or after the keys.
             for _ in 0..3 {
                 length(input, "a module's data")?;
             }

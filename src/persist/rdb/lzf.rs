@@ -1,16 +1,16 @@
-//! LZF, the compression of strings: fast, and shrinking little.
+//! LZF, the fast compression of strings.
 //!
 //! ```text
-//!   000LLLLL bytes                  L + 1 bytes as they are
-//!   LLLooooo oooooooo               L + 2 bytes, L from 1 to 6, that stand o + 1 bytes before
-//!   111ooooo LLLLLLLL oooooooo      L + 9 bytes that stand o + 1 bytes before
+//!   000LLLLL bytes                  L + 1 literal bytes
+//!   LLLooooo oooooooo               copy L + 2 bytes (L from 1 to 6) from o + 1 bytes back
+//!   111ooooo LLLLLLLL oooooooo      copy L + 9 bytes from o + 1 bytes back
 //! ```
 //!
-//! The compressor chooses as liblzf does with the settings of Redis, so that the same bytes come out. Its table of places is
-//! kept between strings: clearing 256 KiB for each short string would cost more than compressing it. Places are
-//! counted on from string to string, so that those of earlier ones are known to be none.
+//! The compressor chooses as liblzf does with Redis's settings: the output is the same. Its table of positions is kept between
+//! strings, as clearing 256 KiB for each short string would cost more than compressing it. Positions are counted through
+//! all strings, so that those of earlier strings are recognized.
 
-/// No string is longer: what declares more is damaged. Unit: bytes.
+/// The longest string: a larger declared length is a fault. Unit: bytes.
 pub const LEN_MAX: u64 = 512 * 1024 * 1024;
 
 /// Bits of the table's index.
@@ -21,15 +21,15 @@ const COPY_MAX: usize = (1 << 8) + (1 << 3);
 
 /// Compresses strings.
 pub struct Compressor {
-    /// Where three bytes with this hash stood last.
-    places: Box<[u32]>,
-    /// Places below belong to earlier strings.
+    /// The last position of three bytes with this hash.
+    positions: Box<[u32]>,
+    /// Smaller positions belong to earlier strings.
     base: u32,
 }
 
 impl Default for Compressor {
     fn default() -> Self {
-        Compressor { places: vec![0; 1 << TABLE_BITS].into_boxed_slice(), base: 0 }
+        Compressor { positions: vec![0; 1 << TABLE_BITS].into_boxed_slice(), base: 0 }
     }
 }
 
@@ -42,55 +42,54 @@ fn index(text: &[u8], at: usize) -> usize {
 }
 
 impl Compressor {
-    /// Appends `text` compressed to `out`, if that takes less bytes by at least four; else appends nothing. Returns whether it
+    /// Appends `text` compressed to `out`, if that saves at least four bytes; otherwise appends nothing. Returns whether it
     /// did.
     pub fn compress(&mut self, text: &[u8], out: &mut Vec<u8>) -> bool {
-        let Some(most) = text.len().checked_sub(4).filter(|most| *most > 0) else { return false };
+        let Some(len_max) = text.len().checked_sub(4).filter(|len| *len > 0) else { return false };
         if text.len() as u64 > LEN_MAX {
             return false;
         }
         let start = out.len();
-        let fits = self.write(text, out, most).is_some();
+        let fits = self.write(text, out, len_max).is_some();
         if !fits {
             out.truncate(start);
         }
         fits
     }
 
-    /// Notes where the three bytes at `at` stand; where they stood before in this string.
+    /// Records the position of the three bytes at `at`. Returns their previous position in this string.
     #[inline]
-    fn swap(&mut self, text: &[u8], at: usize) -> Option<usize> {
-        let place = &mut self.places[index(text, at)];
-        let before = place.checked_sub(self.base);
-        // 0 is no place.
-        *place = self.base + at as u32;
+    fn replace_position(&mut self, text: &[u8], at: usize) -> Option<usize> {
+        let position = &mut self.positions[index(text, at)];
+        let before = position.checked_sub(self.base);
+        *position = self.base + at as u32;
         before.map(|before| before as usize)
     }
 
-    fn write(&mut self, text: &[u8], out: &mut Vec<u8>, most: usize) -> Option<()> {
+    fn write(&mut self, text: &[u8], out: &mut Vec<u8>, len_max: usize) -> Option<()> {
         self.base = match self.base.checked_add(text.len() as u32) {
-            // The places of this string are `base` and above; those of the one before are below.
+            // The table is empty at first (0 is no position), and is emptied before positions overflow.
             Some(_) if self.base > 0 => self.base,
             _ => {
-                self.places.fill(0);
+                self.positions.fill(0);
                 1
             }
         };
-        let result = self.write_from_base(text, out, most);
+        let result = self.write_from_base(text, out, len_max);
         self.base += text.len() as u32;
         result
     }
 
-    fn write_from_base(&mut self, text: &[u8], out: &mut Vec<u8>, most: usize) -> Option<()> {
-        let end = out.len() + most;
-        // Literals that are collected stand behind a byte that is to tell how many they are.
+    fn write_from_base(&mut self, text: &[u8], out: &mut Vec<u8>, len_max: usize) -> Option<()> {
+        let end = out.len() + len_max;
+        // `run` is the index of the control byte of the current literals; it is set when they end.
         let mut run = out.len();
         out.push(0);
         let mut at = 0;
         while at + 2 < text.len() {
-            let before = self.swap(text, at);
+            let before = self.replace_position(text, at);
             let found = before.filter(|&before| {
-                // The first byte is never referred to: liblzf takes it for the empty place.
+                // As in liblzf, for which position 0 means none.
                 before > 0
                     && at - before <= OFFSET_MAX
                     && text[before..before + 3] == text[at..at + 3]
@@ -113,7 +112,7 @@ impl Compressor {
             } else {
                 out.pop();
             }
-            // liblzf compares sixteen bytes at once where there are so many, and one where there are not.
+            // As in liblzf, which compares sixteen bytes at once if as many remain, otherwise one by one.
             let longest = match (text.len() - at - 2).min(COPY_MAX) {
                 few @ ..=16 => few.max(3),
                 many => many.max(19),
@@ -134,9 +133,9 @@ impl Compressor {
             if at + 2 >= text.len() {
                 break;
             }
-            // Of what was copied, the last two places are noted.
-            self.swap(text, at - 2);
-            self.swap(text, at - 1);
+            // Only the last two positions of the copied bytes are recorded.
+            self.replace_position(text, at - 2);
+            self.replace_position(text, at - 1);
         }
         if out.len() + 3 > end {
             return None;
@@ -153,7 +152,7 @@ impl Compressor {
     }
 }
 
-/// Where the run of literals that began at `run` goes on.
+/// Begins new literals if those of the control byte at `run` are full. Returns the current control byte's index.
 #[inline]
 fn close_full_run(out: &mut Vec<u8>, run: usize) -> usize {
     if out.len() - run - 1 < LITERALS_MAX {
@@ -164,39 +163,39 @@ fn close_full_run(out: &mut Vec<u8>, run: usize) -> usize {
     out.len() - 1
 }
 
-/// The string of `len` bytes that was compressed; None if it is another one or damaged. Memory is taken as bytes come out.
+/// Decompresses a string of `len` bytes; None if it is damaged or has another length. Takes memory only as bytes come out.
 pub fn decompress(compressed: &[u8], len: u64) -> Option<Vec<u8>> {
-    // A repetition of three bytes gives 264 at most.
+    // A copy of at most 264 bytes takes three.
     if len > LEN_MAX || len > compressed.len() as u64 * 88 {
         return None;
     }
     let len = len as usize;
     let mut text = Vec::with_capacity(len.min(compressed.len().saturating_mul(2)));
     let mut rest = compressed;
-    while let Some((&control, behind)) = rest.split_first() {
+    while let Some((&control, after)) = rest.split_first() {
         let high = usize::from(control >> 5);
         if high == 0 {
-            let (literals, behind) = behind.split_at_checked(usize::from(control) + 1)?;
-            rest = behind;
+            let (literals, after) = after.split_at_checked(usize::from(control) + 1)?;
+            rest = after;
             if literals.len() > len - text.len() {
                 return None;
             }
             text.extend_from_slice(literals);
             continue;
         }
-        let (more, behind) = match high {
-            7 => behind.split_first().map(|(&more, behind)| (usize::from(more), behind))?,
-            _ => (0, behind),
+        let (more, after) = match high {
+            7 => after.split_first().map(|(&more, after)| (usize::from(more), after))?,
+            _ => (0, after),
         };
-        let (&low, behind) = behind.split_first()?;
-        rest = behind;
+        let (&low, after) = after.split_first()?;
+        rest = after;
         let back = (usize::from(control & 0x1f) << 8 | usize::from(low)) + 1;
         let start = text.len().checked_sub(back)?;
         let count = high + more + 2;
         if count > len - text.len() {
             return None;
         }
-        // It may overlap what it writes: then the bytes from `start` on repeat.
+        // Source and destination may overlap: then the bytes from `start` on repeat.
         let mut left = count;
         while left > 0 {
             let part = left.min(text.len() - start);
@@ -231,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_shrink_is_left_alone() {
+    fn incompressible_strings_are_not_compressed() {
         assert_eq!(compressed(b"abcdefghijklmnopqrstuvwxyz"), None);
         assert_eq!(compressed(b""), None);
         let mut out = b"before".to_vec();
@@ -240,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn earlier_strings_are_no_part_of_a_later_one() {
+    fn a_string_does_not_refer_to_earlier_ones() {
         let mut compressor = Compressor::default();
         let text = b"twenty-one bytes twenty-one bytes";
         let mut first = Vec::new();
@@ -250,7 +249,7 @@ mod tests {
             assert!(compressor.compress(text, &mut again));
             assert_eq!(again, first);
         }
-        // Places run full.
+        // Positions overflow.
         compressor.base = u32::MAX - 40;
         for _ in 0..10 {
             let mut again = Vec::new();

@@ -1,18 +1,18 @@
-//! The RDB format: values and whole keyspaces as bytes, as Redis and Valkey read and write them (`docs/rdb.md`).
+//! The RDB format of Redis and Valkey, for values and whole keyspaces (`docs/rdb.md`).
 //!
 //! ```text
 //!   file     magic and version | fields, functions, databases with their entries | end | CRC-64
 //!   DUMP     type | value | version (2 bytes) | CRC-64 (8 bytes)
 //! ```
 //!
-//! **In.** [`Parser`] takes a file from any `Read` and finds where each entry ends by its structure alone; the bytes of the value
-//! go on as they are, to be decoded by [`Decoder`], in this thread or another one. [`payload`] does the same for DUMP. Decoding
-//! checks everything: nothing that is accepted can surprise a command later.
+//! **In.** [`Parser`] reads a file from any `Read` and finds where each entry ends without decoding it; [`Decoder`] then decodes
+//! the bytes of the value, in this thread or another one. [`payload`] does the same for DUMP. Decoding checks everything:
+//! every value it accepts is one that commands could have made.
 //!
-//! **Out.** [`Encoder`] writes a value it has borrowed, in the oldest type that holds it; [`Writer`] puts a file around it.
+//! **Out.** [`Encoder`] writes a borrowed value as the oldest type that holds it; [`Writer`] writes a file of such values.
 //!
-//! No file, no thread and no clock is known here, and no keyspace: that a key comes twice is for whoever inserts it to see. No
-//! length that is declared reserves memory; no depth of the data is a depth of the stack.
+//! Nothing here knows files, threads, clocks or the keyspace; duplicate keys are found by whoever inserts them. No memory is
+//! reserved by a declared length, and nothing recurses.
 
 mod decode;
 mod encode;
@@ -42,17 +42,17 @@ pub use version::Version;
 pub(in crate::persist) use writer::Output;
 pub use writer::{SavedEntry, WriteError, Writer};
 
-/// The checksum of files and payloads. Its tables take 16 bytes at a time.
+/// The checksum of files and payloads, computed 16 bytes at a time.
 pub static CHECKSUM: Crc<u64, Table<16>> = Crc::<u64, Table<16>>::new(&CRC_64_REDIS);
 
-/// What the first byte of a record says if it is no type of a value.
+/// The first byte of a record or of an entry's attribute. An entry itself begins with its value type.
 pub mod opcode {
-    /// A slot that is being imported by a node of a Valkey cluster.
+    /// A slot that a node of a Valkey cluster is importing.
     pub const SLOT_IMPORT: u8 = 243;
     pub const SLOT_INFO: u8 = 244;
     pub const FUNCTION: u8 = 245;
-    /// The release candidates of Redis 7.0 wrote functions otherwise.
-    pub const FUNCTION_OF_CANDIDATES: u8 = 246;
+    /// Functions as the release candidates of Redis 7.0 wrote them.
+    pub const FUNCTION_PRE_GA: u8 = 246;
     pub const MODULE_AUX: u8 = 247;
     pub const IDLE: u8 = 248;
     pub const FREQ: u8 = 249;
@@ -74,7 +74,7 @@ pub mod value_type {
     pub const HASH: u8 = 4;
     /// Scores as doubles.
     pub const SORTED_SET_2: u8 = 5;
-    /// As the release candidates of Redis 4.0 wrote them.
+    /// As the release candidates of Redis 4.0 wrote it.
     pub const MODULE: u8 = 6;
     pub const MODULE_2: u8 = 7;
     pub const HASH_ZIPMAP: u8 = 9;
@@ -89,21 +89,21 @@ pub mod value_type {
     pub const SORTED_SET_LISTPACK: u8 = 17;
     /// A list of listpacks and of large elements.
     pub const LIST_QUICKLIST_2: u8 = 18;
-    /// With the numbers of entries ever added and read.
+    /// With the counts of entries ever added and read.
     pub const STREAM_2: u8 = 19;
     pub const SET_LISTPACK: u8 = 20;
-    /// With the times at which consumers were active.
+    /// With the times when consumers were last active.
     pub const STREAM_3: u8 = 21;
     /// A hash with deadlines of fields. Valkey 9 and the release candidates of Redis 7.4 gave two formats the same number.
     pub const HASH_22: u8 = 22;
     /// A listpack with deadlines of fields, of the release candidates of Redis 7.4.
-    pub const HASH_LISTPACK_DEADLINES_OF_CANDIDATES: u8 = 23;
+    pub const HASH_LISTPACK_DEADLINES_PRE_GA: u8 = 23;
     /// A hash with deadlines of fields, as Redis 7.4 writes it.
     pub const HASH_DEADLINES: u8 = 24;
     /// A listpack with deadlines of fields, as Redis 7.4 writes it.
     pub const HASH_LISTPACK_DEADLINES: u8 = 25;
 
-    /// What logs call a type, in Redis's words.
+    /// Redis's name of a type in logs.
     pub fn name(value_type: u8) -> &'static str {
         match value_type {
             HASH_ZIPMAP => "Zipmap",

@@ -1,15 +1,15 @@
-//! What is packed inside a string: listpacks, ziplists, zipmaps and intsets. Each is checked wholly before anything is taken.
+//! Collections packed inside a string: listpacks, ziplists, zipmaps and intsets. Each is checked completely before use.
 //!
 //! ```text
 //!   listpack   bytes: u32 | elements: u16, 65535 if more | entries (collections/listpack.rs) | ff
 //!   ziplist    bytes: u32 | offset of the last entry: u32 | entries: u16, 65535 if more | entries | ff
-//!     entry    length of the entry before: u8, or fe and u32 | encoding | bytes
+//!     entry    length of the previous entry: u8, or fe and u32 | encoding | bytes
 //!   zipmap     fields: u8, 254 if more | (length | field | length | unused: u8 | value | unused bytes)* | ff
 //!     length   u8, or fe and u32
 //!   intset     bytes of an integer: u32 | count: u32 | integers in ascending order
 //! ```
 //!
-//! All numbers are little-endian, but for the lengths of a ziplist's strings. What is not a listpack becomes the entries of one.
+//! All numbers are little-endian, except the lengths of a ziplist's strings. Ziplists and zipmaps become listpack entries.
 
 use std::borrow::Cow;
 
@@ -17,15 +17,15 @@ use crate::collections::intset;
 use crate::collections::listpack;
 use crate::collections::packed::{Element, Text};
 
-/// What a listpack's count cannot tell.
+/// The count in the header of a listpack or ziplist that has more entries.
 const COUNT_UNKNOWN: u16 = u16::MAX;
 const END: u8 = 0xff;
 const LISTPACK_HEADER: usize = 6;
 const ZIPLIST_HEADER: usize = 10;
-/// The length is in the next four bytes.
+/// The length follows in four bytes.
 const LONG: u8 = 254;
 
-/// Entries in a row, as `collections/listpack.rs` defines them.
+/// Listpack entries without header and end, as in `collections/listpack.rs`.
 #[derive(Debug)]
 pub(super) struct Packed<'a> {
     pub entries: Cow<'a, [u8]>,
@@ -68,18 +68,18 @@ impl<'a> Packed<'a> {
         is_whole.then_some(packed)
     }
 
-    /// Fields and values of a zipmap in turn; None if it is damaged.
+    /// The fields and values of a zipmap, alternately; None if it is damaged.
     pub fn of_zipmap(bytes: &[u8]) -> Option<Self> {
         let (&declared, mut rest) = bytes.split_first()?;
         let mut packed = Packed { entries: Vec::new().into(), count: 0 };
         while rest != [END] {
             let len = zipmap_len(&mut rest)?;
-            let (field, behind) = rest.split_at_checked(len)?;
-            rest = behind;
+            let (field, after) = rest.split_at_checked(len)?;
+            rest = after;
             let len = zipmap_len(&mut rest)?;
-            let (&unused, behind) = rest.split_first()?;
-            let (value, behind) = behind.split_at_checked(len)?;
-            rest = behind.get(usize::from(unused)..)?;
+            let (&unused, after) = rest.split_first()?;
+            let (value, after) = after.split_at_checked(len)?;
+            rest = after.get(usize::from(unused)..)?;
             packed.push(field);
             packed.push(value);
         }
@@ -106,7 +106,7 @@ impl<'a> Packed<'a> {
         })
     }
 
-    /// The entries with each element in its shortest form, which is the one that two equal elements have in common.
+    /// The entries in canonical form, each as short as possible: equal elements have equal bytes.
     pub fn into_canonical(self) -> Vec<u8> {
         let is_canonical = |bytes: &[u8]| {
             let mut rest = bytes;
@@ -136,7 +136,7 @@ fn is_count(declared: u16, count: usize) -> bool {
     declared == COUNT_UNKNOWN || usize::from(declared) == count
 }
 
-/// The first entry of these: the length of the one before, its own length, and what it holds.
+/// The first entry: the previous entry's length, its converted length, and its element.
 fn ziplist_entry(bytes: &[u8]) -> Option<(usize, usize, Element<'_>)> {
     let (before, head) = match *bytes.first()? {
         LONG => (u32::from_le_bytes(bytes.get(1..5)?.try_into().ok()?) as usize, 5),
@@ -180,12 +180,12 @@ fn ziplist_entry(bytes: &[u8]) -> Option<(usize, usize, Element<'_>)> {
 }
 
 fn zipmap_len(rest: &mut &[u8]) -> Option<usize> {
-    let (&first, behind) = rest.split_first()?;
-    *rest = behind;
+    let (&first, after) = rest.split_first()?;
+    *rest = after;
     match first {
         LONG => {
-            let (len, behind) = rest.split_first_chunk()?;
-            *rest = behind;
+            let (len, after) = rest.split_first_chunk()?;
+            *rest = after;
             Some(u32::from_le_bytes(*len) as usize)
         }
         END => None,
@@ -193,7 +193,7 @@ fn zipmap_len(rest: &mut &[u8]) -> Option<usize> {
     }
 }
 
-/// An intset as `collections/intset.rs` has it: one byte for the width, then the integers. None if it is damaged or empty.
+/// An intset in the form of `collections/intset.rs`: a byte for the width, then the integers. None if it is damaged or empty.
 pub(super) fn intset(bytes: &[u8]) -> Option<Vec<u8>> {
     let (width, rest) = bytes.split_first_chunk()?;
     let (count, integers) = rest.split_first_chunk()?;
@@ -201,13 +201,13 @@ pub(super) fn intset(bytes: &[u8]) -> Option<Vec<u8>> {
     if !matches!(width, 2 | 4 | 8) || count.checked_mul(width as usize)? != integers.len() {
         return None;
     }
-    let mut own = Vec::with_capacity(1 + integers.len());
-    own.push(width as u8);
-    own.extend_from_slice(integers);
-    (count > 0 && intset::is_valid(&own)).then_some(own)
+    let mut converted = Vec::with_capacity(1 + integers.len());
+    converted.push(width as u8);
+    converted.extend_from_slice(integers);
+    (count > 0 && intset::is_valid(&converted)).then_some(converted)
 }
 
-/// Writes the entries of a listpack with header and end around them.
+/// Writes a listpack: header, entries and end.
 #[derive(Debug, Default)]
 pub(super) struct ListpackWriter {
     bytes: Vec<u8>,
@@ -215,7 +215,7 @@ pub(super) struct ListpackWriter {
 }
 
 impl ListpackWriter {
-    /// Begins a new one.
+    /// Begins a new listpack.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.bytes.extend_from_slice(&[0; LISTPACK_HEADER]);
@@ -235,13 +235,13 @@ impl ListpackWriter {
         self.push(Element::Integer(value));
     }
 
-    /// Adds `count` entries as they lie.
+    /// Adds `count` encoded entries.
     pub fn push_entries(&mut self, entries: &[u8], count: usize) {
         self.bytes.extend_from_slice(entries);
         self.count += count;
     }
 
-    /// The whole listpack.
+    /// Ends the listpack. Returns its bytes.
     pub fn finish(&mut self) -> &[u8] {
         self.bytes.push(END);
         let total = self.bytes.len() as u32;
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_that_are_not_the_shortest_are_made_so() {
+    fn entries_are_made_as_short_as_possible() {
         // The text 7, and the integer 7 in two bytes.
         let bytes = b"\x0d\0\0\0\x02\0\x817\x02\xc0\x07\x02\xff";
         let packed = Packed::of_listpack(bytes).expect("it is whole");
@@ -351,7 +351,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_read_or_refused(mut bytes in prop::collection::vec(any::<u8>(), 0..60)) {
-            // The right total, so that there is more to look at.
+            // With the right total, parsing gets further.
             if bytes.len() > 4 {
                 let total = bytes.len() as u32;
                 bytes[..4].copy_from_slice(&total.to_le_bytes());

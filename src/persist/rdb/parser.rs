@@ -1,8 +1,8 @@
-//! A file, record by record: what each is about, and the bytes of its value, found by their structure alone.
+//! Reading a file record by record, without decoding values.
 //!
-//! The parser holds one record at a time and what was read ahead of it; a record's bytes are read as they come, so that a
-//! length that is declared takes no memory by itself. A source that would block can be asked again when it has more
-//! ([`Parser::go_back`]); any other error is final.
+//! The parser buffers one record and what was read ahead. Its buffer grows with the bytes that arrive, never by a declared
+//! length. After an error of the kind `WouldBlock` the record can be parsed again ([`Parser::go_back`]); any other error is
+//! final.
 
 use std::io::{ErrorKind, Read};
 use std::ops::Range;
@@ -14,9 +14,9 @@ use super::input::{self, Input};
 use super::reader::{Reader, Text};
 use super::{CHECKSUM, Version, opcode};
 
-/// Bytes asked from the source at once.
+/// Bytes requested from the source at once.
 const CHUNK: usize = 64 * 1024;
-/// A buffer that a large record has made larger is given back.
+/// A buffer larger than this, after a large record, is freed. Unit: bytes.
 const BUFFER_MAX: usize = 1024 * 1024;
 
 /// One record of a file.
@@ -31,24 +31,24 @@ pub enum Event<'a> {
     },
     /// The entries from here on are in this database.
     SelectDb(u64),
-    /// How many keys the database has, and how many of them with deadlines: a hint, not a promise.
+    /// The number of keys in the database, and of those with deadlines: only a hint.
     ResizeDb {
         db: u64,
         keys: u64,
         volatile_keys: u64,
     },
-    /// The text of a library of functions.
+    /// The source text of a function library.
     Function(Text<'a>),
     Entry(RawEntry<'a>),
-    /// The file ends. What follows belongs to somebody else: see [`Parser::into_rest`].
+    /// The end of the image. Other data may follow: see [`Parser::into_rest`].
     End(Checksum),
 }
 
-/// What is known of a whole file's checksum.
+/// The result of verifying a file's checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checksum {
     Right,
-    /// The file has none, or none was asked for.
+    /// The file has none, or it was not to be verified.
     Unchecked,
 }
 
@@ -62,15 +62,15 @@ pub struct RawEntry<'a> {
     pub idle_seconds: Option<u64>,
     pub frequency: Option<u8>,
     pub value_type: u8,
-    /// What [`super::Decoder`] takes.
+    /// The bytes to be decoded by [`super::Decoder`].
     pub value: &'a [u8],
-    /// Where the value begins in the file.
+    /// The value's offset in the file.
     pub offset: u64,
     pub version: Version,
 }
 
 impl RawEntry<'_> {
-    /// What an error of the value's decoding is about.
+    /// The place for an error of decoding the value.
     pub fn place(&self) -> Place {
         Place {
             version: Some(self.version),
@@ -81,7 +81,7 @@ impl RawEntry<'_> {
     }
 }
 
-/// What precedes an entry's type.
+/// Attributes before an entry's type.
 #[derive(Clone, Copy, Debug, Default)]
 struct Attributes {
     deadline_ms: Option<i64>,
@@ -95,7 +95,7 @@ pub struct Parser<R> {
     /// None before the header.
     version: Option<Version>,
     db: u64,
-    /// Whether the checksum is compared. Source: `rdbchecksum`.
+    /// Whether the checksum is verified. Source: `rdbchecksum`.
     checks: bool,
 }
 
@@ -109,52 +109,52 @@ impl<R: Read> Parser<R> {
             offset: 0,
             digest: checks.then(|| CHECKSUM.digest()),
             digested: 0,
-            begun: 0,
+            record_start: 0,
         };
         Parser { source, version: None, db: 0, checks }
     }
 
-    /// Bytes of the file that were read so far.
+    /// The current offset in the file.
     pub fn offset(&self) -> u64 {
         self.source.offset + self.source.at as u64
     }
 
-    /// The version, once the header was read.
+    /// The version, once the header is read.
     pub fn version(&self) -> Option<Version> {
         self.version
     }
 
-    /// What was read from the source and not used, and the source.
+    /// The bytes read ahead, and the source.
     pub fn into_rest(mut self) -> (Vec<u8>, R) {
         self.source.buffer.truncate(self.source.filled);
         self.source.buffer.drain(..self.source.at);
         (self.source.buffer, self.source.reader)
     }
 
-    /// Where the bytes come from.
+    /// The source.
     pub fn source(&self) -> &R {
         &self.source.reader
     }
 
-    /// The same, to be given more.
+    /// The source, to be given more bytes.
     pub fn source_mut(&mut self) -> &mut R {
         &mut self.source.reader
     }
 
-    /// After an error of the kind `WouldBlock`: has the next call begin with the same record again. Bytes of it so far.
+    /// After an error of the kind `WouldBlock`: the next call begins with the same record again. Returns its bytes so far.
     pub fn go_back(&mut self) -> usize {
-        self.source.at = self.source.begun;
-        self.source.filled - self.source.begun
+        self.source.at = self.source.record_start;
+        self.source.filled - self.source.record_start
     }
 
-    /// The next record. Not to be called again behind [`Event::End`] or an error, but see [`Self::go_back`].
+    /// The next record. Must not be called again after [`Event::End`] or an error, except after [`Self::go_back`].
     pub fn next_event(&mut self) -> Result<Event<'_>, FileError> {
-        self.source.forget();
-        self.source.begun = self.source.at;
+        self.source.drop_earlier();
+        self.source.record_start = self.source.at;
         let Some(version) = self.version else {
             let magic = input::array(&mut self.source, "the header");
             let magic = magic.map_err(|error| error.at(self.place()))?;
-            let version = Version::of_magic(&magic).map_err(FileError::Magic)?;
+            let version = Version::from_magic(&magic).map_err(FileError::Magic)?;
             if !version.has_checksum() {
                 self.source.digest = None;
             }
@@ -240,7 +240,7 @@ impl<R: Read> Parser<R> {
     }
 }
 
-/// A record by the places of its parts in the buffer.
+/// A record, as ranges of the buffer.
 enum Record {
     Aux { name: Range<usize>, value: Range<usize> },
     SelectDb(u64),
@@ -250,24 +250,24 @@ enum Record {
     End,
 }
 
-/// The file's bytes from the beginning of the current record on.
+/// The file's bytes, from before the current record on.
 struct Source<R> {
     reader: R,
     buffer: Vec<u8>,
     /// Bytes of the buffer that were read from the file.
     filled: usize,
-    /// Bytes of the buffer that were used.
+    /// The current position in the buffer.
     at: usize,
-    /// Where the buffer begins in the file.
+    /// The buffer's offset in the file.
     offset: u64,
     digest: Option<Digest<'static, u64, Table<16>>>,
-    /// Bytes of the buffer that the digest has.
+    /// Bytes of the buffer that are in the digest.
     digested: usize,
-    /// Where the record under way begins in the buffer.
-    begun: usize,
+    /// Where the current record begins in the buffer.
+    record_start: usize,
 }
 
-/// Why bytes could not be taken.
+/// Why bytes could not be read.
 enum SourceError {
     Fault(DecodeError),
     Io(std::io::Error, u64),
@@ -302,12 +302,12 @@ impl<R: Read> Input for Source<R> {
 }
 
 impl<R: Read> Source<R> {
-    /// Reads until `len` bytes lie ahead.
+    /// Reads until `len` bytes are ahead.
     #[cold]
     fn fill(&mut self, len: u64, what: &'static str) -> Result<(), SourceError> {
         while ((self.filled - self.at) as u64) < len {
             let missing = len - (self.filled - self.at) as u64;
-            // What is read ahead of a record is moved once it is the next one: a chunk of it, not as much as the buffer has room for.
+            // Bytes after the record will have to be moved: read at most a chunk of them, even if the buffer has more room.
             let wanted = usize::try_from(missing).unwrap_or(usize::MAX).max(CHUNK);
             if self.buffer.len() - self.filled < CHUNK {
                 let twice = self.filled.min(wanted);
@@ -326,7 +326,7 @@ impl<R: Read> Source<R> {
         Ok(())
     }
 
-    /// Lets the digest have what was used, up to a place in the buffer.
+    /// Adds the bytes up to a position in the buffer to the digest.
     fn digest_until(&mut self, end: usize) {
         if let Some(digest) = &mut self.digest {
             digest.update(&self.buffer[self.digested..end]);
@@ -334,8 +334,8 @@ impl<R: Read> Source<R> {
         self.digested = end;
     }
 
-    /// Gives up the bytes of the records before, once they are many.
-    fn forget(&mut self) {
+    /// Drops the bytes of earlier records, once they are many.
+    fn drop_earlier(&mut self) {
         if self.at < CHUNK {
             return;
         }
@@ -356,7 +356,7 @@ impl<R: Read> Source<R> {
         Ok(start..self.at)
     }
 
-    /// The next record that is not passed over. `place` tells what it is about as far as that is known.
+    /// The next record that is not skipped. Sets what is known of it in `place`, for errors.
     fn record(&mut self, version: Version, place: &mut Place) -> Result<Record, SourceError> {
         let mut attributes = Attributes::default();
         loop {
@@ -390,7 +390,7 @@ impl<R: Read> Source<R> {
                 opcode::FUNCTION => {
                     return Ok(Record::Function(self.string("a library of functions")?));
                 }
-                opcode::FUNCTION_OF_CANDIDATES => {
+                opcode::FUNCTION_PRE_GA => {
                     return Err(self.error(Fault::Malformed(
                         "functions as the release candidates of Redis 7.0 wrote them",
                     )));
@@ -399,11 +399,11 @@ impl<R: Read> Source<R> {
                     return Err(self
                         .error(Fault::Malformed("a slot that is being imported into a cluster")));
                 }
-                passed @ (opcode::MODULE_AUX | opcode::SLOT_INFO) => {
-                    input::skip_record(self, passed)?;
-                    // What was passed over may be more than memory has room for.
-                    self.forget();
-                    self.begun = self.at;
+                skipped @ (opcode::MODULE_AUX | opcode::SLOT_INFO) => {
+                    input::skip_record(self, skipped)?;
+                    // Skipped records may be larger than memory.
+                    self.drop_earlier();
+                    self.record_start = self.at;
                 }
                 opcode::END => return Ok(Record::End),
                 value_type => {

@@ -1,4 +1,4 @@
-//! What DUMP answers and RESTORE takes: one value, the version, and a checksum over both.
+//! The payload of DUMP and RESTORE: a value, the version, and a checksum of both.
 
 use thiserror::Error;
 
@@ -9,8 +9,8 @@ use crate::types::{Stored, Value};
 use super::encode::version_for;
 use super::{CHECKSUM, DecodeError, Decoder, Encoder, Fault, Limits, NeedsVersion, Version};
 
-/// Version and checksum.
-const FOOTER: usize = 10;
+/// Version and checksum. Unit: bytes.
+const FOOTER_BYTES: usize = 10;
 
 /// Why a payload cannot be restored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -21,13 +21,13 @@ pub enum PayloadError {
     Value(#[from] DecodeError),
 }
 
-/// The payload of a value, of the lowest version that holds it.
+/// The payload of a value, in the lowest version that holds it.
 pub fn dump(encoder: &mut Encoder, value: ValueRef<'_, Value>, now: &Now) -> Vec<u8> {
     dump_as(encoder, value, version_for(value), now)
 }
 
-/// The payload of a value of the version that files have: 10 wherever the value can be told in it, so that Redis 7.0 takes it. The
-/// times at which consumers of streams were active are left out.
+/// The payload of a value, in the version that a file would have: 10 if possible, so that Redis 7.0 accepts it. The times
+/// when stream consumers were last active are lost.
 pub fn dump_as_in_files(encoder: &mut Encoder, value: ValueRef<'_, Value>, now: &Now) -> Vec<u8> {
     let version = match Encoder::value_type(value, Version::REDIS_10) {
         Ok(_) => Version::REDIS_10,
@@ -50,34 +50,34 @@ fn dump_as(
     payload
 }
 
-/// Puts the footer behind a payload's content.
+/// Appends the footer to a payload's content.
 pub fn seal(content: &mut Vec<u8>, version: Version) {
     content.extend_from_slice(&version.number().to_le_bytes());
     let checksum = CHECKSUM.checksum(content);
     content.extend_from_slice(&checksum.to_le_bytes());
 }
 
-/// The version and content of a payload with a right footer.
+/// The version and content of a payload; None if the version is unknown or the checksum wrong.
 pub fn verify(payload: &[u8]) -> Option<(Version, &[u8])> {
     let (version, content, is_right) = split(payload)?;
     is_right.then_some((version, content))
 }
 
-/// The version and content of a payload, and whether its checksum is right.
+/// The version and content of a payload, and whether its checksum is right. None: it is too short, or its version unknown.
 fn split(payload: &[u8]) -> Option<(Version, &[u8], bool)> {
-    let (content, footer) = payload.split_at_checked(payload.len().checked_sub(FOOTER)?)?;
+    let (content, footer) = payload.split_at_checked(payload.len().checked_sub(FOOTER_BYTES)?)?;
     let (version, stored) = footer.split_first_chunk()?;
-    let version = Version::of_number(u16::from_le_bytes(*version))?;
+    let version = Version::from_number(u16::from_le_bytes(*version))?;
     let computed = CHECKSUM.checksum(&payload[..content.len() + 2]).to_le_bytes();
     Some((version, content, computed == stored))
 }
 
-/// The value of a payload. Deadlines of fields count from `now`.
+/// Decodes a payload. `now` converts the deadlines of fields.
 pub fn restore(payload: &[u8], limits: &Limits, now: Now) -> Result<Stored, PayloadError> {
     restore_checked(payload, limits, now, true)
 }
 
-/// The same; without `checks` the checksum may be wrong.
+/// As [`restore`]; without `checks` the checksum may be wrong.
 pub fn restore_checked(
     payload: &[u8],
     limits: &Limits,

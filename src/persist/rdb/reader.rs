@@ -1,4 +1,4 @@
-//! Reading from bytes in memory: the strings, lengths and numbers that values are made of.
+//! Reading the strings, lengths and numbers of values from memory.
 
 use std::ops::Deref;
 
@@ -8,16 +8,16 @@ use super::error::{DecodeError, Fault};
 use super::input::{self, Input, Length};
 use super::lzf;
 
-/// A cursor over bytes. Each method reads one thing and moves behind it.
+/// A cursor over bytes.
 #[derive(Clone, Debug)]
 pub struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
-    /// Where `bytes` begins in what errors tell the offset of.
+    /// The offset of `bytes` in the file or payload, for errors.
     base: u64,
 }
 
-/// A string: borrowed where its bytes lie as they are, else made.
+/// A string: borrowed if it is stored as it is.
 #[derive(Clone, Debug)]
 pub enum Text<'a> {
     Bytes(&'a [u8]),
@@ -60,22 +60,22 @@ impl Input for Reader<'_> {
 }
 
 impl<'a> Reader<'a> {
-    /// Reads `bytes`, which begin at byte `base` of what errors are about.
+    /// Reads `bytes`, which begin at offset `base` of the file or payload.
     pub fn new(bytes: &'a [u8], base: u64) -> Self {
         Reader { bytes, at: 0, base }
     }
 
-    /// How many bytes have been read.
+    /// Bytes read so far.
     pub fn position(&self) -> usize {
         self.at
     }
 
-    /// Goes to where it has been.
+    /// Returns to an earlier [`Self::position`].
     pub fn move_to(&mut self, position: usize) {
         self.at = position.min(self.bytes.len());
     }
 
-    /// The offset that an error here would tell.
+    /// The current offset in the file or payload.
     pub fn offset(&self) -> u64 {
         self.base + self.at as u64
     }
@@ -84,7 +84,7 @@ impl<'a> Reader<'a> {
         self.at == self.bytes.len()
     }
 
-    /// An error at this place.
+    /// An error at the current offset.
     pub fn malformed(&self, what: &'static str) -> DecodeError {
         self.error(Fault::Malformed(what))
     }
@@ -110,10 +110,10 @@ impl<'a> Reader<'a> {
         input::length(self, what)
     }
 
-    /// A count of things that take `least` bytes each at least; an error at once if the bytes cannot hold as many.
-    pub fn count(&mut self, least: usize, what: &'static str) -> Result<usize, DecodeError> {
+    /// A count of things of at least `bytes_min` bytes each; an error if the remaining bytes cannot hold as many.
+    pub fn count(&mut self, bytes_min: usize, what: &'static str) -> Result<usize, DecodeError> {
         let count = self.length(what)?;
-        let rest = (self.bytes.len() - self.at) / least;
+        let rest = (self.bytes.len() - self.at) / bytes_min;
         match usize::try_from(count) {
             Ok(count) if count <= rest => Ok(count),
             _ => Err(self.error(Fault::Truncated(what))),
@@ -140,7 +140,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// A score as old versions write it: the length of its text in one byte, or a byte for what is no number.
+    /// A score of old versions: a byte with its text's length, or for an infinity or NaN.
     pub fn text_score(&mut self) -> Result<f64, DecodeError> {
         match self.byte("a score")? {
             255 => Ok(f64::NEG_INFINITY),
@@ -153,7 +153,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A score as a double, which is not NaN.
+    /// A score as a double. NaN is an error.
     pub fn score(&mut self) -> Result<f64, DecodeError> {
         let score = f64::from_le_bytes(self.array("a score")?);
         if score.is_nan() {

@@ -1,4 +1,4 @@
-//! Streams: nodes of entries as listpacks, what the stream remembers, and its groups.
+//! Streams: listpacks of entries, the stream's counters and IDs, and its groups.
 //!
 //! ```text
 //!   stream    nodes | entries | last ID | [first ID | greatest deleted ID | entries ever added] | groups
@@ -8,7 +8,7 @@
 //!   consumer  name | time seen | [time active] | IDs of its pending entries
 //! ```
 //!
-//! What stands in brackets came with types 19 and 21. A node's listpack:
+//! The parts in brackets came with types 19 and 21. A node's listpack:
 //!
 //! ```text
 //!   entries | deleted entries | number of fields | fields | 0
@@ -35,12 +35,12 @@ type Decoded<T> = Result<T, DecodeError>;
 const DELETED: i64 = 1;
 const SAME_FIELDS: i64 = 2;
 
-/// `entries_read` where that is not known.
+/// `entries_read` if unknown.
 const UNKNOWN_READ: i64 = -1;
-/// A consumer that was never active.
+/// The time of activity of a consumer that was never active.
 const NEVER_ACTIVE: i64 = -1;
 
-/// A listpack larger than Redis makes any. Unit: bytes.
+/// The largest listpack of a node: Redis makes none larger. Unit: bytes.
 const NODE_BYTES_MAX: usize = 1 << 30;
 
 // ---- reading -----------------------------------------------------------------------------------------------------------
@@ -76,7 +76,7 @@ pub(super) fn read(reader: &mut Reader<'_>, value_type: u8) -> Decoded<Stream> {
     let (max_deleted, added) = match value_type {
         value_type::STREAM => (StreamId::MIN, len),
         _ => {
-            // The first ID is known from the entries.
+            // The first ID follows from the entries.
             id_of_lengths(reader)?;
             (id_of_lengths(reader)?, reader.length("a count of entries")?)
         }
@@ -103,7 +103,7 @@ fn id_of_lengths(reader: &mut Reader<'_>) -> Decoded<StreamId> {
     Ok(StreamId { ms, seq: reader.length("an ID")? })
 }
 
-/// Adds a node's entries; what is wrong with them if they cannot be.
+/// Adds a node's entries. Errors: the text of a fault.
 fn read_node(loader: &mut Loader, node: StreamId, packed: &Packed<'_>) -> Result<(), &'static str> {
     const SHORT: &str = "a stream's node that ends early";
     let mut elements = packed.elements();
@@ -116,7 +116,7 @@ fn read_node(loader: &mut Loader, node: StreamId, packed: &Packed<'_>) -> Result
     }
     loader.begin_node();
     let mut pieces: Vec<ElementText<'_>> = Vec::new();
-    // How many of each there are.
+    // Numbers of live and deleted entries.
     let mut found = [0usize; 2];
     let mut is_first = true;
     let mut has_names = false;
@@ -126,7 +126,7 @@ fn read_node(loader: &mut Loader, node: StreamId, packed: &Packed<'_>) -> Result
         let seq = integer(elements.next())? as u64;
         let id = StreamId { ms: node.ms.wrapping_add(ms), seq: node.seq.wrapping_add(seq) };
         let has_same = flags & SAME_FIELDS != 0;
-        // The fields are kept with the first entry. If they are not its own, each later one would need a copy.
+        // A node's field names are stored with its first entry, which must have them.
         has_names |= is_first && has_same;
         is_first = false;
         if has_same && !has_names {
@@ -169,7 +169,7 @@ fn integer(element: Option<Element<'_>>) -> Result<i64, &'static str> {
     }
 }
 
-/// A count of elements that a listpack has.
+/// A count of elements, at most as many as the listpack has.
 fn count(element: Option<Element<'_>>, packed: &Packed<'_>) -> Result<usize, &'static str> {
     match usize::try_from(integer(element)?) {
         Ok(count) if count <= packed.count => Ok(count),
@@ -177,7 +177,7 @@ fn count(element: Option<Element<'_>>, packed: &Packed<'_>) -> Result<usize, &'s
     }
 }
 
-/// An entry of a group's list, whose consumer is read later.
+/// A pending entry of a group; its consumer is read later.
 struct Unassigned {
     id: StreamId,
     delivered_ms: i64,
@@ -206,7 +206,7 @@ fn read_group(reader: &mut Reader<'_>, value_type: u8, entries: &Entries) -> Dec
         let name = reader.string("a consumer's name")?;
         let seen_ms = reader.unix_ms("a consumer's times")?;
         let active_ms = match value_type {
-            // Before it was written apart, a consumer counted as active when it was seen.
+            // Before type 21, a consumer was last active when it was last seen.
             value_type::STREAM_3 => reader.unix_ms("a consumer's times")?,
             _ => seen_ms,
         };
@@ -237,7 +237,7 @@ fn read_group(reader: &mut Reader<'_>, value_type: u8, entries: &Entries) -> Dec
 
 // ---- writing -----------------------------------------------------------------------------------------------------------
 
-/// Whether the times of consumers need the newest type.
+/// Whether consumers' times of activity need type 21.
 pub(super) fn needs_active_times(stream: &Stream) -> bool {
     let mut consumers = stream.groups.values().flat_map(Group::consumers);
     consumers.any(|consumer| consumer.active_ms != Some(consumer.seen_ms))

@@ -1,4 +1,4 @@
-//! Values of every type through bytes and back, old types written by hand, and bytes that are damaged.
+//! Values of every type encoded and decoded, old types written by hand, and damaged bytes.
 
 mod files;
 
@@ -22,7 +22,7 @@ use super::*;
 
 const NOW: Now = Now { wall_us: 1_700_000_000_000_000, boot_us: 5_000_000, is_loading: false };
 
-/// Limits of collections: `entries` for each.
+/// Limits with `entries` for each type of collection.
 fn limits(entries: usize) -> Limits {
     let hasher = KeyHasher::new([1, 2]);
     Limits {
@@ -49,7 +49,7 @@ fn shown(bytes: &[u8]) -> String {
     bytes.escape_ascii().to_string()
 }
 
-/// All that there is to know of a value, in an order that does not depend on how it is kept.
+/// The complete content of a value, independent of how it is stored.
 fn content(stored: &Stored) -> Vec<String> {
     let value = value_of(stored);
     let mut lines = Vec::new();
@@ -78,7 +78,7 @@ fn content(stored: &Stored) -> Vec<String> {
         lines.extend(stream_content(stream));
     } else {
         let ValueRef::Bytes { bytes, .. } = value else {
-            unreachable!("all other types were looked for")
+            unreachable!("all other types were tried")
         };
         return vec![shown(bytes)];
     }
@@ -147,7 +147,7 @@ fn score() -> impl Strategy<Value = f64> {
     ]
 }
 
-/// A step of a stream's life.
+/// A change of a stream.
 #[derive(Clone, Debug)]
 enum Step {
     Add(u64, Vec<Vec<u8>>),
@@ -179,7 +179,7 @@ fn stream(steps: Vec<Step>) -> Stream {
                 if pieces.len() % 2 == 1 {
                     pieces.push(b"0".to_vec());
                 }
-                // Fields that are the same from time to time.
+                // Some entries have the same fields.
                 pieces[0] = b"field".to_vec();
                 let last = stream.entries.last.ms;
                 let fields = pieces.len() / 2;
@@ -299,7 +299,7 @@ proptest! {
             after.sort();
         }
         prop_assert_eq!(before, after);
-        // What was read is written the same again, but for the order of what has none.
+        // It is written with the same bytes again, except for unordered elements.
         let second = restore(&dumped(&again, compresses), &limits, NOW).expect("it was read once");
         prop_assert_eq!(content(&second), content(&again));
         if !matches!(payload[0], value_type::SET | value_type::HASH | value_type::HASH_22) {
@@ -326,7 +326,7 @@ proptest! {
     }
 
     #[test]
-    fn a_payload_with_a_right_checksum_and_wrong_bytes_is_refused_or_a_whole_value(
+    fn an_altered_payload_with_a_right_checksum_is_refused_or_a_valid_value(
         stored in value(512),
         compresses in any::<bool>(),
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
@@ -352,7 +352,7 @@ proptest! {
         version in prop::sample::select(vec![1u16, 10, 11, 12, 80]),
         bytes in prop::collection::vec(prop_oneof![0..20u8, any::<u8>()], 0..80),
     ) {
-        let version = Version::of_number(version).expect("a known one");
+        let version = Version::from_number(version).expect("a known one");
         let mut payload = vec![value_type];
         payload.extend_from_slice(&bytes);
         seal(&mut payload, version);
@@ -362,9 +362,9 @@ proptest! {
 
 // ---- types that are not written ----------------------------------------------------------------------------------------
 
-/// The value of these bytes of a type in a version.
+/// Decodes bytes as a type of a version.
 fn read(version: u16, value_type: u8, bytes: &[u8]) -> Result<Vec<String>, Fault> {
-    let version = Version::of_number(version).expect("a known version");
+    let version = Version::from_number(version).expect("a known version");
     let limits = limits(512);
     let decoder = Decoder { limits: &limits, now: NOW, version };
     decoder.value(value_type, bytes, 0).map(|stored| content(&stored)).map_err(|error| error.fault)
@@ -382,7 +382,7 @@ fn malformed<T>(result: Result<T, Fault>) -> &'static str {
     }
 }
 
-/// A string as RDB has it.
+/// An encoded string.
 fn string(bytes: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     Encoder::new(false).string(bytes, &mut out);
@@ -450,7 +450,7 @@ fn lists_of_all_types_are_read() {
     assert_eq!(read(10, 18, &[&b"\x01\x02"[..], &listpack(&["a", "12"])].concat()), expected);
     let plain = [&b"\x02\x01\x01a\x02"[..], &listpack(&["12"])].concat();
     assert_eq!(read(10, 18, &plain), lines(&["a", "12", "quicklist"]));
-    // Nodes without elements are passed over, a list without any is none.
+    // Empty nodes are skipped; an empty list is an error.
     let empty = [&b"\x02\x02"[..], &listpack(&[]), &b"\x02"[..], &listpack(&["a"])].concat();
     assert_eq!(read(10, 18, &empty), lines(&["a", "inline 2"]));
     assert_eq!(read(10, 18, &[&b"\x01\x02"[..], &listpack(&[])].concat()), Err(Fault::Empty));
@@ -463,6 +463,7 @@ fn lists_of_all_types_are_read() {
 fn sets_of_all_types_are_read() {
     assert_eq!(read(1, 2, b"\x02\x01b\x01a"), lines(&["a", "b", "inline 4"]));
     assert_eq!(read(11, 20, &listpack(&["b", "a"])), lines(&["a", "b", "inline 4"]));
+    assert_eq!(read(11, 20, &listpack(&[])), Err(Fault::Empty));
     let ints = string(b"\x02\0\0\0\x02\0\0\0\x01\0\x07\0");
     assert_eq!(read(2, 11, &ints), lines(&["1", "7", "inline 5"]));
     assert_eq!(read(2, 11, &string(b"\x02\0\0\0\0\0\0\0")), Err(Fault::Empty));
@@ -498,7 +499,7 @@ fn sorted_sets_of_all_types_are_read() {
     let twice = "a sorted set that has a member twice";
     assert_eq!(malformed(read(10, 17, &listpack(&["a", "1", "a", "2"]))), twice);
     assert_eq!(malformed(read(10, 17, &listpack(&["a"]))), "pairs of which one is half");
-    // In no order, which nobody writes.
+    // Unordered, which no server writes.
     assert_eq!(read(1, 3, b"\x02\x01a\x011\x01b\x012"), lines(&["1.0 a", "2.0 b", "inline 6"]));
     assert_eq!(malformed(read(1, 3, b"\x03\x01a\x011\x01b\x012\x01a\x010")), twice);
     assert_eq!(malformed(read(1, 3, b"\x03\x01a\x012\x01b\x011\x01a\x010")), twice);
@@ -528,7 +529,7 @@ fn fields_with_deadlines_of_all_types_are_read() {
         [&b"\x02\x01a\xc0\x01"[..], &ms.to_le_bytes(), &b"\x01b\x01x"[..], &(-1i64).to_le_bytes()]
             .concat();
     assert_eq!(read(80, 22, &valkey), expected);
-    // Redis 7.4: counted from one before the earliest.
+    // Redis 7.4: relative to the earliest deadline less one.
     let redis = [&(ms - 5).to_le_bytes()[..], b"\x02\x06\x01a\xc0\x01\x00\x01b\x01x"].concat();
     assert_eq!(read(12, 24, &redis), expected);
     let deadline = ms.to_string();
@@ -538,7 +539,7 @@ fn fields_with_deadlines_of_all_types_are_read() {
     assert_eq!(read(12, 23, &packed), expected);
     let length = [&b"\x02\x81"[..], &ms.to_be_bytes(), b"\x01a\xc0\x01\x00\x01b\x01x"].concat();
     assert_eq!(read(12, 22, &length), expected);
-    // Of which Valkey knows nothing.
+    // Unknown to Valkey.
     assert_eq!(read(80, 24, &redis), Err(Fault::UnknownType(24)));
     let twice = [&b"\x02\x01a\xc0\x01"[..], &[0; 8], b"\x01a\x01x", &[0; 8]].concat();
     assert_eq!(malformed(read(80, 22, &twice)), "a hash that has a field twice");
@@ -568,7 +569,7 @@ fn values_of_modules_are_named() {
 fn more_elements_than_there_are_bytes_are_refused_at_once() {
     for value_type in [1, 2, 3, 4, 5, 14, 15, 18, 19, 21, 22, 24] {
         for count in [&b"\x80\xff\xff\xff\xff"[..], b"\x81\x7f\xff\xff\xff\xff\xff\xff\xff"] {
-            // For some types the count stands behind a time.
+            // For some types the count follows a time.
             for before in [0, 8] {
                 let bytes = [&vec![0; before][..], count, &[0; 40]].concat();
                 assert!(read(12, value_type, &bytes).is_err());
@@ -577,10 +578,10 @@ fn more_elements_than_there_are_bytes_are_refused_at_once() {
     }
 }
 
-/// A stream of a node with these elements, and what follows it.
-fn stream_bytes(node: &[&str], behind: &[u8]) -> Vec<u8> {
+/// A stream with a node of these elements, and the bytes after it.
+fn stream_bytes(node: &[&str], after: &[u8]) -> Vec<u8> {
     let id = (7u128 << 64 | 1).to_be_bytes();
-    [&b"\x01"[..], &string(&id), &listpack(node), behind].concat()
+    [&b"\x01"[..], &string(&id), &listpack(node), after].concat()
 }
 
 /// An entry 7-1 with one field, and the deleted entry 7-2.
@@ -590,15 +591,15 @@ const NODE: [&str; 15] =
 #[test]
 fn streams_of_the_oldest_type_are_read() {
     // One entry; last 9-0; group g at 7-1 with its entry pending at c.
-    let mut behind = b"\x01\x09\x00\x01\x01g\x07\x01\x01".to_vec();
+    let mut after = b"\x01\x09\x00\x01\x01g\x07\x01\x01".to_vec();
     let id = (7u128 << 64 | 1).to_be_bytes();
-    behind.extend_from_slice(&id);
-    behind.extend_from_slice(&5i64.to_le_bytes());
-    behind.extend_from_slice(b"\x03\x01\x01c");
-    behind.extend_from_slice(&6i64.to_le_bytes());
-    behind.push(1);
-    behind.extend_from_slice(&id);
-    let whole = stream_bytes(&NODE, &behind);
+    after.extend_from_slice(&id);
+    after.extend_from_slice(&5i64.to_le_bytes());
+    after.extend_from_slice(b"\x03\x01\x01c");
+    after.extend_from_slice(&6i64.to_le_bytes());
+    after.push(1);
+    after.extend_from_slice(&id);
+    let whole = stream_bytes(&NODE, &after);
     let lines = read(9, value_type::STREAM, &whole).expect("it is whole");
     let shown = |ms, seq| format!("{:?}", StreamId { ms, seq });
     assert!(lines[0].starts_with(&format!("node {} 1", shown(7, 1))), "{lines:#?}");
@@ -611,15 +612,15 @@ fn streams_of_the_oldest_type_are_read() {
     for len in 0..whole.len() {
         assert!(read(9, value_type::STREAM, &whole[..len]).is_err());
     }
-    // The shortest there is.
+    // The shortest possible stream.
     let empty = read(9, value_type::STREAM, b"\x00\x00\x05\x05\x01\x01g\x00\x00\x00\x00");
     assert!(empty.expect("it is whole").contains(&format!("group g {} Some(0)", shown(0, 0))));
 }
 
 #[test]
-fn streams_that_contradict_themselves_are_refused() {
-    let fault = |node: &[&str], behind: &[u8]| {
-        malformed(read(10, value_type::STREAM, &stream_bytes(node, behind)))
+fn inconsistent_streams_are_refused() {
+    let fault = |node: &[&str], after: &[u8]| {
+        malformed(read(10, value_type::STREAM, &stream_bytes(node, after)))
     };
     let with = |at: usize, element: &'static str| {
         let mut node = NODE;
@@ -695,7 +696,7 @@ fn dumps_of_redis_are_read_and_written_with_the_same_bytes() {
             restore(&payload, &limits, NOW).unwrap_or_else(|error| panic!("{key}: {error}"));
         let mut written = dump(&mut encoder, value_of(&stored), &NOW);
         if key == "x3" && version_of(&written) == 11 {
-            // One consumer was never active, which only type 21 tells.
+            // One consumer was never active, which only type 21 represents.
             let mut content = vec![value_type::STREAM_2];
             let value = value_of(&stored);
             encoder.write_value(value, value_type::STREAM_2, &NOW, &mut content);

@@ -2,28 +2,28 @@
 
 use std::fmt;
 
-/// The version of a file or payload, and whose it is: Redis's numbers end at 12 here, Valkey's own begin at 80.
+/// The version of a file or payload: up to 12 it is Redis's, from 80 on Valkey's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version(u16);
 
 impl Version {
     /// What Redis 7.0 writes and reads.
     pub const REDIS_10: Version = Version(10);
-    /// Redis 7.2: consumers of streams with the time they were active.
+    /// Redis 7.2: stream consumers have the time when they were last active.
     pub const REDIS_11: Version = Version(11);
     /// Valkey 9: hashes with deadlines of fields.
     pub const VALKEY_80: Version = Version(80);
 
-    /// Bytes of a file's magic.
+    /// Length of a file's magic.
     pub const MAGIC_BYTES: usize = 9;
 
-    /// The version of a payload; None if it is not known.
-    pub fn of_number(number: u16) -> Option<Version> {
+    /// The version with this number; None if it is unknown.
+    pub fn from_number(number: u16) -> Option<Version> {
         matches!(number, 1..=12 | 80).then_some(Version(number))
     }
 
-    /// The version that a file's first bytes tell; an error text if they tell none that can be read.
-    pub fn of_magic(magic: &[u8; Version::MAGIC_BYTES]) -> Result<Version, &'static str> {
+    /// The version in a file's first bytes. Errors: a text.
+    pub fn from_magic(magic: &[u8; Version::MAGIC_BYTES]) -> Result<Version, &'static str> {
         let (digits, is_valkey) =
             match (magic.strip_prefix(b"REDIS"), magic.strip_prefix(b"VALKEY")) {
                 (Some(digits), _) => (digits, false),
@@ -37,7 +37,8 @@ impl Version {
             }
             number = number * 10 + u16::from(digit - b'0');
         }
-        let version = Version::of_number(number).filter(|version| version.is_valkey() == is_valkey);
+        let version =
+            Version::from_number(number).filter(|version| version.is_valkey() == is_valkey);
         version.ok_or("has a version that cannot be read: 1 to 12 of Redis and 80 of Valkey can")
     }
 

@@ -1,4 +1,4 @@
-//! A file around values: written as it comes, with a running checksum, never held in memory as a whole.
+//! Writing a file record by record, with a running checksum.
 
 use std::io::{self, Write};
 use std::mem;
@@ -21,20 +21,20 @@ const BUFFER_BYTES: usize = 64 * 1024;
 pub enum WriteError {
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// Nothing of the entry was written; others may follow.
+    /// Nothing of the entry was written; writing can continue.
     #[error(transparent)]
     NeedsVersion(#[from] NeedsVersion),
 }
 
-/// A key with all that a file tells of it.
+/// A key with all that a file contains of it.
 pub struct SavedEntry<'a> {
     pub key: &'a [u8],
     pub value: ValueRef<'a, Value>,
     /// Unix milliseconds.
     pub deadline_ms: Option<i64>,
-    /// Seconds since the last access, where the eviction policy goes by it.
+    /// Seconds since the last access, if the eviction policy uses it.
     pub idle_seconds: Option<u64>,
-    /// The counter of accesses, where the eviction policy goes by it.
+    /// The LFU counter, if the eviction policy uses it.
     pub frequency: Option<u8>,
 }
 
@@ -46,8 +46,8 @@ pub struct Writer<W: Write> {
 }
 
 impl<W: Write> Writer<W> {
-    /// Begins a file. Entries that this version cannot hold are refused; `checks` is `rdbchecksum`: without it the file ends with a
-    /// checksum of 0, which readers do not look at.
+    /// Begins a file. Entries that this version cannot hold will be refused. `checks` is `rdbchecksum`: without it the checksum
+    /// is 0, which readers ignore.
     pub fn new(inner: W, version: Version, encoder: Encoder, checks: bool) -> io::Result<Self> {
         let digest = checks.then(|| CHECKSUM.digest());
         let mut out = Output::new(inner);
@@ -64,15 +64,15 @@ impl<W: Write> Writer<W> {
         self.out.check()
     }
 
-    /// The text of a library of functions.
+    /// The source text of a function library.
     pub fn function(&mut self, text: &[u8]) -> io::Result<()> {
         self.out.put(&[opcode::FUNCTION]);
         self.encoder.string(text, &mut self.out);
         self.out.check()
     }
 
-    /// The entries from here on are in this database. How many they are, and how many of them have deadlines, lets readers
-    /// make room at once; it need not be exact.
+    /// The next entries are in this database. The numbers of its keys, and of those with deadlines, are hints for readers and
+    /// need not be exact.
     pub fn select_db(&mut self, db: u64, keys: u64, volatile_keys: u64) -> io::Result<()> {
         let Writer { out, encoder, .. } = self;
         out.put(&[opcode::SELECT_DB]);
@@ -83,7 +83,7 @@ impl<W: Write> Writer<W> {
         out.check()
     }
 
-    /// One key. Deadlines of fields become times as they are `now`.
+    /// Writes an entry. `now` converts deadlines of fields to wall-clock times.
     pub fn entry(&mut self, entry: SavedEntry<'_>, now: &Now) -> Result<(), WriteError> {
         let value_type = Encoder::value_type(entry.value, self.version)?;
         let Writer { out, encoder, .. } = self;
@@ -104,26 +104,12 @@ impl<W: Write> Writer<W> {
         Ok(out.check()?)
     }
 
-    /// Bytes given to the file or still to be given.
+    /// Bytes written to the file so far, without those in the buffer.
     pub fn written_bytes(&self) -> u64 {
-        self.out.written + self.out.buffer.len() as u64
-    }
-
-    /// The file written to, for whoever syncs what is there.
-    pub fn get_ref(&self) -> &W {
-        &self.out.inner
-    }
-
-    /// Bytes given to the file so far, of those that were written.
-    pub fn len(&self) -> u64 {
         self.out.written
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Ends the file and gives it back; the encoder can write another one.
+    /// Ends the file. Returns it, and the encoder for reuse.
     pub fn finish(mut self) -> io::Result<(W, Encoder)> {
         self.out.put(&[opcode::END]);
         self.out.write_buffer();
@@ -136,14 +122,14 @@ impl<W: Write> Writer<W> {
     }
 }
 
-/// A buffer before the file. After an error nothing is written any more.
+/// A buffered file. After an error nothing more is written.
 pub(in crate::persist) struct Output<W> {
     inner: W,
     buffer: Vec<u8>,
     digest: Option<Digest<'static, u64, Table<16>>>,
     /// A write failed.
     is_broken: bool,
-    /// Why, until that was told.
+    /// The error, until it is returned by [`Output::check`].
     error: Option<io::Error>,
     written: u64,
 }
@@ -167,12 +153,12 @@ impl<W: Write> Output<W> {
         Output { inner, buffer, digest: None, is_broken: false, error: None, written: 0 }
     }
 
-    /// Bytes given to the file so far.
+    /// Bytes written to the file so far, without those in the buffer.
     pub fn written(&self) -> u64 {
         self.written
     }
 
-    /// Gives the file all that was put.
+    /// Writes the rest. Returns the file.
     pub fn finish(mut self) -> io::Result<W> {
         self.write_buffer();
         self.check()?;
@@ -199,7 +185,7 @@ impl<W: Write> Output<W> {
         self.is_broken = self.error.is_some();
     }
 
-    /// The first error since this was asked last; another one if nothing is written any more.
+    /// Returns a new error once, then a general one each time, as nothing is written any more.
     pub fn check(&mut self) -> io::Result<()> {
         match self.error.take() {
             Some(error) => Err(error),

@@ -5,10 +5,10 @@ use super::*;
 const MARK: &str = "0123456789abcdef0123456789abcdef01234567";
 const ID: &str = "abcdefabcdefabcdefabcdefabcdefabcdefabcd";
 
-/// What a link has made of bytes.
+/// The output of a link.
 #[derive(Debug, Default, PartialEq)]
-struct Heard {
-    /// Without those that depend on how the bytes were cut.
+struct Outcome {
+    /// Without those that depend on how the bytes are split.
     events: Vec<Event>,
     snapshot: Vec<u8>,
     units: Vec<Vec<Vec<Vec<u8>>>>,
@@ -17,41 +17,41 @@ struct Heard {
     sent: Vec<u8>,
 }
 
-/// Has a link hear bytes that come in pieces.
-fn hear(hello: Hello, pieces: &[&[u8]]) -> Heard {
-    let (mut link, mut heard) = (Link::new(hello), Heard::default());
+/// Feeds a link with bytes in pieces.
+fn feed(options: HandshakeOptions, pieces: &[&[u8]]) -> Outcome {
+    let (mut link, mut outcome) = (Link::new(options), Outcome::default());
     for piece in pieces {
         link.receive(piece);
         while let Some(event) = link.next_event() {
             match event {
-                Event::Snapshot(bytes) => heard.snapshot.extend(bytes),
-                Event::Say(..) | Event::Alive => {}
-                event => heard.events.push(event),
+                Event::Snapshot(bytes) => outcome.snapshot.extend(bytes),
+                Event::Log(..) | Event::Alive => {}
+                event => outcome.events.push(event),
             }
         }
-        while heard.broken.is_none() {
+        while outcome.broken.is_none() {
             match link.next_unit() {
                 Ok(Some(unit)) => {
-                    heard.raw.extend_from_slice(unit.raw());
+                    outcome.raw.extend_from_slice(unit.raw());
                     let words = |(buffer, ranges): (&[u8], &[Range])| {
                         ranges.iter().map(|range| range.of(buffer).to_vec()).collect()
                     };
-                    heard.units.push(unit.map(words).collect());
+                    outcome.units.push(unit.map(words).collect());
                     link.applied();
                 }
                 Ok(None) => break,
-                Err(broken) => heard.broken = Some(broken),
+                Err(broken) => outcome.broken = Some(broken),
             }
         }
-        link.tidy();
+        link.shrink();
     }
-    heard.sent = link.output;
-    heard
+    outcome.sent = link.output;
+    outcome
 }
 
-fn resuming() -> Hello {
+fn resuming() -> HandshakeOptions {
     let continues = Some((ID.to_owned(), 7));
-    Hello { port: 6380, continues, ..Hello::default() }
+    HandshakeOptions { port: 6380, continues, ..HandshakeOptions::default() }
 }
 
 const STREAM: &str = "*2\r\n$6\r\nSELECT\r\n$1\r\n3\r\n\r\n\n*1\r\n$5\r\nMULTI\r\n*3\r\n$3\r\nSET\r\n$1\r\na\r\n$2\r\n\r\n\r\n\
@@ -62,7 +62,7 @@ fn words(text: &str) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn a_snapshot_and_the_stream_behind_it_are_told_apart() {
+fn a_snapshot_and_the_stream_after_it_are_separated() {
     let snapshot = format!("REDIS0010 {} not the mark", &MARK[..39]);
     let ways = [
         (format!("$EOF:{MARK}\r\n{snapshot}{MARK}"), None),
@@ -72,34 +72,37 @@ fn a_snapshot_and_the_stream_behind_it_are_told_apart() {
         let text = format!(
             "+PONG\r\n+OK\r\n+OK\r\n-ERR Unrecognized REPLCONF option: version\r\n\n\n+FULLRESYNC {ID} 1234\r\n\n{transfer}{STREAM}"
         );
-        let heard = hear(Hello { port: 6380, ..Hello::default() }, &[text.as_bytes()]);
+        let outcome = feed(
+            HandshakeOptions { port: 6380, ..HandshakeOptions::default() },
+            &[text.as_bytes()],
+        );
         let history = Some((ID.to_owned(), 1234));
         assert_eq!(
-            heard.events,
+            outcome.events,
             [
                 Event::FullSync { history },
                 Event::Begins { bytes },
                 Event::Ends { by_mark: bytes.is_none() }
             ]
         );
-        assert_eq!(heard.snapshot, snapshot.as_bytes());
-        assert_eq!(heard.raw, STREAM.replace("\r\n\r\n\n*", "\r\n*").as_bytes());
+        assert_eq!(outcome.snapshot, snapshot.as_bytes());
+        assert_eq!(outcome.raw, STREAM.replace("\r\n\r\n\n*", "\r\n*").as_bytes());
         let units = [
             vec![words("SELECT 3")],
             vec![vec![b"SET".to_vec(), b"a".to_vec(), b"\r\n".to_vec()], words("INCR b")],
             vec![words("PING")],
             vec![],
         ];
-        assert_eq!(heard.units, units);
-        let sent = String::from_utf8(heard.sent).expect("text");
+        assert_eq!(outcome.units, units);
+        let sent = String::from_utf8(outcome.sent).expect("text");
         let asked = "*3\r\n$5\r\nPSYNC\r\n$1\r\n?\r\n$2\r\n-1\r\n";
         assert!(sent.starts_with("*1\r\n$4\r\nPING\r\n") && sent.ends_with(asked), "{sent}");
     }
 }
 
 #[test]
-fn what_is_known_is_asked_for_and_goes_on() {
-    let hello = Hello {
+fn a_known_history_is_requested_and_continues() {
+    let options = HandshakeOptions {
         password: Some(b"secret".to_vec()),
         user: Some(b"me".to_vec()),
         address: Some(b"10.0.0.2".to_vec()),
@@ -109,10 +112,10 @@ fn what_is_known_is_asked_for_and_goes_on() {
     let text = format!(
         "-NOAUTH first\r\n+OK\r\n-ERR what\r\n-ERR what\r\n-ERR what\r\n-ERR what\r\n+CONTINUE {MARK}\r\n{STREAM}"
     );
-    let heard = hear(hello, &[text.as_bytes()]);
-    assert_eq!(heard.events, [Event::Continues { id: Some(MARK.to_owned()) }]);
-    assert_eq!(heard.units.len(), 4);
-    let sent = String::from_utf8(heard.sent).expect("text");
+    let outcome = feed(options, &[text.as_bytes()]);
+    assert_eq!(outcome.events, [Event::Continues { id: Some(MARK.to_owned()) }]);
+    assert_eq!(outcome.units.len(), 4);
+    let sent = String::from_utf8(outcome.sent).expect("text");
     let sent: Vec<&str> = sent.split("\r\n").filter(|word| !word.starts_with(['*', '$'])).collect();
     let expected = format!(
         "PING AUTH me secret REPLCONF listening-port 6380 REPLCONF ip-address 10.0.0.2 REPLCONF capa eof capa psync2 REPLCONF version 9.0.0 PSYNC {ID} 7 \
@@ -122,7 +125,7 @@ fn what_is_known_is_asked_for_and_goes_on() {
 }
 
 #[test]
-fn what_a_primary_refuses_ends_the_link_or_asks_in_another_way() {
+fn a_refusal_ends_the_link_or_leads_to_sync() {
     let failed = |later| [Event::Failed { later }];
     let ends = [
         ("-ERR no\r\n", failed(false)),
@@ -136,53 +139,53 @@ fn what_a_primary_refuses_ends_the_link_or_asks_in_another_way() {
         ),
     ];
     for (text, events) in ends {
-        assert_eq!(hear(resuming(), &[text.as_bytes()]).events, events, "{text}");
+        assert_eq!(feed(resuming(), &[text.as_bytes()]).events, events, "{text}");
     }
     let old = "+PONG\r\n-ERR\r\n-ERR\r\n-ERR\r\n-ERR unknown command\r\n";
     for (answer, bytes) in [("$3\r\nabc", Some(3)), ("-ERR no\r\n", None), ("hello\r\n", None)] {
-        let heard = hear(resuming(), &[old.as_bytes(), answer.as_bytes()]);
+        let outcome = feed(resuming(), &[old.as_bytes(), answer.as_bytes()]);
         let mut expected = vec![Event::FullSync { history: None }];
         match bytes {
             Some(_) => expected.extend([Event::Begins { bytes }, Event::Ends { by_mark: false }]),
             None => expected.extend(failed(false)),
         }
-        assert_eq!(heard.events, expected, "{answer}");
-        assert!(heard.sent.ends_with(b"SYNC\r\n"));
+        assert_eq!(outcome.events, expected, "{answer}");
+        assert!(outcome.sent.ends_with(b"SYNC\r\n"));
     }
     let long = "x".repeat(LINE_MAX + 1);
-    assert_eq!(hear(resuming(), &[long.as_bytes()]).events, failed(false));
+    assert_eq!(feed(resuming(), &[long.as_bytes()]).events, failed(false));
 }
 
 #[test]
-fn a_unit_that_is_discarded_is_over_and_does_nothing() {
+fn a_discarded_unit_is_empty() {
     let request = |word: &str| format!("*1\r\n${}\r\n{word}\r\n", word.len());
     let words = ["MULTI", "FIRST", "SECOND", "discard", "THIRD", "MULTI", "FOURTH", "EXEC"];
     let stream: String = words.iter().map(|word| request(word)).collect();
     let greeting =
         "+PONG\r\n+OK\r\n+OK\r\n-ERR Unrecognized REPLCONF option: version\r\n+CONTINUE\r\n";
-    let heard = hear(resuming(), &[greeting.as_bytes(), stream.as_bytes()]);
+    let outcome = feed(resuming(), &[greeting.as_bytes(), stream.as_bytes()]);
     assert_eq!(
-        heard.units,
+        outcome.units,
         [vec![], vec![vec![b"THIRD".to_vec()]], vec![vec![b"FOURTH".to_vec()]]]
     );
-    assert_eq!((heard.raw, heard.broken), (stream.into_bytes(), None));
+    assert_eq!((outcome.raw, outcome.broken), (stream.into_bytes(), None));
 }
 
 #[test]
-fn a_stream_that_is_none_breaks_the_link() {
+fn invalid_bytes_break_the_stream() {
     for rest in ["PING\r\n", "*1\r\n+1\r\n", "*x\r\n", "\r\r\n", "\r\n \r\n"] {
         let text = format!(
             "+PONG\r\n+OK\r\n+OK\r\n-ERR Unrecognized REPLCONF option: version\r\n+CONTINUE\r\n{STREAM}{rest}"
         );
-        let heard = hear(resuming(), &[text.as_bytes()]);
-        assert_eq!(heard.units.len(), 4);
-        assert!(heard.broken.is_some(), "{rest}");
+        let outcome = feed(resuming(), &[text.as_bytes()]);
+        assert_eq!(outcome.units.len(), 4);
+        assert!(outcome.broken.is_some(), "{rest}");
     }
 }
 
 proptest! {
     #[test]
-    fn it_does_not_matter_where_the_bytes_are_cut(
+    fn it_does_not_matter_how_the_bytes_are_split(
         cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..12),
         by_mark in any::<bool>(),
         snapshot in prop::collection::vec(prop::sample::select(b"0123\r\n$*".to_vec()), 0..200),
@@ -199,20 +202,20 @@ proptest! {
             }
         };
         let all = [b"+PONG\r\n+OK\r\n+OK\r\n-ERR Unrecognized REPLCONF option: version\r\n", &transfer[..], STREAM.as_bytes()].concat();
-        let whole = hear(resuming(), &[&all]);
+        let whole = feed(resuming(), &[&all]);
         prop_assert!(whole.broken.is_none() && whole.units.len() == 4);
         let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(all.len() + 1)).collect();
         cuts.extend([0, all.len()]);
         cuts.sort_unstable();
         let pieces: Vec<&[u8]> = cuts.windows(2).map(|ends| &all[ends[0]..ends[1]]).collect();
-        prop_assert_eq!(hear(resuming(), &pieces), whole);
+        prop_assert_eq!(feed(resuming(), &pieces), whole);
         let bytes: Vec<&[u8]> = all.chunks(1).collect();
-        prop_assert_eq!(hear(resuming(), &bytes), hear(resuming(), &[&all]));
+        prop_assert_eq!(feed(resuming(), &bytes), feed(resuming(), &[&all]));
     }
 
     #[test]
-    fn whatever_comes_is_borne(bytes in prop::collection::vec(any::<u8>(), 0..300), goes_on in any::<bool>()) {
+    fn any_bytes_are_handled_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..300), goes_on in any::<bool>()) {
         let start: &[u8] = if goes_on { b"+PONG\r\n+OK\r\n+OK\r\n-ERR Unrecognized REPLCONF option: version\r\n+CONTINUE\r\n" } else { b"" };
-        hear(resuming(), &[start, &bytes]);
+        feed(resuming(), &[start, &bytes]);
     }
 }

@@ -7,14 +7,14 @@ fn open(disk: &ModelDisk) -> Result<AofFolder, FolderError> {
     AofFolder::open(Arc::new(disk.clone()), Path::new("/"), b"dir", b"a.aof")
 }
 
-/// What a start would load: the bytes of all files, in order.
+/// The bytes that a start would load, of all files in order.
 fn content(disk: &ModelDisk, folder: &AofFolder) -> Vec<u8> {
     let files = folder.manifest().files();
     files.flat_map(|file| disk.bytes(&folder.path_of(&file.name)).unwrap()).collect()
 }
 
 #[test]
-fn a_single_file_is_taken_over_whole_at_every_crash_point() {
+fn a_single_file_is_taken_over_completely_whenever_a_crash_comes() {
     for death in [Death::Kill, Death::PowerLoss] {
         for seed in 0..40 {
             for operation in 1.. {
@@ -48,7 +48,7 @@ fn a_file_beside_a_folder_in_use_is_left_alone() {
 }
 
 #[test]
-fn a_first_start_makes_base_increment_and_manifest_and_a_second_one_goes_on() {
+fn a_first_start_creates_base_increment_and_manifest_and_a_second_one_appends() {
     let disk = ModelDisk::new(1);
     let mut folder = open(&disk).unwrap();
     let first = folder
@@ -59,7 +59,7 @@ fn a_first_start_makes_base_increment_and_manifest_and_a_second_one_goes_on() {
     let mut folder = open(&disk).unwrap();
     let second = folder.open_at_start(BaseFormat::Rdb, |_| panic!("there is a base")).unwrap();
     assert_eq!((&second.name, second.len), (&first.name, OLD.len() as u64));
-    // What the first process has only written is durable now, as clients will see it.
+    // What the first process wrote without syncing is durable now, as clients see it.
     disk.restart(Death::PowerLoss);
     let folder = open(&disk).unwrap();
     assert_eq!(content(&disk, &folder), [b"REDIS", OLD].concat());
@@ -68,7 +68,7 @@ fn a_first_start_makes_base_increment_and_manifest_and_a_second_one_goes_on() {
 }
 
 #[test]
-fn history_that_cannot_be_removed_is_told_and_forgotten() {
+fn history_that_cannot_be_removed_is_reported_and_no_longer_listed() {
     let disk = ModelDisk::new(1);
     let mut folder = open(&disk).unwrap();
     folder.open_at_start(BaseFormat::Rdb, |_| Ok(())).unwrap();
@@ -87,14 +87,14 @@ fn history_that_cannot_be_removed_is_told_and_forgotten() {
 }
 
 #[test]
-fn a_manifest_that_is_wrong_is_refused_with_its_line() {
+fn an_invalid_manifest_is_refused_with_its_line() {
     let disk = ModelDisk::new(1);
     disk.create_folder(Path::new("/dir")).unwrap();
     disk.put(Path::new("/dir/a.aof.manifest"), b"file a seq 1 type x\n");
     let error = open(&disk).unwrap_err().to_string();
-    let told = "FATAL AOF MANIFEST FILE ERROR /dir/a.aof.manifest: Reading the manifest file, at line 1 >>> 'file a seq 1 type x' \
+    let expected = "FATAL AOF MANIFEST FILE ERROR /dir/a.aof.manifest: Reading the manifest file, at line 1 >>> 'file a seq 1 type x' \
                 Unknown AOF file type";
-    assert_eq!(error, told);
+    assert_eq!(error, expected);
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn an_increment_does_not_get_the_name_of_one_in_the_history() {
 }
 
 #[test]
-fn a_start_does_not_go_on_in_an_increment_that_was_aside() {
+fn a_start_does_not_append_to_an_increment_left_aside() {
     let disk = ModelDisk::new(1);
     let mut folder = open(&disk).unwrap();
     let written = Path::new("/dir/temp");

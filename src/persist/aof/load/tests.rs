@@ -8,7 +8,7 @@ use crate::sys::disk::model::ModelDisk;
 const GOOD: &str = "*3\r\n$3\r\nSET\r\n$1\r\na\r\n$1\r\n1\r\n";
 const MULTI: &str = "*1\r\n$5\r\nMULTI\r\n";
 
-/// Notes what it is told; a request BAD cannot be applied.
+/// Records its calls; a request BAD cannot be applied.
 #[derive(Default)]
 struct Notes(Vec<String>);
 
@@ -20,7 +20,7 @@ impl Sink for Notes {
     fn rdb(&mut self, source: &mut dyn DiskReader, bytes: u64) -> Result<u64, String> {
         let mut image = [0; 9];
         source.read_exact(&mut image).map_err(|error| error.to_string())?;
-        // Reads on, as a buffered reader does.
+        // Reads too far, as a buffered reader does.
         source.read_to_end(&mut Vec::new()).map_err(|error| error.to_string())?;
         self.0.push(format!("rdb of {bytes}"));
         if image == *b"REDIS0010" { Ok(9) } else { Err("version of tomorrow".into()) }
@@ -58,7 +58,7 @@ fn load(folder: &AofFolder, may_cut: bool) -> (Result<Loaded, String>, Vec<Strin
     (result, notes.0)
 }
 
-/// What a refusal says; nothing may have been changed.
+/// The error of loading, which must not have changed any file.
 fn refused(base: &[u8], increments: &[&str], may_cut: bool) -> String {
     let (disk, folder) = folder(base, increments);
     let error = load(&folder, may_cut).0.unwrap_err();
@@ -72,7 +72,7 @@ fn refused(base: &[u8], increments: &[&str], may_cut: bool) -> String {
 }
 
 #[test]
-fn files_are_loaded_in_order_and_a_tail_of_commands_behind_an_image_too() {
+fn files_are_loaded_in_order_and_so_are_commands_after_an_image() {
     let base = [b"REDIS0010".as_slice(), GOOD.as_bytes()].concat();
     let second = format!("#TS:1\r\n{MULTI}{GOOD}*1\r\n$4\r\nEXEC\r\n");
     let (_, folder) = folder(&base, &[GOOD, &second]);
@@ -80,7 +80,7 @@ fn files_are_loaded_in_order_and_a_tail_of_commands_behind_an_image_too() {
     let bytes = (base.len() + GOOD.len() + second.len()) as u64;
     let expected = Loaded { bytes, base_bytes: base.len() as u64, warnings: Vec::new() };
     assert_eq!(result, Ok(expected));
-    let told = [
+    let expected = [
         "a.1.base.rdb 36",
         "rdb of 36",
         "SET",
@@ -91,11 +91,11 @@ fn files_are_loaded_in_order_and_a_tail_of_commands_behind_an_image_too() {
         "SET",
         "EXEC",
     ];
-    assert_eq!(notes, told);
+    assert_eq!(notes, expected);
 }
 
 #[test]
-fn a_torn_last_file_is_cut_back_if_that_is_allowed() {
+fn a_last_file_cut_short_is_truncated_if_that_is_allowed() {
     for tail in
         [&GOOD[..20], &format!("{MULTI}{GOOD}"), "\0\0\0\0", "*3\r\n$3\r\nS\0\0\0\0\0\0", "#TS:17"]
     {
@@ -116,7 +116,7 @@ fn a_torn_last_file_is_cut_back_if_that_is_allowed() {
 }
 
 #[test]
-fn a_torn_file_is_the_last_one_if_those_behind_it_are_empty() {
+fn the_last_file_is_the_last_one_that_is_not_empty() {
     let (disk, folder) = folder(b"", &[&GOOD[..20], ""]);
     assert_eq!(load(&folder, true).0.unwrap().bytes, 0);
     assert_eq!(disk.bytes(Path::new("/aof/a.1.incr.aof")).unwrap(), b"");
@@ -128,15 +128,15 @@ fn a_torn_file_is_the_last_one_if_those_behind_it_are_empty() {
 fn damage_is_refused_with_file_offset_and_fault() {
     let damaged = format!("{GOOD}*1\r\n$3\r\nDELxx{GOOD}");
     let error = refused(b"", &[&damaged], true);
-    let told = "Bad file format reading the append only file a.1.incr.aof: Expected \\r\\n, got: 7878 at offset 38 (of 67; line or \
+    let expected = "Bad file format reading the append only file a.1.incr.aof: Expected \\r\\n, got: 7878 at offset 38 (of 67; line or \
                 argument at 35): make a backup";
-    assert!(error.starts_with(told), "{error}");
+    assert!(error.starts_with(expected), "{error}");
     let error = refused(b"", &[&format!("{GOOD}*1\r\n$3\r\nBAD\r\n")], true);
     assert_eq!(error, "Unknown command 'BAD' (append only file a.1.incr.aof, offset 27)");
     let error = refused(b"REDIS9999", &[GOOD], true);
-    let told =
+    let expected =
         "Error reading the RDB base file a.1.base.rdb, AOF loading aborted: version of tomorrow";
-    assert_eq!(error, told);
+    assert_eq!(error, expected);
 }
 
 #[test]

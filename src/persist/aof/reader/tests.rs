@@ -2,9 +2,10 @@ use proptest::prelude::*;
 
 use super::*;
 
-type Words = Vec<Vec<u8>>;
+/// The arguments of a request.
+type Arguments = Vec<Vec<u8>>;
 
-/// A source that gives few bytes at a time.
+/// A source that returns at most this many bytes at once.
 struct Drip<'a>(&'a [u8], usize);
 
 impl Read for Drip<'_> {
@@ -16,14 +17,14 @@ impl Read for Drip<'_> {
     }
 }
 
-/// What a whole reading gives: requests that count (those of an open transaction do not), and the end.
-fn read(bytes: &[u8], step: usize) -> (Vec<Words>, End) {
+/// Reads everything: the requests, without those of an open transaction, and the end.
+fn read(bytes: &[u8], step: usize) -> (Vec<Arguments>, End) {
     let mut reader = Reader::new(Drip(bytes, step), 0, bytes.len() as u64);
     let (mut requests, mut transaction) = (Vec::new(), Vec::new());
     loop {
         match reader.next().unwrap() {
             Item::Request(request) => {
-                let words: Words = request.arguments().map(<[u8]>::to_vec).collect();
+                let words: Arguments = request.arguments().map(<[u8]>::to_vec).collect();
                 assert_eq!(encode(&words), bytes[request.offset as usize..request.end as usize]);
                 let ends = words[0].eq_ignore_ascii_case(b"EXEC");
                 transaction.push(words);
@@ -51,8 +52,8 @@ fn command(text: &str) -> Vec<u8> {
     encode(&text.split(' ').map(|word| word.as_bytes().to_vec()).collect::<Vec<_>>())
 }
 
-/// Units of a log: each is bytes and the requests in it.
-fn unit() -> impl Strategy<Value = (Vec<u8>, Vec<Words>)> {
+/// A unit of a log (request, transaction or annotation): its bytes and its requests.
+fn unit() -> impl Strategy<Value = (Vec<u8>, Vec<Arguments>)> {
     let words = prop::collection::vec(
         prop_oneof![
             prop::collection::vec(any::<u8>(), 0..12),
@@ -75,8 +76,8 @@ fn unit() -> impl Strategy<Value = (Vec<u8>, Vec<Words>)> {
     prop_oneof![4 => single, 2 => transaction, 1 => annotation]
 }
 
-/// Bytes of the units, where each ends, and the requests before that.
-fn log_of(units: &[(Vec<u8>, Vec<Words>)]) -> (Vec<u8>, Vec<(usize, Vec<Words>)>) {
+/// The bytes of the units; and for each end of a unit, its offset and the requests before it.
+fn log_of(units: &[(Vec<u8>, Vec<Arguments>)]) -> (Vec<u8>, Vec<(usize, Vec<Arguments>)>) {
     let (mut bytes, mut requests) = (Vec::new(), Vec::new());
     let mut ends = vec![(0, Vec::new())];
     for (text, inside) in units {
@@ -89,7 +90,7 @@ fn log_of(units: &[(Vec<u8>, Vec<Words>)]) -> (Vec<u8>, Vec<(usize, Vec<Words>)>
 
 proptest! {
     #[test]
-    fn a_log_cut_anywhere_gives_all_whole_units_before_the_cut(
+    fn a_log_cut_anywhere_gives_all_complete_units_before_the_cut(
         units in prop::collection::vec(unit(), 0..6),
         step in 1usize..40,
     ) {
@@ -106,7 +107,7 @@ proptest! {
     }
 
     #[test]
-    fn nuls_in_place_of_a_tail_give_all_whole_units_before_them(
+    fn nuls_instead_of_a_tail_give_all_complete_units_before_them(
         units in prop::collection::vec(unit(), 1..5),
         more in 1usize..3000,
     ) {
@@ -115,7 +116,7 @@ proptest! {
             let mut torn = bytes[..cut].to_vec();
             torn.resize(cut + more, 0);
             let (read, end) = read(&torn, 4096);
-            // A NUL may also be what belongs there: the end of an argument of NULs.
+            // The NULs may be the right bytes: the end of an argument of NULs.
             let (at, requests) = ends.iter().rev().find(|(at, _)| {
                 *at <= cut || bytes.len() >= *at && torn.len() >= *at && bytes[..*at] == torn[..*at]
             }).unwrap();
@@ -126,11 +127,11 @@ proptest! {
     }
 
     #[test]
-    fn a_stroke_through_the_structure_in_the_middle_is_never_read_over(
+    fn damage_in_the_middle_is_never_skipped(
         units in prop::collection::vec(unit(), 2..6),
         place in any::<prop::sample::Index>(),
     ) {
-        // A line end of a unit that is not the last one: `x` in its place.
+        // The first byte of a unit, not the last one, becomes `x`.
         let (mut bytes, ends) = log_of(&units);
         let unit = place.index(units.len() - 1);
         let (begin, requests) = &ends[unit];
@@ -139,13 +140,13 @@ proptest! {
         prop_assert_eq!(&read, requests);
         prop_assert_eq!(end.valid_up_to, *begin as u64);
         let fault = Fault {
-            kind: FaultKind::NoRequest(b'x'), field_at: *begin as u64, at: *begin as u64,
+            kind: FaultKind::NotARequest(b'x'), field_at: *begin as u64, at: *begin as u64,
         };
         prop_assert_eq!(end.tail, Tail::Damage(fault));
     }
 
     #[test]
-    fn no_bytes_make_the_reader_stumble_and_any_pieces_give_the_same(
+    fn any_bytes_are_read_without_panic_and_alike_in_any_pieces(
         bytes in prop::collection::vec(
             prop_oneof![any::<u8>(), Just(b'*'), Just(b'$'), Just(b'\r'), Just(b'\n'), Just(b'1')],
             0..60,
@@ -158,8 +159,8 @@ proptest! {
 
 #[test]
 fn large_requests_and_many_arguments_are_read_in_pieces() {
-    let words: Words = (0..70_000).map(|number: u32| number.to_string().into_bytes()).collect();
-    let large: Words = vec![b"SET".to_vec(), vec![7; 3 << 20]];
+    let words: Arguments = (0..70_000).map(|number: u32| number.to_string().into_bytes()).collect();
+    let large: Arguments = vec![b"SET".to_vec(), vec![7; 3 << 20]];
     let bytes = [command("SET a b"), encode(&words), encode(&large), command("DEL a")].concat();
     let (requests, end) = read(&bytes, 10_000);
     assert_eq!(requests.len(), 4);
@@ -191,7 +192,7 @@ fn a_declared_length_reserves_nothing() {
 }
 
 #[test]
-fn damage_is_told_with_its_place() {
+fn damage_is_reported_with_its_offset() {
     let good = command("SET a b");
     let at = good.len() as u64;
     let check = |text: &str, kind, field_at, wrong| {
@@ -202,8 +203,8 @@ fn damage_is_told_with_its_place() {
         let fault = Fault { kind, field_at: at + field_at, at: at + wrong };
         assert_eq!(end.tail, Tail::Damage(fault), "{text:?}");
     };
-    check("junk", FaultKind::NoRequest(b'j'), 0, 0);
-    check("\0\0\0", FaultKind::NoRequest(0), 0, 0);
+    check("junk", FaultKind::NotARequest(b'j'), 0, 0);
+    check("\0\0\0", FaultKind::NotARequest(0), 0, 0);
     check("*x\r\n", FaultKind::Number, 0, 1);
     check("*0\r\n", FaultKind::Number, 0, 1);
     check("*-1\r\n", FaultKind::Number, 0, 1);

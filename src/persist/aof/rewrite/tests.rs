@@ -1,5 +1,5 @@
-//! The file of commands must be that which Redis 7.0.15 wrote for the same values, `tests/data/aof/values-7.0.15.aof`; the
-//! values come from its RDB file beside it.
+//! The commands must be those that Redis 7.0.15 wrote for the same values (`tests/data/aof/values-7.0.15.aof`); the values
+//! are read from its RDB file beside it.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ const VALUES: &[u8] = include_bytes!("../../../../tests/data/aof/values-7.0.15.r
 const COMMANDS: &[u8] = include_bytes!("../../../../tests/data/aof/values-7.0.15.aof");
 const NOW: Now = Now { wall_us: 1_700_000_000_000_000, boot_us: 5_000_000, is_loading: false };
 
-/// The commands of a file: of each database and key in order, as keys come in any order.
+/// The commands of a file by database and key, as the order of keys is arbitrary.
 fn by_key(file: &[u8]) -> BTreeMap<(u64, String), Vec<Vec<String>>> {
     let shown = |word: &[u8]| word.escape_ascii().to_string();
     let mut reader = Reader::new(file, 0, file.len() as u64);
@@ -47,7 +47,7 @@ fn limits() -> Limits {
     }
 }
 
-/// What is written for the values of an RDB file.
+/// The commands written for the values of an RDB file.
 fn rewritten(file: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     let mut writer = CommandWriter::new(&mut out, None);

@@ -1,4 +1,4 @@
-//! The expected texts are those of `redis-check-rdb` 7.0.15 for the same files, but for the words for what is wrong in a value.
+//! The expected texts are those of `redis-check-rdb` 7.0.15 for the same files, except the texts of faults in values.
 
 use super::*;
 use crate::clock::Clock;
@@ -18,7 +18,7 @@ fn check(file: &[u8]) -> (i32, Vec<String>) {
 }
 
 #[test]
-fn a_file_that_is_whole() {
+fn a_valid_file() {
     let (code, lines) = check(FILE);
     let end = FILE.len();
     let last = [
@@ -51,7 +51,7 @@ fn a_file_without_a_checksum() {
     );
 }
 
-/// The lines from the fault on, without the figures.
+/// The lines after the heading of the fault, without the summary.
 fn fault(file: &[u8]) -> Vec<String> {
     let (code, lines) = check(file);
     assert_eq!(code, 1);
@@ -82,7 +82,7 @@ fn faults_of_a_file() {
 }
 
 #[test]
-fn a_fault_of_a_value_is_told_with_its_key_and_type() {
+fn a_fault_in_a_value_is_reported_with_its_key_and_type() {
     let truncated = fault(b"REDIS0010\x00\x03key\x05ab");
     assert_eq!(
         truncated[1..],
@@ -92,7 +92,7 @@ fn a_fault_of_a_value_is_told_with_its_key_and_type() {
             "[additional info] Reading type 0 (string)"
         ]
     );
-    // A listpack whose last element goes on behind its end: right by its structure, wrong inside.
+    // A listpack whose last element is longer than the listpack: the record's structure is valid, the value is not.
     let damaged = fault(
         b"REDIS0010\x12\x01l\x01\x02\x0a\x0a\0\0\0\x01\0\xf0\x01\x01\xff\xff\0\0\0\0\0\0\0\0",
     );
@@ -107,7 +107,7 @@ fn a_fault_of_a_value_is_told_with_its_key_and_type() {
 }
 
 #[test]
-fn a_file_that_is_not_there() {
+fn a_missing_file() {
     let disk = ModelDisk::new(1);
     let mut out = Vec::new();
     let path = std::path::Path::new("/none");
