@@ -63,6 +63,9 @@ bitflags! {
 
         /// Runs a script or a function.
         const RUNS_SCRIPT = Self::RUNS_BODY.bits() | Self::RUNS_SHA.bits() | Self::RUNS_FUNCTION.bits();
+        /// May run so long that other clients are served meanwhile: scripts, and DEBUG, which may load a file. Not
+        /// SCRIPT KILL, as it ends them.
+        const LONG = Self::RUNS_SCRIPT.bits() | Self::PROTECTED.bits();
     }
 
     /// ACL categories that do not follow from the flags or group.

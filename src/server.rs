@@ -295,14 +295,8 @@ impl Server {
     /// Writes the turn's changes to the log, before replies that show them are sent, and continues saving.
     fn persist(&mut self) {
         if let Err(fatal) = persistence::turn(&mut self.keyspace, &mut self.state) {
-            self.die(&fatal);
+            die(&self.state, &fatal);
         }
-    }
-
-    /// Ends the process: changes cannot be made durable.
-    fn die(&self, fatal: &Fatal) -> ! {
-        self.state.log(Level::Warning, format_args!("{fatal}"));
-        std::process::exit(1);
     }
 
     /// Continues an eviction that exceeded its time limit.
@@ -312,4 +306,10 @@ impl Server {
             self.announce_deletions();
         }
     }
+}
+
+/// Ends the process: changes cannot be made durable.
+fn die(state: &State, fatal: &Fatal) -> ! {
+    state.log(Level::Warning, format_args!("{fatal}"));
+    std::process::exit(1);
 }

@@ -8,6 +8,7 @@ use crate::client::ClientFlags;
 use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::gate::execute::{Gate, Ran, Request};
+use crate::gate::persistence;
 use crate::gate::spec::{CommandSpec, Flags, Group, KeyFlags, keys, spec};
 use crate::gate::transaction::{abandon, forget_watched};
 use crate::resp::reply::ReplyWriter;
@@ -97,6 +98,9 @@ fn exec(ctx: &mut Context<'_>) -> CommandResult {
     if changed {
         ctx.reply.null_array();
         return Ok(Outcome::Replied);
+    }
+    if transaction.has_any(Flags::LONG) {
+        persistence::spread_ended(ctx.server);
     }
     ctx.reply.array(transaction.len());
     let mut last = Outcome::Replied;

@@ -57,7 +57,8 @@ const NOT_IN_TRANSACTION: CommandError =
 const NEEDS_CLIENT: CommandError =
     CommandError::Text("ERR this command has to do with a connection, and there is none here");
 
-const LOADING: CommandError = CommandError::Text("LOADING Redis is loading the dataset in memory");
+pub const LOADING: CommandError =
+    CommandError::Text("LOADING Redis is loading the dataset in memory");
 
 /// Whether [`admit`] would certainly say `Run`, for a client whose flags need no check. Each new rule of `admit` must
 /// be added here or to [`State::gate`]; a test compares the two.
@@ -167,9 +168,12 @@ fn check(server: &State, client: &Client, asked: &Asked<'_>, is_busy: bool) -> R
         return Err(CommandError::PrimaryDown.into());
     }
     if let Some(loading) = server.persistence.loading {
+        let queued = transaction.filter(|_| command.is(Flags::RUNS_QUEUED));
         let is_refused = match loading.is_beside {
-            true => command.is(Flags::NO_ASYNC_LOADING),
-            false => !command.is(Flags::LOADING),
+            true => runs_any(transaction, command, Flags::NO_ASYNC_LOADING),
+            false => {
+                !command.is(Flags::LOADING) || queued.is_some_and(|it| !it.all_have(Flags::LOADING))
+            }
         };
         if is_refused {
             return Err(LOADING.into());

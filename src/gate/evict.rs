@@ -58,8 +58,9 @@ fn evict_slice(db: &mut Keyspace, server: &mut State) -> Room {
 
 fn evict_for_a_while(db: &mut Keyspace, server: &mut State) -> Room {
     let policy = server.config.maxmemory_policy;
-    if !is_over(db, server) || server.pauses.strictest().is_some() {
-        // Paused clients must find the data unchanged.
+    // Paused clients, and the rest of a file that is loaded, must find the data unchanged.
+    let stands_still = server.pauses.strictest().is_some() || server.persistence.loading.is_some();
+    if stands_still || !is_over(db, server) {
         return Room::Enough;
     }
     // Empty buffers are freed before keys: those that sent messages about evicted keys would cost further keys.

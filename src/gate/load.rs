@@ -9,6 +9,7 @@ use std::slice;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 
+use crate::client::{ClientFlags, ClientId};
 use crate::collections::table::Table;
 use crate::config::system_text;
 use crate::gate::context::Caller;
@@ -112,11 +113,22 @@ impl Progress {
         }
         let serve = server.serve_while_busy;
         serve(db, server);
-        match server.process.shutdown.is_some() || server.persistence.is_stopped() {
-            true => Err(INTERRUPTED.into()),
-            false => Ok(()),
+        if !is_to_end(server) {
+            return Ok(());
         }
+        if let Some(loading) = &mut server.persistence.loading {
+            loading.is_interrupted = true;
+        }
+        Err(INTERRUPTED.into())
     }
+}
+
+/// Whether the server was stopped meanwhile. A shutdown that waits, for replicas or the end of DEBUG PAUSE-CRON, was
+/// ordered before.
+fn is_to_end(server: &State) -> bool {
+    let order = server.process.shutdown;
+    order.is_some_and(|order| !order.by_signal && order.waits_until_us.is_none())
+        || server.persistence.is_stopped()
 }
 
 /// Logs the progress.
@@ -518,16 +530,18 @@ fn first_key(command: &Command) -> Option<usize> {
 
 fn begin(db: &mut Keyspace, server: &mut State, total_bytes: u64) {
     let started_unix = server.now.unix_seconds();
-    let (loaded_bytes, memory_then, is_beside) = (0, 0, false);
-    let loading = Loading { started_unix, total_bytes, loaded_bytes, memory_then, is_beside };
+    let loading = Loading { started_unix, total_bytes, ..Loading::default() };
     server.persistence.loading = Some(loading);
     server.note_gate();
     db.begin_loading();
 }
 
 fn end(db: &mut Keyspace, server: &mut State) {
-    db.end_loading();
     db.select(0);
+    if server.persistence.loading.is_some_and(|loading| loading.is_interrupted) {
+        return;
+    }
+    db.end_loading();
     server.persistence.loading = None;
     server.note_gate();
 }
@@ -625,15 +639,16 @@ fn load_folder(
 
 // ---- loading on a running server -------------------------------------------------------------------------------------
 
-/// `DEBUG RELOAD` without saving: loads the RDB file. Errors: a text for the log.
+/// `DEBUG RELOAD` without saving: loads the RDB file. `client` asked for it. Errors: a text for the log.
 pub fn reload_rdb(
     db: &mut Keyspace,
     server: &mut State,
+    client: Option<ClientId>,
     flushes: bool,
     merges: bool,
 ) -> Result<(), String> {
     let path = server.config.dir.join(file_name(&server.config.dbfilename));
-    load_again(db, server, flushes, |db, server| {
+    load_again(db, server, client, flushes, |db, server| {
         match load_file(db, server, &path, Rules { merges, ..Rules::default() })? {
             true => Ok(()),
             false => Err(format!("{} is not there", path.display())),
@@ -641,34 +656,42 @@ pub fn reload_rdb(
     })
 }
 
-/// `DEBUG LOADAOF`: loads the append-only file, up to the last write. Errors: a text for the log.
-pub fn reload_aof(db: &mut Keyspace, server: &mut State) -> Result<(), String> {
+/// `DEBUG LOADAOF`: loads the append-only file, up to the last write. `client` asked for it. Errors: a text for the log.
+pub fn reload_aof(
+    db: &mut Keyspace,
+    server: &mut State,
+    client: Option<ClientId>,
+) -> Result<(), String> {
     if let Some((Purpose::Rewrite, ..)) = server.persistence.under_way() {
         return Err("the append-only file is being rewritten".into());
     }
     persistence::turn(db, server).map_err(|fatal| fatal.to_string())?;
     let folder = persistence::folder_at_start(server)?;
     let bytes = folder.size().map_err(|error| error.to_string())?;
-    load_again(db, server, true, |db, server| {
+    load_again(db, server, client, true, |db, server| {
         load_folder(db, server, &folder, bytes, false).map(drop)
     })?;
     persistence::note_loaded(db, server);
     Ok(())
 }
 
-/// Loads on a running server. Meanwhile no client is served, and nothing goes to the log or to replicas.
+/// Loads on a running server. Clients are served meanwhile as at the start, except the one that waits for the end.
+/// Nothing goes to the log or replicas.
 fn load_again(
     db: &mut Keyspace,
     server: &mut State,
+    client: Option<ClientId>,
     flushes: bool,
     load: impl FnOnce(&mut Keyspace, &mut State) -> Result<(), String>,
 ) -> Result<(), String> {
     let selected = db.selected();
-    let serve = std::mem::replace(&mut server.serve_while_busy, |_, _| {});
     effect::note_deletions(db, server);
-    let was_heard = (server.effects.is_heard(), db.deletions.is_heard());
-    server.effects.listen(false);
+    persistence::spread_ended(server);
+    // Not stopped: those of this turn, and of a transaction around this command, are still to be taken.
+    let effects = std::mem::take(&mut server.effects);
+    let is_heard = db.deletions.is_heard();
     db.deletions.listen(false);
+    hold(server, client, true);
     if flushes && let Some(mut engine) = server.take_engine() {
         let (lua, libraries) = engine.functions();
         libraries.flush(lua);
@@ -682,11 +705,18 @@ fn load_again(
         }
         load(db, server)
     });
-    server.effects.listen(was_heard.0);
-    db.deletions.listen(was_heard.1);
-    server.serve_while_busy = serve;
+    server.effects = effects;
+    db.deletions.listen(is_heard);
+    hold(server, client, false);
     db.select(selected);
     loaded
+}
+
+/// Nested turns skip a client that is held.
+fn hold(server: &mut State, client: Option<ClientId>, is_held: bool) {
+    if let Some(client) = client.and_then(|id| server.clients.get_mut(id)) {
+        client.flags.set(ClientFlags::HELD, is_held);
+    }
 }
 
 fn file_name(name: &[u8]) -> &Path {

@@ -41,7 +41,7 @@ mod spread;
 mod switch;
 
 pub use ends::{begin_aof_at_start, folder_at_start, note_loaded, shut_down};
-pub use spread::{SPREAD_BYTES, note_listeners, spread_early, spread_effects};
+pub use spread::{SPREAD_BYTES, note_listeners, spread_early, spread_effects, spread_ended};
 pub use switch::{apply_parameters, begin_aof, end_aof, set_flush_delay};
 use switch::{open_folder, switch_on};
 
@@ -160,7 +160,7 @@ impl Moment {
 }
 
 /// The file being loaded.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Loading {
     pub started_unix: i64,
     pub total_bytes: u64,
@@ -169,6 +169,10 @@ pub struct Loading {
     pub memory_then: u64,
     /// It comes from the primary, into databases beside the served ones.
     pub is_beside: bool,
+    /// Clients were served meanwhile.
+    pub others_heard: bool,
+    /// The server is to end: the rest is not loaded, and nobody sees what was.
+    pub is_interrupted: bool,
 }
 
 impl Persistence {
@@ -561,8 +565,9 @@ pub fn turn(db: &mut Keyspace, server: &mut State) -> Result<(), Fatal> {
     Ok(())
 }
 
-fn write_log(server: &mut State) -> Result<(), Fatal> {
-    spread_effects(server);
+/// Writes the effects of ended units to the log.
+pub fn write_log(server: &mut State) -> Result<(), Fatal> {
+    spread_ended(server);
     let now = server.now;
     let State { persistence, .. } = server;
     let Some(aof) = &mut persistence.aof else { return Ok(()) };

@@ -198,11 +198,10 @@ fn prefetch_members(
     }
 }
 
-/// Whether a command may run so long that other clients are served meanwhile: a script, or a transaction with one.
-/// SCRIPT KILL must not count, as it ends them.
+/// Whether other clients may be served during a command, or during the commands of a transaction.
 #[inline]
 fn may_be_long(command: &Command) -> bool {
-    command.is(Flags::RUNS_SCRIPT | Flags::RUNS_QUEUED)
+    command.is(Flags::LONG | Flags::RUNS_QUEUED)
 }
 
 /// A client's unparsed bytes from `at` on, and the parser's state there.
@@ -305,7 +304,7 @@ mod tests {
 
     #[test]
     fn what_ends_a_script_does_not_wait_behind_it() {
-        for name in ["EVAL", "EVALSHA_RO", "FCALL", "EXEC"] {
+        for name in ["EVAL", "EVALSHA_RO", "FCALL", "DEBUG", "EXEC"] {
             assert!(may_be_long(TABLE.find(name.as_bytes()).expect("a command")), "{name}");
         }
         for name in ["SCRIPT", "FUNCTION", "MULTI", "SHUTDOWN", "PING"] {

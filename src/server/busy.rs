@@ -1,7 +1,7 @@
 //! Nested turns during a long-running script: clients are accepted, read, and told that the server is busy, or run
 //! the few commands allowed then, above all SCRIPT KILL.
 //!
-//! Also used while a file is loaded at the start.
+//! Also used while a file is loaded, at the start and by DEBUG RELOAD and LOADAOF.
 //!
 //! A script that runs longer than `busy-reply-threshold` is interrupted every few milliseconds, and [`serve`] does
 //! what a turn does for clients, with an arena and batch of its own, as the loop's are in use. It skips the client
@@ -12,22 +12,24 @@ use std::time::Duration;
 
 use mio::Events;
 
-use super::Turn;
 use super::intake::Intake;
+use super::{Turn, die};
 use crate::client::{ClientFlags, ClientId};
 use crate::gate::following;
+use crate::gate::persistence;
 use crate::gate::state::State;
 use crate::keyspace::Keyspace;
 use crate::sys::log::Level;
 
 /// Serves clients for a moment.
 pub(super) fn serve(keyspace: &mut Keyspace, state: &mut State) {
-    let (client, is_first) = match (&mut state.scripts.running, state.persistence.loading) {
-        (Some(running), _) => (running.client, !std::mem::replace(&mut running.others_heard, true)),
-        // No client was served before loading, so none has requests in an outer turn.
-        (None, Some(_)) => (None, false),
+    let (client, others_heard) = match (&mut state.scripts.running, &mut state.persistence.loading)
+    {
+        (Some(running), _) => (running.client, &mut running.others_heard),
+        (None, Some(loading)) => (None, &mut loading.others_heard),
         (None, None) => return,
     };
+    let is_first = !std::mem::replace(others_heard, true);
     let database = keyspace.selected();
     let (no_touch, keeps_expired) = (keyspace.no_touch, keyspace.keeps_expired);
     let begun = state.stats.timing.mark();
@@ -41,7 +43,7 @@ pub(super) fn serve(keyspace: &mut Keyspace, state: &mut State) {
     state.stats.timing.go_back(begun);
 }
 
-/// A nested turn; `is_first`: the first during this script.
+/// A nested turn; `is_first`: the first during this script or loading.
 fn take_turn(turn: &mut Turn<'_>, is_first: bool) {
     let mut events = Events::with_capacity(256);
     match turn.state.net.poll.poll(&mut events, Some(Duration::ZERO)) {
@@ -63,6 +65,9 @@ fn take_turn(turn: &mut Turn<'_>, is_first: bool) {
         others.into_iter().for_each(|id| turn.read(id));
     }
     turn.run_batch();
+    if let Err(fatal) = persistence::write_log(turn.state) {
+        die(turn.state, &fatal);
+    }
     turn.flush();
     turn.run_handshakes();
     turn.close_clients();

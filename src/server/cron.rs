@@ -1,6 +1,6 @@
 //! Periodic work, `hz` times a second: rates, idle clients, soft limits.
 
-use super::Server;
+use super::{Server, die};
 use crate::client::{Client, ClientFlags, ClientId};
 use crate::command::configure_tls;
 use crate::gate::following;
@@ -40,7 +40,7 @@ impl Server {
         self.state.net.pending.accept_again.append(&mut self.state.net.pending.accept_later);
         self.state.net.outgoing.close_unused(now_us);
         if let Err(fatal) = persistence::periodic(&mut self.keyspace, &mut self.state) {
-            self.die(&fatal);
+            die(&self.state, &fatal);
         }
         if self.keyspace.own_deadlines() > 0 {
             self.keyspace.expire_own();

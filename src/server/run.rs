@@ -44,19 +44,19 @@ impl Turn<'_> {
         self.intake.batch = batch;
     }
 
-    /// Moves clients that run scripts to the end: while a script keeps the server busy, nested turns can serve the
-    /// others, which may want to kill it. Clients that still have to wait are marked as held.
+    /// Moves clients that run scripts, or DEBUG, to the end: while a script or a loading keeps the server busy, nested
+    /// turns can serve the others, which may want to end it. Clients that still have to wait are marked as held.
     #[cold]
     fn put_long_last(&mut self, runs: &mut [Run], requests: &[Queued]) {
         let clients = &self.state.clients;
-        let has_queued_script = |run: &Run| {
+        let has_queued_long = |run: &Run| {
             let transaction = clients.get(run.client).and_then(|it| it.transaction.as_deref());
-            transaction.is_some_and(|transaction| transaction.has_any(Flags::RUNS_SCRIPT))
+            transaction.is_some_and(|transaction| transaction.has_any(Flags::LONG))
         };
-        // An EXEC without a script keeps its place: later clients' changes must not come before it.
+        // An EXEC without one keeps its place: later clients' changes must not come before it.
         let may_be_long = |run: &Run| {
-            run.has_any(requests, Flags::RUNS_SCRIPT)
-                || run.has_any(requests, Flags::RUNS_QUEUED) && has_queued_script(run)
+            run.has_any(requests, Flags::LONG)
+                || run.has_any(requests, Flags::RUNS_QUEUED) && has_queued_long(run)
         };
         runs.sort_by_cached_key(may_be_long);
         let long: Vec<_> =

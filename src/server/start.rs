@@ -229,7 +229,11 @@ impl Server {
     }
 
     /// Ends the loop, unless it must wait for replicas or saving fails.
-    pub(super) fn shut_down(&mut self, order: Shutdown) {
+    pub(super) fn shut_down(&mut self, mut order: Shutdown) {
+        if self.state.persistence.loading.is_some() {
+            // What is in memory is only a part: nothing to save, and nothing to go on with.
+            order = Shutdown { save: Some(false), now: true, force: true, ..order };
+        }
         if order.waits_until_us.is_none() {
             self.state.log(Level::Warning, format_args!("User requested shutdown..."));
         }

@@ -247,6 +247,25 @@ fn incomplete_snapshots_are_never_visible() {
 }
 
 #[test]
+fn a_shutdown_saves_nothing_while_a_snapshot_is_loaded() {
+    let lines = ["repl-diskless-load flush-before-load", "save 3600 1"];
+    let (_server, listener, link, mut client, folder) = synced(&lines);
+    assert_eq!(client.call(&["SAVE"]).show(), "OK");
+    let file = || std::fs::read(folder.path().join("dump.rdb")).expect("a saved file");
+    let saved = file();
+    drop(link);
+    let mut link = Link::accept(&listener);
+    assert!(link.greet().starts_with("PSYNC "));
+    let whole = snapshot(&[("new", "1")]);
+    link.send(format!("+FULLRESYNC {OTHER_ID} 300\r\n${}\r\n", whole.len()));
+    link.send(&whole[..whole.len() - 1]);
+    wait_for("loading", || (info(&mut client, "loading") == "1").then_some(()));
+    client.send(&["SHUTDOWN", "SAVE"]);
+    assert_eq!(client.reply(), None);
+    assert_eq!(file(), saved);
+}
+
+#[test]
 fn stale_data_is_not_served_if_configured_so() {
     let (server, listener, mut client, _folder) = follower(&["replica-serve-stale-data no"]);
     let refused =

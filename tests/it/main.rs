@@ -28,6 +28,7 @@ mod pairs;
 mod persistence;
 mod process;
 mod rdb_peer;
+mod reload;
 mod replica_safety;
 mod replicas;
 mod robustness;

@@ -174,14 +174,7 @@ impl Client {
 
     /// Sends a request without waiting.
     pub fn send<A: AsRef<[u8]>>(&mut self, args: &[A]) {
-        let mut request = format!("*{}\r\n", args.len()).into_bytes();
-        for arg in args {
-            let arg = arg.as_ref();
-            request.extend_from_slice(format!("${}\r\n", arg.len()).as_bytes());
-            request.extend_from_slice(arg);
-            request.extend_from_slice(b"\r\n");
-        }
-        self.send_raw(&request);
+        self.send_raw(&encode(args));
     }
 
     /// Sends a request and waits for its reply.
@@ -292,6 +285,18 @@ pub fn decode(bytes: &[u8], at: &mut usize) -> Option<Reply> {
         b'|' => Reply::Attribute(pairs(several(number() * 2, at)?)),
         other => panic!("not a reply: {:?}", other as char),
     })
+}
+
+/// A request's bytes.
+pub fn encode<A: AsRef<[u8]>>(args: &[A]) -> Vec<u8> {
+    let mut request = format!("*{}\r\n", args.len()).into_bytes();
+    for arg in args {
+        let arg = arg.as_ref();
+        request.extend_from_slice(format!("${}\r\n", arg.len()).as_bytes());
+        request.extend_from_slice(arg);
+        request.extend_from_slice(b"\r\n");
+    }
+    request
 }
 
 /// A byte string as redis-cli quotes it.

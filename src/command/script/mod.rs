@@ -19,6 +19,7 @@ use crate::gate::effect::{Mark, RepeatedAt};
 use crate::gate::evict::{self, Room};
 use crate::gate::execute::{Gate, Request};
 use crate::gate::monitor;
+use crate::gate::persistence;
 use crate::gate::spec::{
     Categories, CommandSpec, Flags, Group, KeyFlags, KeySpec, container, counted_keys, spec,
 };
@@ -384,7 +385,8 @@ pub(crate) struct Before {
 }
 
 impl Before {
-    pub(crate) fn of(ctx: &Context<'_>) -> Self {
+    pub(crate) fn of(ctx: &mut Context<'_>) -> Self {
+        persistence::spread_ended(ctx.server);
         Before {
             database: ctx.db.selected(),
             begun: ctx.server.stats.timing.mark(),

@@ -94,6 +94,8 @@ fn lolwut(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
+const NO_SHUTDOWN: CommandError = CommandError::Text("ERR No shutdown in progress.");
+
 /// SHUTDOWN's options.
 enum ShutdownOrder {
     End(Shutdown),
@@ -159,6 +161,12 @@ fn shutdown(ctx: &mut Context<'_>) -> CommandResult {
             ctx.client().flags |= ClientFlags::SUSPENDED;
             Ok(Outcome::Suspended)
         }
+        // A loading that was interrupted cannot go on.
+        ShutdownOrder::Abort
+            if ctx.server.persistence.loading.is_some_and(|loading| loading.is_interrupted) =>
+        {
+            Err(NO_SHUTDOWN)
+        }
         ShutdownOrder::Abort => match ctx.server.process.shutdown.take() {
             Some(_) => {
                 ctx.server.set_pause(PauseCause::Shutdown, None);
@@ -167,7 +175,7 @@ fn shutdown(ctx: &mut Context<'_>) -> CommandResult {
                 ctx.reply.ok();
                 Ok(Outcome::Replied)
             }
-            None => Err(CommandError::Text("ERR No shutdown in progress.")),
+            None => Err(NO_SHUTDOWN),
         },
     }
 }

@@ -1,5 +1,6 @@
 //! DEBUG RELOAD and DEBUG LOADAOF: saves and loads the data.
 
+use crate::client::ClientFlags;
 use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Origin, Outcome};
 use crate::gate::load;
@@ -44,7 +45,8 @@ pub(super) fn reload(ctx: &mut Context<'_>) -> CommandResult {
     if saves {
         persistence::save(ctx.db, ctx.server).map_err(|_| SAVING_FAILED)?;
     }
-    match load::reload_rdb(ctx.db, ctx.server, flushes, merges) {
+    let client = ctx.caller.client();
+    match load::reload_rdb(ctx.db, ctx.server, client, flushes, merges) {
         Ok(()) => done(ctx, "DB reloaded by DEBUG RELOAD"),
         Err(why) => failed(ctx, &why, RDB_FAILED),
     }
@@ -55,7 +57,8 @@ pub(super) fn load_aof(ctx: &mut Context<'_>) -> CommandResult {
     if ctx.origin == Origin::Transaction {
         return Err(IN_TRANSACTION);
     }
-    match load::reload_aof(ctx.db, ctx.server) {
+    let client = ctx.caller.client();
+    match load::reload_aof(ctx.db, ctx.server, client) {
         Ok(()) => done(ctx, "Append Only File loaded by DEBUG LOADAOF"),
         Err(why) => failed(ctx, &why, AOF_FAILED),
     }
@@ -67,7 +70,14 @@ fn done(ctx: &mut Context<'_>, text: &str) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-fn failed(ctx: &Context<'_>, why: &str, error: CommandError) -> CommandResult {
+fn failed(ctx: &mut Context<'_>, why: &str, error: CommandError) -> CommandResult {
     ctx.server.log(Level::Warning, format_args!("{why}"));
+    if ctx.server.persistence.loading.is_some() {
+        // The server ends, which is the answer.
+        if let Some(client) = ctx.caller.client().and_then(|id| ctx.server.clients.get_mut(id)) {
+            client.flags |= ClientFlags::SUSPENDED;
+        }
+        return Ok(Outcome::Suspended);
+    }
     Err(error)
 }

@@ -198,13 +198,8 @@ impl Sync {
         let is_beside = self.keeps_old && self.history.as_ref().is_some_and(is_same);
         let started_unix = server.now.unix_seconds();
         let persistence = &mut server.persistence;
-        persistence.loading = Some(Loading {
-            started_unix,
-            total_bytes: total,
-            loaded_bytes: 0,
-            memory_then: 0,
-            is_beside,
-        });
+        persistence.loading =
+            Some(Loading { started_unix, total_bytes: total, is_beside, ..Loading::default() });
         (persistence.keys_loaded, persistence.keys_expired_at_load) = (0, 0);
         persistence.empty_keys_skipped = 0;
         server.note_gate();

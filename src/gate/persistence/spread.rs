@@ -29,6 +29,14 @@ pub fn spread_effects(server: &mut State) {
     });
 }
 
+/// [`spread_effects`], unless a unit has begun. To be called before a command during which other clients are served:
+/// answers that show earlier changes wait for what the log has been given.
+pub fn spread_ended(server: &mut State) {
+    if server.effects.is_between_units() {
+        spread_effects(server);
+    }
+}
+
 /// [`spread_effects`] in the middle of a turn with many changes: also sends to replicas what may be sent.
 #[cold]
 pub fn spread_early(server: &mut State) {
