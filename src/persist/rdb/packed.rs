@@ -186,7 +186,8 @@ fn zipmap_len(rest: &mut &[u8]) -> Option<usize> {
         LONG => {
             let (len, after) = rest.split_first_chunk()?;
             *rest = after;
-            Some(u32::from_le_bytes(*len) as usize)
+            // A shorter one takes one byte.
+            Some(u32::from_le_bytes(*len) as usize).filter(|&len| len >= usize::from(LONG))
         }
         END => None,
         len => Some(len.into()),
@@ -325,6 +326,8 @@ mod tests {
         assert!(Packed::of_zipmap(b"\x03\x03foo\x03\x00bar\xff").is_none());
         assert!(Packed::of_zipmap(b"\xfe\x03foo\x03\x00bar\xff").is_some());
         assert!(Packed::of_zipmap(b"\x01\x03foo\x03\x00ba\xff").is_none());
+        // A length of four bytes that one byte could tell.
+        assert!(Packed::of_zipmap(b"\x01\xfe\x03\0\0\0foo\x03\x00bar\xff").is_none());
         for len in 0..map.len() {
             assert!(Packed::of_zipmap(&map[..len]).is_none());
         }
