@@ -6,6 +6,10 @@ use crate::gate::state::State;
 use crate::replication::replica::Replica;
 use crate::resp::reply::ReplyWriter;
 
+/// WAITAOF is to wait for a log that is off.
+pub const WITHOUT_LOG: &str =
+    "ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.";
+
 /// Replicas that have acknowledged the awaited offset; for WAITAOF, that have it on disk.
 fn count(server: &State, awaited: &AcksAwaited) -> i64 {
     let has = replicas::replicas(server).filter(|(_, replica)| {
@@ -38,13 +42,20 @@ fn is_on_disk_here(server: &State, awaited: &AcksAwaited) -> bool {
     log.synced() >= on_disk.logged
 }
 
+/// Whether it waits for this server's disk.
+fn waits_here(awaited: &AcksAwaited) -> bool {
+    awaited.on_disk.is_some_and(|on_disk| on_disk.here_too)
+}
+
+/// Whether WAITAOF waits for a log that is off.
+pub fn has_lost_log(server: &State, awaited: &AcksAwaited) -> bool {
+    waits_here(awaited) && !server.persistence.is_aof_on()
+}
+
 /// Whether the wait is over.
 pub fn are_enough(server: &State, awaited: &AcksAwaited) -> bool {
-    let waits_here = awaited.on_disk.is_some_and(|on_disk| on_disk.here_too);
-    // With the log switched off nothing waits for it: the reply shows that.
-    let is_off = server.persistence.log().is_none();
     count(server, awaited) >= wanted(server, awaited)
-        && (!waits_here || is_off || is_on_disk_here(server, awaited))
+        && (!waits_here(awaited) || is_on_disk_here(server, awaited))
 }
 
 /// Writes the reply. `WAIT`: the number of replicas; for ALL, an error if they are fewer. `WAITAOF`: an array of

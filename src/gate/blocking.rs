@@ -279,13 +279,14 @@ fn time_out(db: &mut Keyspace, server: &mut State, id: ClientId) {
     answer(server, id, &output);
 }
 
-/// Answers the clients of WAIT and WAITAOF for which enough replicas have acknowledged.
+/// Answers the clients of WAIT and WAITAOF for which enough replicas have acknowledged, or whose log was switched off.
 pub fn serve_acks(db: &mut Keyspace, server: &mut State) {
     for id in server.blocking.for_acks.clone() {
         let blocked = server.clients.get(id).and_then(|client| client.blocked.as_deref());
-        if let Some(Blocked { cause: Cause::Acks(awaited), .. }) = blocked
-            && acks::are_enough(server, awaited)
-        {
+        let Some(Blocked { cause: Cause::Acks(awaited), .. }) = blocked else { continue };
+        if acks::has_lost_log(server, awaited) {
+            unblock_with(db, server, id, acks::WITHOUT_LOG.as_bytes());
+        } else if acks::are_enough(server, awaited) {
             time_out(db, server, id);
         }
     }

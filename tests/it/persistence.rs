@@ -223,6 +223,14 @@ fn waitaof_ends_when_the_append_only_file_is_switched_off() {
     server.advance(200_000);
     let none = Reply::Array(vec![Reply::Integer(0), Reply::Integer(0)]);
     assert_eq!(waiting.reply(), Some(none));
+    // Without a file there is nothing to wait for.
+    waiting.send(&["WAITAOF", "1", "0", "0"]);
+    server.settle();
+    assert_eq!(waiting.try_message(), None);
+    other.call(&["CONFIG", "SET", "appendonly", "no"]);
+    let error =
+        "(error) ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.";
+    assert_eq!(waiting.reply().expect("an answer").show(), error);
 }
 
 #[test]

@@ -48,9 +48,6 @@ const WAITAOF_ON_REPLICA: CommandError = CommandError::Text(
 const ALL_UNKNOWN: CommandError = CommandError::Text(
     "ERR WAIT ALL needs to know how many replicas could be promoted: set 'wait-all-replicas'",
 );
-const WAITAOF_WITHOUT_AOF: CommandError = CommandError::Text(
-    "ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.",
-);
 
 /// The offset behind all that the client's commands have changed or seen.
 fn offset(ctx: &mut Context<'_>) -> u64 {
@@ -99,7 +96,7 @@ fn wait_aof(ctx: &mut Context<'_>) -> CommandResult {
         return Err(WAITAOF_ON_REPLICA);
     }
     if local == 1 && !ctx.server.persistence.is_aof_on() {
-        return Err(WAITAOF_WITHOUT_AOF);
+        return Err(CommandError::Text(acks::WITHOUT_LOG));
     }
     let offset = offset(ctx);
     if ctx.server.effects.is_between_units() {
