@@ -384,16 +384,45 @@ fn telling_of_evicted_keys_evicts_no_others() {
     drop(readers);
 }
 
+/// A number that INFO tells.
+fn number_of(connection: &mut redis::Connection, section: &str, name: &str) -> usize {
+    let info: String = redis::cmd("INFO").arg(section).query(connection).expect("a text");
+    let value = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    value.and_then(|value| value.parse().ok()).expect("a number")
+}
+
+#[test]
+fn a_length_that_is_only_announced_takes_no_memory() {
+    let port = free_port();
+    let _process = Process::start(&format!("port {port}"));
+    let mut connection = connect(port);
+    let received = |connection: &mut redis::Connection| {
+        number_of(connection, "stats", "total_net_input_bytes")
+    };
+    let before = number_of(&mut connection, "memory", "used_memory");
+    let (start, mut sent) = (received(&mut connection), 0);
+    let mut clients = Vec::new();
+    for index in 0..20 {
+        let head: &[u8] = match index % 2 {
+            0 => b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$536870912\r\nabc",
+            _ => b"*2147483647\r\n$3\r\nDEL\r\n$1\r\nk\r\n",
+        };
+        let mut client = TcpStream::connect(("127.0.0.1", port)).expect("a connection");
+        client.write_all(head).expect("the server reads");
+        clients.push(client);
+        sent += head.len();
+    }
+    wait_for("all to be read", || (received(&mut connection) >= start + sent).then_some(()));
+    let grown = number_of(&mut connection, "memory", "used_memory").saturating_sub(before);
+    assert!(grown < 4 << 20, "{grown} bytes for 20 announcements");
+}
+
 #[test]
 fn requests_of_many_arguments_leave_no_memory_behind() {
     let port = free_port();
     let _process = Process::start(&format!("port {port}\nslowlog-log-slower-than 0"));
     let mut connection = connect(port);
-    let used = |connection: &mut redis::Connection| -> usize {
-        let info: String = redis::cmd("INFO").arg("memory").query(connection).expect("a text");
-        let line = info.lines().find_map(|line| line.strip_prefix("used_memory:"));
-        line.and_then(|bytes| bytes.parse().ok()).expect("a number")
-    };
+    let used = |connection: &mut redis::Connection| number_of(connection, "memory", "used_memory");
     let before = used(&mut connection);
     for _ in 0..3 {
         let members: Vec<u32> = (0..100_000).collect();

@@ -262,24 +262,6 @@ fn a_large_argument_that_comes_in_pieces_is_taken_whole() {
 }
 
 #[test]
-fn a_length_that_is_only_announced_takes_no_memory() {
-    let server = config(&[]);
-    let mut other = server.connect();
-    let before = info(&mut other, "memory", "used_memory");
-    let mut clients: Vec<TcpStream> = (0..20).map(|_| connect(&server)).collect();
-    for (index, client) in clients.iter_mut().enumerate() {
-        let head: &[u8] = match index % 2 {
-            0 => b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$536870912\r\nabc",
-            _ => b"*2147483647\r\n$3\r\nDEL\r\n$1\r\nk\r\n",
-        };
-        client.write_all(head).expect("the server reads");
-    }
-    server.settle();
-    let grown = info(&mut other, "memory", "used_memory").saturating_sub(before);
-    assert!(grown < 4 << 20, "{grown} bytes for 20 announcements");
-}
-
-#[test]
 fn a_million_arguments_in_pieces_are_one_request() {
     let server = config(&[]);
     let mut client = server.connect();
