@@ -509,7 +509,10 @@ const MORE_MB: u64 = 100;
 const ANSWER: Duration = Duration::from_millis(250);
 
 /// The program in a process of its own.
-struct Process(Child);
+struct Process(
+    Child,
+    #[expect(dead_code, reason = "lives as long as the process")] tempfile::TempDir,
+);
 
 impl Drop for Process {
     fn drop(&mut self) {
@@ -526,10 +529,12 @@ impl Process {
         drop(listener);
         let mut command = Command::new(env!("CARGO_BIN_EXE_latchkey"));
         command.args(["--port", &address.port().to_string(), "--bind", "127.0.0.1", "--save", ""]);
+        let folder = tempfile::tempdir().expect("a folder");
+        command.args(["--dir", &folder.path().display().to_string()]);
         command.args(["--busy-reply-threshold", "10"]);
         command.args(["--script-memory-limit", &format!("{MEMORY_MB}mb")]);
         command.stdout(Stdio::null()).stderr(Stdio::null());
-        let process = Process(command.spawn().expect("the program starts"));
+        let process = Process(command.spawn().expect("the program starts"), folder);
         let begun = Instant::now();
         while TcpStream::connect(address).is_err() {
             assert!(begun.elapsed() < PATIENCE, "the server never listens");
@@ -576,7 +581,12 @@ fn whatever_a_script_calls_it_is_ended_soon_and_holds_no_more_than_it_may() {
                 runner.send(&["EVAL", &body, "0"]);
                 let begun = Instant::now();
                 while !text(&other.call(&["PING"])).starts_with("(error) BUSY") {
-                    assert!(begun.elapsed() < PATIENCE, "never busy: {body}");
+                    if begun.elapsed() > PATIENCE {
+                        panic!(
+                            "never busy: {body}, {:?}",
+                            runner.reply().map(|reply| text(&reply))
+                        );
+                    }
                 }
                 // Whatever comes before has been done by now, on most machines.
                 while begun.elapsed() < Duration::from_millis(100) {

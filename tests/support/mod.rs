@@ -66,6 +66,8 @@ pub struct TestServer {
     pub clock: ManualClock,
     handle: Handle,
     thread: Option<JoinHandle<()>>,
+    /// Its own, if its configuration names none.
+    _folder: Option<tempfile::TempDir>,
 }
 
 impl TestServer {
@@ -77,6 +79,12 @@ impl TestServer {
         for line in lines {
             text.push_str(line);
             text.push('\n');
+        }
+        // Nor what a replica is sent: each server has a folder.
+        let has_folder = lines.iter().any(|line| line.starts_with("dir "));
+        let folder = (!has_folder).then(|| tempfile::tempdir().expect("a folder"));
+        if let Some(folder) = &folder {
+            text.push_str(&format!("dir {}\n", folder.path().display()));
         }
         let config = Config::from_text(text.as_bytes()).expect("the test's configuration is good");
         let clock = ManualClock::new(START);
@@ -92,12 +100,12 @@ impl TestServer {
             has_tls.then(|| server.listen_for_tls_on(address).expect("a free port, and TLS"));
         let address = server.listen_on(address).expect("a free port");
         // Only from a folder of the test's own: what lies where the tests run is nobody's data.
-        if lines.iter().any(|line| line.starts_with("dir ")) {
+        if has_folder {
             server.load().expect("what was saved can be loaded");
         }
         let handle = server.handle();
         let thread = std::thread::spawn(move || server.run().expect("the loop ends in order"));
-        TestServer { address, tls_address, clock, handle, thread: Some(thread) }
+        TestServer { address, tls_address, clock, handle, thread: Some(thread), _folder: folder }
     }
 
     pub fn connect(&self) -> Client {
