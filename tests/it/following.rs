@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 
-use crate::support::{Client, PATIENCE, Reply, TestServer, wait_for};
+use crate::support::{Client, PATIENCE, Reply, TestServer, encode, wait_for};
 
 const ID: &str = "0123456789012345678901234567890123456789";
 const OTHER_ID: &str = "9876543210987654321098765432109876543210";
@@ -78,12 +78,6 @@ impl Link {
             }
         }
     }
-}
-
-fn encode(words: &[&str]) -> Vec<u8> {
-    let mut request = format!("*{}\r\n", words.len());
-    words.iter().for_each(|word| request += &format!("${}\r\n{word}\r\n", word.len()));
-    request.into_bytes()
 }
 
 /// A snapshot of database 1 with these strings, without a checksum.

@@ -14,7 +14,7 @@ use rustls::{
     SupportedProtocolVersion,
 };
 
-use crate::support::{Client, PATIENCE, Reply, TestServer, decode, wait_for};
+use crate::support::{Client, PATIENCE, Reply, TestServer, decode, encode, wait_for};
 
 const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/tls");
 
@@ -141,14 +141,7 @@ impl TlsClient {
     }
 
     fn send<A: AsRef<[u8]>>(&mut self, args: &[A]) -> std::io::Result<()> {
-        let mut request = format!("*{}\r\n", args.len()).into_bytes();
-        for arg in args {
-            let arg = arg.as_ref();
-            request.extend_from_slice(format!("${}\r\n", arg.len()).as_bytes());
-            request.extend_from_slice(arg);
-            request.extend_from_slice(b"\r\n");
-        }
-        self.stream.write_all(&request)?;
+        self.stream.write_all(&encode(args))?;
         self.stream.flush()
     }
 

@@ -99,9 +99,7 @@ fn wait_aof(ctx: &mut Context<'_>) -> CommandResult {
         return Err(CommandError::Text(acks::WITHOUT_LOG));
     }
     let offset = offset(ctx);
-    if ctx.server.effects.is_between_units() {
-        persistence::spread_effects(ctx.server);
-    }
+    persistence::spread_ended(ctx.server);
     let logged = ctx.server.persistence.depends_on();
     let on_disk = Some(OnDisk { logged, here_too: local == 1 });
     finish(ctx, AcksAwaited { offset, replicas, on_disk, deadline_us })

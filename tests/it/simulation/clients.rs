@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::talk::{Talk, encode};
+use super::talk::Talk;
 use super::world::{MS, NODES, SECOND, World};
 use crate::support::grammar::{Generator, parse, rules};
-use crate::support::{Reply, quote};
+use crate::support::{Reply, encode, quote};
 
 /// The database of what is checked; those of the grammar are below.
 const CHECKED: &str = "9";

@@ -3,7 +3,7 @@
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 
-use crate::support::{Reply, decode};
+use crate::support::{Reply, decode, encode};
 
 pub struct Talk {
     /// The server, and which of its lives.
@@ -81,16 +81,4 @@ impl Talk {
         self.input.drain(..at);
         replies
     }
-}
-
-/// A request as clients and the stream have it.
-pub fn encode<A: AsRef<[u8]>>(args: &[A]) -> Vec<u8> {
-    let mut request = format!("*{}\r\n", args.len()).into_bytes();
-    for arg in args {
-        let arg = arg.as_ref();
-        request.extend_from_slice(format!("${}\r\n", arg.len()).as_bytes());
-        request.extend_from_slice(arg);
-        request.extend_from_slice(b"\r\n");
-    }
-    request
 }
