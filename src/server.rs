@@ -163,6 +163,7 @@ impl Server {
         self.persist();
         replicas::turn(&mut self.keyspace, &mut self.state);
         self.clients().flush();
+        persistence::walk(&mut self.keyspace, &mut self.state);
         self.clients().run_handshakes();
         evict_clients(&mut self.state);
         if !self.stopping {
@@ -292,7 +293,7 @@ impl Server {
         }
     }
 
-    /// Writes the turn's changes to the log, before replies that show them are sent, and continues saving.
+    /// Writes the turn's changes to the log, before replies that show them are sent, and ends a save.
     fn persist(&mut self) {
         if let Err(fatal) = persistence::turn(&mut self.keyspace, &mut self.state) {
             die(&self.state, &fatal);

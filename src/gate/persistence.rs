@@ -46,7 +46,7 @@ pub use switch::{apply_parameters, begin_aof, end_aof, set_flush_delay};
 use switch::{open_folder, switch_on};
 
 /// Time for the snapshot's iteration in each turn. Unit: microseconds.
-const SLICE_US: i64 = 500;
+const SLICE_US: i64 = 250;
 /// Save points try again this long after a failed save. Unit: microseconds.
 const RETRY_US: i64 = 5_000_000;
 /// After this many failures in a row, rewrites are started less and less often.
@@ -547,8 +547,8 @@ pub fn abort(db: &mut Keyspace, server: &mut State, purpose: Purpose) {
 
 // ---- each turn -------------------------------------------------------------------------------------------------------
 
-/// Writes the turn's changes to the log, continues a snapshot, and finishes a thread's work. To be called before
-/// replies are sent. Errors: the process must end, as changes cannot be made durable.
+/// Writes the turn's changes to the log, and finishes a thread's work. To be called before replies are sent. Errors: the
+/// process must end, as changes cannot be made durable.
 pub fn turn(db: &mut Keyspace, server: &mut State) -> Result<(), Fatal> {
     write_log(server)?;
     if server.persistence.preparing.is_some() {
@@ -559,7 +559,6 @@ pub fn turn(db: &mut Keyspace, server: &mut State) -> Result<(), Fatal> {
         }
     }
     if server.persistence.running.is_some() {
-        walk(db, server);
         finish_job(db, server);
     }
     Ok(())
@@ -589,8 +588,12 @@ pub fn write_log(server: &mut State) -> Result<(), Fatal> {
     Ok(())
 }
 
-/// Continues the snapshot's iteration for one slice, unless the thread is behind.
-fn walk(db: &mut Keyspace, server: &mut State) {
+/// Continues the snapshot's iteration for one slice, unless the thread is behind. To be called after replies are sent, so
+/// that they wait for one slice at most.
+pub fn walk(db: &mut Keyspace, server: &mut State) {
+    if !db.has_snapshot() {
+        return;
+    }
     let start_us = server.clock.now().boot_us;
     while db.has_snapshot() {
         let full = server.persistence.running.as_ref().is_none_or(|running| running.job.is_full());

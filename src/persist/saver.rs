@@ -9,6 +9,7 @@
 //! exists at any moment.
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
@@ -25,12 +26,17 @@ use crate::keyspace::Keyspace;
 use crate::keyspace::snapshot::{Chunk, Walked};
 use crate::sys::background::Background;
 use crate::sys::disk::{Disk, DiskFile, FileWriter};
+use crate::sys::process;
 
 /// The walk pauses when the queued chunks take this much memory. Unit: bytes.
 const QUEUE_BYTES_MAX: usize = 16 << 20;
 
 /// After this much was written, the system is asked to start writing it to the disk. Unit: bytes.
 const WRITEBACK_BYTES: u64 = 4 << 20;
+
+/// On a machine with few cores the thread pauses so long after each chunk: a thread that never sleeps keeps others that
+/// wake up on its core waiting for its whole time slice, some milliseconds.
+const REST: Duration = Duration::from_micros(100);
 
 /// How access bits are saved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -350,8 +356,12 @@ impl Job {
         let (form, started_us) = (plan.form, plan.now.boot_us);
         let keys_total = plan.databases.iter().map(|(keys, _)| keys).sum();
         let in_thread = shared.clone();
+        let rests = background.has_threads() && process::has_few_cores();
         let thread = background.spawn("saver", move || {
-            let saved = encode_all(&*file, &plan, &receiver, &in_thread);
+            let encoding = || encode_all(&*file, &plan, &receiver, &in_thread, rests);
+            // Without a result the save would never end.
+            let saved = catch_unwind(AssertUnwindSafe(encoding));
+            let saved = saved.unwrap_or_else(|_| Err(io::Error::other("its thread has panicked")));
             let result = saved.map_err(|error| system_text(&error));
             *lock(&in_thread.result) = Some(result);
             (in_thread.wake)();
@@ -405,6 +415,7 @@ fn encode_all(
     plan: &Plan,
     chunks: &Receiver<Chunk>,
     shared: &Shared,
+    rests: bool,
 ) -> io::Result<u64> {
     let mut saver = FileSaver::new(file, plan)?;
     saver.aborted = Some(&shared.aborted);
@@ -419,9 +430,57 @@ fn encode_all(
         if before >= QUEUE_BYTES_MAX && before - bytes < QUEUE_BYTES_MAX {
             (shared.wake)();
         }
+        if rests {
+            std::thread::sleep(REST);
+        }
     }
     if shared.aborted.load(Ordering::Relaxed) {
         return Err(aborted_error());
     }
     saver.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Clock;
+    use crate::collections::hash::KeyHasher;
+
+    #[derive(Debug)]
+    struct PanickingFile;
+
+    impl DiskFile for PanickingFile {
+        fn write(&self, _: &[u8]) -> io::Result<usize> {
+            panic!("a test")
+        }
+
+        fn sync_data(&self) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn set_len(&self, _: u64) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn size(&self) -> io::Result<u64> {
+            Ok(0)
+        }
+
+        fn start_writeback(&self, _: u64, _: u64) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_save_whose_thread_panics_fails() {
+        let mut db = Keyspace::new(1, KeyHasher::new([3, 4]), Clock::System.now());
+        let plan = Plan::new(&db, Vec::new());
+        let background = Background::Later(Arc::default());
+        let file = Arc::new(PanickingFile);
+        let mut job = Job::begin(&mut db, file, None, plan, Arc::new(|| {}), &background).unwrap();
+        while let Walked::More = db.walk_snapshot() {}
+        assert_eq!(job.take_result(), None);
+        background.run();
+        assert_eq!(job.take_result(), Some(Err("its thread has panicked".to_owned())));
+    }
 }

@@ -27,6 +27,11 @@ pub fn step_back() {
     }
 }
 
+/// Whether background work would leave the loop's thread and its clients less than two cores.
+pub fn has_few_cores() -> bool {
+    std::thread::available_parallelism().is_ok_and(|cores| cores.get() < 3)
+}
+
 /// Files opened besides clients' connections.
 pub const RESERVED_FILES: u64 = 32;
 

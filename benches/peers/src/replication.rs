@@ -168,15 +168,15 @@ fn field(control: &mut Client, name: &str) -> Result<String> {
 fn sync_of(spec: &ServerSpec, keys: u32) -> Result<Vec<Vec<String>>> {
     let primary = Server::start_on_all_cores(spec, &SETTINGS)?;
     saving::fill(&primary, keys)?;
-    let replica = Server::start_on_all_cores(spec, &SETTINGS)?;
-    let quiet = saving::phase(&primary, keys, "no replica", None)?;
+    let quiet = saving::phase(&primary, keys, "no replica", || Ok(None))?;
     let (host, port) = place(&primary);
-    let work = Work {
-        whom: replica.address,
-        command: &["REPLICAOF", &host, &port],
-        section: "replication",
-        sign: "master_link_status:down",
-    };
-    let sync = saving::phase(&primary, keys, "full synchronisation", Some(&work))?;
+    let mut replica = None;
+    let sync = saving::phase(&primary, keys, "full synchronisation", || {
+        // Another one has nothing yet.
+        let new = replica.insert(Server::start_on_all_cores(spec, &SETTINGS)?);
+        let command = ["REPLICAOF", &host, &port].map(String::from).into();
+        let (section, sign) = ("replication", "master_link_status:down");
+        Ok(Some(Work { whom: new.address, command, section, sign }))
+    })?;
     Ok(vec![saving::row_of(spec, &quiet), saving::row_of(spec, &sync)])
 }

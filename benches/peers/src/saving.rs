@@ -2,8 +2,9 @@
 //! how long a start takes, and what the append-only file costs each write.
 //!
 //! The server has all cores here, for a peer's forked child and this server's threads want one too. One thread sends
-//! writes at a fixed rate and PINGs about every 200 µs; another one adds up the memory of the server and its children. The
-//! generator's own pauses would look like the server's, so the longest is shown.
+//! writes at a fixed rate and PINGs about every 200 µs. The generator's own pauses would look like the server's, so the
+//! longest is shown. The memory of the server and its children is added up in a second save, as that keeps the kernel,
+//! and with it a core, busy for some milliseconds each time.
 
 use crate::client::{Client, Probe};
 use crate::load::{self, LATENCY_NS_MAX, Load, Random};
@@ -40,13 +41,13 @@ const LOGGED_WRITES: u64 = 400_000;
 const WRITERS: usize = 50;
 
 /// What takes a while: how it is begun, and how it is seen that it has ended.
-pub struct Work<'a> {
+pub struct Work {
     /// Who is told and asked; the server that is measured, or another one.
     pub whom: SocketAddr,
-    pub command: &'a [&'a str],
+    pub command: Vec<String>,
     /// Of INFO, and what stands there until it has ended.
-    pub section: &'a str,
-    pub sign: &'a str,
+    pub section: &'static str,
+    pub sign: &'static str,
 }
 
 /// The columns of a table of phases.
@@ -203,10 +204,12 @@ fn write_element(out: &mut Vec<u8>, name: &str, number: u64, random: &mut Random
 }
 
 fn saves(server: &Server, keys: u32) -> Result<Vec<Phase>> {
-    let quiet = phase(server, keys, "no save", None)?;
-    let save = |name: &'static str, sign: &str| {
-        let work = Work { whom: server.address, command: &[name], section: "persistence", sign };
-        phase(server, keys, name, Some(&work))
+    let quiet = phase(server, keys, "no save", || Ok(None))?;
+    let save = |name: &'static str, sign| {
+        let (whom, section) = (server.address, "persistence");
+        phase(server, keys, name, || {
+            Ok(Some(Work { whom, command: vec![name.into()], section, sign }))
+        })
     };
     let snapshot = save("BGSAVE", "rdb_bgsave_in_progress:1")?;
     let mut control = Client::connect(server.address)?;
@@ -234,10 +237,19 @@ fn wait_for_save(control: &mut Client, sign: &str) -> Result<()> {
     Ok(())
 }
 
-/// Writes and pings until some work has ended, or for a while.
-pub fn phase(server: &Server, keys: u32, name: &'static str, work: Option<&Work>) -> Result<Phase> {
-    let (stop, peak) = (AtomicBool::new(false), AtomicU64::new(0));
+/// Writes and pings until some work has ended, or for a while: once for the latencies, and once for the memory. `work` is
+/// asked for the work of each time.
+pub fn phase(
+    server: &Server,
+    keys: u32,
+    name: &'static str,
+    mut work: impl FnMut() -> Result<Option<Work>>,
+) -> Result<Phase> {
     let memory_before = server.memory_with_children()?;
+    let driven = drive(server, keys, work()?)?;
+    server.wait_until_quiet()?;
+    let work = work()?;
+    let (stop, peak) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
         let watching = scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
@@ -248,19 +260,20 @@ pub fn phase(server: &Server, keys: u32, name: &'static str, work: Option<&Work>
                 std::thread::sleep(ASK_INTERVAL);
             }
         });
-        let driven = drive(server, keys, work);
+        let again = drive(server, keys, work);
         stop.store(true, Ordering::Relaxed);
         let _ = watching.join();
-        let driven = driven?;
-        let memory_peak = peak.load(Ordering::Relaxed);
-        Ok(Phase { name, memory_peak, memory_before, ..driven })
-    })
+        again.map(drop)
+    })?;
+    let memory_peak = peak.load(Ordering::Relaxed);
+    server.wait_until_quiet()?;
+    Ok(Phase { name, memory_peak, memory_before, ..driven })
 }
 
-fn drive(server: &Server, keys: u32, work: Option<&Work>) -> Result<Phase> {
+fn drive(server: &Server, keys: u32, work: Option<Work>) -> Result<Phase> {
     let mut writer = Probe::connect(server.address)?;
     let mut pinger = Probe::connect(server.address)?;
-    let mut asker = Probe::connect(work.map_or(server.address, |work| work.whom))?;
+    let mut asker = Probe::connect(work.as_ref().map_or(server.address, |work| work.whom))?;
     let (mut ping, mut info) = (Vec::new(), Vec::new());
     encode_request(&mut ping, &[b"PING"]);
     let mut random = Random(2);
@@ -268,7 +281,7 @@ fn drive(server: &Server, keys: u32, work: Option<&Work>) -> Result<Phase> {
     let mut longest_own_pause = Duration::ZERO;
     let mut writes = 0;
     let start = clock::now();
-    if let Some(work) = work {
+    if let Some(work) = &work {
         let mut request = Vec::new();
         let words: Vec<&[u8]> = work.command.iter().map(|word| word.as_bytes()).collect();
         encode_request(&mut request, &words);
@@ -297,7 +310,7 @@ fn drive(server: &Server, keys: u32, work: Option<&Work>) -> Result<Phase> {
             // What could not be sent in time is not made up for.
             next_write = (next_write + write_interval).max(now);
         }
-        match work {
+        match &work {
             None if now - start > QUIET => break now,
             None => {}
             Some(work) => {
