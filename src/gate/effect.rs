@@ -19,6 +19,7 @@ use crate::gate::context::Context;
 use crate::gate::state::State;
 use crate::keyspace::deletions::{Deleted, Deletion};
 use crate::keyspace::{Expiry, Keyspace};
+use crate::resp::args::Args;
 
 /// What is repeated of a command that has changed something.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -129,12 +130,29 @@ impl Effects {
 
     /// Adds a request to the unit.
     pub fn push<'a>(&mut self, db: usize, request: impl ExactSizeIterator<Item = &'a [u8]>) {
+        self.add(db, |stream| encode(request, stream));
+    }
+
+    /// Adds a request as a client has sent it.
+    pub fn push_as_sent(&mut self, db: usize, request: &Args<'_>) {
+        self.add(db, |stream| match request.sent_as_bulks() {
+            Some(sent) => {
+                write_header(b'*', request.len(), stream);
+                write_header(b'$', request.get(0).len(), stream);
+                stream.extend_from_slice(sent);
+                stream.extend_from_slice(b"\r\n");
+            }
+            None => encode(request.iter_from(0), stream),
+        });
+    }
+
+    fn add(&mut self, db: usize, encode: impl FnOnce(&mut Vec<u8>)) {
         if self.at == RepeatedAt::NOWHERE {
             return;
         }
         self.select(db);
         let start = self.stream.len();
-        encode(request, &mut self.stream);
+        encode(&mut self.stream);
         if self.at != RepeatedAt::ALL {
             self.withheld.push((start..self.stream.len(), self.at));
         }
@@ -299,18 +317,22 @@ impl Effects {
 
 /// Appends an encoded request.
 fn encode<'a>(request: impl ExactSizeIterator<Item = &'a [u8]>, stream: &mut Vec<u8>) {
-    let mut digits = itoa::Buffer::new();
-    let mut header = |marker: u8, len: usize, stream: &mut Vec<u8>| {
-        stream.push(marker);
-        stream.extend_from_slice(digits.format(len).as_bytes());
-        stream.extend_from_slice(b"\r\n");
-    };
-    header(b'*', request.len(), stream);
+    write_header(b'*', request.len(), stream);
     for argument in request {
-        header(b'$', argument.len(), stream);
+        write_header(b'$', argument.len(), stream);
         stream.extend_from_slice(argument);
         stream.extend_from_slice(b"\r\n");
     }
+}
+
+fn write_header(marker: u8, len: usize, stream: &mut Vec<u8>) {
+    stream.push(marker);
+    if len < 10 {
+        stream.push(b'0' + len as u8);
+    } else {
+        stream.extend_from_slice(itoa::Buffer::new().format(len).as_bytes());
+    }
+    stream.extend_from_slice(b"\r\n");
 }
 
 impl Context<'_> {

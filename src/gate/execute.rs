@@ -403,7 +403,7 @@ impl Gate<'_> {
         };
         if repeats {
             let db = self.db.selected();
-            self.server.effects.push(db, request.args.iter_from(0));
+            self.server.effects.push_as_sent(db, &request.args);
         }
     }
 

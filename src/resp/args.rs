@@ -81,6 +81,27 @@ impl<'a> Args<'a> {
         }
     }
 
+    /// The bytes from the first argument's start to the last one's end, if the request was sent as bulk strings: then they are
+    /// what an encoder writes there. None for an inline request, or if the arguments lie elsewhere.
+    pub fn sent_as_bulks(&self) -> Option<&'a [u8]> {
+        let mut ranges = self.ranges.iter();
+        let first = ranges.next()?;
+        let mut at = (first.start + first.len) as usize;
+        for range in ranges {
+            let start = range.start as usize;
+            let between = self.buffer.get(at..start)?;
+            let digits = range.len.checked_ilog10().unwrap_or(0) as usize + 1;
+            if between.len() != digits + b"\r\n$\r\n".len()
+                || !between.starts_with(b"\r\n$")
+                || !between.ends_with(b"\r\n")
+            {
+                return None;
+            }
+            at = start + range.len as usize;
+        }
+        self.buffer.get(first.start as usize..at)
+    }
+
     /// An argument as a signed 64-bit integer, by Redis's strict rules.
     pub fn integer(&self, index: usize) -> Result<i64, CommandError> {
         number::parse_i64(self.get(index)).ok_or(CommandError::NotInteger)
@@ -189,5 +210,37 @@ impl Prehashed<'_> {
             2 if distance.is_multiple_of(2) => self.hashes.get(distance / 2).copied(),
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What [`Args::sent_as_bulks`] says of a buffer in which these words lie, in order.
+    fn sent(buffer: &str, words: &[&str]) -> Option<String> {
+        let mut from = 0;
+        let ranges = words.iter().map(|word| {
+            let start = from + buffer[from..].find(word).expect("the word is there");
+            from = start + word.len();
+            Range { start: start as u32, len: word.len() as u32 }
+        });
+        let ranges: Vec<Range> = ranges.collect();
+        let bytes = Args::new(buffer.as_bytes(), &ranges).sent_as_bulks()?;
+        Some(String::from_utf8_lossy(bytes).into_owned())
+    }
+
+    #[test]
+    fn what_was_sent_as_bulk_strings_is_known() {
+        let request = "*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$11\r\nhello world\r\n";
+        let expected = "SET\r\n$1\r\nk\r\n$11\r\nhello world";
+        assert_eq!(sent(request, &["SET", "k", "hello world"]), Some(expected.into()));
+        assert_eq!(sent("*1\r\n$4\r\nPING\r\n", &["PING"]), Some("PING".into()));
+        // Six blanks are as long as a header of one digit.
+        assert_eq!(sent("SET k      v", &["SET", "k", "v"]), None);
+        assert_eq!(sent("SETkv", &["SET", "k", "v"]), None);
+        assert_eq!(sent("$3\r\nSET\r\n$+1\r\nk", &["SET", "k"]), None);
+        assert_eq!(sent("$3\r\nSET\r\n$1\rXk", &["SET", "k"]), None);
+        assert_eq!(sent("", &[]), None);
     }
 }
