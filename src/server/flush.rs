@@ -35,8 +35,10 @@ fn check_log_allows_sending(persistence: &Persistence, client: &mut Client) -> b
 }
 
 impl Turn<'_> {
-    /// Sends pending outputs, one write per client.
+    /// Sends pending outputs, one write per client. Clients that were killed are closed first: who reads the reply of
+    /// CLIENT KILL finds them gone.
     pub(super) fn flush(&mut self) {
+        self.close_clients();
         for id in std::mem::take(&mut self.state.clients.to_flush) {
             let Some(client) = self.state.clients.get_mut(id) else { continue };
             if self.is_nested && client.flags.contains(ClientFlags::HELD) {
@@ -149,7 +151,7 @@ impl Turn<'_> {
         }
     }
 
-    /// Closes the clients marked for it: the only place where clients are removed.
+    /// Closes the clients marked for it: the only place where clients are removed, before and after [`Self::flush`].
     pub(super) fn close_clients(&mut self) {
         for id in std::mem::take(&mut self.state.clients.to_close) {
             if self.is_nested && self.is_held(id) {
