@@ -533,9 +533,11 @@ pub fn abort(db: &mut Keyspace, server: &mut State, purpose: Purpose) {
             replicas::end_broadcast(server);
         }
         let disk = server.persistence.disk.clone();
+        let seconds = (server.now.boot_us - running.job.started_us) / 1_000_000;
         running.job.abort(db, &*disk);
         pause_syncs(server);
         if purpose == Purpose::Save {
+            server.persistence.last_save_seconds = seconds;
             replicas::file_is_saved(server, false);
         }
         if purpose == Purpose::Rewrite {

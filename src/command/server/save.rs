@@ -18,7 +18,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .flags(Flags::ADMIN_NOSCRIPT_NO_ASYNC_LOADING)
         .group(Group::Server)
         .since("1.0.0")
-        .docs("[SCHEDULE]", "Saves the data to disk in the background.", "O(1)"),
+        .docs("[SCHEDULE | CANCEL]", "Saves the data to disk in the background.", "O(1)"),
     spec("BGREWRITEAOF", bgrewriteaof)
         .exactly(1)
         .flags(Flags::ADMIN_NOSCRIPT_NO_ASYNC_LOADING)
@@ -36,6 +36,8 @@ pub const COMMANDS: &[CommandSpec] = &[
 ];
 
 const SAVE_UNDER_WAY: CommandError = CommandError::Text("ERR Background save already in progress");
+const NOTHING_TO_CANCEL: CommandError =
+    CommandError::Text("ERR Background saving is currently not in progress or scheduled");
 const REWRITE_UNDER_WAY: CommandError =
     CommandError::Text("ERR Background append only file rewriting already in progress");
 const OTHER_UNDER_WAY: CommandError = CommandError::Text(
@@ -66,12 +68,16 @@ fn save(ctx: &mut Context<'_>) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-/// `BGSAVE [SCHEDULE]`: a status line.
+/// `BGSAVE [SCHEDULE | CANCEL]`: a status line. `CANCEL` is Valkey's, of 8.1.
 fn bgsave(ctx: &mut Context<'_>) -> CommandResult {
     let mut options = ctx.args.cursor(1);
     let schedules = options.take_word("SCHEDULE");
-    if !options.is_at_end() || ctx.args.len() > 2 {
+    let cancels = !schedules && options.take_word("CANCEL");
+    if !options.is_at_end() {
         return Err(CommandError::Syntax);
+    }
+    if cancels {
+        return cancel_save(ctx);
     }
     let in_transaction = ctx.origin == Origin::Transaction;
     match under_way(ctx) {
@@ -90,6 +96,26 @@ fn bgsave(ctx: &mut Context<'_>) -> CommandResult {
 fn schedule_save(ctx: &mut Context<'_>) {
     ctx.server.persistence.save_is_scheduled = true;
     ctx.reply.simple("Background saving scheduled");
+}
+
+/// Gives up the background save, or one that is scheduled. Saves count as before: the last one has not failed.
+fn cancel_save(ctx: &mut Context<'_>) -> CommandResult {
+    match under_way(ctx) {
+        Some(purpose @ (Purpose::Save | Purpose::Sync)) => {
+            let text = "Background saving will be aborted due to user request";
+            ctx.server.log(Level::Notice, format_args!("{text}"));
+            persistence::abort(ctx.db, ctx.server, purpose);
+            ctx.reply.simple("Background saving cancelled");
+        }
+        _ if ctx.server.persistence.save_is_scheduled => {
+            let text = "Scheduled background saving will be cancelled due to user request";
+            ctx.server.log(Level::Notice, format_args!("{text}"));
+            ctx.server.persistence.save_is_scheduled = false;
+            ctx.reply.simple("Scheduled background saving cancelled");
+        }
+        _ => return Err(NOTHING_TO_CANCEL),
+    }
+    Ok(Outcome::Replied)
 }
 
 /// `BGREWRITEAOF`: a status line.
