@@ -60,7 +60,10 @@ pub fn describe(server: &State, client: &Client, running: Option<&Running>, line
     let last_command = client.last_command.map(|id| server.commands.get(id));
     let command = running.map(|running| running.command).or(last_command);
     let argument_bytes = running.map_or(0, |running| running.argument_bytes);
-    let request_bytes = running.map_or(0, |running| running.request_bytes);
+    // Valkey has taken the running request out of the client's buffer.
+    let is_valkey = server.config.compatible_with.is_valkey();
+    let running_in_buffer = running.filter(|_| !is_valkey);
+    let request_bytes = running_in_buffer.map_or(0, |running| running.request_bytes);
     let seconds_since = |us: i64| (server.now.boot_us - us).max(0) / 1_000_000;
     let count = |kind: Kind| {
         client.subscriptions.as_deref().map_or(0, |own: &Subscriptions| own.of(kind).len())
@@ -73,7 +76,7 @@ pub fn describe(server: &State, client: &Client, running: Option<&Running>, line
     let events = if client.flags.contains(ClientFlags::WANTS_WRITE) { "rw" } else { "r" };
     let input = &client.input;
     let output_size = client.output.capacity();
-    let [capa, watch, traffic] = match server.config.compatible_with.is_valkey() {
+    let [capa, watch, traffic] = match is_valkey {
         true => valkey_fields(client),
         false => Default::default(),
     };
