@@ -311,3 +311,37 @@ fn writes_are_refused_while_saves_fail() {
     assert_eq!(client.call(&["SET", "a", "1"]), Reply::Simple(b"OK".to_vec()));
     client.call(&["CONFIG", "SET", "save", ""]);
 }
+
+#[test]
+fn a_cancelled_save_leaves_nothing_behind() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let server = start(dir.path(), &[]);
+    let mut client = server.connect();
+    client.call(&["CONFIG", "SET", "save", "3600 1"]);
+    client.call(&["SET", "a", "1"]);
+    // Each key takes 100 seconds.
+    client.call(&["CONFIG", "SET", "rdb-key-save-delay", "100000000"]);
+    let files = || std::fs::read_dir(dir.path()).expect("the folder").count();
+    for _ in 0..2 {
+        assert_eq!(client.call(&["BGSAVE"]).show(), "Background saving started");
+        assert_eq!(files(), 1, "the temporary one");
+        assert_eq!(info(&mut client, "rdb_bgsave_in_progress"), "1");
+        assert_eq!(client.call(&["BGSAVE", "cancel"]).show(), "Background saving cancelled");
+        assert_eq!(files(), 0);
+        assert_eq!(info(&mut client, "rdb_bgsave_in_progress"), "0");
+    }
+    assert_eq!(info(&mut client, "rdb_last_bgsave_status"), "ok");
+    assert_eq!(info(&mut client, "rdb_last_bgsave_time_sec"), "0");
+    assert_eq!(info(&mut client, "rdb_changes_since_last_save"), "1");
+    assert_eq!(client.call(&["SET", "b", "1"]).show(), "OK");
+    let nothing = "(error) ERR Background saving is currently not in progress or scheduled";
+    assert_eq!(client.call(&["BGSAVE", "CANCEL"]).show(), nothing);
+    // One that waits for a rewrite never begins.
+    client.call(&["BGREWRITEAOF"]);
+    assert_eq!(client.call(&["BGSAVE", "SCHEDULE"]).show(), "Background saving scheduled");
+    let cancelled = "Scheduled background saving cancelled";
+    assert_eq!(client.call(&["BGSAVE", "CANCEL"]).show(), cancelled);
+    assert_eq!(client.call(&["BGSAVE", "CANCEL"]).show(), nothing);
+    // No waiting for the rewrite's keys at the end.
+    client.call(&["CONFIG", "SET", "save", ""]);
+}

@@ -189,6 +189,7 @@ fn choice_name(arguments: &[Argument]) -> String {
         () if has("GT") || has("LT") => "comparison",
         () if has("LEFT") || has("BEFORE") => "where",
         () if has("SUM") => "aggregate",
+        () if has("SCHEDULE") => "operation",
         () if has("MIN") && has("MAX") => "where",
         () if has("BYSCORE") => "sortby",
         () if has("FROMMEMBER") => "from",
