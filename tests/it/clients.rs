@@ -264,3 +264,21 @@ fn blocked_clients_are_counted() {
     assert_eq!(server.connect().call(&["RPUSH", "k", "x"]), Reply::Integer(1));
     assert_eq!(counted(), "blocked_clients:0");
 }
+
+#[test]
+fn the_request_of_a_client_that_asks_for_itself_is_in_its_buffer_but_not_in_valkeys() {
+    let server = config(&[]);
+    let mut client = server.connect();
+    let request = "*2\r\n$6\r\nCLIENT\r\n$4\r\nINFO\r\n";
+    for (setting, expected) in [("redis-7.0", " qbuf=26 "), ("valkey-9", " qbuf=0 qbuf-free=0 ")] {
+        client.call(&["CONFIG", "SET", "compatible-with", setting]);
+        // Alone, and first and last of three.
+        for count in [1, 3] {
+            client.send_raw(request.repeat(count).as_bytes());
+            for _ in 0..count {
+                let reply = client.reply().expect("a line").show();
+                assert!(reply.contains(expected), "{setting}: {reply}");
+            }
+        }
+    }
+}
