@@ -16,6 +16,7 @@ use latchkey::command::log_level;
 use latchkey::config::{Config, ConfigError, Settings, Startup, USAGE, system_text};
 use latchkey::persist::check::rdb::{CheckRdb, check_file, check_image};
 use latchkey::persist::check::{CheckAof, Environment};
+use latchkey::persist::rdb::VersionCheck;
 use latchkey::server::{Server, renamed_commands, user_lines};
 use latchkey::sys::disk::RealDisk;
 use latchkey::sys::log::{Level, Logger};
@@ -88,10 +89,11 @@ fn check_tool(name: &OsStr, args: &[OsString]) -> Option<u8> {
 
 fn check_rdb(program: &str, args: &[OsString]) -> i32 {
     match CheckRdb::parse(program, args) {
-        Ok(CheckRdb::File(path)) => {
+        Ok(CheckRdb::File(path, check)) => {
             let bar = Bar::default();
             let (mut out, now) = (std::io::stdout().lock(), Clock::System.now());
-            check_file(&path, &RealDisk, &mut out, now, &mut |done, size| bar.show(done, size))
+            let progress = &mut |done, size| bar.show(done, size);
+            check_file(&path, check, &RealDisk, &mut out, now, progress)
         }
         Ok(CheckRdb::Version) => {
             println!("redis-check-rdb {}", env!("CARGO_PKG_VERSION"));
@@ -124,7 +126,8 @@ fn check_aof(program: &str, args: &[OsString]) -> i32 {
         },
         rdb: &mut |name, mut source, size, out| {
             let bar = Bar::default();
-            check_image(name, &mut source, out, now, &mut |done| bar.show(done, size))
+            let progress = &mut |done| bar.show(done, size);
+            check_image(name, VersionCheck::Strict, &mut source, out, now, progress)
         },
     })
 }

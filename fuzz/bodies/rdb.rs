@@ -3,7 +3,7 @@
 use latchkey::clock::Now;
 use latchkey::collections::hash::KeyHasher;
 use latchkey::collections::table::ValueRef;
-use latchkey::persist::rdb::{Decoder, Encoder, Event, Limits, Parser, payload};
+use latchkey::persist::rdb::{Decoder, Encoder, Event, Limits, Parser, VersionCheck, payload};
 use latchkey::types::{Stored, hash, list, set, sorted_set};
 
 const NOW: Now = Now { wall_us: 1_700_000_000_000_000, boot_us: 5_000_000, is_loading: false };
@@ -18,7 +18,7 @@ pub fn run(file: &[u8]) {
     };
     let mut encoder = Encoder::new(true);
     // A checksum stands in the way of what is to be found.
-    let mut parser = Parser::new(file, false);
+    let mut parser = Parser::new(file, false).with_versions(VersionCheck::Relaxed);
     loop {
         match parser.next_event() {
             Ok(Event::Entry(entry)) => {

@@ -39,7 +39,7 @@ pub const USAGE: &str = "\
 Usage: latchkey [/path/to/redis.conf] [options] [-]
        latchkey -            reads the configuration from standard input
        latchkey --check-config [/path/to/redis.conf] [options] [-]
-       latchkey --check-rdb <file>
+       latchkey --check-rdb <file> [--rdb-version-check relaxed]
        latchkey --check-aof [--fix | --truncate-to-timestamp <seconds>] <file or manifest>
        latchkey -v | --version
        latchkey -h | --help

@@ -435,9 +435,9 @@ section "Snapshots" {
     "rdb-del-sync-files" => rdb_del_sync_files: bool = false, YesNo, MODIFIABLE;
     /// Syncs snapshots to disk in parts while they are written.
     "rdb-save-incremental-fsync" => rdb_save_incremental_fsync: bool = true, YesNo, MODIFIABLE;
-    /// Whether snapshots of unknown versions are refused. Known from Valkey 9.
-    "rdb-version-check" => rdb_version_check: &'static str = "strict", Word(&["strict", "relaxed"]),
-        MODIFIABLE.only_stored();
+    /// Whether snapshots of unknown versions are refused, or with relaxed read as far as their types are known. From
+    /// Valkey 9.
+    "rdb-version-check" => rdb_version_check: &'static str = "strict", Word(&["strict", "relaxed"]), MODIFIABLE;
     /// Microseconds to wait after each saved key, for tests; if negative, the number of keys per microsecond.
     "rdb-key-save-delay" => rdb_key_save_delay: i32 = 0, int(INT_MIN, INT_MAX), MODIFIABLE.hidden();
     /// Microseconds to wait after each loaded key, for tests; if negative, the number of keys per microsecond.

@@ -9,6 +9,8 @@ use std::slice;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 
+use thiserror::Error;
+
 use crate::client::{ClientFlags, ClientId};
 use crate::collections::table::Table;
 use crate::config::system_text;
@@ -23,13 +25,15 @@ use crate::gate::table::Command;
 use crate::keyspace::Keyspace;
 use crate::keyspace::beside::Beside;
 use crate::keyspace::snapshot::LoadedEntry;
-use crate::persist::ahead::{BATCHES_AHEAD, Batch, DecodedEntry, EntryDecoder, ReadAhead, Record};
+use crate::persist::ahead::{
+    BATCHES_AHEAD, Batch, DecodedEntry, EntryDecoder, Failure, ReadAhead, Record,
+};
 use crate::persist::aof::ahead::Batch as Requests;
 use crate::persist::aof::folder::AofFolder;
 use crate::persist::aof::load::{Loaded, Sink};
 use crate::persist::aof::reader;
 use crate::persist::leftovers;
-use crate::persist::rdb::{Limits, Place, RawEntry};
+use crate::persist::rdb::{FileError, Limits, Place, RawEntry, Version, VersionCheck};
 use crate::resp::args::{Args, Prehashed};
 use crate::resp::number::parse_i64;
 use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
@@ -168,6 +172,60 @@ pub fn entry_decoder(db: &Keyspace, server: &State, rules: Rules) -> EntryDecode
     }
 }
 
+/// Which versions of files are read.
+pub fn version_check(server: &State) -> VersionCheck {
+    match server.config.rdb_version_check {
+        "relaxed" => VersionCheck::Relaxed,
+        _ => VersionCheck::Strict,
+    }
+}
+
+/// Why a file cannot be loaded.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{text}")]
+pub struct LoadError {
+    /// A line for the log, with file, key, type and offset if known.
+    pub text: String,
+    /// For a file that is refused by its version: Redis's line, see [`FileError::refusal`].
+    pub refusal: Option<String>,
+}
+
+impl From<String> for LoadError {
+    fn from(text: String) -> Self {
+        LoadError { text, refusal: None }
+    }
+}
+
+impl LoadError {
+    pub fn of_file(server: &State, error: &FileError) -> Self {
+        let is_valkey = server.config.compatible_with.is_valkey();
+        let refusal = error.refusal(version_check(server), is_valkey);
+        LoadError { text: error.to_string(), refusal }
+    }
+
+    pub fn log(&self, server: &State) {
+        server.log(Level::Warning, format_args!("{}", self.text));
+        self.log_refusal(server);
+    }
+
+    /// Logs Redis's line, if there is one.
+    pub fn log_refusal(&self, server: &State) {
+        if let Some(refusal) = &self.refusal {
+            server.log(Level::Warning, format_args!("{refusal}"));
+        }
+    }
+
+    /// With the file's name.
+    fn at(self, path: &Path) -> Self {
+        let path = path.display();
+        let text = match &self.refusal {
+            Some(_) => format!("{path}: {}", self.text),
+            None => format!("Fatal error loading the DB, check server logs. {path}: {}", self.text),
+        };
+        LoadError { text, ..self }
+    }
+}
+
 /// The smallest entry of a file: a type, an empty key and an empty value. Unit: bytes.
 const ENTRY_BYTES_MIN: u64 = 3;
 
@@ -195,13 +253,22 @@ pub fn load_rdb(
     source: &mut dyn DiskReader,
     file_bytes: u64,
     rules: Rules,
-) -> Result<u64, String> {
+) -> Result<u64, LoadError> {
+    let version_check = version_check(server);
     let (decoder, checks) = (entry_decoder(db, server, rules), server.config.rdbchecksum);
     let reports_expired = rules.reports_expired;
     let arena = jemalloc::arena();
     std::thread::scope(|scope| {
         let (sender, batches) = sync_channel(BATCHES_AHEAD);
-        let ahead = ReadAhead { source, checks, decoder, reports_expired, arena, batches: sender };
+        let ahead = ReadAhead {
+            source,
+            checks,
+            version_check,
+            decoder,
+            reports_expired,
+            arena,
+            batches: sender,
+        };
         let thread = std::thread::Builder::new().name("loader".into());
         let spawned = thread.spawn_scoped(scope, || ahead.run());
         spawned.map_err(|error| system_text(&error))?;
@@ -218,7 +285,7 @@ fn insert_batches(
     batches: Receiver<Batch>,
     file_bytes: u64,
     rules: Rules,
-) -> Result<u64, String> {
+) -> Result<u64, LoadError> {
     let mut progress = Progress::new(server);
     let mut expected = KeysExpected::of_file(file_bytes);
     for Batch { entries, expired, offset, record } in batches {
@@ -245,11 +312,14 @@ fn insert_batches(
             }
             Some(Record::Empty(key)) => skip_empty(server, &key),
             Some(Record::End) => return Ok(offset),
-            Some(Record::Failed(why)) => return Err(why),
+            Some(Record::Failed(Failure::File(error))) => {
+                return Err(LoadError::of_file(server, &error));
+            }
+            Some(Record::Failed(Failure::Entry(why))) => return Err(why.into()),
         }
     }
     // The thread's last message is a result, unless it panicked.
-    Err("the thread that reads the file has ended".into())
+    Err("the thread that reads the file has ended".to_owned().into())
 }
 
 /// Inserts decoded entries, calling `step` after each group. Errors: a key exists already, or those of `step`.
@@ -453,7 +523,10 @@ impl Sink for Loader<'_> {
 
     fn rdb(&mut self, source: &mut dyn DiskReader, bytes: u64) -> Result<u64, String> {
         let rules = Rules { keeps_expired: true, ..Rules::default() };
-        load_rdb(self.db, self.server, source, bytes, rules)
+        load_rdb(self.db, self.server, source, bytes, rules).map_err(|error| {
+            error.log_refusal(self.server);
+            error.text
+        })
     }
 
     /// Looks up the commands, and prefetches their keys' entries.
@@ -546,8 +619,8 @@ fn end(db: &mut Keyspace, server: &mut State) {
     server.note_gate();
 }
 
-/// Loads the append-only file if it is on, else the RDB file. Errors: a text for the log; the server must not start then.
-pub fn load_at_start(db: &mut Keyspace, server: &mut State) -> Result<(), String> {
+/// Loads the append-only file if it is on, else the RDB file. After an error the server must not start.
+pub fn load_at_start(db: &mut Keyspace, server: &mut State) -> Result<(), LoadError> {
     remove_leftovers(server);
     let started_us = server.clock.now().boot_us;
     let seconds = |server: &State| (server.clock.now().boot_us - started_us) as f64 / 1e6;
@@ -594,7 +667,8 @@ pub fn load_at_start(db: &mut Keyspace, server: &mut State) -> Result<(), String
         server.log(Level::Notice, format_args!("{text}: {took:.3} seconds"));
     }
     persistence::note_loaded(db, server);
-    persistence::begin_aof_at_start(db, server, folder, loaded.bytes, loaded.base_bytes)
+    persistence::begin_aof_at_start(db, server, folder, loaded.bytes, loaded.base_bytes)?;
+    Ok(())
 }
 
 /// Removes temporary files of killed processes.
@@ -639,21 +713,36 @@ fn load_folder(
 
 // ---- loading on a running server -------------------------------------------------------------------------------------
 
-/// `DEBUG RELOAD` without saving: loads the RDB file. `client` asked for it. Errors: a text for the log.
+/// `DEBUG RELOAD` without saving: loads the RDB file. `client` asked for it. A file of a
+/// version that is not read changes nothing.
 pub fn reload_rdb(
     db: &mut Keyspace,
     server: &mut State,
     client: Option<ClientId>,
     flushes: bool,
     merges: bool,
-) -> Result<(), String> {
+) -> Result<(), LoadError> {
     let path = server.config.dir.join(file_name(&server.config.dbfilename));
+    check_header(server, &path).map_err(|error| error.at(&path))?;
     load_again(db, server, client, flushes, |db, server| {
         match load_file(db, server, &path, Rules { merges, ..Rules::default() })? {
             true => Ok(()),
-            false => Err(format!("{} is not there", path.display())),
+            false => Err(format!("{} is not there", path.display()).into()),
         }
     })
+}
+
+/// Reads a file's version. Errors: it is not read. Any other fault is found by loading it.
+fn check_header(server: &State, path: &Path) -> Result<(), LoadError> {
+    let mut magic = [0; Version::MAGIC_BYTES];
+    let read = server.persistence.disk().open_read(path);
+    if read.and_then(|mut source| source.read_exact(&mut magic)).is_err() {
+        return Ok(());
+    }
+    match Version::from_magic(&magic, version_check(server)) {
+        Ok(_) => Ok(()),
+        Err(fault) => Err(LoadError::of_file(server, &FileError::Header(fault))),
+    }
 }
 
 /// `DEBUG LOADAOF`: loads the append-only file, up to the last write. `client` asked for it. Errors: a text for the log.
@@ -677,13 +766,13 @@ pub fn reload_aof(
 
 /// Loads on a running server. Clients are served meanwhile as at the start, except the one that waits for the end.
 /// Nothing goes to the log or replicas.
-fn load_again(
+fn load_again<E>(
     db: &mut Keyspace,
     server: &mut State,
     client: Option<ClientId>,
     flushes: bool,
-    load: impl FnOnce(&mut Keyspace, &mut State) -> Result<(), String>,
-) -> Result<(), String> {
+    load: impl FnOnce(&mut Keyspace, &mut State) -> Result<(), E>,
+) -> Result<(), E> {
     let selected = db.selected();
     effect::note_deletions(db, server);
     persistence::spread_ended(server);
@@ -724,21 +813,15 @@ fn file_name(name: &[u8]) -> &Path {
     Path::new(std::ffi::OsStr::from_bytes(name))
 }
 
-/// Loads an RDB file. False: there is none. Errors: a text.
+/// Loads an RDB file. False: there is none.
 pub fn load_file(
     db: &mut Keyspace,
     server: &mut State,
     path: &Path,
     rules: Rules,
-) -> Result<bool, String> {
+) -> Result<bool, LoadError> {
     let disk = server.persistence.disk().clone();
-    let unreadable = |error: std::io::Error| {
-        format!(
-            "Fatal error loading the DB, check server logs. {}: {}",
-            path.display(),
-            system_text(&error)
-        )
-    };
+    let unreadable = |error: std::io::Error| LoadError::from(system_text(&error)).at(path);
     let mut source = match disk.open_read(path) {
         Ok(source) => source,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
@@ -748,9 +831,7 @@ pub fn load_file(
     begin(db, server, bytes);
     let loaded = load_rdb(db, server, &mut *source, bytes, rules);
     end(db, server);
-    loaded.map(|_| true).map_err(|why| {
-        format!("Fatal error loading the DB, check server logs. {}: {why}", path.display())
-    })
+    loaded.map(|_| true).map_err(|error| error.at(path))
 }
 
 #[cfg(test)]

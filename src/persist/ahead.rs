@@ -11,7 +11,11 @@
 
 use std::sync::mpsc::SyncSender;
 
-use super::rdb::{DecodeError, Decoder, Event, Fault, Limits, Parser, RawEntry};
+use thiserror::Error;
+
+use super::rdb::{
+    DecodeError, Decoder, Event, Fault, FileError, Limits, Parser, RawEntry, VersionCheck,
+};
 use crate::clock::{Now, UnixMillis};
 use crate::keyspace::snapshot::LoadedEntry;
 use crate::sys::disk::DiskReader;
@@ -128,8 +132,18 @@ pub enum Record {
     Empty(Vec<u8>),
     /// The end of the image.
     End,
-    /// The image cannot be read: an error text.
-    Failed(String),
+    /// The image cannot be read.
+    Failed(Failure),
+}
+
+/// Why an image cannot be read.
+#[derive(Debug, Error)]
+pub enum Failure {
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// An entry is damaged, or does not fit this server.
+    #[error("{0}")]
+    Entry(String),
 }
 
 /// Reads an image to its end, or until the receiver of the batches is gone. Runs in a thread of its own.
@@ -137,6 +151,7 @@ pub struct ReadAhead<'a> {
     pub source: &'a mut dyn DiskReader,
     /// Whether the checksum is verified.
     pub checks: bool,
+    pub version_check: VersionCheck,
     pub decoder: EntryDecoder,
     /// Expired keys are reported as [`Record::Expired`], not just counted.
     pub reports_expired: bool,
@@ -154,8 +169,9 @@ impl ReadAhead<'_> {
     }
 
     fn read(self) {
-        let ReadAhead { source, checks, decoder, reports_expired, batches, .. } = self;
-        let mut parser = Parser::new(source, checks);
+        let ReadAhead { source, checks, version_check, decoder, reports_expired, batches, .. } =
+            self;
+        let mut parser = Parser::new(source, checks).with_versions(version_check);
         let mut batch = Batch::default();
         let mut began = 0;
         loop {
@@ -176,7 +192,7 @@ impl ReadAhead<'_> {
                             None
                         }
                         Ok(DecodedEntry::Empty) => Some(Record::Empty(entry.key.to_vec())),
-                        Err(why) => Some(Record::Failed(why)),
+                        Err(why) => Some(Record::Failed(Failure::Entry(why))),
                     }
                 }
                 Ok(Event::Function(text)) => Some(Record::Function(text.into_vec())),
@@ -189,7 +205,7 @@ impl ReadAhead<'_> {
                 }
                 Ok(Event::Header(_) | Event::SelectDb(_)) => None,
                 Ok(Event::End(_)) => Some(Record::End),
-                Err(error) => Some(Record::Failed(error.to_string())),
+                Err(error) => Some(Record::Failed(error.into())),
             };
             let is_end = matches!(record, Some(Record::End | Record::Failed(_)));
             if is_end {

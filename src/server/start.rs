@@ -201,24 +201,32 @@ impl Server {
         }
     }
 
-    /// Loads the data. To be called once, before clients are served. Errors: a text, logged already.
-    pub fn load(&mut self) -> Result<(), String> {
+    /// Loads the data. To be called once, before clients are served. Errors: logged already.
+    pub fn load(&mut self) -> Result<(), load::LoadError> {
         self.sample_clock();
         let loaded = load::load_at_start(&mut self.keyspace, &mut self.state);
         match loaded {
-            Err(why) if why.contains(load::INTERRUPTED) => {
+            Err(error) if error.text.contains(load::INTERRUPTED) => {
                 // Only a part of the file is in memory.
-                self.state.log(Level::Warning, format_args!("{why}"));
+                error.log(&self.state);
                 self.stopping = true;
                 Ok(())
             }
-            Err(why) => {
-                self.state.log(Level::Warning, format_args!("{why}"));
+            Err(error) => {
+                error.log(&self.state);
                 if !self.state.config.appendonly {
-                    let text = "Terminating server after rdb file reading failure.";
+                    // Redis's and Valkey's last lines, which scripts look for.
+                    let is_valkey = self.state.config.compatible_with.is_valkey();
+                    let text = match &error.refusal {
+                        None => "Terminating server after rdb file reading failure.",
+                        Some(_) if is_valkey => {
+                            "Fatal error loading the DB, check server logs. Exiting."
+                        }
+                        Some(_) => "Fatal error loading the DB: Invalid argument. Exiting.",
+                    };
                     self.state.log(Level::Warning, format_args!("{text}"));
                 }
-                Err(why)
+                Err(error)
             }
             Ok(()) => {
                 following::follow_at_start(&mut self.keyspace, &mut self.state);

@@ -310,3 +310,28 @@ fn a_stale_replica_can_be_promoted_within_a_transaction() {
     client.call(&["CLIENT", "KILL", "TYPE", "pubsub"]);
     assert_eq!(client.call(&["EXEC"]).show(), "1) OK\n2) (integer) 0");
 }
+
+#[test]
+fn a_snapshot_of_an_unknown_version_is_taken_only_if_it_may_be() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = folder.path().join("log");
+    let lines = [&*format!("logfile {}", log.display()), "repl-diskless-load swapdb"];
+    let (_server, listener, link, mut client, _folder) = synced(&lines);
+    drop(link);
+    let later = [b"VALKEY987", &snapshot(&[("a", "new")])[9..]].concat();
+    for (setting, value) in [("strict", "\"old\""), ("relaxed", "\"new\"")] {
+        client.call(&["CONFIG", "SET", "rdb-version-check", setting]);
+        let mut link = Link::accept(&listener);
+        assert!(link.greet().starts_with("PSYNC "));
+        link.send(format!("+FULLRESYNC {ID} 200\r\n$EOF:{MARK}\r\n"));
+        link.send([&later, MARK.as_bytes()].concat());
+        if setting == "strict" {
+            let said = || std::fs::read_to_string(&log).expect("a log");
+            let line = " # Can't handle RDB format version 987\n";
+            wait_for("the line", || said().contains(line).then_some(()));
+        } else {
+            await_link(&mut client, "up");
+        }
+        assert_eq!(client.call(&["GET", "a"]).show(), value);
+    }
+}

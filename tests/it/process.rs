@@ -288,6 +288,53 @@ fn the_log_of_a_whole_life_is_that_of_redis() {
     );
 }
 
+/// The last lines are those of redis-server 7.0.15 and valkey-server 9.1.2, which scripts look for.
+#[test]
+fn a_file_of_an_unknown_version_stops_the_start() {
+    let redis = "Fatal error loading the DB: Invalid argument. Exiting.";
+    let valkey = "Fatal error loading the DB, check server logs. Exiting.";
+    let damaged = "Terminating server after rdb file reading failure.";
+    let (as_valkey, relaxed) = ("compatible-with valkey-9", "rdb-version-check relaxed");
+    let unread = "1 to 12 of Redis and 80 of Valkey can";
+    for (file, lines, exact, line, last) in [
+        (&b"REDIS0075"[..], "", unread, "Can't handle RDB format version 75", redis),
+        (b"VALKEY987", as_valkey, unread, "Can't handle RDB format version 987", valkey),
+        (
+            b"FOOBAR0010",
+            "",
+            "does not begin as an RDB file does",
+            "Wrong signature trying to load DB from file",
+            redis,
+        ),
+        (
+            b"REDIS0075\x96\x01k",
+            relaxed,
+            "type 150 is not known (byte 10)",
+            "Can't handle foreign type or opcode 150 in RDB with version 75",
+            redis,
+        ),
+        (
+            b"REDIS0010\x96\x01k",
+            "",
+            "Server initialized",
+            "type 150 is not known (byte 10)",
+            damaged,
+        ),
+    ] {
+        let dir = tempfile::tempdir().expect("a directory");
+        std::fs::write(dir.path().join("dump.rdb"), file).expect("a file");
+        let port = free_port();
+        let text = format!("dir {}\nbind 127.0.0.1\nport {port}\n{lines}\n", dir.path().display());
+        let ended = run(&["-"], &text);
+        assert_eq!(ended.status.code(), Some(1));
+        let log: Vec<&str> = ended.stdout.lines().rev().take(3).collect();
+        assert!(log[0].ends_with(&format!(" # {last}")), "{log:?}");
+        assert!(log[1].ends_with(line), "{log:?}");
+        assert!(log[2].ends_with(exact), "{log:?}");
+        assert!(log[1..].iter().any(|line| line.contains("dump.rdb: ")), "{log:?}");
+    }
+}
+
 #[test]
 fn an_interrupt_and_a_hangup_are_told_apart() {
     let mut process = Process::start(&format!("port {}", free_port()));

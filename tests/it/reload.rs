@@ -252,3 +252,32 @@ fn no_answer_is_sent_before_its_change_is_in_the_log() {
         }
     }
 }
+
+#[test]
+fn a_file_of_an_unknown_version_takes_nothing_away() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (log, file) = (folder.path().join("log"), folder.path().join("dump.rdb"));
+    let lines = [
+        format!("dir {}", folder.path().display()),
+        format!("logfile {}", log.display()),
+        "enable-debug-command yes".into(),
+    ];
+    let server = TestServer::start(&lines);
+    let mut client = server.connect();
+    client.call(&["SET", "a", "1"]);
+    client.call(&["FUNCTION", "LOAD", "#!lua name=lib\nredis.register_function('f', print)"]);
+    let libraries = client.call(&["FUNCTION", "LIST"]);
+    let image = b"VALKEY987\x00\x01k\x01v\xff\0\0\0\0\0\0\0\0";
+    std::fs::write(&file, image).expect("a file");
+    let reply = client.call(&["DEBUG", "RELOAD", "NOSAVE"]);
+    let refused = "(error) ERR Error trying to load the RDB dump, check server logs.";
+    assert_eq!(reply.show(), refused);
+    let text = std::fs::read_to_string(&log).expect("a log");
+    assert!(text.contains(" # Can't handle RDB format version 987\n"), "{text}");
+    assert!(text.contains("dump.rdb: the file has a version that cannot be read"), "{text}");
+    assert_eq!(client.call(&["MGET", "a", "k"]).show(), "1) \"1\"\n2) (nil)");
+    assert_eq!(client.call(&["FUNCTION", "LIST"]), libraries);
+    client.call(&["CONFIG", "SET", "rdb-version-check", "relaxed"]);
+    assert_eq!(client.call(&["DEBUG", "RELOAD", "NOSAVE"]).show(), "OK");
+    assert_eq!(client.call(&["MGET", "a", "k"]).show(), "1) (nil)\n2) \"v\"");
+}

@@ -3,7 +3,7 @@
 use crate::client::ClientFlags;
 use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Origin, Outcome};
-use crate::gate::load;
+use crate::gate::load::{self, LoadError};
 use crate::gate::persistence::{self, Purpose};
 use crate::sys::log::Level;
 
@@ -48,7 +48,7 @@ pub(super) fn reload(ctx: &mut Context<'_>) -> CommandResult {
     let client = ctx.caller.client();
     match load::reload_rdb(ctx.db, ctx.server, client, flushes, merges) {
         Ok(()) => done(ctx, "DB reloaded by DEBUG RELOAD"),
-        Err(why) => failed(ctx, &why, RDB_FAILED),
+        Err(error) => failed(ctx, &error, RDB_FAILED),
     }
 }
 
@@ -60,7 +60,7 @@ pub(super) fn load_aof(ctx: &mut Context<'_>) -> CommandResult {
     let client = ctx.caller.client();
     match load::reload_aof(ctx.db, ctx.server, client) {
         Ok(()) => done(ctx, "Append Only File loaded by DEBUG LOADAOF"),
-        Err(why) => failed(ctx, &why, AOF_FAILED),
+        Err(why) => failed(ctx, &why.into(), AOF_FAILED),
     }
 }
 
@@ -70,8 +70,8 @@ fn done(ctx: &mut Context<'_>, text: &str) -> CommandResult {
     Ok(Outcome::Replied)
 }
 
-fn failed(ctx: &mut Context<'_>, why: &str, error: CommandError) -> CommandResult {
-    ctx.server.log(Level::Warning, format_args!("{why}"));
+fn failed(ctx: &mut Context<'_>, why: &LoadError, error: CommandError) -> CommandResult {
+    why.log(ctx.server);
     if ctx.server.persistence.loading.is_some() {
         // The server ends, which is the answer.
         if let Some(client) = ctx.caller.client().and_then(|id| ctx.server.clients.get_mut(id)) {

@@ -18,7 +18,9 @@ use std::time::Duration;
 
 use super::{begin_backlog, close_replicas};
 use crate::config::{DisklessLoad, system_text};
-use crate::gate::load::{KeysExpected, Rules, entry_decoder, load_beside, run};
+use crate::gate::load::{
+    KeysExpected, LoadError, Rules, entry_decoder, load_beside, run, version_check,
+};
 use crate::gate::persistence::{self, Loading, Purpose};
 use crate::gate::state::State;
 use crate::keyspace::Keyspace;
@@ -424,7 +426,8 @@ impl Loader {
     fn new(db: &Keyspace, server: &State, feed: Feed, bytes: u64) -> Self {
         let feed_is_file = matches!(feed, Feed::File(_));
         Loader {
-            parser: Parser::new(feed, server.config.rdbchecksum),
+            parser: Parser::new(feed, server.config.rdbchecksum)
+                .with_versions(version_check(server)),
             feed_is_file,
             expected: KeysExpected::of_file(if feed_is_file { bytes } else { 0 }),
             decoder: entry_decoder(db, server, Rules { keeps_expired: true, ..Rules::default() }),
@@ -475,7 +478,11 @@ impl Loader {
                     self.has_more = false;
                     break;
                 }
-                Err(error) => return Err(error.to_string()),
+                Err(error) => {
+                    let error = LoadError::of_file(server, &error);
+                    error.log_refusal(server);
+                    return Err(error.text);
+                }
             };
             match event {
                 Event::Entry(entry) => {

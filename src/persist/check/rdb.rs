@@ -13,7 +13,8 @@ use crate::clock::Now;
 use crate::collections::hash::KeyHasher;
 use crate::config::{Config, system_text};
 use crate::persist::rdb::{
-    Checksum, Decoder, Event, Fault, FileError, Limits, Parser, Place, Version, value_type,
+    Checksum, Decoder, Event, Fault, FileError, HeaderFault, Limits, Parser, Place, Version,
+    VersionCheck, value_type,
 };
 use crate::sys::disk::Disk;
 use crate::types::{hash, list, set, sorted_set};
@@ -21,7 +22,7 @@ use crate::types::{hash, list, set, sorted_set};
 /// The options of the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CheckRdb {
-    File(PathBuf),
+    File(PathBuf, VersionCheck),
     Version,
 }
 
@@ -30,7 +31,10 @@ impl CheckRdb {
     pub fn parse(program: &str, args: &[OsString]) -> Result<Self, String> {
         match args {
             [option] if option == "-v" || option == "--version" => Ok(CheckRdb::Version),
-            [path] => Ok(CheckRdb::File(path.into())),
+            [path] => Ok(CheckRdb::File(path.into(), VersionCheck::Strict)),
+            [path, option, word] if option == "--rdb-version-check" && word == "relaxed" => {
+                Ok(CheckRdb::File(path.into(), VersionCheck::Relaxed))
+            }
             _ => Err(format!("Usage: {program} <rdb-file-name>\n")),
         }
     }
@@ -40,6 +44,7 @@ impl CheckRdb {
 /// the exit code: 0, or 1 for any fault.
 pub fn check_file(
     path: &std::path::Path,
+    version_check: VersionCheck,
     disk: &dyn Disk,
     out: &mut dyn Write,
     now: Now,
@@ -49,7 +54,8 @@ pub fn check_file(
     let opened = disk.open_read(path).and_then(|source| Ok((source, disk.size(path)?)));
     let checked = match opened {
         Ok((mut source, size)) => {
-            check_image(name, &mut *source, out, now, &mut |done| progress(done, size))
+            let source = &mut *source;
+            check_image(name, version_check, source, out, now, &mut |done| progress(done, size))
         }
         Err(error) => {
             let mut report = Report { out, keys: 0, expires: 0, expired: 0 };
@@ -66,6 +72,7 @@ pub fn check_file(
 /// Checks an image, which other data may follow. Returns its bytes; None after a fault.
 pub fn check_image(
     name: &[u8],
+    version_check: VersionCheck,
     source: &mut dyn Read,
     out: &mut dyn Write,
     now: Now,
@@ -76,8 +83,13 @@ pub fn check_image(
     let mut magic = Vec::new();
     // The parser will meet the same error again.
     let _ = source.take(Version::MAGIC_BYTES as u64).read_to_end(&mut magic);
-    let checked = check(&magic, source, &mut report, now, progress);
+    let mut parser = Parser::new(magic.as_slice().chain(source), true).with_versions(version_check);
+    let checked = check(&magic, &mut parser, &mut report, now, progress);
     match &checked {
+        Ok(end) if parser.version().is_some_and(|version| !version.is_known()) => {
+            let text = "\\o/ RDB looks OK, but loading requires config 'rdb-version-check relaxed'";
+            report.line_at(*end, &[text.as_bytes()]);
+        }
         Ok(end) => {
             report.line_at(*end, &[b"\\o/ RDB looks OK! \\o/"]);
         }
@@ -97,12 +109,11 @@ struct Failure {
 
 fn check(
     magic: &[u8],
-    source: &mut dyn Read,
+    parser: &mut Parser<impl Read>,
     report: &mut Report<'_>,
     now: Now,
     progress: &mut dyn FnMut(u64),
 ) -> Result<u64, Failure> {
-    let mut parser = Parser::new(magic.chain(source), true);
     let limits = limits();
     loop {
         match parser.next_event() {
@@ -112,6 +123,10 @@ fn check(
             }
             Ok(Event::SelectDb(db)) => {
                 let line = format!("Selecting DB ID {db}");
+                report.line_at(parser.offset(), &[line.as_bytes()]);
+            }
+            Ok(Event::Header(version)) if !version.is_known() => {
+                let line = format!("{} RDB version {} detected", origin(version), version.number());
                 report.line_at(parser.offset(), &[line.as_bytes()]);
             }
             Ok(Event::Header(_) | Event::ResizeDb { .. } | Event::Function(_)) => {}
@@ -152,17 +167,19 @@ fn check(
     }
 }
 
+/// How Valkey calls a version that it does not know.
+fn origin(version: Version) -> &'static str {
+    if version.is_valkey() { "Future" } else { "Foreign" }
+}
+
 fn file_failure(error: FileError, magic: &[u8], offset: u64) -> Failure {
     let failure = |offset, text, doing| Failure { offset, text, doing, place: Place::default() };
     match error {
-        FileError::Magic(_) => {
-            let number = magic.strip_prefix(b"REDIS").or(magic.strip_prefix(b"VALKEY"));
-            let number = number.and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok());
-            let text = match number {
-                Some(number @ 0u32..) => format!("Can't handle RDB format version {number}"),
-                None => "Wrong signature trying to load DB from file".into(),
-            };
-            failure(offset, text, "start")
+        FileError::Header(HeaderFault::Version(number)) => {
+            failure(offset, format!("Can't handle RDB format version {number}"), "start")
+        }
+        FileError::Header(HeaderFault::Signature(_)) => {
+            failure(offset, "Wrong signature trying to load DB from file".into(), "start")
         }
         FileError::Checksum { .. } => failure(offset, "RDB CRC error".into(), "check-sum"),
         FileError::Io { offset, error } => {
@@ -180,7 +197,16 @@ fn file_failure(error: FileError, magic: &[u8], offset: u64) -> Failure {
             if doing == "read-type" {
                 place.value_type = None;
             }
-            Failure { offset: error.offset, text: fault_text(&error.fault), doing, place }
+            let unknown = place.version.filter(|version| !version.is_known());
+            let text = match (&error.fault, unknown) {
+                (Fault::UnknownType(value_type), Some(version)) => format!(
+                    "Unknown object type {value_type} in RDB file with {} version {}",
+                    origin(version).to_lowercase(),
+                    version.number()
+                ),
+                (fault, _) => fault_text(fault),
+            };
+            Failure { offset: error.offset, text, doing, place }
         }
     }
 }

@@ -5,7 +5,7 @@ use std::io;
 
 use thiserror::Error;
 
-use super::Version;
+use super::{Version, VersionCheck};
 
 /// A fault and its offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -50,6 +50,15 @@ impl fmt::Display for ModuleId {
     }
 }
 
+/// Why a file is not read at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum HeaderFault {
+    #[error("does not begin as an RDB file does")]
+    Signature([u8; Version::MAGIC_BYTES]),
+    #[error("has a version that cannot be read: 1 to 12 of Redis and 80 of Valkey can")]
+    Version(u16),
+}
+
 /// Where in a file an error is, as far as known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Place {
@@ -65,13 +74,52 @@ pub struct Place {
 #[derive(Debug, Error)]
 pub enum FileError {
     #[error("the file {0}")]
-    Magic(&'static str),
+    Header(HeaderFault),
     #[error("{place}{error}")]
     Fault { place: Box<Place>, error: DecodeError },
     #[error("RDB CRC error: the checksum is {stored:016x}, of what was read it is {computed:016x}")]
     Checksum { stored: u64, computed: u64 },
     #[error("reading failed at byte {offset}: {error}")]
     Io { offset: u64, error: io::Error },
+}
+
+/// The types and opcodes that mean one thing in Redis and another in Valkey.
+const FOREIGN_TYPES: std::ops::RangeInclusive<u8> = 22..=243;
+
+impl FileError {
+    /// Redis's and Valkey's line in the log about a file that they refuse by its version, or with `check` relaxed for a
+    /// type that nobody knows: there it is no damage. `is_valkey`: where they differ, as Valkey. None: any other error.
+    pub fn refusal(&self, check: VersionCheck, is_valkey: bool) -> Option<String> {
+        match self {
+            FileError::Header(HeaderFault::Signature(magic)) => {
+                let text = "Wrong signature trying to load DB from file";
+                Some(match is_valkey {
+                    true => format!("{text}: {}", magic.escape_ascii()),
+                    false => text.into(),
+                })
+            }
+            FileError::Header(HeaderFault::Version(number)) => {
+                Some(format!("Can't handle RDB format version {number}"))
+            }
+            FileError::Fault {
+                place,
+                error: DecodeError { fault: Fault::UnknownType(value_type), .. },
+            } if check == VersionCheck::Relaxed => {
+                let version = place.version.filter(|version| !version.is_valkey());
+                Some(match version.filter(|_| FOREIGN_TYPES.contains(value_type)) {
+                    Some(version) => format!(
+                        "Can't handle foreign type or opcode {value_type} in RDB with version {}",
+                        version.number()
+                    ),
+                    None => {
+                        "Unknown type or opcode when loading DB. Unrecoverable error, aborting now."
+                            .into()
+                    }
+                })
+            }
+            _ => None,
+        }
+    }
 }
 
 impl fmt::Display for Place {

@@ -35,10 +35,10 @@ use crc::{CRC_64_REDIS, Crc, Table};
 pub use decode::{Decoder, Limits};
 pub(in crate::persist) use encode::View;
 pub use encode::{Encoder, NeedsVersion, Sink};
-pub use error::{DecodeError, Fault, FileError, ModuleId, Place};
+pub use error::{DecodeError, Fault, FileError, HeaderFault, ModuleId, Place};
 pub use parser::{Checksum, Event, Parser, RawEntry};
 pub use reader::{Reader, Text};
-pub use version::Version;
+pub use version::{Version, VersionCheck};
 pub(in crate::persist) use writer::Output;
 pub use writer::{SavedEntry, WriteError, Writer};
 

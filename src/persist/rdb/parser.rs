@@ -12,7 +12,7 @@ use crc::{Digest, Table};
 use super::error::{DecodeError, Fault, FileError, Place};
 use super::input::{self, Input};
 use super::reader::{Reader, Text};
-use super::{CHECKSUM, Version, opcode};
+use super::{CHECKSUM, Version, VersionCheck, opcode};
 
 /// Bytes requested from the source at once.
 const CHUNK: usize = 64 * 1024;
@@ -97,9 +97,11 @@ pub struct Parser<R> {
     db: u64,
     /// Whether the checksum is verified. Source: `rdbchecksum`.
     checks: bool,
+    version_check: VersionCheck,
 }
 
 impl<R: Read> Parser<R> {
+    /// Reads a file of a known version; `checks`: the checksum is verified.
     pub fn new(reader: R, checks: bool) -> Self {
         let source = Source {
             reader,
@@ -111,7 +113,13 @@ impl<R: Read> Parser<R> {
             digested: 0,
             record_start: 0,
         };
-        Parser { source, version: None, db: 0, checks }
+        Parser { source, version: None, db: 0, checks, version_check: VersionCheck::Strict }
+    }
+
+    /// Sets which versions are read.
+    pub fn with_versions(mut self, check: VersionCheck) -> Self {
+        self.version_check = check;
+        self
     }
 
     /// The current offset in the file.
@@ -154,7 +162,8 @@ impl<R: Read> Parser<R> {
         let Some(version) = self.version else {
             let magic = input::array(&mut self.source, "the header");
             let magic = magic.map_err(|error| error.at(self.place()))?;
-            let version = Version::from_magic(&magic).map_err(FileError::Magic)?;
+            let version =
+                Version::from_magic(&magic, self.version_check).map_err(FileError::Header)?;
             if !version.has_checksum() {
                 self.source.digest = None;
             }
@@ -395,7 +404,7 @@ impl<R: Read> Source<R> {
                         "functions as the release candidates of Redis 7.0 wrote them",
                     )));
                 }
-                opcode::SLOT_IMPORT => {
+                opcode::SLOT_IMPORT if version.is_valkey() => {
                     return Err(self
                         .error(Fault::Malformed("a slot that is being imported into a cluster")));
                 }

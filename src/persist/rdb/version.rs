@@ -2,6 +2,18 @@
 
 use std::fmt;
 
+use super::error::HeaderFault;
+
+/// Which versions are read. Source: `rdb-version-check`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum VersionCheck {
+    /// Those whose every type is known here.
+    #[default]
+    Strict,
+    /// All: an unknown type is an error when it comes.
+    Relaxed,
+}
+
 /// The version of a file or payload: up to 12 it is Redis's, from 80 on Valkey's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version(u16);
@@ -19,27 +31,42 @@ impl Version {
 
     /// The version with this number; None if it is unknown.
     pub fn from_number(number: u16) -> Option<Version> {
-        matches!(number, 1..=12 | 80).then_some(Version(number))
+        Some(Version(number)).filter(|version| version.is_known())
     }
 
-    /// The version in a file's first bytes. Errors: a text.
-    pub fn from_magic(magic: &[u8; Version::MAGIC_BYTES]) -> Result<Version, &'static str> {
+    /// The version in a file's first bytes.
+    pub fn from_magic(
+        magic: &[u8; Version::MAGIC_BYTES],
+        check: VersionCheck,
+    ) -> Result<Version, HeaderFault> {
         let (digits, is_valkey) =
             match (magic.strip_prefix(b"REDIS"), magic.strip_prefix(b"VALKEY")) {
                 (Some(digits), _) => (digits, false),
                 (_, Some(digits)) => (digits, true),
-                _ => return Err("does not begin as an RDB file does"),
+                _ => return Err(HeaderFault::Signature(*magic)),
             };
         let mut number = 0;
         for digit in digits {
             if !digit.is_ascii_digit() {
-                return Err("does not begin as an RDB file does");
+                return Err(HeaderFault::Signature(*magic));
             }
             number = number * 10 + u16::from(digit - b'0');
         }
-        let version =
-            Version::from_number(number).filter(|version| version.is_valkey() == is_valkey);
-        version.ok_or("has a version that cannot be read: 1 to 12 of Redis and 80 of Valkey can")
+        let version = Version(number);
+        let is_read = match check {
+            VersionCheck::Strict => version.is_known(),
+            VersionCheck::Relaxed => number > 0,
+        };
+        if is_read && version.is_valkey() == is_valkey {
+            Ok(version)
+        } else {
+            Err(HeaderFault::Version(number))
+        }
+    }
+
+    /// Whether all its types are known. Otherwise it is a later one, of Redis or Valkey.
+    pub fn is_known(self) -> bool {
+        matches!(self.0, 1..=12 | 80)
     }
 
     /// The first bytes of a file.

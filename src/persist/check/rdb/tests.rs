@@ -8,11 +8,16 @@ use crate::sys::disk::model::ModelDisk;
 const FILE: &[u8] = include_bytes!("../../../../tests/data/aof/values-7.0.15.rdb");
 
 fn check(file: &[u8]) -> (i32, Vec<String>) {
+    check_as(file, VersionCheck::Strict)
+}
+
+fn check_as(file: &[u8], version_check: VersionCheck) -> (i32, Vec<String>) {
     let disk = ModelDisk::new(1);
     let path = std::path::Path::new("/f");
     disk.put(path, file);
     let mut out = Vec::new();
-    let code = check_file(path, &disk, &mut out, Clock::System.now(), &mut |_, _| ());
+    let code =
+        check_file(path, version_check, &disk, &mut out, Clock::System.now(), &mut |_, _| ());
     let lines = String::from_utf8(out).unwrap();
     (code, lines.lines().map(String::from).collect())
 }
@@ -111,11 +116,46 @@ fn a_missing_file() {
     let disk = ModelDisk::new(1);
     let mut out = Vec::new();
     let path = std::path::Path::new("/none");
-    let code = check_file(path, &disk, &mut out, Clock::System.now(), &mut |_, _| ());
+    let code = check_file(
+        path,
+        VersionCheck::Strict,
+        &disk,
+        &mut out,
+        Clock::System.now(),
+        &mut |_, _| (),
+    );
     assert_eq!(code, 1);
     let out = String::from_utf8(out).unwrap();
     assert!(
         out.starts_with("[offset 0] Checking RDB file /none\nCannot open file /none: "),
         "{out}"
     );
+}
+
+/// As `valkey-check-rdb` 9.1.2 says it.
+#[test]
+fn versions_to_come_are_checked_if_asked_for() {
+    let body = b"\x00\x01k\x01v\xff\0\0\0\0\0\0\0\0";
+    for (magic, what) in [("REDIS0075", "Foreign"), ("VALKEY987", "Future")] {
+        let number = &magic[magic.len() - 3..].trim_start_matches('0');
+        let good = [magic.as_bytes(), body].concat();
+        let (code, lines) = check(&good);
+        assert_eq!(
+            (code, &lines[2]),
+            (1, &format!("[offset 9] Can't handle RDB format version {number}"))
+        );
+        let (code, lines) = check_as(&good, VersionCheck::Relaxed);
+        assert_eq!(code, 0);
+        assert_eq!(lines[1], format!("[offset 9] {what} RDB version {number} detected"));
+        let last = "[offset 23] \\o/ RDB looks OK, but loading requires config 'rdb-version-check relaxed'";
+        assert_eq!(lines[3], last);
+        let unknown = [magic.as_bytes(), b"\x96\x01k"].concat();
+        let (code, lines) = check_as(&unknown, VersionCheck::Relaxed);
+        let what = what.to_lowercase();
+        let text =
+            format!("[offset 10] Unknown object type 150 in RDB file with {what} version {number}");
+        assert_eq!((code, &lines[3]), (1, &text));
+    }
+    let (_, lines) = check_as(FILE, VersionCheck::Relaxed);
+    assert!(lines.iter().any(|line| line.ends_with("\\o/ RDB looks OK! \\o/")), "{lines:?}");
 }

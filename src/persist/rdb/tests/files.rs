@@ -21,7 +21,15 @@ impl Read for Drip<'_> {
 
 /// The records of a file, and the error if there is one.
 fn records(file: &[u8], at_once: usize) -> (Vec<String>, Option<FileError>) {
-    let mut parser = Parser::new(Drip(file, at_once), true);
+    records_of(file, at_once, VersionCheck::Strict)
+}
+
+fn records_of(
+    file: &[u8],
+    at_once: usize,
+    check: VersionCheck,
+) -> (Vec<String>, Option<FileError>) {
+    let mut parser = Parser::new(Drip(file, at_once), true).with_versions(check);
     let mut lines = Vec::new();
     let limits = limits(512);
     loop {
@@ -181,6 +189,61 @@ fn faults_are_reported_with_their_place() {
         } else {
             assert_eq!(error.to_string(), expected, "{}", file.escape_ascii());
         }
+    }
+}
+
+#[test]
+fn versions_to_come_are_read_if_they_may_be() {
+    let body = b"\x00\x01k\x01v\xff\0\0\0\0\0\0\0\0";
+    for magic in ["REDIS0013", "REDIS0075", "REDIS0079", "VALKEY081", "VALKEY987"] {
+        let file = [magic.as_bytes(), body].concat();
+        let (lines, error) = records(&file, 7);
+        let error = error.expect("strictly, it is not read");
+        assert!(lines.is_empty());
+        let number = magic.trim_start_matches(char::is_alphabetic).parse::<u16>().unwrap();
+        let line = format!("Can't handle RDB format version {number}");
+        assert_eq!(error.refusal(VersionCheck::Strict, false), Some(line));
+        let (lines, error) = records_of(&file, 7, VersionCheck::Relaxed);
+        assert!(error.is_none(), "{error:?}");
+        assert_eq!(lines, [magic, "0 k None None None [\"v\"]", "Unchecked"]);
+    }
+    for magic in ["REDIS0000", "REDIS0080", "VALKEY079", "VALKEY000"] {
+        let file = [magic.as_bytes(), body].concat();
+        let error = records_of(&file, 7, VersionCheck::Relaxed).1.expect("nobody writes it");
+        assert!(matches!(error, FileError::Header(HeaderFault::Version(_))), "{magic}: {error}");
+    }
+    let error = records_of(b"FOOBAR001", 7, VersionCheck::Relaxed).1.expect("it is no file");
+    let line = |is_valkey| error.refusal(VersionCheck::Relaxed, is_valkey);
+    assert_eq!(line(false).unwrap(), "Wrong signature trying to load DB from file");
+    assert_eq!(line(true).unwrap(), "Wrong signature trying to load DB from file: FOOBAR001");
+}
+
+#[test]
+fn a_type_of_a_version_to_come_is_named_as_valkey_does() {
+    for (file, expected) in [
+        (
+            &b"REDIS0075\x96\x01k\x01v"[..],
+            Some("Can't handle foreign type or opcode 150 in RDB with version 75"),
+        ),
+        (
+            b"REDIS0010\xf3\x01k\x01v",
+            Some("Can't handle foreign type or opcode 243 in RDB with version 10"),
+        ),
+        (
+            b"VALKEY987\x96\x01k\x01v",
+            Some("Unknown type or opcode when loading DB. Unrecoverable error, aborting now."),
+        ),
+        (
+            b"REDIS0075\x08\x01k\x01v",
+            Some("Unknown type or opcode when loading DB. Unrecoverable error, aborting now."),
+        ),
+        // Damage, of whatever version.
+        (b"REDIS0075\x00\x05k", None),
+    ] {
+        let error = records_of(file, 9, VersionCheck::Relaxed).1.expect("a fault");
+        let line = error.refusal(VersionCheck::Relaxed, true);
+        assert_eq!(line.as_deref(), expected, "{}", file.escape_ascii());
+        assert_eq!(error.refusal(VersionCheck::Strict, true), None);
     }
 }
 
