@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use super::kind::*;
 use super::param::{Action, Field, IMMUTABLE, MODIFIABLE, Param};
 use super::value::*;
+use crate::sys::log::{LineFormat, TimeFormat};
 
 /// The process' working directory at its start.
 fn current_dir() -> PathBuf {
@@ -186,10 +187,9 @@ section "General" {
     /// File for the log. Empty is standard output.
     "logfile" => logfile: Vec<u8> = Vec::new(), TEXT, IMMUTABLE;
     /// Format of log lines. Known from Valkey 9.
-    "log-format" => log_format: &'static str = "legacy", Word(&["legacy", "logfmt", "json"]), MODIFIABLE.only_stored();
+    "log-format" => log_format: LineFormat = LineFormat::Legacy, OneOf, MODIFIABLE;
     /// Format of times in log lines. Known from Valkey 9.
-    "log-timestamp-format" => log_timestamp_format: &'static str = "legacy",
-        Word(&["legacy", "iso8601", "milliseconds"]), MODIFIABLE.only_stored();
+    "log-timestamp-format" => log_timestamp_format: TimeFormat = TimeFormat::Legacy, OneOf, MODIFIABLE;
     /// Keeps keys and values out of the log. Known from Redis 8 and Valkey 8.
     "hide-user-data-from-log" => hide_user_data_from_log: bool = true, YesNo, MODIFIABLE.only_stored();
     /// Logs to syslog too.
