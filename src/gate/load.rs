@@ -288,7 +288,11 @@ const EMPTY_KEYS_LOGGED: u64 = 10;
 fn skip_empty(server: &mut State, key: &[u8]) {
     if server.persistence.empty_keys_skipped < EMPTY_KEYS_LOGGED {
         let text = "rdbLoadObject skipping empty key";
-        server.log(Level::Warning, format_args!("{text}: {}", key.escape_ascii()));
+        if server.config.hide_user_data_from_log {
+            server.log(Level::Warning, format_args!("{text}"));
+        } else {
+            server.log(Level::Warning, format_args!("{text}: {}", key.escape_ascii()));
+        }
     }
     server.persistence.empty_keys_skipped += 1;
 }
