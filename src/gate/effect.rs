@@ -67,6 +67,8 @@ pub struct Effects {
     /// The database selected at the stream's end; None: a SELECT must come next.
     selected: Option<usize>,
     unit: Unit,
+    /// Units that ended and were not taken.
+    ended: u64,
     /// Where the next requests are repeated.
     at: RepeatedAt,
     /// Ranges of the stream that are not repeated everywhere, in order.
@@ -257,6 +259,7 @@ impl Effects {
             }
             self.stream.extend_from_slice(EXEC);
         }
+        self.ended += 1;
         self.unit.requests = 0;
         self.unit.kept.clear();
     }
@@ -283,6 +286,11 @@ impl Effects {
         let log = self.repeated(|at| at.log);
         let replicas = self.repeated(|at| at.replicas);
         self.take(|_| read(&log, &replicas));
+    }
+
+    /// How many units have ended since the last call.
+    pub fn take_ended(&mut self) -> u64 {
+        std::mem::take(&mut self.ended)
     }
 
     /// The stream without the ranges that are not repeated there.

@@ -114,8 +114,12 @@ fn look_at_target(db: &mut Keyspace, server: &mut State) {
             abort(db, server, "Failover target rejected psync request");
         }
         Some(following) if following.is_failover => {}
-        _ => {
+        following => {
+            let primary = following.map(|following| (following.host.clone(), following.port));
             server.replication.failover = None;
+            if let Some((host, port)) = primary {
+                following::end_blocking(db, server, &host, port);
+            }
             server.end_pause(PauseCause::Failover);
         }
     }

@@ -115,9 +115,10 @@ pub fn follow(db: &mut Keyspace, server: &mut State, host: &[u8], port: u16, is_
     server.effects.end_unit();
     persistence::spread_effects(server);
     let known = close_link(db, server);
-    let blocked = server.clients.iter().filter(|client| client.blocked.is_some());
-    let blocked: Vec<ClientId> = blocked.map(|client| client.id).collect();
-    blocked.into_iter().for_each(|id| unblock_and_close(db, server, id, host, port));
+    // Valkey waits for the failover's success: after an abort this is the primary again.
+    if !(is_failover && server.config.compatible_with.is_valkey()) {
+        end_blocking(db, server, host, port);
+    }
     let mut following = Following::new(host.to_vec(), port);
     following.is_failover = is_failover;
     if was_primary {
@@ -181,6 +182,13 @@ fn take_role(db: &mut Keyspace, server: &mut State, following: Option<Following>
     (db.follows, db.keeps_expired) = (follows, follows);
     persistence::note_listeners(db, server);
     server.note_gate();
+}
+
+/// Unblocks the clients that this server's following another one concerns.
+pub fn end_blocking(db: &mut Keyspace, server: &mut State, host: &[u8], port: u16) {
+    let blocked = server.clients.iter().filter(|client| client.blocked.is_some());
+    let blocked: Vec<ClientId> = blocked.map(|client| client.id).collect();
+    blocked.into_iter().for_each(|id| unblock_and_close(db, server, id, host, port));
 }
 
 /// Unblocks a client that the change of role concerns, and closes it, or sends it to the primary.

@@ -574,22 +574,30 @@ impl Keyspace {
         self.tables.set_access(self.selected, slot, access);
     }
 
-    /// A random key of the selected database, uniformly. Not a look-up: expired keys that it meets are deleted at once.
+    /// A random key of the selected database, uniformly. Not a look-up: expired keys that it meets are deleted at once. Where
+    /// they are kept, an expired key may be returned if there are no others, as in Redis.
     pub fn random_key(&mut self) -> Option<Vec<u8>> {
         self.delete_found_expired();
+        let now = self.now;
+        let is_alive = |entry: &Entry<'_, Value>| {
+            !entry.deadline().is_some_and(|deadline| now.is_past(deadline))
+        };
         let mut tries = RANDOM_TRIES;
         loop {
             let slot = self.table().random()?;
             let entry = self.table().entry(slot);
-            match entry.deadline() {
-                Some(deadline) if self.now.is_past(deadline) => {}
-                _ => return Some(entry.key().to_vec()),
+            if is_alive(&entry) {
+                return Some(entry.key().to_vec());
             }
-            match (self.keeps_expired, tries) {
-                (false, _) => self.remove_expired(slot),
-                (true, 0) => return None,
-                (true, _) => tries -= 1,
+            if !self.keeps_expired {
+                self.remove_expired(slot);
+                continue;
             }
+            if tries == 0 {
+                let found = self.table().iter().find(is_alive).unwrap_or(entry);
+                return Some(found.key().to_vec());
+            }
+            tries -= 1;
         }
     }
 

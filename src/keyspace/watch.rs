@@ -23,6 +23,11 @@ pub struct Watch {
 }
 
 impl Watch {
+    /// The number of watched keys.
+    pub fn keys(&self) -> usize {
+        self.keys
+    }
+
     /// Records that a key changed.
     #[inline]
     pub fn note_change(&mut self, db: usize, key: &[u8]) {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use mio::{Poll, Waker};
+use sha1::{Digest, Sha1};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::intake::Intake;
@@ -44,7 +45,7 @@ impl Server {
         let waker = Waker::new(poll.registry(), WAKER)
             .map_err(|error| told("Failed creating the event loop", error))?;
         let now = clock.now();
-        let hasher = KeyHasher::new([random::number(), random::number()]);
+        let hasher = KeyHasher::new(hash_secret(&config));
         let keyspace = Keyspace::new(config.databases as usize, hasher, now);
         let mut state = State::new(&TABLE, config, clock, logger, poll);
         state.serve_while_busy = busy::serve;
@@ -291,6 +292,17 @@ impl Server {
         self.state.net.listeners.clear();
         self.state.log(Level::Warning, format_args!("Latchkey is now ready to exit, bye bye..."));
     }
+}
+
+/// The secret for hashing keys: random, or made of `hash-seed`.
+fn hash_secret(config: &Config) -> [u64; 2] {
+    if config.hash_seed.is_empty() {
+        return [random::number(), random::number()];
+    }
+    let digest = Sha1::digest(&config.hash_seed);
+    let part =
+        |from: usize| digest[from..from + 8].iter().fold(0, |sum, &b| sum << 8 | u64::from(b));
+    [part(0), part(8)]
 }
 
 /// Renamed commands by lower-case name; None: removed.

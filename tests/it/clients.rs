@@ -264,3 +264,42 @@ fn blocked_clients_are_counted() {
     assert_eq!(server.connect().call(&["RPUSH", "k", "x"]), Reply::Integer(1));
     assert_eq!(counted(), "blocked_clients:0");
 }
+
+/// A page of SCAN: the next cursor, and the keys.
+fn scan(client: &mut crate::support::Client, cursor: &[u8]) -> (Vec<u8>, Vec<Reply>) {
+    let reply = client.call(&[b"SCAN", cursor, b"COUNT", b"20"]);
+    match reply {
+        Reply::Array(mut parts) => match (parts.pop(), parts.pop()) {
+            (Some(Reply::Array(keys)), Some(Reply::Bulk(cursor))) => (cursor, keys),
+            other => panic!("{other:?}"),
+        },
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn servers_with_one_hash_seed_continue_each_others_scans() {
+    let servers =
+        [config(&["hash-seed abc"]), config(&["hash-seed abc"]), config(&["hash-seed b"])];
+    let mut clients = servers.each_ref().map(TestServer::connect);
+    for number in 0..500 {
+        // In another order.
+        for (client, step) in clients.iter_mut().zip([1, 499, 1]) {
+            client.call(&["SET", &format!("key:{}", number * step % 500), "x"]);
+        }
+    }
+    let (mut cursor, mut found, mut pages) = (b"0".to_vec(), Vec::new(), 0);
+    loop {
+        let (next, keys) = scan(&mut clients[pages % 2], &cursor);
+        (cursor, pages) = (next, pages + 1);
+        found.extend(keys);
+        if cursor == b"0" {
+            break;
+        }
+    }
+    found.sort_by_key(|key| format!("{key:?}"));
+    found.dedup();
+    assert!(pages > 10 && found.len() == 500, "{pages} pages, {} keys", found.len());
+    let [first, .., other] = clients.each_mut().map(|client| client.call(&["KEYS", "*"]));
+    assert_ne!(first, other, "another seed, another order");
+}

@@ -10,7 +10,7 @@ use crate::config::{Choice, Compatibility, MaxmemoryPolicy, VALKEY_VERSION};
 use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::gate::persistence::Purpose;
 use crate::gate::spec::{Categories, CommandSpec, Flags, Group, spec};
-use crate::gate::state::State;
+use crate::gate::state::{PauseCause, State};
 use crate::gate::table::Command;
 use crate::gate::{failover, replicas, restart};
 use crate::keyspace::{Keyspace, KeyspaceStats};
@@ -205,9 +205,41 @@ fn clients(out: &mut String, db: &mut Keyspace, server: &State) {
     line(out, "client_recent_max_output_buffer", output);
     line(out, "blocked_clients", blocked);
     line(out, "tracking_clients", db.tracking.clients());
+    let is_valkey = server.config.compatible_with.is_valkey();
+    let has_more = is_valkey || server.config.compatible_with == Compatibility::Redis8;
+    if has_more {
+        let subscribed = all().filter(|client| client.flags.contains(ClientFlags::SUBSCRIBED));
+        let watching = all().filter_map(|client| client.watching.as_deref());
+        line(out, "pubsub_clients", subscribed.count());
+        let watching = watching.filter(|watching| watching.keys().next().is_some());
+        line(out, "watching_clients", watching.count());
+    }
     line(out, "clients_in_timeout_table", server.blocking.timing_out());
+    if has_more {
+        line(out, "total_watched_keys", db.watch.keys());
+    }
     line(out, "total_blocking_keys", db.waiting.keys());
     line(out, "total_blocking_keys_on_nokey", db.waiting.keys_awaited_on_end());
+    if is_valkey {
+        pauses(out, server);
+    }
+}
+
+/// Valkey's fields about the strictest pause.
+fn pauses(out: &mut String, server: &State) {
+    let causes = [
+        (PauseCause::Asked, "client_pause"),
+        (PauseCause::Shutdown, "shutdown_in_progress"),
+        (PauseCause::Failover, "failover_in_progress"),
+    ];
+    let strictest = server.pauses.strictest();
+    let reason = causes.iter().find(|(cause, _)| server.pauses.by(*cause) == strictest);
+    let actions = strictest.map(|pause| if pause.writes_only { "write" } else { "all" });
+    let until_us = strictest.map_or(0, |pause| pause.until_us);
+    let left_us = until_us.saturating_sub(server.now.boot_us).max(0);
+    line(out, "paused_reason", strictest.and(reason).map_or("none", |(_, name)| name));
+    line(out, "paused_actions", actions.unwrap_or("none"));
+    line(out, "paused_timeout_milliseconds", left_us / 1000);
 }
 
 /// Memory by use. Unit: bytes.

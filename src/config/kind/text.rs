@@ -23,6 +23,8 @@ pub(in crate::config) const TEXT: Text =
 pub(in crate::config) const OPTIONAL_TEXT: Text = Text { unset_if_empty: true, ..TEXT };
 /// A password, unset when empty.
 pub(in crate::config) const SECRET: Text = Text { unset_if_empty: true, binary: true, ..TEXT };
+/// The seed for hashing keys.
+pub(in crate::config) const HASH_SEED: Text = Text { check: check_hash_seed, ..SECRET };
 /// The process' title, with variables.
 pub(in crate::config) const TITLE_TEMPLATE: Text = Text { check: check_title_template, ..TEXT };
 /// A host name, unset when empty.
@@ -112,6 +114,11 @@ fn check_title_template(template: &[u8]) -> Result<(), Reason> {
     }
     blank &= rest.iter().all(|byte| *byte == b' ');
     if blank { Err(Reason::TitleTemplate) } else { Ok(()) }
+}
+
+fn check_hash_seed(seed: &[u8]) -> Result<(), Reason> {
+    const TOO_LONG: &str = "hash-seed must be less than or equal to 256 characters";
+    if seed.len() <= 256 { Ok(()) } else { Err(Reason::Other(TOO_LONG.to_owned())) }
 }
 
 fn check_hostname(name: &[u8]) -> Result<(), Reason> {

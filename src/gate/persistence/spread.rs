@@ -16,9 +16,10 @@ pub fn spread_effects(server: &mut State) {
     if effects.is_empty() || !(feeds || persistence.is_aof_on()) {
         return;
     }
+    let units = effects.take_ended();
     effects.take_apart(|logged, sent| {
         if let Some(aof) = &mut persistence.aof {
-            aof.log.append(logged, *now);
+            aof.log.append_units(logged, units, *now);
         }
         if feeds {
             replication.feed(sent);

@@ -153,6 +153,8 @@ struct State {
     switch: Option<SyncJob>,
     /// Whether work was taken and is not done.
     running: bool,
+    /// The thread waits until so many units are written, or for some time. 0: it does not.
+    wanted_units: u64,
     /// What a switch came to.
     switched: Option<Result<Increment, FolderError>>,
     /// The increment whose sync failed, and how.
@@ -247,12 +249,17 @@ impl AppendLog {
     /// Appends a unit: a whole command, or MULTI to EXEC with all between. Returns the offset behind it, which what shows the
     /// change depends on. Nothing is written yet.
     pub fn append(&mut self, unit: &[u8], now: Now) -> LogOffset {
+        self.append_units(unit, 1, now)
+    }
+
+    /// The same with so many units.
+    pub fn append_units(&mut self, stream: &[u8], units: u64, now: Now) -> LogOffset {
         if self.timestamps && self.last_timestamp < now.unix_seconds() {
             self.last_timestamp = now.unix_seconds();
             self.buffer.extend(timestamp_annotation(self.last_timestamp));
         }
-        self.buffer.extend_from_slice(unit);
-        self.units += 1;
+        self.buffer.extend_from_slice(stream);
+        self.units += units;
         self.end()
     }
 
@@ -448,7 +455,10 @@ impl AppendLog {
         self.requested_us = now.boot_us;
         self.requested_wakes = is_always;
         self.late_was_counted = false;
-        self.shared.changed.notify_one();
+        // The thread looks again when it has ended what it does, and when the writers that it waits for are too late.
+        if !state.running && self.units >= state.wanted_units {
+            self.shared.changed.notify_one();
+        }
     }
 
     fn current_sync(&self, wakes: bool) -> SyncJob {
@@ -749,6 +759,7 @@ impl Syncer {
             let Some(wait_us) = wait_us else {
                 return state.take_work();
             };
+            state.wanted_units = if state.sync.is_some() { gathering.wanted() } else { 0 };
             let wait = Duration::from_micros(wait_us.unsigned_abs());
             let waited = self.shared.changed.wait_timeout(state, wait);
             (state, _) = waited.unwrap_or_else(PoisonError::into_inner);

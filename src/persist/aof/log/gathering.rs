@@ -37,6 +37,11 @@ impl Gathering {
         }
     }
 
+    /// So many units are waited for, if any.
+    pub(super) fn wanted(&self) -> u64 {
+        self.wanted
+    }
+
     /// How long to wait before the sync of `written` units begins, in microseconds. None: it begins now.
     pub(super) fn wait_us(&mut self, written: u64, now_us: i64) -> Option<i64> {
         if written < self.wanted && now_us < self.until_us {
