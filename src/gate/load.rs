@@ -165,6 +165,7 @@ pub fn entry_decoder(db: &Keyspace, server: &State, rules: Rules) -> EntryDecode
         fresh_access: db.fresh_access(),
         is_lfu: db.access.lfu,
         keeps_expired: rules.keeps_expired,
+        hides_keys: server.config.hide_user_data_from_log,
     }
 }
 
@@ -271,7 +272,8 @@ fn insert(
             db.in_database(first.database, |db| db.clear_way(db.key(&key)));
         }
         db.load_some(&mut entries, count).map_err(|duplicate| {
-            let key = Some(duplicate.entry.key().to_vec());
+            let hides_key = server.config.hide_user_data_from_log;
+            let key = (!hides_key).then(|| duplicate.entry.key().to_vec());
             let place = Place { db: duplicate.database as u64, key, ..Place::default() };
             format!("{place}the key is there already")
         })?;

@@ -11,7 +11,7 @@
 
 use std::sync::mpsc::SyncSender;
 
-use super::rdb::{DecodeError, Decoder, Event, Fault, Limits, Parser, RawEntry};
+use super::rdb::{DecodeError, Decoder, Event, Fault, FileError, Limits, Parser, RawEntry};
 use crate::clock::{Now, UnixMillis};
 use crate::keyspace::snapshot::LoadedEntry;
 use crate::sys::disk::DiskReader;
@@ -43,6 +43,8 @@ pub struct EntryDecoder {
     pub is_lfu: bool,
     /// Expired keys are loaded too.
     pub keeps_expired: bool,
+    /// Errors do not name keys.
+    pub hides_keys: bool,
 }
 
 /// The result of decoding an entry.
@@ -55,7 +57,7 @@ pub enum DecodedEntry {
 }
 
 impl EntryDecoder {
-    /// Decodes an entry. Errors: a text with key, type and offset.
+    /// Decodes an entry. Errors: a text with key, type and offset, or without the key.
     pub fn decode(&self, raw: &RawEntry<'_>) -> Result<DecodedEntry, String> {
         let database = usize::try_from(raw.db).ok().filter(|&number| number < self.databases);
         let Some(database) = database else {
@@ -76,7 +78,10 @@ impl EntryDecoder {
                 Ok(DecodedEntry::Entry(LoadedEntry::new(database, entry, self.limits.hash.hasher)))
             }
             Err(DecodeError { fault: Fault::Empty, .. }) => Ok(DecodedEntry::Empty),
-            Err(error) => Err(format!("{}{error}", raw.place())),
+            Err(error) => {
+                let place = Box::new(raw.place());
+                Err(FileError::Fault { place, error }.text(self.hides_keys))
+            }
         }
     }
 
@@ -189,7 +194,7 @@ impl ReadAhead<'_> {
                 }
                 Ok(Event::Header(_) | Event::SelectDb(_)) => None,
                 Ok(Event::End(_)) => Some(Record::End),
-                Err(error) => Some(Record::Failed(error.to_string())),
+                Err(error) => Some(Record::Failed(error.text(decoder.hides_keys))),
             };
             let is_end = matches!(record, Some(Record::End | Record::Failed(_)));
             if is_end {

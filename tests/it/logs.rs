@@ -115,3 +115,28 @@ fn the_log_names_empty_keys_of_a_file_unless_keys_are_hidden() {
         assert!(log.contains(told), "{line}:\n{log}");
     }
 }
+
+#[test]
+fn what_is_wrong_with_a_file_is_told_without_its_keys_if_they_are_hidden() {
+    let twice = b"REDIS0010\xfe\x00\x00\x06secret\x01v\x00\x06secret\x01v\xff\0\0\0\0\0\0\0\0";
+    // A value that is malformed, and one that is cut off.
+    let malformed = b"REDIS0010\xfe\x00\x0c\x06secret\x01v\xff\0\0\0\0\0\0\0\0";
+    let cut = b"REDIS0010\xfe\x00\x00\x06secret\x20v";
+    for file in [&twice[..], malformed, cut] {
+        for hides in [false, true] {
+            let dir = tempfile::tempdir().expect("a folder");
+            let server = start(dir.path(), &["compatible-with valkey-9"]);
+            let mut client = server.connect();
+            let setting = if hides { "yes" } else { "no" };
+            ok(&mut client, &["CONFIG", "SET", "hide-user-data-from-log", setting]);
+            std::fs::write(dir.path().join("dump.rdb"), file).expect("a file");
+            let reply = client.call(&["DEBUG", "RELOAD", "NOSAVE"]);
+            assert!(matches!(reply, Reply::Error(_)), "{reply:?}");
+            let log = log(dir.path());
+            let line = log.lines().find(|line| line.contains("Fatal error loading the DB"));
+            let line = line.unwrap_or_else(|| panic!("no error in:\n{log}"));
+            assert!(line.contains("database 0"), "{line}");
+            assert_eq!(line.contains("secret"), !hides, "{line}");
+        }
+    }
+}

@@ -475,7 +475,7 @@ impl Loader {
                     self.has_more = false;
                     break;
                 }
-                Err(error) => return Err(error.to_string()),
+                Err(error) => return Err(error.text(self.decoder.hides_keys)),
             };
             match event {
                 Event::Entry(entry) => {

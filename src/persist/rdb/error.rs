@@ -74,6 +74,18 @@ pub enum FileError {
     Io { offset: u64, error: io::Error },
 }
 
+impl FileError {
+    /// The error as a text for the log, with the key if that may be told.
+    pub fn text(mut self, hides_key: bool) -> String {
+        if let FileError::Fault { place, .. } = &mut self
+            && hides_key
+        {
+            place.key = None;
+        }
+        self.to_string()
+    }
+}
+
 impl fmt::Display for Place {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(version) = self.version {
