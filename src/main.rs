@@ -178,6 +178,7 @@ fn serve(settings: Settings, name: &OsStr, is_bare: bool) -> Result<ExitCode, Co
         return Ok(ExitCode::FAILURE);
     }
     let mut log = Log(Logger::new(log_level(&config), &config.logfile));
+    log.0.set_format(config.log_format, config.log_timestamp_format);
     if config.syslog_enabled {
         log.0.also_to_syslog(&config.syslog_ident, config.syslog_facility);
     }

@@ -257,6 +257,8 @@ pub(super) struct Loader {
     save_seen: bool,
     /// A `redis-version` line was loaded.
     version_seen: bool,
+    /// A `hide-user-data-from-log` line was loaded.
+    hiding_seen: bool,
     includes: u32,
 }
 
@@ -327,13 +329,22 @@ impl Loader {
             self.config.save.clear();
         }
         let args: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
-        let version = self.config.redis_version.clone();
+        let (version, hides) =
+            (self.config.redis_version.clone(), self.config.hide_user_data_from_log);
         self.config.update(param, &args, Origin::File)?;
-        // An explicit version overrides that of `compatible-with`, in any order of lines.
-        if param.name == "redis-version" {
-            self.version_seen = true;
-        } else if self.version_seen {
-            self.config.redis_version = version;
+        // Lines of their own override what `compatible-with` says, in any order.
+        match param.name {
+            "redis-version" => self.version_seen = true,
+            "hide-user-data-from-log" => self.hiding_seen = true,
+            "compatible-with" => {
+                if self.version_seen {
+                    self.config.redis_version = version;
+                }
+                if self.hiding_seen {
+                    self.config.hide_user_data_from_log = hides;
+                }
+            }
+            _ => {}
         }
         Ok(())
     }

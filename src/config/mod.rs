@@ -324,6 +324,29 @@ mod tests {
     }
 
     #[test]
+    fn whether_user_data_is_hidden_follows_compatible_with_unless_it_is_said() {
+        let hides = |text: &str| {
+            Config::from_text(text.as_bytes()).expect("directives").hide_user_data_from_log
+        };
+        assert!(!hides(""));
+        assert!(!hides("compatible-with redis-8"));
+        assert!(hides("compatible-with valkey-9"));
+        assert!(hides("hide-user-data-from-log yes\ncompatible-with redis-8"));
+        assert!(!hides("hide-user-data-from-log no\ncompatible-with valkey-9"));
+        assert!(!hides("compatible-with valkey-9\nhide-user-data-from-log no"));
+        let mut config = Config::default();
+        let mut after = |name: &[u8], value: &[u8]| {
+            let _ = config.set(&[(name, value)], REMOTE).unwrap();
+            config.hide_user_data_from_log
+        };
+        assert!(after(b"compatible-with", b"valkey-9"));
+        assert!(!after(b"compatible-with", b"redis-7.0"));
+        assert!(after(b"hide-user-data-from-log", b"yes"));
+        assert!(after(b"compatible-with", b"redis-8"));
+        assert!(after(b"compatible-with", b"valkey-9"));
+    }
+
+    #[test]
     fn protected_parameters_need_the_permission() {
         let mut config = Config::default();
         let local = SetContext { local_client: true, ..REMOTE };

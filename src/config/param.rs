@@ -3,6 +3,7 @@
 use super::kind::{Kind, Origin, RewriteLine};
 use super::params::{Config, PARAMS};
 use super::reason::Reason;
+use super::value::Compatibility;
 
 /// What the server must do after a change of a parameter. Parameters without an action are read when they are needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,8 +148,8 @@ pub(super) trait AnyField {
     fn update(&self, config: &mut Config, args: &[&[u8]], origin: Origin) -> Result<bool, Reason>;
     /// The value as in CONFIG GET.
     fn get(&self, config: &Config) -> Vec<u8>;
-    /// The value as lines of CONFIG REWRITE.
-    fn lines(&self, name: &str, config: &Config) -> Vec<RewriteLine>;
+    /// The value as lines of CONFIG REWRITE. `defaults`: see [`Config::defaults`].
+    fn lines(&self, name: &str, config: &Config, defaults: &Config) -> Vec<RewriteLine>;
     /// The default as lines of the example file.
     fn example(&self, name: &str) -> Vec<Vec<u8>>;
     /// Which values are allowed, for the example file.
@@ -179,8 +180,8 @@ impl<T: Clone + PartialEq, K: Kind<T>> AnyField for Field<T, K> {
         self.kind.format((self.get)(config))
     }
 
-    fn lines(&self, name: &str, config: &Config) -> Vec<RewriteLine> {
-        self.kind.lines(name, (self.get)(config), &(self.default)())
+    fn lines(&self, name: &str, config: &Config, defaults: &Config) -> Vec<RewriteLine> {
+        self.kind.lines(name, (self.get)(config), (self.get)(defaults))
     }
 
     fn example(&self, name: &str) -> Vec<Vec<u8>> {
@@ -200,11 +201,30 @@ impl Config {
         args: &[&[u8]],
         origin: Origin,
     ) -> Result<bool, Reason> {
+        let before = self.compatible_with;
         let changed = param.field.update(self, args, origin)?;
         if param.name == "compatible-with" {
-            self.redis_version = self.compatible_with.redis_version().into();
+            self.follow_compatibility(before);
         }
         Ok(changed)
+    }
+
+    /// Sets what depends on `compatible-with`, which was `before`.
+    fn follow_compatibility(&mut self, before: Compatibility) {
+        self.redis_version = self.compatible_with.redis_version().into();
+        // A value that was not the default was asked for.
+        if self.hide_user_data_from_log == before.hides_user_data() {
+            self.hide_user_data_from_log = self.compatible_with.hides_user_data();
+        }
+    }
+
+    /// The values without any directive but this configuration's `compatible-with`.
+    pub(super) fn defaults(&self) -> Config {
+        let mut defaults = Config { compatible_with: self.compatible_with, ..Config::default() };
+        defaults.follow_compatibility(Config::default().compatible_with);
+        // It is a directive itself.
+        defaults.compatible_with = Config::default().compatible_with;
+        defaults
     }
 }
 

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use super::kind::*;
 use super::param::{Action, Field, IMMUTABLE, MODIFIABLE, Param};
 use super::value::*;
+use crate::sys::log::{LineFormat, TimeFormat};
 
 /// The process' working directory at its start.
 fn current_dir() -> PathBuf {
@@ -170,7 +171,7 @@ section "TLS" {
 
 section "General" {
     /// Server and version to behave like where servers contradict each other, and whose name and version are reported:
-    /// see docs/compatible-with.md. Sets redis-version too. This server only.
+    /// see docs/compatible-with.md. Sets redis-version and the default of hide-user-data-from-log too. This server only.
     "compatible-with" => compatible_with: Compatibility = Compatibility::Redis72, OneOf, MODIFIABLE;
     /// Version that INFO, HELLO and LOLWUT report, for clients that check it before they use a feature. Overrides the
     /// one of compatible-with, in any order of lines. This server only.
@@ -186,12 +187,12 @@ section "General" {
     /// File for the log. Empty is standard output.
     "logfile" => logfile: Vec<u8> = Vec::new(), TEXT, IMMUTABLE;
     /// Format of log lines. Known from Valkey 9.
-    "log-format" => log_format: &'static str = "legacy", Word(&["legacy", "logfmt", "json"]), MODIFIABLE.only_stored();
+    "log-format" => log_format: LineFormat = LineFormat::Legacy, OneOf, MODIFIABLE;
     /// Format of times in log lines. Known from Valkey 9.
-    "log-timestamp-format" => log_timestamp_format: &'static str = "legacy",
-        Word(&["legacy", "iso8601", "milliseconds"]), MODIFIABLE.only_stored();
-    /// Keeps keys and values out of the log. Known from Redis 8 and Valkey 8.
-    "hide-user-data-from-log" => hide_user_data_from_log: bool = true, YesNo, MODIFIABLE.only_stored();
+    "log-timestamp-format" => log_timestamp_format: TimeFormat = TimeFormat::Legacy, OneOf, MODIFIABLE;
+    /// Keeps keys and names of clients and users out of the log. The default is yes with compatible-with valkey-9. Known
+    /// from Redis 8 and Valkey 8.
+    "hide-user-data-from-log" => hide_user_data_from_log: bool = false, YesNo, MODIFIABLE;
     /// Logs to syslog too.
     "syslog-enabled" => syslog_enabled: bool = false, YesNo, IMMUTABLE;
     /// The server's name in syslog.

@@ -67,8 +67,9 @@ impl Config {
     pub fn rewrite_all(&self) -> Result<(), RewriteError> {
         let path = self.config_file.as_deref().ok_or(RewriteError::NoFile)?;
         let mut text = Rewrite::read(&fs::read(path).map_err(RewriteError::Io)?);
+        let defaults = self.defaults();
         for param in PARAMS.iter().filter(|param| !param.traits.hidden) {
-            let mut lines = param.field.lines(param.name, self);
+            let mut lines = param.field.lines(param.name, self, &defaults);
             lines.iter_mut().for_each(|line| line.force = true);
             text.write(param.name, lines);
         }
@@ -78,8 +79,9 @@ impl Config {
     /// The new text of the file. `old`: its current text.
     pub fn rewritten(&self, old: &[u8], users: &[Vec<u8>]) -> Vec<u8> {
         let mut text = Rewrite::read(old);
+        let defaults = self.defaults();
         for param in PARAMS {
-            text.write(param.name, param.field.lines(param.name, self));
+            text.write(param.name, param.field.lines(param.name, self, &defaults));
         }
         let mut lines = Vec::new();
         if self.aclfile.is_empty() {
@@ -304,6 +306,19 @@ mod tests {
         let readable = lines.iter().filter(|line| !line.starts_with("dir "));
         let text = readable.map(String::as_str).collect::<Vec<_>>().join("\n");
         assert_eq!(config(&text), wanted);
+    }
+
+    #[test]
+    fn what_differs_from_the_defaults_of_compatible_with_is_written() {
+        let text = rewritten(&config("compatible-with valkey-9"), "");
+        assert!(text.contains("compatible-with valkey-9\n"), "{text}");
+        assert!(!text.contains("redis-version") && !text.contains("hide-user"), "{text}");
+        let others = "compatible-with valkey-9\nhide-user-data-from-log no\nredis-version 7.4.0";
+        let text = rewritten(&config(others), "");
+        assert!(text.contains("redis-version \"7.4.0\"\nhide-user-data-from-log no\n"), "{text}");
+        // The default of the default, but not of redis-7.0.
+        let text = rewritten(&config("compatible-with redis-7.0\nredis-version 7.2.4"), "");
+        assert!(text.contains("redis-version \"7.2.4\"\n"), "{text}");
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use bitflags::bitflags;
 
+use crate::sys::log::{LineFormat, TimeFormat};
+
 /// An enum whose values have names in the configuration.
 pub trait Choice: Copy + PartialEq + 'static {
     /// The words in the order in which errors list them. If a value has several, the first is shown.
@@ -101,6 +103,22 @@ impl Choice for LogLevel {
         ("warning", LogLevel::Warning),
     ];
     const NEWER_WORDS: &'static [(&'static str, Self)] = &[("nothing", LogLevel::Nothing)];
+}
+
+impl Choice for LineFormat {
+    const WORDS: &'static [(&'static str, Self)] = &[
+        ("legacy", LineFormat::Legacy),
+        ("logfmt", LineFormat::Logfmt),
+        ("json", LineFormat::Json),
+    ];
+}
+
+impl Choice for TimeFormat {
+    const WORDS: &'static [(&'static str, Self)] = &[
+        ("legacy", TimeFormat::Legacy),
+        ("iso8601", TimeFormat::Iso8601),
+        ("milliseconds", TimeFormat::Milliseconds),
+    ];
 }
 
 /// When the append-only file is synced to disk. Source: `appendfsync`.
@@ -216,6 +234,11 @@ impl Compatibility {
             Compatibility::Redis72 | Compatibility::Valkey9 => "7.2.4",
             Compatibility::Redis8 => "8.0.6",
         }
+    }
+
+    /// The default of `hide-user-data-from-log`.
+    pub fn hides_user_data(self) -> bool {
+        self.is_valkey()
     }
 
     pub fn is_valkey(self) -> bool {

@@ -178,7 +178,7 @@ fn take_role(db: &mut Keyspace, server: &mut State, following: Option<Following>
     let follows = following.is_some();
     server.replication.restart = Restart::default();
     server.replication.following = following.map(Box::new);
-    server.logger.role = if follows { 'S' } else { 'M' };
+    server.logger.set_role(follows);
     (db.follows, db.keeps_expired) = (follows, follows);
     persistence::note_listeners(db, server);
     server.note_gate();

@@ -42,20 +42,42 @@ impl Running {
 
 /// A client's line of CLIENT LIST.
 pub fn describe_client(server: &State, id: ClientId) -> String {
+    described(server, id, false)
+}
+
+/// A client's line as it may be logged: without names if `hide-user-data-from-log` says so.
+pub fn describe_for_log(server: &State, id: ClientId) -> String {
+    described(server, id, server.config.hide_user_data_from_log)
+}
+
+fn described(server: &State, id: ClientId, hides_names: bool) -> String {
     let mut line = String::new();
     if let Some(client) = server.clients.get(id) {
-        describe(server, client, None, &mut line);
+        describe(server, client, None, hides_names, &mut line);
     }
     line
 }
+
+/// What the log has instead of user data.
+const REDACTED: &[u8] = b"*redacted*";
 
 /// Appends a client's line of CLIENT LIST, without a line end.
 ///
 /// Fields that name buffers which this server does not have: `qbuf` is input kept for the client that did not run,
 /// plus the running request; complete arguments of a large incomplete request count as `argv-mem`; `rbs` and `rbp`
 /// are the output buffer's size; up to 16 KiB of output are `obl`, more is `oll` pieces of together `omem`, as if a
-/// static buffer of that size came before a list.
-pub fn describe(server: &State, client: &Client, running: Option<&Running>, line: &mut String) {
+/// static buffer of that size came before a list. `hides_names`: of the client and its user.
+pub fn describe(
+    server: &State,
+    client: &Client,
+    running: Option<&Running>,
+    hides_names: bool,
+    line: &mut String,
+) {
+    let [name, user] = match hides_names {
+        true => [REDACTED, REDACTED],
+        false => [&client.name, server.acl.name(client.user)],
+    };
     let running = running.filter(|running| running.id == client.id);
     let last_command = client.last_command.map(|id| server.commands.get(id));
     let command = running.map(|running| running.command).or(last_command);
@@ -89,7 +111,7 @@ pub fn describe(server: &State, client: &Client, running: Option<&Running>, line
         client.peer,
         client.local,
         client.stream.as_raw_fd(),
-        String::from_utf8_lossy(&client.name),
+        String::from_utf8_lossy(name),
         seconds_since(client.created_us),
         seconds_since(client.active_us),
         flag_letters(client),
@@ -104,7 +126,7 @@ pub fn describe(server: &State, client: &Client, running: Option<&Running>, line
         client.transaction.as_deref().map_or(0, Transaction::memory),
         client.memory() + argument_bytes,
         command.map_or("NULL", |command| &command.full_name),
-        String::from_utf8_lossy(server.acl.name(client.user)),
+        String::from_utf8_lossy(user),
         ClientTracking::redirection(client),
         if client.protocol == Protocol::Resp3 { 3 } else { 2 },
         String::from_utf8_lossy(&client.library_name),
@@ -231,7 +253,7 @@ pub fn check_output_limit(server: &mut State, id: ClientId) {
         return;
     }
     server.stats.counters.output_buffer_limit_disconnections += 1;
-    let line = describe_client(server, id);
+    let line = describe_for_log(server, id);
     let why = "scheduled to be closed ASAP for overcoming of output buffer limits.";
     server.log(Level::Warning, format_args!("Client {line} {why}"));
     server.clients.close(id);
@@ -290,7 +312,7 @@ fn evict_largest(server: &mut State, limit: usize) {
         if server.clients.memory_that_stays() < limit {
             return;
         }
-        let line = describe_client(server, id);
+        let line = describe_for_log(server, id);
         server.log(Level::Notice, format_args!("Evicting client: {line}"));
         server.stats.counters.evicted_clients += 1;
         server.clients.close(id);

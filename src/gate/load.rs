@@ -169,6 +169,7 @@ pub fn entry_decoder(db: &Keyspace, server: &State, rules: Rules) -> EntryDecode
         fresh_access: db.fresh_access(),
         is_lfu: db.access.lfu,
         keeps_expired: rules.keeps_expired,
+        hides_keys: server.config.hide_user_data_from_log,
     }
 }
 
@@ -197,10 +198,10 @@ impl From<String> for LoadError {
 }
 
 impl LoadError {
-    pub fn of_file(server: &State, error: &FileError) -> Self {
+    pub fn of_file(server: &State, error: FileError) -> Self {
         let is_valkey = server.config.compatible_with.is_valkey();
         let refusal = error.refusal(version_check(server), is_valkey);
-        LoadError { text: error.to_string(), refusal }
+        LoadError { text: error.text(server.config.hide_user_data_from_log), refusal }
     }
 
     pub fn log(&self, server: &State) {
@@ -313,7 +314,7 @@ fn insert_batches(
             Some(Record::Empty(key)) => skip_empty(server, &key),
             Some(Record::End) => return Ok(offset),
             Some(Record::Failed(Failure::File(error))) => {
-                return Err(LoadError::of_file(server, &error));
+                return Err(LoadError::of_file(server, error));
             }
             Some(Record::Failed(Failure::Entry(why))) => return Err(why.into()),
         }
@@ -341,7 +342,8 @@ fn insert(
             db.in_database(first.database, |db| db.clear_way(db.key(&key)));
         }
         db.load_some(&mut entries, count).map_err(|duplicate| {
-            let key = Some(duplicate.entry.key().to_vec());
+            let hides_key = server.config.hide_user_data_from_log;
+            let key = (!hides_key).then(|| duplicate.entry.key().to_vec());
             let place = Place { db: duplicate.database as u64, key, ..Place::default() };
             format!("{place}the key is there already")
         })?;
@@ -358,7 +360,11 @@ const EMPTY_KEYS_LOGGED: u64 = 10;
 fn skip_empty(server: &mut State, key: &[u8]) {
     if server.persistence.empty_keys_skipped < EMPTY_KEYS_LOGGED {
         let text = "rdbLoadObject skipping empty key";
-        server.log(Level::Warning, format_args!("{text}: {}", key.escape_ascii()));
+        if server.config.hide_user_data_from_log {
+            server.log(Level::Warning, format_args!("{text}"));
+        } else {
+            server.log(Level::Warning, format_args!("{text}: {}", key.escape_ascii()));
+        }
     }
     server.persistence.empty_keys_skipped += 1;
 }
@@ -741,7 +747,7 @@ fn check_header(server: &State, path: &Path) -> Result<(), LoadError> {
     }
     match Version::from_magic(&magic, version_check(server)) {
         Ok(_) => Ok(()),
-        Err(fault) => Err(LoadError::of_file(server, &FileError::Header(fault))),
+        Err(fault) => Err(LoadError::of_file(server, FileError::Header(fault))),
     }
 }
 

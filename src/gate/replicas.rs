@@ -666,7 +666,7 @@ fn disconnect_answered(server: &mut State, id: ClientId) {
         );
         server.stats.counters.unexpected_error_replies += 1;
     }
-    let line = limits::describe_client(server, id);
+    let line = limits::describe_for_log(server, id);
     let text = "Replica generated a reply to command";
     server.log(Level::Warning, format_args!("{text} '{command}', disconnecting it: {line}"));
     server.clients.close(id);

@@ -47,6 +47,8 @@ pub struct EntryDecoder {
     pub is_lfu: bool,
     /// Expired keys are loaded too.
     pub keeps_expired: bool,
+    /// Errors do not name keys.
+    pub hides_keys: bool,
 }
 
 /// The result of decoding an entry.
@@ -59,7 +61,7 @@ pub enum DecodedEntry {
 }
 
 impl EntryDecoder {
-    /// Decodes an entry. Errors: a text with key, type and offset.
+    /// Decodes an entry. Errors: a text with key, type and offset, or without the key.
     pub fn decode(&self, raw: &RawEntry<'_>) -> Result<DecodedEntry, String> {
         let database = usize::try_from(raw.db).ok().filter(|&number| number < self.databases);
         let Some(database) = database else {
@@ -80,7 +82,10 @@ impl EntryDecoder {
                 Ok(DecodedEntry::Entry(LoadedEntry::new(database, entry, self.limits.hash.hasher)))
             }
             Err(DecodeError { fault: Fault::Empty, .. }) => Ok(DecodedEntry::Empty),
-            Err(error) => Err(format!("{}{error}", raw.place())),
+            Err(error) => {
+                let place = Box::new(raw.place());
+                Err(FileError::Fault { place, error }.text(self.hides_keys))
+            }
         }
     }
 

@@ -12,7 +12,7 @@ use super::{FIRST_LISTENER, LISTENERS_MAX, Turn, WAKER};
 use crate::client::{Client, ClientFlags, ClientId, Input, LargeInput};
 use crate::gate::admit::needs_password;
 use crate::gate::following::PRIMARY;
-use crate::gate::limits::describe_client;
+use crate::gate::limits::describe_for_log;
 use crate::resp::request::{Limits, Parser};
 use crate::sys::log::Level;
 
@@ -285,7 +285,7 @@ impl Turn<'_> {
             return true;
         }
         self.state.stats.counters.query_buffer_limit_disconnections += 1;
-        let line = describe_client(self.state, id);
+        let line = describe_for_log(self.state, id);
         self.state.log(
             Level::Warning,
             format_args!("Closing client that reached max query buffer length: {line}"),

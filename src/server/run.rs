@@ -7,7 +7,7 @@ use crate::client::{Client, ClientFlags, ClientId, Input, LargeInput};
 use crate::gate::blocking;
 use crate::gate::context::Caller;
 use crate::gate::execute::{Gate, Ran};
-use crate::gate::limits::{check_output_limit, describe_client, evict_clients, output_limit};
+use crate::gate::limits::{check_output_limit, describe_for_log, evict_clients, output_limit};
 use crate::gate::spec::Flags;
 use crate::resp::Protocol;
 use crate::resp::reply::{OutputBuffer, ReplyWriter};
@@ -160,7 +160,7 @@ impl Turn<'_> {
             reply.error(&text);
         }
         self.state.stats.count_error(&text);
-        let line = describe_client(self.state, id);
+        let line = describe_for_log(self.state, id);
         let shown = String::from_utf8_lossy(&text);
         self.state
             .log(Level::Verbose, format_args!("Protocol error ({shown}) from client: {line}"));

@@ -23,6 +23,7 @@ mod following;
 mod fuzz_corpus;
 mod hostile_scripts;
 mod integration_redis_rs;
+mod logs;
 mod packaging;
 mod pairs;
 mod persistence;

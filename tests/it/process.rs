@@ -700,6 +700,7 @@ fn bugs_and_want_of_memory_are_reported_too() {
     use std::os::unix::process::ExitStatusExt;
     for (what, lines, signal, code, told) in [
         ("PANIC", "", Some(libc::SIGABRT), None, "DEBUG PANIC asked for it"),
+        ("PANIC", "log-format json", Some(libc::SIGABRT), None, "\"message\":\"=== LATCHKEY BUG"),
         ("ASSERT", "use-exit-on-panic yes", None, Some(1), "DEBUG ASSERT asked for it"),
         ("OOM", "", Some(libc::SIGABRT), None, "crashed by signal: 6"),
     ] {

@@ -158,7 +158,7 @@ fn info(ctx: &mut Context<'_>) -> CommandResult {
     let mut lines = String::new();
     let running = Running::of(ctx);
     if let Some(client) = ctx.server.clients.get(ctx.client_id()) {
-        describe(ctx.server, client, Some(&running), &mut lines);
+        describe(ctx.server, client, Some(&running), false, &mut lines);
         lines.push('\n');
     }
     ctx.reply.verbatim(b"txt", lines.as_bytes());
@@ -194,7 +194,7 @@ fn list(ctx: &mut Context<'_>) -> CommandResult {
     let running = Running::of(ctx);
     let mut lines = String::new();
     for client in clients {
-        describe(server, client, Some(&running), &mut lines);
+        describe(server, client, Some(&running), false, &mut lines);
         lines.push('\n');
     }
     ctx.reply.verbatim(b"txt", lines.as_bytes());

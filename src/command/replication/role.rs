@@ -3,7 +3,7 @@
 use crate::command::set_oom_score;
 use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Outcome};
-use crate::gate::limits::describe_client;
+use crate::gate::limits::describe_for_log;
 use crate::gate::replicas::{address, replicas};
 use crate::gate::spec::{Categories, CommandSpec, Flags, Group, spec};
 use crate::gate::{following, restart};
@@ -80,7 +80,7 @@ fn replicaof(ctx: &mut Context<'_>) -> CommandResult {
         if is_replica {
             following::unfollow(ctx.db, ctx.server);
             tell_system(ctx);
-            let client = describe_client(ctx.server, id);
+            let client = describe_for_log(ctx.server, id);
             let text = "MASTER MODE enabled (user request from";
             ctx.server.log(Level::Notice, format_args!("{text} '{client}')"));
         }
@@ -105,7 +105,7 @@ fn replicaof(ctx: &mut Context<'_>) -> CommandResult {
     }
     following::follow(ctx.db, ctx.server, host, port, false);
     tell_system(ctx);
-    let client = describe_client(ctx.server, id);
+    let client = describe_for_log(ctx.server, id);
     let host = String::from_utf8_lossy(host);
     ctx.server.log(
         Level::Notice,

@@ -3,7 +3,7 @@
 use crate::client::ClientFlags;
 use crate::error::CommandError;
 use crate::gate::context::{CommandResult, Context, Outcome};
-use crate::gate::limits::describe_client;
+use crate::gate::limits::describe_for_log;
 use crate::gate::spec::{CommandSpec, Flags, Group, spec};
 use crate::gate::{following, persistence, replicas, restart};
 use crate::replication::replica::{Filter, Replica};
@@ -118,7 +118,7 @@ fn take_part(ctx: &mut Context<'_>) -> Result<(), CommandError> {
         return Err(FAILOVER_OF_OTHER);
     }
     following::unfollow(ctx.db, ctx.server);
-    let line = describe_client(ctx.server, ctx.client_id());
+    let line = describe_for_log(ctx.server, ctx.client_id());
     let text = "MASTER MODE enabled (failover request from";
     ctx.server.log(Level::Notice, format_args!("{text} '{line}')"));
     Ok(())

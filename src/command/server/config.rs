@@ -185,6 +185,7 @@ pub fn apply_config(db: &mut Keyspace, server: &mut State) {
     db.events.set_classes(config.notify_keyspace_events);
     server.stats.timing.set_thresholds(config);
     server.logger.level = log_level(config);
+    server.logger.set_format(config.log_format, config.log_timestamp_format);
     crash::enable(config.crash_log_enabled);
     crash::watch(config.watchdog_period);
     persistence::apply_parameters(server);

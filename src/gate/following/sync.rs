@@ -479,7 +479,7 @@ impl Loader {
                     break;
                 }
                 Err(error) => {
-                    let error = LoadError::of_file(server, &error);
+                    let error = LoadError::of_file(server, error);
                     error.log_refusal(server);
                     return Err(error.text);
                 }

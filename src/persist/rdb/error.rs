@@ -120,6 +120,16 @@ impl FileError {
             _ => None,
         }
     }
+
+    /// The error as a text for the log, with the key if that may be told.
+    pub fn text(mut self, hides_key: bool) -> String {
+        if let FileError::Fault { place, .. } = &mut self
+            && hides_key
+        {
+            place.key = None;
+        }
+        self.to_string()
+    }
 }
 
 impl fmt::Display for Place {
