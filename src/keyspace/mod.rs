@@ -32,6 +32,7 @@ use std::ops::Range;
 pub use crate::clock::Expiry;
 use crate::clock::{Deadline, Now};
 use crate::collections::hash::KeyHasher;
+use crate::collections::shared::own;
 use crate::collections::table::{Entry, NewValue, Slot, Table, ValueRef};
 use crate::config::KeyspaceEvents;
 use crate::error::CommandError;
@@ -348,7 +349,7 @@ impl Keyspace {
                 bytes,
                 kind: kind::STRING | kind::EDITED_STRING | kind::UNENCODED_STRING,
             } => Ok(bytes),
-            ValueRef::Object(Value::String(bytes)) => Ok(bytes),
+            ValueRef::Object(Value::String(bytes)) => Ok(bytes.as_slice()),
             _ => Err(CommandError::WrongType),
         }
     }
@@ -388,7 +389,11 @@ impl Keyspace {
         bytes: &[u8],
         expiry: Expiry,
     ) {
-        self.set_value_at(found, key, NewValue::Bytes { bytes, kind: kind::STRING }, expiry);
+        let value = match bytes.len() < Value::LARGE_STRING {
+            true => NewValue::Bytes { bytes, kind: kind::STRING },
+            false => Value::new_string(bytes.to_vec()),
+        };
+        self.set_value_at(found, key, value, expiry);
     }
 
     /// The same for a computed string: its encoding is `raw`, as after an edit.
@@ -407,8 +412,7 @@ impl Keyspace {
                 expiry,
             );
         } else {
-            let value = NewValue::Object(Box::new(Value::String(bytes)));
-            self.set_value_at(found, key, value, expiry);
+            self.set_value_at(found, key, Value::new_string(bytes), expiry);
         }
     }
 
@@ -465,7 +469,7 @@ impl Keyspace {
         let value = if length <= INLINE_EDIT_MAX {
             NewValue::Bytes { bytes: b"", kind: kind::EDITED_STRING }
         } else {
-            NewValue::Object(Box::new(Value::String(vec![0; length])))
+            Value::new_string(vec![0; length])
         };
         let slot = self.insert(key, value, None);
         self.notify(KeyspaceEvents::NEW, "new", key.bytes);
@@ -494,11 +498,11 @@ impl Keyspace {
             if let ValueRef::Bytes { bytes: old, .. } = entry.value() {
                 bytes.extend_from_slice(old);
             }
-            let value = NewValue::Object(Box::new(Value::String(bytes)));
-            self.tables.replace(self.selected, slot, value, deadline);
+            self.tables.replace(self.selected, slot, Value::new_string(bytes), deadline);
         }
         match self.tables.object_mut(self.selected, slot) {
             Some(Value::String(bytes)) => {
+                let bytes = own(bytes);
                 bytes.resize(length, 0);
                 bytes
             }
@@ -510,7 +514,7 @@ impl Keyspace {
     /// its entry is copied out and back: if the length stays, [`Self::string_mut`] is cheaper.
     pub fn edit_string<R>(&mut self, slot: Slot, edit: impl FnOnce(&mut Vec<u8>) -> R) -> R {
         if let Some(Value::String(bytes)) = self.tables.object_mut(self.selected, slot) {
-            return edit(bytes);
+            return edit(own(bytes));
         }
         let entry = self.entry(slot);
         let deadline = entry.deadline();
@@ -522,8 +526,7 @@ impl Keyspace {
         if bytes.len() <= INLINE_EDIT_MAX {
             self.resize_string(slot, bytes.len()).copy_from_slice(&bytes);
         } else {
-            let value = NewValue::Object(Box::new(Value::String(bytes)));
-            self.tables.replace(self.selected, slot, value, deadline);
+            self.tables.replace(self.selected, slot, Value::new_string(bytes), deadline);
         }
         result
     }

@@ -15,8 +15,10 @@ pub mod set;
 pub mod sorted_set;
 pub mod stream;
 
+use triomphe::Arc;
+
 use crate::collections::prefetch::Ahead;
-use crate::collections::table::ValueRef;
+use crate::collections::table::{NewValue, ValueRef};
 use hash::Hash;
 use list::List;
 use set::Set;
@@ -46,8 +48,8 @@ pub const PREFETCH_STAGES: usize = 5;
 /// A value too large or too complex to be inside its entry.
 #[derive(Clone, Debug)]
 pub enum Value {
-    /// A string that grew in place: a separate allocation, with room to grow.
-    String(Vec<u8>),
+    /// A string that grew in place, with room to grow, or a large one: a separate allocation, which a snapshot shares.
+    String(Arc<Vec<u8>>),
     List(List),
     Hash(Hash),
     Set(Set),
@@ -149,6 +151,15 @@ impl Value {
             Value::SortedSet(set) => set.encoding(),
             Value::Stream(_) => "stream",
         }
+    }
+
+    /// Strings of this length or more are allocations of their own, so that a snapshot shares them instead of copying them.
+    /// Unit: bytes.
+    pub const LARGE_STRING: usize = 64 * 1024;
+
+    /// A string in an allocation of its own, to be added to a table.
+    pub fn new_string<'v>(bytes: Vec<u8>) -> NewValue<'v, Value> {
+        NewValue::Object(Box::new(Value::String(Arc::new(bytes))))
     }
 
     /// Bytes of heap memory owned.

@@ -85,7 +85,10 @@ impl Decoder<'_> {
             let mut reader = Reader::new(bytes, offset);
             let text = reader.string("a string")?;
             check_end(&reader)?;
-            let value = NewValue::Bytes { bytes: &text, kind: kind::STRING };
+            let value = match text.len() < Value::LARGE_STRING {
+                true => NewValue::Bytes { bytes: &text, kind: kind::STRING },
+                false => Value::new_string(text.into_vec()),
+            };
             return Ok(Owned::make(key, value, deadline, access));
         }
         Ok(match self.value(value_type, bytes, offset)? {
