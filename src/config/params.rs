@@ -682,8 +682,8 @@ section "Compatibility" {
     /// Suspends expiry and eviction while data is imported: expired keys are hidden but kept, and importing clients
     /// (CLIENT IMPORT-SOURCE) see them. Known from Valkey 8.1.
     "import-mode" => import_mode: bool = false, YesNo, MODIFIABLE;
-    /// Seed for hashing keys, instead of a random one: servers with the same seed have the same order of SCAN. Who knows it can
-    /// choose keys that collide. Known from Valkey 9.
+    /// Seed for hashing keys, instead of a random one: servers with the same seed can continue each other's scans. Who knows
+    /// it can choose keys that collide. Known from Valkey 9.
     "hash-seed" => hash_seed: Vec<u8> = Vec::new(), HASH_SEED, IMMUTABLE;
     /// Permits DEBUG ASSERT. Here it follows `enable-debug-command`.
     "enable-debug-assert" => enable_debug_assert: bool = false, YesNo, IMMUTABLE.hidden().only_stored();

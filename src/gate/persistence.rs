@@ -83,7 +83,8 @@ type Placed = Result<u64, String>;
 struct Aof {
     log: AppendLog,
     folder: Arc<Mutex<AofFolder>>,
-    /// The first increment that the running rewrite keeps, once known.
+    /// The first increment that the running rewrite keeps, once known. It began with that rewrite's snapshot: another rewrite's
+    /// base would contain a part of it, which a start would run again.
     first_kept: Option<i64>,
     /// No rewrite has ended since the file was switched on: a start would not load it.
     is_aside: bool,
@@ -298,6 +299,13 @@ impl Persistence {
     /// When the log must be called again even without events: boot-time clock, microseconds.
     pub fn next_call_us(&self) -> Option<i64> {
         self.aof.as_ref().and_then(|aof| aof.log.next_call_us())
+    }
+
+    /// To be called when a rewrite has ended or is given up.
+    fn forget_first_kept(&mut self) {
+        if let Some(aof) = &mut self.aof {
+            aof.first_kept = None;
+        }
     }
 
     /// Whether the snapshot's iteration can continue now.
@@ -517,6 +525,7 @@ fn pause_syncs(server: &mut State) {
 pub fn abort(db: &mut Keyspace, server: &mut State, purpose: Purpose) {
     if purpose == Purpose::Rewrite {
         server.persistence.preparing = None;
+        server.persistence.forget_first_kept();
     }
     let Persistence { running, background, .. } = &server.persistence;
     if let Some(Running { placing: Some(placing), .. }) =
@@ -571,14 +580,17 @@ pub fn write_log(server: &mut State) -> Result<(), Fatal> {
     spread_ended(server);
     let now = server.now;
     let State { persistence, .. } = server;
+    let rewrites =
+        persistence.running.as_ref().is_some_and(|running| running.purpose == Purpose::Rewrite);
     let Some(aof) = &mut persistence.aof else { return Ok(()) };
     let had_error = aof.log.disk_error().is_some();
     aof.log.write(now)?;
     let has_error = aof.log.disk_error().is_some();
     if let Some(result) = aof.log.take_switch_result() {
         match result {
-            Ok(seq) => aof.first_kept = Some(seq),
-            Err(_) => aof.first_kept = None,
+            // The rewrite that it was made for may have been given up meanwhile.
+            Ok(seq) if rewrites => aof.first_kept = Some(seq),
+            Ok(_) | Err(_) => aof.first_kept = None,
         }
     }
     for (level, line) in aof.log.take_notices() {
@@ -681,6 +693,7 @@ fn conclude_job(db: &mut Keyspace, server: &mut State, placed: Placed) {
                 aof.is_aside = false;
                 aof.log.rewrite_finished(*bytes);
             }
+            server.persistence.forget_first_kept();
             note_rewrite_ended(server, placed.map(drop));
         }
     }
@@ -798,7 +811,10 @@ fn continue_rewrite(db: &mut Keyspace, server: &mut State) -> Result<(), Rewrite
     }
     server.effects.select_anew();
     let begun = begin_job(db, server, Purpose::Rewrite, temporary, plan);
-    begun.map_err(|error| RewriteError::Failed(system_text(&error)))
+    begun.map_err(|error| {
+        server.persistence.forget_first_kept();
+        RewriteError::Failed(system_text(&error))
+    })
 }
 
 fn note_rewrite_ended(server: &mut State, result: Result<(), String>) {

@@ -578,7 +578,7 @@ impl Keyspace {
     }
 
     /// A random key of the selected database, uniformly. Not a look-up: expired keys that it meets are deleted at once. Where
-    /// they are kept, an expired key may be returned if there are no others, as in Redis.
+    /// they are kept, an expired key may be returned if all keys have deadlines, as in Redis.
     pub fn random_key(&mut self) -> Option<Vec<u8>> {
         self.delete_found_expired();
         let now = self.now;
@@ -597,7 +597,11 @@ impl Keyspace {
                 continue;
             }
             if tries == 0 {
-                let found = self.table().iter().find(is_alive).unwrap_or(entry);
+                let all_may_expire = self.table().volatile_len() == self.table().len();
+                let found = match all_may_expire {
+                    true => entry,
+                    false => self.table().iter().find(is_alive).unwrap_or(entry),
+                };
                 return Some(found.key().to_vec());
             }
             tries -= 1;

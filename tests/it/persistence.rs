@@ -345,3 +345,43 @@ fn a_cancelled_save_leaves_nothing_behind() {
     // No waiting for the rewrite's keys at the end.
     client.call(&["CONFIG", "SET", "save", ""]);
 }
+
+/// A rewrite that is given up has begun an increment. The next one's base contains what is in it.
+#[test]
+fn what_was_written_before_a_second_rewrite_is_not_repeated_after_a_restart() {
+    for gives_up in ["SAVE", "DEBUG RELOAD", "SHUTDOWN SAVE"] {
+        let dir = tempfile::tempdir().expect("a temporary folder can be made");
+        let server = start(dir.path(), &["appendonly yes", "enable-debug-command yes"]);
+        let mut client = server.connect();
+        client.call(&["DEBUG", "POPULATE", "1000"]);
+        client.call(&["CONFIG", "SET", "rdb-key-save-delay", "100000"]);
+        client.call(&["BGREWRITEAOF"]);
+        let increment = dir.path().join("appendonlydir/appendonly.aof.2.incr.aof");
+        client.call(&["CONFIG", "SET", "rdb-key-save-delay", "0"]);
+        client.call(&["RPUSH", "list", "a"]);
+        crate::support::wait_for("the write in another increment", || {
+            server.settle();
+            std::fs::metadata(&increment).ok().filter(|file| file.len() > 0)
+        });
+        // SHUTDOWN fails: a folder has the file's name.
+        let in_the_way = dir.path().join("dump.rdb");
+        let fails = gives_up.starts_with("SHUTDOWN");
+        if fails {
+            std::fs::create_dir(&in_the_way).expect("a folder can be made");
+        }
+        let words: Vec<&str> = gives_up.split(' ').collect();
+        client.call(&words);
+        if fails {
+            std::fs::remove_dir(&in_the_way).expect("the folder is there");
+        }
+        client.call(&["BGREWRITEAOF"]);
+        wait_for(&server, &mut client, "aof_rewrite_scheduled", "0");
+        wait_for(&server, &mut client, "aof_rewrite_in_progress", "0");
+        assert_eq!(info(&mut client, "aof_last_bgrewrite_status"), "ok", "{gives_up}");
+        client.call(&["RPUSH", "list", "b"]);
+        drop((client, server));
+        let server = start(dir.path(), &["appendonly yes"]);
+        let reply = server.connect().call(&["LRANGE", "list", "0", "-1"]);
+        assert_eq!(reply.show(), "1) \"a\"\n2) \"b\"", "{gives_up}");
+    }
+}
