@@ -579,19 +579,15 @@ pub fn turn(db: &mut Keyspace, server: &mut State) -> Result<(), Fatal> {
 pub fn write_log(server: &mut State) -> Result<(), Fatal> {
     spread_ended(server);
     let now = server.now;
-    let State { persistence, .. } = server;
-    let rewrites =
-        persistence.running.as_ref().is_some_and(|running| running.purpose == Purpose::Rewrite);
-    let Some(aof) = &mut persistence.aof else { return Ok(()) };
+    let Persistence { aof, running, .. } = &mut server.persistence;
+    let Some(aof) = aof else { return Ok(()) };
     let had_error = aof.log.disk_error().is_some();
     aof.log.write(now)?;
     let has_error = aof.log.disk_error().is_some();
     if let Some(result) = aof.log.take_switch_result() {
-        match result {
-            // The rewrite that it was made for may have been given up meanwhile.
-            Ok(seq) if rewrites => aof.first_kept = Some(seq),
-            Ok(_) | Err(_) => aof.first_kept = None,
-        }
+        // The rewrite that the increment was made for may have been given up meanwhile.
+        let rewrites = running.as_ref().is_some_and(|running| running.purpose == Purpose::Rewrite);
+        aof.first_kept = result.ok().filter(|_| rewrites);
     }
     for (level, line) in aof.log.take_notices() {
         server.log(level, format_args!("{line}"));

@@ -19,7 +19,7 @@ pub fn spread_effects(server: &mut State) {
     let units = effects.take_ended();
     effects.take_apart(|logged, sent| {
         if let Some(aof) = &mut persistence.aof {
-            aof.log.append_units(logged, units, *now);
+            aof.log.append(logged, units, *now);
         }
         if feeds {
             replication.feed(sent);

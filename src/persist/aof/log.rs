@@ -246,14 +246,9 @@ impl AppendLog {
 
     // ---- appending ---------------------------------------------------------------------------------------------------
 
-    /// Appends a unit: a whole command, or MULTI to EXEC with all between. Returns the offset behind it, which what shows the
-    /// change depends on. Nothing is written yet.
-    pub fn append(&mut self, unit: &[u8], now: Now) -> LogOffset {
-        self.append_units(unit, 1, now)
-    }
-
-    /// The same with so many units.
-    pub fn append_units(&mut self, stream: &[u8], units: u64, now: Now) -> LogOffset {
+    /// Appends so many units, each a whole command, or MULTI to EXEC with all between. Returns the offset behind them, which what
+    /// shows the changes depends on. Nothing is written yet.
+    pub fn append(&mut self, stream: &[u8], units: u64, now: Now) -> LogOffset {
         if self.timestamps && self.last_timestamp < now.unix_seconds() {
             self.last_timestamp = now.unix_seconds();
             self.buffer.extend(timestamp_annotation(self.last_timestamp));

@@ -136,7 +136,7 @@ impl Life {
 
     fn append(&mut self) {
         self.units += 1;
-        let offset = self.log.append(&unit(self.units), self.now());
+        let offset = self.log.append(&unit(self.units), 1, self.now());
         self.appended.push((offset, self.units));
     }
 

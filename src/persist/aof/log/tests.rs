@@ -35,7 +35,7 @@ impl Rig {
 
     fn append(&mut self) -> LogOffset {
         let now = self.now();
-        self.log.append(&words(&["SET", "k", "v"]), now)
+        self.log.append(&words(&["SET", "k", "v"]), 1, now)
     }
 
     fn write(&mut self) -> Result<(), Fatal> {
@@ -389,7 +389,7 @@ fn the_thread_syncs_switches_and_ends_on_a_real_disk() {
         if round == 25 {
             log.begin_switch(now).unwrap();
         }
-        let offset = log.append(&unit, now);
+        let offset = log.append(&unit, 1, now);
         loop {
             log.write(now).unwrap();
             if log.acknowledged() >= offset {
@@ -398,7 +398,7 @@ fn the_thread_syncs_switches_and_ends_on_a_real_disk() {
             woken.recv_timeout(Duration::from_secs(60)).expect("the thread wakes the loop");
         }
     }
-    log.append(&unit, now);
+    log.append(&unit, 1, now);
     log.close(now).unwrap();
     for (name, units) in [("a.1.incr.aof", 25), ("a.2.incr.aof", 26)] {
         let bytes = read_whole(&RealDisk, &path.join(name), 10_000).unwrap();
@@ -412,7 +412,7 @@ fn what_waits_for_another_file_is_bounded() {
     let now = rig.now();
     rig.append();
     rig.log.begin_switch(now).unwrap();
-    rig.log.append(&vec![b'x'; WAITING_BYTES_MAX], now);
+    rig.log.append(&vec![b'x'; WAITING_BYTES_MAX], 1, now);
     rig.write().unwrap();
     assert!(rig.log.is_switching() && rig.log.delayed_fsync() == 0);
     let end = rig.append();
