@@ -241,9 +241,17 @@ struct Progress {
 }
 
 impl Progress {
-    /// Ends the script if its return value exceeds its memory, or its client's output limit.
-    unsafe fn check(&mut self, state: *mut lua_State, writing: &mut Writing<'_, '_>) {
+    /// Counts a value of a type. Ends the script if its return value exceeds its memory, or its client's output limit.
+    #[inline]
+    unsafe fn count(&mut self, state: *mut lua_State, kind: c_int, writing: &mut Writing<'_, '_>) {
         self.values += 1;
+        // So many of the other types are few bytes.
+        if self.values >= VALUES || matches!(kind, LUA_TSTRING | LUA_TTABLE) {
+            self.check(state, writing);
+        }
+    }
+
+    unsafe fn check(&mut self, state: *mut lua_State, writing: &mut Writing<'_, '_>) {
         let written = writing.reply.output().len() - self.begun;
         if self.values < VALUES && written - self.bytes < BYTES {
             return;
@@ -257,67 +265,70 @@ impl Progress {
     }
 }
 
+/// Stack slots that a table and its items need.
+const TABLE_SLOTS: c_int = 8 + COUNTED as c_int;
+/// Elements that are counted together.
+const COUNTED: usize = 8;
+
 /// Writes the value on top of the stack as a reply, and pops it. Called from a function of the API.
 unsafe fn write_value(state: *mut lua_State, writing: &mut Writing<'_, '_>) {
     let mut progress = Progress { begun: writing.reply.output().len(), values: 0, bytes: 0 };
     let mut open = Vec::new();
+    let mut kind = lua_type(state, -1);
     loop {
-        progress.check(state, writing);
+        progress.count(state, kind, writing);
         let Writing { reply, protocol, returned } = writing;
-        if open.len() >= DEPTH_MAX || lua_checkstack(state, 8) == 0 {
+        let is_table = kind == LUA_TTABLE;
+        if open.len() >= DEPTH_MAX || is_table && lua_checkstack(state, TABLE_SLOTS) == 0 {
             reply.error("ERR reached lua stack limit");
             returned.failed = true;
             returned.add(b"ERR reached lua stack limit".to_vec());
             lua_settop(state, -2);
-        } else if lua_type(state, -1) == LUA_TTABLE {
+        } else if is_table {
             open.extend(begin_table(state, reply, returned));
         } else {
-            write_simple(state, reply, *protocol);
+            write_simple(state, kind, reply, *protocol);
             lua_settop(state, -2);
         }
-        loop {
+        kind = loop {
             let Some(table) = open.last_mut() else { return };
-            if push_next(state, table) {
-                break;
+            if let Some(kind) = push_next(state, table) {
+                break kind;
             }
             lua_settop(state, -2);
             open.pop();
-        }
+        };
     }
 }
 
-/// Pushes the next item of a table. False at the end: only the table is left on the stack.
-unsafe fn push_next(state: *mut lua_State, table: &mut Open) -> bool {
+/// Pushes the next item of a table, and returns its type. None at the end: only the table is left on the stack.
+#[inline]
+unsafe fn push_next(state: *mut lua_State, table: &mut Open) -> Option<c_int> {
     match table {
         Open::Array { next, len } => {
             if next == len {
-                return false;
+                return None;
             }
             *next += 1;
-            lua_rawgeti_(state, -1, *next);
-            true
+            return Some(lua_rawgeti_(state, -1, *next));
         }
-        Open::Map { value: value @ true } => {
-            *value = false;
-            true
-        }
+        Open::Map { value: value @ true } => *value = false,
         Open::Map { value } => {
             if lua_next(state, -2) == 0 {
-                return false;
+                return None;
             }
             *value = true;
             lua_pushvalue(state, -2);
-            true
         }
         Open::Set => {
             if lua_next(state, -2) == 0 {
-                return false;
+                return None;
             }
             lua_settop(state, -2);
             lua_pushvalue(state, -1);
-            true
         }
     }
+    Some(lua_type(state, -1))
 }
 
 /// Replaces the table on top by one of its fields, if that has this type.
@@ -340,8 +351,7 @@ unsafe fn begin_table(
     returned: &mut Returned,
 ) -> Option<Open> {
     // Most tables are arrays, which need no look-up of the special fields.
-    lua_rawgeti_(state, -1, 1);
-    let has_elements = lua_type(state, -1) != LUA_TNIL;
+    let has_elements = lua_rawgeti_(state, -1, 1) != LUA_TNIL;
     lua_settop(state, -2);
     if !has_elements || has_fields(state) {
         lua_pushvalue(state, upvalue(Name::Err));
@@ -388,21 +398,26 @@ unsafe fn begin_table(
             return Some(Open::Set);
         }
     }
+    let len = if has_elements { count_elements(state) } else { 0 };
+    reply.array(len as usize);
+    Some(Open::Array { next: 0, len })
+}
+
+/// The number of elements of the table on top, up to the first nil.
+unsafe fn count_elements(state: *mut lua_State) -> c_int {
     let mut len = 0;
-    if has_elements {
-        loop {
-            lua_rawgeti_(state, -1, len + 1);
-            let is_end = lua_type(state, -1) == LUA_TNIL;
-            lua_settop(state, -2);
-            if is_end {
-                break;
+    loop {
+        // Popping several at once is cheaper.
+        for held in 1..=COUNTED as c_int {
+            if lua_rawgeti_(state, -held, len + 1) == LUA_TNIL {
+                lua_settop(state, -held - 1);
+                return len;
             }
             len += 1;
             look(state, len as usize);
         }
+        lua_settop(state, -(COUNTED as c_int) - 1);
     }
-    reply.array(len as usize);
-    Some(Open::Array { next: 0, len })
 }
 
 /// Whether the table on top has more than its array elements.
@@ -450,13 +465,15 @@ unsafe fn write_verbatim(state: *mut lua_State, reply: &mut ReplyWriter<'_>) -> 
     false
 }
 
-/// Writes the value on top, which must not be a table.
+/// Writes the value on top, which has this type and is no table.
+#[inline]
 pub(super) unsafe fn write_simple(
     state: *mut lua_State,
+    kind: c_int,
     reply: &mut ReplyWriter<'_>,
     protocol: Protocol,
 ) {
-    match lua_type(state, -1) {
+    match kind {
         LUA_TSTRING => reply.bulk(bytes_at(state, -1).unwrap_or_default()),
         LUA_TNUMBER => reply.integer(truncated(lua_tonumber(state, -1))),
         LUA_TBOOLEAN => match (lua_toboolean(state, -1) != 0, protocol) {

@@ -489,8 +489,9 @@ unsafe fn write_top(
     protocol: Protocol,
     returned: &mut Returned,
 ) -> c_int {
-    if lua_type(state, -1) != LUA_TTABLE {
-        convert::write_simple(state, reply, protocol);
+    let kind = lua_type(state, -1);
+    if kind != LUA_TTABLE {
+        convert::write_simple(state, kind, reply, protocol);
         lua_settop(state, -2);
         return LUA_OK;
     }
