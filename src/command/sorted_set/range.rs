@@ -227,11 +227,13 @@ fn score_end(text: &[u8], is_max: bool) -> Option<End<'_>> {
         _ => (false, text),
     };
     let score = parse_bound(text)?;
-    Some(End::At(if is_max == is_open {
-        Place::BeforeScore(score)
-    } else {
-        Place::AfterScore(score)
-    }))
+    Some(match is_max == is_open {
+        // These need no search.
+        true if score == f64::NEG_INFINITY => End::First,
+        false if score == f64::INFINITY => End::Last,
+        true => End::At(Place::BeforeScore(score)),
+        false => End::At(Place::AfterScore(score)),
+    })
 }
 
 /// Parses a whole text as C's `strtod`: leading white space is skipped, the empty text is 0, and overflow is infinite.
