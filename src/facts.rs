@@ -60,6 +60,10 @@ bitflags! {
         const ENDS_TRANSACTION = 1 << 30;
         /// May wait, which scripts may call since 7.2, where they do not wait: with `NOSCRIPT`, which is older.
         const SCRIPTED_SINCE_7_2 = 1 << 32;
+        /// Takes the element with the lowest score: it can be prefetched.
+        const TAKES_LOWEST = 1 << 33;
+        /// Takes the element with the highest score.
+        const TAKES_HIGHEST = 1 << 34;
 
         /// Runs a script or a function.
         const RUNS_SCRIPT = Self::RUNS_BODY.bits() | Self::RUNS_SHA.bits() | Self::RUNS_FUNCTION.bits();

@@ -229,6 +229,20 @@ impl PackedTable {
     }
 
     #[inline]
+    fn deadline_at(&self, page: usize, place: Place) -> Option<Deadline> {
+        // Most tables have no deadlines, and need not look at the entry.
+        self.deadlines.as_ref().and_then(|_| self.entry(page, place).deadline)
+    }
+
+    /// The number of a large entry.
+    #[inline]
+    fn large_at(&self, page: usize, place: Place) -> Option<u32> {
+        self.large.as_ref()?;
+        let (mark, bytes) = self.pages[page].entry(place);
+        (mark & LARGE != 0).then(|| number_of(bytes))
+    }
+
+    #[inline]
     fn decode<'a>(&'a self, mark: u8, bytes: &'a [u8]) -> Entry<'a> {
         match (mark & LARGE != 0, self.form) {
             (true, _) => self.large(bytes).entry(),
@@ -263,8 +277,9 @@ impl PackedTable {
         for _ in 0..RANDOM_TRIES {
             let page = fastrand::usize(0..self.pages.len());
             let index = fastrand::usize(0..self.page_len_max as usize);
-            if index < self.pages[page].len() {
-                return Some((page, self.pages[page].place(index)));
+            let entries = &self.pages[page];
+            if index < entries.len() {
+                return Some((page, entries.place(index)));
             }
         }
         let mut rank = fastrand::usize(0..self.len);
@@ -345,7 +360,7 @@ impl PackedTable {
         let found = self.find(page, hash, field);
         let (deadline, put) = match found {
             Some(place) => {
-                let old = self.entry(page, place).deadline;
+                let old = self.deadline_at(page, place);
                 let new = expiry.replacing(|| old);
                 self.count_deadline(page, old, new);
                 (new, Put::Replaced(old))
@@ -416,7 +431,7 @@ impl PackedTable {
         let hash = self.hasher.hash(field);
         let page = page_of(hash, self.pages.len());
         let place = self.find(page, hash, field)?;
-        let deadline = self.entry(page, place).deadline;
+        let deadline = self.deadline_at(page, place);
         self.remove_at(page, place);
         self.shrink();
         Some(deadline)
@@ -447,10 +462,8 @@ impl PackedTable {
     }
 
     fn remove_at(&mut self, page: usize, place: Place) {
-        let (mark, bytes) = self.pages[page].entry(place);
-        let deadline = self.decode(mark, bytes).deadline;
-        if mark & LARGE != 0 {
-            let number = number_of(bytes);
+        let deadline = self.deadline_at(page, place);
+        if let Some(number) = self.large_at(page, place) {
             self.forget_large(number);
         }
         self.change_page(page, |page| page.remove(place));
@@ -461,10 +474,7 @@ impl PackedTable {
     /// Writes an entry at a position of its page, or appends it.
     fn write(&mut self, page: usize, found: Option<Place>, tag: u8, entry: Entry<'_>) {
         let len = self.form.len_of(entry);
-        let old_number = found.and_then(|place| {
-            let (mark, bytes) = self.pages[page].entry(place);
-            (mark & LARGE != 0).then(|| number_of(bytes))
-        });
+        let old_number = found.and_then(|place| self.large_at(page, place));
         if len > ENTRY_MAX {
             let number = self.keep_large(old_number, Large::new(entry));
             self.change_page(page, |page| {

@@ -282,6 +282,15 @@ impl ScoreTree {
         Ahead { hash: tag_of(member).into(), node: self.root }
     }
 
+    /// Starts prefetching what removing the element of a rank will need. None: there is no such rank.
+    #[inline]
+    pub fn ahead_of_rank(&self, rank: usize) -> Option<Ahead> {
+        (rank < self.len).then(|| {
+            let (leaf, at) = self.locate(rank);
+            Ahead { hash: self.leaves.get(leaf).tag(at).into(), node: self.root }
+        })
+    }
+
     /// Prefetches what the next step needs: the address of the index's page, the page, the leaf's address, its tags, the element.
     #[inline]
     pub fn prefetch(&self, ahead: &mut Ahead, stage: usize) {

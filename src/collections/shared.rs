@@ -69,7 +69,9 @@ pub struct SharedVec<T: Part> {
 }
 
 /// The elements of a group. Every group but the last is full; its places behind the vector's end hold default values.
+/// Aligned, so that no element of 16 bytes lies in two cache lines.
 #[derive(Clone, Debug, Default)]
+#[repr(align(16))]
 struct Group<T>([T; GROUP]);
 
 impl<T: Part> Part for Group<T> {
@@ -132,7 +134,11 @@ impl<T: Part> SharedVec<T> {
         };
         let group = &self.groups[behind / GROUP];
         prefetch(group.heap_ptr().addr());
-        prefetch(std::ptr::from_ref(&group.0[behind % GROUP]).addr());
+        let element = std::ptr::from_ref(&group.0[behind % GROUP]).addr();
+        prefetch(element);
+        if size_of::<T>() > 16 {
+            prefetch(element + size_of::<T>() - 1);
+        }
     }
 
     /// Appends an element. Capacity grows by an eighth, at most a group.
@@ -179,8 +185,8 @@ impl<T: Part> SharedVec<T> {
 
     /// Bytes of the vector itself, without memory owned by its elements.
     pub fn heap_bytes(&self) -> usize {
-        // With its reference count.
-        let group = size_of::<usize>() + size_of::<Group<T>>();
+        // With its reference count, padded to the alignment.
+        let group = align_of::<Group<T>>() + size_of::<Group<T>>();
         let groups = self.groups.len() * group;
         self.first.capacity() * size_of::<T>()
             + self.groups.capacity() * size_of::<usize>()

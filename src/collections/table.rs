@@ -47,6 +47,7 @@ use std::array;
 use std::iter;
 use std::marker::PhantomData;
 use std::mem;
+use std::num::NonZeroU64;
 
 use smallvec::SmallVec;
 
@@ -89,20 +90,32 @@ const BASE_AGE_MAX_MS: i64 = 1 << 31;
 /// it may name another entry or panic; with debug assertions it always panics, as does a slot of another table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Slot {
-    segment: u32,
-    /// Bucket times 8, plus the slot in it.
-    position: u32,
+    /// The segment's number; in the lower half one plus the number of the slot in it. Never 0, so that an optional slot
+    /// fits a register.
+    place: NonZeroU64,
     #[cfg(debug_assertions)]
     generation: Generation,
 }
 
 impl Slot {
-    fn bucket(self) -> usize {
-        self.position as usize / SLOTS
+    #[inline]
+    fn segment(self) -> u32 {
+        (self.place.get() >> 32) as u32
     }
 
+    #[inline]
+    fn position(self) -> usize {
+        (self.place.get() as u32 - 1) as usize
+    }
+
+    #[inline]
+    fn bucket(self) -> usize {
+        self.position() / SLOTS
+    }
+
+    #[inline]
     fn slot(self) -> usize {
-        self.position as usize % SLOTS
+        self.position() % SLOTS
     }
 }
 
@@ -318,9 +331,9 @@ impl<O> Table<O> {
 
     #[inline]
     fn slot(&self, segment: u32, bucket: usize, slot: usize) -> Slot {
+        let place = u64::from(segment) << 32 | (bucket * SLOTS + slot + 1) as u64;
         Slot {
-            segment,
-            position: (bucket * SLOTS + slot) as u32,
+            place: NonZeroU64::new(place).expect("the lower half is not 0"),
             #[cfg(debug_assertions)]
             generation: self.generation,
         }
@@ -420,7 +433,7 @@ impl<O> Table<O> {
     fn link(&self, slot: Slot) -> Link {
         #[cfg(debug_assertions)]
         assert_eq!(slot.generation, self.generation, "a slot was used after its table had changed");
-        let (chunk, index) = self.chunk(slot.segment);
+        let (chunk, index) = self.chunk(slot.segment());
         let bucket = chunk.bucket(index, slot.bucket());
         assert!(bucket.tag(slot.slot()) != 0, "a slot is used while it is valid");
         bucket.link(slot.slot())
@@ -487,26 +500,31 @@ impl<O> Table<O> {
             let (chunk, index) = self.chunk(id);
             let segment = &chunk.segments[index];
             let tag = tag_of(hash, segment.depth());
-            let bucket = chunk.bucket(index, segment.home(tag));
-            if let Some(slot) = Bits(bucket.matches(tag)).next() {
-                bucket.link(slot).prefetch();
+            let mut at = segment.home(tag);
+            // Some keys of a fuller segment are in the bucket behind their own.
+            for _ in 0..2 {
+                let bucket = chunk.bucket(index, at);
+                if let Some(slot) = Bits(bucket.matches(tag)).next() {
+                    return bucket.link(slot).prefetch();
+                }
+                if !bucket.is_full() {
+                    return;
+                }
+                at = segment.after(at);
             }
         }
     }
 
-    /// The object of the entry that probably has the key, so that its memory can be prefetched next.
+    /// The value of the entry that probably has the key, so that its memory can be prefetched next.
     #[inline]
-    pub fn probable_object(&self, hash: u64) -> Option<&O> {
+    pub fn probable_value(&self, hash: u64) -> Option<ValueRef<'_, O>> {
         let (chunk, index) = self.chunk(self.segment_of(hash)?);
         let segment = &chunk.segments[index];
         let tag = tag_of(hash, segment.depth());
         let bucket = chunk.bucket(index, segment.home(tag));
         let slot = Bits(bucket.matches(tag)).next().filter(|slot| bucket.tag(*slot) != 0)?;
         // SAFETY: as in `entry`.
-        match unsafe { Entry::<O>::new(bucket.link(slot).entry()) }.value() {
-            ValueRef::Object(object) => Some(object),
-            ValueRef::Bytes { .. } => None,
-        }
+        Some(unsafe { Entry::<O>::new(bucket.link(slot).entry()) }.value())
     }
 
     // Changes
@@ -610,16 +628,16 @@ impl<O> Table<O> {
     fn relink(&mut self, slot: Slot, old: Link, entry: RawEntry, deadline: Option<Deadline>) {
         let link = Link::new(entry, deadline.is_some());
         if link != old {
-            let (chunk, index) = self.chunk_mut(slot.segment);
+            let (chunk, index) = self.chunk_mut(slot.segment());
             chunk.bucket_mut(index, slot.bucket()).set_link(slot.slot(), link);
         }
         match (old.is_volatile(), deadline) {
-            (false, Some(_)) => self.count_volatile(slot.segment, 1),
-            (true, None) => self.count_volatile(slot.segment, -1),
+            (false, Some(_)) => self.count_volatile(slot.segment(), 1),
+            (true, None) => self.count_volatile(slot.segment(), -1),
             _ => {}
         }
         if let Some(deadline) = deadline {
-            self.note(slot.segment, slot.bucket(), self.hint_of(deadline));
+            self.note(slot.segment(), slot.bucket(), self.hint_of(deadline));
         }
     }
 
@@ -633,14 +651,14 @@ impl<O> Table<O> {
     /// Removes a key.
     pub fn remove(&mut self, slot: Slot) -> Owned<O> {
         let link = self.link(slot);
-        let (chunk, index) = self.chunk_mut(slot.segment);
+        let (chunk, index) = self.chunk_mut(slot.segment());
         chunk.segments[index].len -= 1;
         Self::vacate(chunk, index, slot.bucket(), slot.slot());
         if link.is_volatile() {
-            self.count_volatile(slot.segment, -1);
+            self.count_volatile(slot.segment(), -1);
         }
         self.len -= 1;
-        self.shrink(slot.segment);
+        self.shrink(slot.segment());
         self.outdate_slots();
         // SAFETY: the entry was alive and of this `O`, and no slot leads to it any more.
         unsafe { Owned::new(link.entry()) }

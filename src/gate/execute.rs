@@ -278,7 +278,9 @@ impl Gate<'_> {
         }
         let before = self.reply.output().len();
         let origin = Origin::Woken(key);
-        let ended = self.call(command, request, origin);
+        let ended = self
+            .call(command, request, origin)
+            .map_or_else(|ended| ended, |()| Ok(Outcome::Replied));
         if matches!(ended, Ok(Outcome::Blocked(_) | Outcome::WaitsOn)) {
             self.announce(command, request, origin);
             self.server.effects.end_unit();
@@ -326,24 +328,25 @@ impl Gate<'_> {
     ) -> Ran {
         let before = self.reply.output().len();
         match self.call(command, request, origin) {
-            Ok(Outcome::Replied) => {
+            Ok(()) => {
                 self.account(command, request, false, before);
                 self.announce(command, request, origin);
                 self.end_unit(origin);
                 Ran::Done
             }
-            ended => self.conclude(command, request, origin, ended, before),
+            Err(ended) => self.conclude(command, request, origin, ended, before),
         }
     }
 
-    /// Runs a command's handler.
+    /// Runs a command's handler. Ok: it has replied, as nearly always. That case is told apart where the result lies:
+    /// moving a result of 16 bytes, of which only the tag has just been written, waits for all stores before it.
     #[inline(always)]
     fn call(
         &mut self,
         command: &'static Command,
         request: &Request<'_>,
         origin: Origin,
-    ) -> CommandResult {
+    ) -> Result<(), CommandResult> {
         let handler = command.spec.handler.expect("a command without subcommands has a handler");
         let protocol = self.reply.protocol();
         let mut context = Context {
@@ -360,13 +363,14 @@ impl Gate<'_> {
         let is_heard = context.server.effects.is_heard();
         let changes = if is_heard { context.db.changes_by_commands() } else { 0 };
         let result: CommandResult = handler(&mut context);
+        let has_replied = matches!(result, Ok(Outcome::Replied));
         let (protocol, effect) = (context.reply.protocol(), context.effect);
         self.reply.set_protocol(protocol);
         // CONFIG SET may have changed it.
         if is_heard && self.server.effects.is_heard() {
             self.note_effect(command, request, effect, changes);
         }
-        result
+        if has_replied { Ok(()) } else { Err(result) }
     }
 
     /// Adds a command's effect to the stream. `changes`: their count before it ran.

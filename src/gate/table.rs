@@ -1,6 +1,6 @@
 //! The table of all commands, numbered, with look-up by name. Built once from the families' tables.
 
-use crate::gate::spec::{CommandSpec, Flags};
+use crate::gate::spec::{Begin, CommandSpec, Find, Flags, KeySpec};
 use crate::ids::CommandId;
 
 /// A command or subcommand with its number.
@@ -15,6 +15,30 @@ pub struct Command {
     /// Numbers of the subcommands, which follow each other.
     pub subcommands: std::ops::Range<u16>,
     pub passes: Passes,
+    pub fixed_keys: FixedKeys,
+}
+
+/// The arguments of a command that are keys, if they have fixed positions: these are hashed ahead.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FixedKeys {
+    /// The first one; 0: there are none.
+    pub first: u8,
+    /// Distance from one key to the next; 0: there is only one.
+    pub step: u8,
+}
+
+impl FixedKeys {
+    fn of(spec: &CommandSpec) -> Self {
+        let Some(KeySpec { begin: Begin::Index(first), find, .. }) = spec.keys.first() else {
+            return FixedKeys::default();
+        };
+        match *find {
+            Find::Range { last, step, .. } => {
+                FixedKeys { first: *first as u8, step: if last < 0 { step as u8 } else { 0 } }
+            }
+            _ => FixedKeys::default(),
+        }
+    }
 }
 
 /// Which commands may run without further checks.
@@ -86,6 +110,7 @@ impl CommandTable {
                 parent: None,
                 subcommands: 0..0,
                 passes: Passes::Never,
+                fixed_keys: FixedKeys::of(spec),
             })
             .collect();
         let top_level = commands.len();
@@ -102,6 +127,7 @@ impl CommandTable {
                     parent,
                     subcommands: 0..0,
                     passes: Passes::Never,
+                    fixed_keys: FixedKeys::of(spec),
                 });
             }
             commands[parent].subcommands = start..commands.len() as u16;

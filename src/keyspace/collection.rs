@@ -30,13 +30,9 @@ impl Keyspace {
     /// The slot of a collection to be changed; None if there is no such key. Errors: WRONGTYPE.
     #[inline]
     pub fn slot_of<C: Collection>(&mut self, key: Key<'_>) -> Result<Option<Slot>, CommandError> {
-        match self.find_for_write(key) {
-            Some(slot) => {
-                self.view::<C>(slot)?;
-                Ok(self.settle_fields(slot, key))
-            }
-            None => Ok(None),
-        }
+        let Some(slot) = self.find_for_write(key) else { return Ok(None) };
+        self.view::<C>(slot)?;
+        Ok(self.settle_fields(slot, key))
     }
 
     /// The collection at `slot`, or WRONGTYPE.

@@ -4,22 +4,22 @@ use smallvec::SmallVec;
 
 use super::Turn;
 use crate::client::ClientId;
-use crate::collections::prefetch::Ahead;
-use crate::collections::table::Table;
+use crate::collections::prefetch::{Ahead, prefetch_bytes};
+use crate::collections::table::{Table, ValueRef};
 use crate::gate::execute::Request;
-use crate::gate::spec::{Begin, Find, Flags, Group};
+use crate::gate::spec::{Flags, Group};
 use crate::gate::state::State;
-use crate::gate::table::Command;
+use crate::gate::table::{Command, FixedKeys};
 use crate::resp::args::{Args, Prehashed};
 use crate::resp::request::{Limits, Parsed, Parser, ProtocolError, Range};
-use crate::types::{PREFETCH_STAGES, Value};
+use crate::types::{PREFETCH_STAGES, Value, Wanted};
 
 /// Requests in a batch, about: enough to hide memory latency, few enough to stay in the cache.
 pub(super) const BATCH_REQUESTS: usize = 64;
 /// Argument ranges for which memory is kept between batches, 64 KiB: for larger batches an allocation costs little.
 const RANGES_KEPT_MAX: usize = 8 * 1024;
 /// Keys of one request that are prefetched.
-const PREFETCH_KEYS: usize = 64;
+const PREFETCH_KEYS: u32 = 64;
 
 /// Parsed requests that have not run yet.
 #[derive(Default)]
@@ -116,55 +116,55 @@ impl<'a> Requests<'a> {
     #[inline]
     pub fn get(&self, index: usize) -> Request<'a> {
         let Queued { command, hashes, .. } = &self.requests[index];
-        let keys = command.and_then(keys_to_prefetch).unwrap_or_default();
+        let keys = command.map_or_else(FixedKeys::default, |command| command.fixed_keys);
         let prehashed = Prehashed {
-            first: keys.first,
-            step: keys.step,
+            first: keys.first.into(),
+            step: keys.step.max(1).into(),
             hashes: &self.hashes[hashes.start as usize..hashes.end as usize],
         };
         Request { args: self.args(index), command: *command, prehashed }
     }
 }
 
-/// Which of a command's arguments are keys to be prefetched.
-#[derive(Clone, Copy, Default)]
-struct Keys {
-    first: usize,
-    /// Up to the end of the request, not only the first key.
-    last: bool,
-    step: usize,
-}
-
-/// The keys of a command with fixed key positions. Steps other than 1 and 2 do not occur.
+/// The element of the key's value that a command probably looks up. `earlier`: how many requests of the batch before
+/// it have the same key.
 #[inline]
-fn keys_to_prefetch(command: &Command) -> Option<Keys> {
-    let spec = command.spec.keys.first()?;
-    match (spec.begin, spec.find) {
-        (Begin::Index(first), Find::Range { last, step, .. }) => {
-            Some(Keys { first: first as usize, last: last < 0, step: step as usize })
-        }
-        _ => None,
-    }
-}
-
-/// The argument that is probably a member or field of the key.
-#[inline]
-fn member_to_prefetch(command: &Command, args: usize) -> Option<usize> {
+fn element_to_prefetch<'a>(
+    command: &Command,
+    args: &[Range],
+    buffer: &'a [u8],
+    earlier: usize,
+) -> Option<Wanted<'a>> {
     // Slow commands ask for ranges or many members.
     if !command.is(Flags::FAST) {
         return None;
     }
-    match command.spec.group {
-        Group::Hash | Group::Set if args > 2 => Some(2),
+    let argument = match command.spec.group {
+        Group::Hash | Group::Set => 2,
         // Scores and options come before the member.
-        Group::SortedSet if args > 2 => Some(args - 1),
-        _ => None,
-    }
+        Group::SortedSet if args.len() > 2 => args.len() - 1,
+        Group::SortedSet if command.is(Flags::TAKES_LOWEST) => {
+            return Some(Wanted::FromLowest(earlier));
+        }
+        Group::SortedSet if command.is(Flags::TAKES_HIGHEST) => {
+            return Some(Wanted::FromHighest(earlier));
+        }
+        _ => return None,
+    };
+    args.get(argument).map(|member| Wanted::Named(member.of(buffer)))
 }
 
-/// Prefetches the members' places in large collections, after the keys. Only a guess: correctness does not depend on
-/// it.
-fn prefetch_members(
+/// The value of a key that the last request had, too.
+struct Recent<'a> {
+    hash: u64,
+    value: Option<&'a Value>,
+    /// How many requests had it so far.
+    requests: usize,
+}
+
+/// Prefetches the elements' places in large collections, and small collections, after the keys. Only a guess:
+/// correctness does not depend on it.
+fn prefetch_elements(
     table: &Table<Value>,
     requests: &[Queued],
     ranges: &[Range],
@@ -172,20 +172,30 @@ fn prefetch_members(
     buffer: &[u8],
 ) {
     let mut found = SmallVec::<[(&Value, Ahead); BATCH_REQUESTS]>::new();
-    let mut last: Option<(u64, Option<&Value>)> = None;
+    let mut recent: Option<Recent<'_>> = None;
     for request in requests {
         let Some(command) = request.command else { continue };
+        let Some(&hash) = hashes.get(request.hashes.start as usize) else { continue };
         let args = &ranges[request.args.start as usize..request.args.end as usize];
-        let Some(member) = member_to_prefetch(command, args.len()) else { continue };
-        let Some(&key) = hashes.get(request.hashes.start as usize) else { continue };
         // Many requests for the same key are common.
-        let value = match last {
-            Some((hash, value)) if hash == key => value,
-            _ => table.probable_object(key),
-        };
-        last = Some((key, value));
-        if let Some(value) = value
-            && let Some(ahead) = value.ahead(args[member].of(buffer))
+        let earlier = recent.as_ref().filter(|it| it.hash == hash).map_or(0, |it| it.requests);
+        let Some(wanted) = element_to_prefetch(command, args, buffer, earlier) else { continue };
+        match &mut recent {
+            Some(recent) if recent.hash == hash => recent.requests += 1,
+            _ => {
+                let value = match table.probable_value(hash) {
+                    Some(ValueRef::Object(object)) => Some(object),
+                    Some(ValueRef::Bytes { bytes, .. }) => {
+                        prefetch_bytes(bytes);
+                        None
+                    }
+                    None => None,
+                };
+                recent = Some(Recent { hash, value, requests: 1 });
+            }
+        }
+        if let Some(value) = recent.as_ref().and_then(|recent| recent.value)
+            && let Some(ahead) = value.ahead(wanted)
         {
             found.push((value, ahead));
         }
@@ -257,12 +267,19 @@ impl Turn<'_> {
         for request in requests.iter_mut() {
             let Some(command) = request.command else { continue };
             is_long |= may_be_long(command);
-            let Some(Keys { first, last, step }) = keys_to_prefetch(command) else { continue };
+            let FixedKeys { first, step } = command.fixed_keys;
+            if first == 0 {
+                continue;
+            }
             let args = &ranges[request.args.start as usize..request.args.end as usize];
-            let end = if last { args.len() } else { args.len().min(first + 1) };
             let start = hashes.len() as u32;
-            for index in (first..end).step_by(step).take(PREFETCH_KEYS) {
+            let mut index = usize::from(first);
+            while index < args.len() && hashes.len() as u32 - start < PREFETCH_KEYS {
                 hashes.push(self.keyspace.hash(args[index].of(buffer)));
+                if step == 0 {
+                    break;
+                }
+                index += usize::from(step);
             }
             request.hashes = start..hashes.len() as u32;
         }
@@ -291,7 +308,7 @@ impl Turn<'_> {
             ] {
                 keys.iter().for_each(|hash| stage(table, *hash));
             }
-            prefetch_members(table, requests, ranges, hashes, buffer);
+            prefetch_elements(table, requests, ranges, hashes, buffer);
         }
         is_long
     }

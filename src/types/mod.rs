@@ -106,17 +106,34 @@ pub fn type_name(value: ValueRef<'_, Value>) -> &'static str {
 /// A smaller collection is mostly in the processor's cache: prefetching gains nothing.
 const PREFETCH_MIN: usize = 4096;
 
+/// An element that a command will look up.
+#[derive(Clone, Copy, Debug)]
+pub enum Wanted<'a> {
+    /// A member or field.
+    Named(&'a [u8]),
+    /// The member with so many lower scores.
+    FromLowest(usize),
+    FromHighest(usize),
+}
+
 impl Value {
-    /// Starts a prefetching look-up of a member or field; None if that would gain nothing.
+    /// Starts a prefetching look-up of an element; None if that would gain nothing.
     #[inline]
-    pub fn ahead(&self, member: &[u8]) -> Option<Ahead> {
+    pub fn ahead(&self, wanted: Wanted<'_>) -> Option<Ahead> {
+        if let Value::SortedSet(set) = self {
+            let tree = set.as_tree().filter(|tree| tree.len() >= PREFETCH_MIN)?;
+            return match wanted {
+                Wanted::Named(member) => Some(tree.ahead(member)),
+                Wanted::FromLowest(before) => tree.ahead_of_rank(before),
+                Wanted::FromHighest(behind) => {
+                    tree.ahead_of_rank((tree.len() - 1).checked_sub(behind)?)
+                }
+            };
+        }
+        let Wanted::Named(member) = wanted else { return None };
         let table = match self {
             Value::Hash(hash) => hash.as_table(),
             Value::Set(set) => set.as_table(),
-            Value::SortedSet(set) => {
-                let tree = set.as_tree().filter(|tree| tree.len() >= PREFETCH_MIN);
-                return tree.map(|tree| tree.ahead(member));
-            }
             _ => None,
         };
         table.filter(|table| table.len() >= PREFETCH_MIN).map(|table| table.ahead(member))

@@ -8,6 +8,7 @@
 //! so that others can be skipped without a cache miss.
 
 use super::entry::RawEntry;
+use crate::collections::prefetch::prefetch;
 
 /// Slots of a bucket.
 pub(super) const SLOTS: usize = 8;
@@ -15,6 +16,8 @@ pub(super) const SLOTS: usize = 8;
 pub(super) const BLOCK_BUCKETS: usize = 16;
 
 const VOLATILE: u64 = 1;
+/// What a look-up reads of most entries, in bytes.
+const BEGINNING: usize = 48;
 
 /// An entry's address and whether it has a deadline.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -43,9 +46,12 @@ impl Link {
         unsafe { RawEntry::from_address(self.0 & !7) }
     }
 
+    /// Prefetches the entry's beginning: the header and the key, which often lie in two cache lines.
     #[inline]
     pub(super) fn prefetch(self) {
-        crate::collections::prefetch::prefetch((self.0 & !7) as usize);
+        let address = (self.0 & !7) as usize;
+        prefetch(address);
+        prefetch(address + BEGINNING);
     }
 }
 

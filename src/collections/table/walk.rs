@@ -63,7 +63,7 @@ impl<O> Table<O> {
 
     /// To be called before the entry at `slot` is changed in place.
     pub fn show_before_change(&mut self, slot: Slot, show: &mut impl FnMut(Entry<'_, O>)) {
-        self.show_bucket(slot.segment, slot.bucket(), show);
+        self.show_bucket(slot.segment(), slot.bucket(), show);
     }
 
     /// To be called before a key with this hash is inserted.
@@ -83,7 +83,7 @@ impl<O> Table<O> {
 
     /// To be called before the entry at `slot` is removed.
     pub fn show_before_remove(&mut self, slot: Slot, show: &mut impl FnMut(Entry<'_, O>)) {
-        let id = slot.segment;
+        let id = slot.segment();
         match self.plan_shrinking(id, self.segment(id).len as usize - 1) {
             Shrinking::None => {}
             Shrinking::Resize(_) => return self.show_segment(id, show),

@@ -27,6 +27,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .at_least(2)
         .keys(&[key(1, KeyFlags::RW_ACCESS_DELETE)])
         .flags(Flags::WRITE_FAST)
+        .with(Flags::TAKES_LOWEST)
         .group(Group::SortedSet)
         .since("5.0.0")
         .docs("key [count]", "Takes out and returns the members with the lowest scores.", COST),
@@ -34,6 +35,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .at_least(2)
         .keys(&[key(1, KeyFlags::RW_ACCESS_DELETE)])
         .flags(Flags::WRITE_FAST)
+        .with(Flags::TAKES_HIGHEST)
         .group(Group::SortedSet)
         .since("5.0.0")
         .docs("key [count]", "Takes out and returns the members with the highest scores.", COST),
