@@ -64,6 +64,8 @@ bitflags! {
         const TAKES_LOWEST = 1 << 33;
         /// Takes the element with the highest score.
         const TAKES_HIGHEST = 1 << 34;
+        /// Takes a random element, without further arguments.
+        const TAKES_RANDOM = 1 << 35;
 
         /// Runs a script or a function.
         const RUNS_SCRIPT = Self::RUNS_BODY.bits() | Self::RUNS_SHA.bits() | Self::RUNS_FUNCTION.bits();

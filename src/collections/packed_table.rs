@@ -32,6 +32,7 @@ mod page;
 #[cfg(test)]
 mod tests;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -90,6 +91,29 @@ pub struct Entry<'a> {
     pub field: &'a [u8],
     pub value: &'a [u8],
     pub deadline: Option<Deadline>,
+}
+
+/// A random choice of an entry, made before the table is looked at, so that its memory can be prefetched. As it does
+/// not depend on the table, entries are equally likely whenever it is used.
+#[derive(Clone, Copy, Debug)]
+pub struct Draw {
+    page: u64,
+    index: u64,
+}
+
+/// Choices that have been made ahead.
+pub type Draws = VecDeque<Draw>;
+
+impl Draw {
+    pub fn make() -> Self {
+        Draw { page: fastrand::u64(..), index: fastrand::u64(..) }
+    }
+
+    /// The page and index that it means in a table: of so many pages, with at most so many entries each.
+    fn place(self, pages: usize, entries: usize) -> (usize, usize) {
+        let scale = |random: u64, to: usize| ((u128::from(random) * to as u128) >> 64) as usize;
+        (scale(self.page, pages), scale(self.index, entries))
+    }
 }
 
 /// The result of setting a field.
@@ -266,17 +290,16 @@ impl PackedTable {
 
     /// A random entry, uniformly.
     pub fn random(&self) -> Option<Entry<'_>> {
-        self.random_place().map(|(page, place)| self.entry(page, place))
+        self.random_place(Draw::make).map(|(page, place)| self.entry(page, place))
     }
 
-    fn random_place(&self) -> Option<(usize, Place)> {
+    fn random_place(&self, mut draw: impl FnMut() -> Draw) -> Option<(usize, Place)> {
         if self.len == 0 {
             return None;
         }
         // Rejection sampling, so that all entries of all pages are equally likely.
         for _ in 0..RANDOM_TRIES {
-            let page = fastrand::usize(0..self.pages.len());
-            let index = fastrand::usize(0..self.page_len_max as usize);
+            let (page, index) = draw().place(self.pages.len(), self.page_len_max as usize);
             let entries = &self.pages[page];
             if index < entries.len() {
                 return Some((page, entries.place(index)));
@@ -338,14 +361,27 @@ impl PackedTable {
         Ahead { hash: self.hasher.hash(field), node: 0 }
     }
 
-    /// Prefetches what the next step needs: the page's address, its slots, the entry.
+    /// Starts prefetching the entry that a choice means.
+    #[inline]
+    pub fn ahead_of_draw(&self, draw: Draw) -> Ahead {
+        let (page, index) = draw.place(self.pages.len(), self.page_len_max as usize);
+        Ahead { hash: page as u64, node: index as u32 + 1 }
+    }
+
+    /// Prefetches what the next step needs: the page's address, its slots, the entry. In `ahead` are a field's hash
+    /// and 0, or a page and one more than an index in it.
     #[inline]
     pub fn prefetch(&self, ahead: &Ahead, stage: usize) {
-        let page = page_of(ahead.hash, self.pages.len());
-        match stage {
-            0 => self.pages.prefetch(page),
-            1 => self.pages[page].prefetch_slots(),
-            2 => self.pages[page].prefetch_entry(tag_of(ahead.hash)),
+        let index = (ahead.node as usize).checked_sub(1);
+        let page = match index {
+            None => page_of(ahead.hash, self.pages.len()),
+            Some(_) => ahead.hash as usize,
+        };
+        match (stage, index) {
+            (0, _) => self.pages.prefetch(page),
+            (1, _) => self.pages[page].prefetch_slots(),
+            (2, None) => self.pages[page].prefetch_entry(tag_of(ahead.hash)),
+            (2, Some(index)) => self.pages[page].prefetch_place(index),
             _ => {}
         }
     }
@@ -437,9 +473,11 @@ impl PackedTable {
         Some(deadline)
     }
 
-    /// Removes a random entry, uniformly, after passing it to `visit`. False if there is none.
-    pub fn pop_random(&mut self, visit: impl FnOnce(Entry<'_>)) -> bool {
-        let Some((page, place)) = self.random_place() else {
+    /// Removes a random entry, uniformly, after passing it to `visit`. Uses the choices made ahead first. False if
+    /// there is none.
+    pub fn pop_random(&mut self, draws: &mut Draws, visit: impl FnOnce(Entry<'_>)) -> bool {
+        let draw = || draws.pop_front().unwrap_or_else(Draw::make);
+        let Some((page, place)) = self.random_place(draw) else {
             return false;
         };
         visit(self.entry(page, place));

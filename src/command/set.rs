@@ -105,7 +105,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         .exactly(4)
         .keys(&[key(1, KeyFlags::RW_ACCESS_DELETE), key(2, KeyFlags::RW_INSERT)])
         .docs("source destination member", "Moves a member from one set to another.", "O(1)"),
-    set_spec("SPOP", spop, "1.0.0", Flags::WRITE_FAST)
+    set_spec("SPOP", spop, "1.0.0", Flags::WRITE_FAST.union(Flags::TAKES_RANDOM))
         .at_least(2)
         .keys(&[key(1, KeyFlags::RW_ACCESS_DELETE)])
         .docs(
@@ -341,14 +341,16 @@ fn spop(ctx: &mut Context<'_>) -> CommandResult {
     let reply = &mut ctx.reply;
     let Some(count) = count else {
         let (is_heard, mut taken) = (ctx.server.effects.is_heard(), Vec::new());
+        let mut draws = std::mem::take(&mut ctx.db.draws);
         ctx.db.edit(slot, |set: &mut Edit<'_, Set>| {
-            set.pop(|member| {
+            set.pop(&mut draws, |member| {
                 if is_heard {
                     taken.extend_from_slice(member.text().as_ref());
                 }
                 reply_member(reply, member);
             });
         });
+        ctx.db.draws = draws;
         ctx.db.changed(KeyspaceEvents::SET, "spop", key.bytes);
         ctx.instead(&[b"SREM", key.bytes, &taken]);
         ctx.db.delete_if_empty::<Set>(slot, key);

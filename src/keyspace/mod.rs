@@ -32,6 +32,7 @@ use std::ops::Range;
 pub use crate::clock::Expiry;
 use crate::clock::{Deadline, Now};
 use crate::collections::hash::KeyHasher;
+use crate::collections::packed_table::Draws;
 use crate::collections::shared::own;
 use crate::collections::table::{Entry, NewValue, Slot, Table, ValueRef};
 use crate::config::KeyspaceEvents;
@@ -112,6 +113,8 @@ pub struct Keyspace {
     /// How far the wall clock is ahead of the boot-time clock, for the tables' hints and all shown deadlines.
     wall_offset_ms: i64,
     pub access: AccessPolicy,
+    /// Random choices that SPOP will make, whose memory has been prefetched.
+    pub draws: Draws,
     /// Reads do not update access bits: CLIENT NO-TOUCH.
     pub no_touch: bool,
     /// Reads hide expired keys without deleting them: while clients are paused, and on a replica, whose primary
@@ -152,6 +155,7 @@ impl Keyspace {
             hasher,
             now,
             wall_offset_ms: now.wall_offset_ms(),
+            draws: Draws::new(),
             access: AccessPolicy { lfu: false, lfu_log_factor: 10, lfu_decay_minutes: 1 },
             no_touch: false,
             keeps_expired: false,

@@ -4,6 +4,7 @@ use smallvec::SmallVec;
 
 use super::Turn;
 use crate::client::ClientId;
+use crate::collections::packed_table::{Draw, Draws};
 use crate::collections::prefetch::{Ahead, prefetch_bytes};
 use crate::collections::table::{Table, ValueRef};
 use crate::gate::execute::Request;
@@ -20,6 +21,9 @@ pub(super) const BATCH_REQUESTS: usize = 64;
 const RANGES_KEPT_MAX: usize = 8 * 1024;
 /// Keys of one request that are prefetched.
 const PREFETCH_KEYS: u32 = 64;
+
+/// Choices made ahead for a random member: of a page's possible places about half have one.
+const DRAWS: usize = 2;
 
 /// Parsed requests that have not run yet.
 #[derive(Default)]
@@ -140,6 +144,9 @@ fn element_to_prefetch<'a>(
         return None;
     }
     let argument = match command.spec.group {
+        Group::Set if command.is(Flags::TAKES_RANDOM) => {
+            return (args.len() == 2).then_some(Wanted::Random);
+        }
         Group::Hash | Group::Set => 2,
         // Scores and options come before the member.
         Group::SortedSet if args.len() > 2 => args.len() - 1,
@@ -170,8 +177,10 @@ fn prefetch_elements(
     ranges: &[Range],
     hashes: &[u64],
     buffer: &[u8],
+    draws: &mut Draws,
 ) {
     let mut found = SmallVec::<[(&Value, Ahead); BATCH_REQUESTS]>::new();
+    let mut drawn = 0;
     let mut recent: Option<Recent<'_>> = None;
     for request in requests {
         let Some(command) = request.command else { continue };
@@ -194,10 +203,16 @@ fn prefetch_elements(
                 recent = Some(Recent { hash, value, requests: 1 });
             }
         }
-        if let Some(value) = recent.as_ref().and_then(|recent| recent.value)
-            && let Some(ahead) = value.ahead(wanted)
-        {
-            found.push((value, ahead));
+        let Some(value) = recent.as_ref().and_then(|recent| recent.value) else { continue };
+        found.extend(value.ahead(wanted).map(|ahead| (value, ahead)));
+        if matches!(wanted, Wanted::Random) {
+            for _ in 0..DRAWS {
+                if drawn == draws.len() {
+                    draws.push_back(Draw::make());
+                }
+                found.extend(value.ahead_of_draw(draws[drawn]).map(|ahead| (value, ahead)));
+                drawn += 1;
+            }
         }
     }
     if found.len() < 2 {
@@ -288,6 +303,7 @@ impl Turn<'_> {
         }
         // Clients on the same database are prefetched together: with one request each nothing would overlap otherwise.
         let database = |run: &Run| self.state.clients.get(run.client).map(|client| client.db);
+        let mut draws = std::mem::take(&mut self.keyspace.draws);
         for runs in runs.chunk_by(|a, b| database(a) == database(b)) {
             let Some(database) = database(&runs[0]) else { continue };
             let table = self.keyspace.table_of(database);
@@ -308,8 +324,9 @@ impl Turn<'_> {
             ] {
                 keys.iter().for_each(|hash| stage(table, *hash));
             }
-            prefetch_elements(table, requests, ranges, hashes, buffer);
+            prefetch_elements(table, requests, ranges, hashes, buffer, &mut draws);
         }
+        self.keyspace.draws = draws;
         is_long
     }
 }

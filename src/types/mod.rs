@@ -17,6 +17,7 @@ pub mod stream;
 
 use triomphe::Arc;
 
+use crate::collections::packed_table::Draw;
 use crate::collections::prefetch::Ahead;
 use crate::collections::table::{NewValue, ValueRef};
 use hash::Hash;
@@ -114,6 +115,8 @@ pub enum Wanted<'a> {
     /// The member with so many lower scores.
     FromLowest(usize),
     FromHighest(usize),
+    /// A random member; see [`Value::ahead_of_draw`].
+    Random,
 }
 
 impl Value {
@@ -128,6 +131,7 @@ impl Value {
                 Wanted::FromHighest(behind) => {
                     tree.ahead_of_rank((tree.len() - 1).checked_sub(behind)?)
                 }
+                Wanted::Random => None,
             };
         }
         let Wanted::Named(member) = wanted else { return None };
@@ -137,6 +141,13 @@ impl Value {
             _ => None,
         };
         table.filter(|table| table.len() >= PREFETCH_MIN).map(|table| table.ahead(member))
+    }
+
+    /// Starts prefetching the random member that a choice means; None if that would gain nothing.
+    pub fn ahead_of_draw(&self, draw: Draw) -> Option<Ahead> {
+        let Value::Set(set) = self else { return None };
+        let table = set.as_table().filter(|table| table.len() >= PREFETCH_MIN)?;
+        Some(table.ahead_of_draw(draw))
     }
 
     /// Prefetches what the look-up's next step needs. There are [`PREFETCH_STAGES`] steps.

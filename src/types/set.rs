@@ -23,7 +23,7 @@ use super::{Collection, INLINE_MAX, Stored, Value, kind};
 use crate::collections::hash::KeyHasher;
 use crate::collections::intset::{self, Intset};
 use crate::collections::packed::{Element, Elements};
-use crate::collections::packed_table::{Form, PackedTable, Take};
+use crate::collections::packed_table::{Draws, Form, PackedTable, Take};
 use crate::collections::table::ValueRef;
 use crate::resp::number::{format_i64, parse_i64};
 use packed::Search;
@@ -352,7 +352,7 @@ impl Edit<'_, Set> {
     }
 
     /// Removes a random member, uniformly, after passing it to `visit`. There must be one.
-    pub fn pop(&mut self, visit: impl FnOnce(Element<'_>)) {
+    pub fn pop(&mut self, draws: &mut Draws, visit: impl FnOnce(Element<'_>)) {
         let journal = &mut self.journal;
         let visit = |element: Element<'_>| {
             if let Some(journal) = journal {
@@ -374,7 +374,7 @@ impl Edit<'_, Set> {
                 bytes.drain(place);
             }
             Set::Table(members) => {
-                members.table.pop_random(|entry| visit(Element::Bytes(entry.field)));
+                members.table.pop_random(draws, |entry| visit(Element::Bytes(entry.field)));
             }
         }
     }
@@ -408,7 +408,7 @@ impl Edit<'_, Set> {
             }),
             Set::Table(_) if (len - count).saturating_mul(POP_WALK_RATIO) > count => {
                 for _ in 0..count {
-                    self.pop(&mut visit);
+                    self.pop(&mut Draws::new(), &mut visit);
                 }
             }
             Set::Table(members) => {

@@ -165,6 +165,14 @@ impl Page {
         }
     }
 
+    /// Prefetches entry `index`, if there is one.
+    #[inline]
+    pub fn prefetch_place(&self, index: usize) {
+        if index < self.len() {
+            prefetch_bytes(self.entry(self.place(index)).1);
+        }
+    }
+
     /// Entry `index`, which must be less than [`Page::len`].
     pub fn place(&self, index: usize) -> Place {
         let before =

@@ -166,7 +166,7 @@ fn change_set(value: &mut Value, journal: &mut Journal, random: &mut Rng) {
     match random.u16(..200) {
         0..90 => drop(set.add(&member, &limits)),
         90..150 => drop(set.remove(&member)),
-        150..190 if !set.as_view().is_empty() => set.pop(|_| ()),
+        150..190 if !set.as_view().is_empty() => set.pop(&mut Default::default(), |_| ()),
         190 => set.expect_more(random.usize(..2000), &limits),
         len => {
             let there = set.as_view().len();

@@ -1,4 +1,5 @@
 use super::*;
+use crate::collections::packed_table::Draw;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -131,9 +132,11 @@ fn random_members_are_equally_likely() {
         fn count(counts: &mut BTreeMap<Vec<u8>, usize>, member: Element<'_>) {
             *counts.entry(member.text().as_ref().to_vec()).or_default() += 1;
         }
+        // Made before it is known which set they are for.
+        let mut draws = Draws::from_iter((0..2000).map(|_| Draw::make()));
         for _ in 0..4000 {
             count(&mut random, set.as_view().random().expect("the set has members"));
-            Edit::unnoted(&mut set.clone()).pop(|member| count(&mut popped, member));
+            Edit::unnoted(&mut set.clone()).pop(&mut draws, |member| count(&mut popped, member));
             set.as_view().sample(3, |member| count(&mut sampled, member));
             Edit::unnoted(&mut set.clone())
                 .pop_many(18, &usual(), |member| count(&mut popped_many, member));
@@ -142,6 +145,7 @@ fn random_members_are_equally_likely() {
         assert_fair(&popped, 4000);
         assert_fair(&sampled, 12_000);
         assert_fair(&popped_many, 72_000);
+        assert_eq!(draws.is_empty(), matches!(set, Set::Table(_)), "only a table needs them");
     }
 }
 
@@ -221,7 +225,7 @@ proptest! {
                     prop_assert_eq!(Edit::unnoted(&mut set).remove(&member), model.remove(&member));
                 }
                 Change::Pop if !model.is_empty() => {
-                    Edit::unnoted(&mut set).pop(|member| assert!(model.remove(member.text().as_ref())));
+                    Edit::unnoted(&mut set).pop(&mut Draws::new(), |member| assert!(model.remove(member.text().as_ref())));
                 }
                 Change::PopMany(count) if count < model.len() => {
                     let before = model.len();
