@@ -1,7 +1,10 @@
 //! Bytes from a primary give the same events and requests however they are split, and never a panic. The first input byte
 //! determines the split, and whether a handshake comes first.
 
+use std::collections::VecDeque;
+
 use latchkey::replication::link::{Event, HandshakeOptions, Link};
+use latchkey::resp::request::Range;
 
 const HANDSHAKE: &[u8] = b"+PONG\r\n+OK\r\n+OK\r\n-ERR Unrecognized REPLCONF option: version\r\n";
 
@@ -22,15 +25,28 @@ fn feed(bytes: &[u8], piece: usize) -> Outcome {
                 event => events.push(event),
             }
         }
+        let words = |buffer: &[u8], ranges: &[Range]| -> Vec<Vec<u8>> {
+            ranges.iter().map(|range| range.of(buffer).to_vec()).collect()
+        };
+        // What was looked at ahead is found again where it was.
+        let mut seen = VecDeque::new();
         while !is_broken {
+            if seen.is_empty() {
+                link.look_ahead(3, |buffer, ranges| {
+                    seen.push_back((ranges[0].start, words(buffer, ranges)));
+                });
+            }
             match link.next_unit() {
                 Ok(Some(unit)) => {
                     stream.extend_from_slice(unit.raw());
-                    unit.for_each(|(buffer, ranges)| {
-                        ranges
-                            .iter()
-                            .for_each(|range| assert!(range.of(buffer).len() <= buffer.len()));
-                    });
+                    for (buffer, ranges) in unit {
+                        let at = ranges[0].start;
+                        seen.retain(|(seen, _)| *seen >= at);
+                        if seen.front().is_some_and(|front| front.0 == at) {
+                            let front = seen.pop_front().map(|front| front.1);
+                            assert_eq!(front, Some(words(buffer, ranges)));
+                        }
+                    }
                     link.applied();
                 }
                 Ok(None) => break,

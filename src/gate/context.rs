@@ -98,6 +98,7 @@ impl<'a> Context<'a> {
     pub fn key(&self, index: usize) -> Key<'a> {
         let bytes = self.args.get(index);
         let hash = self.prehashed.get(index).unwrap_or_else(|| self.db.hash(bytes));
+        debug_assert_eq!(hash, self.db.hash(bytes), "a hash made ahead is the argument's");
         Key { bytes, hash }
     }
 

@@ -39,11 +39,12 @@ use crate::replication::link::{Broken, Event, HandshakeOptions, Link, Requests, 
 use crate::replication::{Ancestor, Replication, Restart};
 use crate::resp::args::Args;
 use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
-use crate::resp::request::Range;
 use crate::sys::log::Level;
 
+mod ahead;
 mod sync;
 
+use ahead::{Ahead, Seen};
 use sync::{Loaded, Sync};
 
 /// The connection's token: above those of clients, below those of the server itself.
@@ -73,6 +74,9 @@ pub struct PrimaryLink {
     /// The address connected to, once known.
     address: Option<SocketAddr>,
     link: Link,
+    /// What is read into; empty between reads.
+    buffer: Box<[u8]>,
+    ahead: Ahead,
     /// A snapshot being received or loaded.
     sync: Option<Sync>,
     /// There may be bytes to read that the system will not announce again.
@@ -284,6 +288,8 @@ fn connect(server: &mut State) {
         socket_state,
         address,
         link: Link::new(hello),
+        buffer: vec![0; READ_BYTES].into(),
+        ahead: Ahead::default(),
         sync: None,
         can_read: false,
         can_write: false,
@@ -622,8 +628,8 @@ impl PrimaryLink {
     /// Reads once. Some: the connection has ended after these bytes, with an error or without.
     fn read(&mut self, server: &mut State) -> Option<Option<io::Error>> {
         let SocketState::Connected(stream) = &mut self.socket_state else { return None };
-        let mut buffer = [0; READ_BYTES];
-        match stream.read(&mut buffer) {
+        let buffer = &mut self.buffer;
+        match stream.read(buffer) {
             Ok(0) => {
                 self.can_read = false;
                 Some(None)
@@ -776,6 +782,7 @@ impl PrimaryLink {
     fn apply(&mut self, db: &mut Keyspace, server: &mut State) -> Result<(), Lost> {
         let Some(following) = server.replication.following.as_deref() else { return Ok(()) };
         let mut selected = following.selected;
+        self.ahead.forget();
         let applied = self.apply_units(db, server, &mut selected);
         self.link.shrink();
         self.note_logged(server);
@@ -792,14 +799,15 @@ impl PrimaryLink {
         server: &mut State,
         selected: &mut usize,
     ) -> Result<(), Broken> {
-        while let Some(unit) = self.link.next_unit()? {
-            let asked = run_unit(db, server, unit, selected);
+        loop {
+            self.ahead.look(&mut self.link, db, server, *selected);
+            let Some(unit) = self.link.next_unit()? else { return Ok(()) };
+            let asked = run_unit(db, server, unit, selected, &mut self.ahead);
             self.link.applied();
             if let Some(offset) = asked {
                 self.acknowledge(server, offset);
             }
         }
-        Ok(())
     }
 }
 
@@ -844,6 +852,7 @@ fn run_unit(
     server: &mut State,
     unit: Requests<'_>,
     selected: &mut usize,
+    ahead: &mut Ahead,
 ) -> Option<u64> {
     let (raw, before) = (unit.raw(), server.replication.offset);
     let mut asked = false;
@@ -862,7 +871,7 @@ fn run_unit(
             name if name.eq_ignore_ascii_case(b"REPLCONF") => {
                 asked |= args.len() > 1 && args.get(1).eq_ignore_ascii_case(b"GETACK");
             }
-            _ => run_request(db, server, buffer, ranges),
+            _ => run_request(db, server, args, ahead.take(ranges)),
         }
     }
     db.end_loading();
@@ -874,13 +883,14 @@ fn run_unit(
     asked.then_some(before)
 }
 
-fn run_request(db: &mut Keyspace, server: &mut State, buffer: &[u8], ranges: &[Range]) {
-    let args = Args::new(buffer, ranges);
-    let command = server.commands.find(args.get(0));
+/// Runs one request. `seen`: what was looked up of it ahead.
+fn run_request(db: &mut Keyspace, server: &mut State, args: Args<'_>, seen: Option<Seen>) {
+    let seen = seen.unwrap_or_else(|| Seen::of(server, args));
+    let command = seen.command;
     let mut output = OutputBuffer::default();
     let reply = ReplyWriter::new(&mut output, Protocol::Resp2);
     let mut gate = Gate { db, server, caller: Caller::Primary, reply };
-    let request = Request { args, command, prehashed: Default::default() };
+    let request = Request { args, command, prehashed: seen.prehashed() };
     let ran = gate.run_trusted(&request, Origin::Transaction);
     if let (true, Some(command)) = (server.is_monitored(), command) {
         let database = db.selected();

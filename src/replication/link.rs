@@ -457,7 +457,7 @@ impl Link {
         if self.awaits != Awaits::Stream {
             return Ok(None);
         }
-        let limits = Limits { bulk_len_max: u64::from(u32::MAX), ..Limits::default() };
+        let limits = limits();
         if self.unit.at < self.used {
             self.unit.at = self.used;
         }
@@ -517,6 +517,29 @@ impl Link {
         Ok(Some(Requests { buffer: &self.input, raw, ranges, ends, next: 0 }))
     }
 
+    /// Shows at most `most` complete requests behind the last unit, with MULTI and EXEC, as far as nothing else is
+    /// between them. They stay where they are until [`Self::shrink`].
+    pub fn look_ahead(&mut self, most: usize, mut show: impl FnMut(&[u8], &[Range])) {
+        let is_stream = self.awaits == Awaits::Stream;
+        // A long request that arrives in many pieces is not parsed again with each.
+        if !is_stream || self.unit.parser.is_within_request() {
+            return;
+        }
+        let (mut parser, mut ranges) = (Parser::default(), Vec::new());
+        let mut at = self.unit.at.max(self.used);
+        for _ in 0..most {
+            ranges.clear();
+            // An inline request would be changed by parsing it.
+            if self.input.get(at) != Some(&b'*') {
+                return;
+            }
+            match parser.next(&mut self.input, &mut at, &mut ranges, &limits()) {
+                Ok(Parsed::Request) => show(&self.input, &ranges),
+                _ => return,
+            }
+        }
+    }
+
     /// Drops the last unit.
     pub fn applied(&mut self) {
         self.used = self.unit.at;
@@ -541,6 +564,11 @@ impl Link {
             self.input.shrink_to(2 * self.input.len());
         }
     }
+}
+
+/// What a primary may send.
+fn limits() -> Limits {
+    Limits { bulk_len_max: u64::from(u32::MAX), ..Limits::default() }
 }
 
 /// Bytes of the empty lines at the start.

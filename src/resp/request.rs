@@ -253,6 +253,11 @@ impl Parser {
         self.resume_at != 0
     }
 
+    /// Whether arguments of an incomplete request are remembered.
+    pub fn is_within_request(&self) -> bool {
+        self.resume_at != 0
+    }
+
     fn wait_for(&mut self, wanted: usize, parsed: usize) -> Result<Parsed, ProtocolError> {
         self.wanted = wanted;
         self.parsed = parsed;

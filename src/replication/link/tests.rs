@@ -1,3 +1,5 @@
+use std::collections::VecDeque;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -29,14 +31,34 @@ fn feed(options: HandshakeOptions, pieces: &[&[u8]]) -> Outcome {
                 event => outcome.events.push(event),
             }
         }
+        let words = |(buffer, ranges): (&[u8], &[Range])| -> Vec<Vec<u8>> {
+            ranges.iter().map(|range| range.of(buffer).to_vec()).collect()
+        };
+        // What was looked at ahead is found again where it was.
+        let mut seen = VecDeque::new();
         while outcome.broken.is_none() {
+            if seen.is_empty() {
+                let see = |buffer: &[u8], ranges: &[Range]| {
+                    seen.push_back((ranges[0].start, words((buffer, ranges))));
+                };
+                link.look_ahead(3, see);
+            }
             match link.next_unit() {
                 Ok(Some(unit)) => {
                     outcome.raw.extend_from_slice(unit.raw());
-                    let words = |(buffer, ranges): (&[u8], &[Range])| {
-                        ranges.iter().map(|range| range.of(buffer).to_vec()).collect()
-                    };
-                    outcome.units.push(unit.map(words).collect());
+                    let mut requests = Vec::new();
+                    for (buffer, ranges) in unit {
+                        let (at, request) = (ranges[0].start, words((buffer, ranges)));
+                        seen.retain(|(seen, _)| *seen >= at);
+                        if seen.front().is_some_and(|front| front.0 == at) {
+                            assert_eq!(
+                                seen.pop_front().map(|front| front.1),
+                                Some(request.clone())
+                            );
+                        }
+                        requests.push(request);
+                    }
+                    outcome.units.push(requests);
                     link.applied();
                 }
                 Ok(None) => break,
