@@ -68,8 +68,9 @@ fn operations(c: &mut Criterion) {
                 let mut popped = Vec::new();
                 bencher.iter(|| {
                     popped.clear();
-                    Edit::unnoted(&mut set)
-                        .pop(|member| popped.extend_from_slice(member.text().as_ref()));
+                    Edit::unnoted(&mut set).pop(&mut Default::default(), |member| {
+                        popped.extend_from_slice(member.text().as_ref())
+                    });
                     black_box(Edit::unnoted(&mut set).add(&popped, &limits))
                 })
             });
