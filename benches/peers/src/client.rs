@@ -3,9 +3,14 @@
 
 use crate::resp::{Reply, ReplyCounter, encode_request};
 use crate::{Result, clock};
-use std::io::{self, BufReader, ErrorKind, Read, Write};
+use std::io::{self, BufReader, ErrorKind, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, setsockopt, sockopt};
+use nix::sys::time::TimeSpec;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Above the longest stall worth waiting for: a peer's FLUSHALL of ten million keys.
@@ -57,6 +62,19 @@ impl Client {
     }
 }
 
+/// Reads what has arrived, and when by the wall clock, if the kernel says so.
+fn receive(stream: &TcpStream, buffer: &mut [u8]) -> nix::Result<(usize, Option<Duration>)> {
+    let mut parts = [io::IoSliceMut::new(buffer)];
+    let mut control = nix::cmsg_space!(TimeSpec);
+    let message =
+        recvmsg::<()>(stream.as_raw_fd(), &mut parts, Some(&mut control), MsgFlags::empty())?;
+    let arrived = message.cmsgs()?.find_map(|control| match control {
+        ControlMessageOwned::ScmTimestampns(time) => Some(Duration::from(time)),
+        _ => None,
+    });
+    Ok((message.bytes, arrived))
+}
+
 /// A client that never blocks, with at most one batch of requests under way.
 pub struct Probe {
     stream: TcpStream,
@@ -64,6 +82,8 @@ pub struct Probe {
     sent: usize,
     counter: ReplyCounter,
     started: Instant,
+    /// The wall clock then.
+    started_wall: Duration,
     outstanding: bool,
     /// The bytes of the last batch's replies.
     pub replies: Vec<u8>,
@@ -74,12 +94,15 @@ impl Probe {
         let stream = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT)?;
         stream.set_nodelay(true)?;
         stream.set_nonblocking(true)?;
+        // Without it a pause of this program counts as the server's.
+        let _ = setsockopt(&stream, sockopt::ReceiveTimestampns, &true);
         Ok(Probe {
             stream,
             unsent: Vec::new(),
             sent: 0,
             counter: ReplyCounter::default(),
             started: clock::now(),
+            started_wall: clock::wall(),
             outstanding: false,
             replies: Vec::new(),
         })
@@ -99,6 +122,7 @@ impl Probe {
         self.counter.expect(count);
         self.replies.clear();
         self.started = now;
+        self.started_wall = clock::wall();
         self.outstanding = true;
         self.flush()
     }
@@ -114,7 +138,7 @@ impl Probe {
         Ok(())
     }
 
-    /// Moves on what is outstanding; returns its duration when all replies are in.
+    /// Moves on what is outstanding; returns its duration until the last reply arrived in the kernel, when all are in.
     ///
     /// # Errors
     /// The connection failed, or a reply was an error.
@@ -124,15 +148,16 @@ impl Probe {
         }
         self.flush()?;
         let mut buffer = [0; 16 * 1024];
-        match self.stream.read(&mut buffer) {
-            Ok(0) => return Err(io::Error::from(ErrorKind::UnexpectedEof).into()),
-            Ok(bytes) => {
+        let arrived = match receive(&self.stream, &mut buffer) {
+            Ok((0, _)) => return Err(io::Error::from(ErrorKind::UnexpectedEof).into()),
+            Ok((bytes, arrived)) => {
                 self.counter.feed(&buffer[..bytes])?;
                 self.replies.extend_from_slice(&buffer[..bytes]);
+                arrived
             }
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
-            Err(error) => return Err(error.into()),
-        }
+            Err(Errno::EAGAIN | Errno::EINTR) => return Ok(None),
+            Err(error) => return Err(io::Error::from(error).into()),
+        };
         if let Some(error) = self.counter.first_error.take() {
             return Err(error.into());
         }
@@ -140,7 +165,8 @@ impl Probe {
             return Ok(None);
         }
         self.outstanding = false;
-        Ok(Some(clock::now() - self.started))
+        let by_kernel = arrived.and_then(|arrived| arrived.checked_sub(self.started_wall));
+        Ok(Some(by_kernel.unwrap_or_else(|| clock::now() - self.started)))
     }
 
     /// The last batch's reply, if it was one integer.

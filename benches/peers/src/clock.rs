@@ -1,7 +1,7 @@
 //! The only reader of time in this program: a monotonic clock for latencies, the wall clock for deadlines and dates.
 #![allow(clippy::disallowed_methods)]
 
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The monotonic clock.
 pub fn now() -> Instant {
@@ -10,8 +10,12 @@ pub fn now() -> Instant {
 
 /// The wall clock, microseconds since 1970-01-01 00:00 UTC; 0 if it is set before then.
 pub fn wall_us() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
+    i64::try_from(wall().as_micros()).unwrap_or(i64::MAX)
+}
+
+/// The wall clock since 1970-01-01 00:00 UTC; zero if it is set before then.
+pub fn wall() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 /// The day of a wall-clock time as `YYYY-MM-DD`, in UTC and the Gregorian calendar.

@@ -2,8 +2,8 @@
 //! how long a start takes, and what the append-only file costs each write.
 //!
 //! The server has all cores here, for a peer's forked child and this server's threads want one too. One thread sends
-//! writes at a fixed rate and PINGs about every 200 µs. The generator's own pauses would look like the server's, so the
-//! longest is shown. The memory of the server and its children is added up in a second save, as that keeps the kernel,
+//! writes at a fixed rate and PINGs about every 200 µs. A reply's time is that of its arrival in the kernel, so that the
+//! generator's own pauses, of which the longest is shown, do not look like the server's. The memory of the server and its children is added up in a second save, as that keeps the kernel,
 //! and with it a core, busy for some milliseconds each time.
 
 use crate::client::{Client, Probe};
