@@ -466,6 +466,19 @@ impl<O> Table<O> {
 
     // Prefetching: each step for a whole batch before the next one.
 
+    /// Prefetches what looking up keys with these hashes needs.
+    #[inline]
+    pub fn prefetch(&self, hashes: impl Iterator<Item = u64> + Clone) {
+        for stage in [
+            Self::prefetch_directory,
+            Self::prefetch_segment,
+            Self::prefetch_bucket,
+            Self::prefetch_entry,
+        ] {
+            hashes.clone().for_each(|hash| stage(self, hash));
+        }
+    }
+
     /// First step: the directory's slot.
     #[inline]
     pub fn prefetch_directory(&self, hash: u64) {

@@ -12,7 +12,6 @@ use std::time::Duration;
 use thiserror::Error;
 
 use crate::client::{ClientFlags, ClientId};
-use crate::collections::table::Table;
 use crate::config::system_text;
 use crate::gate::context::Caller;
 use crate::gate::effect;
@@ -547,17 +546,8 @@ impl Sink for Loader<'_> {
             let key = key.map(|first| (first, self.db.hash(args.get(first))));
             self.prepared.push(Prepared { command, key });
         }
-        let table = self.db.table_of(self.db.selected());
-        for stage in [
-            Table::prefetch_directory,
-            Table::prefetch_segment,
-            Table::prefetch_bucket,
-            Table::prefetch_entry,
-        ] {
-            for (_, hash) in self.prepared.iter().filter_map(|prepared| prepared.key) {
-                stage(table, hash);
-            }
-        }
+        let hashes = self.prepared.iter().filter_map(|prepared| prepared.key);
+        self.db.table_of(self.db.selected()).prefetch(hashes.map(|(_, hash)| hash));
     }
 
     fn request(&mut self, request: &reader::Request<'_>) -> Result<(), String> {

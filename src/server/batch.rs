@@ -316,14 +316,7 @@ impl Turn<'_> {
                 continue;
             };
             let keys = &hashes[first.hashes.start as usize..last.hashes.end as usize];
-            for stage in [
-                Table::prefetch_directory,
-                Table::prefetch_segment,
-                Table::prefetch_bucket,
-                Table::prefetch_entry,
-            ] {
-                keys.iter().for_each(|hash| stage(table, *hash));
-            }
+            table.prefetch(keys.iter().copied());
             prefetch_elements(table, requests, ranges, hashes, buffer, &mut draws);
         }
         self.keyspace.draws = draws;

@@ -4,7 +4,6 @@
 use std::collections::VecDeque;
 use std::slice;
 
-use crate::collections::table::Table;
 use crate::gate::state::State;
 use crate::gate::table::Command;
 use crate::keyspace::Keyspace;
@@ -70,15 +69,7 @@ impl Ahead {
         if self.hashes.len() < 2 {
             return;
         }
-        let table = db.table_of(selected);
-        for stage in [
-            Table::prefetch_directory,
-            Table::prefetch_segment,
-            Table::prefetch_bucket,
-            Table::prefetch_entry,
-        ] {
-            self.hashes.iter().for_each(|&hash| stage(table, hash));
-        }
+        db.table_of(selected).prefetch(self.hashes.iter().copied());
     }
 
     /// What was seen of the next request to run. None: it was not looked at.
