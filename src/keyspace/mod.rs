@@ -648,6 +648,11 @@ impl Keyspace {
 
     /// Exchanges two databases. One change.
     pub fn swap(&mut self, a: usize, b: usize) {
+        if a == b {
+            // Counts as a change, as in Redis, but changes no key.
+            self.dirty += 1;
+            return;
+        }
         self.expire_watched(a, b);
         self.expire_watched(b, a);
         self.delete_found_expired();

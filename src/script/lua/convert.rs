@@ -13,8 +13,10 @@ use super::{Name, Returned, bytes_at, push_bytes, raise, shared, upvalue};
 use crate::resp::reply::{Protocol, ReplyWriter};
 use crate::script::library::safepoint;
 
-/// The deepest nesting of tables.
-const DEPTH_MAX: usize = 7990;
+/// Where the interpreter of Redis has the value that a script returns on its stack, and the highest place that it converts: above
+/// is the limit of its stack, less what a conversion needs. Nested values are above those that they are in ([`Open::inner`]).
+const RETURNED_AT: usize = 2;
+const HIGHEST: usize = 7996;
 /// Values and bytes converted between two checks for interrupts.
 const VALUES: usize = 1000;
 const BYTES: usize = 1 << 20;
@@ -215,6 +217,18 @@ enum Open {
     },
 }
 
+impl Open {
+    /// How far above the table, on the stack of Redis's interpreter, the item is that was pushed last.
+    fn inner(&self) -> usize {
+        match self {
+            Open::Array { .. } => 1,
+            // A copy of the key, then the value.
+            Open::Map { value: true } => 4,
+            Open::Map { value: false } | Open::Set => 3,
+        }
+    }
+}
+
 /// Parameters of [`write_returned`].
 pub(super) struct Writing<'a, 'b> {
     pub reply: &'a mut ReplyWriter<'b>,
@@ -273,26 +287,27 @@ const COUNTED: usize = 8;
 /// Writes the value on top of the stack as a reply, and pops it. Called from a function of the API.
 unsafe fn write_value(state: *mut lua_State, writing: &mut Writing<'_, '_>) {
     let mut progress = Progress { begun: writing.reply.output().len(), values: 0, bytes: 0 };
-    let mut open = Vec::new();
-    let mut kind = lua_type(state, -1);
+    let mut open: Vec<(Open, usize)> = Vec::new();
+    let (mut kind, mut place) = (lua_type(state, -1), RETURNED_AT);
     loop {
         progress.count(state, kind, writing);
         let Writing { reply, protocol, returned } = writing;
         let is_table = kind == LUA_TTABLE;
-        if open.len() >= DEPTH_MAX || is_table && lua_checkstack(state, TABLE_SLOTS) == 0 {
+        if place > HIGHEST || is_table && lua_checkstack(state, TABLE_SLOTS) == 0 {
             reply.error("ERR reached lua stack limit");
             returned.failed = true;
             returned.add(b"ERR reached lua stack limit".to_vec());
             lua_settop(state, -2);
         } else if is_table {
-            open.extend(begin_table(state, reply, returned));
+            open.extend(begin_table(state, reply, returned).map(|table| (table, place)));
         } else {
             write_simple(state, kind, reply, *protocol);
             lua_settop(state, -2);
         }
         kind = loop {
-            let Some(table) = open.last_mut() else { return };
+            let Some((table, table_place)) = open.last_mut() else { return };
             if let Some(kind) = push_next(state, table) {
+                place = *table_place + table.inner();
                 break kind;
             }
             lua_settop(state, -2);
