@@ -51,6 +51,11 @@ impl Client {
         Ok(self.stream.get_mut().write_all(requests)?)
     }
 
+    /// The connection, with what has not been read.
+    pub fn into_stream(self) -> TcpStream {
+        self.stream.into_inner()
+    }
+
     /// Reads the next reply or push.
     pub fn receive(&mut self) -> Result<Reply> {
         Ok(Reply::read(&mut self.stream)?)

@@ -1,7 +1,7 @@
 //! What replicas cost: the primary's CPU for each SET with none, one and two of them, a replica's for each that it applies, and
 //! latency, memory and time while a replica is sent the whole keyspace.
 //!
-//! The primary has a core of its own for the CPU accounts, its replicas share the generator's. For the full synchronisation both have
+//! The primary has a core of its own for the CPU accounts, its replicas share the generator's and come behind it. For the full synchronisation both have
 //! all cores, and writes and PINGs go on as in [`crate::saving`].
 
 use crate::client::Client;
@@ -13,10 +13,13 @@ use crate::saving::{self, Work};
 use crate::server::{Server, ServerSpec};
 use crate::sys::CpuTime;
 use crate::{Result, clock};
+use std::io::Read;
+use std::net::{Shutdown, TcpStream};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 const PIPELINE: u64 = 16;
-const CONNECTIONS: usize = 10;
+const CONNECTIONS: usize = 50;
 /// SETs of one round, and of how many keys.
 const WRITES: u64 = 1_000_000;
 const KEYS: u64 = 100_000;
@@ -50,7 +53,8 @@ pub fn measure(options: &Options) -> Result<()> {
         method: format!(
             "SETs of 32 random bytes to {KEYS} keys at pipeline {PIPELINE}, {CONNECTIONS} connections; accounts are read when the \
              replicas have all of it, the median of {} rounds. The full synchronisation is of the data that is saved above, under \
-             the same writes, until the replica's link is up; memory is the primary's.",
+             the same writes, until the replica's link is up, once with the replica on the same cores, and once as if it had a \
+             machine of its own: then the generator takes what is sent and drops it. Memory is the primary's.",
             options.rounds
         ),
         tables: vec![("CPU".into(), costs), ("While a replica is sent everything".into(), sync)],
@@ -85,7 +89,7 @@ fn costs_of(
     let mut applied_ns = Vec::new();
     for wanted in 0..=REPLICAS_MAX {
         if replicas.len() < wanted {
-            let replica = Server::start_beside(spec, &SETTINGS)?;
+            let replica = Server::start_replica(spec, &SETTINGS, false)?;
             follow(&replica, &primary)?;
             replicas.push(replica);
         }
@@ -164,6 +168,45 @@ fn field(control: &mut Client, name: &str) -> Result<String> {
     Ok(value.ok_or_else(|| format!("INFO without {name}"))?.trim_end().to_owned())
 }
 
+/// A replica on a machine of its own, as far as the primary can tell: it takes what it is sent, and does nothing with it.
+struct Reader {
+    stream: TcpStream,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Reader {
+    /// Connects, and returns when the primary has taken it for a replica.
+    fn follow(primary: &Server) -> Result<Reader> {
+        let mut client = Client::connect(primary.address)?;
+        client.must(&["REPLCONF", "capa", "eof", "capa", "psync2"])?;
+        let mut request = Vec::new();
+        encode_request(&mut request, &[b"PSYNC", b"?", b"-1"]);
+        client.send(&request)?;
+        let stream = client.into_stream();
+        let mut reading = stream.try_clone()?;
+        let thread = std::thread::spawn(move || {
+            let mut buffer = vec![0; 1 << 20];
+            // The end of the connection ends it.
+            while reading.read(&mut buffer).is_ok_and(|bytes| bytes > 0) {}
+        });
+        let reader = Reader { stream, thread: Some(thread) };
+        let (mut control, start) = (Client::connect(primary.address)?, clock::now());
+        while field(&mut control, "connected_slaves")? == "0" {
+            wait(start)?;
+        }
+        Ok(reader)
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        let _ = self.stream.shutdown(Shutdown::Both);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
 /// The primary without a replica, and while one is sent everything.
 fn sync_of(spec: &ServerSpec, keys: u32) -> Result<Vec<Vec<String>>> {
     let primary = Server::start_on_all_cores(spec, &SETTINGS)?;
@@ -173,10 +216,19 @@ fn sync_of(spec: &ServerSpec, keys: u32) -> Result<Vec<Vec<String>>> {
     let mut replica = None;
     let sync = saving::phase(&primary, keys, "full synchronisation", || {
         // Another one has nothing yet.
-        let new = replica.insert(Server::start_on_all_cores(spec, &SETTINGS)?);
+        let new = replica.insert(Server::start_replica(spec, &SETTINGS, true)?);
         let command = ["REPLICAOF", &host, &port].map(String::from).into();
         let (section, sign) = ("replication", "master_link_status:down");
         Ok(Some(Work { whom: new.address, command, section, sign }))
     })?;
-    Ok(vec![saving::row_of(spec, &quiet), saving::row_of(spec, &sync)])
+    // It would take its part of the cores.
+    drop(replica.take());
+    let mut reader = None;
+    let elsewhere = saving::phase(&primary, keys, "the same, replica elsewhere", || {
+        reader.take();
+        reader = Some(Reader::follow(&primary)?);
+        let (whom, command) = (primary.address, vec!["PING".into()]);
+        Ok(Some(Work { whom, command, section: "replication", sign: "state=wait_bgsave" }))
+    })?;
+    Ok([quiet, sync, elsewhere].iter().map(|phase| saving::row_of(spec, phase)).collect())
 }

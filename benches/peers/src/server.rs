@@ -59,9 +59,13 @@ impl Server {
         Self::start_on(spec, extra, (sys::cores() > 1).then_some(SERVER_CORE))
     }
 
-    /// The same, but beside the generator, so that it takes nothing of the core of the server under test.
-    pub fn start_beside(spec: &ServerSpec, extra: &[&str]) -> Result<Server> {
-        Self::start_on(spec, extra, (sys::cores() > 1).then_some(GENERATOR_CORE))
+    /// A replica. Elsewhere it would have a machine of its own, so here it comes behind the generator and the primary, on the
+    /// generator's core or, if that is asked for, on any.
+    pub fn start_replica(spec: &ServerSpec, extra: &[&str], on_all_cores: bool) -> Result<Server> {
+        let core = (!on_all_cores && sys::cores() > 1).then_some(GENERATOR_CORE);
+        let server = Self::start_on(spec, extra, core)?;
+        sys::step_behind(server.process.child.id())?;
+        Ok(server)
     }
 
     /// The same, but the server and its children and threads may run on any core.

@@ -54,6 +54,17 @@ impl Priority {
     }
 }
 
+/// Lowers the priority of all threads of a process below ours.
+pub fn step_behind(pid: u32) -> Result<()> {
+    const STEP: i32 = 10;
+    let ours = rustix::process::getpriority_process(None)?;
+    for task in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let thread = task?.file_name().to_string_lossy().parse()?;
+        rustix::process::setpriority_process(rustix::process::Pid::from_raw(thread), ours + STEP)?;
+    }
+    Ok(())
+}
+
 impl Drop for Priority {
     fn drop(&mut self) {
         // The session outlives us, and with it its nice value; ours ends with the process. It can only fail where the
