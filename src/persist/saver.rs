@@ -8,7 +8,7 @@
 //! between. The file has a temporary name until it is complete and synced, so that either the old file or the new one
 //! exists at any moment.
 
-use std::io;
+use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -34,9 +34,10 @@ const QUEUE_BYTES_MAX: usize = 16 << 20;
 /// After this much was written, the system is asked to start writing it to the disk. Unit: bytes.
 const WRITEBACK_BYTES: u64 = 4 << 20;
 
-/// On a machine with few cores the thread pauses so long after each chunk: a thread that never sleeps keeps others that
-/// wake up on its core waiting for its whole time slice, some milliseconds.
-const REST: Duration = Duration::from_micros(100);
+/// On a machine with few cores the thread pauses so long after it has written so much, some 0.2 ms of work: a thread that never
+/// sleeps keeps others that wake up on its core waiting for its whole time slice, some milliseconds.
+const REST: Duration = Duration::from_micros(50);
+const BYTES_BETWEEN_RESTS: usize = 64 << 10;
 
 /// How access bits are saved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,8 +130,8 @@ impl Plan {
 }
 
 enum FormWriter<'a> {
-    Rdb(Box<Writer<FileWriter<'a>>>),
-    Commands(CommandWriter<FileWriter<'a>>),
+    Rdb(Box<Writer<PacedFile<'a>>>),
+    Commands(CommandWriter<PacedFile<'a>>),
 }
 
 impl FormWriter<'_> {
@@ -139,6 +140,29 @@ impl FormWriter<'_> {
             FormWriter::Rdb(writer) => writer.written_bytes(),
             FormWriter::Commands(writer) => writer.written_bytes(),
         }
+    }
+}
+
+/// A file that is written with pauses, if `rests`.
+struct PacedFile<'a> {
+    file: FileWriter<'a>,
+    rests: bool,
+    since_rest: usize,
+}
+
+impl Write for PacedFile<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.file.write(bytes)?;
+        self.since_rest += written;
+        if self.rests && self.since_rest >= BYTES_BETWEEN_RESTS {
+            self.since_rest = 0;
+            std::thread::sleep(REST);
+        }
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
     }
 }
 
@@ -162,11 +186,13 @@ fn io_error(error: WriteError) -> io::Error {
 }
 
 impl<'a> FileSaver<'a> {
-    fn new(file: &'a dyn DiskFile, plan: &'a Plan) -> io::Result<Self> {
+    /// `rests`: as [`PacedFile`] does.
+    fn new(file: &'a dyn DiskFile, plan: &'a Plan, rests: bool) -> io::Result<Self> {
+        let paced = PacedFile { file: FileWriter(file), rests, since_rest: 0 };
         let writer = match plan.form {
             Form::Rdb => {
                 let encoder = Encoder::new(plan.compresses);
-                let mut writer = Writer::new(FileWriter(file), plan.version, encoder, plan.checks)?;
+                let mut writer = Writer::new(paced, plan.version, encoder, plan.checks)?;
                 for (name, value) in &plan.aux {
                     writer.aux(name.as_bytes(), value)?;
                 }
@@ -177,7 +203,7 @@ impl<'a> FileSaver<'a> {
             }
             Form::Commands { has_timestamps } => {
                 let time = has_timestamps.then(|| plan.now.unix_seconds());
-                let mut writer = CommandWriter::new(FileWriter(file), time);
+                let mut writer = CommandWriter::new(paced, time);
                 for text in &plan.functions {
                     writer.function(text)?;
                 }
@@ -294,7 +320,7 @@ pub fn save_now(
 
 /// Writes all databases to a file and syncs it. Returns its bytes.
 pub fn write_now(db: &mut Keyspace, file: &dyn DiskFile, plan: &Plan) -> io::Result<u64> {
-    let mut saver = FileSaver::new(file, plan)?;
+    let mut saver = FileSaver::new(file, plan, false)?;
     let (sender, receiver) = channel();
     // The receiver is gone after an error.
     db.begin_snapshot(Box::new(move |chunk| _ = sender.send(chunk)));
@@ -417,7 +443,7 @@ fn encode_all(
     shared: &Shared,
     rests: bool,
 ) -> io::Result<u64> {
-    let mut saver = FileSaver::new(file, plan)?;
+    let mut saver = FileSaver::new(file, plan, rests)?;
     saver.aborted = Some(&shared.aborted);
     while let Ok(chunk) = chunks.recv() {
         if shared.aborted.load(Ordering::Relaxed) {
@@ -429,9 +455,6 @@ fn encode_all(
         let before = shared.queued.fetch_sub(bytes, Ordering::Relaxed);
         if before >= QUEUE_BYTES_MAX && before - bytes < QUEUE_BYTES_MAX {
             (shared.wake)();
-        }
-        if rests {
-            std::thread::sleep(REST);
         }
     }
     if shared.aborted.load(Ordering::Relaxed) {
