@@ -160,6 +160,37 @@ fn unsafe_code_lives_in_few_small_rooms() {
     }
 }
 
+/// The error texts in a line of code: a word in capitals, a blank, and more than a parameter's name behind it. Help texts name
+/// optional parameters in brackets.
+fn error_texts(line: &str) -> impl Iterator<Item = &str> {
+    line.split('"').skip(1).step_by(2).filter(|text| {
+        let (code, behind) = text.split_once(' ').unwrap_or_default();
+        code.len() > 2
+            && behind.len() > 4
+            && !behind.starts_with('[')
+            && code.bytes().all(|byte| byte.is_ascii_uppercase())
+    })
+}
+
+#[test]
+fn an_error_text_stands_in_one_file() {
+    let mut places = std::collections::BTreeMap::<String, Vec<PathBuf>>::new();
+    for (path, text) in source_files() {
+        // Words in capitals of texts for the log are no errors.
+        for line in without_tests(&path, &text).iter().filter(|line| !line.contains("log")) {
+            for text in error_texts(code_of(line)) {
+                let places = places.entry(text.to_owned()).or_default();
+                if places.last() != Some(&path) {
+                    places.push(path.clone());
+                }
+            }
+        }
+    }
+    assert!(places.len() > 200, "error texts are found");
+    places.retain(|_, places| places.len() > 1);
+    assert!(places.is_empty(), "move these to error.rs: {places:#?}");
+}
+
 #[test]
 fn no_file_grows_for_ever() {
     for (path, text) in source_files() {

@@ -30,6 +30,7 @@ pub use rewrite::{RewriteError, replace_file};
 pub use value::*;
 
 use crate::collections::glob;
+use crate::error::CommandError;
 use kind::Origin;
 
 /// The circumstances of a CONFIG SET, on which some permissions depend.
@@ -87,7 +88,7 @@ impl SetError {
                 [b"ERR Unknown option or number of arguments for CONFIG SET - '", &name[..], b"'"]
                     .concat()
             }
-            SetError::Loading => b"LOADING Redis is loading the dataset in memory".to_vec(),
+            SetError::Loading => CommandError::LOADING.wire().into_owned(),
             SetError::Refused { name, reason } => about(name, reason.to_string()),
             SetError::Failed { name, reason } => about(name.as_bytes(), reason.clone()),
         }

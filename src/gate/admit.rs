@@ -57,9 +57,6 @@ const NOT_IN_TRANSACTION: CommandError =
 const NEEDS_CLIENT: CommandError =
     CommandError::Text("ERR this command has to do with a connection, and there is none here");
 
-pub const LOADING: CommandError =
-    CommandError::Text("LOADING Redis is loading the dataset in memory");
-
 /// Whether [`admit`] would certainly say `Run`, for a client whose flags need no check. Each new rule of `admit` must
 /// be added here or to [`State::gate`]; a test compares the two.
 #[inline(always)]
@@ -176,7 +173,7 @@ fn check(server: &State, client: &Client, asked: &Asked<'_>, is_busy: bool) -> R
             }
         };
         if is_refused {
-            return Err(LOADING.into());
+            return Err(CommandError::LOADING.into());
         }
     }
     if is_busy && !command.is(Flags::ALLOW_BUSY) {

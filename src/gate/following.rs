@@ -20,6 +20,7 @@ use mio::Token;
 
 use crate::client::{ClientFlags, ClientId};
 use crate::config::{AppendFsync, PrimaryAddress, system_text};
+use crate::error::CommandError;
 use crate::gate::blocking;
 use crate::gate::context::{Caller, Origin};
 use crate::gate::execute::{Gate, Request};
@@ -865,7 +866,7 @@ fn run_unit(
                 let number = args.integer(1).ok().and_then(|number| usize::try_from(number).ok());
                 match number.filter(|&number| number < db.databases()) {
                     Some(number) => *selected = number,
-                    None => note_error(server, args, b"ERR DB index is out of range"),
+                    None => note_error(server, args, &CommandError::DbIndexOutOfRange.wire()),
                 }
             }
             name if name.eq_ignore_ascii_case(b"REPLCONF") => {

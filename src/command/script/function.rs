@@ -223,9 +223,7 @@ struct LoadHost<'a>(&'a mut State);
 
 impl Host for LoadHost<'_> {
     fn call(&mut self, _: &[u8], _: &[Range], _: Protocol, _: &mut OutputBuffer) -> Called {
-        Called::Refused(
-            b"ERR redis.call/pcall can only be called inside a script invocation".to_vec(),
-        )
+        Called::Refused(CommandError::NO_INVOCATION.wire().into_owned())
     }
 
     fn may_call(&mut self, _: &[u8], _: &[Range]) -> Option<bool> {

@@ -12,7 +12,6 @@ use crate::command::server::effects::effects;
 use crate::command::server::reload;
 use crate::config::parse_memory;
 use crate::error::CommandError;
-use crate::gate::admit::LOADING;
 use crate::gate::context::{CommandResult, Context, Outcome};
 use crate::gate::persistence;
 use crate::gate::spec::{CommandSpec, Flags, Group, spec};
@@ -76,7 +75,7 @@ fn debug(ctx: &mut Context<'_>) -> CommandResult {
         (b"htstats", 3) => htstats(ctx),
         (b"htstats-key", 3) => htstats_key(ctx),
         (b"reload" | b"loadaof" | b"effects", _) if ctx.server.persistence.loading.is_some() => {
-            Err(LOADING)
+            Err(CommandError::LOADING)
         }
         (b"reload", 2..) => reload::reload(ctx),
         (b"loadaof", 2) => reload::load_aof(ctx),

@@ -128,9 +128,10 @@ pub(crate) fn no_group(group: &[u8], key: &[u8]) -> CommandError {
     CommandError::formatted(parts.concat())
 }
 
-/// The same in XPENDING, XCLAIM and XAUTOCLAIM.
-fn no_key_or_group(key: &[u8], group: &[u8]) -> CommandError {
-    let parts: [&[u8]; 5] = [b"NOGROUP No such key '", key, b"' or consumer group '", group, b"'"];
+/// The same in XPENDING, XCLAIM and XAUTOCLAIM, and in XREADGROUP, which adds `behind`.
+pub(super) fn no_key_or_group(key: &[u8], group: &[u8], behind: &str) -> CommandError {
+    let parts: [&[u8]; 6] =
+        [b"NOGROUP No such key '", key, b"' or consumer group '", group, b"'", behind.as_bytes()];
     CommandError::formatted(parts.concat())
 }
 
@@ -329,7 +330,7 @@ fn parts_mut<'c>(
 ) -> Result<(&'c Entries, &'c mut Group), CommandError> {
     let (key, name) = (ctx.args.get(1), ctx.args.get(2));
     let (entries, groups) = ctx.db.groups_mut(slot)?;
-    let group = groups.get_mut(name).ok_or_else(|| no_key_or_group(key, name))?;
+    let group = groups.get_mut(name).ok_or_else(|| no_key_or_group(key, name, ""))?;
     Ok((entries, group))
 }
 
@@ -393,9 +394,9 @@ fn xpending(ctx: &mut Context<'_>) -> CommandResult {
     let filter = PendingFilter::parse(ctx.args)?;
     let now_ms = ctx.server.now.unix().0;
     let (key, name) = (ctx.args.get(1), ctx.args.get(2));
-    let slot = find_read(ctx)?.ok_or_else(|| no_key_or_group(key, name))?;
+    let slot = find_read(ctx)?.ok_or_else(|| no_key_or_group(key, name, ""))?;
     let stream = ctx.db.stream_at(slot)?;
-    let group = stream.groups.get(name).ok_or_else(|| no_key_or_group(key, name))?;
+    let group = stream.groups.get(name).ok_or_else(|| no_key_or_group(key, name, ""))?;
     match filter {
         None => reply_summary(&mut ctx.reply, group),
         Some(filter) => reply_pending(&mut ctx.reply, group, &filter, now_ms),
@@ -628,7 +629,7 @@ impl<'a> Claimant<'a> {
 /// [JUSTID] [LASTID id]`: an array of the entries claimed, or of their IDs.
 fn xclaim(ctx: &mut Context<'_>) -> CommandResult {
     let (key, name) = (ctx.args.get(1), ctx.args.get(2));
-    let slot = find_read(ctx)?.ok_or_else(|| no_key_or_group(key, name))?;
+    let slot = find_read(ctx)?.ok_or_else(|| no_key_or_group(key, name, ""))?;
     let now_ms = ctx.server.now.unix().0;
     // From a file or the primary the command is exact: the named consumer has claimed the entry, or it was deleted.
     let is_repeated = matches!(ctx.caller, Caller::Load | Caller::Primary);
@@ -637,7 +638,7 @@ fn xclaim(ctx: &mut Context<'_>) -> CommandResult {
     claimant.is_active = options.force || !is_repeated;
     let is_always_seen = ctx.server.config.reports_7_2() && !is_repeated;
     let (entries, groups) = ctx.db.groups_mut(slot)?;
-    let group = groups.get_mut(name).ok_or_else(|| no_key_or_group(key, name))?;
+    let group = groups.get_mut(name).ok_or_else(|| no_key_or_group(key, name, ""))?;
     let reply = &mut ctx.reply;
     let before = group.last;
     if options.last > group.last {
@@ -725,12 +726,12 @@ impl AutoclaimOptions {
 fn xautoclaim(ctx: &mut Context<'_>) -> CommandResult {
     let options = AutoclaimOptions::parse(ctx.args)?;
     let (key, name) = (ctx.args.get(1), ctx.args.get(2));
-    let slot = find_read(ctx)?.ok_or_else(|| no_key_or_group(key, name))?;
+    let slot = find_read(ctx)?.ok_or_else(|| no_key_or_group(key, name, ""))?;
     let now_ms = ctx.server.now.unix().0;
     let mut claimant = Claimant::new(ctx, now_ms, options.just_id);
     let is_always_seen = ctx.server.config.reports_7_2();
     let (entries, groups) = ctx.db.groups_mut(slot)?;
-    let group = groups.get_mut(name).ok_or_else(|| no_key_or_group(key, name))?;
+    let group = groups.get_mut(name).ok_or_else(|| no_key_or_group(key, name, ""))?;
     if is_always_seen {
         claimant.meet(group);
     }

@@ -3,6 +3,7 @@
 //! A blocked request is kept with `$` and `+` resolved: `$` is the last ID at the time of the request. A blocked
 //! consumer always waits for entries that its group has not read.
 
+use super::group::no_key_or_group;
 use crate::command::stream::claims::Claims;
 use crate::command::stream::{
     Bound, announce, parse_bound, parse_id, reply_entry, reply_id, stream_spec,
@@ -431,14 +432,7 @@ fn xreadgroup(ctx: &mut Context<'_>) -> CommandResult {
 }
 
 fn no_such_group(key: &[u8], group: &[u8]) -> CommandError {
-    let parts: [&[u8]; 5] = [
-        b"NOGROUP No such key '",
-        key,
-        b"' or consumer group '",
-        group,
-        b"' in XREADGROUP with GROUP option",
-    ];
-    CommandError::formatted(parts.concat())
+    no_key_or_group(key, group, " in XREADGROUP with GROUP option")
 }
 
 /// A consumer is woken as its key has changed: possibly the stream or group was deleted.

@@ -7,6 +7,7 @@ use mlua::ffi::*;
 
 use super::convert::{push_error, push_reply};
 use super::{NAMES, bytes_at, lua_upvalueindex, push_bytes, shared, string_at};
+use crate::error::CommandError;
 use crate::resp::number::format_double_17g;
 use crate::resp::reply::{OutputBuffer, Protocol};
 use crate::resp::request::Range;
@@ -133,8 +134,7 @@ unsafe fn run(state: *mut lua_State, raises: bool) -> c_int {
     exchange.keep();
     shared.exchange.set(Some(exchange));
     if !known {
-        let text = b"ERR redis.call/pcall can only be called inside a script invocation";
-        raise_error(state, text);
+        raise_error(state, &CommandError::NO_INVOCATION.wire());
     }
     if is_error && raises {
         lua_error(state);

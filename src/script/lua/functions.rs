@@ -13,7 +13,7 @@ use super::api::push_function;
 use super::convert::push_error;
 use super::sandbox::no_such_global;
 use super::{Failure, Lua, Name, Returned, Run, base, bytes_at, push_bytes, shared};
-use super::{STRING_MAX, TABLE_MAX};
+use super::{LARGE_ARGUMENTS, STRING_MAX, TABLE_MAX};
 use crate::script::functions::{Registered, is_name};
 use crate::script::shebang::ScriptFlags;
 use crate::script::{Function, Host};
@@ -112,7 +112,7 @@ impl Lua {
             lua_rawgeti_(state, LUA_REGISTRYINDEX, function.0);
             if !push_array(state, keys) || !push_array(state, args) {
                 lua_settop(state, top);
-                return Err(Failure::plain("ERR arguments are too large for a script"));
+                return Err(Failure::plain(LARGE_ARGUMENTS));
             }
             self.call(2, host, memory_max, busy_after_ms, Some(reply))
         }

@@ -43,6 +43,7 @@ use memory::Memory;
 /// The longest string, and the most elements of a table, in Lua.
 const STRING_MAX: usize = 1 << 30;
 const TABLE_MAX: usize = 1 << 26;
+const LARGE_ARGUMENTS: &str = "ERR arguments are too large for a script";
 
 /// Names of fields and globals kept on the stack, in this order.
 #[derive(Clone, Copy)]
@@ -415,7 +416,7 @@ impl Lua {
             let fits = set_global(state, Name::Keys, keys) && set_global(state, Name::Argv, args);
             lua_setreadonly(state, LUA_GLOBALSINDEX, 1);
             if !fits {
-                return Err(Failure::plain("ERR arguments are too large for a script"));
+                return Err(Failure::plain(LARGE_ARGUMENTS));
             }
             lua_rawgeti_(state, LUA_REGISTRYINDEX, function.0);
             self.call(0, host, memory_max, busy_after_ms, Some(reply))
