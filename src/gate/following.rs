@@ -24,6 +24,7 @@ use crate::error::CommandError;
 use crate::gate::blocking;
 use crate::gate::context::{Caller, Origin};
 use crate::gate::execute::{Gate, Request};
+use crate::gate::looked_up::LookedUp;
 use crate::gate::monitor;
 use crate::gate::persistence::{self, Moment};
 use crate::gate::redirect::{self, Blocked};
@@ -45,7 +46,7 @@ use crate::sys::log::Level;
 mod ahead;
 mod sync;
 
-use ahead::{Ahead, Seen};
+use ahead::Ahead;
 use sync::{Loaded, Sync};
 
 /// The connection's token: above those of clients, below those of the server itself.
@@ -884,14 +885,14 @@ fn run_unit(
     asked.then_some(before)
 }
 
-/// Runs one request. `seen`: what was looked up of it ahead.
-fn run_request(db: &mut Keyspace, server: &mut State, args: Args<'_>, seen: Option<Seen>) {
-    let seen = seen.unwrap_or_else(|| Seen::of(server, args));
-    let command = seen.command;
+/// Runs one request. `ahead`: what was looked up of it.
+fn run_request(db: &mut Keyspace, server: &mut State, args: Args<'_>, ahead: Option<LookedUp>) {
+    let looked_up = ahead.unwrap_or_else(|| LookedUp::without_key(server, args));
+    let command = looked_up.command;
     let mut output = OutputBuffer::default();
     let reply = ReplyWriter::new(&mut output, Protocol::Resp2);
     let mut gate = Gate { db, server, caller: Caller::Primary, reply };
-    let request = Request { args, command, prehashed: seen.prehashed() };
+    let request = Request { args, command, prehashed: looked_up.prehashed() };
     let ran = gate.run_trusted(&request, Origin::Transaction);
     if let (true, Some(command)) = (server.is_monitored(), command) {
         let database = db.selected();

@@ -5,7 +5,6 @@
 //! keys still existed.
 
 use std::path::Path;
-use std::slice;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 
@@ -16,11 +15,10 @@ use crate::config::system_text;
 use crate::gate::context::Caller;
 use crate::gate::effect;
 use crate::gate::execute::{Gate, Request};
+use crate::gate::looked_up::LookedUp;
 use crate::gate::persistence::{self, Loading, Purpose};
 use crate::gate::replicas;
-use crate::gate::spec::Begin;
 use crate::gate::state::State;
-use crate::gate::table::Command;
 use crate::keyspace::Keyspace;
 use crate::keyspace::beside::Beside;
 use crate::keyspace::snapshot::LoadedEntry;
@@ -33,7 +31,7 @@ use crate::persist::aof::load::{Loaded, Sink};
 use crate::persist::aof::reader;
 use crate::persist::leftovers;
 use crate::persist::rdb::{FileError, Limits, Place, RawEntry, Version, VersionCheck};
-use crate::resp::args::{Args, Prehashed};
+use crate::resp::args::Args;
 use crate::resp::number::parse_i64;
 use crate::resp::reply::{OutputBuffer, Protocol, ReplyWriter};
 use crate::resp::request::Range;
@@ -427,7 +425,9 @@ pub fn run(db: &mut Keyspace, server: &mut State, args: &[&[u8]]) -> Result<(), 
         buffer.extend_from_slice(arg);
     }
     let mut output = OutputBuffer::default();
-    run_request(db, server, &buffer, &ranges, &mut output)?;
+    let args = Args::new(&buffer, &ranges);
+    let looked_up = LookedUp::without_key(server, args);
+    run_request(db, server, args, &looked_up, &mut output)?;
     match output.whole().strip_prefix(b"-") {
         Some(error) => Err(String::from_utf8_lossy(error).trim_end().to_owned()),
         None => Ok(()),
@@ -439,25 +439,14 @@ pub fn run(db: &mut Keyspace, server: &mut State, args: &[&[u8]]) -> Result<(), 
 fn run_request(
     db: &mut Keyspace,
     server: &mut State,
-    buffer: &[u8],
-    ranges: &[Range],
+    args: Args<'_>,
+    looked_up: &LookedUp,
     output: &mut OutputBuffer,
 ) -> Result<(), String> {
-    let args = Args::new(buffer, ranges);
-    let command = server.commands.find(args.get(0));
-    run_found(db, server, &Request { args, command, prehashed: Prehashed::default() }, output)
-}
-
-/// As [`run_request`], with the command looked up.
-fn run_found(
-    db: &mut Keyspace,
-    server: &mut State,
-    request: &Request<'_>,
-    output: &mut OutputBuffer,
-) -> Result<(), String> {
+    let request = Request { args, command: looked_up.command, prehashed: looked_up.prehashed() };
     let reply = ReplyWriter::new(output, Protocol::Resp2);
     let mut gate = Gate { db, server, caller: Caller::Load, reply };
-    let ran = gate.run_loaded(request);
+    let ran = gate.run_loaded(&request);
     ran.map_err(|error| match request.command {
         None => {
             let name = String::from_utf8_lossy(request.args.get(0)).into_owned();
@@ -476,8 +465,8 @@ struct Loader<'a> {
     queued_ranges: Vec<Range>,
     queued_ends: Vec<usize>,
     /// What was looked up of the next requests, in their order.
-    prepared: Vec<Prepared>,
-    /// The next request's index in `prepared`.
+    ahead: Vec<LookedUp>,
+    /// The next request's index in `ahead`.
     next: usize,
     output: OutputBuffer,
     progress: Progress,
@@ -485,20 +474,12 @@ struct Loader<'a> {
     file_bytes: u64,
 }
 
-/// What is looked up of a request before it runs.
-#[derive(Clone, Copy)]
-struct Prepared {
-    command: Option<&'static Command>,
-    /// The index of its first key, and the key's hash.
-    key: Option<(usize, u64)>,
-}
-
 impl Loader<'_> {
     fn apply(
         &mut self,
         buffer: &[u8],
         ranges: &[Range],
-        prepared: Option<Prepared>,
+        looked_up: Option<LookedUp>,
     ) -> Result<(), String> {
         let args = Args::new(buffer, ranges);
         if args.get(0).eq_ignore_ascii_case(b"SELECT") {
@@ -509,13 +490,8 @@ impl Loader<'_> {
             return Ok(());
         }
         self.output.clear();
-        let Some(Prepared { command, key }) = prepared else {
-            return run_request(self.db, self.server, buffer, ranges, &mut self.output);
-        };
-        let (first, hash) = key.unwrap_or_default();
-        let hashes = if key.is_some() { slice::from_ref(&hash) } else { &[] };
-        let request = Request { args, command, prehashed: Prehashed { first, step: 1, hashes } };
-        run_found(self.db, self.server, &request, &mut self.output)
+        let looked_up = looked_up.unwrap_or_else(|| LookedUp::without_key(self.server, args));
+        run_request(self.db, self.server, args, &looked_up, &mut self.output)
     }
 }
 
@@ -536,28 +512,25 @@ impl Sink for Loader<'_> {
 
     /// Looks up the commands, and prefetches their keys' entries.
     fn prefetch(&mut self, batch: &Requests, requests: std::ops::Range<usize>) {
-        self.prepared.clear();
+        self.ahead.clear();
         self.next = 0;
         for index in requests {
             let request = batch.get(index);
             let args = Args::new(request.buf, request.args);
-            let command = self.server.commands.find(args.get(0));
-            let key = command.and_then(first_key).filter(|&first| first < args.len());
-            let key = key.map(|first| (first, self.db.hash(args.get(first))));
-            self.prepared.push(Prepared { command, key });
+            self.ahead.push(LookedUp::of(self.db, self.server, args));
         }
-        let hashes = self.prepared.iter().filter_map(|prepared| prepared.key);
-        self.db.table_of(self.db.selected()).prefetch(hashes.map(|(_, hash)| hash));
+        let hashes = self.ahead.iter().filter_map(LookedUp::hash);
+        self.db.table_of(self.db.selected()).prefetch(hashes);
     }
 
     fn request(&mut self, request: &reader::Request<'_>) -> Result<(), String> {
-        let prepared = self.prepared.get(self.next).copied();
+        let looked_up = self.ahead.get(self.next).copied();
         if self.next == 0 || self.server.config.key_load_delay != 0 {
             self.progress.step(self.db, self.server, request.end)?;
         }
         self.next += 1;
         if !request.in_transaction {
-            return self.apply(request.buf, request.args, prepared);
+            return self.apply(request.buf, request.args, looked_up);
         }
         let name = request.args[0].of(request.buf);
         if name.eq_ignore_ascii_case(b"MULTI") {
@@ -586,14 +559,6 @@ impl Sink for Loader<'_> {
         self.queued.clear();
         self.queued_ranges.clear();
         self.queued_ends.clear();
-    }
-}
-
-/// The index of a command's first key, if it is fixed.
-fn first_key(command: &Command) -> Option<usize> {
-    match command.spec.keys.first()?.begin {
-        Begin::Index(first) => Some(first as usize),
-        _ => None,
     }
 }
 
@@ -698,7 +663,7 @@ fn load_folder(
         queued: Vec::new(),
         queued_ranges: Vec::new(),
         queued_ends: Vec::new(),
-        prepared: Vec::new(),
+        ahead: Vec::new(),
         next: 0,
         output: OutputBuffer::default(),
     };

@@ -15,6 +15,7 @@ pub mod following;
 pub mod keys;
 pub mod limits;
 pub mod load;
+pub mod looked_up;
 pub mod monitor;
 pub mod persistence;
 pub mod publish;

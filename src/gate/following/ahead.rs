@@ -2,13 +2,12 @@
 //! cache misses of many requests overlap.
 
 use std::collections::VecDeque;
-use std::slice;
 
+use crate::gate::looked_up::LookedUp;
 use crate::gate::state::State;
-use crate::gate::table::Command;
 use crate::keyspace::Keyspace;
 use crate::replication::link::Link;
-use crate::resp::args::{Args, Prehashed};
+use crate::resp::args::Args;
 use crate::resp::request::Range;
 
 /// Requests looked at together.
@@ -17,32 +16,9 @@ const REQUESTS: usize = 64;
 /// What was looked up of the next requests. They are recognised by where they lie in the link's buffer.
 #[derive(Default)]
 pub(super) struct Ahead {
-    seen: VecDeque<Seen>,
+    /// Where each request's first argument begins, and what was looked up of it.
+    seen: VecDeque<(u32, LookedUp)>,
     hashes: Vec<u64>,
-}
-
-pub(super) struct Seen {
-    /// Where the request's first argument begins.
-    at: u32,
-    pub(super) command: Option<&'static Command>,
-    /// The index of the first key, and its hash, if it was looked at and has one at a fixed position.
-    key: Option<(usize, u64)>,
-}
-
-impl Seen {
-    /// What a request needs that was not looked at.
-    pub(super) fn of(server: &State, args: Args<'_>) -> Seen {
-        Seen { at: 0, command: server.commands.find(args.get(0)), key: None }
-    }
-
-    pub(super) fn prehashed(&self) -> Prehashed<'_> {
-        match &self.key {
-            Some((first, hash)) => {
-                Prehashed { first: *first, step: 1, hashes: slice::from_ref(hash) }
-            }
-            None => Prehashed::default(),
-        }
-    }
 }
 
 impl Ahead {
@@ -59,12 +35,9 @@ impl Ahead {
         }
         self.hashes.clear();
         link.look_ahead(REQUESTS, |buffer, ranges| {
-            let args = Args::new(buffer, ranges);
-            let command = server.commands.find(args.get(0));
-            let first = command.map_or(0, |command| usize::from(command.fixed_keys.first));
-            let key = (first > 0 && first < args.len()).then(|| (first, db.hash(args.get(first))));
-            self.hashes.extend(key.map(|(_, hash)| hash));
-            self.seen.push_back(Seen { at: ranges[0].start, command, key });
+            let looked_up = LookedUp::of(db, server, Args::new(buffer, ranges));
+            self.hashes.extend(looked_up.hash());
+            self.seen.push_back((ranges[0].start, looked_up));
         });
         if self.hashes.len() < 2 {
             return;
@@ -73,12 +46,16 @@ impl Ahead {
     }
 
     /// What was seen of the next request to run. None: it was not looked at.
-    pub(super) fn take(&mut self, ranges: &[Range]) -> Option<Seen> {
+    pub(super) fn take(&mut self, ranges: &[Range]) -> Option<LookedUp> {
         let at = ranges[0].start;
         // MULTI and EXEC are not asked for.
-        while self.seen.front().is_some_and(|seen| seen.at < at) {
+        while self.seen.front().is_some_and(|&(seen_at, _)| seen_at < at) {
             self.seen.pop_front();
         }
-        if self.seen.front()?.at == at { self.seen.pop_front() } else { None }
+        let &(seen_at, looked_up) = self.seen.front()?;
+        (seen_at == at).then(|| {
+            self.seen.pop_front();
+            looked_up
+        })
     }
 }

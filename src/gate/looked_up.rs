@@ -1,0 +1,44 @@
+//! What is looked up of a request before it runs, by those that prefetch the keys of many requests together.
+
+use std::slice;
+
+use crate::gate::state::State;
+use crate::gate::table::Command;
+use crate::keyspace::Keyspace;
+use crate::resp::args::{Args, Prehashed};
+
+/// A request's command, and its first key's hash.
+#[derive(Clone, Copy)]
+pub struct LookedUp {
+    pub command: Option<&'static Command>,
+    /// The index of the key, and its hash. None: the request has none at a fixed position, or it was not asked for.
+    key: Option<(usize, u64)>,
+}
+
+impl LookedUp {
+    pub fn of(db: &Keyspace, server: &State, args: Args<'_>) -> Self {
+        let found = Self::without_key(server, args);
+        let first = found.command.map_or(0, |command| usize::from(command.fixed_keys.first));
+        let has_key = (1..args.len()).contains(&first);
+        LookedUp { key: has_key.then(|| (first, db.hash(args.get(first)))), ..found }
+    }
+
+    pub fn without_key(server: &State, args: Args<'_>) -> Self {
+        LookedUp { command: server.commands.find(args.get(0)), key: None }
+    }
+
+    /// The key's hash, to prefetch its entry.
+    pub fn hash(&self) -> Option<u64> {
+        self.key.map(|(_, hash)| hash)
+    }
+
+    /// The hash, for the run of the request.
+    pub fn prehashed(&self) -> Prehashed<'_> {
+        match &self.key {
+            Some((first, hash)) => {
+                Prehashed { first: *first, step: 1, hashes: slice::from_ref(hash) }
+            }
+            None => Prehashed::default(),
+        }
+    }
+}
