@@ -7,7 +7,7 @@ PEERS ?=
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 .DEFAULT_GOAL := build
-.PHONY: build help run check test bench bench-peers peer clients crash failover simulate fuzz miri doc install uninstall
+.PHONY: build help run check test bench bench-peers peer clients crash failover sentinel simulate fuzz miri doc install uninstall
 
 build: ## build the server, optimised
 	$(CARGO) build --release
@@ -50,6 +50,10 @@ crash: build ## kills a server under load for a minute and looks for answered wr
 
 failover: build ## three nodes, three redis-sentinels, 20 failovers under load; ARGS="--binary PATH --rounds 4 --config 'NAME VALUE'"
 	tests/failover/run --binary $(TARGET)/release/latchkey $(ARGS)
+
+sentinel: ## the sentinel tests of Redis's suite, real sentinels over this server's nodes; REDIS_SOURCE and SENTINEL may name others
+	$(CARGO) build
+	tests/peer/sentinel $(TARGET)/debug/latchkey $(ARGS)
 
 simulate: ## three servers under random misfortune, minutes of seeds; ARGS="--seed 7" repeats one, "--seeds 1000 --from 1" runs many
 	SIMULATE="$(ARGS)" $(CARGO) test --test it simulation::many_seeds -- --ignored --nocapture
