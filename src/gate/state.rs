@@ -228,15 +228,21 @@ impl State {
         self.gate
     }
 
+    /// Sets or ends a pause. Postponed requests are tried again if less is paused than before: what another cause pauses too
+    /// stays postponed.
     pub fn set_pause(&mut self, cause: PauseCause, pause: Option<Pause>) {
+        // All commands, writes, nothing.
+        let rank = |pauses: &Pauses| pauses.strictest().map(|pause| !pause.writes_only);
+        let before = rank(&self.pauses);
         self.pauses.set(cause, pause);
+        if rank(&self.pauses) < before {
+            self.tasks.push(Task::Unpause);
+        }
         self.note_gate();
     }
 
-    /// Ends a pause; postponed requests are tried again.
     pub fn end_pause(&mut self, cause: PauseCause) {
         self.set_pause(cause, None);
-        self.tasks.push(Task::Unpause);
     }
 
     /// Ends the pauses whose time is up.

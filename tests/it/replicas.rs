@@ -459,3 +459,29 @@ fn wait_counts_replicas_that_have_this_clients_writes() {
     server.advance(60_000);
     assert_eq!(second.reply(), Some(Reply::Integer(0)));
 }
+
+#[test]
+fn what_is_paused_twice_waits_for_the_end_of_both_pauses() {
+    let server = start(&[]);
+    let (mut operator, mut writer) = (server.connect(), server.connect());
+    let mut replica = Replica::connect(&server);
+    replica.sync(&server);
+    replica.say("REPLCONF ACK 0");
+    operator.call(&["SET", "k", "1"]);
+    // As a sentinel of Valkey begins a failover; the replica does not acknowledge the write.
+    let ok = Reply::Simple(b"OK".to_vec());
+    assert_eq!(operator.call(&["CLIENT", "PAUSE", "10000", "WRITE"]), ok);
+    assert_eq!(operator.call(&["FAILOVER"]), ok);
+    writer.send(&["SET", "k", "2"]);
+    server.settle();
+    // The failover's pause ends, and in the same moment this is no primary any more.
+    operator.call(&["MULTI"]);
+    operator.call(&["FAILOVER", "ABORT"]);
+    operator.call(&["REPLICAOF", "127.0.0.1", "1"]);
+    assert_eq!(operator.call(&["EXEC"]), Reply::Array(vec![ok.clone(), ok.clone()]));
+    server.settle();
+    assert_eq!(writer.try_message(), None);
+    assert_eq!(operator.call(&["CLIENT", "UNPAUSE"]), ok);
+    let refused = b"READONLY You can't write against a read only replica.".to_vec();
+    assert_eq!(writer.reply(), Some(Reply::Error(refused)));
+}

@@ -169,8 +169,8 @@ fn shutdown(ctx: &mut Context<'_>) -> CommandResult {
         }
         ShutdownOrder::Abort => match ctx.server.process.shutdown.take() {
             Some(_) => {
-                ctx.server.set_pause(PauseCause::Shutdown, None);
-                ctx.server.tasks.extend([Task::Unpause, Task::RefuseShutdown]);
+                ctx.server.end_pause(PauseCause::Shutdown);
+                ctx.server.tasks.push(Task::RefuseShutdown);
                 ctx.server.log(Level::Notice, format_args!("Shutdown manually aborted."));
                 ctx.reply.ok();
                 Ok(Outcome::Replied)
