@@ -143,15 +143,19 @@ impl FormWriter<'_> {
     }
 }
 
-/// A file that is written with pauses, if `rests`.
+/// A file that is written with pauses, if `rests`, and not on when the save is aborted.
 struct PacedFile<'a> {
     file: FileWriter<'a>,
     rests: bool,
     since_rest: usize,
+    aborted: Option<&'a AtomicBool>,
 }
 
 impl Write for PacedFile<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if is_set(self.aborted) {
+            return Err(aborted_error());
+        }
         let written = self.file.write(bytes)?;
         self.since_rest += written;
         if self.rests && self.since_rest >= BYTES_BETWEEN_RESTS {
@@ -186,9 +190,14 @@ fn io_error(error: WriteError) -> io::Error {
 }
 
 impl<'a> FileSaver<'a> {
-    /// `rests`: as [`PacedFile`] does.
-    fn new(file: &'a dyn DiskFile, plan: &'a Plan, rests: bool) -> io::Result<Self> {
-        let paced = PacedFile { file: FileWriter(file), rests, since_rest: 0 };
+    /// `rests`, `aborted`: as [`PacedFile`] has them.
+    fn new(
+        file: &'a dyn DiskFile,
+        plan: &'a Plan,
+        rests: bool,
+        aborted: Option<&'a AtomicBool>,
+    ) -> io::Result<Self> {
+        let paced = PacedFile { file: FileWriter(file), rests, since_rest: 0, aborted };
         let writer = match plan.form {
             Form::Rdb => {
                 let encoder = Encoder::new(plan.compresses);
@@ -210,7 +219,7 @@ impl<'a> FileSaver<'a> {
                 FormWriter::Commands(writer)
             }
         };
-        Ok(FileSaver { writer, file, plan, database: None, written_back: 0, aborted: None })
+        Ok(FileSaver { writer, file, plan, database: None, written_back: 0, aborted })
     }
 
     fn chunk(&mut self, chunk: &Chunk) -> io::Result<()> {
@@ -263,16 +272,13 @@ impl<'a> FileSaver<'a> {
         if key_delay <= 0 {
             return Ok(());
         }
-        let Some(aborted) = self.aborted else {
-            std::thread::sleep(Duration::from_micros(key_delay as u64));
-            return Ok(());
-        };
-        // [`Job::abort`] unparks the thread.
-        std::thread::park_timeout(Duration::from_micros(key_delay as u64));
-        match aborted.load(Ordering::Relaxed) {
-            true => Err(aborted_error()),
-            false => Ok(()),
+        let delay = Duration::from_micros(key_delay as u64);
+        match self.aborted {
+            // [`Job::abort`] unparks the thread.
+            Some(_) => std::thread::park_timeout(delay),
+            None => std::thread::sleep(delay),
         }
+        if is_set(self.aborted) { Err(aborted_error()) } else { Ok(()) }
     }
 
     /// Ends and syncs the file. Returns its bytes.
@@ -284,6 +290,10 @@ impl<'a> FileSaver<'a> {
         self.file.sync_data()?;
         self.file.size()
     }
+}
+
+fn is_set(aborted: Option<&AtomicBool>) -> bool {
+    aborted.is_some_and(|aborted| aborted.load(Ordering::Relaxed))
 }
 
 fn aborted_error() -> io::Error {
@@ -320,7 +330,7 @@ pub fn save_now(
 
 /// Writes all databases to a file and syncs it. Returns its bytes.
 pub fn write_now(db: &mut Keyspace, file: &dyn DiskFile, plan: &Plan) -> io::Result<u64> {
-    let mut saver = FileSaver::new(file, plan, false)?;
+    let mut saver = FileSaver::new(file, plan, false, None)?;
     let (sender, receiver) = channel();
     // The receiver is gone after an error.
     db.begin_snapshot(Box::new(move |chunk| _ = sender.send(chunk)));
@@ -443,13 +453,17 @@ fn encode_all(
     shared: &Shared,
     rests: bool,
 ) -> io::Result<u64> {
-    let mut saver = FileSaver::new(file, plan, rests)?;
-    saver.aborted = Some(&shared.aborted);
+    let mut saver = FileSaver::new(file, plan, rests, Some(&shared.aborted))?;
     while let Ok(chunk) = chunks.recv() {
         if shared.aborted.load(Ordering::Relaxed) {
             return Err(aborted_error());
         }
+        let written_before = saver.writer.written_bytes();
         saver.chunk(&chunk)?;
+        // What compresses well is more work than is written.
+        if rests && saver.writer.written_bytes() == written_before {
+            std::thread::sleep(REST);
+        }
         shared.keys.fetch_add(chunk.len(), Ordering::Relaxed);
         let bytes = chunk.memory();
         let before = shared.queued.fetch_sub(bytes, Ordering::Relaxed);
