@@ -241,6 +241,7 @@ impl State {
         self.note_gate();
     }
 
+    /// Ends a pause, as [`Self::set_pause`] does.
     pub fn end_pause(&mut self, cause: PauseCause) {
         self.set_pause(cause, None);
     }

@@ -1,8 +1,8 @@
 //! What replicas cost: the primary's CPU for each SET with none, one and two of them, a replica's for each that it applies, and
 //! latency, memory and time while a replica is sent the whole keyspace.
 //!
-//! The primary has a core of its own for the CPU accounts, its replicas share the generator's and come behind it. For the full synchronisation both have
-//! all cores, and writes and PINGs go on as in [`crate::saving`].
+//! The primary has a core of its own for the CPU accounts, its replicas share the generator's and come behind it. For the full
+//! synchronisation both have all cores, and writes and PINGs go on as in [`crate::saving`].
 
 use crate::client::Client;
 use crate::load::{self, Load, Random};
@@ -222,7 +222,7 @@ fn sync_of(spec: &ServerSpec, keys: u32) -> Result<Vec<Vec<String>>> {
         Ok(Some(Work { whom: new.address, command, section, sign }))
     })?;
     // It would take its part of the cores.
-    drop(replica.take());
+    drop(replica);
     let mut reader = None;
     let elsewhere = saving::phase(&primary, keys, "the same, replica elsewhere", || {
         reader.take();
